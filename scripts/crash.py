@@ -26,7 +26,7 @@ codec: {activation/0: "power:rank=4", activation/1: "block:bits=8", gradient/1: 
 checkpoint: {every_steps: 15}
 connect: {reconnect_seconds: 60}
 """
-# An exported model with a residual block: adapters, batch norms, a loss scale, parameter groups and frozen parameters are resumed too.
+# An exported model with a residual block. It also resumes adapters, batch norms, a loss scale, parameter groups and frozen parameters.
 GRAPH = """{name: graph, file: "ROOT/tests/data/tiny.pt2", cuts: [norm, dropout], lora: {rank: 2, dropout: 0.1, targets: [classifier]}}
 precision: {client: fp16, server: fp16}
 keep: {best: top1}"""

@@ -18,13 +18,13 @@ usage: scripts/fuzz.sh [--target NAME]… [--seconds N] [--preset NAME] [--repla
                    safetensors  files of weights
                    checkpoint   lists of commits, records of checkpoints, generations
                    config       configuration files and overrides
-                   csv          texts written as cells
+                   csv          text written as CSV cells
                    tokenizer    a tokenizer.json and a text
-                   npy          NumPy's arrays
+                   npy          NumPy arrays
                    table        CSV files
                    image        image files of training data
   --seconds N    time per target (60)
-  --preset NAME  the build to use: fuzz, or asan, which the tests use and which has a third of the speed (fuzz)
+  --preset NAME  the build to use: fuzz, or asan, which the tests use and which is a third as fast (fuzz)
   --replay       only builds, then replays the seeds and tests/fuzz/corpus
   --help         this text
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the Python package: exports models of torchvision and transformers, runs them with Cleave, compares the results with those of
-# PyTorch and PEFT, trains on text, and reads runs with TensorBoard. Installs PyTorch and the four libraries from PyPI into .deps/python (about
-# 6 GB).
+# PyTorch and PEFT, trains on text, and reads runs with TensorBoard. Installs PyTorch, torchvision, transformers, peft and tensorboard
+# from PyPI into .deps/python (about 6 GB).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -57,10 +57,10 @@ class Admission {
   // For a session that measures the link, which uses no memory: "too-many-sessions".
   std::unique_ptr<Ticket> admitProbe(const std::string& identity);
 
-  // "model-not-allowed"
+  // Throws "model-not-allowed" if the server, or the identity's entry, does not allow the model.
   void checkModel(const std::string& identity, const std::string& model) const;
 
-  // For all open sessions together.
+  // The memory admitted for all open sessions together.
   std::size_t admittedBytes() const { return bytes_; }
 
  private:

@@ -14,7 +14,8 @@
 
 namespace cleave {
 
-// The epoch of a step, from 1; 0 for step 0. Without epochs, all steps are of the first.
+// The epoch of a step, from 1; 0 for step 0. If `stepsPerEpoch` is unknown (0), all steps belong to
+// the first epoch.
 constexpr std::uint64_t epochOf(std::uint64_t step, std::uint64_t stepsPerEpoch) {
   if (step == 0) return stepsPerEpoch == 0 ? 1 : 0;
   return stepsPerEpoch == 0 ? 1 : (step - 1) / stepsPerEpoch + 1;

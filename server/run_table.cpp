@@ -34,7 +34,7 @@ std::string keyOf(const RunRequest& request) {
 
 std::shared_ptr<ServedRun> RunTable::admit(RunRequest request) {
   checkRunId(request.runId());
-  // Before anything of the graph is read.
+  // Checked before the graph is parsed.
   if (!request.spec.graph.empty()) admission_.checkModel(request.identity, "graph");
   RunPlan plan = planRun(request.spec);
   if (plan.wait.any() && !resources_.settings.allowWait) refuseWait();

@@ -45,7 +45,7 @@ class RunTable {
   // A new connection continues the run that find() returned for the request. Throws the errors of
   // ServedRun::attach().
   void attach(const RunRequest& request, std::shared_ptr<Connection> connection);
-  // Ends the parked runs that `isMeant`.
+  // Ends the parked runs for which `isMeant` returns true.
   void endParked(const Error& error, const std::function<bool(const ServedRun&)>& isMeant);
   // For a process that exits without closing the runs: completes their records with the current
   // state.

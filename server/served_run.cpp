@@ -128,8 +128,8 @@ std::shared_ptr<EngineWorker> ServedRun::makeWorker(const std::shared_ptr<Mailbo
 
 ActionTable ServedRun::build() {
   setComputeThreads(threads_.threads);
-  // The operators of our own models are known. Those of a graph come from the client, and so do the
-  // shapes that its memory was estimated from.
+  // The operators of a graph come from the client, and so do the shapes that its memory was
+  // estimated from, so its memory is limited. The operators of our own models are known.
   std::shared_ptr<const MemoryLimit> memory;
   std::optional<MemoryLimit::Scope> limited;
   if (plan_.stage.model.graphBlocks) {

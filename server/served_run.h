@@ -117,7 +117,7 @@ class ServedRun {
   void log(spdlog::level::level_enum level, const std::string& line);
 
   const RunRequest& request() const { return request_; }
-  // Of the connection that was attached last, or that will be attached first.
+  // The generation of the connection that was attached last, or that will be attached first.
   std::uint64_t generation() const { return generation_; }
   std::uint64_t session() const { return session_; }
   // Random; never 0. A Hello with it continues the run.

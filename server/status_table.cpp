@@ -31,7 +31,7 @@ const Row kHead = {"session",   "identity", "run",  "from",       "step",   "epo
 // always stay, and so does the session, which `cleave-server sessions end` takes.
 const Row kLeftOutFirst = {"memory", "for", "epoch", "from", "up", "down", "samples/s", "identity"};
 
-// "-" stands for a value that a probe does not have, or a run does not have yet.
+// "-" is shown for a value that a probe does not have, or a run does not have yet.
 Row rowOf(const Json& session) {
   const auto text = [&](const char* key) -> std::string {
     const auto found = session.find(key);

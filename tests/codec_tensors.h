@@ -1,5 +1,5 @@
 // Helpers of the codec tests: tensors on the heap with exactly their size, so that AddressSanitizer
-// detects any access beyond, and encoding and decoding that check what is written.
+// detects any access beyond their ends, and encoding and decoding that check what is written.
 #pragma once
 
 #include <algorithm>

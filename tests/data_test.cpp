@@ -243,7 +243,7 @@ TEST_CASE("IDX samples may be vectors, and of any type") {
 }
 
 TEST_CASE("a wrong rank") {
-  checkImagesRefused(Files::goodLabels(), "data-damaged", "has rank 1, as files of labels have");
+  checkImagesRefused(Files::goodLabels(), "data-damaged", "has rank 1, like a file of labels");
   checkLabelsRefused(Files::goodImages(), "data-damaged", "has rank 3, but labels have rank 1");
 }
 
@@ -286,20 +286,21 @@ TEST_CASE("truncated gzip, at any byte") {
   const Bytes packed = gzip(Files::goodImages());
   for (std::size_t size = 2; size < packed.size(); ++size) {
     checkImagesRefused(Bytes(packed.begin(), packed.begin() + static_cast<std::ptrdiff_t>(size)),
-                       "data-damaged", "is truncated: its gzip data end in the middle");
+                       "data-damaged", "is truncated: its gzip data ends in the middle");
   }
 }
 
 TEST_CASE("gzip with garbage inside") {
   Bytes packed = gzip(Files::goodImages());
   std::fill(packed.begin() + 10, packed.end() - 8, 0xFF);
-  checkImagesRefused(packed, "data-damaged", "its gzip data do not unpack");
+  checkImagesRefused(packed, "data-damaged", "its gzip data cannot be unpacked");
 }
 
 TEST_CASE("gzip with a wrong checksum") {
   Bytes packed = gzip(Files::goodImages());
   packed[packed.size() - 8] ^= 1;
-  checkImagesRefused(packed, "data-damaged", "its gzip data do not unpack (incorrect data check)");
+  checkImagesRefused(packed, "data-damaged",
+                     "its gzip data cannot be unpacked (incorrect data check)");
 }
 
 TEST_CASE("garbage after the gzip data") {
@@ -472,7 +473,7 @@ TEST_CASE("every data format has a row that reads its keys and opens both splits
     Config config = Config::parse("data:\n" + keys, "data.yaml", {});
     const DataFormatRow& row = findDataFormat(name);
     DataFormatKeys values;
-    values.seed = 3;
+    values.dataSeed = 3;
     row.keys().readInto(config, values);
     config.refuseUnknown();
     return [&row, values](DataSplit split) { return row.open(values, split); };
@@ -485,7 +486,7 @@ TEST_CASE("every data format has a row that reads its keys and opens both splits
   CHECK(test->size() == 7);
   CHECK(train->arrays().front().shape == std::vector<std::int64_t>{2, 3});
   CHECK(train->classes() == 4);
-  // Other samples of the same classes, drawn from the run's seed.
+  // Different samples of the same classes, drawn from data.seed.
   CHECK(readSample(*train, 0) != readSample(*test, 0));
   SyntheticOptions options;
   options.shape = {2, 3};

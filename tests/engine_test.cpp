@@ -216,7 +216,7 @@ class SharedBody {
     for (std::size_t c = 0; c < clients_.size(); ++c) {
       clients_[c]->stage.begin(Phase::train, shareOf(c));
     }
-    // Whoever is next is drawn at random, until all have finished.
+    // Which of the engines and links advances next is drawn at random.
     while (!isDone()) advance(draw(2 * clients_.size() + 1));
     std::vector<double> squares = {0, links_[0]->report().squareSum, 0};
     TinyPart head = clients_[0]->head, tail = clients_[0]->tail;
@@ -650,7 +650,7 @@ TEST_CASE("tensors that arrive after a Step wait for its update") {
   CHECK_FALSE(server.engine.next());
 }
 
-TEST_CASE("a batch ends before the next one begins, which waited for its update") {
+TEST_CASE("a batch whose first tensor arrives early begins after the previous one has ended") {
   Server server;
   server.trainUntilBodyDone(1);
   server.receive(decisionOf(1));

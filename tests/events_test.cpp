@@ -185,7 +185,7 @@ TEST_CASE("the first event is the file's version; scalars follow with their step
   CHECK(events[2].summary().values(0).tensor().strings(0) == "**bold**");
 }
 
-TEST_CASE("files of one run are in order, also if the clock was set back") {
+TEST_CASE("files of one run are in order, even if the clock was set back") {
   const Folder folder;
   std::ofstream(folder.path / "events.out.tfevents.4000000000.cleave");
   Recorder recorder;

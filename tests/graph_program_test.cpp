@@ -176,14 +176,14 @@ TEST_CASE("hostile arguments are refused before anything runs") {
           "'train' in this form");
   // An argument that the operator does not have.
   refused(graphOf("aten.relu.default", {number("bogus", 1)}), "has no argument 'bogus'");
-  // A list with a tensor that is not there.
+  // A list with a tensor that does not exist.
   wire::Graph list = graphOf("aten.relu.default");
   wire::Node& cat = *list.mutable_nodes(0);
   cat.set_op("aten.cat.default");
   cat.mutable_arguments(0)->set_name("tensors");
   cat.mutable_arguments(0)->mutable_tensors()->add_items(0);
   refused(list, "'tensors' in this form");
-  // A size of what is not a tensor.
+  // The size of a value that is not a tensor.
   wire::Graph size = graphOf("aten.relu.default");
   wire::Node& of = *size.add_nodes();
   of.set_op("size.of");
@@ -194,13 +194,13 @@ TEST_CASE("hostile arguments are refused before anything runs") {
   of.add_outputs(2);
   checkGraph(size, "graph");
   refused(size, "wrong type");
-  // The in-place check goes by position, so the tensor must come first.
+  // The check of changes in place relies on positions, so the tensor must come first.
   wire::Graph inPlace = graphOf("aten.relu_.default");
   inPlace.mutable_nodes(0)->mutable_arguments(0)->set_name("other");
   refused(inPlace, "has no argument 'other'");
 }
 
-TEST_CASE("views cannot take hours, nor lists all memory") {
+TEST_CASE("views with too many elements and lists of the wrong length are refused") {
   const auto refusedAtRun = [](const wire::Graph& graph) {
     const Program program(graph);
     CHECK_THAT(errorOf<UsageError>([&] {
@@ -239,14 +239,14 @@ TEST_CASE("operators cannot allocate more than the limit") {
     }
     CHECK(limit.used() == 0);
   }
-  // Elsewhere there is no limit.
+  // Outside the scope there is no limit.
   CHECK(at::ones({1 << 20}).numel() == 1 << 20);
   CHECK(limit.used() == 0);
 }
 
 TEST_CASE("the body of a hostile graph that claims small shapes is stopped") {
   MemoryLimit::install();
-  // The graph says [samples, 4].
+  // The graph claims [samples, 4].
   const GraphBlocks blocks =
       blocksOfBody(graphOf("aten.repeat.default", {sizes("repeats", {1 << 14, 1 << 14})}));
   const BlockSpec& body = blocks->at(1);

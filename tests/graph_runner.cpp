@@ -1,5 +1,5 @@
-// Runs one training step's forward and backward of an exported model, and writes what it computed,
-// so that tests in Python can compare it with PyTorch itself:
+// Runs one training step's forward and backward of an exported model, and writes the results, so
+// that tests in Python can compare them with PyTorch's:
 //
 //   graph_runner MODEL.pt2 INPUTS.safetensors OUTPUTS.safetensors [FIRST SECOND]
 //   [lora=RANK:ALPHA:TARGET]

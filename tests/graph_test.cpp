@@ -21,7 +21,7 @@ namespace {
 using Catch::Matchers::Contains;
 using Json = nlohmann::json;
 
-// What torch.export wrote: see python/tests/make_fixtures.py.
+// A file that torch.export wrote: see python/tests/make_fixtures.py.
 std::string tinyJson() {
   std::ifstream file(CLEAVE_SOURCE_DIR "/tests/data/tiny_model.json", std::ios::binary);
   REQUIRE(file);
@@ -81,7 +81,7 @@ TEST_CASE("an exported model is read") {
   CHECK(costs.flopsPerSample == 2 * (64 * 4 * 9 + 64 * 4 * 36 + 160));
 }
 
-TEST_CASE("cuts are where modules end, and say what crosses") {
+TEST_CASE("cuts are listed where modules end, with the tensors that cross") {
   const wire::Graph graph = tiny();
   const GraphCuts cuts(graph);
   std::vector<std::string> names;
@@ -122,7 +122,7 @@ TEST_CASE("the parts of a graph are valid, and have all its weights once") {
   }
 }
 
-TEST_CASE("a parameter cannot be in the body and at the client") {
+TEST_CASE("a parameter cannot be both in the body and on the client") {
   wire::Graph graph = tiny();
   // The second convolution gets the first one's bias.
   wire::Node& second = *graph.mutable_nodes(3);
@@ -165,7 +165,7 @@ TEST_CASE("adapters are added to the linear layers that are targets") {
                                                      {"classifier.lora_B.weight", "[10, 3]"}});
 }
 
-TEST_CASE("a weight that is not only a linear layer's is found") {
+TEST_CASE("weights that other operators than linear layers read are found") {
   wire::Graph graph = tiny();
   CHECK(modulesReadOtherwise(graph).contains("conv"));
   CHECK(!modulesReadOtherwise(graph).contains("classifier"));
@@ -263,7 +263,7 @@ TEST_CASE("a tensor that floats are written to crosses under each of its names")
   CHECK(operatorsOf(parts.body.graph) == std::vector<std::string>{"aten.add.Tensor"});
 }
 
-TEST_CASE("packing keeps a graph, and refuses what is not one") {
+TEST_CASE("packing preserves a graph, and unpacking refuses anything else") {
   const wire::Graph graph = tiny();
   const std::string packed = packGraph(graph);
   CHECK(packed.size() < 2048);
@@ -290,7 +290,7 @@ TEST_CASE("files that are not exported models are refused") {
              Contains("schema version is 7") && Contains("PyTorch 2.9"));
 }
 
-TEST_CASE("what cannot be trained is refused with the place in the model") {
+TEST_CASE("an exported model that cannot be trained is refused with the place of the fault") {
   const auto nodes = [](Json& file) -> Json& { return file["graph_module"]["graph"]["nodes"]; };
   CHECK_THAT(
       errorAfter(

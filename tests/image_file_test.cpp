@@ -282,7 +282,7 @@ TEST_CASE("the name of a file is irrelevant, its content decides") {
   CHECK(decodeImage(encodePng(makePixels(3, 4, 3)), 3, "photo.jpg").width == 4);
 }
 
-TEST_CASE("an empty file, a text, another format") {
+TEST_CASE("an empty file, a text file, and another format are refused") {
   for (const std::string text : {"", "GIF89a", "not an image", "\xFF\xD8", "RIFF1234WAVE"}) {
     CAPTURE(text);
     CHECK(decodeCode(textBytes(text)) == "sample-damaged");

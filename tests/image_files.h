@@ -1,4 +1,4 @@
-// Writes images in memory, and files of them.
+// Makes images in memory, encodes them, and writes the files.
 #pragma once
 
 #include <cstdio>  // before jpeglib.h, which uses FILE
@@ -20,7 +20,7 @@ namespace cleave::test {
 
 using ImageBytes = std::vector<std::byte>;
 
-// Smooth, so that lossy formats change it little; another image for each `seed`.
+// A smooth image, which lossy formats change little; a different one for each `seed`.
 inline Pixels makePixels(std::int64_t height, std::int64_t width, std::int64_t channels,
                          unsigned seed = 0) {
   Pixels image{height, width, channels, {}};

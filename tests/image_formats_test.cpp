@@ -25,7 +25,7 @@ ImageBytes plain(std::uint8_t value, std::int64_t side = 4) {
       {side, side, 1, std::vector<std::uint8_t>(static_cast<std::size_t>(side * side), value)});
 }
 
-// The value of an image that is made by plain().
+// The value of an image made by plain().
 int valueOf(const Dataset& data, std::uint32_t index) {
   return static_cast<int>(std::lround(255 * readSample(data, index).front()));
 }
@@ -93,7 +93,7 @@ std::vector<std::int64_t> labelsIn(const Dataset& data) {
 
 // ---- folder ----
 
-TEST_CASE("folder: classes are sorted by name, then images as torchvision's ImageFolder has them") {
+TEST_CASE("folder: classes are sorted by name, and images are in the order of ImageFolder") {
   const Pets pets;
   const auto data = pets.with().open(DataSplit::train);
   CHECK(data->classNames() == Names{"cat", "dog"});

@@ -1,4 +1,4 @@
-// What `cleave-client data show` reports: figures, counts of classes, the contact sheet.
+// The results of `cleave-client data show`: figures, counts of classes, the contact sheet.
 #include "client/data/inspect.h"
 
 #include <catch2/catch.hpp>

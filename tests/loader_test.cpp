@@ -284,7 +284,7 @@ TEST_CASE("a loader with several threads can be destroyed at any time") {
   }
 }
 
-// Notes the threads that read samples, each of which takes as long as given.
+// Records the threads that read samples. Each read takes the given time.
 class Timed final : public LabeledDataset {
  public:
   explicit Timed(double seconds) : seconds_(seconds) {}

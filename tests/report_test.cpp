@@ -147,7 +147,7 @@ TEST_CASE("damaged rows are omitted and counted, the others are kept") {
   Follower follower(folder);
   CHECK(follower.more() == Values{1, 2, 6, 7});
   CHECK_THAT(follower.problems(),
-             Contains("t.csv: 5 of 9 rows cannot be read and are left out; the first "
+             Contains("t.csv: 5 of 9 rows cannot be read and are skipped; the first "
                       "is line 3: it has 1 cells instead of 2"));
 }
 

@@ -1,5 +1,5 @@
-// Losses against their definitions, metrics against values computed by hand, and which targets they
-// refuse.
+// Compares losses with their definitions, and metrics with values computed by hand; and which
+// targets they refuse.
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
@@ -54,7 +54,7 @@ TEST_CASE("cross entropy is the mean over the targets that count, by their class
   CHECK(lossOf(spec, output.narrow(0, 0, 1), integers({1})) == Approx(0.7 * first + 0.3 * smooth));
 }
 
-TEST_CASE("next_token compares each position with the token behind it") {
+TEST_CASE("next_token compares each position with the token after it") {
   // Two samples of three tokens, a vocabulary of two.
   const at::Tensor output = floats({1, 0, 0, 2, 9, 9, 3, 0, 0, 1, 9, 9}, {2, 3, 2});
   const at::Tensor tokens = integers({0, 1, 0, 1, 0, -100}).reshape({2, 3});

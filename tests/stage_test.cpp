@@ -530,7 +530,7 @@ TEST_CASE("every optimizer, with clipping, gives the whole model's weights") {
       const Batch batch = makeBatch(options.model, 9, step);
       split.runBatch(Phase::train, step, 3, batch, Order::allForwardsFirst);
       whole.runBatch(Phase::train, step, 3, batch.view());
-      // Summed like in the client, and like in the whole model.
+      // Summed as in the client, and as in the whole model.
       const double splitSum = split.client.headReport().squareSum + split.body.report().squareSum +
                               split.client.tailReport().squareSum;
       const double wholeSum = whole.report().squareSum;

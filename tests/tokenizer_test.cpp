@@ -105,7 +105,7 @@ TEST_CASE("padding is the file's, or a token with a usual name") {
   CHECK(tokenizerOf(byteBpe()).maxId() == 9);
 }
 
-TEST_CASE("what is not supported is refused by name") {
+TEST_CASE("unsupported parts are refused by name") {
   const auto with = [](Json json, const char* path, const Json& value) {
     json[Json::json_pointer(path)] = value;
     CHECK(codeOf(json) == "unsupported-tokenizer");

@@ -1,4 +1,4 @@
-// What happens to an image between its file and the model.
+// The transforms of an image between its file and the model.
 #include "client/data/transforms.h"
 
 #include <algorithm>
@@ -100,7 +100,7 @@ TEST_CASE("enlarging is bilinear interpolation") {
   }
 }
 
-// The weights of one output of an axis that gets shorter, by the definition of the filter.
+// The weights of one output when an axis is shortened, by the definition of the filter.
 std::vector<double> triangle(std::int64_t from, std::int64_t to, std::int64_t x) {
   const double scale = static_cast<double>(from) / static_cast<double>(to);
   const double centre = scale * (static_cast<double>(x) + 0.5);

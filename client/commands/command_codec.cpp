@@ -44,7 +44,7 @@ struct File {
 };
 
 void readFile(const std::string& path, File& file) {
-  const std::string hint = "give --input a safetensors file, such as a run's model.safetensors";
+  const std::string hint = "set --input to a safetensors file, such as a run's model.safetensors";
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
     throw UsageError("no-input", "cannot read " + path + ": there is no such file", hint);
@@ -166,17 +166,18 @@ void checkOutput(const CodecOptions& options) {
   const std::filesystem::path path = options.output;
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
-    throw UsageError("output-exists", options.output + " is a folder", "give --output a file name");
+    throw UsageError("output-exists", options.output + " is a folder",
+                     "set --output to a file name");
   }
   if (std::filesystem::exists(path, ignored) && !options.overwrite) {
     throw UsageError("output-exists", "the output " + options.output + " already exists",
-                     "give another --output, or add --overwrite to replace it");
+                     "choose another --output, or add --overwrite to replace it");
   }
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   if (!std::filesystem::is_directory(folder, ignored)) {
     throw UsageError("no-output-folder",
                      "cannot write " + options.output + ": there is no folder " + folder.string(),
-                     "create the folder, or give another --output");
+                     "create the folder, or choose another --output");
   }
 }
 

@@ -1,4 +1,4 @@
-// cleave-client data show: what the model gets to see.
+// cleave-client data show: prints what the model receives.
 
 #include <spdlog/fmt/fmt.h>
 
@@ -39,7 +39,7 @@ Json describeArrays(const Dataset& data, const DataFigures& figures) {
                   {"max", values.max},
                   {"std", values.std},
                   {"not_finite", values.notFinite}};
-    // Such as the ids of a text's tokens.
+    // A list of integers, such as token ids: the first ones of a few samples are shown.
     if (arrays[a].dtype == DType::i64 && arrays[a].shape.size() == 1 && a + 1 < arrays.size()) {
       Json& samples = array["samples"] = Json::array();
       for (std::uint32_t index = 0; index < std::min(data.size(), kShownSamples); ++index) {
@@ -93,14 +93,14 @@ void printClasses(const Json& split) {
                              classes[c]["samples"].get<std::uint64_t>());
   }
   if (shown < classes.size()) {
-    std::cout << fmt::format("          {} more: --json\n", classes.size() - shown);
+    std::cout << fmt::format("          {} more; --json lists all\n", classes.size() - shown);
   }
 }
 
 void printSplit(const std::string& name, const Dataset& data, const Json& split) {
   std::cout << fmt::format("{}: {} samples\n", name, data.size());
   if (split.contains("classes")) printClasses(split);
-  std::cout << fmt::format("  arrays, with figures of {} samples as evaluation reads them\n",
+  std::cout << fmt::format("  arrays, with statistics of {} samples as evaluation reads them\n",
                            split["figure_samples"].get<std::uint32_t>());
   const std::vector<SampleArray> arrays = data.arrays();
   std::vector<std::string> texts;
@@ -128,7 +128,7 @@ void printSplit(const std::string& name, const Dataset& data, const Json& split)
   std::cout << "\n";
 }
 
-// The label of a sample, by name if the classes have names; empty if the target is no class.
+// The label of a sample, by name if the classes have names; empty if the target is not a class.
 std::string labelText(const Dataset& data, std::uint32_t index) {
   if (data.classes() == 0) return "";
   const std::optional<std::int64_t> label = data.label(index);
@@ -144,7 +144,7 @@ void writeSheet(const std::string& path, const Pixels& pixels) {
              static_cast<std::streamsize>(bytes.size()));
   if (file.flush()) return;
   throw RunError("cannot-write", path + " cannot be written",
-                 "give --sheet a file in a folder that exists and is writable");
+                 "set --sheet to a file in an existing, writable folder");
 }
 
 Json makeSheet(const std::string& path, const DataSettings& settings, const Dataset& train) {
@@ -169,7 +169,7 @@ Json makeSheet(const std::string& path, const DataSettings& settings, const Data
 
 void printSheet(const Json& sheet) {
   std::cout << fmt::format(
-      "{}: training samples as training reads them in epoch 1, and below the white line, the same "
+      "{}: above the white line, samples as training reads them in epoch 1; below it, the same "
       "samples as evaluation reads them\n",
       sheet["file"].get<std::string>());
   std::string row;
@@ -215,8 +215,9 @@ void addDataCommands(CLI::App& app, DataShowOptions& options, std::function<int(
   CLI::App* show = data->add_subcommand(
       "show", "Shows samples, classes and values of both splits, and writes an overview of images");
   addCommonOptions(*show, options.common, true);
-  show->add_option("--sheet", options.sheet,
-                   "Writes a PNG with images as the model gets them, for training and evaluation")
+  show->add_option(
+          "--sheet", options.sheet,
+          "Writes a PNG of images as the model receives them in training and in evaluation")
       ->type_name("FILE");
   show->add_flag("--json", options.json, "Prints JSON, and nothing else, on stdout");
   show->footer(

@@ -59,17 +59,18 @@ void printClassScores(const Json& json) {
         area.is_null() ? "-" : fmt::format("{:.4f}", area.get<double>()));
   }
   if (classes.size() > kMaxClasses) {
-    std::cout << fmt::format("and {} more; --json has all\n", classes.size() - kMaxClasses);
+    std::cout << fmt::format("and {} more; --json lists all\n", classes.size() - kMaxClasses);
   }
   const Json& pairs = json.at("most_confused");
   for (std::size_t n = 0; n < std::min(pairs.size(), kMaxPairs); ++n) {
-    std::cout << fmt::format("{}{} of class {} predicted as {}\n", n == 0 ? "\n" : "",
+    std::cout << fmt::format("{}{} samples of class {} predicted as {}\n", n == 0 ? "\n" : "",
                              pairs[n].at("samples").get<std::uint64_t>(),
                              pairs[n].at("class").get<std::string>(),
                              pairs[n].at("predicted").get<std::string>());
   }
-  std::cout << fmt::format("\ncalibration error {}: mean difference of confidence and accuracy\n",
-                           shareText(json.at("calibration").at("error")));
+  std::cout << fmt::format(
+      "\ncalibration error {}: mean difference between confidence and accuracy\n",
+      shareText(json.at("calibration").at("error")));
 }
 
 void print(const Json& json, const std::set<std::string>& shares) {
@@ -85,8 +86,8 @@ void print(const Json& json, const std::set<std::string>& shares) {
   if (json.contains("classes")) printClassScores(json);
 }
 
-// Where `report` finds it: in the folder of the run, if the model is in one, and was evaluated as
-// the training would have.
+// Stores the result in the run's folder, where `report` finds it, if the model is in such a folder
+// and was evaluated with the run's own configuration.
 void keepInRun(const Json& json, const EvalOptions& options, const std::string& model) {
   const CommonOptions& common = options.inference.run.common;
   if (!common.config.empty() || !common.overrides.empty()) return;
@@ -137,23 +138,22 @@ int evaluate(const EvalOptions& options) {
 
 void addInferenceOptions(CLI::App& command, InferenceOptions& options) {
   command
-      .add_option("MODEL", options.source,
-                  "The folder of a run, or a model file that a run has written")
+      .add_option("MODEL", options.source, "A run's folder, or a model file that a run has written")
       ->required();
   addRunOptions(command, options.run);
   command.remove_option(command.get_option("--run-dir"));
   command.get_option("--config")
       ->required(false)
-      ->description("The training's configuration; default: what the model file says");
+      ->description("The configuration of the training run; default: the one in the model file");
   command.get_option("--server")
-      ->description("Runs the middle layers on this server; without it, all layers here");
+      ->description("Runs the middle layers on this server; default: all layers run locally");
   command.add_flag("--best", options.best,
-                   "Of a run's folder: the model of keep.best, model.best.safetensors");
+                   "Uses the run's best model (keep.best), model.best.safetensors");
 }
 
 void addEvalCommand(CLI::App& app, EvalOptions& options, std::function<int()>& command) {
   CLI::App* eval = app.add_subcommand(
-      "eval", "Evaluates a trained model: metrics, confusion, per class, calibration");
+      "eval", "Evaluates a trained model: metrics, scores per class, confusion, calibration");
   addInferenceOptions(*eval, options.inference);
   eval->footer(
       "Example:\n  cleave-client eval runs/RUN --best\n  cleave-client eval model.safetensors "

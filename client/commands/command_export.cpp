@@ -1,4 +1,4 @@
-// cleave-client export: a trained model as a file for other programs.
+// cleave-client export: writes a trained model as a file for other programs.
 
 #include <spdlog/fmt/fmt.h>
 
@@ -32,7 +32,7 @@ void checkOutput(const std::string& path, bool overwrite) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
     throw UsageError("file-exists", path + " is a folder",
-                     "give the name of a file: --output " + path + "/model.safetensors");
+                     "pass a file, such as --output " + path + "/model.safetensors");
   }
   if (!std::filesystem::exists(path, ignored)) return;
   if (overwrite && std::filesystem::is_regular_file(path, ignored)) return;
@@ -40,7 +40,7 @@ void checkOutput(const std::string& path, bool overwrite) {
                    "give another file with --output, or add --overwrite");
 }
 
-// What PyTorch users run.
+// The Python lines that load the file.
 std::string pythonLines(const std::string& path) {
   return "from safetensors.torch import load_file\nmodel.load_state_dict(load_file(\"" + path +
          "\"), strict=True)\n";
@@ -59,8 +59,8 @@ int exportModel(const ExportOptions& options) {
   std::deque<std::vector<float>> memory;
   const std::vector<SafetensorsEntry> model =
       mergeAdapters(entries, description.loraScale, description.inputsFirst, memory);
-  // The configuration describes the model with adapters; a model that they were merged into would
-  // be adapted twice.
+  // A merged model gets no configuration: that would ask for adapters, and so adapt the weights a
+  // second time.
   const bool isMerged = !memory.empty();
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
   if (!isMerged) metadata = description.toMetadata();
@@ -105,17 +105,20 @@ void addExportCommand(CLI::App& app, ExportOptions& options, std::function<int()
       "export", "Writes a trained model as a safetensors file that PyTorch loads");
   exported
       ->add_option("MODEL", options.source,
-                   "The folder of a run, or a model file that a run has written")
+                   "A run's folder, or a model file that a run has written")
       ->required();
-  exported->add_option("--output", options.output, "The file to write; default: RUN_ID.safetensors")
+  exported
+      ->add_option("--output", options.output,
+                   "The file to write; default: NAME.safetensors, with the run's name")
       ->type_name("FILE");
   exported->add_flag("--best", options.best,
-                     "Of a run's folder: the model of keep.best, model.best.safetensors");
+                     "Uses the run's best model (keep.best), model.best.safetensors");
   exported->add_flag("--overwrite", options.overwrite, "Replaces the file if it exists");
   exported->add_flag("--json", options.json, "Prints the result as JSON");
   exported->footer(
       "The tensors have the names of the original PyTorch model. Adapters (LoRA) are merged into "
-      "the weights; the run's folder 'adapter' has them alone, for Hugging Face PEFT.\n\n"
+      "the weights; the folder 'adapter' of the run contains only the adapters, for Hugging Face "
+      "PEFT.\n\n"
       "Example:\n  cleave-client export runs/RUN --best --output model.safetensors\n\n"
       "Exit codes: 0 done, 1 failed, 2 usage error. More: docs/take_home.md.");
   exported->callback([&] { command = [&] { return exportModel(options); }; });

@@ -1,4 +1,4 @@
-// cleave-client models show: where an exported model can be cut.
+// cleave-client models show: prints where an exported model can be cut.
 
 #include <spdlog/fmt/fmt.h>
 
@@ -30,13 +30,14 @@ std::string tensorsText(const wire::Graph& graph, const GraphIds& ids) {
   return text;
 }
 
-std::string countText(double count, const char* unit) {
+// The unit may begin with a space, which then follows the prefix: "3.5 M parameters", "2 GFLOP".
+std::string countText(double count, std::string_view unit) {
   constexpr std::pair<double, const char*> kPrefixes[] = {
       {1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}};
   for (const auto& [factor, prefix] : kPrefixes) {
     if (count >= factor) return fmt::format("{:.3g} {}{}", count / factor, prefix, unit);
   }
-  return fmt::format("{:.3g} {}", count, unit);
+  return fmt::format("{:.3g}{}{}", count, unit.starts_with(' ') ? "" : " ", unit);
 }
 
 Json describeInputs(const GraphFile& file) {
@@ -101,7 +102,9 @@ void printCuts(const Json& model, bool all) {
   }
   if (more > 0) {
     std::cout << fmt::format(
-        "\n{} more positions, where several tensors cross or no cut is possible: --all\n", more);
+        "\n{} more positions, where several tensors cross or no cut is possible; --all lists "
+        "them\n",
+        more);
   }
 }
 
@@ -153,9 +156,11 @@ void addModelsShowCommand(CLI::App& models, ModelsShowOptions& options,
                           std::function<int()>& command) {
   CLI::App* show = models.add_subcommand(
       "show", "Shows an exported model, and after which modules it can be cut");
-  show->add_option("FILE", options.file, "What cleave.export wrote, such as model.pt2")->required();
-  show->add_flag("--all", options.all,
-                 "Also lists cuts that several tensors cross, and those that are not possible");
+  show->add_option("FILE", options.file, "A file written by cleave.export, such as model.pt2")
+      ->required();
+  show->add_flag(
+      "--all", options.all,
+      "Also lists cuts that several tensors cross, and positions where no cut is possible");
   show->add_flag("--json", options.json, "Prints JSON");
   show->footer("Example:\n  cleave-client models show resnet18.pt2");
   show->callback([&] { command = [&] { return modelsShowCommand(options); }; });

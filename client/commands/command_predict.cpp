@@ -1,4 +1,4 @@
-// cleave-client predict: what a trained model says about new samples.
+// cleave-client predict: writes a trained model's predictions for new samples.
 
 #include <ATen/core/Tensor.h>
 #include <spdlog/fmt/fmt.h>
@@ -29,7 +29,7 @@ std::string csvField(const std::string& text) {
   return quoted + "\"";
 }
 
-// A device or a pipe is written as it is.
+// A device or a pipe is written directly, because a rename would replace it by a file.
 std::string temporaryFor(const std::string& path) {
   std::error_code ignored;
   const auto type = std::filesystem::status(path, ignored).type();
@@ -38,14 +38,14 @@ std::string temporaryFor(const std::string& path) {
   return isNewOrFile ? path + ".new" : path;
 }
 
-// Writes rows to a temporary file beside `path`, which replaces `path` when all are written; or to
-// stdout.
+// Writes rows to a temporary file beside `path`, which replaces `path` when all rows are written.
+// If `path` is empty, writes to stdout.
 class RowFile {
  public:
   explicit RowFile(const std::string& path) : path_(path), temporary_(temporaryFor(path)) {
     if (path_.empty()) return;
     file_ = std::fopen(temporary_.c_str(), "w");
-    if (file_ == nullptr) throwCannotWrite(path_, "the file could not be made", errno);
+    if (file_ == nullptr) throwCannotWrite(path_, "the file could not be created", errno);
   }
   ~RowFile() {
     if (file_ == nullptr) return;
@@ -86,7 +86,7 @@ class RowFile {
   std::FILE* file_ = nullptr;
 };
 
-// How the outputs of a loss's model are written: columns, and one sample's values.
+// The CSV columns for a model's outputs, which depend on its loss, and one sample's row.
 class PredictionColumns {
  public:
   PredictionColumns(const PreparedRun& run, std::vector<std::string> names, bool raw)
@@ -114,7 +114,7 @@ class PredictionColumns {
     return text + "\n";
   }
 
-  // For a sample that could not be read.
+  // The row of a sample that could not be read.
   std::string emptyRow(const std::string& sample) const {
     return csvField(sample) + std::string(shownValues() + (isClass() ? 2 : 0), ',') + "\n";
   }
@@ -174,9 +174,9 @@ int predict(const PredictOptions& options) {
   if (!options.output.empty()) {
     const std::size_t damaged = inference.replaced().size();
     std::cout << fmt::format(
-        "{}: {} predictions of {}{}\n", options.output, inference.data().size() - damaged,
+        "{}: {} predictions by {}{}\n", options.output, inference.data().size() - damaged,
         inference.modelPath(),
-        damaged == 0 ? "" : fmt::format("; {} damaged samples have none", damaged));
+        damaged == 0 ? "" : fmt::format("; none for {} damaged samples", damaged));
   }
   return 0;
 }
@@ -185,12 +185,12 @@ int predict(const PredictOptions& options) {
 
 void addPredictCommand(CLI::App& app, PredictOptions& options, std::function<int()>& command) {
   CLI::App* predictions =
-      app.add_subcommand("predict", "Writes what a trained model says about new samples, as CSV");
+      app.add_subcommand("predict", "Writes a trained model's predictions for new samples, as CSV");
   addInferenceOptions(*predictions, options.inference);
   predictions->remove_option(predictions->get_option("--json"));
   predictions
       ->add_option("--input", options.inputs,
-                   "Files and folders in the data format of the training, without labels; "
+                   "Files and folders of samples without labels, in the run's data format; "
                    "repeatable; default: the test set")
       ->type_name("PATH");
   predictions->add_option("--output", options.output, "CSV file to write; default: stdout")
@@ -200,8 +200,8 @@ void addPredictCommand(CLI::App& app, PredictOptions& options, std::function<int
                         "probabilities");
   predictions->footer(
       "Columns: sample; for classes: class, probability, and the probability of each class; for "
-      "labels: each one's probability; for numbers: output.\n\nExample:\n  cleave-client predict "
-      "runs/RUN --best --input photos/ --output predictions.csv\n\n"
+      "labels: the probability of each label; for numbers: output.\n\nExample:\n  cleave-client "
+      "predict runs/RUN --best --input photos/ --output predictions.csv\n\n"
       "Exit codes: 0 done, 1 failed, 2 usage error.");
   predictions->callback([&] { command = [&] { return predict(options); }; });
 }

@@ -66,7 +66,7 @@ void addProbeCommand(CLI::App& app, ProbeCommandOptions& options, std::function<
                          "transfers of several sizes up, down and in both directions at once");
   probe
       ->add_option("--server", options.server,
-                   "The server; without it, the client starts one of its own on this machine")
+                   "The server; default: the client starts its own on this machine")
       ->type_name("HOST:PORT");
   addTlsOption(*probe, options.tls);
   probe

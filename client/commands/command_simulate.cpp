@@ -60,7 +60,7 @@ StepTimes measure(const SimulateOptions& options, std::uint32_t microBatches) {
   }
   if (!result.costs) {
     throw RunError("not-measured",
-                   "no step could be measured, because the data have too few batches",
+                   "no step could be measured, because the data has too few batches",
                    "give more samples, or a smaller train.batch");
   }
   return {*result.costs, prepared.settings.batch};
@@ -370,7 +370,7 @@ void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<i
   simulate->footer(
       "Example:\n  cleave-client simulate --config configs/fashion_mnist.yaml --rate 100Mbit/s "
       "--latency 10ms \\\n    --micro-batches 4 --micro-batches 8 --timeline\n\n"
-      "Without --server, client and server share this machine, and both are slower than on two "
+      "Without --server, client and server share this machine, so both are slower than on two "
       "machines.");
   simulate->callback([&] { command = [&] { return simulateCommand(options); }; });
 }

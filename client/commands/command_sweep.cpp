@@ -88,7 +88,7 @@ void refuseLinkOverrides(const std::vector<std::string>& overrides) {
     if (!isLinkKey(override)) continue;
     throw UsageError("bad-grid",
                      "--set " + override + ": the emulated link is not part of the configuration",
-                     "give it as --grid " + override + ", an axis of one value");
+                     "pass it as --grid " + override + ", an axis with one value");
   }
 }
 

@@ -26,7 +26,7 @@
 namespace cleave {
 namespace {
 
-// Also writes the result to the run's folder.
+// Measures the link, and also writes the result to the run's folder.
 nlohmann::json probeFirst(const PreparedRun& run, spdlog::logger& log) {
   ProbeOptions options;
   options.seconds = run.settings.probeSeconds;
@@ -83,7 +83,7 @@ std::string codeOf(const std::exception& error) {
   return known == nullptr ? "" : known->code();
 }
 
-// For a run that ended early: saves the model as it is now; if that fails, head and tail only.
+// For a run that ended early: saves the current model; if that fails, only head and tail.
 void keepModel(ModelSaver& saver, bool interrupted, const std::string& folder,
                spdlog::logger& log) {
   try {
@@ -181,16 +181,17 @@ void writeSummary(const TrainCommand& command, const nlohmann::json& summary) {
   writeFileDurably(command.prepared.folder + "/summary.json", summary.dump(2) + "\n");
 }
 
-// Adds the last bytes and seconds to the file. The run is complete without them.
+// Rewrites the file with the final bytes and seconds. The run is complete without them.
 void updateSummary(const TrainCommand& command, const nlohmann::json& summary) {
   try {
     writeSummary(command, summary);
   } catch (const Error& error) {
-    command.log.warn("summary.json lacks the last bytes and seconds: {}", error.what());
+    command.log.warn("summary.json lacks the final bytes and seconds: {}", error.what());
   }
 }
 
-// Dropped rows are reported at the end; the result is complete without them.
+// Makes all rows durable. Ignores dropped rows: they are reported at the end, and the result is
+// complete without them.
 void makeRecordsSafe(TrainRun& run) {
   try {
     run.recorder().sync();
@@ -231,8 +232,8 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   trainer.afterEachEpoch([&] { saver.save(); });
   if (prepared.settings.lora.rank > 0 && !fitsPeft(prepared.plan.blocks)) {
     log.warn(
-        "there will be no folder 'adapter': PEFT has no format for adapters of layers that are "
-        "trained themselves; model.safetensors has both");
+        "no folder 'adapter' will be written: PEFT has no format for adapters of layers whose own "
+        "weights are trained too; model.safetensors contains both");
   }
   if (!prepared.settings.bestMetric.empty() && !run.answer().weights_allowed()) {
     log.warn("keep.best has no effect: this server does not allow clients to fetch the body");
@@ -250,7 +251,7 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
       saver.saveParts(log);
     }
     // With a summary, the run is done and cannot be continued; after "done" the server removes its
-    // checkpoints. So rows and result must be safe first.
+    // checkpoints. So rows and result must be durable first.
     makeRecordsSafe(run);
     writeSummary(command, summaryOf(command, result, trainer.spent(), hasModel));
     failpoint("summary");
@@ -285,7 +286,7 @@ void removeCheckpoints(const std::string& folder, spdlog::logger& log) {
   }
 }
 
-// The next attempt continues from the newest checkpoint, or begins again if there is none.
+// Logs where the next attempt begins: at the newest checkpoint, or at step 0 if there is none.
 void announceResume(const TrainCommand& command) {
   if (command.prepared.commits.empty()) {
     command.log.warn("no checkpoint is available, so the run starts over from step 0");

@@ -96,8 +96,8 @@ void checkComplete(Comparison& result, std::initializer_list<std::size_t> parts,
   std::size_t sum = 0;
   for (const std::size_t part : parts) sum += part;
   if (sum == whole) return;
-  result.note(INFINITY,
-              fmt::format("head, body and tail have {} {}, the whole model {}", sum, what, whole));
+  result.note(INFINITY, fmt::format("head, body and tail have {} {}, but the whole model has {}",
+                                    sum, what, whole));
 }
 
 void compare(Comparison& result, const std::vector<NamedTensor>& split,

@@ -1,5 +1,5 @@
-// Bilinear resizing, as PyTorch's interpolate with align_corners=False and antialias=True. No
-// Torch.
+// Bilinear resizing, equivalent to PyTorch's interpolate with align_corners=False and
+// antialias=True. No Torch.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@
 
 namespace cleave {
 
-// One axis of a resize: which inputs each output is the weighted sum of. An axis that gets longer
-// has two inputs per output, and those beyond the edge repeat the edge. One that gets shorter has a
-// triangle filter that is as wide as two outputs, cut off at the edge.
+// One axis of a resize: each output is a weighted sum of inputs. If the axis gets longer, an output
+// has two inputs, and inputs beyond the edge repeat the edge. If it gets shorter, the weights are a
+// triangle as wide as two outputs, cut off at the edge.
 class BilinearAxis {
  public:
-  // Outputs [first, first + count) of resizing `from` inputs to `to`. All are positive, but `first`
-  // may be 0.
+  // Computes only the outputs [first, first + count) of resizing `from` inputs to `to`. All
+  // arguments are positive, except that `first` may be 0.
   BilinearAxis(std::int64_t from, std::int64_t to, std::int64_t first, std::int64_t count);
   BilinearAxis(std::int64_t from, std::int64_t to) : BilinearAxis(from, to, 0, to) {}
 
@@ -25,8 +25,8 @@ class BilinearAxis {
   std::size_t begin() const { return begin_; }
   std::size_t end() const { return end_; }
 
-  // Output x is the sum of weight(x)[k] * input[begin() + low(x) + k], k < taps(). If the axis gets
-  // longer, there are two weights, and the second input is at begin() + high(x).
+  // Output x is the sum of weights(x)[k] * input[begin() + low(x) + k], k < taps(). If the axis
+  // gets longer, there are two weights, and the second input is at begin() + high(x).
   bool isLonger() const { return !high_.empty(); }
   std::size_t taps() const { return taps_; }
   std::size_t low(std::size_t x) const { return low_[x]; }
@@ -44,8 +44,8 @@ class BilinearAxis {
 };
 
 // Resizes one channel to [rows.outputs(), columns.outputs()] in `out`. Calls readRow(y, to, stride)
-// once for each y in [rows.begin(), rows.end()), in order: it writes the inputs [columns.begin(),
-// columns.end()) of the row to to[0], to[stride], …
+// once for each y in [rows.begin(), rows.end()), in order; it must write the inputs
+// [columns.begin(), columns.end()) of row y to to[0], to[stride], …
 using ReadRow = std::function<void(std::size_t y, float* to, std::ptrdiff_t stride)>;
 void resizeChannel(const BilinearAxis& rows, const BilinearAxis& columns, const ReadRow& readRow,
                    std::span<float> out);

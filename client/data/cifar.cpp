@@ -45,8 +45,8 @@ Layout layoutOf(CifarKind kind) {
 }
 
 std::string archiveAdvice(const Layout& layout) {
-  return std::string("data.folder must contain the binary version of ") + layout.name +
-         " from the dataset's home page, unpacked (the folder " + layout.folder + ")";
+  return std::string("unpack the binary version of ") + layout.name +
+         " from the dataset's home page, and set data.folder to the folder " + layout.folder;
 }
 
 // The file itself, or NAME.gz if only that exists.

@@ -45,7 +45,7 @@ class CsvFile::Parser {
     if (text_.starts_with("\xEF\xBB\xBF")) at_ = 3;  // the byte order mark
   }
 
-  // False at the end.
+  // Reads the next row. Returns false at the end.
   bool next() {
     cells_.clear();
     unquoted_.clear();
@@ -77,7 +77,7 @@ class CsvFile::Parser {
     return length > 0;
   }
 
-  // Up to a delimiter, a line's end or the file's end.
+  // Takes the text up to a delimiter or the end of the line or file.
   void takeCell() {
     if (cells_.size() == kMaxColumns)
       fail(rowLine_, "the row has more than 65536 cells", "check the file's delimiter");
@@ -116,7 +116,7 @@ class CsvFile::Parser {
       if (text_.substr(at_) == "\r") ++at_;
       return;
     }
-    fail(line_, "there is text behind a quoted cell",
+    fail(line_, "there is text after a quoted cell",
          "quote the whole cell, with each quote in it doubled; pandas.DataFrame.to_csv does that");
   }
 
@@ -137,7 +137,7 @@ class CsvFile::Parser {
   std::deque<std::string> unquoted_;
 };
 
-// A .csv file may have tabs or semicolons, as some spreadsheets write it.
+// Some spreadsheets write .csv files with tabs or semicolons.
 char CsvFile::findDelimiter() const {
   if (withoutGzip(path_).ends_with(".tsv")) return '\t';
   const auto end = std::find(bytes_.begin(), bytes_.end(), '\n');

@@ -1,5 +1,5 @@
-// Tables that users bring: CSV (RFC 4180) and TSV, with a header. (client/report/csv_reader.h reads
-// Cleave's own tables while they grow, in which each line is a row.)
+// Reads users' tables: CSV (RFC 4180) and TSV, with a header. (client/report/csv_reader.h reads the
+// tables that Cleave writes, even while they grow; each of their lines is a row.)
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,14 @@
 
 namespace cleave {
 
-// Whether the path ends like a table's: .csv, .tsv, .csv.gz, .tsv.gz.
+// Whether the path has a table's extension: .csv, .tsv, .csv.gz, .tsv.gz.
 bool isTablePath(const std::string& path);
 
 // "FILE:LINE"
 std::string lineOf(const std::string& path, std::uint64_t line);
 
-// Throws UsageError "data-damaged": names of columns, categories and classes must be UTF-8.
+// Throws UsageError "data-damaged" if `text` is not UTF-8, which is required for the names of
+// columns, categories and classes.
 void checkUtf8(std::string_view text, const std::string& path, std::uint64_t line);
 
 class CsvFile {
@@ -34,8 +35,8 @@ class CsvFile {
   std::size_t column(std::string_view name, const std::string& hint) const;
 
   // Passes each row with the line where it begins. Cells are valid only during the call; blank
-  // lines are skipped. Throws UsageError "data-damaged" with FILE:LINE: a quote is not closed, a
-  // row has another number of cells than the header.
+  // lines are skipped. Throws UsageError "data-damaged" with FILE:LINE: a quote is not closed, or a
+  // row has more or fewer cells than the header.
   void forEachRow(const std::function<void(std::uint64_t line,
                                            std::span<const std::string_view> cells)>& take) const;
 

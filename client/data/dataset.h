@@ -27,7 +27,7 @@ struct SampleArray {
 TensorSpec specOf(const SampleArray& array, std::uint32_t samples);
 std::string toString(const SampleArray& array);  // "input_ids i64[128]"
 
-// Memory of one sample: for each array as many bytes as it has.
+// Memory for one sample: one span of bytes per array, of exactly its size.
 using SampleMemory = std::span<const std::span<std::byte>>;
 
 class Dataset {
@@ -36,19 +36,20 @@ class Dataset {
   virtual std::uint32_t size() const = 0;
   // The same for all samples: the model's inputs, then the target.
   virtual std::vector<SampleArray> arrays() const = 0;
-  // If the target is a class: how many there are; else 0.
+  // The number of classes, if the target is a class; else 0.
   virtual int classes() const = 0;
-  // By class; empty if the classes have no names.
+  // Indexed by class; empty if the classes have no names.
   virtual std::vector<std::string> classNames() const { return {}; }
-  // If the target is a class, and it is cheap to read without the rest of the sample.
+  // The class of a sample, if the target is a class that is cheap to read without the rest of the
+  // sample; else nothing.
   virtual std::optional<std::int64_t> label(std::uint32_t index) const;
-  // Such as the file it is in, or "sample 17".
+  // Names the sample in messages: for example its file, or "sample 17".
   virtual std::string sampleName(std::uint32_t index) const;
   // What was derived from the training set and is needed to read other data in the same way, such
   // as names of classes and statistics of columns; null: nothing.
   virtual nlohmann::json learned() const { return nullptr; }
-  // Writes sample `index`, ready for the model (scaled and normalised). With an epoch, as training
-  // uses it in that epoch: augmented if the options say so. Any thread.
+  // Writes sample `index`, ready for the model (scaled and normalised). With an epoch, writes it as
+  // training uses it in that epoch: augmented, if the options require it. Any thread.
   virtual void write(std::uint32_t index, std::optional<std::uint64_t> epoch,
                      SampleMemory out) const = 0;
 };
@@ -73,7 +74,7 @@ class LabeledDataset : public Dataset {
 std::string classNameOf(const std::vector<std::string>& names, std::size_t index);
 
 // What happens to an image between its file and the model. ImageTransforms (transforms.h) applies
-// this and documents the order. Draws are keyed by (seed, "augment", epoch, index).
+// this and documents the order. Random numbers are keyed by (seed, "augment", epoch, index).
 struct ImageOptions {
   // Training only: each image is flipped left to right with probability 1/2, then moved by up to
   // cropPadding pixels in each direction with black edges, which equals a random crop of the
@@ -84,8 +85,8 @@ struct ImageOptions {
   // resize and the centre crop. {min, max} of its area, as a fraction of the image's; empty: off.
   std::vector<double> cropScale = {};
   std::vector<double> cropRatio = {0.75, 1.3333333333333333};  // {min, max} of its width / height
-  // Training only: colours change by random factors in [1 - x, 1 + x]; hue: by a random part of the
-  // colour circle in [-x, x].
+  // Training only: colours change by random factors in [1 - x, 1 + x]; hue is shifted by a random
+  // fraction of the colour circle in [-x, x].
   double brightness = 0, contrast = 0, saturation = 0, hue = 0;
   // Training only: the probability with which a random rectangle is erased.
   double erasing = 0;
@@ -143,8 +144,8 @@ struct TensorsOptions {
   // names, or whose NAME.npy files are one array each.
   std::string file;
   std::string target = "labels";  // the other arrays are inputs
-  // If the file has no target, it is zeros, as in the training set that learned() is of; null: that
-  // is an error.
+  // The training set's learned(): if the file has no target, the target is zeros, with the shape
+  // and type of the training set's. Null: a missing target is an error.
   nlohmann::json learned = nullptr;
 };
 std::unique_ptr<Dataset> openTensors(const TensorsOptions& options);

@@ -65,7 +65,7 @@ class EncodedImageSet final : public LabeledDataset {
   }
 
  private:
-  // Of the first image whose header can be read.
+  // The header of the first image whose header is readable.
   ImageHeader firstHeader() const {
     std::exception_ptr firstError;
     for (std::uint32_t index = 0; index < size(); ++index) {
@@ -125,7 +125,7 @@ std::string listText(const std::vector<std::string>& names) {
 void checkClassName(const std::string& name, const std::string& where) {
   if (!name.empty() && printable(name) == name) return;
   throw UsageError("data-damaged",
-                   name.empty() ? where + " has a label without characters"
+                   name.empty() ? where + " has an empty label"
                                 : fmt::format("the class {} of {} has characters that cannot be "
                                               "printed",
                                               printable(name), where),
@@ -292,7 +292,7 @@ std::vector<std::byte> readImageFile(const std::string& path) {
     const ssize_t got = ::read(file.get(), bytes.data() + taken, bytes.size() - taken);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail();
-    if (got == 0) break;  // shorter than before
+    if (got == 0) break;  // the file has shrunk
     taken += static_cast<std::size_t>(got);
   }
   bytes.resize(taken);

@@ -1,4 +1,4 @@
-// The data format `folder`: a folder per class, with images in it or in folders below it.
+// The data format `folder`: one folder per class, with images in it or in its subfolders.
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ std::string classFolder(const std::string& path) {
   return slash == std::string::npos ? "" : path.substr(0, slash);
 }
 
-// Whether the folders are those of splits, as in many archives of data sets.
+// Whether these are the folders of splits, as in many archives of data sets.
 bool areSplits(const std::set<std::string>& folders) {
   const std::set<std::string> splits = {"test", "train", "training", "val", "valid", "validation"};
   return folders.contains("train") &&
@@ -51,10 +51,11 @@ void checkAreApart(const DataFormatKeys& keys) {
   if (error || (!isBelow(test, train) && !isBelow(train, test))) return;
   throw UsageError(
       "data-overlap",
-      train == test ? "the training set and the test set are the same folder, " + keys.trainFolder
-                    : fmt::format("the folders of the training set, {}, and of the "
-                                  "test set, {}, are in one another",
-                                  keys.trainFolder, keys.testFolder),
+      train == test
+          ? "the training set and the test set are the same folder, " + keys.trainFolder
+          : fmt::format(
+                "one of these folders is inside the other: {} (training set) and {} (test set)",
+                keys.trainFolder, keys.testFolder),
       "use two folders next to each other, such as data/train and data/test");
 }
 
@@ -71,7 +72,7 @@ void checkClassFolders(const std::string& folder, const std::string& key, const 
   // Images of the folder itself come first.
   if (const std::string& path = found.paths.front(); classFolder(path).empty()) {
     throw UsageError("data-damaged",
-                     fmt::format("{} has an image, {}, that is in no folder of a class", folder,
+                     fmt::format("{} has an image that is not in the folder of a class: {}", folder,
                                  printable(path)),
                      "move each image into a folder with the name of its class, such as " + folder +
                          "/CLASS/" + printable(path));
@@ -85,7 +86,7 @@ void checkClassFolders(const std::string& folder, const std::string& key, const 
     if (name.starts_with('.') || !entry.is_directory(ignored) || classes.contains(name)) continue;
     throw UsageError(
         "data-empty",
-        fmt::format("the folder of a class, {}, has no images", printable(entry.path().string())),
+        fmt::format("the class folder {} has no images", printable(entry.path().string())),
         "add JPEG, PNG or WebP files to it, or remove it");
   }
   if (areSplits(classes)) {
@@ -98,8 +99,9 @@ void checkClassFolders(const std::string& folder, const std::string& key, const 
 
 DataFormatTable makeFolderKeys() {
   DataFormatTable table;
-  table.requiredText("data.train.folder", "path", &DataFormatKeys::trainFolder,
-                     "a folder per class, with .jpg, .jpeg, .png and .webp files");
+  table.requiredText(
+      "data.train.folder", "path", &DataFormatKeys::trainFolder,
+      "folder with one subfolder per class, which contain .jpg, .jpeg, .png and .webp files");
   table.text("data.test.folder", "path", &DataFormatKeys::testFolder,
              "the same for the test set; not needed with data.holdout");
   addEncodedImageKeys(table);
@@ -118,7 +120,7 @@ std::unique_ptr<Dataset> openFolder(const DataFormatKeys& keys, DataSplit split)
   FoundImages found = findImages(folder);
   checkClassFolders(folder, key, found, isTraining);
   if (found.others > 0) {
-    processLog()->warn("{}: {} files without the extension of an image are left out, such as {}",
+    processLog()->warn("{}: skipping {} files without the extension of an image, such as {}",
                        folder, found.others, printable(found.firstOther));
   }
   std::set<std::string> labels;

@@ -1,4 +1,4 @@
-// What the files of the data formats share to define their keys. Private to client/data.
+// Helpers with which the data formats define their keys. Private to client/data.
 #pragma once
 
 #include "client/data/formats.h"
@@ -9,7 +9,7 @@ using DataFormatTable = ConfigTable<DataFormatKeys>;
 
 void addClasses(DataFormatTable& table);    // data.classes
 void addImageKeys(DataFormatTable& table);  // the keys of ImageOptions
-// A path of the test set, required if the test set is opened.
+// Adds a path of the test set, which is required if the test set is opened.
 void addTestPath(DataFormatTable& table, const std::string& name,
                  std::string DataFormatKeys::*field, const std::string& meaning);
 ImageOptions imageOf(const DataFormatKeys& keys);
@@ -20,7 +20,7 @@ const std::string& fileOf(const DataFormatKeys& keys, DataSplit split);
 // The inputs of the split `input`. Throws UsageError "no-predict" for a folder.
 std::vector<std::string> inputFilesOf(const DataFormatKeys& keys);
 
-// Formats in files of their own.
+// Formats that have their own files.
 DataFormatTable makeTextKeys();
 std::unique_ptr<Dataset> openTextSplit(const DataFormatKeys& keys, DataSplit split);
 DataFormatTable makeCsvKeys();

@@ -28,17 +28,16 @@ void addImageKeys(DataFormatTable& table) {
                 values = config.numbers(name, min, 1e6, values, {{"imagenet", imagenet}});
               });
   };
-  numbers(
-      "data.mean", -1e6, {0.485, 0.456, 0.406}, &ImageOptions::mean,
-      "mean of the pixels scaled to 0 … 1; one value, or one per channel: `[0.49, 0.48, 0.45]`; "
-      "`imagenet`: ImageNet's");
+  numbers("data.mean", -1e6, {0.485, 0.456, 0.406}, &ImageOptions::mean,
+          "mean of the pixels after scaling to 0 … 1; one value, or one per channel: `[0.49, 0.48, "
+          "0.45]`; `imagenet`: the means of ImageNet");
   numbers("data.deviation", 1e-6, {0.229, 0.224, 0.225}, &ImageOptions::deviation,
           "std of the same pixels; the model receives (pixel / 255 - mean) / std");
   table.integer(
       "data.resize", "pixels", 0, kMaxPixels,
       [](DataFormatKeys & k) -> auto& { return k.image.resize; },
-      "height and width for the model; with `data.crop`: of the shorter side, before the crop. "
-      "Bilinear, antialiased; 0: as in the file");
+      "height and width of the resized image; with `data.crop`: length of its shorter side before "
+      "the crop. Bilinear, antialiased; 0: the size in the file");
   table.integer(
       "data.crop", "pixels", 0, kMaxPixels,
       [](DataFormatKeys & k) -> auto& { return k.image.crop; },
@@ -75,7 +74,7 @@ void addImageKeys(DataFormatTable& table) {
   fraction("data.augment.contrast", 10, &ImageOptions::contrast, "the same for contrast");
   fraction("data.augment.saturation", 10, &ImageOptions::saturation, "the same for saturation");
   fraction("data.augment.hue", 0.5, &ImageOptions::hue,
-           "hue changes by a random part of the colour circle in ± this");
+           "hue shifts by a random fraction of the colour circle in ± this");
   fraction("data.augment.erasing", 1, &ImageOptions::erasing,
            "probability with which a random rectangle of 2 % to 33 % of the area is set to 0");
 }
@@ -122,8 +121,8 @@ std::vector<std::string> inputFilesOf(const DataFormatKeys& keys) {
   for (const std::string& path : keys.inputs) {
     std::error_code ignored;
     if (!std::filesystem::is_directory(path, ignored)) continue;
-    throw UsageError("no-predict", path + " is a folder, and this data format reads files",
-                     "name the files");
+    throw UsageError("no-predict", path + " is a folder, but this data format reads only files",
+                     "pass the files in it");
   }
   return keys.inputs;
 }
@@ -152,13 +151,14 @@ Table makeIdxKeys() {
 std::string onlyInput(const Keys& keys) {
   if (keys.inputs.size() == 1) return keys.inputs.front();
   throw UsageError("no-predict",
-                   "this data format reads one file of samples, and " +
+                   "this data format reads one file of samples, but " +
                        std::to_string(keys.inputs.size()) + " are given",
                    "run the command once for each file");
 }
 
 [[noreturn]] void throwNoPredict(const std::string& format) {
-  throw UsageError("no-predict", "the data format " + format + " has no files without labels",
+  throw UsageError("no-predict",
+                   "the data format " + format + " cannot read samples without labels",
                    "omit --input to use the test set");
 }
 
@@ -265,7 +265,7 @@ std::unique_ptr<Dataset> openTensorsSplit(const Keys& keys, DataSplit split) {
       (train == test || std::filesystem::equivalent(train, test.parent_path(), ignored))) {
     throw UsageError("data-overlap",
                      "the test set " + keys.testFile + " is in the folder of the training set, " +
-                         keys.trainFile + ", all of whose files are used for training",
+                         keys.trainFile + ", and training uses all files in that folder",
                      "set data.train.file to the file of the training set");
   }
   TensorsOptions options;
@@ -307,7 +307,7 @@ std::vector<KeyText> dataFormatKeys() {
     std::string formats, text;
   };
   std::vector<KeyText> all;
-  std::map<std::string, std::vector<Meaning>> meanings;  // of each key
+  std::map<std::string, std::vector<Meaning>> meanings;  // by key name
   for (const DataFormatRow& row : dataFormatTable()) {
     for (const KeyText& key : row.keys().texts()) {
       std::vector<Meaning>& known = meanings[key.name];

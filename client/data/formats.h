@@ -21,10 +21,10 @@ enum class DataSplit : std::uint8_t {
 
 // The values of the formats' keys, all below `data`. A format reads only its own.
 struct DataFormatKeys {
-  // Not keys. For the splits test and input: what the training set returned.
+  // Not keys. `learned`, for the splits test and input: the training set's learned().
   nlohmann::json learned;
   std::vector<std::string> inputs;  // for the split input: files and folders
-  // Otherwise the split test is not opened, and the last training samples may be held out.
+  // If false, the split test is not opened, and the last training samples may be held out.
   bool needsTest = true;
 
   std::uint64_t seed = 1;      // of the run

@@ -76,7 +76,7 @@ std::size_t fileBytes(const IdxFile& file, const std::string& path, const std::s
   return file.start + bytes;
 }
 
-// The hint for a file of `what` with this wrong rank.
+// The hint for a file of `what` (images or labels) with a wrong rank.
 const char* rankFix(int rank, const std::string& what) {
   if (what == "labels" && rank >= 3)
     return "check that the paths of images and labels are not swapped";
@@ -176,7 +176,7 @@ std::vector<std::int64_t> readLabels(const IdxFile& file, const std::string& pat
 }
 
 // Samples that are not images of bytes: numbers, vectors, or arrays of another type. A value
-// becomes (value - mean) / std; bytes are divided by 255 before.
+// becomes (value - mean) / std; bytes are divided by 255 first.
 class IdxValues final : public LabeledDataset {
  public:
   IdxValues(IdxFile file, std::vector<std::int64_t> labels, const IdxOptions& options)
@@ -187,11 +187,13 @@ class IdxValues final : public LabeledDataset {
                        options.images +
                            " does not contain images of bytes, so it can only be "
                            "scaled with one data.mean and one data.deviation",
-                       "remove data.resize, data.crop and data.augment");
+                       "give one value each for data.mean and data.deviation, and remove "
+                       "data.resize, data.crop and data.augment")
+          .about("data.augment");
     }
     mean_ = image.mean.front();
     deviation_ = image.deviation.front();
-    // One value is a vector of one, as models expect.
+    // A single number becomes a vector of length 1, as models expect.
     shape_.assign(file_.dimensions.begin() + 1, file_.dimensions.end());
     if (shape_.empty()) shape_ = {1};
     if (shape_.size() == 2) shape_.insert(shape_.begin(), 1);  // grey images
@@ -225,7 +227,7 @@ class IdxValues final : public LabeledDataset {
 std::unique_ptr<LabeledDataset> openIdx(const IdxOptions& options) {
   IdxFile images = readIdx(options.images, "images", {1, 2, 3, 4});
   if (images.type->code == kUnsignedByte && images.dimensions.size() == 1) {
-    throwDamaged(options.images, "has rank 1, as files of labels have",
+    throwDamaged(options.images, "has rank 1, like a file of labels",
                  "check that the paths of images and labels are not swapped");
   }
   refuseChannelsLast(images, options.images);

@@ -87,8 +87,9 @@ Pixels oriented(Pixels image, int orientation) {
   return turned;
 }
 
-// libjpeg reports errors by a function that must not return, so it leaves by longjmp. Functions
-// with a setjmp have no objects with destructors, and neither do the functions that they call.
+// libjpeg reports errors through a callback that must not return, so the callback uses longjmp.
+// Functions that call setjmp, and the functions that they call, must have no objects with
+// destructors.
 class JpegReader {
  public:
   explicit JpegReader(Encoded file) : file_(file) {
@@ -114,7 +115,7 @@ class JpegReader {
     jpeg_mem_src(&info_, firstByte(file_), static_cast<unsigned long>(file_.size()));
     jpeg_save_markers(&info_, JPEG_APP0 + 1, 0xFFFF);
     jpeg_read_header(&info_, TRUE);
-    // Here, because a file may have more such segments between its scans.
+    // The orientation is read here, because a file may have more such segments between its scans.
     for (const jpeg_marker_struct* marker = info_.marker_list; marker != nullptr;
          marker = marker->next) {
       if (orientation_ == 1) orientation_ = orientationOf({marker->data, marker->data_length});
@@ -155,7 +156,7 @@ class JpegReader {
     std::longjmp(onError_, 1);
   }
 
-  // Each scan of a progressive file passes over the whole image, however few bytes it has.
+  // Each scan of a progressive file costs a pass over the whole image, even if it has few bytes.
   void limitScans() {
     constexpr int kMaxScans = 100;
     if (info_.input_scan_number <= kMaxScans) return;
@@ -174,7 +175,7 @@ class JpegReader {
 
 // ---- PNG ----
 
-// The same for libpng, which also leaves by longjmp.
+// The same for libpng, whose error callback also uses longjmp.
 class PngReader {
  public:
   explicit PngReader(Encoded file) : file_(file) {
@@ -193,7 +194,7 @@ class PngReader {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
     png_set_read_fn(png_, this, readBytes);
     png_set_benign_errors(png_, 1);
-    // Texts and profiles may be damaged or expand to many bytes, and none of them is used.
+    // Ignores texts and profiles: they may be damaged or expand to many bytes, and are not used.
     png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
     png_read_info(png_, info_);
     return true;
@@ -302,7 +303,7 @@ Pixels decodeWebp(Encoded file, const std::string& name, std::int64_t maxPixels,
   return image;
 }
 
-// With the file's own channels, and without pixels if `headerOnly`.
+// Returns the image with the file's own channels; without pixels if `headerOnly`.
 Pixels decodeAny(Encoded file, const std::string& name, std::int64_t maxPixels, bool headerOnly) {
   const auto beginsWith = [&](std::string_view bytes, std::size_t at = 0) {
     return file.size() >= at + bytes.size() &&
@@ -323,7 +324,7 @@ std::uint8_t greyOf(const std::uint8_t* rgb) {
                                    16);
 }
 
-// From inverted CMYK.
+// Converts inverted CMYK to RGB.
 void toRgb(const std::uint8_t* cmyk, std::uint8_t* rgb) {
   const unsigned light = cmyk[3];
   for (int c = 0; c < 3; ++c) {

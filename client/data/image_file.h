@@ -25,15 +25,15 @@ ImageHeader readImageHeader(std::span<const std::byte> file, const std::string& 
                             std::int64_t maxPixels = kMaxImagePixels);
 
 // `channels` is 3 (RGB) or 1 (grey). The pixels are those of PIL's
-// `ImageOps.exif_transpose(Image.open(file)).convert(mode)`, with these rules:
+// `ImageOps.exif_transpose(Image.open(file)).convert(mode)`, with these rules and exceptions:
 // - Grey is (19595 R + 38470 G + 7471 B) / 65536, rounded.
 // - Alpha is dropped: a pixel keeps its colour, however transparent it is.
-// - Of 16 bits per channel, the upper 8 are used (PIL saturates 16-bit grey instead). Colour
+// - If a channel has 16 bits, its upper 8 are used (PIL saturates 16-bit grey instead). Colour
 //   profiles and gamma are ignored.
 // - CMYK is read as Adobe's programs write it, inverted.
 // - The EXIF orientation of JPEG files is applied; that of other files is ignored.
 // - Files that end early are damaged, as are animated WebP files and JPEG files with more than 100
-//   scans. JPEG data that are only inconsistent are decoded as far as possible.
+//   scans. JPEG data that is merely inconsistent is decoded as far as possible.
 Pixels decodeImage(std::span<const std::byte> file, std::int64_t channels, const std::string& name,
                    std::int64_t maxPixels = kMaxImagePixels);
 

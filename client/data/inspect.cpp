@@ -48,10 +48,10 @@ std::size_t imageArray(const std::vector<SampleArray>& arrays) {
     }
   }
   throw UsageError("no-images", "the samples have no images, only " + toString(arrays.front()),
-                   "omit --sheet: it needs an array of 1 or 3 channels, height and width");
+                   "omit --sheet, which needs an array of shape [1 or 3 channels, height, width]");
 }
 
-// Reverts the normalisation, to 0 … 1.
+// Reverts the normalisation, so that values are in 0 … 1.
 void revert(std::vector<SheetImage>& images, std::int64_t channels, const SheetOptions& options) {
   if (options.mean.empty()) {
     float min = std::numeric_limits<float>::max(), max = std::numeric_limits<float>::lowest();
@@ -81,7 +81,7 @@ void revert(std::vector<SheetImage>& images, std::int64_t channels, const SheetO
   }
 }
 
-// How large images are in the sheet: enlarged or reduced by a whole factor.
+// The size of images in the sheet: enlarged or reduced by an integer factor.
 struct TileSize {
   std::int64_t enlarge = 1, reduce = 1;
   std::int64_t of(std::int64_t side) const { return (side * enlarge + reduce - 1) / reduce; }
@@ -125,7 +125,7 @@ class SheetPainter {
         for (std::int64_t c = 0; c < channels_; ++c) {
           const float value =
               image[static_cast<std::size_t>((c * height_ + fromY) * width_ + fromX)];
-          // Not finite: black.
+          // Values that are not finite are black.
           const float light = std::isfinite(value) ? std::clamp(value, 0.0f, 1.0f) : 0;
           sheet_.bytes[static_cast<std::size_t>(((top + y) * sheet_.width + left + x) * channels_ +
                                                 c)] =

@@ -37,8 +37,8 @@ std::vector<LabelledPath> readLabelledPaths(const std::string& path) {
 DataFormatTable makeListKeys() {
   DataFormatTable table;
   table.requiredText("data.train.file", "path", &DataFormatKeys::trainFile,
-                     "CSV or TSV with a header and the columns path (from the file's folder) and "
-                     "label (a name or a number)");
+                     "CSV or TSV with a header and the columns path (relative to the file's "
+                     "folder) and label (a name or a number)");
   table.text("data.test.file", "path", &DataFormatKeys::testFile,
              "the same for the test set; not needed with data.holdout");
   addEncodedImageKeys(table);

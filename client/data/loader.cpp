@@ -19,16 +19,17 @@ namespace {
 
 // Cheap samples are prepared this many at a time, so that threads rarely wait for the mutex.
 constexpr std::size_t kMaxTurn = 32;
-// Options::threads 0: if each of the first samples takes this long, more threads are started.
+// With Options::threads = 0, more threads are started if each of the first samples takes this long.
 constexpr double kCostlySeconds = 300e-6;
 constexpr int kTimedSamples = 4;
 constexpr int kMaxAutomaticThreads = 16;
 
 }  // namespace
 
-// Threads take samples in their order: the next ones of the newest batch in `window`, or the first
-// ones of another batch if there is room for it. So if a sample cannot be read, all samples before
-// it have been taken; no others are taken then, and the pass ends when the taken ones are done.
+// Threads take samples in order: the next ones of the newest batch in `window`, or the first ones
+// of a new batch if there is room for it. So if a sample cannot be read, all samples before it have
+// been taken already. No more samples are taken then, and the pass ends when the taken ones are
+// done.
 struct Loader::State {
   State(std::shared_ptr<const Dataset> from, std::shared_ptr<BufferPool> buffers,
         const Options& how);
@@ -57,7 +58,7 @@ struct Loader::State {
   void choose();
   void writeSample(Preparation& batch, std::size_t n, std::span<std::span<std::byte>> memory) const;
 
-  // With the mutex.
+  // The caller holds the mutex.
   Turn takeTurn();
   void openBatch();
   void noteTime(double seconds);
@@ -75,14 +76,14 @@ struct Loader::State {
 
   // Constant once isChosen is true.
   std::vector<std::uint32_t> order;    // indices of the pass's samples
-  std::vector<std::uint32_t> repeats;  // how often each has been drawn before; empty: never
+  std::vector<std::uint32_t> repeats;  // per position: earlier draws of that sample; empty: all 0
 
   std::mutex mutex;  // guards the members below
   std::condition_variable_any changed;
   bool isChosen = false;
   std::deque<std::unique_ptr<Preparation>> window;  // oldest first
   std::size_t next = 0;                             // position of the first sample after `window`
-  std::size_t active = 0;                           // turns that are not done
+  std::size_t active = 0;                           // turns in progress
   std::optional<Failure> failure;                   // of the first sample that failed
   std::size_t turnSamples = 1;
   int untimed = 0;  // samples still to be timed
@@ -226,8 +227,8 @@ void Loader::State::writeSample(Preparation& batch, std::size_t n,
   data->write(order[position], epoch, memory);
 }
 
-// Called after one sample, until enough were timed. A single fast sample shows that they are cheap,
-// while a single slow one may have waited for a processor.
+// Called after each timed sample, until enough have been timed. A single fast sample shows that
+// they are cheap, while a single slow one may have waited for a processor.
 void Loader::State::noteTime(double seconds) {
   --untimed;
   if (seconds < kCostlySeconds) {

@@ -1,4 +1,4 @@
-// Delivers batches in the run's order, prepared ahead on threads of its own. No Torch.
+// Delivers batches in the run's order, prepared ahead on its own threads. No Torch.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct Batch {
 };
 
 // One pass over a dataset in batches of `batch`; the last may be smaller. If shuffled, the order is
-// randomPermutation keyed (seed, "shuffle", epoch); otherwise the dataset's. Prepares at most
+// randomPermutation keyed by (seed, "shuffle", epoch); otherwise the dataset's. Prepares at most
 // `ahead` batches in advance. The results do not depend on the number of threads.
 class Loader {
  public:
@@ -37,12 +37,12 @@ class Loader {
     std::uint64_t seed = 0;
     std::uint64_t epoch = 0;
     std::uint32_t ahead = 1;
-    std::uint64_t firstBatch = 0;  // begins there, as if those before it had been delivered
-    // Threads that prepare samples. 0: one, and more as soon as samples turn out to be costly.
+    std::uint64_t firstBatch = 0;  // starts there, as if earlier batches had been delivered
+    // Threads that prepare samples. 0: one, and more if the first samples turn out to be costly.
     std::uint32_t threads = 1;
     // Not null: the pass consists of as many samples as the dataset has, chosen by drawBalanced().
     // A sample that is drawn for the nth time (from 0) is read as in the epoch `epoch + (n << 32)`,
-    // so that each draw is augmented in its own way.
+    // so that each draw is augmented differently.
     std::shared_ptr<const SamplesByClass> balanced = nullptr;
   };
   Loader(std::shared_ptr<const Dataset> data, std::shared_ptr<BufferPool> pool,
@@ -51,8 +51,8 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // Waits for the next batch; empty at the end of the pass. If samples cannot be read, rethrows the
-  // error of the first of them, after the batches before it.
+  // Waits for the next batch; empty at the end of the pass. If samples cannot be read, first
+  // delivers the batches before the first such sample, then rethrows its error.
   std::optional<Batch> next();
   static std::uint32_t batches(const Dataset& data, std::uint32_t batch);
 

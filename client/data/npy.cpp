@@ -36,7 +36,7 @@ class HeaderParser {
       const std::string key = quoted();
       expect(':');
       if (key == "descr" && header.descr.empty()) {
-        if (next() == '[') damagedNpy(path_, "has records, which are not read");
+        if (next() == '[') damagedNpy(path_, "has records, which are not supported");
         header.descr = quoted();
       } else if (key == "fortran_order" && !header.isFortran) {
         header.isFortran = boolean();
@@ -54,7 +54,7 @@ class HeaderParser {
  private:
   [[noreturn]] void fail() const { damagedNpy(path_, "has a header that is not valid"); }
 
-  // The next character that is not blank; 0 at the end.
+  // Skips blanks, and returns the next character; 0 at the end.
   char next() {
     while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n')) ++at_;
     return at_ < text_.size() ? text_[at_] : '\0';
@@ -109,7 +109,7 @@ class HeaderParser {
   std::size_t at_ = 0;
 };
 
-// The header's text and the bytes behind it.
+// The header's text and the bytes after it.
 struct NpyParts {
   std::string_view header;
   std::span<const std::byte> data;
@@ -135,12 +135,12 @@ NpyParts partsOfNpy(std::span<const std::byte> file, const std::string& path) {
   return {text.substr(start, length), file.subspan(start + length)};
 }
 
-// "f4" of "<f4". Refuses what is not a little-endian number or boolean.
+// Returns "f4" for "<f4". Refuses elements that are not little-endian numbers or booleans.
 std::string dtypeOf(const std::string& descr, const std::string& path) {
   constexpr std::string_view kKinds = "fiub";
   if (descr.size() != 3 || kKinds.find(descr[1]) == std::string_view::npos) {
     damagedNpy(path, "has elements of type '" + printable(descr, 60) +
-                         "'; only numbers and booleans are read");
+                         "'; only numbers and booleans are supported");
   }
   if (descr[0] == '>') {
     throwDamaged(path, "has big-endian elements",

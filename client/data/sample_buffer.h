@@ -23,7 +23,7 @@ class SampleBuffer {
             std::optional<std::uint64_t> epoch = std::nullopt) {
     data.write(index, epoch, spans_);
   }
-  // Of the sample that was read, if the target is a class.
+  // The class of the sample that was read; only valid if the target is a class.
   std::int64_t label() const {
     std::int64_t label = 0;
     std::memcpy(&label, memory_.back().data(), sizeof label);
@@ -31,7 +31,7 @@ class SampleBuffer {
   }
   const std::vector<SampleArray>& arrays() const { return arrays_; }
 
-  // The values of an array as numbers.
+  // Calls visit(number) for each value of an array.
   template <typename Visit>
   void visit(std::size_t array, Visit visit) const {
     const std::vector<std::byte>& bytes = memory_[array];

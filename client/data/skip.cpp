@@ -54,7 +54,13 @@ class SkipDamaged final : public Dataset {
   void note(std::uint32_t index, const UsageError& error) const {
     const std::lock_guard lock(mutex_);
     if (damaged_.contains(index)) return;
-    if (damaged_.size() >= limit_ || damaged_.size() + 1 >= size()) {
+    if (damaged_.size() + 1 >= size()) {
+      throw UsageError(
+          "sample-damaged",
+          fmt::format("{}; at most one of {} samples can be read", error.what(), size()),
+          "check the folder and the format of the data: data.format");
+    }
+    if (damaged_.size() >= limit_) {
       throw UsageError("sample-damaged",
                        fmt::format("{}; damaged samples so far: {}, but data.skip allows {}",
                                    error.what(), damaged_.size() + 1, limit_),

@@ -14,7 +14,7 @@
 namespace cleave {
 namespace {
 
-// Unicode's White_Space, inside a class. PCRE2's \s has U+180E as well.
+// Unicode's White_Space, for use inside a character class. PCRE2's \s also matches U+180E.
 constexpr std::string_view kSpaces =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 
@@ -27,7 +27,7 @@ constexpr std::uint32_t kMaxSteps = 100'000'000;
                    "tokenize in Python and write the ids with cleave.save_dataset");
 }
 
-// Rewrites Oniguruma's syntax for PCRE2, and refuses what both have with another meaning.
+// Rewrites Oniguruma's syntax for PCRE2, and refuses syntax that has different meanings in the two.
 class PatternTranslator {
  public:
   explicit PatternTranslator(const std::string& regex) : regex_(regex) {}
@@ -143,10 +143,10 @@ SplitPattern::SplitPattern(const std::string& pattern, unsigned options) {
   if (!compiled->code) {
     std::array<PCRE2_UCHAR, 256> message{};
     pcre2_get_error_message(error, message.data(), message.size());
-    refusePattern(pattern, "an error at character " + std::to_string(offset) + " (" +
-                               reinterpret_cast<const char*>(message.data()) + ")");
+    refusePattern(pattern, "syntax that PCRE2 refuses at character " + std::to_string(offset) +
+                               " (" + reinterpret_cast<const char*>(message.data()) + ")");
   }
-  pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);  // without it, it is only slower
+  pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);  // optional: makes matching faster
   compiled->context.reset(pcre2_match_context_create(nullptr), pcre2_match_context_free);
   if (!compiled->context) throw std::bad_alloc();
   pcre2_set_match_limit(compiled->context.get(), kMaxSteps);
@@ -169,7 +169,7 @@ void SplitPattern::split(std::string_view text,
       pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
   if (!match) throw std::bad_alloc();
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match.get());
-  std::size_t begin = 0;  // of what has not been passed on
+  std::size_t begin = 0;  // start of the text that has not been passed on
   for (std::size_t from = 0; from < text.size();) {
     const int found =
         pcre2_match(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
@@ -187,7 +187,7 @@ void SplitPattern::split(std::string_view text,
     if (ends[1] > ends[0]) take(text.substr(ends[0], ends[1] - ends[0]), true);
     begin = ends[1];
     from = ends[1];
-    if (ends[1] <= ends[0]) {  // an empty match: continue behind the next character
+    if (ends[1] <= ends[0]) {  // an empty match: continue after the next character
       if (from == text.size()) break;
       do ++from;
       while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xC0) == 0x80);

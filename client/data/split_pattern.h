@@ -15,8 +15,8 @@ class SplitPattern {
   static SplitPattern ofRegex(const std::string& regex);
   static SplitPattern ofText(const std::string& text);  // matches the text itself
 
-  // Passes the matches and what is between them, in order and not empty. `text` is valid UTF-8.
-  // Throws UsageError "data-damaged" if a match needs too many steps. Any thread.
+  // Passes on the matches and the text between them, in order, without empty pieces. `text` is
+  // valid UTF-8. Throws UsageError "data-damaged" if a match needs too many steps. Any thread.
   void split(std::string_view text,
              const std::function<void(std::string_view piece, bool isMatch)>& take) const;
 

@@ -11,12 +11,13 @@
 
 namespace cleave {
 
-// The samples of each class in the dataset's order. With Dataset::classes(), all classes have an
-// entry; otherwise those that occur.
+// The samples of each class in the dataset's order. If Dataset::classes() is not 0, all classes
+// have an entry; otherwise only those that occur.
 using SamplesByClass = std::map<std::int64_t, std::vector<std::uint32_t>>;
 
-// `key` is the configuration key that requires classes, below `data`. Reads the samples if the
-// dataset cannot read labels alone. Throws UsageError "bad-subset" if the target is not a class.
+// `key` is the configuration key that requires classes, without its prefix `data.`. Reads the
+// samples if the dataset cannot read labels alone. Throws UsageError "bad-subset" if the target is
+// not a class.
 SamplesByClass samplesByClass(const Dataset& data, const std::string& key);
 
 // `count` random samples of each class, in the dataset's order. Throws UsageError "bad-subset" if a
@@ -39,7 +40,7 @@ FoldSplit splitFolds(const Dataset& data, const SamplesByClass& classes, std::ui
 std::vector<std::uint32_t> drawBalanced(const SamplesByClass& classes, std::uint32_t count,
                                         std::uint64_t seed, std::uint64_t epoch);
 
-// Other samples of the whole dataset, in this order.
+// A dataset of these samples of `whole`, in this order.
 std::unique_ptr<Dataset> pickSamples(std::shared_ptr<const Dataset> whole,
                                      std::vector<std::uint32_t> indices);
 

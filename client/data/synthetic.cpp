@@ -13,7 +13,7 @@ std::size_t elementsOf(const std::vector<std::int64_t>& shape) {
   return elements;
 }
 
-// Every value depends only on (seed, split, index), so the order of reads and their threads do not
+// Every value depends only on (seed, split, index), so the order and the threads of reads do not
 // matter.
 class Synthetic final : public LabeledDataset {
  public:
@@ -62,11 +62,11 @@ std::unique_ptr<LabeledDataset> makeSynthetic(const SyntheticOptions& options) {
   if (options.shape.empty() || !positive || options.classes < 1) {
     throw UsageError(
         "data-shape",
-        "synthetic data require a sample shape with positive dimensions and at least one class",
+        "synthetic data requires a sample shape with positive dimensions and at least one class",
         "correct the shape or the number of classes in the configuration");
   }
   if (options.size == 0) {
-    throw UsageError("data-empty", "the synthetic data have 0 samples",
+    throw UsageError("data-empty", "the synthetic data has 0 samples",
                      "configure at least one sample");
   }
   return std::make_unique<Synthetic>(options);

@@ -61,7 +61,7 @@ FeatureColumn columnOf(const Json& json) {
   return column;
 }
 
-// What the training set says about its columns.
+// Derives the statistics and categories of the columns from the training set.
 class TableLearner {
  public:
   TableLearner(const CsvFile& file, const DataFormatKeys& keys) : file_(file), keys_(keys) {
@@ -81,8 +81,8 @@ class TableLearner {
         throw UsageError("config-value",
                          "the target's column '" + name + "' is in " +
                              (isNumeric ? "data.numeric" : "data.categorical") +
-                             ", so the model would see it",
-                         "remove it there, or correct data.label");
+                             ", so the model would receive it",
+                         "remove it from that list, or correct data.label");
       }
       if (isCategorical && isNumeric) {
         throw UsageError("config-value",
@@ -117,8 +117,8 @@ class TableLearner {
     }
     if (features > kMaxFeatures) {
       throw UsageError("too-many-features",
-                       file_.path() + " makes " + std::to_string(features) +
-                           " features, more than " + std::to_string(kMaxFeatures),
+                       file_.path() + " has " + std::to_string(features) + " features, more than " +
+                           std::to_string(kMaxFeatures),
                        "name the columns to use in data.numeric and data.categorical");
     }
     return learned;
@@ -157,7 +157,7 @@ class TableLearner {
                      "correct the cell, or list the column in data.categorical");
   }
 
-  // Collected for guessed columns too, until they are known to have too many.
+  // Guessed columns collect categories too, until they have too many.
   void takeCategory(Column& column, std::string_view cell, std::uint64_t line) const {
     auto& categories = column.learned.categories;
     if (column.hasTooMany || isMissing(cell) || categories.contains(cell)) return;
@@ -176,7 +176,7 @@ class TableLearner {
       if (column.count == 0) {
         throw UsageError("data-damaged",
                          file_.path() + " has no value in the column '" + learned.name + "'",
-                         "leave the column out of data.numeric");
+                         "remove the column from data.numeric");
       }
       learned.mean = column.mean;
       const double variance = column.squares / static_cast<double>(column.count);
@@ -184,7 +184,7 @@ class TableLearner {
         throw UsageError("data-damaged",
                          file_.path() + " has numbers in the column '" + learned.name +
                              "' that are too large to be standardised",
-                         "leave the column out of data.numeric");
+                         "remove the column from data.numeric");
       }
       learned.deviation = variance > 0 ? std::sqrt(variance) : 1;
       return;
@@ -219,7 +219,7 @@ class Table final : public Dataset {
     for (const std::string& path : files) {
       if (!isTablePath(path)) {
         throw UsageError("data-damaged", path + " is not a .csv or .tsv file",
-                         "give the file the ending .csv or .tsv");
+                         "rename the file so that it ends in .csv or .tsv");
       }
       const CsvFile file(path);
       if (split == DataSplit::train) {
@@ -231,7 +231,7 @@ class Table final : public Dataset {
     }
     if (size() == 0) {
       throw UsageError("data-empty", (files.empty() ? "the input" : files.front()) + " has no rows",
-                       "give a file with at least one");
+                       "give a file with at least one row");
     }
     target_.finish(files.front());
     warnUnknown();
@@ -307,7 +307,7 @@ class Table final : public Dataset {
     });
   }
 
-  // The standardised number, or the position of the category; -1: it is unknown.
+  // The standardised number, or the position of the category; -1 if that is unknown or missing.
   float valueOf(const FeatureColumn& column, std::string_view cell, const std::string& path,
                 std::uint64_t line) {
     if (isMissing(cell)) {
@@ -337,8 +337,8 @@ class Table final : public Dataset {
   void warnUnknown() const {
     if (unknown_ == 0) return;
     processLog()->warn(
-        "{} cells have categories that the training set does not have; they are read as none of "
-        "them. The first: {}",
+        "{} cells have categories that the training set lacks; they count as none of its "
+        "categories. The first: {}",
         unknown_, firstUnknown_);
   }
 
@@ -348,7 +348,7 @@ class Table final : public Dataset {
   std::vector<SourceFile> files_;
   std::vector<std::uint32_t> lines_;  // per sample
   std::vector<float> values_;         // [samples, columns]
-  std::uint64_t unknown_ = 0;         // cells with categories that the training set does not have
+  std::uint64_t unknown_ = 0;         // cells with categories that the training set lacks
   std::string firstUnknown_;
 };
 
@@ -369,9 +369,10 @@ DataFormatTable makeCsvKeys() {
        "columns of numbers, which are standardised. If neither this nor `data.categorical` is set, "
        "all columns but the target are used; those with only numbers are numeric");
   list("data.categorical", &Keys::categoricalColumns,
-       "columns of categories, one-hot by the training set's values");
+       "columns of categories, encoded one-hot by the values in the training set");
   table.choice("data.missing", {"error", "mean"}, &Keys::missing,
-               "empty cells and NaN. mean: the training set's mean, or none of the categories");
+               "treatment of empty cells and NaN. error: they are refused; mean: they become the "
+               "training set's mean, or none of the categories");
   return table;
 }
 

@@ -1,7 +1,7 @@
-// The data format `tar`: shards as WebDataset writes them. Consecutive members with the same name
-// up to the first dot are a sample: KEY.jpg (.jpeg, .png, .webp) and KEY.cls, a text with the
-// class. Members with other extensions are left out. The archives are read once for an index of
-// their members; samples are then read from their positions, so that no archive remains open.
+// The data format `tar`: WebDataset shards. Consecutive members with the same name up to the first
+// dot are a sample: KEY.jpg (.jpeg, .png, .webp) and KEY.cls, a text with the class. Members with
+// other extensions are ignored. The archives are read once to index their members. Samples are then
+// read at the indexed positions, so that no archive stays open.
 #include <archive.h>
 #include <archive_entry.h>
 #include <fcntl.h>
@@ -115,7 +115,7 @@ std::vector<std::byte> readMember(const std::string& path, const Member& member,
                                 static_cast<off_t>(member.offset + taken));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(std::strerror(errno));
-    if (got == 0) fail("the archive has become shorter");
+    if (got == 0) fail("the archive has shrunk");
     taken += static_cast<std::size_t>(got);
   }
   return bytes;
@@ -133,7 +133,7 @@ std::vector<std::string> shardsOf(const std::string& path) {
     throw UsageError(
         "data-missing",
         path + (error ? " cannot be read: " + error.message() : std::string(" has no .tar files")),
-        "set the key to a .tar file or to a folder of them");
+        "give a .tar file, or a folder of them");
   }
   std::sort(shards.begin(), shards.end());
   return shards;
@@ -143,7 +143,8 @@ std::vector<std::string> shardsOf(const std::string& path) {
 std::string readLabel(const std::string& shard, const ShardSample& sample) {
   constexpr std::size_t kMaxBytes = 1024;
   const std::string name = fmt::format("{}: {}.cls", shard, printable(sample.key));
-  if (sample.label->size > kMaxBytes) refuseTar(name, "has more than 1024 bytes, but is a label");
+  if (sample.label->size > kMaxBytes)
+    refuseTar(name, "has more than 1024 bytes, too many for a label");
   const std::vector<std::byte> bytes = readMember(shard, *sample.label, name);
   std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const auto isSpace = [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; };
@@ -158,7 +159,7 @@ std::vector<ShardSample> readIndex(const std::vector<std::string>& shards) {
     if (samples.empty()) return;
     const ShardSample& last = samples.back();
     if (!last.image && !last.label) {
-      samples.pop_back();  // only members that are left out
+      samples.pop_back();  // it has only ignored members
       return;
     }
     if (last.image && last.label) return;
@@ -185,7 +186,7 @@ std::vector<ShardSample> readIndex(const std::vector<std::string>& shards) {
       if (place) {
         refuseTar(shards[s],
                   fmt::format("has two {} for {}", isImage ? "images" : "labels", printable(key)),
-                  "give each sample a key of its own");
+                  "give each sample a unique key");
       }
       place = member;
       if (isImage) sample.imageName = name;
@@ -200,7 +201,7 @@ std::vector<ShardSample> readIndex(const std::vector<std::string>& shards) {
 DataFormatTable makeTarKeys() {
   DataFormatTable table;
   table.requiredText("data.train.file", "path", &DataFormatKeys::trainFile,
-                     "a .tar file of WebDataset, or a folder of them: members KEY.jpg and KEY.cls");
+                     "a WebDataset .tar file, or a folder of them: members KEY.jpg and KEY.cls");
   table.text("data.test.file", "path", &DataFormatKeys::testFile,
              "the same for the test set; not needed with data.holdout");
   addEncodedImageKeys(table);

@@ -120,7 +120,7 @@ void TargetColumn::finish(const std::string& path) {
 }
 
 void TargetColumn::numberClasses(const std::string& path) {
-  std::vector<std::size_t> order(labels_.size());  // of the sorted labels
+  std::vector<std::size_t> order(labels_.size());  // positions in labels_, sorted by label
   std::iota(order.begin(), order.end(), std::size_t{0});
   const auto all = [&](auto isOne) { return std::all_of(labels_.begin(), labels_.end(), isOne); };
   const bool areIntegers =

@@ -14,22 +14,22 @@
 
 namespace cleave {
 
-// A number as in a CSV cell: "3", "-1.5e-3", with blanks around it. Empty if it is not one, or not
-// finite.
+// The number in a CSV cell, such as "3" or "-1.5e-3", possibly with blanks around it. Empty if it
+// is not a finite number.
 std::optional<double> numberOf(std::string_view cell);
-// An empty cell, or one of NaN, NA, N/A, null, None (in any case).
+// Whether the cell is empty, or one of NaN, NA, N/A, null, None (in any case).
 bool isMissing(std::string_view cell);
 
-// Classes are numbered by the training set. If all its labels are integers and 0 is the smallest,
-// they are kept. Otherwise they are sorted (as numbers if all are integers, else by their bytes)
-// and numbered from 0, and have names.
+// The training set determines the numbers of classes. If all its labels are integers and the
+// smallest is 0, the labels are the numbers. Otherwise the labels are sorted (as numbers if all are
+// integers, else by their bytes) and numbered from 0, and are the names of the classes.
 class TargetColumn {
  public:
-  // `learned`: what another column's learned() returned; null: this is the training set's.
+  // `learned`: the learned() of the training set's column; null: this is the training set's column.
   TargetColumn(bool isNumber, const nlohmann::json& learned);
 
   // Adds the cell of the next sample. Throws UsageError "bad-label", which begins with FILE:LINE:
-  // the cell is missing, is not a number, or is a class that the training set does not have.
+  // the cell is empty, is not a number, or is a class that the training set lacks.
   void add(std::string_view cell, const std::string& path, std::uint64_t line);
   void addUnknown();  // the target is 0
   // After the last sample. Throws UsageError "bad-label".

@@ -22,8 +22,8 @@
 namespace cleave {
 namespace {
 
-// A file's content as memory. If the file is made shorter while it is mapped, reading ends the
-// process.
+// A file's content as memory. If the file is truncated while it is mapped, reading it kills the
+// process (SIGBUS).
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path) {
@@ -68,7 +68,7 @@ void convert(const std::byte* from, std::size_t count, std::byte* to) {
   for (std::size_t n = 0; n < count; ++n) {
     From value;
     std::memcpy(&value, from + n * sizeof value, sizeof value);
-    // Numbers of one byte keep their sign.
+    // Signed one-byte numbers keep their sign.
     const To converted = static_cast<To>(value);  // NOLINT(bugprone-signed-char-misuse)
     std::memcpy(to + n * sizeof converted, &converted, sizeof converted);
   }
@@ -111,7 +111,7 @@ constexpr std::array<DTypeRow, 9> kDTypes = {
                    "write the file again with cleave.save_dataset");
 }
 
-// An array of one file.
+// An array in one file.
 struct StoredArray {
   SampleArray sample;
   const DTypeRow* dtype = nullptr;
@@ -143,7 +143,7 @@ template <typename Matches>
 const DTypeRow& findDType(const Matches& matches, const std::string& path,
                           const std::string& fault) {
   const auto row = std::find_if(kDTypes.begin(), kDTypes.end(), matches);
-  if (row == kDTypes.end()) damaged(path, fault + ", which is not read");
+  if (row == kDTypes.end()) damaged(path, fault + ", which is not supported");
   return *row;
 }
 
@@ -244,7 +244,7 @@ std::vector<Shard> openShards(const std::string& path) {
   for (const std::string& file : files) {
     shards.push_back(openShard(file));
     if (!haveSameArrays(shards.front(), shards.back()))
-      damaged(file, "its arrays are not those of " + files.front());
+      damaged(file, "its arrays differ from those of " + files.front());
   }
   return shards;
 }
@@ -301,7 +301,8 @@ class Tensors final : public Dataset {
                          out);
   }
 
-  // All arrays but the target, unless there is no other; then the target.
+  // Chooses the inputs, then the target. The inputs are all other arrays; if there are none, the
+  // target is the input too.
   void choose(const TensorsOptions& options) {
     const std::vector<StoredArray>& arrays = shards_.front().arrays;
     std::optional<std::size_t> target;
@@ -336,7 +337,7 @@ class Tensors final : public Dataset {
   std::optional<SampleArray> zeros_;  // the target, if the file has none
 };
 
-// Other inputs of a dataset's samples, and the same target.
+// The samples of another dataset with only some of its arrays as inputs, and the same target.
 class Selection final : public Dataset {
  public:
   Selection(std::shared_ptr<const Dataset> data, std::vector<std::size_t> chosen)
@@ -395,10 +396,11 @@ std::shared_ptr<const Dataset> selectInputs(std::shared_ptr<const Dataset> data,
     const auto found = std::find_if(arrays.begin(), arrays.end(),
                                     [&](const SampleArray& each) { return each.name == name; });
     if (found == arrays.end()) {
-      throw UsageError("no-input",
-                       "the data has no array " + inAscii(name) +
-                           ", which is an input of the model, only " + known,
-                       "write the data with that name, or export the model with inputs of these");
+      throw UsageError(
+          "no-input",
+          "the data has no array " + inAscii(name) +
+              ", which is an input of the model; its arrays are " + known,
+          "rename an array in the data, or export the model with inputs of these names");
     }
     chosen.push_back(static_cast<std::size_t>(found - arrays.begin()));
   }

@@ -13,6 +13,7 @@
 #include "client/data/target_column.h"
 #include "client/data/tokenizer.h"
 #include "client/data/unpack.h"
+#include "common/core/environment.h"
 #include "common/core/error.h"
 #include "common/core/printable.h"
 
@@ -23,13 +24,14 @@ using Json = nlohmann::json;
 
 constexpr std::uint64_t kMaxTokens = std::uint64_t{1} << 31;  // about 10 GiB of memory
 
-// Calls work(0 … count - 1) on all processors. Rethrows the error of the smallest index.
+// Calls work(n) for each n in 0 … count - 1, on all processors. Rethrows the error of the smallest
+// n.
 void onAllProcessors(std::size_t count, const std::function<void(std::size_t)>& work) {
   constexpr unsigned kMaxThreads = 64;
-  constexpr std::size_t kPortion = 16;  // taken at once
+  constexpr std::size_t kPortion = 16;  // indices that a thread takes at once
   std::atomic<std::size_t> next = 0;
   const std::size_t threads = std::min<std::size_t>(
-      std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads), count / kPortion + 1);
+      std::clamp(static_cast<unsigned>(usableCores()), 1U, kMaxThreads), count / kPortion + 1);
   struct Failure {
     std::size_t index = SIZE_MAX;
     std::exception_ptr error;
@@ -104,7 +106,7 @@ class LabeledTexts final : public Dataset {
       throw UsageError("config-value",
                        "data.length is " + std::to_string(length_) + ", but " +
                            std::to_string(special) + " tokens mark the beginning and end of a text",
-                       "set data.length to the tokens that the model takes")
+                       "set data.length to the number of tokens that the model takes")
           .about("data.length");
     }
     const std::vector<std::string> files =
@@ -120,7 +122,7 @@ class LabeledTexts final : public Dataset {
     if (size() == 0) {
       throw UsageError("data-empty",
                        (files.empty() ? "the input" : files.front()) + " has no texts",
-                       "give a file with at least one");
+                       "give a file with at least one text");
     }
     target_.finish(files.front());
   }
@@ -220,7 +222,7 @@ class LabeledTexts final : public Dataset {
     tokenize(pending, hasPair, tokenizer, file.path());
   }
 
-  // For predictions: one text per line.
+  // Reads a file for predictions, with one text per line.
   void readPlainLines(const std::string& path, const DataFormatKeys& keys,
                       const Tokenizer& tokenizer) {
     if (!keys.pairColumn.empty()) {
@@ -266,13 +268,13 @@ class LabeledTexts final : public Dataset {
   std::vector<std::uint32_t> lines_;  // per sample
   std::vector<TokenId> ids_;          // of all samples, truncated, without padding
   std::vector<std::uint8_t> types_;
-  std::vector<std::uint64_t> ends_;  // per sample, in ids_
+  std::vector<std::uint64_t> ends_;  // per sample, the end of its ids in ids_
 };
 
 // ---- Text for language models ----
 
-// The ids of all lines, cut into blocks of `length`; the last ids, if they fill no block, are left
-// out.
+// The ids of each file, cut into blocks of `length`; ids after a file's last full block are
+// dropped.
 class TokenBlocks final : public Dataset {
  public:
   TokenBlocks(const DataFormatKeys& keys, DataSplit split, const Tokenizer& tokenizer)
@@ -285,9 +287,9 @@ class TokenBlocks final : public Dataset {
     }
     if (size() > 0) return;
     throw UsageError("data-empty",
-                     (files.empty() ? "the input" : files.front()) + " has less than " +
+                     (files.empty() ? "the input" : files.front()) + " has fewer than " +
                          std::to_string(length_) + " tokens",
-                     "give more text, or set data.length to less");
+                     "give more text, or lower data.length");
   }
 
   std::uint32_t size() const override { return static_cast<std::uint32_t>(ids_.size() / length_); }
@@ -328,7 +330,7 @@ class TokenBlocks final : public Dataset {
     std::uint32_t end;  // of its samples
   };
 
-  // Blocks have tokens of one file only.
+  // A block never spans two files.
   void append(const std::string& path, const Tokenizer& tokenizer) {
     if (isTablePath(path)) {
       throw UsageError("data-damaged", path + " is a table, but the training set is plain text",
@@ -363,7 +365,7 @@ DataFormatTable makeTextKeys() {
   table.requiredText("data.tokenizer", "path", &Keys::tokenizer,
                      "a tokenizer.json of Hugging Face's library `tokenizers`");
   table.add("data.length", integerType(2, kMaxLength), "tokens", "required",
-            "tokens of a sample: longer texts are truncated, shorter ones are padded",
+            "tokens per sample: longer texts are truncated, shorter ones are padded",
             [](Config& config, Keys& keys) {
               keys.length =
                   static_cast<std::uint32_t>(config.integer("data.length", 2, kMaxLength));
@@ -377,14 +379,14 @@ DataFormatTable makeTextKeys() {
   return table;
 }
 
-// Plain text in the training set is for language models.
+// If the training set is plain text, it is for a language model.
 std::unique_ptr<Dataset> openTextSplit(const DataFormatKeys& keys, DataSplit split) {
   const Tokenizer tokenizer(keys.tokenizer);
   const bool isLabeled =
       split == DataSplit::train ? isTablePath(keys.trainFile) : keys.learned.at("kind") == "labels";
   if (!isLabeled) return std::make_unique<TokenBlocks>(keys, split, tokenizer);
   if (split != DataSplit::input && !isTablePath(fileOf(keys, split))) {
-    throw UsageError("data-damaged", fileOf(keys, split) + " is not a table: it has no labels",
+    throw UsageError("data-damaged", fileOf(keys, split) + " is not a table, so it has no labels",
                      "give a .csv or .tsv file");
   }
   return std::make_unique<LabeledTexts>(keys, split, tokenizer);

@@ -16,8 +16,8 @@ using Json = nlohmann::json;
 
 constexpr std::uint32_t kNone = 0xFFFFFFFF;
 
-// The characters that byte-level tokenizers write for the 256 bytes: a printable byte is its own
-// character, and the others are U+0100 and the following.
+// The characters with which byte-level tokenizers represent the 256 bytes: printable bytes
+// represent themselves, and the others are represented by U+0100 and the following characters.
 std::array<std::string, 256> byteAlphabet() {
   std::array<std::string, 256> alphabet;
   char32_t next = 0x100;
@@ -28,7 +28,8 @@ std::array<std::string, 256> byteAlphabet() {
   return alphabet;
 }
 
-// From a pair of neighbouring tokens to its merge: open addressing, at most half full.
+// Maps a pair of neighbouring tokens to its merge. A hash table with open addressing, at most half
+// full.
 class MergeTable {
  public:
   struct Merge {
@@ -44,7 +45,7 @@ class MergeTable {
     Merge& merge = merges_[slotOf(pairOf(left, right))];
     merge = {pairOf(left, right), rank, merged};
   }
-  // Its rank is kNone if the two are not merged.
+  // Returns a merge with rank kNone if there is none for the pair.
   const Merge& find(TokenId left, TokenId right) const {
     return merges_[slotOf(pairOf(left, right))];
   }
@@ -65,11 +66,11 @@ class MergeTable {
   std::vector<Merge> merges_;
 };
 
-// The tokens of a word while they are merged: a linked list, and a heap of the possible merges, so
-// that n bytes take O(n log n).
+// Merges the tokens of a word. Uses a linked list and a heap of the possible merges, so that n
+// bytes take O(n log n).
 class WordMerger {
  public:
-  std::vector<TokenId> tokens;  // to be merged, and then the result
+  std::vector<TokenId> tokens;  // the input of merge(), then its result
 
   void merge(const MergeTable& table) {
     const auto size = static_cast<std::uint32_t>(tokens.size());
@@ -232,7 +233,7 @@ class ByteBpe final : public TokenModel {
     }
   }
 
-  // The vocabulary by bytes, for models that use whole words if they have them.
+  // The vocabulary keyed by bytes, for models that use a whole word if it is in the vocabulary.
   void readWords(const std::array<std::string, 256>& alphabet) {
     std::unordered_map<char32_t, char> bytes;
     for (std::size_t byte = 0; byte < 256; ++byte) {
@@ -252,7 +253,7 @@ class ByteBpe final : public TokenModel {
   }
 
   std::string path_;
-  const Vocabulary* vocabulary_;  // only while it is built
+  const Vocabulary* vocabulary_;  // only during construction
   MergeTable merges_;
   TokenId unknown_ = kNone;
   bool fuses_ = false;

@@ -1,5 +1,6 @@
-// What turns a word into token ids: byte-level BPE (Sennrich et al., "Neural machine translation of
-// rare words with subword units", ACL 2016) and WordPiece, as models of a tokenizer.json.
+// The models that turn a word into token ids: byte-level BPE (Sennrich et al., "Neural machine
+// translation of rare words with subword units", ACL 2016) and WordPiece, as specified in a
+// tokenizer.json.
 #pragma once
 
 #include <array>
@@ -32,8 +33,8 @@ class TokenModel {
   virtual void encode(std::string_view word, std::vector<TokenId>& ids) const = 0;
 };
 
-// The keys "vocab" and so on of the file's "model". Throw UsageError "unsupported-tokenizer" or
-// "data-damaged", whose sentences begin with `path`.
+// These functions read the key "model" of the file. They throw UsageError "unsupported-tokenizer"
+// or "data-damaged", with a message that begins with `path`.
 TokenId readTokenId(const nlohmann::json& id, const std::string& path);
 Vocabulary readVocabulary(const nlohmann::json& model, const std::string& path);
 std::unique_ptr<TokenModel> makeByteBpe(const nlohmann::json& model, const Vocabulary& vocabulary,

@@ -166,7 +166,7 @@ std::vector<Splitter> splittersOf(const Json& file, bool isByteLevel, const std:
   bool endsWithBytes = false, splitsAsBert = false;
   for (const Json& part : partsOf(file, "pre_tokenizer", "pretokenizers", path)) {
     const std::string type = typeOf(part, path);
-    if (endsWithBytes) throwUnsupportedTokenizer(path, "a pre_tokenizer behind ByteLevel");
+    if (endsWithBytes) throwUnsupportedTokenizer(path, "a pre_tokenizer after ByteLevel");
     if (type == "ByteLevel" && isByteLevel) {
       splitters.push_back(byteLevelSplitter(part));
       endsWithBytes = true;
@@ -194,7 +194,7 @@ struct AddedToken {
   bool takesSpaceBefore = false, takesSpaceBehind = false;
 };
 
-// Finds tokens in text: at each position the longest one.
+// Finds added tokens in text: at each position, the longest one.
 class AddedTokens {
  public:
   void add(AddedToken token) {
@@ -208,7 +208,7 @@ class AddedTokens {
 
   template <typename TakeText, typename TakeToken>
   void split(std::string_view text, const TakeText& takeText, const TakeToken& takeToken) const {
-    std::size_t begin = 0;  // of the text that has not been passed on
+    std::size_t begin = 0;  // start of the text that has not been passed on
     for (std::size_t at = 0; !isEmpty_ && at < text.size();) {
       const AddedToken* const token = tokenAt(text.substr(at));
       if (token == nullptr) {
@@ -302,7 +302,7 @@ SampleTemplate templateOf(const Json& pieces, const Json& tokens, bool isPair,
   };
   if (count(TemplatePiece::Kind::first) != 1 ||
       count(TemplatePiece::Kind::second) != (isPair ? 1 : 0)) {
-    throwUnsupportedTokenizer(path, "a template that does not have each text once");
+    throwUnsupportedTokenizer(path, "a template that does not contain each text exactly once");
   }
   return result;
 }
@@ -339,7 +339,8 @@ SampleTemplates templatesOf(const Json& file, const std::string& path) {
 
 // ---- Truncation ----
 
-// How many tokens of each text are kept if there is room for `room`; the longer text loses first.
+// The number of tokens kept of each text if there is room for `room` in total. The longer text is
+// shortened first.
 std::pair<std::size_t, std::size_t> keptTokens(std::size_t first, std::size_t second,
                                                std::size_t room) {
   if (first + second <= room) return {first, second};
@@ -360,7 +361,7 @@ struct Tokenizer::Parts {
   std::unique_ptr<TokenModel> model;
   std::vector<Normalizer> normalizers;
   std::vector<Splitter> splitters;
-  AddedTokens plain;       // searched in the text as it is
+  AddedTokens plain;       // searched in the original text
   AddedTokens normalized;  // searched in the normalized text
   std::map<std::string, TokenId, std::less<>> added;
   SampleTemplates templates;
@@ -438,7 +439,7 @@ void Tokenizer::Parts::readAddedTokens(const Json& file, const std::string& path
     const auto known = vocabulary.find(each.content);
     if (known != vocabulary.end() && known->second != each.id) {
       throwDamagedTokenizer(path, "the id of the added token '" + printable(each.content, 100) +
-                                      "' is not the one of its vocabulary");
+                                      "' differs from its id in the vocabulary");
     }
     if (token.value("single_word", false))
       throwUnsupportedTokenizer(path, "an added token with single_word");
@@ -460,7 +461,8 @@ void Tokenizer::Parts::readPadding(const Json& file, const std::string& path) {
     padding = TokenPadding{readTokenId(given->at("pad_id"), path),
                            type == given->end() ? std::uint8_t{0} : typeIdOf(*type, path),
                            given->value("direction", "Right") == "Left"};
-    if (padding->id > maxId) throwDamagedTokenizer(path, "its padding has no token of its id");
+    if (padding->id > maxId)
+      throwDamagedTokenizer(path, "its padding id is larger than all token ids");
     return;
   }
   for (const char* name : {"[PAD]", "<pad>", "<|pad|>", "<|endoftext|>"}) {

@@ -1,7 +1,8 @@
-// Turns text into token ids as a tokenizer.json of Hugging Face's library `tokenizers` says. Reads
-// byte-level BPE (GPT-2, RoBERTa, Llama 3, …) and WordPiece (BERT, MiniLM, …); what a file asks for
-// beyond that is refused by name. Ids equal those of the library for the same text; bytes that are
-// not UTF-8 are read as U+FFFD, as with Python's errors="replace".
+// Turns text into token ids as specified by a tokenizer.json of Hugging Face's library
+// `tokenizers`. Supports byte-level BPE (GPT-2, RoBERTa, Llama 3, …) and WordPiece (BERT, MiniLM,
+// …); files that require anything else are refused with an error that names it. Ids equal those of
+// the library for the same text; bytes that are not UTF-8 are read as U+FFFD, as with Python's
+// errors="replace".
 #pragma once
 
 #include <cstdint>
@@ -49,7 +50,8 @@ class Tokenizer {
                       std::size_t length) const;
   std::size_t specialTokens(bool isPair) const;
 
-  // As the file says; else with a token whose name is usual for padding; empty if there is neither.
+  // The file's padding, or else a token with a usual name for padding, such as [PAD]; empty if
+  // there is neither.
   std::optional<TokenPadding> padding() const;
   std::optional<TokenId> idOf(std::string_view token) const;
   TokenId maxId() const;

@@ -12,7 +12,7 @@
 namespace cleave {
 namespace {
 
-// `key` is below `data`.
+// `key` is the configuration key without its prefix `data.`.
 [[noreturn]] void refuseTransform(const std::string& key, const std::string& fault,
                                   const std::string& hint) {
   throw UsageError("bad-image-transform", fault, hint).about(key);
@@ -57,8 +57,9 @@ struct BoxRanges {
   double minRatio, maxRatio;  // of width to height
 };
 
-// A box with a random area, aspect ratio (evenly on a log scale) and position. Attempts that do not
-// fit into [maxHeight, maxWidth] are repeated; a height of 0 if none fits.
+// A box with a random area, aspect ratio (uniform on a log scale) and position. If a box does not
+// fit into [maxHeight, maxWidth], another is drawn, up to kAttempts in all. If none fits, the
+// height is 0.
 ImageBox drawBox(RandomKey key, std::uint64_t first, const BoxRanges& ranges, std::int64_t height,
                  std::int64_t width, std::int64_t maxHeight, std::int64_t maxWidth) {
   const double area = static_cast<double>(height) * static_cast<double>(width);
@@ -79,16 +80,16 @@ ImageBox drawBox(RandomKey key, std::uint64_t first, const BoxRanges& ranges, st
 
 // ---- Geometry ----
 
-// Where a crop of this size begins: at the centre, a half rounded to even, as torchvision does. If
-// the crop is larger, it begins before the image.
+// Where a centred crop of this size begins. A half is rounded to even, as in torchvision. If the
+// crop is larger than the image, it begins before the image.
 std::int64_t centreOf(std::int64_t size, std::int64_t crop) {
   if (crop > size) return -((crop - size) / 2);
   const std::int64_t half = (size - crop) / 2;
   return (size - crop) % 2 == 0 || half % 2 == 0 ? half : half + 1;
 }
 
-// Writes inputs [first, first + count) of row y of a part of the image, flipped or not. Beyond the
-// image's edges is black.
+// Writes inputs [first, first + count) of row y of a part of the image, flipped or not. Pixels
+// beyond the image's edges are black.
 void readRow(const ImageView& image, std::int64_t channel, const ImageBox& part, bool flip,
              const std::array<float, 256>& table, std::int64_t y, std::int64_t first,
              std::int64_t count, float* to, std::ptrdiff_t stride) {
@@ -107,7 +108,7 @@ void readRow(const ImageView& image, std::int64_t channel, const ImageBox& part,
 
 // ---- Colours ----
 
-constexpr float kRed = 0.299f, kGreen = 0.587f, kBlue = 0.114f;  // of luminance, ITU-R BT.601
+constexpr float kRed = 0.299f, kGreen = 0.587f, kBlue = 0.114f;  // luminance, ITU-R BT.601
 
 float clampUnit(float value) { return std::min(std::max(value, 0.0f), 1.0f); }
 
@@ -151,8 +152,8 @@ void saturate(float factor, std::span<float> pixels) {
   }
 }
 
-// Turns the hue in HSV space by `turns` of the colour circle; the largest and the smallest of the
-// three values stay.
+// Turns the hue in HSV space by `turns` of the colour circle; the maximum and the minimum of the
+// three values do not change.
 void turnHue(float turns, std::span<float> pixels) {
   const Planes planes = planesOf(pixels);
   for (std::size_t n = 0; n < planes.count; ++n) {
@@ -172,8 +173,8 @@ void turnHue(float turns, std::span<float> pixels) {
     }
     sixths += 6 * turns;
     sixths -= 6 * std::floor(sixths / 6);
-    // A channel is at its largest within one sixth around its own hue, and falls to its smallest
-    // within the next.
+    // A channel has the maximum value up to one sixth away from its own hue, and falls to the
+    // minimum within the next sixth.
     const auto channel = [&](float hue) {
       const float distance = std::abs(sixths - hue);
       const float around = std::min(distance, 6 - distance);
@@ -222,31 +223,34 @@ void ImageTransforms::checkOptions() const {
       std::to_string(channels_) + (channels_ == 1 ? " channel" : " channels");
   const auto checkCount = [&](const std::vector<double>& values, const std::string& key) {
     if (values.size() == 1 || values.size() == static_cast<std::size_t>(channels_)) return;
-    refuseTransform(key, std::to_string(values.size()) + " values for images with " + channels,
+    refuseTransform(key,
+                    "data." + key + " has " + std::to_string(values.size()) +
+                        " values, but the images have " + channels,
                     "give one value per channel, or one for all channels");
   };
   checkCount(options_.mean, "mean");
   checkCount(options_.deviation, "deviation");
   if (options_.resize > 0 && options_.crop > options_.resize) {
     refuseTransform("crop",
-                    "the crop of " + std::to_string(options_.crop) + " pixels is larger than the " +
-                        std::to_string(options_.resize) + " of data.resize",
+                    "the crop of " + std::to_string(options_.crop) +
+                        " pixels is larger than data.resize, " + std::to_string(options_.resize),
                     "set data.resize to at least data.crop, such as 256 for a crop of 224");
   }
   if (!options_.cropScale.empty()) {
     const auto checkRange = [](const std::vector<double>& range, const std::string& key) {
       if (range.size() == 2 && range[0] <= range[1]) return;
-      refuseTransform(key, "this is not a minimum and a maximum",
+      refuseTransform(key, "data." + key + " is not a minimum and a maximum",
                       "give two numbers, such as [0.75, 1]");
     };
     checkRange(options_.cropScale, "augment.crop_scale");
     checkRange(options_.cropRatio, "augment.crop_ratio");
     if (options_.crop == 0) {
-      refuseTransform("augment.crop_scale", "the size of the crop is not set",
+      refuseTransform("augment.crop_scale", "data.augment.crop_scale is set, but data.crop is not",
                       "set data.crop, such as 224");
     }
     if (options_.cropPadding > 0) {
-      refuseTransform("augment.crop_padding", "data.augment.crop_scale is set too",
+      refuseTransform("augment.crop_padding",
+                      "data.augment.crop_padding and data.augment.crop_scale are both set",
                       "remove one of them");
     }
   }

@@ -1,10 +1,9 @@
 // What happens to an image between its file and the model. No Torch.
 //
-//   training only   flip; the move of crop_padding (black beyond the edges)
+//   training only   flip; the shift by crop_padding (black beyond the edges)
 //   always          resize, then the centre crop
-//   training only   with crop_scale, a random crop resized to `crop`, instead of the two lines
-//   above
-//                   and the move
+//   training only   with crop_scale: a random crop resized to `crop`, which replaces the shift,
+//                   the resize and the centre crop
 //   training only   brightness, contrast, saturation and hue, in a random order
 //   always          (x - mean) / std
 //   training only   erasing: the rectangle becomes 0
@@ -25,7 +24,7 @@
 
 namespace cleave {
 
-// An image in memory of others, in any order of its axes: the byte of (channel, y, x) is at
+// A view of an image in memory, with its axes in any order: the byte of (channel, y, x) is at
 // bytes[channel * channelStep + y * rowStep + x * columnStep].
 struct ImageView {
   const std::uint8_t* bytes = nullptr;
@@ -35,8 +34,8 @@ struct ImageView {
 
 class ImageTransforms {
  public:
-  // Throws UsageError "bad-image-transform" if the options do not fit images with so many channels,
-  // or each other.
+  // Throws UsageError "bad-image-transform" if the options do not fit images with this number of
+  // channels, or each other.
   ImageTransforms(const ImageOptions& options, std::int64_t channels);
 
   // The model's input for an image of this size: {channels, height, width}. With `resize` or `crop`
@@ -44,8 +43,8 @@ class ImageTransforms {
   std::vector<std::int64_t> outputShape(std::int64_t height, std::int64_t width) const;
   bool hasFixedShape() const { return options_.resize > 0 || options_.crop > 0; }
 
-  // Writes the model's input. With an epoch, as training uses it in that epoch; draws are keyed by
-  // (seed, "augment", epoch, index). Any thread.
+  // Writes the model's input. With an epoch, writes it as training uses it in that epoch; random
+  // numbers are keyed by (seed, "augment", epoch, index). Any thread.
   void apply(const Pixels& image, std::uint32_t index, std::optional<std::uint64_t> epoch,
              std::span<float> out) const;
   void apply(const ImageView& image, std::uint32_t index, std::optional<std::uint64_t> epoch,
@@ -76,16 +75,16 @@ struct Placement {
 };
 Placement drawPlacement(const ImageOptions& options, std::uint64_t epoch, std::uint32_t index);
 
-// The part of an image of this size that is resized to `crop` x `crop` in one epoch; within the
-// image. Drawn as by torchvision's RandomResizedCrop.
+// The part of an image of this size that is resized to `crop` x `crop` in one epoch. It is inside
+// the image, and drawn as in torchvision's RandomResizedCrop.
 struct ImageBox {
   std::int64_t top = 0, left = 0, height = 0, width = 0;
 };
 ImageBox drawCrop(const ImageOptions& options, std::uint64_t epoch, std::uint32_t index,
                   std::int64_t height, std::int64_t width);
 
-// The rectangle of the model's input that is erased in one epoch, as by torchvision's RandomErasing
-// with its default area and ratio; empty height: none.
+// The rectangle of the model's input that is erased in one epoch, as in torchvision's RandomErasing
+// with its default area and ratio. A height of 0: none.
 ImageBox drawErasing(const ImageOptions& options, std::uint64_t epoch, std::uint32_t index,
                      std::int64_t height, std::int64_t width);
 
@@ -97,8 +96,8 @@ struct ColorJitter {
   float hue = 0;  // in turns of the colour circle
 };
 ColorJitter drawJitter(const ImageOptions& options, std::uint64_t epoch, std::uint32_t index);
-// `pixels` are [channels, height, width] in 0 … 1, and remain so. Saturation and hue require three
-// channels. An operation whose factor is 1 (hue: 0) changes nothing.
+// `pixels` are [channels, height, width] in 0 … 1, and remain in that range. Saturation and hue
+// require three channels. An operation whose factor is 1 (hue: 0) changes nothing.
 void jitterColors(const ColorJitter& jitter, std::span<float> pixels, std::int64_t channels);
 
 }  // namespace cleave

@@ -17,9 +17,9 @@ struct CharacterRange {
   char32_t first, last;
 };
 
-// Characters that Unicode 8 does not have, among those that are now punctuation, format characters
-// or nonspacing marks. Made by comparing each character's treatment by `tokenizers` 0.23 with
-// utf8proc's categories.
+// Characters that were added after Unicode 8 and are punctuation, format characters or nonspacing
+// marks. Made by comparing each character's treatment by `tokenizers` 0.23 with utf8proc's
+// categories.
 constexpr std::array<CharacterRange, 41> kNewerThanUnicode8 = {
     {{0x61D, 0x61D},     {0x7FD, 0x7FD},     {0x890, 0x8E2},     {0x9FD, 0x9FE},
      {0xA76, 0xA76},     {0xAFA, 0xAFF},     {0xB55, 0xB55},     {0xC04, 0xC3C},
@@ -34,7 +34,7 @@ constexpr std::array<CharacterRange, 41> kNewerThanUnicode8 = {
      {0x1E944, 0x1E95F}}};
 
 utf8proc_category_t categoryOf(char32_t character) {
-  // Their category has changed since.
+  // The categories of these characters have changed since Unicode 8.
   if (character == 0x166D || character == 0x111C9) return UTF8PROC_CATEGORY_PO;
   if (character == 0x1734) return UTF8PROC_CATEGORY_MN;
   const auto range =
@@ -46,8 +46,8 @@ utf8proc_category_t categoryOf(char32_t character) {
 
 bool isContinuation(unsigned char byte) { return (byte & 0xC0) == 0x80; }
 
-// The length of the valid character at the beginning; 0 if there is none, and then `invalid` is how
-// many bytes belong to the same error.
+// The length of the valid character at the beginning; 0 if there is none; `invalid` is then the
+// number of bytes that belong to the same error.
 std::size_t characterLength(std::string_view bytes, std::size_t& invalid) {
   const auto at = [&](std::size_t n) { return static_cast<unsigned char>(bytes[n]); };
   invalid = 1;
@@ -147,7 +147,7 @@ std::string toLower(std::string_view text) {
     const char32_t c = nextCharacter(text, position);
     if (c < 0x80) {
       lower += static_cast<char>(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
-    } else if (c == 0x130) {  // the only one that becomes two: i with a dot above
+    } else if (c == 0x130) {  // the only one that becomes two characters
       lower += "i\xCC\x87";
     } else {
       appendCharacter(lower,

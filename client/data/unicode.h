@@ -1,6 +1,6 @@
 // UTF-8 and the properties of characters, as tokenizers need them. The properties are those of
-// Hugging Face's library `tokenizers`, whose tables are of Unicode 8, so that pretrained models get
-// the token ids that they were trained with.
+// Hugging Face's library `tokenizers`, whose tables are from Unicode 8, so that pretrained models
+// get the token ids that they were trained with.
 #pragma once
 
 #include <cstddef>

@@ -100,12 +100,12 @@ std::vector<std::uint8_t> unpack(const std::string& path, std::vector<std::uint8
       }
       inflateReset(inflater.get());
     } else if (result == Z_BUF_ERROR) {  // no progress, because the input is exhausted
-      throwDamaged(path, "is truncated: its gzip data end in the middle, after " +
+      throwDamaged(path, "is truncated: its gzip data ends in the middle, after " +
                              std::to_string(bytes.size()) + " unpacked bytes");
     } else if (result == Z_MEM_ERROR) {
       throw std::bad_alloc();
     } else if (result != Z_OK) {
-      throwDamaged(path, std::string("is damaged: its gzip data do not unpack (") +
+      throwDamaged(path, std::string("is damaged: its gzip data cannot be unpacked (") +
                              (inflater->msg != nullptr ? inflater->msg : "unknown fault") + ")");
     }
   }

@@ -10,7 +10,7 @@
 
 namespace cleave {
 
-inline constexpr std::size_t kMaxDataBytes = std::size_t{4} << 30;  // of one set of images
+inline constexpr std::size_t kMaxDataBytes = std::size_t{4} << 30;  // of one split, unpacked
 
 // The bytes of the file at `path`, unpacked if it is gzip (detected by content, not by name).
 // Memory use is bounded by the real content and by `limit`, whatever size the file claims. Throws

@@ -63,7 +63,7 @@ void compareValues(std::span<const std::byte> in, std::span<const std::byte> out
   }
 }
 
-// For a tensor that the codec cannot encode. `where` names file and tensor.
+// The error for a tensor that the codec cannot encode. `where` names file and tensor.
 RunError cannotEncode(const Codec& codec, const std::string& where) {
   return {"non-finite",
           where + " contains NaN or infinity, which the codec " + codec.spec() + " cannot encode",

@@ -52,7 +52,7 @@ Check describeData(const Datasets& data) {
           {{"train_samples", data.train->size()}, {"test_samples", data.test->size()}}};
 }
 
-// If resolveRun() fails, opens the data separately to find out whether they are the cause.
+// If resolveRun() fails, opens the data separately to find out whether it is the cause.
 void examineRun(const RunOptions& options, Experiment& experiment, const Findings& found) {
   const Check run = checked("run", [&]() -> Check {
     experiment.run = resolveRun(options, Purpose::training);
@@ -77,7 +77,7 @@ void examineExperiment(const RunOptions& options, Experiment& experiment, const 
   const Check config = checked("config", [&] { return checkConfig(options, experiment); });
   found(config);
   if (!experiment.settings) {
-    found({"data", Finding::skipped, "they require a valid configuration", ""});
+    found({"data", Finding::skipped, "requires a valid configuration", ""});
     return;
   }
   examineRun(options, experiment, found);

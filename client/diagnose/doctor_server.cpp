@@ -22,7 +22,7 @@ constexpr const char* kSays = "reachable";
 
 // ---- Certificates ----
 
-// From the command line, otherwise from the configuration if it is readable.
+// The TLS settings from the command line, otherwise from the configuration if it is readable.
 TlsSettings tlsOf(const RunOptions& options) {
   if (!options.tls.empty()) return {true, options.tls};
   if (options.common.config.empty()) return {};
@@ -97,7 +97,7 @@ Check checkOfTls(const ServerAddress& address) {
   if (isHere) return {"tls", Finding::skipped, "not in use: the server is on this machine", ""};
   return {"tls", Finding::warn,
           "the connection to " + address.host + " is neither encrypted nor authenticated",
-          "use TLS (docs/security.md), then give --tls DIR"};
+          "use TLS (docs/security.md), then pass --tls DIR"};
 }
 
 Check checkOfServer(const ProbeResult& result) {

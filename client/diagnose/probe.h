@@ -17,8 +17,8 @@ struct ProbeOptions {
   double retrySeconds = 30;         // see ClientSession::connect
 };
 
-// Runs on the calling thread, in a session of its own. Throws RunError or UsageError: no
-// connection, the server's refusal, a lost session, or a signal ("interrupted").
+// Runs on the calling thread, in its own session. Throws RunError or UsageError: no connection, the
+// server's refusal, a lost session, or a signal ("interrupted").
 ProbeResult probeLink(const ServerAddress& address, const ProbeOptions& options);
 
 }  // namespace cleave

@@ -1,5 +1,5 @@
-// How well a classifier does, per class: confusion, precision and recall, the area under the ROC
-// curve, calibration. No Torch.
+// A classifier's scores, per class: confusion, precision and recall, the area under the ROC curve,
+// calibration. No Torch.
 #pragma once
 
 #include <cstddef>
@@ -14,21 +14,21 @@
 
 namespace cleave {
 
-// The softmax of one sample's outputs. Throws RunError "non-finite" if it has none.
+// The softmax of one sample's outputs. Throws RunError "non-finite" if the outputs are not finite.
 std::vector<double> softmax(std::span<const float> outputs);
 
 class ClassScores {
  public:
   explicit ClassScores(std::size_t classes);
 
-  // One sample: the model's outputs, and its class in [0, classes).
+  // Adds one sample: the model's outputs, and its class in [0, classes).
   void add(std::span<const float> outputs, std::int64_t target);
 
   struct Class {
     std::uint64_t samples = 0;    // of this class
-    std::uint64_t predicted = 0;  // as this class
+    std::uint64_t predicted = 0;  // samples predicted as this class
     std::uint64_t correct = 0;
-    // Nothing if there is no sample to divide by.
+    // Empty if the denominator is 0.
     std::optional<double> precision() const;
     std::optional<double> recall() const;
     std::optional<double> f1() const;
@@ -37,8 +37,8 @@ class ClassScores {
   // Samples of class `target` that were predicted as `predicted`.
   std::uint64_t confused(std::size_t target, std::size_t predicted) const;
   // The probability that a random sample of the class gets a higher probability for it than a
-  // random sample of another class (Hand and Till, 2001: A(i|rest)); ties count as a half. Nothing
-  // without samples of both kinds, or if there were too many scores to keep.
+  // random sample of another class (Hand and Till, 2001: A(i|rest)); ties count as a half. Empty if
+  // there are no samples of one of the two kinds, or too many scores to keep.
   std::optional<double> auroc(std::size_t wanted) const;
 
   // Samples whose highest probability, the confidence, is in one of kBins equal ranges.
@@ -54,7 +54,7 @@ class ClassScores {
   double calibrationError() const;
 
   std::uint64_t samples() const { return samples_; }
-  // With the names of the classes; missing ones are their numbers.
+  // `names`: of the classes; a class without a name is called by its number.
   nlohmann::ordered_json toJson(const std::vector<std::string>& names) const;
 
  private:
@@ -63,7 +63,7 @@ class ClassScores {
   // Samples by target and predicted class.
   std::map<std::pair<std::size_t, std::size_t>, std::uint64_t> confusion_;
   std::vector<Bin> bins_;
-  // Of all samples, for auroc(); cleared when there are too many.
+  // The scores of all samples, for auroc(); cleared when there are too many.
   bool keepsScores_ = true;
   std::vector<float> probabilities_;  // [samples, classes]
   std::vector<std::int64_t> targets_;

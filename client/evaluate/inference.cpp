@@ -30,7 +30,7 @@ RunOptions runOptions(const InferenceOptions& options, const std::string& model,
   return run;
 }
 
-// With data.holdout or data.folds, a test set that is given would not be used.
+// With data.holdout or data.folds, a test set given by --set would not be used.
 void refuseTestSet(const std::vector<std::string>& overrides) {
   for (const std::string& override : overrides) {
     if (!override.starts_with("data.test.")) continue;
@@ -38,11 +38,12 @@ void refuseTestSet(const std::vector<std::string>& overrides) {
                      "--set " + override +
                          " has no effect: the model was trained without a test "
                          "set, with data.holdout or data.folds",
-                     "add --set data.holdout=0 --set data.folds=0");
+                     "add --set data.holdout=0 --set data.folds=0")
+        .about("data.holdout");
   }
 }
 
-// A bar on a terminal, nothing elsewhere.
+// Shows the progress on a terminal, and nothing elsewhere.
 class EvaluationBar {
  public:
   explicit EvaluationBar(std::uint32_t samples)

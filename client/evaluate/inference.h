@@ -22,7 +22,7 @@ namespace cleave {
 // Use it on one thread, which becomes the device thread.
 class Inference {
  public:
-  // With `inputs`, the data are these files and folders, without targets; else the test set.
+  // With `inputs`, the data is these files and folders, without targets; otherwise the test set.
   // Connects to the server, if there is one. Throws UsageError or RunError.
   Inference(const InferenceOptions& options, const std::vector<std::string>& inputs = {});
   ~Inference();

@@ -10,7 +10,7 @@ namespace cleave {
 struct InferenceOptions {
   RunOptions run;      // run.server empty: all layers in this process
   std::string source;  // the folder of a run, or a model file
-  bool best = false;   // the model that keep.best kept
+  bool best = false;   // uses the model that keep.best has saved
 };
 
 }  // namespace cleave

@@ -10,9 +10,9 @@
 
 namespace cleave {
 
-// The model without adapters: each adapted weight W becomes W + scale B A, computed in fp64 and
-// rounded once. `inputsFirst`: the modules whose W is [inputs, outputs]. `memory` gets the new
-// values, which the entries point into. Throws UsageError "bad-weights" if the adapters do not fit
+// Returns the model without adapters: each adapted weight W becomes W + scale B A, computed in fp64
+// and rounded once. `inputsFirst`: the modules whose W is [inputs, outputs]. `memory` owns the new
+// values, to which the entries point. Throws UsageError "bad-weights" if the adapters do not fit
 // their weights.
 std::vector<SafetensorsEntry> mergeAdapters(const std::vector<SafetensorsEntry>& entries,
                                             double scale,

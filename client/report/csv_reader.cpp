@@ -15,7 +15,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::string_view kNext = "+1";  // suffix of a column behind the named one
+constexpr std::string_view kNext = "+1";  // suffix that requests the column after the named one
 
 constexpr std::size_t kReadBytes = std::size_t{1} << 20;
 constexpr std::size_t kLongestLine = std::size_t{1} << 16;  // our lines have about 300 bytes
@@ -275,11 +275,11 @@ std::vector<std::string> CsvReader::problems(bool following) const {
     if (!missing.empty()) problems.push_back(fmt::format("{} lacks columns: {}", file, missing));
   }
   if (garbledRows_ > 0) {
-    problems.push_back(fmt::format("{}: {} of {} rows cannot be read and are left out; {}", file,
+    problems.push_back(fmt::format("{}: {} of {} rows cannot be read and are skipped; {}", file,
                                    garbledRows_, rows_ + garbledRows_, firstGarbled_));
   }
   if (!following && !rest_.empty()) {
-    problems.push_back(file + " ends with an incomplete line, which is left out");
+    problems.push_back(file + " ends with an incomplete line, which is skipped");
   }
   return problems;
 }

@@ -39,8 +39,8 @@ class CsvRow {
 class CsvReader {
  public:
   // `columns`: the columns to read; the file may have others, in any order. "loss+1" is the column
-  // behind "loss", if there is one. Each line is a row, because cells cannot contain line breaks,
-  // so a damaged row does not affect the others.
+  // after "loss", if there is one. Each line is a row, because cells cannot contain line breaks, so
+  // a damaged row does not affect the others.
   CsvReader(std::string folder, std::string name, std::vector<std::string> columns);
 
   // Passes each complete new line to `take`, which must check isGarbled() after reading the cells

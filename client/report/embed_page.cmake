@@ -7,7 +7,7 @@ function(put mark)
   set(all "")
   foreach(file ${ARGN})
     file(READ ${file} text)
-    # Without the map's URL: a browser's developer tools would look for the map beside the page.
+    # Removes the source map's URL: a browser's developer tools would look for the map beside the page.
     string(REGEX REPLACE "(//|/\\*)# sourceMappingURL=[^\n]*" "" text "${text}")
     string(APPEND all "${text}")
   endforeach()

@@ -82,7 +82,7 @@ Json readEvaluation(const std::string& path, std::vector<std::string>& problems)
   const std::string text(std::istreambuf_iterator<char>(file), {});
   try {
     return shown(Json::parse(text));
-  } catch (const std::exception&) {  // also a value of another type, and a class that is missing
+  } catch (const std::exception&) {  // also for a wrong type or a missing key
     return refuse("is damaged");
   }
 }

@@ -7,8 +7,8 @@
 
 namespace cleave {
 
-// What the page shows of the file; null if it is missing. Appends a sentence to `problems` if it is
-// damaged, and returns null.
+// The part of the file that the page shows; null if it is missing. If it is damaged, appends a
+// sentence to `problems` and returns null.
 nlohmann::json readEvaluation(const std::string& path, std::vector<std::string>& problems);
 
 }  // namespace cleave

@@ -63,7 +63,7 @@ void describeProgress(const RunReader& run, nlohmann::json& headline) {
   if (planned.steps == 0) return;
   headline["total_steps"] = planned.steps;
   if (training.ended || training.latest.size() < 2 || planned.steps <= training.lastStep) return;
-  // At the speed of the latest steps, with the evaluations between them.
+  // Assumes the speed of the latest steps, including the evaluations between them.
   const auto& [firstTime, firstStep] = training.latest.front();
   const auto& [lastTime, lastStep] = training.latest.back();
   if (lastStep <= firstStep) return;  // the run has just been continued

@@ -12,7 +12,7 @@ namespace cleave {
 
 class LiveReport {
  public:
-  // Starts serving on a thread of its own. Throws the same errors as HttpServer.
+  // Starts serving on its own thread. Throws the same errors as HttpServer.
   explicit LiveReport(HttpSettings settings);
   ~LiveReport();
 

@@ -1,4 +1,4 @@
-// The page that reports are made of, from page/ and dygraphs. CMake generates its source.
+// The template of report pages, made from page/ and dygraphs. CMake generates its source.
 #pragma once
 
 #include <string_view>

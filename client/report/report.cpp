@@ -9,7 +9,7 @@
 namespace cleave {
 namespace {
 
-// For a script element: without '<', so that no text from a run can close it.
+// JSON for a script element: without '<', so that no text from a run can close the element.
 std::string forScript(const nlohmann::json& data) {
   const std::string text = data.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   std::string safe;

@@ -91,7 +91,7 @@ struct TrainingFigures {
   std::deque<std::pair<double, std::uint64_t>> latest;
   std::uint64_t resumes = 0;      // from a checkpoint
   std::uint64_t stepsRedone = 0;  // after a checkpoint; not in `steps`
-  std::uint64_t lastStep = 0;     // the highest
+  std::uint64_t lastStep = 0;     // the highest number of a step
   bool ended = false;             // whether there is a row `bye`
 };
 

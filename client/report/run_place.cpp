@@ -21,8 +21,8 @@ bool hasRun(const fs::path& folder) {
                      [&](const char* file) { return fs::exists(folder / file); });
 }
 
-// From the first row of steps.csv or transfers.csv; empty if there is none. Both sides use the same
-// run id.
+// The run id in the first row of steps.csv or transfers.csv; empty if there is none. Both sides use
+// the same run id.
 std::string runIdOf(const fs::path& folder) {
   for (const char* file : {"steps.csv", "transfers.csv", "transfers.1.csv"}) {
     std::ifstream stream(folder / file);

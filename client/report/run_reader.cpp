@@ -201,7 +201,7 @@ bool RunReader::read() {
   return any || isNew || (!hadSummary && !summary_.isEmpty());
 }
 
-// It may be written at any time after the run.
+// evaluation.json may be written at any time after the run.
 bool RunReader::readEvaluationIfChanged() {
   const std::string path = place_.folder + "/evaluation.json";
   std::error_code missing;
@@ -422,7 +422,8 @@ std::vector<std::string> RunReader::problems(bool following) const {
     add(server_->transfers.problems(following), "server: ");
   } else if (!following) {  // otherwise it may still appear, and the server's chart says so
     all.push_back(
-        "the server's folder was not found, so its side is missing: give it with --server-run DIR");
+        "the server's folder was not found, so its side is missing: pass the folder with "
+        "--server-run DIR");
   }
   add(settingsProblems_, "");
   add(evaluationProblems_, "");

@@ -33,7 +33,7 @@ class RunReader {
   SideFigures& server();  // requires hasServer()
   TrainingFigures& training() { return training_; }
   const TrainingFigures& training() const { return training_; }
-  // The run's main metric: the column behind the loss. Empty if it has none.
+  // The run's main metric: the column after the loss. Empty if it has none.
   std::string metricName() const;
   const Settings& config() const { return config_; }
   const Settings& environment() const { return environment_; }

@@ -97,7 +97,7 @@ Settings readEnvironment(const std::string& path, std::vector<std::string>& prob
 
 namespace {
 
-// Null if the file is missing, as summary.json of a run that has not ended, or damaged.
+// Null if the file is damaged or missing, as summary.json is until the run has ended.
 nlohmann::json readJson(const std::string& path) {
   std::vector<std::string> ignored;
   const auto json = nlohmann::json::parse(readText(path, ignored).value_or(""), nullptr, false);

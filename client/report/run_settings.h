@@ -16,7 +16,7 @@ using Settings = std::vector<std::pair<std::string, std::string>>;
 Settings readConfig(const std::string& path, std::vector<std::string>& problems);
 Settings readEnvironment(const std::string& path, std::vector<std::string>& problems);
 
-// Of a run's summary.json. A damaged file has nothing.
+// The part of a run's summary.json that the page shows; empty if the file is damaged.
 struct SummaryFile {
   std::string advice;
   struct Kept {
@@ -30,7 +30,7 @@ struct SummaryFile {
 };
 SummaryFile readSummary(const std::string& path);
 
-// Of a run's run.json: its number of training steps and epochs; 0: unknown.
+// From a run's run.json: its number of training steps and epochs; 0: unknown.
 struct PlannedLength {
   std::uint64_t steps = 0, epochs = 0;
 };

@@ -165,7 +165,7 @@ void waitForEarlierClient(const std::string& runFolder) {
 }
 
 // Whether the last event says that the run in the folder can never be continued. After all other
-// failures, such as a server that is away, it can.
+// failures, such as an unreachable server, it can.
 bool cannotResume(const Json& event) {
   constexpr std::string_view kCodes[] = {"no-checkpoint", "bad-checkpoint", "other-run-spec",
                                          "other-columns", "inexact",        "no-run",
@@ -239,7 +239,7 @@ PointEnd runPoint(const RunOptions& options, const PlannedPoint& planned, const 
   }
   if (training.code != 0) return fail(failureText(training, summary, logPath));
   if (summary.value("event", "") != "done") return fail("the training run reported no result");
-  // Of all processes that the run has had.
+  // The seconds of all processes that the run has had.
   end.stored.seconds = std::max(secondsSince(start), summary.value("seconds", 0.0));
   std::error_code none;  // the folder does not exist if train started its own server
   std::filesystem::rename(runFolder + ".server", runFolder + "/server", none);

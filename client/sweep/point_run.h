@@ -1,5 +1,5 @@
 // Runs one point of a sweep in separate processes: the training run, and, if the point has a link,
-// cleave-link with a server behind it.
+// cleave-link and (unless --server is given) a server.
 #pragma once
 
 #include <string>
@@ -28,8 +28,8 @@ struct PointEnd {
 // Continues the point from its newest checkpoint, if it was begun with the same plan and has one;
 // otherwise runs it from the start and replaces the content of FOLDER/POINT. On success the result
 // is stored there; on failure FOLDER/POINT.log has the stderr of its processes. The first interrupt
-// sends SIGTERM to the processes, the second kills them. Throws RunError only if the folder is not
-// writable.
+// sends SIGINT to the training run, the second kills it; the other processes then end too. Throws
+// RunError only if the folder is not writable.
 PointEnd runPoint(const RunOptions& options, const PlannedPoint& planned, const std::string& folder,
                   const Interrupts& interrupts);
 

@@ -145,7 +145,7 @@ SweepFolder::SweepFolder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) {
-    throw RunError("not-writable", "cannot make the folder " + folder + ": " + error.message(),
+    throw RunError("not-writable", "cannot create the folder " + folder + ": " + error.message(),
                    "give another folder with --folder");
   }
   if (!std::filesystem::exists(marker, error)) {

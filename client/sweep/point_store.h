@@ -32,8 +32,8 @@ struct StoredPoint {
 // configuration, link or server than planned now, or if the file cannot be read.
 std::optional<StoredPoint> loadPoint(const std::string& folder, const PlannedPoint& planned);
 
-// A point that was begun, but is not done: FOLDER/POINT.plan.json has its plan. Whether that is the
-// same as now, so that the point can be continued.
+// FOLDER/POINT.plan.json has the plan of a point that was begun, but is not done. Returns whether
+// that plan equals `planned`, so that the point can be continued.
 bool isBegun(const std::string& folder, const PlannedPoint& planned);
 // Durable on return. Throw RunError.
 void storePlan(const std::string& folder, const PlannedPoint& planned);
@@ -48,7 +48,7 @@ void storePoint(const std::string& folder, const PlannedPoint& planned, const St
 // Locks a sweep's folder for the lifetime of the object, so that no second sweep runs there.
 class SweepFolder {
  public:
-  // Creates the folder if necessary. Throws UsageError if it has other content than a sweep, or
+  // Creates the folder if necessary. Throws UsageError if it has content other than a sweep's, or
   // another sweep is running there; RunError if it cannot be created.
   explicit SweepFolder(const std::string& folder);
 

@@ -45,7 +45,7 @@ const char* statusText(PointResult::Status status) {
   return "";
 }
 
-// Without run.seed, of which a group has several values.
+// All keys of the grid except run.seed, of which a group has several values.
 std::vector<std::string> groupKeys(const SweepReport& report) {
   std::vector<std::string> keys;
   for (const SweepAxis& axis : report.axes) {
@@ -64,7 +64,7 @@ using Row = std::vector<std::string>;
 
 // Columns padded to their widest cell: the first `left` are left-aligned, the others right-aligned.
 std::string aligned(const std::vector<Row>& rows, std::size_t left) {
-  // Width in terminal columns: continuation bytes of UTF-8 have none.
+  // Width in terminal columns: continuation bytes of UTF-8 have no width.
   const auto width = [](const std::string& text) {
     return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
       return (static_cast<unsigned char>(c) & 0xc0) != 0x80;

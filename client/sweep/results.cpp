@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 constexpr SweepMetric kMetrics[] = {
     {"top1", "0 … 1"},
     {"best_top1", "0 … 1"},
-    {"metric", ""},  // the main one, if it is not top1
+    {"metric", ""},  // the main metric, if it is not top1
     {"best_metric", ""},
     {"loss", "nats"},
     {"images_per_second", "1/s"},
@@ -91,7 +91,7 @@ const std::vector<std::string> kStepColumnNames = {"phase",
 
 using StepSums = std::array<double, kStepColumns>;
 
-// Means over the training steps. The first one warms up, and is left out if there are others.
+// Means over the training steps. The first one is a warm-up, and is left out if there are others.
 void measureSteps(const std::string& runFolder, MetricValues& metrics) {
   StepSums first{}, sums{};
   std::uint64_t steps = 0;

@@ -72,7 +72,7 @@ struct SeedGroup {
   std::map<std::string, Spread> metrics;
   std::optional<Spread> speedUp;
 };
-// In the order of the points.
+// Returns the groups in the order of the points.
 std::vector<SeedGroup> groupBySeed(const std::vector<PointResult>& results);
 
 // Sets each point's speed-up over the point that differs from it only in having the reference's

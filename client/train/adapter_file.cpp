@@ -63,7 +63,7 @@ void writeAdapters(const std::string& folder, const LoraSpec& lora,
   if (!saved.empty()) config["modules_to_save"] = saved;
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) throwCannotWrite(folder, "the folder could not be made", error.value());
+  if (error) throwCannotWrite(folder, "the folder could not be created", error.value());
   writeFileDurably(folder + "/adapter_model.safetensors",
                    textOf(writeSafetensors(entries, {{"format", "pt"}})));
   writeFileDurably(folder + "/adapter_config.json", config.dump(2) + "\n");

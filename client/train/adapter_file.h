@@ -11,7 +11,8 @@
 
 namespace cleave {
 
-// PEFT can save other parameters only for modules without adapters. Whether `blocks` train others.
+// Whether PEFT's format can hold all that `blocks` train: besides adapters, it can hold parameters
+// only of modules without adapters.
 bool fitsPeft(const std::vector<BlockSpec>& blocks);
 
 // Requires fitsPeft(). `weights`: of the whole model. Besides the adapters, the folder gets the

@@ -16,7 +16,7 @@
 namespace cleave {
 namespace {
 
-constexpr double kMinSaving = 0.05;  // share of a step; less could be the simulation's error
+constexpr double kMinSaving = 0.05;  // share of a step; less could be simulation error
 constexpr std::size_t kMinSteps = 10;
 constexpr std::uint32_t kTrialSamples = 4;  // for timing a codec; the result is scaled
 constexpr const char* kCostsAccuracy = "costs accuracy";
@@ -72,8 +72,9 @@ CodecTrial tryOn(const Codec& codec, Flow flow, const TensorSpec& tensor, CutCon
           noiseOf(values, decoded)};
 }
 
-// In the order in which a micro-batch crosses the link: a gradient's codec may need state that the
-// activation's codec kept. Assumes that the server encodes as fast as this machine.
+// Tries the codecs in the order in which a micro-batch crosses the link: a gradient's codec may
+// need state that the activation's codec kept. Assumes that the server encodes as fast as this
+// machine.
 CodecTrials tryCodecs(const TensorLinkOptions& options, std::uint32_t samples,
                       const Codecs& codecs) {
   const std::uint32_t few = std::min(samples, kTrialSamples);
@@ -90,7 +91,7 @@ CodecTrials tryCodecs(const TensorLinkOptions& options, std::uint32_t samples,
   return trials;
 }
 
-// The built-in codecs on all flows, from the least lossy to the lossiest.
+// Adds the built-in codecs, each for all flows, from the least to the most lossy.
 void addCodecs(const StepCosts& costs, const RunPlan& plan, std::uint32_t batch,
                std::vector<Change>& changes) {
   const TensorLinkOptions options = linkOptions(plan, Role::client);
@@ -151,7 +152,7 @@ bool normsHaveEnough(const MeasuredSteps& steps, const RunPlan& plan, std::uint3
 void addMicroBatches(const MeasuredSteps& steps, const RunPlan& plan,
                      const ClientSettings& settings, std::vector<Change>& changes) {
   const std::uint32_t twice = 2 * plan.spec.microBatches;
-  if (steps.costs.microBatches != plan.spec.microBatches) return;  // no batch was whole
+  if (steps.costs.microBatches != plan.spec.microBatches) return;  // no full batch was measured
   if (twice > settings.batch || !normsHaveEnough(steps, plan, settings.batch, twice)) return;
   Change change;
   change.settings.push_back(fmt::format("train.micro_batches={}", twice));
@@ -233,11 +234,11 @@ std::optional<double> stepSpread(std::vector<float> seconds) {
 Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, const ClientSettings& settings) {
   if (!steps.spread) {
     Advice none;
-    none.sentence = fmt::format("advice requires at least {} whole steps", kMinSteps);
+    none.sentence = fmt::format("advice requires at least {} steps with a full batch", kMinSteps);
     return none;
   }
   const double current = simulated(steps.costs, *plan.schedule, plan.inFlight);
-  // As a share of the measured step: no setting saves time that the simulation leaves out.
+  // Relative to the measured step, because no setting saves time that the simulation leaves out.
   const double step = std::max(current, steps.seconds);
   const auto saving = [&](const auto& change) { return (current - change.seconds) / step; };
   std::vector<Change> changes;

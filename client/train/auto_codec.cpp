@@ -25,10 +25,10 @@
 namespace cleave {
 namespace {
 
-// A shorter run ends before a trial pays off.
+// In a shorter run, trials would not pay off.
 constexpr std::uint64_t kMinRunSteps = 20;
-// Per trial. The first steps open TCP's window and fill caches; the first steps of a process take
-// longer.
+// Per trial. The warm-up steps open TCP's window and fill caches; a process's first trial needs
+// more of them.
 constexpr int kWarmUpSteps = 1;
 constexpr int kFirstWarmUpSteps = 2;
 constexpr int kMinMeasuredSteps = 3;

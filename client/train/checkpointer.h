@@ -1,5 +1,5 @@
 // Makes the client's checkpoints, and commits those that every part of the run has saved. Files are
-// written on a thread of its own.
+// written on a separate thread.
 //
 //   decide(n)                 begin(n)       the Step requests the server's part
 //   after step n              add()          copies head and tail; a thread writes them

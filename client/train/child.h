@@ -45,7 +45,7 @@ class ListeningChild {
  public:
   // Starts argv[0] and waits until it listens. `errors`: see Child::Output. Throws RunError.
   ListeningChild(const std::vector<std::string>& argv, int errors);
-  // On loopback.
+  // The port on loopback.
   const std::string& port() const { return port_; }
 
  private:

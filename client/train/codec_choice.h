@@ -15,8 +15,8 @@ namespace cleave {
 // The codec of `auto` flows in the first trial, and whenever no trial is possible.
 inline constexpr std::string_view kAutoStart = "block:bits=8";
 
-// If `spec` is `auto` or `auto:min_bits=N`: the codecs to choose from, the least lossy first.
-// Nothing for any other codec. Throws UsageError.
+// Returns the codecs to choose from, the least lossy first, if `spec` is `auto` or
+// `auto:min_bits=N`; nothing for any other codec. Throws UsageError.
 std::optional<std::vector<std::string>> autoCodecs(std::string_view spec);
 
 // One codec that a flow may get. Bytes and seconds are per tensor of one micro-batch.
@@ -25,12 +25,13 @@ struct CodecCandidate {
   double bytes = 0;
   double encodeSeconds = 0, decodeSeconds = 0;
 };
-// By flow, the least lossy first. A flow with a configured codec has only that one.
+// The candidates of each flow, the least lossy first. A flow with a configured codec has only that
+// one.
 using CodecCandidates = FlowMap<std::vector<CodecCandidate>>;
-// By flow: the index of its candidate. In the order of the candidates' flows.
+// The index of each flow's candidate, in the order of the candidates' flows.
 using CodecChoice = FlowMap<std::size_t>;
 
-// Seconds of a step, and the uncertainty of another measurement as a share of them.
+// Mean seconds of a step, and their relative uncertainty: two standard errors, divided by the mean.
 struct StepTime {
   double seconds = 0;
   double uncertainty = 0;
@@ -39,8 +40,9 @@ struct StepTime {
 // Chooses the least lossy codecs with which the link no longer limits the step: no other choice
 // makes the step faster by more than 3 % plus the uncertainty of the two measurements.
 //
-// The flows of a direction get the same rung of the list, as far as their lists reach. A rung
-// beyond `start` is used only if the link's rate in that direction limits the step.
+// The flows of a direction get the codec at the same rung (index) of their lists, or the last one
+// if a list is shorter. A rung beyond `start` is used only if the link's rate in that direction
+// limits the step.
 //
 // Choices that were not measured are predicted by the simulator, scaled by the measured step with
 // `start` and corrected by the measured times of codecs on all flows. best() returns such a choice

@@ -65,7 +65,7 @@ std::set<std::string> featuresOf(const auto& message) {
   return {message.features().begin(), message.features().end()};
 }
 
-// Throws unless `frame` is a HelloOk that answers `hello`. connectRun() checks the run's details.
+// Throws unless `frame` is a HelloOk that answers `hello`. checkAnswer() checks the run's details.
 wire::HelloOk helloOkFrom(const Connection::HandshakeFrame& frame, const wire::Hello& hello,
                           const std::string& peer) {
   const auto metadata = bytesOf(frame.metadata);
@@ -111,7 +111,7 @@ void warnWherePlain(const ServerAddress& address, const tcp::socket& socket) {
   const auto remote = socket.remote_endpoint(error);
   if (address.tls || error || remote.address().is_loopback()) return;
   processLog()->warn(
-      "the connection to {} is neither encrypted nor authenticated: set tls.enabled, or give --tls "
+      "the connection to {} is neither encrypted nor authenticated: set tls.enabled, or pass --tls "
       "DIR",
       address.text());
 }
@@ -136,8 +136,8 @@ asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::He
   }
 }
 
-// Whether an HTTP server listens there. It does not answer a Hello, because it waits for the end of
-// the request.
+// Whether an HTTP server listens at this address. Such a server does not answer a Hello, because it
+// waits for the end of the request.
 asio::awaitable<bool> speaksHttp(const ServerAddress& address) {
   using namespace asio::experimental::awaitable_operators;
   constexpr std::string_view kRequest = "GET / HTTP/1.0\r\n\r\n";
@@ -171,7 +171,7 @@ asio::awaitable<wire::HelloOk> shakeHandsWith(const ServerAddress& address, Conn
   }
   if (!co_await speaksHttp(address)) std::rethrow_exception(silent);
   throw RunError("not-cleave", address.text() + " does not speak Cleave: it is an HTTP server",
-                 "give --server the port on which cleave-server listens, 4800 by default");
+                 "use the port on which cleave-server listens in --server, 4800 by default");
 }
 
 // An open connection, or the reason for a failure that a retry may fix.
@@ -182,7 +182,7 @@ struct Attempt {
   double retrySeconds = 0;  // from the server's refusal; 0: not given
 };
 
-// Whether this is the run's first connection, or it has lost one.
+// Whether this is the run's first connection, or a reconnection.
 enum class Stage : std::uint8_t { first, again };
 
 // Whether a retry may fix the error.
@@ -234,8 +234,8 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address, const wire::
   co_return attempt;
 }
 
-// Between 0.8 and 1.2, different for each run and attempt: the clients of a restarted server must
-// not all come back at the same moments.
+// Between 0.8 and 1.2, different for each run and attempt, so that the clients of a restarted
+// server do not all reconnect at the same time.
 double jitter(const wire::Hello& hello) {
   constexpr double kRange = 0x1p64;
   const RandomKey key = randomKey(0, "reconnection/" + hello.run_id());

@@ -13,8 +13,8 @@ namespace cleave {
 struct LearningRateOptions {
   std::string schedule = "constant";  // a name in learningRateTable()
   double peak = 0.1;
-  std::uint64_t warmupSteps =
-      0;  // rises linearly from peak / warmupSteps at step 1 to peak at step warmupSteps
+  // The rate rises linearly, from peak / warmupSteps at step 1 to the peak at step warmupSteps.
+  std::uint64_t warmupSteps = 0;
   std::uint64_t totalSteps = 1;
   double end = 0;    // final rate of schedules that decay
   double power = 1;  // of `polynomial`

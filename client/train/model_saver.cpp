@@ -41,8 +41,8 @@ std::vector<std::byte> joined(std::initializer_list<std::vector<SafetensorsEntry
   return writeSafetensors(entries, metadata);
 }
 
-// Throws RunError unless the entries are exactly the body's tensors: they come from a peer, and the
-// file they go into is trusted.
+// Throws RunError unless the entries are exactly the body's tensors: they come from a peer, but the
+// file that will contain them is trusted.
 void checkBody(const std::vector<SafetensorsEntry>& entries, const RunPlan& plan) {
   std::map<std::string, Shape> wanted;
   for (int b = plan.stage.cuts.cut0; b < plan.stage.cuts.cut1; ++b) {
@@ -151,13 +151,14 @@ void ModelSaver::saveNow() {
   finishWriting();
 }
 
-// Files are replaced and never changed, so a link keeps the content.
+// Files are replaced, never changed in place, so a hard link keeps the content.
 void ModelSaver::keepFile(const std::string& name, const std::string& asName) const {
   const std::string kept = folder_ + "/" + asName, link = kept + ".new";
   std::filesystem::remove(link);
   std::error_code error;
   std::filesystem::create_hard_link(folder_ + "/" + name, link, error);
-  if (error) std::filesystem::copy_file(folder_ + "/" + name, link);  // no links there
+  if (error)
+    std::filesystem::copy_file(folder_ + "/" + name, link);  // the file system has no hard links
   std::filesystem::rename(link, kept);
 }
 

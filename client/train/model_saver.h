@@ -1,7 +1,7 @@
 // Saves the model during training. model.safetensors has the whole model after the last epoch or at
 // the end of the run. If the body cannot be fetched, model.partial.safetensors has head and tail;
-// it never replaces a whole model. Adapters are also written to a folder of their own, in the
-// format of PEFT.
+// it never replaces a whole model. Adapters are also written to a separate folder, in PEFT's
+// format.
 #pragma once
 
 #include <cstddef>
@@ -38,18 +38,18 @@ class ModelSaver {
   // or written, or if the server does not allow the body to be fetched. A write error is logged as
   // a warning.
   void save();
-  // Call between batches. Keeps the model as it is now as model.best.safetensors, and adapters in
-  // adapter.best, in place of earlier ones; waits until they are written. A failure is logged as a
+  // Call between batches. Saves the current model as model.best.safetensors, and its adapters in
+  // adapter.best, replacing earlier ones; waits until they are written. A failure is logged as a
   // warning.
   void keepAsBest();
-  // Call after the last batch. Saves the model as it is now, and waits until the file is written.
+  // Call after the last batch. Saves the current model, and waits until the file is written.
   // Returns false if the server does not allow the body to be fetched, or nothing was trained.
   // Throws RunError: the error that ended the session; "interrupted" if the time after Ctrl-C is
   // up; "cannot-write".
   bool finish();
-  // Call if finish() failed. Writes head and tail as they are now, unless the current model is
-  // already saved whole or nothing was trained. Logs which files exist and how to continue from
-  // them. Throws RunError "cannot-write".
+  // Call if finish() failed. Writes the current head and tail, unless the current model is already
+  // saved whole or nothing was trained. Logs which files exist and how to continue from them.
+  // Throws RunError "cannot-write".
   void saveParts(spdlog::logger& log);
 
  private:

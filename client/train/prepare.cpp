@@ -65,7 +65,7 @@ bool isThisMachine(const std::string& host) {
   return !error;
 }
 
-// Skips the first step, which warms up, if there are others.
+// Skips the first step, which is a warm-up, if there are others.
 void requestTrace(RunSpec& spec, std::uint64_t steps, std::uint64_t totalSteps) {
   const std::uint64_t first = totalSteps > 1 ? 2 : 1;
   spec.trace = {first, std::min(steps, totalSteps - first + 1)};
@@ -89,7 +89,7 @@ void warnOfLargeBatch(const ClientSettings& settings, const Dataset& train) {
       settings.batch, train.size(), train.size());
 }
 
-// A cut without gradients has no codec for them.
+// Drops the codecs of flows that the plan lacks, such as the gradients of a cut without gradients.
 void dropUnusedFlows(PreparedRun& run) {
   const auto isUnused = [&](const auto& each) {
     return !run.plan.place.contains(*flowFromName(each.first));
@@ -129,29 +129,17 @@ void checkTarget(const PreparedRun& run) {
 
 // Configuration keys of errors that appear only once model and data are combined.
 const std::map<std::string, std::string> kKeysOfErrors = {
-    {"bad-config", "data.holdout"},
-    {"bad-cuts", "model.cuts"},
-    {"bad-model-parameter", "model"},
-    {"bad-graph", "model.file"},
-    {"bad-model-file", "model.file"},
-    {"no-model-file", "model.file"},
-    {"graph-too-large", "model.cuts"},
-    {"bad-sample-shape", "model.name"},
-    {"bad-weights", "weights"},
-    {"bad-safetensors", "weights.file"},
-    {"no-weights", "weights.file"},
-    {"bad-classes", "data.classes"},
-    {"bad-target", "train.loss"},
-    {"bad-lora", "model.lora"},
-    {"no-input", "data.train.file"},
-    {"no-target", "data.target"},
-    {"bad-metric", "train.metrics"},
-    {"unknown-parameter", "train"},
-    {"bad-class-names", "data.class_names"},
-    {"nothing-to-train", "train.freeze"},
-    {"batch-norm-too-few", "train.micro_batches"},
-    {"bad-image-transform", "data"},
-    {"bad-subset", "data"},
+    {"bad-cuts", "model.cuts"},           {"bad-model-parameter", "model"},
+    {"bad-graph", "model.file"},          {"bad-model-file", "model.file"},
+    {"no-model-file", "model.file"},      {"graph-too-large", "model.cuts"},
+    {"bad-sample-shape", "model.name"},   {"bad-weights", "weights"},
+    {"bad-safetensors", "weights.file"},  {"no-weights", "weights.file"},
+    {"bad-classes", "data.classes"},      {"bad-target", "train.loss"},
+    {"bad-lora", "model.lora"},           {"no-input", "data.train.file"},
+    {"no-target", "data.target"},         {"bad-metric", "train.metrics"},
+    {"unknown-parameter", "train"},       {"bad-class-names", "data.class_names"},
+    {"nothing-to-train", "train.freeze"}, {"batch-norm-too-few", "train.micro_batches"},
+    {"bad-image-transform", "data"},      {"bad-subset", "data"},
 };
 
 }  // namespace
@@ -265,7 +253,7 @@ void refuseWrongUse(const RunOptions& options) {
 
 void makeFolder(PreparedRun& run, const RunOptions& options) {
   run.folder = options.runDir.empty() ? "runs/" + run.hello.run_id() : options.runDir;
-  makeRunFolder(run.folder, "give another one with --run-dir, or remove what is there");
+  makeRunFolder(run.folder, "choose another folder with --run-dir, or remove this one");
   run.lock = lockRunFolder(run.folder);
 }
 
@@ -331,8 +319,8 @@ PreparedRun prepareRun(const RunOptions& given, Purpose purpose, const DataOpene
   run.allowInexact = options.allowInexact;
   run.device = &openDevice(run.settings.device);
   useDeviceCodecs(run.plan, *run.device);
-  // Before any folder or process is created, so that an error in the certificate files leaves
-  // nothing behind.
+  // Loaded before any folder or process is created, so that an error in the certificate files
+  // leaves nothing behind.
   if (!options.server.empty()) run.server.tls = openTls(run.settings.tls, TlsRole::client);
   options.resume.empty() ? makeFolder(run, options) : openEarlierRun(run, options);
   // Must precede the start of a local server, which measures the machine too: the two would disturb

@@ -56,19 +56,20 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose,
 PreparedRun prepareRun(const RunOptions& options, Purpose purpose,
                        const DataOpener& open = openDatasets);
 
-// Like planRun(), with what only the client knows: loss, metrics, its precision, and head and tail
-// of a user's model, of which the run spec has the body. `model`: null for other models.
+// Like planRun(), with what only the client knows: loss, metrics, its precision, and the head and
+// tail of a user's model, whose body is in the run spec. `model`: null for other models.
 RunPlan clientPlan(const RunSpec& spec, const ClientSettings& settings, const UserModel* model);
 
-// The initial weights from the configured file, and from that of a user's model. Fills in `report`
-// if it is not null and a file is configured. Throws UsageError.
+// The initial weights from the configured file and from the file of a user's model. Fills in
+// `report` if it is not null and a file is configured. Throws UsageError.
 std::vector<NamedTensor> initialWeights(const PreparedRun& run, WeightsReport* report = nullptr);
 
 // Throws ProtocolError for values that no correct server sends: both sides derive the plan from the
 // same run spec.
 void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan);
 
-// Removes what prepareRun() put into the folder of a run that never began.
+// Removes what prepareRun() put into the folder of a run that never began. Does nothing if the run
+// is resumed or has a local server.
 void removeUnbegun(const PreparedRun& run);
 
 // The number of compute threads of the client; by default fewer if the server is on this machine.

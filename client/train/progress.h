@@ -21,7 +21,7 @@ struct ProgressOptions {
   JsonLines* events = nullptr;           // borrowed; null: no events
   std::uint64_t totalSteps = 0;          // training steps
   std::vector<std::string> metricNames;  // the first is the loss
-  std::set<std::string> shares = {};     // of these: shown in percent
+  std::set<std::string> shares = {};     // metrics that are shown in percent
 };
 
 class Progress {

@@ -75,7 +75,7 @@ std::uint64_t lastRecordedStep(const std::string& folder) {
     for (std::string field; fields.size() <= step && std::getline(text, field, ',');) {
       fields.push_back(field);
     }
-    // The first line may be a part of one.
+    // The first line may be incomplete.
     if (fields.size() <= step || fields[phase] != phaseName(Phase::train)) continue;
     std::from_chars(fields[step].data(), fields[step].data() + fields[step].size(), last);
   }

@@ -15,7 +15,7 @@ namespace cleave {
 struct RunRecordFile {
   std::string run;     // its id
   std::string server;  // HOST:PORT; empty: a local server
-  // In total, for readers of the run's files; 0 in files of earlier versions.
+  // The run's totals, for programs that read its files; 0 in files of earlier versions.
   std::uint64_t steps = 0, epochs = 0;
 };
 void writeRunRecord(const std::string& folder, const RunRecordFile& record);
@@ -29,7 +29,7 @@ std::vector<RunCommit> intactCommits(Files& files, const std::string& folder);
 // The last training step in the last rows of steps.csv; 0 if there is none.
 std::uint64_t lastRecordedStep(const std::string& folder);
 
-// Raises the run's generation by `step` and returns it, durably stored.
+// Raises the run's generation by `step`, stores it durably, and returns it.
 std::uint64_t raiseGeneration(Files& files, const std::string& folder, std::uint64_t step = 1);
 
 }  // namespace cleave

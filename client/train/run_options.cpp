@@ -7,9 +7,8 @@ namespace cleave {
 void addRunOptions(CLI::App& command, RunOptions& options) {
   addCommonOptions(command, options.common, true);
   command
-      .add_option(
-          "--server", options.server,
-          "The server; without it, the client starts one of its own on a free loopback port")
+      .add_option("--server", options.server,
+                  "The server; default: the client starts its own on a free loopback port")
       ->type_name("HOST:PORT");
   addTlsOption(command, options.tls);
   command

@@ -1,5 +1,5 @@
-// What a run has spent: in this process, and in earlier ones up to the checkpoints from which it
-// was continued. What was spent on lost steps is only in the CSV files.
+// The seconds and bytes that a run has spent: in this process, and in earlier ones up to the
+// checkpoints from which it was continued. Those of lost steps are only in the CSV files.
 #pragma once
 
 #include <cstdint>

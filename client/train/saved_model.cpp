@@ -16,7 +16,7 @@
 namespace cleave {
 namespace {
 
-// The keys of the metadata. "format" is what Hugging Face's readers ask for.
+// The keys of the metadata. Hugging Face's readers require "format".
 constexpr const char* kVersion = "cleave.version";
 constexpr const char* kRun = "cleave.run";
 constexpr const char* kSteps = "cleave.steps";
@@ -25,7 +25,8 @@ constexpr const char* kLearned = "cleave.data";
 constexpr const char* kClasses = "cleave.classes";
 constexpr const char* kLora = "cleave.lora";
 
-// Without what belongs to one machine or one training run: addresses, certificates, codecs.
+// The sections that describe the model. Leaves out what belongs to one machine or one training run:
+// addresses, certificates, codecs.
 std::string describingSections(const std::string& resolved) {
   const std::set<std::string> kept = {"run", "model", "data", "train", "eval", "precision"};
   std::istringstream lines(resolved);
@@ -72,7 +73,7 @@ std::string modelFileOf(const std::string& source, bool best) {
   if (std::filesystem::exists(path, ignored)) return path;
   throw UsageError(
       "no-model", source + " has no " + std::filesystem::path(path).filename().string(),
-      best ? "set keep.best in the training's configuration, or omit --best"
+      best ? "set keep.best in the run's configuration, or omit --best"
            : "train for at least an epoch, with a server that has weights.fetch: true");
 }
 
@@ -93,7 +94,7 @@ std::map<std::string, std::string> ModelDescription::toMetadata() const {
 
 ModelDescription describeModel(const PreparedRun& run) {
   ModelDescription description;
-  description.run = run.hello.run_id();
+  description.run = run.settings.name;
   description.config = describingSections(run.settings.resolved);
   description.learned = run.data.train->learned();
   const std::vector<std::string>& names = run.settings.data.classNames;
@@ -114,7 +115,7 @@ SavedModel openSavedModel(const std::string& source, bool best) {
     if (found != metadata.end()) return found->second;
     throw UsageError(
         "no-description",
-        model.path + " does not say how its model is built: its metadata has no " + key,
+        model.path + " has no description of its model: its metadata lacks " + key,
         "use a model file that a run has written; eval and predict also accept --config FILE");
   };
   try {

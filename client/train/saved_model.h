@@ -1,5 +1,5 @@
-// The description that model.safetensors contains, in the metadata of its format, and with which
-// the commands eval, predict and export use the file without the run's folder.
+// The description of a model in the metadata of model.safetensors. With it, the commands eval,
+// predict and export need only that file, not the run's folder.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@
 namespace cleave {
 
 struct ModelDescription {
-  std::string run;  // its id
+  // run.name. The run's id is not in the file, so that runs of one configuration write equal files.
+  std::string run;
   std::uint64_t steps = 0;
   // YAML: the sections run, model, data, train, eval and precision of the run's configuration.
   std::string config;
@@ -32,11 +33,11 @@ struct SavedModel {
   std::string path;
   ModelDescription description;
 };
-// `source`: the folder of a run, or a file. Of a folder: model.safetensors, or with `best`
-// model.best.safetensors. Throws UsageError "no-model" if it is not there.
+// `source`: the folder of a run, or a file. In a folder, the file is model.safetensors, or with
+// `best` model.best.safetensors. Throws UsageError "no-model" if it does not exist.
 std::string modelFileOf(const std::string& source, bool best);
-// Throws UsageError "no-model" also if the file is not safetensors, "no-description" if it does not
-// describe itself.
+// Throws UsageError "no-model" if modelFileOf() does or the file is not safetensors,
+// "no-description" if the file has no description.
 SavedModel openSavedModel(const std::string& source, bool best);
 
 }  // namespace cleave

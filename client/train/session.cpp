@@ -168,7 +168,7 @@ asio::awaitable<OpenConnection> ClientSession::reconnect(const Error& broken) {
   co_return open;
 }
 
-// io thread, or in the codec queue for tensors.
+// Runs on the io thread; for tensors, in the codec queue.
 void ClientSession::received(Message message, Mailbox& mailbox,
                              const std::function<void(const Saved&)>& saved) {
   if (const auto* each = std::get_if<Saved>(&message); each && saved) {

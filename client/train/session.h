@@ -56,9 +56,9 @@ class ClientSession {
   wire::HelloOk connect(const ServerAddress& address, const wire::Hello& hello,
                         const ConnectOptions& options);
 
-  // Connects the stage's actions to the connection. `table` is called on the thread that calls
-  // runBatch().
-  // `saved` is called on the io thread with each Saved; empty: the run makes no checkpoints.
+  // Connects the stage's actions to the connection. The actions in `table` run on the thread that
+  // calls runBatch(). `saved` is called on the io thread with each Saved; empty: the run makes no
+  // checkpoints.
   void start(const RunPlan& plan, std::uint32_t errorEvery, ActionTable table, bool fetchGradients,
              std::shared_ptr<RunFiles> files, std::function<void(const Saved&)> saved = nullptr);
 
@@ -102,9 +102,10 @@ class ClientSession {
   // For the client's metrics; call after start(). Waits for the io thread, so call it on any other
   // thread.
   Samples samples(const Recorder& recorder, const TlsContext* tls);
-  // Of the most recently started step; see EngineWorker.
+  // Seconds between the two latest training steps; see EngineWorker.
   std::optional<double> betweenSteps() const { return worker_->betweenSteps(); }
-  // The downlink rate is the server's, as reported for the last step.
+  // For each direction, the lower of the two sides' estimates; the server's are those of the last
+  // step.
   LinkSpeed linkSpeed() const;
   // The server's clock, estimated from the Pongs of the last batches; each batch sends a Ping when
   // it begins.

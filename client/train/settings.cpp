@@ -49,7 +49,8 @@ Datasets openDatasets(const DataSettings& settings) {
       throw UsageError("bad-config",
                        std::to_string(settings.holdout) + " samples cannot be held out of " +
                            std::to_string(size) + " training samples",
-                       "hold out fewer than that");
+                       "set data.holdout to a smaller number")
+          .about("data.holdout");
     }
     const std::shared_ptr<const Dataset> whole = data.train;
     data.train = sliceDataset(whole, 0, size - settings.holdout);
@@ -69,7 +70,7 @@ Datasets openDatasets(const DataSettings& settings) {
     throw UsageError("data-damaged",
                      "a training sample has " + textOf(*data.train) + ", but a test sample has " +
                          textOf(*data.test),
-                     "give files of the same data set");
+                     "give training and test files of the same data set");
   }
   return data;
 }
@@ -88,10 +89,10 @@ Datasets openForInference(const DataSettings& settings, const nlohmann::json& le
     try {
       data.test = skipDamaged(format.open(keys, split), settings.skip);
     } catch (const nlohmann::json::exception&) {
-      throw UsageError(
-          "no-description",
-          "the model does not say what it needs to read data of the format " + settings.format,
-          "use a model that was trained with this data.format");
+      throw UsageError("no-description",
+                       "the model's description lacks what is needed to read data of the format " +
+                           settings.format,
+                       "use a model that was trained with this data.format");
     }
   }
   data.train = data.test;

@@ -22,10 +22,10 @@
 
 namespace cleave {
 
-// Which samples are trained on, out of those of the training set.
+// Selects the samples of the training set that the run trains on.
 struct DataSubset {
   std::uint32_t folds = 0;     // 0: the test set is evaluated
-  std::uint32_t fold = 1;      // 1 … folds: is evaluated instead
+  std::uint32_t fold = 1;      // 1 … folds: evaluated instead of the test set
   std::uint32_t perClass = 0;  // samples of each class; 0: all
   bool isBalanced = false;     // Loader::Options::balanced
 
@@ -37,12 +37,12 @@ struct DataSettings {
   DataFormatKeys keys;
   std::uint32_t holdout =
       0;  // number of last training samples that are evaluated instead of the test set
-  std::vector<std::string> classNames;  // instead of those of the data; empty: those
+  std::vector<std::string> classNames;  // override the data's; empty: no override
   std::uint32_t skip = 0;  // damaged samples of each set that may be replaced: skipDamaged()
   DataSubset subset;
   std::uint32_t threads = 0;  // Loader::Options::threads
 
-  // Otherwise part of the training set is evaluated, and the test set is not opened.
+  // If false, part of the training set is evaluated, and the test set is not opened.
   bool hasTestSet() const { return holdout == 0 && subset.folds == 0; }
 };
 
@@ -55,12 +55,12 @@ struct CheckpointSettings {
   bool enabled() const { return everySeconds > 0 || everySteps > 0; }
 };
 
-// The run ends after an epoch if a metric has not become better in `patience` evaluations.
+// The run ends after an epoch if a metric has not improved in `patience` evaluations.
 struct EarlyStop {
   std::string metric;  // empty: never
   bool isGreatest = true;
   std::uint64_t patience = 3;
-  double minChange = 0;  // a smaller one does not count
+  double minChange = 0;  // a smaller change does not count
 
   bool operator==(const EarlyStop&) const = default;
 };
@@ -85,7 +85,7 @@ struct ClientSettings {
   OptimizerSpec optimizer{"sgd", {}};
   LearningRateOptions learningRate;  // without totalSteps, which depends on the data
   double warmupEpochs = 0;
-  // Of each group in `optimizer.groups`: the factor of its learning rate.
+  // The learning-rate factor of each group in `optimizer.groups`.
   std::vector<double> groupRates;
   double clipNorm = 0;  // maximum global gradient norm; 0: no limit
   ScoreSpec scores;
@@ -94,7 +94,7 @@ struct ClientSettings {
   double averageDecay = 0;  // StageOptions::averageDecay
   EarlyStop stop;
   Precision clientPrecision = Precision::fp32, serverPrecision = Precision::fp32;
-  std::string bestMetric;  // whose best model is kept; empty: none
+  std::string bestMetric;  // its best model is kept; empty: none
   bool bestIsGreatest = true;
   std::uint32_t evalBatch = 256;
   std::uint32_t evalEvery = 1;                // epochs
@@ -123,8 +123,8 @@ struct ClientSettings {
   }
   // The first metric; "loss" if there is none.
   std::string mainMetric() const;
-  // Whether a run with these settings may continue with `other`, of those that only the client
-  // knows. Learning rate, clipping and number of epochs may change.
+  // Whether a run with these settings may continue with `other`. Compares only settings that are
+  // not in the run spec. Learning rate, clipping and number of epochs may change.
   bool hasSameResults(const ClientSettings& other) const;
 };
 
@@ -136,19 +136,19 @@ ClientSettings readClientSettings(Config& config);
 struct Datasets {
   std::shared_ptr<const Dataset> train;
   std::shared_ptr<const Dataset> test;  // evaluation data
-  // Of the training set, if its classes are drawn equally often; else null.
+  // The training samples by class, if all classes are drawn equally often; else null.
   std::shared_ptr<const SamplesByClass> balanced = nullptr;
 };
 // Throws UsageError.
 Datasets openDatasets(const DataSettings& settings);
-// For a trained model, without the training set: both members are the test set, or with `inputs`
-// the samples in these files and folders. `learned`: of the training set. Throws UsageError.
+// Opens the data for a trained model, without the training set: both members are the test set, or
+// with `inputs` the samples in these files and folders. `learned`: of the training set. Throws
+// UsageError.
 Datasets openForInference(const DataSettings& settings, const nlohmann::json& learned,
                           const std::vector<std::string>& inputs = {});
 
-// The run spec for these settings on this data.
 class UserModel;
-// `userModel`: for the model "graph"; else null.
+// The run spec for these settings on this data. `userModel`: for the model "graph"; else null.
 RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
                     const UserModel* userModel = nullptr);
 

@@ -61,7 +61,7 @@ void readModelFile(Config& config, Settings& settings) {
   settings.modelFile = config.text("model.file");
   if (isGraph) return;
   throw UsageError("bad-model-parameter",
-                   config.where("model.file") + ": the model " + settings.model + " has no file",
+                   config.where("model.file") + ": the model " + settings.model + " takes no file",
                    "set model.name to graph, or remove model.file");
 }
 
@@ -123,8 +123,8 @@ std::string parameterMeaning(std::string_view name) {
   return "a parameter of the model: `cleave-client models`";
 }
 
-// One row per name of a parameter, with the values of each model that has it. `model.name` reads
-// them.
+// Adds one row per parameter name, with the values of each model that has the parameter. The row
+// `model.name` reads them.
 void addModelParameters(Table& table) {
   std::vector<std::array<std::string, 3>> rows;
   for (const ModelRow& model : modelTable()) {
@@ -148,7 +148,7 @@ void readWeights(Config& config, Settings& settings) {
   if (config.keys("weights").empty()) {
     throw UsageError(
         "bad-config", config.where("weights") + ": weights names no file",
-        "set weights.file=FILE, or omit weights to initialize the model from the seed");
+        "set weights.file=FILE, or omit weights to initialise the model from the seed");
   }
   WeightsSettings& weights = settings.weights;
   weights.file = config.text("weights.file");
@@ -248,8 +248,7 @@ void addFineTuning(Table& table) {
   table.add("train.freeze", "list of strings", "", "`[]`",
             "patterns of parameters that are not trained, such as `[encoder.*]`; a later pattern "
             "that begins with `!` makes exceptions: `['*', '!classifier.*']`. With `model.lora`, "
-            "all but the "
-            "adapters is frozen, so only exceptions are needed",
+            "everything except the adapters is frozen, so only exceptions are needed",
             [](Config& config, Settings& s) {
               for (const std::string& pattern :
                    config.texts("train.freeze", std::vector<std::string>{})) {
@@ -258,9 +257,9 @@ void addFineTuning(Table& table) {
             });
   table.add(
       "train.groups", "list of strings", "", "`[]`",
-      "parameters with a learning rate or weight decay of their own, by pattern; the rate is "
-      "a factor: `['classifier.*:learning_rate=10', '*.bias:weight_decay=0']`. The first "
-      "pattern that matches counts",
+      "separate learning rates or weight decays for parameters, by pattern; the rate is a factor: "
+      "`['classifier.*:learning_rate=10', '*.bias:weight_decay=0']`. The first matching pattern "
+      "applies",
       [](Config& config, Settings& s) {
         checkAt(config, "train.groups", [&] {
           for (const std::string& text : config.texts("train.groups", std::vector<std::string>{})) {
@@ -278,10 +277,9 @@ void addFineTuning(Table& table) {
   precision("precision.client", &Settings::clientPrecision,
             "arithmetic of head and tail; see [precision](models.md#precision)");
   precision("precision.server", &Settings::serverPrecision, "arithmetic of the body");
-  table.number(
-      "train.ema", "", 0, 0.9999999, &Settings::averageDecay,
-      "decay of a moving average of the weights, such as `0.999`, which evaluations use and "
-      "`model.safetensors` has; `0`: none");
+  table.number("train.ema", "", 0, 0.9999999, &Settings::averageDecay,
+               "decay of a moving average of the weights, such as `0.999`; evaluations use the "
+               "average, and `model.safetensors` contains it; `0`: none");
   table.boolean("train.recompute", &Settings::recompute,
                 "saves memory: head and body keep only their inputs for the backward pass, and "
                 "compute the forward pass again");
@@ -339,7 +337,7 @@ void readStop(Config& config, Settings& settings) {
 
 void addStop(Table& table) {
   table.add("train.stop.metric", "a metric, or `loss`", "", "none",
-            "ends the run early, after an epoch, if this metric has not become better in "
+            "ends the run early, after an epoch, if this metric has not improved in "
             "`train.stop.patience` evaluations; `stop: loss` is short for it",
             readStop);
   table.add("train.stop.mode", "`max`, `min`", "", "by the metric", "which value is better",
@@ -359,8 +357,10 @@ void addScores(Table& table) {
   table.add("train.loss.name", namesOf(lossTable()), "", "`cross_entropy`",
             "`train.loss: mse` is short for it; see [losses](models.md#losses-and-metrics)",
             readLoss);
-  table.add("train.loss.label_smoothing", numberType(0, 1), "", "`0`",
-            "`cross_entropy`, `next_token`: probability that is spread over all classes", nullptr);
+  table.add(
+      "train.loss.label_smoothing", numberType(0, 1), "", "`0`",
+      "`cross_entropy`, `next_token`: share of the probability that is spread over all classes",
+      nullptr);
   table.add("train.loss.class_weights", "list of numbers", "", "`[]`",
             "`cross_entropy`, `next_token`: a weight per class", nullptr);
   table.add("train.loss.ignore_index", "integer", "", "`-100`",
@@ -407,7 +407,7 @@ void addRunAndModel(Table& table) {
       "blocks that are initialised from the seed instead of that file, such as `[classifier.1]`",
       nullptr);
   table.add("weights.rename", "list of strings", "", "`[]`",
-            "`OLD=NEW`: names in the file that begin with OLD begin with NEW instead; `[module.=]` "
+            "`OLD=NEW`: replaces the beginning OLD of names in the file by NEW; `[module.=]` "
             "removes `module.`",
             nullptr);
   table.add(
@@ -419,7 +419,7 @@ void addRunAndModel(Table& table) {
 
 // ---- Data ----
 
-// After the keys that decide whether the format needs a test set.
+// Called after the keys that decide whether the format needs a test set.
 void readFormatKeys(Config& config, Settings& settings) {
   DataSettings& data = settings.data;
   data.keys.seed = settings.seed;
@@ -449,7 +449,9 @@ void checkFolds(Config& config, Settings& settings) {
 void addSubset(Table& table) {
   table.integer(
       "data.holdout", "samples", 0, kMany, [](Settings & s) -> auto& { return s.data.holdout; },
-      "N > 0: evaluate on the last N training samples instead of the test set");
+      "N > 0: evaluate on N training samples instead of the test set: the last ones, or for "
+      "folder, "
+      "list and tar a random selection");
   table.integer(
       "data.folds", "", 0, 1000, [](Settings & s) -> auto& { return s.data.subset.folds; },
       "K > 1: divide the samples of each class into K parts, evaluate on one of them, and train on "
@@ -464,8 +466,8 @@ void addSubset(Table& table) {
       [](Settings & s) -> auto& { return s.data.subset.perClass; },
       "N > 0: train on N random samples of each class");
   table.add("data.sampling", "`uniform`, `balanced`", "", "`uniform`",
-            "`uniform`: each epoch has every training sample once; `balanced`: it has as many "
-            "samples, drawn with replacement from equally likely classes",
+            "`uniform`: each epoch has every training sample once; `balanced`: it has the same "
+            "number of samples, drawn with replacement from equally likely classes",
             [](Config& config, Settings& s) {
               const std::string sampling =
                   config.text("data.sampling", "uniform", {"uniform", "balanced"});
@@ -503,8 +505,7 @@ void addData(Table& table) {
       .integer(
           "data.threads", "", 0, 256, [](Settings & s) -> auto& { return s.data.threads; },
           "threads that prepare samples; 0: one, or all usable cores (at most 16) if a sample "
-          "takes "
-          "longer than 0.3 ms. The results do not depend on it")
+          "takes longer than 0.3 ms. The results do not depend on the number")
       .then(readFormatKeys);
 }
 
@@ -542,8 +543,8 @@ void readOptimizer(Config& config, Settings& settings) {
   checkAt(config, "train.optimizer.name", [&] { checkOptimizer(optimizer); });
 }
 
-// One row per name of a parameter, with the optimizers that have it. `train.optimizer.name` reads
-// them.
+// Adds one row per parameter name, with the optimizers that have the parameter. The row
+// `train.optimizer.name` reads them.
 void addOptimizerParameters(Table& table) {
   struct Parameter {
     std::string_view name, range;

@@ -13,7 +13,8 @@ namespace cleave {
 
 // Small gradients would become 0 in fp16. So the loss is multiplied by a scale, and the gradients
 // are divided by it at Update. A step whose gradients overflow is skipped, and the scale is halved;
-// after 2000 steps without that it is doubled. The numbers are those of PyTorch's GradScaler.
+// after 2000 steps without an overflow, it is doubled. The numbers are those of PyTorch's
+// GradScaler.
 class LossScaler {
  public:
   explicit LossScaler(bool isOn) : isOn_(isOn), scale_(isOn ? kFirst : 1) {}
@@ -22,7 +23,7 @@ class LossScaler {
   double scale() const { return scale_; }
   std::uint64_t skipped() const { return skipped_; }
   // Call once per step. Returns whether the step is applied: whether its gradients are finite.
-  // Throws RunError "non-finite" if they are not although the scale is already tiny.
+  // Throws RunError "non-finite" if they are not finite even though the scale is already tiny.
   bool accepts(bool finite);
 
   nlohmann::json save() const;
@@ -32,7 +33,7 @@ class LossScaler {
   static constexpr double kFirst = 65536;
   bool isOn_;
   double scale_;
-  std::uint64_t stepsSince_ = 0;  // the last change
+  std::uint64_t stepsSince_ = 0;  // the last change of the scale
   std::uint64_t skipped_ = 0;
 };
 
@@ -41,7 +42,7 @@ class StepDecider {
   // The settings are borrowed.
   StepDecider(const ClientSettings& settings, const Dataset& train);
 
-  // Of the next step.
+  // The loss scale of the next step.
   double lossScale() const { return scaler_.scale(); }
   // If `clipNorm` is set and the norm exceeds it, gradients are scaled by clipNorm / (norm + 1e-6),
   // like PyTorch's clip_grad_norm_. Throws RunError "non-finite" if gradients are not finite and
@@ -49,7 +50,7 @@ class StepDecider {
   StepDecision decide(std::uint64_t step, const GradientReport& head, const GradientReport& body,
                       const GradientReport& tail);
   double learningRateOf(std::uint64_t step) const;
-  // Of all gradients together, in the step decided last; not finite if it is skipped.
+  // The global gradient norm of the last decided step; not finite if that step is skipped.
   double norm() const { return norm_; }
   std::uint64_t skipped() const { return scaler_.skipped(); }
 

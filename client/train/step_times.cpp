@@ -71,7 +71,7 @@ std::vector<StepTimes> readTimes(const std::string& path) {
   } catch (const std::exception& error) {
     throw UsageError(
         "bad-times",
-        path + (file.is_open() ? " is not a file of --write-times: " + std::string(error.what())
+        path + (file.is_open() ? " was not written by --write-times: " + std::string(error.what())
                                : ": cannot be read"),
         "write one with --write-times FILE");
   }

@@ -17,7 +17,7 @@ class TemporaryFolder {
   TemporaryFolder() {
     std::string name = std::filesystem::temp_directory_path() / "cleave-XXXXXX";
     if (::mkdtemp(name.data()) == nullptr) {
-      throw RunError("cannot-write", "cannot make the folder " + name,
+      throw RunError("cannot-write", "cannot create the folder " + name,
                      "set TMPDIR to a writable folder");
     }
     path_ = name;

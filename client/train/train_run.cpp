@@ -44,7 +44,7 @@ const wire::HelloOk& TrainRun::connect() {
   }
   ClientSession::ConnectOptions options;
   options.retrySeconds = prepared_.settings.retrySeconds;
-  // A server that was started for this run has exited if its connection breaks.
+  // A local server has exited if its connection breaks, so a reconnection would fail.
   if (!prepared_.localServer) options.reconnectSeconds = prepared_.settings.reconnectSeconds;
   if (prepared_.isResumed) {  // the server may be restarting
     options.retrySeconds = std::max(options.retrySeconds, options.reconnectSeconds);
@@ -99,7 +99,7 @@ void TrainRun::start(std::function<StepDecision(const BodyDone&)> decide, const 
                  options.fetchGradients, files_, std::move(saved));
 }
 
-// ---- Where it begins ----
+// ---- Initial weights and checkpoints ----
 
 void TrainRun::loadWeights() {
   if (prepared_.isResumed) stepsLost_ = lastRecordedStep(prepared_.folder);

@@ -1,5 +1,5 @@
-// A training run on the client, from building its stage to sending Bye. All commands that train
-// through a server use it: train, simulate, verify.
+// A training run on the client, from building its stage to sending Bye. All commands that run
+// batches through a server use it: train, simulate, verify, eval, predict.
 //
 //   TrainRun run(prepared);     builds head and tail
 //   run.connect();
@@ -31,8 +31,8 @@ class TrainRun {
   // Builds head and tail. `prepared` is borrowed.
   explicit TrainRun(PreparedRun& prepared);
 
-  // Connects and sends Hello, with retries for connect.retry_seconds. Throws RunError or UsageError
-  // with the reason; then the files in the run's folder are removed, because the run never began.
+  // Connects and sends Hello, retrying for connect.retry_seconds. Throws RunError or UsageError
+  // with the reason, after removeUnbegun().
   const wire::HelloOk& connect();
 
   struct Options {
@@ -55,9 +55,10 @@ class TrainRun {
   // have. Returns the notes that were passed to copyState(). Throws RunError "no-checkpoint",
   // "bad-checkpoint", "other-run-spec", UsageError "inexact".
   nlohmann::json resume();
-  // After resume() or loadWeights(): steps that had been done, and are done again.
+  // After resume() or loadWeights(): the number of steps that were done before and must be
+  // repeated.
   std::uint64_t stepsLost() const { return stepsLost_; }
-  // Null: the run makes no checkpoints.
+  // Null if the run makes no checkpoints.
   Checkpointer* checkpointer() { return checkpointer_.get(); }
   // After a step whose decision had `checkpoint`: copies the client's part, with `notes`.
   std::shared_ptr<Checkpointer::Part> copyState(const nlohmann::json& notes) const;

@@ -14,7 +14,7 @@
 namespace cleave {
 namespace {
 
-// Under these names, a checkpoint's notes have the value and the epoch.
+// The names of these values in a checkpoint's notes, where each is [value, epoch].
 constexpr std::pair<const char*, std::optional<BestValue> TrainResult::*> kBestNotes[] = {
     {"best", &TrainResult::best}, {"kept", &TrainResult::kept}};
 
@@ -91,7 +91,7 @@ TrainResult Trainer::run() {
     if (evalMetrics_ && !settings_.bestMetric.empty()) keepIfBest(epoch);
     if (evalMetrics_ && !settings_.stop.metric.empty() && shouldStop(epoch)) {
       result_.stoppedAfter = epoch;
-      processLog()->info("train.stop: {} has not become better in {} evaluations, so the run ends",
+      processLog()->info("train.stop: {} has not improved in {} evaluations, so the run ends",
                          settings_.stop.metric, settings_.stop.patience);
       break;
     }
@@ -101,7 +101,7 @@ TrainResult Trainer::run() {
   return result_;
 }
 
-// Otherwise a run would train nothing, and seem to succeed.
+// Otherwise a run could train nothing and still seem to succeed.
 void Trainer::refuseUncounted() const {
   const auto weight = epochMetrics_.sums.find(kLossWeight);
   if (weight == epochMetrics_.sums.end() || weight->second > 0) return;
@@ -184,13 +184,13 @@ void Trainer::trainEpoch(std::uint64_t epoch) {
 
 // ---- Checkpoints ----
 
-// After Ctrl-C, or if the server is about to shut down.
+// Whether the run must end: after Ctrl-C, or if the server is about to shut down.
 bool Trainer::isAskedToLeave() const {
   return session_.isInterrupted() || session_.isServerDraining();
 }
 
-// Only steps make checkpoints. So one is made before an evaluation that may be long: a run that
-// must leave during it can then continue from there.
+// Only training steps make checkpoints, so one is made before an evaluation that may be long. A run
+// that must end during that evaluation can then continue from it.
 bool Trainer::precedesLongEvaluation(std::uint64_t step) const {
   constexpr double kLongSeconds = 2;
   const std::uint64_t perEpoch = stepsPerWholeEpoch();
@@ -199,8 +199,8 @@ bool Trainer::precedesLongEvaluation(std::uint64_t step) const {
          lastEvalSeconds_.value_or(kLongSeconds) >= kLongSeconds;
 }
 
-// Called before each batch. Ends the run if it is asked to leave and the last step has a
-// checkpoint. Otherwise one more step runs, and makes one.
+// Called before each batch. If the run must end, ends it here if its last step has a checkpoint.
+// Otherwise one more training step runs, and makes one.
 void Trainer::leaveIfAsked(Phase next) {
   constexpr double kWriteSeconds = 5;
   Checkpointer* const checkpointer = run_.checkpointer();
@@ -212,7 +212,7 @@ void Trainer::leaveIfAsked(Phase next) {
   }
   if (session_.isInterrupted()) throw interruptedError();
   throw RunError("shutting-down", "the server is shutting down",
-                 "restart it; then: cleave-client train --resume " + run_.prepared().folder);
+                 "restart it, then run: cleave-client train --resume " + run_.prepared().folder);
 }
 
 RunSpent Trainer::spent() const {
@@ -278,7 +278,7 @@ void Trainer::restore(const nlohmann::json& notes) {
     }
     decider_.restore(notes.at("decider"));
   } catch (const nlohmann::json::exception& error) {
-    throw badCheckpoint(std::string("its notes are not those of a trainer: ") + error.what());
+    throw badCheckpoint(std::string("its notes cannot be read: ") + error.what());
   }
   ++spentBefore_.resumes;
   spentBefore_.stepsRedone += run_.stepsLost();
@@ -331,7 +331,7 @@ MicroBatch Trainer::runBatch(Phase phase, std::uint64_t step, const Batch& batch
   return at;
 }
 
-// Of the batch that runBatch() has just run.
+// Records the batch that runBatch() has just run.
 void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, double copySeconds) {
   const Coordinator& engine = session_.engine();
   const LinkTotals totals = session_.totals();

@@ -24,7 +24,7 @@ struct BoundedSteps {
   double seconds = 0;                           // measured duration of the steps
   double bounds = 0;                            // lower bound of the steps' duration
   std::array<double, kBottlenecks> heldBack{};  // total seconds of the steps it limited
-  std::vector<float> wholeBatches;              // seconds of each step with a whole batch
+  std::vector<float> wholeBatches;              // seconds of each step with a full batch
 
   Bottleneck bottleneck() const {
     return static_cast<Bottleneck>(std::max_element(heldBack.begin(), heldBack.end()) -
@@ -42,11 +42,11 @@ struct TrainResult {
   std::uint64_t steps = 0;
   std::uint64_t samples = 0;  // trained on
   double trainSeconds = 0;
-  std::vector<std::optional<double>> lastEval;  // as ScoreSpec::names(); empty: none
+  std::vector<std::optional<double>> lastEval;  // in the order of ScoreSpec::names(); empty: none
   std::optional<BestValue> best;                // of ClientSettings::mainMetric()
   std::optional<BestValue> kept;                // of ClientSettings::bestMetric
   std::uint64_t stepsSkipped = 0;               // because of the loss scale
-  std::optional<std::uint64_t> stoppedAfter;    // the epoch, by ClientSettings::stop
+  std::optional<std::uint64_t> stoppedAfter;    // epoch, if ClientSettings::stop ended the run
   std::optional<StepCosts> costs;               // mean per step
   BoundedSteps bounded;
 };
@@ -121,7 +121,7 @@ class Trainer {
   double epochSeconds_ = 0;
   std::uint64_t epochSteps_ = 0;
   std::optional<BestValue> stopBest_;  // of the metric of train.stop
-  std::uint64_t notBetter_ = 0;        // evaluations since then
+  std::uint64_t notBetter_ = 0;        // evaluations since `stopBest_`
   std::uint64_t checkpointStep_ = 0;   // the last step whose decision requested a checkpoint
   bool isLastStep_ = false;            // it runs despite Ctrl-C or a shutdown, to make a checkpoint
   StepMeter meter_;

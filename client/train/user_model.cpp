@@ -46,7 +46,7 @@ std::shared_ptr<const Dataset> withInputsOf(const GraphFile& file,
   return data;
 }
 
-// Returns those of the adapted layers whose weight is [inputs, outputs].
+// Adds the adapters. Returns the adapted layers whose weight is [inputs, outputs].
 std::vector<std::string> adapt(GraphParts& parts, const LoraSpec& lora) {
   std::vector<std::string> adapted, layers, inputsFirst;
   std::set<std::string> readOtherwise;
@@ -63,10 +63,11 @@ std::vector<std::string> adapt(GraphParts& parts, const LoraSpec& lora) {
                                        [&](const auto& each) { return each.name == layer; });
       if (module->inputsFirst) inputsFirst.push_back(layer);
       if (readOtherwise.contains(layer)) {
-        throw UsageError("bad-lora",
-                         "the weight of " + printable(layer) +
-                             " is used by a linear layer and by another one, such as an embedding",
-                         "choose model.lora.targets that do not match " + printable(layer));
+        throw UsageError(
+            "bad-lora",
+            "the weight of " + printable(layer) +
+                " is used by a linear layer and by another layer, such as an embedding",
+            "choose model.lora.targets that do not match " + printable(layer));
       }
       adapted.push_back(std::move(layer));
     }

@@ -1,4 +1,4 @@
-// The model "graph" of a run: the user's file, cut where the configuration says.
+// The model "graph" of a run: the user's file, cut at model.cuts.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ class UserModel {
   // to adapt.
   explicit UserModel(const ClientSettings& settings);
 
-  // The data with the model's inputs, found by name if they have names. Throws UsageError
-  // "bad-sample-shape" if they do not fit the model.
+  // The data with only the arrays that are inputs of the model, selected by name if the arrays have
+  // names. Throws UsageError "bad-sample-shape" if they do not fit the model.
   Datasets inputsFrom(const Datasets& data) const;
 
   const GraphBlocks& blocks() const { return blocks_; }
@@ -30,7 +30,7 @@ class UserModel {
   // RunSpec::graphDigest
   const std::string& digest() const { return digest_; }
   std::vector<NamedTensor> readWeights() const { return file_.readWeights(); }
-  // Of the layers with adapters, those whose weight is [inputs, outputs].
+  // The adapted layers whose weight is [inputs, outputs].
   const std::vector<std::string>& inputsFirst() const { return inputsFirst_; }
   // GraphFile::aliases()
   const std::map<std::string, std::string>& aliases() const { return file_.aliases(); }

@@ -20,7 +20,7 @@ void refusePickle(const std::string& bytes, const std::string& path) {
   throw UsageError(
       "bad-safetensors",
       path + " is a PyTorch pickle" + (isZip ? " (zip archive)" : "") + ", not a safetensors file",
-      "convert it, without running what is pickled (pip install ./python): python3 -m "
+      "convert it, which does not execute the pickle: pip install ./python && python3 -m "
       "cleave.convert " +
           path + " weights.safetensors");
 }
@@ -31,7 +31,7 @@ std::vector<NamedTensor> readFile(const std::string& path) {
   if (!file.is_open() || file.bad()) {
     throw UsageError(
         "no-weights", "cannot read the weights " + path,
-        "give a safetensors file, or omit weights to initialize the model from the seed");
+        "give a safetensors file, or omit weights to initialise the model from the seed");
   }
   refusePickle(bytes, path);
   return fromSafetensors(std::as_bytes(std::span(bytes.data(), bytes.size())), path);
@@ -49,7 +49,7 @@ void rename(std::vector<NamedTensor>& weights, const WeightsSettings& settings) 
     throw UsageError("bad-weights",
                      "weights.rename gives two tensors of " + settings.file + " the name " +
                          printable(tensor.name),
-                     "use longer beginnings of names");
+                     "use longer beginnings of names in weights.rename");
   }
 }
 

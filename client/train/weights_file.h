@@ -14,7 +14,8 @@ namespace cleave {
 struct WeightsSettings {
   std::string file;                 // safetensors; empty: random from the seed
   std::vector<std::string> except;  // blocks that are initialised from the seed instead
-  // Names that begin with the first text begin with the second instead; the first rule that fits.
+  // Replaces the beginning of names: the first text by the second. The first rule that fits a name
+  // applies.
   std::vector<std::pair<std::string, std::string>> rename;
   // Tensors that are missing in the file, or have another shape there, are initialised from the
   // seed; tensors that the model does not have are ignored.

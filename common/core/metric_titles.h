@@ -7,7 +7,7 @@
 namespace cleave {
 
 struct MetricTitle {
-  std::string name;      // as in train.metrics, and of the files' columns: "top1"
+  std::string name;      // as in train.metrics and in the files' columns: "top1"
   std::string title;     // "Accuracy"
   bool isShare = false;  // shown in percent
   bool isBetterIfGreater = true;

@@ -75,7 +75,7 @@ std::size_t rowsThatFit(std::string_view rows, std::size_t max) {
 }  // namespace
 
 // One file. The recorder's mutex protects `lines` and `closing`; the rest belongs to the writer
-// thread. Of a stream, a line is a record.
+// thread. For a stream, a line is a record.
 struct Recorder::File {
   File(std::string filePath, std::string head, std::size_t max, std::shared_ptr<RowBudget> of)
       : path(std::move(filePath)),

@@ -18,9 +18,9 @@ struct MemoryLimit::Account {
   std::atomic<std::size_t> used = 0;
 };
 
-// Passes everything on to LibTorch's allocator, and counts within scopes. Each allocation has a
-// header in front of it, since LibTorch also uses allocators without DataPtr's context: it must be
-// possible to free the memory by its address alone.
+// Forwards to LibTorch's allocator, and counts allocations within scopes. Each allocation has a
+// header in front of it, since LibTorch also uses allocators without DataPtr's context, so the
+// address alone must be enough to free the memory.
 class LimitedAllocator : public c10::Allocator {
  public:
   explicit LimitedAllocator(c10::Allocator* own) : own_(own) {}

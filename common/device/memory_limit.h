@@ -13,8 +13,8 @@ class MemoryLimit {
 
   explicit MemoryLimit(std::size_t bytes);
 
-  // While a scope exists, what LibTorch allocates on this thread counts against the limit, until it
-  // is freed on any thread. An allocation that would exceed the limit throws RunError
+  // While a scope exists, memory that LibTorch allocates on this thread counts against the limit,
+  // until it is freed on any thread. An allocation that would exceed the limit throws RunError
   // "memory-exceeded" instead. Scopes of one thread do not overlap.
   class Scope {
    public:

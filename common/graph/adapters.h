@@ -27,23 +27,22 @@ struct LoraSpec {
 
 // "X.lora_A.weight" and "X.lora_B.weight" for the module X.
 bool isAdapter(std::string_view parameter);
-// For A: the limit of the uniform distribution of its initial values, 1 / sqrt(inputs), as in PEFT.
-// B begins with zeros.
+// Initial values are those of PEFT: A is uniform in ±1 / sqrt(inputs), B is zero.
 bool isAdapterA(std::string_view parameter);
 
 // Whether the module is one of the targets.
 bool isTarget(const LoraSpec& spec, std::string_view module);
-// A module whose weight a linear operator of the graph (aten.linear, aten.addmm) multiplies with.
+// A module whose weight a linear operator of the graph (aten.linear, aten.addmm) uses.
 struct LinearModule {
   std::string name;
-  bool inputsFirst = false;  // the weight is [inputs, outputs], as that of GPT-2's Conv1D
+  bool inputsFirst = false;  // the weight is [inputs, outputs], as in GPT-2's Conv1D
 };
 std::vector<LinearModule> linearModules(const wire::Graph& graph);
-// The modules whose weight any other operator reads, such as an embedding.
+// The modules whose weight an operator that is not linear reads, such as an embedding.
 std::set<std::string> modulesReadOtherwise(const wire::Graph& graph);
 
-// Adds adapters to the linear operators of the targets. Returns the modules that got one. The graph
-// is valid, before and after.
+// Adds adapters to the linear operators of the targets. Returns the modules that got one. Requires
+// a valid graph, and keeps it valid.
 std::vector<std::string> addAdapters(wire::Graph& graph, const LoraSpec& spec);
 
 }  // namespace cleave

@@ -19,7 +19,7 @@ double lastDimension(const wire::Value& value) {
   return rank == 0 ? 1 : std::abs(static_cast<double>(value.shape(rank - 1)));
 }
 
-// Multiplications per value of the result.
+// The number of multiplications per value of the operator's result.
 double multiplicationsPerResult(const wire::Graph& graph, const wire::Node& node) {
   const std::string_view op = node.op();
   const wire::Value* const first = tensorAt(graph, node, 0);
@@ -33,7 +33,7 @@ double multiplicationsPerResult(const wire::Graph& graph, const wire::Node& node
     return lastDimension(*first);
   }
   if (op == "aten.addmm.default" || op == "aten.baddbmm.default") return lastDimension(*second);
-  // The products of queries and keys, and of their weights and the values.
+  // Two products: queries and keys, then attention weights and values.
   if (op == "aten.scaled_dot_product_attention.default" && second->shape_size() > 1) {
     return 2 * std::abs(static_cast<double>(second->shape(second->shape_size() - 2)));
   }

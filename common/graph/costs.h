@@ -1,4 +1,4 @@
-// What the parts of a graph cost, estimated from shapes.
+// The costs of the parts of a graph, estimated from shapes.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +8,13 @@
 namespace cleave {
 
 struct GraphCosts {
-  double parameters = 0;      // values of parameters
-  double weightBytes = 0;     // of parameters, buffers and constants
-  double flopsPerSample = 0;  // of one forward: twice the multiplications of convolutions, linear
+  double parameters = 0;      // number of values in the parameters
+  double weightBytes = 0;     // parameters, buffers and constants
+  double flopsPerSample = 0;  // one forward: twice the multiplications of convolutions, linear
                               // layers, matrix products and attention
 };
 
-// Of the nodes [first, last), and the weights that they use.
+// The costs of nodes [first, last) and of the weights that they use.
 GraphCosts costsOf(const wire::Graph& graph, std::size_t first, std::size_t last);
 
 }  // namespace cleave

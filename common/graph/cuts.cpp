@@ -50,11 +50,11 @@ void GraphCuts::findDependencies() {
     for (const std::uint32_t id : graph_.nodes(n).outputs()) made_[id] = after;
   }
   for (const std::uint32_t id : graph_.outputs()) lastUse_[id] = kNoPosition;
-  // A name of a tensor that is written to later may have been read before.
+  // A tensor may be read under one name before it is written to under another.
   while (spreadDependencies()) continue;
 }
 
-// One pass from front to back; returns whether it found a write that makes earlier values depend.
+// One pass from front to back. Returns whether a write in place made further values dependent.
 bool GraphCuts::spreadDependencies() {
   bool foundWrite = false;
   for (const wire::Node& node : graph_.nodes()) {
@@ -137,8 +137,8 @@ std::string GraphCuts::obstacleAt(std::size_t position, const GraphIds& tensors)
   for (const std::uint32_t id : tensors) {
     const wire::Value& value = graph_.values(static_cast<int>(id));
     if (!isBatch(value))
-      return shapeText(value) + " crosses, whose first dimension is not the samples";
-    if (value.dtype() != "f32") return "a tensor of " + value.dtype() + " crosses, not of f32";
+      return shapeText(value) + " crosses, but the first dimension must be the samples";
+    if (value.dtype() != "f32") return "a tensor of " + value.dtype() + " crosses, but must be f32";
   }
   const auto nodes = static_cast<std::size_t>(graph_.nodes_size());
   const GraphIds before = weightsReadBetween(graph_, 0, position);
@@ -149,7 +149,7 @@ std::string GraphCuts::obstacleAt(std::size_t position, const GraphIds& tensors)
       return printable(value.name()) + " is used on both sides";
     }
   }
-  // Two names of one memory would become two tensors.
+  // Two names for the same memory would become two tensors on the other side.
   for (std::size_t n = position; n < nodes; ++n) {
     const wire::Node& node = graph_.nodes(static_cast<int>(n));
     if (!changesInPlace(node)) continue;
@@ -263,7 +263,7 @@ void GraphCuts::addUnusedWeights(GraphParts& parts) const {
   }
 }
 
-// Head and tail are at the client, so they may share a parameter, such as an embedding that is also
+// Head and tail are on the client, so they may share a parameter, such as an embedding that is also
 // the output layer.
 void GraphCuts::checkShared(const GraphParts& parts, const GraphCut& first,
                             const GraphCut& second) {

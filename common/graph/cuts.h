@@ -1,4 +1,4 @@
-// Where a graph can be cut, and the parts that result. A cut is a position between two nodes.
+// Finds where a graph can be cut, and cuts it into parts. A cut is a position between two nodes.
 //
 // Only values that depend on a weight or on an input of floats cross it. Everything else, such as
 // an attention mask made from token ids, is computed again in each part that needs it, from the
@@ -19,16 +19,16 @@ namespace cleave {
 // A position where a module ends.
 struct GraphCut {
   std::vector<std::string> names;  // of the modules that end here, outermost first
-  std::size_t position = 0;        // nodes before it
-  GraphIds tensors;                // that cross, in the order in which they are computed
+  std::size_t position = 0;        // number of nodes before it
+  GraphIds tensors;                // the tensors that cross, in the order of computation
   std::string obstacle;            // why the graph cannot be cut here; empty: it can
 };
 
-// A part of a graph between two cuts, or before the first, or after the last.
+// A part of a graph: between two cuts, before the first, or after the last.
 struct GraphPart {
   wire::Graph graph;
-  // The last inputs of the graph are these inputs of the whole graph; the others are the tensors
-  // that cross the cut before the part.
+  // Positions of inputs of the whole graph, which are the last inputs of this graph. Its other
+  // inputs are the tensors that cross the cut before the part.
   std::vector<std::size_t> batchInputs;
 };
 
@@ -38,17 +38,17 @@ struct GraphParts {
 
 class GraphCuts {
  public:
-  // The graph is valid, and outlives the object.
+  // Requires a valid graph that outlives the object.
   explicit GraphCuts(const wire::Graph& graph);
 
   // All positions where a module ends and a tensor crosses, in their order.
   const std::vector<GraphCut>& cuts() const { return cuts_; }
-  // Throws UsageError "bad-cuts" with the names that are near or possible.
+  // Throws UsageError "bad-cuts" with a similar name and the possible cuts.
   const GraphCut& find(const std::string& name) const;
 
   // Cuts the graph into three. The body's inputs are the tensors that cross the first cut, then the
   // integer inputs that it needs; the head's outputs are the same. Throws UsageError "bad-cuts" if
-  // the second cut is not behind the first, or there is an obstacle.
+  // the second cut is not after the first, or one of them has an obstacle.
   GraphParts split(const GraphCut& first, const GraphCut& second) const;
 
   // Bytes per sample that cross a cut.
@@ -57,7 +57,7 @@ class GraphCuts {
  private:
   struct Part {
     std::vector<int> nodes;
-    GraphIds inputs;       // that cross the cut before it
+    GraphIds inputs;       // tensors that cross the cut before it
     GraphIds batchInputs;  // inputs of the whole graph
   };
   void findDependencies();
@@ -80,7 +80,7 @@ class GraphCuts {
   std::vector<std::size_t> made_;     // by value: the position after the node that makes it
   std::vector<std::size_t> lastUse_;  // by value: the position after the last node that reads it
   GraphIds owners_;
-  std::set<std::uint32_t> statistics_;  // of batch norms
+  std::set<std::uint32_t> statistics_;  // buffers of batch norms
   std::vector<GraphCut> cuts_;
 };
 

@@ -92,7 +92,7 @@ class Reader {
   }
 
  private:
-  // What surrounds the nodes of an inner graph.
+  // The context of the nodes of an inner graph.
   struct Scope {
     bool noGrad = false;
     bool noAutocast = false;
@@ -122,7 +122,8 @@ class Reader {
     const auto [kind, content] = onlyMember(size);
     if (kind == "as_int") return content.get<std::int64_t>();
     if (content.at("expr_str") == batch_) return -1;
-    // A multiple of the batch, for estimates of memory; not at a cut.
+    // Other expressions become a multiple of the batch, for memory estimates. A tensor with such a
+    // dimension cannot cross a cut.
     const auto example = content.at("hint").at("as_int").get<std::int64_t>();
     return -std::max<std::int64_t>(2, example / std::max<std::int64_t>(1, batchExample_));
   }
@@ -246,7 +247,7 @@ class Reader {
     const bool isGrad = kind == "wrap_with_set_grad_enabled";
     if (!isGrad && kind != "wrap_with_autocast") {
       throw badFile(source_, "it has the higher-order operator " + printable(kind),
-                    "remove what it was made from, such as torch.cond or torch.utils.checkpoint, "
+                    "remove the call that makes it, such as torch.cond or torch.utils.checkpoint, "
                     "from the model");
     }
     const Json& inputs = json.at("inputs");
@@ -312,7 +313,8 @@ class Reader {
     for (const Json& input : json.at("inputs")) readArgument(input, node, scope);
   }
 
-  // Batch norms count their batches in a buffer. The update does that (addBatchCount()).
+  // Whether the node counts the batches of a batch norm. Such nodes are left out, because Update
+  // counts them (addBatchCount()).
   bool countsBatches(const wire::Node& node) {
     if (node.op() != "aten.add_.Tensor") return false;
     if (node.arguments().empty() || node.arguments(0).value_case() != wire::Argument::kTensor) {
@@ -322,7 +324,7 @@ class Reader {
     return isWeight(value) && value.name().ends_with("num_batches_tracked");
   }
 
-  // Adds the counter of batches to a batch norm's arguments.
+  // Adds the buffer that counts batches to a batch norm's arguments.
   void addBatchCount(wire::Node& node) {
     const wire::Argument* const mean = findArgument(node, "running_mean");
     if (mean == nullptr || mean->value_case() != wire::Argument::kTensor) return;
@@ -367,7 +369,7 @@ class Reader {
 
   void readArgument(const Json& input, wire::Node& node, const Scope& scope) {
     const auto [kind, content] = onlyMember(input.at("arg"));
-    // Where a tensor is and how it is stored is decided here, not on the exporter's machine.
+    // Device and layout are chosen on this machine, not by the exporter.
     if (kind == "as_device" || kind == "as_layout" || input.at("name") == "pin_memory" ||
         input.at("name") == "cudnn_enabled") {
       return;
@@ -462,7 +464,7 @@ class Reader {
   std::map<std::string, std::uint32_t> ids_;  // by name in the outermost graph
 };
 
-// Calls `read`, and names the file if it has not the structure that is expected.
+// Calls `read`. If the file does not have the expected structure, throws an error that names it.
 template <typename Read>
 auto withFile(const std::string& source, Read read) {
   try {

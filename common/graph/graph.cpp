@@ -122,12 +122,12 @@ class Check {
 
   void requireDefined(std::uint32_t id, const std::string& where) const {
     if (id < isDefined_.size() && isDefined_[id]) return;
-    refuse(where + " uses a value that does not exist there");
+    refuse(where + " uses a value that is not defined there");
   }
 
   void define(std::uint32_t id, const std::string& where) {
     const bool isNew = id < isDefined_.size() && !isDefined_[id] && !isWeight(value(id));
-    if (!isNew) refuse(where + " redefines a value, or one that does not exist");
+    if (!isNew) refuse(where + " redefines a value, or defines one that does not exist");
     isDefined_[id] = true;
   }
 
@@ -156,7 +156,7 @@ class Check {
     for (const std::uint32_t id : node.outputs()) {
       define(id, where);
       if ((value(id).kind() == wire::Value::SIZE) != makesSize) {
-        refuse(where + " makes a value of another kind");
+        refuse(where + " makes a value of the wrong kind");
       }
     }
     if (node.outputs().empty()) refuse(where + " has no result");
@@ -201,7 +201,7 @@ class Check {
     }
   }
 
-  // Weights change in an update only, and inputs still belong to the other side or to the batch.
+  // Weights may change only in an update. Inputs may be changed: GraphProgram copies them first.
   void checkInPlace(const wire::Node& node, const std::string& where) const {
     const wire::Argument* const self = node.arguments().empty() ? nullptr : &node.arguments(0);
     if (self == nullptr || self->value_case() != wire::Argument::kTensor) {

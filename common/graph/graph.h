@@ -1,5 +1,5 @@
-// Graphs: models and parts of models that users bring, as lists of operators (proto/graph.proto).
-// They are data: reading, checking and cutting them needs no Torch.
+// Graphs: models exported from PyTorch, or parts of them, as lists of operators
+// (proto/graph.proto). They are data: reading, checking and cutting them needs no Torch.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ void checkGraph(const wire::Graph& graph, const std::string& source);
 
 // The values that a node reads, in the order of its arguments; with repetitions.
 GraphIds valuesReadBy(const wire::Node& node);
-// Replaces each value that a node reads or makes.
+// Renumbers the values that a node reads or makes.
 void renumber(wire::Node& node, const std::function<std::uint32_t(std::uint32_t)>& newNumber);
 
 // Removes values that nothing reads or makes, and renumbers the others.
@@ -45,15 +45,15 @@ bool isFloatDtype(std::string_view dtype);
 // Bytes per element; 0: not a dtype that graphs may have.
 std::size_t graphDtypeBytes(std::string_view dtype);
 
-// The product of the other dimensions; in fp64, since a peer's numbers may overflow an integer. A
-// value without the samples as a dimension, such as a weight, counts whole.
+// The product of all dimensions except the samples. In fp64, since a peer's numbers may overflow an
+// integer. If the samples are no dimension of the value, as for a weight: its number of elements.
 double elementsPerSample(const wire::Value& value);
 double bytesPerSample(const wire::Value& value);
 // Whether the first dimension is the samples, and all others are known.
 bool isBatch(const wire::Value& value);
 
-// The value that occupies a value's memory first: for the result of an operator that may return a
-// view or changes its tensor in place, that of the tensor. By number.
+// For each value, by number, the first value that has the same memory. The result of an operator
+// that may return a view, or that changes its tensor in place, has the tensor's memory.
 GraphIds memoryOwners(const wire::Graph& graph);
 
 // The text of a dimension list: "[samples, 64, 7, 7]".

@@ -21,7 +21,7 @@ struct OperatorRow {
   ResultMemory memory = ResultMemory::own;
 };
 
-// Null if it is not allowed. `op`: as in Node.op, "aten.conv2d.default".
+// Null if the operator is not allowed. `op`: as in Node.op, such as "aten.conv2d.default".
 const OperatorRow* findOperator(std::string_view op);
 // All of them, sorted by name.
 std::span<const OperatorRow> operatorTable();

@@ -9,14 +9,14 @@
 
 namespace cleave {
 
-// Fits into a Hello. Graphs repeat themselves: that of a transformer with 32 layers takes a few
-// KiB.
+// Fits into a Hello. Graphs compress well, because their layers are alike: that of a transformer
+// with 32 layers takes a few KiB.
 inline constexpr std::size_t kMaxPackedGraphBytes = 48 << 10;
 
 // Throws UsageError "graph-too-large" if the result is larger than that.
 std::string packGraph(const wire::Graph& graph);
 
-// The graph is valid. Throws UsageError "bad-graph".
+// Returns a valid graph. Throws UsageError "bad-graph".
 wire::Graph unpackGraph(std::string_view packed);
 
 }  // namespace cleave

@@ -6,9 +6,10 @@
 #include "common/core/error.h"
 
 namespace cleave {
-// The flow of the opposite direction that a tensor of this flow answers, for the first tensor of
-// its cut; nothing for what begins a micro-batch. A gradient at the last cut answers the activation
-// there; elsewhere, what leaves the body answers what entered it at its other cut.
+// The flow of the opposite direction that a tensor of this flow answers (the flow of the first
+// tensor at that cut); nothing for a tensor that begins a micro-batch. A gradient at the last cut
+// answers the activation there. A tensor that leaves the body answers the one that entered it at
+// the other cut.
 std::optional<Flow> TransferOrder::requestOf(Flow flow) const {
   if (isGradient(flow)) {
     return flow.cut == body_.lastCut ? activationAt(body_.lastCut) : gradientAt(body_.lastCut);

@@ -59,7 +59,7 @@ GraphFile::GraphFile(const std::string& path) : path_(path) {
   }
   try {
     archive_ = std::make_unique<Archive>(path);
-  } catch (const std::exception&) {  // c10::Error, or what the file system throws
+  } catch (const std::exception&) {  // c10::Error, or an error of the file system
     throw badFile(path, "it is not a .pt2 archive, or it is damaged");
   }
   exported_ = readExportedGraph(archive_->text("models/model.json"), path);
@@ -73,7 +73,7 @@ GraphFile::GraphFile(const std::string& path) : path_(path) {
   findAliases();
 }
 
-// A weight that no operator reads, and whose data are those of one that is read.
+// An alias is a weight that no operator reads and that has the same data as one that is read.
 void GraphFile::findAliases() {
   wire::Graph& graph = exported_.graph;
   const auto nodes = static_cast<std::size_t>(graph.nodes_size());

@@ -1,4 +1,4 @@
-// A model that cleave.export, or torch.export.save, wrote: a .pt2 archive.
+// A model file written by cleave.export or torch.export.save: a .pt2 archive.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@ namespace cleave {
 
 class GraphFile {
  public:
-  // Reads and checks the graph; not the weights. Throws UsageError "no-model-file" or
+  // Reads and checks the graph, but not the weights. Throws UsageError "no-model-file" or
   // "bad-model-file".
   explicit GraphFile(const std::string& path);
   ~GraphFile();
@@ -23,8 +23,8 @@ class GraphFile {
   const wire::Graph& graph() const { return exported_.graph; }
   // The names of the model's inputs, in their order.
   const std::vector<std::string>& inputNames() const { return exported_.inputNames; }
-  // Further names of the model's weights, such as that of an output layer that is also the
-  // embedding: alias by the name that the graph uses.
+  // Additional names of the model's weights, such as that of an output layer that is also the
+  // embedding. The key is the additional name, the value is the name that the graph uses.
   const std::map<std::string, std::string>& aliases() const { return aliases_; }
   const std::string& torchVersion() const { return exported_.torchVersion; }
   const std::string& path() const { return path_; }

@@ -54,7 +54,6 @@ at::MemoryFormat memoryFormatNamed(const std::string& name) {
   return at::MemoryFormat::Contiguous;
 }
 
-// What a node does.
 enum class NodeKind : std::uint8_t {
   operation,
   batchNorm,
@@ -178,7 +177,7 @@ struct GraphProgram::State {
     }
   }
 
-  // The operator that runs instead: a view has the strides of the exporter's machine built in, and
+  // The operator that runs instead: a view relies on the strides of the exporter's machine, and
   // uninitialised memory could contain another run's data.
   static std::string replacementOf(const std::string& op) {
     static const std::map<std::string, std::string> kReplacements = {
@@ -190,8 +189,8 @@ struct GraphProgram::State {
     return found == kReplacements.end() ? op : found->second;
   }
 
-  // An argument that the operator does not have would be ignored, and the in-place check goes by
-  // position.
+  // Without this check, an argument that the operator does not have would be ignored, and the check
+  // of changes in place, which relies on positions, would look at the wrong argument.
   static void checkNames(const wire::Node& node, const c10::FunctionSchema& schema) {
     const auto& expected = schema.arguments();
     for (const wire::Argument& argument : node.arguments()) {
@@ -425,7 +424,7 @@ struct GraphProgram::State {
     return operand;
   }
 
-  // As Python does for x + 1: a number takes part in the choice of the result's dtype as a number.
+  // As in Python's x + 1: LibTorch chooses the result's dtype differently for numbers and tensors.
   static at::Tensor wrapped(const at::Scalar& number) {
     at::Tensor tensor = c10::scalar_to_tensor(number);
     tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -476,8 +475,8 @@ struct GraphProgram::State {
     for (const auto& [id, step] : last) steps[step].last.push_back(id);
   }
 
-  // Inputs are leaves of autograd's graph, or still belong to the batch: they are copied if an
-  // operator would change their memory.
+  // Finds the inputs to copy because an operator changes their memory. They are leaves of
+  // autograd's graph, or still belong to the batch.
   void findChangedInputs() {
     const GraphIds owners = memoryOwners(graph);
     for (const wire::Node& node : graph.nodes()) {
@@ -588,7 +587,8 @@ struct GraphProgram::State {
     keepResults(step, stack, values);
   }
 
-  // Before the operator makes a list: each tensor takes memory of its own, which no limit counts.
+  // Called before the operator makes a list, because each tensor object takes memory that no limit
+  // counts.
   static void checkLength(const Step& step, const torch::jit::Stack& stack) {
     const std::string& op = step.node->op();
     const auto sizeAlong = [&](std::size_t dimension) {
@@ -607,7 +607,7 @@ struct GraphProgram::State {
     refuse(*step.node, "does not return as many tensors as the graph says");
   }
 
-  // Views can have more elements than memory, and operators on them would take hours.
+  // A view can have more elements than fit into memory, and operators on it would take hours.
   static void checkSize(const Step& step, const at::Tensor& tensor) {
     constexpr std::int64_t kMaxElements = std::int64_t{1} << 32;
     if (!tensor.defined() || tensor.numel() <= kMaxElements) return;

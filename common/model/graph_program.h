@@ -15,7 +15,7 @@ namespace cleave {
 
 class GraphProgram {
  public:
-  // Finds the operators and prepares their arguments. The graph is valid. Throws UsageError
+  // Finds the operators and prepares their arguments. Requires a valid graph. Throws UsageError
   // "bad-graph" if an argument does not fit its operator.
   explicit GraphProgram(const wire::Graph& graph);
   ~GraphProgram();
@@ -27,10 +27,10 @@ class GraphProgram {
   // The batch norms that train, in the order in which run() records their statistics.
   const std::vector<NormRow>& norms() const;
 
-  // The graph's outputs for its inputs. The samples of the micro-batch are the first dimension of
-  // the first input. Each random operator draws from (seed, node, step, i, phase). In evaluation,
-  // dropout does nothing, batch norms use the running statistics, and a Bernoulli mask has its
-  // mean.
+  // Returns the graph's outputs for these inputs. The first dimension of the first input is the
+  // samples of the micro-batch. Each random operator draws from (seed, node, step, i, phase). In
+  // evaluation, dropout does nothing, batch norms use the running statistics, and a Bernoulli mask
+  // has its mean.
   //
   // Device thread. Throws c10::Error if tensors do not fit an operator.
   TensorList run(const TensorList& inputs, std::span<const at::Tensor> weights,

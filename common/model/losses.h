@@ -44,7 +44,7 @@ struct LossRow {
   std::string_view description;  // one line
   TargetKind target;
   std::string_view metrics;  // the default of train.metrics: "top1, top5"
-  // Throws UsageError "bad-target" unless the shapes fit, both without the batch.
+  // Throws UsageError "bad-target" unless the shapes, both without the batch, fit each other.
   void (*check)(const std::vector<std::int64_t>& output, const std::vector<std::int64_t>& target);
   // Both are [samples, …], on one device.
   LossRows (*rows)(const at::Tensor& output, const at::Tensor& target);

@@ -307,7 +307,8 @@ void ParameterSet::addStatistics(const std::vector<NormStatistics>& statistics) 
   if (statistics.size() != norms_.size()) {
     throw std::logic_error("the statistics belong to other blocks");
   }
-  // For all batch norms of one momentum together: on a GPU, one kernel instead of one for each.
+  // Updates all batch norms with the same momentum together, which on a GPU takes one kernel
+  // instead of one per batch norm.
   struct Group {
     std::vector<at::Tensor> running, added;
   };

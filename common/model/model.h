@@ -86,7 +86,7 @@ struct NormRow {
   std::int64_t valuesPerSample = 0;  // per channel
 };
 
-// One of the tensors that a block passes to the next: a tensor of the cut behind it.
+// One of the tensors that a block passes to the next: a tensor of the cut after the block.
 struct BlockOutput {
   Shape shape;  // without the batch
   CutTensor tensor = {};
@@ -95,9 +95,10 @@ struct BlockOutput {
 
 // A block is a function: it has no tensors of its own, so that it can run with any set of them.
 struct BlockSpec {
-  // The outputs for the inputs `x`, each [samples, …]: the outputs of the block before, then those
-  // of the batch's inputs that `batchInputs` lists. `tensors` has one tensor for each row of the
-  // block, in that order. In training, buffers of batch norms are neither read nor written.
+  // Returns the outputs. The inputs `x`, each [samples, …], are the outputs of the block before it,
+  // then the inputs of the batch that `batchInputs` lists. `tensors` has one tensor for each
+  // ParameterSpec of the block, in that order. In training, buffers of batch norms are neither read
+  // nor written.
   using Forward = std::function<TensorList(const TensorList& x, std::span<const at::Tensor> tensors,
                                            const BlockContext& context)>;
 
@@ -117,7 +118,7 @@ struct BlockSpec {
 // Number of elements in the parameters, or in the buffers, of blocks [first, last).
 std::int64_t parameterCount(const std::vector<BlockSpec>& blocks, int first, int last);
 std::int64_t bufferCount(const std::vector<BlockSpec>& blocks, int first, int last);
-// Only of those parameters that are trained.
+// Counts only the parameters that are trained.
 std::int64_t trainedCount(const std::vector<BlockSpec>& blocks, int first, int last);
 
 struct ModelRow {
@@ -175,14 +176,14 @@ class ParameterSet {
   // Buffers that are not part of the model's saved weights.
   const std::vector<NamedTensor>& constants() const { return constants_; }
   bool has(const std::string& parameter) const;
-  // All of them, in the order of the blocks' rows; they share the memory of the above.
+  // All tensors, in the order of the blocks' ParameterSpecs; they share the memory of the above.
   std::span<const at::Tensor> tensors() const { return tensors_; }
   void clearGradients();
   // Adds the gradients of tied parameters to those of the parameters that they are tied to. Call
   // when all gradients of a step have been computed; further calls do nothing.
   void joinGradients() const;
-  // Moves the running statistics of all batch norms by one micro-batch, whose statistics a forward
-  // recorded: running = (1 - momentum) x running + momentum x micro-batch, as PyTorch does.
+  // Updates the running statistics of all batch norms with those of one micro-batch, which a
+  // forward recorded: running = (1 - momentum) x running + momentum x micro-batch, as PyTorch does.
   void addStatistics(const std::vector<NormStatistics>& statistics);
 
  private:
@@ -197,8 +198,8 @@ class ParameterSet {
   std::vector<NormRow> norms_;  // positions are in tensors_
 };
 
-// Consecutive blocks of a model. They own no tensors: each call gets a set that was made for the
-// same blocks.
+// Consecutive blocks of a model. They own no tensors: each call takes a ParameterSet that was made
+// for the same blocks.
 class ModelPart {
  public:
   // Blocks [first, last). At each position in `cutsInside` that is strictly between them, the

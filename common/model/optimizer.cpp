@@ -69,10 +69,11 @@ class EachParameter : public Optimizer {
 
   void update(const StepDecision& decision) final {
     if (decision.learningRates.size() != groupCount_ + 1) {
-      throw ProtocolError("bad-metadata",
-                          "a Step has " + std::to_string(decision.learningRates.size()) +
-                              " learning rates, but there are " + std::to_string(groupCount_) +
-                              " parameter groups and the other parameters");
+      throw ProtocolError("bad-metadata", "a Step has " +
+                                              std::to_string(decision.learningRates.size()) +
+                                              " learning rates, but needs one for each of " +
+                                              std::to_string(groupCount_) +
+                                              " parameter groups and one for the other parameters");
     }
     if (!decision.apply) return;
     const at::NoGradGuard noGrad;
@@ -119,7 +120,7 @@ class EachParameter : public Optimizer {
   }
 
  protected:
-  // Of a parameter's group.
+  // The rates of a parameter's group.
   struct Rates {
     double learning, weightDecay;
   };

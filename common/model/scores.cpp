@@ -49,7 +49,7 @@ struct Decision {
   std::int64_t predicted, actual;
 };
 
-// One per row of classes, or one per output of labels.
+// One decision per row of classes, or one per output of labels.
 std::vector<Decision> decisionsOf(const LossRows& rows, TargetKind kind) {
   std::vector<Decision> decisions;
   if (isLabels(kind)) {
@@ -67,7 +67,7 @@ std::vector<Decision> decisionsOf(const LossRows& rows, TargetKind kind) {
   return decisions;
 }
 
-// Per class: how often it was right, predicted, and actual.
+// Counts, for each class, how often it was right, predicted, and actual.
 void countDecisions(const LossRows& rows, TargetKind kind, const std::string& metric,
                     MetricSums& sums) {
   const std::int64_t classes = isLabels(kind) ? 2 : rows.output.size(1);
@@ -100,8 +100,8 @@ std::map<std::int64_t, ClassCounts> classCounts(const MetricSums& sums, const st
 }
 
 // The coefficient for any number of classes: Gorodkin, "Comparing two K-category assignments by a
-// K-category correlation coefficient", 2004. 0 if all samples have one class or one prediction, as
-// scikit-learn has it.
+// K-category correlation coefficient", 2004. 0 if all samples have the same class or the same
+// prediction, as in scikit-learn.
 std::optional<double> matthews(const MetricSums& sums) {
   double right = 0, samples = 0, products = 0, predictedSquares = 0, actualSquares = 0;
   for (const auto& [number, count] : classCounts(sums, "matthews")) {
@@ -117,7 +117,7 @@ std::optional<double> matthews(const MetricSums& sums) {
   return scale > 0 ? (right * samples - products) / scale : 0;
 }
 
-// Two classes: that of class 1. More: the mean over all classes that occur.
+// For two classes, the F1 of class 1. For more, the mean over all classes that occur.
 std::optional<double> f1(const MetricSums& sums) {
   const auto counts = classCounts(sums, "f1");
   if (counts.empty()) return std::nullopt;
@@ -143,7 +143,7 @@ void countRight(const LossRows& rows, TargetKind kind, MetricSums& sums) {
 
 // ---- AUROC ----
 
-// Floats in their order: of two, the smaller one has the smaller key.
+// A key for a float. Keys sort as the floats do.
 std::string keyOf(float score) {
   constexpr std::uint32_t kSign = 0x8000'0000;
   const auto bits = std::bit_cast<std::uint32_t>(score == 0 ? 0.0F : score);
@@ -153,7 +153,8 @@ std::string keyOf(float score) {
   return std::string(kDigits - key.size(), '0') + key;
 }
 
-// How often each score occurred, for either class: exact, and independent of the order.
+// Counts how often each score occurred in each class. The result is exact, and independent of the
+// order.
 void countScores(const LossRows& rows, TargetKind kind, MetricSums& sums) {
   const auto count = [&](float score, bool isPositive) {
     if (std::isnan(score)) return;

@@ -1,4 +1,4 @@
-// The table of metrics (`train.metrics`), which show how well a model does. A metric is a function
+// The table of metrics (`train.metrics`), which measure a model's quality. A metric is a function
 // of sums over samples, so that batches can be added. To add one, add a row to scores.cpp, and its
 // title to common/core/metric_titles.cpp.
 #pragma once
@@ -16,10 +16,10 @@
 
 namespace cleave {
 
-// By name. Sums of counts are exact, and so do not depend on the order of micro-batches.
+// Sums by name. Sums of counts are exact, so they do not depend on the order of micro-batches.
 using MetricSums = std::map<std::string, double>;
 
-// The sums of all runs: of the loss, and of what it is divided by.
+// The sums that every run has: the losses, and the weights that they are divided by.
 inline constexpr const char* kLossSum = "loss";
 inline constexpr const char* kLossWeight = "loss_weight";
 
@@ -32,7 +32,7 @@ struct BatchMetricRow {
   // Adds a micro-batch, whose rows are on the CPU and outside of autograd. Null: the value follows
   // from the loss.
   void (*add)(const LossRows& rows, TargetKind kind, MetricSums& sums);
-  // Nothing if no samples were counted.
+  // Returns nothing if no samples were counted.
   std::optional<double> (*value)(const MetricSums& sums);
 };
 std::span<const BatchMetricRow> batchMetricTable();
@@ -46,7 +46,7 @@ struct ScoreSpec {
   bool operator==(const ScoreSpec&) const = default;
   // The loss, then the metrics: the columns of the run's files.
   std::vector<std::string> names() const;
-  std::set<std::string> shares() const;  // those of MetricTitle::isShare
+  std::set<std::string> shares() const;  // those names whose MetricTitle::isShare is true
 };
 // Throws UsageError "bad-metric" if a metric is unknown or does not fit the loss.
 void checkScores(const ScoreSpec& spec);

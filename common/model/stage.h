@@ -1,8 +1,8 @@
 // The computations behind the engine's actions. A stage owns its part of the model, the optimizer,
 // and what autograd saved for the micro-batches in flight. Device thread only.
 //
-// Batch norms' running statistics change in update() only, like the parameters, so that a step's
-// evaluation and its saved weights are of one version. A skipped step changes neither.
+// Batch norms' running statistics change in update() only, like the parameters, so that evaluations
+// and saved weights after a step use the same version of both. A skipped step changes neither.
 //
 // Boundaries are detached leaves: a stage's input is a leaf that requires a gradient, and its
 // output is detached from autograd before it becomes a payload. Network transfers are never part of
@@ -78,7 +78,7 @@ struct BatchMetrics {
 
   void add(const BatchMetrics& other);
 };
-// The values of ScoreSpec::names(); nothing for those that no sample counts for.
+// The values of ScoreSpec::names(); nothing for a metric that no sample counts for.
 std::vector<std::optional<double>> metricValues(const ScoreSpec& spec, const BatchMetrics& metrics);
 
 // The body: blocks [cut0, cut1), on the server.
@@ -128,7 +128,7 @@ class ClientStage {
   // Sets the batch that the actions work on and resets the metrics. The batch is borrowed until the
   // next call. Throws UsageError if a target is not a class of the model.
   void beginBatch(const BatchView& batch);
-  // Gradients are of the loss times this; 1 at first. Between batches.
+  // The factor of the loss in all gradients; initially 1. Call between batches.
   void setLossScale(double scale);
   TensorBundle headForward(const MicroBatch& at);  // the tensors of cut 0
   // The gradients at cut 1 for its tensors; none in eval.
@@ -148,7 +148,7 @@ class ClientStage {
 
   const ParameterSet& head() const;
   const ParameterSet& tail() const;
-  // What evaluations use and what is saved: the averages, if there are any.
+  // The parameters that evaluations use and that are saved: the averages, if there are any.
   const ParameterSet& evaluatedHead() const;
   const ParameterSet& evaluatedTail() const;
   // Loads the tensors that belong to head or tail and ignores the rest.

@@ -41,14 +41,15 @@ class StageCut {
            ComputeDevice& device);
 
   bool hasGradients() const { return !gradients_.empty(); }
-  // Detached from autograd, canonical, and in host memory, or on the device if their codec is
-  // there.
+  // Detaches the outputs from autograd, makes them canonical, and copies them to host memory, or
+  // leaves them on the device if their codec runs there.
   TensorBundle leave(const TensorList& outputs) const;
-  // On the stage's device. With `training`, those that have gradients are leaves that require one.
+  // Returns the activations on the stage's device. With `training`, those that have gradients are
+  // leaves that require one.
   TensorList enter(const MicroBatch& at, TensorBundle activations, bool training) const;
-  // The gradients of such leaves.
+  // Returns the gradients of the leaves that enter() returned.
   TensorBundle leaveGradients(const TensorList& leaves) const;
-  // Backpropagates the gradients into the outputs that left.
+  // Backpropagates the gradients into the outputs that were passed to leave().
   void backward(const MicroBatch& at, const TensorList& outputs, TensorBundle gradients) const;
 
   // For actions that wait instead of computing.
@@ -81,15 +82,15 @@ class TrainedPart {
               const TrainedPart* tied = nullptr);
 
   // As ModelPart::forward(). In training, also keeps the statistics of micro-batch at.i until
-  // update(); otherwise with evaluatedSet().
+  // update(); in evaluation, uses evaluatedSet().
   TensorList forward(TensorList x, const TensorList& batch, const MicroBatch& at);
-  // The same again for its backward, with autograd; keeps no statistics.
+  // Repeats a training forward for its backward, with autograd; keeps no statistics.
   TensorList recompute(TensorList x, const TensorList& batch, const MicroBatch& at) const;
   GradientReport gradientReport() const;
   // Updates the parameters, adds the step's statistics to the running ones in the order of the
   // micro-batches, whatever the order of their forwards, and clears the gradients. A skipped step
   // changes neither: its gradients are usually not finite, and then its statistics may not be
-  // either, which running statistics would never forget.
+  // either, and a NaN would stay in the running statistics forever.
   void update(const StepDecision& decision);
   const ParameterSet& set() const { return set_; }
   // The averages if there are any; else set().
@@ -145,7 +146,7 @@ class LabeledBatch {
   const std::vector<float>& losses() const { return losses_; }
   // From now on, the model's outputs of each batch are kept until the next.
   void keepOutputs() { keepsOutputs_ = true; }
-  // Those of the whole batch, [samples, …], fp32, on the CPU.
+  // The outputs of the whole batch, [samples, …], fp32, on the CPU.
   at::Tensor outputs() const;
 
  private:

@@ -104,7 +104,7 @@ std::vector<NamedTensor> tensorsOf(const std::vector<SafetensorsEntry>& entries,
 }
 
 void loadWeights(const ParameterSet& set, const std::vector<NamedTensor>& tensors) {
-  // A buffer that several blocks use is there once for each.
+  // A buffer that several blocks use is listed once per block.
   std::multimap<std::string, at::Tensor> targets;
   for (NamedTensor& target : stateOf(set)) {
     targets.emplace(target.name, std::move(target.tensor));
@@ -158,7 +158,7 @@ void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<Blo
   for (const NamedTensor& tensor : tensors) given[tensor.name] = tensor.tensor.sizes().vec();
   std::vector<std::string> faults;
   std::string blockAtFault;
-  std::set<std::string> seen;  // tied parameters are there twice
+  std::set<std::string> seen;  // tied parameters are listed twice
   for (const BlockSpec& block : blocks) {
     const bool isExcepted = std::find(except.begin(), except.end(), block.name) != except.end();
     for (const ParameterSpec& tensor : block.tensors) {

@@ -12,21 +12,21 @@ constexpr std::array<std::string_view, kBottlenecks> kNames = {
 
 double positive(double x) { return std::max(x, 0.0); }
 
-// What a micro-batch visits on its way.
+// A resource that a micro-batch uses on its path.
 struct Resource {
   Bottleneck kind = Bottleneck::clientCompute;
   std::size_t body = 0;     // of a server or a link
   bool isOfServer = false;  // codec: of the server, not of the client
   bool operator==(const Resource&) const = default;
 };
-// The time that a micro-batch spends there, once.
+// One use of a resource by a micro-batch.
 struct Visit {
   Resource resource;
   double seconds = 0;
 };
 using Path = std::vector<Visit>;
 
-// From the sender's memory to the receiver's. Between two bodies a tensor crosses both links; the
+// Lists the visits of a micro-batch in order. Between two bodies a tensor crosses both links; the
 // client passes it on unchanged.
 class PathMaker {
  public:

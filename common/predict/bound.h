@@ -69,7 +69,7 @@ struct StepBound {
   // resource of the largest term is busy for less than half of the bound: the resource that takes
   // most of the path.
   Bottleneck bottleneck = Bottleneck::clientCompute;
-  std::size_t body = 0;  // of a server, or of a link
+  std::size_t body = 0;  // if the bottleneck is a server or a link: its body
 };
 
 // The bound is the largest of these terms: for each resource (client, servers, each direction of

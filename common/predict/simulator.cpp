@@ -269,7 +269,7 @@ Order orderOf(const StepCosts& costs, const KindRanks& kinds, First up, First do
   return order;
 }
 
-// Every order of the kinds of each side.
+// All orders of each side's kinds of actions.
 std::vector<KindRanks> allKindRanks() {
   std::vector<KindRanks> all;
   std::array<int, 3> client = {0, 1, 2};

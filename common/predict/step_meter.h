@@ -18,7 +18,8 @@ struct LinkSpeed {
 
 class StepMeter {
  public:
-  // `place`: of the body, for a run with other flows than one activation and gradient per cut.
+  // `place`: the body's; needed if its flows are not exactly one activation and one gradient per
+  // cut.
   explicit StepMeter(const Place& place = {});
   // Call after a training step; `actions` includes the body's. Returns nothing until the bytes of
   // every flow are known. An unknown rate is 0.

@@ -85,7 +85,7 @@ EventFile::EventFile(Recorder& recorder, const std::string& folder) {
     throwCannotWrite(folder, "cannot be created", error.code().value());
   }
   hasEarlier_ = seconds > 0;
-  // Names must be in the order of the files, also if the clock was set back.
+  // Names must be in the order of the files, even if the clock was set back.
   seconds = std::max(seconds + 1, static_cast<std::uint64_t>(secondsSince1970()));
   tensorboard::Event version = eventAt(0);
   version.set_file_version("brain.Event:2");

@@ -16,8 +16,8 @@ namespace cleave {
 // CRC-32C (Castagnoli).
 std::uint32_t crc32c(std::string_view bytes);
 
-// `data` as one record: its length (8 bytes, little endian), the length's masked CRC-32C (4 bytes),
-// the data, and their masked CRC-32C.
+// Returns `data` as one record: its length (8 bytes, little endian), the length's masked CRC-32C (4
+// bytes), the data, and their masked CRC-32C.
 std::string framedRecord(std::string_view data);
 
 class EventFile {
@@ -31,7 +31,7 @@ class EventFile {
   // done again. Does nothing without earlier files. None of these functions blocks or is
   // thread-safe.
   void replaceFrom(std::uint64_t step);
-  // TensorBoard has scalars with 32 bits.
+  // Values are stored with 32 bits, as in all scalars of TensorBoard.
   void scalars(std::uint64_t step, const std::vector<Scalar>& values);
   // Text in Markdown.
   void text(const std::string& tag, const std::string& markdown);

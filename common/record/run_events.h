@@ -1,4 +1,4 @@
-// What a run writes for TensorBoard: the scalars of each training step and each epoch.
+// Writes a run's scalars for TensorBoard: those of each training step and each epoch.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace cleave {
 
 class RunEvents {
  public:
-  // In `folder`, which is created. Throws RunError.
+  // Creates `folder` and writes into it. Throws RunError.
   RunEvents(Recorder& recorder, const std::string& folder, std::vector<std::string> metrics)
       : file_(recorder, folder), metrics_(std::move(metrics)) {}
 
@@ -22,7 +22,7 @@ class RunEvents {
   void configuration(const std::string& yaml);
   // The row covers the bytes from `before` to `after`. One thread at a time.
   void step(const StepRow& row, const LinkTotals& before, const LinkTotals& after);
-  // The step of its scalars is the last training step.
+  // Its scalars are recorded at the last training step.
   void epoch(const EpochRow& row);
 
   const EventFile& file() const { return file_; }

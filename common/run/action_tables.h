@@ -19,8 +19,8 @@ struct CheckpointActions {
 };
 
 // The stage is borrowed. `threads`: the number the run computes with. If `weightsMayBeFetched` is
-// false, a Fetch of the weights throws ProtocolError "fetch-not-allowed". `memory`: what forwards
-// and backwards allocate counts against it; null: no limit.
+// false, a Fetch of the weights throws ProtocolError "fetch-not-allowed". `memory`: the limit for
+// memory that forwards and backwards allocate; null: no limit.
 ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched,
                         const CheckpointActions& checkpoints = {},
                         std::shared_ptr<const MemoryLimit> memory = nullptr);

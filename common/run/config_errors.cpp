@@ -26,6 +26,10 @@ void checkAt(const Config& config, const std::map<std::string, std::string>& key
   try {
     check();
   } catch (const UsageError& error) {
+    const bool isPath = error.key().find('.') != std::string::npos;
+    if (isPath && error.location().empty() && config.has(error.key())) {
+      throw placed(config, error.key(), error);
+    }
     const auto key = keys.find(error.code());
     if (key == keys.end()) throw;
     // The error may be about a key of the map at that path, if the configuration has it.

@@ -14,8 +14,9 @@ namespace cleave {
 // Runs `check`. Rethrows its UsageError with the position of the key at `path`.
 void checkAt(const Config& config, const std::string& path, const std::function<void()>& check);
 
-// The same with the key that `keys` gives for the error's code. Errors with other codes are
-// rethrown unchanged.
+// The same with the error's own key if that is the path of a key that the configuration has,
+// otherwise with the key that `keys` gives for the error's code. Other errors are rethrown
+// unchanged.
 void checkAt(const Config& config, const std::map<std::string, std::string>& keys,
              const std::function<void()>& check);
 

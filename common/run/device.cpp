@@ -69,8 +69,8 @@ CleaveOpenCuda* loadLibrary() {
     const char* reason = ::dlerror();
     refuseDevice(
         "device is cuda, but " + path + " cannot be loaded: " + (reason ? reason : "unknown"),
-        std::string("set LD_LIBRARY_PATH to a LibTorch that has all its GPU libraries, such as "
-                    "an installed PyTorch's lib folder (README, GPUs), ") +
+        std::string("install PyTorch with its GPU libraries and set CLEAVE_TORCH_DIR to its torch "
+                    "folder (docs/configuration.md, GPUs), ") +
             kUseCpu);
   }
   return reinterpret_cast<CleaveOpenCuda*>(open);

@@ -30,7 +30,7 @@ double checkedWait(double milliseconds) {
 ModelSpec modelSpec(const RunSpec& spec) {
   const bool isGraph = spec.model == "graph";
   if (isGraph == spec.graph.empty())
-    refuse("the model graph has no graph, or another model has one");
+    refuse("the model 'graph' has no graph, or another model has one");
   ModelSpec model;
   model.name = spec.model;
   model.parameters = spec.modelParameters;
@@ -83,7 +83,7 @@ FlowMap<std::shared_ptr<const Codec>> codecsOf(const RunSpec& spec, const Place&
   }
   for (auto& [flow, codec] : codecs) {
     if (codec) continue;
-    // Further tensors of a cut are encoded as its first one, and integers not at all.
+    // Additional tensors of a cut use the codec of its first one; integers are not encoded.
     const Flow first{flow.kind, flow.cut, 0};
     const bool hasFloats = flowSpec(blocks, cuts, flow, 1).dtype == DType::f32;
     codec = flow.tensor > 0 && hasFloats ? codecs.at(first) : makeCodec("none");
@@ -127,7 +127,8 @@ RunPlan planRun(const RunSpec& spec) {
   plan.stage.bodyPrecision = precisionFromName(spec.precision);
   plan.stage.recompute = spec.recompute;
   if (!(spec.averageDecay >= 0 && spec.averageDecay < 1)) {
-    refuse("the decay of averaged weights is not in 0…1", "set train.ema below 1, such as 0.999");
+    refuse("the decay of averaged weights must be at least 0 and below 1",
+           "set train.ema below 1, such as 0.999");
   }
   plan.stage.averageDecay = spec.averageDecay;
   plan.stage.optimizer = spec.optimizer;

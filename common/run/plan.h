@@ -41,8 +41,8 @@ struct RunPlan {
 // nothing.
 RunPlan planRun(const RunSpec& spec);
 
-// On this side, keeps the tensors of those flows on the device whose codecs have a GPU
-// implementation. Borrows the device.
+// If a flow's codec has a GPU implementation, keeps that flow's tensors on this side's device.
+// Borrows the device.
 void useDeviceCodecs(RunPlan& plan, ComputeDevice& device);
 
 // The options that an engine and a tensor link take from a plan; the caller adds its own.
@@ -61,7 +61,7 @@ std::size_t transitBytes(const RunPlan& plan);
 std::size_t serverBytes(const RunPlan& plan);
 
 // Maximum memory that the operators of a graph may allocate: twice what serverBytes() estimates for
-// the body, since operators have scratch memory of their own, and 64 MiB.
+// the body, since operators have scratch memory of their own, plus 64 MiB.
 std::size_t graphMemoryLimit(const RunPlan& plan);
 
 // Additional memory that the server needs while it makes a checkpoint: a copy of the body's state,

@@ -22,8 +22,8 @@ auto withTorchErrors(const Function& function) {
         "on that machine");
   } catch (const c10::IndexError&) {
     throw RunError("bad-index",
-                   "a value of the data is beyond the end of a table of the model, such as a token "
-                   "id beyond its vocabulary",
+                   "an index in the data is beyond the end of one of the model's tables, such as a "
+                   "token id beyond the vocabulary",
                    "prepare the data with the tokenizer that belongs to the model, with no more "
                    "tokens per sample than the model has positions");
   } catch (const c10::Error& error) {

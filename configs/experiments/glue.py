@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Prepares a task of GLUE and RoBERTa for configs/experiments/{rte,cola}*.yaml.
+"""Prepares a GLUE task and a RoBERTa model for configs/experiments/{rte,cola}*.yaml.
 
     python3 configs/experiments/glue.py --task rte --glue data/glue/RTE --model roberta-base --output experiments/rte
 
 Writes model.pt2, train.safetensors and validation.safetensors to the output folder. Needs the package cleave (python/), torch and
-transformers. --model is a name or a folder of Hugging Face; --glue has train.tsv and dev.tsv as GLUE distributes them.
+transformers. --model is the name or folder of a Hugging Face model; --glue is a folder with GLUE's train.tsv and dev.tsv.
 """
 
 import argparse
@@ -53,9 +53,9 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--task", required=True, choices=TASKS)
     parser.add_argument("--glue", required=True, help="folder with train.tsv and dev.tsv")
-    parser.add_argument("--model", default="roberta-base", help="name or folder of Hugging Face; default: roberta-base")
+    parser.add_argument("--model", default="roberta-base", help="name or folder of a Hugging Face model; default: roberta-base")
     parser.add_argument("--output", required=True, help="folder to write to")
-    parser.add_argument("--length", type=int, default=128, help="tokens of a sample; default: 128")
+    parser.add_argument("--length", type=int, default=128, help="tokens per sample; default: 128")
     options = parser.parse_args(arguments)
     task = TASKS[options.task]
     tokenizer = transformers.AutoTokenizer.from_pretrained(options.model)

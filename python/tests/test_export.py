@@ -22,7 +22,7 @@ from cleave.convert import write_safetensors
 from models import MODELS
 
 RUNNER = os.environ.get("GRAPH_RUNNER", "build/release/bin/graph_runner")
-# Of running statistics: ours are moved at the update, PyTorch's in the forward pass.
+# For running statistics: Cleave moves them at the update, PyTorch in the forward pass.
 BUFFER_TOLERANCE = 1e-6
 CHANNELS_LAST = ["mobilenet_v2", "resnet18", "efficientnet_b0"]
 
@@ -45,7 +45,7 @@ def read_safetensors(path):
 
 
 def eager_step(model, inputs, output, labels):
-    """What PyTorch computes: the same names as graph_runner writes."""
+    """PyTorch's results, under the names that graph_runner writes."""
     model.train()
     returned = model(**inputs) if isinstance(inputs, dict) else model(inputs)
     logits = returned[output] if output else returned
@@ -62,7 +62,7 @@ def eager_step(model, inputs, output, labels):
 
 
 def tied_names(model):
-    """For each name of a tied parameter, "grad." and all its names."""
+    """Maps each name of a tied parameter to all its names, each with "grad." before it."""
     names = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter.data_ptr(), []).append("grad." + name)
@@ -87,7 +87,7 @@ class Exported(unittest.TestCase):
         return read_safetensors(self.path("out.safetensors"))
 
     def assert_equal_to_eager(self, results, eager, tied, tolerance=0):
-        """tolerance 0: to the bit."""
+        """tolerance 0 requires bit-identical results."""
         for name, expected in eager.items():
             if name in tied and name not in results:
                 self.assertTrue(any(other in results for other in tied[name]), f"{name} is missing")
@@ -129,7 +129,7 @@ class Exported(unittest.TestCase):
                 if cuts:
                     tolerance = 0
                     if name in CHANNELS_LAST:
-                        # Images cross a cut in the order channels-last, in which convolutions sum differently;
+                        # Images cross a cut in channels-last order, in which convolutions sum differently;
                         # batch norms of few values enlarge the difference in the gradients.
                         tolerance = 1e-3
                         eager = {each: eager[each] for each in ("logits", "loss")}

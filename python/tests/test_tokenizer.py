@@ -44,7 +44,7 @@ assert unicodedata.unidata_version.startswith(("14", "15", "16")), "needs Python
 
 
 def is_compared(code):
-    """Not a surrogate, and not added since Unicode 14 or possibly added later."""
+    """Excludes surrogates, and code points below 0x40000 that Python's Unicode tables do not assign."""
     return not 0xD800 <= code < 0xE000 and (unicodedata.category(chr(code)) != "Cn" or code >= 0x40000)
 
 

@@ -42,7 +42,7 @@ def rows(folder, name):
 
 
 def single(value):
-    """As a 32-bit float."""
+    """Rounds to a 32-bit float."""
     return struct.unpack("f", struct.pack("f", float(value)))[0]
 
 
@@ -72,7 +72,7 @@ class TensorBoard(Runs):
         return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
     def agrees_with_the_files(self):
-        """Compares all scalars with steps.csv and epochs.csv, of whose rows the last one of a step counts."""
+        """Compares all scalars with steps.csv and epochs.csv; if a step has several rows, the last one counts."""
         scalars = self.scalars()
         steps = {int(row["step"]): row for row in rows(self.run_folder, "steps.csv") if row["phase"] == "train"}
         epochs = {int(row["epoch"]): row for row in rows(self.run_folder, "epochs.csv")}

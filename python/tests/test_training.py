@@ -35,7 +35,7 @@ def gpt2():
 
 
 def sentences(count):
-    """Token ids with padding, and a class that the first token tells."""
+    """Token ids with padding, and a class that depends on the first token."""
     generator = torch.Generator().manual_seed(2)
     ids = torch.randint(3, 100, (count, LENGTH), generator=generator)
     mask = torch.ones_like(ids)
@@ -198,7 +198,7 @@ class Experiments(Folder):
                     file.write(f"gj04\t{row % 2}\t{'*' if row % 2 else ''}\t{text}\n")
 
     def write_roberta(self):
-        """A folder as Hugging Face has it: weights, configuration, tokenizer."""
+        """A Hugging Face model folder: weights, configuration, tokenizer."""
         from tokenizers import ByteLevelBPETokenizer
 
         tokenizer = ByteLevelBPETokenizer()
@@ -254,7 +254,7 @@ def matthews(predicted, actual):
 
 
 class Lora(Folder):
-    """Adapters compute what those of Hugging Face PEFT compute, to the bit."""
+    """Adapters give results that are bit-identical to those of Hugging Face PEFT."""
 
     def compare(self, make, example, labels, target):
         torch.manual_seed(0)
@@ -305,7 +305,7 @@ class Lora(Folder):
 
 
 class FakeDataset:
-    """What save_dataset uses of a Hugging Face Dataset."""
+    """The parts of a Hugging Face Dataset that save_dataset uses."""
 
     def __init__(self, columns):
         self.columns = columns

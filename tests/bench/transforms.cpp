@@ -1,6 +1,6 @@
-// Time per image of what turns a decoded image into the model's input, on one thread. "decoded" is
-// an image as large as a typical JPEG, as a decoder returns it; "idx" and "cifar" are samples of
-// stores in memory.
+// Measures the time per image of the transforms that turn a decoded image into the model's input,
+// on one thread. "decoded" is an image as large as a typical JPEG, in the form that a decoder
+// returns; "idx" and "cifar" are images held in memory.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -176,6 +177,17 @@ std::string readFile(const std::string& path) {
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
+}
+
+std::string readTensors(const std::string& path) {
+  const std::string file = readFile(path);
+  std::uint64_t header = 0;
+  REQUIRE(file.size() >= sizeof header);
+  std::memcpy(&header, file.data(), sizeof header);
+  REQUIRE(file.size() - sizeof header >= header);
+  auto tensors = nlohmann::json::parse(file.substr(sizeof header, header));
+  tensors.erase("__metadata__");
+  return tensors.dump() + file.substr(sizeof header + header);
 }
 
 std::vector<std::string> csvHeader(const std::string& path) {

@@ -99,6 +99,9 @@ using CsvRow = std::map<std::string, std::string>;
 std::vector<CsvRow> readCsv(const std::string& path);
 std::vector<std::string> csvHeader(const std::string& path);
 std::string readFile(const std::string& path);
+// The tensors of a safetensors file with their names, types and shapes, without its metadata: equal
+// for runs whose results are bit-identical, even if their configurations differ.
+std::string readTensors(const std::string& path);
 // Sum of the column `summed`, over the rows that match `where`.
 double sumOf(const std::vector<CsvRow>& rows, const std::string& summed, const CsvRow& where = {});
 

@@ -1,4 +1,4 @@
-// Models that users bring: exported graphs, trained, verified, resumed and refused by real daemons.
+// Exported models: trained, verified, resumed and refused by real daemons.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -13,7 +13,7 @@ namespace {
 using Catch::Matchers::Contains;
 namespace fs = std::filesystem;
 
-// With batch norm, dropout and a residual block: python/tests/make_fixtures.py.
+// A model with batch norm, dropout and a residual block, made by python/tests/make_fixtures.py.
 const std::string kModel = CLEAVE_SOURCE_DIR "/tests/data/tiny.pt2";
 
 Arguments graph(const std::string& cuts, const std::string& file = kModel) {
@@ -26,7 +26,7 @@ TEST_CASE("an exported model, split, is bit-identical to the whole") {
   const TemporaryFolder folder;
   const TestServer server(folder, kAllowed);
   int number = 0;
-  // In the last two, two tensors cross.
+  // In the last two cases, two tensors cross.
   for (const std::string cuts :
        {"[conv, pool]", "[norm, dropout]", "[conv, block.0]", "[block, pool]"}) {
     for (const std::string schedule : {"priority", "gpipe", "1f1b"}) {

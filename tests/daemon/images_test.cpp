@@ -34,7 +34,7 @@ std::string weightsAfter(const std::string& runFolder, Arguments arguments) {
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
   CHECK(nlohmann::json::parse(ended.output).at("steps") == 2 * 3);
-  return readFile(runFolder + "/model.safetensors");
+  return readTensors(runFolder + "/model.safetensors");
 }
 
 TEST_CASE("augmented training is bit-identical with every schedule, and differs from plain") {
@@ -57,18 +57,18 @@ TEST_CASE("missing data are reported with their source") {
                "data.folder=" + folder.path("none"), "--run-dir", folder.path("run")});
     CHECK(ended.code == 2);
     CHECK_THAT(ended.errors, Contains(folder.path("none")) && Contains("there is no such file") &&
-                                 Contains("from the dataset's home page, unpacked"));
+                                 Contains("from the dataset's home page, and set data.folder"));
   }
 }
 
 TEST_CASE("invalid keys of images are reported with their lines") {
   const CifarFolder files("keys");
   files.writeCifar10(1);
-  for (const auto& [set, fault] :
-       {std::pair{"data.mean=[0.1, 0.2]", "has 2 values"}, std::pair{"data.resize=5000", "0…4096"},
-        std::pair{"data.augment.flop=true", "did you mean"},
-        std::pair{"data.augment.crop_padding=40", "32 x 32 pixels"},
-        std::pair{"data.labels=coarse", "is not a known key"}}) {
+  for (const auto& [set, fault] : {std::pair{"data.mean=[0.1, 0.2]", "data.mean: 2 values"},
+                                   std::pair{"data.resize=5000", "0…4096"},
+                                   std::pair{"data.augment.flop=true", "did you mean"},
+                                   std::pair{"data.augment.crop_padding=40", "32 x 32"},
+                                   std::pair{"data.labels=coarse", "is not a known key"}}) {
     const Ended ended = train(cifar(files.folder(), {"--dry-run", "--set", set}));
     CHECK(ended.code == 2);
     CHECK_THAT(ended.errors, Contains(fault));

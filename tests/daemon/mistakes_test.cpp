@@ -399,15 +399,15 @@ TEST_CASE("mistakes with run directories") {
                     {"one that exists",
                      {full},
                      kWrongUse,
-                     {full + " already exists", "another one with --run-dir, or remove"}},
+                     {full + " already exists", "another folder with --run-dir, or remove"}},
                     {"below a file",
                      {below},
                      kWrongUse,
-                     {below, "Not a directory", "another one with --run-dir"}},
+                     {below, "Not a directory", "another folder with --run-dir"}},
                     {"below a folder that cannot be written",
                      {"/proc/run"},
                      kWrongUse,
-                     {"/proc/run", "another one with --run-dir"}},
+                     {"/proc/run", "another folder with --run-dir"}},
                 });
   CHECK(readFile(full + "/precious") == "keep");
 }

@@ -146,7 +146,7 @@ TEST_CASE("errors of simulate have a hint") {
           "cannot be read");
   std::ofstream(folder.path("bad")) << R"({"measured": [{"batch": 1}]})";
   refused({"simulate", "--times", folder.path("bad"), "--rate", "1Gbit/s", "--latency", "1ms"},
-          "is not a file of --write-times");
+          "was not written by --write-times");
 }
 
 }  // namespace

@@ -229,7 +229,7 @@ TEST_CASE("errors of sweep have a hint") {
        {"link set",
         {"--grid", "codec=none", "--set", "link.rate=1Gbit/s"},
         kWrongUse,
-        {"give it as --grid link.rate=1Gbit/s"}},
+        {"pass it as --grid link.rate=1Gbit/s"}},
        {"reference",
         {"--grid", "codec=none", "--reference", "codec=bf16"},
         kWrongUse,

@@ -121,7 +121,7 @@ std::string weightsAfter(const std::string& client, const Arguments& more) {
   const Ended ended = runClient("train", client, more);
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
-  return readFile(client + "/model.safetensors");
+  return readTensors(client + "/model.safetensors");
 }
 
 TEST_CASE("the same configuration is bit-identical for any timing and schedule") {
@@ -168,7 +168,7 @@ TEST_CASE("clients that train at the same time do not affect each other") {
   }
   for (std::size_t run = 0; run < runs.size(); ++run) {
     REQUIRE(finish(together[run]).code == 0);
-    CHECK(readFile(folder.path("together" + std::to_string(run)) + "/model.safetensors") ==
+    CHECK(readTensors(folder.path("together" + std::to_string(run)) + "/model.safetensors") ==
           alone[run]);
   }
 }
@@ -182,11 +182,11 @@ TEST_CASE("a run begins with given weights, at the client and at the server") {
                                "--set", "train.learning_rate={schedule: constant, peak: 0}",
                                "--set", "run.seed=99"};
   REQUIRE(runClient("train", folder.path("second"), arguments).code == 0);
-  CHECK(readFile(folder.path("second") + "/model.safetensors") == readFile(weights));
+  CHECK(readTensors(folder.path("second") + "/model.safetensors") == readTensors(weights));
   Arguments except = arguments;
   except.insert(except.end(), {"--set", "weights.except=[fc1]"});
   REQUIRE(runClient("train", folder.path("third"), except).code == 0);
-  CHECK(readFile(folder.path("third") + "/model.safetensors") != readFile(weights));
+  CHECK(readTensors(folder.path("third") + "/model.safetensors") != readTensors(weights));
   CHECK(runClient("verify", folder.path("fourth"), arguments).code == 0);
 }
 

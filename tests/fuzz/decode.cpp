@@ -1,6 +1,6 @@
 // Fuzz target: one input (decode_input.h), which any codec decodes, or encodes and decodes. A
 // decoder may refuse a payload; any other error is a finding. Every buffer has exactly its size, so
-// that AddressSanitizer detects each access beyond.
+// that AddressSanitizer detects each access beyond its end.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Fuzz target: bytes as a graph, in all forms in which one arrives. Only UsageError is allowed; a
-// graph that is accepted can be packed and unpacked, and its parts are valid.
+// Fuzz target: bytes as a graph, in every form in which a graph can arrive. Only UsageError is
+// allowed; a graph that is accepted can be packed and unpacked, and its parts are valid.
 #include <fstream>
 #include <iterator>
 #include <string>

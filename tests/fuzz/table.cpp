@@ -1,5 +1,6 @@
-// Fuzz target: bytes as a CSV file that is a training set, then as test set and as input of the
-// learned columns. Only UsageError is allowed; what training accepts, the others accept.
+// Fuzz target: bytes as a CSV file, read as a training set, then, with that set's columns, as a
+// test set and as input for predictions. Only UsageError is allowed; a file that is accepted for
+// training must be accepted for the other two.
 #include <unistd.h>
 
 #include <fstream>

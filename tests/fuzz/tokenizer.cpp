@@ -1,5 +1,5 @@
 // Fuzz target: a tokenizer.json, a zero byte, and a text. Only UsageError is allowed; ids are at
-// most the tokenizer's greatest, and a sample has at most the requested length.
+// most the tokenizer's maximum id, and a sample has at most the requested length.
 #include "client/data/tokenizer.h"
 
 #include <algorithm>

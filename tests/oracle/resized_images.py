@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the reference data for tests/transforms_test.cpp: tests/data/torchvision_resized.bin, what
-torchvision's Resize and CenterCrop make of 100 Pillow images. Of each result it has 64 pixels of 3
-bytes, those whose positions are multiples of 1/64 of the number of pixels, rounded down.
+"""Writes tests/data/torchvision_resized.bin, the reference data for tests/transforms_test.cpp: 100
+Pillow images after torchvision's Resize and CenterCrop. The file has 64 pixels of 3 bytes of each
+result, those whose positions are multiples of 1/64 of the number of pixels, rounded down.
 
 Needs torchvision; no test runs it. Last used with torchvision 0.26.0 and Pillow 13.0.0.
 Example: python3 tests/oracle/resized_images.py"""

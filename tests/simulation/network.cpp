@@ -31,7 +31,7 @@ struct Direction {
   std::deque<Packet> packets;
   std::size_t held = 0;
   bool ended = false;      // `from` has ended
-  bool forwarded = false;  // and `to` knows
+  bool forwarded = false;  // and `to` has been notified
 };
 
 struct Link {

@@ -1,4 +1,4 @@
-// The definitions of the charts: their lines, and where the data of each line come from.
+// The definitions of the charts: their lines, and where the data of each line comes from.
 
 const sections = ['training', 'steps', 'link', 'bytes'];
 const flows = ['activation/0', 'gradient/1', 'activation/1', 'gradient/0'];
@@ -57,7 +57,7 @@ function split(side, title) {
   return {
     id: side + '-split', section: 'steps', title, unit: 'seconds', zero: true, stacked: true,
     note: 'Means. Codec time counts only while this side does not compute, wire time only while it neither computes nor runs a codec; the rest is waiting.',
-    none: side === 'server' ? 'The server’s folder was not found: give it with --server-run DIR.' : undefined,
+    none: side === 'server' ? 'The server’s folder was not found: pass it with --server-run DIR.' : undefined,
     // The last line is at the bottom of the stack.
     lines: [['waiting', 6], ['wire', 2], ['codec', 1], ['compute', 0]].map(([part, tone]) =>
       ({ label: part, series: side + '_' + part, tone })),
@@ -83,7 +83,7 @@ function histogramPoints(histogram) {
   return points;
 }
 
-// "median 4.1 ms, 5 to 95 %: 2.0 ms to 9.1 ms"
+// "median 4.1 ms (90 %: 2.0 ms – 9.1 ms)"
 function quantileText(run, line, unit) {
   const histogram = line.histogram && run.histograms[line.histogram];
   if (!histogram || !histogram.p50) return '';

@@ -1,4 +1,4 @@
-// What `cleave-client eval` found: metrics, scores per class, the confusion matrix, calibration.
+// Shows the results of `cleave-client eval`: metrics, scores per class, the confusion matrix, calibration.
 
 const maxMatrix = 30;
 
@@ -31,7 +31,7 @@ function confusionTable(evaluation, title, id) {
   return made;
 }
 
-// The share of right answers over the confidence; on the diagonal, the two agree.
+// The share of correct predictions over the confidence; on the diagonal, the two are equal.
 function calibrationCard(evaluation, title, id) {
   const size = 220, edge = 34;
   const space = 'http://www.w3.org/2000/svg';
@@ -47,7 +47,7 @@ function calibrationCard(evaluation, title, id) {
   const width = 1 / evaluation.bins.length;
   for (const bin of evaluation.bins.filter((one) => one.samples > 0)) {
     const rect = make('rect', { x: x(bin.from) + 1, width: size * width - 2, y: y(bin.accuracy), height: Math.max(1, size * bin.accuracy), class: 'bin' });
-    rect.append(make('title', {}, bin.samples + ' samples: confidence ' + shareOrDash(bin.confidence) + ', right ' + shareOrDash(bin.accuracy)));
+    rect.append(make('title', {}, bin.samples + ' samples: confidence ' + shareOrDash(bin.confidence) + ', correct ' + shareOrDash(bin.accuracy)));
     picture.append(rect);
   }
   picture.append(make('line', { x1: x(0), y1: y(0), x2: x(1), y2: y(1), class: 'diagonal' }));
@@ -56,11 +56,11 @@ function calibrationCard(evaluation, title, id) {
     picture.append(make('text', { x: x(0) - 4, y: y(value) + 4, 'text-anchor': 'end' }, String(100 * value)));
   }
   picture.append(make('text', { x: x(0.5), y: y(0) + 30, 'text-anchor': 'middle' }, 'confidence'));
-  const head = ['From', 'Samples', 'Confidence', 'Right'];
+  const head = ['From', 'Samples', 'Confidence', 'Correct'];
   const texts = () => [head, ...evaluation.bins.map((bin) => [bin.from, bin.samples, bin.confidence, bin.accuracy])];
   return element('div', { class: 'card', id },
     element('div', { class: 'card-head' }, element('h3', {}, title), csvButton(title, 'cleave-' + id, texts)),
-    element('p', { class: 'note muted' }, 'Share of right answers, by the probability of the predicted class. Mean distance from the diagonal: ' +
+    element('p', { class: 'note muted' }, 'Share of correct predictions, by the probability of the predicted class. Mean distance from the diagonal: ' +
             shareOrDash(evaluation.calibration_error) + '.'), picture);
 }
 

@@ -94,7 +94,7 @@ function drawCharts() {
   group.show(group.window);
 }
 
-// Sorts the list of runs by a column; again: the other way round.
+// Sorts the list of runs by a column; a second call reverses the order.
 function sortRuns(column) {
   order = { column, isDown: order.column === column && !order.isDown };
   drawHeadline();

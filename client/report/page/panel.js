@@ -1,4 +1,4 @@
-// One chart on the page: a card with heading, legend, dygraph and a button to show its numbers as
+// One chart on the page: a card with heading, legend, dygraph and a button to download its numbers as
 // CSV.
 
 // Okabe and Ito's colour-blind-safe palette, in order of best contrast.
@@ -103,7 +103,7 @@ function interaction() {
 }
 
 class Panel {
-  // spec: id, title, note, unit, log (at first), stacked, zero, pad (pixels beside the points),
+  // spec: id, title, note, unit, log (initially), stacked, zero, pad (pixels beside the points),
   // histogram (unit of the horizontal axis). `redraw` is called after the user has changed the scale;
   // without it, the scale is fixed.
   constructor(spec, group, redraw) {
@@ -151,7 +151,7 @@ class Panel {
     this.xTitle.textContent = axis.title;
     this.banded = !this.spec.stacked && lines.some((line) => line.band);
     const y = (value) => this.height(value);
-    // A value that a logarithmic scale cannot show bounds the band at the mean.
+    // If a logarithmic scale cannot show an edge of the band, the edge is at the mean.
     const band = (point) => {
       const mean = y(point.mean);
       return mean === null ? null : [y(point.min) ?? mean, mean, y(point.max) ?? mean];
@@ -217,7 +217,7 @@ class Panel {
     };
   }
 
-  // Of the vertical axis; null: automatic.
+  // The range of the vertical axis; null: automatic.
   range() {
     return this.log ? null : this.valueRange;
   }
@@ -278,7 +278,7 @@ class Panel {
     };
   }
 
-  // Below the smoothed lines, the values as they are.
+  // Draws the raw values below the smoothed lines.
   drawRaw(context, area, graph) {
     context.save();
     context.beginPath();
@@ -345,7 +345,7 @@ class Panel {
     this.showLegend(nearest);
   }
 
-  // Shows the values of a row in all charts; null: of none.
+  // Shows the values of a row in all charts; null: hides them.
   point(row) {
     if (!this.graph || (row === null && this.selected === null)) return;
     this.selected = row;
@@ -355,7 +355,7 @@ class Panel {
     if (row !== null) document.getElementById('spoken').textContent = this.legend.textContent;
   }
 
-  // The keys of a chart that has the focus.
+  // Handles the keys of the chart that has the focus.
   key(event) {
     if (!this.graph || event.ctrlKey || event.altKey || event.metaKey) return;
     const rows = this.graph.numRows();

@@ -40,7 +40,7 @@ function tile(name, value, detail, id) {
     element('p', { class: 'muted' }, name), element('p', { class: 'value' }, value), element('p', { class: 'muted' }, detail));
 }
 
-// Which epoch's model is kept as the best.
+// Says which epoch's model is kept as the best.
 function keptText(h) {
   if (!h.kept) return '';
   if (h.kept.epoch === h.best_epoch && h.kept.title === h.metric_title) return ', which is kept';
@@ -75,7 +75,7 @@ function placeText(h) {
   return 'step ' + of(h.steps || 0, h.total_steps) + (h.epoch ? ', epoch ' + of(h.epoch, h.total_epochs) : '');
 }
 
-// How far a run is that has not ended; nothing for one that has.
+// The progress of a run; nothing if it has ended.
 function progressCard(page) {
   const run = page.runs[0], h = run.headline;
   if (run.ended || !h.total_steps) return [];
@@ -116,11 +116,12 @@ function pointsApart(value, reference) {
   return (value > reference ? '+' : '−') + (100 * Math.abs(value - reference)).toFixed(2) + ' points';
 }
 
-// Settings with which results can be compared although they differ: what a study varies.
+// Settings that a study varies: results can be compared although these differ.
 const variedSettings = /^(data\.augment|data\.(train\.)?transforms|model\.(cuts|dropout|lora))\b/;
 const lossSettings = /^train\.loss\b/;
 
-// Why a run's figures cannot be compared with those of another; '' if they can. `isLoss`: also the loss.
+// Why a run's figures cannot be compared with those of another; '' if they can. `isLoss`: losses are compared, so
+// the settings of the loss must be equal too.
 function obstacle(run, other, isLoss) {
   const ours = new Map(run.config), theirs = new Map(other.config);
   const keys = [...new Set([...ours.keys(), ...theirs.keys()])].filter((key) =>
@@ -164,7 +165,7 @@ function stateText(page, run) {
   return (page.live ? 'running, ' : 'not finished, ') + done + left;
 }
 
-// The codec of all flows, or those of the flows.
+// The codecs of the flows, without duplicates.
 function codecText(run) {
   const codecs = run.flows.filter((flow) => flows.includes(flow.flow)).map((flow) => flow.codec);
   return [...new Set(codecs)].join(', ');
