@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|between|metrics|memory|transport|load|fairness|saving|checkpoints|tuning|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|between|metrics|memory|transport|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
 
   split    the demo's split (codec none, schedule priority), compared with the whole model in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -57,6 +57,8 @@ usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|b
            --rounds N (3), --steps N (400), --json FILE
   tuning   a step's time, memory and bytes by precision, recomputation and frozen parts: MobileNetV2
            --rounds N (3), --steps N (12), --json FILE
+  loading  whether training on JPEG files at 100 images/s waits for data; both daemons wait instead of computing
+           --rounds N (3), --steps N (30), --batch N (32), --rate N images per second (100), --json FILE
   accuracy small_cnn trained on Fashion-MNIST with each codec on all four flows, evaluated on held-out images
            --seeds N (3), --epochs N (2), --steps N (all), --only CODEC…, --holdout N (10000), --jobs N, --json FILE
   --help   this text
@@ -73,7 +75,7 @@ case "${1:-}" in
   codec-step) targets=(cleave-server bench_step) ;;
   codec-auto) targets=(cleave-client cleave-server cleave-link) ;;
   pipeline) targets=(cleave-client cleave-server cleave-link bench_step) ;;
-  between|memory|checkpoints|tuning) targets=(cleave-client cleave-server) ;;
+  between|memory|checkpoints|tuning|loading) targets=(cleave-client cleave-server) ;;
   metrics) targets=(cleave-client cleave-server bench_record) ;;
   transport) targets=(bench_transport cleave-link) ;;
   saving) targets=(cleave-client cleave-server cleave-link) ;;

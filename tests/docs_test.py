@@ -85,7 +85,7 @@ class Programs:
             keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", f"{name}.yaml")
         keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", "synthetic.yaml", "--set", "weights.file=none",
                                 "--set", "train.learning_rate.schedule=polynomial", "--set", "codec={activation/0: none}")  # fmt: skip
-        keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", "synthetic.yaml", "--set", "keep.best=top1",
+        keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", "synthetic.yaml", "--set", "keep.best=top1", "--set", "train.stop=loss",
                                 "--set", "model={name: graph, file: none, cuts: [a, b], lora: {rank: 1, targets: [a]}}")  # fmt: skip
         for model in self.ask_json("models")["models"]:
             keys |= {f"model.{name}" for name in re.findall(r"(\w+)=", model["parameters"])}

@@ -61,8 +61,8 @@ void addImageKeys(DataFormatTable& table) {
       "data.augment.crop_scale", 1e-4, 1, "none", &ImageOptions::cropScale,
       "training only: a random part of the image with an area in this range of fractions, such as "
       "`[0.08, 1]`, is resized to `data.crop`");
-  range("data.augment.crop_ratio", 0.01, 100, "`[0.75, 1.3333]`", &ImageOptions::cropRatio,
-        "range of that part's width divided by its height");
+  range("data.augment.crop_ratio", 0.01, 100, "`[0.75, 1.3333333333333333]`",
+        &ImageOptions::cropRatio, "range of that part's width divided by its height");
   const auto fraction = [&](const std::string& name, double max, auto field,
                             const std::string& meaning) {
     table.number(
