@@ -2,24 +2,31 @@
 // a failing disk.
 #include "server/weights_store.h"
 
+#include <spdlog/sinks/ostream_sink.h>
 #include <stdlib.h>
 
 #include <algorithm>
 #include <atomic>
+#include <boost/asio/thread_pool.hpp>
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <cstring>
+#include <exception>
 #include <filesystem>
 #include <fstream>
-#include <limits>
+#include <future>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "common/checkpoint/checkpoint_store.h"
+#include "common/core/bytes.h"
 #include "common/core/durable.h"
+#include "server/run_weights.h"
 #include "tests/error_code.h"
 
 namespace cleave {
@@ -276,6 +283,108 @@ TEST_CASE("the remains of a killed write are removed with the next one") {
   CHECK(test.keep('y').empty());
   CHECK_FALSE(fs::exists(remains));
   CHECK(test.used() == 2 * kBytes);
+}
+
+// ---- The weights of a run ----
+
+// As RunStore makes them, with threads for reading and writing.
+class RunOf {
+ public:
+  RunOf(Fixture& test, char fill) {
+    auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(log_);
+    weights = std::make_shared<RunWeights>(RunWeights::Context{
+        .store = std::shared_ptr<WeightsStore>(std::shared_ptr<void>(), &*test.store),
+        .identity = "a",
+        .sha256 = sha256Of(weightsOf(fill)),
+        .stored = test.find(fill),
+        .disk = std::shared_ptr<DiskShare>(std::shared_ptr<void>(), &test.share),
+        .log = std::make_shared<spdlog::logger>("run", std::move(sink)),
+        .reading = threads_.get_executor(),
+        .writing = threads_.get_executor()});
+  }
+  // Weights that have arrived from a client.
+  Blob arrived(char fill) {
+    Buffer buffer = pool->acquire(kBytes);
+    std::memset(buffer.data(), fill, kBytes);
+    auto owner = std::make_shared<const Buffer>(std::move(buffer));
+    Blob blob;
+    blob.bytes = owner->span();
+    blob.owner = std::move(owner);
+    return blob;
+  }
+  // The text that was loaded, or the code of the error.
+  std::string load() {
+    const auto result = std::make_shared<std::promise<std::string>>();
+    weights->load(
+        pool, [result](const Blob& blob) { result->set_value(std::string(textOf(blob.bytes))); },
+        [result](std::exception_ptr error) {
+          result->set_value(errorCode([&] { std::rethrow_exception(error); }));
+        });
+    return result->get_future().get();
+  }
+  std::string finish() {
+    threads_.join();
+    CHECK_FALSE(weights->isBusy());
+    CHECK(account->used() == 0);
+    return log_.str();
+  }
+
+  const std::shared_ptr<MemoryAccount> account = std::make_shared<MemoryAccount>(4 * kBytes);
+  const std::shared_ptr<BufferPool> pool = BufferPool().chargedTo(account);
+  std::shared_ptr<RunWeights> weights;
+
+ private:
+  std::ostringstream log_;
+  boost::asio::thread_pool threads_{1};
+};
+
+TEST_CASE("a run keeps the weights that it has received, and the next one loads them") {
+  Fixture test;
+  RunOf first(test, 'x');
+  CHECK_FALSE(first.weights->areStored());
+  first.weights->keep(first.arrived('x'));
+  CHECK_THAT(first.finish(), Catch::Contains("are kept for other runs"));
+
+  RunOf second(test, 'x');
+  REQUIRE(second.weights->areStored());
+  CHECK(second.load() == weightsOf('x'));
+  second.finish();
+}
+
+TEST_CASE("weights that cannot be kept are one line in the run's log") {
+  Fixture test;
+  test.files.left = 1;
+  RunOf run(test, 'x');
+  run.weights->keep(run.arrived('x'));
+  const std::string log = run.finish();
+  CHECK_THAT(log, Catch::Contains("are not kept for other runs"));
+  CHECK(std::count(log.begin(), log.end(), '\n') == 1);
+}
+
+TEST_CASE("stored weights are charged to the run's account, and damage ends the run") {
+  Fixture test;
+  test.keep('x');
+  RunOf large(test, 'x');
+  const MemoryCharge rest(large.account, 4 * kBytes - 1);
+  CHECK(large.load() == "memory-exceeded");
+  CHECK(large.account->used() == 4 * kBytes - 1);
+
+  RunOf damaged(test, 'x');
+  diskFiles().remove(test.pathOf('x'));
+  CHECK(damaged.load() == "weights-damaged");
+  damaged.finish();
+}
+
+TEST_CASE("loading that was cancelled has no result") {
+  Fixture test;
+  test.keep('x');
+  RunOf run(test, 'x');
+  run.weights->cancel();
+  std::atomic<int> results = 0;
+  run.weights->load(
+      run.pool, [&](const Blob&) { ++results; }, [&](const std::exception_ptr&) { ++results; });
+  run.finish();
+  CHECK(results == 0);
 }
 
 }  // namespace
