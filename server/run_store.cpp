@@ -49,7 +49,9 @@ RunStore::RunStore(const ServerSettings& settings, const Access& access,
       compute_(compute),
       metrics_(std::move(metrics)),
       io_(std::move(io)),
-      disk_(settings.store, settings.diskReserveBytes) {
+      disk_(settings.store, settings.diskReserveBytes),
+      weights_(
+          std::make_shared<WeightsStore>(diskFiles(), settings.store, settings.keepWeightsBytes)) {
   checkStore(settings.store);
 }
 
@@ -59,7 +61,8 @@ std::string RunStore::folderOf(const std::string& identity, const std::string& r
 
 boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
                                                  const wire::Hello& hello, const std::string& spec,
-                                                 std::uint64_t session, int threads) {
+                                                 std::uint64_t session, int threads,
+                                                 std::uint64_t maxWeightsBytes) {
   StoredRun run;
   run.disk =
       disk_.open(identity, access_.of(identity).diskBytes.value_or(settings_.share.diskBytes));
@@ -86,6 +89,7 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
     run.files = std::make_shared<RunFiles>(
         recorder_, folder, RunIdentity{hello.run_id(), session, hello.generation()},
         std::vector<std::string>{}, settings_.rotateBytes, run.disk, known != 0);
+    run.weights = weightsOf(identity, hello.weights_sha256(), maxWeightsBytes, run);
     if (!settings_.allowCheckpoints) return;
     const std::string fingerprint = fingerprintOf(threads, compute_.description());
     // Only the newest: reading it takes a while, and the client waits.
@@ -104,6 +108,21 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
   co_await runThrough(io_, toThread, onDisk);
   run.files->observe(metrics_);
   co_return run;
+}
+
+std::shared_ptr<RunWeights> RunStore::weightsOf(const std::string& identity,
+                                                const std::string& sha256, std::uint64_t maxBytes,
+                                                const StoredRun& run) {
+  if (maxBytes == 0 || !weights_->isEnabled()) return nullptr;
+  return std::make_shared<RunWeights>(
+      RunWeights::Context{.store = weights_,
+                          .identity = identity,
+                          .sha256 = sha256,
+                          .stored = weights_->find(identity, sha256, maxBytes),
+                          .disk = run.disk,
+                          .log = run.log,
+                          .reading = reading_.get_executor(),
+                          .writing = checkpoints_.get_executor()});
 }
 
 boost::asio::awaitable<void> RunStore::setGeneration(const std::string& identity,

@@ -1,5 +1,5 @@
-// The folder with the records of all runs: STORE/IDENTITY/RUN. Each identity has its share of the
-// disk.
+// The folder with the records of all runs, STORE/IDENTITY/RUN, and with initial weights. Each
+// identity has its share of the disk.
 #pragma once
 
 #include <spdlog/logger.h>
@@ -22,7 +22,9 @@
 #include "server/access.h"
 #include "server/disk_share.h"
 #include "server/run_checkpoints.h"
+#include "server/run_weights.h"
 #include "server/settings.h"
+#include "server/weights_store.h"
 
 namespace cleave {
 
@@ -35,6 +37,8 @@ struct StoredRun {
   std::shared_ptr<RunCheckpoints> checkpoints;  // also null if the server makes none
   // The first step of Hello.committed whose checkpoint is present and undamaged; empty: none.
   std::vector<std::uint64_t> available;
+  // Null: its initial weights, if there are any, are neither loaded from the store nor kept in it.
+  std::shared_ptr<RunWeights> weights;
   OpenFile lock;        // of its folder
   bool isExact = true;  // whether the fingerprint of `available` is this server's
 };
@@ -48,12 +52,13 @@ class RunStore {
            std::shared_ptr<Metrics> metrics, boost::asio::any_io_executor io);
 
   // Creates the folder of the requested run, with its description, its log and its CSV files, or
-  // continues those of an earlier generation. `spec`: digestOf() its run spec. The disk is used on
-  // the store's thread. Throws UsageError "run-exists", RunError "stale-generation", and RunError
-  // if there is no room or nothing can be written. The arguments must outlive the call.
+  // continues those of an earlier generation. `spec`: digestOf() its run spec. `maxWeightsBytes`:
+  // maximum size of its initial weights; 0: it does not use the store of weights. The disk is used
+  // on the store's thread. Throws UsageError "run-exists", RunError "stale-generation", and
+  // RunError if there is no room or nothing can be written. The arguments must outlive the call.
   boost::asio::awaitable<StoredRun> open(const std::string& identity, const wire::Hello& hello,
                                          const std::string& spec, std::uint64_t session,
-                                         int threads);
+                                         int threads, std::uint64_t maxWeightsBytes);
   // Stores the generation of a run that another connection continues.
   boost::asio::awaitable<void> setGeneration(const std::string& identity, const std::string& runId,
                                              std::uint64_t generation);
@@ -67,6 +72,8 @@ class RunStore {
 
  private:
   std::string folderOf(const std::string& identity, const std::string& runId) const;
+  std::shared_ptr<RunWeights> weightsOf(const std::string& identity, const std::string& sha256,
+                                        std::uint64_t maxBytes, const StoredRun& run);
 
   const ServerSettings& settings_;
   const Access& access_;
@@ -75,9 +82,12 @@ class RunStore {
   const boost::asio::any_io_executor io_;
   Recorder recorder_;
   DiskShares disk_;
-  // Two, so that no Hello waits for another run's checkpoint.
+  const std::shared_ptr<WeightsStore> weights_;
+  // Several, so that no Hello waits for another run's checkpoint or weights, and no checkpoint for
+  // weights that are read. New weights are written by the thread of the checkpoints.
   boost::asio::thread_pool folders_{1};
   boost::asio::thread_pool checkpoints_{1};
+  boost::asio::thread_pool reading_{1};
 };
 
 }  // namespace cleave

@@ -90,7 +90,8 @@ std::vector<StoredRunInfo> runsIn(const std::string& store, const std::string& i
     if (!owner.is_directory() || name.starts_with('.')) continue;
     if (!identity.empty() && name != identity) continue;
     for (const auto& run : fs::directory_iterator(owner.path())) {
-      if (run.is_directory()) runs.push_back(infoOf(name, run.path()));
+      const bool isRun = !run.path().filename().string().starts_with('.');  // else: stored weights
+      if (isRun && run.is_directory()) runs.push_back(infoOf(name, run.path()));
     }
   }
   std::sort(runs.begin(), runs.end(), [](const auto& a, const auto& b) { return a.days > b.days; });

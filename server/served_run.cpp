@@ -76,9 +76,9 @@ ServedRun::~ServedRun() = default;
 asio::awaitable<void> ServedRun::open() {
   co_await openRecords();
   if (endError_) std::rethrow_exception(endError_);
-  const auto mailbox = std::make_shared<Mailbox>(resources_.device, plan_.inFlight);
-  link_ = makeLink(mailbox);
-  worker_ = makeWorker(mailbox);
+  mailbox_ = std::make_shared<Mailbox>(resources_.device, plan_.inFlight);
+  link_ = makeLink();
+  worker_ = makeWorker();
   // Builds the model as the worker's first action, so that the Hello is answered without waiting
   // for the device, and the build time is charged to the session.
   worker_->buildFirst([this] { return build(); });
@@ -90,36 +90,39 @@ asio::awaitable<void> ServedRun::openRecords() {
       chooseThreads(usableCores(), asked, resources_.settings.threads, request_.clientIsLocal);
   if (!isTrial_) {
     stored_ = co_await resources_.store.open(request_.identity, request_.hello, spec_,
-                                             request_.session, threads_.threads);
+                                             request_.session, threads_.threads,
+                                             namesWeights() ? maxWeightsBytes(plan_) : 0);
   }
   record_ = std::make_unique<RunRecord>(*stored_.files, plan_.spec.stepsPerEpoch, stored_.disk);
 }
 
-std::shared_ptr<TensorLink> ServedRun::makeLink(const std::shared_ptr<Mailbox>& mailbox) {
+std::shared_ptr<TensorLink> ServedRun::makeLink() {
   TensorLinkOptions options = linkOptions(plan_, Role::server);
-  if (resumes()) options.initialWeights = false;
+  if (resumes() || hasStoredWeights()) options.initialWeights = false;
+  if (namesWeights()) options.weightsSha256 = request_.hello.weights_sha256();
   options.errorEvery = resources_.settings.errorEvery;
   options.helper = resources_.helper;
-  options.account = std::make_shared<MemoryAccount>(transitBytes(plan_));
+  options.account = account_ = std::make_shared<MemoryAccount>(transitBytes(plan_));
   options.codecQueue = codecQueue_ = resources_.codecs.open();
   trace_ = options.trace;
   return std::make_shared<TensorLink>(
       std::move(options), resources_.pool, resources_.io,
       TensorLink::Callbacks{
-          .deliver = [mailbox](Message message) { mailbox->deliver(std::move(message)); },
+          .deliver = [mailbox =
+                          mailbox_](Message message) { mailbox->deliver(std::move(message)); },
           .record = [files =
                          stored_.files](const TransferRecord& record) { files->transfer(record); },
           .failed = ended_,
       });
 }
 
-std::shared_ptr<EngineWorker> ServedRun::makeWorker(const std::shared_ptr<Mailbox>& mailbox) {
+std::shared_ptr<EngineWorker> ServedRun::makeWorker() {
   EngineOptions options = engineOptions(plan_);
   options.resumes = resumes();
   auto worker = std::make_shared<EngineWorker>(
       std::make_unique<Participant>(options, plan_.place,
                                     std::vector<std::shared_ptr<EngineLink>>{link_}),
-      mailbox, ActionTable{}, [this] { finishedBatch(); },
+      mailbox_, ActionTable{}, [this] { finishedBatch(); },
       [link = link_](std::exception_ptr error) { link->fail(std::move(error)); },
       resources_.compute.queue(), trace_);
   worker->limitActions(resources_.settings.actionSeconds);
@@ -138,10 +141,37 @@ ActionTable ServedRun::build() {
   }
   stage_ = withTorchErrors(
       [&] { return std::make_unique<BodyStage>(plan_.stage, plan_.wait, resources_.compute); });
-  return bodyActions(*stage_, threads_.threads, mayFetchWeights(),
-                     {[this](const StepDecision& decision) { snapshot(decision); },
-                      [this](const Resume& resume) { return restore(resume); }},
-                     memory);
+  ActionTable table = bodyActions(*stage_, threads_.threads, mayFetchWeights(),
+                                  {[this](const StepDecision& decision) { snapshot(decision); },
+                                   [this](const Resume& resume) { return restore(resume); }},
+                                  memory);
+  if (stored_.weights && !hasStoredWeights()) {
+    ActionFunction& function = table[indexOf(ActionKind::importBlob)];
+    function = [this, import = std::move(function)](Work work) {
+      return importAndKeep(import, std::move(work));
+    };
+  }
+  return table;
+}
+
+// ---- Initial weights ----
+
+// They are loaded as if they had arrived from the client.
+void ServedRun::loadStoredWeights() {
+  stored_.weights->load(
+      resources_.pool->chargedTo(account_),
+      [mailbox = mailbox_](Blob weights) { mailbox->deliver(std::move(weights)); },
+      [link = link_](std::exception_ptr error) { link->fail(std::move(error)); });
+}
+
+Result ServedRun::importAndKeep(const ActionFunction& import, Work work) {
+  Blob weights = std::get<Blob>(work.input);
+  Result result = import(std::move(work));
+  // The memory for unpacking them is free now, and from now on the client may fetch weights while
+  // these are being written.
+  account_->raiseLimit(unpackedWeightsBytes(plan_));
+  stored_.weights->keep(std::move(weights));
+  return result;
 }
 
 // ---- Checkpoints ----
@@ -238,6 +268,7 @@ wire::HelloOk ServedRun::helloOk() const {
   ok.set_session(session_);
   if (!isTrial_ && resources_.settings.park.count() > 0) ok.set_token(token_);
   if (arrived_) toWire(*arrived_, *ok.mutable_arrived());
+  ok.set_weights_stored(!arrived_ && hasStoredWeights());
   ok.set_software(softwareVersion());
   ok.set_body_bytes(maxWeightsBytes(plan_));
   ok.set_weights_allowed(mayFetchWeights());
@@ -266,6 +297,7 @@ void ServedRun::start() {
   record_->begin(link_->totals());
   resources_.device.attach(worker_, request_.identity);
   isServing_ = true;
+  if (hasStoredWeights()) loadStoredWeights();
   if (isDraining_) drain();
 }
 
@@ -307,7 +339,8 @@ void ServedRun::drain() {
 }
 
 bool ServedRun::hasWork() const {
-  return !isServing_ || worker_->hasWork() || link_->hasCodecWork();
+  const bool isLoading = hasStoredWeights() && isUsingWeightsStore();
+  return !isServing_ || worker_->hasWork() || link_->hasCodecWork() || isLoading;
 }
 
 void ServedRun::describe(SessionStatus& status) const {
@@ -332,10 +365,11 @@ void ServedRun::log(spdlog::level::level_enum level, const std::string& line) {
 asio::awaitable<void> ServedRun::close() {
   isServing_ = false;
   if (codecQueue_) codecQueue_->cancel();
+  if (stored_.weights) stored_.weights->cancel();
   if (worker_) co_await closeWorker();
-  // A snapshot holds memory of this run and uses its folder.
+  // A snapshot holds memory of this run and uses its folder; so do initial weights.
   asio::steady_timer pause(resources_.io);
-  while (isSaving()) {
+  while (isSaving() || isUsingWeightsStore()) {
     pause.expires_after(kBetweenLooks);
     co_await pause.async_wait(asio::use_awaitable);
   }

@@ -131,15 +131,24 @@ class ServedRun {
 
  private:
   boost::asio::awaitable<void> openRecords();
-  std::shared_ptr<TensorLink> makeLink(const std::shared_ptr<Mailbox>& mailbox);
-  std::shared_ptr<EngineWorker> makeWorker(const std::shared_ptr<Mailbox>& mailbox);
+  std::shared_ptr<TensorLink> makeLink();
+  std::shared_ptr<EngineWorker> makeWorker();
   ActionTable build();                          // device thread
   void snapshot(const StepDecision& decision);  // device thread
   void saveSnapshot();                          // device thread
   EngineState restore(const Resume& resume);    // device thread
   bool isSaving() const { return !saving_.expired(); }
   bool resumes() const { return request_.hello.committed_size() > 0; }
-  void finishedBatch();  // device thread
+  // Whether its Hello names initial weights that the client would send.
+  bool namesWeights() const {
+    return request_.spec.initialWeights && !isTrial_ && !resumes() &&
+           !request_.hello.weights_sha256().empty();
+  }
+  bool hasStoredWeights() const { return stored_.weights && stored_.weights->areStored(); }
+  bool isUsingWeightsStore() const { return stored_.weights && stored_.weights->isBusy(); }
+  void loadStoredWeights();
+  Result importAndKeep(const ActionFunction& import, Work work);  // device thread
+  void finishedBatch();                                           // device thread
   bool mayFetchWeights() const { return resources_.settings.fetchWeights && !isTrial_; }
   boost::asio::awaitable<void> closeWorker();
 
@@ -158,6 +167,8 @@ class ServedRun {
   std::unique_ptr<RunRecord> record_;
   std::shared_ptr<CodecQueue> codecQueue_;
   std::shared_ptr<TraceRecorder> trace_;  // null: none
+  std::shared_ptr<MemoryAccount> account_;
+  std::shared_ptr<Mailbox> mailbox_;
   std::shared_ptr<TensorLink> link_;
   std::unique_ptr<BodyStage> stage_;
   std::shared_ptr<EngineWorker> worker_;

@@ -130,6 +130,13 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
                         fmt::format("a Hello has {} commits; at most {} are allowed",
                                     hello.committed_size(), kMaxCommits));
   }
+  constexpr std::size_t kDigestBytes = 32;
+  const std::size_t digest = hello.weights_sha256().size();
+  if (digest != 0 && digest != kDigestBytes) {
+    throw ProtocolError("bad-metadata",
+                        fmt::format("the digest of the initial weights has {} bytes instead of {}",
+                                    digest, kDigestBytes));
+  }
   RunSpec spec = runSpecFromWire(hello.run_spec());
   RunRequest request{std::move(hello), std::move(spec), identity_, number_, clientIsLocal_};
   if (request.hello.token() != 0) co_return co_await continueRun(std::move(request));

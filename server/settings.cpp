@@ -173,6 +173,10 @@ ConfigTable<ServerSettings> makeTable() {
              "what each identity may do: [security.md](security.md#who-may-do-what)");
   table.boolean("weights.fetch", &Settings::fetchWeights,
                 "whether clients may fetch their trained body");
+  table.mebibytes(
+      "weights.keep_mib", 0, kMaxDiskMiB, &Settings::keepWeightsBytes,
+      "maximum size of the initial weights that are stored per identity, so that its "
+      "clients need not send them again; they count towards `limits.disk_mib`; 0: none");
   table.boolean("checkpoints.allowed", &Settings::allowCheckpoints,
                 "whether runs may save checkpoints in the store; they count towards "
                 "`limits.disk_mib`");

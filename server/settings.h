@@ -46,6 +46,7 @@ struct ServerSettings {
   std::string accessFile;    // empty: none
   std::string statusSocket;  // a path; empty: none
   bool fetchWeights = true;
+  std::size_t keepWeightsBytes = std::size_t{2} << 30;  // of initial weights, per identity; 0: none
   bool allowCheckpoints = true;
   bool allowProbe = true;
   std::uint32_t errorEvery = 100;

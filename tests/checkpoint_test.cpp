@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -71,6 +72,14 @@ class FailingFiles : public Files {
     change(path);
     files_.erase(path);
   }
+  bool readAt(const std::string& path, std::uint64_t offset, std::span<std::byte> into) override {
+    const std::string whole = read(path).value_or("");
+    if (offset > whole.size() || into.size() > whole.size() - offset) return false;
+    std::memcpy(into.data(), whole.data() + offset, into.size());
+    return true;
+  }
+  void touch(const std::string&) override {}
+  std::int64_t changeTime(const std::string&) override { return 0; }
   std::uint64_t size(const std::string& path) override { return read(path).value_or("").size(); }
   std::vector<std::string> list(const std::string& folder) override {
     std::vector<std::string> names;

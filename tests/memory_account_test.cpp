@@ -36,6 +36,15 @@ TEST_CASE("a charge is released once, even if it was moved") {
   CHECK(account->used() == 0);
 }
 
+TEST_CASE("an account's limit can be raised while it is in use") {
+  const auto account = std::make_shared<MemoryAccount>(1000);
+  const MemoryCharge first(account, 900);
+  CHECK(errorCode([&] { MemoryCharge(account, 200); }) == "memory-exceeded");
+  account->raiseLimit(100);
+  const MemoryCharge second(account, 200);
+  CHECK(account->used() == account->limit());
+}
+
 TEST_CASE("concurrent charges never exceed the limit together") {
   const auto account = std::make_shared<MemoryAccount>(64);
   std::vector<std::thread> threads;

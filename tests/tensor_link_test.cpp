@@ -471,11 +471,13 @@ struct SendingServer {
 struct HostileClient {
   explicit HostileClient(bool initialWeights = false, Role ours = Role::server,
                          std::shared_ptr<TraceRecorder> trace = nullptr,
-                         std::size_t limit = std::size_t{1} << 30)
+                         std::size_t limit = std::size_t{1} << 30,
+                         const std::string& weightsSha256 = "")
       : account(std::make_shared<MemoryAccount>(limit)) {
     TensorLinkOptions options = optionsFor(ours, "none", findSchedule("priority"), 2);
     options.account = account;
     options.initialWeights = initialWeights;
+    options.weightsSha256 = weightsSha256;
     options.trace = std::move(trace);
     options.maxBlobBytes = 1000;
     link = std::make_shared<TensorLink>(
@@ -639,6 +641,28 @@ TEST_CASE("initial weights are accepted once, as weights/body, and within the ag
   CHECK(digest.segment(1, 500, 499, std::string(32, 'x')) == "bad-segment");
   CHECK(digest.segment(1, 500, 500, std::string(32, 'x')) == "");  // wrong, but detected later
   CHECK(digest.delivered.empty());
+}
+
+TEST_CASE("initial weights must have the digest that the Hello announced") {
+  // Of the 1000 bytes that HostileClient sends.
+  const std::string sent =
+      "\x35\x3c\x38\x35\x2a\x85\x5c\x80\xf4\xec\xb0\x79\x3a\x76\x49\x32"
+      "\x28\x54\x1b\x5f\xab\x5e\xf7\xaf\x26\xef\xfa\xc9\x1e\x77\xec\x46";
+  const std::string other(32, 'x');
+  const auto delivered = [&](const std::string& announced) {
+    HostileClient client(true, Role::server, nullptr, std::size_t{1} << 30, announced);
+    client.tensor.mutable_key()->set_step(0);
+    client.tensor.mutable_key()->set_flow("weights/body");
+    client.tensor.clear_spec();
+    client.tensor.set_encoded_bytes(1000);
+    REQUIRE(client.open(1, 1000) == "");
+    REQUIRE(client.segment(1, 1000, 0, sent) == "");
+    client.io.poll();
+    return client.delivered.size();
+  };
+  CHECK(delivered("") == 1);
+  CHECK(delivered(sent) == 1);
+  CHECK(delivered(other) == 0);
 }
 
 TEST_CASE("a server's trace is accepted only if requested, and within its maximum size") {

@@ -84,6 +84,11 @@ wire::HelloOk helloOkFrom(const Connection::HandshakeFrame& frame, const wire::H
     throw ProtocolError("bad-metadata",
                         "the features in the HelloOk differ from those requested in the Hello");
   }
+  if (ok.weights_stored() && hello.weights_sha256().empty()) {
+    throw ProtocolError("bad-metadata",
+                        "a HelloOk says that the server has the body's initial weights, but the "
+                        "Hello had no digest");
+  }
   return ok;
 }
 

@@ -34,6 +34,8 @@ std::vector<std::string> commandLine(const std::string& store, const std::string
           "--set",
           "wait.allowed=true",
           "--set",
+          "weights.keep_mib=0",  // its store belongs to one run
+          "--set",
           "status.socket=off"};
 }
 

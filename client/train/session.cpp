@@ -83,6 +83,7 @@ wire::HelloOk ClientSession::connect(const ServerAddress& address, const wire::H
   hello_.set_token(open.ok.token());
   resumes_ = hello_.committed_size() > 0;
   hello_.clear_committed();
+  hello_.clear_weights_sha256();
   if (open.ok.token() != 0) reconnectSeconds_ = options.reconnectSeconds;
   return std::move(open.ok);
 }
@@ -233,6 +234,10 @@ void ClientSession::waitUntil(const std::function<bool()>& done, Patience patien
 
 void ClientSession::sendWeights(SharedBytes weights) {
   engine_->sendWeights(std::move(weights));
+  waitForStoredWeights();
+}
+
+void ClientSession::waitForStoredWeights() {
   waitUntil([this] { return engine_->weightsInPlace(); });
 }
 

@@ -77,6 +77,8 @@ class ClientSession {
 
   // Sends the body's initial weights and waits until the server has loaded them. Throws RunError.
   void sendWeights(SharedBytes weights);
+  // The same if HelloOk.weights_stored says that the server already has them.
+  void waitForStoredWeights();
   // Runs one batch to its end. Throws RunError with the cause if the run ended, such as a lost
   // connection or Ctrl-C ("interrupted"), after which the current batch has kLastWork to finish.
   // If the run makes no checkpoints, a server that is about to shut down ends it before the batch:

@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/checkpoint/checkpoint_store.h"
+#include "common/core/bytes.h"
 #include "common/core/clock.h"
 #include "common/core/failpoint.h"
 #include "common/core/log.h"
+#include "common/core/units.h"
 #include "common/record/run_events.h"
 #include "common/run/action_tables.h"
 #include "common/run/torch_errors.h"
@@ -54,6 +57,7 @@ const wire::HelloOk& TrainRun::connect() {
     return raiseGeneration(diskFiles(), folder);
   };
   try {
+    if (prepared_.plan.spec.initialWeights && !resumes()) prepareWeights(hello);
     answer_ = session_.connect(prepared_.server, hello, options);
     checkAnswer(answer_, prepared_.plan);
   } catch (...) {
@@ -61,6 +65,16 @@ const wire::HelloOk& TrainRun::connect() {
     throw;
   }
   return answer_;
+}
+
+// Before connecting, because the Hello has the digest of the body's weights.
+void TrainRun::prepareWeights(wire::Hello& hello) {
+  const std::vector<NamedTensor> weights = initialWeights(prepared_);
+  stage_.importWeights(weights);
+  const auto [cut0, cut1] = prepared_.plan.stage.cuts;
+  bodyWeights_ = std::make_shared<const std::vector<std::byte>>(
+      toSafetensors(selectWeights(weights, prepared_.plan.blocks, cut0, cut1)));
+  hello.set_weights_sha256(sha256Of(textOf(*bodyWeights_)));
 }
 
 void TrainRun::start(std::function<StepDecision(const BodyDone&)> decide, const Options& options) {
@@ -103,12 +117,13 @@ void TrainRun::start(std::function<StepDecision(const BodyDone&)> decide, const 
 
 void TrainRun::loadWeights() {
   if (prepared_.isResumed) stepsLost_ = lastRecordedStep(prepared_.folder);
-  const std::vector<NamedTensor> weights = initialWeights(prepared_);
-  if (weights.empty()) return;
-  stage_.importWeights(weights);
-  const auto [cut0, cut1] = prepared_.plan.stage.cuts;
-  session_.sendWeights(std::make_shared<const std::vector<std::byte>>(
-      toSafetensors(selectWeights(weights, prepared_.plan.blocks, cut0, cut1))));
+  SharedBytes body = std::exchange(bodyWeights_, nullptr);
+  if (!body) return;
+  if (!answer_.weights_stored()) return session_.sendWeights(std::move(body));
+  processLog()->info("the server already has the body's weights: {} are not sent",
+                     bytesText(static_cast<double>(body->size())));
+  body.reset();
+  session_.waitForStoredWeights();
 }
 
 // The newest commit that the server also has.

@@ -2,9 +2,9 @@
 // batches through a server use it: train, simulate, verify, eval, predict.
 //
 //   TrainRun run(prepared);     builds head and tail
-//   run.connect();
+//   run.connect();              also loads their initial weights
 //   run.start(decide, {});      the record files, the session's actions
-//   run.loadWeights();          or resume(), from a checkpoint
+//   run.loadWeights();          those of the body; or resume(), from a checkpoint
 //   run.runBatch(…);            as often as needed
 //   run.close("done");
 #pragma once
@@ -31,8 +31,9 @@ class TrainRun {
   // Builds head and tail. `prepared` is borrowed.
   explicit TrainRun(PreparedRun& prepared);
 
-  // Connects and sends Hello, retrying for connect.retry_seconds. Throws RunError or UsageError
-  // with the reason, after removeUnbegun().
+  // Loads the initial weights of head and tail, if the configuration names any, then connects and
+  // sends Hello, retrying for connect.retry_seconds. Throws RunError or UsageError with the reason,
+  // after removeUnbegun().
   const wire::HelloOk& connect();
 
   struct Options {
@@ -46,8 +47,8 @@ class TrainRun {
   // Creates the record files and starts the session. `decide` is called on this thread, within
   // runBatch().
   void start(std::function<StepDecision(const BodyDone&)> decide, const Options& options);
-  // Loads the initial weights, if the configuration names any, on both sides. Call before the first
-  // batch.
+  // Loads the body's initial weights, if the configuration names any: sends them, unless the server
+  // already has them. Call before the first batch.
   void loadWeights();
   // Whether the run continues from a checkpoint.
   bool resumes() const { return !prepared_.commits.empty(); }
@@ -85,11 +86,13 @@ class TrainRun {
   Recorder& recorder() { return recorder_; }
 
  private:
+  void prepareWeights(wire::Hello& hello);
   const RunCommit& chooseCommit() const;
   void checkExact(const CheckpointInfo& own) const;
 
   PreparedRun& prepared_;
   ClientStage stage_;
+  SharedBytes bodyWeights_;  // initial ones, until they are sent; null: none
   std::uint64_t stepsLost_ = 0;
   Recorder recorder_;
   std::unique_ptr<Checkpointer> checkpointer_;  // used by the session's callbacks

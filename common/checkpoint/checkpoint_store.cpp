@@ -1,13 +1,14 @@
 #include "common/checkpoint/checkpoint_store.h"
 
-#include <openssl/evp.h>
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
+#include "common/checkpoint/sha256.h"
 #include "common/core/failpoint.h"
 
 namespace cleave {
@@ -33,13 +34,9 @@ std::optional<std::uint64_t> stepOfName(const std::string& name, std::string_vie
 }  // namespace
 
 std::string sha256Of(std::string_view bytes) {
-  std::string digest(32, '\0');
-  unsigned size = 0;
-  if (EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(digest.data()), &size,
-                 EVP_sha256(), nullptr) != 1) {
-    throw RunError("internal-error", "SHA-256 cannot be computed");
-  }
-  return digest;
+  Sha256 digest;
+  digest.add(std::as_bytes(std::span(bytes)));
+  return digest.finish();
 }
 
 std::string hexOf(std::string_view bytes) {

@@ -52,6 +52,32 @@ class DiskFiles : public Files {
     throwCannotWrite(path, "cannot be removed", errno);
   }
 
+  bool readAt(const std::string& path, std::uint64_t offset, std::span<std::byte> into) override {
+    const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file && errno == ENOENT) return false;
+    if (!file) throwCannotRead(path, errno);
+    while (!into.empty()) {
+      const ssize_t got = ::pread(file.get(), into.data(), into.size(), static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) throwCannotRead(path, errno);
+      if (got == 0) return false;
+      into = into.subspan(static_cast<std::size_t>(got));
+      offset += static_cast<std::uint64_t>(got);
+    }
+    return true;
+  }
+
+  void touch(const std::string& path) override {
+    [[maybe_unused]] const int ignored = ::utimensat(AT_FDCWD, path.c_str(), nullptr, 0);
+  }
+
+  std::int64_t changeTime(const std::string& path) override {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) return 0;
+    constexpr std::int64_t kSecond = 1'000'000'000;
+    return status.st_mtim.tv_sec * kSecond + status.st_mtim.tv_nsec;
+  }
+
   std::uint64_t size(const std::string& path) override {
     std::error_code error;
     const std::uintmax_t bytes = fs::file_size(path, error);

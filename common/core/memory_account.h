@@ -1,6 +1,5 @@
-// The memory that one session holds, in bytes, and the limit set when it was admitted. Memory that
-// outlives the function allocating it is charged before the allocation, and released when it is
-// freed. Any thread.
+// The memory that one session holds, in bytes, and its limit. Memory that outlives the function
+// allocating it is charged before the allocation, and released when it is freed. Any thread.
 #pragma once
 
 #include <atomic>
@@ -19,12 +18,15 @@ class MemoryAccount {
   // limit.
   void charge(std::size_t bytes);
   void release(std::size_t bytes) noexcept { used_ -= bytes; }
+  // The session no longer needs this much of the memory that it was admitted with beside the
+  // account.
+  void raiseLimit(std::size_t bytes) { limit_ += bytes; }
 
   std::size_t limit() const { return limit_; }
   std::size_t used() const { return used_; }
 
  private:
-  const std::size_t limit_;
+  std::atomic<std::size_t> limit_;
   std::atomic<std::size_t> used_ = 0;
 };
 

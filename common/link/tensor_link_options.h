@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "common/core/clock.h"
 #include "common/engine/schedule.h"
@@ -24,6 +25,7 @@ struct TensorLinkOptions : TensorCodecOptions {
   int (*priority)(Flow flow, const Place& body) = nullptr;
   std::uint64_t maxBlobBytes = 0;  // maximum size of weights/body or grads/body
   bool initialWeights = false;     // the client may send weights/body, once
+  std::string weightsSha256;       // which must have this digest, 32 bytes; empty: any
   // Null: no trace. On the server, the link answers a Fetch of trace/body from it.
   std::shared_ptr<TraceRecorder> trace;
 

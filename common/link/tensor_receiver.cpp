@@ -78,6 +78,11 @@ void TensorReceiver::verifyBlob(IncomingTensor&& tensor, const std::string& sha2
     throw ProtocolError("bad-digest", std::string(flowName(tensor.message.flow)) +
                                           " does not have the SHA-256 that was sent with it");
   }
+  const bool isInitial = options_->role == Role::server && tensor.message.flow == kWeightsBody;
+  if (isInitial && !options_->weightsSha256.empty() && sha256 != options_->weightsSha256) {
+    throw ProtocolError("bad-digest",
+                        "weights/body does not have the SHA-256 that the Hello announced");
+  }
   if (tensor.message.flow == kTraceBody) {
     traceFromServer(tensor.buffer.span(), options_->trace->window(), options_->microBatches,
                     options_->place);

@@ -263,13 +263,18 @@ std::size_t graphMemoryLimit(const RunPlan& plan) {
   return asSize(2 * bodyBytes(plan) + kMinBytes);
 }
 
+std::size_t unpackedWeightsBytes(const RunPlan& plan) {
+  return plan.spec.initialWeights ? asSize(bufferBytes(maxWeightsBytes(plan))) : 0;
+}
+
 std::size_t serverBytes(const RunPlan& plan) {
   const auto [first, last] = plan.stage.cuts;
   // Objects that autograd and the stage keep per micro-batch, without the tensors themselves.
   constexpr double kBlockObjects = 8 << 10;
   const double objects = kBlockObjects * plan.inFlight * (last - first);
-  // Initial weights are unpacked while the buffer they arrived in still exists.
-  const double unpacked = plan.spec.initialWeights ? static_cast<double>(maxWeightsBytes(plan)) : 0;
+  // Initial weights are unpacked while the buffer they arrived in still exists. Later the server
+  // may still be writing that buffer to its disk, while another one contains fetched weights.
+  const auto unpacked = static_cast<double>(unpackedWeightsBytes(plan));
   const double recorded = plan.spec.trace.steps > 0 ? double{kMaxTraceBytes} : 0;
   const double body =
       plan.stage.model.graphBlocks ? static_cast<double>(graphMemoryLimit(plan)) : bodyBytes(plan);

@@ -60,6 +60,9 @@ std::size_t transitBytes(const RunPlan& plan);
 // and codec memory, both working memory and state kept between steps.
 std::size_t serverBytes(const RunPlan& plan);
 
+// The part of serverBytes() for unpacking initial weights, in addition to the buffer that they
+// arrived in; 0 without initial weights.
+std::size_t unpackedWeightsBytes(const RunPlan& plan);
 // Maximum memory that the operators of a graph may allocate: twice what serverBytes() estimates for
 // the body, since operators have scratch memory of their own, plus 64 MiB.
 std::size_t graphMemoryLimit(const RunPlan& plan);

@@ -83,7 +83,7 @@ std::vector<std::string> TestServer::runFolders() const {
   for (const auto& identity : std::filesystem::directory_iterator(store_, none)) {
     if (identity.path().filename() == ".status") continue;
     for (const auto& entry : std::filesystem::directory_iterator(identity)) {
-      folders.push_back(entry.path().string());
+      if (entry.path().filename() != ".weights") folders.push_back(entry.path().string());
     }
   }
   return folders;

@@ -76,13 +76,13 @@ TEST_CASE("a run of an exported model resumes with the same bits") {
   const Arguments arguments =
       with(graph("[norm, block.0]"),
            {"--server", server.address(), "--set", "checkpoint.every_steps=3", "--set",
-            "train.optimizer={name: adam}", "--set", "train.epochs=4"});
+            "train.optimizer={name: adam}", "--set", "train.epochs=12"});
   const Ended whole = runClient("train", folder.path("whole"), arguments);
   INFO(whole.errors);
   REQUIRE(whole.code == 0);
   const std::string run = folder.path("run");
   const Process client =
-      startClient("train", run, arguments, {"/usr/bin/env", "CLEAVE_FAIL=committed:4:kill"});
+      startClient("train", run, arguments, {"/usr/bin/env", "CLEAVE_FAIL=committed:2:kill"});
   REQUIRE(client.wait(kPatience));
   REQUIRE_FALSE(fs::exists(run + "/summary.json"));
   const Ended resumed = ask({"train", "--resume", run});

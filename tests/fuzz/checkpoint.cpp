@@ -2,6 +2,7 @@
 // checkpoint (r), or a generation (g). Only RunError is allowed, and a list of commits is the same
 // after writing and reading it again.
 #include <algorithm>
+#include <cstring>
 #include <map>
 
 #include "common/checkpoint/checkpoint_store.h"
@@ -21,6 +22,14 @@ class MemoryFiles : public Files {
   }
   void write(const std::string& path, std::string_view bytes) override { files_[path] = bytes; }
   void remove(const std::string& path) override { files_.erase(path); }
+  bool readAt(const std::string& path, std::uint64_t offset, std::span<std::byte> into) override {
+    const std::string whole = read(path).value_or("");
+    if (offset > whole.size() || into.size() > whole.size() - offset) return false;
+    std::memcpy(into.data(), whole.data() + offset, into.size());
+    return true;
+  }
+  void touch(const std::string&) override {}
+  std::int64_t changeTime(const std::string&) override { return 0; }
   std::uint64_t size(const std::string& path) override {
     const auto found = files_.find(path);
     return found == files_.end() ? 0 : found->second.size();

@@ -1,5 +1,6 @@
 """Actions of hostile peers as a table of cases. Each has a name, a function that performs it, and
 the error codes that it may end with."""
+import hashlib
 import math
 import random
 import re
@@ -356,6 +357,53 @@ def _(world):
     peer = world.run(f3="trial")
     peer.send(w.fetch("weights/body"))
     return peer
+
+
+# ---- Initial weights ----
+
+
+for size in (1, 31, 33, 60000):
+    hellos(f"a digest of {size} bytes", "bad-metadata", spec=w.run_spec(f18=True), f12=bytes(size))
+
+
+def weights(payload):
+    """weights/body with its own digest."""
+    opening = w.tensor(payload, spec=b"", step=0, flow="weights/body", micro_batches=0, samples=0)
+    return opening + w.segment(len(payload), b"", sha256=hashlib.sha256(payload).digest())
+
+
+# A safetensors file without tensors: all weights of the body keep their values.
+NO_WEIGHTS = struct.pack("<Q", 2) + b"{}"
+NO_WEIGHTS_SHA256 = hashlib.sha256(NO_WEIGHTS).digest()
+
+
+def names_weights(world, sha256):
+    """A peer whose Hello names these weights, and whether the server has them."""
+    peer = world.connect()
+    peer.send(w.hello(world.run_id(), w.run_spec(f18=True), f12=sha256))
+    return peer, bool(peer.wait_for(w.HELLO_OK)[1].get(16))
+
+
+@case("other weights than the Hello named", "bad-digest")
+def _(world):
+    peer, stored = names_weights(world, bytes(32))
+    assert not stored
+    peer.send(weights(NO_WEIGHTS))
+    return peer
+
+
+@case("weights that the server has stored", "unexpected-message", connections=8, deadline=5)
+def _(world):
+    for _ in range(100):  # they are stored while the first run continues
+        peer, stored = names_weights(world, NO_WEIGHTS_SHA256)
+        if stored:
+            peer.send(weights(NO_WEIGHTS))
+            return peer
+        peer.send(weights(NO_WEIGHTS))
+        peer.wait_for(w.STEP_OK)
+        world.leave(peer)
+        time.sleep(0.05)
+    raise AssertionError("the server does not store the weights")
 
 
 # ---- Input of codecs: sizes, scales, indices ----

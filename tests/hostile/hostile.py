@@ -206,7 +206,8 @@ def raw_texts(server, store):
     """The places in the server's log and its runs' files that have characters which a peer must not be
     able to write."""
     texts = {"the log": "".join(server.log)}
-    texts.update({str(path): path.read_text(errors="replace") for path in store.rglob("*") if path.is_file()})
+    files = [path for path in store.rglob("*") if path.is_file() and ".weights" not in path.parts]
+    texts.update({str(path): path.read_text(errors="replace") for path in files})
     return [f"{name} has {unprintable(text)!r}" for name, text in texts.items() if unprintable(text)]
 
 
