@@ -122,9 +122,7 @@ TEST_CASE("the error for a missing file names the file and its source") {
     openCifar(cifarOptions(files, CifarKind::cifar100Fine));
     FAIL("nothing was thrown");
   } catch (const UsageError& error) {
-    CHECK_THAT(
-        error.hint(),
-        Catch::Contains("binary version of CIFAR-100"));
+    CHECK_THAT(error.hint(), Catch::Contains("binary version of CIFAR-100"));
   }
 }
 
