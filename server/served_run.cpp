@@ -26,7 +26,7 @@ namespace {
 
 namespace asio = boost::asio;
 
-constexpr std::chrono::milliseconds kBetweenLooks{10};  // checks for a saved snapshot
+constexpr std::chrono::milliseconds kSnapshotPoll{10};  // checks for a saved snapshot
 
 // The coroutine resumes on the io thread once no task of the cancelled queue is running.
 asio::awaitable<void> codecWorkEnded(CodecQueue& queue, asio::any_io_executor io) {
@@ -370,7 +370,7 @@ asio::awaitable<void> ServedRun::close() {
   // A snapshot holds memory of this run and uses its folder; so do initial weights.
   asio::steady_timer pause(resources_.io);
   while (isSaving() || isUsingWeightsStore()) {
-    pause.expires_after(kBetweenLooks);
+    pause.expires_after(kSnapshotPoll);
     co_await pause.async_wait(asio::use_awaitable);
   }
   if (link_) {

@@ -47,6 +47,23 @@ void checkFeatures(const wire::Hello& hello) {
   }
 }
 
+// What the client says about checkpoints and initial weights.
+void checkState(const wire::Hello& hello) {
+  constexpr int kMaxCommits = 8;
+  if (hello.committed_size() > kMaxCommits) {
+    throw ProtocolError("bad-metadata",
+                        fmt::format("a Hello has {} commits; at most {} are allowed",
+                                    hello.committed_size(), kMaxCommits));
+  }
+  constexpr std::size_t kDigestBytes = 32;
+  const std::size_t digest = hello.weights_sha256().size();
+  if (digest != 0 && digest != kDigestBytes) {
+    throw ProtocolError("bad-metadata",
+                        fmt::format("the digest of the initial weights has {} bytes instead of {}",
+                                    digest, kDigestBytes));
+  }
+}
+
 }  // namespace
 
 Session::Session(const SessionContext& context, asio::ip::tcp::socket socket, std::uint64_t number)
@@ -124,19 +141,7 @@ asio::awaitable<wire::Hello> Session::readHello() {
 }
 
 asio::awaitable<void> Session::openRun(wire::Hello hello) {
-  constexpr int kMaxCommits = 8;
-  if (hello.committed_size() > kMaxCommits) {
-    throw ProtocolError("bad-metadata",
-                        fmt::format("a Hello has {} commits; at most {} are allowed",
-                                    hello.committed_size(), kMaxCommits));
-  }
-  constexpr std::size_t kDigestBytes = 32;
-  const std::size_t digest = hello.weights_sha256().size();
-  if (digest != 0 && digest != kDigestBytes) {
-    throw ProtocolError("bad-metadata",
-                        fmt::format("the digest of the initial weights has {} bytes instead of {}",
-                                    digest, kDigestBytes));
-  }
+  checkState(hello);
   RunSpec spec = runSpecFromWire(hello.run_spec());
   RunRequest request{std::move(hello), std::move(spec), identity_, number_, clientIsLocal_};
   if (request.hello.token() != 0) co_return co_await continueRun(std::move(request));

@@ -223,9 +223,7 @@ void ImageTransforms::checkOptions() const {
       std::to_string(channels_) + (channels_ == 1 ? " channel" : " channels");
   const auto checkCount = [&](const std::vector<double>& values, const std::string& key) {
     if (values.size() == 1 || values.size() == static_cast<std::size_t>(channels_)) return;
-    refuseTransform(key,
-                    "data." + key + " has " + std::to_string(values.size()) +
-                        " values, but the images have " + channels,
+    refuseTransform(key, std::to_string(values.size()) + " values, but the images have " + channels,
                     "give one value per channel, or one for all channels");
   };
   checkCount(options_.mean, "mean");
