@@ -382,6 +382,7 @@ TEST_CASE("PROTOCOL.md: every code that can reach a peer is in the table of erro
                           "park-timeout",
                           "park-ended",
                           "no-run",
+                          "weights-too-large",
                           "wrong-use"}) {
     CHECK(thrown.erase(own) == 1);
     CHECK_FALSE(documented.contains(own));
