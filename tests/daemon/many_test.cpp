@@ -98,7 +98,7 @@ Resources settled(TestServer& server, std::size_t descriptors) {
 TEST_CASE("100 clients, some of them killed, do not affect each other and leave no traces") {
   const TemporaryFolder folder;
   REQUIRE(runClient("train", folder.path("alone"), kRun).code == 0);
-  const std::string alone = readFile(folder.path("alone") + "/model.safetensors");
+  const std::string alone = readTensors(folder.path("alone") + "/model.safetensors");
 
   // Twice the size of a wave: the session of a killed client may still be closing when the next
   // client starts.
@@ -143,7 +143,7 @@ TEST_CASE("100 clients, some of them killed, do not affect each other and leave 
   CHECK(crowd.survivors.size() == kClients - kClients / kKillOneIn);
   for (const std::string& survivor : crowd.survivors) {
     INFO(survivor);
-    CHECK((readFile(survivor + "/model.safetensors") == alone));
+    CHECK((readTensors(survivor + "/model.safetensors") == alone));
   }
 }
 

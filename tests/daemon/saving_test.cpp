@@ -63,7 +63,8 @@ std::map<std::string, std::string> tensorsOf(const std::string& path) {
   std::memcpy(&headerBytes, file.data(), sizeof headerBytes);
   const std::size_t data = sizeof headerBytes + headerBytes;
   std::map<std::string, std::string> tensors;
-  const auto header = nlohmann::json::parse(file.substr(sizeof headerBytes, headerBytes));
+  auto header = nlohmann::json::parse(file.substr(sizeof headerBytes, headerBytes));
+  header.erase("__metadata__");
   for (const auto& [name, tensor] : header.items()) {
     const std::size_t begin = tensor.at("data_offsets").at(0);
     const std::size_t end = tensor.at("data_offsets").at(1);
@@ -80,7 +81,7 @@ std::string undisturbed(const TestServer& server, const std::string& run, std::u
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
   CHECK_FALSE(fs::exists(partial(run)));
-  return readFile(whole(run));
+  return readTensors(whole(run));
 }
 
 TEST_CASE("Ctrl-C saves the whole model as of the last step") {
@@ -94,7 +95,7 @@ TEST_CASE("Ctrl-C saves the whole model as of the last step") {
   CHECK(ended.code == kFailedRun);
   CHECK_FALSE(fs::exists(partial(run)));
   const std::uint64_t steps = numberIn(ended.errors, "interrupted after ([0-9]+) of");
-  CHECK((readFile(whole(run)) == undisturbed(server, folder.path("alone"), steps)));
+  CHECK((readTensors(whole(run)) == undisturbed(server, folder.path("alone"), steps)));
   checkFilesComplete(run);
 
   // Training can continue from it.
@@ -124,7 +125,7 @@ TEST_CASE("if the server is killed, the last epoch's model and the current head 
     CHECK(steps % kStepsPerEpoch == 0);
   }
   const TestServer server(folder, {}, "second");
-  CHECK((readFile(whole(run)) == undisturbed(server, folder.path("alone"), steps)));
+  CHECK((readTensors(whole(run)) == undisturbed(server, folder.path("alone"), steps)));
 }
 
 TEST_CASE("Ctrl-C while the server is stopped saves head and tail") {

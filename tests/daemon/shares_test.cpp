@@ -95,8 +95,8 @@ TEST_CASE("an identity that fills its share of the disk loses only its own run")
       startClient("train", folder.path("beside"), as(bob, {"--set", "run.name=beside"}));
   checkError(finish(full), kFailedRun, {"the records of hog on the server take", "disk_mib"});
   CHECK(finish(beside).code == 0);
-  CHECK(readFile(folder.path("beside/model.safetensors")) ==
-        readFile(folder.path("alone/model.safetensors")));
+  CHECK(readTensors(folder.path("beside/model.safetensors")) ==
+        readTensors(folder.path("alone/model.safetensors")));
   std::uintmax_t bytes = 0;
   for (const auto& entry : fs::recursive_directory_iterator(folder.path("store/hog"))) {
     if (entry.is_regular_file()) bytes += entry.file_size();
