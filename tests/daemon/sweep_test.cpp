@@ -151,7 +151,7 @@ TEST_CASE("seeds are averaged, and a failed point is reported without ending the
   checkError(ended, kFailedRun,
              {"2 of 4 points failed", "[points-failed]", "rerun the same command"});
   CHECK_THAT(ended.output, Contains(" ± ") && Contains("cannot be held out of 256") &&
-                               Contains("hint: hold out fewer"));
+                               Contains("hint: set data.holdout"));
   std::size_t failed = 0;
   for (const CsvRow& row : readCsv(folder + "/results.csv")) {
     const bool good = row.at("data.holdout") == "0";
