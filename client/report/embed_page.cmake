@@ -18,7 +18,7 @@ endfunction()
 put(DYGRAPHS_STYLE ${DYGRAPHS}/dygraph.min.css)
 put(DYGRAPHS ${DYGRAPHS}/dygraph.min.js)
 put(STYLE ${PAGE}/page.css)
-put(SCRIPT ${PAGE}/format.js ${PAGE}/points.js ${PAGE}/panel.js ${PAGE}/charts.js ${PAGE}/tables.js ${PAGE}/sweep.js ${PAGE}/page.js)
+put(SCRIPT ${PAGE}/format.js ${PAGE}/points.js ${PAGE}/panel.js ${PAGE}/charts.js ${PAGE}/tables.js ${PAGE}/evaluation.js ${PAGE}/sweep.js ${PAGE}/page.js)
 
 file(WRITE ${OUTPUT} "// Written by client/report/embed_page.cmake.
 #include \"client/report/page.h\"
