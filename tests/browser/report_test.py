@@ -163,8 +163,8 @@ class OneRun(Case):
         path.write_text(json.dumps(evaluation))
         self.show(run.folder)
         self.assertIn("0.50000", CHROME.text("#evaluation-1"))
-        self.assertRegex(CHROME.text("#classes-1"), r"dog<b>\s+5\s+70.0 %\s+–\s+70.0 %\s+0.7500")
-        self.assertRegex(CHROME.text("#confusion-1"), r"cat\s+4\s+1")
+        self.assertIn("dog<b>570.0 %–70.0 %0.7500", CHROME.text("#classes-1"))
+        self.assertIn("cat41", CHROME.text("#confusion-1"))
         self.assertIn("12.0 %", CHROME.text("#calibration-1"))
         self.assertEqual(CHROME.run("return document.querySelectorAll('#calibration-1 .bin').length"), 1)
         for damaged in ("{", '{"model": 1}', json.dumps({**evaluation, "confusion": [[1]]})):
