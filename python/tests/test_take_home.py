@@ -74,7 +74,7 @@ class TakeHome(Training):
     def test_averaged_weights_are_evaluated_and_saved(self):
         self.images()
         model = torchvision.models.mobilenet_v2(num_classes=4)
-        cleave.export(model, {"x": torch.rand(2, 3, 32, 32)}, self.path("model.pt2"))
+        cleave.export(model, {"x": torch.rand(2, 3, 64, 64)}, self.path("model.pt2"))
         graph = {"file": self.path("model.pt2"), "cuts": ["features.1", "features.18"]}
         self.assertTrue(self.client("verify", graph, train__ema=0.9)["equal"])
         summary = self.client("train", graph, train__ema=0.9)
