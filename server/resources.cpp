@@ -26,8 +26,8 @@ constexpr std::size_t kLibraryBytes = 64 * kMiB;
 // Rows waiting for a slow disk, in strings that double as they grow.
 constexpr std::size_t kRecordBytes = 3 * Recorder::kMaxWaitingBytes;
 
-constexpr std::size_t kOwnDescriptors = 64;      // listening, event queues, libraries, GPU
-constexpr std::size_t kDescriptorsASession = 8;  // for its records and checkpoints
+constexpr std::size_t kOwnDescriptors = 64;        // listening, event queues, libraries, GPU
+constexpr std::size_t kDescriptorsPerSession = 8;  // for its records and checkpoints
 
 }  // namespace
 
@@ -37,7 +37,7 @@ void claimDescriptors(const ServerSettings& settings) {
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
   const std::size_t needed = kOwnDescriptors + settings.connections.connections +
-                             kDescriptorsASession * settings.maxSessions;
+                             kDescriptorsPerSession * settings.maxSessions;
   if (needed <= limit.rlim_max) return;
   throw UsageError("too-few-descriptors",
                    "limits.connections is " + std::to_string(settings.connections.connections) +

@@ -141,14 +141,14 @@ TEST_CASE("numbers accept every usual spelling, but no words") {
 }
 
 TEST_CASE("numbers are a list or a single number") {
-  Config c = config("mean: [0.5, 1e-3, -2]\ndeviation: 0.25\nempty: []\n");
+  Config c = config("mean: [0.5, 1e-3, -2]\nstd: 0.25\nempty: []\n");
   CHECK(c.numbers("mean", -10, 10) == std::vector<double>{0.5, 1e-3, -2});
-  CHECK(c.numbers("deviation", 0, 1) == std::vector<double>{0.25});
+  CHECK(c.numbers("std", 0, 1) == std::vector<double>{0.25});
   CHECK(c.numbers("empty", 0, 1).empty());
   CHECK(c.numbers("other", 0, 1, std::vector<double>{1}) == std::vector<double>{1});
   Config again = config(c.resolved());
   CHECK(again.numbers("mean", -10, 10) == std::vector<double>{0.5, 1e-3, -2});
-  CHECK(again.numbers("deviation", 0, 1) == std::vector<double>{0.25});
+  CHECK(again.numbers("std", 0, 1) == std::vector<double>{0.25});
   CHECK(again.numbers("other", 0, 1) == std::vector<double>{1});
 }
 

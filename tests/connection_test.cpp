@@ -326,7 +326,7 @@ TEST_CASE("a flood of Pings ends the connection") {
 
 TEST_CASE("a peer that sends but never reads is disconnected") {
   ConnectionOptions options = pinging(20ms, 80ms);
-  options.frame.bytesASecond = 1e9;  // also limits how slowly it may read
+  options.frame.bytesPerSecond = 1e9;  // also limits how slowly it may read
   Raw raw(options, 4096);
   const std::string pong = bytesOf({FrameKind::pong, wire::Pong().SerializeAsString()});
   OutgoingTensor tensor;

@@ -100,7 +100,7 @@ TEST_CASE("IDX pixels become (x / 255 - mean) / std, and each image has its labe
   const Files files;
   IdxOptions options = files.options();
   options.image.mean = {0.25};
-  options.image.deviation = {0.5};
+  options.image.stddev = {0.5};
   const auto data = openIdx(options);
   CHECK(data->size() == 3);
   CHECK(data->classes() == 10);
@@ -217,7 +217,7 @@ TEST_CASE("IDX samples may be vectors, and of any type") {
     files.writeLabels(idx({1}, {0, 0, 0, 1}, 0x0C));
     IdxOptions options = files.options();
     options.image.mean = {1};
-    options.image.deviation = {2};
+    options.image.stddev = {2};
     const auto data = openIdx(options);
     CHECK(labelOf(*data, 0) == 1);
     return readSample(*data, 0);

@@ -44,7 +44,7 @@ ImageOptions augmenting(bool flip, int padding, std::uint64_t seed = 3) {
   options.cropPadding = padding;
   options.seed = seed;
   options.mean = {0.4, 0.6};
-  options.deviation = {0.5, 0.25};
+  options.stddev = {0.5, 0.25};
   return options;
 }
 
@@ -74,7 +74,7 @@ std::vector<float> referenceCrop(const ImageOptions& options, std::uint32_t inde
         const double pixel = padded[static_cast<std::size_t>(row * (7 + 2 * p) + column)];
         const auto channel = static_cast<std::size_t>(c);
         out.push_back(
-            static_cast<float>((pixel / 255 - options.mean[channel]) / options.deviation[channel]));
+            static_cast<float>((pixel / 255 - options.mean[channel]) / options.stddev[channel]));
       }
     }
   }

@@ -109,8 +109,7 @@ TEST_CASE("a sheet has the samples of training above those of evaluation") {
 
 TEST_CASE("a sheet reverts a known normalisation, and reduces large images") {
   const Counting data(1, {3, 600, 2}, true);
-  const ContactSheet sheet =
-      makeContactSheet(data, {.mean = {0.5, 0.5, -1}, .deviation = {0.0001}});
+  const ContactSheet sheet = makeContactSheet(data, {.mean = {0.5, 0.5, -1}, .stddev = {0.0001}});
   CHECK(sheet.pixels.channels == 3);
   CHECK(sheet.pixels.width == 1 + 8);
   CHECK(sheet.pixels.height == 2 * (200 + 4) + 12);

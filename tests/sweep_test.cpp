@@ -128,9 +128,9 @@ PointResult done(const std::vector<std::string>& values, MetricValues metrics) {
 TEST_CASE("spreads have the mean and the sample std") {
   const Spread spread = spreadOf({2, 4, 4, 4, 5, 5, 7, 9});
   CHECK(spread.mean == Approx(5));
-  CHECK(*spread.deviation == Approx(std::sqrt(32.0 / 7)));
+  CHECK(*spread.stddev == Approx(std::sqrt(32.0 / 7)));
   CHECK(spreadOf({3}).mean == 3);
-  CHECK_FALSE(spreadOf({3}).deviation);
+  CHECK_FALSE(spreadOf({3}).stddev);
 }
 
 TEST_CASE("seeds of one point form one group, without its failed members") {
@@ -144,9 +144,9 @@ TEST_CASE("seeds of one point form one group, without its failed members") {
   CHECK(groups[0].point.text() == "codec=none");
   CHECK(groups[0].members.size() == 2);
   CHECK(groups[0].metrics.at("top1").mean == Approx(0.6));
-  CHECK(*groups[0].metrics.at("top1").deviation == Approx(std::sqrt(0.02)));
+  CHECK(*groups[0].metrics.at("top1").stddev == Approx(std::sqrt(0.02)));
   CHECK(groups[1].members.size() == 1);
-  CHECK_FALSE(groups[1].metrics.at("top1").deviation);
+  CHECK_FALSE(groups[1].metrics.at("top1").stddev);
 }
 
 TEST_CASE("a speed-up is relative to the point that differs only in the reference's values") {
@@ -426,9 +426,9 @@ TEST_CASE("the columns are those of docs/sweep.md, in order") {
   std::vector<std::string> expected = {"seeds"};
   for (const SweepMetric& metric : sweepMetrics()) {
     expected.emplace_back(metric.name);
-    expected.push_back(std::string(metric.name) + "_deviation");
+    expected.push_back(std::string(metric.name) + "_std");
   }
-  expected.insert(expected.end(), {"speed_up", "speed_up_deviation"});
+  expected.insert(expected.end(), {"speed_up", "speed_up_std"});
   CHECK(columnsOf(groupsCsv(report), keys) == expected);
 }
 

@@ -462,7 +462,7 @@ TEST_CASE("a stream that ends within TLS without a Bye is an error") {
 TEST_CASE("a record that arrives too slowly ends the connection") {
   const Folders folders;
   ConnectionOptions options = serverOptions(folders.server);
-  options.frame = {.grace = 100ms, .bytesASecond = 1024};
+  options.frame = {.grace = 100ms, .bytesPerSecond = 1024};
   ForeignClient client(options);
   client.useCertificate(folders.client);
   client.talk([&] {

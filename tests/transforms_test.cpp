@@ -253,7 +253,7 @@ Pixels numbered(std::int64_t height, std::int64_t width, std::int64_t channels =
 
 ImageOptions bytesOut() {
   ImageOptions options;
-  options.deviation = {1.0 / 255};
+  options.stddev = {1.0 / 255};
   return options;
 }
 
@@ -459,7 +459,7 @@ TEST_CASE("jitter is drawn evenly, in every order, and depends on epoch and imag
 TEST_CASE("jitter changes the image before it is normalised, in training only") {
   ImageOptions options;
   options.mean = {0.4, 0.5, 0.6};
-  options.deviation = {0.2, 0.3, 0.4};
+  options.stddev = {0.2, 0.3, 0.4};
   const Pixels image = imageOf(1);
   const std::vector<float> plain = transformed(options, image);
   options.brightness = 0.4;
@@ -474,7 +474,7 @@ TEST_CASE("jitter changes the image before it is normalised, in training only") 
   double worst = 0;
   for (std::size_t n = 0; n < out.size(); ++n) {
     const double value =
-        (double{expected[n]} - options.mean[n / plane]) / options.deviation[n / plane];
+        (double{expected[n]} - options.mean[n / plane]) / options.stddev[n / plane];
     worst = std::max(worst, std::abs(value - double{out[n]}));
   }
   CHECK(worst < 1e-5);
@@ -485,7 +485,7 @@ TEST_CASE("jitter changes the image before it is normalised, in training only") 
 TEST_CASE("erasing sets a rectangle to 0 after normalisation, with the given probability") {
   ImageOptions options;
   options.mean = {0.4};
-  options.deviation = {0.2};
+  options.stddev = {0.2};
   options.erasing = 0.25;
   const Pixels image = numbered(20, 30, 2);
   const std::vector<float> plain = transformed(options, image);
@@ -523,7 +523,7 @@ TEST_CASE("options that do not fit are refused") {
   };
   CHECK(codeOf({}) == "");
   CHECK(codeOf({.mean = {1, 2}}) == "bad-image-transform");
-  CHECK(codeOf({.deviation = {1, 2, 3}}, 1) == "bad-image-transform");
+  CHECK(codeOf({.stddev = {1, 2, 3}}, 1) == "bad-image-transform");
   CHECK(codeOf({.resize = 20, .crop = 21}) == "bad-image-transform");
   CHECK(codeOf({.resize = 20, .crop = 20}) == "");
   CHECK(codeOf({.cropScale = {0.1, 1}}) == "bad-image-transform");

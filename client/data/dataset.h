@@ -93,13 +93,13 @@ struct ImageOptions {
   std::uint64_t seed = 0;
   // Pixels become (x / 255 - mean) / std: one value per channel, or one for all.
   std::vector<double> mean = {0};
-  std::vector<double> deviation = {1};
+  std::vector<double> stddev = {1};
   // Height and width of the model's input; with `crop`, the length of the image's shorter side
   // before the crop. 0: as in the file. Bilinear, and antialiased when an axis gets shorter.
   std::int64_t resize = 0;
   std::int64_t crop = 0;  // height and width of the crop at the centre; 0: none
 };
-// Whether anything happens to the image besides the scaling by mean and deviation.
+// Whether anything happens to the image besides the scaling by mean and std.
 bool changesPixels(const ImageOptions& options);
 
 // IDX images and labels, plain or gzip (detected by content). Throws UsageError with the file and

@@ -31,7 +31,7 @@ void addImageKeys(DataFormatTable& table) {
   numbers("data.mean", -1e6, {0.485, 0.456, 0.406}, &ImageOptions::mean,
           "mean of the pixels after scaling to 0 … 1; one value, or one per channel: `[0.49, 0.48, "
           "0.45]`; `imagenet`: the means of ImageNet");
-  numbers("data.deviation", 1e-6, {0.229, 0.224, 0.225}, &ImageOptions::deviation,
+  numbers("data.std", 1e-6, {0.229, 0.224, 0.225}, &ImageOptions::stddev,
           "std of the same pixels; the model receives (pixel / 255 - mean) / std");
   table.integer(
       "data.resize", "pixels", 0, kMaxPixels,

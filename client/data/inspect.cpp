@@ -75,7 +75,7 @@ void revert(std::vector<SheetImage>& images, std::int64_t channels, const SheetO
     const std::size_t perChannel = image.size() / static_cast<std::size_t>(channels);
     for (std::size_t n = 0; n < image.size(); ++n) {
       const std::size_t channel = n / perChannel;
-      image[n] = static_cast<float>(double{image[n]} * of(options.deviation, channel) +
+      image[n] = static_cast<float>(double{image[n]} * of(options.stddev, channel) +
                                     of(options.mean, channel));
     }
   }

@@ -39,7 +39,7 @@ std::vector<std::int64_t> readIntegers(const Dataset& data, std::uint32_t index,
 struct SheetOptions {
   // How pixels were normalised, as in ImageOptions. Empty: unknown; the minimum of all images then
   // becomes black, and the maximum white.
-  std::vector<double> mean = {}, deviation = {};
+  std::vector<double> mean = {}, stddev = {};
 };
 struct ContactSheet {
   static constexpr std::uint32_t kColumns = 8;

@@ -28,8 +28,8 @@ using Cells = std::span<const std::string_view>;
 struct FeatureColumn {
   std::string name;
   bool isNumeric = true;
-  // Numeric: the value becomes (value - mean) / deviation.
-  double mean = 0, deviation = 1;
+  // Numeric: the value becomes (value - mean) / std.
+  double mean = 0, stddev = 1;
   // Categorical: the position of each value, in sorted order.
   std::map<std::string, std::uint32_t, std::less<>> categories;
 
@@ -38,7 +38,7 @@ struct FeatureColumn {
 
 Json toJson(const FeatureColumn& column) {
   if (column.isNumeric) {
-    return {{"name", column.name}, {"mean", column.mean}, {"std", column.deviation}};
+    return {{"name", column.name}, {"mean", column.mean}, {"std", column.stddev}};
   }
   Json categories = Json::array();
   for (const auto& [value, position] : column.categories) categories.push_back(value);
@@ -51,7 +51,7 @@ FeatureColumn columnOf(const Json& json) {
   column.isNumeric = !json.contains("categories");
   if (column.isNumeric) {
     column.mean = json.at("mean");
-    column.deviation = json.at("std");
+    column.stddev = json.at("std");
     return column;
   }
   for (const Json& value : json["categories"]) {
@@ -186,7 +186,7 @@ class TableLearner {
                              "' that are too large to be standardised",
                          "remove the column from data.numeric");
       }
-      learned.deviation = variance > 0 ? std::sqrt(variance) : 1;
+      learned.stddev = variance > 0 ? std::sqrt(variance) : 1;
       return;
     }
     if (column.hasTooMany) {
@@ -319,7 +319,7 @@ class Table final : public Dataset {
     }
     if (column.isNumeric) {
       const std::optional<double> number = numberOf(cell);
-      if (number) return static_cast<float>((*number - column.mean) / column.deviation);
+      if (number) return static_cast<float>((*number - column.mean) / column.stddev);
       throw UsageError("data-damaged",
                        lineOf(path, line) + ": '" + printable(cell, 60) + "' in the column '" +
                            printable(column.name, 60) + "' is not a number",

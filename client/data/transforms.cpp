@@ -201,20 +201,20 @@ ImageTransforms::ImageTransforms(const ImageOptions& options, std::int64_t chann
   checkOptions();
   jitters_ =
       options.brightness > 0 || options.contrast > 0 || options.saturation > 0 || options.hue > 0;
-  const auto tableOf = [](double mean, double deviation) {
+  const auto tableOf = [](double mean, double stddev) {
     ValueTable values{};
     for (std::size_t x = 0; x < values.size(); ++x) {
-      values[x] = static_cast<float>((static_cast<double>(x) / 255 - mean) / deviation);
+      values[x] = static_cast<float>((static_cast<double>(x) / 255 - mean) / stddev);
     }
     return values;
   };
   unit_ = tableOf(0, 1);
   for (std::size_t c = 0; c < static_cast<std::size_t>(channels); ++c) {
     const double mean = options.mean[options.mean.size() == 1 ? 0 : c];
-    const double deviation = options.deviation[options.deviation.size() == 1 ? 0 : c];
+    const double stddev = options.stddev[options.stddev.size() == 1 ? 0 : c];
     means_.push_back(static_cast<float>(mean));
-    deviations_.push_back(static_cast<float>(deviation));
-    tables_.push_back(tableOf(mean, deviation));
+    stddevs_.push_back(static_cast<float>(stddev));
+    tables_.push_back(tableOf(mean, stddev));
   }
 }
 
@@ -227,7 +227,7 @@ void ImageTransforms::checkOptions() const {
                     "give one value per channel, or one for all channels");
   };
   checkCount(options_.mean, "mean");
-  checkCount(options_.deviation, "deviation");
+  checkCount(options_.stddev, "std");
   if (options_.resize > 0 && options_.crop > options_.resize) {
     refuseTransform("crop",
                     "the crop of " + std::to_string(options_.crop) +
@@ -342,8 +342,8 @@ void ImageTransforms::apply(const ImageView& image, std::uint32_t index,
     jitterColors(drawJitter(options_, *epoch, index), out, channels_);
     for (std::size_t c = 0; c < tables_.size(); ++c) {
       const float mean = means_[c];
-      const float deviation = deviations_[c];
-      for (float& value : out.subspan(c * planeSize, planeSize)) value = (value - mean) / deviation;
+      const float stddev = stddevs_[c];
+      for (float& value : out.subspan(c * planeSize, planeSize)) value = (value - mean) / stddev;
     }
   }
   if (options_.erasing <= 0) return;

@@ -62,9 +62,9 @@ class ImageTransforms {
   ImageOptions options_;
   std::int64_t channels_;
   bool jitters_ = false;
-  std::vector<float> means_, deviations_;  // one per channel
-  std::vector<ValueTable> tables_;         // one per channel
-  ValueTable unit_{};                      // x / 255
+  std::vector<float> means_, stddevs_;  // one per channel
+  std::vector<ValueTable> tables_;      // one per channel
+  ValueTable unit_{};                   // x / 255
 };
 
 // How an image is flipped and moved in one epoch.

@@ -13,9 +13,9 @@ void describeBound(const TrainingFigures& training, nlohmann::json& headline) {
   if (training.boundedSteps == 0 || training.bounds <= 0) return;
   const double over = training.boundedSeconds / training.bounds;
   headline["over_bound"] = over;
-  headline["bounded_seconds_a_step"] =
+  headline["bounded_seconds_per_step"] =
       training.boundedSeconds / static_cast<double>(training.boundedSteps);
-  headline["bound_seconds_a_step"] = training.bounds / static_cast<double>(training.boundedSteps);
+  headline["bound_seconds_per_step"] = training.bounds / static_cast<double>(training.boundedSteps);
   const auto max = std::max_element(
       training.bottlenecks.begin(), training.bottlenecks.end(),
       [](const auto& one, const auto& other) { return one.second < other.second; });
@@ -99,7 +99,7 @@ nlohmann::json headline(RunReader& run) {
     headline["steps"] = training.steps;
     headline["samples"] = training.samples;
     headline["epoch"] = training.lastEpoch;
-    headline["seconds_a_step"] = training.stepSeconds / static_cast<double>(training.steps);
+    headline["seconds_per_step"] = training.stepSeconds / static_cast<double>(training.steps);
     // Uses the epochs' durations if recorded, like the summary of `train`; they include the time
     // between steps.
     const bool byEpoch = training.epochSeconds > 0;

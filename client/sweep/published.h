@@ -35,7 +35,7 @@ struct ComparedFigure {
   std::string unit;
   Spread ours;
   double theirs = 0;
-  std::optional<double> theirDeviation;
+  std::optional<double> theirStddev;
   std::string note;  // how the two definitions differ, if they do
 };
 std::vector<ComparedFigure> compareFigures(const std::vector<SeedGroup>& groups,

@@ -52,7 +52,7 @@ constexpr SummaryRow kSummary[] = {
     {"loss", "/eval/loss"},
     {"images_per_second", "/images_per_second"},
     {"run_seconds", "/seconds"},
-    {"bound_seconds", "/bound/seconds_a_step"},
+    {"bound_seconds", "/bound/seconds_per_step"},
     {"over_bound", "/bound/over_bound"},
     {"ratio", "/ratio"},
     {"peak_up", "/peak_up_bytes_per_second"},
@@ -251,7 +251,7 @@ Spread spreadOf(const std::vector<double>& values) {
   if (values.size() < 2) return spread;
   double squares = 0;
   for (const double value : values) squares += (value - spread.mean) * (value - spread.mean);
-  spread.deviation = std::sqrt(squares / (count - 1));
+  spread.stddev = std::sqrt(squares / (count - 1));
   return spread;
 }
 

@@ -60,7 +60,7 @@ struct PointResult {
 
 struct Spread {
   double mean = 0;
-  std::optional<double> deviation;  // sample std (n - 1); empty for a single value
+  std::optional<double> stddev;  // sample std (n - 1); empty for a single value
 };
 // `values` must not be empty.
 Spread spreadOf(const std::vector<double>& values);

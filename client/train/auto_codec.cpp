@@ -271,7 +271,7 @@ struct Resolved {
 
   void note(const FlowCodecs& tried, const TrialResult& result) {
     trials.push_back(
-        {{"codec", tried}, {"seconds_a_step", result.time.seconds}, {"steps", result.steps}});
+        {{"codec", tried}, {"seconds_per_step", result.time.seconds}, {"steps", result.steps}});
     text += fmt::format("{}{:.1f} ms with {}", text.empty() ? "" : ", ", 1e3 * result.time.seconds,
                         shortText(tried));
   }

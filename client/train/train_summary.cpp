@@ -103,7 +103,7 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
     const MeasuredSteps steps{*result.costs, bottleneck,
                               bounded.seconds / static_cast<double>(bounded.steps), spread,
                               run.data.train->size() % run.settings.batch};
-    summary["bound"] = {{"seconds_a_step", bounded.bounds / static_cast<double>(bounded.steps)},
+    summary["bound"] = {{"seconds_per_step", bounded.bounds / static_cast<double>(bounded.steps)},
                         {"over_bound", bounded.seconds / bounded.bounds},
                         {"bottleneck", bottleneckName(bottleneck)},
                         {"rate_up", result.costs->body().rateUp},
@@ -170,7 +170,7 @@ void printSummary(const nlohmann::json& summary) {
     text << fmt::format(
                 "bound       a step took {:.2f} times the theoretical minimum of {:.1f} ms\n",
                 bound.at("over_bound").get<double>(),
-                1e3 * bound.at("seconds_a_step").get<double>())
+                1e3 * bound.at("seconds_per_step").get<double>())
          << "bottleneck  " << bound.at("bottleneck").get<std::string>() << "\n"
          << "advice      " << bound.at("advice").at("sentence").get<std::string>() << "\n";
   } else {

@@ -84,9 +84,9 @@ class ByteStream {
 // For asio::async_write: passes everything to one system call. Asio's own limit of 64 KiB per call
 // costs half of the throughput on a fast link.
 inline auto inOneCall(std::size_t total) {
-  constexpr std::size_t kMaxBytesACall = 4 << 20;
+  constexpr std::size_t kMaxBytesPerCall = 4 << 20;
   return [total](const boost::system::error_code& error, std::size_t written) -> std::size_t {
-    return error || written >= total ? 0 : kMaxBytesACall;
+    return error || written >= total ? 0 : kMaxBytesPerCall;
   };
 }
 

@@ -398,7 +398,7 @@ awaitable<void> Connection::nextReasonToWrite(SteadyTime time) {
 
 awaitable<void> Connection::writeOne() {
   const SteadyTime start = now();
-  const std::chrono::duration<double> slowest(kMaxSegmentBytes / options_.frame.bytesASecond);
+  const std::chrono::duration<double> slowest(kMaxSegmentBytes / options_.frame.bytesPerSecond);
   writtenBy_ = start + longestSilence() + std::chrono::duration_cast<milliseconds>(slowest);
   // Chosen as late as possible, so that a more urgent frame can still come first.
   co_await stream_.readyToWrite();

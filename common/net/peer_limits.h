@@ -10,10 +10,10 @@
 
 namespace cleave {
 
-// A frame that has been arriving for more than `grace` must average at least `bytesASecond`.
+// A frame that has been arriving for more than `grace` must average at least `bytesPerSecond`.
 struct FrameDeadline {
   std::chrono::milliseconds grace{5000};
-  double bytesASecond = 16 << 10;
+  double bytesPerSecond = 16 << 10;
 };
 
 // Watches a frame arrive. Ignores the frame's longest silence, because a link may pause for a
@@ -42,16 +42,16 @@ class FrameProgress {
 // as one.
 class ControlAllowance {
  public:
-  static constexpr double kIdle = 256;    // frames that an idle connection may send at once
-  static constexpr double kASecond = 10;  // refilled per second, up to kIdle
-  static constexpr double kATensor = 3;
-  static constexpr double kALongSegment = 2;
+  static constexpr double kIdle = 256;      // frames that an idle connection may send at once
+  static constexpr double kPerSecond = 10;  // refilled per second, up to kIdle
+  static constexpr double kPerTensor = 3;
+  static constexpr double kPerLongSegment = 2;
   static constexpr double kMax = 16384;  // maximum that tensors can accumulate
   static constexpr std::size_t kShortSegmentBytes = 4096;
 
   explicit ControlAllowance(SteadyTime start) : refilled_(start) {}
-  void tensorCrosses() { left_ = std::min(kMax, left_ + kATensor); }
-  void segmentCrosses() { left_ = std::min(kMax, left_ + kALongSegment); }
+  void tensorCrosses() { left_ = std::min(kMax, left_ + kPerTensor); }
+  void segmentCrosses() { left_ = std::min(kMax, left_ + kPerLongSegment); }
   // Reports that a control frame or a short segment arrived. Throws ProtocolError "flood".
   void take(SteadyTime time);
 

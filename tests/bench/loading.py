@@ -27,7 +27,7 @@ def photos(folder, count):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
     return {"format": "folder", "train": {"folder": str(folder / "train")}, "test": {"folder": str(folder / "test")}, "resize": 256,
-            "crop": 224, "mean": "imagenet", "deviation": "imagenet", "augment": {"crop_scale": [0.08, 1.0], "flip": True}}
+            "crop": 224, "mean": "imagenet", "std": "imagenet", "augment": {"crop_scale": [0.08, 1.0], "flip": True}}
 
 
 def synthetic(count):

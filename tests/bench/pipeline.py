@@ -82,8 +82,8 @@ def held_bytes(options, rate):
     return 2 * own
 
 
-def rounds_for(seconds_a_step, options):
-    return max(2, min(options.rounds, math.ceil(options.seconds / (2 * len(SCHEDULES) * seconds_a_step))))
+def rounds_for(seconds_per_step, options):
+    return max(2, min(options.rounds, math.ceil(options.seconds / (2 * len(SCHEDULES) * seconds_per_step))))
 
 
 def measure_cell(options, model, server, rate, latency, codec, guess):

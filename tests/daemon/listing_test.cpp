@@ -139,9 +139,9 @@ TEST_CASE("a dry run shows encoded bytes") {
   REQUIRE(flows.size() == 4);
   for (const auto& flow : flows) CHECK(flow.at("encoded_bytes_are") == "exact");
   // 4 micro-batches of 8 x 32 values, each with a 9-byte header.
-  CHECK(flows[0].at("raw_bytes_a_step") == 4096);
-  CHECK(flows[0].at("encoded_bytes_a_step") == 1024 + 4 * 9);
-  CHECK(flows[3].at("encoded_bytes_a_step") == 2048);
+  CHECK(flows[0].at("raw_bytes_per_step") == 4096);
+  CHECK(flows[0].at("encoded_bytes_per_step") == 1024 + 4 * 9);
+  CHECK(flows[3].at("encoded_bytes_per_step") == 2048);
   CHECK(planned.at("parts").at(1).at("side") == "server");
   CHECK(planned.at("server_memory_bytes").get<std::uint64_t>() > 0);
   CHECK(planned.at("client_memory_bytes").get<std::uint64_t>() > 0);

@@ -163,7 +163,7 @@ TEST_CASE("seeds are averaged, and a failed point is reported without ending the
   const auto groups = readCsv(folder + "/groups.csv");
   REQUIRE(groups.size() == 2);
   CHECK(groups[0].at("seeds") == "2");
-  CHECK_FALSE(groups[0].at("loss_deviation").empty());
+  CHECK_FALSE(groups[0].at("loss_std").empty());
   CHECK(groups[1].at("seeds") == "0");
 }
 

@@ -233,7 +233,7 @@ TEST_CASE("a training run reports its steps relative to the bound, and their bot
   const nlohmann::json bound = nlohmann::json::parse(ended.output).at("bound");
   CHECK(bound.at("bottleneck") == "client compute");
   CHECK(bound.at("over_bound").get<double>() > 0.99);
-  CHECK(bound.at("seconds_a_step").get<double>() > 4 * 16e-3);
+  CHECK(bound.at("seconds_per_step").get<double>() > 4 * 16e-3);
   CHECK(bound.at("step_spread").is_null());  // 4 steps are too few
   CHECK(bound.at("advice").at("settings").empty());
   CHECK_FALSE(bound.at("advice").at("sentence").get<std::string>().empty());

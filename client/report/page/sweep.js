@@ -27,7 +27,7 @@ const sweepCharts = [
 
 function spreadText(spread, text) {
   if (!spread) return '–';
-  return text(spread.mean) + (spread.deviation === null ? '' : ' ± ' + text(spread.deviation));
+  return text(spread.mean) + (spread.std === null ? '' : ' ± ' + text(spread.std));
 }
 
 // "block:bits=4, rate 100Mbit/s": the values of all keys that are not left out.
@@ -71,8 +71,8 @@ function linesAlong(axis, sweep, metric) {
     if (!spread) continue;
     const label = labelOf(sweep, group.values, [axis.key]);
     if (!lines.has(label)) lines.set(label, []);
-    const deviation = spread.deviation || 0;
-    lines.get(label).push({ x: axis.place(group), mean: spread.mean, min: spread.mean - deviation, max: spread.mean + deviation });
+    const std = spread.std || 0;
+    lines.get(label).push({ x: axis.place(group), mean: spread.mean, min: spread.mean - std, max: spread.mean + std });
   }
   return lines;
 }
