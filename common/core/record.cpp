@@ -156,7 +156,7 @@ struct Recorder::File {
 
   // Between rename and reopen a reader finds only the numbered files, which hold all rows so far.
   void rotate() {
-    sync();  // later writes go to another file
+    sync();  // a later sync() reaches only the new file
     file.close();
     if (error == 0)
       error = ::rename(path.c_str(), numbered(++rotated).c_str()) != 0 ? errno : open();

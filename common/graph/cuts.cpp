@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kNoPosition = static_cast<std::size_t>(-1);
 
-// "a.b.c": "a", "a.b", "a.b.c".
+// Example: for "a.b.c", returns "a", "a.b", "a.b.c".
 std::vector<std::string> withParents(const std::string& module) {
   std::vector<std::string> names;
   for (std::size_t dot = module.find('.'); dot != std::string::npos;
@@ -259,7 +259,7 @@ void GraphCuts::addUnusedWeights(GraphParts& parts) const {
     if (!isWeight(value) || used.contains(value.name())) continue;
     wire::Value& unused = *parts.head.graph.add_values();
     unused = value;
-    unused.set_trainable(false);  // it never has a gradient
+    unused.set_trainable(false);  // an unused weight never has a gradient
   }
 }
 
@@ -287,7 +287,7 @@ void GraphCuts::checkShared(const GraphParts& parts, const GraphCut& first,
   }
 }
 
-// A part may need the size of a tensor that does not cross.
+// A part may be invalid because it needs the size of a tensor that does not cross the cut.
 void GraphCuts::checkParts(const GraphParts& parts, const GraphCut& first, const GraphCut& second) {
   try {
     for (const GraphPart* part : {&parts.head, &parts.body, &parts.tail}) {

@@ -211,8 +211,8 @@ class HttpServer::Session {
     co_return !error && keepOpen;
   }
 
-  // Reads on briefly: unread data from the peer would turn the close into a reset, which may
-  // overtake our last answer.
+  // Continues to read briefly: unread data from the peer would turn the close into a reset, which
+  // may overtake our last answer.
   asio::awaitable<void> close() {
     error_code error;
     stream_.socket().shutdown(tcp::socket::shutdown_send, error);
@@ -275,7 +275,8 @@ asio::awaitable<void> HttpServer::accept() {
 }
 
 void HttpServer::start(tcp::socket socket) {
-  if (open_ >= settings_.connections) {  // answered with as much as the kernel accepts immediately
+  if (open_ >=
+      settings_.connections) {  // sends what the kernel accepts immediately, without waiting
     static constexpr char kFull[] =
         "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: "
         "close\r\n\r\n";
