@@ -70,11 +70,11 @@ void addImageKeys(DataFormatTable& table) {
         "training only: " + meaning);
   };
   fraction("data.augment.brightness", 10, &ImageOptions::brightness,
-           "brightness changes by a random factor in 1 ± this, at least 0");
+           "brightness changes by a random factor in 1 ± this value, at least 0");
   fraction("data.augment.contrast", 10, &ImageOptions::contrast, "the same for contrast");
   fraction("data.augment.saturation", 10, &ImageOptions::saturation, "the same for saturation");
   fraction("data.augment.hue", 0.5, &ImageOptions::hue,
-           "hue shifts by a random fraction of the colour circle in ± this");
+           "hue shifts by a random fraction of the colour circle in ± this value");
   fraction("data.augment.erasing", 1, &ImageOptions::erasing,
            "probability with which a random rectangle of 2 % to 33 % of the area is set to 0");
 }
@@ -147,7 +147,7 @@ Table makeIdxKeys() {
   return table;
 }
 
-// For formats that read one file of new samples.
+// For formats that read predictions' samples from exactly one file.
 std::string onlyInput(const Keys& keys) {
   if (keys.inputs.size() == 1) return keys.inputs.front();
   throw UsageError("no-predict",

@@ -63,8 +63,8 @@ std::string describe(const std::vector<std::uint32_t>& dimensions, const std::st
   return text;
 }
 
-// The file size that the header implies. Dimensions are not 0; their product is checked against the
-// limit before it is used.
+// The file size that the header implies. No dimension is 0. The product is checked against the
+// limit at each step, so it cannot overflow.
 std::size_t fileBytes(const IdxFile& file, const std::string& path, const std::string& what) {
   std::size_t bytes = file.type->bytes;
   for (const std::uint32_t dimension : file.dimensions) {
@@ -76,7 +76,7 @@ std::size_t fileBytes(const IdxFile& file, const std::string& path, const std::s
   return file.start + bytes;
 }
 
-// The hint for a file of `what` (images or labels) with a wrong rank.
+// The hint for a file with a wrong rank; `what` is images or labels.
 const char* rankFix(int rank, const std::string& what) {
   if (what == "labels" && rank >= 3)
     return "check that the paths of images and labels are not swapped";
@@ -175,7 +175,7 @@ std::vector<std::int64_t> readLabels(const IdxFile& file, const std::string& pat
   return labels;
 }
 
-// Samples that are not images of bytes: numbers, vectors, or arrays of another type. A value
+// Samples that are not images of bytes: single numbers, vectors, or arrays of another type. A value
 // becomes (value - mean) / std; bytes are divided by 255 first.
 class IdxValues final : public LabeledDataset {
  public:

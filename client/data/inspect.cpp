@@ -197,13 +197,13 @@ std::vector<std::int64_t> readIntegers(const Dataset& data, std::uint32_t index,
 }
 
 ContactSheet makeContactSheet(const Dataset& data, const SheetOptions& options) {
-  constexpr std::uint32_t kRows = 4;  // of each half
+  constexpr std::uint32_t kRows = 4;  // per half
   SampleBuffer sample(data);
   const std::size_t array = imageArray(sample.arrays());
   const std::vector<std::int64_t>& shape = sample.arrays()[array].shape;
   ContactSheet sheet;
   sheet.samples = spreadIndices(data.size(), ContactSheet::kColumns * kRows);
-  std::vector<SheetImage> images;  // of the upper half, then of the lower
+  std::vector<SheetImage> images;  // the upper half's, then the lower half's
   for (const bool isTraining : {true, false}) {
     for (const std::uint32_t index : sheet.samples) {
       sample.read(data, index, isTraining ? std::optional<std::uint64_t>(1) : std::nullopt);
