@@ -106,7 +106,7 @@ int run(int argc, char** argv) {
   verifyApp
       ->add_option("--tolerance", verify.tolerance,
                    "Maximum difference, |split - whole| / |whole|, per kind of result; 0 requires "
-                   "bit-identical results and therefore CPUs")
+                   "bit-identical results, which only CPUs give")
       ->default_str("0")
       ->check(CLI::Range(0.0, 1.0));
   verifyApp->footer(

@@ -30,7 +30,7 @@ std::string tensorsText(const wire::Graph& graph, const GraphIds& ids) {
   return text;
 }
 
-// The unit may begin with a space, which then follows the prefix: "3.5 M parameters", "2 GFLOP".
+// A unit that begins with a space gives "3.5 M parameters"; one that does not gives "2 GFLOP".
 std::string countText(double count, std::string_view unit) {
   constexpr std::pair<double, const char*> kPrefixes[] = {
       {1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}};

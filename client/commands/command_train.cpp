@@ -83,8 +83,8 @@ std::string codeOf(const std::exception& error) {
   return known == nullptr ? "" : known->code();
 }
 
-// For a run that ended early. Saves the current model, or only head and tail if the body cannot be
-// fetched.
+// For a run that ended early. After an interrupt, saves the current model. After an error, or if
+// that fails, saves only head and tail.
 void keepModel(ModelSaver& saver, bool interrupted, const std::string& folder,
                spdlog::logger& log) {
   try {

@@ -121,7 +121,7 @@ struct SweepOptions {
   RunOptions run;
   std::vector<std::string> grid, reference;  // KEY=VALUE
   std::string folder;                        // empty: sweeps/<run.name>
-  std::string figures;  // file path; empty: reference.csv beside the configuration, if it exists
+  std::string figures;                       // file path; empty: see --help
   bool dryRun = false;
 };
 void addSweepCommand(CLI::App& app, SweepOptions& options, std::function<int()>& command);

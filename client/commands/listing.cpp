@@ -42,7 +42,7 @@ std::vector<ListedItem> models() {
   return items;
 }
 
-// "1", or "M" if it grows with the number of micro-batches.
+// The count as text: "1", for example, or "M" if it grows with the number of micro-batches.
 std::string countText(std::uint32_t (*count)(std::uint32_t microBatches)) {
   constexpr std::uint32_t kMany = 1000;
   const std::uint32_t value = count(kMany);
@@ -118,7 +118,7 @@ constexpr ListingRow kListings[] = {
      learningRates},
 };
 
-// Wraps `text` at kColumns columns; all lines but the first are indented.
+// Wraps `text` at kColumns columns. All lines except the first are indented.
 std::string wrapped(const std::string& text, std::size_t indent) {
   std::string out;
   std::size_t column = indent;

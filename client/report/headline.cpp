@@ -63,7 +63,8 @@ void describeProgress(const RunReader& run, nlohmann::json& headline) {
   if (planned.steps == 0) return;
   headline["total_steps"] = planned.steps;
   if (training.ended || training.latest.size() < 2 || planned.steps <= training.lastStep) return;
-  // Assumes the speed of the latest steps, including the evaluations between them.
+  // Assumes that the run continues at the speed of the latest steps, including the evaluations
+  // between them.
   const auto& [firstTime, firstStep] = training.latest.front();
   const auto& [lastTime, lastStep] = training.latest.back();
   if (lastStep <= firstStep) return;  // the run has just been continued
@@ -100,8 +101,8 @@ nlohmann::json headline(RunReader& run) {
     headline["samples"] = training.samples;
     headline["epoch"] = training.lastEpoch;
     headline["seconds_per_step"] = training.stepSeconds / static_cast<double>(training.steps);
-    // Uses the epochs' durations if recorded, like the summary of `train`; they include the time
-    // between steps.
+    // Uses the durations of the epochs if they are recorded, like the summary of `train`. They
+    // include the time between steps.
     const bool byEpoch = training.epochSeconds > 0;
     const double samples = byEpoch ? training.epochSamples : training.samples;
     const double seconds = byEpoch ? training.epochSeconds : training.stepSeconds;

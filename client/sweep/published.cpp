@@ -32,10 +32,10 @@ const std::vector<std::string> kFigures = {"accuracy_percent",
 
 constexpr double kMebibyte = 1048576;
 
-// A figure that both the source and a sweep have.
+// A figure that both the published source and a sweep have.
 struct Comparable {
   const char* theirs;
-  const char* theirStddev;  // null: none
+  const char* theirStddev;  // column; null if there is none
   const char* ours;
   double scale;  // factor from our unit to theirs
   const char* quantity;

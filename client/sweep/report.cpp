@@ -45,7 +45,7 @@ const char* statusText(PointResult::Status status) {
   return "";
 }
 
-// All keys of the grid except run.seed, of which a group has several values.
+// Returns all keys of the grid except run.seed: a group has points with several seeds.
 std::vector<std::string> groupKeys(const SweepReport& report) {
   std::vector<std::string> keys;
   for (const SweepAxis& axis : report.axes) {
@@ -62,7 +62,8 @@ void addValues(const SweepPoint& point, std::vector<Cell>& cells) {
 
 using Row = std::vector<std::string>;
 
-// Columns padded to their widest cell: the first `left` are left-aligned, the others right-aligned.
+// Pads each column to its widest cell. The first `left` columns are left-aligned, the others
+// right-aligned.
 std::string aligned(const std::vector<Row>& rows, std::size_t left) {
   // Width in terminal columns: continuation bytes of UTF-8 have no width.
   const auto width = [](const std::string& text) {

@@ -89,10 +89,11 @@ Datasets openForInference(const DataSettings& settings, const nlohmann::json& le
     try {
       data.test = skipDamaged(format.open(keys, split), settings.skip);
     } catch (const nlohmann::json::exception&) {
-      throw UsageError("no-description",
-                       "the model's description lacks what is needed to read data of the format " +
-                           settings.format,
-                       "use a model that was trained with this data.format");
+      throw UsageError(
+          "no-description",
+          "the model's description lacks the values needed to read data of the format " +
+              settings.format,
+          "use a model that was trained with this data.format");
     }
   }
   data.train = data.test;
@@ -225,7 +226,7 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   spec.waitB2 = settings.wait.b2;
   spec.threads = static_cast<std::uint32_t>(settings.serverThreads);
   spec.stepsPerEpoch = stepsPerEpoch(settings, train);
-  // With loss scaling, gradients that are not finite are part of training: their step is skipped.
+  // With loss scaling, gradients that are not finite are expected: their step is skipped.
   spec.rawNonFinite = settings.rawNonFinite || settings.scalesLoss();
   spec.initialWeights = userModel != nullptr || !settings.weights.file.empty();
   if (userModel != nullptr) {

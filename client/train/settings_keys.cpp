@@ -123,8 +123,8 @@ std::string parameterMeaning(std::string_view name) {
   return "a parameter of the model: `cleave-client models`";
 }
 
-// Adds one row per parameter name, with the values of each model that has the parameter. The row
-// `model.name` reads them.
+// Adds one row per parameter name. The row lists the values for each model that has the parameter.
+// The rows only document the keys: the row `model.name` reads their values.
 void addModelParameters(Table& table) {
   std::vector<std::array<std::string, 3>> rows;
   for (const ModelRow& model : modelTable()) {
@@ -188,7 +188,7 @@ void readLora(Config& config, Settings& settings) {
     throw UsageError("bad-lora", config.where("model.lora.parts") + ": there is no part " + part,
                      "choose from head, body, tail");
   }
-  if (lora.rank > 0) settings.freeze = {"*"};  // train.freeze is added
+  if (lora.rank > 0) settings.freeze = {"*"};  // the patterns of train.freeze follow
 }
 
 void addLora(Table& table) {
@@ -419,7 +419,7 @@ void addRunAndModel(Table& table) {
 
 // ---- Data ----
 
-// Called after the keys that decide whether the format needs a test set.
+// Call this after reading the keys that decide whether the format needs a test set.
 void readFormatKeys(Config& config, Settings& settings) {
   DataSettings& data = settings.data;
   data.keys.seed = settings.seed;
@@ -520,7 +520,7 @@ void checkMicroBatches(Config& config, Settings& settings) {
                    "set train.micro_batches in 1…" + std::to_string(settings.batch));
 }
 
-// 0 or 1, as `cleave-client optimizers` lists it; also true or false.
+// Reads a switch: 0, 1, true or false.
 double readSwitch(Config& config, const std::string& path) {
   const std::string text = config.text(path, std::nullopt, {"true", "false", "1", "0"});
   return text == "true" || text == "1" ? 1 : 0;
@@ -535,7 +535,7 @@ void readOptimizer(Config& config, Settings& settings) {
     const std::string path = "train.optimizer." + key;
     optimizer.parameters[key] =
         key == "nesterov" ? readSwitch(config, path) : config.number(path, -1e6, 1e6);
-    // Checked one by one, so that an error names its own key.
+    // The parameters are checked one by one, so that an error names the right key.
     OptimizerSpec alone{optimizer.name, {}};
     if (key != "nesterov") alone.parameters[key] = optimizer.parameters[key];
     checkAt(config, path, [&] { checkOptimizer(alone); });
@@ -543,8 +543,8 @@ void readOptimizer(Config& config, Settings& settings) {
   checkAt(config, "train.optimizer.name", [&] { checkOptimizer(optimizer); });
 }
 
-// Adds one row per parameter name, with the optimizers that have the parameter. The row
-// `train.optimizer.name` reads them.
+// Adds one row per parameter name, with the optimizers that have the parameter. The rows only
+// document the keys: the row `train.optimizer.name` reads their values.
 void addOptimizerParameters(Table& table) {
   struct Parameter {
     std::string_view name, range;

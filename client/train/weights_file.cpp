@@ -53,7 +53,7 @@ void rename(std::vector<NamedTensor>& weights, const WeightsSettings& settings) 
   }
 }
 
-// Every saved tensor of the model, by name.
+// The shapes of all saved tensors of the model, by name.
 std::map<std::string, Shape> shapesOf(const std::vector<BlockSpec>& blocks) {
   std::map<std::string, Shape> shapes;
   for (const BlockSpec& block : blocks) {

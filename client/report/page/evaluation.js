@@ -31,7 +31,7 @@ function confusionTable(evaluation, title, id) {
   return made;
 }
 
-// The share of correct predictions over the confidence; on the diagonal, the two are equal.
+// The share of correct predictions by confidence. On the diagonal, share and confidence are equal.
 function calibrationCard(evaluation, title, id) {
   const size = 220, edge = 34;
   const space = 'http://www.w3.org/2000/svg';
