@@ -62,8 +62,8 @@ class FairShares {
   void raiseFloor();
 
   std::map<User, Account> users_;
-  std::map<std::string, double>
-      ended_;         // per owner: seconds by which its departed users exceed the floor
+  // Per owner: seconds by which its departed users exceed the floor.
+  std::map<std::string, double> ended_;
   double floor_ = 0;  // seconds with which new users start
   User next_ = 1;
 };

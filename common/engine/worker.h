@@ -134,8 +134,8 @@ class EngineWorker : public DeviceWorker {
   DeviceQueue* const queue_;
   const std::shared_ptr<TraceRecorder> trace_;
   const std::shared_ptr<Completions> completions_;
-  std::optional<SteadyTime>
-      lastBackward_;  // end of the last backward; empty once an evaluation has begun
+  // End of the last backward; empty once an evaluation has begun.
+  std::optional<SteadyTime> lastBackward_;
   std::optional<double> betweenSteps_;
   std::optional<SteadyTime> idleSince_;  // when the worker ran out of work
   std::atomic<bool> stopped_ = false;

@@ -173,8 +173,8 @@ std::vector<std::string> addAdapters(wire::Graph& graph, const LoraSpec& spec) {
   *graph.mutable_values() = before.values();
   *graph.mutable_inputs() = before.inputs();
   Builder builder(graph, spec);
-  std::map<std::uint32_t, std::uint32_t>
-      replaced;  // maps a result to the value that later nodes read instead
+  // Maps a result to the value that later nodes read instead.
+  std::map<std::uint32_t, std::uint32_t> replaced;
   const auto current = [&](std::uint32_t id) {
     const auto found = replaced.find(id);
     return found == replaced.end() ? id : found->second;

@@ -52,7 +52,7 @@ TensorCodecs::Cut& TensorCodecs::cutFor(const Key& key, const TensorSpec& spec) 
   return cuts_.emplace(cut, Cut{{}, std::move(charge)}).first->second;
 }
 
-// Whether the gradient will use what the activation leaves at its cut.
+// Whether the gradient will use the CutContext of its activation.
 bool TensorCodecs::needsCut(const Key& key) const {
   if (key.phase != Phase::train) return false;
   const auto* codec = options_.codecs.find(gradientAt(key.flow.cut, key.flow.tensor));
