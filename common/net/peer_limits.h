@@ -16,9 +16,9 @@ struct FrameDeadline {
   double bytesPerSecond = 16 << 10;
 };
 
-// Watches a frame arrive. Ignores the frame's longest silence, because a link may pause for a
-// while, and Pings detect a lost peer. A peer that sends a byte now and then is caught at its
-// second pause.
+// Measures how fast a frame arrives. The longest gap between reads is excluded: a link may stall
+// briefly, and a lost peer is detected by Pings anyway. A peer that pauses repeatedly between
+// single bytes is detected at its second pause.
 class FrameProgress {
  public:
   explicit FrameProgress(FrameDeadline deadline) : deadline_(deadline) {}
@@ -37,9 +37,9 @@ class FrameProgress {
   std::size_t bytes_ = 0;
 };
 
-// A correct peer sends a few control frames per tensor in either direction, two per long segment,
-// and an occasional Ping. A short segment costs as much to process as a control frame, and counts
-// as one.
+// Limits the rate of control frames. A correct peer sends a few per tensor in either direction, two
+// per long segment, and an occasional Ping. A short segment counts as a control frame, because it
+// costs as much to process.
 class ControlAllowance {
  public:
   static constexpr double kIdle = 256;      // frames that an idle connection may send at once

@@ -47,7 +47,8 @@ std::string libraryPath() {
                    kUseCpu);
 }
 
-// Called before loading libraries of a gigabyte, whose error messages are less specific.
+// Checks for the driver before loading about a gigabyte of libraries, whose error messages are less
+// specific.
 void requireDriver() {
   if (void* driver = ::dlopen("libcuda.so.1", RTLD_LAZY)) {
     ::dlclose(driver);
