@@ -112,7 +112,7 @@ TEST_CASE("every codec encodes within its size limit, deterministically, and dec
       INFO(text << " " << toString(tensor.spec));
       const Bytes bytes = encode(*codec, tensor);
       const Tensor decoded = decode(*codec, bytes, tensor.spec);
-      CHECK((bytes.size() <= tensor.spec.bytes() + 2));  // plus the format bytes of the wrapping codec and of raw data
+      CHECK((bytes.size() <= tensor.spec.bytes() + 2));  // two format bytes
       if (sizeIsFixed(*codec)) CHECK(bytes.size() == codec->maxEncodedBytes(tensor.spec));
       if (codec->isIdentity()) CHECK(bytes == tensor.bytes);
       if (codec->isIdentity()) CHECK(decoded.bytes == tensor.bytes);
@@ -318,12 +318,12 @@ TEST_CASE("slow codecs call checkpoint() while they run") {
   for (const std::int64_t size : row.shape) elements *= static_cast<std::size_t>(size);
   std::vector<float> values(elements);
   fillNormal(randomKey(1, "checkpoints"), values);
-  for (float& value : values) value = std::max(value, 0.0f);  // zeros, so that zstd cf of them if client and server share the machine. The result is at most `cores` and at most `max` (0: no limit).
+  for (float& value : values) value = std::max(value, 0.0f);  // zeros, so that zstd can compress
   Tensor tensor = tensorOf(values);
   tensor.spec.shape = row.shape;
   Bytes out(codec->maxEncodedBytes(tensor.spec));
 
-  // No checkpoint follows the codec here: only one inside the codec can end it.
+  // The task calls no checkpoint() after the codec, so only a call inside the codec can end it.
   CodecExecutor executor(1, 0.005);
   const auto queue = executor.open();
   std::promise<std::string> ended;

@@ -1,4 +1,4 @@
-// How a connection ends, whatever the order of events.
+// How a connection ends, for every order of events.
 #include "common/net/connection_end.h"
 
 #include <catch2/catch.hpp>
@@ -23,14 +23,14 @@ std::string codeOf(const ConnectionEnd& end) {
 
 }  // namespace
 
-TEST_CASE("our Bye followed by the peer's gives the peer's reason") {
+TEST_CASE("if our Bye is followed by the peer's, the outcome is the peer's reason") {
   ConnectionEnd end;
   CHECK(!end.mustSayBye());
   end.sayBye("interrupted", kStart);
   end.sayBye("again", kStart);
   CHECK(end.mustSayBye());
   CHECK(end.ourReason() == "interrupted");
-  CHECK(!end.deadline());  // sending what is queued may take a long time
+  CHECK(!end.deadline());  // sending the queued data may take a long time
   end.byeWritten(kStart);
   CHECK(!end.mustSayBye());
   CHECK(end.deadline() == kStart + kByeWait);
@@ -143,7 +143,7 @@ TEST_CASE("the peer's Failure needs no answer") {
   CHECK(codeOf(end) == "bad-tensor");
 }
 
-TEST_CASE("the deadline moves only to an earlier time, except when run() begins after a fault") {
+TEST_CASE("the deadline only ever moves earlier, except when run() begins after a fault") {
   ConnectionEnd end;
   end.peerBye("done", kStart);
   end.fault(error("first"), kStart + 1500ms);
