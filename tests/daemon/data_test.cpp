@@ -112,7 +112,7 @@ TEST_CASE("a damaged image ends a run unless it may be skipped, and then runs ar
     const Ended ended = train(run, "1");
     INFO(ended.errors);
     REQUIRE(ended.code == 0);
-    CHECK_THAT(ended.errors, Contains("another sample is used instead"));
+    CHECK_THAT(ended.errors, Contains("another sample replaces it"));
   }
   CHECK(readFile(data.path("first/model.safetensors")) ==
         readFile(data.path("again/model.safetensors")));
