@@ -158,8 +158,7 @@ void printCopied(const File& file) {
     names += fmt::format("  {} ({})\n", inAscii(entry->name), entry->dtype);
   }
   if (names.empty()) return;
-  std::cout << fmt::format("\nNot floating-point, so copied unchanged and not counted: {} bytes\n",
-                           bytes)
+  std::cout << fmt::format("\nOther dtypes, copied unchanged and not counted: {} bytes\n", bytes)
             << names;
 }
 

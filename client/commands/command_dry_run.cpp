@@ -193,7 +193,7 @@ void printFlows(const Json& out) {
         flow.at("flow").get<std::string>(), flow.at("direction").get<std::string>(),
         shapeText(flow.at("micro_batch_shape")), shape, flow.at("codec").get<std::string>(), codec,
         bytesText(raw), bytesText(encoded), encoded / raw,
-        flow.at("encoded_bytes_are") == "exact" ? "" : "  at most");
+        flow.at("encoded_bytes_are") == "exact" ? "" : "  (maximum)");
   }
 }
 

@@ -431,7 +431,7 @@ std::vector<std::string> RunReader::problems(bool following) const {
   if (training_.resumes > 0) {
     all.push_back("the run was continued from a checkpoint " + std::to_string(training_.resumes) +
                   (training_.resumes == 1 ? " time; " : " times; ") +
-                  std::to_string(training_.stepsRedone) + " steps were computed again");
+                  std::to_string(training_.stepsRedone) + " steps were repeated");
   }
   return all;
 }

@@ -102,7 +102,7 @@ void addCodecs(const StepCosts& costs, const RunPlan& plan, std::uint32_t batch,
     // Costs are known per cut, not per tensor.
     if (flow.tensor > 0 || options.spec(flow, samples).dtype != DType::f32) return;
   }
-  // The codecs are created anew from their specs, because the run's own codecs may run on a GPU.
+  // The codecs are created from their specs, because the run's own codecs may run on a GPU.
   Codecs codecs = plan.codecs;
   for (auto& [flow, codec] : codecs) codec = makeCodec(codec->spec());
   const CodecTrials current = tryCodecs(options, samples, codecs);

@@ -176,7 +176,7 @@ asio::awaitable<wire::HelloOk> shakeHandsWith(const ServerAddress& address, Conn
   }
   if (!co_await speaksHttp(address)) std::rethrow_exception(silent);
   throw RunError("not-cleave", address.text() + " does not speak Cleave: it is an HTTP server",
-                 "use the port on which cleave-server listens in --server, 4800 by default");
+                 "set --server to the port on which cleave-server listens (default: 4800)");
 }
 
 // An open connection, or the reason for a failure that a retry may fix.
@@ -314,7 +314,8 @@ asio::awaitable<OpenConnection> reconnectToServer(ServerAddress address,
 }
 
 RunError interruptedError() {
-  return RunError("interrupted", "interrupted", "run it again; the records so far are complete");
+  return RunError("interrupted", "interrupted",
+                  "rerun the command; the records so far are complete");
 }
 
 }  // namespace cleave

@@ -149,8 +149,8 @@ void checkPatternsMatch(const ClientSettings& settings, const std::vector<BlockS
     const std::string example = nearest.empty() ? names.empty() ? "" : names.front() : nearest;
     throw UsageError("unknown-parameter",
                      key + ": no parameter of the model matches '" + pattern + "'",
-                     "a pattern is compared with the whole name, such as " + example +
-                         "; * is any text, as in '*" + pattern + "*'");
+                     "a pattern must match the whole name, such as " + example +
+                         "; * matches any text, as in '*" + pattern + "*'");
   };
   for (const std::string& pattern : settings.freeze) {
     check("train.freeze", pattern.starts_with('!') ? pattern.substr(1) : pattern);
@@ -196,7 +196,7 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   checkPatternsMatch(settings, blocks);
   if (trainedCount(blocks, 0, static_cast<int>(blocks.size())) == 0) {
     throw UsageError("nothing-to-train", "no parameter of the model is trained",
-                     "remove a pattern from train.freeze, or except parameters with !PATTERN");
+                     "remove a pattern from train.freeze, or exclude parameters with !PATTERN");
   }
 
   RunSpec spec;

@@ -160,7 +160,8 @@ void printSummary(const nlohmann::json& summary) {
                         summary.at("steps_redone").get<std::uint64_t>());
   }
   if (const auto skipped = summary.at("steps_skipped").get<std::uint64_t>(); skipped > 0) {
-    text << fmt::format("skipped     {} steps, whose gradients overflowed fp16\n", skipped);
+    text << fmt::format("skipped     {} steps, because their gradients overflowed in fp16\n",
+                        skipped);
   }
   if (summary.contains("probe")) {
     text << "link        " << summary.at("probe").at("sentence").get<std::string>() << "\n";

@@ -107,7 +107,8 @@ TrainResult Trainer::run() {
 void Trainer::refuseUncounted() const {
   const auto weight = epochMetrics_.sums.find(kLossWeight);
   if (weight == epochMetrics_.sums.end() || weight->second > 0) return;
-  throw UsageError("bad-label", "no target of this epoch counts, so nothing was trained",
+  throw UsageError("bad-label",
+                   "the loss ignores all targets of this epoch, so nothing was trained",
                    "correct the data, data.target, train.loss.ignore_index or class_weights");
 }
 

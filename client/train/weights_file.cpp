@@ -105,7 +105,7 @@ std::vector<NamedTensor> readWeightsFile(const WeightsSettings& settings,
     if (weights.empty()) {
       throw UsageError("bad-weights",
                        "no tensor of " + settings.file +
-                           " has the name and shape of one of the "
+                           " has the name and shape of a tensor of the "
                            "model, such as " +
                            (shapes.empty() ? "" : shapes.begin()->first),
                        "set weights.rename, such as [module.=] to remove 'module.' from the "
