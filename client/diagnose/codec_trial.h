@@ -27,9 +27,9 @@ struct CodecFigures {
   void add(const CodecFigures& other);
   // wireBytes divided by rawBytes; empty if there are no bytes.
   std::optional<double> ratio() const;
-  std::optional<double> rate(
-      double seconds) const;  // GB/s of raw bytes; empty if there are no bytes
-  double snr() const;         // signal-to-noise ratio in dB; infinite if there is no noise
+  // GB/s of raw bytes; empty if there are no bytes.
+  std::optional<double> rate(double seconds) const;
+  double snr() const;  // signal-to-noise ratio in dB; infinite if there is no noise
 };
 
 // The dtype of the entry; empty if it is not a floating-point type that codecs accept.

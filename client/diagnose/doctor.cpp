@@ -22,8 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kLittleDisk =
-    1e9;  // bytes; enough for the records of several hundred thousand steps
+// Bytes; enough for the records of several hundred thousand steps.
+constexpr double kLittleDisk = 1e9;
 constexpr double kNoDisk = 10e6;
 constexpr double kLittleMemory = 1e9;
 

@@ -10,8 +10,8 @@
 namespace cleave {
 
 struct ProbeOptions {
-  std::uint64_t min =
-      1000;  // bytes of the smallest transfer; each further size is ten times larger
+  // Bytes of the smallest transfer. Each further size is ten times larger.
+  std::uint64_t min = 1000;
   std::uint64_t max = 100'000'000;  // bytes of the largest transfer; at most kMaxProbeBytes
   std::uint32_t repeat = 3;         // transfers per size and direction
   double seconds = 20;              // sizes expected to exceed the remaining time are skipped

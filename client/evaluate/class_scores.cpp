@@ -84,8 +84,8 @@ std::uint64_t ClassScores::confused(std::size_t target, std::size_t predicted) c
 }
 
 std::optional<double> ClassScores::auroc(std::size_t wanted) const {
-  std::vector<std::pair<float, bool>>
-      scores;  // the probability of the class; whether the sample has the class
+  // For each sample: the probability of the class, and whether the sample has the class.
+  std::vector<std::pair<float, bool>> scores;
   for (std::size_t n = 0; n < targets_.size(); ++n) {
     scores.emplace_back(probabilities_[n * classes_ + wanted],
                         targets_[n] == static_cast<std::int64_t>(wanted));

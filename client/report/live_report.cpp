@@ -16,8 +16,8 @@ namespace cleave {
 namespace {
 
 constexpr double kMinBetweenReads = 0.5;  // seconds; limits the cost of several open pages
-constexpr double kOpenPage =
-    3;  // a page is open if its last request is more recent than this; seconds
+// Seconds. A page counts as open if its last request is more recent.
+constexpr double kOpenPage = 3;
 constexpr std::chrono::milliseconds kFinish{2500};
 constexpr int kNiceness = 10;
 

@@ -16,8 +16,8 @@
 namespace cleave {
 namespace {
 
-constexpr double kMinSaving =
-    0.05;  // share of the step time; a smaller saving could be a simulation error
+// Share of the step time. A smaller saving could be a simulation error.
+constexpr double kMinSaving = 0.05;
 constexpr std::size_t kMinSteps = 10;
 constexpr std::uint32_t kTrialSamples = 4;  // for timing a codec; the result is scaled
 constexpr const char* kCostsAccuracy = "costs accuracy";
@@ -112,8 +112,7 @@ void addCodecs(const StepCosts& costs, const RunPlan& plan, std::uint32_t batch,
     StepCosts changed = costs;
     std::string caveat;
     for (const auto& [flow, codec] : codecs) {
-      if (plan.codecs.at(flow)->spec() == codec->spec())
-        continue;  // the measured costs already apply
+      if (plan.codecs.at(flow)->spec() == codec->spec()) continue;  // costs were measured
       const CodecTrial& tried = then.at(flow);
       changed.flows[flow] = {tried.bytes, tried.encodeSeconds, tried.decodeSeconds};
       if (tried.noise > 1.01 * current.at(flow).noise) caveat = kCostsAccuracy;

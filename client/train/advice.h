@@ -28,11 +28,10 @@ struct MeasuredSteps {
 };
 
 struct Advice {
-  std::vector<std::string>
-      settings;          // values for --set, such as "codec=block:bits=4"; may be empty
-  double saving = 0;     // predicted share of the step time; 0: no advice
-  std::string caveat;    // a disadvantage of the settings; may be empty
-  std::string sentence;  // settings, saving and caveat as text
+  std::vector<std::string> settings;  // for --set: "codec=block:bits=4"; may be empty
+  double saving = 0;                  // predicted share of the step time; 0: no advice
+  std::string caveat;                 // a disadvantage of the settings; may be empty
+  std::string sentence;               // settings, saving and caveat as text
 };
 
 // Simulates the steps with other settings. If none of them saves more than 5 % and more than the

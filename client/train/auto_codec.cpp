@@ -224,8 +224,8 @@ CodecCandidates candidatesOf(const PreparedRun& run, std::uint32_t samples,
     const auto bytesOf = [&](const std::string& spec) {
       const std::unique_ptr<Codec> codec = makeCodec(spec);
       double bytes = 0;
-      for (const Flow each :
-           run.plan.flows()) {  // all tensors of a cut in one direction share the codec
+      // All tensors that cross a cut in the same direction share the codec.
+      for (const Flow each : run.plan.flows()) {
         const TensorSpec other = options.spec(each, samples);
         const bool isHere = each.kind == flow.kind && each.cut == flow.cut;
         if (isHere && isFloat(other.dtype)) {
@@ -243,8 +243,8 @@ CodecCandidates candidatesOf(const PreparedRun& run, std::uint32_t samples,
       const std::unique_ptr<Codec> codec = makeCodec(spec);
       if (codec->isIdentity()) {
         candidate.encodeSeconds = candidate.decodeSeconds = 0;
-      } else if (run.plan.deviceCodecs.get(flow) ==
-                 nullptr) {  // on a GPU, all codecs take about as long as kAutoStart
+      } else if (run.plan.deviceCodecs.get(flow) == nullptr) {
+        // Only for codecs on the CPU: on a GPU, all codecs take about as long as kAutoStart.
         const auto [ownEncode, ownDecode] = codecSeconds(*codec, tensor, flow);
         candidate.encodeSeconds *= ownEncode / encode;
         candidate.decodeSeconds *= ownDecode / decode;

@@ -184,7 +184,7 @@ const CodecChooser::Option& CodecChooser::minLossy(const Time& timeOf) const {
     if (isAllowed(option) && timeOf(option).seconds < fastest.seconds) fastest = timeOf(option);
   }
   const Option* chosen = nullptr;
-  for (const Option& option : options_) {  // from the least lossy to the lossiest
+  for (const Option& option : options_) {  // from the least to the most lossy
     if (!isAllowed(option)) continue;
     const StepTime time = timeOf(option);
     const double tolerance = kTolerance + std::hypot(time.uncertainty, fastest.uncertainty);

@@ -82,8 +82,8 @@ class CodecChooser {
     double predicted = 0;
     std::optional<StepTime> measured;
     bool isExcluded = false;
-    bool isNeeded = true;  // false if a rung is beyond that of `start`, although its direction does
-                           // not limit the step
+    // False if a rung is beyond that of `start`, although its direction does not limit the step.
+    bool isNeeded = true;
   };
 
   void predict();

@@ -17,7 +17,7 @@ struct ServerAddress {
   std::shared_ptr<const TlsContext> tls;  // null: connect without TLS
   std::string text() const { return host + ":" + port; }
 };
-// "HOST:PORT", "[::1]:4800", without TLS. Throws UsageError.
+// Parses "HOST:PORT", such as "[::1]:4800". The result has no TLS. Throws UsageError.
 ServerAddress parseAddress(const std::string& text);
 
 struct OpenConnection {

@@ -11,9 +11,9 @@
 
 namespace cleave {
 
-// RUN/run.json.
+// The content of RUN/run.json.
 struct RunRecordFile {
-  std::string run;     // its id
+  std::string run;     // the run's id
   std::string server;  // HOST:PORT; empty: a local server
   // The total numbers of the run, for programs that read its files; 0 in files written by earlier
   // versions.

@@ -19,7 +19,7 @@ struct RunOptions {
   std::string resume;            // folder of a run to continue; empty: a new run
   bool fromStart = false;        // starts from step 0, not from a checkpoint
   bool allowInexact = false;     // continues even if the results may not be bit-identical
-  bool takeOver = false;         // continues even if the server had a newer client of the run
+  bool takeOver = false;         // continues even if the server has a newer client of the run
   std::uint64_t traceSteps = 0;  // number of steps that both sides trace; 0: no trace
 };
 void addRunOptions(CLI::App& command, RunOptions& options);

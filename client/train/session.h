@@ -44,8 +44,8 @@ class ClientSession {
 
   struct ConnectOptions {
     double retrySeconds = 0;  // how long connect() retries, with back-off
-    double reconnectSeconds =
-        0;  // how long to retry if the connection breaks later; 0: the run then ends
+    // How long to retry if the connection breaks later; 0: the run then ends.
+    double reconnectSeconds = 0;
     bool isRestart = false;  // connect() retries after all connection faults
     // Called on the io thread before each attempt to connect. Returns a higher generation each
     // time. If it is empty, the session counts the generation in memory.

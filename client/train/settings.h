@@ -59,7 +59,7 @@ struct EarlyStop {
   std::string metric;  // empty: the run never stops early
   bool isGreatest = true;
   std::uint64_t patience = 3;
-  double minChange = 0;  // a smaller change does not count
+  double minChange = 0;  // a smaller change is no improvement
 
   bool operator==(const EarlyStop&) const = default;
 };
@@ -112,8 +112,8 @@ struct ClientSettings {
   std::optional<HttpSettings> metrics;  // metrics endpoint; empty: no endpoint
   double retrySeconds = 30;
   CheckpointSettings checkpoint;
-  double reconnectSeconds =
-      600;                  // how long to retry after the connection breaks; 0: the run then ends
+  // How long to retry after the connection breaks; 0: the run then ends.
+  double reconnectSeconds = 600;
   TlsSettings tls;          // used only with --server; a local server listens on loopback
   bool probeFirst = false;  // whether to measure the link before training
   double probeSeconds = 5;  // approximate time limit for the probe
@@ -136,8 +136,7 @@ ClientSettings readClientSettings(Config& config);
 
 struct Datasets {
   std::shared_ptr<const Dataset> train;
-  std::shared_ptr<const Dataset>
-      test;  // evaluation data: the test set, or part of the training set
+  std::shared_ptr<const Dataset> test;  // the evaluation data
   // The training samples by class. Null unless data.sampling is `balanced`.
   std::shared_ptr<const SamplesByClass> balanced = nullptr;
 };

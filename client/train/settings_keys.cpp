@@ -29,7 +29,7 @@ using Table = ConfigTable<Settings>;
 constexpr const char* kDefaultCodec = "auto";
 constexpr std::int64_t kMany = std::int64_t{1} << 31;
 
-// "`a`, `b`".
+// Returns "`a`, `b`" for rows with the names a and b.
 template <typename Rows>
 std::string namesOf(const Rows& rows) {
   std::string names;
@@ -81,7 +81,7 @@ void readCuts(Config& config, Settings& settings) {
   settings.cuts = Cuts{static_cast<int>(cuts[0]), static_cast<int>(cuts[1])};
 }
 
-// "width=8..512 (32), dropout=0..0.9 (0.1)" as (name, values, default).
+// Splits "width=8..512 (32), dropout=0..0.9 (0.1)" into triples (name, values, default).
 std::vector<std::array<std::string, 3>> parametersOf(std::string_view text) {
   std::vector<std::array<std::string, 3>> all;
   while (!text.empty()) {
@@ -98,7 +98,7 @@ std::vector<std::array<std::string, 3>> parametersOf(std::string_view text) {
   return all;
 }
 
-// "0..0.9" as "0 … 0.9", "a|b" as "`a`, `b`".
+// Returns "0 … 0.9" for "0..0.9", and "`a`, `b`" for "a|b".
 std::string valuesText(const std::string& values) {
   if (const std::size_t dots = values.find(".."); dots != std::string::npos) {
     return values.substr(0, dots) + " … " + values.substr(dots + 2);
@@ -208,7 +208,7 @@ void addLora(Table& table) {
             "parts whose modules get adapters", nullptr);
 }
 
-// "classifier.*:learning_rate=10,weight_decay=0"
+// Parses a group such as "classifier.*:learning_rate=10,weight_decay=0".
 void readGroup(const std::string& text, Settings& settings) {
   const std::size_t colon = text.find(':');
   const auto refuse = [&](const std::string& why) {
@@ -299,7 +299,7 @@ void readLoss(Config& config, Settings& settings) {
   loss.ignoreIndex = config.integer("train.loss.ignore_index", -kMany, kMany, loss.ignoreIndex);
 }
 
-// "top1, top5" as a list.
+// Splits "top1, top5" into a list.
 std::vector<std::string> splitNames(std::string_view text) {
   std::vector<std::string> names;
   while (!text.empty()) {

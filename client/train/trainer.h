@@ -42,11 +42,11 @@ struct TrainResult {
   std::uint64_t steps = 0;
   std::uint64_t samples = 0;  // number of samples trained on
   double trainSeconds = 0;
-  std::vector<std::optional<double>>
-      lastEval;                    // in the order of ScoreSpec::names(); empty before the first
-  std::optional<BestValue> best;   // best value of ClientSettings::mainMetric()
-  std::optional<BestValue> kept;   // best value of ClientSettings::bestMetric
-  std::uint64_t stepsSkipped = 0;  // steps skipped because of the loss scale
+  // Values of the last evaluation, in the order of ScoreSpec::names(); empty before the first one.
+  std::vector<std::optional<double>> lastEval;
+  std::optional<BestValue> best;              // best value of ClientSettings::mainMetric()
+  std::optional<BestValue> kept;              // best value of ClientSettings::bestMetric
+  std::uint64_t stepsSkipped = 0;             // steps skipped because of the loss scale
   std::optional<std::uint64_t> stoppedAfter;  // epoch, if ClientSettings::stop ended the run
   std::optional<StepCosts> costs;             // means per step
   BoundedSteps bounded;

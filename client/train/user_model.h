@@ -25,7 +25,8 @@ class UserModel {
   Datasets inputsFrom(const Datasets& data) const;
 
   const GraphBlocks& blocks() const { return blocks_; }
-  x const std::string& packedBody() const { return packedBody_; }
+  // The value for RunSpec::graph.
+  const std::string& packedBody() const { return packedBody_; }
   // The value for RunSpec::graphDigest.
   const std::string& digest() const { return digest_; }
   std::vector<NamedTensor> readWeights() const { return file_.readWeights(); }
