@@ -69,7 +69,7 @@ PlannedPoint planPoint(const RunOptions& options, const SweepPoint& point,
 struct Sweep {
   std::string folder;
   std::vector<PlannedPoint> points;
-  std::vector<double> seconds;  // durations of the points that are done, including points of earlier sweeps
+  std::vector<double> seconds;  // durations of the points that are done
   SweepReport report;
 };
 

@@ -251,8 +251,8 @@ class Prober {
   std::exception_ptr endError_;  // the error that ended the connection
 
   double rateUp_ = 1e6, rateDown_ = 1e6;  // current estimates in bytes per second
-  std::uint64_t learnedUp_ = 0,
-                learnedDown_ = 0;  // size of the transfer from which each estimate was computed
+  // Size of the transfer from which each estimate was computed.
+  std::uint64_t learnedUp_ = 0, learnedDown_ = 0;
   SteadyTime lastUp_ = now(), lastDown_ = now();  // when the last streams ended
   ProbeResult result_;
 };

@@ -18,8 +18,8 @@ namespace {
 constexpr std::string_view kNext = "+1";  // suffix that requests the column after the named one
 
 constexpr std::size_t kReadBytes = std::size_t{1} << 20;
-constexpr std::size_t kLongestLine = std::size_t{1}
-                                     << 16;  // Cleave writes lines of about 300 bytes
+// In bytes. Cleave writes lines of about 300 bytes.
+constexpr std::size_t kLongestLine = std::size_t{1} << 16;
 
 bool sameFile(int file, const std::string& path) {
   struct stat opened {
@@ -176,8 +176,8 @@ void CsvReader::readPart(const std::function<void(const CsvRow&)>& take) {
       begin = end + 1;
     }
     rest_.assign(buffer, begin);
-    if (rest_.size() > kLongestLine)
-      rest_.resize(kLongestLine);  // too long for a line that Cleave wrote
+    // Cleave does not write lines that are this long.
+    if (rest_.size() > kLongestLine) rest_.resize(kLongestLine);
     if (got <= 0 || !failure_.empty()) return;
   }
 }

@@ -59,8 +59,8 @@ struct SideFigures {
   std::array<Histogram, kDirections> transferRates;    // bytes per second
   std::array<Histogram, kDirections> transferSeconds;  // encode, queue, wire, decode
   Histogram roundTrips;                                // seconds, measured by the kernel
-  Series deliveryRate, roundTrip,
-      retransmits;  // measured by this side's kernel for the data it sends
+  // Measured by this side's kernel for the data that this side sends.
+  Series deliveryRate, roundTrip, retransmits;
 };
 
 // Figures from the client's steps.csv and epochs.csv.
@@ -94,7 +94,7 @@ struct TrainingFigures {
   std::uint64_t resumes = 0;      // number of continuations from a checkpoint
   std::uint64_t stepsRedone = 0;  // steps repeated after a checkpoint; not counted in `steps`
   std::uint64_t lastStep = 0;     // the highest step number
-  bool ended = false;             // whether transfers.csv has a row `bye`
+  bool ended = false;             // whether the last row of steps.csv has the phase `bye`
 };
 
 }  // namespace cleave

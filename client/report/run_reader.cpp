@@ -115,8 +115,8 @@ const std::vector<std::string> kEpochColumns = {
 
 constexpr double kMaxSteps = 1e9;
 constexpr std::size_t kLatestSteps = 200;
-constexpr std::size_t kMaxWires = std::size_t{1}
-                                  << 22;  // maximum number of steps whose wire seconds are kept
+// Maximum number of steps whose wire seconds are kept.
+constexpr std::size_t kMaxWires = std::size_t{1} << 22;
 
 std::vector<std::string> stepColumns(bool isClient) {
   auto columns = kStepColumns;

@@ -126,8 +126,8 @@ asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::He
     try {
       co_await connection.writeHandshakeFrame(FrameKind::hello, hello.SerializeAsString());
     } catch (const RunError& error) {
-      // A server with too many connections sends an error and closes before it reads a Hello. With
-      // TLS, the server closes the connection without an error message.
+      // A server with too many connections sends an error and closes the connection before it reads
+      // a Hello. With TLS, it closes the connection without an error message.
       if (error.code() != "connection-lost" || connection.isWithinTls()) throw;
     }
     const auto frame = co_await connection.readHandshakeFrame(ConnectionState::awaitingHelloOk);

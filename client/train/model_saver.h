@@ -48,9 +48,9 @@ class ModelSaver {
   // Throws the error that ended the session, RunError "interrupted" if the time limit after Ctrl-C
   // has passed, or RunError "cannot-write".
   bool finish();
-  // Call if finish() failed. Writes the current head and tail. Writes nothing if the whole current
-  // model is already saved, or if nothing was trained. Logs which files exist and how to continue
-  // from them. Throws RunError "cannot-write".
+  // Call for a run that ended early and whose model is not saved. Writes the current head and tail.
+  // Writes nothing if the whole current model is already saved, or if nothing was trained. Logs
+  // which files exist and how to continue from them. Throws RunError "cannot-write".
   void saveParts(spdlog::logger& log);
 
  private:

@@ -226,7 +226,8 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   spec.waitB2 = settings.wait.b2;
   spec.threads = static_cast<std::uint32_t>(settings.serverThreads);
   spec.stepsPerEpoch = stepsPerEpoch(settings, train);
-  // With loss scaling, gradients that are not finite are expected: their step is skipped.
+  // With loss scaling, gradients that are not finite are expected: a step with such gradients is
+  // skipped.
   spec.rawNonFinite = settings.rawNonFinite || settings.scalesLoss();
   spec.initialWeights = userModel != nullptr || !settings.weights.file.empty();
   if (userModel != nullptr) {
