@@ -136,7 +136,7 @@ std::string pointsText(std::size_t count) {
 std::string othersText(const Sweep& sweep) {
   const std::size_t others = countOtherPoints(sweep.folder, sweep.points);
   if (others == 0) return "";
-  return fmt::format("{} of another grid {} also in {}, not listed here\n", pointsText(others),
+  return fmt::format("{} of another grid {} also in {} and not listed here\n", pointsText(others),
                      others == 1 ? "is" : "are", sweep.folder);
 }
 

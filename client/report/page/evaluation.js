@@ -60,7 +60,7 @@ function calibrationCard(evaluation, title, id) {
   const texts = () => [head, ...evaluation.bins.map((bin) => [bin.from, bin.samples, bin.confidence, bin.accuracy])];
   return element('div', { class: 'card', id },
     element('div', { class: 'card-head' }, element('h3', {}, title), csvButton(title, 'cleave-' + id, texts)),
-    element('p', { class: 'note muted' }, 'Share of correct predictions, by the probability of the predicted class. Mean distance from the diagonal: ' +
+    element('p', { class: 'note muted' }, 'The share of correct predictions, by the probability of the predicted class. Mean distance from the diagonal: ' +
             shareOrDash(evaluation.calibration_error) + '.'), picture);
 }
 

@@ -126,9 +126,9 @@ function drawTables() {
   byId('settings-tables').replaceChildren(...runs.flatMap((run, i) =>
     settingTables(run, one ? '' : ': ' + run.short, '-' + (i + 1))));
   const seconds = page.grids.time;
-  byId('sampling').textContent = 'Each line has at most about 1,200 points: each point represents ' +
+  byId('sampling').textContent = 'Each line has at most about 1,200 points. Each point represents ' +
     units.seconds.text(seconds) + ' or ' + page.grids.step + (page.grids.step === 1 ? ' step' : ' steps') +
-    '; the line is the mean, and the band spans the minimum to the maximum, so no peak is lost.';
+    '. The line shows the mean, and the band spans minimum and maximum, so that no peak is lost.';
   byId('written').textContent = (page.live ? 'Last change: ' : 'Written: ') + page.written.replace('T', ' ').replace(/\.\d+Z/, ' UTC') +
     ' by ' + page.software + '.';
   drawState();

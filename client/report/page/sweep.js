@@ -179,7 +179,7 @@ function sweepPanels(sweep) {
   const sizes = section('sweep-sizes', 'Bandwidth against transfer size');
   for (const [way, up] of [['up', true], ['down', false]]) {
     add(sizes, { id: 'sizes-' + way, title: 'Bandwidth of transfers ' + way, unit: 'rate', log: true, pad: 8,
-                 note: 'Bytes divided by the seconds from a transfer’s first byte to its last, for all codecs and micro-batches together; the band spans the slowest to the fastest point.' },
+                 note: 'Bytes divided by the seconds from a transfer’s first byte to its last, for all codecs and micro-batches together. The band spans the slowest to the fastest point.' },
         linesBySize(sweep, up), sizeAxis);
   }
   return made;
