@@ -108,7 +108,7 @@ TEST_CASE("a side computes with all cores, or half of them if client and server 
   CHECK(chooseThreads(8, 0, 0, true).threads == 4);
   CHECK(chooseThreads(1, 0, 0, true).threads == 1);
   CHECK(chooseThreads(2, 0, 0, true).text ==
-        "1 of 2 cores: half, since both daemons share this machine");
+        "1 of 2 cores: half, because client and server share this machine");
   CHECK(chooseThreads(2, 0, 0, false).text == "2 of 2 cores: all of them");
 }
 

@@ -164,7 +164,7 @@ TEST_CASE("a skipped step changes neither weights nor momentum") {
   CHECK(trained.value() == -0.25);
 }
 
-TEST_CASE("a parameter without a gradient is unchanged, and its first gradient counts as its first step") {
+TEST_CASE("a parameter without a gradient is unchanged, and its first gradient is its first step") {
   Trained trained({{"momentum", 0.5}, {"dampening", 0.5}});
   trained.optimizer->update(decision(0.5));
   CHECK(trained.value() == 1);

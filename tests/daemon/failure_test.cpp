@@ -25,7 +25,7 @@ TEST_CASE("killing the server during a run ends the client within 5 s, with comp
   const auto start = steady_clock::now();
   const Ended ended = finish(client);
   CHECK(steady_clock::now() - start < seconds(5));
-  checkError(ended, kFailedRun, {server.address(), "that it is a Cleave daemon"});
+  checkError(ended, kFailedRun, {server.address(), "that it is a Cleave program"});
   checkFilesComplete(folder.path("client"));
 }
 
@@ -63,7 +63,7 @@ TEST_CASE("with limits.park_seconds=0, a broken connection ends the run on both 
   relay.cut();
   // If a write fails with the reset first, the following read only returns the end of the stream.
   checkError(finish(client), kFailedRun,
-             {"127.0.0.1:" + std::to_string(relay.port()), "that it is a Cleave daemon"});
+             {"127.0.0.1:" + std::to_string(relay.port()), "that it is a Cleave program"});
   checkFilesComplete(folder.path("client"));
   CHECK(server.process().waitForOutput("ended: ", kPatience));
 }

@@ -70,7 +70,7 @@ TEST_CASE("a service that is not a Cleave server is reported, and named if it is
     Then then;
     std::vector<std::string> says;
   };
-  const std::string checkHost = "check that host and port are those of a Cleave daemon";
+  const std::string checkHost = "check that host and port are those of a Cleave program";
   const std::string sameRelease = "the same version of Cleave on both";
   const std::string refused = field(1, "version-mismatch") +
                               field(2, "the client speaks versions 1 to 1, this server version 7") +
@@ -89,8 +89,8 @@ TEST_CASE("a service that is not a Cleave server is reported, and named if it is
       {"closes immediately",
        "",
        Then::ends,
-       {"closed the connection before the handshake", "that it is a Cleave daemon"}},
-      {"resets", "", Then::resets, {"was lost: Connection reset", "that it is a Cleave daemon"}},
+       {"closed the connection before the handshake", "that it is a Cleave program"}},
+      {"resets", "", Then::resets, {"was lost: Connection reset", "that it is a Cleave program"}},
       {"another wire version", frame(7, 2, ""), Then::waits, {"wire version 7", sameRelease}},
       {"refuses our version",
        frame(1, 3, refused),

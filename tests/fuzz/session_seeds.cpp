@@ -44,7 +44,7 @@ Bytes serverSteps(std::uint8_t flags) {
     writer.command(Command::step, {step, 1}).command(Command::work, {4});
   }
   for (std::uint8_t i = 0; i < 4; ++i) {
-    constexpr std::uint8_t kAfterTwo = 0x80;  // steps
+    constexpr std::uint8_t kAfterTwo = 0x80;  // the weights after two steps
     writer.tensor(kEval | 0, 1, i, kAfterTwo).command(Command::work, {2});
     writer.command(Command::received, {kEval | 1, 1, i});
   }
