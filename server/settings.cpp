@@ -170,7 +170,7 @@ ConfigTable<ServerSettings> makeTable() {
                "maximum time for encoding or decoding one tensor; a session that takes longer "
                "ends");
   table.text("access.file", "path", &Settings::accessFile,
-             "what each identity may do: [security.md](security.md#who-may-do-what)");
+             "permissions of each identity: [security.md](security.md#who-may-do-what)");
   table.boolean("weights.fetch", &Settings::fetchWeights,
                 "whether clients may fetch their trained body");
   table.mebibytes(

@@ -40,7 +40,8 @@ std::shared_ptr<const StoredWeights> WeightsStore::find(const std::string& ident
   files_.touch(path);
   std::erase_if(used_, [](const auto& each) { return each.second.expired(); });
   auto found = std::make_shared<const StoredWeights>(StoredWeights{path, sha256, bytes});
-  // Another run may use the same file: both must be done before it can be removed.
+  // Another run may already use the same file. Both share one object, so that the file is not
+  // removed while either uses it.
   if (const auto before = used_[path].lock(); before && before->bytes == bytes) return before;
   used_[path] = found;
   return found;
@@ -145,7 +146,7 @@ bool WeightsStore::removeUnlessUsed(const std::string& path, DiskShare& disk) {
   return true;
 }
 
-// The bytes are counted once, although two runs may find the same damage.
+// Gives back the bytes only once, although two runs may find the same damaged file.
 void WeightsStore::remove(const std::string& path, DiskShare& disk) {
   const std::uint64_t bytes = files_.size(path);
   files_.remove(path);

@@ -156,7 +156,7 @@ ThreadCount chooseThreads(int cores, int asked, int max, bool sharesMachine) {
   } else if (asked > 0) {
     why = "as configured";
   } else if (sharesMachine) {
-    why = "half, since both daemons share this machine";
+    why = "half, because client and server share this machine";
   }
   count.text = std::to_string(count.threads) + " of " + std::to_string(cores) +
                (cores == 1 ? " core: " : " cores: ") + why;

@@ -20,7 +20,7 @@ int usableCores();
 // The number of compute threads on one side of a run, and the reason for it, for the log.
 struct ThreadCount {
   int threads = 1;
-  std::string text;  // "1 of 2 cores: half, since both daemons share this machine"
+  std::string text;  // "1 of 2 cores: half, because client and server share this machine"
 };
 // Returns `asked` threads; if that is 0, all of `cores`, or half of them if client and server share
 // the machine. The result is at most `cores` and at most `max` (0: no limit).

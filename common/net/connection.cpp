@@ -36,7 +36,7 @@ std::string nameOf(const asio::ip::tcp::socket& socket) {
 }
 
 constexpr const char* kNoHelloHint =
-    "check that host and port are those of a Cleave daemon, and that it is not stopped or "
+    "check that host and port are those of a Cleave program, and that it is not stopped or "
     "overloaded";
 
 std::string secondsText(milliseconds time) {
@@ -340,11 +340,11 @@ void Connection::streamEnded(const error_code& error) {
 RunError Connection::lost(const error_code& error, const std::string& when) const {
   if (error == asio::error::eof) {
     return RunError("connection-closed", peerName() + " closed the connection " + when,
-                    "check its log, and that it is a Cleave daemon and still running");
+                    "check its log, and that it is a Cleave program and still running");
   }
   return RunError("connection-lost",
                   "the connection to " + peerName() + " was lost: " + error.message(),
-                  "check that it is a Cleave daemon, still running and reachable");
+                  "check that it is a Cleave program, still running and reachable");
 }
 
 // ---- Writing ----

@@ -169,7 +169,7 @@ void checkMagic(std::span<const std::byte> start) {
                         "set tls.enabled on both sides, or on neither");
   }
   throw ProtocolError("not-cleave", describeForeign(start),
-                      "check that host and port are those of a Cleave daemon");
+                      "check that host and port are those of a Cleave program");
 }
 
 FrameHeader decodeHeader(std::span<const std::byte, kHeaderBytes> bytes) {

@@ -1,5 +1,5 @@
-// A resolved run: the parameters that both daemons derive, with the same code, from the run spec
-// that the client sends.
+// A resolved run: the parameters that client and server derive, with the same code, from the run
+// spec that the client sends.
 #pragma once
 
 #include <cstdint>
