@@ -65,7 +65,7 @@ CLEAVE_DEVICE inline float widen(std::uint16_t value, DType dtype) {
   return dtype == DType::f16 ? fromHalf(value) : fromBf16(value);
 }
 
-// Sorts like the values; -0 counts as +0.
+// Returns a key that sorts like the values; -0 counts as +0.
 CLEAVE_DEVICE inline std::uint32_t keyOf(float value) {
   const std::uint32_t bits = bitsOf(value + 0.0f);
   return bits & kSign ? ~bits : bits | kSign;

@@ -1,5 +1,5 @@
-// Kernels of codecs with grids for the whole tensor: `uniform`, and `sort` with sampled pieces.
-// Also casts.
+// Kernels of codecs with grids for the whole tensor (`uniform`, and `sort` with sampled pieces),
+// and of casts.
 #pragma once
 
 #include "compression/device/tile.h"
@@ -14,7 +14,7 @@ inline constexpr std::uint32_t kSamples = 4096;
 struct RangeState {
   std::uint32_t invertedMin = 0;
   std::uint32_t max = 0;
-  std::uint32_t faults = 0;  // not 0: a value is not finite, or a kernel reports another fault
+  std::uint32_t faults = 0;  // not 0 if a value is not finite, or a kernel reports another fault
 
   CLEAVE_DEVICE float minValue() const { return valueOfKey(~invertedMin); }
   CLEAVE_DEVICE float maxValue() const { return valueOfKey(max); }
@@ -116,8 +116,8 @@ CLEAVE_DEVICE inline std::uint64_t samplePlace(std::uint32_t j, std::uint64_t el
                                                   static_cast<double>(stretch));
 }
 
-// bounds[p] = the sample of rank p * kSamples / pieces. Each thread counts the samples below its
-// own samples.
+// Sets bounds[p] to the sample of rank p * kSamples / pieces. Each thread finds the rank of its
+// samples by counting the smaller ones.
 struct BoundsKernel {
   static constexpr int kPhases = 2;
   struct Shared {

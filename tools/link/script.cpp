@@ -29,7 +29,7 @@ class Reader {
     return {line_.place + ": event " + quotedForError(line_.text), words_[next_++]};
   }
 
-  // Reads the way, if there is one at this position.
+  // Reads "up", "down" or "both", if the next word is one of these.
   bool takeWay(Event& event) {
     if (atEnd()) return false;
     const std::string& way = words_[next_];
