@@ -128,7 +128,8 @@ class Sort : public PackedCodec {
       : name_(std::move(name)), q_(q), s_(s), top_((1 << q) - 1), boundaries_(boundaries) {}
 
   std::string spec() const override { return name_; }
-  // Exact boundaries are selected from copies of the values' bins, which grow as they are filled.
+  // Selecting exact boundaries copies the values of some bins, and these copies grow as they are
+  // filled.
   CodecMemory memory(const TensorSpec& spec) const override {
     return {4 * sizeof(float) * spec.elements(), 0, 0};
   }
@@ -232,7 +233,7 @@ class Sort : public PackedCodec {
     grids.pieceBits = s_;
     for (std::size_t p = 0; p < pieceCount(); ++p) {
       grids.bounds[p] = grids.mins[p] = pieces.min[p];
-      // With step 0 all codes must be 0, and they are: value - min is 0, or too small to matter.
+      // With step 0, all codes must be 0. They are, because value - min is 0 or rounds to code 0.
       grids.divisors[p] = steps[p] == 0 ? 1 : steps[p];
     }
     grids.prepare();

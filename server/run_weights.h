@@ -27,7 +27,7 @@ class RunWeights : public std::enable_shared_from_this<RunWeights> {
     std::string sha256;                           // from the Hello
     std::shared_ptr<const StoredWeights> stored;  // null: the client sends them
     std::shared_ptr<DiskShare> disk;
-    std::shared_ptr<spdlog::logger> log;  // of the run
+    std::shared_ptr<spdlog::logger> log;  // the run's log
     boost::asio::any_io_executor reading, writing;
   };
   explicit RunWeights(Context context) : context_(std::move(context)) {}

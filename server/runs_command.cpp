@@ -90,8 +90,8 @@ std::vector<StoredRunInfo> runsIn(const std::string& store, const std::string& i
     if (!owner.is_directory() || name.starts_with('.')) continue;
     if (!identity.empty() && name != identity) continue;
     for (const auto& run : fs::directory_iterator(owner.path())) {
-      const bool isRun =
-          !run.path().filename().string().starts_with('.');  // other folders contain weights
+      // Other folders contain weights.
+      const bool isRun = !run.path().filename().string().starts_with('.');
       if (isRun && run.is_directory()) runs.push_back(infoOf(name, run.path()));
     }
   }

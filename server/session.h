@@ -89,13 +89,13 @@ class Session {
   std::shared_ptr<Connection> connection_;
   const std::uint64_t number_;
   const SteadyTime start_ = now();
-  std::string identity_ =
-      kLocalIdentity;  // after the Hello: the identity in the certificate, if there is one
+  // After the Hello: the identity in the certificate, if there is one.
+  std::string identity_ = kLocalIdentity;
   bool clientIsLocal_ = false;
   bool helloCame_ = false;
   IdleClock idle_{start_};
   double maxIdleSeconds_ = 0;
-  const char* kind_ = nullptr;  // of an admitted session
+  const char* kind_ = nullptr;  // the kind of an admitted session
   // After admission, exactly one of these is set.
   std::shared_ptr<ServedRun> run_;
   std::unique_ptr<ProbeSession> probe_;

@@ -45,8 +45,8 @@ struct ServerSettings {
   std::string accessFile;    // empty: none
   std::string statusSocket;  // a path; empty: none
   bool fetchWeights = true;
-  std::size_t keepWeightsBytes =
-      std::size_t{2} << 30;  // maximum size of stored initial weights per identity; 0: none
+  // Maximum size of stored initial weights per identity; 0: none.
+  std::size_t keepWeightsBytes = std::size_t{2} << 30;
   bool allowCheckpoints = true;
   bool allowProbe = true;
   std::uint32_t errorEvery = 100;

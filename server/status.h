@@ -12,7 +12,7 @@
 
 namespace cleave {
 
-// What `cleave-server status` shows of a session.
+// The values of a session that `cleave-server status` shows.
 struct SessionStatus {
   std::uint64_t number = 0;
   std::string identity;

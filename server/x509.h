@@ -39,7 +39,7 @@ struct Issuer {
 Certificate makeCertificate(const CertificateRequest& request, EVP_PKEY* key, const Issuer* issuer);
 
 struct Revocation {
-  std::string serial;  // as serialOf()
+  std::string serial;  // in the form of serialOf()
   std::time_t date = 0;
 };
 

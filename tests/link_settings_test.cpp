@@ -108,16 +108,16 @@ TEST_CASE("events are parsed, and a blackhole requires a duration") {
 
 TEST_CASE("an invalid event is reported with its number and an example") {
   const std::vector<std::pair<std::string, std::string>> events = {
-      {"", "after nothing, a time is missing"},
-      {"5s", "after '5s', an event is missing"},
+      {"", "it is empty; it must begin with a time"},
+      {"5s", "'5s' must be followed by an event"},
       {"reset", "'reset' is not a time"},
       {"5s blackhol for 2s", "'blackhol' is not an event; did you mean blackhole?"},
-      {"5s blackhole", "after 'blackhole', 'for' and a time is missing"},
+      {"5s blackhole", "'blackhole' must be followed by 'for' and a time"},
       {"5s blackhole 2s", "'for' is missing"},
       {"5s blackhole for two", "'two' is not a time"},
-      {"5s half-open", "after 'half-open', up or down is missing"},
+      {"5s half-open", "'half-open' must be followed by up or down"},
       {"5s half-open both", "use 'blackhole'"},
-      {"5s rate", "after 'rate', a rate is missing"},
+      {"5s rate", "'rate' must be followed by a rate"},
       {"5s rate down 10", "its unit is missing"},
       {"5s reset up", "there are extra words after its end"}};
   for (const auto& [text, says] : events) {

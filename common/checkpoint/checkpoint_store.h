@@ -20,7 +20,7 @@ namespace cleave {
 struct CheckpointInfo {
   std::uint64_t step = 0;
   std::uint64_t bytes = 0;
-  std::string sha256;  // of the file, 32 bytes
+  std::string sha256;  // digest of the .safetensors file, 32 bytes
   // Identifies the software and hardware that computed the checkpoint (fingerprintOf()): with
   // another fingerprint, the next steps may not be bit-identical.
   std::string fingerprint;

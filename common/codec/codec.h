@@ -77,8 +77,9 @@ class Codec {
   // NonFiniteError.
   virtual Encoded encode(const CodecContext& context, const CodecState& state, CutContext& cut,
                          const TensorView& view, std::span<std::byte> out) const = 0;
-  // Writes all of `out`, whose spec was agreed beforehand. `bytes` is untrusted input: anything
-  // invalid throws ProtocolError; nothing outside `bytes` is read, nothing outside `out` written.
+  // Writes all of `out`, whose spec was agreed beforehand. `bytes` is untrusted input: invalid
+  // input throws ProtocolError, and decode() never reads outside of `bytes` or writes outside of
+  // `out`.
   virtual CodecState decode(const CodecContext& context, const CodecState& state, CutContext& cut,
                             std::span<const std::byte> bytes, MutableTensorView out) const = 0;
 

@@ -73,7 +73,7 @@ class BufferPool {
   // A pool that shares this one's memory, and charges its buffers to `account`.
   std::shared_ptr<BufferPool> chargedTo(std::shared_ptr<MemoryAccount> account) const;
 
-  // Throws std::bad_alloc, and what MemoryAccount::charge() throws. The caller must ensure that
+  // Throws std::bad_alloc, and the errors of MemoryAccount::charge(). The caller must ensure that
   // `size` is within the limits agreed with the peer.
   Buffer acquire(std::size_t size);
   // The capacity, in bytes, that a buffer of `size` bytes occupies and is charged for. Sizes are

@@ -69,8 +69,8 @@ class CodecQueue : public std::enable_shared_from_this<CodecQueue> {
   bool isCancelled_ = false;
   std::function<void()> ended_;  // set by cancel() if a task still runs
   std::condition_variable resumed_;
-  double usedSeconds_ = 0;  // of all its tasks; comparable between queues
-  double taskSeconds_ = 0;  // of the running task
+  double usedSeconds_ = 0;  // time of all its tasks; comparable between queues
+  double taskSeconds_ = 0;  // time of the running task
   SteadyTime countedFrom_, turnBegan_;
 };
 

@@ -15,7 +15,7 @@
 
 namespace cleave {
 
-// What is printed about a key. Texts are Markdown.
+// The printed description of a key. Texts are Markdown.
 struct KeyText {
   std::string section;
   std::string name;  // the path: "train.batch"
@@ -151,7 +151,8 @@ class ConfigTable {
     return rows_.back();
   }
 
-  // One of `choices`; the default is the field's initial value, or none if that is empty.
+  // Text that is one of `choices`. The default is the field's initial value; an empty one means
+  // that the key is required.
   template <typename Field>
   Row& choice(const std::string& name, const std::vector<std::string>& choices, Field field,
               const std::string& meaning) {

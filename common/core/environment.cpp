@@ -177,8 +177,8 @@ void prepareProcess(char** argv) {
     ::mallopt(M_MMAP_MAX, 0);  // the C library caps the threshold lower: never map
   }
   ::mallopt(M_TRIM_THRESHOLD, -1);  // never
-  // One arena, so that every thread can reuse the blocks that any other frees. Must precede the
-  // first thread.
+  // Uses one arena, so that every thread can reuse the blocks that other threads free. Must precede
+  // the first thread.
   ::mallopt(M_ARENA_MAX, 1);
 }
 

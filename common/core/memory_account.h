@@ -34,7 +34,7 @@ class MemoryAccount {
 class MemoryCharge {
  public:
   MemoryCharge() = default;
-  // Throws what MemoryAccount::charge() throws. A null account charges nothing.
+  // Throws the errors of MemoryAccount::charge(). A null account charges nothing.
   MemoryCharge(std::shared_ptr<MemoryAccount> account, std::size_t bytes);
   MemoryCharge(MemoryCharge&& other) noexcept
       : account_(std::move(other.account_)), bytes_(std::exchange(other.bytes_, 0)) {}

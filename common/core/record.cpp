@@ -237,7 +237,7 @@ struct Recorder::State {
   std::condition_variable flushed;
   std::vector<std::shared_ptr<File>> files;
   std::size_t waitingRows = 0;     // not yet written
-  std::size_t unwrittenBytes = 0;  // of these rows
+  std::size_t unwrittenBytes = 0;  // bytes of these rows
   std::size_t waitingBytes = 0;
   std::uint64_t droppedRows = 0;
   std::uint64_t flushesAsked = 0;

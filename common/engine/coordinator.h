@@ -95,7 +95,7 @@ class Coordinator : public Engine {
   // Per flow, the micro-batches of the current batch that have been sent. A body's answer to a
   // micro-batch that was not sent is a protocol error.
   FlowMap<std::uint32_t> sent_;
-  FlowMap<std::uint32_t> passedOn_;  // the same for tensors forwarded from one body to the next
+  FlowMap<std::uint32_t> passedOn_;  // micro-batches forwarded from one body to the next
 };
 
 }  // namespace cleave

@@ -18,7 +18,7 @@ namespace cleave {
 enum class Role : std::uint8_t { client, server };
 
 // The kinds of actions of a stage. The first five work on micro-batches and are ordered by the
-// schedule. The others run as soon as they are ready, since nothing else in the batch can run then.
+// schedule. The others run as soon as they are ready: no other action of the batch can run then.
 enum class ActionKind : std::uint8_t {
   headForward,
   tailStep,  // the tail's forward, loss and backward in one action

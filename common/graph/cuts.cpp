@@ -54,7 +54,8 @@ void GraphCuts::findDependencies() {
   while (spreadDependencies()) continue;
 }
 
-// One pass from front to back. Returns whether a write in place made further values dependent.
+// Makes one pass over the nodes, in order. Returns whether writes in place have made more values
+// dependent.
 bool GraphCuts::spreadDependencies() {
   bool foundWrite = false;
   for (const wire::Node& node : graph_.nodes()) {
@@ -132,7 +133,7 @@ GraphIds GraphCuts::crossing(std::size_t position) const {
 }
 
 std::string GraphCuts::obstacleAt(std::size_t position, const GraphIds& tensors) const {
-  constexpr std::size_t kMaxTensors = 60;  // leaves room for inputs beside them
+  constexpr std::size_t kMaxTensors = 60;  // leaves room for the model's integer inputs
   if (tensors.size() > kMaxTensors) return fmt::format("{} tensors cross", tensors.size());
   for (const std::uint32_t id : tensors) {
     const wire::Value& value = graph_.values(static_cast<int>(id));

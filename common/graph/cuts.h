@@ -18,7 +18,7 @@ namespace cleave {
 
 // A position where a module ends.
 struct GraphCut {
-  std::vector<std::string> names;  // of the modules that end here, outermost first
+  std::vector<std::string> names;  // modules that end here, outermost first
   std::size_t position = 0;        // number of nodes before it
   GraphIds tensors;                // the tensors that cross, in the order of computation
   std::string obstacle;            // why the graph cannot be cut here; empty: it can

@@ -220,7 +220,7 @@ class Check {
   const std::string& source_;
   std::vector<bool> isDefined_;
   double weightElements_ = 0;
-  std::set<std::string> names_;  // of weights
+  std::set<std::string> names_;  // names of weights
   std::set<std::string> nodeNames_;
   GraphIds owners_;
 };

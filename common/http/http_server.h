@@ -33,7 +33,7 @@ struct HttpAnswer {
 // Runs on the server's thread, and blocks all other requests meanwhile. Exceptions are logged and
 // answered with status 500.
 using HttpHandler = std::function<HttpAnswer(const HttpRequest&)>;
-// By exact path, such as "/" and "/metrics".
+// Handlers by exact path, such as "/" and "/metrics".
 using HttpHandlers = std::map<std::string, HttpHandler, std::less<>>;
 
 // On a loopback address, answers only requests whose Host is a loopback address or localhost:
@@ -63,7 +63,7 @@ class HttpServer {
   boost::asio::ip::tcp::endpoint endpoint_;
   // The server's thread only.
   std::size_t open_ = 0;          // connections
-  std::size_t waitingBytes_ = 0;  // of answers still being sent
+  std::size_t waitingBytes_ = 0;  // bytes of answers that are being sent
 
   IoThread io_;
   boost::asio::ip::tcp::acceptor acceptor_;

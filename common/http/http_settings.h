@@ -24,8 +24,8 @@ struct HttpSettings {
   // Limits.
   std::size_t connections = 32;  // maximum open at a time; others receive a Retry-After
   std::size_t headBytes = std::size_t{8} << 10;  // maximum size of a request's head
-  std::size_t waitingBytes =
-      std::size_t{64} << 20;  // maximum bytes of answers being sent; above it, requests are refused
+  // Maximum bytes of answers being sent; above it, requests are refused.
+  std::size_t waitingBytes = std::size_t{64} << 20;
   std::chrono::milliseconds idle{30000};    // between a connection's requests
   std::chrono::milliseconds request{5000};  // from a request's first byte to its last
   std::chrono::milliseconds answer{60000};  // for sending the answer

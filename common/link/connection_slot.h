@@ -109,7 +109,7 @@ class ConnectionSlot : public std::enable_shared_from_this<ConnectionSlot> {
   ClockSample pastClock_;
   std::uint64_t reconnects_ = 0;
   double offlineSeconds_ = 0;
-  std::optional<SteadyTime> offlineSince_;  // nothing before the first connection
+  std::optional<SteadyTime> offlineSince_;  // nullopt before the first connection
 };
 
 }  // namespace cleave

@@ -23,7 +23,7 @@ namespace cleave {
 inline constexpr std::string_view kBlobCodec = "none";
 
 struct IncomingTensor {
-  TensorMessage message;  // its payload is still empty
+  TensorMessage message;  // its payload is not set yet
   TensorSpec spec;        // not used for blobs
   std::string codec;
   Buffer buffer;             // holds the complete encoding

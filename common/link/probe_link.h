@@ -48,8 +48,8 @@ class ProbeLink : public FrameSink {
  private:
   // The streams of one direction, at most one of them in progress.
   struct Direction {
-    std::uint64_t number = 0;  // of the latest stream, from 1
-    std::uint64_t bytes = 0;   // of the latest stream
+    std::uint64_t number = 0;  // number of the latest stream, from 1
+    std::uint64_t bytes = 0;   // size of the latest stream
     bool busy = false;  // sender: until the Received arrives; receiver: requested or arriving
   };
 

@@ -19,13 +19,13 @@ inline bool isUp(ProbeWay way) { return way == ProbeWay::up || way == ProbeWay::
 inline bool isOfBoth(ProbeWay way) { return way >= ProbeWay::upOfBoth; }
 
 struct ProbeTransfer {
-  std::string time;  // of its end, formatted as in all records
+  std::string time;  // end of the transfer, formatted as in all records
   ProbeWay way = ProbeWay::up;
   std::uint64_t bytes = 0;  // without frame headers
   std::uint32_t repeat = 1;
-  double seconds =
-      0;  // one way, from passing the first byte to the socket until the last one's arrival
-  double receiverSeconds = 0;  // from the receiver's first read byte to its last
+  // One way, from passing the first byte to the socket until the last one's arrival.
+  double seconds = 0;
+  double receiverSeconds = 0;  // at the receiver, from reading the first byte to reading the last
 };
 
 struct ProbeResult {

@@ -111,8 +111,8 @@ Encoded TensorCodecs::encodeOrRaw(const CodecContext& context, const CodecState&
   }
 }
 
-// Signal-to-noise ratio of what the peer will decode; nothing if there is no noise or the dtype is
-// not f32.
+// The signal-to-noise ratio of the tensor that the peer will decode; nullopt if there is no noise
+// or the dtype is not f32.
 std::optional<double> TensorCodecs::measureError(const CodecContext& context,
                                                  const CodecState& state, const CutContext& cut,
                                                  const TensorView& view,

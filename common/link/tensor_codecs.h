@@ -96,7 +96,7 @@ class TensorCodecs {
                                      std::span<const std::byte> encoded) const;
   struct Room {
     MutableTensorView out;
-    Payload payload;  // the same memory
+    Payload payload;  // shares the payload's memory
   };
   Room roomFor(Flow flow, const TensorSpec& spec) const;
   CodecContext contextOf(const Key& key) const {

@@ -108,7 +108,7 @@ class TensorLink : public EngineLink, public FrameSink {
   std::shared_ptr<CodecTasks> codecTasks_;
   std::shared_ptr<TensorSender> sender_;
   std::shared_ptr<TensorReceiver> receiver_;
-  std::shared_ptr<Gate> gate_;  // of the connection
+  std::shared_ptr<Gate> gate_;  // the gate of the current connection
 };
 
 }  // namespace cleave

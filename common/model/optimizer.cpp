@@ -212,7 +212,7 @@ constexpr OptimizerParameterRow kSgdParameters[] = {
 //   m = m + (1 - beta1) * (g - m)
 //   v = beta2 * v + (1 - beta2) * g²
 //   p = p - learningRate / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
-// Each parameter has its own t, which counts the updates in which it had a gradient.
+// t counts the updates in which the parameter had a gradient, separately for each parameter.
 struct Moments {
   at::Tensor first, second;  // undefined before the first gradient
   std::uint64_t updates = 0;

@@ -143,7 +143,7 @@ void countRight(const LossRows& rows, TargetKind kind, MetricSums& sums) {
 
 // ---- AUROC ----
 
-// A key for a float. Keys sort as the floats do.
+// Returns a key that sorts like the float.
 std::string keyOf(float score) {
   constexpr std::uint32_t kSign = 0x8000'0000;
   const auto bits = std::bit_cast<std::uint32_t>(score == 0 ? 0.0F : score);

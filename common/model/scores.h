@@ -32,7 +32,7 @@ struct BatchMetricRow {
   // Adds a micro-batch, whose rows are on the CPU and outside of autograd. Null: the value is
   // computed from the loss.
   void (*add)(const LossRows& rows, TargetKind kind, MetricSums& sums);
-  // Returns nothing if no samples were counted.
+  // Returns nullopt if no samples were counted.
   std::optional<double> (*value)(const MetricSums& sums);
 };
 std::span<const BatchMetricRow> batchMetricTable();

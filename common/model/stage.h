@@ -78,7 +78,7 @@ struct BatchMetrics {
 
   void add(const BatchMetrics& other);
 };
-// The values of ScoreSpec::names(); nothing for a metric that no sample counts for.
+// The values of ScoreSpec::names(); nullopt for a metric without counted samples.
 std::vector<std::optional<double>> metricValues(const ScoreSpec& spec, const BatchMetrics& metrics);
 
 // The body: blocks [cut0, cut1), on the server.

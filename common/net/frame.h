@@ -44,7 +44,7 @@ inline constexpr std::size_t kHeaderBytes = 32;
 // Maximum size of a frame, header, metadata and payload together, before the handshake is complete.
 inline constexpr std::size_t kMaxHandshakeBytes = 64 << 10;
 inline constexpr std::size_t kMaxMetadataBytes = 64 << 10;
-inline constexpr std::size_t kMaxTensorMetadataBytes = 4 << 10;  // of Tensor and Segment
+inline constexpr std::size_t kMaxTensorMetadataBytes = 4 << 10;  // metadata of Tensor and Segment
 inline constexpr std::size_t kMaxSegmentBytes = 1 << 20;
 inline constexpr std::size_t kMinSegmentBytes = 64 << 10;
 // The segment size for a link of `rate` bytes per second: 2 ms of data, clamped to

@@ -81,7 +81,7 @@ class FrameStream {
   const std::unique_ptr<ByteStream> bytes_;
   const bool checksum_;
   std::vector<std::byte> head_;      // header and metadata of the outgoing frame
-  std::vector<std::byte> metadata_;  // of the incoming frame
+  std::vector<std::byte> metadata_;  // metadata of the incoming frame
   FrameProgress progress_;
 
   std::atomic<std::uint64_t> controlSent_{0};

@@ -21,7 +21,7 @@ class StepMeter {
   // `place`: the body's place; needed unless it has exactly one activation and one gradient per
   // cut.
   explicit StepMeter(const Place& place = {});
-  // Call after a training step; `actions` includes the body's. Returns nothing until the bytes of
+  // Call after a training step; `actions` includes the body's. Returns nullopt until the bytes of
   // every flow are known. An unknown rate is 0.
   std::optional<StepCosts> measure(const MicroBatch& at, const ActionSeconds& actions,
                                    const LinkTotals& totals, const LinkSpeed& link);

@@ -19,7 +19,7 @@ constexpr const char* kUseCpu = "or compute on the CPU: device: cpu";
   throw UsageError("bad-device", sentence, hint);
 }
 
-// The GPU's index; nothing for the CPU.
+// The GPU's index; nullopt for the CPU.
 std::optional<int> gpuOf(const std::string& name) {
   if (name == "cpu") return std::nullopt;
   if (name == "cuda") return 0;

@@ -198,7 +198,7 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
 
 namespace {
 
-// In doubles, since sums of the values that a client requests may exceed any integer type.
+// Returns a double, because sums of the sizes that a client requests may exceed any integer type.
 double bufferBytes(std::size_t size) { return static_cast<double>(BufferPool::capacityFor(size)); }
 
 std::size_t asSize(double bytes) { return static_cast<std::size_t>(std::min(bytes, 0x1p62)); }

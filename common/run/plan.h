@@ -24,7 +24,7 @@ struct RunPlan {
   StageOptions stage;
   StageWait wait;  // only F2 and B2; the client adds its own waits
   std::vector<BlockSpec> blocks;
-  Place place;  // of the body
+  Place place;  // the body's place
   const Schedule* schedule = nullptr;
   std::uint32_t inFlight = 1;
   FlowMap<std::shared_ptr<const Codec>> codecs;  // for every flow of `place`, in its order

@@ -41,16 +41,16 @@ struct RunSpec {
   std::uint32_t threads = 0;             // for the body; 0: the server chooses
   std::uint64_t stepsPerEpoch = 0;       // 0: unknown
   bool initialWeights = false;           // the client sends the body's initial weights
-  bool rawNonFinite = false;             // as in TensorLinkOptions
+  bool rawNonFinite = false;             // see TensorCodecOptions::rawNonFinite
   TraceWindow trace;                     // no steps: no trace
   std::string graph;                     // the body of the model "graph": packGraph(); else empty
   // SHA-256 of the whole graph, so that a run cannot continue with another head or tail. Empty for
   // other models.
   std::string graphDigest;
-  std::vector<std::string> freeze;  // as StageOptions::freeze
-  bool headIsFrozen = false;        // as StageOptions::headIsFrozen
-  bool recompute = false;           // as StageOptions::recompute
-  double averageDecay = 0;          // as StageOptions::averageDecay
+  std::vector<std::string> freeze;  // see StageOptions::freeze
+  bool headIsFrozen = false;        // see StageOptions::headIsFrozen
+  bool recompute = false;           // see StageOptions::recompute
+  double averageDecay = 0;          // see StageOptions::averageDecay
 
   bool operator==(const RunSpec&) const = default;
 };

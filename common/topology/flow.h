@@ -60,7 +60,7 @@ constexpr std::uint64_t flowNumber(Flow flow) {
 // The tensor flow with that number; nullopt if there is none.
 std::optional<Flow> flowFromNumber(std::uint64_t number);
 
-// One of the tensors of a cut, such as the activation itself, or a mask beside it.
+// One of the tensors of a cut, such as the activation itself, or an accompanying mask.
 struct CutTensor {
   std::string name = "activation";
   bool hasGradient = true;

@@ -24,7 +24,7 @@ std::uint32_t microBatchCount(std::uint32_t samples, std::uint32_t microBatches)
 std::uint32_t microBatchSize(std::uint32_t samples, std::uint32_t count, std::uint32_t i);
 std::uint32_t microBatchOffset(std::uint32_t samples, std::uint32_t count, std::uint32_t i);
 
-// What one part of the model reports about its gradients before an update.
+// One part's report about its gradients before an update.
 struct GradientReport {
   double squareSum = 0;  // fp64, in parameter order
   bool finite = true;

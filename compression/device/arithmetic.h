@@ -177,7 +177,7 @@ CLEAVE_DEVICE inline bool isWide(Range range, QuantGrid grid, int top) {
 }
 
 CLEAVE_DEVICE inline std::uint32_t wideBlockCode(float value, QuantGrid grid, int top) {
-  // With step 0 all values are at most min, which is the lowest value that the header can hold.
+  // With step 0, min is the lowest value that the header can represent, and no value is larger.
   const double step = grid.step > 0 ? static_cast<double>(grid.step) : 1.0;
   const double exact = (static_cast<double>(value) - static_cast<double>(grid.min)) / step;
   const double inRange = bounded(exact, 0.0, static_cast<double>(top));

@@ -22,7 +22,7 @@ CLEAVE_DEVICE inline std::uint32_t distanceBytes(std::uint32_t distance) {
   return bytes;
 }
 
-// One count per thread; their sum is the tile's.
+// One count per thread; the tile's count is their sum.
 struct ThreadCounts {
   std::uint32_t counts[kThreads];
 
@@ -126,7 +126,7 @@ struct StepsKernel {
   EndsKernel ends;       // its tiles now hold the counts before each tile
   std::uint32_t* steps;  // for the first `room` distances
   std::uint32_t room;
-  std::uint32_t elements;  // of the tensor
+  std::uint32_t elements;  // number of elements of the tensor
   std::uint32_t* fault;    // set to 1 if a distance is too long or too large
 
   std::uint32_t blocks() const { return ends.blocks(); }

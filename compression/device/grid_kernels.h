@@ -81,7 +81,7 @@ struct RangeKernel {
 // The grids that precede the codes in a payload of `uniform` or `sort`: min and step of each piece.
 struct QuantGrids {
   RangeState range;
-  float bounds[kMaxPieces];  // from index 1 on
+  float bounds[kMaxPieces];  // used from index 1 on
   QuantGrid grids[kMaxPieces];
 };
 
@@ -90,7 +90,7 @@ struct UniformGridKernel {
   struct Shared {};
   struct Thread {};
 
-  QuantGrids* grids;  // its range is known
+  QuantGrids* grids;  // requires a known range
   int top;
 
   std::uint32_t blocks() const { return 1; }
@@ -156,7 +156,7 @@ struct PieceGridsKernel {
   struct Shared {};
   struct Thread {};
 
-  QuantGrids* grids;  // its range and bounds are known
+  QuantGrids* grids;  // requires a known range and known bounds
   std::uint32_t pieceBits;
   int top;
 
@@ -211,7 +211,7 @@ struct QuantizeKernel {
     for (std::uint32_t p = at.thread; p < 1u << pieceBits; p += kThreads) {
       const QuantGrid grid = grids->grids[p];
       shared.bounds[p] = shared.mins[p] = grid.min;
-      // With step 0 all codes must be 0, and they are: value - min is 0, or too small to matter.
+      // With step 0, all codes must be 0. They are, because value - min is 0 or rounds to code 0.
       shared.divisors[p] = grid.step == 0 ? 1 : grid.step;
     }
   }

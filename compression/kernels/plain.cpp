@@ -307,7 +307,7 @@ void quantizeIfWide(const float* values, const BlockFormat& format, Range range,
   const int top = (1 << format.bits) - 1;
   if (!isWide(range, grid, top)) return;
   constexpr double kNoFractionDouble = 0x1p52;
-  // With step 0 all values are at most min, which is the lowest value that the header can hold.
+  // With step 0, min is the lowest value that the header can represent, and no value is larger.
   const double step = grid.step > 0 ? grid.step : 1;
   std::array<std::uint16_t, kMaxSize> block;
   for (std::size_t j = 0; j < format.size; ++j) {

@@ -20,8 +20,8 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr std::chrono::milliseconds kAcceptPause{
-    100};  // pause after a failed accept, usually for lack of descriptors
+// Pause after a failed accept, which usually means that no descriptors are left.
+constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::size_t kUnsentBytes = std::size_t{64} << 10;
 // Rounds of reads and writes before other handlers get a turn.
 constexpr int kMaxRounds = 8;

@@ -277,8 +277,8 @@ Time Shaper::drawJitter(const Stream& stream) const {
                            uniform(randomBits(key, stream.packets))));
 }
 
-// It takes one round trip until later packets reveal the loss and the packet is sent again. If too
-// few packets follow, the retransmission timeout (RFC 6298, with Linux's minimum) is added.
+// A lost packet costs one round trip: later packets reveal the loss, and the packet is sent again.
+// If too few packets follow, the retransmission timeout (RFC 6298, with Linux's minimum) is added.
 Time Shaper::lossDelay(const Stream& stream) const {
   if (stream.more || stream.queued >= kRevealingPackets * kPacketBytes) return roundTrip_;
   return roundTrip_ + std::max(kMinTimeout, profile_.jitter);

@@ -94,10 +94,10 @@ class Shaper {
   void setLatency(Time latency, Time now);
   // The sum of both directions' latencies, which determines the window and the delay of a loss.
   void setRoundTrip(Time roundTrip) { roundTrip_ = roundTrip; }
-  // While the link is down, nothing departs or arrives. Data in flight is sent again afterwards.
+  // While the link is down, no data departs or arrives. Data in flight is sent again afterwards.
   void setDown(bool down, Time now);
   bool isDown() const { return down_; }
-  // Silently stops this direction of the connection: nothing departs or arrives from now on.
+  // Silently stops this direction of the connection: no data departs or arrives from now on.
   void kill(std::uint64_t connection);
 
   // ---- Statistics ----
