@@ -3,9 +3,10 @@
 // rank is at most the smaller side.
 //
 //   payload = nothing                          for a tensor without elements
-//           | 0x00, the tensor's own bytes unless it has 3 or 4 dimensions; if factors would not be
-//           shorter; for svd, if both sides exceed 1024 | 0x01, features: fp32, others: fp32 |
-//           0x01, length: u64, features, others      with a codec for the factors
+//           | 0x00, the tensor's own bytes     unless it has 3 or 4 dimensions; if factors would
+//                                              not be shorter; for svd, if both sides exceed 1024
+//           | 0x01, features: fp32, others: fp32
+//           | 0x01, length: u64, features, others      with a codec for the factors
 //
 // `features` is [B, R, C] (or [B, R, F]), `others` [B, R, H * W] (or [B, R, S]). With a codec for
 // the factors, both are payloads of that codec for fp32 tensors of these shapes; `length` is the

@@ -4,8 +4,8 @@
 //   ca.crt ca.key server.crt server.key revoked.crl    read by the server (ca.key: only by these
 //                                                      commands)
 //   clients/NAME/ca.crt client.crt client.key          the complete folder for the client NAME
-//   issued/SERIAL.crt                                  every certificate ever issued; the commands
-//   list and revoke use these files
+//   issued/SERIAL.crt                                  every certificate ever issued; used by the
+//                                                      commands list and revoke
 //
 // Files are PEM. Keys have mode 0600, other files 0644, folders 0700, regardless of the umask.
 // Every change is durable and atomic, except renewals: they replace their files one after another,

@@ -49,7 +49,7 @@ std::shared_ptr<const StoredWeights> WeightsStore::find(const std::string& ident
 
 bool WeightsStore::read(const StoredWeights& weights, std::span<std::byte> into,
                         const std::atomic<bool>& cancelled, DiskShare& disk) {
-  constexpr std::size_t kPieceBytes = std::size_t{4} << 20;  // stays in a processor's cache
+  constexpr std::size_t kPieceBytes = std::size_t{4} << 20;  // small enough for a processor's cache
   std::string fault;
   try {
     Sha256 digest;
@@ -60,7 +60,7 @@ bool WeightsStore::read(const StoredWeights& weights, std::span<std::byte> into,
       digest.add(piece);
       at += piece.size();
     }
-    if (fault.empty() && digest.finish() != weights.sha256) fault = "do not have their SHA-256";
+    if (fault.empty() && digest.finish() != weights.sha256) fault = "do not match their SHA-256";
   } catch (const RunError& error) {
     if (error.code() != "cannot-read") throw;
     fault = "cannot be read";
@@ -134,8 +134,8 @@ void WeightsStore::makeRoom(const std::string& folder, std::size_t bytes, DiskSh
   }
   if (total <= maxBytes_) return;
   throw RunError("weights-too-large",
-                 "there is no room for them (weights.keep_mib in the configuration), because runs "
-                 "that begin now use the others");
+                 "there is no room for them (weights.keep_mib in the configuration), because "
+                 "starting runs use the stored weights");
 }
 
 bool WeightsStore::removeUnlessUsed(const std::string& path, DiskShare& disk) {

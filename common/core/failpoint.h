@@ -1,7 +1,6 @@
 // Places where a test can kill the process or make a call fail, set by the environment variable
 //
-//   CLEAVE_FAIL=NAME:N:ACTION[,…]     action when NAME is reached for the N-th time: kill, enospc
-//   or eio
+//   CLEAVE_FAIL=NAME:N:ACTION[,…]     action at the N-th call with NAME: kill, enospc or eio
 //
 // Without the variable, a failpoint costs one load of a constant.
 #pragma once

@@ -55,8 +55,8 @@ std::string wrapped(const std::string& text, std::size_t columns, std::size_t in
       continue;
     }
     if (c == '\x1b') isEscape = true;
-    const bool isContinuation =
-        (static_cast<unsigned char>(c) & 0xc0) == 0x80;  // a UTF-8 continuation byte
+    // Whether c is a UTF-8 continuation byte.
+    const bool isContinuation = (static_cast<unsigned char>(c) & 0xc0) == 0x80;
     if (!isEscape && !isContinuation) {
       ++column;
       ++afterBlank;

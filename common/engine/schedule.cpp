@@ -113,7 +113,7 @@ constexpr Schedule kSchedules[] = {
      pickByPriority, unlockingFirst, oneInFlight, allInFlight},
     {"gpipe", "all forwards, then all backwards", pickInBlocks, firstComeFirstServed, allInFlight,
      allInFlight},
-    {"1f1b", "one forward and one backward in turn, with few micro-batches in flight",
+    {"1f1b", "alternately one forward and one backward, with few micro-batches in flight",
      pickOneForwardOneBackward, firstComeFirstServed, twoInFlight, fourInFlight},
 };
 

@@ -33,8 +33,8 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using Parser = http::request_parser<http::empty_body>;
 
-constexpr std::chrono::milliseconds kAcceptPause{
-    100};  // pause after a failed accept, usually for lack of descriptors
+// Pause after a failed accept, which usually means that no descriptors are left.
+constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::chrono::seconds kDrain{1};
 
 // Allows only a page's own inline script and style, images embedded in it, and requests to this

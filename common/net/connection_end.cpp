@@ -27,13 +27,14 @@ struct Transition {
 // The two directions end independently. These rules decide which event determines the result:
 //
 // - A peer that fails sends a Failure and closes. Our writing may fail before we have read that
-// Failure, which explains more than our write error. So after `writeFailed`, reading continues for
-// a second, and only the end of the peer's stream makes the write error final. - A peer that has
-// sent its Bye may close without reading ours. So an error of our writing counts
+//   Failure, which explains more than our write error. So after `writeFailed`, reading continues
+//   for a second, and only the end of the peer's stream makes the write error final.
+// - A peer that has sent its Bye may close without reading ours. So an error of our writing counts
 //   only before the peer's Bye, and an error of our reading only before ours.
 // - An error that our side finds counts even after the Byes, because it concerns data that arrived
-// before them. - The first error is the cause, and later errors are its consequences. So no
-// transition leaves `failing` or `failed`.
+//   before them.
+// - The first error is the cause, and later errors are its consequences. So no transition leaves
+//   `failing` or `failed`.
 //
 // An event that has no row for the current state is ignored.
 constexpr Transition kTransitions[] = {
@@ -86,8 +87,8 @@ void ConnectionEnd::writeFailed(std::exception_ptr error, SteadyTime time) {
 }
 
 void ConnectionEnd::readEnded(std::exception_ptr error, SteadyTime time) {
-  if (apply(Event::readEnded, time) && !error_)
-    error_ = std::move(error);  // after a write error, error_ is set already
+  // After a write error, error_ is set already.
+  if (apply(Event::readEnded, time) && !error_) error_ = std::move(error);
 }
 
 void ConnectionEnd::fault(std::exception_ptr error, SteadyTime time) {

@@ -30,7 +30,7 @@ double checkedWait(double milliseconds) {
 ModelSpec modelSpec(const RunSpec& spec) {
   const bool isGraph = spec.model == "graph";
   if (isGraph == spec.graph.empty())
-    refuse("the model 'graph' has no graph, or another model has one");
+    refuse("the model is 'graph' and the graph is missing, or a graph is given for another model");
   ModelSpec model;
   model.name = spec.model;
   model.parameters = spec.modelParameters;
