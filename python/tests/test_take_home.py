@@ -1,4 +1,4 @@
-"""From a trained run back to PyTorch: eval, predict, export.
+"""Tests eval, predict and export: a trained run's results agree with PyTorch.
 
 PROGRAMS is the folder of cleave-client and cleave-server.
 """

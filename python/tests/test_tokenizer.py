@@ -1,4 +1,4 @@
-"""Cleave's tokenizer gives the ids of Hugging Face's library `tokenizers`.
+"""Tests that Cleave's tokenizer gives the same ids as Hugging Face's library `tokenizers`.
 
 TOKENIZER_RUNNER is the path of the program tokenizer_runner; TOKENIZERS may list more tokenizer.json files to compare, separated by
 colons.
@@ -39,7 +39,7 @@ WORDS = (
 ).split(" ")
 
 
-# Cleave uses PCRE2's tables of Unicode 14, the library newer ones.
+# Cleave uses PCRE2's tables of Unicode 14, whereas the library uses newer tables.
 assert unicodedata.unidata_version.startswith(("14", "15", "16")), "needs Python 3.11 or later"
 
 
