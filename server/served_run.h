@@ -139,7 +139,7 @@ class ServedRun {
   EngineState restore(const Resume& resume);    // device thread
   bool isSaving() const { return !saving_.expired(); }
   bool resumes() const { return request_.hello.committed_size() > 0; }
-  // Whether the Hello contains the digest of initial weights.
+  // Whether the Hello contains the digest of initial weights that the client would send.
   bool namesWeights() const {
     return request_.spec.initialWeights && !isTrial_ && !resumes() &&
            !request_.hello.weights_sha256().empty();

@@ -23,8 +23,8 @@ struct CodecSpec {
   std::unique_ptr<CodecSpec> inner;
 };
 
-// Throws UsageError that shows where the text becomes invalid. Text of more than 256 characters, a
-// repeated key, or more than 4 levels are errors.
+// Throws UsageError that shows where the text becomes invalid. Also rejects more than 256
+// characters, repeated keys, and more than 4 levels.
 CodecSpec parseCodecSpec(std::string_view text);
 std::string toString(const CodecSpec& spec);
 // The shortest text that parses to the same number. Specs write their numbers in this form.

@@ -91,10 +91,10 @@ class Engine {
   // Throws the errors of receive() for messages that were deferred until an update.
   void complete(std::uint64_t token, Result result, double seconds);
 
-  // Whether the latest batch is done (train: updated; eval: all its actions are complete). True
-  // before the first batch.
+  // Whether the latest batch is done: in training, the update is complete; in evaluation, all
+  // actions are. True before the first batch.
   virtual bool batchDone() const = 0;
-  // Number of steps whose update is complete here.
+  // The number of steps whose update is complete on this side.
   std::uint64_t applied() const { return applied_; }
   // The latest batch, with i = 0; nullopt before the first batch.
   const std::optional<MicroBatch>& batch() const { return batch_; }

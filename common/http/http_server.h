@@ -30,8 +30,8 @@ struct HttpAnswer {
   std::string body;
 };
 
-// Runs on the server's thread, and blocks all other requests meanwhile. Exceptions are logged and
-// answered with status 500.
+// Answers a request. It runs on the server's thread and blocks all other requests meanwhile.
+// Exceptions are logged and answered with status 500.
 using HttpHandler = std::function<HttpAnswer(const HttpRequest&)>;
 // Handlers by exact path, such as "/" and "/metrics".
 using HttpHandlers = std::map<std::string, HttpHandler, std::less<>>;

@@ -191,7 +191,7 @@ struct GraphProgram::State {
   }
 
   // Without this check, an argument that the operator does not have would be ignored, and
-  // checkInPlace(), which relies on positions, would check the wrong argument.
+  // checkGraph(), which identifies changed tensors by position, would check the wrong argument.
   static void checkNames(const wire::Node& node, const c10::FunctionSchema& schema) {
     const auto& expected = schema.arguments();
     for (const wire::Argument& argument : node.arguments()) {

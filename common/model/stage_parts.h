@@ -74,7 +74,7 @@ class StageCut {
 // statistics of the current step.
 class TrainedPart {
  public:
-  // Blocks [first, last); `cutsInside` as in ModelPart. `tied`: parameters of another part that
+  // Blocks [first, last); for `cutsInside`, see ModelPart. `tied`: parameters of another part that
   // this part may share, see ParameterSet; borrowed during the call.
   TrainedPart(const StageOptions& options, const std::vector<BlockSpec>& blocks, int first,
               int last, at::Device device, std::vector<int> cutsInside = {},
