@@ -222,7 +222,7 @@ class Ids(unittest.TestCase):
     def test_lower_case_with_accents(self):
         self.compare(self.word_piece(lowercase=True, strip_accents=False))
 
-    def test_given_files(self):
+    def test_files_listed_in_tokenizers(self):
         for path in filter(None, os.environ.get("TOKENIZERS", "").split(":")):
             with self.subTest(path):
                 self.compare(Tokenizer.from_file(path), path=path)

@@ -108,7 +108,7 @@ class TensorBoard(Runs):
         compare("epoch/number", [(end, row["epoch"]) for end, row in ends])
         return scalars
 
-    def test_the_figures_are_those_of_the_files(self):
+    def test_scalars_equal_the_csv_files(self):
         self.train()
         scalars = self.agrees_with_the_files()
         summary = json.loads((self.run_folder / "summary.json").read_text())

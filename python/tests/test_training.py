@@ -133,7 +133,7 @@ class Training(Folder):
         # A file with both names of a tied parameter can be the initial weights of another run.
         self.client("train", exported, **text, weights=os.path.join(self.run_folder, "model.safetensors"))
 
-    def test_the_head_without_training_costs_no_gradients(self):
+    def test_a_frozen_head_sends_no_gradients(self):
         _, model = self.roberta()
         whole = self.client("train", model)
         frozen = self.client("train", model, train__freeze=["roberta.embeddings.*"])
