@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Runs benchmarks. They report ratios measured side by side in one run, because absolute speeds
-# differ between machines.
+# Runs benchmarks. They report ratios of figures from the same run, because absolute speeds differ between machines.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

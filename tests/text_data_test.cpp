@@ -311,7 +311,7 @@ TEST_CASE("a missing cell is an error, or replaced by the mean if configured") {
   CHECK(sample<float>(*data, 2, 0) == Floats{1, 0, 0});
 }
 
-TEST_CASE("a constant column becomes 0, and inf is refused") {
+TEST_CASE("a constant column becomes 0, and a column with inf is categorical") {
   Tables tables;
   tables.keys.trainFile = tables.folder.write("train.csv", "a,b,label\n7,1,0\n7,inf,1\n");
   const auto data = open("csv", tables.keys);

@@ -1,8 +1,8 @@
 """Whether training on JPEG files waits for data: a folder of images of 500 x 375 pixels, RandomResizedCrop to 224 x 224 and flips, and
 both daemons waiting instead of computing for as long as a step of 100 images per second takes.
 
-All files are copies of tests/bench/photo.jpg. The wait for data is the time between two training steps on the client, less that of the
-same run with data that cost nothing (synthetic). The first two steps warm up. Called by scripts/bench.sh loading."""
+All files are copies of tests/bench/photo.jpg. The wait for data is the time between two training steps on the client, minus the same time
+in a run with synthetic data, which costs almost no time. The first two steps are not counted. Called by scripts/bench.sh loading."""
 
 import argparse
 import csv
@@ -35,7 +35,7 @@ def synthetic(count):
 
 
 def measure(options, data, folder):
-    """Returns the median seconds between two steps and those of a step."""
+    """Returns the median seconds between two steps and the median seconds of a step."""
     each = 1e3 * options.batch / options.rate / MICRO_BATCHES  # ms of all actions of a micro-batch on the client
     config = folder / "run.yaml"
     config.write_text(json.dumps({
