@@ -8,7 +8,7 @@ usage() {
   cat <<'TXT'
 usage: scripts/setup.sh [--run-only | --containers] [--help]
 
-  --run-only   installs only the packages to build and run the daemons, without test tools
+  --run-only   installs only the packages to build and run the programs, without test tools
   --containers installs only the packages for scripts/compose.sh, including Docker, and for `scripts/package.sh --image --check`
   --help       this text
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Trains for hours while faults happen, and checks that resident memory, descriptors, threads and step times do not grow. One server serves
-two clients, each behind a relay of its own. Once per minute, the connection of `steady` is cut, and `killed` gets a fault: four times a cut
+two clients, each behind a relay of its own. Once per minute, the connection of `steady` is cut, and `killed` gets a fault: four cuts
 of its connection, then one kill -9 followed by a resume. Parts of the models sleep instead of computing, so that a fault's cost does not
 depend on the processors.
 

@@ -123,7 +123,8 @@ TEST_CASE("an identity that is not listed is refused if there is no default") {
     CHECK(errorCode([&] { access.checkRun(identity, "a"); }) == "unknown-identity");
   }
   CHECK_THAT(errorText([&] { access.of("clinic-b"); }), Contains("clinic-b"));
-  CHECK_THAT(errorText([&] { access.of("clinic-b"); }), !Contains(file.path));  // the text is sent to the peer
+  CHECK_THAT(errorText([&] { access.of("clinic-b"); }),
+             !Contains(file.path));  // the text is sent to the peer
 }
 
 TEST_CASE("run id patterns limit an identity to its own run ids and exclude others") {

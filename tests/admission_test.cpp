@@ -76,7 +76,8 @@ class Guard {
 
 }  // namespace
 
-TEST_CASE("sessions are limited per identity, and one identity cannot use up the sessions of others") {
+TEST_CASE(
+    "sessions are limited per identity, and one identity cannot use up the sessions of others") {
   Guard guard("a: {sessions: 2}\ndefault: {}\n");
   Tickets tickets;
   tickets.push_back(guard.admit("a", "a-1"));
@@ -134,7 +135,8 @@ TEST_CASE("a run that is refused for another reason does not count towards the h
   CHECK(guard.refusal("a", "a-1").empty());
 }
 
-TEST_CASE("an identity's runs are limited to its share of memory, and release memory when they end") {
+TEST_CASE(
+    "an identity's runs are limited to its share of memory, and release memory when they end") {
   Guard guard("a: {memory_mib: 64}\ndefault: {}\n");
   const std::size_t needed = serverBytes(guard.plan) + snapshotBytes(guard.plan);
   REQUIRE(needed > serverBytes(guard.plan));

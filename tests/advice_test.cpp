@@ -145,7 +145,8 @@ TEST_CASE("every advised setting is accepted by the configuration") {
   }
 }
 
-TEST_CASE("the spread of steps ignores single outliers, and is unknown if there are only a few steps") {
+TEST_CASE(
+    "the spread of steps ignores single outliers, and is unknown if there are only a few steps") {
   std::vector<float> seconds(100, 1);
   CHECK(stepSpread(seconds) == 0);
   seconds[7] = 1000;

@@ -78,7 +78,8 @@ class Way {
 
 }  // namespace
 
-TEST_CASE("a background stream without competition fills its link and queues at most 0.1 s of data") {
+TEST_CASE(
+    "a background stream without competition fills its link and queues at most 0.1 s of data") {
   for (const auto& [rate, latency] : {std::pair{125e6, 0.01}, {12.5e6, 0.05}, {62.5e3, 0.001}}) {
     Way way(rate, latency);
     BackgroundWindow window;

@@ -25,7 +25,8 @@ StepCosts mobileNet(double rate, double latency) {
 
 }  // namespace
 
-TEST_CASE("the bound is the busiest resource's work plus the work that must come before and after it") {
+TEST_CASE(
+    "the bound is the busiest resource's work plus the work that must come before and after it") {
   const StepBound slow = stepBound(mobileNet(125e6, 0.1e-3));
   const double before = 6e-3;
   const double work = 8 * (12.845056e6 + 2.00704e6) / 125e6;

@@ -122,7 +122,8 @@ TEST_CASE("a Hello that no server would accept is not sent") {
   CHECK(raw.connection.bytes().controlSent == kMaxHandshakeBytes);
 }
 
-TEST_CASE("damage after the handshake ends run() with a code of its own, and the peer is notified") {
+TEST_CASE(
+    "damage after the handshake ends run() with a code of its own, and the peer is notified") {
   struct Case {
     std::string name;
     std::string bytes;

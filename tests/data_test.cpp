@@ -138,7 +138,8 @@ TEST_CASE("gzip is detected by content, and gives the same data as a plain file"
   }
 }
 
-TEST_CASE("gzip data is unpacked completely, even if it is larger than a chunk or has several members") {
+TEST_CASE(
+    "gzip data is unpacked completely, even if it is larger than a chunk or has several members") {
   const Files files;
   const Bytes plain = counting(3'000'001);
   Bytes packed = gzip(Bytes(plain.begin(), plain.begin() + 2'000'000));

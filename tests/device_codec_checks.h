@@ -38,9 +38,10 @@ inline std::vector<float> deviceValues(int kind, std::size_t elements) {
     if (kind == 2) x = -0.1f;                               // constant
     if (kind == 3) x = std::nearbyint(2 * x) / 2;           // ties
     if (kind == 4) x = x * x * x * std::ldexp(1.0f, -static_cast<int>(j / 100 % 100));
-    if (kind == 5) x *= 1e-41f;                                       // subnormal
-    if (kind == 6) x = j % 3 == 0 ? kMax : -kMax;                     // beyond fp32's range
-    if (kind == 7) x = j % 1000 == 999 ? (j % 2 ? kMax : -kMax) : x;  // beyond fp32's range in some blocks only
+    if (kind == 5) x *= 1e-41f;                    // subnormal
+    if (kind == 6) x = j % 3 == 0 ? kMax : -kMax;  // beyond fp32's range
+    if (kind == 7)
+      x = j % 1000 == 999 ? (j % 2 ? kMax : -kMax) : x;  // beyond fp32's range in some blocks only
     if (kind == 8) x = 1000 + x;
     if (kind == 9) x = j % 2 ? -0.0f : 0.0f;
   }

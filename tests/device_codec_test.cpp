@@ -74,14 +74,16 @@ TEST_CASE("forged distances are refused or decode to the same positions") {
   CHECK(outcome(ones) == "decoded");
   for (const std::size_t at : {std::size_t{0}, std::size_t{31}, std::size_t{32}, kKept - 1}) {
     CAPTURE(at);
-    CHECK(outcome(with(ones, at, {0x81, 0x00})) == "decoded");  // a distance of 1, not in its shortest form
+    CHECK(outcome(with(ones, at, {0x81, 0x00})) ==
+          "decoded");  // a distance of 1, not in its shortest form
     CHECK(outcome(with(ones, at, {0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00})) ==
           "decoded");
     CHECK(outcome(with(ones, at, {0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00})) ==
           "refused");
     CHECK(outcome(with(ones, at, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f})) ==
           "refused");
-    CHECK(outcome(with(ones, at, {0x80, 0x80, 0x80, 0x80, 0x10})) == "refused");  // a distance of 2^32
+    CHECK(outcome(with(ones, at, {0x80, 0x80, 0x80, 0x80, 0x10})) ==
+          "refused");  // a distance of 2^32
     CHECK(outcome(with(ones, at, std::vector<unsigned>(60, 0x80))) == "refused");
     CHECK(outcome(with(ones, at, {})) == "refused");
     CHECK(outcome(with(ones, at, {1, 1})) == "refused");
@@ -100,7 +102,8 @@ TEST_CASE("forged distances are refused or decode to the same positions") {
   // Distances whose sums would wrap around to small numbers.
   CHECK(outcome(std::vector<unsigned>(2 * kKept, 0x7f)) == "refused");
   std::vector<unsigned> far;
-  for (std::size_t k = 0; k < kKept; ++k) far.insert(far.end(), {0xcf, 0x86, 0x03});  // each distance is 49999
+  for (std::size_t k = 0; k < kKept; ++k)
+    far.insert(far.end(), {0xcf, 0x86, 0x03});  // each distance is 49999
   CHECK(outcome(far) == "refused");
   // Random distances.
   const RandomKey key = randomKey(1, "hostile-distances");

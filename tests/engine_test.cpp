@@ -390,7 +390,8 @@ TEST_CASE("one to four clients at one body compute the same as the whole model")
   }
 }
 
-TEST_CASE("a client cannot send another client's micro-batches, and only the first client decides") {
+TEST_CASE(
+    "a client cannot send another client's micro-batches, and only the first client decides") {
   SharedBody shared(2, findSchedule("priority"), 1);
   const MicroBatch second{Phase::train, 1, 1, SharedBody::kMicroBatches, SharedBody::kMicroBatches};
   CHECK(codeOf([&] { shared.engine().receive(0, tensor(activationAt(0), second, 0)); }) ==

@@ -103,7 +103,8 @@ TEST_CASE("the flags include the instruction sets that this program uses") {
 }
 #endif
 
-TEST_CASE("a side computes with all cores, or half of them if client and server share the machine") {
+TEST_CASE(
+    "a side computes with all cores, or half of them if client and server share the machine") {
   CHECK(chooseThreads(8, 0, 0, false).threads == 8);
   CHECK(chooseThreads(8, 0, 0, true).threads == 4);
   CHECK(chooseThreads(1, 0, 0, true).threads == 1);
@@ -155,11 +156,13 @@ TEST_CASE("hidden: prepared process", "[.]") {
   useAndFree(kBytes);
   const long before = pageFaults();
   for (int round = 0; round < 5; ++round) useAndFree(kBytes);
-  CHECK(pageFaults() - before < 100);  // it would be 25,600 per round if the block were mapped again
+  CHECK(pageFaults() - before <
+        100);  // it would be 25,600 per round if the block were mapped again
 #endif
 }
 
-TEST_CASE("prepareProcess() re-executes the program with passive waiting, and freed memory is kept") {
+TEST_CASE(
+    "prepareProcess() re-executes the program with passive waiting, and freed memory is kept") {
   CHECK(runHiddenTest("hidden: prepared process") == 0);
 }
 

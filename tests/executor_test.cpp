@@ -49,7 +49,8 @@ TEST_CASE("a queue's tasks run one at a time, in order") {
   CHECK(ran == wanted);
 }
 
-TEST_CASE("at most as many queues run as there are threads, including tasks that wait for their turn") {
+TEST_CASE(
+    "at most as many queues run as there are threads, including tasks that wait for their turn") {
   CodecExecutor executor(2);
   std::vector<std::shared_ptr<CodecQueue>> queues;
   std::atomic<int> atWork = 0, max = 0;

@@ -180,7 +180,8 @@ TEST_CASE("short uses with pauses get their share beside long uses without pause
     const Simulated hog{seconds, 0};
     const std::vector<int> uses = simulate({honest, hog}, 1800);
     CHECK(uses[0] > 0.45 * 3 * alone);
-    CHECK(uses[1] * seconds > 0.45 * 1800);  // the hog is not held back longer than necessary either
+    CHECK(uses[1] * seconds >
+          0.45 * 1800);  // the hog is not held back longer than necessary either
     // With two hogs, the honest user gets a third.
     CHECK(simulate({hog, honest, hog}, 1800)[1] > 0.3 * 3 * alone);
   }

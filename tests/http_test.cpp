@@ -168,7 +168,8 @@ TEST_CASE("a request longer than the limit is refused, however it is split") {
   CHECK_THAT(ask(server, get("/" + tooLong)), StartsWith("HTTP/1.1 431 "));
   CHECK_THAT(ask(server, "GET / HTTP/1.1\r\nHost: localhost\r\nX: " + tooLong + "\r\n\r\n"),
              StartsWith("HTTP/1.1 431 "));
-  CHECK_THAT(ask(server, "GET /" + tooLong), StartsWith("HTTP/1.1 431 "));  // the request line never ends
+  CHECK_THAT(ask(server, "GET /" + tooLong),
+             StartsWith("HTTP/1.1 431 "));  // the request line never ends
 }
 
 TEST_CASE("on loopback, only requests for a Host of this machine are served") {

@@ -93,7 +93,8 @@ std::vector<std::int64_t> labelsIn(const Dataset& data) {
 
 // ---- folder ----
 
-TEST_CASE("folder: classes are sorted by name, and images have the order of torchvision's ImageFolder") {
+TEST_CASE(
+    "folder: classes are sorted by name, and images have the order of torchvision's ImageFolder") {
   const Pets pets;
   const auto data = pets.with().open(DataSplit::train);
   CHECK(data->classNames() == Names{"cat", "dog"});
@@ -175,7 +176,8 @@ TEST_CASE(
   Opened opened = pets.with();
   const Names inOrder = namesIn(*opened.open(DataSplit::train), pets.path("train"));
   CHECK(std::is_sorted(inOrder.begin(), inOrder.end()));
-  opened.keys.needsTest = false;  // as with data.holdout or data.folds, whether or not there is a test set
+  opened.keys.needsTest =
+      false;  // as with data.holdout or data.folds, whether or not there is a test set
   const auto data = opened.open(DataSplit::train);
   const Names names = namesIn(*data, pets.path("train"));
   CHECK_FALSE(std::is_sorted(names.begin(), names.end()));
@@ -209,7 +211,8 @@ TEST_CASE("folder: a damaged first image does not determine the size") {
   CHECK(errorText([&] { readSample(*data, 3); }).starts_with(data->sampleName(3)));
 }
 
-TEST_CASE("folder: symbolic links to folders are followed, but not in cycles, and pipes do not block") {
+TEST_CASE(
+    "folder: symbolic links to folders are followed, but not in cycles, and pipes do not block") {
   const Pets pets;
   pets.write("store/x.png", plain(80));
   std::filesystem::create_directory_symlink(pets.path("store"), pets.path("train/cat/linked"));
@@ -286,7 +289,8 @@ class Listed {
   Opened opened;
 };
 
-TEST_CASE("list: paths are relative to the list, columns may be in any order, and cells may be quoted") {
+TEST_CASE(
+    "list: paths are relative to the list, columns may be in any order, and cells may be quoted") {
   Listed listed;
   for (const std::string text :
        {"path,label\nimages/0.png,b\nimages/1.png,a\nimages/3.png,b\n",

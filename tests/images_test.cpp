@@ -27,7 +27,8 @@ ImageStore store() {
   images.shape = kShape;
   images.classes = 4;
   for (std::uint32_t j = 0; j < 3 + kImages * (kPixels + 1); ++j) {
-    images.bytes.push_back(static_cast<std::uint8_t>(1 + j * 37 % 255));  // no pixel is black, so that padding can be recognised
+    images.bytes.push_back(static_cast<std::uint8_t>(
+        1 + j * 37 % 255));  // no pixel is black, so that padding can be recognised
   }
   for (std::uint32_t j = 0; j < kImages; ++j) images.labels.push_back(j % 4);
   return images;

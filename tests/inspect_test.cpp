@@ -55,7 +55,8 @@ class NotFinite final : public Dataset {
   }
 };
 
-TEST_CASE("statistics use evenly spaced samples, and class counts use all samples if labels are cheap") {
+TEST_CASE(
+    "statistics use evenly spaced samples, and class counts use all samples if labels are cheap") {
   CHECK(spreadIndices(10, 4) == std::vector<std::uint32_t>{0, 2, 5, 7});
   CHECK(spreadIndices(3, 8) == std::vector<std::uint32_t>{0, 1, 2});
   for (const bool hasLabels : {true, false}) {

@@ -53,7 +53,8 @@ double relativeError(const Codec& codec, const Tensor& tensor) {
 
 }  // namespace
 
-TEST_CASE("matrices of at most the codec's rank are restored up to rounding, in either memory order") {
+TEST_CASE(
+    "matrices of at most the codec's rank are restored up to rounding, in either memory order") {
   const std::vector<float> values = ofRank(3, 16, 48, 3);
   const std::vector<float> last = ofRank(3, 48, 16, 3);
   for (const char* spec :

@@ -124,7 +124,8 @@ TEST_CASE("a column has the unit that its name implies") {
       {"_seconds", "s"},      {"_bytes", "bytes"},      {"_db", "dB"},    {"_rate", "bytes/s"},
       {"rate_up", "bytes/s"}, {"rate_down", "bytes/s"}, {"loss", "nats"}, {"top1", "0 … 1"},
       {"top5", "0 … 1"},      {"_mbit_s", "Mbit/s"},    {"time", "UTC"}};
-  const std::vector<std::string> without = {"learning_rate"};  // ends like a unit's suffix, but has no unit
+  const std::vector<std::string> without = {
+      "learning_rate"};  // ends like a unit's suffix, but has no unit
   std::size_t checked = 0;
   for (const char* file : {"transfers", "steps", "epochs", "probe", "link"}) {
     for (const DocumentedColumn& column : table(file)) {

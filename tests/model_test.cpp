@@ -272,7 +272,8 @@ TEST_CASE("weights of convolutions are stored channels-last with unchanged logic
   }
 }
 
-TEST_CASE("dropout repeats its random draws for the same micro-batch, and is off outside training") {
+TEST_CASE(
+    "dropout repeats its random draws for the same micro-batch, and is off outside training") {
   BlockChain chain(spec("mlp", {1000}));
   chain.dropout("drop", 0.25);
   const auto forward = [block = chain.take()[0]](const at::Tensor& x, const BlockContext& context) {

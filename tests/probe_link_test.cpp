@@ -83,7 +83,8 @@ std::string serverCode(const std::string& bytes) { return RawProbe(Role::server)
 
 }  // namespace
 
-TEST_CASE("streams of any size cross in both directions at once, and both ends measure their times") {
+TEST_CASE(
+    "streams of any size cross in both directions at once, and both ends measure their times") {
   Pair pair;
   std::vector<ProbeLink::Finished> atClient, atServer;
   ProbeLink client(Role::client, pair.a, [&](const auto& stream) { atClient.push_back(stream); });

@@ -158,7 +158,8 @@ TEST_CASE("a stall in the middle of a flood stops it immediately") {
   Bytes got = readExactly(ends.server, 1'000'000);
   setup.relay.stall(true);
   const std::uint64_t forwarded = setup.relay.bytesUp();
-  const Bytes held = readExactly(ends.server, forwarded - got.size());  // the bytes that crossed before the stall
+  const Bytes held =
+      readExactly(ends.server, forwarded - got.size());  // the bytes that crossed before the stall
   got.insert(got.end(), held.begin(), held.end());
   CHECK_FALSE(becomesReadable(ends.server.native_handle()));
   CHECK(setup.relay.bytesUp() == forwarded);

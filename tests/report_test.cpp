@@ -476,7 +476,8 @@ TEST_CASE("each bottleneck is named, with its share of the time") {
     const auto headline = report.summary()["runs"][0]["headline"];
     CHECK(headline.at("bottleneck") == name);
     CHECK_THAT(headline.at("words").get<std::string>(), Contains("100 %"));
-    CHECK_FALSE(headline.contains("advice"));  // all advice is from summary.json, which has none here
+    CHECK_FALSE(
+        headline.contains("advice"));  // all advice is from summary.json, which has none here
   }
 }
 

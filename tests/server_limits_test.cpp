@@ -139,7 +139,8 @@ TEST_CASE("a client that does nothing is idle from its last frame on") {
   CHECK(idleAfter(clock, 12s, 20s, start + 10500ms, false) == 9.5);
 }
 
-TEST_CASE("time in which a client waits for the server is not idle time, and restarts the idle time") {
+TEST_CASE(
+    "time in which a client waits for the server is not idle time, and restarts the idle time") {
   const SteadyTime start{};
   IdleClock clock(start);
   CHECK(idleAfter(clock, 1s, 5s, start, false) == 5);
@@ -205,7 +206,8 @@ TEST_CASE("a folder's size counts the blocks of files and folders, without follo
   store.write("a/run/steps.csv", 4097);
   store.write("a/run/empty", 0);
   std::filesystem::create_symlink("/", store.path + "/a/root");
-  CHECK(folderBytes(store.path + "/a") == 2 * 4096 + 2 * 4096 + 4096);  // two folders, a file and a link
+  CHECK(folderBytes(store.path + "/a") ==
+        2 * 4096 + 2 * 4096 + 4096);  // two folders, a file and a link
 }
 
 TEST_CASE("an identity can use the rest of its share, independently of other identities") {
@@ -219,7 +221,9 @@ TEST_CASE("an identity can use the rest of its share, independently of other ide
   CHECK(a->take(100 << 10));  // a smaller write still fits
   CHECK(errorCode([&] { shares.open("a", kMiB); }) == "disk-share-full");
   CHECK(b->take(kMiB / 2));
-  CHECK(errorCode([&] { shares.open("a", 2 * kMiB); }).empty());  // as if the access file granted more
+  CHECK(errorCode([&] {
+          shares.open("a", 2 * kMiB);
+        }).empty());  // as if the access file granted more
 }
 
 TEST_CASE("removing old runs frees space") {

@@ -306,7 +306,8 @@ TEST_CASE("while the link is down no byte crosses, and afterwards all do") {
   CHECK_FALSE(world.shaper.nextWake());
   world.shaper.setDown(false, world.now);
   world.runUntil(3s + 9ms);
-  CHECK(world.total[1] == before);  // bytes arrive at the earliest one latency after the link is back
+  CHECK(world.total[1] ==
+        before);  // bytes arrive at the earliest one latency after the link is back
   world.runUntil(4s);
   const double rate = 100 * kMbit;
   // One second's bytes have crossed, and no extra bytes for the two seconds of downtime; the bytes

@@ -85,7 +85,8 @@ TEST_CASE("the search result is at least the bound and no slower than any schedu
   }
 }
 
-TEST_CASE("if the client is the bottleneck, it has no pauses between actions, and a fast link idles") {
+TEST_CASE(
+    "if the client is the bottleneck, it has no pauses between actions, and a fast link idles") {
   StepCosts costs;
   costs.microBatches = 8;
   costs.headForward = 10e-3;

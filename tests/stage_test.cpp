@@ -347,7 +347,8 @@ TEST_CASE("a saved state that does not match the stage is refused") {
   CHECK(codeFor(body).empty());
   CHECK(codeFor(split.client.save()) == "bad-checkpoint");
   auto other = body;
-  other.pop_back();  // removes optimizer state, which is valid, because a parameter may lack a buffer
+  other.pop_back();  // removes optimizer state, which is valid, because a parameter may lack a
+                     // buffer
   other.erase(other.begin());
   CHECK(codeFor(other) == "bad-checkpoint");
   other = body;

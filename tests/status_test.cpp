@@ -37,7 +37,8 @@ TEST_CASE("the rates and shares of a steady run match its activity") {
   run.actions[indexOf(ActionKind::bodyForward)] = 0.01;
   run.actions[indexOf(ActionKind::bodyBackward)] = 0.02;
   run.actions[indexOf(ActionKind::update)] = 0.005;
-  run.actions[indexOf(ActionKind::headForward)] = 9;  // an action of the client, which must be ignored
+  run.actions[indexOf(ActionKind::headForward)] =
+      9;  // an action of the client, which must be ignored
   run.rateUp = 1e7;
   run.rateDown = 2e7;
   run.batches(1, 0.1, 500'000, 800'000);
@@ -67,7 +68,8 @@ TEST_CASE("rates follow a change within seconds, and an evaluation has no traini
   CHECK(run.pace.state(run.time)->phase == Phase::eval);
 }
 
-TEST_CASE("a resource that is busy half of the time is the bottleneck, otherwise client or latency") {
+TEST_CASE(
+    "a resource that is busy half of the time is the bottleneck, otherwise client or latency") {
   CHECK(bottleneckOf({}) == "client or latency");
   CHECK(bottleneckOf({.compute = 0.49, .up = 0.3}) == "client or latency");
   CHECK(bottleneckOf({.compute = 0.9, .up = 0.6}) == "server compute");

@@ -65,7 +65,8 @@ TEST_CASE("with fp16, a step whose gradients overflow is skipped, and the loss s
   CHECK(decider.lossScale() == 65536);
 }
 
-TEST_CASE("the loss scale continues after a restart, and the run ends if no scale avoids overflows") {
+TEST_CASE(
+    "the loss scale continues after a restart, and the run ends if no scale avoids overflows") {
   ClientSettings options = settings();
   options.clientPrecision = Precision::fp16;
   StepDecider decider(options, *someData());

@@ -59,7 +59,8 @@ std::string textOf(const std::string& path) {
 
 // ---- Grid ----
 
-TEST_CASE("a grid is every combination with the last key varying fastest, and values may have commas") {
+TEST_CASE(
+    "a grid is every combination with the last key varying fastest, and values may have commas") {
   const auto axes = parseGrid({"codec=none", "link.rate=100Mbit/s", "codec=sort:q=6,s=2",
                                "link.rate=1Gbit/s", "run.seed=1"});
   REQUIRE(axes.size() == 3);

@@ -643,7 +643,8 @@ TEST_CASE("initial weights are accepted once, as weights/body, and within the ag
   CHECK(open(digest, "weights/body", 1, 1000) == "");
   CHECK(digest.segment(1, 500, 500, std::string(31, 'x')) == "bad-segment");
   CHECK(digest.segment(1, 500, 499, std::string(32, 'x')) == "bad-segment");
-  CHECK(digest.segment(1, 500, 500, std::string(32, 'x')) == "");  // a wrong digest, which is detected later
+  CHECK(digest.segment(1, 500, 500, std::string(32, 'x')) ==
+        "");  // a wrong digest, which is detected later
   CHECK(digest.delivered.empty());
 }
 
@@ -801,7 +802,8 @@ TEST_CASE(
   wire::Step step;
   step.set_step(1);
   step.set_loss_scale(1);
-  CHECK(control(FrameKind::step, step.SerializeAsString()) == "bad-metadata");  // the message has no learning rate
+  CHECK(control(FrameKind::step, step.SerializeAsString()) ==
+        "bad-metadata");  // the message has no learning rate
   step.add_learning_rates(std::numeric_limits<double>::infinity());
   CHECK(control(FrameKind::step, step.SerializeAsString()) == "bad-metadata");
   step.set_learning_rates(0, 0.1);

@@ -290,7 +290,8 @@ TEST_CASE("columns can be listed, and a target can be a number") {
   tables.keys.categoricalColumns = {"income"};
   tables.keys.targetType = "number";
   tables.keys.labelColumn = "age";
-  CHECK(errorCode([&] { open("csv", tables.keys); }) == "config-value");  // the model's input would include the target
+  CHECK(errorCode([&] { open("csv", tables.keys); }) ==
+        "config-value");  // the model's input would include the target
   tables.keys.numericColumns = {};
   const auto data = open("csv", tables.keys);
   CHECK(sample<float>(*data, 1, 0) == Floats{0, 1});

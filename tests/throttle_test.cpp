@@ -83,7 +83,10 @@ TEST_CASE("two connections with one throttle, one sending and one receiving, sha
       pair.finish();
     }
     const double expected = 2 * kBytes / kShared;
-    CHECK(seconds > 0.85 * expected);  // a chunk is moved before its waiting time, so the last wait does not count
+    CHECK(
+        seconds >
+        0.85 *
+            expected);  // a chunk is moved before its waiting time, so the last wait does not count
     isNear = seconds < 1.1 * expected;
   }
   CHECK(isNear);

@@ -182,7 +182,8 @@ TEST_CASE(
   CHECK(pair.a.linkInfo().roundTripSeconds > 0);
 }
 
-TEST_CASE("within TLS, an urgent tensor overtakes others, and fail() ends run() despite a stuck frame") {
+TEST_CASE(
+    "within TLS, an urgent tensor overtakes others, and fail() ends run() despite a stuck frame") {
   const Folders folders;
   Pair pair(clientOptions(folders.client), serverOptions(folders.server), 4096);
   const Bytes big = randomBytes(std::size_t{16} << 20, 1);

@@ -57,11 +57,13 @@ std::string textOf(const Json& json) {
   return errorText([&] { tokenizerOf(json); });
 }
 
-TEST_CASE("WordPiece takes the longest pieces, and [UNK] for a word that cannot be divided into pieces") {
+TEST_CASE(
+    "WordPiece takes the longest pieces, and [UNK] for a word that cannot be divided into pieces") {
   const Tokenizer tokenizer = tokenizerOf(wordPiece());
   CHECK(idsOf(tokenizer, "CAFÉS!") == Ids{4, 5, 9});
   CHECK(idsOf(tokenizer, "unaff unq") == Ids{6, 7, 1});
-  CHECK(idsOf(tokenizer, "unaffable") == Ids{1});  // the word is longer than max_input_chars_per_word
+  CHECK(idsOf(tokenizer, "unaffable") ==
+        Ids{1});  // the word is longer than max_input_chars_per_word
   CHECK(idsOf(tokenizer, "cafe中cafe") == Ids{4, 10, 4});
   CHECK(idsOf(tokenizer, "cafe[SEP]cafe") == Ids{4, 3, 4});
   CHECK(idsOf(tokenizer, "").empty());
@@ -75,8 +77,9 @@ TEST_CASE("byte-level BPE merges by rank, after finding added tokens") {
   CHECK(idsOf(tokenizer, "abc") == Ids{6});
   CHECK(idsOf(tokenizer, "bcab abc ab") == Ids{5, 4, 3, 6, 7});
   CHECK(idsOf(tokenizer, "ab  <end>c") == Ids{4, 9, 2});
-  CHECK(idsOf(tokenizer, "\xC3z") == Ids{});  // the invalid byte becomes U+FFFD, whose bytes have no tokens
-  CHECK(idsOf(tokenizer, "é") == Ids{8});     // only one of the two bytes has a token
+  CHECK(idsOf(tokenizer, "\xC3z") ==
+        Ids{});  // the invalid byte becomes U+FFFD, whose bytes have no tokens
+  CHECK(idsOf(tokenizer, "é") == Ids{8});  // only one of the two bytes has a token
 }
 
 TEST_CASE("samples include special tokens, and the longer text is truncated first") {

@@ -161,7 +161,8 @@ TEST_CASE("a gradient reuses its activation's positions and does not send them")
   }
 }
 
-TEST_CASE("a gradient selects its own positions if it keeps fewer elements or has a different shape") {
+TEST_CASE(
+    "a gradient selects its own positions if it keeps fewer elements or has a different shape") {
   CutContext cut;
   encodeWith(*makeCodec("topk:ratio=0.2"), kActivation, cut, tensorOf(normal(3000)));
   const Tensor gradient = tensorOf(normal(3000, 2));
@@ -181,7 +182,8 @@ TEST_CASE("evaluation keeps no positions for a gradient and draws no random numb
   CHECK((bytes == encodeWith(*makeCodec("topk:ratio=0.2"), eval, cut, tensor)));
 }
 
-TEST_CASE("randtopk keeps k elements, and a random fraction alpha of them is not among the largest") {
+TEST_CASE(
+    "randtopk keeps k elements, and a random fraction alpha of them is not among the largest") {
   const std::vector<float> values = normal(50000);
   const std::vector<float> top = oracle(values, 0.2);
   for (const double alpha : {0.05, 0.5, 1.0}) {

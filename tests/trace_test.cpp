@@ -49,7 +49,8 @@ TEST_CASE("a recorder records the training steps of its window") {
 
 TEST_CASE("a device's waiting time lies between two actions, and ends when the second begins") {
   TraceRecorder recorder(kWindow);
-  recorder.ran(ActionKind::headForward, batchAt(2, 0), at(0), at(5), 5e-3);  // the first action of a batch
+  recorder.ran(ActionKind::headForward, batchAt(2, 0), at(0), at(5),
+               5e-3);  // the first action of a batch
   recorder.ran(ActionKind::headForward, batchAt(2, 1), {}, at(10), 5e-3);
   recorder.ran(ActionKind::tailStep, batchAt(2, 0), at(11), at(20), 4e-3);
   // On a GPU, an action can be issued while the previous one is still running. Its start, computed
@@ -144,8 +145,9 @@ TEST_CASE("a span that no server can have recorded is refused") {
   CHECK(damaged([](TraceSpan& s) { s.activity = static_cast<TraceActivity>(255); }));
   CHECK(damaged([](TraceSpan& s) { s.subject = 4; }));
   CHECK(damaged([](TraceSpan& s) { s.subject = 255; }));
-  CHECK(
-      damaged([](TraceSpan& s) { s.activity = TraceActivity::encode; }));  // the server does not send gradient/1
+  CHECK(damaged([](TraceSpan& s) {
+    s.activity = TraceActivity::encode;
+  }));  // the server does not send gradient/1
   CHECK(damaged([](TraceSpan& s) { s.tensor = 1; }));
   CHECK(damaged([](TraceSpan& s) { s.i = kMicroBatches; }));
   CHECK(damaged([](TraceSpan& s) { s.step = 1; }));

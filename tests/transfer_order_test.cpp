@@ -33,7 +33,8 @@ TEST_CASE("each tensor of a flow is accepted once per step and micro-batch") {
   CHECK(server.open(activationAt(0), 1, 0) == "bad-key");
   CHECK(server.open(activationAt(0), 2, 0).empty());
   CHECK(server.open(activationAt(0), 1, 7) == "bad-key");
-  CHECK(server.open(activationAt(0), 1, 0, Phase::eval).empty());  // evaluations are numbered separately
+  CHECK(server.open(activationAt(0), 1, 0, Phase::eval)
+            .empty());  // evaluations are numbered separately
   CHECK(server.open(activationAt(0), 1, 0, Phase::eval) == "bad-key");
 }
 

@@ -356,14 +356,16 @@ TEST_CASE("random crops have the areas and ratios of the options, and cover the 
   CHECK(minArea > 0.078);
   CHECK(minArea < 0.09);
   CHECK(maxArea > 0.9);
-  CHECK(std::abs(sumArea / kDraws - 0.5) < 0.05);  // the mean deviates from 0.5, because large parts with extreme ratios do not fit
+  CHECK(std::abs(sumArea / kDraws - 0.5) <
+        0.05);  // the mean deviates from 0.5, because large parts with extreme ratios do not fit
   CHECK(minRatio > 0.74);
   CHECK(minRatio < 0.78);
   CHECK(maxRatio < 1.35);
   CHECK(maxRatio > 1.28);
   CHECK(tops.size() > 200);
 
-  options.cropScale = {1, 1};  // such a part does not fit into a long image, so the largest allowed part is used
+  options.cropScale = {
+      1, 1};  // such a part does not fit into a long image, so the largest allowed part is used
   const ImageBox box = drawCrop(options, 1, 0, 30, 300);
   CHECK(box.height == 30);
   CHECK(box.width == 40);

@@ -68,7 +68,8 @@ TEST_CASE("a rule that makes two names equal is refused") {
   CHECK(errorCode([&] { readWeightsFile(settings, blocks, {}); }) == "bad-weights");
 }
 
-TEST_CASE("with partial weights, tensors with matching name and shape are loaded, others reported") {
+TEST_CASE(
+    "with partial weights, tensors with matching name and shape are loaded, others reported") {
   const auto blocks = mlpBlocks();
   auto tensors = tensorsFor(blocks, "");
   const std::size_t all = tensors.size();

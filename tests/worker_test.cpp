@@ -123,7 +123,8 @@ TEST_CASE("a worker has work from a message's arrival until its device has finis
   CHECK(server.worker->hasWork());  // the device has not finished the action
   server.queue.finishOne();
   server.runAll();
-  CHECK_FALSE(server.worker->hasWork());  // the batch has begun, but its next micro-batch has not arrived
+  CHECK_FALSE(
+      server.worker->hasWork());  // the batch has begun, but its next micro-batch has not arrived
   server.deliver(activationAt(0), 1);
   server.runThrough();
   CHECK_FALSE(server.worker->hasWork());

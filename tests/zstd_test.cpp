@@ -34,7 +34,8 @@ Bytes frameOf(const Bytes& content) {
 
 }  // namespace
 
-TEST_CASE("a payload that shrinks by an eighth is compressed, and decompressed to the inner payload") {
+TEST_CASE(
+    "a payload that shrinks by an eighth is compressed, and decompressed to the inner payload") {
   const std::unique_ptr<Codec> inner = makeCodec("block:bits=4");
   for (const std::string level : {"1", "3", "19"}) {
     const std::unique_ptr<Codec> codec = makeCodec("zstd:level=" + level + "(block:bits=4)");
@@ -63,7 +64,8 @@ TEST_CASE("zstd around none is lossless") {
     CHECK(decode(*codec, encode(*codec, tensor), tensor.spec).bytes == tensor.bytes);
 }
 
-TEST_CASE("payloads of several pieces are lossless, and equal the result of compressing in one call") {
+TEST_CASE(
+    "payloads of several pieces are lossless, and equal the result of compressing in one call") {
   const std::unique_ptr<Codec> codec = makeCodec("zstd:level=3(none)");
   for (const std::size_t elements :
        {std::size_t{1} << 15, (std::size_t{1} << 15) + 1, std::size_t{300'000}}) {

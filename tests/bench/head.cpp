@@ -127,6 +127,7 @@ int main(int argc, char** argv) {
   app.add_option("--batch", batch, "Images (64)");
   app.add_option("--repetitions", repetitions, "Timed steps (10)");
   CLI11_PARSE(app, argc, argv);
-  if (!stock) cleave::prepareProcess(argv);  // must be the first call, because it re-executes the program
+  if (!stock)
+    cleave::prepareProcess(argv);  // must be the first call, because it re-executes the program
   return cleave::run(!stock, threads, batch, repetitions);
 }

@@ -74,7 +74,8 @@ std::map<std::string, double> tensorBytes(const std::string& folder) {
   return bytes;
 }
 
-TEST_CASE("auto is resolved in every record before step 1, and the run can be repeated bit-identically") {
+TEST_CASE(
+    "auto is resolved in every record before step 1, and the run can be repeated bit-identically") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const TestLink link({"--target", server.address(), "--rate", "30Mbit/s", "--latency", "1ms"});

@@ -49,7 +49,8 @@ std::string writeTensors(const TemporaryFolder& folder, float value = 0.5f) {
   std::string file(reinterpret_cast<const char*>(&length), sizeof length);
   file += header;
   file.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
-  for (int j = 0; j < 115; ++j) {  // patterns from 0x3800 to 0x39ff are finite and positive in both formats
+  for (int j = 0; j < 115;
+       ++j) {  // patterns from 0x3800 to 0x39ff are finite and positive in both formats
     file += static_cast<char>(j);
     file += static_cast<char>(0x38 + j % 2);
   }

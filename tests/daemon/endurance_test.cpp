@@ -38,7 +38,8 @@ TEST_CASE("the memory of client and server does not grow over 10,000 steps") {
   while (!client.wait(std::chrono::milliseconds(250))) {
     const std::int64_t steps = linesOf(run + "/steps.csv");
     const Resources now = resourcesOf(client);
-    if (now.threads == 0 || steps < kWarmUp) continue;  // a program has exited, or is still warming up
+    if (now.threads == 0 || steps < kWarmUp)
+      continue;  // a program has exited, or is still warming up
     if (!clientFirst) {
       clientFirst = now;
       serverFirst = resourcesOf(server.process());

@@ -92,7 +92,8 @@ TEST_CASE("a resumed run of an exported model is bit-identical to an uninterrupt
         readFile(folder.path("whole") + "/model.safetensors"));
 }
 
-TEST_CASE("fine-tuning works with adapters, frozen parameters, low precision, and the best model kept") {
+TEST_CASE(
+    "fine-tuning works with adapters, frozen parameters, low precision, and the best model kept") {
   const TemporaryFolder folder;
   const TestServer server(folder, kAllowed);
   const Arguments tuned =

@@ -41,7 +41,8 @@ class HostileServer {
         thread_([this] { serve(); }) {}
   ~HostileServer() {
     error_code ignored;
-    tcp::socket(context_).connect(acceptor_.local_endpoint(), ignored);  // ends accept() if no client has connected
+    tcp::socket(context_).connect(acceptor_.local_endpoint(),
+                                  ignored);  // ends accept() if no client has connected
     thread_.join();
   }
   std::string address() const {

@@ -37,7 +37,8 @@ std::string weightsAfter(const std::string& runFolder, Arguments arguments) {
   return readTensors(runFolder + "/model.safetensors");
 }
 
-TEST_CASE("augmented training is bit-identical with every schedule, and differs from plain training") {
+TEST_CASE(
+    "augmented training is bit-identical with every schedule, and differs from plain training") {
   const CifarFolder files("training");
   files.writeCifar10(4);
   const TemporaryFolder folder;

@@ -111,7 +111,8 @@ TEST_CASE("100 clients, some of them killed, do not affect each other and leave 
     Client one = crowd.start();
     crowd.end(one);
   }
-  crowd.runLarge();  // runs during the warm-up, because libraries keep buffers of their maximum size
+  crowd
+      .runLarge();  // runs during the warm-up, because libraries keep buffers of their maximum size
   const Resources warm = settled(server, fresh.descriptors);
 
   // Clients run one after another, but overlap: the next client starts while the previous one

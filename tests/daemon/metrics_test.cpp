@@ -152,7 +152,8 @@ TEST_CASE("the metrics of both sides follow a training run and match the sums of
   checkSums(after, "cleave_server_", runs[0]);
 }
 
-TEST_CASE("refusals, probes and certificates are counted at the server, and no metric names a client") {
+TEST_CASE(
+    "refusals, probes and certificates are counted at the server, and no metric names a client") {
   const TemporaryFolder folder;
   const CertificateFolder certificates;
   const TestAuthority authority;

@@ -119,7 +119,8 @@ TEST_CASE("a probe counts as a session, and either side may end it") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "limits.sessions=1"});
   Relay relay("127.0.0.1", server.port());
-  relay.delay(std::chrono::milliseconds(50));  // a slow link, so that the probe does not end too soon
+  relay.delay(
+      std::chrono::milliseconds(50));  // a slow link, so that the probe does not end too soon
   Process probe = Process::start({clientProgram(), "probe", "--server",
                                   "127.0.0.1:" + std::to_string(relay.port()), "--repeat", "1000",
                                   "--most", "1kB", "--seconds", "300"});

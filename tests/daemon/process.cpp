@@ -164,7 +164,8 @@ Process Process::start(const std::vector<std::string>& argv,
   const std::vector<char*> variablePointers = pointersTo(variables);
   Pipe output = makePipe();
   Pipe errors = makePipe();
-  Pipe fault = makePipe();  // a successful execve() closes the pipe; otherwise errno is written to it
+  Pipe fault =
+      makePipe();  // a successful execve() closes the pipe; otherwise errno is written to it
 
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();

@@ -183,7 +183,8 @@ TEST_CASE("a client survives a killed server, and ends with the same weights") {
   }
 }
 
-TEST_CASE("if a checkpoint is damaged or missing on one side, the run resumes from the one before it") {
+TEST_CASE(
+    "if a checkpoint is damaged or missing on one side, the run resumes from the one before it") {
   const TemporaryFolder folder;
   const RestartableServer server(folder);
   const std::string expected = expectedModel(folder, server.address());

@@ -168,13 +168,15 @@ TEST_CASE("fetching weights after each epoch does not change the weights") {
   }
 }
 
-TEST_CASE("if a model cannot be written, this is a warning after an epoch and an error after the run") {
+TEST_CASE(
+    "if a model cannot be written, this is a warning after an epoch and an error after the run") {
   const TemporaryFolder folder;
   const TestServer server(folder);
   const std::string run = folder.path("run");
   const Process client = startClient("train", run, runWith(server, {"--set", "train.epochs=3"}));
   waitForFile(run + "/log.txt");
-  REQUIRE(fs::create_directory(whole(run)));  // a folder with the file's name, so that no file can be renamed to it
+  REQUIRE(fs::create_directory(
+      whole(run)));  // a folder with the file's name, so that no file can be renamed to it
   const Ended ended = finish(client);
   checkError(ended, kFailedRun, {"model.safetensors"});
   CHECK_THAT(ended.errors, Catch::Contains("was not saved"));

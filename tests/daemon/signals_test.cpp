@@ -195,7 +195,8 @@ void checkEndsAtOnce(Process client, const std::string& when) {
   client.signal(SIGINT);
   const auto start = steady_clock::now();
   const Ended ended = finish(client);
-  CHECK(steady_clock::now() - start < seconds(3));  // without Ctrl-C, it would wait for at least 4 s
+  CHECK(steady_clock::now() - start <
+        seconds(3));  // without Ctrl-C, it would wait for at least 4 s
   checkError(ended, kFailedRun, {"cleave-client: error [interrupted]: ", "run it again"});
 }
 
@@ -221,7 +222,8 @@ TEST_CASE("Ctrl-C works while the client waits for an answer") {
   const auto start = steady_clock::now();
   client.signal(SIGINT);
   checkError(finish(client), kFailedRun, {"cleave-client: error [interrupted]: ", "run it again"});
-  CHECK(steady_clock::now() - start < seconds(3));  // without Ctrl-C, it would wait 5 s for the server
+  CHECK(steady_clock::now() - start <
+        seconds(3));  // without Ctrl-C, it would wait 5 s for the server
 }
 
 // A server on a terminal of its own. `within`: a command prefix that runs the server.

@@ -170,7 +170,8 @@ TEST_CASE("a killed server leaves a socket, which the next server replaces") {
   CHECK(askStatus(folder).at("address") == next.address());
 }
 
-TEST_CASE("if two servers share a store, the second one warns, and the first one keeps its socket") {
+TEST_CASE(
+    "if two servers share a store, the second one warns, and the first one keeps its socket") {
   const TemporaryFolder folder;
   TestServer first(folder);
   TestServer second(folder);
@@ -181,7 +182,8 @@ TEST_CASE("if two servers share a store, the second one warns, and the first one
   CHECK(askStatus(folder).at("address") == first.address());
 }
 
-TEST_CASE("status clients that do not read, or that connect all at once, do not block other clients") {
+TEST_CASE(
+    "status clients that do not read, or that connect all at once, do not block other clients") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const std::string socket = folder.path("store/.status/socket");

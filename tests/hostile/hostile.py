@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Attacks a cleave-server with the cases in cases.py while honest clients train. Each attack must
-end in time, with an expected code, without increasing the server's memory use, and must be counted.
-The honest clients' weights must be the same as without attacks. With --memory: attacks on a
-session's memory limit (memory_cases.py), none of which may take the server beyond the bound that it
-prints."""
+"""Attacks a cleave-server with the cases in cases.py while honest clients train. Each attack must end in time, with an expected code,
+without increasing the server's memory use, and the server must count it. The honest clients' weights must be the same as without attacks.
+With --memory, the attacks are those on a session's memory limit (memory_cases.py), and the server's memory use must not exceed the bound
+that it prints."""
 import argparse
 import collections
 import hashlib
@@ -211,7 +210,7 @@ def raw_texts(server, store):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, epilog="Example: tests/hostile/hostile.py --only segment")
-    parser.add_argument("--programs", type=pathlib.Path, default=ROOT / "build/release/bin", help="folder of the daemons")
+    parser.add_argument("--programs", type=pathlib.Path, default=ROOT / "build/release/bin", help="folder of the programs")
     parser.add_argument("--only", default="", help="only cases whose name contains this text")
     parser.add_argument("--memory", action="store_true", help="runs the attacks on the memory of a server with a low limit")
     parser.add_argument("--tls", action="store_true", help="uses TLS for all connections; hostile peers have a certificate")

@@ -24,8 +24,9 @@ const std::vector<Scenario>& scenarios();
 struct Fault {
   enum class Kind { kill, losePower, fullDisk, badDisk, cut };
   Kind kind = Kind::kill;
-  Node node = kClient;   // not used by `cut`
-  std::uint64_t at = 0;  // number of the change of the node's files; for `cut`: bytes delivered before the cut
+  Node node = kClient;  // not used by `cut`
+  std::uint64_t at =
+      0;  // number of the change of the node's files; for `cut`: bytes delivered before the cut
   std::string text() const;
 };
 

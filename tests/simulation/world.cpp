@@ -16,7 +16,8 @@
 #include "tests/simulation/disk.h"
 #include "tests/simulation/real.h"
 
-extern "C" const char __executable_start, etext;  // bounds of this program's code, without libraries
+extern "C" const char __executable_start,
+    etext;  // bounds of this program's code, without libraries
 
 namespace cleave::sim {
 
