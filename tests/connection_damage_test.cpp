@@ -86,7 +86,7 @@ TEST_CASE("a peer that sends no Hello in time is notified") {
   raw.collect();
   Connection::HandshakeFrame frame;
   SECTION("nothing") {}
-  SECTION("a part of it") { raw.send(bytesOf({FrameKind::hello, "hi"}).substr(0, 20)); }
+  SECTION("a part of the Hello") { raw.send(bytesOf({FrameKind::hello, "hi"}).substr(0, 20)); }
   const Outcome outcome = raw.readHandshake(raw.connection, ConnectionState::awaitingHello, frame);
   raw.settle();
   CHECK(outcome.code == "hello-timeout");
@@ -233,12 +233,12 @@ TEST_CASE("fail() ends run() with the first cause, whether called before or duri
   };
   Raw raw;
   raw.collect();
-  SECTION("before") {
+  SECTION("before run()") {
     raw.connection.fail(error("first"));
     raw.connection.fail(error("second"));
     raw.run();
   }
-  SECTION("within") {
+  SECTION("during run()") {
     raw.start(raw.connection, raw.sink, raw.outcome);
     raw.settle();
     raw.connection.fail(error("first"));

@@ -43,12 +43,12 @@ TEST_CASE("if our Bye is followed by the peer's, the outcome is the peer's reaso
 
 TEST_CASE("the peer's Bye is answered with our reason, if there is one") {
   ConnectionEnd end;
-  SECTION("given before") {
+  SECTION("our reason was given before") {
     end.sayBye("from here", kStart);
     end.peerBye("from there", kStart);
     CHECK(end.ourReason() == "from here");
   }
-  SECTION("the default") {
+  SECTION("our reason is the default") {
     end.peerBye("from there", kStart);
     end.sayBye("too late", kStart);
     CHECK(end.ourReason() == "done");
@@ -74,19 +74,19 @@ TEST_CASE("after a write error, an earlier Failure from the peer is the cause") 
   CHECK(!end.hasFailed());
   CHECK(end.deadline() == kStart + kFailureWait);
   CHECK(codeOf(end) == "written");  // if nothing more arrives
-  SECTION("its Failure") {
+  SECTION("the peer's Failure") {
     end.failure(error("bad-tensor"), kStart);
     CHECK(codeOf(end) == "bad-tensor");
   }
-  SECTION("its Bye") {
+  SECTION("the peer's Bye") {
     end.peerBye("shutting-down", kStart);
     CHECK(end.outcome() == "shutting-down");
   }
-  SECTION("something wrong") {
+  SECTION("an invalid frame") {
     end.fault(error("bad-checksum"), kStart);
     CHECK(codeOf(end) == "bad-checksum");
   }
-  SECTION("the end of its stream adds nothing, and ends the wait") {
+  SECTION("the end of the peer's stream adds no cause, and ends the wait") {
     end.readEnded(error("read"), kStart);
     end.fault(error("later"), kStart);
     CHECK(end.state() == EndState::failed);
@@ -114,7 +114,7 @@ TEST_CASE("the first error wins, in any state") {
     end.byeWritten(kStart);
   }
   SECTION("after the peer's Bye") { end.peerBye("done", kStart); }
-  SECTION("after both") {
+  SECTION("after both Byes") {
     end.peerBye("done", kStart);
     end.byeWritten(kStart);
   }

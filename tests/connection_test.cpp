@@ -164,13 +164,13 @@ TEST_CASE("Bye from either side ends both, and each receives the other's reason"
   Pair pair;
   pair.startBoth();
   pair.settle();
-  SECTION("a") {
+  SECTION("a says Bye first") {
     pair.a.sayBye("interrupted");
     pair.finish();
     CHECK(pair.outcomeB.reason == "interrupted");
     CHECK(pair.outcomeA.reason == "done");
   }
-  SECTION("b") {
+  SECTION("b says Bye first") {
     pair.b.sayBye("shutting-down");
     pair.finish();
     CHECK(pair.outcomeA.reason == "shutting-down");
@@ -208,8 +208,8 @@ TEST_CASE("after our Bye, the end of the stream counts as the peer's Bye") {
   raw.connection.sayBye("interrupted");
   raw.start(raw.connection, raw.sink, raw.outcome);
   raw.settle();
-  SECTION("in order") { raw.peer.shutdown(tcp::socket::shutdown_send); }
-  SECTION("by reset") { raw.reset(); }
+  SECTION("the peer closes") { raw.peer.shutdown(tcp::socket::shutdown_send); }
+  SECTION("the peer resets") { raw.reset(); }
   raw.runUntil([&] { return raw.outcome.done; });
   CHECK(raw.outcome.code == "");
   CHECK(raw.outcome.reason == "interrupted");

@@ -432,7 +432,7 @@ TEST_CASE("the class means of one synthetic split classify the other split") {
     const auto nearest = std::min_element(distances.begin(), distances.end()) - distances.begin();
     right += static_cast<std::size_t>(nearest) == label ? 1 : 0;
   }
-  CHECK(right > 475);  // of 500; guessing gives 71
+  CHECK(right > 475);  // 500 samples; guessing gives 71
 }
 
 TEST_CASE("synthetic data without samples, classes or a shape are refused") {

@@ -418,7 +418,7 @@ TEST_CASE("canonical tensors are dense in their memory order, and aligned") {
     CHECK(reinterpret_cast<std::uintptr_t>(moved.const_data_ptr()) % kAlignment == 0);
     CHECK(sameBits(off, moved));
   }
-  SECTION("expanded, as gradients of a mean are") {
+  SECTION("expanded, like the gradient of a mean") {
     const at::Tensor moved = canonical(at::ones({1}).expand({4, 4}), MemoryOrder::contiguous);
     CHECK(moved.strides().vec() == std::vector<std::int64_t>{4, 1});
   }

@@ -75,19 +75,19 @@ TEST_CASE("a fit never has a negative latency or an impossible rate") {
     CHECK(*fit.rate == Approx(2e6));
     CHECK(fit.latency == 0);
   }
-  SECTION("no latency below 0") {
+  SECTION("the latency is never below 0") {
     const std::vector<LinkPoint> points = {{1e6, 0.1}, {2e6, 0.3}};
     CHECK(fitLink(points).latency == 0);
     CHECK(fitLink(points).rate);
   }
-  SECTION("no rate if more bytes take no longer") {
+  SECTION("there is no rate if more bytes take no longer") {
     const std::vector<LinkPoint> points = {{1e3, 0.2}, {1e4, 0.1}};
     const LinkFit fit = fitLink(points);
     CHECK_FALSE(fit.rate);
     CHECK(fit.latency > 0.1);
     CHECK(fit.latency < 0.2);
   }
-  SECTION("no fit without points") { CHECK_FALSE(fitLink({}).rate); }
+  SECTION("there is no fit without points") { CHECK_FALSE(fitLink({}).rate); }
 }
 
 TEST_CASE("medians are taken per direction and size") {

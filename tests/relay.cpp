@@ -101,7 +101,7 @@ class Relay::Link : public std::enable_shared_from_this<Link> {
     Clock::time_point lastDue = {};
     bool awaitsBytes = false;
     bool awaitsTurn = false;  // waiting for room at the receiver, or for a chunk's due time
-    bool ended = false;       // its last byte was read
+    bool ended = false;       // the last byte was read
     bool finished = false;    // all data was forwarded after the end
   };
 

@@ -245,7 +245,7 @@ TEST_CASE("only TLS 1.3 with two cipher suites is accepted, and no session ticke
   SECTION("ChaCha20") {
     CHECK(speak("TLS_CHACHA20_POLY1305_SHA256") == "TLS_CHACHA20_POLY1305_SHA256");
   }
-  SECTION("another") {
+  SECTION("any other cipher suite") {
     CHECK(speak("TLS_AES_256_GCM_SHA384") == "");
     CHECK(client.outcome.code == "tls-failed");
   }
@@ -426,7 +426,7 @@ TEST_CASE("if only one side uses TLS, both report it") {
           "the server speaks Cleave without TLS, but this client requires TLS");
     CHECK(pair.outcomeB.code == "not-tls");
   }
-  SECTION("neither") {
+  SECTION("a client that is not Cleave") {
     Raw raw(serverOptions(folders.server));
     raw.send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
     raw.collect();
@@ -496,7 +496,7 @@ TEST_CASE("a peer that does not finish the handshake in time is disconnected") {
   Raw raw(options);
   raw.collect();
   SECTION("nothing") {}
-  SECTION("a part of it") { raw.send("\x16\x03\x01"); }
+  SECTION("a part of the handshake") { raw.send("\x16\x03\x01"); }
   CHECK(raw.run().code == "tls-timeout");
   CHECK(raw.outcome.text.find("within 0.05 s") != std::string::npos);
 }
@@ -532,14 +532,14 @@ TEST_CASE("errors in TLS files are reported with the file name") {
     std::filesystem::copy_file(folders.server + "/server.key", key);
     CHECK(codeOfLoading(folders.client, TlsRole::client) == "key-mismatch");
   }
-  SECTION("no PEM") {
+  SECTION("a file that is not PEM") {
     const std::string file = GENERATE("ca.crt", "server.crt", "server.key", "revoked.crl");
     writeText(folders.server + "/" + file, GENERATE("", "-----BEGIN CERTIFICATE-----\nx\n"));
     CHECK(codeOfLoading(folders.server, TlsRole::server) == "bad-certificate-file");
     CHECK(errorText([&] { TlsContext::load(folders.server, TlsRole::server); }).find(file) !=
           std::string::npos);
   }
-  SECTION("another CA's list") {
+  SECTION("the revocation list of another CA") {
     const TestAuthority other;
     other.writeRevoked(folders.server);
     CHECK(codeOfLoading(folders.server, TlsRole::server) == "bad-certificate-file");

@@ -39,7 +39,7 @@ class Coder {
  public:
   virtual ~Coder() = default;
   virtual void encode(const at::Tensor& values) = 0;
-  virtual at::Tensor decode() = 0;  // of the most recently encoded tensor
+  virtual at::Tensor decode() = 0;  // decodes the most recently encoded tensor
 };
 
 at::Tensor roundToGrid(const at::Tensor& values, const QuantGrid& grid) {
