@@ -111,7 +111,7 @@ def main():
     parser.add_argument("--link", action="append", help="only links whose name contains this text: loopback, 1000, 100 Mbit")
     parser.add_argument("--link-program", action="store_true", help="uses cleave-link instead of network namespaces")
     parser.add_argument("--short", action="store_true", help="3 rounds of 25 steps")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="like the option of cleave-client")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="passed to cleave-client")
     parser.add_argument("--json", help="writes the figures to this file")
     options = parser.parse_args()
     if options.short:

@@ -161,7 +161,7 @@ def main():
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--threads", type=int, default=max(1, cores // 2), help="threads of the client")
     parser.add_argument("--link", choices=["loopback", "shaped"], help="only this link")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="like the option of cleave-client")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="passed to cleave-client")
     parser.add_argument("--json", help="writes the figures to this file")
     options = parser.parse_args()
 
