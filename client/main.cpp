@@ -16,8 +16,9 @@ constexpr const char* kExitCodes =
     "Exit codes: 0 done, 1 failed run, 2 usage error or unsafe configuration.";
 
 int run(int argc, char** argv) {
-  CLI::App app{"Trains a model whose middle layers are on a server; data and labels stay here.",
-               "cleave-client"};
+  CLI::App app{
+      "Trains a model whose middle layers run on a server; data and labels stay on the client.",
+      "cleave-client"};
   app.set_version_flag("--version", softwareVersion());
   app.require_subcommand(1);
   app.footer("'cleave-client COMMAND --help' shows a command's options and an example.");
@@ -106,13 +107,13 @@ int run(int argc, char** argv) {
   verifyApp
       ->add_option("--tolerance", verify.tolerance,
                    "Maximum difference, |split - whole| / |whole|, per kind of result; 0 requires "
-                   "bit-identical results and therefore CPUs")
+                   "bit-identical results, which only CPUs give")
       ->default_str("0")
       ->check(CLI::Range(0.0, 1.0));
   verifyApp->footer(
       std::string("Example:\n  cleave-client verify --config configs/fashion_mnist.yaml "
-                  "--set train.micro_batches=7\n\nIf split and whole model differ by more than "
-                  "--tolerance, the run has failed. ") +
+                  "--set train.micro_batches=7\n\nThe run fails if the split model and the "
+                  "whole model differ by more than --tolerance. ") +
       kExitCodes);
   verifyApp->callback([&] { command = [&] { return verifyCommand(verify); }; });
 

@@ -2,7 +2,7 @@
 # Searches CLEAVE_TORCH_DIR (the `torch` or `libtorch` folder of an unpacked wheel or zip) and
 # .deps/, which scripts/setup.sh fills.
 #
-# Does not use TorchConfig.cmake, because the wheel's version requires a CUDA toolkit. The wheel's
+# Does not use the wheel's TorchConfig.cmake, because it requires a CUDA toolkit. The wheel's
 # include folder also has fmt and protobuf headers that would shadow the system's, hence -idirafter.
 set(CLEAVE_TORCH_DIR "$ENV{CLEAVE_TORCH_DIR}" CACHE PATH "Folder of LibTorch with include/ and lib/")
 set(LibTorch_VERSION 2.11.0)

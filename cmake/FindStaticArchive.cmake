@@ -1,5 +1,6 @@
-# Defines LibArchive::static. The shared library needs libxml2 and ICU (35 MB) for formats other than tar. From the static library,
-# only the objects for tar are linked, which need nothing but the C library.
+# Defines LibArchive::static. The shared library needs libxml2 and ICU (35 MB) for formats other
+# than tar. From the static library, only the objects for tar are linked; they need only the C
+# library.
 find_path(StaticArchive_INCLUDE_DIR archive.h)
 find_library(StaticArchive_LIBRARY NAMES libarchive.a)
 include(FindPackageHandleStandardArgs)

@@ -1,4 +1,4 @@
-# Defines WebP::webp, for which Debian's libwebp-dev has no CMake package.
+# Defines WebP::webp, because Debian's libwebp-dev has no CMake package.
 find_path(WebP_INCLUDE_DIR webp/decode.h)
 find_library(WebP_LIBRARY webp)
 include(FindPackageHandleStandardArgs)

@@ -1,5 +1,5 @@
-// Histograms over the top bits of 32-bit keys with the order of floats: the first pass of selection
-// without sorting.
+// Histograms over the top bits of 32-bit keys that sort like floats. They are the first pass of
+// selection without sorting.
 #pragma once
 
 #include <array>
@@ -13,13 +13,13 @@ namespace cleave {
 
 inline constexpr std::size_t kBins = 2048;
 
-// Sorts like the floats, with -0 as +0: negative numbers have all bits inverted, others the sign
-// bit.
+// Returns a key that sorts like the floats, with -0 as +0: all bits of negative numbers are
+// inverted, and only the sign bit of others.
 inline std::uint32_t orderKey(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value + 0.0f);  // -0 + 0 = +0
   return bits ^ (static_cast<std::uint32_t>(static_cast<std::int32_t>(bits) >> 31) | 0x80000000);
 }
-// Sorts like the magnitudes.
+// Returns a key that sorts like the magnitudes.
 inline std::uint32_t magnitudeKey(float value) {
   return std::bit_cast<std::uint32_t>(value) & 0x7fffffff;
 }
@@ -29,8 +29,8 @@ using BinCounts = std::array<std::uint64_t, kBins>;
 // Counts the elements per bin; binOf(value) must be below kBins.
 template <typename BinOf>
 BinCounts countBins(const CodecContext& context, const FloatReader& values, const BinOf& binOf) {
-  // Interleaved counters: neighbours mostly fall into the same bin, and an increment would have to
-  // wait for the previous one.
+  // Counters are interleaved, because neighbours mostly fall into the same bin, and incrementing a
+  // single counter would have to wait for the previous increment.
   constexpr std::size_t kTurns = 4;
   constexpr std::size_t kFlush = std::size_t{1} << 18;  // in strips; no counter overflows before
   std::array<BinCounts, 2> counts{};

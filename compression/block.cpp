@@ -8,8 +8,8 @@
 //   codes   = B bits per value, lowest bit and byte first, without gaps; the last byte is padded
 //             with zeros
 //
-// The tensor's spec determines the form of the payload, and so its length. In fp32, with IEEE 754
-// rounding:
+// The tensor's spec determines the form of the payload, and so its length. All values are computed
+// in fp32, with IEEE 754 rounding:
 //
 //   min   = the block's minimum, rounded down to the header's type; +0 rather than -0
 //   step  = (maximum - min) / (2^B - 1), at least 2^-126 unless 0, rounded up to the header's type
@@ -119,7 +119,7 @@ class Block : public PackedCodec {
       return false;
     const std::size_t bytes = packedBytes(rest, format.bits);
     const std::size_t usedBits =
-        rest * static_cast<std::size_t>(format.bits) % 8;  // of the last byte
+        rest * static_cast<std::size_t>(format.bits) % 8;  // used bits of the last byte
     if (usedBits > 0) packed[bytes - 1] &= static_cast<std::byte>((1 << usedBits) - 1);
     std::memcpy(codes + packedBytes(whole, format.bits), packed.data(), bytes);
     return true;

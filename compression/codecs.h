@@ -1,5 +1,5 @@
-// Shared by the codec files: their make functions, which registry.cpp lists in its table, and the
-// errors of every decoder.
+// Shared by the codec files: the codecs' make functions, which registry.cpp lists in its table, and
+// the errors of decoders.
 #pragma once
 
 #include <cstddef>
@@ -29,9 +29,11 @@ std::unique_ptr<Codec> makeZstd(const CodecSpec& spec);
 
 // Throws ProtocolError "bad-payload"; `fault` says what is wrong.
 [[noreturn]] void throwBadPayload(const Codec& codec, const Key& key, const std::string& fault);
-// Throws the same if a payload does not have the length that the tensor's spec determines.
+// Throws ProtocolError "bad-payload" if a payload does not have the length that the tensor's spec
+// determines.
 void checkPayloadSize(const Codec& codec, const Key& key, std::size_t bytes, std::size_t expected);
-// Throws the same for a payload whose first byte is not a valid format for this tensor.
+// Throws ProtocolError "bad-payload" for a payload whose first byte is not a valid format for this
+// tensor.
 [[noreturn]] void throwBadFormat(const Codec& codec, const Key& key,
                                  std::span<const std::byte> bytes, const TensorSpec& spec);
 

@@ -14,7 +14,7 @@ namespace cleave {
 void toFloat(const std::byte* in, DType dtype, std::size_t elements, float* out);
 // Writes `elements` values of `dtype` to `out`. The ranges must not overlap.
 void fromFloat(const float* in, std::size_t elements, DType dtype, std::byte* out);
-// The largest finite value.
+// The largest finite value of the dtype.
 float largestOf(DType dtype);
 
 }  // namespace cleave

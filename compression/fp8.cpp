@@ -6,7 +6,7 @@
 //
 // A byte is sign, exponent and mantissa as in the OCP 8-bit floating point specification (OFP8):
 // e4m3 with bias 7 and a maximum of 448, e5m2 with bias 15 and a maximum of 57344. E is the
-// smallest number in -126…120 for which the largest magnitude, divided by 2^E, is at most that
+// smallest number in -126…120 for which the largest magnitude divided by 2^E is at most that
 // maximum; 0 for a tensor of zeros. Rounding is to nearest, ties to even; signs are preserved,
 // including that of zero. Decoded values beyond the finite range of the tensor's type are clamped
 // to it. Infinity and NaN are not used: their codes are refused.

@@ -9,11 +9,12 @@
 // The tensor's spec determines the form of the payload, and so its length. An element decodes to
 // its code's centroid; of two equally near centroids, the larger is used. -0 counts as +0.
 //
-// Lloyd's algorithm runs on a histogram of 65536 bins, the top 16 bits of keys with the order of
-// the values, each with the sum of its values: the width of a bin is at most 1/128 of its values,
-// and iterations touch only bins. Initial centroids divide the integral of the square root of the
-// density into equal parts. A centroid that is nearest to no bin moves to the bin with the largest
-// squared distance from its centroid, weighted by the bin's count.
+// Lloyd's algorithm runs on a histogram, so that iterations need not access the values. Its 65536
+// bins are the top 16 bits of keys that sort like the values, so the width of a bin is at most
+// 1/128 of its values. Each bin has a count and the sum of its values. Initial centroids divide the
+// integral of the square root of the density into equal parts. A centroid that is nearest to no bin
+// moves to the bin with the largest squared distance from its centroid, weighted by the bin's
+// count.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -37,7 +38,7 @@ struct Bin {
 
 std::uint32_t fineBinOf(float value) { return orderKey(value) >> 16; }
 
-// The values' non-empty bins, ascending. sums[b] and counts[b] are over the bins below b.
+// The non-empty bins, ascending. sums[b] and counts[b] are totals over the bins below b.
 struct Histogram {
   std::vector<double> means;       // of each bin
   std::vector<double> sums = {0};  // means.size() + 1
@@ -48,8 +49,8 @@ struct Histogram {
 };
 
 Histogram histogramOf(const FloatReader& values) {
-  // Alternates between two sets of bins: neighbours often fall into the same bin, and an addition
-  // would have to wait for the previous one.
+  // Alternates between two sets of bins, because neighbours often fall into the same bin, and an
+  // addition to it would have to wait for the previous one.
   std::vector<Bin> bins(2 * kFineBins);
   forEachStrip(values, [&](std::size_t, std::size_t count, const float* strip) {
     for (std::size_t j = 0; j < count; ++j) {
@@ -101,7 +102,8 @@ std::vector<std::size_t> assign(const Histogram& histogram, const std::vector<do
   return first;
 }
 
-// Moves each empty cluster to one of the bins with the largest errors; without errors they stay.
+// Moves each empty cluster to one of the bins with the largest errors. If there are no errors,
+// empty clusters stay.
 void placeEmpty(const Histogram& histogram, const std::vector<std::size_t>& first,
                 std::vector<double>& centroids, const std::vector<std::size_t>& empty) {
   std::vector<std::pair<double, std::size_t>> errors;
@@ -196,7 +198,7 @@ class KMeans : public PackedCodec {
     if (!std::is_sorted(centroids.begin(), centroids.end())) {
       throwBadPayload(*this, context.key, "its centroids are not in ascending order");
     }
-    // Rounds the table to the tensor's type, as the output will be.
+    // Rounds the table to the tensor's type, as writing the output would.
     std::array<std::byte, sizeof table> converted;
     fromFloat(table.data(), centroidCount(), out.spec.dtype, converted.data());
     toFloat(converted.data(), out.spec.dtype, centroidCount(), table.data());

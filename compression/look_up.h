@@ -1,4 +1,4 @@
-// Decoding by a table of the value of each code.
+// Decoding by a table that has the value of each code.
 #pragma once
 
 #include <array>

@@ -8,11 +8,11 @@
 //           | 0x01, features: fp32, others: fp32
 //           | 0x01, length: u64, features, others      with a codec for the factors
 //
-// `features` is [B, R, C] (or [B, R, F]), `others` [B, R, H * W] (or [B, R, S]). With a codec, both
-// are its payloads for fp32 tensors of these shapes; `length` is the size of the first, in bytes.
-// The tensor's spec determines the form, and without a codec also the length. An element of a
-// sample is the sum over r of features[r] * others[r], in fp32, clamped to the finite values of the
-// tensor's type.
+// `features` is [B, R, C] (or [B, R, F]), `others` [B, R, H * W] (or [B, R, S]). With a codec for
+// the factors, both are payloads of that codec for fp32 tensors of these shapes; `length` is the
+// size of the first payload in bytes. The tensor's spec determines the form, and without a codec
+// also the length. An element of a sample is the sum over r of features[r] * others[r], in fp32,
+// clamped to the finite values of the tensor's type.
 //
 // svd: the truncated decomposition, from the eigenvectors of the smaller Gram matrix.
 // power: subspace iteration (Vogels et al., "PowerSGD", arXiv 1905.13727) from random `features`:
@@ -212,7 +212,7 @@ class LowRank : public Codec {
     return withFactors(spec) >= kFormatBytes + spec.bytes();
   }
 
-  // Initial features: those of the previous step, or random ones.
+  // Sets the initial features: those of the previous step, or random ones.
   void start(const CodecContext& context, const CodecState& state, Factors& factors) const {
     const Key& key = context.key;
     fillNormal(
@@ -221,7 +221,7 @@ class LowRank : public Codec {
         factors.features);
     const auto* before = static_cast<const Factors*>(state.get());
     if (!before || !before->sameShape(factors)) return;
-    // Mixes in a little of the random ones: a feature that has become 0 would otherwise stay 0.
+    // Adds small random values, because a feature that has become 0 would otherwise stay 0.
     for (std::size_t j = 0; j < factors.features.size(); ++j) {
       factors.features[j] = before->features[j] + 1e-3f * factors.features[j];
     }

@@ -170,7 +170,7 @@ std::vector<float> eigenvectors(Checkpoints& checkpoints, std::vector<double>& m
   std::vector<double> vectors(n * n);
   for (std::size_t j = 0; j < n; ++j) vectors[j * n + j] = 1;
   constexpr int kSweeps = 30;
-  constexpr double kConverged = 1e-24;  // of the sum of squares
+  constexpr double kConverged = 1e-24;  // fraction of the sum of squares
   for (int sweep = 0; sweep < kSweeps; ++sweep) {
     double all = 0;
     double off = 0;

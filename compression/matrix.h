@@ -10,7 +10,7 @@
 
 namespace cleave {
 
-// Calls checkpoint() at intervals in loops whose iterations are too short to call it in each.
+// Calls checkpoint() at intervals in loops with iterations that are too short for a call in each.
 class Checkpoints {
  public:
   explicit Checkpoints(const CodecContext& context) : context_(context) {}
@@ -36,7 +36,7 @@ struct MatrixShape {
   std::size_t samples = 0, rows = 0, columns = 0;
   bool featuresAreRows = false;  // C or F: the side that has the same meaning in every sample
 };
-// Nullopt for other numbers of dimensions.
+// The shape of a tensor of 3 or 4 dimensions; nullopt for other tensors.
 std::optional<MatrixShape> matrixShape(const TensorSpec& spec);
 
 // Factors are stored rank by rank: factor[r * n + j], where n is the number of rows or columns.

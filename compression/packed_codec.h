@@ -19,7 +19,7 @@ class PackedCodec : public Codec {
                     std::span<const std::byte> bytes, MutableTensorView out) const final;
 
  protected:
-  // For a tensor that is packed, including the format byte.
+  // Size of the payload of a packed tensor, including the format byte.
   virtual std::size_t packedPayloadBytes(const TensorSpec& spec) const = 0;
   // `out` is the payload after the format byte; all of it must be written. The tensor has at least
   // one element. Throws NonFiniteError.

@@ -44,7 +44,7 @@ void unpackGroup(const std::byte* in, std::size_t bytes, int bits, std::uint8_t*
   std::memcpy(codes, &word, kGroup);
 }
 
-// For wider codes: two halves of four codes, 4 * bits each.
+// For wider codes: packs two halves of four codes, 4 * bits each.
 void packGroup(const std::uint16_t* codes, int bits, std::byte* out, std::size_t bytes) {
   std::uint64_t low = 0;
   std::uint64_t high = 0;

@@ -17,11 +17,11 @@ constexpr std::uint32_t kFirstNonFiniteBin = 0x7f800000 >> kMagnitudeBinShift;
 constexpr std::size_t kStripWords = kStripElements / 64;
 
 struct Threshold {
-  std::uint32_t magnitude = 0;  // of the last kept element
+  std::uint32_t magnitude = 0;  // magnitude of the last kept element
   std::size_t ties = 0;         // number of kept elements of this magnitude
 };
 
-// The magnitudes in one bin. Requires a bin of finite values.
+// Returns the magnitudes in one bin. Requires that the bin has only finite values.
 std::vector<std::uint32_t> collect(const FloatReader& values, std::uint32_t bin,
                                    std::size_t maxFound) {
   std::vector<std::uint32_t> found;
@@ -61,7 +61,7 @@ std::optional<Threshold> thresholdOf(const CodecContext& context, const FloatRea
   return Threshold{magnitude, missing - static_cast<std::size_t>(above)};
 }
 
-// The lowest `count` set bits.
+// Returns the lowest `count` set bits.
 std::uint64_t lowestBits(std::uint64_t word, std::size_t count) {
   std::uint64_t rest = word;
   for (; count > 0; --count) rest &= rest - 1;

@@ -12,8 +12,8 @@
 
 namespace cleave {
 
-// In the tensor's memory order. topk and randtopk store a Positions in a CutContext; no codec
-// stores anything else there.
+// A set of positions in the tensor's memory order. topk and randtopk store one in a CutContext;
+// other codecs do not use CutContexts.
 struct Positions {
   std::size_t elements = 0;
   std::size_t kept = 0;
@@ -35,14 +35,15 @@ struct Positions {
   }
 };
 
-// The `count` elements of the largest magnitude; of equal ones, the first. Nullopt if a value is
-// not finite. Requires 1 <= count <= values.size().
+// Returns the `count` elements of the largest magnitude; among equal magnitudes, the first ones.
+// Nullopt if a value is not finite. Requires 1 <= count <= values.size().
 std::optional<Positions> largest(const CodecContext& context, const FloatReader& values,
                                  std::size_t count);
 
-// The positions as distances: for each kept element the number of elements since the previous kept
-// one (for the first: its position), as LEB128: 7 bits per byte, lowest first, the highest bit set
-// if more bytes follow. Returns the bytes written; 0 if `out` has no room for them.
+// Writes the positions as distances: for each kept element, the number of elements between the
+// previous kept one and it (for the first: its position). A distance is in LEB128: 7 bits per byte,
+// lowest first, the highest bit set if more bytes follow. Returns the bytes written; 0 if `out` is
+// too small.
 std::size_t writeDistances(const Positions& positions, std::span<std::byte> out);
 // Nullopt unless `bytes` exactly encodes `kept` positions below `elements`.
 std::optional<Positions> readDistances(std::span<const std::byte> bytes, std::size_t elements,

@@ -22,7 +22,7 @@ struct CodecRow {
 
 std::span<const CodecRow> codecTable();
 
-// Throws UsageError, whose hint has the nearest known name.
+// Throws UsageError with the nearest known name as its hint.
 std::unique_ptr<Codec> makeCodec(std::string_view spec);
 // Whether this codec always writes exactly maxEncodedBytes.
 bool sizeIsFixed(const Codec& codec);

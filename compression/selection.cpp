@@ -16,10 +16,10 @@ std::uint32_t binOf(float value) { return orderKey(value) >> kBinShift; }
 
 // A bin that contains a requested rank.
 struct Wanted {
-  std::uint64_t firstRank = 0;  // of the bin's values
+  std::uint64_t firstRank = 0;  // rank of the bin's first value
   std::uint64_t count = 0;
-  float frequent = 0;            // a value that is counted, not collected
-  std::vector<float> collected;  // the others
+  float frequent = 0;            // a frequent value, which is counted instead of collected
+  std::vector<float> collected;  // the other values
 };
 
 // Selects from first…last - 1, with ranks counted from 0.
@@ -39,7 +39,7 @@ void selectRanks(std::vector<float>::iterator first, std::vector<float>::iterato
   }
 }
 
-// Finds the values of these ranks, which are counted within the bin.
+// Finds the values of these ranks. Ranks are counted within the bin.
 void selectInBin(Wanted& bin, std::vector<std::size_t> ranks, float* out) {
   const auto middle = std::partition(bin.collected.begin(), bin.collected.end(),
                                      [&](float x) { return x < bin.frequent; });
@@ -54,7 +54,8 @@ void selectInBin(Wanted& bin, std::vector<std::size_t> ranks, float* out) {
               out + (firstAbove - ranks.begin()));
 }
 
-// A probably frequent value for each bin, taken from a few evenly spaced elements of the tensor.
+// Returns a probably frequent value for each bin, found among a few evenly spaced elements of the
+// tensor.
 std::vector<std::uint32_t> frequentKeys(const FloatReader& values) {
   constexpr std::size_t kLooks = 512;
   std::vector<std::uint32_t> keys(kBins);
@@ -76,7 +77,7 @@ float valueOfKey(std::uint32_t key) {
 // tensor's order.
 std::vector<float> collect(const FloatReader& values, const std::vector<std::uint32_t>& frequent,
                            const std::vector<std::uint8_t>& flags, std::size_t maxFound) {
-  // Every element is written; only a kept one advances the end.
+  // Writes every element, but only collected ones advance the end.
   std::vector<float> found(maxFound + 1);
   std::size_t kept = 0;
   alignas(64) std::array<std::uint32_t, kStripElements> keys;

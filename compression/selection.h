@@ -8,8 +8,8 @@
 
 namespace cleave {
 
-// The values at `ranks` (ascending, below values.size()) in sorted order. Exact; -0 counts as +0.
-// Requires finite values.
+// Returns the values at `ranks` (ascending, below values.size()) of the sorted tensor. The result
+// is exact; -0 counts as +0. Requires finite values.
 //
 // A histogram over the top 11 bits of a key with the order of the values finds the bin of each
 // rank. Only the values of those bins are collected; nth_element then selects among them. Values

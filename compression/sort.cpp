@@ -47,7 +47,7 @@ constexpr std::size_t kSamples = 4096;
 
 enum class Boundaries { exact, sampled, firstSample };
 
-// Minimum and maximum of each piece.
+// The minimum and maximum of each piece.
 struct Pieces {
   std::vector<float> min, max;
 };
@@ -90,8 +90,9 @@ Pieces piecesOfSubset(const CodecContext& context, const FloatReader& subset, st
   return pieces;
 }
 
-// One element from each of kSamples stretches. Its position in the stretch follows the golden
-// ratio, so that it cannot coincide with a period of the tensor, such as its channels.
+// Returns one element from each of kSamples equal stretches. Its position in the stretch follows
+// the golden ratio, so that the samples do not coincide with a period of the tensor, such as its
+// channels.
 std::vector<float> samplesOf(const FloatReader& values) {
   std::vector<float> samples(kSamples);
   const std::size_t stretch = values.size() / kSamples;
@@ -108,7 +109,7 @@ float valueAt(float min, float step, int code) {
   return static_cast<float>(double{min} + double{step} * code);
 }
 
-// If the range overflows fp32, computes the step in fp64, then rounds it, to at most the largest
+// If the range overflows fp32, computes the step in fp64, and rounds it to at most the largest
 // float.
 float stepOf(float min, float max, int top) {
   const double range = double{max} - double{min};
@@ -127,7 +128,8 @@ class Sort : public PackedCodec {
       : name_(std::move(name)), q_(q), s_(s), top_((1 << q) - 1), boundaries_(boundaries) {}
 
   std::string spec() const override { return name_; }
-  // Exact boundaries are selected from copies of the values' bins, which grow as they are filled.
+  // Selecting exact boundaries copies the values of some bins, and these copies grow as they are
+  // filled.
   CodecMemory memory(const TensorSpec& spec) const override {
     return {4 * sizeof(float) * spec.elements(), 0, 0};
   }
@@ -136,7 +138,7 @@ class Sort : public PackedCodec {
   std::size_t pieceCount() const { return std::size_t{1} << s_; }
   std::size_t headerBytes() const { return pieceCount() * kPieceBytes; }
 
-  // Implies that packed tensors have more elements than pieces.
+  // With this size, packed tensors have more elements than pieces.
   std::size_t packedPayloadBytes(const TensorSpec& spec) const override {
     return kFormatBytes + headerBytes() + packedBytes(spec.elements(), q_ + s_);
   }
@@ -171,9 +173,8 @@ class Sort : public PackedCodec {
     });
   }
 
-  // Computing values is several times as fast as looking them up. It rounds once (fused
-  // multiply-add), or twice but at other places than the table did. For nearly all tables the
-  // results are the same; otherwise the table is used.
+  // Computing values is several times as fast as looking them up, but may round differently than
+  // the table. For nearly all tables the results are equal; otherwise the table is used.
   std::optional<kernels::PieceLines> linesOf(const std::byte* header,
                                              const std::vector<float>& table) const {
     if (q_ + s_ > 8 || pieceCount() > kernels::PieceLines::kMaxPieces) return std::nullopt;
@@ -232,7 +233,7 @@ class Sort : public PackedCodec {
     grids.pieceBits = s_;
     for (std::size_t p = 0; p < pieceCount(); ++p) {
       grids.bounds[p] = grids.mins[p] = pieces.min[p];
-      // With step 0 all codes must be 0, and they are: value - min is 0, or too small to matter.
+      // With step 0, all codes must be 0. They are, because value - min is 0 or rounds to code 0.
       grids.divisors[p] = steps[p] == 0 ? 1 : steps[p];
     }
     grids.prepare();
@@ -270,7 +271,7 @@ class Sort : public PackedCodec {
             valid ? valueAt(min, step, code) : std::numeric_limits<float>::infinity();
       }
     }
-    // Rounds the table to the tensor's type, as the output will be.
+    // Rounds the table to the tensor's type, as writing the output would.
     std::vector<std::byte> converted(table.size() * dtypeBytes(spec.dtype));
     fromFloat(table.data(), table.size(), spec.dtype, converted.data());
     toFloat(converted.data(), spec.dtype, table.size(), table.data());

@@ -1,5 +1,5 @@
-// Tensors of any dtype as fp32, strip by strip: fp32 in memory is used in place, other types pass
-// through a buffer that stays in the L1 cache.
+// Reads and writes tensors of any dtype as fp32, strip by strip. fp32 tensors are used in place;
+// other types pass through a buffer that stays in the L1 cache.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,9 @@ namespace cleave {
 
 // The codes of a whole strip fill whole bytes at any width.
 inline constexpr std::size_t kStripElements = 4096;
-// For work without buffers of its own, on tensors used in place.
+// Strip size for work without buffers of its own, on tensors that are used in place.
 inline constexpr std::size_t kLongStripElements = 64 * kStripElements;
-// Fewer elements are not worth waking another thread.
+// Minimum elements per thread; fewer are not worth waking another thread.
 inline constexpr std::size_t kMinPartElements = std::size_t{1} << 17;
 
 bool isAlignedFloat(const std::byte* data, DType dtype);
@@ -27,14 +27,14 @@ bool isAlignedFloat(const std::byte* data, DType dtype);
 class FloatReader {
  public:
   explicit FloatReader(const TensorView& view) : FloatReader(view, view.spec.elements()) {}
-  // The first `elements` elements only.
+  // Reads only the first `elements` elements.
   FloatReader(const TensorView& view, std::size_t elements)
       : data_(view.data), dtype_(view.spec.dtype), size_(elements) {}
 
   std::size_t size() const { return size_; }
   bool isInPlace() const { return isAlignedFloat(data_, dtype_); }
-  // Elements start…start + count - 1: the tensor's own memory if it holds fp32, otherwise
-  // `scratch`, which must have room for them. Requires start + count <= size().
+  // Returns elements start…start + count - 1: in the tensor's own memory if it holds fp32,
+  // otherwise in `scratch`, which must have room for them. Requires start + count <= size().
   const float* read(std::size_t start, std::size_t count, float* scratch) const;
   // Requires j < size().
   float at(std::size_t j) const {
@@ -91,7 +91,7 @@ template <typename Use>
 bool forEachStrip(const FloatReader& values, const Use& use) {
   return forEachStrip(values, 0, values.size(), use);
 }
-// The same, with the two parts of forEachPart in parallel.
+// Like forEachStrip, with the two parts of forEachPart in parallel.
 template <std::size_t maxStrip = kStripElements, typename Use>
 bool forEachStrip(const CodecContext& context, const FloatReader& values, const Use& use) {
   std::array<bool, 2> held = {true, true};

@@ -1,8 +1,8 @@
 // `topk:ratio=R`: the k = ceil(R * n) elements of the largest magnitude, unchanged; the others
-// become 0. Of equal magnitudes, the first in memory are kept. `randtopk:ratio=R,alpha=A`: in
-// training, each of the k is replaced, with probability A, by an element that is not among them
-// (Zheng et al., "Reducing communication for split learning by randomized top-k sparsification",
-// arXiv 2305.18469).
+// become 0. Among equal magnitudes, the first elements in memory are kept.
+// `randtopk:ratio=R,alpha=A`: in training, each of the k elements is replaced, with probability A,
+// by an element that is not one of the k (Zheng et al., "Reducing communication for split learning
+// by randomized top-k sparsification", arXiv 2305.18469).
 //
 //   payload = nothing                            for a tensor without elements
 //           | 0x00, the tensor's own bytes       if values and a bitmap would not be shorter
@@ -35,7 +35,8 @@ void gather(const std::byte* values, const Positions& positions, std::byte* out)
   });
 }
 
-// Writes the tensor. Returns whether all values are finite: none has all exponent bits set.
+// Writes the tensor. Returns whether all values are finite, that is, no value has all exponent bits
+// set.
 template <typename Word>
 bool scatter(const std::byte* values, const Positions& positions, Word exponent, std::byte* out) {
   if (positions.elements > 0) std::memset(out, 0, positions.elements * sizeof(Word));
@@ -81,7 +82,8 @@ std::size_t dropSome(Positions& positions, RandomKey key, double alpha, std::siz
   return dropped;
 }
 
-// Adds `count` random elements that are not in `top`, all equally likely. Requires that many.
+// Adds `count` random elements that are not in `top`, all equally likely. Requires that many such
+// elements.
 void addOthers(Positions& positions, const Positions& top, RandomKey key, std::size_t count) {
   const std::size_t others = top.elements - top.kept;
   const auto add = [&](std::size_t j) { positions.words[j / 64] |= std::uint64_t{1} << (j % 64); };
@@ -95,7 +97,7 @@ void addOthers(Positions& positions, const Positions& top, RandomKey key, std::s
     }
     return;
   }
-  // Few elements are left: drawing until one is found would take too long.
+  // If few elements are left, drawing until one is found would take too long.
   std::vector<std::size_t> list;
   for (std::size_t j = 0; j < top.elements; ++j) {
     if (!top.has(j)) list.push_back(j);
@@ -121,8 +123,8 @@ class TopK : public Codec {
     if (layout_.isRaw(spec)) return {};
     CodecMemory memory;
     memory.cut = sizeof(Positions) + spec.elements() / 8 + sizeof(std::uint64_t);
-    // One bin's magnitudes, a few position sets, and for randtopk a growing list of an eighth of
-    // the elements.
+    // The magnitudes of one bin, a few position sets, and for randtopk a growing list of an eighth
+    // of the elements.
     memory.working = 8 * spec.elements() + 4 * memory.cut;
     return memory;
   }
@@ -188,7 +190,7 @@ class TopK : public Codec {
     addOthers(positions, top, stream("randtopk.add"), dropped);
   }
 
-  // Returns the bytes written.
+  // Returns the number of bytes written.
   static std::size_t writeValues(std::byte format, const Positions& positions,
                                  const TensorView& view, std::byte* out) {
     out[0] = format;

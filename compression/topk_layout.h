@@ -1,5 +1,6 @@
-// The layout of topk's payload, and which positions a gradient reuses from its cut's activation:
-// shared by the codec and its GPU implementation. The formats are specified at the top of topk.cpp.
+// The layout of topk's payload, and the rule for which gradients reuse their activation's
+// positions. Shared by the codec and its GPU implementation. The formats are specified at the top
+// of topk.cpp.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +40,7 @@ class TopKLayout {
     return withBitmap(spec) >= kFormatBytes + spec.bytes();
   }
 
-  // The activation's positions that this gradient reuses. Null for an activation, and for a
+  // Returns the activation's positions that this gradient reuses. Null for an activation, and for a
   // gradient that selects its own positions.
   const Positions* positionsOfActivation(const Key& key, const CutContext& cut,
                                          std::size_t elements) const {

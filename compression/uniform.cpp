@@ -33,7 +33,8 @@ constexpr std::size_t kGridBytes = 2 * sizeof(float);
 
 void quantizeWide(const float* values, std::size_t count, QuantGrid grid, int bits,
                   std::byte* out) {
-  constexpr double kNoFraction = 0x1p52;  // doubles this large have no fraction: adding it rounds
+  // Doubles of this magnitude have no fraction bits, so adding it rounds.
+  constexpr double kNoFraction = 0x1p52;
   std::array<std::uint16_t, kStripElements> codes;
   const double top = (1 << bits) - 1;
   for (std::size_t start = 0; start < count; start += codes.size()) {
@@ -62,7 +63,8 @@ void dequantizeWide(const std::byte* in, std::size_t count, QuantGrid grid, int 
 
 bool isWide(QuantGrid grid, int top) { return !std::isfinite(grid.step * static_cast<float>(top)); }
 
-// Whether the grid's minimum and maximum, and so all values between, are finite in `dtype`.
+// Whether the grid's minimum and maximum, and therefore all values between them, are finite in
+// `dtype`.
 bool isFinite(QuantGrid grid, int top, DType dtype) {
   const float max =
       isWide(grid, top) ? valueWide(grid, top) : grid.min + grid.step * static_cast<float>(top);
@@ -78,7 +80,7 @@ QuantGrid gridOf(Range range, int top) {
   grid.min = range.min + 0.0f;  // -0 + 0 = +0
   grid.step = (range.max - grid.min) / static_cast<float>(top);
   if (!std::isfinite(grid.step)) {
-    // With one bit, even the step may overflow; the upper value is then less than the tensor's
+    // With one bit, the step itself may overflow; the upper value is then less than the tensor's
     // maximum.
     const double step = (double{range.max} - double{grid.min}) / top;
     grid.step = static_cast<float>(std::min(step, double{std::numeric_limits<float>::max()}));

@@ -28,7 +28,7 @@ namespace {
 
 constexpr std::byte kStored{1};
 constexpr std::byte kCompressed{2};
-// Payload bytes per call: one Zstandard block, 50 ms at level 19.
+// Payload bytes per call: one Zstandard block, which takes 50 ms at level 19.
 constexpr std::size_t kPieceBytes = std::size_t{128} << 10;
 
 class Zstd : public Codec {
@@ -44,8 +44,8 @@ class Zstd : public Codec {
     return maxBytes == 0 ? 0 : 1 + maxBytes;
   }
 
-  // zstd itself needs what ZSTD_estimateCStreamSize() returns for inputs of any size: 16.8 MiB at
-  // level 9, 89.5 MiB at level 19; decoding takes less.
+  // zstd's own memory is bounded by ZSTD_estimateCStreamSize(): 16.8 MiB at level 9, 89.5 MiB at
+  // level 19; decoding takes less.
   CodecMemory memory(const TensorSpec& spec) const override {
     CodecMemory memory = inner_->memory(spec);
     const std::size_t context = std::size_t{level_ <= 9 ? 17u : 90u} << 20;

@@ -2,7 +2,7 @@
 # Entrypoint of the image: entrypoint.sh server [ARGUMENT…], client [ARGUMENT…],
 # certs COMMAND [ARGUMENT…], link TARGET [ARGUMENT…], dashboard; runs any other command unchanged.
 # The server makes missing certificates. If /client-certs is a volume, as with Compose, it also makes a client's certificate and
-# copies it there, without the authority's key.
+# copies it there, without the CA's key.
 set -euo pipefail
 
 clientCertificate() {

@@ -26,8 +26,8 @@ if(TARGET cleave_cuda)
   add_dependencies(programs cleave_cuda)
 endif()
 
-# libtorch_cpu searches its dependencies in its own folder. A PyPI wheel has the two CUDA libraries,
-# LibTorch's CPU zip does not.
+# libtorch_cpu looks for its dependencies in its own folder. A PyPI wheel has the two CUDA
+# libraries; LibTorch's CPU zip does not.
 get_filename_component(torch ${LibTorch_INCLUDE_DIR} DIRECTORY)
 file(GLOB torchNeeds ${torch}/lib/libgomp*.so* ${torch}/../nvidia/cu13/lib/libcudart.so.13 ${torch}/../nvidia/cu13/lib/libcupti.so.13)
 install(FILES ${LibTorch_CPU_LIBRARY} ${LibTorch_C10_LIBRARY} ${torchNeeds} DESTINATION ${libraries} COMPONENT torch)

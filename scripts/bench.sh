@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Runs benchmarks. They report ratios measured side by side in one run, because absolute speeds
-# differ between machines.
+# Runs benchmarks. They report ratios of figures from the same run, because absolute speeds differ between machines.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,7 +7,7 @@ usage() {
   cat <<'TXT'
 usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|between|metrics|memory|transport|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
 
-  split    the demo's split (codec none, schedule priority), compared with the whole model in one process
+  split    the demo's split model (codec none, schedule priority), compared with the whole model in one process
            --rounds N (5), --steps N (200), --json FILE
   head     forward and backward of MobileNetV2's head with Cleave's settings, compared with stock LibTorch
            --rounds N (9), --repetitions N (10), --batch N (64), --json FILE
@@ -29,12 +28,12 @@ usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|b
            loopback, and at 1 Gbit/s and 100 Mbit/s between network namespaces with TLS, or over cleave-link without root
            --rounds N (7), --steps N of a run (60), --short, --link TEXT (one of them), --link-program (cleave-link), --batch N (32),
            --micro-batches N (8), --set KEY=VALUE, --json FILE
-  pipeline schedules on emulated links, compared with prediction, best order and bound; both daemons wait instead of computing
+  pipeline schedules on emulated links, compared with prediction, best order and bound; both sides wait instead of computing
            --model mobilenet_v2|small_cnn, --rate MBITS…, --latency MS…, --codec SPEC…, --rounds N (9), --seconds S per row (20),
            --short, --json FILE
-  between  the time between training steps on each side, with both daemons computing, and with both waiting instead
+  between  the time between training steps on each side, with both sides computing, and with both waiting instead
            --model mobilenet_v2|small_cnn, --only computes|waits, --steps N (80), --codec SPEC, --json FILE
-  metrics  the cost of recording and metrics per step: the processor time of its rows, and training with and without metrics
+  metrics  the cost of recording and metrics per step: the processor time of a step's rows, and training with and without metrics
            --model mobilenet_v2|small_cnn, --rounds N (7), --steps N per training run (60), --short, --codec SPEC, --json FILE
   memory   the client's peak resident set by micro-batches and by the maximum number in flight
            --rounds N (3), --steps N (5), --codec SPEC, --json FILE
@@ -44,8 +43,8 @@ usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|b
            over 100 Mbit/s
            --rounds N (15), --total MB per measurement (256), --repetitions N of the urgent one (30), --only throughput|urgent,
            --json FILE
-  load     5,000 idle connections and 500 that send a byte per second, with an honest client; 1,000 Hellos; 64 clients that
-           train at once; 50 that do not read: the server's memory, and the effect on other clients
+  load     the server's memory, and the effect on other clients, of 5,000 idle connections and 500 that send a byte per second,
+           of 1,000 Hellos, of 64 clients that train at once, and of 50 clients that do not read
            --only idle|hellos|training|unread, --tls DIR (the server's certs/), --idle N, --slow N, --hellos N, --clients N,
            --unread N, --json FILE
   fairness an honest client's steps per second next to a client with zstd:level=19 on tensors of 64 MiB, with waiting actions of
@@ -53,11 +52,11 @@ usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|b
            --short, --seconds S (120), --action S (15), --batch N of the heavy model (4096), --only codec|wait|model, --json FILE
   saving   steps of a run that saves its model at each epoch's end, compared with one that does not, over an emulated link
            --rounds N (3), --steps N (60), --rate MBITS (1, 10 and 100), --json FILE
-  checkpoints a run with checkpoints, compared with one without; the time until a run continues after its server was killed
+  checkpoints a run with checkpoints, compared with one without; the time until a run continues after its server has been killed
            --rounds N (3), --steps N (400), --json FILE
   tuning   a step's time, memory and bytes by precision, recomputation and frozen parts: MobileNetV2
            --rounds N (3), --steps N (12), --json FILE
-  loading  whether training on JPEG files at 100 images/s waits for data; both daemons wait instead of computing
+  loading  whether training on JPEG files at 100 images/s waits for data; both sides wait instead of computing
            --rounds N (3), --steps N (30), --batch N (32), --rate N images per second (100), --json FILE
   accuracy small_cnn trained on Fashion-MNIST with each codec on all four flows, evaluated on held-out images
            --seeds N (3), --epochs N (2), --steps N (all), --only CODEC…, --holdout N (10000), --jobs N, --json FILE

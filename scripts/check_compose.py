@@ -43,8 +43,8 @@ def main():
     accuracy = [100 * float(row["eval_top1"]) for row in rows(options.run / "epochs.csv") if row["eval_top1"]][-1]
     good = [check("test accuracy", accuracy, options.min_accuracy, 100, "%")]
 
-    # The minimum of ten round trips and the largest one-way transfer show the link itself, because
-    # daemons and link otherwise wait for a processor if there are few cores.
+    # Use the minimum of ten round trips and the largest one-way transfer: with few cores, other figures include time in which the programs
+    # wait for a processor.
     probe = rows(options.run / "probe.csv")
     latency = 1e3 * quantity(options.latency, TIMES)
     good.append(check("round trip", 1e3 * float(probe[0]["round_trip_seconds"]), 2 * latency, 2 * latency + 10, "ms"))
@@ -57,7 +57,7 @@ def main():
             best = max(8e-6 * largest / (float(row["seconds"]) - float(row["round_trip_seconds"]) / 2)
                        for row in alone if int(row["bytes"]) == largest)
             good.append(check(f"rate {direction}, {largest / 1e6:g} MB", best, 0.9 * rate, 1.03 * rate, "Mbit/s"))
-        # During training, both daemons and their codecs share the cores with the link.
+        # During training, client, server and their codecs share the cores with the link.
         for direction in ("up", "down"):
             rates = [8e-6 * float(row[f"rate_{direction}"]) for row in rows(options.run / "steps.csv")
                      if row["phase"] == "train" and row[f"rate_{direction}"]]

@@ -15,7 +15,8 @@ import time
 
 EXPECTED = {"User": "cleave", "WorkingDir": "/work", "Entrypoint": ["entrypoint.sh"], "Cmd": ["server"], "ExposedPorts": {"4800/tcp": {}},
             "Volumes": {"/certs": {}, "/store": {}}}  # fmt: skip
-# Prepares the root file system $1 as Docker would, and then runs the command after it; volumes are empty file systems of the user.
+# Prepares the root file system $1 in the same way as Docker, and then runs the command in the other arguments. Volumes are empty file
+# systems owned by the user.
 CONTAINER = """
   ip link set lo up
   mount --bind "$1" "$1"
@@ -90,7 +91,7 @@ def main():
         assert config["Labels"]["org.opencontainers.image.version"] in path.name, config["Labels"]
         server = [*config["Entrypoint"], *config["Cmd"], "--set", "limits.memory_mib=1024"]
         environment = dict(variable.split("=", 1) for variable in config["Env"])
-        # CONTAINER itself runs this machine's programs, in folders that the image's PATH also has.
+        # CONTAINER runs this machine's programs; their folders are also in the image's PATH.
         ended = subprocess.run(["unshare", "--mount", "--pid", "--fork", "--net", "--kill-child", "bash", "-euc", CONTAINER, "bash", root,
                                 "bash", "-euc", TRIAL, "bash", config["WorkingDir"], *server], env=environment, check=False)  # fmt: skip
     if ended.returncode != 0:

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Tests an archive of scripts/package.sh in its target environment: a Debian without a compiler, our
-# sources, our libraries or a network, from a different path, as a user without any permissions
-# there. Runs both daemons over TLS.
+# Tests an archive of scripts/package.sh in its target environment: a Debian without a compiler, Cleave's sources and libraries, or a
+# network. The archive is unpacked to a different path, and a user without write permission there runs client and server over TLS.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -64,8 +63,8 @@ kill %1
 wait %1
 TRIAL
 if command -v systemd-analyze >/dev/null; then
-  # Checks the systemd unit, with the program where docs/install.md puts it. The bare Debian lacks
-  # the targets that the unit refers to, so they are copied.
+  # Checks the systemd unit, with the program at the path given in docs/install.md. The bare Debian lacks the targets that the unit refers
+  # to, so they are copied.
   mv "$root/opt/other place" "$root/opt/cleave"
   cp "$root/opt/cleave/lib/systemd/system/cleave-server.service" "$root/etc/systemd/system/"
   cp -r /lib/systemd/system "$root/lib/systemd/"

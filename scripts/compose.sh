@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Runs the whole simulation in containers: builds the image, starts docker/compose.yaml, waits until
-# the client has trained over the emulated link, and checks the results. Also works without access
-# to a registry, and, as root, without a running Docker Engine.
+# Runs client, server and emulated link in containers: builds the image, starts docker/compose.yaml, waits until the client has trained over
+# the link, and checks the results. Also works without access to a registry, and, as root, without a running Docker Engine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -57,7 +56,7 @@ finish() {
 }
 trap finish EXIT
 
-# Starts a separate engine that ends with this script. Its images stay in /var/lib/docker.
+# Starts a separate Docker Engine that ends with this script. Its images remain in /var/lib/docker.
 startEngine() {
   export DOCKER_HOST=unix://$work/docker.sock
   dockerd --host "$DOCKER_HOST" --exec-root "$work/exec" --pidfile "$work/dockerd.pid" "$@" >"$work/dockerd.log" 2>&1 &
@@ -73,15 +72,15 @@ startEngine() {
   return 1
 }
 
-# The running container of a service, or nothing.
+# Prints the running container of a service, or nothing.
 container() {
   docker ps --quiet --filter "label=com.docker.compose.project=$project" --filter "label=com.docker.compose.service=$1"
 }
 
-# Whether the container already runs the client rather than its entrypoint.
+# Succeeds if the container already runs the client, not its entrypoint.
 trains() { [ "$(docker exec "$(container client)" cat /proc/1/comm 2>/dev/null)" = cleave-client ]; }
 
-# Checks the identity and the privileges of the services' processes.
+# Checks the user and the privileges of the services' processes.
 confined() {
   local service status line
   for service in "$@"; do
@@ -94,7 +93,7 @@ confined() {
   done
 }
 
-# Whether the live page is available and Prometheus has scraped both daemons.
+# Succeeds if the live page is available and Prometheus has scraped client and server.
 looksOn() {
   python3 - "${DASHBOARD_PORT:-8900}" "${PROMETHEUS_PORT:-9090}" 2>/dev/null <<'PY'
 import json, sys, urllib.request
@@ -150,7 +149,7 @@ echo "compose: image of $((size / 1000000)) MB made in $((SECONDS - started)) s"
 [ "$size" -lt 1200000000 ] || fail "the image is larger than the limit of 1,200 MB"
 
 project=${COMPOSE_PROJECT_NAME:-$(sed -n 's/^COMPOSE_PROJECT_NAME=//p' docker/.env)}
-# The documented command, plus the probe that measures the link for the check below.
+# The documented command, plus a probe that measures the link for the check below.
 export TRAIN_OPTIONS="--probe --set run.name=compose ${extra[*]@Q} ${TRAIN_OPTIONS:-}"
 export LINK_RATE=${LINK_RATE:-100Mbit/s} LINK_LATENCY=${LINK_LATENCY:-10ms}
 touch "$work/begin"

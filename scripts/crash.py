@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-# Uses everything that has state: dropout, batch statistics, Adam, a codec with power iteration.
+# The run uses everything that has a state: dropout, batch statistics, Adam, a codec with power iteration.
 CONFIG = """
 run: {name: crash}
 model: MODEL
@@ -26,13 +26,13 @@ codec: {activation/0: "power:rank=4", activation/1: "block:bits=8", gradient/1: 
 checkpoint: {every_steps: 15}
 connect: {reconnect_seconds: 60}
 """
-# An exported model with a residual block. It also resumes adapters, batch norms, a loss scale, parameter groups and frozen parameters.
+# An exported model with a residual block. Its runs also resume adapters, batch norms, a loss scale, parameter groups and frozen parameters.
 GRAPH = """{name: graph, file: "ROOT/tests/data/tiny.pt2", cuts: [norm, dropout], lora: {rank: 2, dropout: 0.1, targets: [classifier]}}
 precision: {client: fp16, server: fp16}
 keep: {best: top1}"""
 MODELS = {"mlp": "{name: mlp, width: 64, depth: 3, dropout: 0.1}", "graph": GRAPH}
 FREEZE = "freeze: ['*', '!block.*', '!norm.*'], groups: ['*.bias:learning_rate=2,weight_decay=0'], "
-PATIENCE = 120  # s that an undisturbed run may take
+PATIENCE = 120  # maximum seconds of an undisturbed run
 
 
 class Daemons:
@@ -88,7 +88,7 @@ def crash_run(daemons, run, kill, seconds, rng):
             if side != "server":
                 client = daemons.start_client(run)
             continue
-        # A client that is killed after the run is complete also counts as done.
+        # A client that is killed after the run is complete also counts as successful.
         return kills if code == 0 or (run / "summary.json").exists() else None
 
 

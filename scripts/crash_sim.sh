@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds and runs the simulation of client and server with faults; options as of crash_sim.
+# Builds and runs the simulation of client and server with faults. The options are those of crash_sim.
 #
 # Example: scripts/crash_sim.sh --runs 100000 --seed 1        (about 7 hours on 2 cores)
 #          scripts/crash_sim.sh --matrix                      (each place at which a fault can happen)

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Makes .deps/debian-bookworm.tar, a bare Debian 12, for machines without access to a container
-# registry. Used by scripts/package.sh --image and --check, and by scripts/compose.sh. Requires root and
-# debootstrap (exit code 3 without them). Takes about 40 s, but only the first time.
+# Makes .deps/debian-bookworm.tar, a bare Debian 12, for machines without access to a container registry. It is used by scripts/package.sh
+# --image and --check, and by scripts/compose.sh. Requires root and debootstrap (exit code 3 without them). Takes about 40 s the first time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,8 +21,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder" "$tar.part"' EXIT
 debootstrap --variant=minbase --include=ca-certificates bookworm "$folder/root" >"$folder/log" 2>&1 ||
   { tail -n 20 "$folder/log" >&2; echo "debian_base.sh: debootstrap failed (above: the end of its output)" >&2; exit 1; }
-# Trusts the same certificate authorities as this machine, such as that of a proxy to the package
-# servers.
+# Installs this machine's trusted CAs, because a proxy to the package servers may use its own CA.
 if compgen -G '/usr/local/share/ca-certificates/*.crt' >/dev/null; then
   cp /usr/local/share/ca-certificates/*.crt "$folder/root/usr/local/share/ca-certificates/"
   chroot "$folder/root" update-ca-certificates >/dev/null

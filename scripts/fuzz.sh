@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes the parsers of untrusted input with libFuzzer under ASan and UBSan: replays the stored
-# corpus, then searches for new inputs.
+# Fuzzes the parsers of untrusted input with libFuzzer under ASan and UBSan. Replays the stored corpus, then searches for new inputs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 targets=(decode frame session trace graph safetensors checkpoint config csv tokenizer npy table image)
@@ -12,20 +11,20 @@ usage: scripts/fuzz.sh [--target NAME]… [--seconds N] [--preset NAME] [--repla
   --target NAME  only this target; repeatable (all)
                    decode       payloads of every codec
                    frame        headers and metadata of every kind of frame
-                   session      the frames of a peer after the handshake, and their order
-                   trace        a server's part of a trace
-                   graph        a body's graph, as a peer sends it
+                   session      frames of a peer after the handshake, in any order
+                   trace        spans of a trace, received from a server
+                   graph        graphs of bodies, received from a peer
                    safetensors  files of weights
                    checkpoint   lists of commits, records of checkpoints, generations
                    config       configuration files and overrides
-                   csv          text written as CSV cells
+                   csv          texts that are written as CSV cells
                    tokenizer    a tokenizer.json and a text
                    npy          NumPy arrays
                    table        CSV files
                    image        image files of training data
   --seconds N    time per target (60)
-  --preset NAME  the build to use: fuzz, or asan, which the tests use and which is a third as fast (fuzz)
-  --replay       only builds, then replays the seeds and tests/fuzz/corpus
+  --preset NAME  the build to use: fuzz, or asan, which the tests also use; it runs at a third of the speed (fuzz)
+  --replay       only replays the seeds and tests/fuzz/corpus, after building
   --help         this text
 
 Prints executions and findings. If there is a finding, exits with 1 and stores its input in build/fuzz/findings. Inputs that reach

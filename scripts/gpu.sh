@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Runs the GPU tests: the unit tests labelled cuda, the GPU codecs compared with a copy within GPU
-# memory, `verify` with the server on the GPU, and a benchmark with the client on the CPU and the
-# server on the GPU. Runs inside an archive of scripts/package.sh --gpu, or in the sources after a
-# build.
+# Runs the GPU tests: the unit tests labelled cuda, a benchmark of the GPU codecs compared with a copy within GPU memory, `verify` with the
+# server on the GPU, and a benchmark with the client on the CPU and the server on the GPU. Runs inside an archive of scripts/package.sh
+# --gpu, or in the sources after a build.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -12,7 +11,7 @@ usage: gpu.sh [--device DEVICE] [--short] [--json FILE]
 
   --device DEVICE  device of the server: cuda (default), cuda:N, or cpu, to try the script without a GPU
   --short          fewer and smaller batches
-  --json FILE      writes the benchmark's figures as JSON, and the codecs' to FILE.codecs
+  --json FILE      writes the benchmark's figures as JSON to FILE, and those of the codecs to FILE.codecs
   --help           this text
 
 Uses the LibTorch in CLEAVE_TORCH_DIR, otherwise the one in python3's PyTorch.
@@ -33,7 +32,7 @@ while [ "$#" -gt 0 ]; do
 done
 
 run=()
-if [ -d "$here/bin" ]; then  # in an archive
+if [ -d "$here/bin" ]; then  # this is an archive
   programs=$here/bin tests=$here/tests configs=$here/share/cleave/configs benchmark=$here/gpu.py
   run=("$here/bin/cleave-with-torch")
 else

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Makes the image without Docker: runs the last stage of docker/Dockerfile in a bare Debian, with the
-programs of an archive of scripts/package.sh, and writes an archive for `docker load`. Requires root
-and, the first time, debootstrap; exit code 3 without them."""
+"""Makes the image without Docker: runs the last stage of docker/Dockerfile in a bare Debian, with the programs from an archive of
+scripts/package.sh, and writes an archive for `docker load`. Requires root and, the first time, debootstrap; exit code 3 without them."""
 import argparse
 import datetime
 import hashlib
@@ -17,23 +16,23 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BASE = ROOT / ".deps/debian-bookworm.tar"
-NAMES = ("cleave", "cleave-server")  # one image: its default command is the server
+NAMES = ("cleave", "cleave-server")  # two names of the same image, whose default command is the server
 
 
 def last_stage(dockerfile):
-    """The instructions after the last FROM, as pairs of a word and its arguments."""
+    """The instructions after the last FROM, as pairs of an instruction's name and its arguments."""
     text = re.sub(r"^#.*\n", "", dockerfile.read_text(), flags=re.M)
     lines = [line.split(None, 1) for line in re.sub(r"\\\n\s*", "", text).splitlines() if line]
     return lines[max(i for i, (word, _) in enumerate(lines) if word == "FROM") + 1:]
 
 
 def seconds(text):
-    """A duration such as 10s in nanoseconds, the unit of an image's configuration."""
+    """Converts a duration such as 10s to nanoseconds, the unit in an image's configuration."""
     return int(text.removesuffix("s")) * 10**9
 
 
 class Image:
-    """A root file system and its configuration. Each upper-case method is an instruction of a Dockerfile."""
+    """A root file system and its configuration. Each upper-case method executes an instruction of a Dockerfile."""
 
     def __init__(self, root, built):
         self.root, self.built = root, built  # built: the root of the files that the stage `build` would have
@@ -48,7 +47,7 @@ class Image:
         origin = ROOT
         if sources[0] == "--from=build":
             del sources[0]
-            # The data set is a Debian package, installed on this machine as in that stage.
+            # The data set is from a Debian package, which is installed on this machine as in the stage `build`.
             origin = self.built if sources[0].startswith("/opt/") else pathlib.Path("/")
         target = self.root / target.lstrip("/")
         target.mkdir(parents=True, exist_ok=True)
@@ -107,7 +106,7 @@ def write(image, output, scratch):
     tags = [f"{name}:{tag}" for name in NAMES for tag in ("latest", version)]
     (scratch / "manifest.json").write_text(json.dumps([{"Config": config_name, "RepoTags": tags, "Layers": [layer.name]}]))
     part = output.with_name(output.name + ".part")
-    # The fastest level: the archive is an eighth larger than at the default level, in less than half the time.
+    # The fastest compression level: compared with the default level, the archive is an eighth larger but takes less than half the time.
     subprocess.run(["tar", "-C", scratch, "-I", "gzip -1", "-cf", part, "manifest.json", config_name, layer.name], check=True)
     part.rename(output)
 

@@ -39,7 +39,7 @@ clang-format "${mode[@]}" "${sources[@]}"
 echo "lint: ${#sources[@]} files are formatted"
 [ "$tidy" = 1 ] || exit 0
 
-# The preset asan uses a unity build, so that each library's headers are parsed only once.
+# The preset asan is used because it is a unity build, in which each library's headers are parsed only once.
 cmake --preset asan >/dev/null
 cmake --build --preset asan --target cleave_proto
 mapfile -t units < <(python3 - <<'PY'

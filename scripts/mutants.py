@@ -13,7 +13,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 COPY = ROOT / "build/mutants/source"
-# name: [(file, text, what it is replaced by)]. Each text must occur once.
+# name: [(file, text, replacement)]. Each text must occur exactly once in its file.
 MUTANTS = {
     # After a reconnection, every unsettled tensor is sent again in full, even if it has already arrived.
     "resend-all": [("common/link/tensor_sender.cpp", "    if (count.complete > 0) {\n      --count.complete;",
@@ -25,11 +25,11 @@ MUTANTS = {
                  ("server/session.cpp", "  if (request.hello.token() != 0) co_return co_await continueRun(std::move(request));",
                   "  bool warm = request.hello.token() != 0;\n  try {\n    context_.runs.find(request);\n    warm = true;\n  } catch (const Error&) {\n  }\n"
                   "  if (warm) co_return co_await continueRun(std::move(request));")],
-    # The server continues from its own newest checkpoint.
+    # The server continues from its own newest checkpoint, even if the client has not committed it.
     "own-newest": [("server/run_checkpoints.cpp", "return info.step == step; });", "return info.step >= step; });")],
     # The server removes a checkpoint before the client has committed the next one.
     "forget-early": [("server/run_checkpoints.cpp", "      saved.sha256 = info.sha256;", "      saved.sha256 = info.sha256;\n      store_.removeExcept({saved.step});")],
-    # The client commits without the server.
+    # The client commits a checkpoint without waiting for the server's.
     "commit-alone": [("client/train/checkpointer.h", "return client && server; }", "return client.has_value(); }"),
                      ("client/train/checkpointer.cpp", "if (!open_->client->empty() && !open_->server->empty()) {", "if (!open_->client->empty()) {"),
                      ("client/train/checkpointer.cpp", "{*open_->server}", '{open_->server.value_or("")}')],
@@ -43,7 +43,7 @@ MUTANTS = {
 
 
 def copy_sources():
-    """Copies what has changed since the last time."""
+    """Copies the files that have changed since the last call."""
     listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in filter(None, listed.stdout.split("\0")):
         source, target = ROOT / name, COPY / name
@@ -72,7 +72,7 @@ def simulate(arguments, log):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=300, help="maximum runs until a bug must show (300)")
+    parser.add_argument("--runs", type=int, default=300, help="maximum number of simulated runs to find a bug (300)")
     parser.add_argument("--only", choices=[*MUTANTS], action="append", help="only this one; repeatable")
     arguments = parser.parse_args()
     copy_sources()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds a .tar.gz that runs from any path, without a build and without additional Debian packages:
-# programs, their libraries, configurations, documentation and a systemd unit (docs/install.md).
-# packaging/Install.cmake defines the contents. With --image, also builds an image (docs/docker.md).
+# Builds a .tar.gz that runs from any path, without compiling and without additional Debian packages. It has the programs, their libraries,
+# configurations, documentation and a systemd unit (docs/install.md). packaging/Install.cmake defines the contents. With --image, also
+# builds an image (docs/docker.md).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the README's pictures, docs/images/report.png and dashboard.png: trains on Fashion-MNIST
-# over an emulated link, and captures the live page and the report in a headless Chromium.
+# Makes the README's images, docs/images/report.png and dashboard.png. Trains on Fashion-MNIST over an emulated link, and captures the live
+# page and the report with a headless Chromium.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -8,7 +8,7 @@ usage() {
   cat <<'TXT'
 usage: scripts/setup.sh [--run-only | --containers] [--help]
 
-  --run-only   installs only the packages to build and run the daemons, without test tools
+  --run-only   installs only the packages to build and run the programs, without test tools
   --containers installs only the packages for scripts/compose.sh, including Docker, and for `scripts/package.sh --image --check`
   --help       this text
 
@@ -85,8 +85,7 @@ else
   rm -rf "$torchDir"
   mkdir -p .deps
   [ -x .deps/venv/bin/pip ] || /usr/bin/python3 -m venv .deps/venv
-  # libtorch_cpu itself needs libcudart and libcupti, which its RPATH finds next to it. No GPU is
-  # needed.
+  # libtorch_cpu needs libcudart and libcupti even without a GPU. Its RPATH finds them in the neighbouring folders.
   .deps/venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-compile --target "$torchDir" \
     "torch==$torchVersion" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85
   touch "$torchDir/.complete"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Trains for hours while faults happen, and checks that nothing grows: resident memory, descriptors, threads, the time of a
-step. One server serves two clients, each behind its own relay. Once per minute, the connection of
-`steady` is cut, and `killed` gets a fault: four cuts of its connection, then one kill -9 followed by a resume. Parts of the models sleep instead of computing, so that a fault's
-cost does not depend on the processors.
+"""Trains for hours while faults happen, and checks that resident memory, descriptors, threads and step times do not grow. One server serves
+two clients, each behind a relay of its own. Once per minute, the connection of `steady` is cut, and `killed` gets a fault: four cuts
+of its connection, then one kill -9 followed by a resume. Parts of the models sleep instead of computing, so that a fault's cost does not
+depend on the processors.
 
 Example: scripts/soak.py --programs build/release/bin --minutes 60
 """
@@ -34,8 +34,8 @@ threads: {client: 1, server: 1}
 WAITS = {"F1": 10, "T3": 15, "B1": 10}  # ms: about 0.15 s per step
 MAX_GROWTH = 0.01  # per hour
 MAX_SLOWDOWN = 1.1
-WARM_UP = 600  # s until pools reach their final size
-QUIET = 10  # s without faults, at first
+WARM_UP = 600  # s until memory pools reach their final size
+QUIET = 10  # s without faults at the start
 
 
 class Relay:
@@ -105,7 +105,7 @@ class Client:
         self.start()
 
     def rows(self):
-        """{step: (seconds, when it ended)} of the training steps; if a step was computed again, the last time counts."""
+        """{step: (seconds, end time)} of the training steps; if a step was repeated, the last row counts."""
         steps = {}
         for file in sorted(self.run.glob("steps*.csv"), key=lambda path: path.stat().st_mtime):
             with open(file) as text:
@@ -116,7 +116,7 @@ class Client:
 
 
 def resources(process):
-    """Resident KiB, descriptors and threads, or None once it has ended."""
+    """Resident KiB, descriptors and threads of the process, or None if it has ended."""
     folder = pathlib.Path(f"/proc/{process.pid}")
     try:
         status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
@@ -189,7 +189,8 @@ def soak():
                 killed.relay.cut()
     seconds = time.monotonic() - start
     done = max(killed.rows(), default=0) - done_before
-    # Of the other client in the same time, since the machine may have other work; the median has no step with a fault.
+    # The reference is the other client's step time during the same hour, because the machine may be busy. The median is not affected by
+    # steps with faults.
     steps = steady.rows()
     undisturbed = statistics.median(each for each, _ in steps.values())
     slowdown = seconds / (done * undisturbed) if done else float("inf")
@@ -200,7 +201,7 @@ def soak():
         for i, what in enumerate(("resident", "descriptors", "threads")):
             figures["growth_per_hour"][f"{name}, {what}"] = growth([(h, values[i]) for h, values in all_of if h >= late])
     later = [(number * undisturbed / 3600, value[0]) for number, value in steps.items()][int(len(steps) * late * 3600 / seconds):]
-    blocks = [later[i:i + 100] for i in range(0, len(later) - 99, 100)]  # medians, since a step with a cut takes longer
+    blocks = [later[i:i + 100] for i in range(0, len(later) - 99, 100)]  # medians of blocks, because a step with a cut takes longer
     figures["growth_per_hour"]["steady client, step"] = growth([(block[0][0], statistics.median(value for _, value in block)) for block in blocks])
     good = slowdown <= MAX_SLOWDOWN and all(each < MAX_GROWTH for each in figures["growth_per_hour"].values())
     if arguments.json:

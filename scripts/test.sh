@@ -10,8 +10,8 @@ usage: scripts/test.sh [--quick|--crash] [--help]
 
   --quick   only the release build, without the sanitizers, the benchmarks' build and the tests labelled long
   --crash   instead of the tests, runs with faults, whose results are compared bit for bit: the simulation with a fault at each
-            point where one can occur, and in 10,000 runs with random faults; the simulation with injected bugs, which it must
-            find; and 360 runs of real daemons that are killed (about three hours)
+            point where one can occur, and with random faults in 10,000 runs; the simulation with injected bugs, which it must
+            find; and 360 runs of the real programs, which are killed (about three hours)
   --help    this text
 
 With CLEAVE_WERROR=ON in the environment, warnings are errors.

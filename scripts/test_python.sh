@@ -32,7 +32,7 @@ if [ "$(cat "$environment/.complete" 2>/dev/null)" != "$packages" ]; then
   echo "$packages" > "$environment/.complete"
   echo "test_python: installed in $((SECONDS - started)) s"
 fi
-# As a user would, but without downloading PyTorch again.
+# Installs the package as a user would, but without downloading PyTorch again.
 "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall ./python
 rm -rf python/build python/*.egg-info
 HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore \

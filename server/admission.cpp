@@ -73,8 +73,8 @@ void Admission::checkModel(const std::string& identity, const std::string& model
 
 void Admission::refuseOthersRun(const std::string& identity, const std::string& runId) const {
   access_.checkRun(identity, runId);
-  // Throws if the store cannot be read: it is safer to refuse the run than to expose another
-  // identity's.
+  // Throws if the store cannot be read: refusing the run is safer than exposing another identity's
+  // run.
   for (const auto& folder : std::filesystem::directory_iterator(settings_.store)) {
     const bool isOwn = folder.path().filename() == identity;
     if (!isOwn && std::filesystem::exists(folder.path() / runId)) throw othersRun(runId);
@@ -100,7 +100,7 @@ void Admission::checkSessions(const std::string& identity) const {
   if (isFull) refuse(sentence, "limits.sessions_per_identity in its configuration");
 }
 
-// Limited because each run leaves a folder with files, however short it is.
+// The number of runs is limited because each run leaves a folder with files, even if it is short.
 void Admission::checkRuns(const std::string& identity, SteadyTime time) {
   constexpr std::chrono::hours kHour{1};
   const auto& own = access_.of(identity).runsPerHour;

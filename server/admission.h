@@ -25,7 +25,7 @@ class Admission {
   Admission(const ServerSettings& settings, const Access& access)
       : settings_(settings), access_(access) {}
 
-  // Reserves a session and memory, of the server and of an identity, until it is destroyed. Must
+  // Reserves a session and memory, on the server and for an identity, until it is destroyed. Must
   // not outlive the Admission.
   class Ticket {
    public:
@@ -41,20 +41,20 @@ class Admission {
     const std::size_t bytes_;
   };
 
-  // All of these throw UsageError or RunError with the code and sentence of the refusal, or
+  // The functions below throw UsageError or RunError with the code and sentence of the refusal, or
   // "unknown-identity".
 
-  // Whether the identity may have this run, regardless of current usage: "model-not-allowed",
+  // Checks whether the identity may use this run, regardless of current usage: "model-not-allowed",
   // "others-run". A run belongs to the identity whose folder in the store contains it.
   void checkRun(const std::string& identity, const std::string& runId, const RunPlan& plan) const;
-  // Whether there is room for one more run: "too-many-sessions", "not-enough-memory",
-  // "too-many-runs". Call checkRun() before.
+  // Admits one more run if the limits allow it: "too-many-sessions", "not-enough-memory",
+  // "too-many-runs". Call checkRun() first.
   std::unique_ptr<Ticket> admit(const std::string& identity, const RunPlan& plan,
                                 SteadyTime time = now());
-  // For a run that leaves no records: it belongs to no identity and does not count towards the runs
-  // per hour. "model-not-allowed", "too-many-sessions", "not-enough-memory".
+  // Admits a trial, which leaves no records, belongs to no identity and does not count towards the
+  // runs per hour: "model-not-allowed", "too-many-sessions", "not-enough-memory".
   std::unique_ptr<Ticket> admitTrial(const std::string& identity, const RunPlan& plan);
-  // For a session that measures the link, which uses no memory: "too-many-sessions".
+  // Admits a probe session, which uses no run memory: "too-many-sessions".
   std::unique_ptr<Ticket> admitProbe(const std::string& identity);
 
   // Throws "model-not-allowed" if the server, or the identity's entry, does not allow the model.

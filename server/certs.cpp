@@ -52,7 +52,8 @@ void makeFolder(const std::string& folder) {
   if (::mkdir(folder.c_str(), 0700) != 0) throwCannotWrite(folder, "cannot be created", errno);
 }
 
-// A folder with mode 0700 next to `place`, removed by the destructor with any files still in it.
+// A new folder with mode 0700 next to `place`. The destructor removes it with the files that are
+// still in it.
 class NewFolder {
  public:
   explicit NewFolder(const std::string& place) : path_(place + ".new-XXXXXX") {
@@ -66,7 +67,7 @@ class NewFolder {
   NewFolder& operator=(const NewFolder&) = delete;
 
   const std::string& path() const { return path_; }
-  // Atomically becomes `place`. Returns false if that exists and is not empty.
+  // Atomically renames the folder to `place`. Returns false if `place` exists and is not empty.
   bool becomes(const std::string& place) const {
     syncFolder(path_);
     if (::rename(path_.c_str(), place.c_str()) == 0) {
@@ -90,7 +91,8 @@ class NewFolder {
   std::string path_;
 };
 
-// Held while files of the folder change, because two concurrent commands could lose a revocation.
+// Locks the folder while its files change; without the lock, two concurrent commands could lose a
+// revocation.
 class Lock {
  public:
   explicit Lock(const std::string& folder)
@@ -270,7 +272,7 @@ void CertificateFolder::writeRevoked(const Authority& authority, std::uint64_t n
   request.number = number;
   request.revoked = std::move(revoked);
   request.from = time_ - kClockSkewSeconds;
-  // Lists are not reissued on a schedule, so one is valid as long as its authority.
+  // Revocation lists are not reissued on a schedule, so they are valid as long as the CA.
   request.until = endOf(authority.certificate.get());
   writeFileDurably(path("revoked.crl"),
                    pemOf(makeRevocationList(request, authority.issuer()).get()), kPublicFile);

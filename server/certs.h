@@ -1,16 +1,15 @@
-// The folder of certificates that cleave-server creates: its own authority, the server's
-// certificate, one for each client, and the list of revoked ones.
+// The folder of certificates that cleave-server creates: its own CA, the server's certificate, a
+// certificate per client, and the list of revoked certificates.
 //
 //   ca.crt ca.key server.crt server.key revoked.crl    read by the server (ca.key: only by these
 //                                                      commands)
 //   clients/NAME/ca.crt client.crt client.key          the complete folder for the client NAME
-//   issued/SERIAL.crt                                  every certificate ever issued; listing and
-//                                                      revoking use these, not the copies
+//   issued/SERIAL.crt                                  every certificate ever issued; used by the
+//                                                      commands list and revoke
 //
 // Files are PEM. Keys have mode 0600, other files 0644, folders 0700, regardless of the umask.
-// Every change is durable and atomic, with one exception: a renewal replaces its files one after
-// another, so if it is interrupted, it must be repeated. Commands that run at the same time wait
-// for each other.
+// Every change is durable and atomic, except renewals: they replace their files one after another,
+// so an interrupted renewal must be repeated. Concurrent commands wait for each other.
 #pragma once
 
 #include <ctime>
@@ -24,11 +23,11 @@
 namespace cleave {
 
 inline constexpr std::time_t kDay = 86400;   // seconds
-inline constexpr int kCertificateDays = 90;  // for server and clients
+inline constexpr int kCertificateDays = 90;  // validity of server and client certificates
 inline constexpr int kAuthorityDays = 3653;
 inline constexpr int kExpiresSoonDays = 14;
-// Certificates become valid this long before they are made, since the other machine's clock may
-// be slow.
+// Certificates become valid this long before they are created, because the peer's clock may be
+// slow.
 inline constexpr std::time_t kClockSkewSeconds = 3600;
 
 inline constexpr std::string_view kServerUri = "cleave:server";
@@ -41,7 +40,7 @@ struct IssuedCertificate {
   std::time_t from = 0;
   std::time_t until = 0;
   std::optional<std::time_t> revoked;
-  bool isNewest = false;  // among those of its kind and name
+  bool isNewest = false;  // the newest certificate of its kind and name
 };
 
 enum class CertificateState { valid, expiresSoon, expired, revoked };
@@ -56,8 +55,8 @@ class CertificateFolder {
   // `time`: the current time.
   explicit CertificateFolder(std::string folder, std::time_t time = std::time(nullptr));
 
-  // Creates the folder and its parents. `names`: the server's host names and addresses; those of
-  // loopback are added. Empty: this machine's, as in serverNamesFrom().
+  // Creates the folder and its parents. `names`: the server's host names and addresses; loopback
+  // names are added. Empty: namesOfThisMachine().
   void init(const std::vector<std::string>& names);
   // Replaces the server's key and certificate. `names` as above; empty: the current ones.
   void renewServer(const std::vector<std::string>& names);

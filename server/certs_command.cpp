@@ -52,7 +52,7 @@ int initCommand(const CertsOptions& options) {
       options.renew ? "renewed:" : "made an authority and", kCertificateDays,
       dateText(certs.time() + kCertificateDays * kDay), certs.folder(), fmt::join(names, ", "));
   if (options.renew) {
-    std::cout << "next, make a running server reload it:\n  " << kReload << std::endl;
+    std::cout << "next, make the running server reload it:\n  " << kReload << std::endl;
     return 0;
   }
   std::cout << fmt::format(
@@ -94,8 +94,9 @@ int revokeCommand(const CertsOptions& options) {
                     ? fmt::format("every certificate of {} is already revoked\n", options.client)
                     : fmt::format("revoked {} certificate{} of {}: {}/revoked.crl\n", revoked,
                                   plural(revoked), options.client, certs.folder()));
-  std::cout << "next, make a running server reload the list; that also ends the open sessions of "
-            << options.client << ":\n  " << kReload << std::endl;
+  std::cout
+      << "next, make the running server reload the list, which also ends the open sessions of "
+      << options.client << ":\n  " << kReload << std::endl;
   return 0;
 }
 
@@ -118,7 +119,8 @@ std::int64_t daysLeft(const IssuedCertificate& issued, std::time_t time) {
   return std::max<std::int64_t>(0, (issued.until - time + kDay - 1) / kDay);
 }
 
-// The command that renews a certificate that has expired or expires soon; empty: nothing to do.
+// The command that renews a certificate that has expired or expires soon; empty if renewal is not
+// necessary.
 std::string renewal(const CertificateFolder& certs, const IssuedCertificate& issued) {
   const CertificateState state = stateOf(issued, certs.time());
   const bool ends = state == CertificateState::expiresSoon || state == CertificateState::expired;
@@ -168,7 +170,7 @@ int listJson(const CertificateFolder& certs, const std::vector<IssuedCertificate
   return 0;
 }
 
-// A reason, and the commands to type next.
+// Returns the purpose of the next commands, and the commands.
 std::pair<std::string, std::vector<std::string>> afterList(
     const CertificateFolder& certs, const std::vector<IssuedCertificate>& all) {
   std::vector<std::string> renewals;
@@ -233,7 +235,7 @@ void addCertsCommands(CLI::App& app, CertsOptions& options, std::function<int()>
   certs->footer("'cleave-server certs COMMAND --help' shows a command's options and an example.");
 
   CLI::App* init =
-      addCommand(*certs, options, "init", "Makes your own authority, and this server's certificate",
+      addCommand(*certs, options, "init", "Makes your own CA, and this server's certificate",
                  "init --name train.example.org");
   init->add_option("--name", options.names,
                    "Host name or IP address that clients connect to; repeatable; "

@@ -1,5 +1,5 @@
 // cleave-server certs: creates, renews, revokes and lists certificates. Each command ends by
-// printing the next one to type.
+// printing the next command to run.
 #pragma once
 
 #include <functional>
@@ -14,14 +14,14 @@ namespace cleave {
 
 struct CertsOptions {
   std::string folder = "certs";
-  std::vector<std::string> names;  // init: the server's
+  std::vector<std::string> names;  // init: the server's names and addresses
   std::string client;
   bool renew = false;
   bool json = false;
 };
 
-// Adds the commands to `app`. The chosen one is assigned to `command`. Borrows `options` and
-// `command` until it has run.
+// Adds the commands to `app`. Assigns the chosen command to `command`. Borrows `options` and
+// `command` until the command has run.
 void addCertsCommands(CLI::App& app, CertsOptions& options, std::function<int()>& command);
 
 // Quotes a word for a shell if necessary.

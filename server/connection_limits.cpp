@@ -12,7 +12,8 @@ namespace {
 
 namespace ip = boost::asio::ip;
 
-// Estimate: open sessions last minutes, connections without a Hello seconds.
+// Estimate of the time until a connection ends: sessions last minutes, connections without a Hello
+// seconds.
 constexpr double kConnectionRetrySeconds = 5;
 constexpr std::size_t kMaxIdleAddresses = 4096;
 
@@ -88,7 +89,8 @@ std::unique_ptr<ConnectionLimits::Ticket> ConnectionLimits::admit(const ip::addr
   return std::make_unique<Ticket>(*this, place);
 }
 
-// An address with a full bucket and no open connection is equivalent to an unknown one.
+// Removes addresses with a full bucket and no open connection, which are equivalent to unknown
+// ones.
 void ConnectionLimits::forgetIdle(SteadyTime time) {
   std::erase_if(addresses_, [&](const auto& entry) {
     Bucket handshakes = entry.second.handshakes;

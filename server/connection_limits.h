@@ -1,5 +1,5 @@
-// Limits the number of open connections and the rate of new ones, in total and per address.
-// Enforced before any of their bytes are read. io thread only.
+// Limits the number of open connections and the rate of new ones, in total and per address. The
+// limits are enforced before any byte of a connection is read. io thread only.
 #pragma once
 
 #include <boost/asio/ip/address.hpp>
@@ -12,12 +12,12 @@
 namespace cleave {
 
 struct ConnectionLimitSettings {
-  std::uint32_t connections = 2048;  // open at once
+  std::uint32_t connections = 2048;  // maximum open at once
   std::uint32_t connectionsPerAddress = 256;
-  double perSecond = 100;  // new ones per second
-  double burst = 200;      // new ones after a quiet period
-  // New connections per second from one address; their burst is in the same proportion as `burst`
-  // to `perSecond`.
+  double perSecond = 100;  // maximum new ones per second
+  double burst = 200;      // maximum new ones at once, after a quiet period
+  // Maximum new connections per second from one address. Its burst has the same ratio to this rate
+  // as `burst` to `perSecond`.
   double perSecondPerAddress = 50;
 };
 
@@ -41,11 +41,11 @@ class ConnectionLimits {
   };
 
   // Throws RunError "too-many-connections", "too-many-from-address" or "too-many-handshakes", with
-  // the seconds after which to retry.
+  // the time to wait before a retry.
   std::unique_ptr<Ticket> admit(const boost::asio::ip::address& peer, SteadyTime time);
 
  private:
-  // Token bucket: the new connections allowed now; refilled over time.
+  // Token bucket: the number of new connections allowed now. It refills over time.
   struct Bucket {
     double left = 0;
     SteadyTime filled;

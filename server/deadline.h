@@ -1,4 +1,4 @@
-// The time limit of a session that a client could otherwise keep open forever.
+// A time limit for sessions that a client could otherwise keep open forever.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

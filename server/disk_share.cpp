@@ -77,8 +77,8 @@ RunError DiskShare::error() const {
 
 void DiskShare::measured(std::size_t bytes, std::int64_t before) {
   used_ += static_cast<std::int64_t>(bytes) - before;
-  // Lowered after removals. Otherwise the identity could write the removed bytes again, in addition
-  // to the space that is free now.
+  // Lowers atStart_ after removals. Otherwise the identity could write the removed bytes again, in
+  // addition to the space that is free now.
   atStart_ = std::min<std::int64_t>(atStart_, used_);
   wasFull_ = false;
 }
@@ -86,7 +86,7 @@ void DiskShare::measured(std::size_t bytes, std::int64_t before) {
 DiskShares::DiskShares(std::string store, std::size_t reserveBytes)
     : store_(std::move(store)), reserve_(static_cast<std::int64_t>(reserveBytes)) {
   std::error_code error;
-  fs::create_directories(store_, error);  // if that fails, the server reports it later
+  fs::create_directories(store_, error);  // the server reports a failure later
   lookUpRoom();
   for (fs::directory_iterator entry(store_, error), end; !error && entry != end;
        entry.increment(error)) {
@@ -102,7 +102,7 @@ DiskShares::~DiskShares() { thread_.join(); }
 void DiskShares::lookUpRoom() const {
   std::error_code error;
   const fs::space_info space = fs::space(store_, error);
-  // If it is unknown, there is no limit: a write that fails reports the error.
+  // If the free space is unknown, it is not limited: a failed write then reports the error.
   const auto free =
       error ? std::numeric_limits<std::int64_t>::max() : static_cast<std::int64_t>(space.available);
   *room_ = free - reserve_;
@@ -118,7 +118,8 @@ std::shared_ptr<DiskShare> DiskShares::open(const std::string& identity, std::si
 }
 
 void DiskShares::look(SteadyTime time) {
-  if (looks_ > 0) return;  // the disk does not respond, or there are very many files
+  if (looks_ > 0)
+    return;  // the previous look is not done: the disk is slow, or has very many files
   ++looks_;
   boost::asio::post(thread_, [this] {
     lookUpRoom();

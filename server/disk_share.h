@@ -1,8 +1,8 @@
 // The disk space that each identity uses in the store. Its records are limited by its share
 // (limits.disk_mib) and by the server's reserve, which stays free on the disk
-// (limits.disk_reserve_mib). Records are counted as rows are recorded. An identity's folder is
-// measured when the server starts and, by a separate thread, when the share is used up, because old
-// runs may have been removed.
+// (limits.disk_reserve_mib). Usage is counted as rows are recorded. An identity's folder is
+// measured when the server starts. A separate thread measures it again when the share is used up,
+// because old runs may have been removed.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@
 
 namespace cleave {
 
-// The total size of a folder: all files in it and below it, each in whole blocks of 4 KiB, and the
-// folders; 0 if there is no such folder. Links are not followed.
+// The total size of a folder: all files in it and in its subfolders, each rounded up to blocks of 4
+// KiB, and the folders; 0 if the folder does not exist. Links are not followed.
 std::size_t folderBytes(const std::string& folder);
 
 // Free bytes on the store's disk beyond the server's reserve; negative if less than the reserve is
@@ -30,29 +30,31 @@ using DiskRoom = std::atomic<std::int64_t>;
 // One identity's share, common to all its runs. Any thread.
 class DiskShare : public RowBudget {
  public:
-  // Bytes of a run besides its rows: its folder, seven files, some lines of log.
+  // Bytes of a run in addition to its rows: its folder, seven files, some log lines.
   static constexpr std::size_t kRunBytes = std::size_t{64} << 10;
 
   DiskShare(std::string identity, std::size_t usedBytes, std::shared_ptr<const DiskRoom> room);
 
-  // An identity may use no more than its share. What it has written since the server started must
-  // also not exceed the space still free beyond the reserve, so that no identity takes more than
-  // half of what was free, and runs do not end because another identity has filled the disk.
+  // Two limits apply. An identity may use no more than its share. What it has written since the
+  // server started must not exceed the space that is still free beyond the reserve. So an identity
+  // takes at most half of the free space, and cannot end other identities' runs by filling the
+  // disk.
   bool take(std::size_t bytes) override;
   void giveBack(std::size_t bytes) { used_ -= static_cast<std::int64_t>(bytes); }
-  // Why take() found no room: RunError "disk-share-full" or "disk-reserve".
+  // The error for a failed take(): RunError "disk-share-full" or "disk-reserve".
   RunError error() const;
 
   void setMax(std::size_t bytes) { max_ = static_cast<std::int64_t>(bytes); }
   std::int64_t usedBytes() const { return used_; }
   bool wasFull() const { return wasFull_; }  // since it was last measured
-  // Sets the usage to `bytes`, as found by a measurement that began when usedBytes() was `before`.
+  // Sets the usage to the result of a measurement, `bytes`. `before`: usedBytes() when the
+  // measurement began.
   void measured(std::size_t bytes, std::int64_t before);
 
  private:
   const std::string identity_;
   const std::shared_ptr<const DiskRoom> room_;
-  std::atomic<std::int64_t> atStart_;  // or the usage found by a later measurement, if that is less
+  std::atomic<std::int64_t> atStart_;  // usage at the start, or a lower usage measured later
   std::atomic<std::int64_t> max_{0};
   std::atomic<std::int64_t> used_;
   std::atomic<bool> wasFull_ = false;
@@ -68,9 +70,9 @@ class DiskShares {
   DiskShares(const DiskShares&) = delete;
   DiskShares& operator=(const DiskShares&) = delete;
 
-  // The identity's share, whose limit is set to `maxBytes`, for a run that is about to begin
-  // and will take kRunBytes. Throws RunError "disk-share-full" or "disk-reserve" if there is no
-  // room for these.
+  // Returns the identity's share for a new run, after setting its limit to `maxBytes` and taking
+  // kRunBytes. Throws RunError "disk-share-full" or "disk-reserve" if there is no room for
+  // kRunBytes.
   std::shared_ptr<DiskShare> open(const std::string& identity, std::size_t maxBytes);
   // Updates the free space, and remeasures shares that were full, on the separate thread. Call it
   // about once per second; does not wait.
@@ -89,7 +91,7 @@ class DiskShares {
   const std::shared_ptr<DiskRoom> room_ = std::make_shared<DiskRoom>(0);
   std::map<std::string, Entry> shares_;  // by identity
   boost::asio::thread_pool thread_{1};
-  std::atomic<std::size_t> looks_ = 0;  // posted to the thread and not done
+  std::atomic<std::size_t> looks_ = 0;  // posted to the thread, and not yet done
 };
 
 }  // namespace cleave

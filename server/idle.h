@@ -1,5 +1,5 @@
-// How long a session's client has done nothing although it was not waiting for the server. io
-// thread only.
+// Measures how long a session's client has been idle, excluding the time in which it waited for the
+// server. io thread only.
 #pragma once
 
 #include "common/core/clock.h"
@@ -8,8 +8,8 @@ namespace cleave {
 
 class IdleClock {
  public:
-  // Maximum seconds that one call of look() can add: sessions must not end because the process was
-  // suspended for a while.
+  // Maximum seconds that one call of look() adds, so that sessions do not end because the process
+  // was suspended.
   static constexpr double kMaxSecondsPerLook = 2;
 
   explicit IdleClock(SteadyTime start) : last_(start) {}

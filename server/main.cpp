@@ -26,7 +26,7 @@
 namespace cleave {
 namespace {
 
-// The command that was given, with TLS enabled.
+// Returns the given command line, with TLS enabled.
 std::string serveWithTls(const CommonOptions& options) {
   std::string command = "cleave-server serve";
   if (!options.config.empty()) command += " --config " + shellWord(options.config);

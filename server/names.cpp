@@ -44,7 +44,7 @@ std::vector<std::string> withLoopback(std::vector<std::string> names) {
   return once;
 }
 
-// Empty for addresses that other machines cannot use, such as IPv6 link-local ones.
+// Returns "" for addresses that other machines cannot use, such as IPv6 link-local ones.
 std::string addressText(const sockaddr& address) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   if (address.sa_family == AF_INET) {

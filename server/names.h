@@ -14,7 +14,7 @@ void checkClientName(const std::string& name);
 // The default names of a server's certificate: this machine's host name, localhost, the loopback
 // addresses, and the addresses of its interfaces.
 std::vector<std::string> namesOfThisMachine();
-// The given host names and IP addresses and those of loopback; if none are given,
+// Returns the given host names and IP addresses, and those of loopback; if none are given,
 // namesOfThisMachine(). Throws UsageError "bad-name".
 std::vector<std::string> serverNamesFrom(const std::vector<std::string>& given);
 

@@ -1,4 +1,4 @@
-// Lets a coroutine of the io thread run a function elsewhere.
+// Lets a coroutine of the io thread run a function on another thread.
 #pragma once
 
 #include <boost/asio/async_result.hpp>
@@ -15,7 +15,7 @@ namespace cleave {
 // the function returns, and rethrows its exceptions.
 template <typename Executor, typename Post, typename Function>
 boost::asio::awaitable<void> runThrough(Executor io, Post post, Function function) {
-  // Named, since GCC 12 destroys temporaries of a co_await expression twice.
+  // A named variable, because GCC 12 destroys temporaries of a co_await expression twice.
   auto initiate = [io](auto handler, Post posting, Function inner) {
     auto shared = std::make_shared<decltype(handler)>(std::move(handler));
     posting([io, shared, inner = std::move(inner)]() mutable {

@@ -15,7 +15,7 @@
 namespace cleave {
 namespace {
 
-// Empty unless the whole text is a number.
+// Nullopt unless the whole text is a number.
 std::optional<std::uint64_t> sessionNumber(std::string_view text) {
   const char* const end = text.data() + text.size();
   std::uint64_t number = 0;
@@ -57,7 +57,7 @@ std::string OperatorRequests::status() const {
   return statusJson(std::move(status));
 }
 
-// Returns whether there was such a session to end.
+// Returns whether the session existed.
 bool OperatorRequests::endSession(std::uint64_t number) const {
   const RunError error("ended-by-operator", "the server's operator has ended this session",
                        "ask the operator before you rerun it");

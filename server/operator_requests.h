@@ -13,7 +13,7 @@ namespace cleave {
 
 class OperatorRequests {
  public:
-  // Borrows the context and the sessions. `address`: where the server listens.
+  // Borrows the context and the sessions. `address`: the address on which the server listens.
   OperatorRequests(const SessionContext& context, const SessionTable& sessions,
                    std::string address);
 

@@ -1,5 +1,5 @@
-// Connections and sessions that the server refuses or ends because of the peer: counted by reason,
-// and logged, at most one line per second per reason. io thread only.
+// Counts and logs the connections and sessions that the server refuses or ends because of the peer.
+// Logs at most one line per second per reason. io thread only.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,17 @@ namespace cleave {
 
 class Refusals {
  public:
-  // `who`: session and peer. The reason is the code of `error`, which must not be chosen by a peer.
+  // `who`: session and peer. The reason is the code of `error`, which a peer must not be able to
+  // choose.
   void note(const std::string& who, const Error& error) { note(who, error, now()); }
   void note(const std::string& who, const Error& error, SteadyTime time);
   // Counts a session that ended with `error`, if the peer violated the protocol. The session has
   // logged the error itself.
   void count(const std::exception& error);
-  // Logs how many lines were suppressed, once the second has passed. Call it from time to time.
+  // Logs how many lines were suppressed, once their second has passed. Call it about once per
+  // second.
   void flush(SteadyTime time);
-  // By reason, such as "3 bad-frame, 2 flood"; empty if there were none.
+  // Counts by reason, such as "3 bad-frame, 2 flood"; empty if there were none.
   std::string summary() const;
 
   std::uint64_t count(const std::string& reason) const;

@@ -13,21 +13,21 @@
 namespace cleave {
 namespace {
 
-// A connection before its Hello: objects, coroutines, a read buffer of 4 KiB, 4 KiB of a Hello.
-// Measured: 13 KiB.
+// Memory of a connection before its Hello: objects, coroutines, a read buffer of 4 KiB, 4 KiB of a
+// Hello. Measured: 13 KiB.
 constexpr std::size_t kConnectionBytes = std::size_t{32} << 10;
-// The same with TLS, including OpenSSL's buffers. Measured: 65 KiB.
+// Memory of such a connection with TLS, including OpenSSL's buffers. Measured: 65 KiB.
 constexpr std::size_t kTlsConnectionBytes = std::size_t{96} << 10;
-// Not counted by admission: metadata of 64 KiB, a probe's segment, queued frames, records not yet
-// written.
+// A session's memory that admission does not count: 64 KiB of metadata, a probe's segment, queued
+// frames, records not yet written.
 constexpr std::size_t kSessionBytes = 4 * kMiB;
-// Libraries allocate working memory when first used, and keep it.
+// Working memory that libraries allocate at their first use, and keep.
 constexpr std::size_t kLibraryBytes = 64 * kMiB;
 // Rows waiting for a slow disk, in strings that double as they grow.
 constexpr std::size_t kRecordBytes = 3 * Recorder::kMaxWaitingBytes;
 
-constexpr std::size_t kOwnDescriptors = 64;      // listening, event queues, libraries, GPU
-constexpr std::size_t kDescriptorsASession = 8;  // for its records and checkpoints
+constexpr std::size_t kOwnDescriptors = 64;        // listening, event queues, libraries, GPU
+constexpr std::size_t kDescriptorsPerSession = 8;  // for its records and checkpoints
 
 }  // namespace
 
@@ -37,7 +37,7 @@ void claimDescriptors(const ServerSettings& settings) {
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
   const std::size_t needed = kOwnDescriptors + settings.connections.connections +
-                             kDescriptorsASession * settings.maxSessions;
+                             kDescriptorsPerSession * settings.maxSessions;
   if (needed <= limit.rlim_max) return;
   throw UsageError("too-few-descriptors",
                    "limits.connections is " + std::to_string(settings.connections.connections) +

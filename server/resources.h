@@ -15,13 +15,13 @@ void claimDescriptors(const ServerSettings& settings);
 // Maximum bytes of freed buffers that the server's pool keeps for reuse.
 std::size_t pooledBytes(const ServerSettings& settings);
 
-// In bytes. The total is never exceeded, whatever clients do, unless a client's graph runs on
-// a GPU (docs/models.md).
+// The server's maximum memory in bytes. Clients cannot cause it to be exceeded, unless a client's
+// graph runs on a GPU (docs/models.md).
 struct MemoryBound {
-  std::size_t own = 0;       // the program and its libraries
+  std::size_t own = 0;       // for the program and its libraries
   std::size_t sessions = 0;  // for runs, limited by limits.memory_mib, and each session's overhead
-  std::size_t connections = 0;  // with their buffers
-  std::size_t pool = 0;         // buffers kept for reuse
+  std::size_t connections = 0;  // for connections with their buffers
+  std::size_t pool = 0;         // for buffers kept for reuse
 
   std::size_t total() const { return own + sessions + connections + pool; }
   std::string text() const;

@@ -14,10 +14,10 @@ void RunCheckpoints::save(std::shared_ptr<Snapshot> snapshot, std::function<void
   boost::asio::post(thread_, [self = shared_from_this(), snapshot = std::move(snapshot),
                               done = std::move(done)]() mutable {
     try {
-      // Removes old ones first, since there may be no room for one more.
+      // Removes old checkpoints first, because there may be no room for another one.
       self->disk_->giveBack(self->store_.removeExcept(snapshot->keep));
     } catch (const Error&) {
-      // A later save() removes them.
+      // A later save() removes the old checkpoints.
     }
     const Saved saved = self->write(*snapshot);
     snapshot.reset();

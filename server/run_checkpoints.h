@@ -21,8 +21,8 @@ namespace cleave {
 
 class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
  public:
-  // `thread`: the store's. `spec`: digestOf() the run spec. `files`: the run's records, which
-  // `recorder` writes; it is borrowed.
+  // `thread`: the store's thread. `spec`: digestOf() the run spec. `files`: the run's records,
+  // which `recorder` writes. `recorder` is borrowed.
   RunCheckpoints(CheckpointStore store, std::shared_ptr<DiskShare> disk, std::string spec,
                  std::string fingerprint, Recorder& recorder, std::shared_ptr<RunFiles> files,
                  boost::asio::any_io_executor thread)
@@ -45,10 +45,10 @@ class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
   // records written so far durable. The snapshot is destroyed, then `done` is called on the store's
   // thread.
   void save(std::shared_ptr<Snapshot> snapshot, std::function<void(Saved)> done);
-  // Any thread. Call when the run is done and will not be continued.
+  // Any thread. Removes all checkpoints. Call when the run is done and will not be continued.
   void removeAll();
-  // The file of a checkpoint, which has been checked. Throws RunError "bad-checkpoint". Call it
-  // before the first save().
+  // Returns the contents of a checkpoint's file after checking its digest. Throws RunError
+  // "bad-checkpoint". Call it before the first save().
   std::string read(std::uint64_t step) const;
 
   const std::string& spec() const { return spec_; }

@@ -26,15 +26,15 @@ class RunRecord {
   RunRecord(RunFiles& files, std::uint64_t stepsPerEpoch, std::shared_ptr<const DiskShare> disk)
       : files_(files), stepsPerEpoch_(stepsPerEpoch), disk_(std::move(disk)) {}
 
-  void begin(const LinkTotals& totals);  // after the handshake
+  void begin(const LinkTotals& totals);  // call after the handshake
   // The run continues from the checkpoint of this step.
   void resumed(std::uint64_t step, const LinkTotals& totals);
-  // Throws RunError "cannot-write" (the rows of an earlier batch could not be written, for example
-  // because the disk is full), "disk-share-full" or "disk-reserve" (there was no room for them): a
-  // run without records must not continue.
+  // Throws RunError if the rows of an earlier batch were not written, because a run without records
+  // must not continue: "cannot-write" after a failed write, for example on a full disk;
+  // "disk-share-full" or "disk-reserve" if the limits left no room.
   void finishedBatch(const Engine& engine, std::optional<double> betweenSteps,
                      const LinkTotals& totals);
-  // The connection is closed. Nothing is recorded after this.
+  // Call when the connection is closed. Record nothing afterwards.
   void end(const LinkTotals& totals);
 
  private:
@@ -48,7 +48,7 @@ class RunRecord {
   bool ended_ = false;
   SteadyTime last_;
   LinkTotals lastTotals_;
-  std::optional<EpochRow> epoch_;  // not yet written
+  std::optional<EpochRow> epoch_;  // the current epoch's row, not yet written
 };
 
 }  // namespace cleave

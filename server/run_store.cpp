@@ -17,7 +17,8 @@
 namespace cleave {
 namespace {
 
-// Checked at startup; otherwise every client would see the error, but not the operator.
+// Checks the store at startup; otherwise clients would report the error, but the operator would not
+// notice it.
 void checkStore(const std::string& store) {
   std::error_code error;
   std::filesystem::create_directories(store, error);
@@ -76,7 +77,7 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
       throw staleGeneration(hello.run_id(), hello.generation(), known);
     }
     run.lock = lockRunFolder(folder);
-    // The first file of the folder: it marks a run that can be continued.
+    // This is the first file of the folder. It marks a run that can be continued.
     store.setGeneration(hello.generation());
     if (known == 0) {
       run.disk->take(DiskShare::kRunBytes);
@@ -92,7 +93,7 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
     run.weights = weightsOf(identity, hello.weights_sha256(), maxWeightsBytes, run);
     if (!settings_.allowCheckpoints) return;
     const std::string fingerprint = fingerprintOf(threads, compute_.description());
-    // Only the newest: reading it takes a while, and the client waits.
+    // Checks only the newest checkpoint: reading it takes a while, and the client waits.
     for (const wire::Commit& commit : hello.committed()) {
       const auto found = store.find(commit.step(), commit.sha256());
       if (!found) continue;
@@ -129,7 +130,7 @@ boost::asio::awaitable<void> RunStore::setGeneration(const std::string& identity
                                                      const std::string& runId,
                                                      std::uint64_t generation) {
   const std::string folder = folderOf(identity, runId);
-  // Two connections may continue the run at the same time.
+  // Never lowers the generation: another connection may have continued the run in the meantime.
   const auto onDisk = [&] {
     CheckpointStore store(diskFiles(), folder);
     if (generation > store.generation()) store.setGeneration(generation);

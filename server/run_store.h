@@ -28,26 +28,27 @@
 
 namespace cleave {
 
-// The records of one run. Those of a trial write nothing, and have no log, no share and no
+// The records of one run. A trial's records write nothing, and have no log, no disk share and no
 // checkpoints.
 struct StoredRun {
   std::shared_ptr<RunFiles> files = std::make_shared<RunFiles>();
   std::shared_ptr<spdlog::logger> log;
   std::shared_ptr<DiskShare> disk;
-  std::shared_ptr<RunCheckpoints> checkpoints;  // also null if the server makes none
-  // The first step of Hello.committed whose checkpoint is present and undamaged; empty: none.
+  std::shared_ptr<RunCheckpoints> checkpoints;  // null if the server makes none
+  // The first step of Hello.committed whose checkpoint is present and undamaged; empty if there is
+  // none.
   std::vector<std::uint64_t> available;
-  // Null: its initial weights, if there are any, are neither loaded from the store nor kept in it.
+  // Null: initial weights are neither loaded from the store nor kept in it.
   std::shared_ptr<RunWeights> weights;
-  OpenFile lock;        // of its folder
-  bool isExact = true;  // whether the fingerprint of `available` is this server's
+  OpenFile lock;        // lock of the run's folder
+  bool isExact = true;  // whether the checkpoint's fingerprint equals this server's
 };
 
 // io thread, except the constructor.
 class RunStore {
  public:
-  // The references are borrowed. `metrics`, which may be null, observes the rows of all runs.
-  // Throws UsageError "not-writable".
+  // The references are borrowed. `metrics` observes the rows of all runs; it may be null. Throws
+  // UsageError "not-writable".
   RunStore(const ServerSettings& settings, const Access& access, const ComputeDevice& compute,
            std::shared_ptr<Metrics> metrics, boost::asio::any_io_executor io);
 
@@ -83,8 +84,9 @@ class RunStore {
   Recorder recorder_;
   DiskShares disk_;
   const std::shared_ptr<WeightsStore> weights_;
-  // Several, so that no Hello waits for another run's checkpoint or weights, and no checkpoint for
-  // weights that are read. New weights are written by the thread of the checkpoints.
+  // There are several threads, so that no Hello waits for another run's checkpoint or weights, and
+  // no checkpoint waits for weights that are being read. The checkpoint thread also writes new
+  // weights.
   boost::asio::thread_pool folders_{1};
   boost::asio::thread_pool checkpoints_{1};
   boost::asio::thread_pool reading_{1};

@@ -25,7 +25,8 @@ constexpr double kParkedFenceSeconds = 0.1;
       "remove them from the configuration, or set wait.allowed=true on the server");
 }
 
-// The run id; several trials may have the same one. Run ids never contain '/'.
+// The key of a run is its run id. Several trials may have the same run id, so their keys differ.
+// Run ids never contain '/'.
 std::string keyOf(const RunRequest& request) {
   return request.isTrial() ? fmt::format("trial/{}", request.session) : request.runId();
 }
@@ -93,7 +94,7 @@ void RunTable::refuseServed(const RunRequest& request) {
   const auto found = runs_.find(runId);
   if (found == runs_.end()) return;
   ServedRun& served = *found->second.run;
-  // Checked first, so that another identity cannot end a served run.
+  // This is checked first, so that another identity cannot end a served run.
   if (served.request().identity != request.identity) throw othersRun(runId);
   const std::uint64_t generation = request.hello.generation();
   if (generation < served.generation()) {
@@ -164,7 +165,7 @@ void RunTable::attach(const RunRequest& request, std::shared_ptr<Connection> con
 }
 
 void RunTable::endParked(const Error& error, const std::function<bool(const ServedRun&)>& isMeant) {
-  const auto runs = runs_;  // a copy, since a run that ends may be removed
+  const auto runs = runs_;  // a copy, because a run that ends may be removed from runs_
   for (const auto& [key, entry] : runs) {
     if (!entry.run->isParked() || !isMeant(*entry.run)) continue;
     entry.run->end(std::make_exception_ptr(RunError(error.code(), error.what(), error.hint())));

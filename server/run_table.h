@@ -28,16 +28,16 @@ class RunTable {
       : resources_(resources), admission_(admission), closed_(std::move(closed)) {}
 
   // Decides whether the run may start, and adds it. The caller must close() or park() it. Throws
-  // UsageError or RunError with the code and sentence of the refusal: those of planRun() and of
-  // Admission, "bad-run-id", "wait-not-allowed", "run-in-use", "stale-generation". If the run is
-  // served with a lower generation, that run ends; until it has ended, the new one is refused as
-  // "run-in-use".
+  // UsageError or RunError with the code and sentence of the refusal: the errors of planRun() and
+  // Admission, "bad-run-id", "wait-not-allowed", "run-in-use", "stale-generation". If the same run
+  // is being served with a lower generation, that one ends; until then, the new request is refused
+  // as "run-in-use".
   std::shared_ptr<ServedRun> admit(RunRequest request);
-  // The run that a Hello with a token continues. Throws UsageError or RunError: "others-run",
-  // "run-not-here", "stale-generation", "other-run-spec".
+  // Returns the run that a Hello with a token continues. Throws UsageError or RunError:
+  // "others-run", "run-not-here", "stale-generation", "other-run-spec".
   std::shared_ptr<ServedRun> find(const RunRequest& request) const;
-  // Closes the run, and removes it. Its share of the server's limits is free once the caller has
-  // released it too.
+  // Closes the run, and removes it. Its memory and session are free for others once the caller has
+  // released the run too.
   boost::asio::awaitable<void> close(std::shared_ptr<ServedRun> run);
   // Keeps a run whose connection broke for limits.park_seconds; then closes it, unless a new
   // connection continues it.
@@ -47,8 +47,8 @@ class RunTable {
   void attach(const RunRequest& request, std::shared_ptr<Connection> connection);
   // Ends the parked runs for which `isMeant` returns true.
   void endParked(const Error& error, const std::function<bool(const ServedRun&)>& isMeant);
-  // For a process that exits without closing the runs: completes their records with the current
-  // state.
+  // Completes the records of all runs with the current state. Call before exiting without closing
+  // the runs.
   void completeRecords();
 
   bool empty() const { return runs_.empty(); }
@@ -57,8 +57,9 @@ class RunTable {
  private:
   struct Entry {
     std::shared_ptr<ServedRun> run;
-    std::shared_ptr<boost::asio::steady_timer> parked;  // until its time is up; null: not parked
-    SteadyTime since;                                   // when it was parked
+    // Ends the run when limits.park_seconds have passed; null: not parked.
+    std::shared_ptr<boost::asio::steady_timer> parked;
+    SteadyTime since;  // when it was parked
     bool isClosing = false;
   };
   void refuseServed(const RunRequest& request);

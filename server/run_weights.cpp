@@ -19,7 +19,7 @@ void RunWeights::load(std::shared_ptr<BufferPool> pool, std::function<void(Blob)
                       } catch (...) {
                         failed(std::current_exception());
                       }
-                      // They hold parts of the run.
+                      // The callbacks own parts of the run, so they are released here.
                       deliver = nullptr;
                       failed = nullptr;
                       --self->busy_;

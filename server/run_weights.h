@@ -1,5 +1,5 @@
-// The initial weights of one run's body and the server's store: they are loaded from it, or kept in
-// it once they have arrived. Files are read and written on the store's threads.
+// Loads the initial weights of one run's body from the server's store, or keeps them there once
+// they have arrived. Files are read and written on the store's threads.
 #pragma once
 
 #include <spdlog/logger.h>
@@ -27,24 +27,24 @@ class RunWeights : public std::enable_shared_from_this<RunWeights> {
     std::string sha256;                           // from the Hello
     std::shared_ptr<const StoredWeights> stored;  // null: the client sends them
     std::shared_ptr<DiskShare> disk;
-    std::shared_ptr<spdlog::logger> log;  // of the run
+    std::shared_ptr<spdlog::logger> log;  // the run's log
     boost::asio::any_io_executor reading, writing;
   };
   explicit RunWeights(Context context) : context_(std::move(context)) {}
 
-  // Whether the server has them, so that the client must not send them.
+  // Whether the server has stored the weights, so that the client must not send them.
   bool areStored() const { return context_.stored != nullptr; }
-  // Any thread. Reads them into a buffer of `pool`, verifies them and passes them to `deliver`, or
-  // passes an error to `failed`: "weights-damaged", or what the pool or `deliver` throws. Both are
-  // called on the store's thread.
+  // Any thread. Reads the weights into a buffer of `pool`, verifies them and passes them to
+  // `deliver`. Otherwise passes an error to `failed`: "weights-damaged", or an exception of the
+  // pool or of `deliver`. Both functions are called on the store's thread.
   void load(std::shared_ptr<BufferPool> pool, std::function<void(Blob)> deliver,
             std::function<void(std::exception_ptr)> failed);
   // Any thread. Keeps weights that have the Hello's digest for other runs. If they cannot be kept,
   // logs the reason.
   void keep(Blob weights);
-  // Any thread: load() ends soon, without a result.
+  // Any thread. Makes load() end soon, without a result.
   void cancel() { isCancelled_ = true; }
-  // Any thread: whether load() or keep() still uses memory of the run.
+  // Any thread. Whether load() or keep() still uses memory of the run.
   bool isBusy() const { return busy_ > 0; }
 
  private:

@@ -31,8 +31,8 @@ struct StoredRunInfo {
   std::string identity, run, folder;
   std::size_t bytes = 0;
   std::uint64_t generation = 0;
-  std::uint64_t checkpoint = 0;  // step of the newest; 0: none
-  double days = 0;               // since one of its files has changed
+  std::uint64_t checkpoint = 0;  // step of the newest checkpoint; 0: none
+  double days = 0;               // days since one of its files last changed
   bool isInUse = false;
 };
 
@@ -74,14 +74,14 @@ StoredRunInfo infoOf(const std::string& identity, const fs::path& folder) {
   try {
     info.generation = store.generation();
   } catch (const RunError&) {
-    // Damaged: the run cannot continue.
+    // The file is damaged, so the run cannot continue.
   }
   info.days = daysSinceChange(info.folder);
   info.isInUse = isInUse(info.folder);
   return info;
 }
 
-// Sorted from the oldest to the newest.
+// The runs in the store, sorted from the oldest to the newest.
 std::vector<StoredRunInfo> runsIn(const std::string& store, const std::string& identity) {
   std::vector<StoredRunInfo> runs;
   std::error_code error;
@@ -90,7 +90,8 @@ std::vector<StoredRunInfo> runsIn(const std::string& store, const std::string& i
     if (!owner.is_directory() || name.starts_with('.')) continue;
     if (!identity.empty() && name != identity) continue;
     for (const auto& run : fs::directory_iterator(owner.path())) {
-      const bool isRun = !run.path().filename().string().starts_with('.');  // else: stored weights
+      // Other folders contain weights.
+      const bool isRun = !run.path().filename().string().starts_with('.');
       if (isRun && run.is_directory()) runs.push_back(infoOf(name, run.path()));
     }
   }
@@ -126,7 +127,7 @@ int listCommand(const RunsOptions& options) {
   return 0;
 }
 
-// "30d" or "12h", in days.
+// Parses an age, such as "30d" or "12h". Returns days.
 double parseAge(const std::string& text) {
   double number = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);

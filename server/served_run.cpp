@@ -38,7 +38,8 @@ asio::awaitable<void> codecWorkEnded(CodecQueue& queue, asio::any_io_executor io
       asio::use_awaitable);
 }
 
-// Unguessable, so that outside TLS only the client that began a run can continue it.
+// A token that cannot be guessed, so that without TLS only the client that began a run can continue
+// it.
 std::uint64_t randomToken() {
   std::random_device random;
   for (;;) {
@@ -47,7 +48,8 @@ std::uint64_t randomToken() {
   }
 }
 
-// For a trial that uses more than any client needs: trials leave no records, so they are limited.
+// The error for a trial that exceeds what clients need. Trials are limited because they leave no
+// records.
 ProtocolError trialTooLong(const std::string& limit) {
   return ProtocolError("trial-too-long", "the trial takes more than " + limit,
                        "set a codec instead of auto");
@@ -131,8 +133,8 @@ std::shared_ptr<EngineWorker> ServedRun::makeWorker() {
 
 ActionTable ServedRun::build() {
   setComputeThreads(threads_.threads);
-  // The operators of a graph come from the client, and so do the shapes that its memory was
-  // estimated from, so its memory is limited. The operators of our own models are known.
+  // A graph's operators come from the client, and so do the shapes from which its memory was
+  // estimated. Its memory is therefore limited. Cleave's own models need no limit.
   std::shared_ptr<const MemoryLimit> memory;
   std::optional<MemoryLimit::Scope> limited;
   if (plan_.stage.model.graphBlocks) {
@@ -156,7 +158,7 @@ ActionTable ServedRun::build() {
 
 // ---- Initial weights ----
 
-// They are loaded as if they had arrived from the client.
+// Loads the weights as if they had arrived from the client.
 void ServedRun::loadStoredWeights() {
   stored_.weights->load(
       resources_.pool->chargedTo(account_),
@@ -167,8 +169,8 @@ void ServedRun::loadStoredWeights() {
 Result ServedRun::importAndKeep(const ActionFunction& import, Work work) {
   Blob weights = std::get<Blob>(work.input);
   Result result = import(std::move(work));
-  // The memory for unpacking them is free now, and from now on the client may fetch weights while
-  // these are being written.
+  // The memory for unpacking is no longer needed. It is now available for weights that the client
+  // fetches while these are being written.
   account_->raiseLimit(unpackedWeightsBytes(plan_));
   stored_.weights->keep(std::move(weights));
   return result;
@@ -177,7 +179,8 @@ Result ServedRun::importAndKeep(const ActionFunction& import, Work work) {
 // ---- Checkpoints ----
 
 void ServedRun::snapshot(const StepDecision& decision) {
-  // Each snapshot holds a copy of the state, and admission has counted only one copy.
+  // Allows one snapshot at a time: each holds a copy of the state, and admission has counted only
+  // one.
   if (isSaving()) {
     throw ProtocolError(
         "too-many-in-flight",
@@ -194,7 +197,7 @@ void ServedRun::snapshot(const StepDecision& decision) {
   snapshot_->seconds = secondsSince(begin);
 }
 
-// Called after the step has been recorded, and before any computation of the next step.
+// Called after the step has been recorded, and before the next step's first computation.
 void ServedRun::saveSnapshot() {
   std::shared_ptr<RunCheckpoints::Snapshot> snapshot = std::exchange(snapshot_, nullptr);
   snapshot->state.engine = worker_->engine().state();
@@ -211,7 +214,7 @@ void ServedRun::saveSnapshot() {
     refused.sentence = "this server makes no checkpoints";
     return reply(refused);
   }
-  // Queued after this step's commit.
+  // Runs after this step's commit, which is already in the queue.
   link_->saveCodecs([checkpoints = stored_.checkpoints, snapshot = std::move(snapshot),
                      reply](std::vector<TensorCodecs::SavedState> states) mutable {
     snapshot->state.codecs = std::move(states);
@@ -248,8 +251,8 @@ asio::awaitable<void> ServedRun::storeGeneration(std::uint64_t generation) {
 
 void ServedRun::attach(const RunRequest& request, std::shared_ptr<Connection> connection) {
   if (const auto before = link_->connection()) {
-    // Closed immediately: its socket must not write into a tensor that the new connection
-    // continues.
+    // Closes the old connection immediately: its socket must not write into a tensor that the new
+    // connection continues.
     before->abandon();
     link_->detach();
   }
@@ -367,7 +370,7 @@ asio::awaitable<void> ServedRun::close() {
   if (codecQueue_) codecQueue_->cancel();
   if (stored_.weights) stored_.weights->cancel();
   if (worker_) co_await closeWorker();
-  // A snapshot holds memory of this run and uses its folder; so do initial weights.
+  // Waits for snapshots and initial weights, which hold memory of this run and use its folder.
   asio::steady_timer pause(resources_.io);
   while (isSaving() || isUsingWeightsStore()) {
     pause.expires_after(kSnapshotPoll);
@@ -395,7 +398,7 @@ asio::awaitable<void> ServedRun::closeWorker() {
     applied_ = worker_->engine().applied();
     worker_.reset();
     stage_.reset();
-    snapshot_.reset();  // of a step that failed before it was recorded
+    snapshot_.reset();  // snapshot of a step that failed before it was recorded
   };
   const auto toDevice = [this](auto task) { resources_.device.post(std::move(task)); };
   co_await runThrough(resources_.io, toDevice, destroy);

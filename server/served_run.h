@@ -1,6 +1,6 @@
-// A run or a trial on the server, from its admission to its end. A session is one connection to its
-// client. A run whose connection broke is parked: it keeps everything but the connection, until a
-// new one continues it.
+// A run or a trial on the server, from its admission to its end. A session is one connection to the
+// run's client. A run whose connection broke is parked: it keeps its state until a new connection
+// continues it.
 #pragma once
 
 #include <spdlog/logger.h>
@@ -41,7 +41,7 @@
 
 namespace cleave {
 
-// Shared by all runs, and outlives them.
+// Resources shared by all runs; they outlive the runs.
 struct RunResources {
   const ServerSettings& settings;
   ComputeDevice& compute;
@@ -57,19 +57,19 @@ struct RunResources {
 // A client's request for a run.
 struct RunRequest {
   wire::Hello hello;
-  RunSpec spec;  // the Hello's
+  RunSpec spec;  // the run spec of the Hello
   std::string identity;
   std::uint64_t session = 0;   // number of the session that received it
-  bool clientIsLocal = false;  // the client uses the processors of this machine too
+  bool clientIsLocal = false;  // the client also uses this machine's processors
 
   const std::string& runId() const { return hello.run_id(); }
   // A trial of codecs: it leaves no records, and its weights cannot be fetched.
   bool isTrial() const { return asksFor(hello, kTrialFeature); }
 };
 
-// An admitted run: open(), start(), serve() for each connection, close(), in this order; close()
-// also if one of the others throws. io thread; stage and engine are built, used and destroyed on
-// the device thread.
+// An admitted run. Call open(), start(), serve() for each connection, and close(), in this order;
+// call close() also if another function throws. io thread. Stage and engine are built, used and
+// destroyed on the device thread.
 class ServedRun {
  public:
   // `ended` is called on the io thread if the run ends while it is parked.
@@ -78,12 +78,12 @@ class ServedRun {
             std::function<void(std::exception_ptr)> ended);
   ~ServedRun();
 
-  // Opens its records, and makes its link and its worker. The model is built as the worker's first
-  // action. Throws Error.
+  // Opens the run's records, and creates its link and its worker. The worker's first action builds
+  // the model. Throws Error.
   boost::asio::awaitable<void> open();
-  // Uses this connection from now on, and closes the previous one. `request`: the request that came
-  // over it, either the admitted one or one that continues the run. Call after open(). Throws
-  // ProtocolError "bad-arrived".
+  // Uses this connection from now on, and closes the previous one. `request`: the request received
+  // over the new connection: the admitted one, or one that continues the run. Call after open().
+  // Throws ProtocolError "bad-arrived".
   void attach(const RunRequest& request, std::shared_ptr<Connection> connection);
   // Stores the generation of a connection that continues the run, before it is attached.
   boost::asio::awaitable<void> storeGeneration(std::uint64_t generation);
@@ -96,13 +96,13 @@ class ServedRun {
   // Serves the connection until it ends. Returns the reason of the client's Bye, or throws the
   // error that ended the connection.
   boost::asio::awaitable<std::string> serve();
-  // The connection has broken; the run waits for another one.
+  // Call when the connection has broken. The run then waits for another one.
   void park();
   bool isParked() const { return link_ && !link_->connection(); }
-  // Whether it may be parked, instead of closed, when its connection breaks.
+  // Whether the run may be parked, instead of closed, when its connection breaks.
   bool mayPark() const { return isServing_ && !isTrial_ && !isDraining_; }
-  // Waits until all computation of the run has stopped, and completes its records. Its memory is in
-  // use until then. The connection must have ended.
+  // Waits until all computation of the run has stopped, and completes its records. The run's memory
+  // is in use until then. The connection must have ended.
   boost::asio::awaitable<void> close();
   // Call when the client has sent "done": the checkpoints are no longer needed.
   void removeCheckpoints();
@@ -120,10 +120,10 @@ class ServedRun {
   // The generation of the connection that was attached last, or that will be attached first.
   std::uint64_t generation() const { return generation_; }
   std::uint64_t session() const { return session_; }
-  // Random; never 0. A Hello with it continues the run.
+  // A random number, never 0. A Hello with this token continues the run.
   std::uint64_t token() const { return token_; }
-  // Whether the server has work for it, or is opening or closing it, so that the client may be
-  // waiting.
+  // Whether the client may be waiting for the server: the server has work for the run, or is
+  // opening or closing it.
   bool hasWork() const;
   std::size_t mailboxEntries() const { return isServing_ ? worker_->waiting() : 0; }
   // Fills in the run's values.
@@ -139,7 +139,7 @@ class ServedRun {
   EngineState restore(const Resume& resume);    // device thread
   bool isSaving() const { return !saving_.expired(); }
   bool resumes() const { return request_.hello.committed_size() > 0; }
-  // Whether its Hello names initial weights that the client would send.
+  // Whether the Hello contains the digest of initial weights that the client would send.
   bool namesWeights() const {
     return request_.spec.initialWeights && !isTrial_ && !resumes() &&
            !request_.hello.weights_sha256().empty();
@@ -161,7 +161,7 @@ class ServedRun {
   const std::uint64_t token_;
   const std::string spec_;  // digestOf() its run spec
   std::uint64_t generation_, session_;
-  std::optional<Arrived> arrived_;  // before the last attach(); nothing before the first one
+  std::optional<Arrived> arrived_;  // counts before the last attach(); nullopt before the first one
   ThreadCount threads_;
   StoredRun stored_;
   std::unique_ptr<RunRecord> record_;
@@ -173,13 +173,13 @@ class ServedRun {
   std::unique_ptr<BodyStage> stage_;
   std::shared_ptr<EngineWorker> worker_;
   ThroughputMeter pace_;
-  std::uint64_t batches_ = 0;                           // device thread; only counted for a trial
+  std::uint64_t batches_ = 0;                           // device thread; counted only for trials
   std::shared_ptr<RunCheckpoints::Snapshot> snapshot_;  // device thread: not saved yet
   std::weak_ptr<RunCheckpoints::Snapshot> saving_;      // the last one, until it is saved
-  std::uint64_t applied_ = 0;                           // updates, once the worker is closed
-  bool isServing_ = false;                              // the worker runs
+  std::uint64_t applied_ = 0;  // number of updates, set when the worker is closed
+  bool isServing_ = false;     // the worker runs
   bool isDraining_ = false;
-  std::exception_ptr endError_;  // end() was called before the link existed
+  std::exception_ptr endError_;  // set if end() was called before the link existed
 };
 
 }  // namespace cleave

@@ -32,11 +32,12 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
-// Accepting fails if there are no descriptors left; sessions that end release theirs.
+// Pause after a failed accept, which usually means that no descriptors are left; ending sessions
+// release some.
 constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::chrono::seconds kBetweenLooks{1};
 constexpr std::chrono::milliseconds kHangup{100};
-// Time from the Failure that ends a session to the end of the process; the Failure may take a
+// Time between the Failures that end sessions and the end of the process; a Failure may take a
 // second to reach its client.
 constexpr std::chrono::milliseconds kUntilLeave{1500};
 
@@ -73,7 +74,7 @@ tcp::acceptor listening(asio::io_context& io, const ServerSettings& settings) {
   return acceptor;
 }
 
-// For coroutines whose exceptions are bugs: these must end the process instead of being lost.
+// Exceptions from these coroutines are bugs: they must end the process instead of being lost.
 void rethrow(std::exception_ptr error) {
   if (error) std::rethrow_exception(error);
 }
@@ -162,7 +163,7 @@ asio::awaitable<void> Server::accept() {
 }
 
 void Server::start(tcp::socket socket) {
-  if (sessions_.isDraining()) return;  // an accept completed during shutdown
+  if (sessions_.isDraining()) return;  // the accept completed during shutdown
   boost::system::error_code error;
   const tcp::endpoint peer = socket.remote_endpoint(error);
   if (error) return;  // the peer has already disconnected
@@ -207,7 +208,7 @@ void Server::runClosed() {
 }
 
 void Server::releaseUnused() {
-  // Posted, so that the io thread does not wait for it.
+  // Posted to another thread, so that the io thread does not wait.
   housekeeping_->post([pool = pool_, idle = runs_.empty()] {
     if (idle) pool->clear();
     releaseMemory();
@@ -293,8 +294,8 @@ void Server::stop() {
   device_.notify();
 }
 
-// Steps that are not done in time are aborted. An action or a codec that still runs after that
-// cannot be interrupted: it ends with the process.
+// Aborts steps that are not done in time. An action or codec that is still running cannot be
+// interrupted: it ends with the process.
 asio::awaitable<void> Server::endLater() {
   asio::steady_timer timer(io_.context(), settings_.drain);
   co_await timer.async_wait(asio::use_awaitable);

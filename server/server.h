@@ -40,12 +40,13 @@ class Server {
 
   std::uint16_t port() const { return port_; }
   // Serves on the calling thread, which becomes the device thread, until SIGINT or SIGTERM. Then
-  // lets current steps finish, for at most limits.drain_seconds, and notifies their clients. A
+  // waits at most limits.drain_seconds for current steps to finish, and notifies their clients. A
   // second signal exits immediately. SIGHUP reloads the access file and the certificates, and ends
   // the sessions of identities that are no longer in the file and of revoked certificates; invalid
   // files are ignored.
   void run();
-  // The current values for its metrics. Waits for the io thread, so call it on any other thread.
+  // Returns the current values for the metrics. Waits for the io thread, so call it on another
+  // thread.
   Samples samples();
 
  private:

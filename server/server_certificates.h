@@ -17,7 +17,7 @@ class ServerCertificates {
   explicit ServerCertificates(const TlsSettings& settings)
       : settings_(settings), tls_(openTls(settings, TlsRole::server)) {}
 
-  // For new connections; null: no TLS.
+  // The certificates for new connections; null: no TLS.
   const std::shared_ptr<const TlsContext>& tls() const { return tls_; }
   // Reloads them and logs that. If they are invalid, the current ones stay in use.
   void reload();

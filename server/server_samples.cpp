@@ -21,7 +21,7 @@ Samples serverSamples(const RunResources& resources, const SessionContext& conte
   });
   add("outbox_entries", outbox);
   add("mailbox_entries", mailbox);
-  // In two loops, because the samples of a metric must follow each other.
+  // Uses two loops, because the samples of a metric must be consecutive.
   const auto counts = sessions.counts();
   for (const auto& [kind, count] : counts) add("sessions", count.open, kind);
   for (const auto& [kind, count] : counts) add("sessions_total", count.total, kind);

@@ -47,7 +47,7 @@ void checkFeatures(const wire::Hello& hello) {
   }
 }
 
-// What the client says about checkpoints and initial weights.
+// Checks the Hello's commits and the digest of the initial weights.
 void checkState(const wire::Hello& hello) {
   constexpr int kMaxCommits = 8;
   if (hello.committed_size() > kMaxCommits) {
@@ -105,7 +105,7 @@ asio::awaitable<void> Session::serve() {
         RunError("internal-error", "the server failed to open the session; see its log"));
   }
   if (refused) {
-    // Without a Hello, the connection has already sent its reply, if any.
+    // If no Hello arrived, the connection has already sent its reply, if any.
     if (helloCame_) co_await refuse(*refused);
   } else if (probe_) {
     co_await probe_->serve();
@@ -159,7 +159,7 @@ asio::awaitable<void> Session::continueRun(RunRequest request) {
   run_ = context_.runs.find(request);
   kind_ = "run";
   co_await run_->storeGeneration(request.hello.generation());
-  run_ = context_.runs.find(request);  // it may have ended in the meantime
+  run_ = context_.runs.find(request);  // the run may have ended in the meantime
   context_.runs.attach(request, connection_);
   co_await connection_->writeHandshakeFrame(FrameKind::helloOk,
                                             run_->helloOk().SerializeAsString());
@@ -249,11 +249,11 @@ void Session::endIfIdle(SteadyTime time) {
 bool Session::waitsForServer() const {
   if (connection_->outbox().hasTensors()) return true;
   if (probe_) return false;
-  return !run_ || run_->hasWork();  // without a run: the Hello is not yet answered
+  return !run_ || run_->hasWork();  // without a run, the Hello has not been answered yet
 }
 
 void Session::endIfNoLongerAllowed() {
-  if (!wasAdmitted()) return;  // it will be checked after its Hello
+  if (!wasAdmitted()) return;  // the session will be checked after its Hello
   try {
     if (const auto& tls = context_.certificates.tls()) connection_->checkPeerAgain(*tls);
     context_.access.of(identity_);

@@ -1,4 +1,5 @@
-// One client's connection: handshake, admission, then a run or a probe of the link, and the end.
+// One client's connection, from the handshake and admission through a run or a probe of the link to
+// its end.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -26,7 +27,7 @@
 
 namespace cleave {
 
-// Shared by all sessions, and outlives them.
+// Resources shared by all sessions; they outlive the sessions.
 struct SessionContext {
   const ServerSettings& settings;
   boost::asio::any_io_executor io;
@@ -51,11 +52,11 @@ class Session {
   boost::asio::awaitable<void> serve();
   // Ends the session and sends the client the reason, unless the client has not sent its Hello.
   void shutDown();
-  // Ends it when the current step is done.
+  // Ends the session when the current step is done.
   void drain();
   // Ends an admitted session and sends `error` to its client.
   void end(const Error& error);
-  // Ends it if its client has been idle for too long. Call it about once per second.
+  // Ends the session if its client has been idle for too long. Call it about once per second.
   void endIfIdle(SteadyTime time);
   // Call after the access file and the certificates have been reloaded: ends the session if its
   // client would no longer be admitted.
@@ -66,7 +67,7 @@ class Session {
   bool wasAdmitted() const { return kind_ != nullptr; }
   // "run", "trial" (of codecs) or "probe"; only for an admitted session.
   const char* kind() const { return kind_; }
-  // Nothing if no run or probe is admitted at the moment.
+  // Nullopt if no run or probe is admitted.
   std::optional<SessionStatus> status() const;
   // Queue lengths of the session.
   std::size_t outboxEntries() const { return connection_->outbox().size(); }
@@ -88,12 +89,13 @@ class Session {
   std::shared_ptr<Connection> connection_;
   const std::uint64_t number_;
   const SteadyTime start_ = now();
-  std::string identity_ = kLocalIdentity;  // after the Hello, the certificate's identity
+  // After the Hello: the identity in the certificate, if there is one.
+  std::string identity_ = kLocalIdentity;
   bool clientIsLocal_ = false;
   bool helloCame_ = false;
   IdleClock idle_{start_};
   double maxIdleSeconds_ = 0;
-  const char* kind_ = nullptr;  // of an admitted session
+  const char* kind_ = nullptr;  // the kind of an admitted session
   // After admission, exactly one of these is set.
   std::shared_ptr<ServedRun> run_;
   std::unique_ptr<ProbeSession> probe_;

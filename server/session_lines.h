@@ -1,5 +1,6 @@
-// Keeps short sessions from filling the server's log: logs a few lines per second per identity, and
-// then how many were left out. A run's own log.txt has all of its lines. io thread only.
+// Keeps many short sessions from filling the server's log: allows a few lines per second per
+// identity, and then logs how many were left out. A run's own log.txt has all of its lines. io
+// thread only.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ class SessionLines {
  private:
   struct Second {
     SteadyTime start;
-    std::uint64_t lines = 0;  // logged and left out
+    std::uint64_t lines = 0;  // number of lines, both logged and left out
     void logLeftOut(const std::string& identity) const;
   };
   std::map<std::string, Second> seconds_;  // by identity; at most one second old after flush()

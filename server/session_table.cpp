@@ -22,7 +22,8 @@ void SessionTable::drain() {
 }
 
 void SessionTable::forEach(const std::function<void(Session&)>& function) const {
-  // A copy, since a session that has nothing to finish may be removed before the next one's turn.
+  // Iterates over a copy, because a session that has nothing to finish may be removed during the
+  // loop.
   const auto sessions = sessions_;
   for (const auto& session : sessions) function(*session);
 }

@@ -33,7 +33,7 @@ class SessionTable {
     std::uint64_t open = 0;
     std::uint64_t total = 0;  // since the server started
   };
-  std::map<std::string, Count> counts() const;  // of all kinds
+  std::map<std::string, Count> counts() const;  // counts by kind
 
  private:
   std::set<std::shared_ptr<Session>> sessions_;

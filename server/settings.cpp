@@ -143,12 +143,12 @@ ConfigTable<ServerSettings> makeTable() {
       [](Settings & s) -> auto& { return s.connection.frame.grace; },
       "a frame that takes longer than this must arrive at `limits.frame_kib_per_second` or faster");
   constexpr double kKiB = 1024;
-  const double frameRate = ConnectionOptions{}.frame.bytesASecond / kKiB;
+  const double frameRate = ConnectionOptions{}.frame.bytesPerSecond / kKiB;
   table.add("limits.frame_kib_per_second", numberType(0.1, 1 << 20), "KiB/s",
             defaultText(frameRate),
             "minimum rate of a frame that takes longer than `limits.frame_seconds`",
             [=](Config& config, Settings& s) {
-              s.connection.frame.bytesASecond =
+              s.connection.frame.bytesPerSecond =
                   kKiB * config.number("limits.frame_kib_per_second", 0.1, 1 << 20, frameRate);
             });
   table.seconds(
@@ -170,7 +170,7 @@ ConfigTable<ServerSettings> makeTable() {
                "maximum time for encoding or decoding one tensor; a session that takes longer "
                "ends");
   table.text("access.file", "path", &Settings::accessFile,
-             "what each identity may do: [security.md](security.md#who-may-do-what)");
+             "permissions of each identity: [security.md](security.md#who-may-do-what)");
   table.boolean("weights.fetch", &Settings::fetchWeights,
                 "whether clients may fetch their trained body");
   table.mebibytes(

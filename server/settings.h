@@ -1,5 +1,4 @@
-// The server's settings: its whole configuration. What is trained is defined by the clients' run
-// specs.
+// The server's settings: its whole configuration. The clients' run specs define what is trained.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +17,7 @@ namespace cleave {
 
 // Limits per identity, unless its entry in the access file says otherwise.
 struct ShareSettings {
-  std::uint32_t sessions = std::numeric_limits<std::uint32_t>::max();  // at once
+  std::uint32_t sessions = std::numeric_limits<std::uint32_t>::max();  // maximum sessions at once
   std::uint32_t runsPerHour = 600;
   std::size_t diskBytes = std::size_t{64} << 30;  // for records in the store
   double idleSeconds = 600;                       // idle time after which a session is ended
@@ -31,13 +30,13 @@ struct ServerSettings {
   int threads = 0;  // per run for computing, and maximum codec tasks at a time; 0: all cores
   std::vector<std::string> allowedModels;  // names of the model table
   std::uint32_t maxSessions = 8;
-  std::size_t memoryBytes = std::size_t{8} << 30;  // for all sessions together
+  std::size_t memoryBytes = std::size_t{8} << 30;  // maximum memory of all sessions together
   ShareSettings share;
   std::size_t diskReserveBytes = std::size_t{512} << 20;  // kept free on the store's disk
   TlsSettings tls;
   ConnectionLimitSettings connections;
-  ConnectionOptions connection;             // its deadlines
-  std::chrono::milliseconds drain{7000};    // to finish current steps at shutdown
+  ConnectionOptions connection;             // deadlines of connections
+  std::chrono::milliseconds drain{7000};    // time to finish current steps at shutdown
   std::chrono::milliseconds park{300'000};  // how long a run whose connection broke is kept
   double actionSeconds = 60;                // a longer action ends its session
   double codecSeconds = 60;  // a longer encoding or decoding of one tensor ends its session
@@ -46,7 +45,8 @@ struct ServerSettings {
   std::string accessFile;    // empty: none
   std::string statusSocket;  // a path; empty: none
   bool fetchWeights = true;
-  std::size_t keepWeightsBytes = std::size_t{2} << 30;  // of initial weights, per identity; 0: none
+  // Maximum size of stored initial weights per identity; 0: none.
+  std::size_t keepWeightsBytes = std::size_t{2} << 30;
   bool allowCheckpoints = true;
   bool allowProbe = true;
   std::uint32_t errorEvery = 100;

@@ -1,4 +1,4 @@
-// The refusal of a connection that is older than another one of the same run.
+// The error for a connection that is older than another one of the same run.
 #pragma once
 
 #include <spdlog/fmt/fmt.h>

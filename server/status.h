@@ -1,5 +1,4 @@
-// The state of a running server for its operator, as one JSON document: `cleave-server status`
-// (docs/cli.md).
+// The state of a running server as a JSON document, for `cleave-server status` (docs/cli.md).
 #pragma once
 
 #include <cstddef>
@@ -13,14 +12,14 @@
 
 namespace cleave {
 
-// What `cleave-server status` shows of a session.
+// The values of a session that `cleave-server status` shows.
 struct SessionStatus {
   std::uint64_t number = 0;
   std::string identity;
   std::string peer;
   double seconds = 0;           // since it connected
   std::string kind;             // Session::kind()
-  std::string run;              // its id; empty: a probe
+  std::string run;              // the run id; empty: a probe
   std::string model;            // empty: a probe
   std::size_t memoryBytes = 0;  // admitted
   std::uint64_t epoch = 0;
@@ -40,7 +39,7 @@ struct ServerStatus {
   std::vector<SessionStatus> sessions;
 };
 
-// At most 256 sessions, in order of their numbers: the document stays below 256 KiB.
+// Lists at most 256 sessions, in order of their numbers, so that the document stays below 256 KiB.
 std::string statusJson(ServerStatus status);
 
 }  // namespace cleave

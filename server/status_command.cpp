@@ -22,7 +22,7 @@ constexpr std::chrono::seconds kWatchEvery{1};
 
 void print(const Json& status, const StatusOptions& options) {
   if (options.json) {
-    // One document per line if there are several.
+    // With --watch, each document is one line.
     writeAll(STDOUT_FILENO, status.dump(options.watch ? -1 : 2) + "\n");
   } else if (!isLiveTerminal(STDOUT_FILENO)) {
     writeAll(STDOUT_FILENO, statusTable(status, 0) + (options.watch ? "\n" : ""));

@@ -60,7 +60,7 @@ void makeOwnersFolder(const std::string& path) {
       "yet or has the mode 0700; or --set status.socket=off");
 }
 
-// The server's user, or root, who can do the same.
+// Whether the peer is the server's user, or root, who has the same permissions anyway.
 bool isOperator(int socket) {
   ucred peer{};
   socklen_t size = sizeof peer;
@@ -110,7 +110,7 @@ StatusSocket::StatusSocket(asio::any_io_executor io, const std::string& path, An
   ::unlink(address.c_str());
   acceptor_.open();
   acceptor_.bind(Protocol::endpoint(address));
-  // Nobody can connect before it listens.
+  // Sets the mode before listening, so that nobody can connect earlier.
   ::chmod(address.c_str(), kOwnersFile);
   acceptor_.listen();
 }

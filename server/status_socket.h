@@ -35,8 +35,8 @@ class SocketPlace {
   OpenFile folder_;
 };
 
-// Ownership of the socket: a second server with the same path is refused. A killed server releases
-// it.
+// Ownership of the socket's path: a second server with the same path is refused. The lock of a
+// killed server is released.
 class SocketLock {
  public:
   explicit SocketLock(const SocketPlace& place);  // throws RunError "no-status"

@@ -27,11 +27,11 @@ std::string clockOf(const Json& json, const char* key) {
 const Row kHead = {"session",   "identity", "run",  "from",       "step",   "epoch",
                    "samples/s", "up",       "down", "limited by", "memory", "for"};
 
-// The columns to leave out, in this order, if the terminal is too narrow. Run, step and bottleneck
-// always stay, and so does the session, which `cleave-server sessions end` takes.
+// The columns to leave out, in this order, if the terminal is too narrow. Run, step, bottleneck and
+// session always stay; `cleave-server sessions end` needs the session.
 const Row kLeftOutFirst = {"memory", "for", "epoch", "from", "up", "down", "samples/s", "identity"};
 
-// "-" is shown for a value that a probe does not have, or a run does not have yet.
+// Shows "-" for a value that probes do not have, or that a run does not have yet.
 Row rowOf(const Json& session) {
   const auto text = [&](const char* key) -> std::string {
     const auto found = session.find(key);

@@ -28,22 +28,23 @@ struct Throughput {
   double idleSeconds = 0;  // since the last batch ended
 };
 
-// The bottleneck of a run: "server compute", "codec", "uplink" or "downlink" if that was busy for
-// at least half of the time, otherwise "client or latency", which a server cannot measure.
+// The bottleneck of a run: "server compute", "codec", "uplink" or "downlink" if that resource was
+// busy for at least half of the time, otherwise "client or latency", because a server cannot
+// measure these.
 std::string bottleneckOf(const PaceShares& shares);
 
 class ThroughputMeter {
  public:
-  // `rateUp`, `rateDown`: the link's, in bytes per second; 0: unknown. Device thread.
+  // `rateUp`, `rateDown`: rates of the link in bytes per second; 0: unknown. Device thread.
   void finishedBatch(const MicroBatch& at, const ActionSeconds& actions, const LinkTotals& totals,
                      double rateUp, double rateDown, SteadyTime time = now());
-  // Nothing before the first batch. Any thread.
+  // Nullopt before the first batch. Any thread.
   std::optional<Throughput> state(SteadyTime time = now()) const;
 
  private:
   mutable std::mutex mutex_;
   std::optional<Throughput> state_;
-  std::optional<SteadyTime> last_;  // when a batch was last done
+  std::optional<SteadyTime> last_;  // end of the last batch
   LinkTotals lastTotals_;
   bool hasMeans_ = false;
 };

@@ -40,7 +40,8 @@ std::shared_ptr<const StoredWeights> WeightsStore::find(const std::string& ident
   files_.touch(path);
   std::erase_if(used_, [](const auto& each) { return each.second.expired(); });
   auto found = std::make_shared<const StoredWeights>(StoredWeights{path, sha256, bytes});
-  // Another run may use the same file: both must be done before it can be removed.
+  // Another run may already use the same file. Both share one object, so that the file is not
+  // removed while either uses it.
   if (const auto before = used_[path].lock(); before && before->bytes == bytes) return before;
   used_[path] = found;
   return found;
@@ -48,7 +49,7 @@ std::shared_ptr<const StoredWeights> WeightsStore::find(const std::string& ident
 
 bool WeightsStore::read(const StoredWeights& weights, std::span<std::byte> into,
                         const std::atomic<bool>& cancelled, DiskShare& disk) {
-  constexpr std::size_t kPieceBytes = std::size_t{4} << 20;  // stays in a processor's cache
+  constexpr std::size_t kPieceBytes = std::size_t{4} << 20;  // small enough for a processor's cache
   std::string fault;
   try {
     Sha256 digest;
@@ -59,7 +60,7 @@ bool WeightsStore::read(const StoredWeights& weights, std::span<std::byte> into,
       digest.add(piece);
       at += piece.size();
     }
-    if (fault.empty() && digest.finish() != weights.sha256) fault = "do not have their SHA-256";
+    if (fault.empty() && digest.finish() != weights.sha256) fault = "do not match their SHA-256";
   } catch (const RunError& error) {
     if (error.code() != "cannot-read") throw;
     fault = "cannot be read";
@@ -133,8 +134,8 @@ void WeightsStore::makeRoom(const std::string& folder, std::size_t bytes, DiskSh
   }
   if (total <= maxBytes_) return;
   throw RunError("weights-too-large",
-                 "there is no room for them (weights.keep_mib in the configuration), because runs "
-                 "that begin now use the others");
+                 "there is no room for them (weights.keep_mib in the configuration), because "
+                 "starting runs use the stored weights");
 }
 
 bool WeightsStore::removeUnlessUsed(const std::string& path, DiskShare& disk) {
@@ -145,7 +146,7 @@ bool WeightsStore::removeUnlessUsed(const std::string& path, DiskShare& disk) {
   return true;
 }
 
-// The bytes are counted once, although two runs may find the same damage.
+// Gives back the bytes only once, although two runs may find the same damaged file.
 void WeightsStore::remove(const std::string& path, DiskShare& disk) {
   const std::uint64_t bytes = files_.size(path);
   files_.remove(path);

@@ -2,8 +2,9 @@
 //
 //   STORE/IDENTITY/.weights/DIGEST.safetensors     DIGEST: SHA-256 of the file, hexadecimal
 //
-// A run id cannot have the folder's name. A client that names a digest may use the weights, so each
-// identity has its own files. The files count towards the identity's share of the disk.
+// A run id cannot have the folder's name. A client that sends a digest may use the weights with
+// that digest, so each identity has its own files. The files count towards the identity's share of
+// the disk.
 #pragma once
 
 #include <atomic>
@@ -24,7 +25,7 @@ namespace cleave {
 // The folder of an identity's stored weights, in the identity's folder.
 inline constexpr const char* kWeightsFolder = ".weights";
 
-// A file of the store. It is not removed to make room for others while this exists.
+// A file of the store. While this object exists, the file is not removed to make room for others.
 struct StoredWeights {
   std::string path;
   std::string sha256;  // 32 bytes
@@ -34,14 +35,14 @@ struct StoredWeights {
 // Any thread, except keep().
 class WeightsStore {
  public:
-  // `files` is borrowed. `maxBytes`: per identity; 0: nothing is stored, and stored files are not
-  // used.
+  // `files` is borrowed. `maxBytes`: maximum size per identity; 0: weights are not stored, and
+  // stored ones are not used.
   WeightsStore(Files& files, std::string store, std::size_t maxBytes)
       : files_(files), store_(std::move(store)), maxBytes_(maxBytes) {}
 
   bool isEnabled() const { return maxBytes_ > 0; }
-  // The weights with this digest, as the most recently used ones; null if there are none, or they
-  // have more than `maxBytes`. Their content is not read.
+  // Returns the weights with this digest, and marks them as the most recently used; null if they
+  // are not stored, or have more than `maxBytes`. Does not read their contents.
   std::shared_ptr<const StoredWeights> find(const std::string& identity, const std::string& sha256,
                                             std::size_t maxBytes);
   // Reads the file into `into`, whose size is weights.bytes, and verifies its digest. Returns false
@@ -49,9 +50,10 @@ class WeightsStore {
   // "weights-damaged".
   bool read(const StoredWeights& weights, std::span<std::byte> into,
             const std::atomic<bool>& cancelled, DiskShare& disk);
-  // Stores weights that have this digest. Removes the least recently used ones to make room, and
-  // the remains of interrupted writes. Durable on return. Throws RunError "weights-too-large",
-  // "disk-share-full", "disk-reserve" or "cannot-write". Call it on one thread only.
+  // Stores weights that have this digest. Removes the least recently used weights to make room, and
+  // the remains of interrupted writes. The weights are durable when this returns. Throws RunError
+  // "weights-too-large", "disk-share-full", "disk-reserve" or "cannot-write". Call it on one thread
+  // only.
   void keep(const std::string& identity, const std::string& sha256, std::string_view weights,
             DiskShare& disk);
 

@@ -15,7 +15,7 @@ namespace cleave {
 namespace {
 
 constexpr int kSerialBits = 128;
-constexpr long kVersion3 = 2;  // of a certificate, as encoded
+constexpr long kVersion3 = 2;  // version 3 of a certificate, as encoded
 constexpr long kListVersion2 = 1;
 
 [[noreturn]] void throwOpenSsl(const std::string& what) {
@@ -111,7 +111,8 @@ void addExtensions(X509* certificate, const CertificateRequest& request, X509* i
     add(NID_subject_alt_name, alternativeNames(request));
   }
   add(NID_subject_key_identifier, "hash");
-  add(NID_authority_key_identifier, "keyid:always");  // after the subject's, which it may use
+  add(NID_authority_key_identifier,
+      "keyid:always");  // must follow the subject's identifier, which it may use
 }
 
 // ---- PEM ----
@@ -129,7 +130,7 @@ template <typename Owner, typename Read>
 Owner fromPem(const std::string& text, const std::string& path, const char* what, Read read) {
   const Owned<BIO> bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
   need(bio != nullptr, "read PEM");
-  // An empty password; otherwise OpenSSL would ask for one on the terminal.
+  // Passes an empty password; otherwise OpenSSL would ask for one on the terminal.
   char none[] = "";
   Owner owner(read(bio.get(), nullptr, nullptr, none));
   if (owner) return owner;

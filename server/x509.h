@@ -1,5 +1,5 @@
-// Keys, certificates and revocation lists, by OpenSSL: one authority (CA) that signs for a server
-// and its clients. ECDSA on P-256. Does not access the file system.
+// Creates keys, certificates and revocation lists with OpenSSL: one CA signs for a server and its
+// clients. ECDSA on P-256. Does not access the file system.
 #pragma once
 
 #include <ctime>
@@ -39,7 +39,7 @@ struct Issuer {
 Certificate makeCertificate(const CertificateRequest& request, EVP_PKEY* key, const Issuer* issuer);
 
 struct Revocation {
-  std::string serial;  // as serialOf()
+  std::string serial;  // in the form of serialOf()
   std::time_t date = 0;
 };
 
@@ -47,7 +47,7 @@ struct RevocationRequest {
   std::uint64_t number = 1;  // increases with every list
   std::vector<Revocation> revoked;
   std::time_t from = 0;
-  std::time_t until = 0;  // other verifiers may reject all certificates after it
+  std::time_t until = 0;  // expiry time, after which other verifiers may reject all certificates
 };
 RevocationList makeRevocationList(const RevocationRequest& request, const Issuer& issuer);
 
@@ -55,8 +55,8 @@ std::string pemOf(EVP_PKEY* key);  // PKCS #8, without a password
 std::string pemOf(X509* certificate);
 std::string pemOf(X509_CRL* list);
 
-// Throw UsageError "bad-certificate" if `text`, the contents of the file `path`, is not of the
-// expected kind.
+// Parse `text`, the contents of the file `path`. Throw UsageError "bad-certificate" if it is not of
+// the expected kind.
 Key keyFromPem(const std::string& text, const std::string& path);
 Certificate certificateFromPem(const std::string& text, const std::string& path);
 RevocationList revocationListFromPem(const std::string& text, const std::string& path);

@@ -19,7 +19,7 @@ using Models = std::vector<std::string>;
 
 const Models kModels = {"mlp", "small_cnn"};
 
-// A file with this text; the destructor removes it.
+// A file with the given text; the destructor removes the file.
 class AccessFile {
  public:
   explicit AccessFile(const std::string& text) {
@@ -95,7 +95,7 @@ TEST_CASE("without an access file every client may do what the server allows") {
   access.reload();
 }
 
-TEST_CASE("an identity has the rights of its entry, other identities the default") {
+TEST_CASE("a listed identity has the rights of its entry, and any other has the default's") {
   const AccessFile file(
       "clinic-a:\n  models: [mlp]\n  sessions: 4\n  memory_mib: 512\n  rate: 80Mbit/s\n"
       "  disk_mib: 100\n  runs_per_hour: 7\n  idle_seconds: 1.5\n"
@@ -123,7 +123,8 @@ TEST_CASE("an identity that is not listed is refused if there is no default") {
     CHECK(errorCode([&] { access.checkRun(identity, "a"); }) == "unknown-identity");
   }
   CHECK_THAT(errorText([&] { access.of("clinic-b"); }), Contains("clinic-b"));
-  CHECK_THAT(errorText([&] { access.of("clinic-b"); }), !Contains(file.path));  // the peer reads it
+  CHECK_THAT(errorText([&] { access.of("clinic-b"); }),
+             !Contains(file.path));  // the text is sent to the peer
 }
 
 TEST_CASE("run id patterns limit an identity to its own run ids and exclude others") {
@@ -182,7 +183,7 @@ TEST_CASE("the connections of an identity share a throttle, and a reload changes
   CHECK(errorCode([&] { access.of("b"); }) == "unknown-identity");
 }
 
-TEST_CASE("an invalid file on reload leaves the previous one in force") {
+TEST_CASE("if a reloaded access file is invalid, the previous one stays in force") {
   const AccessFile file("a: {sessions: 3}\n");
   Access access(file.path, kModels);
   for (const char* bad : {"a: {sessions: many}\n", "a: {sesions: 1}\n", "{", ":"}) {

@@ -34,7 +34,7 @@ RunPlan smallPlan() {
   return planRun(runSpecFromWire(spec));
 }
 
-// A server's admission, with its own store and this access file.
+// A server's admission with its own store and the given access file.
 class Guard {
  public:
   explicit Guard(const std::string& accessText) {
@@ -76,7 +76,8 @@ class Guard {
 
 }  // namespace
 
-TEST_CASE("sessions are limited per identity, and one identity does not use up those of others") {
+TEST_CASE(
+    "sessions are limited per identity, and one identity cannot use up the sessions of others") {
   Guard guard("a: {sessions: 2}\ndefault: {}\n");
   Tickets tickets;
   tickets.push_back(guard.admit("a", "a-1"));
@@ -134,7 +135,8 @@ TEST_CASE("a run that is refused for another reason does not count towards the h
   CHECK(guard.refusal("a", "a-1").empty());
 }
 
-TEST_CASE("an identity's runs are limited to its share of memory, and release it") {
+TEST_CASE(
+    "an identity's runs are limited to its share of memory, and release memory when they end") {
   Guard guard("a: {memory_mib: 64}\ndefault: {}\n");
   const std::size_t needed = serverBytes(guard.plan) + snapshotBytes(guard.plan);
   REQUIRE(needed > serverBytes(guard.plan));
@@ -158,7 +160,7 @@ TEST_CASE("an identity's runs are limited to its share of memory, and release it
   CHECK(guard.admission->admittedBytes() - before == serverBytes(guard.plan));
 }
 
-TEST_CASE("a trial requires a session and memory, but no run id that its identity may use") {
+TEST_CASE("a trial requires a session and memory, but needs no permitted run id") {
   Guard guard("a: {runs: [mine-*], sessions: 2}\ndefault: {}\n");
   Tickets tickets;
   tickets.push_back(guard.admission->admitTrial("a", guard.plan));
@@ -169,7 +171,7 @@ TEST_CASE("a trial requires a session and memory, but no run id that its identit
   CHECK(errorCode([&] { guard.admission->admitTrial("b", guard.plan); }) == "model-not-allowed");
 }
 
-TEST_CASE("an identity may train only its own models, within those of the server") {
+TEST_CASE("an identity may train only models that both its entry and the server allow") {
   Guard guard("a: {models: [small_cnn]}\nb: {models: []}\nc: {}\n");
   CHECK(guard.refusal("a", "run") == "model-not-allowed");
   CHECK(guard.refusal("b", "run") == "model-not-allowed");

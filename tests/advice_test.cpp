@@ -1,5 +1,5 @@
-// Advice: the settings are valid in a configuration, the gains exceed the steps' spread, and
-// disadvantages are stated.
+// Advice: the suggested settings are valid in a configuration, the gains exceed the steps' spread,
+// and disadvantages are stated.
 #include "client/train/advice.h"
 
 #include <catch2/catch.hpp>
@@ -31,7 +31,7 @@ struct Run {
   RunPlan plan;
 };
 
-// Seconds per action and bytes per tensor; the codecs take no time.
+// Measured seconds per action and bytes per tensor; coding takes no time.
 StepCosts costsOf(const Run& run, double client, double server, double bytes, double rate) {
   StepCosts costs;
   costs.microBatches = run.plan.spec.microBatches;
@@ -60,7 +60,7 @@ TEST_CASE("advice for a lossier codec than the run's own mentions the cost in ac
   CHECK_THAT(lossy.sentence, Catch::Matchers::Contains("--set codec=block:bits=4") &&
                                  Catch::Matchers::EndsWith(lossy.caveat));
 
-  // If the codecs limit the step, `none` is advised, and it costs no accuracy.
+  // If coding is the bottleneck, `none` is advised, which costs no accuracy.
   const Run packed({"codec=block:bits=4"});
   StepCosts costs = costsOf(packed, 1e-5, 1e-5, 100, 1e9);
   for (auto& [flow, tensor] : costs.flows) tensor.encodeSeconds = tensor.decodeSeconds = 0.05;
@@ -145,7 +145,8 @@ TEST_CASE("every advised setting is accepted by the configuration") {
   }
 }
 
-TEST_CASE("the spread of steps ignores single outliers, and is unknown after only a few steps") {
+TEST_CASE(
+    "the spread of steps ignores single outliers, and is unknown if there are only a few steps") {
   std::vector<float> seconds(100, 1);
   CHECK(stepSpread(seconds) == 0);
   seconds[7] = 1000;

@@ -9,13 +9,13 @@ using namespace cleave;
 
 namespace {
 
-// One direction with a queue: bytes leave it at `rate` and arrive `latency` later. Pongs need
+// One direction of a link: bytes leave its queue at `rate` and arrive `latency` later. A Pong takes
 // another `latency` to return.
 class Way {
  public:
   Way(double rate, double latency) : rate_(rate), latency_(latency) {}
 
-  // Sends as much as the window allows until `until` (seconds). Returns the bytes sent.
+  // Sends as much as the window allows until the time `until` (seconds). Returns the bytes sent.
   double fill(BackgroundWindow& window, double until) {
     double sent = 0;
     while (true) {
@@ -28,7 +28,7 @@ class Way {
         send(static_cast<double>(bytes));
         longest_ = std::max(longest_, free_ - time_);
       }
-      if (answered_ == arrivals_.size()) {  // a pause
+      if (answered_ == arrivals_.size()) {  // nothing is in flight
         const double end = secondsBetween(at(0), window.pauseEnd());
         if (end <= time_ || end > until) break;
         time_ = end;
@@ -46,7 +46,7 @@ class Way {
     return sent;
   }
 
-  // Sends an urgent tensor. Returns the seconds it waits behind queued bytes.
+  // Sends an urgent tensor. Returns the seconds that it waits behind queued bytes.
   double sendUrgent(BackgroundWindow& window, double bytes) {
     window.urgentCrossed(at(time_));
     const double wait = std::max(0.0, free_ - time_);
@@ -63,7 +63,7 @@ class Way {
  private:
   static constexpr std::int64_t kClocks = -123456789012345;  // offset of the clocks
 
-  // Sends these bytes and a Ping.
+  // Sends `bytes` bytes and a Ping.
   void send(double bytes) {
     pingSent_.push_back(time_);
     free_ = std::max(free_, time_) + bytes / rate_;
@@ -78,7 +78,8 @@ class Way {
 
 }  // namespace
 
-TEST_CASE("alone, a background stream fills its link, and queues for at most 0.1 s") {
+TEST_CASE(
+    "a background stream without competition fills its link and queues at most 0.1 s of data") {
   for (const auto& [rate, latency] : {std::pair{125e6, 0.01}, {12.5e6, 0.05}, {62.5e3, 0.001}}) {
     Way way(rate, latency);
     BackgroundWindow window;
@@ -95,7 +96,7 @@ TEST_CASE("beside urgent tensors a background stream uses a twentieth of the lin
     BackgroundWindow window;
     double waited = 0;
     double sent = 0;
-    // 60 s with a tensor every 100 ms, which takes half of the capacity.
+    // For 60 s, a tensor is sent every 100 ms; the tensors take half of the capacity.
     for (int i = 0; i < 600; ++i) {
       const double wait = way.sendUrgent(window, 0.05 * rate);
       if (i > 300) waited += wait;
@@ -103,7 +104,7 @@ TEST_CASE("beside urgent tensors a background stream uses a twentieth of the lin
       if (i > 300) sent += bytes;
     }
     CAPTURE(rate);
-    // On the slowest link a segment takes 66 ms, and the window may be two segments.
+    // On the slowest link, sending a segment takes 66 ms, and the window may be two segments.
     const double min = static_cast<double>(BackgroundWindow::kMinBytes) / rate;
     CHECK(waited / 300 < 2 * (BackgroundWindow::kSegmentSeconds + min));
     CHECK(sent > 0.01 * 30 * rate);
@@ -111,7 +112,7 @@ TEST_CASE("beside urgent tensors a background stream uses a twentieth of the lin
   }
 }
 
-TEST_CASE("a window that waits for a Pong is full, and other Pings do not open it") {
+TEST_CASE("a window that waits for a Pong is full, and Pongs for other Pings do not open it") {
   BackgroundWindow window;
   const SteadyTime start = Way::at(1);
   CHECK_FALSE(window.ponged(5, 7, start));

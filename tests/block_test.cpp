@@ -48,22 +48,22 @@ Bytes encodeAt(const Codec& codec, const Tensor& tensor, std::uint64_t seed, con
 
 }  // namespace
 
-TEST_CASE("the bytes of a small block are those of the documented layout") {
-  // 35 values: 0, 1, 2, 3, 0, 1, ...; the second block has three.
+TEST_CASE("a small block is encoded in the documented layout") {
+  // 35 values: 0, 1, 2, 3, 0, 1, …; the second block has three of them.
   std::vector<float> values;
   for (int j = 0; j < 35; ++j) values.push_back(static_cast<float>(j % 4));
   const Bytes bytes = encode(*block("bits=2,size=32"), tensorOf(values));
   REQUIRE(bytes.size() == 1 + 2 * 4 + 9);
   CHECK(bytes[0] == std::byte{1});
-  CHECK(shortAt(bytes, 1) == 0);       // min 0
-  CHECK(shortAt(bytes, 3) == 0x3f80);  // step 1
+  CHECK(shortAt(bytes, 1) == 0);       // the minimum, 0
+  CHECK(shortAt(bytes, 3) == 0x3f80);  // the step, 1
   CHECK(shortAt(bytes, 5) == 0);
   CHECK(shortAt(bytes, 7) == 0x3f2b);  // 2/3, rounded up
   for (std::size_t j = 0; j < 8; ++j) CHECK(bytes[9 + j] == std::byte{0xe4});
-  CHECK(bytes[17] == std::byte{0x34});  // codes 0, 1, 3; two padding bits
+  CHECK(bytes[17] == std::byte{0x34});  // the codes 0, 1, 3, and two padding bits
 }
 
-TEST_CASE("headers round min down and step up, so that every value is in the range") {
+TEST_CASE("headers round the minimum down and the step up, so that every value is in the range") {
   const std::vector<float> values = normal(64 * 100);
   for (const std::string header : {"bf16", "fp16"}) {
     const Bytes bytes = encode(*block("bits=4,header=" + header), tensorOf(values));
@@ -98,7 +98,7 @@ TEST_CASE("scaling the tensor by a power of two changes no code with bf16 header
   }
 }
 
-TEST_CASE("small gradients keep their accuracy with bf16 headers and lose it with fp16") {
+TEST_CASE("small gradients keep their accuracy with bf16 headers and lose it with fp16 headers") {
   std::vector<float> values = normal(64 * 200);
   const auto at = [&](float scale, const std::string& header) {
     std::vector<float> scaled = values;
@@ -112,7 +112,7 @@ TEST_CASE("small gradients keep their accuracy with bf16 headers and lose it wit
   CHECK(at(1e-8f, "fp16") < 10);
 }
 
-TEST_CASE("no value changes by more than half a step, or by a step with stochastic rounding") {
+TEST_CASE("no value changes by more than half a step, or a whole step with stochastic rounding") {
   const std::vector<float> values = normal(64 * 100 + 5);
   for (const int bits : {1, 2, 3, 4, 5, 6, 7, 8}) {
     for (const bool stochastic : {false, true}) {
@@ -161,8 +161,8 @@ TEST_CASE("values at or below the minimum that the header can represent become t
 }
 
 TEST_CASE("stochastic rounding is unbiased and differs between keys") {
-  // Each block spans 0 to 3, and the other values are 1.25: codes 1 and 2 in a ratio of three to
-  // one.
+  // Each block contains 0 and 3; all other values are 1.25. They must get the codes 1 and 2 in a
+  // ratio of three to one.
   std::vector<float> values(64 * 1000, 1.25f);
   for (std::size_t b = 0; b < 1000; ++b) values[64 * b] = 0, values[64 * b + 1] = 3;
   const std::vector<float> decoded = roundTrip("bits=2,rounding=stochastic", values);
@@ -214,7 +214,7 @@ TEST_CASE("values whose range overflows fp32, or the tensor's type, stay finite 
   }
 }
 
-TEST_CASE("an empty tensor has no payload, and one that would grow is sent unchanged") {
+TEST_CASE("an empty tensor has no payload, and a tensor that would grow is sent unchanged") {
   CHECK(encode(*block("bits=8"), tensorOf({})).empty());
   const Tensor tensor = tensorOf({-0.0f});
   const Bytes bytes = encode(*block("bits=8"), tensor);
@@ -224,7 +224,7 @@ TEST_CASE("an empty tensor has no payload, and one that would grow is sent uncha
   CHECK(encode(*block("bits=8"), tensorOf({1, 2}))[0] == std::byte{1});
 }
 
-TEST_CASE("hostile headers are refused with the key") {
+TEST_CASE("a hostile header is refused, and the error names the tensor's key") {
   const Tensor tensor = tensorOf(normal(150));
   for (const std::string header : {"bf16", "fp16"}) {
     const std::unique_ptr<Codec> codec = block("bits=8,header=" + header);
@@ -239,7 +239,7 @@ TEST_CASE("hostile headers are refused with the key") {
         }
       }
       Bytes bytes = good;
-      bytes[1 + 4 * b + 3] |= std::byte{0x80};  // a negative step
+      bytes[1 + 4 * b + 3] |= std::byte{0x80};  // makes the step negative
       CHECK_THROWS_AS(decode(*codec, bytes, tensor.spec), ProtocolError);
     }
   }

@@ -6,7 +6,8 @@ using namespace cleave;
 
 namespace {
 
-// MobileNetV2 at batch 64: F1 6, T3 1, B1 10.9, F2 2, B2 4 ms; fp32 tensors of 12.8 and 2 MB.
+// MobileNetV2 at batch 64: F1 6, T3 1, B1 10.9, F2 2, B2 4 ms; fp32 tensors of 12.8 MB at the first
+// cut and 2 MB at the second.
 StepCosts mobileNet(double rate, double latency) {
   StepCosts costs;
   costs.microBatches = 8;
@@ -24,7 +25,8 @@ StepCosts mobileNet(double rate, double latency) {
 
 }  // namespace
 
-TEST_CASE("the bound is the busiest resource's work plus what must come before and after it") {
+TEST_CASE(
+    "the bound is the busiest resource's work plus the work that must come before and after it") {
   const StepBound slow = stepBound(mobileNet(125e6, 0.1e-3));
   const double before = 6e-3;
   const double work = 8 * (12.845056e6 + 2.00704e6) / 125e6;
@@ -36,7 +38,7 @@ TEST_CASE("the bound is the busiest resource's work plus what must come before a
   CHECK(fast.bottleneck == Bottleneck::clientCompute);
 }
 
-TEST_CASE("with one micro-batch, the bound is its whole path without overlap") {
+TEST_CASE("with one micro-batch, nothing overlaps, and the bound is the sum of all its durations") {
   StepCosts costs = mobileNet(125e6, 10e-3);
   costs.microBatches = 1;
   for (auto& [flow, tensor] : costs.flows) {
@@ -87,7 +89,7 @@ TEST_CASE("higher costs never lower the bound") {
   CHECK(stepBound(costs).seconds > before);
 }
 
-TEST_CASE("with two servers, the slowest resource is the bottleneck") {
+TEST_CASE("with two servers, the slowest resource of either is the bottleneck") {
   StepCosts costs = mobileNet(1e12, 0);
   costs.bodies.push_back({{1, 2}, 1e-3, 1e-3, 1e12, 1e12, 0, 0});
   costs.flows[activationAt(2)].bytes = costs.flows[gradientAt(2)].bytes = 1e6;
@@ -98,7 +100,7 @@ TEST_CASE("with two servers, the slowest resource is the bottleneck") {
   CHECK(stepBound(costs).body == 1);
   CHECK(stepBound(costs).seconds > before);
   costs.bodies[1].forward = 1e-3;
-  costs.bodies[1].rateUp = 20e6;  // activation/1 and gradient/2
+  costs.bodies[1].rateUp = 20e6;  // the flows activation/1 and gradient/2
   const StepBound slow = stepBound(costs);
   CHECK(slow.bottleneck == Bottleneck::uplink);
   CHECK(slow.body == 1);

@@ -1,4 +1,4 @@
-// fp16 and bf16 against known bit patterns and against every tie.
+// Compares fp16 and bf16 with known bit patterns, and tests every tie.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -19,7 +19,7 @@ struct Format {
   const char* name;
   DType dtype;
   int mantissaBits;
-  int minExponent;  // smallest exponent of normal numbers
+  int minExponent;  // the smallest exponent of a normal number
   std::uint16_t infinity;
 };
 constexpr Format kFp16{"fp16", DType::f16, 10, -14, 0x7c00};
@@ -32,7 +32,7 @@ std::uint16_t narrow(const Format& format, float value) {
   return bits;
 }
 
-// All patterns from 0 to 0xffff, decoded.
+// The decoded values of all patterns from 0 to 0xffff.
 std::vector<float> widenAll(const Format& format) {
   Bytes bytes(2 * 0x10000);
   for (std::size_t bits = 0; bits < 0x10000; ++bits) {
@@ -42,7 +42,7 @@ std::vector<float> widenAll(const Format& format) {
   return valuesOf(decode(*makeCodec(format.name), bytes, {DType::f32, {0x10000}}));
 }
 
-// The value of a finite pattern by the format's definition.
+// The value of a finite pattern according to the format's definition.
 double valueOf(const Format& format, std::uint16_t bits) {
   const int exponent = (bits & 0x7fff) >> format.mantissaBits;
   const int mantissa = bits & ((1 << format.mantissaBits) - 1);
@@ -76,8 +76,8 @@ TEST_CASE("known values have their known patterns in fp16") {
 TEST_CASE("known values have their known patterns in bf16") {
   CHECK(narrow(kBf16, 1.0f) == 0x3f80);
   CHECK(narrow(kBf16, -0.0f) == 0x8000);
-  CHECK(narrow(kBf16, 1.00390625f) == 0x3f80);  // ties to even: down
-  CHECK(narrow(kBf16, 1.01171875f) == 0x3f82);  // ties to even: up
+  CHECK(narrow(kBf16, 1.00390625f) == 0x3f80);  // a tie that rounds down to even
+  CHECK(narrow(kBf16, 1.01171875f) == 0x3f82);  // a tie that rounds up to even
   CHECK(narrow(kBf16, 3.14159265f) == 0x4049);
   CHECK(narrow(kBf16, kLargest) == 0x7f80);
   CHECK(narrow(kBf16, -kInfinity) == 0xff80);
@@ -88,7 +88,7 @@ TEST_CASE("known values have their known patterns in bf16") {
 TEST_CASE("NaN becomes a quiet NaN with its sign and the top bits of its payload") {
   const auto nan = [](std::uint32_t bits) { return std::bit_cast<float>(bits); };
   CHECK(narrow(kFp16, nan(0x7fc00000)) == 0x7e00);
-  CHECK(narrow(kFp16, nan(0x7f800001)) == 0x7e00);  // signalling; the payload is cut off
+  CHECK(narrow(kFp16, nan(0x7f800001)) == 0x7e00);  // a signalling NaN, whose payload is cut off
   CHECK(narrow(kFp16, nan(0xffffffff)) == 0xffff);
   CHECK(narrow(kFp16, nan(0x7fa02000)) == 0x7f01);
   CHECK(narrow(kBf16, nan(0x7fc00000)) == 0x7fc0);
@@ -125,8 +125,8 @@ TEST_CASE("ties between neighbours are rounded to even, other values to the near
   for (const Format& format : {kFp16, kBf16}) {
     std::vector<float> values;
     for (std::uint16_t bits = 0; bits < format.infinity; ++bits) {
-      // For the largest finite value, the next higher one is the power of two that infinity's
-      // pattern would represent.
+      // The neighbour above the largest finite value is the power of two that infinity's pattern
+      // would represent if it were finite.
       const auto tie = static_cast<float>(
           (valueOf(format, bits) + valueOf(format, static_cast<std::uint16_t>(bits + 1))) / 2);
       values.insert(values.end(),

@@ -1,4 +1,5 @@
-// Certificates for tests, valid or with a chosen fault, in folders as the daemons read them.
+// Certificates for tests, valid or with a chosen fault, in the folder layout of --tls and
+// tls.folder.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +12,7 @@ namespace cleave::test {
 struct CertificateRequest {
   // Subject alternative names in the syntax of OpenSSL's configuration.
   std::string names = "URI:cleave:client/alice";
-  std::string usage = "clientAuth";  // extended key usage; empty: none
+  std::string usage = "clientAuth";  // the extended key usage; empty: no such extension
   int beginsInDays = -1;
   int endsInDays = 30;
   long serial = 2;

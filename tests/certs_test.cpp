@@ -79,8 +79,8 @@ std::set<std::string> filesIn(const std::string& folder) {
   return files;
 }
 
-// OpenSSL's verification result of a certificate in the folder, for a purpose, at a time, with the
-// revocation list: X509_V_OK or the reason.
+// Verifies a certificate in the folder with OpenSSL and the revocation list, for a purpose and at a
+// time. Returns X509_V_OK or the reason of the failure.
 int verified(const Certs& certs, const std::string& name, int purpose, std::time_t time) {
   const std::unique_ptr<X509_STORE, decltype(&X509_STORE_free)> store(X509_STORE_new(),
                                                                       X509_STORE_free);
@@ -103,7 +103,7 @@ const std::string kClient = "clients/clinic-a/client.crt";
 
 }  // namespace
 
-TEST_CASE("init creates an authority, a server's certificate and an empty revocation list") {
+TEST_CASE("init creates a CA, a server certificate and an empty revocation list") {
   const Certs certs;
   auto files = filesIn(certs.folder);
   const std::string issued = "issued/" + serialOf(certificateAt(certs.file("server.crt")).get());
@@ -139,7 +139,7 @@ TEST_CASE("init creates an authority, a server's certificate and an empty revoca
   CHECK(revokedOf(list.get()).empty());
 }
 
-TEST_CASE("a client's certificate has its identity and nothing else") {
+TEST_CASE("a client's certificate names the client's identity and nothing else") {
   const Certs certs;
   certs.at(1).makeClient("clinic-a");
   CHECK(filesIn(certs.file("clients")) ==
@@ -161,7 +161,7 @@ TEST_CASE("a client's certificate has its identity and nothing else") {
         X509_V_ERR_CERT_HAS_EXPIRED);
 }
 
-TEST_CASE("every file has its own mode, whatever the umask: keys and folders are private") {
+TEST_CASE("the umask does not change the modes of files: keys and folders are private") {
   for (const mode_t mask : {0, 022, 077}) {
     CAPTURE(mask);
     const mode_t before = ::umask(mask);
@@ -187,7 +187,7 @@ TEST_CASE("every file has its own mode, whatever the umask: keys and folders are
   }
 }
 
-TEST_CASE("an authority's key that others may read is refused") {
+TEST_CASE("a CA key that other users may read is refused") {
   const Certs certs;
   for (const mode_t mode : {0640, 0604, 0620, 0644}) {
     REQUIRE(::chmod(certs.file("ca.key").c_str(), mode) == 0);
@@ -212,7 +212,8 @@ TEST_CASE("nothing is overwritten") {
   CHECK(contents() == before);
   CHECK(filesIn(certs.path("")).size() == before.size());
 
-  // Keeps foreign files, and a name whose folder is missing but whose certificate is still valid.
+  // Other files are kept too, and so is a name whose folder is missing but whose certificate is
+  // still valid.
   fs::create_directory(certs.path("other"));
   std::ofstream(certs.path("other/file")) << "keep";
   CHECK(errorCode([&] { CertificateFolder(certs.path("other")).init({}); }) == "certs-exist");
@@ -249,7 +250,7 @@ TEST_CASE("revoked certificates are refused by their serials, and the list's num
   const std::string second = serialOf(certificateAt(certs.file(kClient)).get());
   REQUIRE(first != second);
 
-  CHECK(certs.at(3).revoke("clinic-a") == 2);  // the previous one is still valid
+  CHECK(certs.at(3).revoke("clinic-a") == 2);  // the client's previous certificate is still valid
   CHECK(verified(certs, kClient, X509_PURPOSE_SSL_CLIENT, kStart + 3 * kDay) ==
         X509_V_ERR_CERT_REVOKED);
   CHECK(verified(certs, "issued/" + first + ".crt", X509_PURPOSE_SSL_CLIENT, kStart + 3 * kDay) ==
@@ -300,13 +301,13 @@ TEST_CASE("renewing replaces key and certificate, and keeps the server's names")
   }
 }
 
-TEST_CASE("no certificate outlives its authority") {
+TEST_CASE("no certificate outlives its CA") {
   const Certs certs;
   certs.at(kAuthorityDays - 10).makeClient("clinic-a");
   CHECK(endOf(certificateAt(certs.file(kClient)).get()) == kStart + kAuthorityDays * kDay);
 }
 
-TEST_CASE("the list has every certificate with its state") {
+TEST_CASE("the list shows every certificate with its state") {
   const Certs certs;
   certs.at(0).makeClient("clinic-a");
   certs.at(0).makeClient("clinic-b");
@@ -349,7 +350,7 @@ TEST_CASE("names that are not valid identities or host names are refused") {
   certs.at(0).renewServer({"fe00::7", "a.b-c.D0"});
 }
 
-TEST_CASE("this machine's names include those of loopback, without duplicates") {
+TEST_CASE("this machine's names include the loopback names, without duplicates") {
   const std::vector<std::string> names = namesOfThisMachine();
   for (const char* loopback : {"localhost", "127.0.0.1", "::1"}) {
     CHECK(std::count(names.begin(), names.end(), loopback) == 1);
@@ -370,7 +371,7 @@ TEST_CASE("a folder that init did not create, and damaged files, are refused") {
   CHECK(errorCode([&] { certs.at(0).list(); }) == "bad-certificate");
 }
 
-TEST_CASE("the openssl program agrees") {
+TEST_CASE("the openssl program accepts and refuses the same certificates") {
   if (std::system("openssl version >/dev/null 2>&1") != 0) {
     WARN("skipped: the openssl program is not installed");
     return;
@@ -408,7 +409,7 @@ TEST_CASE("the openssl program agrees") {
                  Contains("TLS Web Client Authentication") && Contains("ecdsa-with-SHA256"));
 }
 
-TEST_CASE("words are quoted for a shell if necessary") {
+TEST_CASE("words are quoted for a shell only if necessary") {
   CHECK(shellWord("certs/clients/a-1") == "certs/clients/a-1");
   CHECK(shellWord("my certs") == "'my certs'");
   CHECK(shellWord("it's") == "'it'\\''s'");

@@ -1,4 +1,4 @@
-// The checkpoint store and the list of commits, also with damaged files and a failing disk.
+// The checkpoint store and the list of commits, including damaged files and a failing disk.
 #include <stdlib.h>
 
 #include <catch2/catch.hpp>
@@ -55,7 +55,7 @@ std::vector<std::uint64_t> stepsOf(const CheckpointStore& store) {
   return steps;
 }
 
-// A disk in memory on which the n-th change fails.
+// A disk in memory whose n-th change fails.
 class FailingFiles : public Files {
  public:
   explicit FailingFiles(int failAt = 0) : left_(failAt) {}
@@ -100,7 +100,7 @@ class FailingFiles : public Files {
   int left_;
 };
 
-TEST_CASE("a checkpoint is read as it was written") {
+TEST_CASE("a checkpoint that is read equals the one that was written") {
   const Folder folder;
   CheckpointStore store(diskFiles(), folder.path());
   CHECK(store.list().empty());
@@ -116,7 +116,7 @@ TEST_CASE("a checkpoint is read as it was written") {
   CHECK(store.find(7, info.sha256));
   CHECK_FALSE(store.find(5, info.sha256));
 
-  // Another one of the same step replaces it.
+  // Another checkpoint of the same step replaces the first.
   store.write(7, "other", "there");
   CHECK_FALSE(store.find(7, info.sha256));
   CHECK(store.read(store.list()[1]) == "other");
@@ -150,7 +150,8 @@ TEST_CASE("every truncation and every flipped bit of a checkpoint is detected") 
       std::string flipped = whole;
       flipped[at] = static_cast<char>(flipped[at] ^ 0x10);
       overwrite(path, flipped);
-      // The fingerprint's name and value, and white space, may change without harm to the state.
+      // A flipped bit in white space, or in the fingerprint's name or value, leaves the state
+      // intact.
       if (isIntact() && std::string(name).ends_with(".safetensors")) FAIL(name << " at " << at);
       if (isIntact()) CHECK(store.read(*store.find(3, info.sha256)) == contentOf(3));
     }
@@ -161,7 +162,7 @@ TEST_CASE("every truncation and every flipped bit of a checkpoint is detected") 
   CHECK(errorCode([&] { store.read(info); }) == "bad-checkpoint");
 }
 
-TEST_CASE("the remains of an interrupted write are not a checkpoint, and are removed") {
+TEST_CASE("the remains of an interrupted write do not count as a checkpoint, and are removed") {
   const Folder folder;
   CheckpointStore store(diskFiles(), folder.path());
   store.write(1, contentOf(1), "");
@@ -188,7 +189,7 @@ TEST_CASE("a full disk does not affect existing checkpoints") {
   }
 }
 
-TEST_CASE("the generation is preserved") {
+TEST_CASE("the generation survives writing and reading") {
   const Folder folder;
   CheckpointStore store(diskFiles(), folder.path());
   CHECK(store.generation() == 0);
@@ -214,7 +215,7 @@ TEST_CASE("commits are read newest first") {
   CHECK(commits[0].servers == std::vector<std::string>{a, b});
   CHECK(commits[1].step == 5);
 
-  // One of the two files is enough, whichever is damaged.
+  // Either of the two files is enough if the other one is damaged.
   const std::string path = folder.path() + "/checkpoints/commits.json";
   const std::string copy = folder.path() + "/checkpoints/commits.copy.json";
   const std::string whole = readAll(path);

@@ -13,7 +13,7 @@ namespace cleave::test {
 
 inline constexpr std::size_t kCifarPixels = 3072;
 
-// A record: its label bytes, then pixels that depend on `seed` and the position.
+// A record: the label bytes, then pixels that depend on `seed` and the position.
 inline std::vector<std::uint8_t> cifarRecord(const std::vector<std::uint8_t>& labels,
                                              std::size_t seed) {
   std::vector<std::uint8_t> record = labels;

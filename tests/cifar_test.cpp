@@ -29,7 +29,7 @@ Bytes joined(const std::vector<Bytes>& parts) {
   return all;
 }
 
-TEST_CASE("CIFAR-10 is five files of training images, one after another, and one of test images") {
+TEST_CASE("CIFAR-10's training images are five files in order, and its test images are one file") {
   const CifarFolder files("ten");
   files.writeCifar10(3);
   const auto train = openCifar(cifarOptions(files));
@@ -47,20 +47,19 @@ TEST_CASE("each channel has its own mean and std") {
   files.writeCifar10(2);
   CifarOptions options = cifarOptions(files);
   options.image.mean = {0.1, 0.2, 0.3};
-  options.image.deviation = {0.5, 1, 2};
+  options.image.stddev = {0.5, 1, 2};
   const auto data = openCifar(options);
   const Bytes record = cifarRecord({7}, 7);
   std::vector<float> sample(kCifarPixels);
   CHECK(data->read(7, sample) == 7);
   for (std::size_t j = 0; j < kCifarPixels; ++j) {
     const std::size_t c = j / 1024;
-    const double value =
-        (record[1 + j] / 255.0 - options.image.mean[c]) / options.image.deviation[c];
+    const double value = (record[1 + j] / 255.0 - options.image.mean[c]) / options.image.stddev[c];
     REQUIRE(sample[j] == static_cast<float>(value));
   }
 }
 
-TEST_CASE("one mean applies to all channels, and two are refused") {
+TEST_CASE("a single mean applies to all channels, and a list of two is refused") {
   const CifarFolder files("means");
   files.writeCifar10(1);
   CifarOptions options = cifarOptions(files);
@@ -92,7 +91,7 @@ TEST_CASE("CIFAR-100 has fine or coarse labels") {
   CHECK(openCifar(cifarOptions(files, CifarKind::cifar100Fine, false))->size() == 1);
 }
 
-TEST_CASE("a packed file is used if the plain one is missing") {
+TEST_CASE("a gzip file is used if the plain one is missing") {
   const CifarFolder files("packed");
   const Bytes plain = joined({cifarRecord({0, 42}, 0), cifarRecord({1, 43}, 1)});
   Bytes packed(compressBound(plain.size()) + 64);
@@ -143,13 +142,13 @@ TEST_CASE("a truncated, overlong or empty file is refused") {
                "data-empty", "is empty");
 }
 
-TEST_CASE("a file of the other format, or with a label out of range, is refused") {
+TEST_CASE("a file in the other CIFAR format, or with a label out of range, is refused") {
   const CifarFolder files("labels");
   files.writeCifar10(2);
   files.write("data_batch_5.bin", joined({cifarRecord({9}, 0), cifarRecord({10}, 1)}));
   checkRefused([&] { openCifar(cifarOptions(files)); }, files.path("data_batch_5.bin"),
                "data-damaged", "image 1 has the label 10, but the largest label is 9");
-  files.write("data_batch_5.bin", cifarRecord({1, 57}, 0));  // of CIFAR-100
+  files.write("data_batch_5.bin", cifarRecord({1, 57}, 0));  // a record of CIFAR-100
   checkRefused([&] { openCifar(cifarOptions(files)); }, files.path("data_batch_5.bin"),
                "data-damaged", "3074 bytes");
   files.write("train.bin", cifarRecord({20, 57}, 0));

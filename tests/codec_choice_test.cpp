@@ -10,9 +10,10 @@ using namespace cleave;
 namespace {
 
 constexpr std::size_t kNone = 0, kBlock8 = 1, kBlock4 = 2, kBlock2 = 3;
-constexpr double kSamplesBytes = 1e6;  // of each flow's raw tensor
+constexpr double kSamplesBytes = 1e6;  // bytes of each flow's raw tensor
 
-// Four micro-batches with 1 MB per flow; block:bits=8 takes a quarter of it, and so on.
+// Four micro-batches with raw tensors of 1 MB per flow; block:bits=8 needs a quarter of the bytes,
+// block:bits=4 an eighth, and so on.
 CodecCandidates candidates(const std::string& spec = "auto", double codecSeconds = 0.2e-3) {
   CodecCandidates all;
   const std::vector<std::string> specs = autoCodecs(spec).value();
@@ -29,7 +30,7 @@ CodecCandidates candidates(const std::string& spec = "auto", double codecSeconds
   return all;
 }
 
-// A step computes for 4 * (5 + 5) ms on each side. Rates in bytes per second.
+// Each side computes for 4 * (5 + 5) ms per step. Rates are in bytes per second.
 StepCosts costs(double rateUp, double rateDown) {
   StepCosts costs;
   costs.microBatches = 4;
@@ -72,7 +73,7 @@ CodecChoice best(double rateUp, double rateDown,
 
 TEST_CASE("on a fast link a lossless codec is chosen") { CHECK(best(10e9, 10e9) == all(kNone)); }
 
-TEST_CASE("slower links get lossier codecs, but no lossier than necessary") {
+TEST_CASE("a slower link gets a lossier codec, but no lossier than necessary") {
   CHECK(best(120e6, 120e6) != all(kNone));
   CHECK(best(120e6, 120e6).at(activationAt(0)) <= kBlock8);
   CHECK(best(1e6, 1e6) == all(kBlock4));
@@ -86,7 +87,7 @@ TEST_CASE("slower links get lossier codecs, but no lossier than necessary") {
   }
 }
 
-TEST_CASE("block:bits=8 is chosen if the link is then no longer the bottleneck") {
+TEST_CASE("block:bits=8 is chosen if the link is no longer the bottleneck with it") {
   // With block:bits=8, 2.1 MB in each direction take 4 ms of a step that computes for about 50 ms;
   // raw tensors take 16 ms.
   for (const auto& [flow, rung] : best(500e6, 500e6)) CHECK(rung <= kBlock8);
@@ -99,7 +100,7 @@ TEST_CASE("auto goes below block:bits=4 only if configured") {
   CHECK(best(1e4, 1e4, candidates("auto:min_bits=8")) == all(kBlock8));
 }
 
-TEST_CASE("each flow has its own codec: only flows of the slow direction lose more") {
+TEST_CASE("each flow has its own codec: only flows of the slow direction get a lossier one") {
   const CodecChoice choice = best(5e6, 10e9);
   for (const Flow flow : {activationAt(0), gradientAt(1)}) {
     CHECK(choice.at(flow) == kBlock4);
@@ -129,7 +130,7 @@ TEST_CASE("measurements take precedence over predictions") {
   const auto trial = one.nextTrial();
   REQUIRE(trial);
   CHECK(trial->choice == all(kNone));
-  // The trial turns out to be twice as slow.
+  // The trial measures twice the predicted time.
   one.measured(all(kNone), {2 * trial->seconds, 0});
   CHECK(one.best() != all(kNone));
 }
@@ -141,11 +142,11 @@ TEST_CASE("a codec slower than predicted on all flows is expected to be slower o
   };
   CodecChooser one = chooser(50e6, 50e6);
   REQUIRE(losesMore(one.best()));
-  one.measured(all(kBlock4), {1, 0});  // far longer than any step here
+  one.measured(all(kBlock4), {1, 0});  // far longer than any step of this test
   CHECK_FALSE(losesMore(one.best()));
 }
 
-TEST_CASE("no codec with fewer bits is tried if the link is not the bottleneck") {
+TEST_CASE("a codec with fewer bits is not tried if the link is not the bottleneck") {
   // Noise makes every trial appear slower than the first.
   CodecChooser one = chooser(10e9, 10e9);
   double slower = 1.1;
@@ -157,7 +158,7 @@ TEST_CASE("no codec with fewer bits is tried if the link is not the bottleneck")
   for (const auto& [flow, rung] : one.best()) CHECK(rung <= kBlock8);
 }
 
-TEST_CASE("if measurements are uncertain, the codec that loses less is chosen") {
+TEST_CASE("if measurements are uncertain, the less lossy codec is chosen") {
   CodecChooser one = chooser(10e9, 10e9);
   const double start = one.nextTrial()->seconds;
   one.measured(all(kNone), {1.08 * start, 0});
@@ -166,7 +167,7 @@ TEST_CASE("if measurements are uncertain, the codec that loses less is chosen") 
   CHECK(one.best() == all(kNone));
 }
 
-TEST_CASE("a combination that was not measured is chosen only if it is much faster") {
+TEST_CASE("an unmeasured combination is chosen only if it is predicted to be much faster") {
   // block:bits=4 makes the step a little faster.
   const CodecChooser little = chooser(120e6, 120e6);
   CHECK(little.best() == all(kBlock8));
@@ -188,7 +189,7 @@ TEST_CASE("a direction without a measured rate counts as fast") {
   CHECK(one.nextTrial()->choice == all(kNone));
 }
 
-TEST_CASE("tensors larger than the measured ones must be measured, smaller ones need not") {
+TEST_CASE("tensors larger than the measured ones require a new measurement, smaller ones do not") {
   CodecChooser one = chooser(10e9, 10e9);
   CHECK(one.best() == all(kBlock8));
   REQUIRE(one.nextTrial());
@@ -207,7 +208,7 @@ TEST_CASE("a lower rate that a later trial measures replaces the first") {
   CHECK(one.best() == all(kBlock4));
 }
 
-TEST_CASE("auto and its parameter are parsed, and nothing else counts as auto") {
+TEST_CASE("`auto` and its parameter are parsed, and no other spec counts as auto") {
   using List = std::vector<std::string>;
   CHECK(autoCodecs("auto") == List{"none", "block:bits=8", "block:bits=4"});
   CHECK(autoCodecs("auto:min_bits=4") == autoCodecs("auto"));

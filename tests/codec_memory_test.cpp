@@ -1,5 +1,5 @@
-// No codec uses more memory than it declares, measured in operator new. Zstandard's own memory
-// comes from malloc and is not included.
+// No codec uses more memory than it declares. Memory is measured in operator new; Zstandard's own
+// memory comes from malloc and is not included.
 #include <malloc.h>
 
 #include <atomic>
@@ -49,8 +49,9 @@ namespace {
 
 constexpr std::size_t kTables = std::size_t{8} << 20;  // the allowance in common/run/plan.cpp
 
-// Large enough that any uncounted memory that grows with the tensor exceeds the allowance. Values
-// are within `spread` of 1; if it is small, they all fall into the same bin of every histogram.
+// The tensor is so large that undeclared memory that grows with its size would exceed the
+// allowance. Values are within `spread` of 1; with a small `spread`, they all fall into the same
+// bin of every histogram.
 Tensor largeTensor(float spread) {
   Tensor tensor{{DType::f32, {16, 64, 64, 64}, MemoryOrder::channelsLast}, {}};
   tensor.bytes.resize(tensor.spec.bytes());
@@ -73,7 +74,7 @@ std::size_t peakOf(const Work& work) {
 
 void checkCodecs(const Tensor& tensor) {
   for (const std::string& spec : contractSpecs()) {
-    if (spec.starts_with("zstd:level=19")) continue;  // like level 1, but slow
+    if (spec.starts_with("zstd:level=19")) continue;  // uses the same code as level 1, but is slow
     CAPTURE(spec);
     const auto codec = makeCodec(spec);
     const CodecMemory memory = codec->memory(tensor.spec);
@@ -90,7 +91,7 @@ void checkCodecs(const Tensor& tensor) {
             codec->decode({7, key, nullptr}, nullptr, there, {out.data(), encoded.bytes},
                           {decoded.data(), tensor.spec});
           }) <= max);
-    // Memory kept after the call is counted separately.
+    // Memory that the codec keeps after the call is counted separately.
     const std::size_t kept = current;
     here = {};
     encoded.state.reset();

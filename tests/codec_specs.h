@@ -1,4 +1,4 @@
-// The codecs of the contract tests and the fuzzing.
+// The codecs that the contract tests and the fuzz targets use.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@
 
 namespace cleave::test {
 
-// Every row's example, and the widths of `uniform` with different packing.
+// The example of each row of the codec table, and the widths of `uniform` that are packed
+// differently.
 inline std::vector<std::string> contractSpecs() {
   std::vector<std::string> specs;
   for (const CodecRow& row : codecTable()) specs.emplace_back(row.example);

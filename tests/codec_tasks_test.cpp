@@ -1,4 +1,4 @@
-// A link's work in the session's codec queue.
+// The tasks that a link posts to its session's codec queue.
 #include "common/link/codec_tasks.h"
 
 #include <openssl/sha.h>
@@ -16,7 +16,7 @@ using boost::asio::ip::tcp;
 
 namespace {
 
-// Tasks on the io thread, which a test polls.
+// Tasks on the io thread; a test polls the io_context.
 struct Tasks {
   explicit Tasks(tcp::socket socket, boost::asio::io_context& io)
       : connection(std::make_shared<Connection>(std::move(socket), ConnectionOptions{})),

@@ -1,5 +1,6 @@
-// Helpers of the codec tests: tensors on the heap with exactly their size, so that AddressSanitizer
-// detects any access beyond their ends, and encoding and decoding that check what is written.
+// Helpers of the codec tests: tensors in heap blocks of exactly their size, so that
+// AddressSanitizer detects any access beyond their ends, and functions that encode and decode and
+// check what is written.
 #pragma once
 
 #include <algorithm>
@@ -51,8 +52,7 @@ inline Bytes encodeOver(std::byte fill, const Codec& codec, const Tensor& tensor
   return {out.begin(), out.begin() + static_cast<std::ptrdiff_t>(encoded.bytes)};
 }
 
-// Encodes twice over different memory: the result must be equal, which also shows that every byte
-// is written.
+// Encodes into two buffers with different contents. Equal results show that every byte is written.
 inline Bytes encode(const Codec& codec, const Tensor& tensor) {
   const Bytes bytes = encodeOver(std::byte{0xa5}, codec, tensor);
   REQUIRE((encodeOver(std::byte{0x5a}, codec, tensor) == bytes));
@@ -73,7 +73,7 @@ inline Tensor decode(const Codec& codec, const Bytes& bytes, const TensorSpec& s
   return tensor;
 }
 
-// Signal-to-noise ratio in dB; infinite if they are equal.
+// Signal-to-noise ratio in dB; infinite if the values are equal.
 inline double snrOf(const std::vector<float>& values, const std::vector<float>& decoded) {
   double signal = 0;
   double noise = 0;
@@ -84,7 +84,7 @@ inline double snrOf(const std::vector<float>& values, const std::vector<float>& 
   return 10 * std::log10(signal / noise);
 }
 
-// Of the tensor and its decoded version.
+// The signal-to-noise ratio of the tensor and its decoded version.
 inline double snr(const Codec& codec, const Tensor& tensor) {
   return snrOf(valuesOf(tensor), valuesOf(decode(codec, encode(codec, tensor), tensor.spec)));
 }

@@ -1,4 +1,4 @@
-// The contract of codecs, tested on every row of the table.
+// The contract of codecs, tested on every row of the codec table.
 #include <cmath>
 #include <future>
 #include <limits>
@@ -58,7 +58,8 @@ std::vector<Tensor> sampleTensors() {
   return tensors;
 }
 
-// Decodes bytes that an encoder need not have produced. A refusal must state what was refused.
+// Decodes bytes that no encoder need have produced. Returns whether they are refused; a refusal
+// must state the key.
 bool isRefused(const Codec& codec, const Bytes& bytes, const TensorSpec& spec) {
   try {
     decodeOver(std::byte{0xa5}, codec, bytes, spec);
@@ -111,7 +112,7 @@ TEST_CASE("every codec encodes within its size limit, deterministically, and dec
       INFO(text << " " << toString(tensor.spec));
       const Bytes bytes = encode(*codec, tensor);
       const Tensor decoded = decode(*codec, bytes, tensor.spec);
-      CHECK((bytes.size() <= tensor.spec.bytes() + 2));  // the formats of wrapper and raw
+      CHECK((bytes.size() <= tensor.spec.bytes() + 2));  // two format bytes
       if (sizeIsFixed(*codec)) CHECK(bytes.size() == codec->maxEncodedBytes(tensor.spec));
       if (codec->isIdentity()) CHECK(bytes == tensor.bytes);
       if (codec->isIdentity()) CHECK(decoded.bytes == tensor.bytes);
@@ -119,7 +120,7 @@ TEST_CASE("every codec encodes within its size limit, deterministically, and dec
   }
 }
 
-TEST_CASE("every codec gives the same results with a helper thread") {
+TEST_CASE("every codec gives the same results with and without a helper thread") {
   ForkJoinPair helper;
   const std::vector<float> values = normal(2 * kMinPartElements + 5 * kStripElements + 77);
   for (const std::string& text : contractSpecs()) {
@@ -136,7 +137,7 @@ TEST_CASE("every codec gives the same results with a helper thread") {
   }
 }
 
-TEST_CASE("every codec encodes non-finite values or reports them with the key") {
+TEST_CASE("every codec encodes non-finite values, or refuses them with the tensor's key") {
   for (const std::string& text : contractSpecs()) {
     const std::unique_ptr<Codec> codec = makeCodec(text);
     for (const float bad : {kNaN, kInfinity, -kInfinity}) {
@@ -208,7 +209,7 @@ TEST_CASE("a payload cut short at any length, or one byte too long, is refused")
   }
 }
 
-TEST_CASE("each byte of a payload set to 0x00 or 0xff is refused or decoded in bounds") {
+TEST_CASE("a payload with any byte set to 0x00 or 0xff is refused or decoded in bounds") {
   for (const std::string& text : contractSpecs()) {
     const std::unique_ptr<Codec> codec = makeCodec(text);
     for (const std::size_t elements : {2, 50}) {
@@ -218,14 +219,14 @@ TEST_CASE("each byte of a payload set to 0x00 or 0xff is refused or decoded in b
         for (const std::byte value : {std::byte{0x00}, std::byte{0xff}}) {
           Bytes garbled = bytes;
           garbled[place] = value;
-          isRefused(*codec, garbled, tensor.spec);  // the checks inside are the test
+          isRefused(*codec, garbled, tensor.spec);  // the checks are inside isRefused()
         }
       }
     }
   }
 }
 
-TEST_CASE("randomly flipped bits are refused or decoded in bounds") {
+TEST_CASE("a payload with randomly flipped bits is refused or decoded in bounds") {
   const RandomKey key = randomKey(2, "flips");
   std::uint64_t draw = 0;
   for (const std::string& text : contractSpecs()) {
@@ -255,7 +256,7 @@ TEST_CASE("random bytes of any length are refused or decoded in bounds") {
         const TensorSpec spec{dtype, {elements}};
         const std::size_t most = codec->maxEncodedBytes(spec) + 2;
         for (int round = 0; round < 60; ++round) {
-          // A third of the inputs have the maximum size, and two thirds a valid format byte.
+          // A third of the inputs have the maximum size; two thirds have a valid format byte.
           Bytes noise(round % 3 == 0 ? most - 2 : randomBits(key, draw++) % (most + 1));
           for (std::byte& b : noise) b = static_cast<std::byte>(randomBits(key, draw++));
           if (!noise.empty() && round % 3 != 1) noise[0] = static_cast<std::byte>(round / 3 % 3);
@@ -266,7 +267,7 @@ TEST_CASE("random bytes of any length are refused or decoded in bounds") {
   }
 }
 
-TEST_CASE("an unknown codec is refused with the nearest name and the list") {
+TEST_CASE("an unknown codec is refused with the nearest name and the list of codecs") {
   try {
     makeCodec("unifrom:bits=8");
     FAIL("no error");
@@ -302,7 +303,7 @@ TEST_CASE("unknown parameters of a codec are refused") {
   }
 }
 
-TEST_CASE("slow codecs reach checkpoints on the way") {
+TEST_CASE("slow codecs call checkpoint() while they run") {
   struct Row {
     std::string spec;
     std::vector<std::int64_t> shape;
@@ -317,12 +318,12 @@ TEST_CASE("slow codecs reach checkpoints on the way") {
   for (const std::int64_t size : row.shape) elements *= static_cast<std::size_t>(size);
   std::vector<float> values(elements);
   fillNormal(randomKey(1, "checkpoints"), values);
-  for (float& value : values) value = std::max(value, 0.0f);  // so that zstd can compress something
+  for (float& value : values) value = std::max(value, 0.0f);  // zeros, so that zstd can compress
   Tensor tensor = tensorOf(values);
   tensor.spec.shape = row.shape;
   Bytes out(codec->maxEncodedBytes(tensor.spec));
 
-  // No checkpoint follows the codec here: only one inside the codec can end it.
+  // The task calls no checkpoint() after the codec, so only a call inside the codec can end it.
   CodecExecutor executor(1, 0.005);
   const auto queue = executor.open();
   std::promise<std::string> ended;

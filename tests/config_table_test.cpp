@@ -26,7 +26,7 @@ struct Settings {
   std::string file;
   std::string name;
   double end = -1;
-  std::vector<std::string> order;  // what each row's functions received
+  std::vector<std::string> order;  // the arguments of each row's functions
 };
 
 // One row of every type.
@@ -100,7 +100,7 @@ TEST_CASE("without a value, every row yields its field's default") {
   CHECK(settings.end == 0.25);
 }
 
-TEST_CASE("every row stores its value in its field, in the field's unit") {
+TEST_CASE("every row stores its value in its field, converted to the field's unit") {
   const Settings settings = read(
       "name: a\n"
       "net: {port: 65535}\n"
@@ -157,7 +157,7 @@ TEST_CASE("an invalid value is reported before an unknown key") {
   CHECK_THAT(refusal("unknown: 1\ndepth: 0").sentence, Contains("depth"));
 }
 
-TEST_CASE("`then` runs after its row is read, with the settings of the rows before it") {
+TEST_CASE("`then` runs after its row is read, and sees the settings of the rows before it") {
   CHECK(read("net: {port: 7}\nname: a").order ==
         std::vector<std::string>{"name=a", "port=7 after name=a"});
   CHECK(refusal("net:\n  port: 13\n").sentence == "a.yaml:2: unlucky");
@@ -188,19 +188,19 @@ TEST_CASE("a row shows its type with range, its unit, its default and its sectio
   CHECK(textOf("end").type == "number, 0 … 1");
 }
 
-TEST_CASE("a row without a function is shown and reads nothing") {
+TEST_CASE("a row without a function is listed but reads nothing") {
   CHECK(textOf("shown").meaning == "only shown");
   CHECK(refusal("shown: true").code == "config-unknown-key");
 }
 
-TEST_CASE("numbers in texts are short") {
+TEST_CASE("numbers in texts are printed in their shortest form") {
   CHECK(numberType(0, 604800) == "number, 0 … 604800");
   CHECK(numberType(1e-6, 1e12) == "number, 1e-6 … 1e12");
   CHECK(defaultText(0.1) == "`0.1`");
   CHECK(defaultText(2000000) == "`2e6`");
 }
 
-TEST_CASE("as Markdown, keys are printed in one table per section") {
+TEST_CASE("the Markdown output has one table of keys per section") {
   const std::string printed = printKeys(makeTable().texts(), KeyFormat::markdown);
   const std::string head =
       "| Key | Type and range | Unit | Default | Meaning |\n|---|---|---|---|---|\n";
@@ -209,7 +209,7 @@ TEST_CASE("as Markdown, keys are printed in one table per section") {
   CHECK_THAT(printed, Contains("see [rates](#rates)"));
 }
 
-TEST_CASE("as text and JSON, keys are printed without Markdown's marks") {
+TEST_CASE("the text and JSON outputs of keys have no Markdown marks") {
   const std::vector<KeyText> texts = makeTable().texts();
   const std::string plain = printKeys(texts, KeyFormat::plain);
   CHECK(plain.starts_with("Net\n  name: text; default: none\n      a name\n"));

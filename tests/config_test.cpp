@@ -22,7 +22,7 @@ Config config(const std::string& text, const std::vector<std::string>& overrides
   return Config::parse(text, kFile, overrides);
 }
 
-// The error that `use` throws: its sentence and its hint.
+// The error that `use` throws, as its sentence and its hint.
 struct Refusal {
   std::string sentence;
   std::string hint;
@@ -108,7 +108,7 @@ TEST_CASE("a value of the wrong type or range is refused with its line") {
   CHECK_THAT(error.hint, Contains("set train.batch to an integer in 1…65536"));
 }
 
-TEST_CASE("only plain digits in range are an integer") {
+TEST_CASE("only plain digits within the range are accepted as an integer") {
   for (const char* value : {"1e3", "3.0", "0x10", "010", "+5", "1_000", "'64'", "64 bits", "true",
                             "0", "-1", "65537", "99999999999999999999", "[1]", "{a: 1}", "", "~"}) {
     INFO(value);
@@ -126,7 +126,7 @@ TEST_CASE("unbounded integers are described without their bounds") {
   CHECK(config("n: -9223372036854775808").integer("n", -max - 1, max) == -max - 1);
 }
 
-TEST_CASE("numbers accept every usual spelling, but no words") {
+TEST_CASE("numbers are accepted in every usual spelling, but not as words") {
   CHECK(readNumber("3") == 3);
   CHECK(readNumber("-2.5e-3") == -2.5e-3);
   CHECK(readNumber(".5") == 0.5);
@@ -140,15 +140,15 @@ TEST_CASE("numbers accept every usual spelling, but no words") {
   CHECK_THROWS_AS(config("rate: .inf").number("rate", 0, 1), UsageError);
 }
 
-TEST_CASE("numbers are a list or a single number") {
-  Config c = config("mean: [0.5, 1e-3, -2]\ndeviation: 0.25\nempty: []\n");
+TEST_CASE("a list of numbers may be given as a single number") {
+  Config c = config("mean: [0.5, 1e-3, -2]\nstd: 0.25\nempty: []\n");
   CHECK(c.numbers("mean", -10, 10) == std::vector<double>{0.5, 1e-3, -2});
-  CHECK(c.numbers("deviation", 0, 1) == std::vector<double>{0.25});
+  CHECK(c.numbers("std", 0, 1) == std::vector<double>{0.25});
   CHECK(c.numbers("empty", 0, 1).empty());
   CHECK(c.numbers("other", 0, 1, std::vector<double>{1}) == std::vector<double>{1});
   Config again = config(c.resolved());
   CHECK(again.numbers("mean", -10, 10) == std::vector<double>{0.5, 1e-3, -2});
-  CHECK(again.numbers("deviation", 0, 1) == std::vector<double>{0.25});
+  CHECK(again.numbers("std", 0, 1) == std::vector<double>{0.25});
   CHECK(again.numbers("other", 0, 1) == std::vector<double>{1});
 }
 
@@ -173,7 +173,7 @@ TEST_CASE("an invalid item of a list of numbers is named") {
   CHECK_THAT(readError("other: 1", read), Contains("mean is missing"));
 }
 
-TEST_CASE("booleans are true and false only") {
+TEST_CASE("only true and false are booleans") {
   for (const char* value : {"yes", "on", "1", "True", "'true'", "", "[]"}) {
     INFO(value);
     CHECK_THAT(readError("b: " + std::string(value), [](Config& c) { c.boolean("b"); }),
@@ -182,7 +182,7 @@ TEST_CASE("booleans are true and false only") {
   CHECK_FALSE(config("b: false").boolean("b"));
 }
 
-TEST_CASE("a choice that is not offered is refused with the nearest one") {
+TEST_CASE("an unknown choice is refused with the nearest known one") {
   const auto read = [](Config& c) { c.text("schedule", {}, {"gpipe", "1f1b", "priority"}); };
   CHECK(readError("schedule: gpip", read) ==
         "configs/a.yaml:1: schedule is 'gpip', but must be one of gpipe, 1f1b, priority; did you "
@@ -201,7 +201,7 @@ TEST_CASE("a list's bad item is named by its index") {
              Contains("names[0] is a list, but must be text"));
 }
 
-TEST_CASE("a missing key is named, with the mistyped key that may be meant") {
+TEST_CASE("a missing key is named, with the mistyped key that was probably meant") {
   Config c = config("train:\n  epochs: 3\n  batchs: 64\n");
   c.integer("train.epochs", 1, 9);
   Refusal error = refusal([&] { c.integer("train.batch", 1, 65536); });
@@ -231,11 +231,11 @@ TEST_CASE("a single value sets one key of its map, in a file and in an override"
   }
   Config map = config("train: {optimizer: {name: sgd, momentum: 0.9}}");
   map.expand("train.optimizer", "name");
-  map.expand("train.rate", "peak");  // does not exist
+  map.expand("train.rate", "peak");  // there is no such key
   CHECK(map.text("train.optimizer.name") == "sgd");
   CHECK(map.number("train.optimizer.momentum", 0, 1) == 0.9);
   map.refuseUnknown();
-  // Its errors name the location of the value.
+  // Errors in the expanded map name the location of the value.
   Config bad = config("", {"rate=fast"});
   bad.expand("rate", "peak");
   CHECK_THAT(refusal([&] { bad.number("rate.peak", 0, 1); }).sentence, Contains("--set rate=fast"));
@@ -252,7 +252,7 @@ TEST_CASE("an unknown key is refused with the nearest known one") {
   CHECK(error.hint == "rename it to train.batch, or remove it");
 }
 
-TEST_CASE("nearness of keys is judged by their last part first, then as a whole") {
+TEST_CASE("the nearest key is found by the last part of the keys first, then by the whole keys") {
   const auto unknown = [](const std::string& text) {
     Config c = config(text);
     for (const char* known : {"train.batch", "eval.batch", "train.step", "train.micro_batches"}) {
@@ -345,7 +345,7 @@ TEST_CASE("a duplicate key is refused, with both lines") {
   CHECK_NOTHROW(config("a: {x: 1}\nb: {x: 1}\n"));
 }
 
-TEST_CASE("anchors, tags, unusual keys, excessive depth and excessive size are refused") {
+TEST_CASE("anchors, tags, unusual keys, too deep nesting and too large files are refused") {
   CHECK_THAT(parseError("a: &x 1\nb: *x\n"), Contains("configs/a.yaml:1: anchors and aliases"));
   CHECK_THAT(parseError("a: &a [*a, *a]\n"), Contains("anchors and aliases"));
   CHECK_THAT(parseError("a: !!str 5\n"), Contains("tags such as"));
@@ -466,7 +466,7 @@ TEST_CASE("long and unprintable values are shortened in errors") {
   CHECK(shown == "'" + std::string(59, 'a') + "…'");
 }
 
-TEST_CASE("a file is read from disk, and errors contain its path") {
+TEST_CASE("a configuration is read from a file, and errors contain the file's path") {
   namespace fs = std::filesystem;
   const fs::path folder =
       fs::temp_directory_path() / ("cleave-config-" + std::to_string(::getpid()));
@@ -484,7 +484,7 @@ TEST_CASE("a file is read from disk, and errors contain its path") {
   fs::remove_all(folder);
 }
 
-TEST_CASE("the nearest name differs by a typing error, or there is none") {
+TEST_CASE("the nearest name is one that differs by a typing error, or there is none") {
   const std::vector<std::string> names = {"none", "uniform", "topk", "small_cnn"};
   CHECK(nearestName("unifrom", names) == "uniform");  // two letters swapped
   CHECK(nearestName("tpok", names) == "topk");  // one swap: the one error allowed in a short word

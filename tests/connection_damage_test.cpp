@@ -1,4 +1,4 @@
-// Connections: damaged data, network failures and faults of either side.
+// Connections with damaged data, network failures, and faults of either side.
 #include <catch2/catch.hpp>
 #include <memory>
 #include <stdexcept>
@@ -13,13 +13,13 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// The bytes with one of them replaced.
+// The bytes with one byte replaced.
 std::string damaged(std::string bytes, std::size_t at, int value) {
   bytes.at(at) = static_cast<char>(value);
   return bytes;
 }
 
-// A header that claims these lengths, without the data.
+// A header that declares these lengths; no data follows.
 std::string claim(FrameKind kind, std::uint32_t metadataBytes, std::uint32_t payloadBytes,
                   std::uint64_t stream = 0) {
   FrameHeader header;
@@ -32,7 +32,7 @@ std::string claim(FrameKind kind, std::uint32_t metadataBytes, std::uint32_t pay
 
 }  // namespace
 
-TEST_CASE("damage before the handshake ends it with its own code, and the peer is notified") {
+TEST_CASE("damage during the handshake ends it with a code of its own, and the peer is notified") {
   struct Case {
     std::string name;
     std::string bytes;
@@ -86,7 +86,7 @@ TEST_CASE("a peer that sends no Hello in time is notified") {
   raw.collect();
   Connection::HandshakeFrame frame;
   SECTION("nothing") {}
-  SECTION("a part of it") { raw.send(bytesOf({FrameKind::hello, "hi"}).substr(0, 20)); }
+  SECTION("a part of the Hello") { raw.send(bytesOf({FrameKind::hello, "hi"}).substr(0, 20)); }
   const Outcome outcome = raw.readHandshake(raw.connection, ConnectionState::awaitingHello, frame);
   raw.settle();
   CHECK(outcome.code == "hello-timeout");
@@ -122,7 +122,8 @@ TEST_CASE("a Hello that no server would accept is not sent") {
   CHECK(raw.connection.bytes().controlSent == kMaxHandshakeBytes);
 }
 
-TEST_CASE("damage after the handshake ends run() with its own code, and the peer is notified") {
+TEST_CASE(
+    "damage after the handshake ends run() with a code of its own, and the peer is notified") {
   struct Case {
     std::string name;
     std::string bytes;
@@ -156,7 +157,7 @@ TEST_CASE("damage after the handshake ends run() with its own code, and the peer
   for (const Case& damage : cases) {
     INFO(damage.name);
     Raw raw;
-    raw.send(damage.bytes + std::string(100, 'u'));  // with trailing data that is never read
+    raw.send(damage.bytes + std::string(100, 'u'));  // the trailing data is never read
     raw.collect();
     const Outcome outcome = raw.run();
     CHECK(outcome.code == damage.code);
@@ -226,18 +227,18 @@ TEST_CASE("an exception that is not an Error ends run() as an Error") {
   CHECK(raw.failureCode() == "internal-error");
 }
 
-TEST_CASE("fail() ends run() with the first cause, both before and during run()") {
+TEST_CASE("fail() ends run() with the first cause, whether called before or during run()") {
   const auto error = [](const char* code) {
     return std::make_exception_ptr(RunError(code, "sentence"));
   };
   Raw raw;
   raw.collect();
-  SECTION("before") {
+  SECTION("before run()") {
     raw.connection.fail(error("first"));
     raw.connection.fail(error("second"));
     raw.run();
   }
-  SECTION("within") {
+  SECTION("during run()") {
     raw.start(raw.connection, raw.sink, raw.outcome);
     raw.settle();
     raw.connection.fail(error("first"));
@@ -270,7 +271,7 @@ TEST_CASE("fail() ends run() even if the peer reads nothing and a frame is stuck
   pair.b.fail(std::make_exception_ptr(RunError("no-luck", "sentence")));
   pair.runUntil([&] { return pair.outcomeB.done; });
   CHECK(pair.outcomeB.code == "no-luck");
-  // The peer then receives a truncated stream.
+  // The peer receives a truncated stream.
   pair.start(pair.a, pair.sinkA, pair.outcomeA);
   pair.runUntil([&] { return pair.outcomeA.done; });
   CHECK((pair.outcomeA.code == "connection-closed" || pair.outcomeA.code == "connection-lost"));
@@ -288,10 +289,10 @@ TEST_CASE("the peer's Failure is received even if our write failed on its closed
   raw.start(raw.connection, raw.sink, raw.outcome);
   raw.settle();
   raw.send(bytesOf({FrameKind::failure, failureText("bad-tensor", "too long\x1b[2J", "cut it")}));
-  raw.peer.close();  // with unread bytes, which causes a reset
+  raw.peer.close();  // unread bytes make the kernel send a reset
   raw.runUntil([&] { return raw.outcome.done; });
   CHECK(raw.outcome.code == "bad-tensor");
-  CHECK(raw.outcome.text == "too long?[2J");  // escape sequences are not logged
+  CHECK(raw.outcome.text == "too long?[2J");  // the escape sequence is not logged
   CHECK(raw.outcome.hint == "cut it");
 }
 

@@ -1,4 +1,4 @@
-// How a connection ends, whatever the order of events.
+// How a connection ends, for every order of events.
 #include "common/net/connection_end.h"
 
 #include <catch2/catch.hpp>
@@ -23,14 +23,14 @@ std::string codeOf(const ConnectionEnd& end) {
 
 }  // namespace
 
-TEST_CASE("our Bye followed by the peer's gives the peer's reason") {
+TEST_CASE("if our Bye is followed by the peer's, the outcome is the peer's reason") {
   ConnectionEnd end;
   CHECK(!end.mustSayBye());
   end.sayBye("interrupted", kStart);
   end.sayBye("again", kStart);
   CHECK(end.mustSayBye());
   CHECK(end.ourReason() == "interrupted");
-  CHECK(!end.deadline());  // sending what is queued may take a long time
+  CHECK(!end.deadline());  // sending the queued data may take a long time
   end.byeWritten(kStart);
   CHECK(!end.mustSayBye());
   CHECK(end.deadline() == kStart + kByeWait);
@@ -43,12 +43,12 @@ TEST_CASE("our Bye followed by the peer's gives the peer's reason") {
 
 TEST_CASE("the peer's Bye is answered with our reason, if there is one") {
   ConnectionEnd end;
-  SECTION("given before") {
+  SECTION("our reason was given before") {
     end.sayBye("from here", kStart);
     end.peerBye("from there", kStart);
     CHECK(end.ourReason() == "from here");
   }
-  SECTION("the default") {
+  SECTION("our reason is the default") {
     end.peerBye("from there", kStart);
     end.sayBye("too late", kStart);
     CHECK(end.ourReason() == "done");
@@ -74,19 +74,19 @@ TEST_CASE("after a write error, an earlier Failure from the peer is the cause") 
   CHECK(!end.hasFailed());
   CHECK(end.deadline() == kStart + kFailureWait);
   CHECK(codeOf(end) == "written");  // if nothing more arrives
-  SECTION("its Failure") {
+  SECTION("the peer's Failure") {
     end.failure(error("bad-tensor"), kStart);
     CHECK(codeOf(end) == "bad-tensor");
   }
-  SECTION("its Bye") {
+  SECTION("the peer's Bye") {
     end.peerBye("shutting-down", kStart);
     CHECK(end.outcome() == "shutting-down");
   }
-  SECTION("something wrong") {
+  SECTION("an invalid frame") {
     end.fault(error("bad-checksum"), kStart);
     CHECK(codeOf(end) == "bad-checksum");
   }
-  SECTION("the end of its stream adds nothing, and ends the wait") {
+  SECTION("the end of the peer's stream adds no cause, and ends the wait") {
     end.readEnded(error("read"), kStart);
     end.fault(error("later"), kStart);
     CHECK(end.state() == EndState::failed);
@@ -114,7 +114,7 @@ TEST_CASE("the first error wins, in any state") {
     end.byeWritten(kStart);
   }
   SECTION("after the peer's Bye") { end.peerBye("done", kStart); }
-  SECTION("after both") {
+  SECTION("after both Byes") {
     end.peerBye("done", kStart);
     end.byeWritten(kStart);
   }
@@ -143,7 +143,7 @@ TEST_CASE("the peer's Failure needs no answer") {
   CHECK(codeOf(end) == "bad-tensor");
 }
 
-TEST_CASE("the deadline moves only to an earlier time, except when run() begins after a fault") {
+TEST_CASE("the deadline only ever moves earlier, except when run() begins after a fault") {
   ConnectionEnd end;
   end.peerBye("done", kStart);
   end.fault(error("first"), kStart + 1500ms);

@@ -1,4 +1,4 @@
-// Connections: normal operation, Bye and pings.
+// Connections: normal operation, Bye, Pings, and limits on a peer.
 #include "common/net/connection.h"
 
 #include <catch2/catch.hpp>
@@ -22,7 +22,7 @@ ConnectionOptions pinging(std::chrono::milliseconds every, std::chrono::millisec
   return options;
 }
 
-// Sends something from the peer repeatedly.
+// Repeatedly sends a frame from the peer.
 class Trickle {
  public:
   Trickle(Raw& raw, std::chrono::milliseconds every, std::function<std::string()> text)
@@ -164,13 +164,13 @@ TEST_CASE("Bye from either side ends both, and each receives the other's reason"
   Pair pair;
   pair.startBoth();
   pair.settle();
-  SECTION("a") {
+  SECTION("a says Bye first") {
     pair.a.sayBye("interrupted");
     pair.finish();
     CHECK(pair.outcomeB.reason == "interrupted");
     CHECK(pair.outcomeA.reason == "done");
   }
-  SECTION("b") {
+  SECTION("b says Bye first") {
     pair.b.sayBye("shutting-down");
     pair.finish();
     CHECK(pair.outcomeA.reason == "shutting-down");
@@ -208,8 +208,8 @@ TEST_CASE("after our Bye, the end of the stream counts as the peer's Bye") {
   raw.connection.sayBye("interrupted");
   raw.start(raw.connection, raw.sink, raw.outcome);
   raw.settle();
-  SECTION("in order") { raw.peer.shutdown(tcp::socket::shutdown_send); }
-  SECTION("by reset") { raw.reset(); }
+  SECTION("the peer closes") { raw.peer.shutdown(tcp::socket::shutdown_send); }
+  SECTION("the peer resets") { raw.reset(); }
   raw.runUntil([&] { return raw.outcome.done; });
   CHECK(raw.outcome.code == "");
   CHECK(raw.outcome.reason == "interrupted");
@@ -244,7 +244,7 @@ TEST_CASE("a Ping is answered with both sides' times, ahead of tensors") {
   CHECK(raw.sink.controls.empty());
 }
 
-TEST_CASE("idle connections ping each other and stay open") {
+TEST_CASE("idle connections send each other Pings and stay open") {
   Pair pair(pinging(5ms, kPatience), pinging(5ms, kPatience));
   pair.startBoth();
   const std::size_t min = 20 * kHeaderBytes;
@@ -257,7 +257,7 @@ TEST_CASE("idle connections ping each other and stay open") {
   CHECK(pair.a.bytes().controlSent == pair.b.bytes().controlReceived);
 }
 
-TEST_CASE("pings do not count as activity, and other frames do") {
+TEST_CASE("Pings do not count as activity, but other frames do") {
   Raw raw(pinging(10ms, 60s));
   raw.collect();
   const SteadyTime start = raw.connection.lastActivity();
@@ -265,7 +265,7 @@ TEST_CASE("pings do not count as activity, and other frames do") {
   const std::string ping = pingMetadata();
   const std::string pong = pongMetadata(std::as_bytes(std::span(ping)));
   raw.send(bytesOf({FrameKind::ping, ping}) + bytesOf({FrameKind::pong, pong}));
-  raw.runUntil([&] { return raw.frames().size() > 2; });  // its own pings, and a Pong
+  raw.runUntil([&] { return raw.frames().size() > 2; });  // the connection's own Pings, and a Pong
   CHECK(raw.connection.lastActivity() == start);
   raw.send(bytesOf({FrameKind::step, "decision"}));
   raw.runUntil([&] { return !raw.sink.controls.empty(); });
@@ -278,7 +278,7 @@ TEST_CASE("pings do not count as activity, and other frames do") {
   raw.runUntil([&] { return raw.outcome.done; });
 }
 
-TEST_CASE("a silent peer is pinged, then the connection is closed") {
+TEST_CASE("a silent peer is sent Pings, and then the connection is closed") {
   Raw raw(pinging(20ms, 100ms));
   raw.collect();
   const Outcome outcome = raw.run();
@@ -326,7 +326,7 @@ TEST_CASE("a flood of Pings ends the connection") {
 
 TEST_CASE("a peer that sends but never reads is disconnected") {
   ConnectionOptions options = pinging(20ms, 80ms);
-  options.frame.bytesASecond = 1e9;  // also limits how slowly it may read
+  options.frame.bytesPerSecond = 1e9;  // this rate also limits how slowly the peer may read
   Raw raw(options, 4096);
   const std::string pong = bytesOf({FrameKind::pong, wire::Pong().SerializeAsString()});
   OutgoingTensor tensor;

@@ -1,5 +1,5 @@
-// Compares stages on a GPU with those on the CPU. Without a GPU, exits with 77, which CTest shows
-// as skipped.
+// Compares stages on a GPU with stages on the CPU. Without a GPU, exits with 77, which CTest
+// reports as skipped.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/empty.h>
@@ -142,14 +142,14 @@ TEST_CASE("a body computes the same on the GPU as on the CPU") {
     for (std::size_t w = 0; w < weights.size(); ++w) {
       if (weights[w].tensor.scalar_type() != at::kFloat) continue;
       INFO(weights[w].name);
-      // Adam divides by the gradient's magnitude: if the gradient is noise, so is the step, but it
-      // is bounded.
+      // Adam divides by the gradient's magnitude. If the gradient is only noise, the step is noise
+      // too, but it is bounded.
       CHECK(at::allclose(weights[w].tensor, exact[w].tensor, 1e-3, 2.5e-3));
     }
   }
 }
 
-TEST_CASE("repeated computations are bit-identical") {
+TEST_CASE("repeated computations on the GPU are bit-identical") {
   const StageOptions options = optionsOf("mobilenet_v2", {3, 56, 56});
   const std::vector<BlockSpec> blocks = findModel("mobilenet_v2").blocks(options.model);
   std::vector<std::vector<std::byte>> files;
@@ -229,7 +229,8 @@ TEST_CASE("GPU codecs in several threads do not affect each other") {
   CHECK(faults == 0);
 }
 
-// Does what a link does with a body's output, and what a body does with a decoded tensor.
+// Does what a link does with a body's output, and what a body does with a tensor that a codec has
+// decoded.
 TEST_CASE("tensors stay on the GPU between a stage and its codecs") {
   StageOptions options = optionsOf("small_cnn", {1, 28, 28});
   BodyStage through(options, {}, gpu());
@@ -246,7 +247,7 @@ TEST_CASE("tensors stay on the GPU between a stage and its codecs") {
     const Payload input = toPayload(randomTensor(spec.shape, 1), spec.order);
     Bytes wire(codec->maxEncodedBytes(spec));
     wire.resize(codec->encode(context, nullptr, cut, input.view(), wire).bytes);
-    // Through host memory.
+    // The path through host memory.
     Tensor decoded{spec, Bytes(spec.bytes())};
     codec->decode(context, nullptr, cut, wire, {decoded.bytes.data(), spec});
     const at::Tensor host = randomTensor(spec.shape, 1);
@@ -256,7 +257,7 @@ TEST_CASE("tensors stay on the GPU between a stage and its codecs") {
       return onlyOf(flow == activationAt(0) ? through.forward(at, bundleOf(std::move(payload)))
                                             : through.backward(at, bundleOf(std::move(payload))));
     });
-    // In GPU memory.
+    // The path within GPU memory.
     const std::shared_ptr<std::byte> memory = gpuCodec->allocate(spec.bytes());
     gpuCodec->decode(context, nullptr, cut, wire, {memory.get(), spec});
     const Payload output = onGpu([&] {

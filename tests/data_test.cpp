@@ -1,4 +1,4 @@
-// Reading data files and the error for each kind of damage; synthetic data; slices.
+// Reading data files, the error for each kind of damage, synthetic data, and slices.
 #include <unistd.h>
 #include <zlib.h>
 
@@ -51,7 +51,7 @@ Bytes gzip(const Bytes& plain) {
   return packed;
 }
 
-// Three images of 2x4 and their labels, in separate files that each test can damage.
+// Three images of 2 x 4 pixels and their labels, in files of its own that each test can damage.
 class Files {
  public:
   Files()
@@ -100,7 +100,7 @@ TEST_CASE("IDX pixels become (x / 255 - mean) / std, and each image has its labe
   const Files files;
   IdxOptions options = files.options();
   options.image.mean = {0.25};
-  options.image.deviation = {0.5};
+  options.image.stddev = {0.5};
   const auto data = openIdx(options);
   CHECK(data->size() == 3);
   CHECK(data->classes() == 10);
@@ -138,7 +138,8 @@ TEST_CASE("gzip is detected by content, and gives the same data as a plain file"
   }
 }
 
-TEST_CASE("gzip data larger than a chunk and in several members are unpacked completely") {
+TEST_CASE(
+    "gzip data is unpacked completely, even if it is larger than a chunk or has several members") {
   const Files files;
   const Bytes plain = counting(3'000'001);
   Bytes packed = gzip(Bytes(plain.begin(), plain.begin() + 2'000'000));
@@ -148,7 +149,7 @@ TEST_CASE("gzip data larger than a chunk and in several members are unpacked com
   CHECK((readUnpacked(files.path("images"), plain.size()) == plain));  // too long to print
 }
 
-TEST_CASE("more bytes than the limit are refused, plain or unpacked") {
+TEST_CASE("a file larger than the limit is refused, whether plain or after unpacking") {
   const Files files;
   const Bytes bytes(3'000'000);
   for (const Bytes& content : {bytes, gzip(bytes)}) {
@@ -159,7 +160,7 @@ TEST_CASE("more bytes than the limit are refused, plain or unpacked") {
   }
 }
 
-TEST_CASE("a missing file") {
+TEST_CASE("the error for a missing file names the file") {
   const Files files;
   IdxOptions options = files.options();
   options.images = files.path("absent");
@@ -170,7 +171,7 @@ TEST_CASE("a missing file") {
                "it is not a regular file");
 }
 
-TEST_CASE("missing Fashion-MNIST gives a hint what to install") {
+TEST_CASE("if Fashion-MNIST is missing, a hint says what to install") {
   IdxOptions options;
   options.images = "/nowhere/fashion-mnist/train-images-idx3-ubyte.gz";
   try {
@@ -182,24 +183,24 @@ TEST_CASE("missing Fashion-MNIST gives a hint what to install") {
   }
 }
 
-TEST_CASE("an empty file") {
+TEST_CASE("an empty file is refused") {
   checkImagesRefused({}, "data-empty", "is empty");
   checkLabelsRefused({}, "data-empty", "is empty");
   checkImagesRefused(gzip({}), "data-damaged", "is not an IDX file");
 }
 
-TEST_CASE("no samples") {
+TEST_CASE("a file without samples is refused") {
   checkImagesRefused(idx({0, 2, 4}, {}), "data-empty", "contains no images");
   checkLabelsRefused(idx({0}, {}), "data-empty", "contains no labels");
 }
 
-TEST_CASE("a file that is not IDX") {
+TEST_CASE("a file that is not IDX is refused") {
   const std::string text = "label,pixel\n";
   checkImagesRefused(Bytes(text.begin(), text.end()), "data-damaged", "is not an IDX file");
   checkImagesRefused({0, 0, 8}, "data-damaged", "is not an IDX file");
 }
 
-TEST_CASE("an unknown element type, and labels that are not integers") {
+TEST_CASE("an unknown element type is refused, and so are labels that are not integers") {
   checkImagesRefused(idx({3, 2, 4}, counting(96), 0x0A), "data-damaged", "type 10");
   checkLabelsRefused(idx({3}, counting(12), 0x0D), "data-damaged", "not integers");
 }
@@ -217,7 +218,7 @@ TEST_CASE("IDX samples may be vectors, and of any type") {
     files.writeLabels(idx({1}, {0, 0, 0, 1}, 0x0C));
     IdxOptions options = files.options();
     options.image.mean = {1};
-    options.image.deviation = {2};
+    options.image.stddev = {2};
     const auto data = openIdx(options);
     CHECK(labelOf(*data, 0) == 1);
     return readSample(*data, 0);
@@ -242,19 +243,19 @@ TEST_CASE("IDX samples may be vectors, and of any type") {
   CHECK_THROWS_WITH(openIdx(files.options()), Catch::Contains("truncated"));
 }
 
-TEST_CASE("a wrong rank") {
+TEST_CASE("a file of the wrong rank is refused") {
   checkImagesRefused(Files::goodLabels(), "data-damaged", "has rank 1, like a file of labels");
   checkLabelsRefused(Files::goodImages(), "data-damaged", "has rank 3, but labels have rank 1");
 }
 
-TEST_CASE("a truncated header") {
+TEST_CASE("a truncated header is refused") {
   Bytes bytes = Files::goodImages();
   bytes.resize(15);
   checkImagesRefused(bytes, "data-damaged",
                      "its IDX header needs 16 bytes, but the file has only 15");
 }
 
-TEST_CASE("a header that declares more than the file holds") {
+TEST_CASE("a header that declares more bytes than the file has is refused") {
   Bytes bytes = Files::goodImages();
   bytes.pop_back();
   checkImagesRefused(
@@ -264,25 +265,25 @@ TEST_CASE("a header that declares more than the file holds") {
                      "its header declares 60000 labels (60008 bytes), but the file has 9 bytes");
 }
 
-TEST_CASE("a header whose size overflows") {
+TEST_CASE("a header whose dimensions overflow when multiplied is refused") {
   const std::uint32_t max = 0xFFFFFFFF;
   checkImagesRefused(idx({max, max, max}, {}), "data-damaged", "more than 4 GiB");
-  // The product is 2^64, which a 64-bit integer would hold as 0, like an empty file.
+  // The product is 2^64, which wraps around to 0 in 64 bits, as for an empty file.
   checkImagesRefused(idx({1u << 16, 1u << 16, 1u << 16, 1u << 16}, {}), "data-damaged",
                      "more than 4 GiB");
 }
 
-TEST_CASE("a dimension of 0") {
+TEST_CASE("a dimension of 0 is refused") {
   checkImagesRefused(idx({3, 0, 4}, {}), "data-damaged", "3 images of 0x4, which have no pixels");
 }
 
-TEST_CASE("trailing bytes") {
+TEST_CASE("trailing bytes are refused") {
   Bytes bytes = Files::goodImages();
   bytes.push_back(0);
   checkImagesRefused(bytes, "data-damaged", "has trailing bytes");
 }
 
-TEST_CASE("truncated gzip, at any byte") {
+TEST_CASE("a gzip file that is truncated at any byte is refused") {
   const Bytes packed = gzip(Files::goodImages());
   for (std::size_t size = 2; size < packed.size(); ++size) {
     checkImagesRefused(Bytes(packed.begin(), packed.begin() + static_cast<std::ptrdiff_t>(size)),
@@ -290,30 +291,30 @@ TEST_CASE("truncated gzip, at any byte") {
   }
 }
 
-TEST_CASE("gzip with garbage inside") {
+TEST_CASE("gzip data with garbage inside is refused") {
   Bytes packed = gzip(Files::goodImages());
   std::fill(packed.begin() + 10, packed.end() - 8, 0xFF);
   checkImagesRefused(packed, "data-damaged", "its gzip data cannot be unpacked");
 }
 
-TEST_CASE("gzip with a wrong checksum") {
+TEST_CASE("gzip data with a wrong checksum is refused") {
   Bytes packed = gzip(Files::goodImages());
   packed[packed.size() - 8] ^= 1;
   checkImagesRefused(packed, "data-damaged",
                      "its gzip data cannot be unpacked (incorrect data check)");
 }
 
-TEST_CASE("garbage after the gzip data") {
+TEST_CASE("garbage after gzip data is refused") {
   Bytes packed = gzip(Files::goodImages());
   packed.insert(packed.end(), {1, 2, 3});
   checkImagesRefused(packed, "data-damaged", "has 3 bytes after the end of its gzip data");
 }
 
-TEST_CASE("a label out of range") {
+TEST_CASE("a label out of range is refused") {
   checkLabelsRefused(idx({3}, {2, 10, 9}), "data-damaged", "gives sample 1 the label 10");
 }
 
-TEST_CASE("counts of images and labels that differ") {
+TEST_CASE("different numbers of images and labels are refused") {
   const Files files;
   files.writeLabels(idx({2}, {2, 0}));
   checkRefused([&] { openIdx(files.options()); }, files.path("images"), "data-damaged",
@@ -375,7 +376,7 @@ TEST_CASE("synthetic samples differ by index, split and seed") {
   CHECK(readSample(*makeSynthetic(options), 3) != sample);
 }
 
-TEST_CASE("synthetic labels are balanced and not in order") {
+TEST_CASE("synthetic labels are balanced and in random order") {
   const auto data = makeSynthetic(syntheticOptions());
   std::vector<std::uint32_t> counts(7);
   std::vector<std::int64_t> labels;
@@ -392,7 +393,7 @@ TEST_CASE("synthetic labels are balanced and not in order") {
   CHECK(first != std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6});
 }
 
-TEST_CASE("without noise, synthetic samples of a class are its pattern in every split") {
+TEST_CASE("without noise, every synthetic sample equals its class's pattern, in both splits") {
   SyntheticOptions options = syntheticOptions();
   options.noise = 0;
   const auto data = makeSynthetic(options);
@@ -407,7 +408,7 @@ TEST_CASE("without noise, synthetic samples of a class are its pattern in every 
   }
 }
 
-TEST_CASE("class means of one split classify another split") {
+TEST_CASE("the class means of one synthetic split classify the other split") {
   const auto train = makeSynthetic(syntheticOptions(0));
   const auto test = makeSynthetic(syntheticOptions(1));
   std::vector<std::vector<double>> means(7, std::vector<double>(50));
@@ -431,7 +432,7 @@ TEST_CASE("class means of one split classify another split") {
     const auto nearest = std::min_element(distances.begin(), distances.end()) - distances.begin();
     right += static_cast<std::size_t>(nearest) == label ? 1 : 0;
   }
-  CHECK(right > 475);  // of 500; guessing gives 71
+  CHECK(right > 475);  // 500 samples; guessing gives 71
 }
 
 TEST_CASE("synthetic data without samples, classes or a shape are refused") {
@@ -486,7 +487,7 @@ TEST_CASE("every data format has a row that reads its keys and opens both splits
   CHECK(test->size() == 7);
   CHECK(train->arrays().front().shape == std::vector<std::int64_t>{2, 3});
   CHECK(train->classes() == 4);
-  // Different samples of the same classes, drawn from data.seed.
+  // The splits have different samples of the same classes, drawn from data.seed.
   CHECK(readSample(*train, 0) != readSample(*test, 0));
   SyntheticOptions options;
   options.shape = {2, 3};
@@ -495,7 +496,7 @@ TEST_CASE("every data format has a row that reads its keys and opens both splits
   options.seed = 3;
   CHECK(readSample(*makeSynthetic(options), 0) == readSample(*train, 0));
 
-  // Reading opens nothing; opening names the file.
+  // Reading the keys opens no file; the error of opening names the file.
   const auto files = read("idx",
                           "  train:\n    images: no-a\n    labels: no-b\n"
                           "  test:\n    images: no-c\n    labels: no-d\n");

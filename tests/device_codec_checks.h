@@ -38,9 +38,10 @@ inline std::vector<float> deviceValues(int kind, std::size_t elements) {
     if (kind == 2) x = -0.1f;                               // constant
     if (kind == 3) x = std::nearbyint(2 * x) / 2;           // ties
     if (kind == 4) x = x * x * x * std::ldexp(1.0f, -static_cast<int>(j / 100 % 100));
-    if (kind == 5) x *= 1e-41f;                                       // subnormal
-    if (kind == 6) x = j % 3 == 0 ? kMax : -kMax;                     // beyond fp32's range
-    if (kind == 7) x = j % 1000 == 999 ? (j % 2 ? kMax : -kMax) : x;  // in some blocks
+    if (kind == 5) x *= 1e-41f;                    // subnormal
+    if (kind == 6) x = j % 3 == 0 ? kMax : -kMax;  // beyond fp32's range
+    if (kind == 7)
+      x = j % 1000 == 999 ? (j % 2 ? kMax : -kMax) : x;  // beyond fp32's range in some blocks only
     if (kind == 8) x = 1000 + x;
     if (kind == 9) x = j % 2 ? -0.0f : 0.0f;
   }
@@ -48,7 +49,7 @@ inline std::vector<float> deviceValues(int kind, std::size_t elements) {
 }
 inline constexpr int kValueKinds = 10;
 
-// The complete result for a tensor: its payload, or empty if it was refused.
+// The complete result of encoding a tensor. The payload is empty if the tensor was refused.
 struct Outcome {
   std::optional<Bytes> bytes;
   CutContext cut;
@@ -99,7 +100,7 @@ class DeviceTensor {
 inline std::string decodeOutcome(const Codec& host, const Codec* gpuCodec, Gpu& gpu,
                                  const CodecContext& context, CutContext cut, const Bytes& payload,
                                  const TensorSpec& spec) {
-  // With exactly its size.
+  // A buffer of exactly the payload's size.
   const std::unique_ptr<std::byte[]> bytes(new std::byte[payload.size()]);
   std::copy(payload.begin(), payload.end(), bytes.get());
   const std::span<const std::byte> view(bytes.get(), payload.size());
@@ -118,7 +119,7 @@ inline std::string decodeOutcome(const Codec& host, const Codec* gpuCodec, Gpu& 
   return "decoded: " + std::string(reinterpret_cast<const char*>(tensor.data()), tensor.size());
 }
 
-// Damaged payloads, which both sides must refuse, or decode to the same result.
+// Damaged payloads, which both codecs must either refuse or decode to the same result.
 inline std::vector<Bytes> damaged(const Bytes& payload) {
   std::vector<Bytes> all;
   const auto with = [&](std::size_t at, unsigned value) {
@@ -144,7 +145,7 @@ inline std::vector<Bytes> damaged(const Bytes& payload) {
   return all;
 }
 
-// Passes one tensor and its gradient at the same cut through CPU and GPU codec.
+// Passes a tensor and its gradient at the same cut through the CPU codec and the GPU codec.
 inline void checkGpuCodec(const std::shared_ptr<const Codec>& codec, const DeviceCodec& gpuCodec,
                           Gpu& gpu, const Tensor& tensor, bool damage) {
   CAPTURE(codec->spec(), toString(tensor.spec));
@@ -171,7 +172,7 @@ inline void checkGpuCodec(const std::shared_ptr<const Codec>& codec, const Devic
       for (const Bytes& payload : damaged(*first.bytes)) decoded(activation, {}, payload);
     }
     if (!first.cut.value) continue;
-    // Either codec's cut context works with the other codec.
+    // The cut context of either codec works with the other codec.
     const Outcome back = encodeOutcome(*codec, gradient, first.cut, tensor.view());
     REQUIRE((back.bytes == encodeOutcome(gpuCodec, gradient, second.cut, there.view()).bytes));
     REQUIRE((back.bytes == encodeOutcome(gpuCodec, gradient, first.cut, there.view()).bytes));
@@ -196,7 +197,7 @@ inline void checkDeviceCodecs(Gpu& gpu, const std::vector<std::size_t>& sizes) {
         const std::vector<float> values = deviceValues(kind, elements);
         for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
           if (kind > 4 && dtype != DType::f32)
-            continue;  // same values as for a smaller kind, or infinite
+            continue;  // narrowed, these values are infinite or equal those of another kind
           checkGpuCodec(codec, *gpuCodec, gpu, tensorOf(values, dtype),
                         elements < 6000 && kind < 2);
         }

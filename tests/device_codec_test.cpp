@@ -1,4 +1,5 @@
-// GPU codecs on an emulated GPU: kernels and host code, byte for byte against the CPU codecs.
+// GPU codecs on an emulated GPU: compares the results of kernels and host code with those of the
+// CPU codecs, byte for byte.
 #include "tests/device_codec_checks.h"
 #include "tests/emulated_gpu.h"
 
@@ -28,7 +29,7 @@ TEST_CASE("exactly these codecs have a GPU implementation") {
     CHECK(!has(spec));
 }
 
-TEST_CASE("the GPU runs the codec whenever it is possible") {
+TEST_CASE("the GPU runs the codec whenever possible") {
   EmulatedGpu gpu;
   for (const char* spec : {"fp16", "uniform:bits=8", "block:bits=4,rounding=stochastic",
                            "sort:q=6,s=2", "topk:ratio=0.1"}) {
@@ -73,19 +74,21 @@ TEST_CASE("forged distances are refused or decode to the same positions") {
   CHECK(outcome(ones) == "decoded");
   for (const std::size_t at : {std::size_t{0}, std::size_t{31}, std::size_t{32}, kKept - 1}) {
     CAPTURE(at);
-    CHECK(outcome(with(ones, at, {0x81, 0x00})) == "decoded");  // 1, not in its shortest form
+    CHECK(outcome(with(ones, at, {0x81, 0x00})) ==
+          "decoded");  // a distance of 1, not in its shortest form
     CHECK(outcome(with(ones, at, {0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00})) ==
           "decoded");
     CHECK(outcome(with(ones, at, {0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00})) ==
           "refused");
     CHECK(outcome(with(ones, at, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f})) ==
           "refused");
-    CHECK(outcome(with(ones, at, {0x80, 0x80, 0x80, 0x80, 0x10})) == "refused");  // 2^32
+    CHECK(outcome(with(ones, at, {0x80, 0x80, 0x80, 0x80, 0x10})) ==
+          "refused");  // a distance of 2^32
     CHECK(outcome(with(ones, at, std::vector<unsigned>(60, 0x80))) == "refused");
     CHECK(outcome(with(ones, at, {})) == "refused");
     CHECK(outcome(with(ones, at, {1, 1})) == "refused");
   }
-  // The last valid position, and the one after it.
+  // Distances to the last valid position, and to the position after it.
   const std::size_t max = kElements - 2 * (kKept - 1) - 1;
   const auto coded = [](std::size_t distance) {
     return std::vector<unsigned>{static_cast<unsigned>(distance & 0x7f) | 0x80,
@@ -96,10 +99,11 @@ TEST_CASE("forged distances are refused or decode to the same positions") {
     CHECK(outcome(with(ones, at, coded(max))) == "decoded");
     CHECK(outcome(with(ones, at, coded(max + 1))) == "refused");
   }
-  // Sums that would wrap around to small numbers.
+  // Distances whose sums would wrap around to small numbers.
   CHECK(outcome(std::vector<unsigned>(2 * kKept, 0x7f)) == "refused");
   std::vector<unsigned> far;
-  for (std::size_t k = 0; k < kKept; ++k) far.insert(far.end(), {0xcf, 0x86, 0x03});  // 49999
+  for (std::size_t k = 0; k < kKept; ++k)
+    far.insert(far.end(), {0xcf, 0x86, 0x03});  // each distance is 49999
   CHECK(outcome(far) == "refused");
   // Random distances.
   const RandomKey key = randomKey(1, "hostile-distances");

@@ -17,7 +17,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MOST_README_LINES = 180
-LINK_KEYS = r"link\.(up\.|down\.)?(rate|latency|jitter|loss|queue|burst)"  # of `sweep --grid`
+LINK_KEYS = r"link\.(up\.|down\.)?(rate|latency|jitter|loss|queue|burst)"  # keys that only `sweep --grid` accepts
 # Options of other programs in the pages: apt, cmake, docker, systemctl, tar, gnuplot and others.
 FOREIGN = {"--build-arg", "--logdir", "--component", "--exit-code-from", "--profile", "--volumes"}
 SYSTEM_MESSAGES = {"No space left on device"}  # from strerror()
@@ -32,7 +32,7 @@ def complain(page, text):
 
 
 class Programs:
-    """The commands, options, keys and defaults that the programs report."""
+    """The commands, options, keys and defaults reported by the programs."""
 
     def __init__(self, folder, scratch):
         self.folder, self.scratch = folder, scratch
@@ -54,7 +54,7 @@ class Programs:
         self.any_option = set().union(*self.options.values())
 
     def run(self, program, *arguments):
-        # With this variable set, a program need not re-execute itself, which halves its start-up time.
+        # With this variable set, programs do not re-execute themselves, which halves their start-up time.
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
         return subprocess.run([self.folder / program, *arguments], cwd=self.scratch, env=environment, capture_output=True, text=True,
                               timeout=120, check=False)  # fmt: skip
@@ -185,7 +185,7 @@ def check_links(page, anchors):
 
 
 def anchors_of(file):
-    """The anchors that GitHub generates."""
+    """The anchors that GitHub generates for the headings."""
     text = re.sub(r"^```.*?^```", "", file.read_text(), flags=re.M | re.S)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", text, re.M)}
 
@@ -199,7 +199,7 @@ def sections_of(page):
 def check_cli(programs):
     page = ROOT / "docs/cli.md"
     sections = {tuple(heading.split()): text for heading, text in sections_of(page).items() if heading.startswith("cleave-")}
-    # A group of commands may be a command itself, such as models.
+    # A group of commands, such as models, may itself be a command.
     commands = {words for words in programs.options
                 if (words not in programs.groups or words in sections) and words != ("cleave-link",)}  # fmt: skip
     for words in sorted(commands ^ set(sections)):
@@ -228,8 +228,7 @@ def check_configuration(programs, keys, defaults, section):
 
 
 def check_generated(programs, write):
-    """Between its markers, docs/configuration.md contains what `keys --markdown` prints: of a program, or of one of
-    its sections."""
+    """Checks that docs/configuration.md contains, between markers, the output of `keys --markdown` for a program or a section."""
     page = ROOT / "docs/configuration.md"
     text = page.read_text()
 
@@ -256,14 +255,14 @@ def check_generated(programs, write):
 
 
 def check_server_file(keys):
-    """configs/server.yaml is the server's documentation, so it has every key."""
+    """Checks that configs/server.yaml has every key, because it documents the server's keys."""
     file = ROOT / "configs/server.yaml"
     for key in sorted(keys ^ set(flat(file.read_text()))):
         complain(file, f"{key} is {'missing' if key in keys else 'not a key'}")
 
 
 def check_wrong_use():
-    """The refusals for which the client exits with code 2 are those that the protocol names."""
+    """Checks that the refusals for which the client exits with 2 are those that PROTOCOL.md names."""
     page = ROOT / "proto/PROTOCOL.md"
     text = page.read_text()
     refused = re.findall(r"^\| `([^`]+)` *\| server +\| (?:Refused|both)", text, re.M)

@@ -1,7 +1,7 @@
-// Emulates a GPU on the host, one thread after the other. Runs the real kernel code phase by phase,
-// with the barriers in between; only the threading of common/device/cuda/kernels.cu is missing. Its
-// memory is on the heap with exactly the requested size, so that AddressSanitizer detects any
-// access beyond, and it is not zeroed.
+// Emulates a GPU on the host, one thread after the other. It runs the real kernel code phase by
+// phase, as separated by the barriers; only the threading of common/device/cuda/kernels.cu is
+// missing. Device memory is a heap block of exactly the requested size, so that AddressSanitizer
+// detects any access beyond it. It is not zeroed.
 #pragma once
 
 #include <memory>
@@ -31,7 +31,7 @@ template <int kPhase, typename Kernel>
 void runPhases(const Kernel& kernel, device::Place at, typename Kernel::Shared& shared,
                std::vector<typename Kernel::Thread>& threads) {
   if constexpr (kPhase < Kernel::kPhases) {
-    // In alternating order: within a phase, threads must not depend on each other.
+    // The order alternates: within a phase, threads must not depend on each other.
     for (std::uint32_t t = 0; t < device::kThreads; ++t) {
       at.thread = (at.block + kPhase) % 2 == 0 ? t : device::kThreads - 1 - t;
       kernel.template run<kPhase>(at, shared, threads[at.thread]);

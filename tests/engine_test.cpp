@@ -1,4 +1,4 @@
-// The engine's guarantees for any timing, and its reaction to messages that are repeated, late or
+// The engine's guarantees for any timing, and its responses to messages that are repeated, late or
 // out of order.
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -52,7 +52,7 @@ std::vector<float> trained(const VirtualOptions& options) {
   return run.weights();
 }
 
-// The same without engines: the whole model, one micro-batch after the other.
+// Trains the whole model without engines, one micro-batch after the other. Returns all weights.
 class WholeModel {
  public:
   WholeModel(std::size_t bodies, std::uint32_t microBatches)
@@ -188,8 +188,8 @@ TEST_CASE("the client fetches the gradients of every body before it decides") {
 
 // ---- Several clients at one body ----
 
-// A body whose micro-batches come from several clients, in turn. Each client's head and tail
-// compute its own micro-batches; their gradients are summed by client.
+// A body that takes its micro-batches from several clients in turn. Each client's head and tail
+// compute that client's micro-batches, and sum their gradients.
 class SharedBody {
  public:
   SharedBody(std::size_t clients, const Schedule& schedule, std::uint64_t seed) : seed_(seed) {
@@ -216,7 +216,7 @@ class SharedBody {
     for (std::size_t c = 0; c < clients_.size(); ++c) {
       clients_[c]->stage.begin(Phase::train, shareOf(c));
     }
-    // Which of the engines and links advances next is drawn at random.
+    // The engine or link that advances next is drawn at random.
     while (!isDone()) advance(draw(2 * clients_.size() + 1));
     std::vector<double> squares = {0, links_[0]->report().squareSum, 0};
     TinyPart head = clients_[0]->head, tail = clients_[0]->tail;
@@ -249,7 +249,7 @@ class SharedBody {
   struct Client {
     StageEngine stage;
     TinyPart head, tail;
-    std::map<std::uint32_t, float> inputs;  // of the tail, by global micro-batch
+    std::map<std::uint32_t, float> inputs;  // inputs of the tail, by global micro-batch
     std::deque<TensorMessage> toBody;
   };
   class NotingLink : public EngineLink {
@@ -285,7 +285,7 @@ class SharedBody {
     which % 2 == 0 ? workAtClient(c) : exchange(c);
   }
 
-  // One message each way, if there is one.
+  // Delivers at most one message in each direction.
   void exchange(std::size_t c) {
     Client& client = *clients_[c];
     if (!client.toBody.empty()) {
@@ -350,7 +350,8 @@ class SharedBody {
   std::unique_ptr<Participant> engine_;
 };
 
-// The whole model; gradients of head and tail are summed by client, those of the body in order.
+// Trains the whole model. Gradients of head and tail are summed by client, and gradients of the
+// body in the order of micro-batches.
 std::vector<float> trainedTogether(std::size_t clients, std::uint64_t steps) {
   std::vector<TinyPart> parts = tinyParts(1);
   for (std::uint64_t step = 1; step <= steps; ++step) {
@@ -389,7 +390,8 @@ TEST_CASE("one to four clients at one body compute the same as the whole model")
   }
 }
 
-TEST_CASE("a client cannot send another client's micro-batches, and only the first one decides") {
+TEST_CASE(
+    "a client cannot send another client's micro-batches, and only the first client decides") {
   SharedBody shared(2, findSchedule("priority"), 1);
   const MicroBatch second{Phase::train, 1, 1, SharedBody::kMicroBatches, SharedBody::kMicroBatches};
   CHECK(codeOf([&] { shared.engine().receive(0, tensor(activationAt(0), second, 0)); }) ==
@@ -471,7 +473,7 @@ TEST_CASE("initial weights are loaded once, and then acknowledged") {
         }) == "unexpected-message");
 }
 
-TEST_CASE("nothing may arrive before the initial weights, and a run without them refuses them") {
+TEST_CASE("nothing may precede initial weights, and a run that expects none refuses them") {
   ServerWithWeights server;
   CHECK(codeOf([&] {
           server.engine.receive(0, tensor(activationAt(0), at(Phase::train, 1, 0), 0));
@@ -490,7 +492,7 @@ TEST_CASE("a snapshot is taken between a step's update and everything that follo
   StepDecision decision = decisionOf(1);
   decision.checkpoint = true;
   server.receive(decision);
-  server.receive(tensor(activationAt(0), at(Phase::train, 2, 0), 1));  // waits
+  server.receive(tensor(activationAt(0), at(Phase::train, 2, 0), 1));  // must wait for the update
   const auto update = server.engine.next();
   REQUIRE(update);
   CHECK(update->kind == ActionKind::update);
@@ -547,7 +549,7 @@ TEST_CASE("a body continues after the step of its checkpoint") {
   CHECK(codeOf([&] { fresh.receive(Resume{7}); }) == "unexpected-message");
 }
 
-TEST_CASE("a client continues when every body has restored its checkpoint") {
+TEST_CASE("a client continues only when every body has restored its checkpoint") {
   const auto link = std::make_shared<NotingLink>();
   Coordinator client({&findSchedule("priority"), 4, 4, false, true}, {{Place{}, link}});
   CHECK_FALSE(client.weightsInPlace());
@@ -607,7 +609,7 @@ TEST_CASE("the server refuses repeated messages of the current and of finished s
   }
 }
 
-TEST_CASE("Step is applied once, and Step again is refused") {
+TEST_CASE("a Step is applied once, and refused if repeated") {
   Server server;
   server.trainUntilBodyDone(1);
   CHECK(server.sentOf<BodyDone>() == 1);
@@ -626,7 +628,7 @@ TEST_CASE("Step is applied once, and Step again is refused") {
   CHECK(waiting.engine.applied() == 1);
 }
 
-TEST_CASE("a skipped step advances too") {
+TEST_CASE("a skipped step also advances the count of steps") {
   Server server;
   server.trainUntilBodyDone(1);
   StepDecision skip = decisionOf(1);
@@ -643,7 +645,7 @@ TEST_CASE("tensors that arrive after a Step wait for its update") {
   server.trainUntilBodyDone(1);
   server.receive(decisionOf(1));
   server.receive(tensor(activationAt(0), at(Phase::train, 2, 0), 1));
-  server.receive(Fetch{kWeightsBody});  // deferred; refused once step 2 has begun
+  server.receive(Fetch{kWeightsBody});  // is deferred, and refused once step 2 has begun
   const auto first = server.engine.next();
   REQUIRE(first);
   CHECK(first->kind == ActionKind::update);

@@ -60,7 +60,7 @@ class StderrToFile {
   int before_;
 };
 
-// Runs a hidden test of this program and returns its exit status: 0 if all its checks pass.
+// Runs a hidden test of this program. Returns its exit status, which is 0 if all checks pass.
 int runHiddenTest(const std::string& name) {
   const std::string program = fs::read_symlink("/proc/self/exe");
   return std::system(("env -u OMP_WAIT_POLICY '" + program + "' '" + name + "'").c_str());
@@ -81,7 +81,7 @@ int runHiddenTest(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("the environment lists what the figures depend on") {
+TEST_CASE("the environment lists everything that measured figures depend on") {
   const nlohmann::json environment = describeEnvironment(3);
   CHECK_THAT(environment.at("software"), Matches("cleave \\d+\\.\\d+\\.\\d+"));
   CHECK(environment.at("software") == softwareVersion());
@@ -103,16 +103,17 @@ TEST_CASE("the flags include the instruction sets that this program uses") {
 }
 #endif
 
-TEST_CASE("a side computes with all cores, or half of them if both daemons share the machine") {
+TEST_CASE(
+    "a side computes with all cores, or half of them if client and server share the machine") {
   CHECK(chooseThreads(8, 0, 0, false).threads == 8);
   CHECK(chooseThreads(8, 0, 0, true).threads == 4);
   CHECK(chooseThreads(1, 0, 0, true).threads == 1);
   CHECK(chooseThreads(2, 0, 0, true).text ==
-        "1 of 2 cores: half, since both daemons share this machine");
+        "1 of 2 cores: half, because client and server share this machine");
   CHECK(chooseThreads(2, 0, 0, false).text == "2 of 2 cores: all of them");
 }
 
-TEST_CASE("a side computes with the requested threads, within its limit and its cores") {
+TEST_CASE("a side computes with the requested number of threads, up to its limit and its cores") {
   CHECK(chooseThreads(8, 3, 0, true).text == "3 of 8 cores: as configured");
   CHECK(chooseThreads(8, 6, 0, true).threads == 6);
   CHECK(chooseThreads(8, 6, 2, false).text == "2 of 8 cores: the maximum allowed here");
@@ -155,11 +156,13 @@ TEST_CASE("hidden: prepared process", "[.]") {
   useAndFree(kBytes);
   const long before = pageFaults();
   for (int round = 0; round < 5; ++round) useAndFree(kBytes);
-  CHECK(pageFaults() - before < 100);  // 25600 per round if the block were mapped again
+  CHECK(pageFaults() - before <
+        100);  // it would be 25,600 per round if the block were mapped again
 #endif
 }
 
-TEST_CASE("a prepared process runs again with passive waiting, and keeps its memory") {
+TEST_CASE(
+    "prepareProcess() re-executes the program with passive waiting, and freed memory is kept") {
   CHECK(runHiddenTest("hidden: prepared process") == 0);
 }
 
@@ -187,7 +190,7 @@ TEST_CASE("the process's log has UTC time, level and program, and omits lower le
              Matches("20[0-9-]+T[0-9:]+\\.[0-9]{3}Z warning cleave-100%v: seen 7\n"));
 }
 
-TEST_CASE("a run's line is written to its file, and with a prefix to the process's log") {
+TEST_CASE("a run's line is written to the run's file, and with a prefix to the process's log") {
   const Folder folder;
   {
     const StderrToFile redirect(folder.file("stderr"));

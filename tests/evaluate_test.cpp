@@ -1,4 +1,4 @@
-// What eval and export compute: scores per class, and weights with adapters merged into them.
+// The results of eval and export: scores per class, and weights with adapters merged into them.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -12,14 +12,14 @@
 namespace cleave::test {
 namespace {
 
-// Outputs whose softmax is close to these probabilities.
+// Returns outputs whose softmax is close to the given probabilities.
 std::vector<float> logits(const std::vector<double>& probabilities) {
   std::vector<float> outputs;
   for (const double p : probabilities) outputs.push_back(static_cast<float>(std::log(p)));
   return outputs;
 }
 
-TEST_CASE("precision, recall and F1 follow from the confusion") {
+TEST_CASE("precision, recall and F1 are computed from the confusion matrix") {
   ClassScores scores(3);
   scores.add(logits({0.8, 0.1, 0.1}), 0);
   scores.add(logits({0.7, 0.2, 0.1}), 0);
@@ -47,8 +47,8 @@ TEST_CASE("precision, recall and F1 follow from the confusion") {
 
 TEST_CASE("the area under the ROC curve is the share of pairs in the right order") {
   ClassScores scores(2);
-  // Probabilities of class 1; the pairs (positive, negative) in order: 0.4 > 0.1, 0.8 > 0.1,
-  // 0.8 > 0.5; not 0.4 < 0.5; and 0.4 = 0.4 counts as a half, 0.8 > 0.4.
+  // These are probabilities of class 1. Pairs (positive, negative): 0.4 > 0.1, 0.8 > 0.1, 0.8 > 0.5
+  // and 0.8 > 0.4 are in the right order, 0.4 < 0.5 is not, and 0.4 = 0.4 counts as half a pair.
   for (const auto& [p, target] : {std::pair{0.1, 0}, {0.5, 0}, {0.4, 0}, {0.4, 1}, {0.8, 1}}) {
     scores.add(logits({1 - p, p}), target);
   }
@@ -90,7 +90,7 @@ std::vector<float> valuesOf(const SafetensorsEntry& each) {
   return values;
 }
 
-TEST_CASE("merging adds scale B A to the weight, in either orientation") {
+TEST_CASE("merging adds scale * B * A to the weight, in either orientation") {
   const std::vector<float> weight = {1, 2, 3, 4, 5, 6}, a = {1, 10, 100}, b = {1, 2}, bias = {7};
   for (const bool inputsFirst : {false, true}) {
     const std::vector<std::int64_t> shape =
@@ -110,7 +110,7 @@ TEST_CASE("merging adds scale B A to the weight, in either orientation") {
   }
 }
 
-TEST_CASE("a model without adapters stays as it is; adapters that do not fit are refused") {
+TEST_CASE("a model without adapters is unchanged, and adapters that do not fit are refused") {
   const std::vector<float> weight = {1, 2, 3, 4, 5, 6}, a = {1, 10, 100}, b = {1, 2};
   std::deque<std::vector<float>> memory;
   const std::vector<SafetensorsEntry> plain = {entry("m.weight", {2, 3}, weight)};

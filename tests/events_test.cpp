@@ -36,7 +36,7 @@ struct Folder {
   fs::path path;
 };
 
-// While it exists, writes beyond `bytes` in a file fail, as on a full disk.
+// While an object exists, writes beyond `bytes` bytes in a file fail, as on a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
@@ -65,7 +65,7 @@ std::vector<fs::path> filesIn(const fs::path& folder) {
   return files;
 }
 
-// Requires whole records with the right check sums.
+// Requires complete records with correct checksums.
 std::vector<tensorboard::Event> eventsOf(const fs::path& path) {
   constexpr std::size_t kHead = 12, kTail = 4;
   const std::string text = readFile(path);
@@ -84,7 +84,7 @@ std::vector<tensorboard::Event> eventsOf(const fs::path& path) {
   return events;
 }
 
-// The values of a tag by step, as TensorBoard reads the files of a folder.
+// The values of a tag by step. Reads the files of the folder in the same order as TensorBoard.
 std::map<std::int64_t, float> valuesOf(const std::string& tag, const fs::path& folder) {
   std::map<std::int64_t, float> values;
   for (const fs::path& path : filesIn(folder)) {
@@ -156,7 +156,7 @@ TEST_CASE("CRC-32C has the check values of its definition, RFC 3720") {
   CHECK(crc32c("") == 0);
 }
 
-TEST_CASE("a record is framed as TensorBoard's own writer frames it") {
+TEST_CASE("a record has the same frame as one written by TensorBoard") {
   CHECK(framedRecord("Cleave") == std::string("\x06\0\0\0\0\0\0\0\x73\x69\xd5\x37"
                                               "Cleave\xb1\x69\xfc\x1c",
                                               22));
@@ -166,7 +166,7 @@ TEST_CASE("the first event is the file's version; scalars follow with their step
   const Folder folder;
   Recorder recorder;
   EventFile file(recorder, folder.path);
-  file.replaceFrom(1);  // no earlier files
+  file.replaceFrom(1);  // there are no earlier files
   file.scalars(7, {{"a/b", 0.25}, {"c", -1e30}});
   file.scalars(8, {});
   file.text("note", "**bold**");
@@ -185,7 +185,7 @@ TEST_CASE("the first event is the file's version; scalars follow with their step
   CHECK(events[2].summary().values(0).tensor().strings(0) == "**bold**");
 }
 
-TEST_CASE("files of one run are in order, even if the clock was set back") {
+TEST_CASE("event files of one run sort in order, even if the clock was set back") {
   const Folder folder;
   std::ofstream(folder.path / "events.out.tfevents.4000000000.cleave");
   Recorder recorder;
@@ -237,7 +237,7 @@ TEST_CASE("a run writes the figures of its steps and epochs") {
   CHECK_FALSE(run.files.writeFailure());
 }
 
-TEST_CASE("a full disk is reported as for the CSV files") {
+TEST_CASE("a full disk is reported in the same way as for CSV files") {
   const Folder folder;
   Written run(folder);
   CHECK_FALSE(run.files.writeFailure());
@@ -250,10 +250,10 @@ TEST_CASE("a full disk is reported as for the CSV files") {
   REQUIRE(failure);
   CHECK(failure->path == run.events->file().path());
   CHECK(failure->error == EFBIG);
-  CHECK(eventsOf(failure->path).size() == 1);  // no part of a record
+  CHECK(eventsOf(failure->path).size() == 1);  // the file has no part of the failed record
 }
 
-TEST_CASE("steps that are done again replace those of the lost process") {
+TEST_CASE("repeated steps replace those of the killed process") {
   const Folder folder;
   const fs::path path = folder.path / "tensorboard";
   Written(folder).train(1, 8, 1);

@@ -1,4 +1,4 @@
-// Threads of the two executors: fair scheduling of codec work, and the device's workers.
+// The two executors: fair scheduling of codec work, and workers on the device.
 #include "common/core/executor.h"
 
 #include <atomic>
@@ -14,7 +14,7 @@ using namespace cleave;
 
 namespace {
 
-constexpr double kPatience = 60;  // seconds; normally much shorter
+constexpr double kPatience = 60;  // seconds; the waits are normally much shorter
 
 // Waits until all tasks posted to the queue so far are done.
 void finish(CodecQueue& queue) {
@@ -23,7 +23,7 @@ void finish(CodecQueue& queue) {
   REQUIRE(done.get_future().wait_for(std::chrono::seconds(60)) == std::future_status::ready);
 }
 
-// Calls checkpoint() until `done`. Returns the code of the error that one of them throws.
+// Calls checkpoint() until `done`. Returns the code of the error that a call throws.
 std::string checkpointsUntil(CodecQueue& queue, const std::atomic<bool>& done) {
   const SteadyTime start = now();
   try {
@@ -41,7 +41,7 @@ std::string checkpointsUntil(CodecQueue& queue, const std::atomic<bool>& done) {
 TEST_CASE("a queue's tasks run one at a time, in order") {
   CodecExecutor executor(4);
   const auto queue = executor.open();
-  std::vector<int> ran;  // without a lock, so that TSan reports parallel tasks
+  std::vector<int> ran;  // not protected by a lock, so that TSan reports tasks that run in parallel
   for (int k = 0; k < 1000; ++k) queue->post([&ran, k] { ran.push_back(k); });
   finish(*queue);
   std::vector<int> wanted(1000);
@@ -49,7 +49,8 @@ TEST_CASE("a queue's tasks run one at a time, in order") {
   CHECK(ran == wanted);
 }
 
-TEST_CASE("at most as many queues run as there are threads, even if tasks wait for their turn") {
+TEST_CASE(
+    "at most as many queues run as there are threads, including tasks that wait for their turn") {
   CodecExecutor executor(2);
   std::vector<std::shared_ptr<CodecQueue>> queues;
   std::atomic<int> atWork = 0, max = 0;
@@ -146,7 +147,7 @@ TEST_CASE("the callback of a cancellation runs when no task of the queue runs an
   mayEnd = true;
   CHECK(future.get());
 
-  std::promise<void> atOnce;  // the queue is empty
+  std::promise<void> atOnce;  // fulfilled immediately, because the queue is empty
   codecs.open()->cancel([&] { atOnce.set_value(); });
   CHECK(atOnce.get_future().wait_for(std::chrono::seconds(0)) == std::future_status::ready);
 }
@@ -183,7 +184,7 @@ TEST_CASE("a task that uses more time than allowed is ended") {
   queue->post([&] { code = checkpointsUntil(*queue, never); });
   finish(*queue);
   CHECK(code == "codec-too-long");
-  // The limit applies to each task separately.
+  // The limit applies to each task, not to their sum.
   for (int k = 0; k < 3; ++k) {
     queue->post([&] {
       const SteadyTime start = now();
@@ -225,7 +226,7 @@ TEST_CASE("an executor that stops ends the running tasks and frees the waiting o
 
 namespace {
 
-// Busy for this long whenever called.
+// A worker whose actions each take this long.
 class Busy : public DeviceWorker {
  public:
   explicit Busy(double seconds, int times = 1 << 30) : seconds_(seconds), left_(times) {}
@@ -252,7 +253,8 @@ TEST_CASE("a worker with long actions waits for a newly connected one, which run
   device.attach(quiet);
   device.runUntil([&] { return hog->begins.size() == 2; });
   CHECK(quiet->begins.size() == 1);
-  // The wait beyond the lead that any worker may have; load on the machine can only make it longer.
+  // The expected wait is the action's time minus the allowed lead. Load on the machine can only
+  // make it longer.
   const double between = secondsBetween(hog->begins[0], hog->begins[1]) - 0.5;
   CHECK(between > 0.5 - FairShares::kLeadSeconds - 0.01);
 }

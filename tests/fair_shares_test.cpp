@@ -1,4 +1,5 @@
-// Shares of a resource in virtual time: who is next, who is held back, and for how long.
+// Shares of a resource in virtual time: which user is next, which user is held back, and for how
+// long.
 #include "common/core/fair_shares.h"
 
 #include <algorithm>
@@ -15,7 +16,7 @@ using Users = std::vector<User>;
 
 constexpr double kLead = FairShares::kLeadSeconds;
 
-// A user that is ready again after a pause following each use.
+// A user that pauses after each use.
 struct Simulated {
   double useSeconds = 0;
   double pauseSeconds = 0;
@@ -25,7 +26,7 @@ struct Simulated {
   int uses = 0;
 };
 
-// Simulates all users for `seconds`; returns the number of uses of each.
+// Simulates all users for `seconds`. Returns each user's number of uses.
 std::vector<int> simulate(std::vector<Simulated> all, double seconds) {
   FairShares shares;
   for (Simulated& one : all) {
@@ -44,7 +45,7 @@ std::vector<int> simulate(std::vector<Simulated> all, double seconds) {
       if (one.readyAt > time) nextReady = std::min(nextReady, one.readyAt - time);
     }
     if (chosen == nullptr) {
-      // Slightly more, so that rounding cannot stop the clock.
+      // Slightly more than the wait, so that rounding cannot stop the clock.
       const double idle = std::min(nextReady, shares.heldFor().value_or(nextReady)) + 1e-9;
       REQUIRE(idle < 1e6);
       shares.idled(idle);
@@ -63,7 +64,7 @@ std::vector<int> simulate(std::vector<Simulated> all, double seconds) {
 
 }  // namespace
 
-TEST_CASE("the party that has used the least goes first") {
+TEST_CASE("the user that has used the resource the least goes first") {
   FairShares shares;
   const User a = shares.add("a"), b = shares.add("b"), c = shares.add("c");
   shares.used(a, 0.2);
@@ -73,7 +74,7 @@ TEST_CASE("the party that has used the least goes first") {
   CHECK(shares.order() == Users{c, a});
 }
 
-TEST_CASE("a party that has used t seconds waits until the others have used t seconds") {
+TEST_CASE("a user with t seconds of use waits until the others have used t seconds") {
   FairShares shares;
   const User hog = shares.add("hog"), honest = shares.add("honest");
   shares.used(hog, 15);
@@ -85,7 +86,7 @@ TEST_CASE("a party that has used t seconds waits until the others have used t se
   }
   SECTION("by idle time") {
     for (int k = 0; k < 3; ++k) {
-      shares.used(honest, 0, true);  // such as a message
+      shares.used(honest, 0, true);  // a use of no duration, such as a message
       shares.idled(5);
     }
   }
@@ -97,7 +98,7 @@ TEST_CASE("a party that has used t seconds waits until the others have used t se
   CHECK_FALSE(shares.heldFor());
 }
 
-TEST_CASE("a small lead delays nobody") {
+TEST_CASE("a user with a small lead is not delayed") {
   FairShares shares;
   const User a = shares.add("a"), b = shares.add("b");
   shares.used(a, kLead);
@@ -107,7 +108,7 @@ TEST_CASE("a small lead delays nobody") {
   CHECK(shares.heldFor() == Approx(0.01));
 }
 
-TEST_CASE("the wait for a silent party is bounded, and shorter between steps") {
+TEST_CASE("the wait for a silent user is bounded, and shorter between steps") {
   const bool inStep = GENERATE(false, true);
   CAPTURE(inStep);
   const double quiet = inStep ? FairShares::kQuietInStepSeconds : FairShares::kQuietBetweenSeconds;
@@ -122,15 +123,15 @@ TEST_CASE("the wait for a silent party is bounded, and shorter between steps") {
   shares.idled(0.5);
   CHECK(shares.order() == Users{silent, hog});
   shares.used(hog, 60);
-  // When it returns, it has the credit of a user that arrived when the current use began, and no
-  // more.
+  // When the user returns, it has the credit of a user that arrived when the current use began, and
+  // no more.
   shares.used(silent, 0);
   CHECK(shares.order() == Users{silent});
   shares.used(silent, 60);
   CHECK(shares.order().size() == 2);
 }
 
-TEST_CASE("nobody waits for a party that has left") {
+TEST_CASE("no user waits for one that has left") {
   FairShares shares;
   const User hog = shares.add("hog"), other = shares.add("other");
   shares.used(hog, 15);
@@ -157,13 +158,13 @@ TEST_CASE("leaving and returning gives no advantage") {
   CHECK(shares.order().size() == 3);
 }
 
-TEST_CASE("a new party goes before those that used the resource, and is not charged for the past") {
+TEST_CASE("a new user goes before those that used the resource, and is not charged for the past") {
   FairShares shares;
   const User hog = shares.add("hog");
   for (int k = 0; k < 100; ++k) shares.used(hog, 15);
-  CHECK(shares.order() == Users{hog});  // alone, it is never held back
+  CHECK(shares.order() == Users{hog});  // a user without competitors is never held back
   const User fresh = shares.add("fresh");
-  shares.used(hog, 15);  // was already running
+  shares.used(hog, 15);  // this use was already running
   CHECK(shares.order() == Users{fresh});
   shares.used(fresh, 15);
   CHECK(shares.order().size() == 2);
@@ -179,16 +180,17 @@ TEST_CASE("short uses with pauses get their share beside long uses without pause
     const Simulated hog{seconds, 0};
     const std::vector<int> uses = simulate({honest, hog}, 1800);
     CHECK(uses[0] > 0.45 * 3 * alone);
-    CHECK(uses[1] * seconds > 0.45 * 1800);  // and the hog is not held back longer either
-    // With two of them, a third.
+    CHECK(uses[1] * seconds >
+          0.45 * 1800);  // the hog is not held back longer than necessary either
+    // With two hogs, the honest user gets a third.
     CHECK(simulate({hog, honest, hog}, 1800)[1] > 0.3 * 3 * alone);
   }
 }
 
-TEST_CASE("a party that shows activity without work gets no more than its share") {
+TEST_CASE("a user that shows activity without work gets no more than its share") {
   const Simulated honest{0.1, 0};
   const int alone = simulate({honest}, 600)[0];
-  // A sign of activity from time to time, without work.
+  // The user shows activity from time to time, without work.
   for (const int stalled : {1, 5}) {
     CAPTURE(stalled);
     std::vector<Simulated> all = {honest};
@@ -197,8 +199,8 @@ TEST_CASE("a party that shows activity without work gets no more than its share"
   }
 }
 
-TEST_CASE("pauses of one party delay nobody") {
-  // One uses 40 % of the time and one 10 %: there is enough time for both.
+TEST_CASE("a user's pauses do not delay the others") {
+  // One user needs 40 % of the time and the other 10 %, so there is enough time for both.
   const Simulated much{0.04, 0.06}, little{0.01, 0.09, 0.05};
   const int alone = simulate({much}, 600)[0];
   CHECK(simulate({much, little}, 600)[0] > 0.85 * alone);

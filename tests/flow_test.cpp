@@ -1,4 +1,4 @@
-// Names and numbers of flows, the place of a body, and values by flow.
+// Names and numbers of flows, the flows of a body, and containers of values by flow.
 #include "common/topology/flow.h"
 
 #include <catch2/catch.hpp>
@@ -35,7 +35,7 @@ TEST_CASE("an unknown flow name is refused") {
     CHECK_FALSE(flowFromName(name));
   }
   CHECK_FALSE(flowFromNumber(~std::uint64_t{0}));
-  CHECK_FALSE(flowFromNumber(std::uint64_t{1} << 10));  // cut 512
+  CHECK_FALSE(flowFromNumber(std::uint64_t{1} << 10));  // a flow of cut 512
 }
 
 TEST_CASE("a body's flows are determined by its cuts and their tensors") {

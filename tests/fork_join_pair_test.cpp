@@ -20,7 +20,7 @@ TEST_CASE("a helper runs the second function while the caller runs the first") {
   CHECK(seen != std::this_thread::get_id());
 }
 
-TEST_CASE("each function runs exactly once, on either thread") {
+TEST_CASE("each function runs exactly once, on whichever thread") {
   ForkJoinPair helper;
   int first = 0;
   int second = 0;
@@ -31,7 +31,7 @@ TEST_CASE("each function runs exactly once, on either thread") {
   }
 }
 
-TEST_CASE("a caller does not wait for a helper that another caller uses") {
+TEST_CASE("a caller does not wait for a helper that is running another caller's function") {
   ForkJoinPair helper;
   std::promise<void> busy;
   std::promise<void> release;

@@ -1,4 +1,4 @@
-// `fp8` compared with the definitions of the formats.
+// Compares `fp8` with the definitions of the formats.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -73,7 +73,7 @@ TEST_CASE("ties between two codes are rounded to even, other values to the neare
   }
 }
 
-TEST_CASE("the maximum of a tensor uses the format's upper powers of two") {
+TEST_CASE("the scale puts a tensor's maximum into the format's upper powers of two") {
   for (const Format& format : kFormats) {
     const std::unique_ptr<Codec> codec = makeCodec(format.spec);
     for (const float max : {1.0f, 1.75f, 1.76f, 3.0f, 1e-30f, 1e30f, kLargest}) {

@@ -1,4 +1,4 @@
-// Frames: encoding, damage and limits; compares proto/PROTOCOL.md's tables with the code.
+// Frames: encoding, damage and limits. Also compares the tables of proto/PROTOCOL.md with the code.
 #include "common/net/frame.h"
 
 #include <catch2/catch.hpp>
@@ -69,7 +69,7 @@ std::string section(const std::string& name) {
   return text.substr(start + begin.size(), end - start - begin.size());
 }
 
-// The rows of a table without its header; cells without surrounding spaces and backticks.
+// The rows of a table except its header. Cells have no surrounding spaces or backticks.
 std::vector<std::vector<std::string>> table(const std::string& name) {
   std::vector<std::vector<std::string>> rows;
   std::istringstream lines(section(name));
@@ -102,7 +102,7 @@ const std::map<std::string, ConnectionState> kStates = {
 
 }  // namespace
 
-TEST_CASE("a header has the documented bytes") {
+TEST_CASE("an encoded header has the documented bytes") {
   const std::vector<int> expected = {'C',  'L',  'V',  'E',  1,    8,    1,    0,     //
                                      4,    3,    2,    1,    8,    7,    6,    5,     //
                                      0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,  //
@@ -123,7 +123,7 @@ TEST_CASE("a header survives encoding and decoding") {
   CHECK(decoded.checksum == header.checksum);
 }
 
-TEST_CASE("a damaged header is refused with its own code") {
+TEST_CASE("a damaged header is refused with the code of its damage") {
   CHECK(errorCode([] { decodeHeader(damaged(0, 'X')); }) == "not-cleave");
   CHECK(errorCode([] { decodeHeader(damaged(3, 'X')); }) == "not-cleave");
   CHECK(errorCode([] { decodeHeader(damaged(4, 0)); }) == "version-mismatch");
@@ -161,7 +161,7 @@ TEST_CASE("other protocols on a port are recognised and named") {
         "the peer does not speak Cleave: its bytes begin with ff fd 18 20");
 }
 
-TEST_CASE("the magic is checked with the bytes received so far") {
+TEST_CASE("the magic is checked as soon as its first bytes arrive") {
   CHECK(codeOfMagic("") == "");
   CHECK(codeOfMagic("C") == "");
   CHECK(codeOfMagic("CLV") == "");
@@ -318,12 +318,12 @@ TEST_CASE("PROTOCOL.md: the limits match the code") {
       {"wait after a Failure", milliseconds(kFailureWait)},
       {"wait after a Bye", milliseconds(kByeWait)},
       {"frame, before it is measured", milliseconds(options.frame.grace)},
-      {"frame that arrives, minimum rate", static_cast<std::size_t>(options.frame.bytesASecond)},
+      {"frame that arrives, minimum rate", static_cast<std::size_t>(options.frame.bytesPerSecond)},
       {"control frames at once", static_cast<std::size_t>(ControlAllowance::kIdle)},
-      {"control frames per second", static_cast<std::size_t>(ControlAllowance::kASecond)},
-      {"control frames per tensor", static_cast<std::size_t>(ControlAllowance::kATensor)},
+      {"control frames per second", static_cast<std::size_t>(ControlAllowance::kPerSecond)},
+      {"control frames per tensor", static_cast<std::size_t>(ControlAllowance::kPerTensor)},
       {"control frames per segment that is not short",
-       static_cast<std::size_t>(ControlAllowance::kALongSegment)},
+       static_cast<std::size_t>(ControlAllowance::kPerLongSegment)},
       {"segment that counts as one, below", ControlAllowance::kShortSegmentBytes},
       {"stream of a probe", kMaxProbeBytes},
       {"probe session", milliseconds(kMaxProbeSession)},
@@ -349,7 +349,8 @@ TEST_CASE("PROTOCOL.md: every code that can reach a peer is in the table of erro
     }
   }
   CHECK(thrown.contains("not-cleave"));
-  // These concern this side's own files and configuration, or the connection is already lost.
+  // These codes are never sent: they concern this side's own files and configuration, or the
+  // connection is already lost.
   for (const char* own : {"connection-lost",
                           "connection-closed",
                           "bad-config",

@@ -18,7 +18,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// See python/tests/make_fixtures.py.
+// Written by python/tests/make_fixtures.py.
 const std::string kTiny = CLEAVE_SOURCE_DIR "/tests/data/tiny.pt2";
 
 BlockContext contextOf(Phase phase, std::uint64_t step = 1, std::uint32_t i = 0,
@@ -98,7 +98,7 @@ std::string errorOf(const std::function<void()>& function) {
   return "";
 }
 
-TEST_CASE("batch norms record their statistics, and change no buffer") {
+TEST_CASE("batch norms record their statistics without changing buffers") {
   const GraphFile file(kTiny);
   const Program tiny(file.graph(), file.readWeights());
   REQUIRE(tiny.program.norms().size() == 1);
@@ -130,13 +130,13 @@ TEST_CASE("random operators depend on seed, step and micro-batch, and on nothing
   CHECK_FALSE(at::equal(first, dropout.run(input(), contextOf(Phase::train, 4, 1))));
   CHECK(at::equal(input(), dropout.run(input(), contextOf(Phase::eval))));
 
-  // A mask of torchvision's stochastic depth, which divides it by p afterwards.
+  // The mask of torchvision's stochastic depth, which is later divided by p.
   const Program mask(graphOf("aten.bernoulli_.float", {number("p", 0.75)}));
   CHECK(at::equal(mask.run(input(), contextOf(Phase::eval)), at::ones({8, 4}).mul(0.75)));
   CHECK(mask.run(input(), contextOf(Phase::train)).sum().item<double>() < 32);
 }
 
-TEST_CASE("inputs are not changed") {
+TEST_CASE("running a graph does not change its inputs") {
   const Program relu(graphOf("aten.relu_.default"));
   const at::Tensor x = at::ones({2, 4}).neg().set_requires_grad(true);
   const at::Tensor y = relu.run(x, contextOf(Phase::train));
@@ -194,7 +194,7 @@ TEST_CASE("hostile arguments are refused before anything runs") {
   of.add_outputs(2);
   checkGraph(size, "graph");
   refused(size, "wrong type");
-  // The check of changes in place relies on positions, so the tensor must come first.
+  // The check of in-place changes relies on argument positions, so the tensor must come first.
   wire::Graph inPlace = graphOf("aten.relu_.default");
   inPlace.mutable_nodes(0)->mutable_arguments(0)->set_name("other");
   refused(inPlace, "has no argument 'other'");
@@ -211,7 +211,7 @@ TEST_CASE("views with too many elements and lists of the wrong length are refuse
   refusedAtRun(graphOf("aten.expand.default", {sizes("size", {1 << 20, 1 << 20, 2, 4})}));
   wire::Graph unbind = graphOf("aten.unbind.int");
   unbind.mutable_nodes(0)->set_is_list(true);
-  refusedAtRun(unbind);  // two tensors instead of one
+  refusedAtRun(unbind);  // the list has two tensors instead of one
 }
 
 TEST_CASE("memory that the graph leaves uninitialised is zero") {
@@ -219,7 +219,7 @@ TEST_CASE("memory that the graph leaves uninitialised is zero") {
   CHECK(empty.run(at::ones({2, 4}), contextOf(Phase::train)).abs().sum().item<double>() == 0);
 }
 
-TEST_CASE("operators cannot allocate more than the limit") {
+TEST_CASE("operators cannot allocate more memory than the limit") {
   MemoryLimit::install();
   const Program bomb(graphOf("aten.new_zeros.default", {sizes("size", {1 << 20, 1 << 20})}));
   const Program repeated(graphOf("aten.repeat.default", {sizes("repeats", {1 << 12, 1 << 12})}));
@@ -239,14 +239,14 @@ TEST_CASE("operators cannot allocate more than the limit") {
     }
     CHECK(limit.used() == 0);
   }
-  // Outside the scope there is no limit.
+  // There is no limit outside the scope.
   CHECK(at::ones({1 << 20}).numel() == 1 << 20);
   CHECK(limit.used() == 0);
 }
 
-TEST_CASE("the body of a hostile graph that claims small shapes is stopped") {
+TEST_CASE("a hostile graph whose tensors are larger than the declared shapes is stopped") {
   MemoryLimit::install();
-  // The graph claims [samples, 4].
+  // The graph declares the shape [samples, 4].
   const GraphBlocks blocks =
       blocksOfBody(graphOf("aten.repeat.default", {sizes("repeats", {1 << 14, 1 << 14})}));
   const BlockSpec& body = blocks->at(1);
@@ -259,7 +259,7 @@ TEST_CASE("the body of a hostile graph that claims small shapes is stopped") {
              Contains("memory-exceeded"));
 }
 
-TEST_CASE("a model file without one of its weights is refused") {
+TEST_CASE("a model file that lacks a weight is refused") {
   CHECK_THAT(errorOf<UsageError>([] { GraphFile("/nowhere/model.pt2"); }),
              Contains("no-model-file"));
   CHECK_THAT(errorOf<UsageError>([] { GraphFile(CLEAVE_SOURCE_DIR "/README.md"); }),

@@ -1,12 +1,12 @@
-// Runs one training step's forward and backward of an exported model, and writes the results, so
+// Runs forward and backward of one training step of an exported model, and writes the results, so
 // that tests in Python can compare them with PyTorch's:
 //
 //   graph_runner MODEL.pt2 INPUTS.safetensors OUTPUTS.safetensors [FIRST SECOND]
 //   [lora=RANK:ALPHA:TARGET]
-//
 // INPUTS has the model's inputs by name, `labels`, and values for adapters. OUTPUTS gets `logits`,
 // `loss`, `grad.NAME` of each parameter that has a gradient, and `buffer.NAME` after the step. With
-// two modules to cut after, the model runs as head, body and tail.
+// FIRST and SECOND, the names of two modules, the model is cut after each of them and runs as head,
+// body and tail.
 #include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>
 
@@ -31,7 +31,7 @@ std::vector<NamedTensor> readTensors(const std::string& path) {
   return fromSafetensors(std::as_bytes(std::span(bytes.data(), bytes.size())), path);
 }
 
-// The model as one block, or as three.
+// The model as one block, or as the three parts.
 std::vector<BlockSpec> blocksOf(const wire::Graph& graph, const std::vector<std::string>& names) {
   const GraphCuts cuts(graph);
   if (!names.empty()) {

@@ -21,7 +21,7 @@ namespace {
 using Catch::Matchers::Contains;
 using Json = nlohmann::json;
 
-// A file that torch.export wrote: see python/tests/make_fixtures.py.
+// A file written by torch.export; see python/tests/make_fixtures.py.
 std::string tinyJson() {
   std::ifstream file(CLEAVE_SOURCE_DIR "/tests/data/tiny_model.json", std::ios::binary);
   REQUIRE(file);
@@ -60,7 +60,7 @@ wire::Node& nodeOf(wire::Graph& graph, const std::string& op) {
   throw std::runtime_error("no node " + op);
 }
 
-TEST_CASE("an exported model is read") {
+TEST_CASE("reading an exported model gives its operators, values and weights") {
   const ExportedGraph exported = readExportedGraph(tinyJson(), "tiny.pt2");
   const wire::Graph& graph = exported.graph;
   CHECK(exported.inputNames == std::vector<std::string>{"x"});
@@ -70,7 +70,7 @@ TEST_CASE("an exported model is read") {
   CHECK(shapeText(graph.values(static_cast<int>(graph.outputs(0)))) == "[samples, 10]");
   std::vector<std::string> ops;
   for (const wire::Node& node : graph.nodes()) ops.push_back(node.op());
-  // Without the node that counts batches.
+  // The node that counts batches is left out.
   CHECK(ops == std::vector<std::string>{"aten.conv2d.default", "aten.batch_norm.default",
                                         "aten.relu.default", "aten.conv2d.default",
                                         "aten.relu_.default", "aten.add.Tensor",
@@ -81,7 +81,7 @@ TEST_CASE("an exported model is read") {
   CHECK(costs.flopsPerSample == 2 * (64 * 4 * 9 + 64 * 4 * 36 + 160));
 }
 
-TEST_CASE("cuts are listed where modules end, with the tensors that cross") {
+TEST_CASE("possible cuts are the ends of modules, listed with the tensors that cross") {
   const wire::Graph graph = tiny();
   const GraphCuts cuts(graph);
   std::vector<std::string> names;
@@ -90,7 +90,7 @@ TEST_CASE("cuts are listed where modules end, with the tensors that cross") {
   CHECK(cuts.find("conv").tensors.size() == 1);
   CHECK(cuts.bytesPerSample(cuts.find("conv")) == 4 * 4 * 64);
   CHECK(cuts.find("block.1").position == cuts.find("block").position);
-  // Within the residual block, its input crosses too.
+  // A cut within the residual block is also crossed by the block's input.
   CHECK(cuts.find("block.0").tensors.size() == 2);
   CHECK_THAT(errorOf([&] { cuts.find("pol"); }), Contains("bad-cuts") && Contains("mean pool"));
   CHECK_THAT(errorOf([&] { cuts.split(cuts.find("pool"), cuts.find("conv")); }),
@@ -165,7 +165,7 @@ TEST_CASE("adapters are added to the linear layers that are targets") {
                                                      {"classifier.lora_B.weight", "[10, 3]"}});
 }
 
-TEST_CASE("weights that other operators than linear layers read are found") {
+TEST_CASE("weights that are read by operators other than linear layers are found") {
   wire::Graph graph = tiny();
   CHECK(modulesReadOtherwise(graph).contains("conv"));
   CHECK(!modulesReadOtherwise(graph).contains("classifier"));
@@ -201,7 +201,8 @@ TEST_CASE("a target is a name, the end of a name, or a pattern") {
   CHECK_FALSE(isTarget(lora, "decoder.0.value"));
 }
 
-// A graph whose tensor `ones` has two names; it is written to under one, and read under the other.
+// A graph whose tensor `ones` has two names: one node writes to it by one name, another reads it by
+// the other.
 wire::Graph withAlias(const std::string& writes, bool writesInput) {
   wire::Graph graph;
   const auto value = [&] {
@@ -246,7 +247,7 @@ std::vector<std::string> operatorsOf(const wire::Graph& graph) {
   return ops;
 }
 
-TEST_CASE("a write to a tensor that is computed again is repeated, whatever its name") {
+TEST_CASE("if a tensor is recomputed, writes to it are repeated, whichever name they use") {
   const wire::Graph graph = withAlias("aten.zero_.default", false);
   const GraphCuts cuts(graph);
   const GraphParts parts = cuts.split(cuts.find("first"), cuts.find("second"));
@@ -255,7 +256,7 @@ TEST_CASE("a write to a tensor that is computed again is repeated, whatever its 
                                  "aten.zero_.default", "aten.add.Tensor"});
 }
 
-TEST_CASE("a tensor that floats are written to crosses under each of its names") {
+TEST_CASE("a tensor to which floats are written crosses under each of its names") {
   const wire::Graph graph = withAlias("aten.copy_.default", true);
   const GraphCuts cuts(graph);
   CHECK(cuts.find("first").tensors.size() == 2);
@@ -271,7 +272,7 @@ TEST_CASE("packing preserves a graph, and unpacking refuses anything else") {
   for (std::size_t size = 0; size < packed.size(); ++size) {
     CHECK_THAT(errorOf([&] { unpackGraph(packed.substr(0, size)); }), Contains("bad-graph"));
   }
-  // A few bytes that claim gigabytes.
+  // A few bytes that declare gigabytes.
   std::string bomb = packed;
   bomb[4] = static_cast<char>(0xE0);
   CHECK_THAT(errorOf([&] { unpackGraph(bomb); }), Contains("bad-graph"));
@@ -290,7 +291,7 @@ TEST_CASE("files that are not exported models are refused") {
              Contains("schema version is 7") && Contains("PyTorch 2.9"));
 }
 
-TEST_CASE("an exported model that cannot be trained is refused with the place of the fault") {
+TEST_CASE("an exported model that cannot be trained is refused, and the error locates the fault") {
   const auto nodes = [](Json& file) -> Json& { return file["graph_module"]["graph"]["nodes"]; };
   CHECK_THAT(
       errorAfter(
@@ -344,7 +345,7 @@ TEST_CASE("hostile graphs are refused") {
              }),
              Contains("not defined"));
   CHECK_THAT(errorAfterChange([](wire::Graph& graph) {
-               graph.mutable_nodes()->SwapElements(0, 9);  // uses values before they are made
+               graph.mutable_nodes()->SwapElements(0, 9);  // uses values before they are computed
              }),
              Contains("not defined"));
   CHECK_THAT(errorAfterChange([](wire::Graph& graph) {

@@ -1,5 +1,5 @@
-// The HTTP server with different clients: well-behaved, slow, oversized, many at once, and from web
-// pages.
+// The HTTP server with different clients: correct and slow ones, too long requests, many clients at
+// once, and requests from web pages.
 #include "common/http/http_server.h"
 
 #include <atomic>
@@ -85,7 +85,7 @@ class Reader {
   std::string received_;
 };
 
-// The complete response to one request, after which the server closes.
+// Sends one request and returns the complete response, up to the server's close.
 std::string ask(const HttpServer& server, const std::string& request) {
   Reader reader(server.port());
   reader.send(request);
@@ -96,7 +96,7 @@ std::string get(const std::string& target, const std::string& host = "localhost"
   return "GET " + target + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n";
 }
 
-// The error code and the text with the hint when a server starts with these settings.
+// The error code, and the error's text with its hint, of starting a server with these settings.
 std::pair<std::string, std::string> refusalOf(const HttpSettings& settings) {
   try {
     const HttpServer server(settings, handlers());
@@ -168,7 +168,8 @@ TEST_CASE("a request longer than the limit is refused, however it is split") {
   CHECK_THAT(ask(server, get("/" + tooLong)), StartsWith("HTTP/1.1 431 "));
   CHECK_THAT(ask(server, "GET / HTTP/1.1\r\nHost: localhost\r\nX: " + tooLong + "\r\n\r\n"),
              StartsWith("HTTP/1.1 431 "));
-  CHECK_THAT(ask(server, "GET /" + tooLong), StartsWith("HTTP/1.1 431 "));  // does not end
+  CHECK_THAT(ask(server, "GET /" + tooLong),
+             StartsWith("HTTP/1.1 431 "));  // the request line never ends
 }
 
 TEST_CASE("on loopback, only requests for a Host of this machine are served") {
@@ -219,7 +220,7 @@ TEST_CASE("with `anywhere`, requests for any Host are served") {
 TEST_CASE("an address that is unusable or not allowed is refused with a hint") {
   const auto [alone, place] = refusalOf(settingsOf("8900"));
   CHECK(alone == "bad-address");
-  CHECK_THAT(place, Contains("127.0.0.1:8900"));  // the requested port
+  CHECK_THAT(place, Contains("127.0.0.1:8900"));  // the port from the settings
   CHECK(refusalOf(settingsOf("localhost:8900")).first == "bad-address");
   CHECK(refusalOf(settingsOf("127.0.0.1:70000")).first == "bad-address");
   CHECK(refusalOf(settingsOf("192.0.2.1:0")).first == "unsafe-bind");
@@ -239,7 +240,7 @@ TEST_CASE("an address that is unusable or not allowed is refused with a hint") {
                               std::to_string(server.port() == 65535 ? 65534 : server.port() + 1)));
 }
 
-TEST_CASE("one connection too many is asked to retry, and the others are served") {
+TEST_CASE("a connection beyond the limit is told to retry, and the others are served") {
   HttpSettings settings = settingsOf();
   settings.connections = 3;
   const HttpServer server(settings, handlers());
@@ -250,13 +251,13 @@ TEST_CASE("one connection too many is asked to retry, and the others are served"
     readers.back()->answer();
   }
   CHECK_THAT(Reader(server.port()).rest(), StartsWith("HTTP/1.1 503 "));
-  readers.pop_back();  // the server notices this a moment later
+  readers.pop_back();  // the server detects the close a moment later
   std::string answered;
   for (int i = 0; i < 500 && !answered.starts_with("HTTP/1.1 200"); ++i) {
     try {
       answered = ask(server, get("/"));
     } catch (const boost::system::system_error&) {
-      // Closed before the request was sent.
+      // The connection is closed before the request is sent.
     }
   }
   CHECK_THAT(answered, StartsWith("HTTP/1.1 200 "));
@@ -286,7 +287,7 @@ TEST_CASE("silent, slow and non-reading peers time out, and others are served") 
   dripping.send("GET / HT");
   Reader deaf(server.port());
   deaf.send(get("/large"));
-  // While that response is pending, no other one is started.
+  // Until that response has been read, all other requests are answered with 503.
   std::string other;
   while (!other.starts_with("HTTP/1.1 503") && secondsSince(start) < 10) {
     other = ask(server, get("/"));

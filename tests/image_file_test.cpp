@@ -36,7 +36,8 @@ struct PngOptions {
   bool isInterlaced = false;
 };
 
-// Rows as libpng takes them: packed, 16 bits in big-endian order. `prepare` may add chunks.
+// Encodes rows in libpng's format: packed pixels, 16-bit values in big-endian order. `prepare` may
+// add chunks.
 ImageBytes pngOf(std::int64_t height, std::int64_t width, std::vector<std::uint8_t> bytes,
                  const PngOptions& options,
                  const std::function<void(png_structp, png_infop)>& prepare = nullptr) {
@@ -68,7 +69,7 @@ ImageBytes pngOf(std::int64_t height, std::int64_t width, std::vector<std::uint8
   return file;
 }
 
-// Changes the size in a PNG's header to 60000 x 60000, with the right checksum.
+// Changes the size in a PNG's header to 60000 x 60000, and updates the checksum.
 ImageBytes pngBomb() {
   ImageBytes file = encodePng(makePixels(4, 4, 3));
   const std::uint8_t header[] = {'I', 'H',  'D',  'R', 0, 0, 0xEA, 0x60, 0,
@@ -86,7 +87,7 @@ ImageBytes pngBomb() {
   return file;
 }
 
-// FNV-1a.
+// FNV-1a hash.
 std::uint64_t digestOf(const Pixels& image) {
   std::uint64_t hash = 0xcbf29ce484222325ULL;
   for (const std::uint8_t byte : image.bytes) hash = (hash ^ byte) * 0x100000001b3ULL;
@@ -102,7 +103,7 @@ ImageBytes bytesOfHex(std::string_view hex) {
   return bytes;
 }
 
-TEST_CASE("lossless files give their pixels") {
+TEST_CASE("decoding a lossless file gives the encoded pixels") {
   const Pixels colour = makePixels(13, 9, 3), grey = makePixels(13, 9, 1);
   for (const ImageBytes& file : {encodePng(colour), webpOf(colour)}) {
     const Pixels image = decoded(file, 3);
@@ -117,19 +118,19 @@ TEST_CASE("lossless files give their pixels") {
   CHECK(decoded(encodePng(grey), 1).bytes == grey.bytes);
 }
 
-TEST_CASE("lossy files give nearly their pixels") {
+TEST_CASE("decoding a lossy file gives nearly the encoded pixels") {
   const Pixels colour = makePixels(40, 56, 3), grey = makePixels(40, 56, 1);
   CHECK(maxDifference(decoded(jpegOf(grey, {.quality = 100}), 1), grey) <= 2);
   CHECK(decoded(jpegOf(colour), 3).bytes.size() == colour.bytes.size());
   CHECK(maxDifference(decoded(jpegOf(makePixels(40, 56, 3), {.isProgressive = true}), 3),
-                      decoded(jpegOf(colour), 3)) == 0);  // of the same coefficients
+                      decoded(jpegOf(colour), 3)) == 0);  // both have the same coefficients
 }
 
 TEST_CASE("JPEG and lossy WebP give the same pixels as PIL") {
   struct Row {
     const char* name;
     const char* hex;
-    std::uint64_t rgb, grey;  // digests of what PIL 13.0 decodes
+    std::uint64_t rgb, grey;  // digests of the pixels that PIL 13.0 decodes
   };
   // clang-format off
   const Row rows[] = {
@@ -181,7 +182,7 @@ TEST_CASE("JPEG and lossy WebP give the same pixels as PIL") {
   }
 }
 
-TEST_CASE("channels are converted") {
+TEST_CASE("images are converted to the requested number of channels") {
   const Pixels colour = makePixels(5, 6, 3), grey = makePixels(5, 6, 1);
   const Pixels asGrey = decoded(encodePng(colour), 1);
   REQUIRE(asGrey.channels == 1);
@@ -227,7 +228,7 @@ TEST_CASE("alpha is dropped: a transparent pixel keeps its colour") {
   }
 }
 
-TEST_CASE("palettes, one bit and sixteen bits per channel") {
+TEST_CASE("palettes, one bit and sixteen bits per channel are converted to 8 bits") {
   const auto addPalette = [](png_structp png, png_infop info) {
     png_color colours[] = {{1, 2, 3}, {40, 50, 60}, {7, 8, 9}};
     png_set_PLTE(png, info, colours, 3);
@@ -247,7 +248,8 @@ TEST_CASE("palettes, one bit and sixteen bits per channel") {
 }
 
 TEST_CASE("the EXIF orientation is applied") {
-  // Left half dark, upper half of it darker: each orientation has another dark corner.
+  // The left half is dark, and its upper half is darker, so that each orientation has a different
+  // dark corner.
   Pixels image{16, 32, 1, std::vector<std::uint8_t>(16 * 32, 250)};
   for (std::size_t y = 0; y < 8; ++y) {
     for (std::size_t x = 0; x < 16; ++x) image.bytes[y * 32 + x] = 10;
@@ -255,7 +257,7 @@ TEST_CASE("the EXIF orientation is applied") {
   struct Row {
     int orientation;
     bool isTall;
-    int darkRow, darkColumn;  // 0: the first half, 1: the second
+    int darkRow, darkColumn;  // 0: the first half; 1: the second half
   };
   for (const Row& row :
        {Row{1, false, 0, 0}, Row{2, false, 0, 1}, Row{3, false, 1, 1}, Row{4, false, 1, 0},
@@ -273,16 +275,16 @@ TEST_CASE("the EXIF orientation is applied") {
     for (const std::uint8_t value : turned.bytes) dark += value < 128 ? 1 : 0;
     CHECK(dark == 128);
   }
-  for (const int orientation : {9, 255}) {  // unknown: as stored
+  for (const int orientation : {9, 255}) {  // unknown orientations leave the image as stored
     CHECK(decoded(jpegOf(image, {.orientation = orientation}), 1).height == 16);
   }
 }
 
-TEST_CASE("the name of a file is irrelevant, its content decides") {
+TEST_CASE("the format is detected by a file's content, not by its name") {
   CHECK(decodeImage(encodePng(makePixels(3, 4, 3)), 3, "photo.jpg").width == 4);
 }
 
-TEST_CASE("an empty file, a text file, and another format are refused") {
+TEST_CASE("an empty file, a text file, and an unsupported format are refused") {
   for (const std::string text : {"", "GIF89a", "not an image", "\xFF\xD8", "RIFF1234WAVE"}) {
     CAPTURE(text);
     CHECK(decodeCode(textBytes(text)) == "sample-damaged");
@@ -291,7 +293,7 @@ TEST_CASE("an empty file, a text file, and another format are refused") {
   CHECK(errorText([] { decodeImage({}, 3, "a/b.jpg"); }).starts_with("a/b.jpg "));
 }
 
-TEST_CASE("files that end early are refused, wherever they end") {
+TEST_CASE("a file truncated at any byte is refused") {
   const Pixels image = makePixels(24, 32, 3);
   const std::vector<std::pair<const char*, ImageBytes>> files = {
       {"JPEG", jpegOf(image)},
@@ -303,7 +305,8 @@ TEST_CASE("files that end early are refused, wherever they end") {
   for (const auto& [name, file] : files) {
     CAPTURE(name);
     REQUIRE(decodeCode(file).empty());
-    // A JPEG file whose last two bytes, the mark of its end, are missing still has all pixels.
+    // The last two bytes of a JPEG file only mark its end: without them, the file still has all
+    // pixels.
     for (std::size_t size = 0; size + 2 < file.size(); size += size < 800 ? 1 : 13) {
       const ImageBytes cut(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(size));
       if (decodeCode(cut) != "sample-damaged") {

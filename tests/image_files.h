@@ -20,7 +20,7 @@ namespace cleave::test {
 
 using ImageBytes = std::vector<std::byte>;
 
-// A smooth image, which lossy formats change little; a different one for each `seed`.
+// A smooth image that lossy formats change only little. Each `seed` gives a different image.
 inline Pixels makePixels(std::int64_t height, std::int64_t width, std::int64_t channels,
                          unsigned seed = 0) {
   Pixels image{height, width, channels, {}};
@@ -38,10 +38,10 @@ inline Pixels makePixels(std::int64_t height, std::int64_t width, std::int64_t c
 struct JpegOptions {
   int quality = 95;
   bool isProgressive = false;
-  int orientation = 0;  // of the EXIF segment; 0: no segment
+  int orientation = 0;  // value in the EXIF segment; 0: no segment
 };
 
-// 1, 3 or 4 channels; 4: inverted CMYK.
+// The image has 1, 3 or 4 channels; 4 channels are inverted CMYK.
 inline ImageBytes jpegOf(const Pixels& image, const JpegOptions& options = {}) {
   jpeg_compress_struct info = {};
   jpeg_error_mgr errors;
@@ -80,7 +80,7 @@ inline ImageBytes jpegOf(const Pixels& image, const JpegOptions& options = {}) {
   return bytes;
 }
 
-// 3 or 4 channels (RGBA).
+// The image has 3 or 4 channels (RGBA).
 inline ImageBytes webpOf(const Pixels& image, bool isLossless = true) {
   std::uint8_t* memory = nullptr;
   const int width = static_cast<int>(image.width), height = static_cast<int>(image.height);

@@ -19,7 +19,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// An image of one colour, by which tests recognise it.
+// An image of one colour, by which tests identify it.
 ImageBytes plain(std::uint8_t value, std::int64_t side = 4) {
   return encodePng(
       {side, side, 1, std::vector<std::uint8_t>(static_cast<std::size_t>(side * side), value)});
@@ -93,7 +93,8 @@ std::vector<std::int64_t> labelsIn(const Dataset& data) {
 
 // ---- folder ----
 
-TEST_CASE("folder: classes are sorted by name, and images are in the order of ImageFolder") {
+TEST_CASE(
+    "folder: classes are sorted by name, and images have the order of torchvision's ImageFolder") {
   const Pets pets;
   const auto data = pets.with().open(DataSplit::train);
   CHECK(data->classNames() == Names{"cat", "dog"});
@@ -134,7 +135,7 @@ TEST_CASE("folder: a class that differs only by case is suggested") {
   }
 }
 
-TEST_CASE("folder: wrong folders") {
+TEST_CASE("folder: folders without the expected contents are refused") {
   const Pets pets;
   const auto code = [&](const std::string& folder) {
     Opened opened = pets.with();
@@ -145,9 +146,9 @@ TEST_CASE("folder: wrong folders") {
   CHECK(code("train").empty());
   CHECK(code("absent") == "data-missing");
   CHECK(code("train/dog/2.PNG") == "data-missing");
-  CHECK(code("") == "data-damaged");  // train and test would be classes
+  CHECK(code("") == "data-damaged");  // the folders train and test would be taken for classes
   CHECK(code("test") == "too-few-classes");
-  CHECK(code("train/dog") == "data-damaged");  // no folders of classes
+  CHECK(code("train/dog") == "data-damaged");  // it has no class folders
   pets.write("text/a/notes.txt", {});
   CHECK(code("text") == "data-empty");
   std::filesystem::create_directories(pets.path("train/empty"));
@@ -169,13 +170,14 @@ TEST_CASE("folder: training and test set must not overlap") {
 }
 
 TEST_CASE(
-    "folder: without a test set, the order is random, so that the last samples are a choice") {
+    "folder: without a test set, samples are shuffled, so that the last ones can be held out") {
   const Pets pets;
   for (int n = 0; n < 60; ++n) pets.write("train/cat/m" + std::to_string(n) + ".png", plain(30));
   Opened opened = pets.with();
   const Names inOrder = namesIn(*opened.open(DataSplit::train), pets.path("train"));
   CHECK(std::is_sorted(inOrder.begin(), inOrder.end()));
-  opened.keys.needsTest = false;  // data.holdout or data.folds, whether there is a test set or not
+  opened.keys.needsTest =
+      false;  // as with data.holdout or data.folds, whether or not there is a test set
   const auto data = opened.open(DataSplit::train);
   const Names names = namesIn(*data, pets.path("train"));
   CHECK_FALSE(std::is_sorted(names.begin(), names.end()));
@@ -199,7 +201,7 @@ TEST_CASE("folder: images of different sizes need data.resize") {
   CHECK(valueOf(*resized, 4) == 7);
 }
 
-TEST_CASE("folder: an image that is damaged at the beginning does not decide the size") {
+TEST_CASE("folder: a damaged first image does not determine the size") {
   const Pets pets;
   pets.write("train/cat/1.png", textBytes("?"));
   const auto data = pets.with().open(DataSplit::train);
@@ -209,7 +211,8 @@ TEST_CASE("folder: an image that is damaged at the beginning does not decide the
   CHECK(errorText([&] { readSample(*data, 3); }).starts_with(data->sampleName(3)));
 }
 
-TEST_CASE("folder: links to other folders are followed, but not in circles; pipes do not block") {
+TEST_CASE(
+    "folder: symbolic links to folders are followed, but not in cycles, and pipes do not block") {
   const Pets pets;
   pets.write("store/x.png", plain(80));
   std::filesystem::create_directory_symlink(pets.path("store"), pets.path("train/cat/linked"));
@@ -223,7 +226,7 @@ TEST_CASE("folder: links to other folders are followed, but not in circles; pipe
   CHECK(errorCode([&] { readSample(*data, 5); }) == "sample-damaged");
 }
 
-TEST_CASE("folder: other channels") {
+TEST_CASE("folder: images are converted to the configured number of channels") {
   const Pets pets;
   Opened opened = pets.with();
   opened.keys.channels = 3;
@@ -234,7 +237,7 @@ TEST_CASE("folder: other channels") {
         "config-value");
 }
 
-TEST_CASE("inputs are files and folders, with the classes of the training set") {
+TEST_CASE("inputs may be files and folders, and have the classes of the training set") {
   const Pets pets;
   for (const std::string format : {"folder", "list", "tar"}) {
     Opened opened = pets.with(format);
@@ -286,7 +289,8 @@ class Listed {
   Opened opened;
 };
 
-TEST_CASE("list: paths are relative to the file, columns have any order, cells may be quoted") {
+TEST_CASE(
+    "list: paths are relative to the list, columns may be in any order, and cells may be quoted") {
   Listed listed;
   for (const std::string text :
        {"path,label\nimages/0.png,b\nimages/1.png,a\nimages/3.png,b\n",
@@ -305,7 +309,7 @@ TEST_CASE("list: paths are relative to the file, columns have any order, cells m
   CHECK(valueOf(*listed.train("path,label\n" + absolute + ",0\nimages/1.png,1\n"), 0) == 12);
 }
 
-TEST_CASE("list: labels that are numbers are class numbers") {
+TEST_CASE("list: numeric labels are class numbers") {
   Listed listed;
   const auto data = listed.train("path,label\nimages/0.png,10\nimages/1.png,2\n");
   CHECK(data->classes() == 11);
@@ -320,7 +324,7 @@ TEST_CASE("list: labels that are numbers are class numbers") {
         Names{"10", "2x"});
 }
 
-TEST_CASE("list: damaged files") {
+TEST_CASE("list: damaged lists are refused") {
   const Listed listed;
   CHECK(listed.opened.code(DataSplit::train) == "data-missing");
   CHECK(listed.code("") == "data-empty");
@@ -353,7 +357,7 @@ struct TarMember {
   ImageBytes bytes;
 };
 
-// With GNU tar; `format` is pax, gnu or ustar.
+// Makes an archive with GNU tar; `format` is pax, gnu or ustar.
 void writeTar(const std::string& path, const std::vector<TarMember>& members,
               const std::string& format = "pax") {
   const TemporaryFolder folder;
@@ -377,7 +381,7 @@ std::vector<TarMember> goodMembers() {
           {"dir/._x.png", {}}};
 }
 
-TEST_CASE("tar: consecutive members with one key are a sample, in every kind of tar") {
+TEST_CASE("tar: consecutive members with the same key form a sample, in every tar format") {
   const Pets pets;
   Opened opened{pets.keys, "tar"};
   opened.keys.trainFile = pets.path("train.tar");
@@ -386,7 +390,7 @@ TEST_CASE("tar: consecutive members with one key are a sample, in every kind of 
     CAPTURE(kind);
     std::vector<TarMember> members = goodMembers();
     if (kind != "ustar") {
-      const std::string key(180, 'k');  // needs a header of its own
+      const std::string key(180, 'k');  // a name this long needs an extra header
       members.push_back({key + ".png", plain(77)});
       members.push_back({key + ".cls", textBytes("cat")});
     }
@@ -403,7 +407,7 @@ TEST_CASE("tar: consecutive members with one key are a sample, in every kind of 
   }
 }
 
-TEST_CASE("tar: a folder of shards, and labels that are numbers") {
+TEST_CASE("tar: a folder of shards is read in order, and numeric labels are class numbers") {
   const Pets pets;
   Opened opened{pets.keys, "tar"};
   std::filesystem::create_directories(pets.path("shards"));
@@ -423,7 +427,7 @@ TEST_CASE("tar: a folder of shards, and labels that are numbers") {
   CHECK(errorCode([&] { readSample(*data, 0); }) == "sample-damaged");
 }
 
-TEST_CASE("tar: damaged archives") {
+TEST_CASE("tar: damaged archives are refused") {
   const Pets pets;
   Opened opened{pets.keys, "tar"};
   opened.keys.trainFile = pets.path("train.tar");
@@ -456,7 +460,7 @@ TEST_CASE("tar: damaged archives") {
 
 // ---- Damaged samples ----
 
-TEST_CASE("a damaged sample is replaced by the next one that can be read, in any order of reads") {
+TEST_CASE("a damaged sample is replaced by the next readable one, in any order of reads") {
   const Pets pets;
   for (int n = 0; n < 5; ++n) {
     pets.write("train/cow/" + std::to_string(n) + ".png", plain(static_cast<std::uint8_t>(60 + n)));
@@ -480,7 +484,7 @@ TEST_CASE("a damaged sample is replaced by the next one that can be read, in any
 }
 
 TEST_CASE(
-    "more damaged samples than data.skip allows are an error; the last is followed by the first") {
+    "more damaged samples than data.skip are an error, and the first sample can replace the last") {
   const Pets pets;
   pets.write("train/dog/more/a.png", {});
   pets.write("train/dog/2.PNG", {});

@@ -22,12 +22,13 @@ constexpr std::size_t kPixels = 2 * 5 * 7;
 
 ImageStore store() {
   ImageStore images;
-  images.first = 3;  // as if after a header
+  images.first = 3;  // as if the pixels followed a header
   images.stride = kPixels + 1;
   images.shape = kShape;
   images.classes = 4;
   for (std::uint32_t j = 0; j < 3 + kImages * (kPixels + 1); ++j) {
-    images.bytes.push_back(static_cast<std::uint8_t>(1 + j * 37 % 255));  // never black
+    images.bytes.push_back(static_cast<std::uint8_t>(
+        1 + j * 37 % 255));  // no pixel is black, so that padding can be recognised
   }
   for (std::uint32_t j = 0; j < kImages; ++j) images.labels.push_back(j % 4);
   return images;
@@ -44,7 +45,7 @@ ImageOptions augmenting(bool flip, int padding, std::uint64_t seed = 3) {
   options.cropPadding = padding;
   options.seed = seed;
   options.mean = {0.4, 0.6};
-  options.deviation = {0.5, 0.25};
+  options.stddev = {0.5, 0.25};
   return options;
 }
 
@@ -54,7 +55,7 @@ std::vector<float> sample(const Dataset& data, std::uint32_t index, std::uint64_
   return sample.values;
 }
 
-// Pads the image and takes the crop from it, following the definition.
+// The reference implementation: pads the image and cuts out the crop.
 std::vector<float> referenceCrop(const ImageOptions& options, std::uint32_t index,
                                  const Placement& placement) {
   const std::int64_t p = options.cropPadding;
@@ -74,7 +75,7 @@ std::vector<float> referenceCrop(const ImageOptions& options, std::uint32_t inde
         const double pixel = padded[static_cast<std::size_t>(row * (7 + 2 * p) + column)];
         const auto channel = static_cast<std::size_t>(c);
         out.push_back(
-            static_cast<float>((pixel / 255 - options.mean[channel]) / options.deviation[channel]));
+            static_cast<float>((pixel / 255 - options.mean[channel]) / options.stddev[channel]));
       }
     }
   }
@@ -92,7 +93,7 @@ TEST_CASE("an augmented image is a crop of the padded and possibly flipped image
   }
 }
 
-TEST_CASE("evaluation reads images without augmentation") {
+TEST_CASE("evaluation uses images without augmentation") {
   const auto augmented = makeImages(store(), augmenting(true, 2));
   const auto plain = makeImages(store(), augmenting(false, 0));
   std::vector<float> one(kPixels), other(kPixels);
@@ -116,7 +117,7 @@ TEST_CASE("a random placement depends only on seed, epoch and image, and covers 
     sameEpoch += sample(*data, index, 1) == sample(*data, index, 2);
     sameSeed += sample(*data, index, 1) == sample(*otherSeed, index, 1);
   }
-  CHECK(sameEpoch < 10);  // 1 in 50 is expected
+  CHECK(sameEpoch < 10);  // by chance, 1 in 50 placements is the same
   CHECK(sameSeed < 10);
 
   std::set<int> downs, rights;
@@ -133,7 +134,7 @@ TEST_CASE("a random placement depends only on seed, epoch and image, and covers 
   CHECK(std::abs(flips - 1000) < 150);  // 6.7 standard deviations
 }
 
-TEST_CASE("a slice augments an image like the whole dataset") {
+TEST_CASE("an image in a slice is augmented as in the whole dataset") {
   const std::shared_ptr<const Dataset> data = makeImages(store(), augmenting(true, 2));
   const auto slice = sliceDataset(data, 12, 8);
   CHECK(sample(*slice, 4, 3) == sample(*data, 16, 3));

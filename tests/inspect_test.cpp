@@ -1,4 +1,4 @@
-// The results of `cleave-client data show`: figures, counts of classes, the contact sheet.
+// The results of `cleave-client data show`: statistics, class counts, and the contact sheet.
 #include "client/data/inspect.h"
 
 #include <catch2/catch.hpp>
@@ -55,12 +55,13 @@ class NotFinite final : public Dataset {
   }
 };
 
-TEST_CASE("figures are of evenly distributed samples, counts of all if labels are cheap") {
+TEST_CASE(
+    "statistics use evenly spaced samples, and class counts use all samples if labels are cheap") {
   CHECK(spreadIndices(10, 4) == std::vector<std::uint32_t>{0, 2, 5, 7});
   CHECK(spreadIndices(3, 8) == std::vector<std::uint32_t>{0, 1, 2});
   for (const bool hasLabels : {true, false}) {
     const Counting data(10, {2}, hasLabels);
-    const DataFigures figures = inspectData(data, 4);  // 0 1, 2 3, 5 6, 7 8
+    const DataFigures figures = inspectData(data, 4);  // the values are 0 1, 2 3, 5 6, 7 8
     CHECK(figures.figureSamples == 4);
     REQUIRE(figures.figures.size() == 2);
     CHECK(figures.figures[0].min == 0);
@@ -74,7 +75,7 @@ TEST_CASE("figures are of evenly distributed samples, counts of all if labels ar
   }
 }
 
-TEST_CASE("values that are not finite are counted apart; integers are read") {
+TEST_CASE("values that are not finite are counted separately, and integers are accepted") {
   const NotFinite data;
   const DataFigures figures = inspectData(data, 10);
   CHECK(figures.counts.empty());
@@ -89,38 +90,37 @@ std::uint8_t pixelAt(const Pixels& sheet, std::int64_t y, std::int64_t x) {
   return sheet.bytes[static_cast<std::size_t>((y * sheet.width + x) * sheet.channels)];
 }
 
-TEST_CASE("a sheet has the samples of training above those of evaluation") {
+TEST_CASE("a sheet shows training samples above evaluation samples") {
   const Counting data(9, {1, 1, 1}, true);
   const ContactSheet sheet = makeContactSheet(data, {});
   CHECK(sheet.samples == std::vector<std::uint32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8});
   const Pixels& pixels = sheet.pixels;
   CHECK(pixels.channels == 1);
-  // 8 x (2 + 2) images, enlarged to 96 pixels, with gaps of 4.
+  // 8 columns of 2 + 2 images, enlarged to 96 pixels, with gaps of 4 pixels.
   REQUIRE(pixels.width == 8 * 100 + 4);
   REQUIRE(pixels.height == 4 * 100 + 12);
-  // Values are 100 to 108, and 0 to 8: black is 0, white 108.
+  // Training values are 100 to 108, evaluation values 0 to 8. So 0 is black and 108 is white.
   for (std::int64_t n = 0; n < 9; ++n) {
     const std::int64_t y = 50 + n / 8 * 100, x = 50 + n % 8 * 100;
     CHECK(pixelAt(pixels, y, x) == std::lround(255.0 * static_cast<double>(100 + n) / 108));
     CHECK(pixelAt(pixels, y + 208, x) == std::lround(255.0 * static_cast<double>(n) / 108));
   }
-  CHECK(pixelAt(pixels, 206, 400) == 255);  // the line
+  CHECK(pixelAt(pixels, 206, 400) == 255);  // the line between training and evaluation
 }
 
-TEST_CASE("a sheet reverts a known normalisation, and reduces large images") {
+TEST_CASE("a sheet reverts a known normalisation, and shrinks large images") {
   const Counting data(1, {3, 600, 2}, true);
-  const ContactSheet sheet =
-      makeContactSheet(data, {.mean = {0.5, 0.5, -1}, .deviation = {0.0001}});
+  const ContactSheet sheet = makeContactSheet(data, {.mean = {0.5, 0.5, -1}, .stddev = {0.0001}});
   CHECK(sheet.pixels.channels == 3);
   CHECK(sheet.pixels.width == 1 + 8);
   CHECK(sheet.pixels.height == 2 * (200 + 4) + 12);
-  // Evaluation: value y * 2 of the first column.
+  // In evaluation, the pixel's value is y * 2 of the first column.
   const std::int64_t top = 3 * 4 + 204;
   CHECK(pixelAt(sheet.pixels, top + 100, 4) == std::lround(255 * (0.5 + 600 * 0.0001)));
   CHECK(sheet.pixels.bytes[static_cast<std::size_t>((top + 100) * 9 + 4) * 3 + 2] == 0);  // clamped
 }
 
-TEST_CASE("a sheet needs images") {
+TEST_CASE("data without images is refused for a sheet") {
   CHECK(errorCode([] { makeContactSheet(Counting(4, {5}, true), {}); }) == "no-images");
   CHECK(errorCode([] { makeContactSheet(NotFinite(), {}); }) == "no-images");
 }

@@ -1,5 +1,5 @@
-// Every kernel with every instruction set of this CPU, byte for byte against its scalar
-// implementation.
+// Compares every kernel, with every instruction set of this CPU, with its scalar implementation,
+// byte for byte.
 #include <hwy/highway.h>
 #include <bit>
 #include <catch2/catch.hpp>
@@ -73,7 +73,7 @@ std::vector<std::vector<float>> blockSamples(std::size_t count) {
   return samples;
 }
 
-// The bytes that `write` writes to a buffer of this size; checks that it touches nothing else.
+// The bytes that `write` writes to a buffer of this size. Checks that it writes nowhere else.
 template <typename Write>
 Bytes written(std::size_t bytes, Write write) {
   Bytes out(bytes + kGuard, kFill);
@@ -86,14 +86,14 @@ Bytes written(std::size_t bytes, Write write) {
 template <typename Write>
 Bytes writtenFloats(std::size_t count, Write write) {
   return written(count * sizeof(float), [&](std::byte* out) {
-    // At an address that is unaligned for any vector.
+    // A copy at an address that is unaligned for any vector.
     std::vector<float> values(count + 1);
     write(values.data() + 1);
     if (count > 0) std::memcpy(out, values.data() + 1, count * sizeof(float));
   });
 }
 
-// On the heap with exactly this size, so that AddressSanitizer detects any read beyond.
+// A copy in a heap block of exactly this size, so that AddressSanitizer detects any read beyond it.
 template <typename T>
 std::vector<T> exactly(const std::vector<T>& values, std::size_t count) {
   return {values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count)};
@@ -299,7 +299,7 @@ TEST_CASE("headers with NaN, infinity or a negative step are refused on every in
   });
 }
 
-TEST_CASE("lookup of many codes equals lookup one by one") {
+TEST_CASE("looking up many codes equals looking them up one by one") {
   for (int bits = 1; bits <= 8; ++bits) {
     std::vector<float> table = anyFloats(std::max(std::size_t{1} << bits, kMinTable));
     std::vector<std::uint8_t> codes(1029);

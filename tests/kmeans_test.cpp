@@ -1,5 +1,5 @@
-// `kmeans`: its codes compared with a plain search for the nearest centroid, and its centroids with
-// Lloyd's algorithm on the values.
+// Compares the codes of `kmeans` with a plain search for the nearest centroid, and its centroids
+// with those of Lloyd's algorithm on the values.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -46,7 +46,7 @@ double meanSquareError(const std::vector<float>& values, const std::vector<float
   return error / static_cast<double>(values.size());
 }
 
-// Lloyd's algorithm on the values, starting from the same number of even quantiles.
+// Lloyd's algorithm on the values. The initial centroids are evenly spaced quantiles.
 double plainError(std::vector<float> values, int bits, int iterations) {
   std::sort(values.begin(), values.end());
   const std::size_t count = std::size_t{1} << bits;
@@ -110,7 +110,7 @@ TEST_CASE("the error is at most that of Lloyd's algorithm on the values") {
   }
 }
 
-TEST_CASE("at most as many values as centroids are restored exactly") {
+TEST_CASE("a tensor with no more distinct values than centroids is restored exactly") {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     std::vector<float> values(2000);
     for (std::size_t j = 0; j < values.size(); ++j) values[j] = static_cast<float>(j * j % 11) - 3;
@@ -128,7 +128,7 @@ TEST_CASE("a constant is restored exactly") {
   }
 }
 
-TEST_CASE("values near the ends of fp32 stay finite") {
+TEST_CASE("values near the limits of fp32 stay finite") {
   std::vector<float> values = sample(0, 1000);
   for (float& value : values) value *= 5e37f;
   values[7] = -kLargest;

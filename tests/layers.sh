@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Checks the includes of each folder against the list of what it may include (docs/DESIGN.md, "Layers"). Prints each include that is not in
-# the list, each folder without a row, and each entry that no file uses; then fails.
+# Checks that each folder includes only headers of folders and libraries that the list below allows (docs/DESIGN.md, "Layers"). Prints each
+# include that is not allowed, each folder without a row, and each entry that no file uses; then fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# FOLDER | our folders that it may include | restricted libraries that it may include. Restricted are torch, boost (Asio), CLI, cuda, google
-# (protobuf), hwy, openssl, prometheus, yaml-cpp, zstd
+# FOLDER | Cleave's folders that it may include | restricted libraries that it may include. The restricted libraries are torch, boost
+# (Asio), CLI, cuda, google (protobuf), hwy, openssl, prometheus, yaml-cpp, zstd.
 rows='
 common/core        |                                                                  | yaml-cpp
 common/checkpoint | common/core                                                      | openssl
@@ -40,7 +40,7 @@ tools/link         | common/core common/net common/program                      
 
 find client common compression server tools \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) -print0 | xargs -0 grep -HoE '^#include [<"][^>"]+[>"]' | awk -v rows="$rows" '
   function folderOf(path) { sub("/[^/]*$", "", path); return path }
-  # The restricted library that a header belongs to; "" if none.
+  # Prints the restricted library that a header belongs to; "" if there is none.
   function libraryOf(header) {
     if (header ~ "^(torch|ATen|c10|caffe2)/") return "torch"
     if (header ~ "^boost/") return "boost"

@@ -40,8 +40,8 @@ TEST_CASE("constant stays at the peak") {
 
 TEST_CASE("cosine falls by half a cosine, and stays at 0 beyond the last step") {
   const LearningRateOptions options = optionsFor("cosine", 2, 10);
-  CHECK(learningRate(options, 5) == Approx(0.4 * 0.8535533906));  // 25 % of the decay
-  CHECK(learningRate(options, 7) == Approx(0.2));                 // 50 %
+  CHECK(learningRate(options, 5) == Approx(0.4 * 0.8535533906));  // after 25 % of the decay
+  CHECK(learningRate(options, 7) == Approx(0.2));                 // after 50 % of the decay
   for (std::uint64_t step = 4; step <= 10; ++step) {
     CHECK(learningRate(options, step) < learningRate(options, step - 1));
   }
@@ -55,7 +55,7 @@ TEST_CASE("linear and polynomial fall to the end value") {
   CHECK(learningRate(options, 7) == Approx(0.2));
   CHECK(learningRate(options, 11) == 0);
   options.schedule = "polynomial";
-  CHECK(learningRate(options, 7) == Approx(0.2));  // power 1 is linear
+  CHECK(learningRate(options, 7) == Approx(0.2));  // with power 1, polynomial is linear
   options.power = 2;
   CHECK(learningRate(options, 7) == Approx(0.1));
   options.end = 0.1;
@@ -66,7 +66,7 @@ TEST_CASE("linear and polynomial fall to the end value") {
   CHECK(learningRate(options, 11) == Approx(0.1));
 }
 
-TEST_CASE("a warm-up longer than the run is cut off by its end") {
+TEST_CASE("a warm-up longer than the run is cut off by the run's end") {
   const LearningRateOptions options = optionsFor("cosine", 20, 10);
   CHECK(learningRate(options, 10) == Approx(0.2));
   CHECK(learningRate(options, 20) == 0.4);

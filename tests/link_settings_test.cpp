@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 using Catch::Matchers::Contains;
 
-// The sentence and the hint of the error that `task` throws.
+// The error that `task` throws, as its sentence and its hint.
 template <typename Task>
 std::string refusal(Task task) {
   try {
@@ -32,7 +32,7 @@ Settings read(const std::string& yaml, const std::map<std::string, std::string>&
   return readSettings(config, {flags, events, false});
 }
 
-TEST_CASE("rates, times, sizes and losses have units") {
+TEST_CASE("rates, times, sizes and losses are parsed with their units") {
   const auto rate = [](const char* text) { return parseRate({"--rate", text}); };
   CHECK(rate("200Mbit/s") == 25e6);
   CHECK(rate("1.5 Gbit/s") == 187.5e6);
@@ -54,7 +54,7 @@ TEST_CASE("rates, times, sizes and losses have units") {
   CHECK(parseLoss({"--loss", "0.001"}) == 0.001);
 }
 
-TEST_CASE("an invalid value is reported with its location, the fault and a correct form") {
+TEST_CASE("an invalid value is reported with its location, the fault and an example") {
   const std::vector<std::pair<std::string, std::string>> rates = {
       {"200", "its unit is missing, one of kbit/s, Mbit/s, Gbit/s, MB/s"},
       {"200mbit/s", "'mbit/s' is not one of the units"},
@@ -80,7 +80,7 @@ TEST_CASE("an invalid value is reported with its location, the fault and a corre
   CHECK_THAT(refusal([] { parseLoss({"--loss", "60%"}); }), Contains("0 to 0.5"));
 }
 
-TEST_CASE("events are parsed, and a blackhole has an end") {
+TEST_CASE("events are parsed, and a blackhole requires a duration") {
   const auto blackhole = parseEvent({"--event", "5s blackhole for 2s"});
   REQUIRE(blackhole.size() == 2);
   CHECK(blackhole[0].kind == Event::Kind::linkDown);
@@ -106,18 +106,18 @@ TEST_CASE("events are parsed, and a blackhole has an end") {
   CHECK_FALSE(script.next());
 }
 
-TEST_CASE("an invalid event is reported with its number and a correct form") {
+TEST_CASE("an invalid event is reported with its number and an example") {
   const std::vector<std::pair<std::string, std::string>> events = {
-      {"", "after nothing, a time is missing"},
-      {"5s", "after '5s', an event is missing"},
+      {"", "it is empty; it must begin with a time"},
+      {"5s", "'5s' must be followed by an event"},
       {"reset", "'reset' is not a time"},
       {"5s blackhol for 2s", "'blackhol' is not an event; did you mean blackhole?"},
-      {"5s blackhole", "after 'blackhole', 'for' and a time is missing"},
+      {"5s blackhole", "'blackhole' must be followed by 'for' and a time"},
       {"5s blackhole 2s", "'for' is missing"},
       {"5s blackhole for two", "'two' is not a time"},
-      {"5s half-open", "after 'half-open', up or down is missing"},
+      {"5s half-open", "'half-open' must be followed by up or down"},
       {"5s half-open both", "use 'blackhole'"},
-      {"5s rate", "after 'rate', a rate is missing"},
+      {"5s rate", "'rate' must be followed by a rate"},
       {"5s rate down 10", "its unit is missing"},
       {"5s reset up", "there are extra words after its end"}};
   for (const auto& [text, says] : events) {
@@ -160,7 +160,7 @@ TEST_CASE("a file and flags give the same settings") {
   const Settings both = read("target: a:1\nrate: 1Mbit/s\nup: {rate: 2Mbit/s}\n",
                              {{"target", "[::1]:4800"}, {"rate", "8Mbit/s"}}, {"1s reset"});
   CHECK(both.target.host == "::1");
-  CHECK(both.up.rate == 1e6);  // any flag overrides the file
+  CHECK(both.up.rate == 1e6);  // a flag overrides the file
   CHECK(both.down.rate == 1e6);
   CHECK(both.events.size() == 1);
   const Settings oneWay =

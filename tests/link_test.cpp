@@ -1,5 +1,5 @@
-// The emulated link over real sockets. Other programs may delay a measurement, so each one that
-// could be late is tried up to three times and must succeed once.
+// The emulated link over real sockets. Other programs may delay a measurement, so each
+// time-critical measurement is tried up to three times and must succeed once.
 #include <poll.h>
 
 #include <algorithm>
@@ -135,7 +135,8 @@ bool succeeds(Attempt attempt) {
   return false;
 }
 
-// Bytes per second arriving at `to` while `from` writes as much as it can, without the first 0.2 s.
+// Bytes per second arriving at `to` while `from` writes as much as it can. The first 0.2 s are
+// excluded.
 double measureRate(tcp::socket& from, tcp::socket& to, double time) {
   std::atomic<bool> enough = false;
   std::thread sender([&] {
@@ -178,7 +179,8 @@ double medianRoundTrip(Ends& ends, int count) {
   return trips[static_cast<std::size_t>(count / 2)];
 }
 
-// Bytes per second. With a sanitizer, only its findings matter, not the speed.
+// The tests' maximum rate in bytes per second. Under a sanitizer only its findings matter, not the
+// speed.
 #ifdef CLEAVE_SANITIZED
 constexpr double kMaxRate = 13e6;
 #else
@@ -217,7 +219,7 @@ TEST_CASE("the rate is as configured, within 3 %") {
   }
 }
 
-TEST_CASE("the latency is added to a round trip, with at most 0.3 ms of error each way") {
+TEST_CASE("the latency is added to a round trip, with an error of at most 0.3 ms per direction") {
   for (const Time latency : {Time(0ms), Time(1ms), Time(20ms)}) {
     Profile profile;
     profile.latency = latency;
@@ -261,7 +263,7 @@ TEST_CASE("bytes cross unchanged in both directions at once, with every kind of 
   CHECK(world.ask([](Relay& relay) { return relay.up().totals().drops; }) > 0);
 }
 
-TEST_CASE("connections do not mix, they share the rate, and small transfers overtake large ones") {
+TEST_CASE("connections do not mix and share the rate, and small transfers overtake large ones") {
   Profile profile;
   profile.rate = 10e6;
   World world(both(profile));
@@ -349,7 +351,8 @@ TEST_CASE("a receiver that does not read stops the sender when the link is full"
   ends.server.set_option(asio::socket_base::receive_buffer_size(65536));
   ends.client.set_option(asio::socket_base::send_buffer_size(65536));
   const std::size_t total = writeUntilBlocked(ends.client, 300ms);
-  // A round trip's 250 kB, two segments of 64 KiB, and the kernel's buffers of four sockets.
+  // The link holds the 250 kB of a round trip and two segments of 64 KiB; the kernel has the
+  // buffers of four sockets.
   CHECK(total > 250'000);
   CHECK(total < 1'500'000);
   CHECK(world.ask([](Relay& relay) {
@@ -359,8 +362,9 @@ TEST_CASE("a receiver that does not read stops the sender when the link is full"
 }
 
 TEST_CASE("an urgent tensor has little queued ahead of it") {
-  // Like the daemons: at most one segment unsent in the kernel. A byte written when the socket
-  // becomes writable arrives after the content of kernel and link: three segments of 52 ms here.
+  // The sender's kernel holds at most one unsent segment, as in Cleave's connections. A byte
+  // written when the socket becomes writable arrives after everything in the kernel and the link:
+  // three segments of 52 ms here.
   Profile profile;
   profile.rate = 1.25e6;
   World world(both(profile));
@@ -420,7 +424,7 @@ TEST_CASE("a half-open connection is silent in one direction, and later connecti
   Ends later = world.open();
   asio::write(later.client, asio::buffer(pattern(10, 4)));
   CHECK(readExactly(later.server, 10) == pattern(10, 4));
-  // A reset does not cross the dead direction either.
+  // A reset cannot cross the dead direction either.
   ends.client.set_option(asio::socket_base::linger(true, 0));
   ends.client.close();
   CHECK_FALSE(becomesReadable(ends.server, 200ms));
@@ -436,7 +440,7 @@ TEST_CASE("a reset event resets the open connections") {
   CHECK(readExactly(later.server, 10) == pattern(10, 4));
 }
 
-TEST_CASE("a latency event takes effect") {
+TEST_CASE("a latency event changes the latency") {
   World world(with({"0s latency 30ms", "400ms latency up 0ms"}));
   Ends ends = world.open();
   const SteadyTime start = now();
@@ -447,7 +451,7 @@ TEST_CASE("a latency event takes effect") {
   CHECK(later < 60);
 }
 
-TEST_CASE("one connection too many is reset, and the others continue") {
+TEST_CASE("a connection beyond the limit is reset, and the others continue") {
   World world;
   std::list<Ends> all;
   for (std::size_t c = 0; c < kMaxConnections; ++c) all.push_back(world.open());

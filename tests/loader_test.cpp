@@ -1,4 +1,5 @@
-// The order of a pass, its batches, how far the loader works ahead, and how it ends.
+// The loader: the order of a pass, its batches, how many batches are prepared ahead, and how a pass
+// ends.
 #include "client/data/loader.h"
 
 #include <algorithm>
@@ -44,8 +45,8 @@ class Counting final : public LabeledDataset {
 
   std::uint32_t failAt = 0xFFFFFFFF;
   bool gated = false;
-  mutable std::counting_semaphore<> arrived{0};  // one per started read
-  mutable std::counting_semaphore<> gate{0};     // one per read that may continue
+  mutable std::counting_semaphore<> arrived{0};  // released once per started read
+  mutable std::counting_semaphore<> gate{0};     // acquired once per read before it continues
   mutable std::atomic<std::uint32_t> reads = 0;
 
  private:
@@ -77,7 +78,7 @@ std::vector<std::int64_t> passOf(std::uint32_t size, const Loader::Options& opti
   return passLabels(loader, options.batch, size);
 }
 
-TEST_CASE("a pass has every sample once, in order, and a smaller last batch") {
+TEST_CASE("a pass has every sample once, in order, and its last batch may be smaller") {
   for (const std::uint32_t size : {1u, 7u, 8u, 9u, 50u}) {
     std::vector<std::int64_t> expected(size);
     std::iota(expected.begin(), expected.end(), 0);
@@ -86,7 +87,7 @@ TEST_CASE("a pass has every sample once, in order, and a smaller last batch") {
   }
 }
 
-TEST_CASE("the count of batches includes the smaller last one") {
+TEST_CASE("the number of batches includes the smaller last one") {
   CHECK(Loader::batches(Counting(16), 8) == 2);
   CHECK(Loader::batches(Counting(17), 8) == 3);
   CHECK(Loader::batches(Counting(1), 8) == 1);
@@ -135,7 +136,7 @@ TEST_CASE("exactly `ahead` batches are prepared beyond the one taken") {
   for (std::uint32_t taken = 0; taken <= 7; ++taken) {
     const std::uint32_t bound = (taken + 3) * 10;
     for (; begun < bound; ++begun)
-      data->arrived.acquire();  // would hang if the loader did not work ahead
+      data->arrived.acquire();  // would hang if the loader prepared no batches ahead
     CHECK(data->reads <= bound);
     REQUIRE(loader.next().has_value());
   }
@@ -174,7 +175,7 @@ TEST_CASE("a loader that nobody reads from can be destroyed") {
   }
 }
 
-TEST_CASE("buffers are from the pool and outlive the loader") {
+TEST_CASE("buffers come from the pool and outlive the loader") {
   auto pool = newPool();
   std::optional<Batch> kept;
   {
@@ -239,7 +240,8 @@ TEST_CASE("exactly `ahead` batches are prepared by several threads too") {
   }
 }
 
-// Sample 12 fails after sample 30 has failed; the samples beyond them can be read.
+// Reading sample 12 fails, but only after reading sample 30 has failed. All other samples can be
+// read.
 class FailingTwice final : public LabeledDataset {
  public:
   std::uint32_t size() const override { return 100; }
@@ -284,7 +286,7 @@ TEST_CASE("a loader with several threads can be destroyed at any time") {
   }
 }
 
-// Records the threads that read samples. Each read takes the given time.
+// A dataset that records the threads that read samples. Each read takes the given time.
 class Timed final : public LabeledDataset {
  public:
   explicit Timed(double seconds) : seconds_(seconds) {}
@@ -310,7 +312,7 @@ class Timed final : public LabeledDataset {
   mutable std::set<std::thread::id> threads_;
 };
 
-TEST_CASE("by default, only costly samples get more than one thread") {
+TEST_CASE("by default, more than one thread is used only for costly samples") {
   for (const double seconds : {0.0, 2e-3}) {
     const auto data = std::make_shared<Timed>(seconds);
     Loader loader(data, newPool(), {.batch = 50, .threads = 0});
@@ -321,7 +323,8 @@ TEST_CASE("by default, only costly samples get more than one thread") {
 
 // ---- Balanced classes ----
 
-// Sample j has the class j % 10 == 0 and returns the epoch in which it was read.
+// A dataset in which sample j has the class j % 10 == 0 and the value is the epoch in which it was
+// read.
 class Epochs final : public LabeledDataset {
  public:
   std::uint32_t size() const override { return 40; }
@@ -339,7 +342,7 @@ class Epochs final : public LabeledDataset {
   }
 };
 
-TEST_CASE("a balanced pass has the drawn samples, and numbers the draws of each") {
+TEST_CASE("a balanced pass has the drawn samples, and counts how often each has been drawn") {
   const auto data = std::make_shared<Epochs>();
   const auto classes = std::make_shared<const SamplesByClass>(samplesByClass(*data, "test"));
   const std::vector<std::uint32_t> expected = drawBalanced(*classes, 40, 3, 7);
@@ -362,7 +365,7 @@ TEST_CASE("a balanced pass has the drawn samples, and numbers the draws of each"
       }
     }
     CHECK(position == 40);
-    CHECK(draws[0] + draws[10] + draws[20] + draws[30] > 10);  // 20 are expected
+    CHECK(draws[0] + draws[10] + draws[20] + draws[30] > 10);  // 20 draws are expected
   }
 }
 

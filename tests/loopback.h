@@ -30,7 +30,7 @@ namespace cleave {
 using Bytes = std::vector<std::byte>;
 using SocketPair = std::pair<boost::asio::ip::tcp::socket, boost::asio::ip::tcp::socket>;
 
-// For loaded machines; normally much shorter.
+// A timeout for loaded machines; the waits are normally much shorter.
 inline constexpr std::chrono::seconds kPatience{60};
 
 inline std::string asText(std::span<const std::byte> bytes) {
@@ -128,8 +128,8 @@ class Sink : public FrameSink {
     streams_.erase(header.stream);
   }
 
-  std::map<std::string, Bytes> tensors;  // complete tensors by name
-  std::vector<std::string> order;        // of completion
+  std::map<std::string, Bytes> tensors;  // complete tensors, by name
+  std::vector<std::string> order;        // names in the order of completion
   std::vector<std::pair<FrameKind, std::string>> controls;
   std::function<void(const FrameHeader&)> onFrame;
 
@@ -156,7 +156,7 @@ inline Bytes randomBytes(std::size_t size, std::uint64_t seed) {
 
 class Loopback {
  public:
-  // Connected sockets; a small receive buffer makes the reader slow.
+  // Connected sockets. The reader's receive buffer is small, so that a flood fills it quickly.
   SocketPair connect(int receiveBuffer = 0) {
     boost::asio::ip::tcp::acceptor acceptor(io_, {boost::asio::ip::address_v4::loopback(), 0});
     if (receiveBuffer > 0) {
@@ -262,7 +262,7 @@ class Pair : public Loopback {
   }
 
  private:
-  SocketPair sockets_;  // until a and b take them
+  SocketPair sockets_;  // moved into a and b by the constructor
 
  public:
   Connection a;
@@ -282,7 +282,7 @@ class Raw : public Loopback {
 
   void send(const std::string& bytes) { boost::asio::write(peer, boost::asio::buffer(bytes)); }
 
-  // The peer reads from now on, and closes when it has read to the end.
+  // Makes the peer read from now on, and close when it has read to the end.
   void collect() {
     peer.async_read_some(boost::asio::buffer(chunk_), [this](const auto& error, std::size_t bytes) {
       received_.append(chunk_.data(), bytes);
@@ -296,7 +296,7 @@ class Raw : public Loopback {
     peer.close();
   }
 
-  // Complete frames that the peer has read.
+  // The complete frames that the peer has read.
   std::vector<Frame> frames() const {
     std::vector<Frame> all;
     const auto bytes = std::as_bytes(std::span(received_));
@@ -331,7 +331,7 @@ class Raw : public Loopback {
   }
 
  private:
-  SocketPair sockets_;  // until connection and peer take them
+  SocketPair sockets_;  // moved into connection and peer by the constructor
   std::array<char, 4096> chunk_{};
   std::string received_;
 

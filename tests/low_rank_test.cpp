@@ -1,4 +1,4 @@
-// `power` and `svd`: their error compared with that of the best approximation of their rank.
+// Compares the error of `power` and `svd` with that of the best approximation of the same rank.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -29,7 +29,8 @@ Tensor shaped(const std::vector<float>& values, std::vector<std::int64_t> shape,
   return tensor;
 }
 
-// Samples of rows x columns values, each a sum of `rank` outer products with weights 1, 1/2, …
+// Samples of rows x columns values. Each sample is a sum of `rank` outer products with weights 1,
+// 1/2, …
 std::vector<float> ofRank(std::size_t samples, std::size_t rows, std::size_t columns,
                           std::size_t rank) {
   std::vector<float> values(samples * rows * columns);
@@ -52,7 +53,8 @@ double relativeError(const Codec& codec, const Tensor& tensor) {
 
 }  // namespace
 
-TEST_CASE("matrices of at most that rank are restored up to rounding, in either memory order") {
+TEST_CASE(
+    "matrices of at most the codec's rank are restored up to rounding, in either memory order") {
   const std::vector<float> values = ofRank(3, 16, 48, 3);
   const std::vector<float> last = ofRank(3, 48, 16, 3);
   for (const char* spec :
@@ -70,8 +72,8 @@ TEST_CASE("matrices of at most that rank are restored up to rounding, in either 
   }
 }
 
-TEST_CASE("svd drops the smallest singular values, and power approximates it") {
-  // With orthogonal rows, their norms are the singular values: 1, 1/2, 1/4, …
+TEST_CASE("svd drops the smallest singular values, and power approximates the result of svd") {
+  // The rows are orthogonal, so their norms are the singular values: 1, 1/2, 1/4, …
   std::vector<float> values(8 * 64);
   double left = 0, all = 0;
   for (std::size_t row = 0; row < 8; ++row) {
@@ -85,7 +87,7 @@ TEST_CASE("svd drops the smallest singular values, and power approximates it") {
   CHECK(relativeError(*makeCodec("power:rank=3,iterations=6"), tensor) < best * 1.02);
 }
 
-TEST_CASE("the sizes match the documented layout") {
+TEST_CASE("encoded sizes match the documented layout") {
   const Tensor tensor = shaped(normal(2 * 16 * 48), {2, 16, 6, 8});
   CHECK(encode(*makeCodec("svd:rank=3"), tensor).size() == 1 + 4 * 2 * 3 * (16 + 48));
   const std::size_t inner = (9 + 2 * 3 * 16) + (9 + 2 * 3 * 48);
@@ -123,7 +125,7 @@ TEST_CASE("power starts from the factors of the previous step, in training only"
     errors.push_back(noise);
   }
   CHECK(errors.back() < 0.95 * errors.front());
-  // Another shape resets the state, and eval neither reads nor changes it.
+  // A different shape resets the state; evaluation neither reads nor changes it.
   const Tensor other = shaped(normal(3 * 16 * 48), {3, 16, 6, 8});
   Bytes with(codec->maxEncodedBytes(other.spec)), without(with.size());
   CutContext cut;
@@ -134,7 +136,7 @@ TEST_CASE("power starts from the factors of the previous step, in training only"
   CHECK(codec->encode(context, state, cut, other.view(), with).state == nullptr);
 }
 
-TEST_CASE("a state that was saved and restored gives the same bytes") {
+TEST_CASE("after saving and restoring the state, the codec writes the same bytes") {
   const std::unique_ptr<Codec> codec = makeCodec("power:rank=2,iterations=1");
   const Tensor tensor = shaped(ofRank(2, 16, 48, 6), {2, 16, 6, 8});
   CodecContext context{7, kKey};
@@ -154,7 +156,7 @@ TEST_CASE("a state that was saved and restored gives the same bytes") {
   CHECK((fresh != whole));
   CHECK(codec->saveState(nullptr).empty());
 
-  // Bytes that are not a state are refused.
+  // Bytes that do not represent a state are refused.
   for (std::size_t length = 0; length < saved.size(); length += 7) {
     CHECK(errorCode([&] { codec->restoreState(std::span(saved).first(length)); }) ==
           "bad-checkpoint");
@@ -166,7 +168,7 @@ TEST_CASE("a state that was saved and restored gives the same bytes") {
   CHECK(errorCode([&] { makeCodec("none")->restoreState(saved); }) == "bad-checkpoint");
 }
 
-TEST_CASE("zeros, constants and values near the ends of fp32 stay finite") {
+TEST_CASE("zeros, constants and values near the limits of fp32 stay finite") {
   for (const char* spec : {"svd:rank=2", "power:rank=2,iterations=2"}) {
     const std::unique_ptr<Codec> codec = makeCodec(spec);
     for (const float constant : {0.0f, 1.5f, kLargest, -kLargest, 1e-44f}) {
@@ -181,7 +183,7 @@ TEST_CASE("zeros, constants and values near the ends of fp32 stay finite") {
   }
 }
 
-TEST_CASE("tensors without matrices, or with small ones, are sent unchanged") {
+TEST_CASE("tensors whose samples are no matrices, or small ones, are sent unchanged") {
   for (const auto& shape : std::vector<std::vector<std::int64_t>>{{64}, {8, 8}, {16, 2, 2}}) {
     const Tensor tensor = shaped(normal(64), shape);
     const Bytes bytes = encode(*makeCodec("svd:rank=2"), tensor);

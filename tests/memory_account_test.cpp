@@ -45,7 +45,7 @@ TEST_CASE("an account's limit can be raised while it is in use") {
   CHECK(account->used() == account->limit());
 }
 
-TEST_CASE("concurrent charges never exceed the limit together") {
+TEST_CASE("the sum of concurrent charges never exceeds the limit") {
   const auto account = std::make_shared<MemoryAccount>(64);
   std::vector<std::thread> threads;
   std::atomic<bool> exceeded = false;
@@ -56,7 +56,7 @@ TEST_CASE("concurrent charges never exceed the limit together") {
           const MemoryCharge charge(account, 20);
           if (account->used() > account->limit()) exceeded = true;
         } catch (const ProtocolError&) {
-          // The other buffers are charged here.
+          // The remaining buffers are charged here.
         }
       }
     });

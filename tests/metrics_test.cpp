@@ -41,7 +41,7 @@ struct DocumentedColumn {
   std::string writtenBy;
 };
 
-// A table's rows without its header.
+// The rows of a table except its header.
 std::vector<DocumentedColumn> table(const std::string& name) {
   std::vector<DocumentedColumn> columns;
   std::istringstream lines(section(name));
@@ -68,7 +68,7 @@ std::vector<std::string> names(const std::vector<DocumentedColumn>& columns) {
   return result;
 }
 
-// The columns without the last ones, which are the client's metrics.
+// The columns except the last ones, which are the client's metrics.
 std::vector<std::string> withoutLast(std::vector<std::string> columns, std::size_t count) {
   REQUIRE(columns.size() > count);
   columns.resize(columns.size() - count);
@@ -101,7 +101,7 @@ TEST_CASE("cleave-link's statistics have the documented columns in the documente
   CHECK(names(table("link")) == link::statsColumns());
 }
 
-TEST_CASE("every column is defined, and metrics are documented as written by the client only") {
+TEST_CASE("every column is defined, and metrics are documented as columns of the client only") {
   const auto isMetric = [](const std::string& name) {
     for (const std::string& metric : kMetrics) {
       if (name == metric || name == "train_" + metric || name == "eval_" + metric) return true;
@@ -118,13 +118,14 @@ TEST_CASE("every column is defined, and metrics are documented as written by the
   }
 }
 
-// Checks the unit by the suffix of a column's name; other names are not checked.
+// Only columns whose name ends with the suffix of a unit are checked.
 TEST_CASE("a column has the unit that its name implies") {
   const std::pair<std::string, std::string> units[] = {
       {"_seconds", "s"},      {"_bytes", "bytes"},      {"_db", "dB"},    {"_rate", "bytes/s"},
       {"rate_up", "bytes/s"}, {"rate_down", "bytes/s"}, {"loss", "nats"}, {"top1", "0 … 1"},
       {"top5", "0 … 1"},      {"_mbit_s", "Mbit/s"},    {"time", "UTC"}};
-  const std::vector<std::string> without = {"learning_rate"};  // no unit
+  const std::vector<std::string> without = {
+      "learning_rate"};  // ends like a unit's suffix, but has no unit
   std::size_t checked = 0;
   for (const char* file : {"transfers", "steps", "epochs", "probe", "link"}) {
     for (const DocumentedColumn& column : table(file)) {

@@ -1,4 +1,4 @@
-// Models, their blocks, and the tensors between them and the wire.
+// Models, their blocks, and the tensors at their cuts.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -118,7 +118,7 @@ TEST_CASE("block specs match the blocks' outputs and tensors") {
   }
 }
 
-TEST_CASE("default cuts fit their models") {
+TEST_CASE("default cuts are valid for their models") {
   for (const ModelSpec& model : someSpecs()) {
     const auto [cut0, cut1] = findModel(model.name).defaultCuts(model);
     CHECK_NOTHROW(checkCuts(blocksOf(model), {cut0, cut1}));
@@ -171,7 +171,7 @@ TEST_CASE("mobilenet_v2 has torchvision's 314 names and shapes") {
   CHECK(ours == published);
 }
 
-TEST_CASE("mobilenet_v2's cuts have the experiments' shapes") {
+TEST_CASE("the tensors at mobilenet_v2's default cuts have the documented shapes") {
   const std::vector<BlockSpec> blocks = blocksOf(spec("mobilenet_v2", {3, 224, 224}));
   const auto [cut0, cut1] = findModel("mobilenet_v2").defaultCuts(spec("mobilenet_v2"));
   CHECK(blocks.at(static_cast<std::size_t>(cut0 - 1)).name == "features.0.1");
@@ -185,7 +185,7 @@ TEST_CASE("mobilenet_v2's cuts have the experiments' shapes") {
   CHECK_THROWS_AS(blocksOf(spec("mobilenet_v2", {3, 56, 56}, {{"tail", "prototype"}})), UsageError);
 }
 
-// The same as in tests/oracle/mobilenet_v2.py.
+// Equals pattern() in tests/oracle/mobilenet_v2.py.
 at::Tensor pattern(const std::string& name, const Shape& shape) {
   std::int64_t key = 0;
   for (std::size_t k = 0; k < name.size(); ++k) key += static_cast<std::int64_t>(k + 1) * name[k];
@@ -272,7 +272,8 @@ TEST_CASE("weights of convolutions are stored channels-last with unchanged logic
   }
 }
 
-TEST_CASE("dropout repeats its draws for a micro-batch, and is off outside training") {
+TEST_CASE(
+    "dropout repeats its random draws for the same micro-batch, and is off outside training") {
   BlockChain chain(spec("mlp", {1000}));
   chain.dropout("drop", 0.25);
   const auto forward = [block = chain.take()[0]](const at::Tensor& x, const BlockContext& context) {
@@ -308,7 +309,7 @@ TEST_CASE("batch norm keeps PyTorch's running statistics, and only in training")
   const at::Tensor y = blocks[0].forward({x}, set.tensors(), training).front();
   CHECK(y[0][0][0][0].item<double>() == Approx(-3.5 / std::sqrt(5.25 + 1e-5)));
   const std::vector<NamedTensor>& buffers = set.buffers();
-  CHECK(buffers[0].tensor[0].item<double>() == 0);  // not before the statistics are added
+  CHECK(buffers[0].tensor[0].item<double>() == 0);  // unchanged until the statistics are added
   REQUIRE(statistics.size() == 1);
   CHECK(statistics[0].mean[0].item<double>() == Approx(3.5));
   CHECK(statistics[0].variance[0].item<double>() == Approx(6));
@@ -340,7 +341,7 @@ TEST_CASE("blocks compute with the given parameter set") {
   CHECK_FALSE(same.parameters()[0].tensor.grad().defined());
 }
 
-TEST_CASE("gradient reports of the parts add up to the whole's, bit-identically") {
+TEST_CASE("gradient reports of the parts add up bit-identically to that of the whole model") {
   const std::vector<BlockSpec> blocks = blocksOf(spec("mlp", {6}, {{"width", "11"}}));
   const int count = static_cast<int>(blocks.size());
   struct Part {
@@ -375,8 +376,8 @@ TEST_CASE("gradient reports of the parts add up to the whole's, bit-identically"
 TEST_CASE("a cut inside a part converts tensor and gradient to their wire format") {
   const std::vector<std::int64_t> contiguous = {60, 20, 5, 1}, channelsLast = {60, 1, 15, 3};
   for (const bool cut : {false, true}) {
-    // Of two blocks that make their input contiguous: the strides of the input and of the output's
-    // gradient.
+    // Two blocks that make their input contiguous record the strides of the input and of the
+    // output's gradient.
     std::array<std::vector<std::int64_t>, 2> inputs, gradients;
     std::vector<BlockSpec> blocks(2);
     for (std::size_t b = 0; b < 2; ++b) {
@@ -399,7 +400,7 @@ TEST_CASE("a cut inside a part converts tensor and gradient to their wire format
   }
 }
 
-TEST_CASE("canonical tensors are dense in their order and aligned") {
+TEST_CASE("canonical tensors are dense in their memory order, and aligned") {
   const at::Tensor image = randomTensor({2, 3, 4, 5});
   const at::Tensor last = canonical(image, MemoryOrder::channelsLast);
   CHECK(last.strides().vec() == std::vector<std::int64_t>{60, 1, 15, 3});
@@ -417,7 +418,7 @@ TEST_CASE("canonical tensors are dense in their order and aligned") {
     CHECK(reinterpret_cast<std::uintptr_t>(moved.const_data_ptr()) % kAlignment == 0);
     CHECK(sameBits(off, moved));
   }
-  SECTION("expanded, as gradients of a mean are") {
+  SECTION("expanded, like the gradient of a mean") {
     const at::Tensor moved = canonical(at::ones({1}).expand({4, 4}), MemoryOrder::contiguous);
     CHECK(moved.strides().vec() == std::vector<std::int64_t>{4, 1});
   }
@@ -448,7 +449,7 @@ TEST_CASE("payloads share a tensor's memory and keep it alive") {
   CHECK(same.const_data_ptr<std::int64_t>()[2] == 1);
 }
 
-TEST_CASE("a tensor in another form does not become a payload") {
+TEST_CASE("a tensor that is not canonical does not become a payload") {
   const at::Tensor image = randomTensor({2, 3, 4, 5});
   CHECK_THROWS_AS(toPayload(image, MemoryOrder::channelsLast), std::logic_error);
   const at::Tensor learned = at::ones({3}).set_requires_grad(true);
@@ -463,7 +464,7 @@ TEST_CASE("an unknown model is refused with the nearest known one") {
   CHECK(error.hint() == "did you mean small_cnn? use one of small_cnn, mlp, mobilenet_v2, graph");
 }
 
-TEST_CASE("model parameters are refused with their range") {
+TEST_CASE("invalid model parameters are refused with their range") {
   const auto errorOf = [](const std::string& key, const std::string& value) {
     return usageError([&] { blocksOf(spec("mlp", {4}, {{key, value}})); });
   };
@@ -497,7 +498,7 @@ TEST_CASE("cuts that leave a part empty are refused with the list of blocks") {
   CHECK_NOTHROW(checkCuts(blocks, {2, 3}));
 }
 
-TEST_CASE("a batch norm of one value per channel is refused") {
+TEST_CASE("a batch norm over a single value per channel is refused") {
   // 8 x 8 pixels leave only one pixel for bn3.
   const std::vector<BlockSpec> blocks = blocksOf(spec("small_cnn", {1, 8, 8}));
   CHECK_NOTHROW(checkBatchNorm(blocks, 2));

@@ -1,4 +1,4 @@
-// Optimizers compared with PyTorch's formulas for a single number, and the checks of their
+// Compares optimizers with PyTorch's formulas for a single number, and tests the checks of their
 // parameters.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
@@ -23,7 +23,7 @@ StepDecision decision(double learningRate, double clipFactor = 1) {
   return step;
 }
 
-// One parameter of three equal values.
+// Trains one parameter with three equal values.
 struct Trained {
   explicit Trained(const Parameters& parameters, float value = 1, const std::string& name = "sgd")
       : tensor(at::full({3}, value).set_requires_grad(true)),
@@ -39,7 +39,7 @@ struct Trained {
   std::unique_ptr<Optimizer> optimizer;
 };
 
-TEST_CASE("groups have learning rates and weight decays of their own; the first match counts") {
+TEST_CASE("groups have learning rates and weight decays of their own, and the first match counts") {
   OptimizerSpec spec{"sgd", {{"weight_decay", 0.5}}, {{"*.bias", 0.0}, {"head.*", std::nullopt}}};
   std::vector<NamedTensor> parameters;
   for (const char* name : {"body.weight", "head.weight", "head.bias"}) {
@@ -52,7 +52,7 @@ TEST_CASE("groups have learning rates and weight decays of their own; the first 
   step.learningRates = {0.5, 0.25, 0};
   optimizer->update(step);
   CHECK(parameters[0].tensor.item<double>() == 0.25);  // 1 - 0.5 x (1 + 0.5)
-  CHECK(parameters[1].tensor.item<double>() == 1);     // rate 0
+  CHECK(parameters[1].tensor.item<double>() == 1);     // learning rate 0
   CHECK(parameters[2].tensor.item<double>() == 0.75);  // 1 - 0.25 x 1
   spec.groups = {{"*", 11.0}};
   CHECK(errorCode([&] { checkOptimizer(spec); }) == "bad-optimizer-parameter");
@@ -66,7 +66,7 @@ TEST_CASE("plain SGD follows the gradient") {
   CHECK(trained.value() == 1.875);
 }
 
-// p = 1, lr = 0.5 throughout; each number is exact in binary.
+// The parameter starts at 1, and the learning rate is 0.5. All numbers are exact in binary.
 TEST_CASE("momentum begins with the first gradient") {
   Trained trained({{"momentum", 0.5}});
   trained.step(1, decision(0.5));  // buffer 1
@@ -93,7 +93,7 @@ TEST_CASE("Nesterov looks one step ahead") {
   CHECK(trained.value() == -0.625);
 }
 
-TEST_CASE("weight decay adds to the gradient, after clipping") {
+TEST_CASE("weight decay is added to the clipped gradient") {
   Trained trained({{"weight_decay", 0.5}});
   trained.step(4, decision(0.5, 0.25));  // 4 * 0.25 + 0.5 * 1
   CHECK(trained.value() == 0.25);
@@ -137,7 +137,7 @@ TEST_CASE("adam and adamw agree with their formulas in fp64") {
   }
 }
 
-TEST_CASE("adam's first step is the learning rate, for any gradient size") {
+TEST_CASE("the size of adam's first step is the learning rate, for any gradient") {
   for (const float gradient : {1e-3f, 1.0f, 1e3f}) {
     Trained trained({}, 1, "adam");
     trained.step(gradient, decision(0.25));
@@ -164,7 +164,7 @@ TEST_CASE("a skipped step changes neither weights nor momentum") {
   CHECK(trained.value() == -0.25);
 }
 
-TEST_CASE("a parameter without a gradient is unchanged, and its first step comes later") {
+TEST_CASE("a parameter without a gradient is unchanged, and its first gradient is its first step") {
   Trained trained({{"momentum", 0.5}, {"dampening", 0.5}});
   trained.optimizer->update(decision(0.5));
   CHECK(trained.value() == 1);
@@ -250,7 +250,7 @@ TEST_CASE("an unknown optimizer is refused with the nearest known one") {
   }
 }
 
-TEST_CASE("only momentum and adam's moments require state") {
+TEST_CASE("only momentum and adam require state") {
   CHECK(optimizerStateBytes({"adam", {}}) == 8);
   CHECK(optimizerStateBytes({"adamw", {}}) == 8);
   CHECK(optimizerStateBytes({"sgd", {}}) == 0);
@@ -258,7 +258,7 @@ TEST_CASE("only momentum and adam's moments require state") {
   CHECK(optimizerStateBytes({"sgd", {{"momentum", 0.9}}}) == 4);
 }
 
-// Two parameters, of which the second has a gradient in odd steps only.
+// Two parameters; the second one has a gradient in odd steps only.
 struct Pair {
   explicit Pair(const OptimizerSpec& spec)
       : a(at::full({2, 3}, 0.5f).set_requires_grad(true)),

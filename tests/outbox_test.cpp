@@ -22,7 +22,8 @@ struct Tensor {
   bool isBackground = false;
 };
 
-// Takes frames from an outbox and abbreviates them: "a0+10" is 10 bytes of tensor a from byte 0.
+// Takes frames from an outbox and abbreviates them: "a0+10" means 10 bytes of tensor a, starting at
+// byte 0.
 class Writer {
  public:
   void push(const Tensor& description) {
@@ -71,12 +72,12 @@ class Writer {
   const std::vector<std::string>& wireBytes() const { return wireBytes_; }
 
   Outbox outbox;
-  std::size_t background = kSegment;  // current limit of a background segment
+  std::size_t background = kSegment;  // current maximum size of a background segment
   std::vector<OutgoingFrame> written;
 
  private:
   std::vector<std::pair<const std::byte*, std::string>> starts_;
-  std::vector<std::string> names_;  // by stream
+  std::vector<std::string> names_;  // names by stream number
   std::vector<std::string> wireBytes_;
 };
 
@@ -157,7 +158,7 @@ TEST_CASE("an empty tensor is one frame") {
   CHECK(writer.wireBytes().size() == 1);
 }
 
-TEST_CASE("a tensor of whole segments has no empty last frame") {
+TEST_CASE("a tensor that ends at a segment's end has no empty last frame") {
   Writer writer;
   writer.push({"a", 2 * kSegment});
   CHECK(writer.writeAll() == Frames{"a0+10", "a10+10"});
@@ -169,7 +170,7 @@ TEST_CASE("a digest is sent with the last segment") {
   CHECK(writer.writeAll() == Frames{"a0+10", "a10+10", "a20+5 digest"});
 }
 
-TEST_CASE("a digest has a second frame if the first holds all bytes") {
+TEST_CASE("a digest is sent in a second frame if the first frame holds all bytes") {
   Writer writer;
   writer.push({"full", kSegment, 0, "digest"});
   writer.push({"empty", 0, 0, "digest"});
@@ -207,7 +208,7 @@ TEST_CASE("the tensor's memory is kept until its last frame is destroyed") {
   CHECK(alive.expired());
 }
 
-TEST_CASE("a stream of any length can consist of a repeated block") {
+TEST_CASE("a stream can repeat one block up to any length") {
   const std::vector<std::byte> block(kMaxSegmentBytes);
   Outbox outbox;
   OutgoingTensor tensor;
@@ -233,7 +234,7 @@ TEST_CASE("a stream of any length can consist of a repeated block") {
   CHECK(wireBytes > 2 * kMaxSegmentBytes + 3 * kHeaderBytes);
 }
 
-TEST_CASE("the seconds in the queue count from queuedAt to the first frame") {
+TEST_CASE("queueing time is measured from queuedAt to the first frame") {
   Outbox outbox;
   OutgoingTensor tensor;
   tensor.queuedAt = now() - std::chrono::seconds(5);
@@ -248,7 +249,7 @@ TEST_CASE("the seconds in the queue count from queuedAt to the first frame") {
   CHECK(seconds >= 5);
 }
 
-TEST_CASE("a tensor whose beginning the peer already has is continued from there") {
+TEST_CASE("a tensor whose beginning the peer already has is continued after that beginning") {
   Outbox outbox;
   const std::vector<std::byte> bytes(25);
   const auto push = [&](std::uint64_t begin, const std::string& sha256) {

@@ -1,4 +1,4 @@
-// Packing with every width, compared with packing one bit at a time.
+// Compares packing with every width to packing one bit at a time.
 #include "compression/packing.h"
 
 #include <catch2/catch.hpp>
@@ -38,9 +38,9 @@ void checkWidths(int max) {
 
 }  // namespace
 
-TEST_CASE("codes in bytes are packed to a bit stream and unpacked again") {
+TEST_CASE("codes stored in one byte survive packing to a bit stream and unpacking") {
   checkWidths<std::uint8_t>(8);
 }
-TEST_CASE("codes in two bytes are packed to a bit stream and unpacked again") {
+TEST_CASE("codes stored in two bytes survive packing to a bit stream and unpacking") {
   checkWidths<std::uint16_t>(16);
 }

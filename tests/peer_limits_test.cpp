@@ -9,7 +9,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// The error code for a frame of which `bytes` bytes arrive every `gap` for a minute.
+// Returns the error code if `bytes` bytes of a frame arrive every `gap` for a minute.
 std::string dribble(std::size_t bytes, std::chrono::milliseconds gap) {
   FrameProgress progress{FrameDeadline{}};
   SteadyTime time{};
@@ -36,7 +36,7 @@ TEST_CASE("a frame must make progress after its fifth second") {
   progress.arrived(1, start + 101s);
 }
 
-TEST_CASE("one silence of the link is tolerated, but not a second one") {
+TEST_CASE("one pause of the link within a frame is tolerated, but not a second one") {
   FrameProgress progress{FrameDeadline{}};
   const SteadyTime start{};
   progress.begin(start);
@@ -45,7 +45,7 @@ TEST_CASE("one silence of the link is tolerated, but not a second one") {
   CHECK(errorCode([&] { progress.arrived(100, start + 60s); }) == "too-slow");
 }
 
-TEST_CASE("control frames are accepted with tensors, and a few without") {
+TEST_CASE("many control frames are accepted beside tensors, but only a few without tensors") {
   const SteadyTime start{};
   ControlAllowance allowance(start);
   int taken = 0;
@@ -55,7 +55,7 @@ TEST_CASE("control frames are accepted with tensors, and a few without") {
     return taken;
   };
   CHECK(takeAll(start) == 256);
-  CHECK(takeAll(start + 1s) == 9);  // the refused one has been deducted
+  CHECK(takeAll(start + 1s) == 9);  // the refused frame has been deducted too
   allowance.tensorCrosses();
   CHECK(takeAll(start + 1s) == 2);
   CHECK(takeAll(start + 1h) == 256);

@@ -1,5 +1,5 @@
-// Run specs of hostile clients: random variations of valid specs are refused with an Error or
-// planned, quickly and without allocating the memory that they claim.
+// Run specs of hostile clients: random variations of valid specs are either refused with an Error
+// or planned, quickly and without allocating the memory that they describe.
 #include "common/run/plan.h"
 
 #include <catch2/catch.hpp>
@@ -141,7 +141,7 @@ void change(wire::RunSpec& spec, Draw& draw) {
   }
 }
 
-// Whether the spec can be planned.
+// Returns whether the spec can be planned.
 bool plans(const wire::RunSpec& spec) {
   try {
     const RunPlan plan = planRun(runSpecFromWire(spec));
@@ -176,7 +176,7 @@ TEST_CASE("random run specs are either refused or planned") {
     }
   }
   CHECK(longest < 1);
-  CHECK(planned > drawn / 20);  // so that both outcomes occur
+  CHECK(planned > drawn / 20);  // checks that both outcomes occur
   CHECK(planned < drawn);
 }
 
@@ -198,14 +198,14 @@ TEST_CASE("corrupted run specs fail to parse, or are refused or planned") {
 TEST_CASE("admission accounts for the memory of micro-batches and of those in flight") {
   wire::RunSpec spec = honest("small_cnn");
   spec.set_max_batch(1 << 16);
-  spec.set_micro_batches(1 << 16);  // one sample each
+  spec.set_micro_batches(1 << 16);  // one sample per micro-batch
   const auto bytes = [&](std::uint32_t inFlight) {
     spec.set_in_flight(inFlight);
     return serverBytes(planRun(runSpecFromWire(spec)));
   };
   CHECK(bytes(1 << 16) - bytes(1) >= ((std::size_t{1} << 16) - 1) * kMicroBatchBytes);
 
-  // A codec with state keeps one per micro-batch, whether in flight or not.
+  // A codec with state keeps a state per micro-batch, whether or not the micro-batch is in flight.
   const std::size_t stateless = bytes(1);
   (*spec.mutable_codecs())["activation/0"] = "power:rank=1";
   const RunPlan plan = planRun(runSpecFromWire(spec));
@@ -234,7 +234,7 @@ TEST_CASE("without gradients at cut 0, all micro-batches may be in flight, and a
   CHECK(frozen.flows() == std::vector<Flow>{activationAt(0), activationAt(1), gradientAt(1)});
   CHECK(serverBytes(frozen) > serverBytes(usual));
 
-  // A body that does not train keeps nothing for a backward.
+  // A body that does not train keeps no data for a backward.
   spec.add_freeze("*");
   const RunPlan forwardOnly = planRun(runSpecFromWire(spec));
   CHECK(forwardOnly.inFlight == 1);
@@ -251,7 +251,7 @@ TEST_CASE("a lower precision needs memory for the cast weights") {
   CHECK(errorCode([&] { planRun(runSpecFromWire(spec)); }) == "bad-precision");
 }
 
-TEST_CASE("patterns that would take long to compare are refused") {
+TEST_CASE("patterns that would take too long to match are refused") {
   wire::RunSpec spec = honest("mobilenet_v2");
   for (int n = 0; n < 64; ++n) spec.add_freeze("*" + std::string(255, 'a'));
   CHECK(errorCode([&] { planRun(runSpecFromWire(spec)); }) == "bad-run-spec");

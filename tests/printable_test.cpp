@@ -1,4 +1,4 @@
-// Sanitising a peer's text, in every field of every message.
+// Sanitising the texts of a peer, in every field of every message.
 #include "common/core/printable.h"
 
 #include <google/protobuf/descriptor.h>
@@ -32,10 +32,10 @@ const std::string kHostile =
     "\xd8\x9c\xef\xbb\xbf\xef\xbf\xb9"  // Arabic letter mark, BOM, annotation
     "\xf3\xa0\x81\x81";                 // a tag
 
-// Whether printable() leaves the text unchanged.
+// Returns whether printable() leaves the text unchanged.
 bool isClean(const std::string& text) { return printable(text) == text; }
 
-// Fills every field of the message, string fields with `text`. Messages are not recursive.
+// Fills every field of the message; string fields get `text`. No message type is recursive.
 void fill(Message& message, const std::string& text) {
   const auto& reflection = *message.GetReflection();
   const Descriptor& descriptor = *message.GetDescriptor();
@@ -57,7 +57,8 @@ void fill(Message& message, const std::string& text) {
   }
 }
 
-// Calls `function` with the name and the value of each string field; returns their number.
+// Calls `function` with the name and the value of each string field. Returns the number of string
+// fields.
 template <typename Function>
 int forEachText(const Message& message, Function function) {
   const auto& reflection = *message.GetReflection();
@@ -116,7 +117,7 @@ TEST_CASE("each byte that is not UTF-8 becomes a question mark") {
   CHECK(printable("\xed\xa0\x80") == "???");          // a surrogate
   CHECK(printable("\xf4\x90\x80\x80") == "????");     // beyond U+10FFFF
   CHECK(printable("\x9b[2J") == "?[2J");              // C1 as a Latin-1 byte
-  CHECK(printable("\xe2\x82\xac\xe2\x82") == "€??");  // the second is truncated
+  CHECK(printable("\xe2\x82\xac\xe2\x82") == "€??");  // the second character is truncated
 }
 
 TEST_CASE("a long text is cut between characters") {
@@ -144,10 +145,10 @@ TEST_CASE("every text field of every message is sanitised") {
     texts += forEachText(*parsed, [](const std::string& name, const std::string& text) {
       INFO(name);
       CHECK(isClean(text));
-      CHECK(text == printable(kHostile));  // and the text is still there
+      CHECK(text == printable(kHostile));  // the text has not been dropped
     });
 
-    // Invalid UTF-8 is either rejected by protobuf or made printable here.
+    // Invalid UTF-8 is either rejected by protobuf or made printable by Cleave.
     fill(*sent, "\xff\x9b[2J");
     const auto broken = newMessage(descriptor);
     const auto read = [&] {
@@ -161,7 +162,7 @@ TEST_CASE("every text field of every message is sanitised") {
   CHECK(texts > 30);
 }
 
-TEST_CASE("keys and values of a map are sanitised as texts, and its numbers are unchanged") {
+TEST_CASE("text keys and values of a map are sanitised, and numbers are unchanged") {
   wire::RunSpec spec;
   (*spec.mutable_codecs())["a\nb"] = "c\x1b";
   (*spec.mutable_optimizer()->mutable_parameters())["m\x1b"] = 0.5;

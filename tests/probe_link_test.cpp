@@ -56,14 +56,15 @@ std::string segment(std::uint64_t offset, std::size_t payload, std::uint64_t str
 
 std::string fetch(std::uint64_t bytes) { return bytesOf({FrameKind::fetch, fetchText(bytes)}); }
 
-// The raw peer has one role, the probe link the other.
+// A raw peer on one side, and a probe link on the other.
 class RawProbe : public Raw {
  public:
   explicit RawProbe(Role role)
       : link(role, connection,
              [this](const ProbeLink::Finished& stream) { finished.push_back(stream); }) {}
 
-  // The code that the link sends to the peer when it ends after these bytes.
+  // Sends these bytes to the link. Returns the error code that the link sends to its peer when it
+  // ends.
   std::string codeFor(const std::string& bytes) {
     send(bytes);
     collect();
@@ -82,7 +83,8 @@ std::string serverCode(const std::string& bytes) { return RawProbe(Role::server)
 
 }  // namespace
 
-TEST_CASE("streams of any size cross in both directions at once, and both ends measure the times") {
+TEST_CASE(
+    "streams of any size cross in both directions at once, and both ends measure their times") {
   Pair pair;
   std::vector<ProbeLink::Finished> atClient, atServer;
   ProbeLink client(Role::client, pair.a, [&](const auto& stream) { atClient.push_back(stream); });
@@ -112,7 +114,7 @@ TEST_CASE("streams of any size cross in both directions at once, and both ends m
   CHECK(pair.b.bytes().tensorSent == pair.a.bytes().tensorReceived);
 }
 
-TEST_CASE("invalid messages to a probe's server end the session with their own code") {
+TEST_CASE("each kind of invalid message to a probe's server ends the session with its own code") {
   struct Case {
     std::string name;
     std::string bytes;
@@ -165,7 +167,7 @@ TEST_CASE("a stream with a codec or a spec is refused in a probe") {
 }
 
 TEST_CASE("premature acknowledgements do not let a probe accumulate streams") {
-  // One gigabyte each, to a peer that does not read.
+  // The peer requests streams of one gigabyte and does not read them.
   std::string bytes;
   for (std::uint64_t number = 1; number <= 3; ++number) {
     bytes += fetch(kMaxProbeBytes) + bytesOf({FrameKind::received, receivedText(number)});

@@ -1,4 +1,4 @@
-// The line fitted to a probe's times, the medians, and the CSV file.
+// The results of a probe: the line fitted to its times, the medians, and the CSV file.
 #include "common/link/probe_result.h"
 
 #include <catch2/catch.hpp>
@@ -23,7 +23,7 @@ ProbeTransfer transfer(ProbeWay way, std::uint64_t bytes, double seconds) {
 
 }  // namespace
 
-TEST_CASE("a fit finds the line through exact times") {
+TEST_CASE("the fit of exact times is the line through them") {
   for (const double latency : {20e-6, 10e-3, 0.3}) {
     for (const double rate : {125e3, 117e6, 1.2e9}) {
       const LinkFit fit = fitLink(line(latency, rate));
@@ -35,7 +35,7 @@ TEST_CASE("a fit finds the line through exact times") {
   }
 }
 
-TEST_CASE("an error of 10 % in one size changes the fit by less, for every size") {
+TEST_CASE("an error of 10 % at one size changes the fit by less than 10 % at every size") {
   for (std::size_t wrong = 0; wrong < kSizes.size(); ++wrong) {
     auto points = line(10e-3, 100e6);
     points[wrong].seconds *= 1.1;
@@ -48,7 +48,7 @@ TEST_CASE("an error of 10 % in one size changes the fit by less, for every size"
   }
 }
 
-TEST_CASE("times with a few percent of noise give the line within a few percent") {
+TEST_CASE("the fit of times with a few percent of noise is within a few percent of the line") {
   auto points = line(10e-3, 117e6);
   for (std::size_t j = 0; j < points.size(); ++j) points[j].seconds *= j % 2 == 0 ? 1.03 : 0.97;
   const LinkFit fit = fitLink(points);
@@ -58,8 +58,8 @@ TEST_CASE("times with a few percent of noise give the line within a few percent"
 }
 
 TEST_CASE("if no line fits, the relative errors above and below are equal") {
-  // Ten times the bytes take 100 times as long: the line must be too high for the first point and
-  // too low for the second.
+  // Ten times as many bytes take 100 times as long. The line must be too high at the first point
+  // and too low at the second.
   const std::vector<LinkPoint> points = {{1e5, 1e-4}, {1e6, 1e-2}};
   const LinkFit fit = fitLink(points);
   REQUIRE(fit.rate);
@@ -75,19 +75,19 @@ TEST_CASE("a fit never has a negative latency or an impossible rate") {
     CHECK(*fit.rate == Approx(2e6));
     CHECK(fit.latency == 0);
   }
-  SECTION("no latency below 0") {
+  SECTION("the latency is never below 0") {
     const std::vector<LinkPoint> points = {{1e6, 0.1}, {2e6, 0.3}};
     CHECK(fitLink(points).latency == 0);
     CHECK(fitLink(points).rate);
   }
-  SECTION("no rate if more bytes take no longer") {
+  SECTION("there is no rate if more bytes take no longer") {
     const std::vector<LinkPoint> points = {{1e3, 0.2}, {1e4, 0.1}};
     const LinkFit fit = fitLink(points);
     CHECK_FALSE(fit.rate);
     CHECK(fit.latency > 0.1);
     CHECK(fit.latency < 0.2);
   }
-  SECTION("no fit without points") { CHECK_FALSE(fitLink({}).rate); }
+  SECTION("there is no fit without points") { CHECK_FALSE(fitLink({}).rate); }
 }
 
 TEST_CASE("medians are taken per direction and size") {
@@ -105,7 +105,7 @@ TEST_CASE("medians are taken per direction and size") {
   CHECK_FALSE(result.median(ProbeWay::down, 1000));
 }
 
-TEST_CASE("the sentence has the rates, the latency and the error of the fit") {
+TEST_CASE("the summary sentence states the rates, the latency and the error of the fit") {
   ProbeResult result;
   for (const ProbeWay way : kProbeWays) {
     for (const LinkPoint& point : line(10e-3, isOfBoth(way) ? 100e6 : 117.25e6)) {

@@ -1,4 +1,4 @@
-// Tests the Process class for the tests of real daemons, using /bin/sh.
+// Tests the class Process (daemon/process.h) with /bin/sh.
 #include "tests/daemon/process.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Events happen immediately; the timeout only ends a failed test.
+// The events normally happen immediately; the timeout only ends a failed test.
 constexpr auto kPatience = 30s;
 
 Process shell(const std::string& script,
@@ -49,7 +49,7 @@ TEST_CASE("a large output does not block the process, and no byte is lost") {
   CHECK((process.errors() == std::string(3000000, '\0')));
 }
 
-TEST_CASE("waiting for output returns when either stream has some") {
+TEST_CASE("waiting for output returns when the text appears on either stream") {
   Process process = shell("echo ready; echo warned >&2; exec sleep 60");
   CHECK(process.waitForOutput("ready\n", kPatience));
   CHECK(process.waitForOutput("warned\n", kPatience));
@@ -95,7 +95,7 @@ TEST_CASE("standard input is empty, and no other file is inherited") {
   const Process process = shell("cat; ls /proc/self/fd | wc -l");
   close(leaking);
   REQUIRE(process.wait(kPatience) == 0);
-  CHECK(process.output() == "4\n");  // 0, 1, 2, and the folder that ls reads
+  CHECK(process.output() == "4\n");  // descriptors 0, 1, 2, and that of the folder that ls reads
 }
 
 TEST_CASE("a missing program is reported as such") {
@@ -109,7 +109,7 @@ TEST_CASE("a missing program is reported as such") {
   CHECK_THROWS_AS(Process::start({}), std::system_error);
 }
 
-TEST_CASE("a moved process continues") {
+TEST_CASE("a process continues when its object is moved") {
   Process first = shell("echo hello; exec sleep 60");
   Process second = std::move(first);
   CHECK(second.waitForOutput("hello", kPatience));

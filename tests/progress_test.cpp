@@ -1,4 +1,4 @@
-// The progress bar as a line of text, and its output on a terminal.
+// The progress bar: its text, and its output on a terminal.
 #include "client/train/progress_bar.h"
 
 #include <fcntl.h>
@@ -34,7 +34,7 @@ BarState halfDone() {
   return state;
 }
 
-TEST_CASE("a wide terminal shows everything, a narrow one the key figures, always in one row") {
+TEST_CASE("a wide terminal shows all figures and a narrow one the key figures, always in one row") {
   CHECK(barLine(halfDone(), 160, false) ==
         "train  50% [====================>                   ] 150/300  epoch 2/3  6485 samples/s  "
         "loss 0.4312  0:42 left  up 12.3 MB/s  down 4.50 MB/s");
@@ -55,7 +55,7 @@ TEST_CASE("text that exceeds a row continues in the next, broken between words")
   CHECK(wrapped("one two three\nfour five\n", 8, 2) == "one two\n  three\nfour\n  five\n");
   // Lines are not broken in the indentation or within a word.
   CHECK(wrapped("    abcdefghij k\n", 8, 2) == "    abcdefghij\n  k\n");
-  // Width counts characters, not bytes, and colours have none.
+  // The width is counted in characters, not bytes, and colours take no columns.
   CHECK(wrapped("…… ……\n", 5, 1) == "…… ……\n");
   CHECK(wrapped("\x1b[1;32mab\x1b[0m cd\n", 5, 1) == "\x1b[1;32mab\x1b[0m cd\n");
   CHECK(wrapped("a    b c", 6, 1) == "a    b\n c");
@@ -72,7 +72,7 @@ TEST_CASE("text that exceeds a row continues in the next, broken between words")
   }
 }
 
-TEST_CASE("the bar is empty at the start, full at the end, and shows an unknown time as ?") {
+TEST_CASE("the bar is empty at the start and full at the end, and an unknown time is shown as ?") {
   BarState state = halfDone();
   state.step = 0;
   state.secondsLeft.reset();
@@ -90,7 +90,7 @@ TEST_CASE("colour changes nothing but the colour") {
   CHECK(colored == "\x1b[1;32mtrain\x1b[0m" + plain.substr(5));
 }
 
-TEST_CASE("a plain line has all figures") {
+TEST_CASE("a plain progress line has all figures") {
   CHECK(
       plainLine(halfDone()) ==
       "train  step 150/300  epoch 2/3  6485 samples/s  loss 0.4312  up 12.3 MB/s  down 4.50 MB/s  "
@@ -108,7 +108,7 @@ TEST_CASE("times are formatted as on a clock") {
   CHECK(durationText(59.96) == "1:00");
 }
 
-// Both ends of a terminal.
+// The two ends of a terminal.
 class Pty {
  public:
   Pty() { REQUIRE(::openpty(&outside_, &inside_, nullptr, nullptr, nullptr) == 0); }
@@ -121,7 +121,7 @@ class Pty {
     const winsize size{24, columns, 0, 0};
     ::ioctl(outside_, TIOCSWINSZ, &size);
   }
-  // The output of one write.
+  // Reads the output of one write.
   std::string read() const {
     std::array<char, 4096> bytes;
     const ssize_t got = ::read(outside_, bytes.data(), bytes.size());
@@ -132,7 +132,7 @@ class Pty {
   int outside_ = -1, inside_ = -1;
 };
 
-// Sets or removes an environment variable, and restores it.
+// Sets or removes an environment variable, and restores it in the destructor.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) {

@@ -1,5 +1,4 @@
-// The daemons' Prometheus metrics: the table of docs/metrics.md, the values, the format, and the
-// cost of counting.
+// Prometheus metrics: the table in docs/metrics.md, the values, and the format.
 #include <unistd.h>
 
 #include <atomic>
@@ -39,7 +38,7 @@ const char* kindName(MetricKind kind) {
   return "";
 }
 
-// A row of the code's table in the format of docs/metrics.md.
+// A row of the code's table of metrics, in the format of docs/metrics.md.
 std::string documentationOf(const MetricRow& row) {
   std::string labels;
   for (const std::string& label : row.labels) {
@@ -104,7 +103,7 @@ std::set<std::string> familiesOf(const std::string& text) {
   return names;
 }
 
-// One sample for each metric whose value is polled, as a daemon would provide it.
+// Returns a sample of each metric whose value is polled.
 Samples everySample(Role role) {
   const std::set<std::string> known = familiesOf(Metrics(role).text());
   Samples samples;
@@ -141,7 +140,7 @@ StepRow stepOf(Phase phase, std::uint32_t samples, double seconds) {
 
 }  // namespace
 
-TEST_CASE("docs/metrics.md has the table of all metrics") {
+TEST_CASE("docs/metrics.md lists all metrics") {
   std::vector<std::string> expected;
   for (const MetricRow& row : metricTable()) expected.push_back(documentationOf(row));
   CHECK(documented() == expected);
@@ -154,7 +153,7 @@ TEST_CASE("transfers and steps are counted by flow, direction, phase and action"
   metrics.transfer(transferOf(activationAt(1), false));
   metrics.transfer(transferOf(kWeightsBody, true));
   metrics.transfer(transferOf(kWeightsBody, false));
-  TransferRecord lost = transferOf(gradientAt(1), true);  // never acknowledged
+  TransferRecord lost = transferOf(gradientAt(1), true);  // a tensor that is never acknowledged
   lost.wireSeconds.reset();
   metrics.transfer(lost);
   LinkTotals before, after;
@@ -235,7 +234,7 @@ TEST_CASE("every metric of the table is served, and promtool accepts the output"
   }
 }
 
-TEST_CASE("several threads may record during a scrape, and nothing is lost") {
+TEST_CASE("threads may record during a scrape without losing counts") {
   Metrics metrics(Role::client);
   HttpSettings settings;
   settings.listen = {"test", "127.0.0.1:0"};

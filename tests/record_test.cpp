@@ -42,7 +42,7 @@ struct Folder {
   fs::path path;
 };
 
-// While it exists, writes beyond `bytes` in a file fail, as on a full disk.
+// While an object exists, writes beyond `bytes` bytes in a file fail, as on a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
@@ -60,7 +60,7 @@ class FileSizeLimit {
   sighandler_t handler_;
 };
 
-// This process's descriptor for the open file `path`.
+// Returns this process's descriptor of the open file `path`.
 int descriptorOf(const std::string& path) {
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
     std::error_code error;
@@ -105,7 +105,7 @@ TEST_CASE("after flush, the file has the header and the rows in order") {
   CHECK(readFile(folder.file("steps.csv")) == "step,loss,\"note, if any\"\n1,0.5,a\n2,,\n");
 }
 
-TEST_CASE("a row is written without a flush, so that a killed process loses little") {
+TEST_CASE("rows are written soon without a flush, so that a killed process loses little") {
   const Folder folder;
   Recorder recorder;
   const auto table = recorder.table(folder.file("a.csv"), {"x"});
@@ -142,7 +142,7 @@ TEST_CASE("a finished table is written and its file closed, while the recorder c
   CHECK(descriptorOf(folder.file("a.csv")) == -1);
 }
 
-TEST_CASE("rows from many threads are written whole") {
+TEST_CASE("rows from many threads do not mix") {
   const Folder folder;
   constexpr int kThreads = 4;
   constexpr int kRows = 5000;
@@ -175,7 +175,7 @@ TEST_CASE("rows from many threads are written whole") {
   CHECK(next == std::vector<int>(kThreads, kRows));
 }
 
-TEST_CASE("a full file is renamed, the oldest to 1, and a new one continues with the header") {
+TEST_CASE("a full file is renamed, starting with number 1, and a new file starts with the header") {
   const Folder folder;
   Recorder recorder;
   const auto table = recorder.table(folder.file("a.csv"), {"x"}, 10);
@@ -194,7 +194,7 @@ TEST_CASE("a full file is renamed, the oldest to 1, and a new one continues with
   CHECK(descriptorOf(folder.file("a.3.csv")) == -1);
 }
 
-TEST_CASE("rows written together are split over files, none of them too large") {
+TEST_CASE("rows written together are split over several files, none of which is too large") {
   const Folder folder;
   Recorder recorder;
   const auto table = recorder.table(folder.file("a.csv"), {"n", "text"}, 1000);
@@ -261,7 +261,7 @@ TEST_CASE("rows are appended to the file of a killed process") {
     }
     CHECK(readFile(path) == "a,b\n1,x\n3,z\n");
   }
-  // Killed before or while it wrote the header.
+  // The process was killed before or while it wrote the header.
   for (const std::string start : {"", "a", "a,b"}) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << start;
     {
@@ -353,8 +353,8 @@ TEST_CASE("a full disk is reported by flush, and the file ends at a whole row") 
   }
   CHECK(readFile(folder.file("full.csv")) == "x\nfits\n");
 
-  // There is room again: other tables continue, the damaged one does not continue after a gap, and
-  // the error remains.
+  // When there is room again, other tables continue. The table with the failed write takes no more
+  // rows, so that it has no gap, and the error remains.
   full->row({"later"});
   good->row({"row"});
   CHECK_THROWS_AS(recorder.flush(), RunError);
@@ -370,7 +370,7 @@ TEST_CASE("a table whose header cannot be written leaves no file") {
   CHECK_FALSE(fs::exists(folder.file("a.csv")));
 }
 
-TEST_CASE("while a disk hangs, writing a row returns immediately, and excess rows are dropped") {
+TEST_CASE("while a disk hangs, recording a row returns immediately, and excess rows are dropped") {
   const Folder folder;
   int pipe[2];
   REQUIRE(::pipe2(pipe, O_CLOEXEC) == 0);

@@ -1,4 +1,4 @@
-// Checks how a data file is refused.
+// Checks that a data file is refused.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -8,7 +8,8 @@
 
 namespace cleave::test {
 
-// Checks that open() fails with `code`, a sentence with the file's name and `fault`, and a hint.
+// Checks that open() fails with `code`, a hint, and a sentence that contains the file's name and
+// `fault`.
 template <typename Open>
 void checkRefused(Open open, const std::string& file, const std::string& code,
                   const std::string& fault) {

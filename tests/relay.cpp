@@ -32,7 +32,7 @@ constexpr std::size_t kHeldDelayed = std::size_t{64} << 20;
 
 }  // namespace
 
-// Used only on the relay's thread.
+// These members are used only on the relay's thread.
 struct Relay::State {
   State(const std::string& host, std::uint16_t targetPort)
       : targets(tcp::resolver(context).resolve(host, std::to_string(targetPort))),
@@ -67,13 +67,14 @@ struct Relay::State {
   std::array<std::byte, kRead> scratch;
   std::uint64_t up = 0;
   std::uint64_t down = 0;
-  // The counts at which all connections are reset: up, down.
+  // The byte counts at which all connections are reset: up, down.
   std::array<std::uint64_t, 2> cutAt = {kNever, kNever};
   std::thread thread;
 };
 
-// A connection and its counterpart to the target. Sockets are read and written only when they are
-// ready and the relay is not stalled, so that stall() stops everything.
+// A client's connection and the corresponding connection to the target. Sockets are read and
+// written only when they are ready and the relay is not stalled, so that stall() stops all
+// transfers.
 class Relay::Link : public std::enable_shared_from_this<Link> {
  public:
   Link(State& relay, tcp::socket client, std::uint64_t number);
@@ -85,7 +86,7 @@ class Relay::Link : public std::enable_shared_from_this<Link> {
  private:
   struct Chunk {
     Clock::time_point due;
-    std::vector<std::byte> bytes;  // empty: the end of the direction
+    std::vector<std::byte> bytes;  // empty: the end of the stream
   };
   struct Direction {
     tcp::socket& from;
@@ -95,13 +96,13 @@ class Relay::Link : public std::enable_shared_from_this<Link> {
     asio::steady_timer timer;
     std::deque<Chunk> chunks = {};
     std::size_t held = 0;     // bytes in chunks
-    std::size_t sent = 0;     // of the first chunk
-    std::uint64_t drawn = 0;  // jitters drawn
+    std::size_t sent = 0;     // bytes sent of the first chunk
+    std::uint64_t drawn = 0;  // number of random delays drawn
     Clock::time_point lastDue = {};
     bool awaitsBytes = false;
-    bool awaitsTurn = false;  // for room at the receiver, or for a chunk's due time
-    bool ended = false;       // its last byte was read
-    bool finished = false;    // and everything was forwarded
+    bool awaitsTurn = false;  // waiting for room at the receiver, or for a chunk's due time
+    bool ended = false;       // the last byte was read
+    bool finished = false;    // all data was forwarded after the end
   };
 
   void connected();
@@ -189,7 +190,7 @@ void Relay::Link::receive(Direction& direction) {
   send(direction);
 }
 
-// Never before the previous chunk's time, to keep the order.
+// The due time is never before the previous chunk's, to keep the order.
 Clock::time_point Relay::Link::nextDue(Direction& direction) const {
   std::chrono::microseconds delay = relay_.oneWay;
   if (delay.count() > 0) {
@@ -201,7 +202,7 @@ Clock::time_point Relay::Link::nextDue(Direction& direction) const {
   return direction.lastDue;
 }
 
-// Forwards all data that is due as far as the receiver accepts it, schedules the rest, and reads
+// Forwards the data that is due, as much as the receiver accepts, schedules the rest, and reads
 // more.
 void Relay::Link::send(Direction& direction) {
   while (!closed_ && !relay_.stalled && !direction.awaitsTurn && !direction.chunks.empty()) {

@@ -1,5 +1,5 @@
-// A TCP relay between two ends under test: counts the bytes that cross, and can cut, stall or delay
-// them.
+// A TCP relay between two ends under test. It counts the bytes that cross, and can cut connections
+// and stall or delay bytes.
 #pragma once
 
 #include <chrono>
@@ -9,11 +9,11 @@
 
 namespace cleave::test {
 
-// Listens on a free loopback port and forwards each connection to the target, on its own thread.
-// "Up" is from the connecting client to the target, "down" is the opposite direction. The end of
-// one direction is forwarded after its last byte, and the other direction continues. A reset is
-// forwarded immediately, ahead of bytes still held. All methods may be called from any thread; they
-// have taken effect when they return.
+// Listens on a free loopback port and forwards each connection to the target, on a thread of its
+// own. "Up" is from the connecting client to the target, "down" is the opposite direction. The end
+// of one direction is forwarded after its last byte, and the other direction continues. A reset is
+// forwarded immediately, ahead of held bytes. All methods may be called from any thread, and have
+// taken effect when they return.
 class Relay {
  public:
   // Throws boost::system::system_error if the host cannot be resolved or no port is free.
@@ -23,15 +23,15 @@ class Relay {
   Relay& operator=(const Relay&) = delete;
 
   std::uint16_t port() const;
-  // Bytes passed to the receiving end's socket since the relay started, over all connections.
-  // Everything that an end has read is included.
+  // The bytes passed to the receiving end's socket since the relay started, over all connections.
+  // They include all bytes that the receiving end has read.
   std::uint64_t bytesUp() const;
   std::uint64_t bytesDown() const;
 
   // Resets all connections; new ones are still accepted.
   void cut();
-  // Resets all connections once this many more bytes have crossed in that direction. Only the last
-  // call counts.
+  // Resets all connections once this many more bytes have crossed in that direction. A later call
+  // replaces an earlier one.
   enum class Way { up, down };
   void cutAfter(Way way, std::uint64_t bytes);
   // While stalled, no byte, end or reset crosses, and new connections do not reach the target; all
@@ -39,8 +39,9 @@ class Relay {
   void stall(bool stalled);
   // Inverts the last byte of the next data read in that direction.
   void damage(Way way);
-  // Holds data read from now on for oneWay plus a random time of up to oneWay, drawn from `seed`,
-  // without reordering. Holds at most 64 MiB per direction. With 0: no delay, and at most 256 KiB.
+  // Holds data that is read from now on for oneWay plus a random time of up to oneWay, drawn from
+  // `seed`, without reordering. Holds at most 64 MiB per direction. If oneWay is 0, there is no
+  // delay, and at most 256 KiB are held.
   void delay(std::chrono::microseconds oneWay, std::uint64_t seed = 0);
 
  private:

@@ -1,5 +1,5 @@
-// The relay that other tests depend on. Comparisons of large buffers have extra parentheses, so
-// that Catch does not print them.
+// Tests the relay that other tests use. Comparisons of large buffers have extra parentheses, so
+// that Catch does not print the buffers.
 #include "tests/relay.h"
 
 #include <poll.h>
@@ -26,7 +26,7 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using namespace std::chrono_literals;
 
-// A target with a relay in front.
+// A target behind a relay.
 struct Setup {
   asio::io_context context;
   tcp::acceptor acceptor{context, {asio::ip::address_v4::loopback(), 0}};
@@ -43,13 +43,13 @@ struct Setup {
   }
 };
 
-// Whether there is something to read or accept within a time that is long for loopback.
+// Returns whether there is something to read or accept within a time that is long for loopback.
 bool becomesReadable(int descriptor) {
   pollfd waiting = {descriptor, POLLIN, 0};
   return poll(&waiting, 1, 100) == 1;
 }
 
-// Writes until nothing more is accepted; returns the number of bytes accepted.
+// Writes until no more bytes are accepted. Returns the number of accepted bytes.
 std::size_t writeUntilBlocked(tcp::socket& socket) {
   const Bytes bytes(1 << 20);
   socket.non_blocking(true);
@@ -79,7 +79,7 @@ TEST_CASE("bytes cross unchanged in both directions at once, and are counted exa
   CHECK(setup.relay.bytesDown() == down.size());
 }
 
-TEST_CASE("connections do not mix, and the counts are their sum") {
+TEST_CASE("connections do not mix, and counts are summed over connections") {
   Setup setup;
   std::list<Ends> all;
   for (std::uint32_t c = 0; c < 20; ++c) {
@@ -158,7 +158,8 @@ TEST_CASE("a stall in the middle of a flood stops it immediately") {
   Bytes got = readExactly(ends.server, 1'000'000);
   setup.relay.stall(true);
   const std::uint64_t forwarded = setup.relay.bytesUp();
-  const Bytes held = readExactly(ends.server, forwarded - got.size());  // crossed before the stall
+  const Bytes held =
+      readExactly(ends.server, forwarded - got.size());  // the bytes that crossed before the stall
   got.insert(got.end(), held.begin(), held.end());
   CHECK_FALSE(becomesReadable(ends.server.native_handle()));
   CHECK(setup.relay.bytesUp() == forwarded);
@@ -176,7 +177,7 @@ TEST_CASE("a stall also delays bytes that the relay has already read") {
   setup.relay.stall(true);
   const std::uint64_t forwarded = setup.relay.bytesUp();
   REQUIRE(forwarded < total);
-  readExactly(ends.server, forwarded);  // this would make room for more
+  readExactly(ends.server, forwarded);  // this makes room for more bytes
   CHECK_FALSE(becomesReadable(ends.server.native_handle()));
   CHECK(setup.relay.bytesUp() == forwarded);
   setup.relay.stall(false);
@@ -204,7 +205,7 @@ TEST_CASE("a receiver that does not read stops the sender") {
   Setup setup;
   Ends ends = setup.open();
   const std::size_t total = writeUntilBlocked(ends.client);
-  // 256 KiB in the relay; the rest is in the kernel's buffers of two connections.
+  // The relay holds 256 KiB; the kernel's buffers of two connections hold the rest.
   CHECK(total < (std::size_t{40} << 20));
   CHECK((readExactly(ends.server, total) == Bytes(total)));
 }

@@ -40,7 +40,7 @@ struct Folder {
   fs::path path;
 };
 
-// Follows the column `x` of t.csv while the file grows.
+// Reads the column `x` of t.csv while the file grows.
 struct Follower {
   explicit Follower(const Folder& folder) : reader(folder.path, "t", {"x", "text"}) {}
 
@@ -65,7 +65,7 @@ using Values = std::vector<double>;
 
 }  // namespace
 
-TEST_CASE("a growing table is read, each line when it is complete") {
+TEST_CASE("each line of a growing table is read when it is complete") {
   const Folder folder;
   Follower follower(folder);
   CHECK(follower.more().empty());
@@ -113,7 +113,7 @@ TEST_CASE("rotated parts are read first, in order") {
   CHECK(follower.problems().empty());
 }
 
-TEST_CASE("rotation loses no row of a table that is being read") {
+TEST_CASE("no row is lost if a table is rotated while it is being read") {
   const Folder folder;
   folder.write("t.csv", "x,text\n1,\n");
   Follower follower(folder);
@@ -139,7 +139,7 @@ TEST_CASE("old parts may be missing") {
   CHECK_THAT(follower.problems(), Contains("the first parts of t.csv are missing"));
 }
 
-TEST_CASE("damaged rows are omitted and counted, the others are kept") {
+TEST_CASE("damaged rows are omitted and counted, and the others are kept") {
   const Folder folder;
   const std::string nothing(1, '\0');
   folder.write("t.csv", "x,text\n1,a\nonly one cell\n2,b\n3,c,more\nx5,d\n" + nothing +
@@ -151,7 +151,7 @@ TEST_CASE("damaged rows are omitted and counted, the others are kept") {
                       "is line 3: it has 1 cells instead of 2"));
 }
 
-TEST_CASE("the first damaged row's cell is named") {
+TEST_CASE("the damaged cell of the first damaged row is named") {
   const Folder folder;
   folder.write("t.csv", "x,text\n1,\nx5,a\n");
   Follower follower(folder);
@@ -177,7 +177,7 @@ TEST_CASE("a file with another header is not read") {
   CHECK(empty.problems(false) == std::vector<std::string>{"e.csv is empty"});
 }
 
-TEST_CASE("cells are numbers, times or garbled") {
+TEST_CASE("cells are parsed as numbers or times, or reported as garbled") {
   const std::vector<std::string_view> cells = {
       "1.5e3", "", "nan", "12x", "2026-01-31T12:34:56.789Z", "2026-02-31T12:34:56.789Z"};
   const CsvRow row(cells);
@@ -210,7 +210,7 @@ TEST_CASE("downsampling keeps minimum, maximum and mean, in bounded memory") {
   late.add(kValues - 1, 3);
   CHECK(grid.width() == 1024);
   REQUIRE(series.buckets().size() <= kMax);
-  CHECK(late.buckets().size() == series.buckets().size());  // the same bucket boundaries
+  CHECK(late.buckets().size() == series.buckets().size());  // both have the same bucket boundaries
   double got = 0;
   for (std::size_t k = 0; k < series.buckets().size(); ++k) {
     const Series::Bucket& bucket = series.buckets()[k];
@@ -231,7 +231,7 @@ TEST_CASE("downsampling keeps minimum, maximum and mean, in bounded memory") {
 TEST_CASE("quantiles are accurate within six percent, and no value is lost") {
   Histogram histogram;
   for (int i = 1; i <= 10000; ++i) histogram.add(i * 1e-6);
-  histogram.add(1e-30);  // below the smallest bin
+  histogram.add(1e-30);  // a value below the smallest bin
   histogram.add(1e30);
   histogram.add(0);
   CHECK(histogram.values() == 10003);
@@ -243,10 +243,10 @@ TEST_CASE("quantiles are accurate within six percent, and no value is lost") {
   CHECK(counted == 10002);
 }
 
-TEST_CASE("bytes are spread over the seconds of their transfer") {
+TEST_CASE("a transfer's bytes are spread over its seconds") {
   BytesBySecond bytes;
-  bytes.add(3.5, 2, 100);  // from 1.5 on
-  bytes.add(0.25, 1, 40);  // started before the run's first second
+  bytes.add(3.5, 2, 100);  // a transfer from 1.5 s to 3.5 s
+  bytes.add(0.25, 1, 40);  // a transfer that started before the run's first second
   bytes.add(3.9, 0.1, 10);
   REQUIRE(bytes.seconds().size() == 4);
   CHECK(bytes.seconds()[0] == Approx(40));
@@ -255,7 +255,7 @@ TEST_CASE("bytes are spread over the seconds of their transfer") {
   CHECK(bytes.seconds()[3] == Approx(35));
 }
 
-TEST_CASE("a step's parts add up to the step, even if they overlapped") {
+TEST_CASE("a step's parts add up to the step's time, even if they overlapped") {
   BucketAxes grids(10);
   StepSplit split(grids.step);
   split.add(1, 1.0, 0.5, 0.2, 0.1);
@@ -278,7 +278,7 @@ std::string joined(const std::vector<std::string>& cells) {
   return line + "\n";
 }
 
-// Rows as the daemons write them, from cells by column.
+// Builds rows in the programs' format from cells by column.
 std::string rowOf(const std::vector<std::string>& columns,
                   const std::map<std::string, std::string>& cells) {
   std::string line;
@@ -291,7 +291,7 @@ std::string rowOf(const std::vector<std::string>& columns,
 
 const std::vector<std::string> kMetrics = {"loss", "top1", "top5"};
 
-// A run of two steps; the second took twice as long as the first.
+// A run of two steps. The second step took twice as long as the first.
 void writeRun(const Folder& folder) {
   const auto steps = RunFiles::stepColumns(kMetrics);
   const auto step = [&](const std::string& second, const std::string& phase,
@@ -376,7 +376,7 @@ TEST_CASE("a report's figures match the files") {
   const auto& headline = run.at("headline");
   CHECK(run.at("name") == "tiny");
   CHECK(run.at("ended") == true);
-  CHECK(run.at("completed") == false);  // no summary.json
+  CHECK(run.at("completed") == false);  // there is no summary.json
   CHECK(headline.at("steps") == 2);
   CHECK(headline.at("seconds") == 4);
   CHECK(headline.at("images_per_second") == 5);
@@ -385,7 +385,7 @@ TEST_CASE("a report's figures match the files") {
   CHECK(headline.at("best_epoch") == 1);
   CHECK(headline.at("total_steps") == 8);
   CHECK(headline.at("total_epochs") == 4);
-  CHECK_FALSE(headline.contains("seconds_left"));  // it has ended
+  CHECK_FALSE(headline.contains("seconds_left"));  // the run has ended
   CHECK(headline.at("ratio") == 0.5);
   CHECK(headline.at("bytes_up") == 1400);
   CHECK(headline.at("over_bound") == 2);
@@ -409,12 +409,12 @@ TEST_CASE("a report's figures match the files") {
   CHECK(run.at("config") ==
         nlohmann::json::parse(R"([["train.batch", "10"], ["model.cuts", "[4, 13]"]])"));
   CHECK(run.at("environment") == nlohmann::json::parse(R"([["cpu.cores", "2"]])"));
-  // All columns that the reader requires exist; only the server's folder is missing.
+  // All required columns exist; only the server's folder is missing.
   REQUIRE(run.at("problems").size() == 1);
   CHECK_THAT(run.at("problems").at(0).get<std::string>(), Contains("--server-run"));
 }
 
-TEST_CASE("the time that is left follows from the latest steps") {
+TEST_CASE("the time left is computed from the latest steps") {
   const Folder folder;
   const auto columns = RunFiles::stepColumns(kMetrics);
   const auto step = [&](const std::string& second, const std::string& number) {
@@ -440,7 +440,7 @@ TEST_CASE("the time that is left follows from the latest steps") {
   }
 }
 
-TEST_CASE("the kept model is that of the run's summary") {
+TEST_CASE("the report's kept model equals the one in the run's summary") {
   const Folder folder;
   writeRun(folder);
   const auto headline = [&] {
@@ -476,18 +476,19 @@ TEST_CASE("each bottleneck is named, with its share of the time") {
     const auto headline = report.summary()["runs"][0]["headline"];
     CHECK(headline.at("bottleneck") == name);
     CHECK_THAT(headline.at("words").get<std::string>(), Contains("100 %"));
-    CHECK_FALSE(headline.contains("advice"));  // either the run's own advice or none
+    CHECK_FALSE(
+        headline.contains("advice"));  // all advice is from summary.json, which has none here
   }
 }
 
-TEST_CASE("the advice is that of the run's summary") {
+TEST_CASE("the report's advice equals the advice in the run's summary") {
   const Folder folder;
   writeRun(folder);
   ReportData report({findRun(folder.path, {})});
   CHECK(report.read());
   const auto advice = [&] { return report.summary()["runs"][0]["headline"].value("advice", ""); };
   CHECK(advice().empty());
-  // Like a live page, which sees the summary after the last row. A damaged summary gives no advice.
+  // A live page gets the summary after the last row. A damaged summary gives no advice.
   for (const char* damaged : {"{", "[]", "{\"bound\": {\"advice\": {\"sentence\": 3}}}"}) {
     folder.write("summary.json", damaged);
     CHECK_FALSE(report.read());
@@ -498,7 +499,7 @@ TEST_CASE("the advice is that of the run's summary") {
   CHECK(advice() == "use <b>less");
 }
 
-TEST_CASE("a page is one document, for any content of a run's files") {
+TEST_CASE("a page is one valid document, whatever a run's files contain") {
   const Folder folder;
   writeRun(folder);
   folder.write("config.yaml", "run:\n  name: \"</script><b>\\u2028\"\n");
@@ -514,7 +515,7 @@ TEST_CASE("a page is one document, for any content of a run's files") {
   CHECK(page.find("Dygraph") != std::string::npos);
 }
 
-TEST_CASE("a run is found by its folder or its parent, with the server's folder") {
+TEST_CASE("a run and its server's folder are found by the run's folder or its parent") {
   const Folder folder;
   writeRun(folder);
   CHECK_THROWS_AS(findRun(folder.path / "nothing", {}), UsageError);

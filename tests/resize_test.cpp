@@ -1,4 +1,4 @@
-// Our resizing equals LibTorch's, except for rounding.
+// Cleave's resizing gives the same results as LibTorch's, except for rounding.
 #include <ATen/ops/_upsample_bilinear2d_aa.h>
 #include <ATen/ops/from_blob.h>
 

@@ -1,4 +1,4 @@
-// The link's ring buffer compared with a plain queue.
+// Compares cleave-link's ring buffer with a plain queue.
 #include "tools/link/ring.h"
 
 #include <catch2/catch.hpp>
@@ -9,7 +9,7 @@
 namespace cleave::link {
 namespace {
 
-TEST_CASE("a ring returns the written bytes in order, even if it wraps and grows") {
+TEST_CASE("a ring buffer returns the written bytes in order, even if it wraps and grows") {
   const RandomKey key = randomKey(1, "ring");
   Ring ring;
   std::deque<std::byte> queue;

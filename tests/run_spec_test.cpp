@@ -1,4 +1,4 @@
-// A run spec and its wire format: nothing is lost in either direction.
+// Converting a run spec to its wire format and back loses nothing.
 #include "common/run/run_spec.h"
 
 #include <google/protobuf/descriptor.h>
@@ -15,7 +15,7 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-// Sets every field to a value of its own; maps and lists get one entry.
+// Sets every field to a different value. Maps and lists get one entry.
 void fill(Message& message, std::uint64_t& next) {
   const auto& reflection = *message.GetReflection();
   for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
@@ -76,7 +76,7 @@ TEST_CASE("every field of a run spec survives both conversions") {
   CHECK(runSpecFromWire(again) == runSpecFromWire(sent));
 }
 
-TEST_CASE("a run spec without optional fields stays without them") {
+TEST_CASE("a run spec without optional fields does not get them by conversion") {
   wire::RunSpec proto;
   toWire(RunSpec{}, proto);
   CHECK_FALSE(proto.has_wait());

@@ -1,4 +1,5 @@
-// The runs that a server serves: who may take over a served run, and what a run leaves behind.
+// The runs that a server serves: which clients may take over a run, and what remains of a run that
+// has ended.
 #include "server/run_table.h"
 
 #include <stdlib.h>
@@ -36,7 +37,7 @@ ServerSettings settingsWith(const std::string& store, std::chrono::milliseconds 
   return settings;
 }
 
-// All of a server except its sessions. Nothing runs on the device.
+// All parts of a server except its sessions. The device runs no actions.
 class Host : public Loopback {
  public:
   explicit Host(std::chrono::milliseconds park = std::chrono::hours(1))
@@ -65,7 +66,7 @@ class Host : public Loopback {
     return request;
   }
 
-  // With a connection whose client does nothing.
+  // Makes a request with a connection whose client does nothing.
   std::shared_ptr<ServedRun> admit(RunRequest request) {
     auto run = runs.admit(request);
     open(run, request);
@@ -93,7 +94,7 @@ class Host : public Loopback {
     runUntil([&] { return closed; });
   }
 
-  // What a session does with a run that it has been given.
+  // What a session does with a run that it has received from the table.
   void serve(const std::shared_ptr<ServedRun>& run, Outcome& outcome) {
     boost::asio::co_spawn(
         io_, run->serve(), [&outcome](const std::exception_ptr& error, const std::string&) {
@@ -149,12 +150,12 @@ class Host : public Loopback {
   Admission admission{settings_, access_};
   int runsClosed = 0;
   RunTable runs{resources_, admission, [this] { ++runsClosed; }};
-  std::shared_ptr<Connection> connection;  // of the latest request
+  std::shared_ptr<Connection> connection;  // the connection of the latest request
 };
 
 }  // namespace
 
-TEST_CASE("a newer connection of a run ends the older one, and waits for its end") {
+TEST_CASE("a newer connection of a run ends the older connection, and waits for its end") {
   Host host;
   const auto run = host.admit(host.request("a", "run-1", 3));
   Outcome outcome;
@@ -214,7 +215,7 @@ TEST_CASE("only the next connection of a run continues it") {
   host.serve(run, first);
   host.settle();
   host.reattach(next);
-  host.runUntil([&] { return first.done; });  // its connection was closed
+  host.runUntil([&] { return first.done; });  // the first connection was closed
   CHECK(run->helloOk().has_arrived());
   CHECK(run->helloOk().session() == next.session);
   host.serve(run, second);
@@ -242,7 +243,7 @@ TEST_CASE("a parked run waits for its client") {
   host.close(run);
 }
 
-// Parks a run, and checks that `end` ends it and that nothing is left of it.
+// Parks a run, and checks that `end` ends it and frees all its resources.
 template <typename End>
 void checkParkedRunEnds(Host& host, End end) {
   auto run = host.admit(host.request("a", "run-1"));
@@ -263,7 +264,7 @@ TEST_CASE("a parked run ends when its time expires") {
   CHECK(host.admission.admittedBytes() == 0);
 }
 
-TEST_CASE("a parked run ends if another run needs its place") {
+TEST_CASE("a parked run ends if another run needs its session slot") {
   Host host;
   const auto other = host.admit(host.request("b", "run-2"));
   checkParkedRunEnds(
@@ -290,7 +291,7 @@ TEST_CASE("a newer client of a parked run ends it, and takes its place") {
   host.close(host.runs.admit(host.request("a", "run-1", 2)));
 }
 
-TEST_CASE("an open run holds records and memory, and a closed one leaves only its records") {
+TEST_CASE("an open run holds records and memory, and a closed run leaves only its records") {
   Host host;
   const auto request = host.request("a", "run-1");
   auto run = host.admit(request);

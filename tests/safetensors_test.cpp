@@ -33,7 +33,7 @@ Bytes fileOf(const std::string& header, std::size_t dataBytes = kGoodDataBytes) 
   return bytesOf(file);
 }
 
-// The good file with one part of its header replaced.
+// A valid file with one part of its header replaced.
 Bytes damaged(const std::string& good, const std::string& bad) {
   std::string header = kGoodHeader;
   const std::size_t place = header.find(good);
@@ -41,7 +41,7 @@ Bytes damaged(const std::string& good, const std::string& bad) {
   return fileOf(header.replace(place, good.size(), bad));
 }
 
-// The error sentence for a refused file.
+// Returns the error sentence for a file that must be refused.
 std::string faultOf(const Bytes& file) {
   try {
     readSafetensors(file, "w.safetensors");
@@ -81,7 +81,7 @@ TEST_CASE("a written file is read back with its entries in the given order") {
   const Bytes file = writeSafetensors(entries, {{"format", "pt"}, {"model", "mlp"}});
   const std::vector<SafetensorsEntry> read = readSafetensors(file, "w");
   REQUIRE(read.size() == entries.size());
-  // An empty tensor may be before or after others with the same offset; here "empty" keeps its
+  // An empty tensor may come before or after others with the same offset. Here "empty" keeps its
   // place.
   for (std::size_t j = 0; j < entries.size(); ++j) {
     CHECK(read[j].name == entries[j].name);
@@ -129,14 +129,14 @@ TEST_CASE("a file cut short at any length is refused") {
   }
 }
 
-TEST_CASE("every single byte set to 0x00 or 0xff is refused or read in bounds") {
+TEST_CASE("a file with any byte set to 0x00 or 0xff is refused or read in bounds") {
   const Bytes file = fileOf(kGoodHeader);
   for (std::size_t place = 0; place < file.size(); ++place) {
     for (const std::byte value : {std::byte{0x00}, std::byte{0xff}}) {
       Bytes garbled = file;
       garbled[place] = value;
-      // No byte of the length and the header may have both values, except the length's zeros; data
-      // may be anything.
+      // In the length and the header, both values are invalid, unless the byte already has the
+      // value. Data may have any value.
       const bool harmless = place >= 8 + kGoodHeader.size() || garbled == file;
       INFO("byte " << place);
       REQUIRE((faultOf(garbled) == "no error") == harmless);
@@ -144,12 +144,12 @@ TEST_CASE("every single byte set to 0x00 or 0xff is refused or read in bounds") 
   }
 }
 
-TEST_CASE("a file shorter than the header's length") {
+TEST_CASE("a file shorter than the header's length field is refused") {
   CHECK_THAT(faultOf(Bytes(7)), Contains("too short"));
   CHECK_THAT(faultOf({}), Contains("too short"));
 }
 
-TEST_CASE("a header length beyond the file, the limit, or all memory") {
+TEST_CASE("a header length beyond the file, the limit, or all memory is refused") {
   Bytes file = fileOf(kGoodHeader);
   std::uint64_t length = file.size() - 7;
   std::memcpy(file.data(), &length, 8);
@@ -161,14 +161,14 @@ TEST_CASE("a header length beyond the file, the limit, or all memory") {
   }
 }
 
-TEST_CASE("a header that is not a JSON object") {
+TEST_CASE("a header that is not a JSON object is refused") {
   for (const std::string header : {"", "[]", "null", "7", "\"a\"", " {}", "\xef\xbb\xbf{}"}) {
     INFO(header);
     CHECK_THAT(faultOf(fileOf(header, 0)), Contains("not a JSON object"));
   }
 }
 
-TEST_CASE("a header that is not JSON") {
+TEST_CASE("a header that is not JSON is refused") {
   for (const std::string header :
        {"{", "{}}", "{,}", "{} x", "{\"a\":}", "{'a':1}", "{\"\xff\":1}"}) {
     INFO(header);
@@ -177,22 +177,22 @@ TEST_CASE("a header that is not JSON") {
   CHECK_THAT(faultOf(damaged("[0,24]", "[0,1e999]")), Contains("cannot be read as JSON"));
 }
 
-TEST_CASE("hidden bytes after a NUL in the header") {
+TEST_CASE("hidden bytes after a NUL in the header are refused") {
   CHECK_THAT(faultOf(fileOf("{}" + std::string(1, '\0'), 0)), Contains("contains a NUL byte"));
   CHECK_THAT(faultOf(fileOf(kGoodHeader + std::string(1, '\0') + "x")), Contains("NUL"));
 }
 
-TEST_CASE("a tensor named twice") {
+TEST_CASE("a duplicate tensor name is refused") {
   CHECK_THAT(faultOf(damaged("\"steps\"", "\"head.weight\"")),
              Contains("names \"head.weight\" twice"));
 }
 
-TEST_CASE("a key of a tensor named twice") {
+TEST_CASE("a duplicate key of a tensor is refused") {
   CHECK_THAT(faultOf(damaged(R"("dtype":"F32")", R"("dtype":"F32","dtype":"F32")")),
              Contains("names \"dtype\" twice"));
 }
 
-TEST_CASE("a header nested deeper than the format allows, even 100000 levels") {
+TEST_CASE("a header nested deeper than the format allows is refused, even with 100000 levels") {
   CHECK_THAT(faultOf(damaged("[2,3]", R"({"a":{"b":{}}})")), Contains("deeper than 3 levels"));
   CHECK_THAT(faultOf(damaged("[2,3]", "[[2],3]")), Contains("deeper than 3 levels"));
   std::string deep = "{\"a\":";
@@ -209,7 +209,7 @@ TEST_CASE("arrays of a million values or containers stop the reader immediately"
   CHECK_THAT(faultOf(fileOf(containers)), Contains("values that are not numbers"));
 }
 
-TEST_CASE("more than 100000 tensors") {
+TEST_CASE("a file with more than 100000 tensors is refused") {
   const auto fileWith = [](int tensors) {
     std::string header = "{";
     for (int j = 0; j < tensors; ++j) {
@@ -222,20 +222,20 @@ TEST_CASE("more than 100000 tensors") {
   CHECK_THAT(faultOf(fileWith(100'002)), Contains("more than 100000 tensors"));
 }
 
-TEST_CASE("metadata with more names than a header may have") {
+TEST_CASE("metadata with more names than a header may have is refused") {
   std::string header = R"({"__metadata__":{"x":"")";
   for (int j = 0; j < 500'000; ++j) header += ",\"" + std::to_string(j) + "\":\"\"";
   CHECK_THAT(faultOf(fileOf(header + "}}", 0)), Contains("more than 500000 names"));
 }
 
-TEST_CASE("metadata that is not an object of strings") {
+TEST_CASE("metadata that is not an object of strings is refused") {
   for (const std::string metadata : {"7", "[]", "null", R"({"run":1})", R"({"run":{}})"}) {
     CHECK_THAT(faultOf(damaged(R"({"run":"a-1"})", metadata)),
                Contains("not an object of strings"));
   }
 }
 
-TEST_CASE("a tensor that lacks a key, has an unknown key, or is not an object") {
+TEST_CASE("a tensor that lacks a key, has an unknown key, or is not an object is refused") {
   const std::string expected =
       "tensor \"steps\": does not consist of dtype, shape and data_offsets";
   CHECK_THAT(faultOf(damaged(R"("dtype":"I64",)", "")), Contains(expected));
@@ -246,7 +246,7 @@ TEST_CASE("a tensor that lacks a key, has an unknown key, or is not an object") 
              Contains(expected));
 }
 
-TEST_CASE("an unknown dtype") {
+TEST_CASE("an unknown dtype is refused") {
   CHECK_THAT(faultOf(damaged("\"F32\"", "\"F33\"")), Contains("unknown dtype \"F33\""));
   CHECK_THAT(faultOf(damaged("\"F32\"", "\"f32\"")), Contains("supported are F32, F16, BF16, I64"));
   CHECK_THAT(faultOf(damaged("\"F32\"", "\"\"")), Contains("unknown dtype"));
@@ -257,7 +257,7 @@ TEST_CASE("a name or dtype with control characters is shown escaped") {
   CHECK_THAT(faultOf(damaged("\"F32\"", "\"\\u001b[31m\"")), Contains("\"\\u001b[31m\""));
 }
 
-TEST_CASE("a shape that is not an array of counts") {
+TEST_CASE("a shape that is not an array of counts is refused") {
   for (const std::string shape :
        {"6", "{}", "null", "[2,-3]", "[2,3.0]", "[2,\"3\"]", "[2,null]", "[true,3]"}) {
     INFO(shape);
@@ -266,30 +266,30 @@ TEST_CASE("a shape that is not an array of counts") {
   }
 }
 
-TEST_CASE("a shape of more than 8 dimensions") {
+TEST_CASE("a shape of more than 8 dimensions is refused") {
   CHECK_THAT(faultOf(damaged("[2,3]", "[2,3,1,1,1,1,1,1,1]")), Contains("more than 8 values"));
   CHECK(faultOf(damaged("[2,3]", "[2,3,1,1,1,1,1,1]")) == "no error");
 }
 
-TEST_CASE("a shape whose product overflows") {
+TEST_CASE("a shape whose product overflows is refused") {
   for (const std::string shape :
        {"[4294967296,4294967296]", "[9223372036854775807,2]", "[18446744073709551615]",
         "[6917529027641081856,4]", "[0,9223372036854775807]", "[1099511627777]"}) {
     INFO(shape);
     CHECK_THAT(faultOf(damaged("[2,3]", shape)), Contains("more elements than 2^40"));
   }
-  // Larger than any integer type, so JSON treats it as a float.
+  // The number is larger than any integer type, so JSON treats it as a float.
   CHECK_THAT(faultOf(damaged("[2,3]", "[18446744073709551616]")),
              Contains("not an array of non-negative integers"));
 }
 
-TEST_CASE("a shape that disagrees with the bytes") {
+TEST_CASE("a shape that disagrees with the number of bytes is refused") {
   CHECK_THAT(faultOf(damaged("[2,3]", "[2,2]")), Contains("make 16 bytes, its data_offsets 24"));
   CHECK_THAT(faultOf(damaged("[2,3]", "[0]")), Contains("make 0 bytes"));
   CHECK_THAT(faultOf(damaged("\"F32\"", "\"BF16\"")), Contains("make 12 bytes"));
 }
 
-TEST_CASE("data_offsets that are not two counts") {
+TEST_CASE("data_offsets that are not two counts are refused") {
   for (const std::string offsets :
        {"24", "[]", "[24]", "[0,24,32]", "[-8,24]", "[0,24.0]", "[0,\"24\"]", "{}"}) {
     INFO(offsets);
@@ -297,27 +297,27 @@ TEST_CASE("data_offsets that are not two counts") {
   }
 }
 
-TEST_CASE("data_offsets that are reversed") {
+TEST_CASE("reversed data_offsets are refused") {
   CHECK_THAT(faultOf(damaged("[0,24]", "[24,0]")), Contains("reversed"));
 }
 
-TEST_CASE("tensors that overlap") {
+TEST_CASE("overlapping tensors are refused") {
   CHECK_THAT(faultOf(damaged("[24,32]", "[16,24]")), Contains("\"steps\": its bytes overlap"));
   CHECK_THAT(faultOf(damaged("[24,32]", "[0,8]")), Contains("overlap"));
 }
 
-TEST_CASE("a gap before a tensor") {
+TEST_CASE("a gap before a tensor is refused") {
   CHECK_THAT(faultOf(damaged("[0,24]", "[8,32]")), Contains("gap"));
   const std::string header = R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})";
   CHECK_THAT(faultOf(fileOf(header, 8)), Contains("\"w\": there is a gap"));
 }
 
-TEST_CASE("an empty tensor beyond the others") {
+TEST_CASE("an empty tensor beyond the end of the others is refused") {
   const std::string header = R"({"w":{"dtype":"F32","shape":[0],"data_offsets":[4,4]}})";
   CHECK_THAT(faultOf(fileOf(header, 4)), Contains("gap"));
 }
 
-TEST_CASE("data that ends before the last tensor, or after it") {
+TEST_CASE("data that ends before or after the end of the last tensor is refused") {
   CHECK_THAT(faultOf(fileOf(kGoodHeader, kGoodDataBytes - 1)),
              Contains("end at 32 of the data, which has 31"));
   CHECK_THAT(faultOf(fileOf(kGoodHeader, kGoodDataBytes + 1)),
@@ -325,7 +325,7 @@ TEST_CASE("data that ends before the last tensor, or after it") {
   CHECK_THAT(faultOf(fileOf("{}", 1)), Contains("after the last tensor"));
 }
 
-TEST_CASE("offsets near the maximum integer") {
+TEST_CASE("offsets near the maximum integer are refused") {
   CHECK_THAT(faultOf(damaged("[24,32]", "[18446744073709551600,18446744073709551608]")),
              Contains("gap"));
 }

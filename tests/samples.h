@@ -1,4 +1,4 @@
-// Reads samples of datasets that consist of floats and a class.
+// Reads samples of datasets whose samples are floats and a class.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // The order of actions of each schedule on both sides, in virtual time. Each action takes one
-// second unless stated otherwise, and the link takes none.
+// second unless stated otherwise, and transfers take no time.
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -32,8 +32,7 @@ TEST_CASE("every kind of action has a name of its own") {
   }
   CHECK(names.size() == kActionKinds);
   CHECK_FALSE(names.contains(""));
-  // restore is the last value of the enumeration: a new kind after it would be missing in arrays
-  // indexed by kind.
+  // Arrays indexed by kind end at `restore`, so it must be the last value of the enumeration.
   CHECK(indexOf(ActionKind::restore) + 1 == kActionKinds);
 }
 
@@ -43,7 +42,7 @@ TEST_CASE("gpipe runs all forwards, then all backwards") {
   CHECK(orders.server == "F0 F1 F2 B0 B1 B2");
 }
 
-TEST_CASE("1f1b alternates one forward and one backward after its warm-up") {
+TEST_CASE("after its warm-up, 1f1b alternates one forward and one backward") {
   const Orders orders = ordersOf("1f1b", 5, 3);
   CHECK(orders.client == "F0 F1 F2 T0 T1 H0 F3 T2 H1 F4 T3 H2 T4 H3 H4");
   CHECK(orders.server == "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4");
@@ -66,8 +65,9 @@ TEST_CASE("1f1b keeps its order for any timing, because it waits for the next ac
 }
 
 TEST_CASE("priority prefers the action that unlocks the most") {
-  // The server takes half a second per action. At time 2 the client could continue with F2, but T0
-  // is ready; at 4 H0 is ready too, but F2 gives work to the server.
+  // The server takes half a second per action. At time 2, the client could continue with F2, but T0
+  // is ready and preferred. At time 4, H0 is ready too, but F2 is preferred because it gives work
+  // to the server.
   const Orders orders = ordersOf("priority", 4, 0, Phase::train, 0.5);
   CHECK(orders.client == "F0 F1 T0 T1 F2 F3 T2 T3 H0 H1 H2 H3");
   CHECK(orders.server == "F0 F1 B0 B1 F2 F3 B2 B3");
@@ -97,15 +97,15 @@ TEST_CASE("no schedule deadlocks, and none exceeds its micro-batches in flight")
         VirtualRun pair(options);
         pair.run(Phase::train, 1, 64);
         pair.run(Phase::eval, 1, 64);
-        pair.run(Phase::train, 2, 3);  // fewer samples than micro-batches
+        pair.run(Phase::train, 2, 3);  // the batch has fewer samples than micro-batches
         CHECK(pair.maxInFlight() <= inFlight);
       }
     }
   }
 }
 
-// If the server's forward and backward take as long as the client's three actions, and the link
-// takes no time, a pipeline must keep both sides busy except while it fills and drains.
+// If the server's two actions take as long as the client's three, and transfers take no time, a
+// pipeline keeps both sides busy except while it fills and drains.
 TEST_CASE("priority overlaps the work of both sides") {
   VirtualOptions options;
   options.schedule = &findSchedule("priority");

@@ -1,5 +1,5 @@
-// Compares losses with their definitions, and metrics with values computed by hand; and which
-// targets they refuse.
+// Compares losses with their definitions, and metrics with values computed by hand. Also tests
+// which targets they refuse.
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
@@ -21,7 +21,7 @@ at::Tensor integers(const std::vector<std::int64_t>& values) {
   return at::tensor(values, at::kLong);
 }
 
-// The loss of a whole batch in one micro-batch.
+// The loss of a batch that is a single micro-batch.
 double lossOf(const LossSpec& spec, const at::Tensor& output, const at::Tensor& target) {
   const LossRow& row = findLoss(spec.name);
   const LossRows rows = row.rows(output, target);
@@ -35,7 +35,7 @@ double crossEntropy(const std::vector<double>& x, std::size_t c) {
   return std::log(sum) - x[c];
 }
 
-TEST_CASE("cross entropy is the mean over the targets that count, by their classes' weights") {
+TEST_CASE("cross entropy is the mean over the targets that count, weighted by class") {
   const std::vector<double> a = {1, 2, 0.5}, b = {0, -1, 3}, c = {2, 2, 2};
   const at::Tensor output = floats({1, 2, 0.5, 0, -1, 3, 2, 2, 2}, {3, 3});
   LossSpec spec;
@@ -54,18 +54,18 @@ TEST_CASE("cross entropy is the mean over the targets that count, by their class
   CHECK(lossOf(spec, output.narrow(0, 0, 1), integers({1})) == Approx(0.7 * first + 0.3 * smooth));
 }
 
-TEST_CASE("next_token compares each position with the token after it") {
-  // Two samples of three tokens, a vocabulary of two.
+TEST_CASE("next_token compares the output of each position with the token after it") {
+  // Two samples of three tokens; the vocabulary has two tokens.
   const at::Tensor output = floats({1, 0, 0, 2, 9, 9, 3, 0, 0, 1, 9, 9}, {2, 3, 2});
   const at::Tensor tokens = integers({0, 1, 0, 1, 0, -100}).reshape({2, 3});
   LossSpec spec;
   spec.name = "next_token";
   const double expected =
       crossEntropy({1, 0}, 1) + crossEntropy({0, 2}, 0) + crossEntropy({3, 0}, 0);
-  CHECK(lossOf(spec, output, tokens) == Approx(expected / 3));  // one is ignored
+  CHECK(lossOf(spec, output, tokens) == Approx(expected / 3));  // one target is ignored
 }
 
-TEST_CASE("losses of values are means over all values") {
+TEST_CASE("losses of numeric targets are means over all values") {
   const at::Tensor output = floats({0.5, -2, 1, 3}, {2, 2});
   LossSpec spec;
   spec.name = "mse";
@@ -77,7 +77,7 @@ TEST_CASE("losses of values are means over all values") {
   };
   CHECK(lossOf(spec, output, floats({1, 0, 1, 0}, {2, 2})) ==
         Approx((bce(0.5, 1) + bce(-2, 0) + bce(1, 1) + bce(3, 0)) / 4));
-  // One value per sample fits a target without dimensions.
+  // An output of one value per sample matches a target without dimensions.
   CHECK(lossOf(spec, output.narrow(1, 0, 1), floats({1, 0}, {2})) ==
         Approx((bce(0.5, 1) + bce(1, 0)) / 2));
   spec.name = "output";
@@ -113,13 +113,13 @@ std::optional<double> metric(const std::string& name, const LossRows& rows,
   const BatchMetricRow& row = findBatchMetric(name);
   MetricSums sums;
   const std::int64_t half = rows.target.size(0) / 2, rest = rows.target.size(0) - half;
-  // In two parts, as two micro-batches.
+  // The samples are added in two parts, as two micro-batches.
   row.add({rows.output.narrow(0, 0, half), rows.target.narrow(0, 0, half)}, kind, sums);
   row.add({rows.output.narrow(0, half, rest), rows.target.narrow(0, half, rest)}, kind, sums);
   return row.value(sums);
 }
 
-// Outputs that predict these classes.
+// Returns outputs that predict these classes.
 at::Tensor predicting(const std::vector<std::int64_t>& classes, std::int64_t count) {
   at::Tensor output = at::zeros({std::ssize(classes), count});
   for (std::size_t n = 0; n < classes.size(); ++n) {
@@ -128,23 +128,24 @@ at::Tensor predicting(const std::vector<std::int64_t>& classes, std::int64_t cou
   return output;
 }
 
-TEST_CASE("Matthews and F1 have the values of their definitions") {
+TEST_CASE("Matthews correlation and F1 have the values of their definitions") {
   // 4 true positives, 1 false positive, 3 true negatives, 2 false negatives.
   const LossRows two = {predicting({1, 1, 1, 1, 1, 0, 0, 0, 0, 0}, 2),
                         integers({1, 1, 1, 1, 0, 0, 0, 0, 1, 1})};
   CHECK(metric("matthews", two) == Approx((4.0 * 3 - 1.0 * 2) / std::sqrt(5.0 * 6 * 4 * 5)));
   CHECK(metric("f1", two) == Approx(2 * 4.0 / (2 * 4 + 1 + 2)));
-  // Three classes. The matrix of (actual, predicted): {2, 0, 0}, {1, 1, 0}, {0, 1, 2}.
+  // Three classes. The rows of the confusion matrix are the actual classes: {2, 0, 0}, {1, 1, 0},
+  // {0, 1, 2}.
   const LossRows three = {predicting({0, 0, 0, 1, 1, 2, 2}, 3), integers({0, 0, 1, 1, 2, 2, 2})};
   CHECK(metric("matthews", three) ==
         Approx((5.0 * 7 - (3 * 2 + 2 * 2 + 2 * 3)) / std::sqrt((49.0 - 17) * (49.0 - 17))));
   CHECK(metric("f1", three) == Approx((4.0 / 5 + 2.0 / 4 + 4.0 / 5) / 3));
-  // Three classes, of which two occur: still the mean.
+  // Three classes, of which only two occur. F1 is the mean over those two.
   const LossRows some = {predicting({0, 1, 1, 0}, 3), integers({0, 1, 0, 0})};
   CHECK(metric("f1", some) == Approx((4.0 / 5 + 2.0 / 3) / 2));
-  // One prediction for all: no correlation.
+  // If all predictions are the same class, there is no correlation.
   CHECK(metric("matthews", {predicting({1, 1, 1}, 2), integers({1, 0, 1})}) == 0.0);
-  // 0 and 1 per output, decided at 0.
+  // Each output is a binary prediction with a threshold of 0.
   const LossRows labels = {floats({0.5, -1, 2, -3}, {2, 2}), floats({1, 0, 0, 0}, {2, 2})};
   CHECK(metric("accuracy", labels, TargetKind::labels) == 0.75);
   CHECK(metric("f1", labels, TargetKind::labels) == Approx(2.0 / 3));
@@ -152,7 +153,8 @@ TEST_CASE("Matthews and F1 have the values of their definitions") {
 
 TEST_CASE("AUROC is the share of pairs in the right order; equal scores count half") {
   const at::Tensor output = floats({0, 0.1, 0, 0.4, 0, 0.35, 0, 0.8, 0, 0.4}, {5, 2});
-  // Positives: 0.35, 0.8, 0.4. Negatives: 0.1, 0.4. Pairs: 1 + 0, 1 + 1, 1 + 0.5.
+  // The scores of positives are 0.35, 0.8, 0.4, and of negatives 0.1, 0.4. The positives' pairs
+  // count 1 + 0, 1 + 1 and 1 + 0.5.
   CHECK(metric("auroc", {output, integers({0, 0, 1, 1, 1})}) == Approx(4.5 / 6));
   CHECK_FALSE(metric("auroc", {output, integers({1, 1, 1, 1, 1})}));
   const LossRows negative = {floats({-3, -1, -2, -0.0, 0.0}, {5, 1}),
@@ -163,7 +165,7 @@ TEST_CASE("AUROC is the share of pairs in the right order; equal scores count ha
         }) == "bad-metric");
 }
 
-TEST_CASE("perplexity and RMSE") {
+TEST_CASE("perplexity and RMSE have the values of their definitions") {
   CHECK(findBatchMetric("perplexity").value({{kLossSum, 6}, {kLossWeight, 3}}) ==
         Approx(std::exp(2.0)));
   CHECK_FALSE(findBatchMetric("perplexity").value({}));

@@ -1,4 +1,5 @@
-// The self-check: plausible figures in bounded time, no effect on computation, and its advice.
+// The self-check: it measures plausible figures in bounded time, does not affect computation, and
+// gives advice.
 #include "common/run/self_check.h"
 
 #include <ATen/Parallel.h>
@@ -47,7 +48,7 @@ TEST_CASE("a sound machine gets no advice, with any instruction set") {
 
 TEST_CASE("slow matrix products per thread get advice by instruction set") {
   SelfCheck check = healthy();
-  check.gigaflops = 11;  // less than 6 per thread
+  check.gigaflops = 11;  // less than the limit of 6 per thread
   const auto advice = slownessAdvice(check, kAvx2);
   REQUIRE(advice.size() == 1);
   CHECK_THAT(advice[0], Contains("AVX2") && Contains("at 5.5 GFLOP/s per thread") &&

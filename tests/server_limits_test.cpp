@@ -25,7 +25,7 @@ namespace {
 struct Admitted {
   explicit Admitted(const ConnectionLimitSettings& settings) : limits(settings) {}
 
-  // The code of the refusal; empty if the connection is admitted.
+  // Returns the code of the refusal; empty if the connection is admitted.
   std::string open(const std::string& address, SteadyTime time = {}) {
     try {
       tickets.push_back(limits.admit(make_address(address), time));
@@ -35,7 +35,7 @@ struct Admitted {
       return error.code();
     }
   }
-  // How many more connections are admitted.
+  // Returns how many more connections are admitted.
   int count(const std::string& address, SteadyTime time = {}) {
     int number = 0;
     while (open(address, time).empty()) ++number;
@@ -60,7 +60,7 @@ TEST_CASE("connections are limited in total and per address, and are released wh
   CHECK(server.open("10.0.0.1").empty());
 }
 
-TEST_CASE("an IPv6 subscriber counts as one address, and a mapped IPv4 address as IPv4") {
+TEST_CASE("an IPv6 /64 counts as one address, and an IPv4-mapped address as its IPv4 address") {
   Admitted server({.connectionsPerAddress = 2});
   CHECK(server.open("2001:db8:1:2::1").empty());
   CHECK(server.open("2001:db8:1:2:ffff::2").empty());
@@ -84,7 +84,7 @@ TEST_CASE(
   CHECK(server.count("10.0.0.1", start + 1h) == 10);
 }
 
-TEST_CASE("addresses without connections are forgotten, and later count as new") {
+TEST_CASE("addresses without connections are forgotten after a while, and then count as new") {
   Admitted server({.connections = 100000, .perSecond = 1e6, .burst = 1e6});
   const SteadyTime start{};
   for (std::uint32_t i = 0; i < 200000; ++i) {
@@ -94,7 +94,7 @@ TEST_CASE("addresses without connections are forgotten, and later count as new")
   CHECK(server.open("10.0.0.1", start + 1h).empty());
 }
 
-TEST_CASE("every refusal is counted, and a flood logs one line per second and reason") {
+TEST_CASE("every refusal is counted, and a flood logs one line per second per reason") {
   Refusals refusals;
   const SteadyTime start = now();
   const RunError slow("too-slow", "slow");
@@ -107,7 +107,7 @@ TEST_CASE("every refusal is counted, and a flood logs one line per second and re
   CHECK(refusals.summary() == "1 bad-frame, 1 flood, 1000 too-slow");
   refusals.flush(start + 999ms);
   CHECK(refusals.logged() == 2);
-  refusals.flush(start + 1s);  // "999 more"
+  refusals.flush(start + 1s);  // logs "999 more"
   CHECK(refusals.logged() == 3);
   refusals.flush(start + 5s);
   CHECK(refusals.logged() == 3);
@@ -119,7 +119,7 @@ TEST_CASE("every refusal is counted, and a flood logs one line per second and re
 
 namespace {
 
-// Checks once per second from `from` to `to`; returns the result of the last check.
+// Checks once per second from `from` to `to`. Returns the result of the last check.
 double idleAfter(IdleClock& clock, std::chrono::seconds from, std::chrono::seconds to,
                  SteadyTime activity, bool waitsForServer) {
   double idle = 0;
@@ -139,7 +139,8 @@ TEST_CASE("a client that does nothing is idle from its last frame on") {
   CHECK(idleAfter(clock, 12s, 20s, start + 10500ms, false) == 9.5);
 }
 
-TEST_CASE("time in which a client waits for the server is not idle, and restarts the idle time") {
+TEST_CASE(
+    "time in which a client waits for the server is not idle time, and restarts the idle time") {
   const SteadyTime start{};
   IdleClock clock(start);
   CHECK(idleAfter(clock, 1s, 5s, start, false) == 5);
@@ -147,7 +148,7 @@ TEST_CASE("time in which a client waits for the server is not idle, and restarts
   CHECK(idleAfter(clock, 1001s, 1007s, start, false) == 7);
 }
 
-TEST_CASE("a server that was stopped does not consider its sessions idle when it continues") {
+TEST_CASE("after being stopped by a signal, a server does not consider its sessions idle") {
   const SteadyTime start{};
   IdleClock clock(start);
   CHECK(clock.look(start + 3600s, start, false) == IdleClock::kMaxSecondsPerLook);
@@ -205,21 +206,24 @@ TEST_CASE("a folder's size counts the blocks of files and folders, without follo
   store.write("a/run/steps.csv", 4097);
   store.write("a/run/empty", 0);
   std::filesystem::create_symlink("/", store.path + "/a/root");
-  CHECK(folderBytes(store.path + "/a") == 2 * 4096 + 2 * 4096 + 4096);  // folders, file, link
+  CHECK(folderBytes(store.path + "/a") ==
+        2 * 4096 + 2 * 4096 + 4096);  // two folders, a file and a link
 }
 
-TEST_CASE("an identity can use what is left of its share, independently of the others") {
+TEST_CASE("an identity can use the rest of its share, independently of other identities") {
   const Store store;
   store.write("a/run/transfers.csv", 900 << 10);
   DiskShares shares(store.path, 0);
   const auto a = shares.open("a", kMiB), b = shares.open("b", kMiB);
-  CHECK(shares.open("a", kMiB) == a);  // one share for all its runs
+  CHECK(shares.open("a", kMiB) == a);  // all runs of an identity have the same share
   CHECK_FALSE(a->take(200 << 10));
   CHECK(a->error().code() == "disk-share-full");
   CHECK(a->take(100 << 10));  // a smaller write still fits
   CHECK(errorCode([&] { shares.open("a", kMiB); }) == "disk-share-full");
   CHECK(b->take(kMiB / 2));
-  CHECK(errorCode([&] { shares.open("a", 2 * kMiB); }).empty());  // the access file grants more
+  CHECK(errorCode([&] {
+          shares.open("a", 2 * kMiB);
+        }).empty());  // as if the access file granted more
 }
 
 TEST_CASE("removing old runs frees space") {
@@ -232,13 +236,13 @@ TEST_CASE("removing old runs frees space") {
   SteadyTime later = start;
   while (!errorCode([&] { shares.open("a", kMiB); }).empty()) {
     REQUIRE(secondsSince(start) < 60);
-    shares.look(later += 10s);  // measured on its own thread
+    shares.look(later += 10s);  // the measurement runs on a thread of its own
     std::this_thread::yield();
   }
   CHECK(shares.open("a", kMiB)->usedBytes() <= 4096);
 }
 
-TEST_CASE("one identity gets at most half of the disk space, and others continue") {
+TEST_CASE("one identity gets at most half of the free disk space, and other identities continue") {
   const auto room = std::make_shared<DiskRoom>(10 * kMiB);
   DiskShare hog("hog", 100 * kMiB, room), other("other", 0, room);
   hog.setMax(1000 * kMiB);
@@ -251,7 +255,7 @@ TEST_CASE("one identity gets at most half of the disk space, and others continue
   CHECK(taken == 5 * kMiB);
   CHECK(hog.error().code() == "disk-reserve");
   CHECK(other.take(kMiB));
-  *room = -1;  // less than the reserve is free
+  *room = -1;  // the free space is less than the reserve
   CHECK_FALSE(other.take(1));
   CHECK(other.error().code() == "disk-reserve");
 }

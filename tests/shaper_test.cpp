@@ -23,9 +23,9 @@ struct Delivery {
   std::size_t bytes;
 };
 
-// A link whose senders have endless or a given number of bytes, and whose receivers accept
-// everything immediately. Runs from event to event, or, as on a loaded machine, `late` after each
-// event.
+// A link whose senders have an endless or a given number of bytes, and whose receivers accept all
+// bytes immediately. It advances from event to event; with `late`, it advances that much after each
+// event, as on a loaded machine.
 class World {
  public:
   explicit World(const Profile& profile, std::uint64_t seed = 1) : shaper(profile, seed, "up") {
@@ -87,7 +87,7 @@ Profile rated(double mbit, Time latency = 0ms) {
   return profile;
 }
 
-TEST_CASE("a message takes its bytes divided by the rate, plus the latency") {
+TEST_CASE("a message's transfer time is its size divided by the rate, plus the latency") {
   for (const double mbit : {1.0, 10.0, 100.0, 1000.0, 2000.0}) {
     for (const Time latency : {Time(0), Time(20ms)}) {
       World world(rated(mbit, latency));
@@ -96,14 +96,15 @@ TEST_CASE("a message takes its bytes divided by the rate, plus the latency") {
       REQUIRE(world.total[1] == 1'000'000);
       const double expected = 1e6 / (mbit * kMbit) + seconds(latency);
       CHECK(seconds(world.deliveries[1].back().at) == Approx(expected).epsilon(1e-5));
-      // The first byte does not wait for the last: at most 0.25 ms or one packet is sent at once.
+      // The first byte does not wait for the last: at most 0.25 ms of data or one packet is sent at
+      // once.
       const double first = std::max(250e-6, kPacketBytes / (mbit * kMbit)) + seconds(latency);
       CHECK(seconds(world.deliveries[1].front().at) <= first * 1.00001);
     }
   }
 }
 
-TEST_CASE("a late caller does not change the rate") {
+TEST_CASE("the rate does not change if the caller is late") {
   for (const double mbit : {10.0, 100.0, 1000.0, 2000.0}) {
     for (const Time late : {Time(100us), Time(3ms), Time(20ms)}) {
       World world(rated(mbit, 5ms));
@@ -115,7 +116,7 @@ TEST_CASE("a late caller does not change the rate") {
   }
 }
 
-TEST_CASE("a pause gains a sender nothing except its burst") {
+TEST_CASE("after a pause, a sender may exceed the rate only by its burst") {
   Profile profile = rated(100);
   for (const std::size_t burst : {std::size_t{0}, std::size_t{50'000}}) {
     profile.burst = burst;
@@ -132,7 +133,7 @@ TEST_CASE("a pause gains a sender nothing except its burst") {
 TEST_CASE("connections share the rate evenly, and a single one has all of it") {
   World world(rated(100, 5ms));
   for (std::uint64_t c = 1; c <= 4; ++c) world.open(c, std::uint64_t{1} << 40);
-  world.open(5, 500'000);  // gets its share until it is done
+  world.open(5, 500'000);  // this connection gets its share until it is done
   world.runUntil(2s);
   CHECK(world.total[5] == 500'000);
   const double all = 2 * 100 * kMbit - 5e-3 * 100 * kMbit;
@@ -152,7 +153,7 @@ TEST_CASE("a small message waits for one chunk of each other connection, not for
   CHECK(millis(world.deliveries[2].front().at - 1s) < 0.6);
 }
 
-TEST_CASE("what the link holds is bounded by two segments and a round trip") {
+TEST_CASE("the link holds at most two segments and the bytes of a round trip") {
   for (const double mbit : {10.0, 200.0, 2000.0}) {
     for (const Time latency : {Time(0), Time(25ms)}) {
       World world(rated(mbit, latency));
@@ -162,7 +163,7 @@ TEST_CASE("what the link holds is bounded by two segments and a round trip") {
       const double product = rate * seconds(2 * latency);
       CHECK(static_cast<double>(world.maxHeld) <=
             2 * static_cast<double>(segmentBytes(rate)) + product + 65536);
-      // This much is really in flight.
+      // The bytes that are in flight.
       CHECK(static_cast<double>(world.maxHeld) >=
             static_cast<double>(segmentBytes(rate)) + product / 2);
     }
@@ -185,7 +186,7 @@ TEST_CASE("a receiver that reads nothing stops the sender, and the lost time is 
   CHECK(static_cast<double>(sent) <=
         2 * static_cast<double>(segmentBytes(rate)) + rate * 20e-3 + 8192);
   CHECK(world.shaper.room(1) == 0);
-  // The receiver takes everything; from here on the link continues at its rate.
+  // The receiver takes all bytes. From then on, the link continues at its rate.
   std::size_t taken = 0;
   const std::size_t waiting = world.shaper.arrived(1, now).bytes;
   world.shaper.take(1, waiting, now);
@@ -208,7 +209,7 @@ TEST_CASE("other connections continue beside a receiver that reads nothing") {
   CHECK(static_cast<double>(world.total[1]) == Approx(100 * kMbit).epsilon(0.03));
 }
 
-TEST_CASE("jitter is drawn from the seed, spreads over its range, and keeps the order") {
+TEST_CASE("jitter is drawn from the seed, covers its range, and keeps the order") {
   Profile profile = rated(100, 10ms);
   profile.jitter = 4ms;
   const auto delays = [&](std::uint64_t seed) {
@@ -255,12 +256,12 @@ TEST_CASE("losses are drawn from the seed, with the configured frequency") {
   CHECK(first.drops == run(3).drops);
   CHECK(first.drops != run(4).drops);
   CHECK(static_cast<double>(first.drops) == Approx(1000).margin(150));
-  // All losses but the last are detected through the packets after them.
+  // All losses except the last are detected through later packets.
   CHECK(first.stalled >= Time(2ms) * static_cast<std::int64_t>(first.drops));
   CHECK(first.stalled <= Time(2ms) * static_cast<std::int64_t>(first.drops) + 2 * kMinTimeout);
 }
 
-TEST_CASE("a loss within a stream costs a round trip, and one at its end a timeout") {
+TEST_CASE("a loss within a stream costs a round trip, and a loss at its end costs a timeout") {
   Profile profile = rated(100, 10ms);
   profile.loss = 0.5;
   World world(profile);
@@ -278,7 +279,8 @@ TEST_CASE("a loss within a stream costs a round trip, and one at its end a timeo
   CHECK(atOnce > 60);
   CHECK(late > 60);
 
-  // In a stream nothing arrives for a round trip after a loss, then everything behind it at once.
+  // After a loss within a stream, no byte arrives for a round trip, and then all later bytes arrive
+  // at once.
   profile.loss = 0.0005;
   World stream(profile, 2);
   stream.open(1, std::uint64_t{1} << 40);
@@ -304,11 +306,12 @@ TEST_CASE("while the link is down no byte crosses, and afterwards all do") {
   CHECK_FALSE(world.shaper.nextWake());
   world.shaper.setDown(false, world.now);
   world.runUntil(3s + 9ms);
-  CHECK(world.total[1] == before);  // at the earliest one latency after the link is back
+  CHECK(world.total[1] ==
+        before);  // bytes arrive at the earliest one latency after the link is back
   world.runUntil(4s);
   const double rate = 100 * kMbit;
-  // One second's bytes, and nothing extra for the two seconds of downtime; the bytes in flight are
-  // late.
+  // One second's bytes have crossed, and no extra bytes for the two seconds of downtime; the bytes
+  // in flight are late.
   CHECK(static_cast<double>(world.total[1] - before) == Approx(rate).epsilon(0.01));
 }
 
@@ -330,7 +333,7 @@ TEST_CASE("rate and latency may change at any byte, and the order is kept") {
   CHECK(static_cast<double>(world.total[1] - after) == Approx(900 * kMbit).epsilon(0.01));
 }
 
-TEST_CASE("the end follows the last byte, at the latency of the link") {
+TEST_CASE("the end of the stream follows the last byte, with the link's latency") {
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{100'000}}) {
     World world(rated(10, 30ms));
     world.open(1, bytes);
@@ -362,7 +365,7 @@ TEST_CASE("a reset drops queued bytes, and arrives after those in flight") {
   CHECK(last.bytes == flying);
 }
 
-TEST_CASE("a dead direction accepts a queue of bytes and delivers none") {
+TEST_CASE("a dead direction accepts as many bytes as its queue holds and delivers none") {
   World world(rated(10, 30ms));
   world.open(1, std::uint64_t{1} << 40);
   world.open(2, std::uint64_t{1} << 40);
@@ -375,7 +378,7 @@ TEST_CASE("a dead direction accepts a queue of bytes and delivers none") {
   CHECK(static_cast<double>(world.total[2] - other) == Approx(10 * kMbit).epsilon(0.05));
 }
 
-TEST_CASE("a link without a rate delivers at its latency, within its window") {
+TEST_CASE("a link without a rate limit is bounded only by its latency and its window") {
   Profile profile;
   profile.latency = 10ms;
   World world(profile);
@@ -386,7 +389,7 @@ TEST_CASE("a link without a rate delivers at its latency, within its window") {
   CHECK(windowBytes(0, 1h) == std::size_t{64} << 20);
 }
 
-TEST_CASE("a segment is 2 ms of the rate, in 64 KiB to 1 MiB") {
+TEST_CASE("a segment is 2 ms of data at the configured rate, clamped to 64 KiB to 1 MiB") {
   CHECK(segmentBytes(10 * kMbit) == 65536);
   CHECK(segmentBytes(1000 * kMbit) == 250'000);
   CHECK(segmentBytes(10'000 * kMbit) == 1 << 20);

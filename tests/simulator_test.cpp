@@ -16,7 +16,7 @@ double simulated(const StepCosts& costs, std::string_view schedule) {
   return simulateStep(costs, policyOf(row, row.defaultInFlight(costs.microBatches))).seconds;
 }
 
-// Random seconds and bytes over three orders of magnitude.
+// Draws seconds and bytes at random over three orders of magnitude.
 StepCosts randomCosts(std::uint64_t seed, int bodies = 1) {
   const RandomKey key = randomKey(seed, "simulator-test");
   std::uint64_t draw = 0;
@@ -32,7 +32,7 @@ StepCosts randomCosts(std::uint64_t seed, int bodies = 1) {
   for (int b = 0; b < bodies; ++b) {
     BodyCosts& body = costs.bodies.emplace_back();
     body.place = {b, b + 1};
-    // Some heads are frozen: no gradient crosses the first cut.
+    // In some cases the head is frozen, so no gradient crosses the first cut.
     if (b == 0 && seed % 3 == 0) body.place.first.front().hasGradient = false;
     body.forward = some(1e-4);
     body.backward = some(1e-4);
@@ -71,7 +71,7 @@ TEST_CASE("no order of actions is faster than the bound") {
       nearest = std::min(nearest, seconds / bound);
     }
   }
-  CHECK(nearest < 1.001);  // and is reached
+  CHECK(nearest < 1.001);  // the bound is reached
 }
 
 TEST_CASE("the search result is at least the bound and no slower than any schedule") {
@@ -85,7 +85,8 @@ TEST_CASE("the search result is at least the bound and no slower than any schedu
   }
 }
 
-TEST_CASE("a busy client has no pauses between its actions, while a fast link idles") {
+TEST_CASE(
+    "if the client is the bottleneck, it has no pauses between actions, and a fast link idles") {
   StepCosts costs;
   costs.microBatches = 8;
   costs.headForward = 10e-3;
@@ -97,8 +98,8 @@ TEST_CASE("a busy client has no pauses between its actions, while a fast link id
   CHECK(simulated(costs, "priority") == Approx(work).epsilon(0.02));
 }
 
-TEST_CASE("an urgent tensor overtakes all but the segments already chosen") {
-  // gradient/1 waits for at most one and a half segments, plus the link's own queue.
+TEST_CASE("an urgent tensor overtakes all segments except those already chosen") {
+  // gradient/1 waits for at most one and a half segments and for the link's own queue.
   StepCosts costs;
   costs.microBatches = 2;
   costs.headForward = costs.tailStep = costs.headBackward = 1e-3;
@@ -123,7 +124,7 @@ TEST_CASE("an urgent tensor overtakes all but the segments already chosen") {
   CHECK(waited > queueBytes);
 }
 
-TEST_CASE("the timeline has every action once, and no two actions of a lane overlap") {
+TEST_CASE("the timeline has every action once, and actions in the same lane do not overlap") {
   const StepCosts costs = randomCosts(8, 3);
   const SimulatedStep step =
       simulateStep(costs, policyOf(findSchedule("1f1b"), 1 + costs.microBatches / 2),

@@ -1,4 +1,4 @@
-// Shared by the tests of programs between two sockets.
+// Helpers for tests of programs that forward data between two sockets.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>

@@ -1,4 +1,4 @@
-// `sort` and `fast` compared with a simple implementation that sorts.
+// Compares `sort` and `fast` with a simple implementation that sorts all values.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -51,7 +51,7 @@ std::vector<Piece> headerOf(const Bytes& bytes, int s) {
   return header;
 }
 
-// The format of compression/sort.cpp, by sorting, one bit at a time.
+// Writes the format of compression/sort.cpp by sorting all values, one bit at a time.
 Bytes oracle(const std::vector<float>& values, int q, int s) {
   const std::size_t count = std::size_t{1} << s;
   const int top = (1 << q) - 1;
@@ -97,14 +97,14 @@ TEST_CASE("a small tensor is encoded in the documented layout") {
   CHECK(header[0].step == 1);
   CHECK(header[1].min == 100);
   CHECK(header[1].step == 1);
-  // 0 1 2 3 0 1 2 3 4 5 6 7 4 5 6 7, three bits each.
+  // The codes 0 1 2 3 0 1 2 3 4 5 6 7 4 5 6 7, with three bits each.
   std::uint64_t stream = 0;
   std::memcpy(&stream, &bytes[17], 6);
   for (int j = 0; j < 16; ++j)
     CHECK(static_cast<int>(stream >> 3 * j & 7) == (j < 8 ? j % 4 : 4 + j % 4));
 }
 
-TEST_CASE("exact selection gives the same pieces as sorting, and the oracle's bytes") {
+TEST_CASE("exact selection gives the same pieces as sorting, and the same bytes as the oracle") {
   const int tensors = 1000;
   for (int k = 0; k < tensors; ++k) {
     const std::uint64_t bits = randomBits(randomKey(5, "shapes"), static_cast<std::uint64_t>(k));
@@ -120,7 +120,7 @@ TEST_CASE("exact selection gives the same pieces as sorting, and the oracle's by
   }
 }
 
-TEST_CASE("many pieces and wide codes match the oracle") {
+TEST_CASE("with many pieces and wide codes, the bytes match the oracle's") {
   for (const auto& [q, s] : {std::pair(8, 8), std::pair(1, 8), std::pair(16, 0), std::pair(11, 5),
                              std::pair(4, 4), std::pair(5, 3)}) {
     for (int kind = 0; kind < kKinds; ++kind) {
@@ -202,7 +202,7 @@ TEST_CASE("a constant, and values that fill whole pieces, are restored exactly")
   }
 }
 
-TEST_CASE("values whose range overflows fp32 stay finite and keep half a step") {
+TEST_CASE("values whose range overflows fp32 stay finite, with an error of at most half a step") {
   for (const char* select : {"exact", "sampled"}) {
     for (const auto& [q, s] : {std::pair(8, 0), std::pair(3, 1), std::pair(1, 0)}) {
       std::vector<float> values = normal(6000);

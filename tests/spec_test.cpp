@@ -9,7 +9,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-// The error that `function` throws; fails the test if it throws none.
+// Returns the error that `function` throws. Fails the test if it throws none.
 template <typename Function>
 UsageError errorOf(Function function) {
   try {
@@ -49,14 +49,14 @@ TEST_CASE("a spec is a name, parameters in order, and an inner spec") {
   CHECK_FALSE(spec.inner->inner);
 }
 
-TEST_CASE("specs are printed as they are parsed") {
+TEST_CASE("a parsed spec is printed in its original form") {
   for (const std::string text :
        {"none", "fp16", "uniform:bits=8", "a:b=1,c=2", "a(b)", "a:b=1(c:d=2(e))"}) {
     CHECK(toString(parseCodecSpec(text)) == text);
   }
 }
 
-TEST_CASE("an error shows the spec, the position and what is expected there") {
+TEST_CASE("an error shows the spec, the position, and what is expected at that position") {
   const UsageError error = parseError("uniform:bits8");
   CHECK(error.what() ==
         std::string(
@@ -95,7 +95,7 @@ TEST_CASE("256 characters are parsed, 257 are refused") {
   CHECK_THAT(parseError(std::string(1 << 20, '(')).what(), Contains("1048576 characters"));
 }
 
-TEST_CASE("parameters are read as integers within their range") {
+TEST_CASE("integer parameters are accepted within their range") {
   const CodecSpec spec = parseCodecSpec("c:low=-3,high=16");
   CodecParameters parameters(spec);
   CHECK(parameters.integer("low", -3, 4) == -3);

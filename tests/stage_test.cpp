@@ -1,5 +1,5 @@
-// The project's central property: the split model is bit-identical to the whole model for every
-// cut, every number of micro-batches, and every order of forwards and backwards.
+// Cleave's central property: the split model gives bit-identical results to the whole model for
+// every cut, every number of micro-batches, and every order of forwards and backwards.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
@@ -73,7 +73,7 @@ Batch makeBatch(const ModelSpec& model, std::uint32_t samples, std::uint64_t num
   return batch;
 }
 
-// Like the wire: different memory, the same bytes.
+// Simulates the wire: copies the bytes to different memory.
 Payload copied(const Payload& payload) {
   static BufferPool pool;
   const TensorView& view = payload.view();
@@ -89,7 +89,7 @@ TensorBundle copied(const TensorBundle& bundle) {
   return copies;
 }
 
-// The order of a step's actions: action k of micro-batch i is at turn(k, i).
+// The order of a step's actions: action k of micro-batch i runs at turn(k, i).
 enum class Order { oneByOne, allForwardsFirst, alternating };
 constexpr Order kOrders[] = {Order::oneByOne, Order::allForwardsFirst, Order::alternating};
 
@@ -116,7 +116,7 @@ struct Split {
       if (!gradients0.empty()) client.headBackward(at, copied(gradients0));
       gradients.erase(i);
     };
-    // Backwards trail forwards by zero, all, or two micro-batches.
+    // Backwards follow forwards after zero, all, or two micro-batches.
     const std::uint32_t trail =
         order == Order::oneByOne ? 0 : (order == Order::alternating ? 2 : count);
     for (std::uint32_t turn = 0; turn < count + trail; ++turn) {
@@ -162,7 +162,7 @@ std::map<std::string, at::Tensor> byName(const std::vector<NamedTensor>& tensors
   return map;
 }
 
-// The first difference; empty if there is none.
+// Returns the first difference; empty if there is none.
 std::string difference(const std::vector<NamedTensor>& left,
                        const std::vector<NamedTensor>& right) {
   const auto a = byName(left), b = byName(right);
@@ -186,7 +186,7 @@ std::string difference(const std::vector<float>& left, const std::vector<float>&
   return "";
 }
 
-// The fourth step is clipped, the third is skipped.
+// The third step is skipped, and the fourth step is clipped.
 StepDecision decisionOf(std::uint64_t step) {
   StepDecision decision;
   decision.step = step;
@@ -196,7 +196,7 @@ StepDecision decisionOf(std::uint64_t step) {
   return decision;
 }
 
-// Trains both for four steps with an evaluation in between; returns the first difference.
+// Trains both models for four steps with an evaluation in between. Returns the first difference.
 std::string splitAgainstWhole(const StageOptions& options, std::uint32_t samples,
                               std::uint32_t microBatches, Order order) {
   Split split(options);
@@ -262,7 +262,7 @@ TEST_CASE("split equals whole for any number of micro-batches and any order of a
   }
 }
 
-TEST_CASE("split equals whole with two threads, and with images as large as real ones") {
+TEST_CASE("split equals whole with two threads, and with images of a realistic size") {
   setComputeThreads(2);
   CHECK(splitAgainstWhole(mlpOptions(), 13, 4, Order::alternating) == "");
   StageOptions options = cnnOptions();
@@ -271,7 +271,7 @@ TEST_CASE("split equals whole with two threads, and with images as large as real
   setComputeThreads(1);
 }
 
-TEST_CASE("the comparison detects a deliberate difference") {
+TEST_CASE("the comparison detects a deliberately injected difference") {
   const StageOptions options = mlpOptions();
   StageOptions other = options;
   other.seed += 1;
@@ -301,7 +301,7 @@ TEST_CASE("a repeated run is bit-identical, and training changes the weights") {
   }
 }
 
-// As written to a file and read again.
+// The state is written to a file and read again.
 std::vector<NamedTensor> copyOf(const std::vector<NamedTensor>& tensors) {
   return fromSafetensors(toSafetensors(tensors), "saved");
 }
@@ -347,7 +347,8 @@ TEST_CASE("a saved state that does not match the stage is refused") {
   CHECK(codeFor(body).empty());
   CHECK(codeFor(split.client.save()) == "bad-checkpoint");
   auto other = body;
-  other.pop_back();  // part of the optimizer's state: a parameter without a buffer is no fault
+  other.pop_back();  // removes optimizer state, which is valid, because a parameter may lack a
+                     // buffer
   other.erase(other.begin());
   CHECK(codeFor(other) == "bad-checkpoint");
   other = body;
@@ -402,7 +403,7 @@ TEST_CASE("the loss is the mean over the batch's samples, for any number of micr
   CHECK(three.report().squareSum == Approx(one.report().squareSum).epsilon(1e-4));
 }
 
-// An mlp whose last layer is set manually, so that its outputs are known.
+// The mlp's last layer is set manually, so that its outputs are known.
 TEST_CASE("top1 and top5 count the correctly classified samples") {
   StageOptions options = mlpOptions();
   const auto metricsWith = [&](int classes, const std::vector<float>& logits, std::int64_t label) {
@@ -425,7 +426,7 @@ TEST_CASE("top1 and top5 count the correctly classified samples") {
   CHECK(metricsWith(6, falling, 4).sums.at("top5") == 2);
   CHECK(metricsWith(6, falling, 5).sums.at("top5") == 1);
   CHECK(metricsWith(3, {3, 2, 1}, 2).sums.at("top5") == 2);
-  // Among equal values the first counts as the model's answer; a NaN never does.
+  // Among equal values, the first one counts as the model's prediction. A NaN never does.
   CHECK(metricsWith(3, {2, 2, 2}, 1).sums.at("top1") == 1);
   const float nan = std::numeric_limits<float>::quiet_NaN();
   CHECK(metricsWith(6, {nan, nan, nan, nan, nan, nan}, 3).sums.at("top1") == 0);
@@ -463,7 +464,7 @@ TEST_CASE("weights survive a round trip through safetensors bit-identically") {
   CHECK_THROWS_AS(fromSafetensors(std::span(file).first(7), "weights"), UsageError);
 }
 
-TEST_CASE("weights loaded into head, body and tail are those of the whole model") {
+TEST_CASE("weights loaded into head, body and tail equal the whole model's") {
   StageOptions options = cnnOptions();
   const WholeStage donor(options);
   const std::vector<NamedTensor> donated = weightsOf(donor.set());
@@ -480,7 +481,7 @@ TEST_CASE("weights loaded into head, body and tail are those of the whole model"
   CHECK_THROWS_AS(split.body.importWeights(toSafetensors(donated)), UsageError);
 }
 
-TEST_CASE("a file is compared with the whole model before anything is loaded") {
+TEST_CASE("a weights file is compared with the whole model before any weight is loaded") {
   const StageOptions options = cnnOptions();
   const std::vector<BlockSpec> blocks = blocksOf(options);
   std::vector<NamedTensor> weights = weightsOf(WholeStage(options).set());
@@ -530,7 +531,7 @@ TEST_CASE("every optimizer, with clipping, gives the whole model's weights") {
       const Batch batch = makeBatch(options.model, 9, step);
       split.runBatch(Phase::train, step, 3, batch, Order::allForwardsFirst);
       whole.runBatch(Phase::train, step, 3, batch.view());
-      // Summed as in the client, and as in the whole model.
+      // The norm is summed part by part, as on the client, and for the whole model.
       const double splitSum = split.client.headReport().squareSum + split.body.report().squareSum +
                               split.client.tailReport().squareSum;
       const double wholeSum = whole.report().squareSum;
@@ -621,7 +622,7 @@ TEST_CASE("split equals whole with averaged weights, also when restored") {
   }
 }
 
-TEST_CASE("averaged weights follow the trained ones, and begin as they do") {
+TEST_CASE("averaged weights start equal to the trained weights and then follow them") {
   StageOptions options = cnnOptions();
   options.averageDecay = 0.2;  // reached at step 2: (1 + 2) / (10 + 2) = 0.25
   StageOptions plain = options;
@@ -630,7 +631,7 @@ TEST_CASE("averaged weights follow the trained ones, and begin as they do") {
   const auto start = byName(copyOf(weightsOf(trained.set())));
   averaged.importWeights(weightsOf(trained.set()));
   std::map<std::string, at::Tensor> expected = start;
-  for (std::uint64_t step = 1; step <= 3; ++step) {  // the third is skipped
+  for (std::uint64_t step = 1; step <= 3; ++step) {  // the third step is skipped
     const Batch batch = makeBatch(options.model, 10, step);
     for (WholeStage* each : {&averaged, &trained}) {
       each->runBatch(Phase::train, step, 2, batch.view());
@@ -656,7 +657,7 @@ TEST_CASE("averaged weights follow the trained ones, and begin as they do") {
   CHECK(difference(averaged.losses(), trained.losses()) != "");
 }
 
-TEST_CASE("split equals whole in every precision, and when forward is computed again") {
+TEST_CASE("split equals whole in every precision, and with recomputed forwards") {
   for (const Precision client : {Precision::fp32, Precision::bf16}) {
     for (const Precision body : {Precision::fp32, Precision::bf16, Precision::fp16}) {
       StageOptions options = cnnOptions();
@@ -670,7 +671,7 @@ TEST_CASE("split equals whole in every precision, and when forward is computed a
   }
 }
 
-TEST_CASE("a lower precision gives other values, close to those of fp32") {
+TEST_CASE("a lower precision gives different values that are close to those of fp32") {
   StageOptions options = cnnOptions();
   const Batch batch = makeBatch(options.model, 8, 1);
   const auto lossOf = [&](Precision precision) {
@@ -686,7 +687,7 @@ TEST_CASE("a lower precision gives other values, close to those of fp32") {
   }
 }
 
-// A power of two changes no bit of the result.
+// Scaling by a power of two changes no bit of the result.
 TEST_CASE("a loss scale multiplies the gradients, and Update divides by it") {
   const StageOptions options = cnnOptions();
   const Batch batch = makeBatch(options.model, 8, 1);
@@ -713,7 +714,7 @@ TEST_CASE("running statistics change at Update, in the order of the micro-batche
   CHECK(difference(buffersOf(whole), initial) == "");
   whole.update(decisionOf(1));
 
-  // Forwards in another order; statistics are added by hand.
+  // Forwards run in a different order, and the test adds the statistics by hand.
   const std::vector<BlockSpec> blocks = blocksOf(options);
   const int count = static_cast<int>(blocks.size());
   const ModelPart part(blocks, 0, count, {options.cuts.cut0, options.cuts.cut1});
@@ -729,7 +730,7 @@ TEST_CASE("running statistics change at Update, in the order of the micro-batche
   CHECK(difference(buffersOf(whole), set.buffers()) == "");
   CHECK(set.buffers()[2].tensor.item<std::int64_t>() == kMicroBatches);
 
-  // Another order gives other bits. PyTorch's formula gives the same values up to rounding.
+  // A different order gives different bits. PyTorch's formula gives the same values up to rounding.
   ParameterSet reversed(blocks, 0, count, kSeed);
   for (auto each = statistics.rbegin(); each != statistics.rend(); ++each) {
     reversed.addStatistics(*each);
@@ -763,7 +764,7 @@ TEST_CASE("a skipped step does not change the running statistics") {
 TEST_CASE("a body's memory is computed from its shapes") {
   StageOptions options;
   options.model = {"mlp", {{"width", "10"}, {"depth", "2"}}, {7}, 3};
-  options.cuts = {2, 5};  // relu1, fc2, relu2
+  options.cuts = {2, 5};  // the body is relu1, fc2, relu2
   options.optimizer = {"sgd", {{"momentum", 0.9}}};
   CHECK(partBytes(options, blocksFor(options), options.cuts.cut0, options.cuts.cut1, 3, 2, 4) ==
         110 * 12 + (2 * 30 + 2 * 10) * 4 * 4);
@@ -784,7 +785,7 @@ TEST_CASE("a body's memory is computed from its shapes") {
                   kMax) == std::numeric_limits<std::size_t>::max());
 }
 
-TEST_CASE("waiting replaces computing") {
+TEST_CASE("stages with `wait` sleep instead of computing") {
   const StageOptions options = cnnOptions();
   StageWait wait;
   wait.f1 = wait.t3 = wait.b1 = wait.f2 = wait.b2 = 2.0;
@@ -832,7 +833,7 @@ std::string codeOf(const std::function<void()>& call) {
   return "";
 }
 
-TEST_CASE("a forward must not wait if its backward computes") {
+TEST_CASE("a forward that waits is refused if its backward computes") {
   const StageOptions options = mlpOptions();
   StageWait head, body;
   head.f1 = 1;
@@ -889,7 +890,7 @@ TEST_CASE("actions out of order are internal errors") {
   CHECK_THROWS_AS(split.client.headForward(at), std::logic_error);
   split.body.forward(at, copied(activation0));
   CHECK_THROWS_AS(split.body.forward(at, copied(activation0)), std::logic_error);
-  // A different number of samples than the micro-batch has.
+  // The number of samples differs from the micro-batch's.
   CHECK_THROWS_AS(split.body.forward({Phase::train, 1, 1, 4, 4}, copied(activation0)),
                   std::logic_error);
 }

@@ -1,4 +1,4 @@
-// The server's statistics on a run for its operator, and their display.
+// The statistics that a server reports about its runs to the operator, and their display.
 #include <catch2/catch.hpp>
 #include <sstream>
 
@@ -10,7 +10,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// Batches of 64 samples that each take `seconds`.
+// Simulates batches of 64 samples that each take `seconds`.
 struct Run {
   ThroughputMeter pace;
   LinkTotals totals;
@@ -31,18 +31,19 @@ struct Run {
   }
 };
 
-TEST_CASE("rates and shares of a steady run match its activity") {
+TEST_CASE("the rates and shares of a steady run match its activity") {
   Run run;
   CHECK_FALSE(run.pace.state(run.time));
   run.actions[indexOf(ActionKind::bodyForward)] = 0.01;
   run.actions[indexOf(ActionKind::bodyBackward)] = 0.02;
   run.actions[indexOf(ActionKind::update)] = 0.005;
-  run.actions[indexOf(ActionKind::headForward)] = 9;  // not a server action
+  run.actions[indexOf(ActionKind::headForward)] =
+      9;  // an action of the client, which must be ignored
   run.rateUp = 1e7;
   run.rateDown = 2e7;
   run.batches(1, 0.1, 500'000, 800'000);
   REQUIRE(run.pace.state(run.time));
-  CHECK(run.pace.state(run.time)->up == 0);  // no earlier batch to measure from
+  CHECK(run.pace.state(run.time)->up == 0);  // there is no earlier batch to measure from
   run.batches(20, 0.1, 500'000, 800'000);
   const Throughput state = *run.pace.state(run.time + std::chrono::seconds(2));
   CHECK(state.step == 21);
@@ -67,7 +68,8 @@ TEST_CASE("rates follow a change within seconds, and an evaluation has no traini
   CHECK(run.pace.state(run.time)->phase == Phase::eval);
 }
 
-TEST_CASE("a resource busy half of the time is the bottleneck, otherwise client or latency") {
+TEST_CASE(
+    "a resource that is busy half of the time is the bottleneck, otherwise client or latency") {
   CHECK(bottleneckOf({}) == "client or latency");
   CHECK(bottleneckOf({.compute = 0.49, .up = 0.3}) == "client or latency");
   CHECK(bottleneckOf({.compute = 0.9, .up = 0.6}) == "server compute");
@@ -179,7 +181,7 @@ TEST_CASE("a narrow terminal shows fewer columns but keeps the bottleneck") {
     std::istringstream rows(table);
     for (std::string row; std::getline(rows, row);) CHECK(row.size() <= columns);
   }
-  // Too narrow for any abbreviation, so lines are cut.
+  // The terminal is too narrow for any abbreviation, so lines are cut.
   std::istringstream rows(statusTable(status, 30));
   for (std::string row; std::getline(rows, row);) {
     if (row.starts_with("run") || row.starts_with("fashion")) CHECK(row.size() <= 30);

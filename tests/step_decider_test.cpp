@@ -1,4 +1,4 @@
-// The decision on a step: clipping, groups of parameters, and the scale of the loss.
+// The decision on a step: clipping, parameter groups, and the loss scale.
 #include "client/train/step_decider.h"
 
 #include <catch2/catch.hpp>
@@ -26,7 +26,7 @@ ClientSettings settings() {
   return settings;
 }
 
-TEST_CASE("the norm is that of all gradients, and clipping brings it to the limit") {
+TEST_CASE("the norm covers all gradients, and clipping reduces it to the limit") {
   ClientSettings options = settings();
   options.clipNorm = 1;
   options.groupRates = {10, 0};
@@ -41,7 +41,7 @@ TEST_CASE("the norm is that of all gradients, and clipping brings it to the limi
   CHECK(errorCode([&] { decider.decide(3, kNone, kInfinite, kNone); }) == "non-finite");
 }
 
-TEST_CASE("with fp16, a step whose gradients overflow is skipped, and the scale is halved") {
+TEST_CASE("with fp16, a step whose gradients overflow is skipped, and the loss scale is halved") {
   ClientSettings options = settings();
   options.serverPrecision = Precision::fp16;
   options.clipNorm = 1;
@@ -54,7 +54,7 @@ TEST_CASE("with fp16, a step whose gradients overflow is skipped, and the scale 
   CHECK(decider.lossScale() == 32768);
   CHECK(decider.skipped() == 1);
 
-  // The gradients are 32768 times those of the loss.
+  // The gradients are scaled by 32768.
   const StepDecision applied = decider.decide(2, {4.0 * 32768 * 32768, true}, kNone, kNone);
   CHECK(applied.apply);
   CHECK(applied.lossScale == 32768);
@@ -65,7 +65,8 @@ TEST_CASE("with fp16, a step whose gradients overflow is skipped, and the scale 
   CHECK(decider.lossScale() == 65536);
 }
 
-TEST_CASE("the scale continues after a restart, and the run ends if no scale avoids overflows") {
+TEST_CASE(
+    "the loss scale continues after a restart, and the run ends if no scale avoids overflows") {
   ClientSettings options = settings();
   options.clientPrecision = Precision::fp16;
   StepDecider decider(options, *someData());

@@ -34,9 +34,9 @@ MicroBatch step(std::uint64_t number, std::uint32_t microBatches) {
 
 }  // namespace
 
-TEST_CASE("a step's costs are per micro-batch, from the tensors since the previous step") {
+TEST_CASE("a step's costs are means per micro-batch over the tensors since the previous step") {
   StepMeter meter;
-  LinkTotals totals = later({}, 100);  // from an evaluation
+  LinkTotals totals = later({}, 100);  // totals that include an evaluation
   meter.pass(totals);
   totals = later(totals, 4);
   const auto costs = meter.measure(step(1, 4), actions(0.4), totals, kLink);
@@ -54,7 +54,7 @@ TEST_CASE("a step's costs are per micro-batch, from the tensors since the previo
   }
 }
 
-TEST_CASE("a flow without new records keeps its previous costs, at first zero") {
+TEST_CASE("a flow without new records keeps its previous costs, which are initially zero") {
   StepMeter meter;
   CHECK_FALSE(meter.measure(step(1, 4), actions(1), {}, kLink));
   const LinkTotals totals = later({}, 4);

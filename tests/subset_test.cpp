@@ -1,4 +1,4 @@
-// Parts of datasets: samples per class, folds, balanced draws.
+// Parts of datasets: subsets by class, folds, and balanced draws.
 #include "client/data/subset.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ class Labels final : public Dataset {
   bool isCheap_;
 };
 
-// 60 samples of class 0, 30 of class 1, 10 of class 2, mixed.
+// 60 samples of class 0, 30 of class 1 and 10 of class 2, in mixed order.
 Labels uneven() {
   std::vector<std::int64_t> labels;
   for (int n = 0; n < 100; ++n) labels.push_back(n % 10 == 0 ? 2 : n % 10 < 4 ? 1 : 0);
@@ -55,7 +55,7 @@ std::map<std::int64_t, int> countsOf(const Dataset& data, const std::vector<std:
   return counts;
 }
 
-TEST_CASE("samples are grouped by their labels, whether these are cheap or not") {
+TEST_CASE("samples are grouped by label, whether or not reading a label is cheap") {
   const SamplesByClass expected = {{0, {1, 3}}, {1, {0}}, {2, {}}, {3, {2}}};
   CHECK(samplesByClass(Labels({1, 0, 3, 0}, 4), "k") == expected);
   CHECK(samplesByClass(Labels({1, 0, 3, 0}, 4, false), "k") == expected);
@@ -84,7 +84,7 @@ TEST_CASE("targets that are not classes are refused") {
   CHECK(code(Labels({0, 1}, 2)) == "");
 }
 
-TEST_CASE("a subset has as many samples of each class, chosen by the seed") {
+TEST_CASE("a subset has the same number of samples of each class, chosen by the seed") {
   const Labels data = uneven();
   const SamplesByClass classes = samplesByClass(data, "k");
   const auto chosen = samplesPerClass(data, classes, 7, 1);
@@ -100,7 +100,7 @@ TEST_CASE("a subset has as many samples of each class, chosen by the seed") {
   CHECK(std::includes(larger.begin(), larger.end(), chosen.begin(), chosen.end()));
 }
 
-TEST_CASE("a class without samples is refused, and named") {
+TEST_CASE("a class without samples is refused by name") {
   const Labels data({0, 0, 0}, 2);
   const SamplesByClass classes = samplesByClass(data, "k");
   CHECK(errorCode([&] { samplesPerClass(data, classes, 1, 1); }) == "bad-subset");
@@ -143,7 +143,7 @@ TEST_CASE("folds divide every class evenly, and each sample is in one of them") 
 TEST_CASE("balanced draws take each class equally often, and each sample of a class") {
   const Labels data = uneven();
   SamplesByClass classes = samplesByClass(data, "k");
-  classes[3] = {};  // is never drawn
+  classes[3] = {};  // a class without samples, which is never drawn
   const auto drawn = drawBalanced(classes, 3000, 1, 1);
   for (const auto& [label, count] : countsOf(data, drawn)) {
     CHECK(std::abs(count - 1000) < 150);  // 5.8 standard deviations
@@ -154,7 +154,7 @@ TEST_CASE("balanced draws take each class equally often, and each sample of a cl
   CHECK(drawBalanced(classes, 3000, 1, 2) != drawn);
 }
 
-TEST_CASE("picked samples are those of the whole dataset") {
+TEST_CASE("picked samples equal the samples of the whole dataset") {
   const auto whole = std::make_shared<Labels>(std::vector<std::int64_t>{7, 8, 9});
   const auto picked = pickSamples(whole, {2, 0});
   REQUIRE(picked->size() == 2);
@@ -165,7 +165,7 @@ TEST_CASE("picked samples are those of the whole dataset") {
   CHECK(picked->classNames() == whole->classNames());
 }
 
-TEST_CASE("datasets in memory read labels without the sample") {
+TEST_CASE("datasets in memory read labels without reading the sample") {
   ImageStore store;
   store.shape = {1, 1, 1};
   store.stride = 1;

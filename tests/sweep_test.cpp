@@ -39,7 +39,7 @@ class Folder {
   std::filesystem::path path_;
 };
 
-// The error sentence of a call, whose error also has a hint.
+// Returns the error sentence of a call. Requires that the error has a hint.
 template <typename Call>
 std::string refusal(Call call) {
   try {
@@ -59,7 +59,8 @@ std::string textOf(const std::string& path) {
 
 // ---- Grid ----
 
-TEST_CASE("a grid is every combination, the last key fastest, and values may have commas") {
+TEST_CASE(
+    "a grid is every combination with the last key varying fastest, and values may have commas") {
   const auto axes = parseGrid({"codec=none", "link.rate=100Mbit/s", "codec=sort:q=6,s=2",
                                "link.rate=1Gbit/s", "run.seed=1"});
   REQUIRE(axes.size() == 3);
@@ -83,14 +84,14 @@ TEST_CASE("a point's name is a valid folder name, independent of order, and uniq
   CHECK(one == name({"link.rate=1Gbit/s", "codec=block:bits=4"}));
   CHECK_THAT(one, Contains("codec-block-bits-4-rate-1Gbit-s-"));
   CHECK(one != name({"codec=block:bits=4", "link.up.rate=1Gbit/s"}));
-  // Both have the same readable part.
+  // Both names have the same readable part.
   CHECK(name({"codec=a:b=1"}) != name({"codec=a=b:1"}));
   const std::string hostile = name({"data.folder=../../" + std::string(300, 'x')});
   CHECK(hostile.find('/') == std::string::npos);
   CHECK(hostile.size() < 100);
 }
 
-TEST_CASE("an invalid grid is refused with a correct form") {
+TEST_CASE("an invalid grid is refused with an example") {
   CHECK_THAT(refusal([] { parseGrid({"codec"}); }), Contains("--grid codec is not KEY=VALUE"));
   CHECK_THAT(refusal([] { parseGrid({"=none"}); }), Contains("is not KEY=VALUE"));
   CHECK_THAT(refusal([] { parseGrid({"codec=none", "codec=none"}); }), Contains("given twice"));
@@ -128,12 +129,12 @@ PointResult done(const std::vector<std::string>& values, MetricValues metrics) {
 TEST_CASE("spreads have the mean and the sample std") {
   const Spread spread = spreadOf({2, 4, 4, 4, 5, 5, 7, 9});
   CHECK(spread.mean == Approx(5));
-  CHECK(*spread.deviation == Approx(std::sqrt(32.0 / 7)));
+  CHECK(*spread.stddev == Approx(std::sqrt(32.0 / 7)));
   CHECK(spreadOf({3}).mean == 3);
-  CHECK_FALSE(spreadOf({3}).deviation);
+  CHECK_FALSE(spreadOf({3}).stddev);
 }
 
-TEST_CASE("seeds of one point form one group, without its failed members") {
+TEST_CASE("the seeds of a point form a group, which excludes failed runs") {
   std::vector<PointResult> results = {done({"codec=none", "run.seed=1"}, {{"top1", 0.5}}),
                                       done({"codec=none", "run.seed=2"}, {{"top1", 0.7}}),
                                       done({"codec=bf16", "run.seed=1"}, {{"top1", 0.4}}),
@@ -144,12 +145,12 @@ TEST_CASE("seeds of one point form one group, without its failed members") {
   CHECK(groups[0].point.text() == "codec=none");
   CHECK(groups[0].members.size() == 2);
   CHECK(groups[0].metrics.at("top1").mean == Approx(0.6));
-  CHECK(*groups[0].metrics.at("top1").deviation == Approx(std::sqrt(0.02)));
+  CHECK(*groups[0].metrics.at("top1").stddev == Approx(std::sqrt(0.02)));
   CHECK(groups[1].members.size() == 1);
-  CHECK_FALSE(groups[1].metrics.at("top1").deviation);
+  CHECK_FALSE(groups[1].metrics.at("top1").stddev);
 }
 
-TEST_CASE("a speed-up is relative to the point that differs only in the reference's values") {
+TEST_CASE("a speed-up is relative to the point that differs only in the keys of the reference") {
   std::vector<std::string> options = {"codec=none", "codec=bf16", "link.rate=1Gbit/s",
                                       "link.rate=10Mbit/s"};
   const auto axes = parseGrid(options);
@@ -176,7 +177,7 @@ TEST_CASE("a speed-up is relative to the point that differs only in the referenc
 
 // ---- Measuring ----
 
-TEST_CASE("a run is measured from its summary and its tables, and rotated parts count") {
+TEST_CASE("a run is measured from its summary and its tables, including rotated files") {
   const Folder folder;
   const std::string steps =
       "phase,step,seconds,head_forward_seconds,tail_step_seconds,head_backward_seconds,"
@@ -194,7 +195,7 @@ TEST_CASE("a run is measured from its summary and its tables, and rotated parts 
                                     "train,activation/0,1010,0.25,send\n"
                                     "train,activation/0,64,0.25,send\n"
                                     "train,activation/1,1000,0.1,recv\n"
-                                    "train,activation/1,1000,,recv\n"  // never acknowledged
+                                    "train,activation/1,1000,,recv\n"  // was never acknowledged
                                     "train,weights/body,1000,0.001,send\n"
                                     "eval,activation/0,1000,0.001,send\n");
   const Json summary = {{"images_per_second", 50},
@@ -230,7 +231,7 @@ TEST_CASE("a run is measured from its summary and its tables, and rotated parts 
 
 // ---- The folder ----
 
-TEST_CASE("a point that is done is found again, and another plan for it is refused") {
+TEST_CASE("a finished point is found again, and a different plan for it is refused") {
   const Folder folder;
   PlannedPoint planned;
   planned.point = expandGrid(parseGrid({"codec=none"})).at(0);
@@ -238,7 +239,7 @@ TEST_CASE("a point that is done is found again, and another plan for it is refus
   CHECK_FALSE(loadPoint(folder.path(), planned));
   const std::string run = folder.path() + "/" + planned.point.name();
   std::filesystem::create_directories(run);
-  CHECK_FALSE(loadPoint(folder.path(), planned));  // incomplete
+  CHECK_FALSE(loadPoint(folder.path(), planned));  // the point's folder is incomplete
 
   StoredPoint stored;
   stored.result = done({"codec=none"}, {{"top1", 0.5}});
@@ -266,7 +267,7 @@ TEST_CASE("a point that is done is found again, and another plan for it is refus
              Contains("was not written by a sweep"));
 }
 
-TEST_CASE("a sweep's folder belongs to sweeps only, and to one sweep at a time") {
+TEST_CASE("a sweep refuses a folder that has other files or is in use by another sweep") {
   const Folder folder;
   {
     const SweepFolder first(folder.path() + "/sweeps/a");
@@ -282,7 +283,7 @@ TEST_CASE("a sweep's folder belongs to sweeps only, and to one sweep at a time")
 
 const std::string kReference = CLEAVE_SOURCE_DIR "/configs/experiments/reference.csv";
 
-TEST_CASE("the published figures have unique ids, and codecs in our notation") {
+TEST_CASE("the published figures have unique ids and valid codec specs") {
   const auto rows = readPublished(kReference);
   CHECK(rows.size() > 100);
   std::set<std::string> ids;
@@ -370,7 +371,7 @@ SweepReport exampleReport() {
   return report;
 }
 
-TEST_CASE("each table has one row per point, and a failed point has its reason") {
+TEST_CASE("each table has one row per point, and a failed point's row has the reason") {
   SweepReport report = exampleReport();
   CHECK_THAT(tableText(report), Contains("55.00 ± 7.07") && Contains("speed-up"));
   CHECK_THAT(resultsCsv(report), Contains(",done,none,1,0.5,") && Contains(",done,none,2,0.6,"));
@@ -405,7 +406,7 @@ std::vector<std::string> documented(const std::string& name) {
   return columns;
 }
 
-// Without the columns for keys of the grid.
+// The columns except those for keys of the grid.
 std::vector<std::string> columnsOf(const std::string& csv, const std::set<std::string>& keys) {
   std::vector<std::string> columns;
   std::istringstream header(csv.substr(0, csv.find('\n')));
@@ -415,20 +416,20 @@ std::vector<std::string> columnsOf(const std::string& csv, const std::set<std::s
   return columns;
 }
 
-TEST_CASE("the columns are those of docs/sweep.md, in order") {
+TEST_CASE("the columns equal those in docs/sweep.md, in the same order") {
   const SweepReport report = exampleReport();
   const std::set<std::string> keys = {"codec", "run.seed"};
   CHECK(columnsOf(resultsCsv(report), keys) == documented("results"));
   CHECK(columnsOf(transferSizesCsv(report), keys) == documented("transfer_sizes"));
   CHECK(columnsOf(comparisonCsv(report), keys) == documented("comparison"));
   CHECK(publishedColumns() == documented("reference"));
-  // For groups: the number of seeds, then each metric with its std.
+  // A group's row has the number of seeds, and then each metric with its std.
   std::vector<std::string> expected = {"seeds"};
   for (const SweepMetric& metric : sweepMetrics()) {
     expected.emplace_back(metric.name);
-    expected.push_back(std::string(metric.name) + "_deviation");
+    expected.push_back(std::string(metric.name) + "_std");
   }
-  expected.insert(expected.end(), {"speed_up", "speed_up_deviation"});
+  expected.insert(expected.end(), {"speed_up", "speed_up_std"});
   CHECK(columnsOf(groupsCsv(report), keys) == expected);
 }
 

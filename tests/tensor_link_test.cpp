@@ -1,5 +1,5 @@
-// The tensor link: what it refuses from a hostile peer, byte by byte, and two engines that train
-// through two links over a real connection, with all threads of the daemons.
+// The tensor link: frames that it refuses from a hostile peer, and two engines that train through
+// two links over a real connection, with the same threads as in client and server.
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -122,7 +122,7 @@ float firstValue(const Payload& payload) {
   return value;
 }
 
-// One side of a run, as in a daemon, with a fake stage that sums up its inputs.
+// One side of a run, as in the real programs, but with a fake stage that sums up its inputs.
 struct Side {
   Side(Role which, IoThread& ioThread, const std::string& codec, const Schedule& schedule,
        bool onDevice = false)
@@ -178,7 +178,8 @@ struct Side {
   }
 
   Result perform(Work work) {
-    // The order is fixed within a kind of action; between kinds it depends on the schedule.
+    // Actions of the same kind run in a fixed order. The order of different kinds depends on the
+    // schedule.
     double& kindSum = sums[static_cast<std::size_t>(work.kind)];
     if (const auto* tensors = std::get_if<TensorBundle>(&work.input);
         tensors && !tensors->empty()) {
@@ -220,14 +221,14 @@ struct Side {
   std::shared_ptr<TensorLink> link;
   std::shared_ptr<TraceRecorder> trace;
   std::shared_ptr<EngineWorker> worker;
-  Coordinator* client = nullptr;  // the worker's engine, on the client
+  Coordinator* client = nullptr;  // the worker's engine; only on the client
   std::array<double, kActionKinds + 1> sums{};
   double sum() const { return std::accumulate(sums.begin(), sums.end(), 0.0); }
   std::mutex mutex;
   std::vector<TransferRecord> records;
 };
 
-// Checks the trace of steps 2 to 4; the second of them has 3 micro-batches.
+// Checks the trace of steps 2 to 4. Step 3 has 3 micro-batches.
 void checkTrace(const Trace& trace, Role role, bool coded) {
   constexpr std::size_t kBatches = kMicroBatches + 3 + kMicroBatches;
   std::array<std::size_t, kTraceActivities> counts{};
@@ -236,8 +237,8 @@ void checkTrace(const Trace& trace, Role role, bool coded) {
     ++counts[indexOf(span.activity)];
   }
   const auto count = [&](TraceActivity activity) { return counts[indexOf(activity)]; };
-  // Head forward, tail step, head backward; body forward and backward; and the actions at the end
-  // of a step.
+  // The client has three actions per micro-batch and the server two, plus the actions at the end of
+  // a step.
   CHECK(count(TraceActivity::compute) == (role == Role::client ? 3 : 2) * kBatches + 3 * 2);
   CHECK(count(TraceActivity::encode) == (coded ? 2 * kBatches : 0));
   CHECK(count(TraceActivity::decode) == (coded ? 2 * kBatches : 0));
@@ -247,7 +248,8 @@ void checkTrace(const Trace& trace, Role role, bool coded) {
   CHECK(trace.dropped == 0);
 }
 
-// Connects the two links, and reconnects them whenever their connection breaks. io thread.
+// Connects the two links, and reconnects them whenever their connection breaks. Runs on the io
+// thread.
 asio::awaitable<void> connectLinks(Side& client, Side& server, std::uint16_t port,
                                    tcp::acceptor& acceptor, std::atomic<std::size_t>& connections) {
   using namespace asio::experimental::awaitable_operators;
@@ -280,15 +282,15 @@ asio::awaitable<void> connectLinks(Side& client, Side& server, std::uint16_t por
   ++connections;
 }
 
-// When the connection breaks: each time this many bytes have crossed.
+// Cuts the connection each time this many bytes have crossed.
 struct Cut {
   Relay::Way way = Relay::Way::up;
-  std::uint64_t everyBytes = 0;  // 0: never
+  std::uint64_t everyBytes = 0;  // 0: no cuts
   bool isOnce = false;
 };
 
 struct Trained {
-  double client = 0, server = 0;  // sums over everything that the stages received
+  double client = 0, server = 0;  // sums of all values that the stages received
   std::size_t connections = 0;
 
   bool sameValues(const Trained& other) const {
@@ -312,7 +314,7 @@ Trained trainThroughLinks(const std::string& codec, const std::string& scheduleN
   std::atomic<bool> stop = false;
   std::thread serverDevice([&] { server.device.runUntil([&] { return stop.load(); }); });
   std::thread cutter([&] {
-    // After each cut, the next one is due as soon as there is a new connection.
+    // After each cut, the count for the next cut starts with the new connection.
     for (std::size_t cuts = 0; cut.everyBytes > 0 && !stop && (cuts == 0 || !cut.isOnce);
          std::this_thread::sleep_for(1ms)) {
       if (connections < cuts) continue;
@@ -350,7 +352,8 @@ Trained trainThroughLinks(const std::string& codec, const std::string& scheduleN
   serverDevice.join();
   io.stop();
 
-  // Both sides recorded the same transfers, and their bytes equal the connection's.
+  // Checks that both sides recorded the same transfers, and that their bytes equal the
+  // connection's.
   CHECK(client.records.size() == server.records.size());
   const LinkTotals here = client.link->totals();
   const LinkTotals there = server.link->totals();
@@ -370,7 +373,7 @@ Trained trainThroughLinks(const std::string& codec, const std::string& scheduleN
     CHECK(record.wireSeconds.has_value());
     anySnr = anySnr || record.snrDb.has_value();
   }
-  // These are exact on a ramp of 256 values.
+  // These codecs are exact on a ramp of 256 values.
   const bool isExact = codec == "none" || codec == "fp16" || codec == "uniform:bits=16" ||
                        codec == "power:rank=2,iterations=1";
   CHECK(anySnr != isExact);
@@ -400,12 +403,13 @@ TEST_CASE("a server that keeps its tensors on its device trains to the same valu
   }
 }
 
-TEST_CASE("a link with repeatedly broken connections delivers the same as one connection") {
+TEST_CASE("a link with repeatedly broken connections delivers the same tensors as one connection") {
   for (const std::string codec : {"none", "block:bits=8", "power:rank=2,iterations=1"}) {
     const Trained expected = trainThroughLinks(codec, "priority");
     CHECK(expected.connections == 1);
     for (const Relay::Way way : {Relay::Way::up, Relay::Way::down}) {
-      // From little more than a tensor, which has 3 kB to 12 kB, to more than a step.
+      // The intervals range from little more than a tensor, which has 3 kB to 12 kB, to more than a
+      // step.
       for (const std::uint64_t bytes : {13'007, 29'989, 50'021, 99'991}) {
         CAPTURE(codec, way, bytes);
         const Trained trained = trainThroughLinks(codec, "priority", false, {way, bytes});
@@ -417,7 +421,7 @@ TEST_CASE("a link with repeatedly broken connections delivers the same as one co
 }
 
 TEST_CASE("a connection may break after any byte of the first steps") {
-  // A step takes some 250 kB with the codec none; frames have 100 bytes to 12 kB.
+  // A step sends about 250 kB with the codec none; frames have 100 bytes to 12 kB.
   for (const std::string codec : {"none", "block:bits=8"}) {
     const Trained expected = trainThroughLinks(codec, "1f1b");
     for (const Relay::Way way : {Relay::Way::up, Relay::Way::down}) {
@@ -467,7 +471,7 @@ struct SendingServer {
 
 // ---- A hostile peer ----
 
-// A server's link (or a client's) without a peer: frames are passed to it as a connection would.
+// A server's (or client's) link without a connection: tests pass frames to the link directly.
 struct HostileClient {
   explicit HostileClient(bool initialWeights = false, Role ours = Role::server,
                          std::shared_ptr<TraceRecorder> trace = nullptr,
@@ -537,7 +541,7 @@ struct HostileClient {
   }
 
   const std::shared_ptr<MemoryAccount> account;
-  asio::io_context io;  // runs only if a test polls it
+  asio::io_context io;  // tasks run only if a test polls it
   std::vector<Message> delivered;
   std::shared_ptr<TensorLink> link;
   wire::Tensor tensor;
@@ -553,7 +557,7 @@ TEST_CASE("a tensor that its codec cannot encode is sent raw if the run allows i
         activationAt(1), {Phase::train, 1, 0, kMicroBatches, kBatch}, 0, std::move(payload)});
     return server.sent();
   };
-  CHECK(sentOf(false).empty());  // and the connection fails
+  CHECK(sentOf(false).empty());  // the link ends the connection instead
   const std::vector<std::byte> sent = sentOf(true);
   REQUIRE(sent.size() == 1 + 3 * kWidth * sizeof(float));
   CHECK(sent[0] == std::byte{0});
@@ -639,12 +643,13 @@ TEST_CASE("initial weights are accepted once, as weights/body, and within the ag
   CHECK(open(digest, "weights/body", 1, 1000) == "");
   CHECK(digest.segment(1, 500, 500, std::string(31, 'x')) == "bad-segment");
   CHECK(digest.segment(1, 500, 499, std::string(32, 'x')) == "bad-segment");
-  CHECK(digest.segment(1, 500, 500, std::string(32, 'x')) == "");  // wrong, but detected later
+  CHECK(digest.segment(1, 500, 500, std::string(32, 'x')) ==
+        "");  // a wrong digest, which is detected later
   CHECK(digest.delivered.empty());
 }
 
 TEST_CASE("initial weights must have the digest that the Hello announced") {
-  // Of the 1000 bytes that HostileClient sends.
+  // The digest of the 1000 bytes that HostileClient sends.
   const std::string sent =
       "\x35\x3c\x38\x35\x2a\x85\x5c\x80\xf4\xec\xb0\x79\x3a\x76\x49\x32"
       "\x28\x54\x1b\x5f\xab\x5e\xf7\xaf\x26\xef\xfa\xc9\x1e\x77\xec\x46";
@@ -683,7 +688,7 @@ TEST_CASE("a server's trace is accepted only if requested, and within its maximu
   CHECK(open(nullptr, 8) == "bad-tensor");
 }
 
-TEST_CASE("a blob that was not requested is refused, and so is a second one") {
+TEST_CASE("a blob is refused if it was not requested or is sent twice") {
   HostileClient server(false, Role::client);
   server.tensor.mutable_key()->set_step(0);
   server.tensor.mutable_key()->set_flow("weights/body");
@@ -714,19 +719,19 @@ TEST_CASE("segments out of order are refused") {
   };
   CHECK(afterOpen(5, 1000, 11000) == "");
   CHECK(afterOpen(4, 1000, 100) == "unknown-stream");
-  CHECK(afterOpen(5, 999, 100) == "bad-segment");   // overlapping
-  CHECK(afterOpen(5, 0, 1000) == "bad-segment");    // again
-  CHECK(afterOpen(5, 1001, 100) == "bad-segment");  // a gap
+  CHECK(afterOpen(5, 999, 100) == "bad-segment");   // overlaps
+  CHECK(afterOpen(5, 0, 1000) == "bad-segment");    // repeats the first segment
+  CHECK(afterOpen(5, 1001, 100) == "bad-segment");  // leaves a gap
   CHECK(afterOpen(5, 1000, 11001) == "bad-segment");
   CHECK(afterOpen(5, ~std::uint64_t{0}, 1) == "bad-segment");
   CHECK(afterOpen(5, 1000, 0) == "bad-segment");
   CHECK(afterOpen(5, 1000, 11000, std::string(32, 'x')) ==
-        "bad-segment");  // only weights have a digest
+        "bad-segment");  // only blobs of weights may have a digest
   HostileClient client;
   CHECK(client.open(1, 12001) == "bad-segment");
 }
 
-TEST_CASE("a stream that was used before is refused") {
+TEST_CASE("a stream number that was used before is refused") {
   HostileClient client;
   REQUIRE(client.open(5, 12000) == "");
   client.tensor.mutable_key()->set_micro_batch(1);
@@ -759,16 +764,16 @@ TEST_CASE("a tensor that is sent again is refused before memory is allocated") {
   CHECK(unfinished.open(2, 1) == "bad-key");
 }
 
-TEST_CASE("a session's account counts a tensor from its first segment until it is freed") {
+TEST_CASE("a session's account is charged for a tensor from its first segment until it is freed") {
   HostileClient client;
   CHECK(client.account->used() == 0);
   REQUIRE(client.open(1, 5000) == "");
   const std::size_t open = BufferPool::capacityFor(12000) + kMicroBatchBytes;
   CHECK(client.account->used() == open);
   REQUIRE(client.segment(1, 5000, 7000) == "");
-  CHECK(client.account->used() == open);  // the engine has not taken it yet
+  CHECK(client.account->used() == open);  // the engine has not taken the tensor yet
   client.delivered.clear();
-  CHECK(client.account->used() == kMicroBatchBytes);  // until its reply is sent
+  CHECK(client.account->used() == kMicroBatchBytes);  // charged until the reply is sent
 }
 
 TEST_CASE("a peer that exceeds its account is refused, even within the agreed limits") {
@@ -789,15 +794,16 @@ TEST_CASE(
   wire::Fetch fetch;
   fetch.set_flow("activation/0");
   CHECK(control(FrameKind::fetch, fetch.SerializeAsString()) == "bad-metadata");
-  fetch.set_flow("trace/body");  // was not requested
+  fetch.set_flow("trace/body");  // the run did not request a trace
   CHECK(control(FrameKind::fetch, fetch.SerializeAsString()) == "unexpected-message");
-  fetch.set_flow("probe");  // belongs to a probe session
+  fetch.set_flow("probe");  // belongs to probe sessions
   fetch.set_bytes(1000);
   CHECK(control(FrameKind::fetch, fetch.SerializeAsString()) == "bad-metadata");
   wire::Step step;
   step.set_step(1);
   step.set_loss_scale(1);
-  CHECK(control(FrameKind::step, step.SerializeAsString()) == "bad-metadata");  // no learning rate
+  CHECK(control(FrameKind::step, step.SerializeAsString()) ==
+        "bad-metadata");  // the message has no learning rate
   step.add_learning_rates(std::numeric_limits<double>::infinity());
   CHECK(control(FrameKind::step, step.SerializeAsString()) == "bad-metadata");
   step.set_learning_rates(0, 0.1);
@@ -817,7 +823,7 @@ TEST_CASE(
   CHECK(control(FrameKind::received, received.SerializeAsString()) == "bad-metadata");
   received.set_wire_seconds(1);
   CHECK(control(FrameKind::received, received.SerializeAsString()) ==
-        "bad-key");  // for a tensor that was not sent
+        "bad-key");  // acknowledges a tensor that was not sent
 }
 
 TEST_CASE("the cut context of an activation is kept only for a gradient that uses it") {
@@ -870,7 +876,7 @@ TEST_CASE("restored codec states give the same bytes as uninterrupted ones") {
     CHECK((encode(fresh, 2, i) != expected));
   }
 
-  // A state that cannot be restored leaves the others as they are.
+  // A state that cannot be restored leaves all states unchanged.
   auto broken = saved;
   broken[1].bytes.pop_back();
   CHECK(errorCode([&] { resumed.restore(broken); }) == "bad-checkpoint");

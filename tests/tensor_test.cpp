@@ -12,7 +12,7 @@ std::optional<std::size_t> elementsOf(std::vector<std::int64_t> shape) {
 
 }  // namespace
 
-TEST_CASE("names of dtypes and memory orders survive the round trip") {
+TEST_CASE("names of dtypes and memory orders survive conversion to text and back") {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i64}) {
     CHECK(dtypeFromName(dtypeName(dtype)) == dtype);
   }
@@ -41,7 +41,7 @@ TEST_CASE("invalid shapes from a peer have no element count") {
   CHECK_FALSE(elementsOf({-1}));
   CHECK_FALSE(elementsOf({0, -1}));
   CHECK_FALSE(elementsOf({limit, limit, limit, limit}));  // 2^160 wraps around to 0
-  CHECK_FALSE(elementsOf({0, limit, limit}));             // empty, with strides that overflow
+  CHECK_FALSE(elementsOf({0, limit, limit}));             // an empty tensor whose strides overflow
 }
 
 TEST_CASE("a tensor spec is printed with its memory order if that is not the default") {

@@ -88,7 +88,7 @@ TEST_CASE("inputs are selected by name, and the target may be one of them") {
         std::string::npos);
 }
 
-TEST_CASE("the files of a folder are joined in the order of their names") {
+TEST_CASE("the files of a folder are concatenated in the order of their names") {
   const TemporaryFolder folder;
   for (const std::int64_t shard : {2, 0, 1}) {
     const Integers labels = {10 * shard, 10 * shard + 1};
@@ -103,7 +103,7 @@ TEST_CASE("the files of a folder are joined in the order of their names") {
   CHECK(valuesOf<std::int64_t>(loader.next()->arrays[1]) == Integers{0, 1, 10, 11, 20, 21});
 }
 
-TEST_CASE("files that do not fit are refused, with the file and the fault") {
+TEST_CASE("files that do not fit are refused, and the error names the file and the fault") {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/data.safetensors";
   const auto fault = [&](const std::vector<SafetensorsEntry>& entries) {
@@ -177,7 +177,7 @@ TEST_CASE("a folder of .npy files has one array per file") {
   CHECK_THAT(errorText([&] { openTensors({folder.path()}); }), Catch::Contains("both"));
 }
 
-TEST_CASE("damaged .npy files are refused, with the file and the fault") {
+TEST_CASE("damaged .npy files are refused, and the error names the file and the fault") {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/labels.npy";
   const auto fault = [&](const std::string& content) {

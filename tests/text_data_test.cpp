@@ -43,7 +43,7 @@ std::unique_ptr<Dataset> open(const std::string& format, const DataFormatKeys& k
   return findDataFormat(format).open(keys, split);
 }
 
-// One array of a sample.
+// Reads one array of a sample.
 template <typename T>
 std::vector<T> sample(const Dataset& data, std::uint32_t index, std::size_t array) {
   std::vector<std::vector<std::byte>> memory;
@@ -66,7 +66,7 @@ std::vector<Names> rowsOf(const CsvFile& file) {
   return rows;
 }
 
-TEST_CASE("CSV cells may be quoted, and have commas, quotes and line breaks") {
+TEST_CASE("quoted CSV cells may contain commas, quotes and line breaks") {
   const Folder folder;
   const CsvFile file(folder.write(
       "a.csv", "\xEF\xBB\xBFx,\"y z\"\r\n1,\"two\nlines\"\r\n\r\n\"say \"\"hi\"\"\",\n,\"\""));
@@ -77,7 +77,7 @@ TEST_CASE("CSV cells may be quoted, and have commas, quotes and line breaks") {
   CHECK(errorCode([&] { file.column("z", ""); }) == "no-column");
 }
 
-TEST_CASE("TSV cells are separated by tabs, and a last line may lack its end") {
+TEST_CASE("TSV cells are separated by tabs, and the last line may lack a line break") {
   const Folder folder;
   const CsvFile file(folder.write("a.tsv", "x\ty\n1,5\t2\r"));
   CHECK(rowsOf(file) == std::vector<Names>{{"2", "1,5", "2"}});
@@ -85,7 +85,7 @@ TEST_CASE("TSV cells are separated by tabs, and a last line may lack its end") {
   CHECK(rowsOf(quoted) == std::vector<Names>{{"2", "1", "2"}});
 }
 
-TEST_CASE("damaged CSV files are refused with file and line") {
+TEST_CASE("damaged CSV files are refused, and the error names file and line") {
   const Folder folder;
   const auto fault = [&](const std::string& content) {
     const std::string path = folder.write("a.csv", content);
@@ -121,7 +121,7 @@ struct TextFiles {
   DataFormatKeys keys;
 };
 
-TEST_CASE("texts with labels become ids, mask, types and a class") {
+TEST_CASE("a text with a label becomes ids, a mask, types and a class") {
   TextFiles files;
   const auto data = open("text", files.keys);
   CHECK(data->size() == 3);
@@ -146,7 +146,7 @@ TEST_CASE("texts with labels become ids, mask, types and a class") {
   CHECK(sample<std::int64_t>(*test, 1, 3) == Integers{1});
 }
 
-TEST_CASE("a second text has its own type") {
+TEST_CASE("the tokens of a second text have their own type") {
   TextFiles files;
   files.keys.trainFile = files.folder.write("pairs.tsv", "text\tb\tlabel\ngood\tbad film\t0\n");
   files.keys.pairColumn = "b";
@@ -155,7 +155,7 @@ TEST_CASE("a second text has its own type") {
   CHECK(sample<std::int64_t>(*data, 0, 2) == Integers{0, 0, 0, 1, 1, 1});
 }
 
-TEST_CASE("labels are classes by number or name, or numbers") {
+TEST_CASE("labels are class numbers, class names, or numeric targets") {
   TextFiles files;
   const auto labels = [&](const std::string& values, std::vector<std::int64_t> expected,
                           const Names& names, int classes) {
@@ -185,7 +185,7 @@ TEST_CASE("labels are classes by number or name, or numbers") {
   CHECK_THAT(errorText([&] { open("text", files.keys); }), Catch::Contains("numbers.csv:2"));
 }
 
-TEST_CASE("predictions read tables without labels, and one text per line") {
+TEST_CASE("inputs for predictions are tables without labels, or one text per line") {
   TextFiles files;
   files.learnedFor(DataSplit::input);
   files.keys.inputs = {files.folder.write("in.csv", "n,text\n1,good\n2,bad\n"),
@@ -202,12 +202,12 @@ TEST_CASE("predictions read tables without labels, and one text per line") {
   CHECK(errorCode([&] { open("text", files.keys, DataSplit::input); }) == "no-predict");
 }
 
-TEST_CASE("plain text becomes blocks of tokens") {
+TEST_CASE("plain text is divided into blocks of tokens") {
   TextFiles files;
   files.keys.length = 4;
   files.keys.trainFile = files.folder.write("all.txt", "good film\nbad film, good film\ngood\n");
   const auto data = open("text", files.keys);
-  CHECK(data->size() == 2);  // 8 tokens
+  CHECK(data->size() == 2);  // two blocks of the 8 tokens
   CHECK(data->classes() == 0);
   CHECK(data->arrays().back().name == "input_ids");
   CHECK(sample<std::int64_t>(*data, 0, 0) == Integers{4, 6, 5, 6});
@@ -260,13 +260,13 @@ struct Tables {
   DataFormatKeys keys;
 };
 
-TEST_CASE("numbers are standardised and categories one-hot, as in the training set") {
+TEST_CASE("numbers are standardised and categories one-hot, both by the training set's values") {
   Tables tables;
   const auto data = open("csv", tables.keys);
   CHECK(data->size() == 2);
   CHECK(data->classNames() == Names{"no", "yes"});
   CHECK(toString(data->arrays()[0]) == "f32[4]");
-  CHECK(sample<float>(*data, 0, 0) == Floats{-1, 0, 1, -1});  // age, Oslo, Rome, income
+  CHECK(sample<float>(*data, 0, 0) == Floats{-1, 0, 1, -1});  // the columns age, Oslo, Rome, income
   CHECK(sample<float>(*data, 1, 0) == Floats{1, 1, 0, 1});
   CHECK(sample<std::int64_t>(*data, 0, 1) == Integers{1});
   CHECK(data->sampleName(1) == tables.keys.trainFile + ":3");
@@ -290,7 +290,8 @@ TEST_CASE("columns can be listed, and a target can be a number") {
   tables.keys.categoricalColumns = {"income"};
   tables.keys.targetType = "number";
   tables.keys.labelColumn = "age";
-  CHECK(errorCode([&] { open("csv", tables.keys); }) == "config-value");  // the model would see it
+  CHECK(errorCode([&] { open("csv", tables.keys); }) ==
+        "config-value");  // the model's input would include the target
   tables.keys.numericColumns = {};
   const auto data = open("csv", tables.keys);
   CHECK(sample<float>(*data, 1, 0) == Floats{0, 1});
@@ -299,7 +300,7 @@ TEST_CASE("columns can be listed, and a target can be a number") {
   CHECK(data->classes() == 0);
 }
 
-TEST_CASE("missing cells are an error, or the mean") {
+TEST_CASE("a missing cell is an error, or replaced by the mean if configured") {
   Tables tables;
   tables.keys.trainFile = tables.folder.write("train.csv", "a,b,label\n1,x,0\n,y,1\n3,NaN,0\n");
   CHECK(errorCode([&] { open("csv", tables.keys); }) == "missing-value");
@@ -311,7 +312,7 @@ TEST_CASE("missing cells are an error, or the mean") {
   CHECK(sample<float>(*data, 2, 0) == Floats{1, 0, 0});
 }
 
-TEST_CASE("a constant column is 0, and inf is no number") {
+TEST_CASE("a constant column becomes 0, and a column with inf is categorical") {
   Tables tables;
   tables.keys.trainFile = tables.folder.write("train.csv", "a,b,label\n7,1,0\n7,inf,1\n");
   const auto data = open("csv", tables.keys);

@@ -1,4 +1,4 @@
-// A throttle limits several connections together to its rate: in virtual time, and over sockets.
+// A throttle limits the total rate of several connections. Tested in virtual time and over sockets.
 #include "common/net/throttle.h"
 
 #include <algorithm>
@@ -17,8 +17,8 @@ using namespace std::chrono_literals;
 constexpr std::size_t kChunk = 100'000;
 constexpr double kRate = 1e6;
 
-// Seconds until `takers` connections, which always have a chunk to send, have moved `chunks` chunks
-// in total.
+// Returns the seconds in which `takers` connections that always have data move `chunks` chunks in
+// total.
 double secondsFor(Throttle& throttle, std::size_t takers, std::size_t chunks) {
   const SteadyTime start = now();
   std::vector<SteadyTime> free(takers, start);
@@ -33,7 +33,7 @@ double secondsFor(Throttle& throttle, std::size_t takers, std::size_t chunks) {
 
 }  // namespace
 
-TEST_CASE("connections together move as many bytes per second as the throttle allows") {
+TEST_CASE("connections together move as many bytes per second as their throttle allows") {
   for (const std::size_t takers : {1, 2, 7}) {
     Throttle throttle(kRate);
     const double expected = 100 * kChunk / kRate;
@@ -62,7 +62,7 @@ TEST_CASE("a rate can be changed, and can be unlimited") {
 TEST_CASE("two connections with one throttle, one sending and one receiving, share its rate") {
   constexpr double kShared = 20e6;
   constexpr std::size_t kBytes = 5'000'000;  // per connection
-  // On a loaded machine an attempt may take longer, but never less.
+  // An attempt may take longer on a loaded machine, but never less time.
   bool isNear = false;
   for (int attempt = 0; attempt < 5 && !isNear; ++attempt) {
     std::array<Pair, 2> pairs;
@@ -83,15 +83,18 @@ TEST_CASE("two connections with one throttle, one sending and one receiving, sha
       pair.finish();
     }
     const double expected = 2 * kBytes / kShared;
-    CHECK(seconds > 0.85 * expected);  // the last chunk of each arrives before its waiting time
+    CHECK(
+        seconds >
+        0.85 *
+            expected);  // a chunk is moved before its waiting time, so the last wait does not count
     isNear = seconds < 1.1 * expected;
   }
   CHECK(isNear);
 }
 
-TEST_CASE("a connection that waits for its throttle still reports immediately why it ends") {
+TEST_CASE("a connection that ends while waiting for its throttle reports the reason immediately") {
   Pair pair;
-  pair.b.throttleBy(std::make_shared<Throttle>(1000));  // the first segment takes a minute
+  pair.b.throttleBy(std::make_shared<Throttle>(1000));  // the first segment would take a minute
   pair.send(pair.a, "up", randomBytes(std::size_t{1} << 20, 1));
   pair.send(pair.b, "down", randomBytes(std::size_t{1} << 20, 1));
   pair.startBoth();

@@ -1,5 +1,5 @@
-// A model of a few float weights, small enough to be computed by hand. Floats, so that sums depend
-// on their order: two runs are bit-identical only if they add in the same order.
+// A model with a few float weights, small enough to be computed by hand. Sums of floats depend on
+// their order, so two runs are bit-identical only if they add in the same order.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace cleave::test {
 
-// One part: multiplies by its weight.
+// A part of the model, which multiplies its input by a weight.
 struct TinyPart {
   float weight = 1;
   float gradient = 0;

@@ -1,5 +1,5 @@
 // Connections within TLS: normal operation, refusals and how both sides report them, damage, and
-// faults in the files.
+// invalid files.
 #include "common/net/tls.h"
 
 #include <fcntl.h>
@@ -53,7 +53,7 @@ ConnectionOptions serverOptions(const std::string& folder,
   return options;
 }
 
-// a is the client, b the server.
+// A pair of connections: a is the client, b the server.
 class Handshake : public Pair {
  public:
   using Pair::Pair;
@@ -81,8 +81,8 @@ class Handshake : public Pair {
   }
 };
 
-// A client that uses OpenSSL directly to do what ours never does, on its own thread and with a
-// blocking socket.
+// A client that uses OpenSSL directly, to do what Cleave's client never does. It has its own thread
+// and a blocking socket.
 class ForeignClient : public Loopback {
  public:
   explicit ForeignClient(const ConnectionOptions& server)
@@ -90,7 +90,7 @@ class ForeignClient : public Loopback {
     const int descriptor = sockets_.first.native_handle();
     ::fcntl(descriptor, F_SETFL, ::fcntl(descriptor, F_GETFL) & ~O_NONBLOCK);
     SSL_CTX_set_verify(context_, SSL_VERIFY_NONE, nullptr);
-    std::signal(SIGPIPE, SIG_IGN);  // our side may close while OpenSSL writes
+    std::signal(SIGPIPE, SIG_IGN);  // the server may close while OpenSSL writes
   }
   ~ForeignClient() {
     SSL_free(ssl_);
@@ -105,8 +105,8 @@ class ForeignClient : public Loopback {
     SSL_CTX_use_PrivateKey_file(context_, (folder + "/client.key").c_str(), SSL_FILETYPE_PEM);
   }
 
-  // Shakes hands, runs `then`, reads until the connection ends, and closes. Returns the reason for
-  // the end. Meanwhile our side runs until it has an `outcome`.
+  // Performs the handshake, runs `then`, reads until the connection ends, and closes. Returns the
+  // reason for the end. Meanwhile, the server's connection runs until it has an `outcome`.
   std::string talk(const std::function<void()>& then = [] {}) {
     ssl_ = SSL_new(context_);
     SSL_set_fd(ssl_, descriptor());
@@ -151,7 +151,7 @@ std::string codeOfLoading(const std::string& folder, TlsRole role) {
 TEST_CASE(
     "within TLS, tensors in both directions at once arrive intact, and all bytes are counted") {
   const Folders folders;
-  // The smaller value renews the keys many times.
+  // With the smaller value, the keys are renewed many times.
   const auto bytesPerKey = GENERATE(as<std::uint64_t>{}, kBytesPerTlsKey, 100'000);
   Pair pair(clientOptions(folders.client, "localhost", bytesPerKey),
             serverOptions(folders.server, bytesPerKey));
@@ -173,7 +173,7 @@ TEST_CASE(
   CHECK(pair.outcomeB.reason == "done");
   CHECK(pair.sinkB.tensors == fromA);
   CHECK(pair.sinkA.tensors == fromB);
-  CHECK(flags == 0);  // no checksums
+  CHECK(flags == 0);  // frames within TLS have no checksums
   CHECK(pair.b.identity() == "alice");
   CHECK(pair.a.identity() == "");
   CHECK(pair.a.bytes().tensorSent + pair.b.bytes().tensorSent == pair.wireBytes);
@@ -182,7 +182,8 @@ TEST_CASE(
   CHECK(pair.a.linkInfo().roundTripSeconds > 0);
 }
 
-TEST_CASE("within TLS, an urgent tensor overtakes another, and a stuck frame can fail") {
+TEST_CASE(
+    "within TLS, an urgent tensor overtakes others, and fail() ends run() despite a stuck frame") {
   const Folders folders;
   Pair pair(clientOptions(folders.client), serverOptions(folders.server), 4096);
   const Bytes big = randomBytes(std::size_t{16} << 20, 1);
@@ -212,7 +213,7 @@ TEST_CASE("within TLS, an urgent tensor overtakes another, and a stuck frame can
   }
 }
 
-TEST_CASE("a server's certificate may have names and addresses") {
+TEST_CASE("a server's certificate may have host names and IP addresses") {
   const Folders folders;
   const std::string name = GENERATE("localhost", "127.0.0.1", "a.example.org", "::1");
   folders.authority.writeServer(
@@ -223,7 +224,7 @@ TEST_CASE("a server's certificate may have names and addresses") {
   CHECK(pair.outcomeB.text == "");
 }
 
-TEST_CASE("only two cipher suites and TLS 1.3 are accepted, without tickets") {
+TEST_CASE("only TLS 1.3 with two cipher suites is accepted, and no session tickets are issued") {
   const Folders folders;
   ForeignClient client(serverOptions(folders.server));
   client.useCertificate(folders.client);
@@ -244,7 +245,7 @@ TEST_CASE("only two cipher suites and TLS 1.3 are accepted, without tickets") {
   SECTION("ChaCha20") {
     CHECK(speak("TLS_CHACHA20_POLY1305_SHA256") == "TLS_CHACHA20_POLY1305_SHA256");
   }
-  SECTION("another") {
+  SECTION("any other cipher suite") {
     CHECK(speak("TLS_AES_256_GCM_SHA384") == "");
     CHECK(client.outcome.code == "tls-failed");
   }
@@ -360,7 +361,7 @@ TEST_CASE("each kind of invalid server certificate is refused with its own code"
        .host = "example.org",
        .code = "wrong-server-name",
        .says = "(it is for localhost, train.example.org, ",
-       // Existing names are kept, except one that a shell would execute.
+       // The hint lists the certificate's names, except a name that a shell would execute.
        .hint = "cleave-server certs init --renew --name example.org --name train.example.org"},
       {.name = "another address's",
        .host = "10.0.0.1",
@@ -425,7 +426,7 @@ TEST_CASE("if only one side uses TLS, both report it") {
           "the server speaks Cleave without TLS, but this client requires TLS");
     CHECK(pair.outcomeB.code == "not-tls");
   }
-  SECTION("neither") {
+  SECTION("a client that is not Cleave") {
     Raw raw(serverOptions(folders.server));
     raw.send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
     raw.collect();
@@ -462,7 +463,7 @@ TEST_CASE("a stream that ends within TLS without a Bye is an error") {
 TEST_CASE("a record that arrives too slowly ends the connection") {
   const Folders folders;
   ConnectionOptions options = serverOptions(folders.server);
-  options.frame = {.grace = 100ms, .bytesASecond = 1024};
+  options.frame = {.grace = 100ms, .bytesPerSecond = 1024};
   ForeignClient client(options);
   client.useCertificate(folders.client);
   client.talk([&] {
@@ -495,7 +496,7 @@ TEST_CASE("a peer that does not finish the handshake in time is disconnected") {
   Raw raw(options);
   raw.collect();
   SECTION("nothing") {}
-  SECTION("a part of it") { raw.send("\x16\x03\x01"); }
+  SECTION("a part of the handshake") { raw.send("\x16\x03\x01"); }
   CHECK(raw.run().code == "tls-timeout");
   CHECK(raw.outcome.text.find("within 0.05 s") != std::string::npos);
 }
@@ -504,7 +505,7 @@ TEST_CASE("data that is not a handshake is not read for long") {
   const Folders folders;
   Raw raw(serverOptions(folders.server));
   raw.collect();
-  // Records of an incomplete ClientHello that claims 16 MiB.
+  // Records of an incomplete ClientHello that declares 16 MiB.
   std::string record("\x16\x03\x01\x40\x00\x01\xff\xff\xff", 9);
   record.append((16 << 10) - 4, 'x');
   for (int j = 0; j < 8; ++j) raw.send(record);
@@ -513,7 +514,7 @@ TEST_CASE("data that is not a handshake is not read for long") {
 
 // ---- Files ----
 
-TEST_CASE("errors in the files are reported with the file name") {
+TEST_CASE("errors in TLS files are reported with the file name") {
   const Folders folders;
   CHECK(codeOfLoading(folders.server, TlsRole::server) == "");
   CHECK(codeOfLoading(folders.client, TlsRole::client) == "");
@@ -531,14 +532,14 @@ TEST_CASE("errors in the files are reported with the file name") {
     std::filesystem::copy_file(folders.server + "/server.key", key);
     CHECK(codeOfLoading(folders.client, TlsRole::client) == "key-mismatch");
   }
-  SECTION("no PEM") {
+  SECTION("a file that is not PEM") {
     const std::string file = GENERATE("ca.crt", "server.crt", "server.key", "revoked.crl");
     writeText(folders.server + "/" + file, GENERATE("", "-----BEGIN CERTIFICATE-----\nx\n"));
     CHECK(codeOfLoading(folders.server, TlsRole::server) == "bad-certificate-file");
     CHECK(errorText([&] { TlsContext::load(folders.server, TlsRole::server); }).find(file) !=
           std::string::npos);
   }
-  SECTION("another CA's list") {
+  SECTION("the revocation list of another CA") {
     const TestAuthority other;
     other.writeRevoked(folders.server);
     CHECK(codeOfLoading(folders.server, TlsRole::server) == "bad-certificate-file");

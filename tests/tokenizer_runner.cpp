@@ -2,10 +2,10 @@
 // library:
 //
 //   tokenizer_runner TOKENIZER.json LENGTH < LINES > IDS
-//
-// A line has one text, or two with a tab between them. For each line it writes the ids, padded to
-// LENGTH, the mask and the types: three lists, separated by semicolons. With LENGTH 0 it writes
-// all ids, without special tokens. Backslash escapes \n, \t, \r and \\ stand for those characters.
+// A line has one text, or two texts separated by a tab. For each line, the program writes three
+// lists, separated by semicolons: the ids, padded to LENGTH, the mask and the types. With LENGTH 0,
+// it writes all ids, without special tokens. The escapes \n, \t, \r and \\ represent those
+// characters.
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>

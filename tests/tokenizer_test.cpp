@@ -1,4 +1,4 @@
-// Tokenizers. python/tests/test_tokenizer.py compares them with Hugging Face's library.
+// Tests the tokenizers. python/tests/test_tokenizer.py compares them with Hugging Face's library.
 #include "client/data/tokenizer.h"
 
 #include <catch2/catch.hpp>
@@ -57,11 +57,13 @@ std::string textOf(const Json& json) {
   return errorText([&] { tokenizerOf(json); });
 }
 
-TEST_CASE("WordPiece takes the longest piece, and [UNK] for a word that has none") {
+TEST_CASE(
+    "WordPiece takes the longest pieces, and [UNK] for a word that cannot be divided into pieces") {
   const Tokenizer tokenizer = tokenizerOf(wordPiece());
   CHECK(idsOf(tokenizer, "CAFÉS!") == Ids{4, 5, 9});
   CHECK(idsOf(tokenizer, "unaff unq") == Ids{6, 7, 1});
-  CHECK(idsOf(tokenizer, "unaffable") == Ids{1});  // longer than max_input_chars_per_word
+  CHECK(idsOf(tokenizer, "unaffable") ==
+        Ids{1});  // the word is longer than max_input_chars_per_word
   CHECK(idsOf(tokenizer, "cafe中cafe") == Ids{4, 10, 4});
   CHECK(idsOf(tokenizer, "cafe[SEP]cafe") == Ids{4, 3, 4});
   CHECK(idsOf(tokenizer, "").empty());
@@ -70,16 +72,17 @@ TEST_CASE("WordPiece takes the longest piece, and [UNK] for a word that has none
               "fe") == Ids{4});  // U+FFFD is removed
 }
 
-TEST_CASE("byte-level BPE merges by rank, and finds added tokens first") {
+TEST_CASE("byte-level BPE merges by rank, after finding added tokens") {
   const Tokenizer tokenizer = tokenizerOf(byteBpe());
   CHECK(idsOf(tokenizer, "abc") == Ids{6});
   CHECK(idsOf(tokenizer, "bcab abc ab") == Ids{5, 4, 3, 6, 7});
   CHECK(idsOf(tokenizer, "ab  <end>c") == Ids{4, 9, 2});
-  CHECK(idsOf(tokenizer, "\xC3z") == Ids{});  // replaced by U+FFFD, whose bytes are not known
-  CHECK(idsOf(tokenizer, "é") == Ids{8});     // of its two bytes, one is known
+  CHECK(idsOf(tokenizer, "\xC3z") ==
+        Ids{});  // the invalid byte becomes U+FFFD, whose bytes have no tokens
+  CHECK(idsOf(tokenizer, "é") == Ids{8});  // only one of the two bytes has a token
 }
 
-TEST_CASE("samples have special tokens, and the longer text is truncated first") {
+TEST_CASE("samples include special tokens, and the longer text is truncated first") {
   const Tokenizer tokenizer = tokenizerOf(wordPiece());
   CHECK(tokenizer.specialTokens(false) == 2);
   CHECK(tokenizer.specialTokens(true) == 3);
@@ -92,7 +95,7 @@ TEST_CASE("samples have special tokens, and the longer text is truncated first")
   CHECK(tokenizer.encodeSample("cafe", std::nullopt, 2).ids == Ids{2, 3});
 }
 
-TEST_CASE("padding is the file's, or a token with a usual name") {
+TEST_CASE("the padding token is the one in the file, or a token with a usual name") {
   CHECK(tokenizerOf(wordPiece()).padding()->id == 0);
   CHECK_FALSE(tokenizerOf(byteBpe()).padding());
   Json json = wordPiece();
@@ -142,7 +145,7 @@ TEST_CASE("a damaged tokenizer.json is refused") {
   };
   CHECK(with(byteBpe(), "/model/merges/0", "a") == "data-damaged");
   CHECK(with(byteBpe(), "/model/merges/0", "a x") == "data-damaged");
-  CHECK(with(byteBpe(), "/model/merges/0", "a c") == "data-damaged");  // "ac" is no token
+  CHECK(with(byteBpe(), "/model/merges/0", "a c") == "data-damaged");  // "ac" is not a token
   CHECK(with(byteBpe(), "/model/merges", 3) == "data-damaged");
   CHECK(with(byteBpe(), "/model/vocab", nullptr) == "data-damaged");
   CHECK(with(byteBpe(), "/model/vocab/a", -1) == "data-damaged");
@@ -158,7 +161,7 @@ TEST_CASE("a damaged tokenizer.json is refused") {
   CHECK(errorCode([] { Tokenizer("[1]", "t"); }) == "data-damaged");
 }
 
-TEST_CASE("patterns cut text, and syntax with another meaning is refused") {
+TEST_CASE("patterns split text, and syntax whose meaning differs is refused") {
   const auto pieces = [](const SplitPattern& pattern, std::string_view text) {
     std::string all;
     pattern.split(text, [&](std::string_view piece, bool isMatch) {
@@ -186,7 +189,7 @@ TEST_CASE("a pattern that needs too many steps is an error, not a hang") {
 TEST_CASE("invalid UTF-8 is replaced as in Python") {
   CHECK(replaceInvalidUtf8("a\xFF"
                            "b") == "a\uFFFDb");
-  CHECK(replaceInvalidUtf8("\xE2\x82") == "\uFFFD");  // one truncated character
+  CHECK(replaceInvalidUtf8("\xE2\x82") == "\uFFFD");  // a truncated character is replaced once
   CHECK(replaceInvalidUtf8("\xE2\x82x") == "\uFFFDx");
   CHECK(replaceInvalidUtf8("\xC0\x80") == "\uFFFD\uFFFD");            // overlong
   CHECK(replaceInvalidUtf8("\xED\xA0\x80") == "\uFFFD\uFFFD\uFFFD");  // a surrogate

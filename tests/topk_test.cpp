@@ -1,5 +1,5 @@
-// `topk` and `randtopk` compared with a simple implementation that sorts, and the positions that a
-// cut's gradient takes from its activation.
+// Compares `topk` and `randtopk` with a simple implementation that sorts. Also tests that a
+// gradient reuses the positions of its activation.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -39,7 +39,7 @@ std::size_t keptOf(double ratio, std::size_t elements) {
   return static_cast<std::size_t>(std::ceil(ratio * static_cast<double>(elements)));
 }
 
-// The codec's decoded values, by sorting.
+// Computes the expected decoded values by sorting.
 std::vector<float> oracle(const std::vector<float>& values, double ratio) {
   std::vector<std::size_t> order(values.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -76,7 +76,7 @@ std::vector<std::size_t> nonZeros(const std::vector<float>& values) {
 
 }  // namespace
 
-TEST_CASE("the largest magnitudes are kept unchanged; of equal ones, the first") {
+TEST_CASE("the largest magnitudes are kept unchanged, and among equal ones the first are kept") {
   for (const double ratio : {0.01, 0.1, 0.3, 0.5, 0.9}) {
     const std::unique_ptr<Codec> codec = makeCodec("topk:ratio=" + shortestText(ratio));
     for (int kind = 0; kind < 5; ++kind) {
@@ -161,7 +161,8 @@ TEST_CASE("a gradient reuses its activation's positions and does not send them")
   }
 }
 
-TEST_CASE("a gradient with fewer kept or different elements selects its own positions") {
+TEST_CASE(
+    "a gradient selects its own positions if it keeps fewer elements or has a different shape") {
   CutContext cut;
   encodeWith(*makeCodec("topk:ratio=0.2"), kActivation, cut, tensorOf(normal(3000)));
   const Tensor gradient = tensorOf(normal(3000, 2));
@@ -181,7 +182,8 @@ TEST_CASE("evaluation keeps no positions for a gradient and draws no random numb
   CHECK((bytes == encodeWith(*makeCodec("topk:ratio=0.2"), eval, cut, tensor)));
 }
 
-TEST_CASE("randtopk keeps k elements, a random fraction alpha of them not among the largest") {
+TEST_CASE(
+    "randtopk keeps k elements, and a random fraction alpha of them is not among the largest") {
   const std::vector<float> values = normal(50000);
   const std::vector<float> top = oracle(values, 0.2);
   for (const double alpha : {0.05, 0.5, 1.0}) {
@@ -211,12 +213,12 @@ TEST_CASE("positions that do not select k elements are refused") {
   const Tensor tensor = tensorOf(values);
   const Bytes good = encode(*codec, tensor);
   Bytes bytes = good;
-  bytes[41] = std::byte{1};  // an 11th position
+  bytes[41] = std::byte{1};  // adds an 11th position
   CHECK_THROWS_AS(decode(*codec, bytes, tensor.spec), ProtocolError);
   bytes = good;
-  bytes[44] = std::byte{0x80};  // only 9 positions
+  bytes[44] = std::byte{0x80};  // leaves only 9 positions
   CHECK_THROWS_AS(decode(*codec, bytes, tensor.spec), ProtocolError);
-  // A distance beyond the end, and one that does not end.
+  // A distance beyond the tensor's end, and a distance whose encoding does not end.
   const std::unique_ptr<Codec> sparse = makeCodec("topk:ratio=0.05");
   for (const std::byte bad : {std::byte{40}, std::byte{0x7f}, std::byte{0xff}}) {
     bytes = encode(*sparse, tensor);

@@ -23,7 +23,7 @@ inline std::map<int, std::string> processesOf(const nlohmann::json& trace) {
   return names;
 }
 
-// Start and end in microseconds.
+// Slices as pairs of start and end, in microseconds.
 using TraceSlices = std::map<TraceTrackKey, std::vector<std::pair<double, double>>>;
 inline TraceSlices slicesByTrack(const nlohmann::json& trace) {
   TraceSlices tracks;
@@ -53,8 +53,8 @@ struct TraceArrow {
   std::string name, fromProcess, toProcess;
   double begin = 0, end = 0;  // microseconds
 };
-// Fails the test unless each arrow has both ends, and each end is at the start of a slice on its
-// track.
+// Fails the test unless each arrow has two ends, and each end is at the start of a slice on the
+// end's track.
 inline std::vector<TraceArrow> arrowsOf(const nlohmann::json& trace) {
   const auto processes = processesOf(trace);
   const TraceSlices tracks = slicesByTrack(trace);

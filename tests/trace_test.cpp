@@ -1,4 +1,4 @@
-// Traces: recording, encoding, the data that a hostile server may send, and the file.
+// Traces: recording, encoding, data that a hostile server may send, and the trace file.
 #include "common/engine/trace.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ TEST_CASE("a recorder records the training steps of its window") {
     recorder.moved(TraceActivity::decode, {Phase::train, step, 0, activationAt(0)}, at(0), at(1));
     recorder.moved(TraceActivity::decode, {Phase::eval, step, 0, activationAt(0)}, at(0), at(1));
   }
-  // Not recorded: transfers of blobs such as weights, and actions outside steps.
+  // Transfers of blobs, such as weights, and actions outside steps are not recorded.
   recorder.moved(TraceActivity::receive, {Phase::train, 3, 0, kWeightsBody}, at(0), at(1));
   recorder.ran(ActionKind::exportBlob, batchAt(3, 0), {}, at(90), 1e-3);
   std::vector<std::uint64_t> steps;
@@ -49,11 +49,12 @@ TEST_CASE("a recorder records the training steps of its window") {
 
 TEST_CASE("a device's waiting time lies between two actions, and ends when the second begins") {
   TraceRecorder recorder(kWindow);
-  recorder.ran(ActionKind::headForward, batchAt(2, 0), at(0), at(5), 5e-3);  // a batch begins
+  recorder.ran(ActionKind::headForward, batchAt(2, 0), at(0), at(5),
+               5e-3);  // the first action of a batch
   recorder.ran(ActionKind::headForward, batchAt(2, 1), {}, at(10), 5e-3);
   recorder.ran(ActionKind::tailStep, batchAt(2, 0), at(11), at(20), 4e-3);
-  // On a GPU, an action can be issued while the previous one is still running. The start computed
-  // from its measured seconds is then before the end of the previous action.
+  // On a GPU, an action can be issued while the previous one is still running. Its start, computed
+  // from its measured seconds, may then be before the end of the previous action.
   recorder.ran(ActionKind::tailStep, batchAt(2, 1), at(17), at(23), 4e-3);
   const std::vector<TraceSpan> spans = recorder.trace().spans;
   REQUIRE(spans.size() == 5);
@@ -144,8 +145,9 @@ TEST_CASE("a span that no server can have recorded is refused") {
   CHECK(damaged([](TraceSpan& s) { s.activity = static_cast<TraceActivity>(255); }));
   CHECK(damaged([](TraceSpan& s) { s.subject = 4; }));
   CHECK(damaged([](TraceSpan& s) { s.subject = 255; }));
-  CHECK(
-      damaged([](TraceSpan& s) { s.activity = TraceActivity::encode; }));  // it sends no gradient/1
+  CHECK(damaged([](TraceSpan& s) {
+    s.activity = TraceActivity::encode;
+  }));  // the server does not send gradient/1
   CHECK(damaged([](TraceSpan& s) { s.tensor = 1; }));
   CHECK(damaged([](TraceSpan& s) { s.i = kMicroBatches; }));
   CHECK(damaged([](TraceSpan& s) { s.step = 1; }));
@@ -176,7 +178,7 @@ TEST_CASE("a Pong gives the offset of the peer's clock within half the round tri
     const std::int64_t here =
         std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
     wire::Pong pong;
-    // 6 ms to the peer, 2 ms at the peer, and 2 ms plus this test's own time back.
+    // 6 ms to the peer, 2 ms at the peer, and 2 ms back, plus the time that the test itself takes.
     pong.set_ping_sent(static_cast<std::uint64_t>(here - 10 * kMillisecond));
     pong.set_ping_received(static_cast<std::uint64_t>(here - 4 * kMillisecond + ahead));
     pong.set_sent(static_cast<std::uint64_t>(here - 2 * kMillisecond + ahead));
@@ -223,7 +225,7 @@ struct TwoSides {
   TraceRecorder client{kWindow}, server{kWindow};
 };
 
-TEST_CASE("both sides are drawn on the client's clock, for any server clock") {
+TEST_CASE("both sides are drawn on the client's clock, for any offset of the server's clock") {
   const auto error = microseconds(100);
   for (const std::chrono::nanoseconds ahead :
        {std::chrono::nanoseconds(0), std::chrono::nanoseconds(minutes(7)),

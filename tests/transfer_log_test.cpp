@@ -1,4 +1,4 @@
-// Records and totals of what crossed a link, and the tensors that are not settled yet.
+// Records and totals of the tensors that crossed a link, and the tensors that are not settled yet.
 #include "common/link/transfer_log.h"
 
 #include <catch2/catch.hpp>
@@ -33,7 +33,7 @@ struct Client {
 
 }  // namespace
 
-TEST_CASE("a sent tensor is settled when it is both written and acknowledged, in either order") {
+TEST_CASE("a sent tensor is settled once it is both written and acknowledged, in either order") {
   Client client;
   const Key key = keyOf(activationAt(0));
   client.queue(key);
@@ -60,7 +60,7 @@ TEST_CASE("a sent tensor is settled when it is both written and acknowledged, in
   CHECK(record.link.has_value());
 }
 
-TEST_CASE("an acknowledgement for an unsent tensor, or a second one, is refused") {
+TEST_CASE("an acknowledgement is refused if the tensor was not sent or is already acknowledged") {
   Client client;
   const Key key = keyOf(activationAt(0));
   CHECK(client.acknowledge(key) == "bad-key");
@@ -78,7 +78,7 @@ TEST_CASE("a peer that never acknowledges is refused") {
   std::uint32_t i = 0;
   while (i < 8 * 2 + 64) client.queue(keyOf(activationAt(0), i++));
   CHECK(errorCode([&] { client.queue(keyOf(activationAt(0), i)); }) == "too-many-in-flight");
-  CHECK(client.acknowledge(keyOf(activationAt(0), i)) == "bad-key");  // was not kept
+  CHECK(client.acknowledge(keyOf(activationAt(0), i)) == "bad-key");  // this tensor was not kept
 }
 
 TEST_CASE("tensors that were written but not acknowledged are recorded at the end") {
@@ -94,7 +94,7 @@ TEST_CASE("tensors that were written but not acknowledged are recorded at the en
   CHECK(!client.records[0].link);
 }
 
-TEST_CASE("totals are sums per direction, and codec seconds are this side's") {
+TEST_CASE("totals are sums per direction, and codec seconds are those of this side") {
   Client client;
   const Key key = keyOf(activationAt(0));
   client.queue(key);
@@ -133,7 +133,7 @@ TEST_CASE("totals are sums per direction, and codec seconds are this side's") {
   CHECK(totals.decodeSeconds == 1);
 }
 
-TEST_CASE("the tensors that a server sends count as down") {
+TEST_CASE("tensors that a server sends count as down") {
   TransferLog log(Role::server, 2, [](const TransferRecord&) {});
   TransferRecord record;
   record.key = keyOf(activationAt(1));

@@ -1,4 +1,4 @@
-// Which tensors may cross: each once, in order, as a reply, and within the credits.
+// The rules by which tensors may cross: once each, in order, as a reply, and within the credits.
 #include "common/link/transfer_order.h"
 
 #include <catch2/catch.hpp>
@@ -33,7 +33,8 @@ TEST_CASE("each tensor of a flow is accepted once per step and micro-batch") {
   CHECK(server.open(activationAt(0), 1, 0) == "bad-key");
   CHECK(server.open(activationAt(0), 2, 0).empty());
   CHECK(server.open(activationAt(0), 1, 7) == "bad-key");
-  CHECK(server.open(activationAt(0), 1, 0, Phase::eval).empty());  // has its own numbering
+  CHECK(server.open(activationAt(0), 1, 0, Phase::eval)
+            .empty());  // evaluations are numbered separately
   CHECK(server.open(activationAt(0), 1, 0, Phase::eval) == "bad-key");
 }
 
@@ -71,7 +72,7 @@ TEST_CASE("a credit and its charge are released when the micro-batch's last repl
   CHECK(account->used() == 2 * kMicroBatchBytes);
   CHECK(server.open(activationAt(0), 1, 2) == "too-many-in-flight");
   server.order.settled(keyOf(activationAt(1), 1, 0));
-  CHECK(server.order.inFlight() == 2);  // its gradient/0 has not arrived
+  CHECK(server.order.inFlight() == 2);  // the micro-batch's gradient/0 has not arrived
   server.order.settled(keyOf(gradientAt(0), 1, 0));
   CHECK(account->used() == kMicroBatchBytes);
   CHECK(server.open(activationAt(0), 1, 2).empty());
@@ -83,7 +84,7 @@ TEST_CASE("a credit and its charge are released when the micro-batch's last repl
   CHECK(account->used() == 0);
 }
 
-TEST_CASE("the end of a step releases no credit that is not settled") {
+TEST_CASE("starting the next step does not release the credits of unsettled micro-batches") {
   Server server(1);
   CHECK(server.open(activationAt(0), 1, 0).empty());
   CHECK(server.open(activationAt(0), 2, 0) == "too-many-in-flight");

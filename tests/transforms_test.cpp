@@ -1,4 +1,4 @@
-// The transforms of an image between its file and the model.
+// The transforms that are applied to an image before it is the model's input.
 #include "client/data/transforms.h"
 
 #include <algorithm>
@@ -100,7 +100,7 @@ TEST_CASE("enlarging is bilinear interpolation") {
   }
 }
 
-// The weights of one output when an axis is shortened, by the definition of the filter.
+// The weights of one output when an axis is shortened, according to the definition of the filter.
 std::vector<double> triangle(std::int64_t from, std::int64_t to, std::int64_t x) {
   const double scale = static_cast<double>(from) / static_cast<double>(to);
   const double centre = scale * (static_cast<double>(x) + 0.5);
@@ -114,7 +114,7 @@ std::vector<double> triangle(std::int64_t from, std::int64_t to, std::int64_t x)
   return weights;
 }
 
-TEST_CASE("shrinking averages with a triangle filter as wide as two outputs") {
+TEST_CASE("shrinking averages with a triangle filter that is two outputs wide") {
   const std::vector<std::pair<ImageSize, ImageSize>> cases = {
       {{9, 8}, {4, 3}}, {{100, 75}, {32, 32}}, {{17, 50}, {16, 1}}, {{3, 2}, {1, 1}}};
   for (const auto& [from, to] : cases) {
@@ -139,7 +139,7 @@ TEST_CASE("shrinking averages with a triangle filter as wide as two outputs") {
   }
 }
 
-TEST_CASE("part of an axis has the same weights as the whole") {
+TEST_CASE("resizing part of an axis uses the same weights as resizing the whole axis") {
   for (const auto& [from, to] : {std::pair<std::int64_t, std::int64_t>{50, 20}, {20, 50}}) {
     const BilinearAxis whole(from, to);
     const BilinearAxis part(from, to, 7, 9);
@@ -155,7 +155,7 @@ TEST_CASE("part of an axis has the same weights as the whole") {
 
 // ---- Compared with torchvision ----
 
-// The images of tests/oracle/resized_images.py.
+// Generates the images of tests/oracle/resized_images.py.
 std::uint32_t mixed(std::uint32_t value) {
   value *= 2654435761u;
   return (value ^ value >> 15) * 2246822519u;
@@ -171,7 +171,7 @@ std::uint32_t pixelOf(std::uint32_t number, std::uint32_t height, std::uint32_t 
     case 2:
       return (x / (1 + number % 7) + y / (1 + number % 3) + c) % 2 * 255;
     case 3: {
-      const std::uint32_t dx = x - width / 2;  // squares are the same modulo 2^32
+      const std::uint32_t dx = x - width / 2;  // wraps around, but squares are the same modulo 2^32
       const std::uint32_t dy = y - height / 2;
       return (dx * dx + dy * dy + c * 50) / (4 + number % 31) % 256;
     }
@@ -233,12 +233,12 @@ TEST_CASE("resizing and the centre crop differ from torchvision's with Pillow by
     }
   }
   CAPTURE(sum / static_cast<double>(bytes.size()));
-  CHECK(worst <= 1.001);  // 1, and the rounding of floats
+  CHECK(worst <= 1.001);  // 1 plus the rounding errors of floats
 }
 
 // ---- Geometry ----
 
-// Pixel (y, x) is 10 y + x + 1 in the first channel, and 1 more in each next.
+// Pixel (y, x) is 10 y + x + 1 in the first channel, and 1 more in each further channel.
 Pixels numbered(std::int64_t height, std::int64_t width, std::int64_t channels = 1) {
   Pixels image{height, width, channels, {}};
   for (std::int64_t y = 0; y < height; ++y) {
@@ -253,7 +253,7 @@ Pixels numbered(std::int64_t height, std::int64_t width, std::int64_t channels =
 
 ImageOptions bytesOut() {
   ImageOptions options;
-  options.deviation = {1.0 / 255};
+  options.stddev = {1.0 / 255};
   return options;
 }
 
@@ -263,7 +263,7 @@ std::vector<int> rounded(const std::vector<float>& values) {
   return all;
 }
 
-TEST_CASE("the output has the shape that the options give") {
+TEST_CASE("the output has the shape given by the options") {
   ImageOptions options;
   const auto shapeOf = [&] { return ImageTransforms(options, 3).outputShape(50, 70); };
   CHECK(shapeOf() == std::vector<std::int64_t>{3, 50, 70});
@@ -278,7 +278,7 @@ TEST_CASE("the output has the shape that the options give") {
   CHECK(ImageTransforms(options, 3).hasFixedShape());
 }
 
-TEST_CASE("a decoded image and planar bytes give the same result") {
+TEST_CASE("interleaved and planar pixels give the same result") {
   const Pixels image = imageOf(0);
   std::vector<std::uint8_t> planar;
   for (std::size_t c = 0; c < 3; ++c) {
@@ -305,7 +305,7 @@ TEST_CASE("a crop without a resize is cut from the centre, and padded with black
   CHECK(rounded(transformed(options, numbered(1, 2))) == std::vector{0, 0, 0, 1, 2, 0, 0, 0, 0});
 }
 
-TEST_CASE("a random crop is a part of the image, flipped or not, resized") {
+TEST_CASE("a random crop is a resized part of the image, which may be flipped") {
   ImageOptions options = bytesOut();
   options.crop = 4;
   options.flip = true;
@@ -356,14 +356,16 @@ TEST_CASE("random crops have the areas and ratios of the options, and cover the 
   CHECK(minArea > 0.078);
   CHECK(minArea < 0.09);
   CHECK(maxArea > 0.9);
-  CHECK(std::abs(sumArea / kDraws - 0.5) < 0.05);  // large parts of extreme ratios do not fit
+  CHECK(std::abs(sumArea / kDraws - 0.5) <
+        0.05);  // the mean deviates from 0.5, because large parts with extreme ratios do not fit
   CHECK(minRatio > 0.74);
   CHECK(minRatio < 0.78);
   CHECK(maxRatio < 1.35);
   CHECK(maxRatio > 1.28);
   CHECK(tops.size() > 200);
 
-  options.cropScale = {1, 1};  // does not fit into a long image: the largest allowed part
+  options.cropScale = {
+      1, 1};  // such a part does not fit into a long image, so the largest allowed part is used
   const ImageBox box = drawCrop(options, 1, 0, 30, 300);
   CHECK(box.height == 30);
   CHECK(box.width == 40);
@@ -388,7 +390,8 @@ ColorJitter only(int operation, float value) {
   return jitter;
 }
 
-// Expected values are those of torchvision.transforms.v2.functional for this image of 1 x 2 pixels.
+// The expected values were computed with torchvision.transforms.v2.functional for this image of 1 x
+// 2 pixels.
 void checkJitter(const ColorJitter& jitter, std::array<float, 6> expected) {
   std::array<float, 6> pixels = {0.1f, 0.8f, 0.5f, 0.4f, 0.9f, 0.0f};
   jitterColors(jitter, pixels, 3);
@@ -398,7 +401,7 @@ void checkJitter(const ColorJitter& jitter, std::array<float, 6> expected) {
   }
 }
 
-TEST_CASE("colours change as in torchvision") {
+TEST_CASE("colour changes give the same values as in torchvision") {
   checkJitter(only(0, 1.5f), {0.15f, 1, 0.75f, 0.6f, 1, 0});
   checkJitter(only(0, 0.3f), {0.03f, 0.24f, 0.15f, 0.12f, 0.27f, 0});
   checkJitter(only(1, 1.5f), {0, 0.97502f, 0.52502f, 0.37502f, 1, 0});
@@ -410,7 +413,7 @@ TEST_CASE("colours change as in torchvision") {
   checkJitter(only(3, 0.5f), {0.9f, 0, 0.5f, 0.4f, 0.1f, 0.8f});
 }
 
-TEST_CASE("colours change in the order of the jitter") {
+TEST_CASE("colour changes are applied in the order drawn by the jitter") {
   ColorJitter jitter;
   jitter.order = {1, 2, 0, 3};
   jitter.contrast = 1.2f;
@@ -420,14 +423,14 @@ TEST_CASE("colours change in the order of the jitter") {
   checkJitter(jitter, {0.73009f, 0.51674f, 0.29329f, 0.88334f, 0.91729f, 0.31784f});
 }
 
-TEST_CASE("an image of one channel can change brightness and contrast") {
+TEST_CASE("brightness and contrast can be changed in images of one channel") {
   std::array<float, 2> pixels = {0.2f, 0.6f};
   jitterColors(only(1, 0.5f), pixels, 1);
   CHECK(std::abs(pixels[0] - 0.3f) < 1e-6f);
   CHECK(std::abs(pixels[1] - 0.5f) < 1e-6f);
 }
 
-TEST_CASE("jitter is drawn evenly, in every order, and depends on epoch and image only") {
+TEST_CASE("jitter is drawn uniformly, with every order, and depends only on epoch and image") {
   ImageOptions options;
   options.brightness = 0.4;
   options.contrast = 2;
@@ -456,10 +459,10 @@ TEST_CASE("jitter is drawn evenly, in every order, and depends on epoch and imag
   CHECK((maxHue <= 0.1f && maxHue > 0.099f));
 }
 
-TEST_CASE("jitter changes the image before it is normalised, in training only") {
+TEST_CASE("jitter changes the image before normalisation, and only in training") {
   ImageOptions options;
   options.mean = {0.4, 0.5, 0.6};
-  options.deviation = {0.2, 0.3, 0.4};
+  options.stddev = {0.2, 0.3, 0.4};
   const Pixels image = imageOf(1);
   const std::vector<float> plain = transformed(options, image);
   options.brightness = 0.4;
@@ -474,7 +477,7 @@ TEST_CASE("jitter changes the image before it is normalised, in training only") 
   double worst = 0;
   for (std::size_t n = 0; n < out.size(); ++n) {
     const double value =
-        (double{expected[n]} - options.mean[n / plane]) / options.deviation[n / plane];
+        (double{expected[n]} - options.mean[n / plane]) / options.stddev[n / plane];
     worst = std::max(worst, std::abs(value - double{out[n]}));
   }
   CHECK(worst < 1e-5);
@@ -485,7 +488,7 @@ TEST_CASE("jitter changes the image before it is normalised, in training only") 
 TEST_CASE("erasing sets a rectangle to 0 after normalisation, with the given probability") {
   ImageOptions options;
   options.mean = {0.4};
-  options.deviation = {0.2};
+  options.stddev = {0.2};
   options.erasing = 0.25;
   const Pixels image = numbered(20, 30, 2);
   const std::vector<float> plain = transformed(options, image);
@@ -523,7 +526,7 @@ TEST_CASE("options that do not fit are refused") {
   };
   CHECK(codeOf({}) == "");
   CHECK(codeOf({.mean = {1, 2}}) == "bad-image-transform");
-  CHECK(codeOf({.deviation = {1, 2, 3}}, 1) == "bad-image-transform");
+  CHECK(codeOf({.stddev = {1, 2, 3}}, 1) == "bad-image-transform");
   CHECK(codeOf({.resize = 20, .crop = 21}) == "bad-image-transform");
   CHECK(codeOf({.resize = 20, .crop = 20}) == "");
   CHECK(codeOf({.cropScale = {0.1, 1}}) == "bad-image-transform");

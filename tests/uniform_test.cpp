@@ -1,5 +1,5 @@
-// `uniform` compared with a simple scalar implementation, and its behaviour at the limits of the
-// number range.
+// Compares `uniform` with a simple scalar implementation, and tests it at the limits of the number
+// range.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -28,8 +28,8 @@ std::vector<float> normal(std::size_t elements) {
   return values;
 }
 
-// The format of compression/uniform.cpp, one bit at a time. Requires at least one element, and a
-// range that fp32 can represent.
+// Writes the format of compression/uniform.cpp, one bit at a time. Requires at least one element,
+// and a range that fp32 can represent.
 Bytes oracle(const std::vector<float>& values, int bits) {
   const int top = (1 << bits) - 1;
   float min = *std::min_element(values.begin(), values.end());
@@ -50,7 +50,7 @@ Bytes oracle(const std::vector<float>& values, int bits) {
   return bytes;
 }
 
-// min and step of a payload.
+// The minimum and the step in a payload.
 struct Header {
   float min, step;
 };
@@ -66,7 +66,7 @@ std::vector<float> roundTrip(int bits, const std::vector<float>& values, DType d
   return valuesOf(decode(*codec, encode(*codec, tensor), tensor.spec));
 }
 
-// Decodes a valid payload of 40 values, 8 bits each, with min and step replaced.
+// Decodes a valid payload of 40 values, 8 bits each, whose minimum and step are replaced.
 void decodeWithHeader(float min, float step, DType dtype = DType::f32) {
   const Tensor tensor = tensorOf(normal(40), dtype);
   const std::unique_ptr<Codec> codec = uniform(8);
@@ -105,7 +105,7 @@ TEST_CASE("16-bit inputs are encoded as their fp32 values") {
 }
 
 TEST_CASE("ties are rounded to the even code") {
-  // Step 1: the codes of 0.5, 1.5, 2.5, ... are 0, 2, 2, 4, 4, ...
+  // With the step 1, the codes of 0.5, 1.5, 2.5, … are 0, 2, 2, 4, 4, …
   std::vector<float> values = {0, 255};
   for (int j = 0; j < 255; ++j) values.push_back(static_cast<float>(j) + 0.5f);
   const std::vector<float> decoded = roundTrip(8, values);
@@ -154,7 +154,7 @@ TEST_CASE("a tensor without elements has no payload") {
 TEST_CASE("a tensor that packing would not shorten is sent unchanged") {
   const Tensor tensor = tensorOf({0.1f, -0.0f});
   const Bytes bytes = encode(*uniform(8), tensor);
-  CHECK(bytes.size() == 9);  // packed: 11
+  CHECK(bytes.size() == 9);  // packed, it would have 11 bytes
   CHECK(bytes[0] == std::byte{0});
   CHECK(decode(*uniform(8), bytes, tensor.spec).bytes == tensor.bytes);
   CHECK(encode(*uniform(8), tensorOf({1, 2, 3}))[0] == std::byte{1});
@@ -216,7 +216,7 @@ TEST_CASE("ranges of a few subnormal numbers do not overflow the codes") {
       values[1] = kMin * static_cast<float>(range);
       const float decoded = roundTrip(bits, values)[1];
       const int top = (1 << bits) - 1;
-      // The error of the step is at most half the smallest subnormal.
+      // The rounding error of the step is at most half the smallest subnormal.
       REQUIRE(std::abs(double{decoded} - double{values[1]}) <= top * 0.5 * double{kMin});
     }
   }

@@ -31,7 +31,7 @@ char letter(ActionKind kind) {
   }
 }
 
-// The tensors of a cut, of which the first has this value.
+// Returns the tensors of a cut; the first one has this value.
 TensorBundle bundleOf(float value, std::size_t tensors) {
   TensorBundle bundle;
   for (std::size_t t = 0; t < tensors; ++t) bundle.push_back(smallPayload(t == 0 ? value : 0));
@@ -159,7 +159,7 @@ double VirtualRun::run(Phase phase, std::uint64_t step, std::uint32_t samples) {
   client_->begin({phase, step, 0, microBatchCount(samples, options_.microBatches), samples});
   startWork(0);
   while (!client_->batchDone()) {
-    REQUIRE(clock_.runNext());  // otherwise a deadlock
+    REQUIRE(clock_.runNext());  // if nothing can run, this is a deadlock
   }
   const double end = clock_.now();
   while (clock_.runNext()) {  // messages still in flight, such as StepOk

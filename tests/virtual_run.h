@@ -1,6 +1,7 @@
-// The engines of a run in virtual time, a client and one or more servers in a row: stages compute a
-// TinyModel and take given times, and links send one tensor after another in each direction in the
-// order of the schedule's priorities. No threads, no sockets.
+// The engines of a run in virtual time: a client and one or more servers whose bodies follow each
+// other. Stages compute a TinyModel and take given times. In each direction, a link sends one
+// tensor after another, in the order of the schedule's priorities. There are no threads and no
+// sockets.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +21,8 @@
 
 namespace cleave::test {
 
-// The durations of the scheduled kinds of actions, in the order of ActionKind; all others take no
-// time.
+// The durations of the scheduled kinds of actions, in the order of ActionKind. All other actions
+// take no time.
 template <std::size_t N>
 constexpr ActionSeconds scheduledSeconds(const double (&seconds)[N]) {
   static_assert(N == kScheduledKinds, "one value per kind of action that a schedule orders");
@@ -35,12 +36,12 @@ struct VirtualOptions {
   std::uint32_t microBatches = 4;
   std::uint32_t inFlight = 0;  // 0: the schedule's default
   std::size_t bodies = 1;
-  CutTensors cut = {{}};      // the tensors of every cut; only the first is computed with
+  CutTensors cut = {{}};      // the tensors of every cut; stages compute with the first one only
   bool headIsFrozen = false;  // no gradient crosses the first cut
   ActionSeconds seconds = scheduledSeconds({1, 1, 1, 1, 1});
-  double tensorSeconds = 0;  // seconds that a tensor occupies its direction
+  double tensorSeconds = 0;  // time for which a tensor occupies its direction
   double latency = 0;
-  std::uint64_t jitterSeed = 0;  // not 0: multiplies durations by a random factor in [0, 2)
+  std::uint64_t jitterSeed = 0;  // if not 0, durations are multiplied by a random factor in [0, 2)
   bool fetchGradients = false;
 };
 
@@ -49,17 +50,17 @@ class VirtualRun {
   explicit VirtualRun(const VirtualOptions& options);
   ~VirtualRun();
 
-  // Runs one batch to its end and returns its duration in virtual seconds. Fails the test if
-  // nothing can run but the batch is not done.
+  // Runs one batch and returns its duration in virtual seconds. Fails the test if no action can run
+  // before the batch is done.
   double run(Phase phase, std::uint64_t step, std::uint32_t samples);
 
   Coordinator& client() { return *client_; }
   Engine& server(std::size_t body = 0) { return *sides_[body + 1].engine; }
-  // The order in which actions began since the last call, "F0 F1 T0 …": F HeadForward or
-  // BodyForward, T TailStep, H HeadBackward, B BodyBackward; others are left out.
+  // The order in which actions began since the last call, such as "F0 F1 T0": F is HeadForward or
+  // BodyForward, T TailStep, H HeadBackward, B BodyBackward. Other actions are left out.
   std::string takeClientOrder() { return takeOrder(0); }
   std::string takeServerOrder(std::size_t body = 0) { return takeOrder(body + 1); }
-  // What all sides keep between two batches; restore() into a new run with the same options.
+  // The state of all sides between two batches. restore() requires a new run with the same options.
   struct Saved {
     std::vector<EngineState> engines;
     std::vector<std::vector<TinyPart>> parts;
@@ -67,9 +68,10 @@ class VirtualRun {
   };
   Saved save() const;
   void restore(const Saved& saved);
-  // The weights of head, bodies and tail, and the sum of all outputs of the tail.
+  // The weights of head, bodies and tail, followed by the sum of all outputs of the tail.
   std::vector<float> weights() const;
-  // Maximum number of micro-batches between HeadForward and HeadBackward (eval: TailStep).
+  // The maximum number of micro-batches between HeadForward and HeadBackward (in evaluation,
+  // TailStep).
   std::size_t maxInFlight() const { return maxInFlight_; }
 
  private:
@@ -80,12 +82,12 @@ class VirtualRun {
     bool busy = false;
     std::string order;
     std::vector<TinyPart> parts;                   // client: head and tail; server: its body
-    std::map<std::uint32_t, float> forwardInputs;  // by micro-batch; of the head or the body
+    std::map<std::uint32_t, float> forwardInputs;  // inputs of the head or the body, by micro-batch
   };
   struct Direction {
     std::vector<TensorMessage> waiting;
     bool sending = false;
-    double lastArrival = 0;  // a link keeps the order
+    double lastArrival = 0;  // later messages arrive no earlier, because a link keeps the order
   };
 
   std::string takeOrder(std::size_t side);
@@ -101,7 +103,7 @@ class VirtualRun {
   std::vector<Place> places_;
   std::vector<Side> sides_;  // the client, then the servers
   Coordinator* client_ = nullptr;
-  std::vector<std::array<Direction, 2>> directions_;  // by body: down, up
+  std::vector<std::array<Direction, 2>> directions_;  // per body: down, up
   VirtualClock clock_;
   std::uint64_t draws_ = 0;
   std::size_t inFlight_ = 0;
@@ -109,9 +111,9 @@ class VirtualRun {
   float outputs_ = 0;
 };
 
-// `count` bodies in a row, whose cuts all have these tensors.
+// Places of `count` bodies that follow each other. All cuts have these tensors.
 std::vector<Place> placesInRow(std::size_t count, const CutTensors& cut = {{}});
-// A copy of a message: payloads are move-only, but their memory can be shared.
+// Copies a message. Payloads are move-only, but their memory can be shared.
 Message copyOf(const Message& message);
 // A tensor of one float.
 Payload smallPayload(float value);

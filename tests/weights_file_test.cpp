@@ -1,4 +1,5 @@
-// Initial weights from a file: renamed, partial, from another model.
+// Initial weights from a file whose names differ, that is incomplete, or that is from another
+// model.
 #include <ATen/ops/full.h>
 #include <unistd.h>
 
@@ -29,7 +30,7 @@ std::vector<BlockSpec> mlpBlocks() {
   return findModel("mlp").blocks(model);
 }
 
-// A tensor for each of the model's, with `prefix` before the name.
+// Returns a tensor for each of the model's tensors, with `prefix` before the name.
 std::vector<NamedTensor> tensorsFor(const std::vector<BlockSpec>& blocks,
                                     const std::string& prefix) {
   std::vector<NamedTensor> tensors;
@@ -41,7 +42,7 @@ std::vector<NamedTensor> tensorsFor(const std::vector<BlockSpec>& blocks,
   return tensors;
 }
 
-TEST_CASE("names are changed by the first rule that fits") {
+TEST_CASE("names are changed by the first rule that matches") {
   const auto blocks = mlpBlocks();
   const File file(tensorsFor(blocks, "module."));
   WeightsSettings settings;
@@ -67,13 +68,14 @@ TEST_CASE("a rule that makes two names equal is refused") {
   CHECK(errorCode([&] { readWeightsFile(settings, blocks, {}); }) == "bad-weights");
 }
 
-TEST_CASE("partial weights are loaded where name and shape fit, and the rest is reported") {
+TEST_CASE(
+    "with partial weights, tensors with matching name and shape are loaded, others reported") {
   const auto blocks = mlpBlocks();
   auto tensors = tensorsFor(blocks, "");
   const std::size_t all = tensors.size();
-  tensors.erase(tensors.begin());                         // missing
-  tensors[0].tensor = at::full({7}, 1);                   // another shape
-  tensors.push_back({"other.weight", at::full({1}, 1)});  // unexpected
+  tensors.erase(tensors.begin());                         // a missing tensor
+  tensors[0].tensor = at::full({7}, 1);                   // a tensor of a different shape
+  tensors.push_back({"other.weight", at::full({1}, 1)});  // an unexpected tensor
   const File file(tensors);
   WeightsSettings settings;
   settings.file = file.path;
@@ -88,7 +90,7 @@ TEST_CASE("partial weights are loaded where name and shape fit, and the rest is 
   CHECK(errorCode([&] { readWeightsFile(settings, blocks, {}); }) == "bad-weights");
 }
 
-TEST_CASE("partial weights of a model with other names are refused") {
+TEST_CASE("partial weights are refused if no name matches") {
   const auto blocks = mlpBlocks();
   const File file(tensorsFor(blocks, "module."));
   WeightsSettings settings;
@@ -97,7 +99,7 @@ TEST_CASE("partial weights of a model with other names are refused") {
   CHECK(errorCode([&] { readWeightsFile(settings, blocks, {}); }) == "bad-weights");
 }
 
-TEST_CASE("an excepted block is initialised from the seed, whatever the file has for it") {
+TEST_CASE("an excepted block is initialised from the seed, even if the file has weights for it") {
   const auto blocks = mlpBlocks();
   const File file(tensorsFor(blocks, ""));
   WeightsSettings settings;

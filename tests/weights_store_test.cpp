@@ -1,5 +1,5 @@
-// The server's store of initial weights: what is kept and for how long, also with damaged files and
-// a failing disk.
+// The server's store of initial weights: which weights are kept and for how long, including damaged
+// files and a failing disk.
 #include "server/weights_store.h"
 
 #include <spdlog/sinks/ostream_sink.h>
@@ -34,12 +34,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kBytes = 100'000;  // of the weights of these tests
+constexpr std::size_t kBytes = 100'000;  // size of the weights in these tests
 constexpr std::size_t kShare = 100 * kBytes;
 
 std::string weightsOf(char fill) { return std::string(kBytes, fill); }
 
-// The machine's files, on which the n-th change fails with this error, or reading fails.
+// Real files, but the n-th change fails with this error, or reading fails.
 class FailingFiles : public Files {
  public:
   std::optional<std::string> read(const std::string& path) override {
@@ -68,7 +68,7 @@ class FailingFiles : public Files {
     diskFiles().makeFolder(folder);
   }
 
-  int left = 0;  // changes until one fails; 0: none fails
+  int left = 0;  // the change that fails, counted from 1; 0: no change fails
   int error = ENOSPC;
   bool failReads = false;
 
@@ -100,9 +100,9 @@ class Fixture {
   std::shared_ptr<const StoredWeights> find(char fill, const std::string& identity = "a") {
     return store->find(identity, sha256Of(weightsOf(fill)), kBytes);
   }
-  // Without a use.
+  // Keeps weights without using them.
   bool has(char fill) { return fs::exists(pathOf(fill)); }
-  // The code of the error; empty if the weights are read as they were kept.
+  // Reads the weights. Returns the code of the error; empty if the weights equal the kept ones.
   std::string read(const StoredWeights& stored, char fill) {
     std::vector<std::byte> bytes(stored.bytes);
     return errorCode([&] {
@@ -117,7 +117,7 @@ class Fixture {
   std::string pathOf(char fill) const {
     return folder() + "/" + hexOf(sha256Of(weightsOf(fill))) + ".safetensors";
   }
-  // Times in seconds, because two changes may fall into the resolution of the file system.
+  // Sets times in seconds, because two changes may otherwise get the same time on the file system.
   void setTime(char fill, int time) {
     std::error_code none;
     fs::last_write_time(
@@ -149,12 +149,12 @@ TEST_CASE("weights are found by their digest, and only by the identity that sent
   CHECK_FALSE(test.find('x', "b"));
   CHECK(test.used() == kBytes);
 
-  // Keeping them again changes nothing.
+  // Keeping the weights again changes nothing.
   CHECK(test.keep('x').empty());
   CHECK(test.used() == kBytes);
 }
 
-TEST_CASE("weights that are larger than those of the run are not used") {
+TEST_CASE("stored weights that are larger than the run's weights are not used") {
   Fixture test;
   test.keep('x');
   CHECK_FALSE(test.store->find("a", sha256Of(weightsOf('x')), kBytes - 1));
@@ -164,7 +164,7 @@ TEST_CASE("weights that are larger than those of the run are not used") {
 TEST_CASE("the least recently used weights are removed to make room") {
   Fixture test;
   for (const char fill : {'x', 'y', 'z'}) CHECK(test.keep(fill).empty());
-  CHECK(test.find('x'));  // now the most recently used
+  CHECK(test.find('x'));  // these weights are now the most recently used
   CHECK(test.keep('u').empty());
   CHECK(test.has('x'));
   CHECK_FALSE(test.has('y'));
@@ -182,7 +182,7 @@ TEST_CASE("weights that a run uses are not removed") {
   CHECK(test.has('x'));
   CHECK_FALSE(test.has('y'));
 
-  const auto second = test.find('x');  // another run
+  const auto second = test.find('x');  // used by another run
   const auto other = test.find('z');
   oldest.reset();
   CHECK(test.keep('y') == "weights-too-large");
@@ -190,7 +190,7 @@ TEST_CASE("weights that a run uses are not removed") {
   CHECK(test.used() == 2 * kBytes);
 }
 
-TEST_CASE("weights beyond the limit are not kept, and without a limit's room nothing is used") {
+TEST_CASE("weights beyond the limit are not kept, and with a limit of 0 no weights are used") {
   Fixture test(kBytes - 1);
   CHECK(test.keep('x') == "weights-too-large");
   CHECK_FALSE(fs::exists(test.folder()));
@@ -257,7 +257,7 @@ TEST_CASE("reading can be cancelled") {
 
 TEST_CASE("a failing disk leaves nothing behind, and no bytes counted") {
   for (const int error : {ENOSPC, EIO}) {
-    for (int change = 1; change <= 3; ++change) {  // of a removal, the folder and the write
+    for (int change = 1; change <= 3; ++change) {  // changes: a removal, the folder, and the write
       CAPTURE(error, change);
       Fixture test(kBytes);
       test.keep('x');
@@ -278,7 +278,7 @@ TEST_CASE("the remains of a killed write are removed with the next one") {
   test.keep('x');
   const std::string remains = test.pathOf('y') + ".tmp-17-0";
   std::ofstream(remains) << weightsOf('y');
-  REQUIRE(test.share.take(kBytes));  // as measured when the server started
+  REQUIRE(test.share.take(kBytes));  // the remains were counted when the server started
   CHECK_FALSE(test.find('y'));
   CHECK(test.keep('y').empty());
   CHECK_FALSE(fs::exists(remains));
@@ -287,7 +287,7 @@ TEST_CASE("the remains of a killed write are removed with the next one") {
 
 // ---- The weights of a run ----
 
-// As RunStore makes them, with threads for reading and writing.
+// The weights of a run, as created by RunStore, with threads for reading and writing.
 class RunOf {
  public:
   RunOf(Fixture& test, char fill) {
@@ -302,7 +302,7 @@ class RunOf {
         .reading = threads_.get_executor(),
         .writing = threads_.get_executor()});
   }
-  // Weights that have arrived from a client.
+  // Simulates weights that have arrived from a client.
   Blob arrived(char fill) {
     Buffer buffer = pool->acquire(kBytes);
     std::memset(buffer.data(), fill, kBytes);
@@ -312,7 +312,7 @@ class RunOf {
     blob.owner = std::move(owner);
     return blob;
   }
-  // The text that was loaded, or the code of the error.
+  // Returns the text that was loaded, or the code of the error.
   std::string load() {
     const auto result = std::make_shared<std::promise<std::string>>();
     weights->load(
@@ -351,7 +351,7 @@ TEST_CASE("a run keeps the weights that it has received, and the next one loads 
   second.finish();
 }
 
-TEST_CASE("weights that cannot be kept are one line in the run's log") {
+TEST_CASE("weights that cannot be kept are reported in one line of the run's log") {
   Fixture test;
   test.files.left = 1;
   RunOf run(test, 'x');

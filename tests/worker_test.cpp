@@ -1,5 +1,5 @@
 // A worker on an asynchronous device, which finishes an action some time after the action's
-// function returned.
+// function has returned.
 #include "common/engine/worker.h"
 
 #include <catch2/catch.hpp>
@@ -12,7 +12,8 @@
 namespace cleave::test {
 namespace {
 
-// Finishes an action only on finishOne(); each action reports two seconds.
+// A device that finishes an action only when finishOne() is called. Each action reports two
+// seconds.
 class SlowQueue : public DeviceQueue {
  public:
   void begin() override { ++begun; }
@@ -77,7 +78,7 @@ struct SlowServer {
   SlowQueue queue;
   int finished = 0;
   bool failed = false;
-  std::string code;  // error code of the failure
+  std::string code;  // the error code, if the run failed
   std::unique_ptr<EngineWorker> worker;
 };
 
@@ -86,7 +87,7 @@ TEST_CASE("an action's output is sent when the device has finished it, not earli
   server.deliver(activationAt(0), 0);
   server.deliver(activationAt(0), 1);
   server.runAll();
-  // Both are issued, one after the other.
+  // Both actions are issued, one after the other.
   CHECK(server.queue.begun == 2);
   CHECK(server.link->sent.empty());
   server.queue.finishOne();
@@ -117,18 +118,19 @@ TEST_CASE("a worker has work from a message's arrival until its device has finis
   SlowServer server;
   CHECK_FALSE(server.worker->hasWork());
   server.deliver(activationAt(0), 0);
-  CHECK(server.worker->hasWork());  // even if the device is busy with others
+  CHECK(server.worker->hasWork());  // even if the device is busy with other workers
   server.runAll();
-  CHECK(server.worker->hasWork());  // the device has not finished it
+  CHECK(server.worker->hasWork());  // the device has not finished the action
   server.queue.finishOne();
   server.runAll();
-  CHECK_FALSE(server.worker->hasWork());  // the batch has begun, but its other part has not arrived
+  CHECK_FALSE(
+      server.worker->hasWork());  // the batch has begun, but its next micro-batch has not arrived
   server.deliver(activationAt(0), 1);
   server.runThrough();
   CHECK_FALSE(server.worker->hasWork());
 }
 
-TEST_CASE("a batch that ends with a late completion is finished once") {
+TEST_CASE("a batch that ends with a late completion is finished exactly once") {
   SlowServer server;
   server.deliver(activationAt(0), 0, Phase::eval);
   server.deliver(activationAt(0), 1, Phase::eval);

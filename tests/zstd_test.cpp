@@ -1,4 +1,5 @@
-// `zstd`: when it compresses, that it is lossless, and what its decoder refuses.
+// `zstd`: it compresses only if this saves enough, is lossless, and its decoder refuses invalid
+// frames.
 #include <zstd.h>
 
 #include "common/core/random.h"
@@ -33,7 +34,8 @@ Bytes frameOf(const Bytes& content) {
 
 }  // namespace
 
-TEST_CASE("a payload that shrinks by an eighth is compressed, and decodes to the inner codec's") {
+TEST_CASE(
+    "a payload that shrinks by an eighth is compressed, and decompressed to the inner payload") {
   const std::unique_ptr<Codec> inner = makeCodec("block:bits=4");
   for (const std::string level : {"1", "3", "19"}) {
     const std::unique_ptr<Codec> codec = makeCodec("zstd:level=" + level + "(block:bits=4)");
@@ -46,7 +48,7 @@ TEST_CASE("a payload that shrinks by an eighth is compressed, and decodes to the
   }
 }
 
-TEST_CASE("a payload that does not shrink by an eighth is sent as the inner codec wrote it") {
+TEST_CASE("a payload that does not shrink by an eighth is sent uncompressed") {
   const std::unique_ptr<Codec> codec = makeCodec("zstd:level=3(uniform:bits=8)");
   const Tensor tensor = noise(20000);
   const Bytes plain = encode(*makeCodec("uniform:bits=8"), tensor);
@@ -56,13 +58,14 @@ TEST_CASE("a payload that does not shrink by an eighth is sent as the inner code
   CHECK(std::equal(plain.begin(), plain.end(), bytes.begin() + 1));
 }
 
-TEST_CASE("a wrapped none is lossless") {
+TEST_CASE("zstd around none is lossless") {
   const std::unique_ptr<Codec> codec = makeCodec("zstd:level=1(none)");
   for (const Tensor& tensor : {activation(5000), noise(5000), tensorOf({}), tensorOf({1})})
     CHECK(decode(*codec, encode(*codec, tensor), tensor.spec).bytes == tensor.bytes);
 }
 
-TEST_CASE("payloads of several pieces are lossless, and equal a one-pass Zstandard result") {
+TEST_CASE(
+    "payloads of several pieces are lossless, and equal the result of compressing in one call") {
   const std::unique_ptr<Codec> codec = makeCodec("zstd:level=3(none)");
   for (const std::size_t elements :
        {std::size_t{1} << 15, (std::size_t{1} << 15) + 1, std::size_t{300'000}}) {

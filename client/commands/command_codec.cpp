@@ -125,7 +125,8 @@ Row joined(Row first, const Row& second) {
 }
 
 // Each column is as wide as its widest cell. The first `texts` columns are left-aligned, the others
-// right-aligned. The last cell of a row with fewer cells may exceed its column.
+// right-aligned. If a row has fewer cells than the table has columns, its last cell may be wider
+// than its column.
 void printTable(const std::vector<Row>& rows, std::size_t texts) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const Row& row : rows) {
@@ -157,8 +158,7 @@ void printCopied(const File& file) {
     names += fmt::format("  {} ({})\n", inAscii(entry->name), entry->dtype);
   }
   if (names.empty()) return;
-  std::cout << fmt::format("\nNot floating-point, so copied unchanged and not counted: {} bytes\n",
-                           bytes)
+  std::cout << fmt::format("\nOther dtypes, copied unchanged and not counted: {} bytes\n", bytes)
             << names;
 }
 
@@ -186,7 +186,7 @@ int runCodec(const CodecOptions& options) {
   checkOutput(options);
   File file;
   readFile(options.input, file);
-  // Names, shapes and dtypes stay the same; only the values change.
+  // The output has the names, shapes and dtypes of the input; only the values change.
   std::string output = file.bytes;
 
   BufferPool pool;
@@ -236,7 +236,7 @@ int compareCodecs(const CodecOptions& options) {
   BufferPool pool;
   std::vector<Row> rows = {joined({"codec"}, kFigureTitles)};
   Json list = Json::array();
-  std::exception_ptr failure;  // of the first codec that cannot encode a tensor
+  std::exception_ptr failure;  // the error of the first codec that cannot encode a tensor
   std::size_t tensors = 0;
   for (const std::unique_ptr<Codec>& codec : codecs) {
     CodecFigures total;
@@ -274,7 +274,7 @@ int compareCodecs(const CodecOptions& options) {
   return 0;
 }
 
-// The codecs as `cleave-client codecs` lists them, with their ratios.
+// The codecs that `cleave-client codecs` lists, with their ratios.
 std::vector<ListedItem> codecsWithRatio() {
   const std::span<const ListingRow> listings = listingTable();
   const auto codecs = std::find_if(listings.begin(), listings.end(),

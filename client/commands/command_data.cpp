@@ -39,7 +39,8 @@ Json describeArrays(const Dataset& data, const DataFigures& figures) {
                   {"max", values.max},
                   {"std", values.std},
                   {"not_finite", values.notFinite}};
-    // A list of integers, such as token ids: the first ones of a few samples are shown.
+    // For an input that is a list of integers, such as token ids, the first integers of a few
+    // samples are shown.
     if (arrays[a].dtype == DType::i64 && arrays[a].shape.size() == 1 && a + 1 < arrays.size()) {
       Json& samples = array["samples"] = Json::array();
       for (std::uint32_t index = 0; index < std::min(data.size(), kShownSamples); ++index) {
@@ -85,7 +86,7 @@ void printClasses(const Json& split) {
                            isPartial ? fmt::format(", counted in {} samples",
                                                    split["counted_samples"].get<std::uint32_t>())
                                      : "");
-  if (empty > 0 && !isPartial) std::cout << fmt::format("  {} of them have no samples\n", empty);
+  if (empty > 0 && !isPartial) std::cout << fmt::format("  {} classes have no samples\n", empty);
   const std::size_t shown = std::min(classes.size(), kShownClasses);
   for (std::size_t c = 0; c < shown; ++c) {
     std::cout << fmt::format("    {:>4}  {:<{}}  {:>8}\n", c,
@@ -100,7 +101,7 @@ void printClasses(const Json& split) {
 void printSplit(const std::string& name, const Dataset& data, const Json& split) {
   std::cout << fmt::format("{}: {} samples\n", name, data.size());
   if (split.contains("classes")) printClasses(split);
-  std::cout << fmt::format("  arrays, with statistics of {} samples as evaluation reads them\n",
+  std::cout << fmt::format("  arrays; statistics of {} samples, preprocessed as in evaluation\n",
                            split["figure_samples"].get<std::uint32_t>());
   const std::vector<SampleArray> arrays = data.arrays();
   std::vector<std::string> texts;
@@ -128,7 +129,8 @@ void printSplit(const std::string& name, const Dataset& data, const Json& split)
   std::cout << "\n";
 }
 
-// The label of a sample, by name if the classes have names; empty if the target is not a class.
+// The label of a sample: the name of its class, or the class number if classes have no names. Empty
+// if the target is not a class.
 std::string labelText(const Dataset& data, std::uint32_t index) {
   if (data.classes() == 0) return "";
   const std::optional<std::int64_t> label = data.label(index);
@@ -154,7 +156,7 @@ Json makeSheet(const std::string& path, const DataSettings& settings, const Data
                                         [](const KeyText& key) { return key.name == "data.mean"; });
   if (isNormalised) {
     options.mean = settings.keys.image.mean;
-    options.deviation = settings.keys.image.deviation;
+    options.stddev = settings.keys.image.stddev;
   }
   const ContactSheet sheet = makeContactSheet(train, options);
   writeSheet(path, sheet.pixels);
@@ -169,8 +171,8 @@ Json makeSheet(const std::string& path, const DataSettings& settings, const Data
 
 void printSheet(const Json& sheet) {
   std::cout << fmt::format(
-      "{}: above the white line, samples as training reads them in epoch 1; below it, the same "
-      "samples as evaluation reads them\n",
+      "{}: above the white line, samples with the training augmentation of epoch 1; below it, the "
+      "same samples, preprocessed as in evaluation\n",
       sheet["file"].get<std::string>());
   std::string row;
   for (std::size_t n = 0; n < sheet["samples"].size(); ++n) {

@@ -31,7 +31,7 @@ nlohmann::ordered_json jsonOf(const Check& check) {
 int doctorCommand(const DoctorOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
   if (!options.run.server.empty())
-    parseAddress(options.run.server);  // refuses a wrong address before the checks
+    parseAddress(options.run.server);  // throws on an invalid address before any check runs
   int warnings = 0;
   int failures = 0;
   nlohmann::ordered_json checks = nlohmann::ordered_json::array();

@@ -56,7 +56,7 @@ struct Bytes {
   std::uint64_t encoded = 0;
 };
 
-// Bytes of one flow in a batch: the tensors of all its micro-batches.
+// The bytes that one flow transfers in a batch: the sum over all its micro-batches.
 Bytes batchBytes(const RunPlan& plan, Flow flow, std::uint32_t samples) {
   Bytes bytes;
   const std::uint32_t count = microBatchCount(samples, plan.spec.microBatches);
@@ -69,7 +69,7 @@ Bytes batchBytes(const RunPlan& plan, Flow flow, std::uint32_t samples) {
   return bytes;
 }
 
-// Encoded bytes per direction of all batches made from `samples` samples.
+// For each direction, the encoded bytes of all batches that `samples` samples make.
 Json encodedBytes(const RunPlan& plan, std::span<const Flow> flows, std::uint32_t samples,
                   std::uint32_t batch) {
   std::uint64_t up = 0;
@@ -99,8 +99,8 @@ Json describeFlow(const PreparedRun& run, Flow flow) {
           {"memory_order", memoryOrderName(spec.order)},
           {"codec", codec.spec()},
           {"auto_chooses_among", choices == autos.end() ? Json() : Json(choices->second)},
-          {"raw_bytes_a_step", step.raw},
-          {"encoded_bytes_a_step", step.encoded},
+          {"raw_bytes_per_step", step.raw},
+          {"encoded_bytes_per_step", step.encoded},
           {"encoded_bytes_are", sizeIsFixed(codec) ? "exact" : "at most"}};
 }
 
@@ -186,14 +186,14 @@ void printFlows(const Json& out) {
   std::cout << fmt::format("  {:<12}  {:<4}  {:<{}}  {:<{}}  {:>8}  {:>8}  {:>6}\n", "flow", "way",
                            "micro-batch", shape, "codec", codec, "raw", "encoded", "ratio");
   for (const Json& flow : out.at("flows")) {
-    const auto raw = flow.at("raw_bytes_a_step").get<double>();
-    const auto encoded = flow.at("encoded_bytes_a_step").get<double>();
+    const auto raw = flow.at("raw_bytes_per_step").get<double>();
+    const auto encoded = flow.at("encoded_bytes_per_step").get<double>();
     std::cout << fmt::format(
         "  {:<12}  {:<4}  {:<{}}  {:<{}}  {:>8}  {:>8}  {:>6.4f}{}\n",
         flow.at("flow").get<std::string>(), flow.at("direction").get<std::string>(),
         shapeText(flow.at("micro_batch_shape")), shape, flow.at("codec").get<std::string>(), codec,
         bytesText(raw), bytesText(encoded), encoded / raw,
-        flow.at("encoded_bytes_are") == "exact" ? "" : "  at most");
+        flow.at("encoded_bytes_are") == "exact" ? "" : "  (maximum)");
   }
 }
 

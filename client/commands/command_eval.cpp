@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Whether each sample has one class: the model returns [samples, classes].
+// Whether each sample has one class, so that the model returns [samples, classes].
 bool classifiesSamples(const PreparedRun& run) {
   return findLoss(run.settings.scores.loss.name).target == TargetKind::classes &&
          run.plan.blocks.back().outputShape().size() == 1;
@@ -86,8 +86,8 @@ void print(const Json& json, const std::set<std::string>& shares) {
   if (json.contains("classes")) printClassScores(json);
 }
 
-// Stores the result in the run's folder, where `report` finds it, if the model is in such a folder
-// and was evaluated with the run's own configuration.
+// If the model is in a run's folder and was evaluated with the run's own configuration, stores the
+// result in that folder, where `report` finds it.
 void keepInRun(const Json& json, const EvalOptions& options, const std::string& model) {
   const CommonOptions& common = options.inference.run.common;
   if (!common.config.empty() || !common.overrides.empty()) return;
@@ -148,7 +148,7 @@ void addInferenceOptions(CLI::App& command, InferenceOptions& options) {
   command.get_option("--server")
       ->description("Runs the middle layers on this server; default: all layers run locally");
   command.add_flag("--best", options.best,
-                   "Uses the run's best model (keep.best), model.best.safetensors");
+                   "Uses the best model that the run kept (keep.best): model.best.safetensors");
 }
 
 void addEvalCommand(CLI::App& app, EvalOptions& options, std::function<int()>& command) {

@@ -59,8 +59,8 @@ int exportModel(const ExportOptions& options) {
   std::deque<std::vector<float>> memory;
   const std::vector<SafetensorsEntry> model =
       mergeAdapters(entries, description.loraScale, description.inputsFirst, memory);
-  // A merged model gets no configuration: that would ask for adapters, and so adapt the weights a
-  // second time.
+  // The metadata of a merged model omits the configuration, because the configuration would add the
+  // adapters a second time.
   const bool isMerged = !memory.empty();
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
   if (!isMerged) metadata = description.toMetadata();
@@ -112,7 +112,7 @@ void addExportCommand(CLI::App& app, ExportOptions& options, std::function<int()
                    "The file to write; default: NAME.safetensors, with the run's name")
       ->type_name("FILE");
   exported->add_flag("--best", options.best,
-                     "Uses the run's best model (keep.best), model.best.safetensors");
+                     "Uses the best model that the run kept (keep.best): model.best.safetensors");
   exported->add_flag("--overwrite", options.overwrite, "Replaces the file if it exists");
   exported->add_flag("--json", options.json, "Prints the result as JSON");
   exported->footer(

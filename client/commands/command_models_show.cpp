@@ -30,7 +30,7 @@ std::string tensorsText(const wire::Graph& graph, const GraphIds& ids) {
   return text;
 }
 
-// The unit may begin with a space, which then follows the prefix: "3.5 M parameters", "2 GFLOP".
+// Returns "3.5 M parameters" if the unit begins with a space, and otherwise "2 GFLOP".
 std::string countText(double count, std::string_view unit) {
   constexpr std::pair<double, const char*> kPrefixes[] = {
       {1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}};
@@ -70,7 +70,7 @@ Json describeCut(const wire::Graph& graph, const GraphCuts& cuts, const GraphCut
 
 bool isSimple(const Json& cut) { return cut["possible"] && cut["tensors"] == 1; }
 
-// "14.3 | 85.7 %"
+// Returns the shares before and after the cut: "14.3 | 85.7 %".
 std::string sharesText(double before, double whole) {
   const double percent = whole > 0 ? 100 * before / whole : 0;
   return fmt::format("{:.1f} | {:.1f} %", percent, 100 - percent);

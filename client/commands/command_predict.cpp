@@ -29,7 +29,8 @@ std::string csvField(const std::string& text) {
   return quoted + "\"";
 }
 
-// A device or a pipe is written directly, because a rename would replace it by a file.
+// The temporary file's name. If `path` is a device or a pipe, this is `path` itself, because
+// renaming a file to it would replace it.
 std::string temporaryFor(const std::string& path) {
   std::error_code ignored;
   const auto type = std::filesystem::status(path, ignored).type();
@@ -86,7 +87,7 @@ class RowFile {
   std::FILE* file_ = nullptr;
 };
 
-// The CSV columns for a model's outputs, which depend on its loss, and one sample's row.
+// Formats the CSV header and the row of a sample. The columns depend on the model's loss.
 class PredictionColumns {
  public:
   PredictionColumns(const PreparedRun& run, std::vector<std::string> names, bool raw)

@@ -92,8 +92,8 @@ void addProbeCommand(CLI::App& app, ProbeCommandOptions& options, std::function<
       ->default_str("info");
   probe->footer(
       "Example:\n  cleave-client probe --server 10.0.0.5:4800 --seconds 10 --csv link.csv\n\nEach "
-      "row's time is one way. For small sizes it is mostly latency, so their rates do not show the "
-      "capacity of the link.");
+      "time in the table is one way. The times of small sizes are mostly latency, so their rates "
+      "do not show the capacity of the link.");
   probe->callback([&] { command = [&] { return probeCommand(options); }; });
 }
 

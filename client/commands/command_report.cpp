@@ -21,10 +21,10 @@ std::string fileOf(const ReportCommandOptions& options, const std::vector<RunPla
   return places.size() == 1 ? places.front().folder + "/report.html" : "report.html";
 }
 
-// Serves until Ctrl-C or SIGTERM.
+// Serves the page until Ctrl-C or SIGTERM.
 int serve(const ReportCommandOptions& options, const std::vector<RunPlace>& places) {
-  // The signals are blocked before the server's thread starts, so that it inherits the mask and
-  // only this thread receives them.
+  // The signals are blocked before the server's thread starts: that thread inherits the mask, so
+  // only this thread receives the signals.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);

@@ -1,5 +1,5 @@
-// cleave-client simulate: predicts the duration of a step on a given link with each schedule, from
-// times measured here and on the server, or read from a file.
+// cleave-client simulate: predicts the duration of a step on a given link with each schedule. The
+// times of the step's actions are measured on client and server, or read from a file.
 
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
@@ -66,8 +66,8 @@ StepTimes measure(const SimulateOptions& options, std::uint32_t microBatches) {
   return {*result.costs, prepared.settings.batch};
 }
 
-// The measurement with this number of micro-batches; otherwise the nearest one, with seconds and
-// bytes scaled in proportion.
+// The measurement with this number of micro-batches. If there is none, the measurement with the
+// nearest number, with seconds and bytes scaled in proportion.
 StepTimes scaled(const std::vector<StepTimes>& measurements, std::uint32_t microBatches) {
   const auto distance = [&](const StepTimes& one) {
     return std::abs(std::log(static_cast<double>(microBatches) / one.costs.microBatches));
@@ -157,7 +157,8 @@ SimulatedStep timelineOf(const Case& one, const Schedule& schedule) {
                       true);
 }
 
-// A process per number of micro-batches and schedule, with a track per lane.
+// The trace has one process for each combination of micro-batches and schedule, with one track per
+// lane.
 std::string traceText(const std::vector<Case>& cases) {
   TraceFile file;
   for (const Case& one : cases) {
@@ -240,7 +241,7 @@ LinkOfOptions linkOf(const SimulateOptions& options) {
   const auto rate = [&](const char* flag, const std::string& own) {
     const bool isOwn = !own.empty();
     const double value = parseRate({isOwn ? flag : "--rate", isOwn ? own : options.rate});
-    // "unlimited": faster than any memory.
+    // 0 means unlimited; this rate is faster than any memory.
     return value > 0 ? value : 1e12;
   };
   return {rate("--up-rate", options.upRate), rate("--down-rate", options.downRate),

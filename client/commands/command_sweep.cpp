@@ -25,7 +25,8 @@ using Status = PointResult::Status;
 
 // ---- Planning ----
 
-// The codec of both flows of a cut; "" if they differ or are `auto`, which is not resolved yet.
+// The codec that both flows of a cut have. Returns "" if their codecs differ, or if they are
+// `auto`, which is resolved only when the point runs.
 std::string codecOfCut(const ClientSettings& settings, int cut) {
   std::string spec;
   for (const Flow flow : {activationAt(cut), gradientAt(cut)}) {
@@ -68,12 +69,12 @@ PlannedPoint planPoint(const RunOptions& options, const SweepPoint& point,
 struct Sweep {
   std::string folder;
   std::vector<PlannedPoint> points;
-  std::vector<double> seconds;  // durations of the points run so far, including earlier sweeps
+  std::vector<double> seconds;  // durations of the points that are done
   SweepReport report;
 };
 
-// Published figures to compare with: the given file, or reference.csv beside the configuration if
-// it exists.
+// Reads the published figures to compare with, from the given file. The default is reference.csv
+// beside the configuration, if that file exists.
 std::vector<PublishedRow> publishedFor(const SweepOptions& options) {
   if (!options.figures.empty()) return readPublished(options.figures);
   const auto beside =
@@ -82,7 +83,7 @@ std::vector<PublishedRow> publishedFor(const SweepOptions& options) {
                                          : std::vector<PublishedRow>{};
 }
 
-// The link is configured by the grid alone.
+// Rejects --set link.…: only --grid configures the link.
 void refuseLinkOverrides(const std::vector<std::string>& overrides) {
   for (const std::string& override : overrides) {
     if (!isLinkKey(override)) continue;
@@ -135,7 +136,7 @@ std::string pointsText(std::size_t count) {
 std::string othersText(const Sweep& sweep) {
   const std::size_t others = countOtherPoints(sweep.folder, sweep.points);
   if (others == 0) return "";
-  return fmt::format("{} of another grid {} also in {}, not listed here\n", pointsText(others),
+  return fmt::format("{} of another grid {} also in {} and not listed here\n", pointsText(others),
                      others == 1 ? "is" : "are", sweep.folder);
 }
 
@@ -157,12 +158,12 @@ std::string doneText(const PointResult& result) {
   return text;
 }
 
-// Returns false if interrupted.
+// Returns false if a signal interrupted the sweep.
 bool runAll(const SweepOptions& options, Sweep& sweep) {
   const Interrupts interrupts;
   const std::size_t count = sweep.points.size();
   std::cerr << othersText(sweep);
-  // Checked once here rather than at every point.
+  // The programs are checked once here, not at every point.
   const bool hasLink = std::any_of(sweep.points.begin(), sweep.points.end(),
                                    [](const PlannedPoint& point) { return !point.link.empty(); });
   if (hasLink) programBeside("cleave-link");

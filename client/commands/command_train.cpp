@@ -26,7 +26,7 @@
 namespace cleave {
 namespace {
 
-// Measures the link, and also writes the result to the run's folder.
+// Measures the link, and writes the result to the run's folder.
 nlohmann::json probeFirst(const PreparedRun& run, spdlog::logger& log) {
   ProbeOptions options;
   options.seconds = run.settings.probeSeconds;
@@ -37,8 +37,8 @@ nlohmann::json probeFirst(const PreparedRun& run, spdlog::logger& log) {
   return probeJson(result);
 }
 
-// The descriptor for progress output; -1: none. With --json or --json-lines, stdout has only
-// results and events.
+// The descriptor for progress output; -1: no progress is shown. With --json or --json-lines, stdout
+// has only results and events.
 int progressFd(const TrainOptions& options) {
   if (options.quiet) return -1;
   return options.run.json || options.jsonLines ? STDERR_FILENO : STDOUT_FILENO;
@@ -77,13 +77,14 @@ void printResult(const nlohmann::json& summary, const TrainOptions& options, Jso
   }
 }
 
-// Empty for exceptions that are not an Error, such as LibTorch's.
+// Returns "" if the exception is not an Error; LibTorch's exceptions, for example, have no code.
 std::string codeOf(const std::exception& error) {
   const auto* known = dynamic_cast<const Error*>(&error);
   return known == nullptr ? "" : known->code();
 }
 
-// For a run that ended early: saves the current model; if that fails, only head and tail.
+// For a run that ended early. After an interrupt, saves the current model. After an error, or if
+// that fails, saves only head and tail.
 void keepModel(ModelSaver& saver, bool interrupted, const std::string& folder,
                spdlog::logger& log) {
   try {
@@ -101,7 +102,7 @@ void keepModel(ModelSaver& saver, bool interrupted, const std::string& folder,
   }
 }
 
-// Call this first, because the address may be refused.
+// Call this before any other work, because it throws if the address is not allowed.
 std::optional<LiveReport> openDashboard(const TrainOptions& options) {
   if (options.dashboard.empty()) return std::nullopt;
   return std::optional<LiveReport>(
@@ -118,7 +119,7 @@ PreparedRun prepare(const TrainOptions& options) {
   return prepareRun(runOptions, Purpose::training);
 }
 
-// Writes the trace of the steps given in the run spec, as soon as they are done.
+// Writes the trace when the steps that the run spec selects are done.
 void writeTraceWhenDone(const std::string& path, TrainRun& run, Trainer& trainer,
                         spdlog::logger& log, nlohmann::json& extras) {
   trainer.afterEachStep([&, path](std::uint64_t step) {
@@ -129,7 +130,7 @@ void writeTraceWhenDone(const std::string& path, TrainRun& run, Trainer& trainer
   });
 }
 
-// For a run that ended with `error`: saves its model and records, and logs where they are.
+// For a run that ended with `error`. Saves its model and records, and logs their locations.
 void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer, ModelSaver& saver,
               spdlog::logger& log) {
   const bool interrupted = codeOf(error) == "interrupted";
@@ -152,8 +153,8 @@ void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer
            run.checkpointer()->lastCommit(), run.prepared().folder);
 }
 
-// Whether the run can be restarted from a checkpoint: the server process has lost it, or is about
-// to shut down.
+// Whether the run may be restarted from a checkpoint, because the server has lost the run or is
+// about to shut down.
 bool mayRestart(const std::exception& error, TrainRun& run) {
   if (run.checkpointer() == nullptr || run.prepared().localServer) return false;
   if (run.settings().reconnectSeconds == 0 || run.session().isInterrupted()) return false;
@@ -167,7 +168,7 @@ struct TrainCommand {
   JsonLines* events;  // null without --json-lines
   PreparedRun& prepared;
   spdlog::logger& log;
-  nlohmann::json extras = nlohmann::json::object();  // keys of the summary
+  nlohmann::json extras = nlohmann::json::object();  // additional keys of the summary
 };
 
 nlohmann::json summaryOf(const TrainCommand& command, const TrainResult& result,
@@ -181,7 +182,8 @@ void writeSummary(const TrainCommand& command, const nlohmann::json& summary) {
   writeFileDurably(command.prepared.folder + "/summary.json", summary.dump(2) + "\n");
 }
 
-// Rewrites the file with the final bytes and seconds. The run is complete without them.
+// Rewrites summary.json with the final bytes and seconds. If this fails, the run still counts as
+// complete.
 void updateSummary(const TrainCommand& command, const nlohmann::json& summary) {
   try {
     writeSummary(command, summary);
@@ -190,8 +192,8 @@ void updateSummary(const TrainCommand& command, const nlohmann::json& summary) {
   }
 }
 
-// Makes all rows durable. Ignores dropped rows: they are reported at the end, and the result is
-// complete without them.
+// Makes all rows of the CSV files durable. Dropped rows are not an error here: they are reported at
+// the end of the run.
 void makeRecordsSafe(TrainRun& run) {
   try {
     run.recorder().sync();
@@ -200,8 +202,8 @@ void makeRecordsSafe(TrainRun& run) {
   }
 }
 
-// Trains until the run is done, and writes its summary. Returns nothing if it must be restarted
-// from a checkpoint. Throws the error that ended it.
+// Trains until the run is done, and writes its summary. Returns nothing if the run must be
+// restarted from a checkpoint. Throws the error that ended the run.
 std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   PreparedRun& prepared = command.prepared;
   spdlog::logger& log = command.log;
@@ -232,8 +234,9 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   trainer.afterEachEpoch([&] { saver.save(); });
   if (prepared.settings.lora.rank > 0 && !fitsPeft(prepared.plan.blocks)) {
     log.warn(
-        "no folder 'adapter' will be written: PEFT has no format for adapters of layers whose own "
-        "weights are trained too; model.safetensors contains both");
+        "no folder 'adapter' will be written: PEFT's format cannot store adapters of layers whose "
+        "own "
+        "weights are also trained; model.safetensors contains both");
   }
   if (!prepared.settings.bestMetric.empty() && !run.answer().weights_allowed()) {
     log.warn("keep.best has no effect: this server does not allow clients to fetch the body");
@@ -250,8 +253,8 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
           "this server does not allow clients to fetch the body, so there is no model.safetensors");
       saver.saveParts(log);
     }
-    // With a summary, the run is done and cannot be continued; after "done" the server removes its
-    // checkpoints. So rows and result must be durable first.
+    // A run with a summary cannot be continued, and the server removes its checkpoints after Bye
+    // "done". Rows and result must therefore be durable first.
     makeRecordsSafe(run);
     writeSummary(command, summaryOf(command, result, trainer.spent(), hasModel));
     failpoint("summary");
@@ -328,7 +331,7 @@ int train(const TrainOptions& options, JsonLines* events) {
     throw;
   }
   if (dashboard) dashboard->finish();
-  flushLog();  // so that the summary is the last output
+  flushLog();  // the summary must be the last output
   printResult(*summary, options, events);
   return 0;
 }

@@ -1,6 +1,6 @@
-// cleave-client verify: runs some steps through a real server, and the same steps with the whole
-// model in this process, and compares losses, gradients and weights. Any difference in their bits
-// is an error, unless --tolerance allows it.
+// cleave-client verify: runs some steps through a server, and the same steps with the whole model
+// in this process. It compares losses, gradients and weights. Any difference in bits is an error,
+// unless --tolerance allows it.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/sub.h>
@@ -21,14 +21,14 @@
 namespace cleave {
 namespace {
 
-// Bitwise: unlike a comparison of values, -0 differs from 0, and a NaN equals itself.
+// Compares the bits: unlike in a comparison of values, -0 differs from 0, and a NaN equals itself.
 bool sameBits(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor x = a.cpu().contiguous();
   const at::Tensor y = b.cpu().contiguous();
   return x.nbytes() == y.nbytes() && std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
 }
 
-// Everything compared under one name, over all steps.
+// The comparison of one kind of result, over all steps.
 struct Comparison {
   std::uint64_t values = 0;
   bool equal = true;
@@ -36,9 +36,9 @@ struct Comparison {
   std::string where;  // location of the largest difference
   double differenceSquares = 0, wholeSquares = 0;
 
-  // |split - whole| / |whole|, with all values as one vector.
+  // |split - whole| / |whole|, where split and whole are the vectors of all values.
   double relativeDifference() const {
-    if (differenceSquares == 0) return 0;  // only the signs of zeros may differ
+    if (differenceSquares == 0) return 0;  // at most the signs of zeros differ
     return std::sqrt(differenceSquares / wholeSquares);
   }
 
@@ -90,7 +90,7 @@ const at::Tensor& find(const std::vector<NamedTensor>& tensors, const std::strin
   throw RunError("bad-weights", "the split model has " + name + ", but the whole model does not");
 }
 
-// Head, body and tail together must have exactly the tensors of the whole model.
+// Reports a difference unless head, body and tail together have as many tensors as the whole model.
 void checkComplete(Comparison& result, std::initializer_list<std::size_t> parts, std::size_t whole,
                    const std::string& what) {
   std::size_t sum = 0;
@@ -251,8 +251,8 @@ void Verification::compareGradients(std::uint64_t step) {
   compare(results_["gradients/tail"], tailGradients_, whole, when);
 }
 
-// A comparison without values proves nothing, unless the part has none: "gradients/body" of a body
-// without parameters, or whose parameters are frozen.
+// Whether values were compared. A part may have no values to compare: for example, a body without
+// trainable parameters has no gradients.
 bool hasItsValues(const std::string& name, const Comparison& result, const RunPlan& plan) {
   if (result.values > 0) return true;
   const auto [cut0, cut1] = plan.stage.cuts;

@@ -1,4 +1,6 @@
-// The commands of cleave-client, each in its own file.
+// The commands of cleave-client; each has its own source file. A function add…Command() adds a
+// command to `app`. If the user runs that command, its callback sets `command` to a function that
+// runs it with `options` and returns the exit code.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +22,11 @@ struct VerifyOptions {
 struct TrainOptions {
   RunOptions run;
   bool probe = false;  // measures the link before training, like probe.first in the configuration
-  std::string trace;   // file; empty: none
+  std::string trace;   // a file path; empty: no file
   std::uint64_t traceSteps = 20;
-  std::string dashboard;  // address and port; empty: none
+  std::string dashboard;  // ADDRESS:PORT; empty: no dashboard
   bool anywhere = false;
-  bool quiet = false;      // no progress; logs only warnings and errors
+  bool quiet = false;      // shows no progress and logs only warnings and errors
   bool jsonLines = false;  // writes one JSON object per line to stdout for each event
 };
 int trainCommand(const TrainOptions& options);
@@ -37,16 +39,15 @@ struct ModelsShowOptions {
   bool all = false;
   bool json = false;
 };
-// Adds `show` to the command `models`.
+// Adds the subcommand `models show`.
 void addModelsShowCommand(CLI::App& models, ModelsShowOptions& options,
                           std::function<int()>& command);
 
 struct DataShowOptions {
   CommonOptions common;
-  std::string sheet;  // file; empty: none
+  std::string sheet;  // a file path; empty: no file
   bool json = false;
 };
-// Adds `data show`. If it is used, sets `command`, which reads `options`.
 void addDataCommands(CLI::App& app, DataShowOptions& options, std::function<int()>& command);
 
 struct SimulateOptions {
@@ -56,11 +57,10 @@ struct SimulateOptions {
   std::string queue = "0B";
   std::vector<std::uint32_t> microBatches;
   std::uint32_t steps = 4;
-  std::string times, writeTimes;  // files; empty: none
+  std::string times, writeTimes;  // file paths; empty: no file
   bool timeline = false;
-  std::string trace;  // file; empty: none
+  std::string trace;  // a file path; empty: no file
 };
-// Adds `simulate`. If it is used, sets `command`, which reads `options`.
 void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<int()>& command);
 
 struct ProbeCommandOptions {
@@ -69,34 +69,30 @@ struct ProbeCommandOptions {
   std::uint32_t repeat = 3;
   std::string max = "100MB";
   double seconds = 20;
-  std::string csv;  // file; empty: none
+  std::string csv;  // a file path; empty: no file
   bool json = false;
   std::string logLevel = "info";
 };
-// Adds `probe`. If it is used, sets `command`, which reads `options`.
 void addProbeCommand(CLI::App& app, ProbeCommandOptions& options, std::function<int()>& command);
 
 struct CheckpointsOptions {
   std::string run;  // folder
   bool json = false;
 };
-// Adds `checkpoints`. If it is used, sets `command`, which reads `options`.
 void addCheckpointsCommand(CLI::App& app, CheckpointsOptions& options,
                            std::function<int()>& command);
 
 struct EvalOptions {
   InferenceOptions inference;
 };
-// Adds `eval`. If it is used, sets `command`, which reads `options`.
 void addEvalCommand(CLI::App& app, EvalOptions& options, std::function<int()>& command);
 
 struct PredictOptions {
   InferenceOptions inference;
   std::vector<std::string> inputs;
-  std::string output;  // file; empty: stdout
+  std::string output;  // file path; empty: stdout
   bool raw = false;    // the model's outputs instead of classes and probabilities
 };
-// Adds `predict`. If it is used, sets `command`, which reads `options`.
 void addPredictCommand(CLI::App& app, PredictOptions& options, std::function<int()>& command);
 
 struct ExportOptions {
@@ -106,41 +102,37 @@ struct ExportOptions {
   bool overwrite = false;
   bool json = false;
 };
-// Adds `export`. If it is used, sets `command`, which reads `options`.
 void addExportCommand(CLI::App& app, ExportOptions& options, std::function<int()>& command);
 
-// The options of commands that use a trained model.
+// Adds the options that all commands with a trained model share.
 void addInferenceOptions(CLI::App& command, InferenceOptions& options);
 
 struct ReportCommandOptions {
   std::vector<std::string> runs, serverRuns;
-  std::string output;  // file; empty: in the run's folder
-  std::string serve;   // address and port; empty: writes the page instead
+  std::string output;  // file path; empty: report.html (see --help)
+  std::string serve;   // ADDRESS:PORT; empty: writes the page to a file
   bool anywhere = false;
   bool json = false;
   std::string logLevel = "info";
 };
-// Adds `report`. If it is used, sets `command`, which reads `options`.
 void addReportCommand(CLI::App& app, ReportCommandOptions& options, std::function<int()>& command);
 
 struct SweepOptions {
   RunOptions run;
   std::vector<std::string> grid, reference;  // KEY=VALUE
   std::string folder;                        // empty: sweeps/<run.name>
-  std::string figures;                       // file; empty: beside the configuration
+  std::string figures;                       // file path; empty: see --help
   bool dryRun = false;
 };
-// Adds `sweep`. If it is used, sets `command`, which reads `options`.
 void addSweepCommand(CLI::App& app, SweepOptions& options, std::function<int()>& command);
 
 struct DoctorOptions {
   RunOptions run;
-  double seconds = 3;  // for measuring the link
+  double seconds = 3;  // approximate duration of the link measurement
 };
-// Adds `doctor`. If it is used, sets `command`, which reads `options`.
 void addDoctorCommand(CLI::App& app, DoctorOptions& options, std::function<int()>& command);
 
-// For the commands `codec list`, `codec run` and `codec compare`.
+// Options of the commands `codec list`, `codec run` and `codec compare`.
 struct CodecOptions {
   std::vector<std::string> specs;
   std::string input;
@@ -148,7 +140,6 @@ struct CodecOptions {
   bool overwrite = false;
   bool json = false;
 };
-// Adds the codec commands. The one in use sets `command`, which reads `options`.
 void addCodecCommands(CLI::App& app, CodecOptions& options, std::function<int()>& command);
 
 }  // namespace cleave

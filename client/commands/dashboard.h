@@ -1,4 +1,4 @@
-// How `train --dashboard` and `report --serve` listen for HTTP.
+// The HTTP settings of `train --dashboard` and `report --serve`.
 #pragma once
 
 #include "common/core/units.h"
@@ -11,9 +11,9 @@ class Option;
 
 namespace cleave {
 
-// `listen`: the flag and its value.
+// `listen`: the value of the flag, with the flag's name for error messages.
 HttpSettings dashboardSettings(const Placed& listen, bool anywhere);
-// Adds --anywhere, which requires the option `needed`.
+// Adds the flag --anywhere, which is allowed only together with the option `needed`.
 void addAnywhereOption(CLI::App& command, bool& anywhere, CLI::Option& needed);
 
 }  // namespace cleave

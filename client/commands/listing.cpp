@@ -42,7 +42,7 @@ std::vector<ListedItem> models() {
   return items;
 }
 
-// "1", or "M" if it grows with the number of micro-batches.
+// The count as text: "1", for example, or "M" if it grows with the number of micro-batches.
 std::string countText(std::uint32_t (*count)(std::uint32_t microBatches)) {
   constexpr std::uint32_t kMany = 1000;
   const std::uint32_t value = count(kMany);
@@ -65,8 +65,8 @@ std::vector<ListedItem> schedules() {
 std::vector<ListedItem> codecs() {
   std::vector<ListedItem> items = {
       {"auto",
-       "the default: train measures a few steps, then gives each flow the most accurate of none, "
-       "block:bits=8 and block:bits=4 with which the link does not limit the step",
+       "the default: train measures a few steps, then chooses for each flow the most accurate of "
+       "none, block:bits=8 and block:bits=4 with which the link does not limit the step",
        "min_bits=2..8 (4)", "codec: auto"}};
   for (const CodecRow& row : codecTable()) {
     items.push_back({std::string(row.name), std::string(row.description),
@@ -118,7 +118,7 @@ constexpr ListingRow kListings[] = {
      learningRates},
 };
 
-// Wraps `text` at kColumns columns; all lines but the first are indented.
+// Wraps `text` at kColumns columns. All lines except the first are indented.
 std::string wrapped(const std::string& text, std::size_t indent) {
   std::string out;
   std::size_t column = indent;

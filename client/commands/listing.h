@@ -14,15 +14,16 @@ namespace cleave {
 struct ListedItem {
   std::string name;
   std::string description;  // one line
-  std::string parameters;   // empty: none
-  std::string example;      // a line for the configuration
-  // For codecs, if listed: encoded bytes divided by raw bytes, or an upper bound of that.
+  std::string parameters;   // empty: the choice has no parameters
+  std::string example;      // a line of YAML for the configuration
+  // Only for codecs in `codec list`: encoded bytes divided by raw bytes, or an upper bound of this
+  // ratio.
   std::optional<double> ratio = std::nullopt;
   bool ratioIsExact = false;
 };
 
 struct ListingRow {
-  std::string_view command;  // "codecs"; also the key in the JSON
+  std::string_view command;  // such as "codecs"; also the key in the JSON output
   std::string_view summary;  // for --help
   std::string_view about;    // printed above the list
   std::vector<ListedItem> (*items)();
@@ -33,7 +34,7 @@ std::span<const ListingRow> listingTable();
 // All keys of the client's configuration.
 std::vector<KeyText> configurationKeys();
 
-// Prints the list on stdout. Returns the exit code.
+// Prints the list to stdout and returns the exit code.
 int listCommand(const ListingRow& row, bool json);
 
 }  // namespace cleave

@@ -7,7 +7,7 @@
 namespace cleave {
 namespace {
 
-// The number of rows resized horizontally at once, so that the compiler vectorises over them.
+// Number of rows resized horizontally at once, so that the compiler vectorises over rows.
 constexpr std::size_t kLanes = 8;
 
 void narrowRows(const BilinearAxis& columns, const float* block, std::size_t rows, float* wide) {
@@ -98,9 +98,9 @@ void BilinearAxis::addPairs(std::int64_t from, std::int64_t to, std::int64_t fir
   }
 }
 
-// The weight of an input falls linearly with the distance of its centre from the output's, to 0 at
-// a distance of one output. The range of inputs is that of Pillow and PyTorch. All outputs get as
-// many taps as the widest one needs; the surplus taps have a weight of 0.
+// The weight of an input falls linearly with the distance between its centre and the output's
+// centre, to 0 at a distance of one output. The range of inputs is the same as in Pillow and
+// PyTorch. All outputs have as many taps as the widest output needs; surplus taps have weight 0.
 void BilinearAxis::addTriangles(std::int64_t from, std::int64_t to, std::int64_t first,
                                 std::int64_t count) {
   const double scale = static_cast<double>(from) / static_cast<double>(to);

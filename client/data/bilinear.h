@@ -10,8 +10,8 @@
 
 namespace cleave {
 
-// One axis of a resize: each output is a weighted sum of inputs. If the axis gets longer, an output
-// has two inputs, and inputs beyond the edge repeat the edge. If it gets shorter, the weights are a
+// One axis of a resize: an output is a weighted sum of inputs. If the axis gets longer, an output
+// has two inputs, and the edge is repeated beyond the image. If it gets shorter, the weights form a
 // triangle as wide as two outputs, cut off at the edge.
 class BilinearAxis {
  public:
@@ -21,7 +21,7 @@ class BilinearAxis {
   BilinearAxis(std::int64_t from, std::int64_t to) : BilinearAxis(from, to, 0, to) {}
 
   std::size_t outputs() const { return low_.size(); }
-  // The inputs [begin(), end()) are used; others need not exist.
+  // Only the inputs [begin(), end()) are used.
   std::size_t begin() const { return begin_; }
   std::size_t end() const { return end_; }
 

@@ -49,7 +49,7 @@ std::string archiveAdvice(const Layout& layout) {
          " from the dataset's home page, and set data.folder to the folder " + layout.folder;
 }
 
-// The file itself, or NAME.gz if only that exists.
+// Returns the file's path, or NAME.gz if only that exists.
 std::string findFile(const std::string& folder, const std::string& name, const Layout& layout) {
   const std::filesystem::path path = std::filesystem::path(folder) / name;
   std::error_code ignored;

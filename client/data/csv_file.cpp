@@ -37,7 +37,7 @@ void checkUtf8(std::string_view text, const std::string& path, std::uint64_t lin
                    "convert the file, for example: iconv -f latin1 -t utf-8 OLD.csv > NEW.csv");
 }
 
-// Reads row by row. A cell points into the file, or to `unquoted_` if it has doubled quotes.
+// Reads row by row. A cell is a view of the file, or of `unquoted_` if it has doubled quotes.
 class CsvFile::Parser {
  public:
   explicit Parser(const CsvFile& file)

@@ -1,5 +1,5 @@
-// Reads users' tables: CSV (RFC 4180) and TSV, with a header. (client/report/csv_reader.h reads the
-// tables that Cleave writes, even while they grow; each of their lines is a row.)
+// Reads tables that users provide: CSV (RFC 4180) and TSV, with a header. (For tables that Cleave
+// writes itself, see client/report/csv_reader.h.)
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ bool isTablePath(const std::string& path);
 // "FILE:LINE"
 std::string lineOf(const std::string& path, std::uint64_t line);
 
-// Throws UsageError "data-damaged" if `text` is not UTF-8, which is required for the names of
-// columns, categories and classes.
+// Throws UsageError "data-damaged" if `text` is not UTF-8. Names of columns, categories and classes
+// must be UTF-8.
 void checkUtf8(std::string_view text, const std::string& path, std::uint64_t line);
 
 class CsvFile {
@@ -31,12 +31,12 @@ class CsvFile {
   const std::string& path() const { return path_; }
   const std::vector<std::string>& header() const { return header_; }
   std::optional<std::size_t> find(std::string_view column) const;
-  // Throws UsageError "no-column", which lists the columns.
+  // The position of a column. Throws UsageError "no-column", which lists the columns.
   std::size_t column(std::string_view name, const std::string& hint) const;
 
-  // Passes each row with the line where it begins. Cells are valid only during the call; blank
-  // lines are skipped. Throws UsageError "data-damaged" with FILE:LINE: a quote is not closed, or a
-  // row has more or fewer cells than the header.
+  // Calls take(line, cells) for each row; `line` is the row's first line. Cells are valid only
+  // during the call. Blank lines are skipped. Throws UsageError "data-damaged" with FILE:LINE if a
+  // quote is not closed, or a row has more or fewer cells than the header.
   void forEachRow(const std::function<void(std::uint64_t line,
                                            std::span<const std::string_view> cells)>& take) const;
 

@@ -23,7 +23,7 @@ struct SampleArray {
 
   bool operator==(const SampleArray&) const = default;
 };
-// The array in a batch: [samples, …], contiguous.
+// The array for a batch of `samples` samples: [samples, …], contiguous.
 TensorSpec specOf(const SampleArray& array, std::uint32_t samples);
 std::string toString(const SampleArray& array);  // "input_ids i64[128]"
 
@@ -34,22 +34,22 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual std::uint32_t size() const = 0;
-  // The same for all samples: the model's inputs, then the target.
+  // The arrays of every sample: the model's inputs, then the target.
   virtual std::vector<SampleArray> arrays() const = 0;
   // The number of classes, if the target is a class; else 0.
   virtual int classes() const = 0;
   // Indexed by class; empty if the classes have no names.
   virtual std::vector<std::string> classNames() const { return {}; }
-  // The class of a sample, if the target is a class that is cheap to read without the rest of the
-  // sample; else nothing.
+  // The class of a sample. Empty if the target is not a class, or if reading the class is not much
+  // cheaper than reading the whole sample.
   virtual std::optional<std::int64_t> label(std::uint32_t index) const;
   // Names the sample in messages: for example its file, or "sample 17".
   virtual std::string sampleName(std::uint32_t index) const;
-  // What was derived from the training set and is needed to read other data in the same way, such
-  // as names of classes and statistics of columns; null: nothing.
+  // Values derived from the training set that are needed to read other data consistently, such as
+  // class names and column statistics. Null if there are none.
   virtual nlohmann::json learned() const { return nullptr; }
-  // Writes sample `index`, ready for the model (scaled and normalised). With an epoch, writes it as
-  // training uses it in that epoch: augmented, if the options require it. Any thread.
+  // Writes sample `index`, ready for the model (scaled and normalised). With an epoch, applies the
+  // training augmentation of that epoch, if one is configured. Any thread.
   virtual void write(std::uint32_t index, std::optional<std::uint64_t> epoch,
                      SampleMemory out) const = 0;
 };
@@ -93,13 +93,13 @@ struct ImageOptions {
   std::uint64_t seed = 0;
   // Pixels become (x / 255 - mean) / std: one value per channel, or one for all.
   std::vector<double> mean = {0};
-  std::vector<double> deviation = {1};
+  std::vector<double> stddev = {1};
   // Height and width of the model's input; with `crop`, the length of the image's shorter side
-  // before the crop. 0: as in the file. Bilinear, and antialiased when an axis gets shorter.
+  // before the crop. 0: no resize. Bilinear, and antialiased if an axis gets shorter.
   std::int64_t resize = 0;
   std::int64_t crop = 0;  // height and width of the crop at the centre; 0: none
 };
-// Whether anything happens to the image besides the scaling by mean and deviation.
+// Whether the options change the image beyond its normalisation by mean and std.
 bool changesPixels(const ImageOptions& options);
 
 // IDX images and labels, plain or gzip (detected by content). Throws UsageError with the file and
@@ -137,20 +137,21 @@ struct SyntheticOptions {
 };
 std::unique_ptr<LabeledDataset> makeSynthetic(const SyntheticOptions& options);
 
-// Samples with named arrays, from safetensors or .npy files with arrays of [samples, …]: integers
-// and booleans are read as i64, numbers as f32. Throws UsageError with the file and the fault.
+// Samples with named arrays, from safetensors or .npy files. Arrays in files have the shape
+// [samples, …]. Integers and booleans are read as i64, floats as f32. Throws UsageError with the
+// file and the fault.
 struct TensorsOptions {
-  // A safetensors file; or a folder, whose *.safetensors files are joined in the order of their
-  // names, or whose NAME.npy files are one array each.
+  // A safetensors file, or a folder. A folder's *.safetensors files are joined in the order of
+  // their names; without such files, each NAME.npy is one array.
   std::string file;
   std::string target = "labels";  // the other arrays are inputs
-  // The training set's learned(): if the file has no target, the target is zeros, with the shape
-  // and type of the training set's. Null: a missing target is an error.
+  // The training set's learned(). If the file has no target, the target is zeros, with the shape
+  // and type of the training set's target. Null: a missing target is an error.
   nlohmann::json learned = nullptr;
 };
 std::unique_ptr<Dataset> openTensors(const TensorsOptions& options);
-// The same samples with the arrays of these names as inputs, in this order. The target may be one
-// of them. Throws UsageError "no-input" if one is missing.
+// A view of `data` whose inputs are the arrays `names`, in this order. The target may be one of
+// them. Throws UsageError "no-input" if one is missing.
 std::shared_ptr<const Dataset> selectInputs(std::shared_ptr<const Dataset> data,
                                             const std::vector<std::string>& names);
 

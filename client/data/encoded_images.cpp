@@ -51,7 +51,7 @@ class EncodedImageSet final : public LabeledDataset {
     return images_.labels[index];
   }
   std::string sampleName(std::uint32_t index) const override {
-    constexpr std::size_t kMaxBytes = 4096;  // of a path
+    constexpr std::size_t kMaxBytes = 4096;  // length of a path
     return printable(images_.names[index], kMaxBytes);
   }
   nlohmann::json learned() const override { return learnedClasses(images_.classNames); }
@@ -183,7 +183,7 @@ FolderId idOf(const std::filesystem::path& folder) {
   return {status.st_dev, status.st_ino};
 }
 
-// `above`: the folders that this one is in. A link to one of them is not followed.
+// `above`: this folder's ancestors. A symbolic link to an ancestor is not followed.
 void collectImages(const std::filesystem::path& folder, const std::string& below,
                    std::vector<FolderId>& above, FoundImages& found) {
   std::vector<std::string> files, folders;

@@ -1,4 +1,4 @@
-// Datasets whose samples are encoded images, each decoded when it is read. The formats folder, list
+// Datasets whose samples are encoded images, decoded when they are read. The formats folder, list
 // and tar share this code. No Torch.
 #pragma once
 
@@ -16,17 +16,16 @@
 
 namespace cleave {
 
-// data.channels and the keys of ImageOptions.
+// Adds data.channels and the keys of ImageOptions.
 void addEncodedImageKeys(DataFormatTable& table);
 
-// The classes of a set, by number, and the number of each label that occurs.
 struct ClassTable {
-  std::vector<std::string> names;
-  std::map<std::string, std::uint32_t, std::less<>> numbers;
+  std::vector<std::string> names;                             // by class number
+  std::map<std::string, std::uint32_t, std::less<>> numbers;  // the class number of each label
 };
 enum class ClassOrder : std::uint8_t {
   byName,    // class i is the i-th name
-  byNumber,  // the same; but if all labels are numbers, label i is class i
+  byNumber,  // if all labels are numbers, label i is class i; otherwise byName
 };
 // The training set's classes are its labels. Other splits use the training set's classes and their
 // numbers, from `keys.learned`. `where` names the set in errors. Throws UsageError: a single class
@@ -41,31 +40,31 @@ nlohmann::json learnedClasses(const std::vector<std::string>& names);
 std::vector<std::string> classNamesOf(const DataFormatKeys& keys);
 
 struct EncodedImages {
-  std::vector<std::string> names;     // of the samples
-  std::vector<std::uint32_t> labels;  // by sample, below classNames.size()
+  std::vector<std::string> names;     // per sample
+  std::vector<std::uint32_t> labels;  // per sample, below classNames.size()
   std::vector<std::string> classNames;
   // Returns the content of a sample's image file. Throws UsageError "sample-damaged". Any thread.
-  // Empty: `names` are the paths of the files.
+  // Null: the files at the paths `names` are read.
   std::function<std::vector<std::byte>(std::uint32_t index)> read = nullptr;
 };
-// The transforms determine the shape of the samples. If it depends on the size of the image, all
-// images must have the size of the first readable one; reading an image of another size throws
+// The transforms determine the shape of the samples. If the shape depends on the image's size, all
+// images must have the size of the first readable image; reading an image of another size throws
 // UsageError "sample-size".
 std::unique_ptr<Dataset> makeEncodedImages(EncodedImages images, const DataFormatKeys& keys);
 
 // Throws UsageError "sample-damaged" if the file cannot be read, or has more than 1 GiB.
 std::vector<std::byte> readImageFile(const std::string& path);
 
-// The images in a folder and its subfolders, as paths relative to it: first those of the folder
-// itself, then those of each subfolder, sorted by name. Hidden files and folders are skipped.
-// Throws UsageError "data-missing".
+// Finds the images in a folder and its subfolders. The folder's own images come first, then each
+// subfolder's, sorted by name. Hidden files and folders are skipped. Throws UsageError
+// "data-missing".
 struct FoundImages {
-  std::vector<std::string> paths;
-  std::size_t others = 0;  // other files
+  std::vector<std::string> paths;  // relative to the folder
+  std::size_t others = 0;          // other files
   std::string firstOther;
 };
 FoundImages findImages(const std::string& folder);
-// .jpg, .jpeg, .png or .webp, in any case.
+// Whether the extension is .jpg, .jpeg, .png or .webp, in upper or lower case.
 bool hasImageExtension(std::string_view path);
 
 // Opens the split `input`: image files, and folders of them.
@@ -73,8 +72,8 @@ std::unique_ptr<Dataset> openInputImages(const DataFormatKeys& keys);
 
 // Throws UsageError "config-missing": the data has no test set, and `key` could name one.
 [[noreturn]] void throwNoTestSet(const std::string& key);
-// A fixed random order of the samples, so that the last ones are a random selection. For training
-// sets without a test set, whose last samples are held out (data.holdout).
+// Shuffles the samples in a reproducible way. Used if there is no test set: data.holdout then holds
+// out the last samples, which should be a random selection.
 void shuffleForHoldout(EncodedImages& images);
 
 }  // namespace cleave

@@ -15,13 +15,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The class of an image at this path below the folder; empty if it is in no class's folder.
+// The class of an image at this path below the folder; empty if the image is not in a class folder.
 std::string classFolder(const std::string& path) {
   const std::size_t slash = path.find('/');
   return slash == std::string::npos ? "" : path.substr(0, slash);
 }
 
-// Whether these are the folders of splits, as in many archives of data sets.
+// Whether the class folders are really splits, such as train and test, as in many archives.
 bool areSplits(const std::set<std::string>& folders) {
   const std::set<std::string> splits = {"test", "train", "training", "val", "valid", "validation"};
   return folders.contains("train") &&
@@ -43,7 +43,7 @@ bool isBelow(const fs::path& path, const fs::path& folder) {
   return end == folder.end();
 }
 
-// Throws if samples would be in both sets, or the folder of one set is a class of the other.
+// Throws if both sets have the same folder, or one set's folder is inside the other's.
 void checkAreApart(const DataFormatKeys& keys) {
   std::error_code error;
   const fs::path train = fs::canonical(keys.trainFolder, error);
@@ -59,7 +59,7 @@ void checkAreApart(const DataFormatKeys& keys) {
       "use two folders next to each other, such as data/train and data/test");
 }
 
-// Throws unless each image is in the folder of a class, and (for training) each class has one.
+// Throws unless each image is in a class folder and, for training, each class folder has an image.
 void checkClassFolders(const std::string& folder, const std::string& key, const FoundImages& found,
                        bool isTraining) {
   if (found.paths.empty()) {
@@ -69,7 +69,7 @@ void checkClassFolders(const std::string& folder, const std::string& key, const 
             (found.others == 0 ? "" : ", only other files, such as " + found.firstOther),
         "put JPEG, PNG or WebP files into one folder per class");
   }
-  // Images of the folder itself come first.
+  // Images directly in the folder come first.
   if (const std::string& path = found.paths.front(); classFolder(path).empty()) {
     throw UsageError("data-damaged",
                      fmt::format("{} has an image that is not in the folder of a class: {}", folder,
@@ -78,7 +78,7 @@ void checkClassFolders(const std::string& folder, const std::string& key, const 
                          "/CLASS/" + printable(path));
   }
   if (!isTraining) return;
-  std::set<std::string> classes;  // with images
+  std::set<std::string> classes;  // classes that have images
   for (const std::string& path : found.paths) classes.insert(classFolder(path));
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();

@@ -31,7 +31,7 @@ void addImageKeys(DataFormatTable& table) {
   numbers("data.mean", -1e6, {0.485, 0.456, 0.406}, &ImageOptions::mean,
           "mean of the pixels after scaling to 0 … 1; one value, or one per channel: `[0.49, 0.48, "
           "0.45]`; `imagenet`: the means of ImageNet");
-  numbers("data.deviation", 1e-6, {0.229, 0.224, 0.225}, &ImageOptions::deviation,
+  numbers("data.std", 1e-6, {0.229, 0.224, 0.225}, &ImageOptions::stddev,
           "std of the same pixels; the model receives (pixel / 255 - mean) / std");
   table.integer(
       "data.resize", "pixels", 0, kMaxPixels,
@@ -70,11 +70,11 @@ void addImageKeys(DataFormatTable& table) {
         "training only: " + meaning);
   };
   fraction("data.augment.brightness", 10, &ImageOptions::brightness,
-           "brightness changes by a random factor in 1 ± this, at least 0");
+           "brightness changes by a random factor in 1 ± this value, at least 0");
   fraction("data.augment.contrast", 10, &ImageOptions::contrast, "the same for contrast");
   fraction("data.augment.saturation", 10, &ImageOptions::saturation, "the same for saturation");
   fraction("data.augment.hue", 0.5, &ImageOptions::hue,
-           "hue shifts by a random fraction of the colour circle in ± this");
+           "hue shifts by a random fraction of the colour circle in ± this value");
   fraction("data.augment.erasing", 1, &ImageOptions::erasing,
            "probability with which a random rectangle of 2 % to 33 % of the area is set to 0");
 }
@@ -147,7 +147,7 @@ Table makeIdxKeys() {
   return table;
 }
 
-// For formats that read one file of new samples.
+// For formats that read predictions' samples from exactly one file.
 std::string onlyInput(const Keys& keys) {
   if (keys.inputs.size() == 1) return keys.inputs.front();
   throw UsageError("no-predict",

@@ -16,19 +16,20 @@ namespace cleave {
 enum class DataSplit : std::uint8_t {
   train,
   test,
-  input,  // samples without a target, for predictions; the target is 0
+  input,  // samples for predictions; they have no target, so 0 is used
 };
 
-// The values of the formats' keys, all below `data`. A format reads only its own.
+// The values of all formats' keys below `data`. A format reads only its own keys.
 struct DataFormatKeys {
-  // Not keys. `learned`, for the splits test and input: the training set's learned().
+  // The training set's learned(), for the splits test and input. Not a key, like the members up to
+  // dataSeed.
   nlohmann::json learned;
   std::vector<std::string> inputs;  // for the split input: files and folders
   // If false, the split test is not opened, and the last training samples may be held out.
   bool needsTest = true;
 
-  std::uint64_t seed = 1;      // of the run
-  std::uint64_t dataSeed = 1;  // data.seed, a key of all formats
+  std::uint64_t seed = 1;      // run.seed
+  std::uint64_t dataSeed = 1;  // data.seed, which all formats have
   int classes = 10;
   ImageOptions image;
   std::string trainImages, trainLabels, testImages, testLabels;
@@ -43,7 +44,7 @@ struct DataFormatKeys {
   std::string target = "labels";
   // text and csv
   std::string tokenizer, padToken;
-  std::uint32_t length = 0;  // tokens of a sample
+  std::uint32_t length = 0;  // tokens per sample
   std::string textColumn = "text", pairColumn;
   std::string labelColumn = "label";
   std::string targetType = "class";
@@ -55,14 +56,14 @@ struct DataFormatRow {
   std::string_view name;         // "idx"
   std::string_view description;  // one line
   const ConfigTable<DataFormatKeys>& (*keys)();
-  // Opens a split. Throws UsageError if it is missing or damaged; "no-predict" if the format has no
-  // split `input`.
+  // Opens a split. Throws UsageError if the split is missing or damaged, and "no-predict" for the
+  // split `input` if the format does not support predictions.
   std::unique_ptr<Dataset> (*open)(const DataFormatKeys& keys, DataSplit split);
 };
 std::span<const DataFormatRow> dataFormatTable();
 // Throws UsageError with the nearest known name.
 const DataFormatRow& findDataFormat(std::string_view name);
-// The keys of all formats; each description begins with the formats that have the key.
+// The keys of all formats. A key's description begins with the formats that have the key.
 std::vector<KeyText> dataFormatKeys();
 
 }  // namespace cleave

@@ -63,8 +63,8 @@ std::string describe(const std::vector<std::uint32_t>& dimensions, const std::st
   return text;
 }
 
-// The file size that the header implies. Dimensions are not 0; their product is checked against the
-// limit before it is used.
+// The file size that the header implies. No dimension is 0. The product is checked against the
+// limit at each step, so it cannot overflow.
 std::size_t fileBytes(const IdxFile& file, const std::string& path, const std::string& what) {
   std::size_t bytes = file.type->bytes;
   for (const std::uint32_t dimension : file.dimensions) {
@@ -76,7 +76,7 @@ std::size_t fileBytes(const IdxFile& file, const std::string& path, const std::s
   return file.start + bytes;
 }
 
-// The hint for a file of `what` (images or labels) with a wrong rank.
+// The hint for a file with a wrong rank; `what` is images or labels.
 const char* rankFix(int rank, const std::string& what) {
   if (what == "labels" && rank >= 3)
     return "check that the paths of images and labels are not swapped";
@@ -175,24 +175,24 @@ std::vector<std::int64_t> readLabels(const IdxFile& file, const std::string& pat
   return labels;
 }
 
-// Samples that are not images of bytes: numbers, vectors, or arrays of another type. A value
+// Samples that are not images of bytes: single numbers, vectors, or arrays of another type. A value
 // becomes (value - mean) / std; bytes are divided by 255 first.
 class IdxValues final : public LabeledDataset {
  public:
   IdxValues(IdxFile file, std::vector<std::int64_t> labels, const IdxOptions& options)
       : file_(std::move(file)), labels_(std::move(labels)), classes_(options.classes) {
     const ImageOptions& image = options.image;
-    if (image.mean.size() != 1 || image.deviation.size() != 1 || changesPixels(image)) {
+    if (image.mean.size() != 1 || image.stddev.size() != 1 || changesPixels(image)) {
       throw UsageError("bad-config",
                        options.images +
                            " does not contain images of bytes, so it can only be "
-                           "scaled with one data.mean and one data.deviation",
-                       "give one value each for data.mean and data.deviation, and remove "
+                           "scaled with one data.mean and one data.std",
+                       "give one value each for data.mean and data.std, and remove "
                        "data.resize, data.crop and data.augment")
           .about("data.augment");
     }
     mean_ = image.mean.front();
-    deviation_ = image.deviation.front();
+    stddev_ = image.stddev.front();
     // A single number becomes a vector of length 1, as models expect.
     shape_.assign(file_.dimensions.begin() + 1, file_.dimensions.end());
     if (shape_.empty()) shape_ = {1};
@@ -208,7 +208,7 @@ class IdxValues final : public LabeledDataset {
     const std::uint8_t* value =
         file_.bytes.data() + file_.start + std::size_t{index} * out.size() * file_.type->bytes;
     for (float& each : out) {
-      each = static_cast<float>((file_.type->read(value) / scale - mean_) / deviation_);
+      each = static_cast<float>((file_.type->read(value) / scale - mean_) / stddev_);
       value += file_.type->bytes;
     }
     return labels_[index];
@@ -219,7 +219,7 @@ class IdxValues final : public LabeledDataset {
   std::vector<std::int64_t> labels_;
   int classes_;
   std::vector<std::int64_t> shape_;
-  double mean_ = 0, deviation_ = 1;
+  double mean_ = 0, stddev_ = 1;
 };
 
 }  // namespace

@@ -128,7 +128,7 @@ class JpegReader {
     return true;
   }
 
-  // After readHeader(). `out` is [height, width, channels].
+  // Call after readHeader(). `out` has the shape [height, width, channels].
   bool readPixels(std::uint8_t* out) {
     if (setjmp(onError_) != 0) return false;
     jpeg_start_decompress(&info_);
@@ -175,7 +175,7 @@ class JpegReader {
 
 // ---- PNG ----
 
-// The same for libpng, whose error callback also uses longjmp.
+// libpng's error callback also uses longjmp, so the same rules apply.
 class PngReader {
  public:
   explicit PngReader(Encoded file) : file_(file) {
@@ -200,7 +200,7 @@ class PngReader {
     return true;
   }
 
-  // After readHeader(): converts to 8 bits per channel, grey or RGB.
+  // Call after readHeader(). Converts to 8 bits per channel, grey or RGB.
   bool prepare() {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
     png_set_strip_16(png_);
@@ -212,7 +212,7 @@ class PngReader {
     return true;
   }
 
-  // After prepare(). One pointer per row.
+  // Call after prepare(). `rows` has one pointer per row.
   bool readPixels(std::uint8_t** rows) {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
     png_read_image(png_, rows);
@@ -303,7 +303,7 @@ Pixels decodeWebp(Encoded file, const std::string& name, std::int64_t maxPixels,
   return image;
 }
 
-// Returns the image with the file's own channels; without pixels if `headerOnly`.
+// Returns the image with the file's own channels. With `headerOnly`, the pixels are left out.
 Pixels decodeAny(Encoded file, const std::string& name, std::int64_t maxPixels, bool headerOnly) {
   const auto beginsWith = [&](std::string_view bytes, std::size_t at = 0) {
     return file.size() >= at + bytes.size() &&
@@ -383,7 +383,7 @@ std::vector<std::byte> encodePng(const Pixels& image) {
 }
 
 void throwDamagedImage(const std::string& name, const std::string& fault) {
-  constexpr std::size_t kMaxBytes = 4096;  // of a path
+  constexpr std::size_t kMaxBytes = 4096;  // length of a path
   throw UsageError("sample-damaged", printable(name, kMaxBytes) + " " + fault,
                    "replace or remove it; or set data.skip to the number of damaged samples that "
                    "may be replaced by others");

@@ -15,7 +15,7 @@ namespace cleave {
 inline constexpr std::int64_t kMaxImagePixels = 100'000'000;
 
 struct ImageHeader {
-  std::int64_t height = 0, width = 0;  // of the decoded image
+  std::int64_t height = 0, width = 0;  // size of the decoded image
 };
 
 // JPEG, PNG or WebP, detected by content. All functions throw UsageError "sample-damaged" with

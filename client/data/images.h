@@ -21,8 +21,8 @@ struct ImageStore {
   int classes = 0;
 };
 
-// Throws what ImageTransforms throws, and UsageError "bad-image-transform" if the padding is too
-// large for the image.
+// Throws UsageError "bad-image-transform" for the reasons that ImageTransforms has, or if the
+// padding is larger than the image.
 std::unique_ptr<LabeledDataset> makeImages(ImageStore store, const ImageOptions& options);
 
 }  // namespace cleave

@@ -75,7 +75,7 @@ void revert(std::vector<SheetImage>& images, std::int64_t channels, const SheetO
     const std::size_t perChannel = image.size() / static_cast<std::size_t>(channels);
     for (std::size_t n = 0; n < image.size(); ++n) {
       const std::size_t channel = n / perChannel;
-      image[n] = static_cast<float>(double{image[n]} * of(options.deviation, channel) +
+      image[n] = static_cast<float>(double{image[n]} * of(options.stddev, channel) +
                                     of(options.mean, channel));
     }
   }
@@ -197,13 +197,13 @@ std::vector<std::int64_t> readIntegers(const Dataset& data, std::uint32_t index,
 }
 
 ContactSheet makeContactSheet(const Dataset& data, const SheetOptions& options) {
-  constexpr std::uint32_t kRows = 4;  // of each half
+  constexpr std::uint32_t kRows = 4;  // per half
   SampleBuffer sample(data);
   const std::size_t array = imageArray(sample.arrays());
   const std::vector<std::int64_t>& shape = sample.arrays()[array].shape;
   ContactSheet sheet;
   sheet.samples = spreadIndices(data.size(), ContactSheet::kColumns * kRows);
-  std::vector<SheetImage> images;  // of the upper half, then of the lower
+  std::vector<SheetImage> images;  // the upper half's, then the lower half's
   for (const bool isTraining : {true, false}) {
     for (const std::uint32_t index : sheet.samples) {
       sample.read(data, index, isTraining ? std::optional<std::uint64_t>(1) : std::nullopt);

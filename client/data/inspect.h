@@ -15,8 +15,8 @@ namespace cleave {
 // At most `count` indices, evenly distributed over 0 … size - 1.
 std::vector<std::uint32_t> spreadIndices(std::uint32_t size, std::uint32_t count);
 
-// Statistics of all values of an array in some samples; values that are not finite are only
-// counted.
+// Statistics of one array over several samples. Non-finite values are counted but otherwise
+// excluded.
 struct ValueFigures {
   double min = 0, mean = 0, max = 0, std = 0;
   std::uint64_t values = 0, notFinite = 0;
@@ -24,27 +24,27 @@ struct ValueFigures {
 
 struct DataFigures {
   std::uint32_t figureSamples = 0;    // number of samples in `figures`
-  std::vector<ValueFigures> figures;  // per array; samples are read as for evaluation
+  std::vector<ValueFigures> figures;  // per array, without augmentation
   std::uint32_t countedSamples = 0;   // number of samples in `counts`; all if labels are cheap
   std::vector<std::uint64_t> counts;  // per class; empty if the target is not a class
 };
-// Reads at most `maxSamples` samples.
+// Reads at most `maxSamples` whole samples.
 DataFigures inspectData(const Dataset& data, std::uint32_t maxSamples);
 
 // The values of an array of integers in the sample `index`.
 std::vector<std::int64_t> readIntegers(const Dataset& data, std::uint32_t index, std::size_t array);
 
-// A grid of what the model receives: above a white line, samples as training reads them in epoch 1;
-// below, the same samples as evaluation reads them.
+// A picture of the model's input. Above a white line: samples with the training augmentation of
+// epoch 1; below it: the same samples without augmentation.
 struct SheetOptions {
-  // How pixels were normalised, as in ImageOptions. Empty: unknown; the minimum of all images then
+  // The normalisation to revert, as in ImageOptions. Empty: unknown; the minimum of all images then
   // becomes black, and the maximum white.
-  std::vector<double> mean = {}, deviation = {};
+  std::vector<double> mean = {}, stddev = {};
 };
 struct ContactSheet {
   static constexpr std::uint32_t kColumns = 8;
   Pixels pixels;
-  std::vector<std::uint32_t> samples;  // in rows of kColumns
+  std::vector<std::uint32_t> samples;  // indices, row by row; a row has kColumns samples
 };
 // Shows the first array of shape [1 or 3 channels, height, width]. Throws UsageError "no-images" if
 // there is none.

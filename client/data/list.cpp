@@ -1,5 +1,5 @@
-// The data format `list`: a table of image files with their labels, as CSV or TSV. Its first row
-// names the columns; path and label are used, in any order.
+// The data format `list`: a CSV or TSV table of image files and their labels. The first row names
+// the columns; only `path` and `label` are used.
 #include <filesystem>
 #include <utility>
 

@@ -19,17 +19,18 @@ namespace {
 
 // Cheap samples are prepared this many at a time, so that threads rarely wait for the mutex.
 constexpr std::size_t kMaxTurn = 32;
-// With Options::threads = 0, more threads are started if each of the first samples takes this long.
+// With Options::threads = 0, more threads are started if each timed sample takes at least this
+// long.
 constexpr double kCostlySeconds = 300e-6;
 constexpr int kTimedSamples = 4;
 constexpr int kMaxAutomaticThreads = 16;
 
 }  // namespace
 
-// Threads take samples in order: the next ones of the newest batch in `window`, or the first ones
-// of a new batch if there is room for it. So if a sample cannot be read, all samples before it have
-// been taken already. No more samples are taken then, and the pass ends when the taken ones are
-// done.
+// Threads take samples in order: the next samples of the newest batch in `window`, or, if there is
+// room for another batch, its first samples. If a sample cannot be read, all samples before it have
+// therefore been taken already. Threads then take no more samples, and the pass ends when all taken
+// samples are done.
 struct Loader::State {
   State(std::shared_ptr<const Dataset> from, std::shared_ptr<BufferPool> buffers,
         const Options& how);
@@ -39,10 +40,10 @@ struct Loader::State {
     Batch batch;
     std::size_t first = 0;  // position in the pass
     std::size_t samples = 0;
-    std::size_t taken = 0, done = 0;  // of the samples
+    std::size_t taken = 0, done = 0;  // numbers of samples
     bool isReady() const { return done == samples; }
   };
-  // Samples [first, end) of a batch, which one thread prepares.
+  // A thread's work: it prepares samples [first, end) of a batch.
   struct Turn {
     Preparation* batch = nullptr;
     std::size_t first = 0, end = 0;
@@ -72,11 +73,11 @@ struct Loader::State {
   const std::shared_ptr<BufferPool> pool;
   const Options options;
   const std::vector<SampleArray> arrays;
-  std::vector<std::size_t> sampleBytes;  // of each array
+  std::vector<std::size_t> sampleBytes;  // per array: bytes of one sample
 
   // Constant once isChosen is true.
   std::vector<std::uint32_t> order;    // indices of the pass's samples
-  std::vector<std::uint32_t> repeats;  // per position: earlier draws of that sample; empty: all 0
+  std::vector<std::uint32_t> repeats;  // per position: earlier draws of its sample; empty: all 0
 
   std::mutex mutex;  // guards the members below
   std::condition_variable_any changed;
@@ -84,7 +85,7 @@ struct Loader::State {
   std::deque<std::unique_ptr<Preparation>> window;  // oldest first
   std::size_t next = 0;                             // position of the first sample after `window`
   std::size_t active = 0;                           // turns in progress
-  std::optional<Failure> failure;                   // of the first sample that failed
+  std::optional<Failure> failure;                   // that of the earliest failed sample
   std::size_t turnSamples = 1;
   int untimed = 0;  // samples still to be timed
   bool isStopping = false;
@@ -227,8 +228,8 @@ void Loader::State::writeSample(Preparation& batch, std::size_t n,
   data->write(order[position], epoch, memory);
 }
 
-// Called after each timed sample, until enough have been timed. A single fast sample shows that
-// they are cheap, while a single slow one may have waited for a processor.
+// Called after each timed sample. One fast sample is enough to show that samples are cheap, whereas
+// a slow sample may just have waited for a processor.
 void Loader::State::noteTime(double seconds) {
   --untimed;
   if (seconds < kCostlySeconds) {

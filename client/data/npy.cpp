@@ -109,7 +109,7 @@ class HeaderParser {
   std::size_t at_ = 0;
 };
 
-// The header's text and the bytes after it.
+// The file's parts: the header's text, and the bytes after it.
 struct NpyParts {
   std::string_view header;
   std::span<const std::byte> data;

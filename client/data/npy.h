@@ -13,8 +13,8 @@ namespace cleave {
 struct NpyArray {
   std::string dtype;  // NumPy's name without the byte order: "f4"
   std::vector<std::int64_t> shape;
-  std::span<const std::byte>
-      bytes;  // of the file: little-endian, the last dimension varies fastest
+  // The elements, within the file: little-endian, the last dimension varies fastest.
+  std::span<const std::byte> bytes;
 };
 
 // Throws UsageError "data-damaged" with `path` and the fault: not .npy, truncated, trailing bytes,

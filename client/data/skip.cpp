@@ -32,7 +32,7 @@ class SkipDamaged final : public Dataset {
 
   void write(std::uint32_t index, std::optional<std::uint64_t> epoch,
              SampleMemory out) const override {
-    // At most `limit_` samples are skipped, so this ends.
+    // Terminates, because note() throws once more than `limit_` samples are damaged.
     for (std::uint32_t from = index;; from = (from + 1) % size()) {
       if (isKnown(from)) continue;
       try {
@@ -68,7 +68,7 @@ class SkipDamaged final : public Dataset {
                        "larger number");
     }
     damaged_.insert(index);
-    processLog()->warn("{}; another sample is used instead ({} of {} that data.skip allows)",
+    processLog()->warn("{}; another sample replaces it (damaged samples: {}; data.skip allows {})",
                        error.what(), damaged_.size(), limit_);
   }
 

@@ -10,10 +10,10 @@
 namespace cleave {
 
 // The same dataset, but a sample that cannot be read (UsageError "sample-damaged") is replaced by
-// the next one that can be read, wrapping around at the end. Each damaged sample is logged once as
-// a warning. If more than `limit` samples are damaged, reading throws "sample-damaged". Which
-// sample replaces which does not depend on the order of reads. label() and sampleName() remain
-// those of the damaged sample. Any thread.
+// the next readable sample, wrapping around at the end. A warning is logged once per damaged
+// sample. If more than `limit` samples are damaged, reading throws "sample-damaged". The choice of
+// the replacement does not depend on the order of reads. label() and sampleName() still describe
+// the damaged sample. Any thread.
 std::shared_ptr<const Dataset> skipDamaged(std::shared_ptr<const Dataset> data,
                                            std::uint32_t limit);
 

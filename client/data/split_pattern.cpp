@@ -169,7 +169,7 @@ void SplitPattern::split(std::string_view text,
       pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
   if (!match) throw std::bad_alloc();
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match.get());
-  std::size_t begin = 0;  // start of the text that has not been passed on
+  std::size_t begin = 0;  // start of the text not yet passed to `take`
   for (std::size_t from = 0; from < text.size();) {
     const int found =
         pcre2_match(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),

@@ -1,5 +1,5 @@
-// A regular expression of a tokenizer.json, which cuts text into pieces. The file's syntax is
-// Oniguruma's; PCRE2 runs it.
+// A regular expression of a tokenizer.json, which splits text into pieces. The syntax is
+// Oniguruma's; it is translated for PCRE2.
 #pragma once
 
 #include <functional>
@@ -11,12 +11,13 @@ namespace cleave {
 
 class SplitPattern {
  public:
-  // Throws UsageError "unsupported-tokenizer" for syntax that the two libraries read differently.
+  // Throws UsageError "unsupported-tokenizer" for syntax that means something else in PCRE2.
   static SplitPattern ofRegex(const std::string& regex);
   static SplitPattern ofText(const std::string& text);  // matches the text itself
 
-  // Passes on the matches and the text between them, in order, without empty pieces. `text` is
-  // valid UTF-8. Throws UsageError "data-damaged" if a match needs too many steps. Any thread.
+  // Calls `take` for each match and each text between matches, in order, except for empty pieces.
+  // `text` must be valid UTF-8. Throws UsageError "data-damaged" if a match needs too many steps.
+  // Any thread.
   void split(std::string_view text,
              const std::function<void(std::string_view piece, bool isMatch)>& take) const;
 

@@ -113,8 +113,8 @@ FoldSplit splitFolds(const Dataset& data, const SamplesByClass& classes, std::ui
   assert(fold >= 1 && fold <= folds);
   checkSizes(data, classes, folds, "folds");
   FoldSplit split;
-  // Dealing continues from one class to the next, so that the total sizes of the folds are even
-  // too.
+  // The first fold of a class follows the last fold of the previous class, so that the folds' total
+  // sizes are even too.
   std::uint64_t dealt = 0;
   for (const auto& [label, samples] : classes) {
     for (const std::uint32_t index : shuffled(samples, seed, "folds", label)) {

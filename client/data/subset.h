@@ -1,4 +1,4 @@
-// Parts of datasets, chosen by class. No Torch.
+// Selects parts of datasets by class. No Torch.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace cleave {
 
-// The samples of each class in the dataset's order. If Dataset::classes() is not 0, all classes
-// have an entry; otherwise only those that occur.
+// Maps each class to its samples, in the dataset's order. If Dataset::classes() is not 0, all
+// classes have an entry; otherwise only the classes that occur.
 using SamplesByClass = std::map<std::int64_t, std::vector<std::uint32_t>>;
 
-// `key` is the configuration key that requires classes, without its prefix `data.`. Reads the
-// samples if the dataset cannot read labels alone. Throws UsageError "bad-subset" if the target is
-// not a class.
+// Reads whole samples if the dataset has no cheap label(). Throws UsageError "bad-subset" if the
+// target is not a class. `key` is the configuration key that requires classes, without its prefix
+// `data.`.
 SamplesByClass samplesByClass(const Dataset& data, const std::string& key);
 
-// `count` random samples of each class, in the dataset's order. Throws UsageError "bad-subset" if a
-// class has fewer.
+// Chooses `count` random samples of each class, in the dataset's order. Throws UsageError
+// "bad-subset" if a class has fewer samples.
 std::vector<std::uint32_t> samplesPerClass(const Dataset& data, const SamplesByClass& classes,
                                            std::uint32_t count, std::uint64_t seed);
 
@@ -35,8 +35,8 @@ struct FoldSplit {
 FoldSplit splitFolds(const Dataset& data, const SamplesByClass& classes, std::uint32_t folds,
                      std::uint32_t fold, std::uint64_t seed);
 
-// `count` draws with replacement, keyed by (seed, "balanced", epoch): each from a random class that
-// has samples, then a random sample of it.
+// Draws `count` samples with replacement, keyed by (seed, "balanced", epoch). A draw chooses a
+// random non-empty class, then a random sample of that class.
 std::vector<std::uint32_t> drawBalanced(const SamplesByClass& classes, std::uint32_t count,
                                         std::uint64_t seed, std::uint64_t epoch);
 

@@ -13,8 +13,7 @@ std::size_t elementsOf(const std::vector<std::int64_t>& shape) {
   return elements;
 }
 
-// Every value depends only on (seed, split, index), so the order and the threads of reads do not
-// matter.
+// Every value depends only on (seed, split, index), not on the order of reads or the thread.
 class Synthetic final : public LabeledDataset {
  public:
   explicit Synthetic(const SyntheticOptions& options)

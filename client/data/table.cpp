@@ -19,17 +19,17 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::uint32_t kMaxCategories = 4096;  // of a column
+constexpr std::uint32_t kMaxCategories = 4096;  // per column
 constexpr std::size_t kMaxFeatures = 1 << 20;
 
 using Cells = std::span<const std::string_view>;
 
-// A column that is part of the model's input.
+// An input column.
 struct FeatureColumn {
   std::string name;
   bool isNumeric = true;
-  // Numeric: the value becomes (value - mean) / deviation.
-  double mean = 0, deviation = 1;
+  // Numeric: the value becomes (value - mean) / std.
+  double mean = 0, stddev = 1;
   // Categorical: the position of each value, in sorted order.
   std::map<std::string, std::uint32_t, std::less<>> categories;
 
@@ -38,7 +38,7 @@ struct FeatureColumn {
 
 Json toJson(const FeatureColumn& column) {
   if (column.isNumeric) {
-    return {{"name", column.name}, {"mean", column.mean}, {"std", column.deviation}};
+    return {{"name", column.name}, {"mean", column.mean}, {"std", column.stddev}};
   }
   Json categories = Json::array();
   for (const auto& [value, position] : column.categories) categories.push_back(value);
@@ -51,7 +51,7 @@ FeatureColumn columnOf(const Json& json) {
   column.isNumeric = !json.contains("categories");
   if (column.isNumeric) {
     column.mean = json.at("mean");
-    column.deviation = json.at("std");
+    column.stddev = json.at("std");
     return column;
   }
   for (const Json& value : json["categories"]) {
@@ -126,12 +126,12 @@ class TableLearner {
 
  private:
   struct Column {
-    std::size_t source = 0;  // in the file
+    std::size_t source = 0;  // position in the file
     FeatureColumn learned;
     bool isGuessed = false;  // numeric until a cell is not a number
     std::uint64_t count = 0;
-    double mean = 0, squares = 0;  // of the numbers so far (Welford's method)
-    bool hasTooMany = false;       // categories
+    double mean = 0, squares = 0;  // statistics of the numbers so far (Welford's method)
+    bool hasTooMany = false;       // too many categories
   };
 
   void take(Column& column, std::string_view cell, std::uint64_t line) {
@@ -186,7 +186,7 @@ class TableLearner {
                              "' that are too large to be standardised",
                          "remove the column from data.numeric");
       }
-      learned.deviation = variance > 0 ? std::sqrt(variance) : 1;
+      learned.stddev = variance > 0 ? std::sqrt(variance) : 1;
       return;
     }
     if (column.hasTooMany) {
@@ -307,7 +307,8 @@ class Table final : public Dataset {
     });
   }
 
-  // The standardised number, or the position of the category; -1 if that is unknown or missing.
+  // The standardised number, or the position of the category; -1 if the category is unknown or
+  // missing.
   float valueOf(const FeatureColumn& column, std::string_view cell, const std::string& path,
                 std::uint64_t line) {
     if (isMissing(cell)) {
@@ -319,7 +320,7 @@ class Table final : public Dataset {
     }
     if (column.isNumeric) {
       const std::optional<double> number = numberOf(cell);
-      if (number) return static_cast<float>((*number - column.mean) / column.deviation);
+      if (number) return static_cast<float>((*number - column.mean) / column.stddev);
       throw UsageError("data-damaged",
                        lineOf(path, line) + ": '" + printable(cell, 60) + "' in the column '" +
                            printable(column.name, 60) + "' is not a number",
@@ -337,8 +338,8 @@ class Table final : public Dataset {
   void warnUnknown() const {
     if (unknown_ == 0) return;
     processLog()->warn(
-        "{} cells have categories that the training set lacks; they count as none of its "
-        "categories. The first: {}",
+        "{} cells have categories that the training set lacks, so all of the column's inputs are 0 "
+        "there. The first: {}",
         unknown_, firstUnknown_);
   }
 
@@ -367,12 +368,12 @@ DataFormatTable makeCsvKeys() {
   };
   list("data.numeric", &Keys::numericColumns,
        "columns of numbers, which are standardised. If neither this nor `data.categorical` is set, "
-       "all columns but the target are used; those with only numbers are numeric");
+       "all columns except the target are used; columns with only numbers are numeric");
   list("data.categorical", &Keys::categoricalColumns,
        "columns of categories, encoded one-hot by the values in the training set");
   table.choice("data.missing", {"error", "mean"}, &Keys::missing,
-               "treatment of empty cells and NaN. error: they are refused; mean: they become the "
-               "training set's mean, or none of the categories");
+               "treatment of empty cells and NaN. error: they are refused; mean: a number becomes "
+               "the training set's mean, a category becomes 0 in all of its column's inputs");
   return table;
 }
 

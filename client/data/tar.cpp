@@ -1,7 +1,7 @@
 // The data format `tar`: WebDataset shards. Consecutive members with the same name up to the first
-// dot are a sample: KEY.jpg (.jpeg, .png, .webp) and KEY.cls, a text with the class. Members with
+// dot form a sample: KEY.jpg (.jpeg, .png, .webp) and KEY.cls, a text with the class. Members with
 // other extensions are ignored. The archives are read once to index their members. Samples are then
-// read at the indexed positions, so that no archive stays open.
+// read at the indexed positions; no archive stays open.
 #include <archive.h>
 #include <archive_entry.h>
 #include <fcntl.h>
@@ -32,7 +32,7 @@ struct Member {
 struct ShardSample {
   std::string key;
   std::optional<Member> image, label;
-  std::string imageName;  // of the member
+  std::string imageName;  // the member's name
 };
 
 [[noreturn]] void refuseTar(const std::string& path, const std::string& fault,
@@ -40,7 +40,7 @@ struct ShardSample {
   throw UsageError("data-damaged", path + " " + fault, hint);
 }
 
-// Throws if the file is missing, is compressed, or has no bytes.
+// Throws if the file is missing, compressed or empty.
 void checkIsPlainTar(const std::string& path) {
   const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   char first[262] = {};
@@ -139,7 +139,7 @@ std::vector<std::string> shardsOf(const std::string& path) {
   return shards;
 }
 
-// The class in a .cls member.
+// Reads the class from a .cls member.
 std::string readLabel(const std::string& shard, const ShardSample& sample) {
   constexpr std::size_t kMaxBytes = 1024;
   const std::string name = fmt::format("{}: {}.cls", shard, printable(sample.key));

@@ -20,19 +20,20 @@ std::optional<double> numberOf(std::string_view cell);
 // Whether the cell is empty, or one of NaN, NA, N/A, null, None (in any case).
 bool isMissing(std::string_view cell);
 
-// The training set determines the numbers of classes. If all its labels are integers and the
-// smallest is 0, the labels are the numbers. Otherwise the labels are sorted (as numbers if all are
-// integers, else by their bytes) and numbered from 0, and are the names of the classes.
+// The training set determines the class numbers. If all its labels are integers and the smallest is
+// 0, the labels are the class numbers. Otherwise the labels become class names: they are sorted (as
+// numbers if all are integers, else by their bytes) and numbered from 0.
 class TargetColumn {
  public:
-  // `learned`: the learned() of the training set's column; null: this is the training set's column.
+  // `learned`: the value of learned() for the training set's column. Null: this is the training
+  // set's column.
   TargetColumn(bool isNumber, const nlohmann::json& learned);
 
-  // Adds the cell of the next sample. Throws UsageError "bad-label", which begins with FILE:LINE:
-  // the cell is empty, is not a number, or is a class that the training set lacks.
+  // Adds the cell of the next sample. Throws UsageError "bad-label", which begins with FILE:LINE,
+  // if the cell is empty, is not a number, or is a class that the training set lacks.
   void add(std::string_view cell, const std::string& path, std::uint64_t line);
-  void addUnknown();  // the target is 0
-  // After the last sample. Throws UsageError "bad-label".
+  void addUnknown();  // adds a sample without a target; 0 is used
+  // Call after the last sample. Throws UsageError "bad-label".
   void finish(const std::string& path);
 
   SampleArray array(const std::string& name) const;
@@ -50,7 +51,7 @@ class TargetColumn {
   int classes_ = 0;
   std::vector<std::string> names_;
   std::unordered_map<std::string, std::int64_t> known_;  // the class of each label
-  std::vector<std::string> labels_;                      // of the training set, until finish()
+  std::vector<std::string> labels_;  // the training set's labels; only until finish()
   std::vector<float> numbers_;
   std::vector<std::int32_t> values_;  // classes; until finish(), positions in labels_
 };

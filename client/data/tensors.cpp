@@ -22,8 +22,8 @@
 namespace cleave {
 namespace {
 
-// A file's content as memory. If the file is truncated while it is mapped, reading it kills the
-// process (SIGBUS).
+// A memory-mapped file. If another process truncates the file meanwhile, reading kills this process
+// (SIGBUS).
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path) {
@@ -54,10 +54,10 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-// How the elements of a dtype are read.
+// A dtype of stored arrays, and how its elements are read.
 struct DTypeRow {
-  std::string_view name;   // in safetensors files
-  std::string_view numpy;  // in .npy files
+  std::string_view name;   // its name in safetensors files
+  std::string_view numpy;  // its name in .npy files
   std::size_t bytes;
   DType as;
   void (*convert)(const std::byte* from, std::size_t count, std::byte* to);
@@ -206,7 +206,7 @@ Shard openShard(const std::string& path) {
   return finished(std::move(shard), path);
 }
 
-// The files of a folder that end in `extension`, in the order of their names.
+// Lists the files of a folder with this extension, in the order of their names.
 std::vector<std::string> filesIn(const std::string& folder, std::string_view extension,
                                  std::error_code& error) {
   std::vector<std::string> files;
@@ -301,8 +301,8 @@ class Tensors final : public Dataset {
                          out);
   }
 
-  // Chooses the inputs, then the target. The inputs are all other arrays; if there are none, the
-  // target is the input too.
+  // Chooses the inputs, then the target. All arrays except the target are inputs; if the target is
+  // the only array, it is the input too.
   void choose(const TensorsOptions& options) {
     const std::vector<StoredArray>& arrays = shards_.front().arrays;
     std::optional<std::size_t> target;
@@ -332,12 +332,12 @@ class Tensors final : public Dataset {
   }
 
   std::vector<Shard> shards_;
-  std::vector<std::uint32_t> ends_;   // per shard, the number of samples up to its end
+  std::vector<std::uint32_t> ends_;   // per shard: number of samples up to and including it
   std::vector<std::size_t> chosen_;   // positions of the inputs and the target in Shard::arrays
   std::optional<SampleArray> zeros_;  // the target, if the file has none
 };
 
-// The samples of another dataset with only some of its arrays as inputs, and the same target.
+// A view of another dataset with some of its arrays as inputs, and the same target.
 class Selection final : public Dataset {
  public:
   Selection(std::shared_ptr<const Dataset> data, std::vector<std::size_t> chosen)

@@ -28,7 +28,7 @@ constexpr std::uint64_t kMaxTokens = std::uint64_t{1} << 31;  // about 10 GiB of
 // n.
 void onAllProcessors(std::size_t count, const std::function<void(std::size_t)>& work) {
   constexpr unsigned kMaxThreads = 64;
-  constexpr std::size_t kPortion = 16;  // indices that a thread takes at once
+  constexpr std::size_t kPortion = 16;  // number of indices that a thread takes at once
   std::atomic<std::size_t> next = 0;
   const std::size_t threads = std::min<std::size_t>(
       std::clamp(static_cast<unsigned>(usableCores()), 1U, kMaxThreads), count / kPortion + 1);
@@ -93,7 +93,7 @@ std::string_view withoutLineBreak(std::string_view line) {
 
 // ---- Texts with labels ----
 
-// Each sample is a text, or two, as `length` token ids.
+// A sample is one text or a pair of texts, as `length` token ids.
 class LabeledTexts final : public Dataset {
  public:
   LabeledTexts(const DataFormatKeys& keys, DataSplit split, const Tokenizer& tokenizer)
@@ -266,9 +266,9 @@ class LabeledTexts final : public Dataset {
   TargetColumn target_;
   std::vector<SourceFile> files_;
   std::vector<std::uint32_t> lines_;  // per sample
-  std::vector<TokenId> ids_;          // of all samples, truncated, without padding
+  std::vector<TokenId> ids_;          // all samples' ids, truncated, without padding
   std::vector<std::uint8_t> types_;
-  std::vector<std::uint64_t> ends_;  // per sample, the end of its ids in ids_
+  std::vector<std::uint64_t> ends_;  // per sample: the end of its ids in ids_
 };
 
 // ---- Text for language models ----
@@ -327,7 +327,7 @@ class TokenBlocks final : public Dataset {
  private:
   struct SourceFile {
     std::string path;
-    std::uint32_t end;  // of its samples
+    std::uint32_t end;  // index after the file's last sample
   };
 
   // A block never spans two files.
@@ -379,7 +379,7 @@ DataFormatTable makeTextKeys() {
   return table;
 }
 
-// If the training set is plain text, it is for a language model.
+// Plain text is for language models; tables are texts with labels.
 std::unique_ptr<Dataset> openTextSplit(const DataFormatKeys& keys, DataSplit split) {
   const Tokenizer tokenizer(keys.tokenizer);
   const bool isLabeled =

@@ -28,8 +28,7 @@ std::array<std::string, 256> byteAlphabet() {
   return alphabet;
 }
 
-// Maps a pair of neighbouring tokens to its merge. A hash table with open addressing, at most half
-// full.
+// Maps a pair of adjacent tokens to its merge. Hash table with open addressing, at most half full.
 class MergeTable {
  public:
   struct Merge {
@@ -45,7 +44,7 @@ class MergeTable {
     Merge& merge = merges_[slotOf(pairOf(left, right))];
     merge = {pairOf(left, right), rank, merged};
   }
-  // Returns a merge with rank kNone if there is none for the pair.
+  // Returns a merge of rank kNone if the pair has no merge.
   const Merge& find(TokenId left, TokenId right) const {
     return merges_[slotOf(pairOf(left, right))];
   }
@@ -66,8 +65,8 @@ class MergeTable {
   std::vector<Merge> merges_;
 };
 
-// Merges the tokens of a word. Uses a linked list and a heap of the possible merges, so that n
-// bytes take O(n log n).
+// Merges the tokens of a word in O(n log n) for n bytes, with a linked list and a heap of the
+// possible merges.
 class WordMerger {
  public:
   std::vector<TokenId> tokens;  // the input of merge(), then its result
@@ -117,7 +116,7 @@ class WordMerger {
 
   void apply(const MergeTable& table, const Candidate& candidate) {
     const auto left = static_cast<std::uint32_t>(candidate.order & 0xFFFFFFFF);
-    if (tokens[left] == kNone) return;  // merged meanwhile
+    if (tokens[left] == kNone) return;  // already merged
     const std::uint32_t right = links_[left].after;
     if (right == kNone) return;
     const MergeTable::Merge& merge = table.find(tokens[left], tokens[right]);
@@ -209,7 +208,7 @@ class ByteBpe final : public TokenModel {
                                      "', which is not in its vocabulary");
   }
 
-  // Each is "LEFT RIGHT" or ["LEFT", "RIGHT"].
+  // A merge is "LEFT RIGHT" or ["LEFT", "RIGHT"].
   void readMerges(const Json& model) {
     std::uint32_t rank = 0;
     std::string left, right;
@@ -233,7 +232,8 @@ class ByteBpe final : public TokenModel {
     }
   }
 
-  // The vocabulary keyed by bytes, for models that use a whole word if it is in the vocabulary.
+  // The vocabulary keyed by bytes. Used if the file requires that a word in the vocabulary becomes
+  // one token.
   void readWords(const std::array<std::string, 256>& alphabet) {
     std::unordered_map<char32_t, char> bytes;
     for (std::size_t byte = 0; byte < 256; ++byte) {
@@ -299,7 +299,8 @@ class WordPiece final : public TokenModel {
  private:
   static bool isInside(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
 
-  // Appends the longest piece that the word begins with, and returns its length; 0: there is none.
+  // Appends the longest piece at the beginning of the word. Returns its length, or 0 if the
+  // vocabulary has no such piece.
   std::size_t longestPiece(std::string_view word, bool isStart, std::vector<TokenId>& ids) const {
     const Vocabulary& pieces = isStart ? starts_ : continued_;
     for (std::size_t length = std::min(word.size(), maxBytes_); length > 0; --length) {
@@ -315,7 +316,7 @@ class WordPiece final : public TokenModel {
   Vocabulary starts_, continued_;
   TokenId unknown_ = 0;
   std::size_t maxCharacters_ = 100;
-  std::size_t maxBytes_ = 0;  // of a token
+  std::size_t maxBytes_ = 0;  // length of the longest token
 };
 
 }  // namespace

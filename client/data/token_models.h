@@ -33,8 +33,8 @@ class TokenModel {
   virtual void encode(std::string_view word, std::vector<TokenId>& ids) const = 0;
 };
 
-// These functions read the key "model" of the file. They throw UsageError "unsupported-tokenizer"
-// or "data-damaged", with a message that begins with `path`.
+// These functions parse the key "model" of a tokenizer.json. They throw UsageError
+// "unsupported-tokenizer" or "data-damaged", with a message that begins with `path`.
 TokenId readTokenId(const nlohmann::json& id, const std::string& path);
 Vocabulary readVocabulary(const nlohmann::json& model, const std::string& path);
 std::unique_ptr<TokenModel> makeByteBpe(const nlohmann::json& model, const Vocabulary& vocabulary,

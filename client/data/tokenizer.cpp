@@ -31,7 +31,7 @@ std::string typeOf(const Json& part, const std::string& path) {
   return type->get<std::string>();
 }
 
-// The parts of a "Sequence", or the part itself; none if it is null.
+// The parts of a "Sequence"; the part itself if it is not a "Sequence"; nothing if it is null.
 std::vector<Json> partsOf(const Json& file, const std::string& key, const std::string& list,
                           const std::string& path) {
   const auto part = file.find(key);
@@ -115,7 +115,7 @@ using TakePiece = std::function<void(std::string_view)>;
 using Splitter = std::function<void(std::string_view, const TakePiece&)>;
 
 void splitAsBert(std::string_view text, const TakePiece& take) {
-  std::size_t begin = 0;  // of the word
+  std::size_t begin = 0;  // start of the current word
   for (std::size_t position = 0; position < text.size();) {
     const std::size_t here = position;
     const char32_t c = nextCharacter(text, position);
@@ -208,7 +208,7 @@ class AddedTokens {
 
   template <typename TakeText, typename TakeToken>
   void split(std::string_view text, const TakeText& takeText, const TakeToken& takeToken) const {
-    std::size_t begin = 0;  // start of the text that has not been passed on
+    std::size_t begin = 0;  // start of the text not yet passed to the callback
     for (std::size_t at = 0; !isEmpty_ && at < text.size();) {
       const AddedToken* const token = tokenAt(text.substr(at));
       if (token == nullptr) {
@@ -254,7 +254,7 @@ class AddedTokens {
     return at;
   }
 
-  std::array<std::vector<AddedToken>, 256> tokens_;  // by their first byte; the longest first
+  std::array<std::vector<AddedToken>, 256> tokens_;  // by first byte; the longest first
   bool isEmpty_ = true;
 };
 
@@ -262,7 +262,7 @@ class AddedTokens {
 
 struct TemplatePiece {
   enum class Kind : std::uint8_t { first, second, special } kind = Kind::first;
-  std::vector<TokenId> ids;  // of a special token
+  std::vector<TokenId> ids;  // for a special token
   std::uint8_t type = 0;
 };
 using SampleTemplate = std::vector<TemplatePiece>;
@@ -313,7 +313,7 @@ SampleTemplates templatesOf(const Json& file, const std::string& path) {
   bool isGiven = false;
   for (const Json& part : partsOf(file, "post_processor", "processors", path)) {
     const std::string type = typeOf(part, path);
-    if (type == "ByteLevel") continue;  // it changes no ids
+    if (type == "ByteLevel") continue;  // does not change ids
     if (isGiven) throwUnsupportedTokenizer(path, "two post_processors");
     isGiven = true;
     if (type == "TemplateProcessing") {
@@ -339,8 +339,8 @@ SampleTemplates templatesOf(const Json& file, const std::string& path) {
 
 // ---- Truncation ----
 
-// The number of tokens kept of each text if there is room for `room` in total. The longer text is
-// shortened first.
+// The number of tokens to keep of each text if there is room for `room` tokens in total. The longer
+// text is shortened first.
 std::pair<std::size_t, std::size_t> keptTokens(std::size_t first, std::size_t second,
                                                std::size_t room) {
   if (first + second <= room) return {first, second};

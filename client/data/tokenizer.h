@@ -1,8 +1,7 @@
-// Turns text into token ids as specified by a tokenizer.json of Hugging Face's library
+// Converts text to token ids as specified by a tokenizer.json of Hugging Face's library
 // `tokenizers`. Supports byte-level BPE (GPT-2, RoBERTa, Llama 3, …) and WordPiece (BERT, MiniLM,
-// …); files that require anything else are refused with an error that names it. Ids equal those of
-// the library for the same text; bytes that are not UTF-8 are read as U+FFFD, as with Python's
-// errors="replace".
+// …). Files with unsupported parts are refused with an error that names the part. The ids equal the
+// library's for the same text. Invalid UTF-8 is read as U+FFFD, as with Python's errors="replace".
 #pragma once
 
 #include <cstdint>
@@ -18,8 +17,8 @@ namespace cleave {
 
 struct Tokens {
   std::vector<TokenId> ids;
-  std::vector<std::uint8_t>
-      types;  // per id: 0 for the first text, 1 for the second, in most models
+  // Per id; in most models 0 for the first text and 1 for the second.
+  std::vector<std::uint8_t> types;
 };
 
 // How short samples are padded.
@@ -33,25 +32,25 @@ class Tokenizer {
  public:
   // Throws UsageError: data-missing, data-damaged, unsupported-tokenizer.
   explicit Tokenizer(const std::string& path);
-  // The same from a file's content; errors use `path` as its name.
+  // Parses the content of a tokenizer.json; errors name `path`.
   Tokenizer(std::string_view json, const std::string& path);
   Tokenizer(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  // The functions below may be called by any thread. Throw UsageError "data-damaged" if a pattern
-  // of the file needs too many steps for this text.
+  // Any thread may call the functions below. encode() and encodeSample() throw UsageError
+  // "data-damaged" if a pattern of the file needs too many steps for the text.
 
-  // Appends the ids of a text, without those that mark its beginning and end.
+  // Appends the ids of a text, without special tokens that mark its beginning and end.
   void encode(std::string_view text, std::vector<TokenId>& ids) const;
-  // The ids of a sample: one or two texts, with special tokens around them. Texts are truncated,
-  // the longer one first, so that the sample has at most `length` ids; `length` is at least
-  // specialTokens().
+  // Returns the ids of a sample: one or two texts, with special tokens around them. Texts are
+  // truncated, the longer text first, so that the sample has at most `length` ids. `length` must be
+  // at least specialTokens().
   Tokens encodeSample(std::string_view text, const std::optional<std::string_view>& second,
                       std::size_t length) const;
   std::size_t specialTokens(bool isPair) const;
 
-  // The file's padding, or else a token with a usual name for padding, such as [PAD]; empty if
-  // there is neither.
+  // The file's padding; if it has none, a token with a usual name for padding, such as [PAD]; empty
+  // if there is no such token.
   std::optional<TokenPadding> padding() const;
   std::optional<TokenId> idOf(std::string_view token) const;
   TokenId maxId() const;

@@ -53,13 +53,13 @@ RandomKey augmentKey(const ImageOptions& options, std::uint64_t epoch, std::uint
 }
 
 struct BoxRanges {
-  double minScale, maxScale;  // area, as a fraction of the image's
+  double minScale, maxScale;  // area, as a fraction of the image's area
   double minRatio, maxRatio;  // of width to height
 };
 
-// A box with a random area, aspect ratio (uniform on a log scale) and position. If a box does not
-// fit into [maxHeight, maxWidth], another is drawn, up to kAttempts in all. If none fits, the
-// height is 0.
+// Draws a box with a random area, aspect ratio (uniform on a log scale) and position. If the box
+// does not fit into [maxHeight, maxWidth], draws again, up to kAttempts times in total. If no box
+// fits, the height is 0.
 ImageBox drawBox(RandomKey key, std::uint64_t first, const BoxRanges& ranges, std::int64_t height,
                  std::int64_t width, std::int64_t maxHeight, std::int64_t maxWidth) {
   const double area = static_cast<double>(height) * static_cast<double>(width);
@@ -80,8 +80,8 @@ ImageBox drawBox(RandomKey key, std::uint64_t first, const BoxRanges& ranges, st
 
 // ---- Geometry ----
 
-// Where a centred crop of this size begins. A half is rounded to even, as in torchvision. If the
-// crop is larger than the image, it begins before the image.
+// The offset of a centred crop of this size. Halves are rounded to even, as in torchvision. If the
+// crop is larger than the image, the offset is negative.
 std::int64_t centreOf(std::int64_t size, std::int64_t crop) {
   if (crop > size) return -((crop - size) / 2);
   const std::int64_t half = (size - crop) / 2;
@@ -152,7 +152,7 @@ void saturate(float factor, std::span<float> pixels) {
   }
 }
 
-// Turns the hue in HSV space by `turns` of the colour circle; the maximum and the minimum of the
+// Shifts the hue in HSV space by `turns` of the colour circle. The maximum and the minimum of the
 // three values do not change.
 void turnHue(float turns, std::span<float> pixels) {
   const Planes planes = planesOf(pixels);
@@ -188,12 +188,13 @@ void turnHue(float turns, std::span<float> pixels) {
 
 }  // namespace
 
-// Which part of the image is resized to what, and which part of that is the output.
+// Describes the resize: the part of the image that is resized, its new size, and the window of the
+// result that becomes the output.
 struct ImageTransforms::Plan {
   bool flip = false;
-  ImageBox part;               // of the flipped image; may extend beyond it
-  std::int64_t height, width;  // of the part after the resize
-  ImageBox window;             // of the resized part
+  ImageBox part;               // in the flipped image; may extend beyond its edges
+  std::int64_t height, width;  // size of the part after the resize
+  ImageBox window;             // in the resized part
 };
 
 ImageTransforms::ImageTransforms(const ImageOptions& options, std::int64_t channels)
@@ -201,20 +202,20 @@ ImageTransforms::ImageTransforms(const ImageOptions& options, std::int64_t chann
   checkOptions();
   jitters_ =
       options.brightness > 0 || options.contrast > 0 || options.saturation > 0 || options.hue > 0;
-  const auto tableOf = [](double mean, double deviation) {
+  const auto tableOf = [](double mean, double stddev) {
     ValueTable values{};
     for (std::size_t x = 0; x < values.size(); ++x) {
-      values[x] = static_cast<float>((static_cast<double>(x) / 255 - mean) / deviation);
+      values[x] = static_cast<float>((static_cast<double>(x) / 255 - mean) / stddev);
     }
     return values;
   };
   unit_ = tableOf(0, 1);
   for (std::size_t c = 0; c < static_cast<std::size_t>(channels); ++c) {
     const double mean = options.mean[options.mean.size() == 1 ? 0 : c];
-    const double deviation = options.deviation[options.deviation.size() == 1 ? 0 : c];
+    const double stddev = options.stddev[options.stddev.size() == 1 ? 0 : c];
     means_.push_back(static_cast<float>(mean));
-    deviations_.push_back(static_cast<float>(deviation));
-    tables_.push_back(tableOf(mean, deviation));
+    stddevs_.push_back(static_cast<float>(stddev));
+    tables_.push_back(tableOf(mean, stddev));
   }
 }
 
@@ -227,7 +228,7 @@ void ImageTransforms::checkOptions() const {
                     "give one value per channel, or one for all channels");
   };
   checkCount(options_.mean, "mean");
-  checkCount(options_.deviation, "deviation");
+  checkCount(options_.stddev, "std");
   if (options_.resize > 0 && options_.crop > options_.resize) {
     refuseTransform("crop",
                     "the crop of " + std::to_string(options_.crop) +
@@ -342,8 +343,8 @@ void ImageTransforms::apply(const ImageView& image, std::uint32_t index,
     jitterColors(drawJitter(options_, *epoch, index), out, channels_);
     for (std::size_t c = 0; c < tables_.size(); ++c) {
       const float mean = means_[c];
-      const float deviation = deviations_[c];
-      for (float& value : out.subspan(c * planeSize, planeSize)) value = (value - mean) / deviation;
+      const float stddev = stddevs_[c];
+      for (float& value : out.subspan(c * planeSize, planeSize)) value = (value - mean) / stddev;
     }
   }
   if (options_.erasing <= 0) return;
@@ -374,7 +375,7 @@ ImageBox drawCrop(const ImageOptions& options, std::uint64_t epoch, std::uint32_
   const RandomKey key = augmentKey(options, epoch, index);
   ImageBox box = drawBox(key, kCrop, ranges, height, width, height, width);
   if (box.height > 0) return box;
-  // The largest part at the centre with an allowed ratio.
+  // If no box fits, use the largest part at the centre with an allowed ratio.
   box = {0, 0, height, width};
   const double ratio = static_cast<double>(width) / static_cast<double>(height);
   if (ratio < minRatio) {
@@ -393,7 +394,7 @@ ImageBox drawErasing(const ImageOptions& options, std::uint64_t epoch, std::uint
                      std::int64_t height, std::int64_t width) {
   const RandomKey key = augmentKey(options, epoch, index);
   if (uniform(key, kErase) >= options.erasing) return {};
-  // torchvision's ratio is that of height to width.
+  // In torchvision's RandomErasing the ratio is height to width.
   const BoxRanges ranges = {0.02, 0.33, 1 / 3.3, 1 / 0.3};
   return drawBox(key, kErasing, ranges, height, width, height - 1, width - 1);
 }

@@ -8,8 +8,8 @@
 //   always          (x - mean) / std
 //   training only   erasing: the rectangle becomes 0
 //
-// Values are floats from the first resize on, and never rounded to bytes between two operations.
-// Results therefore differ by up to 1/255 from those of Pillow, which rounds after each pass.
+// From the resize on, values are floats and are not rounded to bytes between operations. Pillow
+// rounds after each pass, so results differ from Pillow's by up to 1/255.
 #pragma once
 
 #include <array>
@@ -34,16 +34,16 @@ struct ImageView {
 
 class ImageTransforms {
  public:
-  // Throws UsageError "bad-image-transform" if the options do not fit images with this number of
-  // channels, or each other.
+  // Throws UsageError "bad-image-transform" if the options contradict each other, or do not suit
+  // images with this number of channels.
   ImageTransforms(const ImageOptions& options, std::int64_t channels);
 
-  // The model's input for an image of this size: {channels, height, width}. With `resize` or `crop`
-  // it does not depend on the image.
+  // The shape of the model's input for an image of this size: {channels, height, width}. With
+  // `resize` or `crop`, the shape does not depend on the image.
   std::vector<std::int64_t> outputShape(std::int64_t height, std::int64_t width) const;
   bool hasFixedShape() const { return options_.resize > 0 || options_.crop > 0; }
 
-  // Writes the model's input. With an epoch, writes it as training uses it in that epoch; random
+  // Writes the model's input. With an epoch, applies that epoch's augmentation, whose random
   // numbers are keyed by (seed, "augment", epoch, index). Any thread.
   void apply(const Pixels& image, std::uint32_t index, std::optional<std::uint64_t> epoch,
              std::span<float> out) const;
@@ -62,35 +62,36 @@ class ImageTransforms {
   ImageOptions options_;
   std::int64_t channels_;
   bool jitters_ = false;
-  std::vector<float> means_, deviations_;  // one per channel
-  std::vector<ValueTable> tables_;         // one per channel
-  ValueTable unit_{};                      // x / 255
+  std::vector<float> means_, stddevs_;  // one per channel
+  std::vector<ValueTable> tables_;      // one per channel
+  ValueTable unit_{};                   // x / 255
 };
 
 // How an image is flipped and moved in one epoch.
 struct Placement {
   bool flip = false;
   int down = 0;   // rows of black above; if negative, rows cut off at the top
-  int right = 0;  // the same for columns on the left, after the flip
+  int right = 0;  // likewise for columns on the left, after the flip
 };
 Placement drawPlacement(const ImageOptions& options, std::uint64_t epoch, std::uint32_t index);
 
-// The part of an image of this size that is resized to `crop` x `crop` in one epoch. It is inside
-// the image, and drawn as in torchvision's RandomResizedCrop.
+// Draws the part of an image that is resized to `crop` x `crop` in one epoch, as torchvision's
+// RandomResizedCrop does. The part is inside the image.
 struct ImageBox {
   std::int64_t top = 0, left = 0, height = 0, width = 0;
 };
 ImageBox drawCrop(const ImageOptions& options, std::uint64_t epoch, std::uint32_t index,
                   std::int64_t height, std::int64_t width);
 
-// The rectangle of the model's input that is erased in one epoch, as in torchvision's RandomErasing
-// with its default area and ratio. A height of 0: none.
+// Draws the rectangle of the model's input that is erased in one epoch, as torchvision's
+// RandomErasing does with its default area and ratio. Height 0: nothing is erased.
 ImageBox drawErasing(const ImageOptions& options, std::uint64_t epoch, std::uint32_t index,
                      std::int64_t height, std::int64_t width);
 
-// The factors of one image in one epoch and the order in which they are applied: a permutation of 0
-// (brightness), 1 (contrast), 2 (saturation), 3 (hue).
+// The colour factors of one image in one epoch.
 struct ColorJitter {
+  // The order of application: a permutation of 0 (brightness), 1 (contrast), 2 (saturation), 3
+  // (hue).
   std::array<int, 4> order = {0, 1, 2, 3};
   float brightness = 1, contrast = 1, saturation = 1;
   float hue = 0;  // in turns of the colour circle

@@ -46,8 +46,8 @@ utf8proc_category_t categoryOf(char32_t character) {
 
 bool isContinuation(unsigned char byte) { return (byte & 0xC0) == 0x80; }
 
-// The length of the valid character at the beginning; 0 if there is none; `invalid` is then the
-// number of bytes that belong to the same error.
+// Returns the length of the valid character at the beginning. If there is none, returns 0 and sets
+// `invalid` to the number of bytes of the invalid sequence.
 std::size_t characterLength(std::string_view bytes, std::size_t& invalid) {
   const auto at = [&](std::size_t n) { return static_cast<unsigned char>(bytes[n]); };
   invalid = 1;

@@ -1,6 +1,6 @@
-// UTF-8 and the properties of characters, as tokenizers need them. The properties are those of
-// Hugging Face's library `tokenizers`, whose tables are from Unicode 8, so that pretrained models
-// get the token ids that they were trained with.
+// UTF-8 and character properties, for tokenizers. The properties match Hugging Face's library
+// `tokenizers`, whose tables are from Unicode 8, so that pretrained models get the token ids that
+// they were trained with.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ bool isPunctuation(char32_t character);  // Unicode's categories P, and ASCII sy
 bool isControlOrFormat(char32_t character);  // categories Cc, Cf, Co
 bool isNonspacingMark(char32_t character);   // category Mn
 
-std::string toLower(std::string_view text);  // each character by itself
+std::string toLower(std::string_view text);  // character by character, without context
 enum class NormalForm { nfc, nfd, nfkc, nfkd };
 // Throws UsageError if the text is longer than 1 GiB.
 std::string normalize(std::string_view text, NormalForm form);

@@ -79,7 +79,7 @@ std::vector<std::uint8_t> unpack(const std::string& path, std::vector<std::uint8
   std::vector<std::uint8_t> chunk(kChunk);
   std::size_t taken = 0;  // packed bytes consumed
   for (;;) {
-    // zlib counts in 32 bits, so a large file is passed in pieces.
+    // zlib's counters have 32 bits, so a large file is passed in pieces.
     const auto offered = static_cast<uInt>(std::min(packed.size() - taken, kChunk));
     inflater->next_in = packed.data() + taken;
     inflater->avail_in = offered;

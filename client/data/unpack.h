@@ -12,9 +12,9 @@ namespace cleave {
 
 inline constexpr std::size_t kMaxDataBytes = std::size_t{4} << 30;  // of one split, unpacked
 
-// The bytes of the file at `path`, unpacked if it is gzip (detected by content, not by name).
-// Memory use is bounded by the real content and by `limit`, whatever size the file claims. Throws
-// UsageError: data-missing, data-empty, data-damaged.
+// Returns the content of the file at `path`, unpacked if it is gzip (detected by content, not by
+// name). Memory use is bounded by the actual content and by `limit`, not by the size that the file
+// declares. Throws UsageError: data-missing, data-empty, data-damaged.
 std::vector<std::uint8_t> readUnpacked(const std::string& path, std::size_t limit);
 
 // Throws UsageError data-damaged: "PATH FAULT".

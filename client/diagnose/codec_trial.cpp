@@ -17,10 +17,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Seed of the codec's random draws; tryCodec() uses it with the key of a run's first step.
+// Seed of the codec's random numbers. tryCodec() combines it with the key of a run's first step.
 constexpr std::uint64_t kSeed = 1;
 
-// Minimum time of a call. A short call is repeated, because the first one runs with cold caches.
+// Returns the minimum duration of a call. A short call is repeated, because the first one runs with
+// cold caches.
 template <typename Call>
 double timed(Call call) {
   constexpr double kEnoughSeconds = 0.005;
@@ -33,7 +34,7 @@ double timed(Call call) {
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     min = std::min(min, seconds);
     // The first call is excluded from the sum, unless it is so slow that the user would notice a
-    // second one.
+    // repetition.
     if (j > 0 || seconds > 0.5) sum += seconds;
   }
   return min;
@@ -63,7 +64,7 @@ void compareValues(std::span<const std::byte> in, std::span<const std::byte> out
   }
 }
 
-// The error for a tensor that the codec cannot encode. `where` names file and tensor.
+// The error for a tensor that the codec cannot encode. `where`: the names of file and tensor.
 RunError cannotEncode(const Codec& codec, const std::string& where) {
   return {"non-finite",
           where + " contains NaN or infinity, which the codec " + codec.spec() + " cannot encode",
@@ -115,7 +116,8 @@ CodecFigures tryCodec(const Codec& codec, BufferPool& pool, const SafetensorsEnt
                       std::uint32_t index, const std::string& file, std::byte* out) {
   const TensorSpec spec{*floatOf(entry), entry.shape};
   const std::size_t size = entry.bytes.size();
-  // Copied, because a file's tensors may be unaligned, but a run's are always aligned.
+  // The values are copied to an aligned buffer. Tensors in a file may be unaligned, but those of a
+  // run never are.
   Buffer in = pool.acquire(size);
   Buffer decoded = pool.acquire(size);
   if (size > 0) std::memcpy(in.data(), entry.bytes.data(), size);

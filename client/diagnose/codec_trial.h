@@ -16,7 +16,7 @@ namespace cleave {
 struct CodecFigures {
   std::size_t tensors = 0;
   std::size_t rawBytes = 0;
-  std::size_t wireBytes = 0;  // payload
+  std::size_t wireBytes = 0;  // bytes of the payload
   double encodeSeconds = 0;
   double decodeSeconds = 0;
   double signal = 0;  // sum of the squares of the input values
@@ -27,16 +27,17 @@ struct CodecFigures {
   void add(const CodecFigures& other);
   // wireBytes divided by rawBytes; empty if there are no bytes.
   std::optional<double> ratio() const;
-  std::optional<double> rate(double seconds) const;  // GB/s of raw bytes; empty if there are none
-  double snr() const;                                // dB; infinite if there is no noise
+  // GB/s of raw bytes; empty if there are no bytes.
+  std::optional<double> rate(double seconds) const;
+  double snr() const;  // signal-to-noise ratio in dB; infinite if there is no noise
 };
 
-// The dtype of an entry in a safetensors file; empty if it is not a float type that codecs accept.
+// The dtype of the entry; empty if it is not a floating-point type that codecs accept.
 std::optional<DType> floatOf(const SafetensorsEntry& entry);
 
-// Passes a tensor of floats through the codec, as the activation of micro-batch `index` in the
-// first training step, and writes the decoded values to `out`, which may be null. Errors name
-// `file`. Throws RunError "non-finite" if the codec cannot encode a value.
+// Encodes and decodes a floating-point tensor, as if it were the activation of micro-batch `index`
+// in the first training step. Writes the decoded values to `out`, which may be null. Error messages
+// name `file`. Throws RunError "non-finite" if the codec cannot encode a value.
 CodecFigures tryCodec(const Codec& codec, BufferPool& pool, const SafetensorsEntry& entry,
                       std::uint32_t index, const std::string& file, std::byte* out);
 

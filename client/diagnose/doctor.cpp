@@ -22,13 +22,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kLittleDisk = 1e9;  // bytes: records of several hundred thousand steps
+// Bytes; enough for the records of several hundred thousand steps.
+constexpr double kLittleDisk = 1e9;
 constexpr double kNoDisk = 10e6;
 constexpr double kLittleMemory = 1e9;
 
 // ---- The experiment ----
 
-// The parts that could be read.
+// The parts of the experiment that could be read.
 struct Experiment {
   std::optional<ClientSettings> settings;
   std::optional<PreparedRun> run;
@@ -52,7 +53,7 @@ Check describeData(const Datasets& data) {
           {{"train_samples", data.train->size()}, {"test_samples", data.test->size()}}};
 }
 
-// If resolveRun() fails, opens the data separately to find out whether it is the cause.
+// If resolveRun() fails, opens the data separately to find out whether the data is the cause.
 void examineRun(const RunOptions& options, Experiment& experiment, const Findings& found) {
   const Check run = checked("run", [&]() -> Check {
     experiment.run = resolveRun(options, Purpose::training);
@@ -121,7 +122,8 @@ Check checkThreads(const ThreadCount& count, int asked) {
   return check;
 }
 
-// "MemAvailable" and similar, in bytes; 0 if the system does not report it.
+// The bytes of an entry in /proc/meminfo, such as "MemAvailable"; 0 if the system does not report
+// it.
 double memoryOf(const std::string& key) {
   std::ifstream file("/proc/meminfo");
   for (std::string word; file >> word;) {
@@ -153,7 +155,7 @@ Check checkMemory(const Experiment& experiment) {
   return check;
 }
 
-// The folder itself if it exists, otherwise its nearest existing parent.
+// Returns the folder itself if it exists, otherwise its nearest existing parent.
 fs::path existingPart(fs::path folder) {
   std::error_code ignored;
   folder = fs::absolute(folder, ignored);
@@ -176,7 +178,7 @@ Check checkDisk(const RunOptions& options) {
   Check check{
       "disk",
       Finding::ok,
-      fmt::format("{} free in {}, for the files of runs", bytesText(free), existing.string()),
+      fmt::format("{} free in {} for the files of runs", bytesText(free), existing.string()),
       "",
       {{"folder", existing.string()}, {"free_bytes", free}}};
   if (free < kLittleDisk) {

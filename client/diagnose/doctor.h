@@ -22,10 +22,10 @@ struct Check {
   nlohmann::ordered_json figures = nlohmann::ordered_json::object();
 };
 
-// Runs `check`; an exception becomes a failure.
+// Runs `check`. If it throws, returns a failed check named `name`.
 Check checked(const std::string& name, const std::function<Check()>& check);
 
-// Called with each check when it finishes.
+// Called when a check finishes.
 using Findings = std::function<void(const Check&)>;
 
 // Checks configuration, data, LibTorch, threads, memory and disk. A failed check does not stop the

@@ -1,4 +1,4 @@
-// The checks of cleave-client doctor on the server and the link to it.
+// The checks of cleave-client doctor that concern the server and the link to it.
 #include <openssl/ssl.h>
 #include <spdlog/fmt/fmt.h>
 
@@ -22,7 +22,8 @@ constexpr const char* kSays = "reachable";
 
 // ---- Certificates ----
 
-// The TLS settings from the command line, otherwise from the configuration if it is readable.
+// Returns the TLS settings from the command line, or otherwise from the configuration if it is
+// readable.
 TlsSettings tlsOf(const RunOptions& options) {
   if (!options.tls.empty()) return {true, options.tls};
   if (options.common.config.empty()) return {};
@@ -30,7 +31,7 @@ TlsSettings tlsOf(const RunOptions& options) {
     Config config = loadConfig(options.common);
     return readClientSettings(config).tls;
   } catch (const Error&) {
-    return {};  // the check of the configuration has reported it
+    return {};  // the configuration's check has already reported the error
   }
 }
 
@@ -78,7 +79,7 @@ Stage stageOf(const Error& error, bool withTls) {
   if (code == "no-such-host" || code == "no-server") return Stage::reach;
   const bool isOfTls = code.starts_with("certificate-") || code.starts_with("tls-") ||
                        code == "not-tls" || code == "wrong-server-name";
-  // Within TLS a server that refuses a connection may close it without a message.
+  // With TLS, a server that refuses a connection may close it without a message.
   const bool isSilent = code == "connection-lost" || code == "connection-closed";
   if (isOfTls || (withTls && isSilent)) return Stage::tls;
   return code == "probe-not-allowed" || code == "too-many-sessions" ? Stage::link : Stage::server;

@@ -27,7 +27,7 @@ constexpr int kRoundTrips = 10;
 constexpr std::uint64_t kFirstWarmUp = 64'000;
 constexpr std::uint64_t kLastWarmUp = 64'000'000;
 constexpr double kWarmUpSeconds = 0.2;  // a transfer of this duration opens TCP's window
-// After this idle time a direction starts with a small window again (RFC 2861).
+// After this idle time, TCP starts with a small window again (RFC 2861).
 constexpr double kIdleSeconds = 0.15;
 
 class Prober {
@@ -59,7 +59,7 @@ class Prober {
     hello.set_max_version(kWireVersion);
     hello.add_features(std::string(kProbeFeature));
     hello.set_software(softwareVersion());
-    // Named, since GCC 12 destroys temporaries of a co_await expression twice.
+    // This is a named variable because GCC 12 destroys temporaries of a co_await expression twice.
     const std::function<wire::Hello()> makeHello = [hello] { return hello; };
     OpenConnection open = co_await connectToServer(address_, makeHello, options_.retrySeconds);
     connection_ = std::move(open.connection);
@@ -80,8 +80,8 @@ class Prober {
     } catch (...) {
       failed = std::current_exception();
     }
-    // After a failure, Bye would wait behind up to a gigabyte of queued data, so only a successful
-    // probe sends it.
+    // Only a successful probe sends Bye: after a failure, Bye would wait behind up to a gigabyte of
+    // queued data.
     if (failed) {
       connection_->fail(failed);
     } else {
@@ -105,7 +105,7 @@ class Prober {
       }
       for (std::uint32_t repeat = 1; repeat <= options_.repeat; ++repeat) {
         if (repeat > 1 && secondsSince(start) > options_.seconds)
-          break;  // the last one took longer than expected
+          break;  // the last transfer took longer than expected
         co_await transfer(bytes, repeat, true, false);
         co_await transfer(bytes, repeat, false, true);
         co_await transfer(bytes, repeat, true, true);
@@ -159,9 +159,9 @@ class Prober {
 
   // ---- One exchange ----
 
-  // up and down: seconds measured on the client, including the round trip. `up` ends when the
-  // server's confirmation arrives; `down` begins when the request is sent. …AtReceiver: seconds
-  // measured by the receiver.
+  // `up` and `down` are the seconds measured on the client, including the round trip: `up` ends
+  // when the server's confirmation arrives, and `down` begins when the request is sent. The members
+  // …AtReceiver are the seconds measured by the receiver.
   struct Elapsed {
     double up = 0, upAtReceiver = 0;
     double down = 0, downAtReceiver = 0;
@@ -186,7 +186,7 @@ class Prober {
     try {
       co_return co_await finished_.async_receive(asio::use_awaitable);
     } catch (const boost::system::system_error&) {
-      // Closed by a signal or with the connection.
+      // The channel was closed by a signal or with the connection.
     }
     if (interrupted_) throw interruptedError();
     if (endError_) std::rethrow_exception(endError_);
@@ -194,9 +194,9 @@ class Prober {
                    "check the server's log, then probe again");
   }
 
-  // Subtracts the half of the round trip that carried the request or the confirmation. The result
-  // is at least half of the measured time, because this exchange may have been faster than the
-  // measured round trip.
+  // Subtracts half of the round trip, the time of the request or the confirmation. The result is at
+  // least half of `seconds`, because this exchange may have been faster than the measured round
+  // trip.
   double oneWay(double seconds) const {
     return std::max(seconds - result_.roundTripSeconds / 2, seconds / 2);
   }
@@ -250,9 +250,10 @@ class Prober {
   bool interrupted_ = false;
   std::exception_ptr endError_;  // the error that ended the connection
 
-  double rateUp_ = 1e6, rateDown_ = 1e6;           // current estimates in bytes per second
-  std::uint64_t learnedUp_ = 0, learnedDown_ = 0;  // size of the transfer behind each estimate
-  SteadyTime lastUp_ = now(), lastDown_ = now();   // when the last streams ended
+  double rateUp_ = 1e6, rateDown_ = 1e6;  // current estimates in bytes per second
+  // Size of the transfer from which each estimate was computed.
+  std::uint64_t learnedUp_ = 0, learnedDown_ = 0;
+  SteadyTime lastUp_ = now(), lastDown_ = now();  // when the last streams ended
   ProbeResult result_;
 };
 

@@ -10,15 +10,17 @@
 namespace cleave {
 
 struct ProbeOptions {
-  std::uint64_t min = 1000;         // bytes; each further size is ten times larger
-  std::uint64_t max = 100'000'000;  // at most kMaxProbeBytes
-  std::uint32_t repeat = 3;         // per size and direction
+  // Bytes of the smallest transfer. Each further size is ten times larger.
+  std::uint64_t min = 1000;
+  std::uint64_t max = 100'000'000;  // bytes of the largest transfer; at most kMaxProbeBytes
+  std::uint32_t repeat = 3;         // transfers per size and direction
   double seconds = 20;              // sizes expected to exceed the remaining time are skipped
   double retrySeconds = 30;         // see ClientSession::connect
 };
 
-// Runs on the calling thread, in its own session. Throws RunError or UsageError: no connection, the
-// server's refusal, a lost session, or a signal ("interrupted").
+// Runs on the calling thread, in a separate session. Throws RunError or UsageError if there is no
+// connection, the server refuses, or the session is lost, and RunError "interrupted" after a
+// signal.
 ProbeResult probeLink(const ServerAddress& address, const ProbeOptions& options);
 
 }  // namespace cleave

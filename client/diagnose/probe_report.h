@@ -8,10 +8,11 @@
 
 namespace cleave {
 
-// One line per size, the skipped sizes and the closing sentence; at most 100 columns.
+// A table with one line per size, followed by the skipped sizes and a closing sentence. Lines have
+// 100 columns at most.
 std::string probeTable(const ProbeResult& result);
 
-// Medians, fits and the sentence; without the individual transfers.
+// The medians, the fits and the closing sentence. Omits the individual transfers.
 nlohmann::ordered_json probeJson(const ProbeResult& result);
 
 }  // namespace cleave

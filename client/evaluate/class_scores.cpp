@@ -84,13 +84,14 @@ std::uint64_t ClassScores::confused(std::size_t target, std::size_t predicted) c
 }
 
 std::optional<double> ClassScores::auroc(std::size_t wanted) const {
-  std::vector<std::pair<float, bool>> scores;  // probability; is of the class
+  // For each sample: the probability of the class, and whether the sample has the class.
+  std::vector<std::pair<float, bool>> scores;
   for (std::size_t n = 0; n < targets_.size(); ++n) {
     scores.emplace_back(probabilities_[n * classes_ + wanted],
                         targets_[n] == static_cast<std::int64_t>(wanted));
   }
   std::sort(scores.begin(), scores.end());
-  double positives = 0, negatives = 0, pairs = 0;  // pairs: those in the right order
+  double positives = 0, negatives = 0, pairs = 0;  // pairs: number of pairs in the right order
   for (std::size_t first = 0; first < scores.size();) {
     double equalPositives = 0, equalNegatives = 0;
     std::size_t last = first;

@@ -1,5 +1,5 @@
-// A classifier's scores, per class: confusion, precision and recall, the area under the ROC curve,
-// calibration. No Torch.
+// Computes a classifier's scores: confusion, calibration, and per class precision, recall and the
+// area under the ROC curve. Does not use Torch.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ class ClassScores {
   void add(std::span<const float> outputs, std::int64_t target);
 
   struct Class {
-    std::uint64_t samples = 0;    // of this class
+    std::uint64_t samples = 0;    // samples of this class
     std::uint64_t predicted = 0;  // samples predicted as this class
     std::uint64_t correct = 0;
     // Empty if the denominator is 0.
@@ -34,17 +34,17 @@ class ClassScores {
     std::optional<double> f1() const;
   };
   std::vector<Class> classes() const;
-  // Samples of class `target` that were predicted as `predicted`.
+  // The number of samples of class `target` that were predicted as `predicted`.
   std::uint64_t confused(std::size_t target, std::size_t predicted) const;
   // The probability that a random sample of the class gets a higher probability for it than a
   // random sample of another class (Hand and Till, 2001: A(i|rest)); ties count as a half. Empty if
-  // there are no samples of one of the two kinds, or too many scores to keep.
+  // all samples or no samples are of the class, or if there are too many scores to keep.
   std::optional<double> auroc(std::size_t wanted) const;
 
   // Samples whose highest probability, the confidence, is in one of kBins equal ranges.
   struct Bin {
     std::uint64_t samples = 0;
-    double confidence = 0;  // sum
+    double confidence = 0;  // sum over the samples
     std::uint64_t correct = 0;
   };
   static constexpr std::size_t kBins = 15;
@@ -54,13 +54,13 @@ class ClassScores {
   double calibrationError() const;
 
   std::uint64_t samples() const { return samples_; }
-  // `names`: of the classes; a class without a name is called by its number.
+  // `names`: the names of the classes. A class without a name is identified by its number.
   nlohmann::ordered_json toJson(const std::vector<std::string>& names) const;
 
  private:
   std::size_t classes_;
   std::uint64_t samples_ = 0;
-  // Samples by target and predicted class.
+  // Numbers of samples, by target and predicted class.
   std::map<std::pair<std::size_t, std::size_t>, std::uint64_t> confusion_;
   std::vector<Bin> bins_;
   // The scores of all samples, for auroc(); cleared when there are too many.

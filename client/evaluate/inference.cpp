@@ -14,7 +14,7 @@
 namespace cleave {
 namespace {
 
-// The options of a run with this model's configuration and weights.
+// Returns the options of a run that uses this model's configuration and weights.
 RunOptions runOptions(const InferenceOptions& options, const std::string& model,
                       const std::optional<ModelDescription>& description,
                       const std::string& folder) {
@@ -30,7 +30,7 @@ RunOptions runOptions(const InferenceOptions& options, const std::string& model,
   return run;
 }
 
-// With data.holdout or data.folds, a test set given by --set would not be used.
+// Rejects a test set in --set if data.holdout or data.folds is set, because it would not be used.
 void refuseTestSet(const std::vector<std::string>& overrides) {
   for (const std::string& override : overrides) {
     if (!override.starts_with("data.test.")) continue;
@@ -43,7 +43,7 @@ void refuseTestSet(const std::vector<std::string>& overrides) {
   }
 }
 
-// Shows the progress on a terminal, and nothing elsewhere.
+// Shows the progress if stderr is a terminal.
 class EvaluationBar {
  public:
   explicit EvaluationBar(std::uint32_t samples)

@@ -1,4 +1,4 @@
-// Runs a trained model on data: whole in this process, or through a server.
+// Runs a trained model on data: the whole model in this process, or its body on a server.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,31 +22,33 @@ namespace cleave {
 // Use it on one thread, which becomes the device thread.
 class Inference {
  public:
-  // With `inputs`, the data is these files and folders, without targets; otherwise the test set.
-  // Connects to the server, if there is one. Throws UsageError or RunError.
+  // The data is the test set or, if `inputs` is not empty, the samples without targets in these
+  // files and folders. Connects to the server if one is given. Throws UsageError or RunError.
   Inference(const InferenceOptions& options, const std::vector<std::string>& inputs = {});
   ~Inference();
 
   const std::string& modelPath() const { return modelPath_; }
   const PreparedRun& prepared() const { return prepared_; }
   const Dataset& data() const { return *prepared_.data.test; }
-  // Samples that could not be read, and were replaced by others (data.skip). Complete after run().
+  // The samples that could not be read and were replaced by others (data.skip). The set is complete
+  // after run().
   std::set<std::uint32_t> replaced() const { return replacedSamples(*files_); }
   std::vector<std::string> classNames() const;
 
-  // Runs all samples, in order. `each` gets each batch, the model's output for it ([samples, …],
-  // fp32, on the CPU), and the index of its first sample. Returns the sums of loss and metrics.
+  // Runs the model on all samples, in order. Calls `each` with each batch, the model's output for
+  // it ([samples, …], fp32, on the CPU), and the index of the batch's first sample. Returns the
+  // sums of loss and metrics.
   BatchMetrics run(
       const std::function<void(const Batch&, const at::Tensor& output, std::uint32_t first)>& each);
 
  private:
   std::string modelPath_;
   std::optional<ModelDescription> description_;
-  TemporaryFolder folder_;                // of the run, with a server
-  std::shared_ptr<const Dataset> files_;  // with all arrays
+  TemporaryFolder folder_;                // the run's folder if there is a server
+  std::shared_ptr<const Dataset> files_;  // the data with all its arrays
   PreparedRun prepared_;
-  std::unique_ptr<WholeStage> whole_;  // without a server
-  std::unique_ptr<TrainRun> run_;      // with a server
+  std::unique_ptr<WholeStage> whole_;  // null if there is a server
+  std::unique_ptr<TrainRun> run_;      // null if there is no server
 };
 
 }  // namespace cleave

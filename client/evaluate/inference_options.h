@@ -8,7 +8,7 @@
 namespace cleave {
 
 struct InferenceOptions {
-  RunOptions run;      // run.server empty: all layers in this process
+  RunOptions run;      // if run.server is empty, all layers run in this process
   std::string source;  // the folder of a run, or a model file
   bool best = false;   // uses the model that keep.best has saved
 };

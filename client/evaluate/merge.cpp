@@ -57,7 +57,7 @@ std::vector<SafetensorsEntry> mergeAdapters(const std::vector<SafetensorsEntry>&
     const auto outputs = static_cast<std::size_t>(b->second->shape[0]);
     const std::vector<float> down = valuesOf(*a->second), up = valuesOf(*b->second);
     std::vector<float>& weight = memory.emplace_back(valuesOf(entry));
-    std::vector<double> row(inputs);  // of B A
+    std::vector<double> row(inputs);  // a row of B A
     for (std::size_t o = 0; o < outputs; ++o) {
       std::fill(row.begin(), row.end(), 0.0);
       for (std::size_t r = 0; r < rank; ++r) {

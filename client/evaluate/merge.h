@@ -1,4 +1,4 @@
-// Adds adapters to the weights that they change. No Torch.
+// Adds adapters to the weights that they change. Does not use Torch.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace cleave {
 
-// Returns the model without adapters: each adapted weight W becomes W + scale B A, computed in fp64
-// and rounded once. `inputsFirst`: the modules whose W is [inputs, outputs]. `memory` owns the new
-// values, to which the entries point. Throws UsageError "bad-weights" if the adapters do not fit
-// their weights.
+// Returns the model without adapters. Each adapted weight W becomes W + scale B A, computed in fp64
+// and rounded once. `inputsFirst`: the modules whose W is [inputs, outputs]. The returned entries
+// point to new values, which `memory` owns. Throws UsageError "bad-weights" if the adapters do not
+// fit their weights.
 std::vector<SafetensorsEntry> mergeAdapters(const std::vector<SafetensorsEntry>& entries,
                                             double scale,
                                             const std::vector<std::string>& inputsFirst,

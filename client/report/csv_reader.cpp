@@ -18,7 +18,8 @@ namespace {
 constexpr std::string_view kNext = "+1";  // suffix that requests the column after the named one
 
 constexpr std::size_t kReadBytes = std::size_t{1} << 20;
-constexpr std::size_t kLongestLine = std::size_t{1} << 16;  // our lines have about 300 bytes
+// In bytes. Cleave writes lines of about 300 bytes.
+constexpr std::size_t kLongestLine = std::size_t{1} << 16;
 
 bool sameFile(int file, const std::string& path) {
   struct stat opened {
@@ -57,7 +58,7 @@ std::optional<double> parseUtc(std::string_view text) {
          1e-3 * *millisecond;
 }
 
-// The content of a quoted cell (RFC 4180).
+// Returns the content of a quoted cell (RFC 4180).
 std::string unquote(std::string_view cell) {
   std::string text;
   for (std::size_t i = 1; i + 1 < cell.size(); ++i) {
@@ -94,7 +95,7 @@ CsvReader::CsvReader(std::string folder, std::string name, std::vector<std::stri
       source_(columns_.size()),
       names_(columns_.size()),
       wanted_(columns_.size()) {
-  // Users may have removed old parts.
+  // The first number is searched for, because users may have removed old parts.
   constexpr std::uint64_t kMaxParts = 100000;
   if (exists(partPath(1)) || !std::filesystem::is_directory(folder_)) return;
   std::uint64_t min = kMaxParts;
@@ -119,8 +120,9 @@ std::string CsvReader::partPath(std::uint64_t part) const {
   return fmt::format("{}/{}.{}.csv", folder_, name_, part);
 }
 
-// Opens part `part_`: NAME.part_.csv if it is rotated, otherwise NAME.csv. If NAME.csv is rotated
-// in between, the opened file is a later part, so the loop tries again.
+// Opens part `part_`: the file NAME.<part_>.csv if the part is rotated, otherwise NAME.csv. If
+// NAME.csv is rotated at the same time, the opened file may be a later part, so the loop tries
+// again.
 bool CsvReader::openNext() {
   for (;;) {
     const std::string rotated = partPath(part_);
@@ -145,7 +147,7 @@ bool CsvReader::partIsOver() const { return sameFile(file_.get(), partPath(part_
 void CsvReader::read(const std::function<void(const CsvRow&)>& take) {
   while (failure_.empty()) {
     if (!file_ && !openNext()) return;
-    const bool over = partIsOver();  // before the last bytes are read, not after
+    const bool over = partIsOver();  // must be checked before the last bytes are read
     readPart(take);
     if (!over || !failure_.empty()) return;
     if (!rest_.empty()) garbled("the line is incomplete");
@@ -174,7 +176,8 @@ void CsvReader::readPart(const std::function<void(const CsvRow&)>& take) {
       begin = end + 1;
     }
     rest_.assign(buffer, begin);
-    if (rest_.size() > kLongestLine) rest_.resize(kLongestLine);  // too long to be one of our lines
+    // Cleave does not write lines that are this long.
+    if (rest_.size() > kLongestLine) rest_.resize(kLongestLine);
     if (got <= 0 || !failure_.empty()) return;
   }
 }

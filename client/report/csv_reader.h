@@ -1,6 +1,5 @@
-// Reads one of a run's tables incrementally while it grows: first the rotated parts (NAME.1.csv,
-// NAME.2.csv, …), then NAME.csv. Unreadable rows are skipped and counted, and problems() reports
-// them.
+// Reads one of a run's CSV tables incrementally while the table grows: first the rotated parts
+// (NAME.1.csv, NAME.2.csv, …), then NAME.csv. Skips unreadable rows and counts them for problems().
 #pragma once
 
 #include <cstddef>
@@ -22,13 +21,14 @@ class CsvRow {
   explicit CsvRow(std::span<const std::string_view> cells) : cells_(cells) {}
 
   std::string_view text(std::size_t column) const { return cells_[column]; }
-  // Empty if the cell is empty or not finite. Text that is not a number marks the row as garbled.
+  // The cell's value; empty if the cell is empty or not finite. Text that is not a number marks the
+  // row as garbled.
   std::optional<double> number(std::size_t column) const;
-  // Seconds since 1970 of a time such as 2026-01-31T12:34:56.789Z. Anything else marks the row as
-  // garbled.
+  // The seconds since 1970 for a time such as 2026-01-31T12:34:56.789Z. Any other text marks the
+  // row as garbled.
   double time(std::size_t column) const;
   bool isGarbled() const { return garbled_.has_value(); }
-  std::optional<std::size_t> garbledColumn() const { return garbled_; }  // the first one
+  std::optional<std::size_t> garbledColumn() const { return garbled_; }  // the first garbled one
   void garble(std::size_t column) const { garbled_ = garbled_.value_or(column); }
 
  private:
@@ -38,9 +38,9 @@ class CsvRow {
 
 class CsvReader {
  public:
-  // `columns`: the columns to read; the file may have others, in any order. "loss+1" is the column
-  // after "loss", if there is one. Each line is a row, because cells cannot contain line breaks, so
-  // a damaged row does not affect the others.
+  // `columns`: the columns to read. The file may have other columns too, in any order. "loss+1"
+  // means the column after "loss", which may be missing. Cells cannot contain line breaks, so each
+  // line is a row, and a damaged row does not affect the others.
   CsvReader(std::string folder, std::string name, std::vector<std::string> columns);
 
   // Passes each complete new line to `take`, which must check isGarbled() after reading the cells
@@ -49,11 +49,11 @@ class CsvReader {
 
   bool found() const { return found_; }
   std::uint64_t rows() const { return rows_; }  // rows passed to `take` that were not garbled
-  // The column's name in the file; empty if it is not there.
+  // The column's name in the file; empty if the file does not have the column.
   const std::string& nameOf(std::size_t column) const { return names_[column]; }
   bool hasColumn(std::size_t column) const { return source_[column].has_value(); }
-  // One sentence per problem. `following`: the run continues, so a missing file or an incomplete
-  // last line is not a problem.
+  // Returns one sentence per problem. `following`: the run is still in progress, so a missing file
+  // or an incomplete last line is not a problem.
   std::vector<std::string> problems(bool following) const;
 
  private:
@@ -70,13 +70,13 @@ class CsvReader {
   const std::string name_;
   const std::vector<std::string> columns_;
   std::vector<std::optional<std::size_t>> source_;  // index of the column in the file
-  std::vector<std::string> names_;                  // of the columns, in the file
+  std::vector<std::string> names_;                  // names of the columns in the file
   std::vector<std::string_view> cells_, wanted_;
   std::vector<std::string> unquoted_;
   std::string rest_;  // the incomplete last line
   OpenFile file_;
-  std::uint64_t part_ = 1;  // number of the open part, or of the next one
-  std::uint64_t line_ = 0;  // within the part
+  std::uint64_t part_ = 1;  // number of the open part or, if none is open, of the next one
+  std::uint64_t line_ = 0;  // line number within the part
   std::size_t headerCells_ = 0;
   bool found_ = false;
   std::uint64_t rows_ = 0;

@@ -26,7 +26,7 @@ const std::vector<Series::Bucket>& Series::buckets() {
   return buckets_;
 }
 
-// Merges pairs of buckets until they are as wide as the axis's.
+// Merges pairs of buckets until their width is the axis's width.
 void Series::follow() {
   for (; width_ < axis_->width(); width_ *= 2) {
     const std::size_t half = (buckets_.size() + 1) / 2;

@@ -1,4 +1,4 @@
-// Series and distributions of bounded size for any number of values. Not thread-safe.
+// Series and distributions that have a bounded size for any number of values. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +43,7 @@ class Series {
   // Requires a finite x >= 0 and a finite value.
   void add(double x, double value);
   std::uint64_t values() const { return values_; }
-  // Bucket k covers x in [k * width, (k + 1) * width); a bucket may be empty.
+  // Bucket k covers the range [k * width, (k + 1) * width) of x. A bucket may be empty.
   const std::vector<Bucket>& buckets();
 
  private:
@@ -55,7 +55,8 @@ class Series {
   std::vector<Bucket> buckets_;
 };
 
-// A histogram with 20 bins (Class) per decade: quantiles are accurate within 12 %, a bin's width.
+// A histogram with 20 bins (Class) per decade. A bin is 12 % wide, so quantiles are accurate within
+// 12 %.
 class Histogram {
  public:
   static constexpr int kPerDecade = 20;
@@ -65,7 +66,8 @@ class Histogram {
     double min = 0, max = 0;
     std::uint64_t values = 0;
   };
-  // From the first to the last non-empty bin, in order, merged in groups of `together`.
+  // The bins from the first to the last non-empty one, in order. Each group of `together` bins is
+  // merged.
   std::vector<Class> classes(int together) const;
   // 0 < share < 1. Requires values() > 0.
   double quantile(double share) const;
@@ -73,7 +75,7 @@ class Histogram {
 
  private:
   static constexpr int kMinDecade = -9, kMaxDecade = 13;
-  static constexpr std::size_t kClasses = 440;  // in these decades
+  static constexpr std::size_t kClasses = 440;  // number of bins, for 22 decades
 
   std::vector<std::uint64_t> counts_;
   std::uint64_t values_ = 0;

@@ -1,5 +1,5 @@
-# Writes OUTPUT, a C++ source with the report's page: page.html with its stylesheets and scripts
-# inserted.
+# Writes OUTPUT, a C++ source with the report's page. The page is page.html with the stylesheets and
+# scripts inserted.
 #   cmake -DPAGE=DIR -DDYGRAPHS=DIR -DOUTPUT=FILE -P embed_page.cmake
 file(READ ${PAGE}/page.html page)
 
@@ -7,7 +7,7 @@ function(put mark)
   set(all "")
   foreach(file ${ARGN})
     file(READ ${file} text)
-    # Removes the source map's URL: a browser's developer tools would look for the map beside the page.
+    # Removes the URL of the source map, because developer tools would look for the map beside the page.
     string(REGEX REPLACE "(//|/\\*)# sourceMappingURL=[^\n]*" "" text "${text}")
     string(APPEND all "${text}")
   endforeach()

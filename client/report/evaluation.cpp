@@ -9,9 +9,9 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t kMaxBytes = 16 << 20;
-constexpr std::size_t kMaxRows = 1000;  // of a table
+constexpr std::size_t kMaxRows = 1000;  // maximum number of rows in a table
 
-// A number, or null.
+// Returns the number under `key`, or null.
 Json number(const Json& of, const char* key) {
   const Json& value = of.at(key);
   if (value.is_null()) return nullptr;
@@ -82,7 +82,7 @@ Json readEvaluation(const std::string& path, std::vector<std::string>& problems)
   const std::string text(std::istreambuf_iterator<char>(file), {});
   try {
     return shown(Json::parse(text));
-  } catch (const std::exception&) {  // also for a wrong type or a missing key
+  } catch (const std::exception&) {  // including a wrong type or a missing key
     return refuse("is damaged");
   }
 }

@@ -7,8 +7,8 @@
 
 namespace cleave {
 
-// The part of the file that the page shows; null if it is missing. If it is damaged, appends a
-// sentence to `problems` and returns null.
+// Returns the part of the file that the page shows, or null if the file is missing. If it is
+// damaged, appends a sentence to `problems` and returns null.
 nlohmann::json readEvaluation(const std::string& path, std::vector<std::string>& problems);
 
 }  // namespace cleave

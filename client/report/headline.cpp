@@ -13,9 +13,9 @@ void describeBound(const TrainingFigures& training, nlohmann::json& headline) {
   if (training.boundedSteps == 0 || training.bounds <= 0) return;
   const double over = training.boundedSeconds / training.bounds;
   headline["over_bound"] = over;
-  headline["bounded_seconds_a_step"] =
+  headline["bounded_seconds_per_step"] =
       training.boundedSeconds / static_cast<double>(training.boundedSteps);
-  headline["bound_seconds_a_step"] = training.bounds / static_cast<double>(training.boundedSteps);
+  headline["bound_seconds_per_step"] = training.bounds / static_cast<double>(training.boundedSteps);
   const auto max = std::max_element(
       training.bottlenecks.begin(), training.bottlenecks.end(),
       [](const auto& one, const auto& other) { return one.second < other.second; });
@@ -63,7 +63,8 @@ void describeProgress(const RunReader& run, nlohmann::json& headline) {
   if (planned.steps == 0) return;
   headline["total_steps"] = planned.steps;
   if (training.ended || training.latest.size() < 2 || planned.steps <= training.lastStep) return;
-  // Assumes the speed of the latest steps, including the evaluations between them.
+  // Assumes that the run continues at the speed of the latest steps, including the evaluations
+  // between them.
   const auto& [firstTime, firstStep] = training.latest.front();
   const auto& [lastTime, lastStep] = training.latest.back();
   if (lastStep <= firstStep) return;  // the run has just been continued
@@ -99,9 +100,9 @@ nlohmann::json headline(RunReader& run) {
     headline["steps"] = training.steps;
     headline["samples"] = training.samples;
     headline["epoch"] = training.lastEpoch;
-    headline["seconds_a_step"] = training.stepSeconds / static_cast<double>(training.steps);
-    // Uses the epochs' durations if recorded, like the summary of `train`; they include the time
-    // between steps.
+    headline["seconds_per_step"] = training.stepSeconds / static_cast<double>(training.steps);
+    // Uses the durations of the epochs if they are recorded, like the summary of `train`. They
+    // include the time between steps.
     const bool byEpoch = training.epochSeconds > 0;
     const double samples = byEpoch ? training.epochSamples : training.samples;
     const double seconds = byEpoch ? training.epochSeconds : training.stepSeconds;

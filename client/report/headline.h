@@ -1,4 +1,4 @@
-// The figures at the top of a report, and a sentence on what limited the run.
+// Computes the figures at the top of a report and a sentence about the run's bottleneck.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 
 namespace cleave {
 
-// Figures that no file provides are omitted.
+// Figures that the run's files do not provide are omitted.
 nlohmann::json headline(RunReader& run);
 
 }  // namespace cleave

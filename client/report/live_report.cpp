@@ -15,12 +15,13 @@
 namespace cleave {
 namespace {
 
-constexpr double kMinBetweenReads = 0.5;  // seconds; bounds the cost of several pages
-constexpr double kOpenPage = 3;           // seconds since the page's last request
+constexpr double kMinBetweenReads = 0.5;  // seconds; limits the cost of several open pages
+// Seconds. A page counts as open if its last request is more recent.
+constexpr double kOpenPage = 3;
 constexpr std::chrono::milliseconds kFinish{2500};
 constexpr int kNiceness = 10;
 
-// "after=12": 12; otherwise 0, which is never a version.
+// Returns 12 for the query "after=12", and 0 for any other text; 0 is never a version.
 std::uint64_t versionIn(const std::string& query) {
   constexpr std::string_view kKey = "after=";
   std::uint64_t version = 0;
@@ -42,7 +43,7 @@ class LiveReport::Pages {
 
   HttpAnswer page() const { return {200, "text/html; charset=utf-8", page_}; }
 
-  // 204 if the page is up to date.
+  // Answers with status 204 if the page is up to date.
   HttpAnswer data(const HttpRequest& request) {
     beNice();
     if (!hasRuns()) return {204, "application/json", ""};
@@ -55,7 +56,8 @@ class LiveReport::Pages {
   void waitForLook() {
     std::unique_lock lock(mutex_);
     if (!lastLook_ || secondsSince(*lastLook_) > kOpenPage) return;
-    // The first response may have been generated before the last rows were written.
+    // Waits for two responses, because the first one may have been generated before the last rows
+    // were written.
     const std::uint64_t enough = looks_ + 2;
     looked_.wait_for(lock, kFinish, [&] { return looks_ >= enough; });
   }

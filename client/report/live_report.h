@@ -1,4 +1,5 @@
-// Serves the report of runs that may still be running; the page polls once per second.
+// Serves the report of runs that may still be in progress. The page polls for new data once per
+// second.
 #pragma once
 
 #include <memory>
@@ -12,12 +13,13 @@ namespace cleave {
 
 class LiveReport {
  public:
-  // Starts serving on its own thread. Throws the same errors as HttpServer.
+  // Starts serving on a separate thread. Throws the same errors as HttpServer.
   explicit LiveReport(HttpSettings settings);
   ~LiveReport();
 
   // Sets the runs to show; until then the page is empty. Call once. The server's thread reads the
-  // files at low priority. It reads only on request, and only what was appended since.
+  // files, at low priority. It reads only when a page requests data, and only the content appended
+  // since the last read.
   void show(const std::vector<RunPlace>& runs);
 
   std::string url() const;

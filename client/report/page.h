@@ -1,11 +1,11 @@
-// The template of report pages, made from page/ and dygraphs. CMake generates its source.
+// The HTML template of report pages. CMake generates its source file from page/ and dygraphs.
 #pragma once
 
 #include <string_view>
 
 namespace cleave {
 
-// HTML with one marker @DATA@ for the data.
+// The template contains one marker @DATA@ for the data.
 std::string_view reportTemplate();
 
 }  // namespace cleave

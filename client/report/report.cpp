@@ -9,7 +9,8 @@
 namespace cleave {
 namespace {
 
-// JSON for a script element: without '<', so that no text from a run can close the element.
+// Returns JSON for a script element. It contains no '<', so that no text from a run can close the
+// element.
 std::string forScript(const nlohmann::json& data) {
   const std::string text = data.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   std::string safe;

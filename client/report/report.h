@@ -1,5 +1,5 @@
-// Writes the report of one or more runs as a single, self-contained page: no network access, no
-// other file. See docs/report.md for its content.
+// Writes the report of one or more runs as a single page that needs no network and no other file.
+// docs/report.md describes its content.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,8 +10,8 @@
 
 namespace cleave {
 
-// The page with its charts. `data`: see ReportData::page(); null: the page polls "data.json" beside
-// it.
+// Returns the page. `data`: see ReportData::page(). If it is null, the page polls the address
+// "data.json" beside it.
 std::string reportPage(const nlohmann::json& data);
 
 // Writes the report of these runs to `file` and returns ReportData::summary(). Throws RunError

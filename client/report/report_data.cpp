@@ -17,20 +17,22 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Number of points per series: enough for a wide screen, and a page of about 10 MB at most.
+// The number of points per series: enough for a wide screen, but few enough for a page of at most
+// about 10 MB.
 std::size_t pointsFor(std::size_t runs) {
   constexpr std::size_t kAll = 6000, kMax = 1200, kMin = 200;
   return std::clamp(kAll / std::max<std::size_t>(runs, 1), kMin, kMax);
 }
 
-// A chart cannot show more than six digits, and fewer characters make a smaller page.
+// Rounds to six digits, because a chart cannot show more and shorter numbers make a smaller page.
 double rounded(double value) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.6g", value);
   return std::strtod(text.data(), nullptr);
 }
 
-// {"grid", "rows", "k": [bucket…], "mean"}, with "min" and "max" if a bucket has more than one row.
+// Returns {"grid", "rows", "k": [bucket…], "mean"}, and also "min" and "max" if a bucket has more
+// than one row.
 Json seriesJson(Series& series, const char* grid) {
   Json k = Json::array(), mean = Json::array(), min = Json::array(), max = Json::array();
   const auto& buckets = series.buckets();
@@ -51,7 +53,8 @@ Json seriesJson(Series& series, const char* grid) {
   return json;
 }
 
-// Bytes per second in windows of `width` seconds; minimum and maximum are of single seconds.
+// Bytes per second, averaged over windows of `width` seconds. Minimum and maximum are those of the
+// single seconds in a window.
 Json bytesJson(const BytesBySecond& bytes, std::size_t width) {
   Json k = Json::array(), mean = Json::array(), min = Json::array(), max = Json::array();
   const auto& seconds = bytes.seconds();
@@ -73,7 +76,7 @@ Json bytesJson(const BytesBySecond& bytes, std::size_t width) {
 }
 
 Json histogramJson(const Histogram& histogram) {
-  constexpr int kTogether = 2;  // merged into ten bins per decade
+  constexpr int kTogether = 2;  // merges two bins, which gives ten bins per decade
   Json from = Json::array(), count = Json::array();
   const auto classes = histogram.classes(kTogether);
   for (const auto& one : classes) {
@@ -116,7 +119,8 @@ void putSide(const std::string& side, SideFigures& figures, Json& series, Json& 
   put(histograms, side + "_round_trips", figures.roundTrips);
 }
 
-// The side whose record of transfers is used: the client, or the server if the client has none.
+// The side whose record of transfers is used: the client, or the server if the client has no such
+// record.
 SideFigures& recordingSide(RunReader& run) {
   const auto& flows = run.client().flows;
   const bool any = std::any_of(flows.begin(), flows.end(),
@@ -165,7 +169,7 @@ Json evaluationsJson(const TrainingFigures& training) {
   return json;
 }
 
-// Names that distinguish the runs.
+// Returns names that distinguish the runs.
 std::vector<std::string> namesOf(const std::vector<std::unique_ptr<RunReader>>& runs) {
   std::vector<std::string> names;
   for (const auto& run : runs) {
@@ -180,7 +184,7 @@ std::vector<std::string> namesOf(const std::vector<std::unique_ptr<RunReader>>& 
   return names;
 }
 
-// Settings in which the runs differ: [[key, value of the first run or null, …], …].
+// Returns the settings in which the runs differ: [[key, value in the first run or null, …], …].
 Json differences(const std::vector<const Settings*>& all) {
   std::vector<std::string> keys;
   std::vector<std::map<std::string, std::string>> values;

@@ -1,4 +1,4 @@
-// The page's data as JSON. See docs/report.md for the meaning of each figure.
+// Collects the data of a report page as JSON. docs/report.md explains the figures.
 #pragma once
 
 #include <memory>
@@ -13,14 +13,14 @@ namespace cleave {
 // The runs of a report and the data of its page. Not thread-safe.
 class ReportData {
  public:
-  // Throws UsageError if a place has no run.
+  // Throws UsageError if there is no run at one of the places.
   explicit ReportData(const std::vector<RunPlace>& places);
 
   // Reads new content. Returns whether there was any.
   bool read();
-  // All data of the page. `live`: the runs may still be running.
+  // Returns all data of the page. `live`: whether the runs may still be in progress.
   nlohmann::json page(bool live);
-  // For programs: headlines, flows, differences and problems, without the series.
+  // Returns the data for programs: headlines, flows, differences and problems, without the series.
   nlohmann::json summary();
 
  private:

@@ -15,7 +15,7 @@
 
 namespace cleave {
 
-// Shared by all runs of a report, so that they can be compared point by point.
+// The axes are shared by all runs of a report, so that the runs can be compared point by point.
 struct BucketAxes {
   explicit BucketAxes(std::size_t points) : time(1e-3, points), step(1, points) {}
 
@@ -27,16 +27,17 @@ enum class Direction : std::uint8_t { up, down };
 inline constexpr std::size_t kDirections = 2;
 
 struct FlowFigures {
-  std::uint64_t transfers = 0, up = 0;  // `up`: how many of the transfers were uplink
+  std::uint64_t transfers = 0, up = 0;  // `up`: the number of transfers on the uplink
   double rawBytes = 0, wireBytes = 0;
   double encodeSeconds = 0, decodeSeconds = 0;
-  std::string codec;  // of the latest transfer
+  std::string codec;  // codec of the latest transfer
   std::uint64_t snrs = 0;
   double snrSum = 0, snrMin = 0;  // dB
 };
 
-// Seconds of a training step on one side. The four parts add up to the step. codec: time in codecs
-// while this side was not computing; wire: time on the wire while it did neither.
+// The seconds of a training step on one side, split into four parts. `codec` counts the time in
+// codecs only while this side was not computing. `wire` counts the time on the wire only while this
+// side neither computed nor ran a codec.
 struct StepSplit {
   explicit StepSplit(BucketAxis& axis) : compute(axis), codec(axis), wire(axis), waiting(axis) {}
 
@@ -51,14 +52,15 @@ struct SideFigures {
 
   StepSplit split;
   FlowMap<FlowFigures> flows{Place{}.flows()};
-  std::map<Flow, Series> snr;                    // dB by step, for the flows that this side sends
-  std::array<Series, kDirections> transferRate;  // bytes/s of individual transfers
+  std::map<Flow, Series> snr;  // in dB, by step, for the flows that this side sends
+  std::array<Series, kDirections> transferRate;  // bytes per second of individual transfers
   std::array<BytesBySecond, kDirections> bytes;
   std::array<double, kDirections> controlBytes{};
-  std::array<Histogram, kDirections> transferRates;    // bytes/s
+  std::array<Histogram, kDirections> transferRates;    // bytes per second
   std::array<Histogram, kDirections> transferSeconds;  // encode, queue, wire, decode
   Histogram roundTrips;                                // seconds, measured by the kernel
-  Series deliveryRate, roundTrip, retransmits;  // the kernel's measurements of this side's sending
+  // Measured by this side's kernel for the data that this side sends.
+  Series deliveryRate, roundTrip, retransmits;
 };
 
 // Figures from the client's steps.csv and epochs.csv.
@@ -74,25 +76,25 @@ struct TrainingFigures {
   Series seconds, boundSeconds, overBound, latency, loss, metric, learningRate,
       gradientNorm;     // by step
   Series clock;         // seconds since the start of the run, by step
-  Histogram latencies;  // s
+  Histogram latencies;  // seconds
   std::vector<Evaluation> evaluations;
   std::vector<float> wireSeconds;             // by step: transfer seconds of the busier direction
-  std::map<std::string, double> bottlenecks;  // total seconds of the steps it limited
+  std::map<std::string, double> bottlenecks;  // by name: total seconds of the steps that it limited
   std::optional<double> lastTrainLoss, lastTrainMetric;
   std::uint64_t steps = 0, epochs = 0, lastEpoch = 0;
   double samples = 0;
-  double stepSeconds = 0;                                     // of training steps
+  double stepSeconds = 0;                                     // sum over the training steps
   double epochSamples = 0, epochSeconds = 0, epochSteps = 0;  // sums over the rows of epochs.csv
   double boundedSeconds = 0, bounds = 0;  // sums over the steps that have a bound
   double rawBytes = 0, wireBytes = 0;
   std::uint64_t boundedSteps = 0;
-  double lastTime = 0;  // seconds since the start
+  double lastTime = 0;  // time of the latest row, in seconds since the start of the run
   // Time and number of the latest steps, for the current speed.
   std::deque<std::pair<double, std::uint64_t>> latest;
-  std::uint64_t resumes = 0;      // from a checkpoint
-  std::uint64_t stepsRedone = 0;  // after a checkpoint; not in `steps`
-  std::uint64_t lastStep = 0;     // the highest number of a step
-  bool ended = false;             // whether there is a row `bye`
+  std::uint64_t resumes = 0;      // number of continuations from a checkpoint
+  std::uint64_t stepsRedone = 0;  // steps repeated after a checkpoint; not counted in `steps`
+  std::uint64_t lastStep = 0;     // the highest step number
+  bool ended = false;             // whether the last row of steps.csv has the phase `bye`
 };
 
 }  // namespace cleave

@@ -21,8 +21,8 @@ bool hasRun(const fs::path& folder) {
                      [&](const char* file) { return fs::exists(folder / file); });
 }
 
-// The run id in the first row of steps.csv or transfers.csv; empty if there is none. Both sides use
-// the same run id.
+// Returns the run id in the first row of steps.csv or transfers.csv; "" if there is no such row.
+// Both sides use the same run id.
 std::string runIdOf(const fs::path& folder) {
   for (const char* file : {"steps.csv", "transfers.csv", "transfers.1.csv"}) {
     std::ifstream stream(folder / file);
@@ -37,14 +37,15 @@ std::string runIdOf(const fs::path& folder) {
   return "";
 }
 
-// Only the client's steps.csv has the rates of both directions and the loss.
+// Whether this is a server's folder of a run. Only the client's steps.csv has the rates of both
+// directions and the loss.
 bool isServers(const fs::path& folder) {
   std::string header;
   std::getline(std::ifstream(folder / "steps.csv"), header);
   return header.starts_with("time,run,") && header.find(",loss") == std::string::npos;
 }
 
-// The run's folder in a server's store, DIR/<identity>/<run id>.
+// Returns the run's folder in a server's store, DIR/<identity>/<run id>.
 std::string belowStore(const fs::path& store, const std::string& id) {
   std::error_code ignored;
   for (const auto& identity : fs::directory_iterator(store, ignored)) {

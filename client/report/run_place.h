@@ -8,16 +8,16 @@ namespace cleave {
 
 struct RunPlace {
   std::string folder;  // the client's folder
-  std::string server;  // the server's folder; empty: not known yet
+  std::string server;  // the server's folder of the run; empty: not known yet
 };
 
-// `run`: the client's folder, its parent folder, or a run id in runs/. `servers`: folders of
-// servers, one of which may have the same run. Throws UsageError if a folder is missing or has no
-// files of a run.
+// `run`: the client's folder of the run, the parent of this folder if it is named `client`, or a
+// run id in the folder runs/. `servers`: run folders on servers; one of them may belong to the same
+// run. Throws UsageError if a folder is missing or has no files of a run.
 RunPlace findRun(const std::string& run, const std::vector<std::string>& servers);
 
-// Searches for the server's folder if both programs write to the same machine:
-// <store>/<identity>/<run id>. Empty if it does not exist (yet).
+// Searches this machine for the server's folder of the run, <store>/<identity>/<run id>. Returns ""
+// if it does not exist (yet).
 std::string findServerRun(const std::string& folder, const std::string& runId);
 
 }  // namespace cleave

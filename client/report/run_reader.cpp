@@ -9,7 +9,7 @@
 namespace cleave {
 namespace {
 
-// Columns in the order in which they are requested from the readers.
+// The columns, in the order in which they are requested from CsvReader.
 namespace step_column {
 enum {
   time,
@@ -33,7 +33,7 @@ enum {
   wireDown,
   controlUp,
   controlDown,
-  common,  // number of columns that both sides have
+  common,  // the columns before this one exist on both sides
   rateUp = common,
   rateDown,
   latency,
@@ -115,7 +115,8 @@ const std::vector<std::string> kEpochColumns = {
 
 constexpr double kMaxSteps = 1e9;
 constexpr std::size_t kLatestSteps = 200;
-constexpr std::size_t kMaxWires = std::size_t{1} << 22;  // steps whose wire seconds are kept
+// Maximum number of steps whose wire seconds are kept.
+constexpr std::size_t kMaxWires = std::size_t{1} << 22;
 
 std::vector<std::string> stepColumns(bool isClient) {
   auto columns = kStepColumns;
@@ -123,7 +124,7 @@ std::vector<std::string> stepColumns(bool isClient) {
   return columns;
 }
 
-// The sum of these columns, skipping empty cells.
+// The sum of these columns; empty cells are skipped.
 double sumOf(const CsvRow& row, std::initializer_list<int> columns) {
   double sum = 0;
   for (const int column : columns) {
@@ -148,7 +149,8 @@ struct RunReader::Side {
         transfers(folder, "transfers", kTransferColumns),
         figures(grids) {}
 
-  // Seconds since this side's first row, because the clocks of two machines may differ.
+  // The seconds since this side's first row. Times are relative because the clocks of two machines
+  // may differ.
   double since(const CsvRow& row, std::size_t column) {
     const double time = row.time(column);
     if (!row.isGarbled() && begin == 0) begin = time;
@@ -382,8 +384,7 @@ void RunReader::readEpochs() {
     if (!samples) row.garble(c::samples);
     if (!seconds) row.garble(c::trainSeconds);
     if (row.isGarbled()) return;
-    // A run that continued from a checkpoint may already have recorded this epoch, with the same
-    // result.
+    // If the run continued from a checkpoint, it may record an epoch twice, with the same result.
     if (*epoch <= static_cast<double>(training_.epochs)) return;
     ++training_.epochs;
     training_.epochSamples += *samples;
@@ -420,7 +421,7 @@ std::vector<std::string> RunReader::problems(bool following) const {
   if (server_) {
     add(server_->steps.problems(following), "server: ");
     add(server_->transfers.problems(following), "server: ");
-  } else if (!following) {  // otherwise it may still appear, and the server's chart says so
+  } else if (!following) {  // in a run in progress, the folder may still appear
     all.push_back(
         "the server's folder was not found, so its side is missing: pass the folder with "
         "--server-run DIR");
@@ -430,7 +431,7 @@ std::vector<std::string> RunReader::problems(bool following) const {
   if (training_.resumes > 0) {
     all.push_back("the run was continued from a checkpoint " + std::to_string(training_.resumes) +
                   (training_.resumes == 1 ? " time; " : " times; ") +
-                  std::to_string(training_.stepsRedone) + " steps were computed again");
+                  std::to_string(training_.stepsRedone) + " steps were repeated");
   }
   return all;
 }

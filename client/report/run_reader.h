@@ -1,5 +1,5 @@
-// Reads the files of a finished run, or of one in progress. Missing, incomplete or damaged files
-// are listed in problems(); everything else is still available.
+// Reads the files of a run that is finished or in progress. Missing, incomplete or damaged files
+// are listed in problems(); all other data is still available.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ namespace cleave {
 // Not thread-safe.
 class RunReader {
  public:
-  // `grids` must outlive it.
+  // `grids` must outlive the reader.
   RunReader(RunPlace place, BucketAxes& grids);
   ~RunReader();
 
@@ -27,22 +27,22 @@ class RunReader {
   bool read();
 
   const std::string& folder() const { return place_.folder; }
-  const std::string& id() const { return id_; }  // empty if no file has it
+  const std::string& id() const { return id_; }  // empty if no file contains the id
   bool hasServer() const { return server_ != nullptr; }
   SideFigures& client();
   SideFigures& server();  // requires hasServer()
   TrainingFigures& training() { return training_; }
   const TrainingFigures& training() const { return training_; }
-  // The run's main metric: the column after the loss. Empty if it has none.
+  // The run's main metric: the name of the column after the loss. Empty if the run has no metric.
   std::string metricName() const;
   const Settings& config() const { return config_; }
   const Settings& environment() const { return environment_; }
   const Settings& serverEnvironment() const { return serverEnvironment_; }
-  // Empty until the run has ended.
+  // The summary is empty until the run has ended.
   const SummaryFile& summary() const { return summary_; }
-  const nlohmann::json& evaluation() const { return evaluation_; }  // of readEvaluation()
+  const nlohmann::json& evaluation() const { return evaluation_; }  // see readEvaluation()
   const PlannedLength& planned() const { return planned_; }
-  // Sentences. `following`: the run may still be in progress.
+  // One sentence per problem. `following`: the run may still be in progress.
   std::vector<std::string> problems(bool following) const;
   // The last warnings and errors in log.txt.
   const std::vector<std::string>& logged() const { return logged_; }

@@ -97,7 +97,8 @@ Settings readEnvironment(const std::string& path, std::vector<std::string>& prob
 
 namespace {
 
-// Null if the file is damaged or missing, as summary.json is until the run has ended.
+// Returns null if the file is damaged or missing. For example, summary.json is missing until the
+// run has ended.
 nlohmann::json readJson(const std::string& path) {
   std::vector<std::string> ignored;
   const auto json = nlohmann::json::parse(readText(path, ignored).value_or(""), nullptr, false);
@@ -118,7 +119,7 @@ SummaryFile readSummary(const std::string& path) {
       const nlohmann::json& kept = json.at("kept");
       summary.kept = {kept.at("metric"), kept.at("value"), kept.at("epoch")};
     }
-  } catch (const nlohmann::json::exception&) {  // damaged
+  } catch (const nlohmann::json::exception&) {  // the file is damaged
   }
   return summary;
 }

@@ -1,4 +1,4 @@
-// Reads a run's files other than its tables, for the report.
+// Reads the files of a run that are not tables, for the report.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace cleave {
 
-// Flattened: "train.batch" and its text, in file order.
+// Pairs of a key such as "train.batch" and its value as text, in file order.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
 // Appends a sentence to `problems` if the file cannot be read.
@@ -24,19 +24,19 @@ struct SummaryFile {
     double value = 0;
     std::uint64_t epoch = 0;
   };
-  std::optional<Kept> kept;  // the model that is kept as the best
+  std::optional<Kept> kept;  // the best model, if keep.best is set
 
   bool isEmpty() const { return advice.empty() && !kept; }
 };
 SummaryFile readSummary(const std::string& path);
 
-// From a run's run.json: its number of training steps and epochs; 0: unknown.
+// The total numbers of training steps and epochs in a run's run.json; 0: unknown.
 struct PlannedLength {
   std::uint64_t steps = 0, epochs = 0;
 };
 PlannedLength readPlannedLength(const std::string& path);
 
-// The last warnings and errors of a log; empty if it does not exist.
+// Returns the last warnings and errors in a log; empty if the log does not exist.
 std::vector<std::string> readWarnings(const std::string& path);
 
 }  // namespace cleave

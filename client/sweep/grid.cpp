@@ -53,7 +53,7 @@ std::uint32_t hashOf(const std::string& text) {
   return hash;
 }
 
-// "block-bits-4" for "block:bits=4".
+// Returns "block-bits-4" for "block:bits=4".
 std::string readable(const std::string& value) {
   std::string text;
   for (const char c : value) {

@@ -32,7 +32,7 @@ using Json = nlohmann::ordered_json;
 volatile std::sig_atomic_t interruptCount = 0;
 void countInterrupt(int) { interruptCount = interruptCount + 1; }
 
-// The whole content of a file.
+// Returns the whole content of a file.
 std::string textOf(const OpenFile& file) {
   std::string text;
   char bytes[4096];
@@ -50,7 +50,8 @@ std::vector<std::string> linkCommand(const PlannedPoint& planned, const std::str
   return argv;
 }
 
-// `server`: empty if `train` starts a local one. `resumes`: continues the run in the folder.
+// `server`: empty if `train` starts a local server. `resumes`: whether to continue the run in the
+// folder.
 std::vector<std::string> trainCommandLine(const RunOptions& options, const PlannedPoint& planned,
                                           const std::string& runFolder, const std::string& server,
                                           bool resumes) {
@@ -113,7 +114,7 @@ TrainingEnd train(const RunOptions& options, const PlannedPoint& planned,
   return end;
 }
 
-// `event`: the last one that the training run reported.
+// `event`: the last event that the training run reported.
 std::string failureText(const TrainingEnd& end, const Json& event, const std::string& logPath) {
   if (event.value("event", "") == "failed") {
     const std::string hint = event.value("hint", "");
@@ -126,7 +127,8 @@ std::string failureText(const TrainingEnd& end, const Json& event, const std::st
                            logPath);
 }
 
-// The last event of `cleave-client train --json-lines`; an empty object if there is none.
+// Returns the last event of `cleave-client train --json-lines`, or an empty object if there is no
+// event.
 Json lastEvent(const std::string& lines) {
   const std::size_t end = lines.find_last_not_of('\n');
   if (end == std::string::npos) return Json::object();
@@ -143,14 +145,14 @@ bool hasCheckpoint(const std::string& runFolder) {
   if (!fs::exists(runFolder + "/run.json", missing)) return false;
   try {
     return !readCommits(diskFiles(), runFolder).empty();
-  } catch (const Error&) {  // damaged
+  } catch (const Error&) {  // the list of checkpoints is damaged
     return false;
   }
 }
 
-// The client of a killed sweep may still be making its last checkpoint.
+// Waits for the client of an earlier, killed sweep: it may still be writing its last checkpoint.
 void waitForEarlierClient(const std::string& runFolder) {
-  constexpr double kPatience = 10;  // s: longer than a client takes after SIGTERM
+  constexpr double kPatience = 10;  // seconds; a client exits sooner after SIGTERM
   constexpr std::chrono::milliseconds kPause{50};
   std::error_code missing;
   if (!std::filesystem::exists(runFolder + "/lock", missing)) return;
@@ -164,8 +166,8 @@ void waitForEarlierClient(const std::string& runFolder) {
   }
 }
 
-// Whether the last event says that the run in the folder can never be continued. After all other
-// failures, such as an unreachable server, it can.
+// Whether the last event means that the run in the folder can never be continued. After all other
+// failures, such as an unreachable server, the run can be continued.
 bool cannotResume(const Json& event) {
   constexpr std::string_view kCodes[] = {"no-checkpoint", "bad-checkpoint", "other-run-spec",
                                          "other-columns", "inexact",        "no-run",
@@ -239,9 +241,9 @@ PointEnd runPoint(const RunOptions& options, const PlannedPoint& planned, const 
   }
   if (training.code != 0) return fail(failureText(training, summary, logPath));
   if (summary.value("event", "") != "done") return fail("the training run reported no result");
-  // The seconds of all processes that the run has had.
+  // This includes the seconds of earlier processes of the run.
   end.stored.seconds = std::max(secondsSince(start), summary.value("seconds", 0.0));
-  std::error_code none;  // the folder does not exist if train started its own server
+  std::error_code none;  // the server's folder does not exist if `train` started a local server
   std::filesystem::rename(runFolder + ".server", runFolder + "/server", none);
   result.measured = measureRun(summary, runFolder);
   result.status = PointResult::Status::done;

@@ -1,5 +1,6 @@
-// Runs one point of a sweep in separate processes: the training run, and, if the point has a link,
-// cleave-link and (unless --server is given) a server.
+// Runs one point of a sweep in separate processes. The training run is one process. If the point
+// has an emulated link, cleave-link is another one and, unless --server is given, a server is the
+// third.
 #pragma once
 
 #include <string>
@@ -9,8 +10,8 @@
 
 namespace cleave {
 
-// While it exists, counts SIGINT and SIGTERM instead of letting them end the process. Only one
-// instance at a time.
+// While an object of this class exists, SIGINT and SIGTERM are counted instead of ending the
+// process. Only one object may exist at a time.
 class Interrupts {
  public:
   Interrupts();
@@ -22,14 +23,14 @@ class Interrupts {
 
 struct PointEnd {
   bool interrupted = false;
-  StoredPoint stored;  // done, or failed with an error sentence
+  StoredPoint stored;  // the point is done, or it failed with an error sentence
 };
 
-// Continues the point from its newest checkpoint, if it was begun with the same plan and has one;
-// otherwise runs it from the start and replaces the content of FOLDER/POINT. On success the result
-// is stored there; on failure FOLDER/POINT.log has the stderr of its processes. The first interrupt
-// sends SIGINT to the training run, the second kills it; the other processes then end too. Throws
-// RunError only if the folder is not writable.
+// If the point was begun with the same plan and has a checkpoint, continues from the newest one.
+// Otherwise runs the point from the start and replaces the content of FOLDER/POINT. On success, the
+// result is stored in that folder. On failure, FOLDER/POINT.log has the stderr of the point's
+// processes. The first interrupt sends SIGINT to the training run, and the second kills it; the
+// other processes then end too. Throws RunError only if the folder is not writable.
 PointEnd runPoint(const RunOptions& options, const PlannedPoint& planned, const std::string& folder,
                   const Interrupts& interrupts);
 

@@ -35,7 +35,7 @@ Json planJson(const PlannedPoint& planned) {
   return {{"config", planned.config}, {"link", planned.link}, {"server", planned.server}};
 }
 
-// The first line in which two texts differ: "'epochs: 1' stored, 'epochs: 2' now".
+// Describes the first line in which two texts differ: "'epochs: 1' stored, 'epochs: 2' now".
 std::string firstDifference(const std::string& stored, const std::string& now) {
   std::istringstream theirs(stored), ours(now);
   for (;;) {
@@ -57,7 +57,7 @@ std::string linkText(const Json& link) {
   return text.empty() ? "none" : text;
 }
 
-// Throws UsageError unless the stored plan equals this one.
+// Throws UsageError unless the stored plan `there` equals `planned`.
 void checkPlan(const std::string& folder, const Json& there, const PlannedPoint& planned) {
   const Json now = planJson(planned);
   if (there == now) return;

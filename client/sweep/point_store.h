@@ -1,4 +1,4 @@
-// Stores the points of a sweep: FOLDER/POINT/ is a point's run folder. The result.json in it is
+// Stores the points of a sweep. FOLDER/POINT/ is the run folder of a point. Its file result.json is
 // written last and durably, and marks the point as done.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace cleave {
 struct PlannedPoint {
   SweepPoint point;
   Facts facts;
-  std::string device;  // from the configuration
+  std::string device;  // device of head and tail, from the configuration
   // Everything that determines the point's figures: the configuration with all defaults as YAML,
   // the link's settings, and the server.
   std::string config;
@@ -28,18 +28,18 @@ struct StoredPoint {
   double seconds = 0;  // duration of the run
 };
 
-// The stored point; empty if it is not done. Throws UsageError if it was run with another
-// configuration, link or server than planned now, or if the file cannot be read.
+// Returns the stored point, or nothing if it is not done. Throws UsageError if the point was run
+// with a configuration, link or server that differs from `planned`, or if the file cannot be read.
 std::optional<StoredPoint> loadPoint(const std::string& folder, const PlannedPoint& planned);
 
-// FOLDER/POINT.plan.json has the plan of a point that was begun, but is not done. Returns whether
-// that plan equals `planned`, so that the point can be continued.
+// Whether the point was begun with the plan `planned`, so that it can be continued.
+// FOLDER/POINT.plan.json has the plan of a point that was begun but is not done.
 bool isBegun(const std::string& folder, const PlannedPoint& planned);
-// Durable on return. Throw RunError.
+// The two functions below return after their change is durable. They throw RunError.
 void storePlan(const std::string& folder, const PlannedPoint& planned);
 void removePlan(const std::string& folder, const PlannedPoint& planned);
 
-// The number of finished points in the folder that are not in this grid.
+// The number of finished points in the folder that are not in `planned`.
 std::size_t countOtherPoints(const std::string& folder, const std::vector<PlannedPoint>& planned);
 
 // Throws RunError.
@@ -48,8 +48,9 @@ void storePoint(const std::string& folder, const PlannedPoint& planned, const St
 // Locks a sweep's folder for the lifetime of the object, so that no second sweep runs there.
 class SweepFolder {
  public:
-  // Creates the folder if necessary. Throws UsageError if it has content other than a sweep's, or
-  // another sweep is running there; RunError if it cannot be created.
+  // Creates the folder if necessary. Throws UsageError if the folder contains other files than
+  // those of a sweep, or if another sweep is running in it. Throws RunError if the folder cannot be
+  // created.
   explicit SweepFolder(const std::string& folder);
 
  private:

@@ -15,9 +15,9 @@ const std::vector<std::string> kTexts = {"id",         "source", "origin",
 const std::vector<std::string> kKeys = {"data",  "model",         "start",      "cuts",
                                         "batch", "micro_batches", "codec_cut0", "codec_cut1"};
 const std::vector<std::string> kFigures = {"accuracy_percent",
-                                           "accuracy_deviation",
+                                           "accuracy_std",
                                            "matthews_percent",
-                                           "matthews_deviation",
+                                           "matthews_std",
                                            "ratio",
                                            "average_mib_s",
                                            "peak_client_mib_s",
@@ -32,10 +32,10 @@ const std::vector<std::string> kFigures = {"accuracy_percent",
 
 constexpr double kMebibyte = 1048576;
 
-// A figure that both the source and a sweep have.
+// A figure that both the published source and a sweep have.
 struct Comparable {
   const char* theirs;
-  const char* theirDeviation;  // null: none
+  const char* theirStddev;  // column; null if there is none
   const char* ours;
   double scale;  // factor from our unit to theirs
   const char* quantity;
@@ -43,7 +43,7 @@ struct Comparable {
   const char* note;
 };
 constexpr Comparable kComparable[] = {
-    {"accuracy_percent", "accuracy_deviation", "best_top1", 100, "best top-1", "%", ""},
+    {"accuracy_percent", "accuracy_std", "best_top1", 100, "best top-1", "%", ""},
     {"ratio", nullptr, "ratio", 1, "ratio", "", ""},
     {"step_seconds", nullptr, "step_seconds", 1, "step", "s", ""},
     {"images_per_second", nullptr, "images_per_second", 1, "speed", "images/s", ""},
@@ -123,9 +123,9 @@ std::vector<ComparedFigure> compareFigures(const std::vector<SeedGroup>& groups,
         ComparedFigure one{&group,         &row, figure.quantity, figure.unit, ours->second,
                            theirs->second, {},   figure.note};
         one.ours.mean *= figure.scale;
-        if (one.ours.deviation) *one.ours.deviation *= figure.scale;
-        if (figure.theirDeviation != nullptr && row.figures.contains(figure.theirDeviation)) {
-          one.theirDeviation = row.figures.at(figure.theirDeviation);
+        if (one.ours.stddev) *one.ours.stddev *= figure.scale;
+        if (figure.theirStddev != nullptr && row.figures.contains(figure.theirStddev)) {
+          one.theirStddev = row.figures.at(figure.theirStddev);
         }
         compared.push_back(std::move(one));
       }

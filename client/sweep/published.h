@@ -1,5 +1,5 @@
-// Published figures of others, such as configs/experiments/reference.csv, and the groups of a sweep
-// that they can be compared with.
+// Reads figures that others have published, such as configs/experiments/reference.csv, and finds
+// the groups of a sweep that are comparable with them.
 #pragma once
 
 #include <map>
@@ -14,20 +14,20 @@ namespace cleave {
 struct PublishedRow {
   std::string id;
   std::string source;
-  Facts keys;                             // only those that the source states
-  std::map<std::string, double> figures;  // by column; the column's name includes the unit
-  std::string contradiction;  // a conflicting statement in the source; "" if none is known
+  Facts keys;                             // the keys that the source states
+  std::map<std::string, double> figures;  // by column name, which includes the unit
+  std::string contradiction;              // a conflicting statement in the source; may be empty
 };
 
-// Reads a CSV file with the columns of docs/sweep.md. Throws UsageError: the file is unreadable,
-// lacks columns, or has invalid rows.
+// Reads a CSV file with the columns that docs/sweep.md lists. Throws UsageError if the file is
+// unreadable, lacks columns or has invalid rows.
 std::vector<PublishedRow> readPublished(const std::string& path);
 
-// Whether the row is comparable with a point of these facts: it states data, model and codecs, and
-// no key differs.
+// Whether the row is comparable with a point that has these facts. The row must state data, model
+// and codecs, and none of its keys may differ.
 bool matches(const PublishedRow& row, const Facts& facts);
 
-// A published figure and ours.
+// A published figure and the figure of a sweep.
 struct ComparedFigure {
   const SeedGroup* group = nullptr;   // borrowed
   const PublishedRow* row = nullptr;  // borrowed
@@ -35,7 +35,7 @@ struct ComparedFigure {
   std::string unit;
   Spread ours;
   double theirs = 0;
-  std::optional<double> theirDeviation;
+  std::optional<double> theirStddev;
   std::string note;  // how the two definitions differ, if they do
 };
 std::vector<ComparedFigure> compareFigures(const std::vector<SeedGroup>& groups,

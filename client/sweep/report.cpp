@@ -45,7 +45,7 @@ const char* statusText(PointResult::Status status) {
   return "";
 }
 
-// All keys of the grid except run.seed, of which a group has several values.
+// Returns all keys of the grid except run.seed: a group has points with several seeds.
 std::vector<std::string> groupKeys(const SweepReport& report) {
   std::vector<std::string> keys;
   for (const SweepAxis& axis : report.axes) {
@@ -62,7 +62,8 @@ void addValues(const SweepPoint& point, std::vector<Cell>& cells) {
 
 using Row = std::vector<std::string>;
 
-// Columns padded to their widest cell: the first `left` are left-aligned, the others right-aligned.
+// Pads each column to its widest cell. The first `left` columns are left-aligned, the others
+// right-aligned.
 std::string aligned(const std::vector<Row>& rows, std::size_t left) {
   // Width in terminal columns: continuation bytes of UTF-8 have no width.
   const auto width = [](const std::string& text) {
@@ -90,7 +91,7 @@ std::string aligned(const std::vector<Row>& rows, std::size_t left) {
 std::string withSpread(const Spread* spread, double scale, int digits) {
   if (spread == nullptr) return "";
   std::string text = fmt::format("{:.{}f}", scale * spread->mean, digits);
-  if (spread->deviation) text += fmt::format(" ± {:.{}f}", scale * *spread->deviation, digits);
+  if (spread->stddev) text += fmt::format(" ± {:.{}f}", scale * *spread->stddev, digits);
   return text;
 }
 
@@ -151,7 +152,7 @@ std::string comparisonText(const SweepReport& report) {
   for (const ComparedFigure& one : report.compared) {
     const bool contradicted = !one.row->contradiction.empty();
     anyContradiction = anyContradiction || contradicted;
-    const Spread theirs{one.theirs, one.theirDeviation};
+    const Spread theirs{one.theirs, one.theirStddev};
     constexpr int kDigits = 3;
     rows.push_back({one.group->point.text(), one.row->id + (contradicted ? " [!]" : ""),
                     one.quantity + (one.unit.empty() ? "" : ", " + one.unit),
@@ -190,7 +191,7 @@ std::string groupsCsv(const SweepReport& report) {
   header.emplace_back("seeds");
   const auto addColumns = [&](const std::string& name) {
     header.emplace_back(name);
-    header.emplace_back(name + "_deviation");
+    header.emplace_back(name + "_std");
   };
   for (const SweepMetric& metric : sweepMetrics()) addColumns(std::string(metric.name));
   addColumns("speed_up");
@@ -201,7 +202,7 @@ std::string groupsCsv(const SweepReport& report) {
     cells.emplace_back(static_cast<std::uint64_t>(group.members.size()));
     const auto addSpread = [&](const Spread* spread) {
       cells.push_back(spread == nullptr ? Cell() : Cell(spread->mean));
-      cells.push_back(spread == nullptr ? Cell() : cellOf(spread->deviation));
+      cells.push_back(spread == nullptr ? Cell() : cellOf(spread->stddev));
     };
     for (const SweepMetric& metric : sweepMetrics()) addSpread(find(group, metric.name));
     addSpread(group.speedUp ? &*group.speedUp : nullptr);
@@ -229,8 +230,8 @@ std::string transferSizesCsv(const SweepReport& report) {
 std::string comparisonCsv(const SweepReport& report) {
   std::vector<Cell> header;
   for (const std::string& key : groupKeys(report)) header.emplace_back(key);
-  for (const char* name : {"published", "source", "quantity", "unit", "ours", "ours_deviation",
-                           "theirs", "theirs_deviation", "note", "contradiction"}) {
+  for (const char* name : {"published", "source", "quantity", "unit", "ours", "ours_std", "theirs",
+                           "theirs_std", "note", "contradiction"}) {
     header.emplace_back(name);
   }
   std::string text = line(header);
@@ -238,7 +239,7 @@ std::string comparisonCsv(const SweepReport& report) {
     std::vector<Cell> cells;
     addValues(one.group->point, cells);
     cells.insert(cells.end(), {one.row->id, one.row->source, one.quantity, one.unit, one.ours.mean,
-                               cellOf(one.ours.deviation), one.theirs, cellOf(one.theirDeviation),
+                               cellOf(one.ours.stddev), one.theirs, cellOf(one.theirStddev),
                                one.note, one.row->contradiction});
     text += line(cells);
   }
@@ -258,8 +259,7 @@ std::string tableText(const SweepReport& report) {
 
 Json toJson(const SweepReport& report) {
   const auto spreadJson = [](const Spread& spread) {
-    return Json{{"mean", spread.mean},
-                {"deviation", spread.deviation ? Json(*spread.deviation) : Json()}};
+    return Json{{"mean", spread.mean}, {"std", spread.stddev ? Json(*spread.stddev) : Json()}};
   };
   Json json = {{"axes", Json::array()},
                {"points", Json::array()},
@@ -300,7 +300,7 @@ Json toJson(const SweepReport& report) {
                    {"quantity", one.quantity},
                    {"unit", one.unit},
                    {"ours", spreadJson(one.ours)},
-                   {"theirs", spreadJson({one.theirs, one.theirDeviation})}};
+                   {"theirs", spreadJson({one.theirs, one.theirStddev})}};
     for (const auto& [key, value] : one.group->point.values) figure["values"][key] = value;
     if (!one.note.empty()) figure["note"] = one.note;
     if (!one.row->contradiction.empty()) figure["contradiction"] = one.row->contradiction;

@@ -1,4 +1,4 @@
-// Formats a sweep's results: tables as text, CSV and JSON, and a page.
+// Formats a sweep's results as text, CSV, JSON and an HTML page.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -18,7 +18,7 @@ struct SweepReport {
   std::vector<ComparedFigure> compared;  // pointers into `groups` and `published`
 };
 
-// With a header line; see docs/sweep.md for the columns.
+// The CSV files have a header line; docs/sweep.md describes their columns.
 std::string resultsCsv(const SweepReport& report);
 std::string groupsCsv(const SweepReport& report);
 std::string transferSizesCsv(const SweepReport& report);
@@ -27,7 +27,7 @@ std::string comparisonCsv(const SweepReport& report);
 // For a terminal.
 std::string tableText(const SweepReport& report);
 nlohmann::ordered_json toJson(const SweepReport& report);
-// For a browser: a self-contained file, except for its links to POINT/report.html beside it.
+// An HTML page without external resources. It links to the files POINT/report.html in its folder.
 std::string sweepPage(const SweepReport& report, const std::string& folder);
 
 }  // namespace cleave

@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 constexpr SweepMetric kMetrics[] = {
     {"top1", "0 … 1"},
     {"best_top1", "0 … 1"},
-    {"metric", ""},  // the main metric, if it is not top1
+    {"metric", ""},  // the main metric if it is not top1
     {"best_metric", ""},
     {"loss", "nats"},
     {"images_per_second", "1/s"},
@@ -41,7 +41,7 @@ constexpr SweepMetric kMetrics[] = {
     {"tensor_peak_down", "bytes/s"},
 };
 
-// Where a metric is located in the summary of `train --json`.
+// The location of a metric in the summary of `train --json`.
 struct SummaryRow {
   const char* metric;
   const char* pointer;
@@ -52,7 +52,7 @@ constexpr SummaryRow kSummary[] = {
     {"loss", "/eval/loss"},
     {"images_per_second", "/images_per_second"},
     {"run_seconds", "/seconds"},
-    {"bound_seconds", "/bound/seconds_a_step"},
+    {"bound_seconds", "/bound/seconds_per_step"},
     {"over_bound", "/bound/over_bound"},
     {"ratio", "/ratio"},
     {"peak_up", "/peak_up_bytes_per_second"},
@@ -91,7 +91,8 @@ const std::vector<std::string> kStepColumnNames = {"phase",
 
 using StepSums = std::array<double, kStepColumns>;
 
-// Means over the training steps. The first one is a warm-up, and is left out if there are others.
+// Computes means over the training steps. The first step is a warm-up and is omitted, unless it is
+// the only one.
 void measureSteps(const std::string& runFolder, MetricValues& metrics) {
   StepSums first{}, sums{};
   std::uint64_t steps = 0;
@@ -128,7 +129,7 @@ void measureSteps(const std::string& runFolder, MetricValues& metrics) {
 
 constexpr double kClassesPerOctave = 4;
 
-// Measures only the tensors of training steps.
+// Computes the figures of the transfers. Only tensors of training steps are included.
 void measureTransfers(const std::string& runFolder, Measured& measured) {
   struct Sum {
     std::uint64_t transfers = 0;
@@ -143,7 +144,7 @@ void measureTransfers(const std::string& runFolder, Measured& measured) {
         const auto flow = flowFromName(row.text(1));
         const bool isTensor = flow && !isBlob(*flow);
         if (row.isGarbled() || row.text(0) != "train" || !isTensor) return;
-        if (bytes <= 0 || seconds <= 0) return;  // never acknowledged
+        if (bytes <= 0 || seconds <= 0) return;  // the tensor was never acknowledged
         const int number = static_cast<int>(std::floor(kClassesPerOctave * std::log2(bytes)));
         Sum& sum = sums[{flowName(*flow), number}];
         ++sum.transfers;
@@ -251,7 +252,7 @@ Spread spreadOf(const std::vector<double>& values) {
   if (values.size() < 2) return spread;
   double squares = 0;
   for (const double value : values) squares += (value - spread.mean) * (value - spread.mean);
-  spread.deviation = std::sqrt(squares / (count - 1));
+  spread.stddev = std::sqrt(squares / (count - 1));
   return spread;
 }
 
@@ -289,7 +290,7 @@ void setSpeedUps(std::vector<PointResult>& results, const std::vector<SweepAxis>
                  const std::vector<std::string>& reference) {
   const auto replaced = parseReference(axes, reference);
   if (replaced.empty()) return;
-  std::map<std::string, double> speeds;  // images/s, by the point's name
+  std::map<std::string, double> speeds;  // images per second, by the point's name
   for (const PointResult& result : results) {
     const auto speed = result.measured.metrics.find("images_per_second");
     if (result.status != PointResult::Status::done) continue;

@@ -21,9 +21,9 @@ struct SweepMetric {
 };
 std::span<const SweepMetric> sweepMetrics();
 
-using MetricValues = std::map<std::string, double>;  // by name; missing if unknown
+using MetricValues = std::map<std::string, double>;  // by name; unknown values are missing
 
-// Transfers of one flow whose sizes differ by less than a fifth.
+// Statistics of the transfers of one flow whose sizes differ by less than 20 %.
 struct SizeClass {
   std::string flow;
   std::uint64_t transfers = 0;
@@ -33,34 +33,34 @@ struct SizeClass {
 
 struct Measured {
   MetricValues metrics;
-  std::string bottleneck;          // as in steps.csv; "" if unknown
+  std::string bottleneck;          // a value of the column in steps.csv; "" if unknown
   std::vector<SizeClass> classes;  // by flow, then by size
 };
 
-// Reads the results from the output of `train --json` and from the run's folder. Figures missing
-// there are missing in the result.
+// Reads the results from the output of `train --json` and from the run's folder. Figures that these
+// do not contain are missing in the result.
 Measured measureRun(const nlohmann::ordered_json& summary, const std::string& runFolder);
 
 nlohmann::ordered_json toJson(const Measured& measured);
 // Throws nlohmann's exceptions if the JSON was not written by toJson().
 Measured measuredFromJson(const nlohmann::ordered_json& json);
 
-// Properties that must match for a comparison with published figures, such as {"model",
-// "mobilenet_v2"}.
+// Properties of a point, such as {"model", "mobilenet_v2"}. They must match for a comparison with
+// published figures.
 using Facts = std::map<std::string, std::string>;
 
 struct PointResult {
   SweepPoint point;
   enum class Status { toDo, done, failed } status = Status::toDo;
-  std::string failure;  // a sentence
+  std::string failure;  // a sentence if the point failed
   Facts facts;
   Measured measured;
-  std::optional<double> speedUp;  // images_per_second divided by that of the reference
+  std::optional<double> speedUp;  // images_per_second divided by the reference's value
 };
 
 struct Spread {
   double mean = 0;
-  std::optional<double> deviation;  // sample std (n - 1); empty for a single value
+  std::optional<double> stddev;  // sample std (n - 1); empty for a single value
 };
 // `values` must not be empty.
 Spread spreadOf(const std::vector<double>& values);
@@ -68,16 +68,16 @@ Spread spreadOf(const std::vector<double>& values);
 // Points that differ only in run.seed.
 struct SeedGroup {
   SweepPoint point;                         // without run.seed
-  std::vector<const PointResult*> members;  // finished points only; borrowed
+  std::vector<const PointResult*> members;  // the finished points of the group; borrowed
   std::map<std::string, Spread> metrics;
   std::optional<Spread> speedUp;
 };
 // Returns the groups in the order of the points.
 std::vector<SeedGroup> groupBySeed(const std::vector<PointResult>& results);
 
-// Sets each point's speed-up over the point that differs from it only in having the reference's
-// values. `reference`: "KEY=VALUE" of the grid, at most one per key. Throws UsageError if the grid
-// has no such value.
+// Sets the speed-up of each point over its reference point, which has the values in `reference` and
+// otherwise the same values. `reference`: "KEY=VALUE" of the grid, at most one per key. Throws
+// UsageError if the grid has no such value.
 void setSpeedUps(std::vector<PointResult>& results, const std::vector<SweepAxis>& axes,
                  const std::vector<std::string>& reference);
 

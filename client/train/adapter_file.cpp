@@ -11,7 +11,7 @@
 namespace cleave {
 namespace {
 
-// The module "a.b" of its parameter "a.b.lora_A.weight" or "a.b.weight".
+// The module of a parameter: "a.b" for "a.b.lora_A.weight" and for "a.b.weight".
 std::string moduleOf(const std::string& parameter) {
   const std::size_t end = parameter.rfind(isAdapter(parameter) ? ".lora_" : ".");
   return parameter.substr(0, end);

@@ -11,13 +11,13 @@
 
 namespace cleave {
 
-// Whether PEFT's format can hold all that `blocks` train: besides adapters, it can hold parameters
-// only of modules without adapters.
+// Whether PEFT's format can store everything that `blocks` train. Besides adapters, the format
+// stores only parameters of modules without adapters.
 bool fitsPeft(const std::vector<BlockSpec>& blocks);
 
-// Requires fitsPeft(). `weights`: of the whole model. Besides the adapters, the folder gets the
-// other parameters that `blocks` train. The folder's files are replaced one by one. Throws RunError
-// "cannot-write".
+// Requires fitsPeft(). `weights`: the weights of the whole model. Besides the adapters, the folder
+// also contains the other parameters that `blocks` train. Its files are replaced one by one. Throws
+// RunError "cannot-write".
 void writeAdapters(const std::string& folder, const LoraSpec& lora,
                    const std::vector<BlockSpec>& blocks,
                    const std::vector<SafetensorsEntry>& weights);

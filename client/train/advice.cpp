@@ -16,7 +16,8 @@
 namespace cleave {
 namespace {
 
-constexpr double kMinSaving = 0.05;  // share of a step; less could be simulation error
+// Share of the step time. A smaller saving could be a simulation error.
+constexpr double kMinSaving = 0.05;
 constexpr std::size_t kMinSteps = 10;
 constexpr std::uint32_t kTrialSamples = 4;  // for timing a codec; the result is scaled
 constexpr const char* kCostsAccuracy = "costs accuracy";
@@ -72,8 +73,8 @@ CodecTrial tryOn(const Codec& codec, Flow flow, const TensorSpec& tensor, CutCon
           noiseOf(values, decoded)};
 }
 
-// Tries the codecs in the order in which a micro-batch crosses the link: a gradient's codec may
-// need state that the activation's codec kept. Assumes that the server encodes as fast as this
+// Runs the codecs in the order in which a micro-batch crosses the link, because a gradient's codec
+// may need state that the activation's codec kept. Assumes that the server encodes as fast as this
 // machine.
 CodecTrials tryCodecs(const TensorLinkOptions& options, std::uint32_t samples,
                       const Codecs& codecs) {
@@ -91,7 +92,8 @@ CodecTrials tryCodecs(const TensorLinkOptions& options, std::uint32_t samples,
   return trials;
 }
 
-// Adds the built-in codecs, each for all flows, from the least to the most lossy.
+// Adds a change of codec for each built-in codec, from the least to the most lossy. Each change
+// applies to all flows.
 void addCodecs(const StepCosts& costs, const RunPlan& plan, std::uint32_t batch,
                std::vector<Change>& changes) {
   const TensorLinkOptions options = linkOptions(plan, Role::client);
@@ -100,7 +102,7 @@ void addCodecs(const StepCosts& costs, const RunPlan& plan, std::uint32_t batch,
     // Costs are known per cut, not per tensor.
     if (flow.tensor > 0 || options.spec(flow, samples).dtype != DType::f32) return;
   }
-  // Built from the spec, because the run's own codecs may run on a GPU.
+  // The codecs are created from their specs, because the run's own codecs may run on a GPU.
   Codecs codecs = plan.codecs;
   for (auto& [flow, codec] : codecs) codec = makeCodec(codec->spec());
   const CodecTrials current = tryCodecs(options, samples, codecs);
@@ -110,7 +112,7 @@ void addCodecs(const StepCosts& costs, const RunPlan& plan, std::uint32_t batch,
     StepCosts changed = costs;
     std::string caveat;
     for (const auto& [flow, codec] : codecs) {
-      if (plan.codecs.at(flow)->spec() == codec->spec()) continue;  // as measured
+      if (plan.codecs.at(flow)->spec() == codec->spec()) continue;  // costs were measured
       const CodecTrial& tried = then.at(flow);
       changed.flows[flow] = {tried.bytes, tried.encodeSeconds, tried.decodeSeconds};
       if (tried.noise > 1.01 * current.at(flow).noise) caveat = kCostsAccuracy;
@@ -134,7 +136,7 @@ void addSchedule(const StepCosts& costs, const RunPlan& plan, const ClientSettin
   changes.push_back(std::move(change));
 }
 
-// Whether the model's batch norms get enough samples in the smallest micro-batch.
+// Whether the smallest micro-batch has enough samples for the model's batch norms.
 bool normsHaveEnough(const MeasuredSteps& steps, const RunPlan& plan, std::uint32_t batch,
                      std::uint32_t microBatches) {
   for (const std::uint32_t samples : {batch, steps.lastBatch}) {
@@ -238,15 +240,16 @@ Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, const ClientSet
     return none;
   }
   const double current = simulated(steps.costs, *plan.schedule, plan.inFlight);
-  // Relative to the measured step, because no setting saves time that the simulation leaves out.
+  // Savings are relative to the measured step time, because no setting can save time that the
+  // simulation does not model.
   const double step = std::max(current, steps.seconds);
   const auto saving = [&](const auto& change) { return (current - change.seconds) / step; };
   std::vector<Change> changes;
   addSchedule(steps.costs, plan, settings, changes);
   addMicroBatches(steps, plan, settings, changes);
   addCodecs(steps.costs, plan, settings.batch, changes);
-  // Moves changes without a caveat to the front: of changes that differ by less than the spread,
-  // the first wins.
+  // Changes without a caveat come first: if two changes differ by less than the spread, the first
+  // one is chosen.
   std::stable_partition(changes.begin(), changes.end(),
                         [](const Change& change) { return change.caveat.empty(); });
   double max = 0;

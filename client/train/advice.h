@@ -15,27 +15,29 @@
 namespace cleave {
 
 // Half the distance from the 10th to the 90th percentile of the step times, divided by their
-// median. A predicted gain below it is indistinguishable from noise. Empty for fewer than 10 steps.
+// median. A predicted gain below this spread is indistinguishable from noise. Empty if there are
+// fewer than 10 steps.
 std::optional<double> stepSpread(std::vector<float> seconds);
 
 struct MeasuredSteps {
-  StepCosts costs;  // mean over the steps; hasRates()
+  StepCosts costs;  // means over the steps; hasRates() must be true
   Bottleneck bottleneck = Bottleneck::clientCompute;
-  double seconds = 0;            // measured mean
+  double seconds = 0;            // measured mean duration of a step
   std::optional<double> spread;  // see stepSpread()
-  std::uint32_t lastBatch = 0;   // samples of an epoch's last batch
+  std::uint32_t lastBatch = 0;   // number of samples in an epoch's last batch
 };
 
 struct Advice {
-  std::vector<std::string> settings;  // "codec=block:bits=4", each a value for --set; may be empty
-  double saving = 0;                  // predicted share of a step; 0: no advice
-  std::string caveat;                 // a disadvantage of the settings; empty if there is none
+  std::vector<std::string> settings;  // for --set: "codec=block:bits=4"; may be empty
+  double saving = 0;                  // predicted share of the step time; 0: no advice
+  std::string caveat;                 // a disadvantage of the settings; may be empty
   std::string sentence;               // settings, saving and caveat as text
 };
 
-// Simulates the steps with other settings. If none of them saves more than the steps' spread (and 5
-// %), simulates twice the limiting resource instead. If settings differ by less than the spread,
-// one that costs no accuracy is preferred. Times the codecs, which takes about 10 ms.
+// Simulates the steps with other settings. If none of them saves more than 5 % and more than the
+// spread, simulates a limiting resource that is twice as fast. Among settings whose savings differ
+// by less than the spread, those that cost no accuracy are preferred. Measures the speed of the
+// codecs, which takes about 10 ms.
 Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, const ClientSettings& settings);
 
 nlohmann::json toJson(const Advice& advice);

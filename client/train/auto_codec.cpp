@@ -27,21 +27,21 @@ namespace {
 
 // In a shorter run, trials would not pay off.
 constexpr std::uint64_t kMinRunSteps = 20;
-// Per trial. The warm-up steps open TCP's window and fill caches; a process's first trial needs
-// more of them.
+// Steps per trial. The warm-up steps open TCP's window and fill caches; the first trial of a
+// process needs more of them.
 constexpr int kWarmUpSteps = 1;
 constexpr int kFirstWarmUpSteps = 2;
 constexpr int kMinMeasuredSteps = 3;
 constexpr int kMaxMeasuredSteps = 12;
-constexpr double kEnoughSeconds = 0.5;  // of measured steps, after which a trial ends
+constexpr double kEnoughSeconds = 0.5;  // a trial ends after measured steps of this total duration
 // Time limit of all trials together: kBudgetShare of the run, but at least kMinBudget and at most
 // kMaxBudget seconds. The first trial always runs, with at least one measured step.
 constexpr double kMinBudget = 3;
 constexpr double kMaxBudget = 60;
 constexpr double kBudgetShare = 0.03;
 constexpr unsigned kMaxTrials = 5;
-// Retry for this long if the server has not yet freed the previous trial's session. Servers ask
-// clients to retry after 5 s.
+// How long a trial retries to connect if the server has not yet freed the previous trial's session.
+// Servers ask clients to retry after 5 s.
 constexpr double kTrialRetrySeconds = 6;
 
 using FlowCodecs = std::map<std::string, std::string>;
@@ -53,7 +53,7 @@ FlowCodecs codecsOf(const ClientSettings& settings, const CodecCandidates& candi
   return codecs;
 }
 
-// "none", or a map if the flows differ.
+// One spec such as "none" if all flows have the same codec; otherwise a map.
 std::string shortText(const FlowCodecs& codecs) {
   const std::string& first = codecs.begin()->second;
   const bool isOne = std::all_of(codecs.begin(), codecs.end(),
@@ -65,12 +65,12 @@ std::string shortText(const FlowCodecs& codecs) {
 
 struct TrialResult {
   StepTime time;
-  StepCosts costs;          // mean
+  StepCosts costs;          // means over the measured steps
   std::uint32_t steps = 0;  // number of measured steps
 };
 
-// The mean of the faster half, because other programs can only make a step longer. The uncertainty
-// is twice the standard error of that mean; for a single step it is unknown.
+// The mean of the faster half of the steps, because other programs can only slow a step down. The
+// uncertainty is twice the standard error of that mean; a single step has no known uncertainty.
 StepTime typical(std::vector<double> seconds) {
   std::sort(seconds.begin(), seconds.end());
   seconds.resize((seconds.size() + 1) / 2);
@@ -82,7 +82,7 @@ StepTime typical(std::vector<double> seconds) {
   return {mean, 2 * error / mean};
 }
 
-// The run's plan, for a trial session with these codecs.
+// The plan of a trial session: the run's plan with these codecs.
 RunPlan trialPlan(const PreparedRun& run, const FlowCodecs& codecs) {
   RunSpec spec = run.plan.spec;
   for (const auto& [flow, codec] : codecs) spec.codecs[flow] = codec;
@@ -92,7 +92,7 @@ RunPlan trialPlan(const PreparedRun& run, const FlowCodecs& codecs) {
   return clientPlan(spec, run.settings, run.userModel.get());
 }
 
-// The run's Hello, for that session.
+// The Hello of a trial session, made from the run's Hello.
 wire::Hello trialHello(const PreparedRun& run, const RunPlan& plan, unsigned number) {
   wire::Hello hello = run.hello;
   hello.clear_features();
@@ -126,7 +126,8 @@ class Trial {
     session_.start(plan_, 0,
                    clientActions(*stage_, run_.threads,
                                  [this](const BodyDone& done) {
-                                   // An update that changes nothing takes as long as a real one.
+                                   // This decision does not change the weights, but its update
+                                   // takes as long as a real one.
                                    StepDecision decision;
                                    decision.step = done.step;
                                    decision.learningRates.assign(
@@ -180,8 +181,8 @@ class Trial {
 
 // ---- Candidates ----
 
-// Seconds to encode and to decode a tensor of that flow on this machine. For the codecs that `auto`
-// chooses from, they do not depend on the values.
+// Seconds to encode and to decode a tensor of `flow` on this machine. The values do not matter: the
+// codecs that `auto` chooses from take the same time for all values.
 std::pair<double, double> codecSeconds(const Codec& codec, const TensorSpec& tensor, Flow flow) {
   std::vector<float> values(tensor.elements());
   fillNormal(randomKey(1, "trial"), values);
@@ -202,8 +203,9 @@ std::pair<double, double> codecSeconds(const Codec& codec, const TensorSpec& ten
   return min;
 }
 
-// The codecs that each flow may get. Bytes follow from the shapes. Seconds are those of kAutoStart
-// on each side in the first trial, scaled by the ratio of the codecs' times on this machine.
+// The codecs that each flow may get. Their bytes are computed from the shapes. Their seconds are
+// those of kAutoStart on each side in the first trial, scaled by the ratio of the codecs' times on
+// this machine.
 CodecCandidates candidatesOf(const PreparedRun& run, std::uint32_t samples,
                              const StepCosts& costs) {
   CodecCandidates candidates;
@@ -222,7 +224,8 @@ CodecCandidates candidatesOf(const PreparedRun& run, std::uint32_t samples,
     const auto bytesOf = [&](const std::string& spec) {
       const std::unique_ptr<Codec> codec = makeCodec(spec);
       double bytes = 0;
-      for (const Flow each : run.plan.flows()) {  // all tensors of the cut have this codec
+      // All tensors that cross a cut in the same direction share the codec.
+      for (const Flow each : run.plan.flows()) {
         const TensorSpec other = options.spec(each, samples);
         const bool isHere = each.kind == flow.kind && each.cut == flow.cut;
         if (isHere && isFloat(other.dtype)) {
@@ -240,8 +243,8 @@ CodecCandidates candidatesOf(const PreparedRun& run, std::uint32_t samples,
       const std::unique_ptr<Codec> codec = makeCodec(spec);
       if (codec->isIdentity()) {
         candidate.encodeSeconds = candidate.decodeSeconds = 0;
-      } else if (run.plan.deviceCodecs.get(flow) ==
-                 nullptr) {  // on a GPU they take about as long as kAutoStart
+      } else if (run.plan.deviceCodecs.get(flow) == nullptr) {
+        // Only for codecs on the CPU: on a GPU, all codecs take about as long as kAutoStart.
         const auto [ownEncode, ownDecode] = codecSeconds(*codec, tensor, flow);
         candidate.encodeSeconds *= ownEncode / encode;
         candidate.decodeSeconds *= ownDecode / decode;
@@ -271,7 +274,7 @@ struct Resolved {
 
   void note(const FlowCodecs& tried, const TrialResult& result) {
     trials.push_back(
-        {{"codec", tried}, {"seconds_a_step", result.time.seconds}, {"steps", result.steps}});
+        {{"codec", tried}, {"seconds_per_step", result.time.seconds}, {"steps", result.steps}});
     text += fmt::format("{}{:.1f} ms with {}", text.empty() ? "" : ", ", 1e3 * result.time.seconds,
                         shortText(tried));
   }
@@ -349,7 +352,7 @@ class AutoCodecs {
     return std::nullopt;
   }
 
-  // Empty if the trial fails; for example, its codecs may need more memory on the server.
+  // Returns nothing if the trial fails. For example, its codecs may need more memory on the server.
   std::optional<TrialResult> performNext(const FlowCodecs& codecs, unsigned number, double budget) {
     try {
       Trial trial(run_, batch_, codecs, number);

@@ -1,5 +1,5 @@
-// Resolves `codec: auto` before a run begins by training a few steps with the server, in separate
-// sessions whose models are discarded.
+// Resolves `codec: auto` before a run begins. For this it trains a few steps with the server, in
+// separate sessions whose models are discarded.
 #pragma once
 
 #include <map>
@@ -14,11 +14,12 @@ namespace cleave {
 
 // Replaces the `auto` codecs in the run's settings, plan and run spec, and in the run folder's
 // config.yaml. Returns the trials for summary.json, or nothing if no flow has `auto`. If no trial
-// is possible, uses kAutoStart and logs why. Throws the errors of ClientSession::connect, or
-// "interrupted".
+// is possible, uses kAutoStart and logs the reason. Throws the errors of ClientSession::connect(),
+// and RunError "interrupted".
 std::optional<nlohmann::json> resolveAutoCodecs(PreparedRun& run, spdlog::logger& log);
 
-// {activation/0: "none", …}, in the form that `codec` accepts in a configuration and in --set.
+// Returns {activation/0: "none", …}, a value that the key `codec` accepts in a configuration and in
+// --set.
 std::string codecMapText(const std::map<std::string, std::string>& codecs);
 
 }  // namespace cleave

@@ -128,7 +128,7 @@ void Checkpointer::commit(const RunCommit& commit) {
   processLog()->debug("checkpoint of step {}", commit.step);
 }
 
-// Also removes a checkpoint that has just failed.
+// Removes all checkpoints that are no longer needed, including one that has just failed.
 void Checkpointer::removeOthers() {
   try {
     CheckpointStore(files_, runFolder_).removeExcept(keep());

@@ -31,8 +31,8 @@ namespace cleave {
 
 class Checkpointer {
  public:
-  // `commits`: the existing ones, newest first. `syncRecords` makes all rows written so far
-  // durable; it is called before each commit. `files` is borrowed.
+  // `commits`: the commits that the run already has, newest first. `syncRecords` makes all rows
+  // written so far durable; it is called before each commit. `files` is borrowed.
   Checkpointer(Files& files, const std::string& runFolder, const CheckpointSettings& settings,
                std::string fingerprint, std::vector<RunCommit> commits,
                std::function<void()> syncRecords);
@@ -43,10 +43,10 @@ class Checkpointer {
 
   // ---- Training thread ----
 
-  // Whether `step` should make a checkpoint. Throws RunError if one failed and
+  // Whether `step` should make a checkpoint. Throws RunError if an earlier checkpoint failed and
   // checkpoint.on_failure is `stop`.
   bool isDue(std::uint64_t step);
-  // The next step makes a checkpoint, unless one is in progress; then a later step does.
+  // Requests a checkpoint from the next step. If one is still in progress, a later step makes it.
   void request() { isRequested_ = true; }
   void begin(std::uint64_t step);
   // The steps whose checkpoints are still needed.
@@ -60,7 +60,7 @@ class Checkpointer {
   void add(std::shared_ptr<Part> part);
   // Waits until no checkpoint is in progress, for at most `seconds`.
   void settle(double seconds);
-  std::uint64_t lastCommit() const;  // its step; 0: none
+  std::uint64_t lastCommit() const;  // the step of the last commit; 0: there is none
 
   // ---- io thread ----
 
@@ -71,7 +71,7 @@ class Checkpointer {
   // The checkpoint in progress.
   struct Open {
     std::uint64_t step = 0;
-    std::optional<std::string> client, server;  // digests of the files; empty: it failed
+    std::optional<std::string> client, server;  // digests of the files; "": the part failed
     bool isDone() const { return client && server; }
   };
   void write(const Part& part);
@@ -85,16 +85,16 @@ class Checkpointer {
   const CheckpointSettings settings_;
   const std::string fingerprint_;
   const std::function<void()> syncRecords_;
-  SteadyTime last_ = now();  // when the last one was begun
+  SteadyTime last_ = now();  // start of the last checkpoint
   std::atomic<bool> isRequested_ = false;
 
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::vector<RunCommit> commits_;  // newest first
   std::optional<Open> open_;
-  std::exception_ptr failure_;  // the latest
+  std::exception_ptr failure_;  // the latest error
 
-  boost::asio::thread_pool writer_{1};  // last: its tasks use the members above
+  boost::asio::thread_pool writer_{1};  // must be the last member: its tasks use the members above
 };
 
 }  // namespace cleave

@@ -21,7 +21,7 @@ namespace {
 constexpr double kStartSeconds = 60;
 constexpr double kEndSeconds = 10;
 
-// The first line read from `descriptor`; empty at its end or after kStartSeconds.
+// Reads a line from `descriptor`. Returns "" at the end of the stream or after kStartSeconds.
 std::string readLine(int descriptor) {
   std::string line;
   const SteadyTime start = now();
@@ -101,7 +101,7 @@ ListeningChild::ListeningChild(const std::vector<std::string>& argv, int errors)
   const OpenFile from(pipe[0]);
   OpenFile to(pipe[1]);
   child_.emplace(argv, Child::Output{to.get(), errors});
-  to.close();  // only the child may hold it, so that its exit closes the pipe
+  to.close();  // only the child may hold the write end, so that its exit closes the pipe
   const std::string line = readLine(from.get());
   const std::size_t colon = line.rfind(':');
   if (line.find("listen") == std::string::npos || colon == std::string::npos) {

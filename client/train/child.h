@@ -16,23 +16,26 @@ std::string programBeside(const std::string& name);
 class Child {
  public:
   struct Output {
-    // File descriptors for stdout and stderr, owned by the caller; -1: inherit ours.
+    // File descriptors for the child's stdout and stderr, owned by the caller; -1: inherit this
+    // process's descriptor.
     int standard = -1;
     int errors = -1;
   };
-  // Starts argv[0], a path, in its own process group, so that Ctrl-C reaches it only through us. It
-  // receives SIGTERM when the thread that started it exits. Throws RunError.
+  // Starts the program argv[0], a path. The child has its own process group, so a terminal's Ctrl-C
+  // does not reach it directly. It receives SIGTERM when the thread that started it exits. Throws
+  // RunError.
   Child(std::vector<std::string> argv, const Output& output);
   // Calls end(SIGTERM).
   ~Child();
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  // Its exit code, or 128 + the signal that killed it; empty while it runs.
+  // The child's exit code, or 128 + the number of the signal that killed it; empty while the child
+  // runs.
   std::optional<int> ended();
   void signal(int number) const;
-  // Sends the signal, then SIGKILL if the child has not exited within 10 s. Returns the same value
-  // as ended().
+  // Sends the signal `number`, then SIGKILL if the child has not exited within 10 s. Returns the
+  // exit code in the form that ended() uses.
   int end(int number);
 
  private:
@@ -45,7 +48,7 @@ class ListeningChild {
  public:
   // Starts argv[0] and waits until it listens. `errors`: see Child::Output. Throws RunError.
   ListeningChild(const std::vector<std::string>& argv, int errors);
-  // The port on loopback.
+  // The loopback port on which the child listens.
   const std::string& port() const { return port_; }
 
  private:

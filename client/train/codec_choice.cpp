@@ -11,17 +11,17 @@ namespace cleave {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// A step that is slower by less than this share counts as equally fast. Measurement uncertainty is
-// added to it.
+// A step that is slower by less than this share, plus the measurement uncertainty, counts as
+// equally fast.
 constexpr double kTolerance = 0.03;
-// A codec that was not measured must be predicted to be faster by this share.
+// A choice that was not measured must be predicted to be faster by this share.
 constexpr double kUnmeasured = 0.15;
-// The simulator assumes a processor for each codec thread. Without a spare one, codecs slow down
-// the other computation, so `none` is faster than predicted, by up to this share.
+// The simulator assumes that each codec thread has its own core. If there is no spare core, codecs
+// slow down the other computation, so `none` is faster than predicted by up to this share.
 constexpr double kNoneIsFaster = 0.12;
-// The predicted time of a codec on all flows may be too high by up to this share.
+// The predicted step time of one codec for all flows may be too high by up to this share.
 constexpr double kPredictionError = 0.02;
-// Bytes per second, for a link whose rate could not be measured.
+// The assumed rate, in bytes per second, of a link whose rate could not be measured.
 constexpr double kFastRate = 1e10;
 // More micro-batches hardly change a prediction, but take longer to simulate.
 constexpr std::uint32_t kMaxSimulated = 64;
@@ -32,8 +32,8 @@ struct Rung {
 };
 constexpr Rung kRungs[] = {{"none", 32}, {kAutoStart, 8}, {"block:bits=4", 4}, {"block:bits=2", 2}};
 
-// Loss of one direction. One direction at the next rung counts more than both directions at this
-// rung.
+// The loss of one direction, in arbitrary units. The loss grows so that one direction at rung N + 1
+// counts more than both directions at rung N.
 double lossOf(std::size_t rung) { return std::exp2(static_cast<double>(rung)) - 1; }
 
 }  // namespace
@@ -122,7 +122,8 @@ void CodecChooser::predict() {
   const double rateDown = costs_.body().rateDown;
   const double start = simulated(start_, rateUp, rateDown);
   const double scale = find(start_).measured->seconds / start;
-  // Whether one direction alone makes the step longer while the other is as fast as possible.
+  // A direction limits the step if it makes the step longer even though the other direction is as
+  // fast as possible.
   const double unlimited = simulated(start_, kFastRate, kFastRate);
   const auto limitsStep = [&](double up, double down) {
     return simulated(start_, up, down) > (1 + kTolerance) * unlimited;
@@ -139,7 +140,8 @@ void CodecChooser::predict() {
   }
 }
 
-// Measured time divided by predicted time with this codec on all flows; 1 if not measured.
+// The measured step time divided by the predicted one, if all flows use this rung; 1 if that was
+// not measured.
 double CodecChooser::correction(std::size_t rung) const {
   for (const Option& option : options_) {
     if (option.uniform == rung && option.measured) {
@@ -167,7 +169,7 @@ StepTime CodecChooser::expected(const Option& option) const {
   return {isSmaller ? (1 + kUnmeasured) * corrected(option) : kInfinity, 0};
 }
 
-// The shortest likely step time: a choice that was not tried may be faster than predicted.
+// The shortest likely step time. A choice that was not measured may be faster than predicted.
 StepTime CodecChooser::optimistic(const Option& option) const {
   if (option.measured) return *option.measured;
   if (!option.uniform) return {corrected(option), 0};
@@ -182,7 +184,7 @@ const CodecChooser::Option& CodecChooser::minLossy(const Time& timeOf) const {
     if (isAllowed(option) && timeOf(option).seconds < fastest.seconds) fastest = timeOf(option);
   }
   const Option* chosen = nullptr;
-  for (const Option& option : options_) {  // from the least lossy to the lossiest
+  for (const Option& option : options_) {  // from the least to the most lossy
     if (!isAllowed(option)) continue;
     const StepTime time = timeOf(option);
     const double tolerance = kTolerance + std::hypot(time.uncertainty, fastest.uncertainty);

@@ -12,11 +12,11 @@
 
 namespace cleave {
 
-// The codec of `auto` flows in the first trial, and whenever no trial is possible.
+// The codec that `auto` flows have in the first trial, and in the run if no trial is possible.
 inline constexpr std::string_view kAutoStart = "block:bits=8";
 
-// Returns the codecs to choose from, the least lossy first, if `spec` is `auto` or
-// `auto:min_bits=N`; nothing for any other codec. Throws UsageError.
+// If `spec` is `auto` or `auto:min_bits=N`, returns the codecs to choose from, starting with the
+// least lossy one. Returns nothing for any other codec. Throws UsageError.
 std::optional<std::vector<std::string>> autoCodecs(std::string_view spec);
 
 // One codec that a flow may get. Bytes and seconds are per tensor of one micro-batch.
@@ -25,29 +25,31 @@ struct CodecCandidate {
   double bytes = 0;
   double encodeSeconds = 0, decodeSeconds = 0;
 };
-// The candidates of each flow, the least lossy first. A flow with a configured codec has only that
-// one.
+// The candidates of each flow, starting with the least lossy one. A flow with a configured codec
+// has that codec as its only candidate.
 using CodecCandidates = FlowMap<std::vector<CodecCandidate>>;
-// The index of each flow's candidate, in the order of the candidates' flows.
+// For each flow, the index of its chosen candidate in CodecCandidates.
 using CodecChoice = FlowMap<std::size_t>;
 
-// Mean seconds of a step, and their relative uncertainty: two standard errors, divided by the mean.
+// The mean duration of a step in seconds, and its relative uncertainty: two standard errors divided
+// by the mean.
 struct StepTime {
   double seconds = 0;
   double uncertainty = 0;
 };
 
-// Chooses the least lossy codecs with which the link no longer limits the step: no other choice
-// makes the step faster by more than 3 % plus the uncertainty of the two measurements.
+// Chooses the least lossy codecs with which the link no longer limits the step. This is the case if
+// no other choice is faster by more than 3 % plus the uncertainty of the two measurements.
 //
-// The flows of a direction get the codec at the same rung (index) of their lists, or the last one
-// if a list is shorter. A rung beyond `start` is used only if the link's rate in that direction
-// limits the step.
+// All flows of a direction get the codec at the same index of their candidate lists, called the
+// rung. A flow with a shorter list gets its last codec. A rung beyond that of `start` is used only
+// if the link's rate in that direction limits the step.
 //
-// Choices that were not measured are predicted by the simulator, scaled by the measured step with
-// `start` and corrected by the measured times of codecs on all flows. best() returns such a choice
-// only if it is expected to be 15 % faster, and never one with larger tensors than `start`: buffers
-// on the path make a link look faster than it is.
+// The step times of choices that were not measured are predicted by the simulator. Predictions are
+// scaled so that the one for `start` equals its measured time, and corrected by the measured times
+// of choices that use one codec for all flows. best() returns an unmeasured choice only if it is
+// expected to be 15 % faster. It never returns an unmeasured choice with larger tensors than
+// `start`, because buffers on the path make a link look faster than it is.
 class CodecChooser {
  public:
   // `costs` and `time` were measured with `start`. A rate of 0 means that too few bytes were sent
@@ -59,28 +61,29 @@ class CodecChooser {
   void measured(const CodecChoice& choice, StepTime time);
   // Excludes a choice that cannot be used.
   void exclude(const CodecChoice& choice);
-  // Sets the link's rates as measured by a later trial. The lower rates are kept: buffers on the
-  // path make a rate look too high, and a larger transfer measures it better.
+  // Adds the link's rates from a later trial. For each direction the lowest measured rate is used,
+  // because buffers on the path make a rate look too high.
   void limitRates(double rateUp, double rateDown);
 
   CodecChoice best() const;
-  // The next choice to measure because it may change best(), with its predicted step time. Nothing
-  // if no measurement could change it.
+  // A choice whose measurement may change best(), and its predicted step time.
   struct Trial {
     CodecChoice choice;
     double seconds = 0;
   };
+  // The trial to run next; nothing if no measurement could change best().
   std::optional<Trial> nextTrial() const;
 
  private:
   struct Option {
     CodecChoice choice;
     double loss = 0;                     // summed over the directions
-    std::optional<std::size_t> uniform;  // the rung, if both directions have the same one
+    std::optional<std::size_t> uniform;  // the rung, if all flows use the same one
     double predicted = 0;
     std::optional<StepTime> measured;
     bool isExcluded = false;
-    bool isNeeded = true;  // no rung beyond the start's unless the direction limits the step
+    // False if a rung is beyond that of `start`, although its direction does not limit the step.
+    bool isNeeded = true;
   };
 
   void predict();

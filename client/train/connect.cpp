@@ -100,8 +100,8 @@ asio::awaitable<tcp::socket> connectOnce(ServerAddress address) {
       co_await resolver.async_resolve(address.host, address.port, asio::use_awaitable);
   tcp::socket socket(executor);
   asio::steady_timer deadline(executor, kConnectDeadline);
-  // As a tuple, because || waits for a success: an error thrown for a refused connection would make
-  // it wait for the deadline.
+  // The result is a tuple because || waits for the first success: if a refused connection threw an
+  // error, || would wait for the deadline.
   const auto first =
       co_await (asio::async_connect(socket, endpoints, asio::as_tuple(asio::use_awaitable)) ||
                 deadline.async_wait(asio::use_awaitable));
@@ -126,8 +126,8 @@ asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::He
     try {
       co_await connection.writeHandshakeFrame(FrameKind::hello, hello.SerializeAsString());
     } catch (const RunError& error) {
-      // A server with too many connections sends an error and closes before it reads a Hello.
-      // Within TLS it only closes.
+      // A server with too many connections sends an error and closes the connection before it reads
+      // a Hello. With TLS, it closes the connection without an error message.
       if (error.code() != "connection-lost" || connection.isWithinTls()) throw;
     }
     const auto frame = co_await connection.readHandshakeFrame(ConnectionState::awaitingHelloOk);
@@ -163,8 +163,8 @@ asio::awaitable<bool> speaksHttp(const ServerAddress& address) {
   }
 }
 
-// Like shakeHands(), but if there is no answer, the error says whether an HTTP server listens
-// there.
+// Like shakeHands(), but if there is no answer, checks whether an HTTP server listens at the
+// address and says so in the error.
 asio::awaitable<wire::HelloOk> shakeHandsWith(const ServerAddress& address, Connection& connection,
                                               const wire::Hello& hello) {
   std::exception_ptr silent;
@@ -176,7 +176,7 @@ asio::awaitable<wire::HelloOk> shakeHandsWith(const ServerAddress& address, Conn
   }
   if (!co_await speaksHttp(address)) std::rethrow_exception(silent);
   throw RunError("not-cleave", address.text() + " does not speak Cleave: it is an HTTP server",
-                 "use the port on which cleave-server listens in --server, 4800 by default");
+                 "set --server to the port on which cleave-server listens (default: 4800)");
 }
 
 // An open connection, or the reason for a failure that a retry may fix.
@@ -196,12 +196,12 @@ bool mayPass(const RunError& error, Stage stage) {
   if (error.retrySeconds() > 0 || isLate) return true;
   // A certificate that is no longer accepted will not be accepted later.
   if (stage == Stage::again) return isLinkFault(error.code()) && error.code() != "tls-failed";
-  // The server may be restarting. Within TLS, one with too many connections closes without a
-  // message.
+  // The server may be restarting. With TLS, a server with too many connections closes the
+  // connection without a message.
   return error.code() == "connection-lost" || error.code() == "connection-closed";
 }
 
-// Throws errors that a retry cannot fix.
+// Returns failures that a retry may fix, and throws all others.
 asio::awaitable<Attempt> tryToConnect(const ServerAddress& address, const wire::Hello& hello,
                                       Stage stage) {
   Attempt attempt;
@@ -239,8 +239,8 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address, const wire::
   co_return attempt;
 }
 
-// Between 0.8 and 1.2, different for each run and attempt, so that the clients of a restarted
-// server do not all reconnect at the same time.
+// A factor between 0.8 and 1.2 for the pause before a retry. It differs per run and attempt, so
+// that the clients of a restarted server do not all reconnect at the same time.
 double jitter(const wire::Hello& hello) {
   constexpr double kRange = 0x1p64;
   const RandomKey key = randomKey(0, "reconnection/" + hello.run_id());
@@ -256,7 +256,7 @@ asio::awaitable<OpenConnection> retry(ServerAddress address, std::function<wire:
     std::optional<wire::Hello> next;
     try {
       next = hello();
-    } catch (const RunError& error) {  // the generation cannot be stored; the disk may be full
+    } catch (const RunError& error) {  // the generation could not be stored
       attempt.error = std::current_exception();
       attempt.what = error.what();
     }
@@ -314,7 +314,8 @@ asio::awaitable<OpenConnection> reconnectToServer(ServerAddress address,
 }
 
 RunError interruptedError() {
-  return RunError("interrupted", "interrupted", "run it again; the records so far are complete");
+  return RunError("interrupted", "interrupted",
+                  "rerun the command; the records so far are complete");
 }
 
 }  // namespace cleave

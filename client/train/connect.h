@@ -14,10 +14,10 @@ namespace cleave {
 struct ServerAddress {
   std::string host;
   std::string port;
-  std::shared_ptr<const TlsContext> tls;  // null: no TLS
+  std::shared_ptr<const TlsContext> tls;  // null: connect without TLS
   std::string text() const { return host + ":" + port; }
 };
-// "HOST:PORT", "[::1]:4800", without TLS. Throws UsageError.
+// Parses "HOST:PORT", such as "[::1]:4800". The result has no TLS. Throws UsageError.
 ServerAddress parseAddress(const std::string& text);
 
 struct OpenConnection {
@@ -26,9 +26,9 @@ struct OpenConnection {
 };
 
 // Connects and shakes hands. Retries for `retrySeconds`: with back-off if no server answers, or
-// after the delay that a refusing server gives. `hello` is called for each attempt. With TLS the
-// server's certificate must be valid for address.host. Throws RunError or UsageError with the cause
-// or the server's refusal.
+// after the delay that the server's refusal specifies. `hello` is called for each attempt. With
+// TLS, the server's certificate must be valid for address.host. Throws RunError or UsageError with
+// the cause or with the server's refusal.
 boost::asio::awaitable<OpenConnection> connectToServer(ServerAddress address,
                                                        std::function<wire::Hello()> hello,
                                                        double retrySeconds);
@@ -39,7 +39,7 @@ boost::asio::awaitable<OpenConnection> reconnectToServer(ServerAddress address,
                                                          std::function<wire::Hello()> hello,
                                                          double retrySeconds);
 
-// The error of a command that a signal interrupts.
+// The error with which a command ends if a signal interrupts it.
 RunError interruptedError();
 
 }  // namespace cleave

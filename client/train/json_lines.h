@@ -9,8 +9,8 @@ class JsonLines {
  public:
   explicit JsonLines(int descriptor) : descriptor_(descriptor) {}
 
-  // Writes and flushes a line {"event": event, "time": now, …`values`}. Throws RunError
-  // "cannot-write" if the reader has closed its end.
+  // Writes and flushes one line: {"event": `event`, "time": the current time, and the entries of
+  // `values`}. Throws RunError "cannot-write" if the reader has closed its end.
   void write(const char* event, const nlohmann::ordered_json& values);
 
  private:

@@ -52,7 +52,7 @@ double learningRate(const LearningRateOptions& options, std::uint64_t step) {
   const std::uint64_t after = options.totalSteps > warmup ? options.totalSteps - warmup : 1;
   const double progress = static_cast<double>(step - warmup - 1) / static_cast<double>(after);
   const double factor = row.factor(options, std::min(progress, 1.0));
-  // In this form a factor of 1 gives exactly the peak.
+  // With this formula, a factor of 1 gives exactly the peak.
   return options.peak * factor + options.end * (1 - factor);
 }
 

@@ -13,19 +13,21 @@ namespace cleave {
 struct LearningRateOptions {
   std::string schedule = "constant";  // a name in learningRateTable()
   double peak = 0.1;
-  // The rate rises linearly, from peak / warmupSteps at step 1 to the peak at step warmupSteps.
+  // During the warm-up the rate rises linearly, from peak / warmupSteps at step 1 to the peak at
+  // step warmupSteps.
   std::uint64_t warmupSteps = 0;
   std::uint64_t totalSteps = 1;
   double end = 0;    // final rate of schedules that decay
-  double power = 1;  // of `polynomial`
+  double power = 1;  // exponent of the schedule `polynomial`
 };
 
 struct LearningRateRow {
   std::string_view name;         // "cosine"
   std::string_view description;  // one line
-  bool decays;                   // to `end`
+  bool decays;                   // whether the rate decays to `end`
   bool hasPower;
-  // The rate between `end` (0) and the peak (1) at `progress` in [0, 1] after the warm-up.
+  // The position of the rate between `end` (0) and the peak (1). `progress` is in [0, 1] and begins
+  // after the warm-up.
   double (*factor)(const LearningRateOptions& options, double progress);
 };
 std::span<const LearningRateRow> learningRateTable();

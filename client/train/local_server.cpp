@@ -5,7 +5,7 @@
 namespace cleave {
 namespace {
 
-// Limits are lifted, because the user's own machine runs both sides.
+// Resource limits are disabled, because the user owns both sides.
 std::vector<std::string> commandLine(const std::string& store, const std::string& device) {
   return {programBeside("cleave-server"),
           "serve",

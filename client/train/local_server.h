@@ -11,9 +11,9 @@ namespace cleave {
 
 class LocalServer {
  public:
-  // Starts the cleave-server in this program's folder and waits until it listens. It stores its
-  // runs in `store`, computes on `device` and may use all memory. `errors`: descriptor for its
-  // stderr; -1: inherit ours. Throws RunError.
+  // Starts the cleave-server in this program's folder and waits until it listens. The server stores
+  // its runs in `store`, computes on `device`, and may use all memory. `errors`: descriptor for the
+  // server's stderr; -1: inherit this process's stderr. Throws RunError.
   LocalServer(const std::string& store, const std::string& device, int errors = -1);
 
   const ServerAddress& address() const { return address_; }

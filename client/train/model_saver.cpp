@@ -17,8 +17,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Joins several files into one, in order. A buffer that several parts use is written once, a weight
-// with several names under each.
+// Joins several files into one, in order. A buffer that several parts use is written once. A weight
+// with several names is written under each of them.
 std::vector<std::byte> joined(std::initializer_list<std::vector<SafetensorsEntry>> parts,
                               const std::map<std::string, std::string>& aliases,
                               const std::map<std::string, std::string>& metadata) {
@@ -41,8 +41,8 @@ std::vector<std::byte> joined(std::initializer_list<std::vector<SafetensorsEntry
   return writeSafetensors(entries, metadata);
 }
 
-// Throws RunError unless the entries are exactly the body's tensors: they come from a peer, but the
-// file that will contain them is trusted.
+// Throws RunError unless the entries are exactly the body's tensors: they come from an untrusted
+// peer, but users trust the file that will contain them.
 void checkBody(const std::vector<SafetensorsEntry>& entries, const RunPlan& plan) {
   std::map<std::string, Shape> wanted;
   for (int b = plan.stage.cuts.cut0; b < plan.stage.cuts.cut1; ++b) {
@@ -98,7 +98,7 @@ void ModelSaver::save() {
 }
 
 void ModelSaver::write(Parts parts, Blob body) {
-  // No Torch here: only the device thread may use it.
+  // This task must not use Torch: only the device thread may.
   writing_ =
       std::async(std::launch::async, [this, parts = std::move(parts), body = std::move(body)] {
         const std::vector<SafetensorsEntry> bodyEntries =
@@ -124,8 +124,8 @@ void ModelSaver::finishWriting() {
   if (writing_.valid()) saved_ = writing_.get();
 }
 
-// Like finishWriting(), for a model that is not the last. An error is only logged as a warning,
-// since the next write may find free disk space.
+// Like finishWriting(), for a model that is not the last one. Logs an error as a warning, because a
+// later write may succeed, for example when the disk has free space again.
 void ModelSaver::finishEarlier() {
   try {
     finishWriting();
@@ -151,7 +151,8 @@ void ModelSaver::saveNow() {
   finishWriting();
 }
 
-// Files are replaced, never changed in place, so a hard link keeps the content.
+// Keeps a copy of the file `name`, as a hard link if possible. The link keeps its content, because
+// files are replaced and never changed in place.
 void ModelSaver::keepFile(const std::string& name, const std::string& asName) const {
   const std::string kept = folder_ + "/" + asName, link = kept + ".new";
   std::filesystem::remove(link);

@@ -1,7 +1,7 @@
-// Saves the model during training. model.safetensors has the whole model after the last epoch or at
-// the end of the run. If the body cannot be fetched, model.partial.safetensors has head and tail;
-// it never replaces a whole model. Adapters are also written to a separate folder, in PEFT's
-// format.
+// Saves the model during training. model.safetensors has the whole model, as it was after the
+// latest epoch or at the end of the run. If the body cannot be fetched, head and tail are written
+// to a separate file, model.partial.safetensors. Adapters are also written to a separate folder, in
+// PEFT's format.
 #pragma once
 
 #include <cstddef>
@@ -20,12 +20,13 @@
 
 namespace cleave {
 
-// Called on the device thread. A separate thread joins the parts and writes the file.
+// All functions are called on the device thread. A separate thread joins the parts and writes the
+// file.
 class ModelSaver {
  public:
-  // References are borrowed. `mayFetch`: whether the server allows the body to be fetched.
-  // `aliases`: further names under which weights are saved, by alias. The files get the description
-  // as their metadata.
+  // The objects passed by reference are borrowed. `mayFetch`: whether the server allows the body to
+  // be fetched. `aliases`: additional names under which weights are saved; the keys are these
+  // names. `description` is written to the files' metadata.
   ModelSaver(ClientSession& session, const ClientStage& stage, const RunPlan& plan,
              std::string folder, bool mayFetch, LoraSpec lora,
              std::map<std::string, std::string> aliases, ModelDescription description);
@@ -43,13 +44,13 @@ class ModelSaver {
   // warning.
   void keepAsBest();
   // Call after the last batch. Saves the current model, and waits until the file is written.
-  // Returns false if the server does not allow the body to be fetched, or nothing was trained.
-  // Throws RunError: the error that ended the session; "interrupted" if the time after Ctrl-C is
-  // up; "cannot-write".
+  // Returns false if the server does not allow the body to be fetched, or if nothing was trained.
+  // Throws the error that ended the session, RunError "interrupted" if the time limit after Ctrl-C
+  // has passed, or RunError "cannot-write".
   bool finish();
-  // Call if finish() failed. Writes the current head and tail, unless the current model is already
-  // saved whole or nothing was trained. Logs which files exist and how to continue from them.
-  // Throws RunError "cannot-write".
+  // Call for a run that ended early and whose model is not saved. Writes the current head and tail.
+  // Writes nothing if the whole current model is already saved, or if nothing was trained. Logs
+  // which files exist and how to continue from them. Throws RunError "cannot-write".
   void saveParts(spdlog::logger& log);
 
  private:

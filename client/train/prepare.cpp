@@ -31,9 +31,9 @@ namespace {
 // Prefixes of run names, by Purpose.
 constexpr const char* kPrefixes[] = {"", "measure-", "verify-", "infer-"};
 
-// NAME-YYYYMMDD-hhmmss-xxxx: sorts by time, and the random suffix separates runs that start in the
-// same second. The id is also a folder name; with a leading dash, commands would read it as an
-// option.
+// Returns NAME-YYYYMMDD-hhmmss-xxxx. Ids sort by time, and the random suffix distinguishes runs
+// that start in the same second. The id is also a folder name; it must not begin with a dash,
+// because commands would parse it as an option.
 std::string makeRunId(const std::string& name) {
   constexpr std::size_t kMaxOfName = 40;
   std::string id;
@@ -51,7 +51,7 @@ std::string makeRunId(const std::string& name) {
   return fmt::format("{}-{}-{:04x}", id, stamp, std::random_device{}() & 0xffff);
 }
 
-// Makes no DNS query. An address belongs to this machine if a socket can be bound to it.
+// Makes no DNS query: an address is one of this machine's if a socket can be bound to it.
 bool isThisMachine(const std::string& host) {
   boost::system::error_code error;
   if (host == "localhost" || host == boost::asio::ip::host_name(error)) return true;
@@ -65,13 +65,13 @@ bool isThisMachine(const std::string& host) {
   return !error;
 }
 
-// Skips the first step, which is a warm-up, if there are others.
+// The trace omits the first step, which is a warm-up, unless it is the only one.
 void requestTrace(RunSpec& spec, std::uint64_t steps, std::uint64_t totalSteps) {
   const std::uint64_t first = totalSteps > 1 ? 2 : 1;
   spec.trace = {first, std::min(steps, totalSteps - first + 1)};
 }
 
-// Samples in the smallest micro-batch of a whole batch or of an epoch's last batch.
+// The number of samples in the smallest micro-batch of a full batch or of an epoch's last batch.
 std::uint32_t minMicroBatch(const ClientSettings& settings, const Dataset& train) {
   const auto minOf = [&](std::uint32_t samples) {
     const std::uint32_t count = microBatchCount(samples, settings.microBatches);
@@ -89,7 +89,8 @@ void warnOfLargeBatch(const ClientSettings& settings, const Dataset& train) {
       settings.batch, train.size(), train.size());
 }
 
-// Drops the codecs of flows that the plan lacks, such as the gradients of a cut without gradients.
+// Removes the codecs of flows that the plan does not have, such as the gradient of a cut that needs
+// none.
 void dropUnusedFlows(PreparedRun& run) {
   const auto isUnused = [&](const auto& each) {
     return !run.plan.place.contains(*flowFromName(each.first));
@@ -127,7 +128,8 @@ void checkTarget(const PreparedRun& run) {
                    fmt::format("export a model that returns [samples, {}]", classes));
 }
 
-// Configuration keys of errors that appear only once model and data are combined.
+// By error code: the configuration key to name in errors that are detected only when model and data
+// are combined.
 const std::map<std::string, std::string> kKeysOfErrors = {
     {"bad-cuts", "model.cuts"},           {"bad-model-parameter", "model"},
     {"bad-graph", "model.file"},          {"bad-model-file", "model.file"},
@@ -193,7 +195,7 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpe
       checkBatchNorm(run.plan.blocks, minMicroBatch(run.settings, *run.data.train));
     }
     WeightsReport report;
-    initialWeights(run, &report);  // only to check them now
+    initialWeights(run, &report);  // only checks the weights
     if (purpose == Purpose::training && !run.settings.weights.file.empty()) {
       processLog()->info("weights {}: {}", run.settings.weights.file, toString(report));
     }
@@ -319,12 +321,12 @@ PreparedRun prepareRun(const RunOptions& given, Purpose purpose, const DataOpene
   run.allowInexact = options.allowInexact;
   run.device = &openDevice(run.settings.device);
   useDeviceCodecs(run.plan, *run.device);
-  // Loaded before any folder or process is created, so that an error in the certificate files
+  // The certificates are loaded before any folder or process is created, so that an error in them
   // leaves nothing behind.
   if (!options.server.empty()) run.server.tls = openTls(run.settings.tls, TlsRole::client);
   options.resume.empty() ? makeFolder(run, options) : openEarlierRun(run, options);
-  // Must precede the start of a local server, which measures the machine too: the two would disturb
-  // each other.
+  // Must run before a local server starts: the server also measures the machine, and the two
+  // measurements would disturb each other.
   checkMachine(run.threads);
   if (!run.isResumed) {
     writeRunDescription(run.folder, run.settings.resolved, run.threads, run.device->description());
@@ -337,9 +339,9 @@ PreparedRun prepareRun(const RunOptions& given, Purpose purpose, const DataOpene
   return run;
 }
 
-// Also removes the files of a probe. The folder itself stays if it has other files.
+// Also removes the files of a probe. Removes the folder only if it is then empty.
 void removeUnbegun(const PreparedRun& run) {
-  // The local server's store is in the folder.
+  // A local server stores its data in the same folder.
   if (run.localServer || run.isResumed) return;
   std::error_code ignored;
   for (const char* name : {"config.yaml", "environment.json", "log.txt", "probe.csv", "run.json",
@@ -368,9 +370,9 @@ void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan) {
   }
 }
 
-// The sum of parameters with gradients and optimizer state; autograd's saved tensors, of the head
-// for all micro-batches in flight and of the tail for one; the flows' tensors, decoded and encoded;
-// the batches that the loader holds.
+// The sum of four parts: the parameters with gradients and optimizer state; the tensors that
+// autograd saves (in the head for all micro-batches in flight, in the tail for one); the decoded
+// and encoded tensors of all flows; and the batches that the loader holds.
 std::size_t clientBytes(const PreparedRun& run) {
   const RunPlan& plan = run.plan;
   const auto [cut0, cut1] = plan.stage.cuts;
@@ -381,7 +383,8 @@ std::size_t clientBytes(const PreparedRun& run) {
   };
   double bytes = bytesOf(0, cut0, plan.inFlight) +
                  bytesOf(cut1, static_cast<int>(plan.blocks.size()), 1) + flowBytes(plan);
-  // One in use, those prepared ahead, and during an evaluation the first of the next epoch.
+  // The batch in use, the batches prepared ahead, and during an evaluation the first batch of the
+  // next epoch.
   const double batches = Loader::Options().ahead + 2;
   for (const SampleArray& array : run.data.train->arrays()) {
     bytes += batches * plan.spec.maxBatch * static_cast<double>(specOf(array, 1).bytes());

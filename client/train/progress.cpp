@@ -72,7 +72,7 @@ void Progress::show(const State& state, const LinkTotals& totals) {
 void Progress::measure(const State& state, const LinkTotals& totals, double elapsed) {
   const double weight = hasRate_ ? 1 - std::exp(-elapsed / kMemory) : 1;
   const auto follow = [&](double& mean, double value) { mean += weight * (value - mean); };
-  // An evaluation trains no samples, so its time does not count towards the training rate.
+  // An evaluation trains no samples, so its time is excluded from the training rate.
   if (state.phase == Phase::train || !hasRate_) {
     follow(bar_.samplesPerSecond, by(state.samples, lastSamples_, elapsed));
   }

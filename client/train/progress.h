@@ -1,5 +1,5 @@
-// Shows the progress of a training run: on a terminal a bar that updates in place, in a file or
-// pipe a plain line every few seconds, and for programs an event per step and epoch.
+// Shows the progress of a training run. On a terminal this is a bar that updates in place; in a
+// file or pipe, a line every few seconds; for programs, an event per step and per epoch.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@
 namespace cleave {
 
 struct ProgressOptions {
-  int people = -1;                       // descriptor for progress text; -1: none
+  int people = -1;                       // descriptor for progress text; -1: no text
   JsonLines* events = nullptr;           // borrowed; null: no events
   std::uint64_t totalSteps = 0;          // training steps
   std::vector<std::string> metricNames;  // the first is the loss
-  std::set<std::string> shares = {};     // metrics that are shown in percent
+  std::set<std::string> shares = {};     // metrics that are shown as percentages
 };
 
 class Progress {
@@ -34,17 +34,17 @@ class Progress {
   struct State {
     std::uint64_t epoch = 0, epochs = 0;
     std::uint64_t step = 0;     // training step
-    std::uint64_t samples = 0;  // trained so far
+    std::uint64_t samples = 0;  // samples trained so far
     Phase phase = Phase::train;
-    // The following are of this batch.
+    // The following members describe the current batch.
     std::uint64_t batchSamples = 0;
     double seconds = 0;
     std::vector<std::optional<double>> metrics;
-    std::optional<double> learningRate, gradientNorm;  // training steps only
+    std::optional<double> learningRate, gradientNorm;  // only for training steps
   };
   // Call after each batch. Updates the terminal at most ten times per second.
   void batch(const State& state, const LinkTotals& totals);
-  // Call at the end of an epoch. Prints a permanent line.
+  // Call at the end of each epoch. Prints a permanent line.
   void epoch(const EpochRow& row, std::uint64_t epochs);
   // Removes the bar.
   void end();
@@ -58,7 +58,7 @@ class Progress {
   const bool isLive_;  // whether the descriptor is a terminal
   const SteadyTime start_ = now();
   std::optional<SteadyTime> shownAt_;
-  BarState bar_;  // rates are means over the last seconds
+  BarState bar_;  // its rates are means over the last few seconds
   bool hasRate_ = false;
   std::uint64_t lastSamples_ = 0, lastUp_ = 0, lastDown_ = 0;
 };

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kLongestBar = 40;
 constexpr std::size_t kShortestBar = 10;
-constexpr std::size_t kBrackets = 3;  // and the space before them
+constexpr std::size_t kBrackets = 3;  // two brackets and the space before them
 
 double shareDone(const BarState& state) {
   if (state.steps == 0) return 1;
@@ -50,7 +50,7 @@ std::array<Field, 7> fieldsOf(const BarState& state) {
 }  // namespace
 
 std::string barLine(const BarState& state, std::size_t columns, bool color) {
-  // Leaves the last column free: some terminals wrap after it.
+  // The last column stays free, because some terminals wrap when it is used.
   const std::size_t room = columns > 0 ? columns - 1 : 0;
   const double share = shareDone(state);
   const std::string percent = fmt::format(" {:3.0f}%", 100 * share);

@@ -18,10 +18,11 @@ struct BarState {
   std::optional<double> secondsLeft;
 };
 
-// For a terminal, in fewer than `columns` columns: the least important fields are dropped first.
+// A line for a terminal. It has fewer than `columns` columns; the least important fields are
+// dropped first.
 //   train  42% [========>           ] 120/300  epoch 2/3  6485 samples/s  loss 0.4312  0:42 left  …
 std::string barLine(const BarState& state, std::size_t columns, bool color);
-// All fields without a bar, for files and pipes.
+// A line with all fields but no bar, for files and pipes.
 std::string plainLine(const BarState& state);
 
 }  // namespace cleave

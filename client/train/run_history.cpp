@@ -57,7 +57,7 @@ std::vector<RunCommit> intactCommits(Files& files, const std::string& folder) {
 }
 
 std::uint64_t lastRecordedStep(const std::string& folder) {
-  constexpr std::streamoff kTail = 1 << 22;  // some ten thousand rows
+  constexpr std::streamoff kTail = 1 << 22;  // bytes; about ten thousand rows
   const std::vector<std::string> columns = RunFiles::stepColumns({});
   const auto indexOfColumn = [&](const char* name) {
     return static_cast<std::size_t>(std::find(columns.begin(), columns.end(), name) -

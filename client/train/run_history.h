@@ -11,22 +11,24 @@
 
 namespace cleave {
 
-// RUN/run.json.
+// The content of RUN/run.json.
 struct RunRecordFile {
-  std::string run;     // its id
+  std::string run;     // the run's id
   std::string server;  // HOST:PORT; empty: a local server
-  // The run's totals, for programs that read its files; 0 in files of earlier versions.
+  // The total numbers of the run, for programs that read its files; 0 in files written by earlier
+  // versions.
   std::uint64_t steps = 0, epochs = 0;
 };
 void writeRunRecord(const std::string& folder, const RunRecordFile& record);
-// Throws UsageError "no-run" if the folder is not that of a run.
+// Throws UsageError "no-run" if `folder` is not the folder of a run.
 RunRecordFile readRunRecord(const std::string& folder);
 
-// The commits whose checkpoint is present and undamaged, newest first. The others are logged as
-// warnings. Throws RunError "bad-checkpoint" if the list itself is damaged.
+// Returns the commits whose checkpoint is present and undamaged, newest first. Logs a warning for
+// each of the others. Throws RunError "bad-checkpoint" if the list itself is damaged.
 std::vector<RunCommit> intactCommits(Files& files, const std::string& folder);
 
-// The last training step in the last rows of steps.csv; 0 if there is none.
+// The number of the last training step recorded in steps.csv. Reads only the end of the file;
+// returns 0 if there is no training step in it.
 std::uint64_t lastRecordedStep(const std::string& folder);
 
 // Raises the run's generation by `step`, stores it durably, and returns it.

@@ -1,4 +1,4 @@
-// The options shared by all commands with a run.
+// The options shared by all commands that start a run.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@ struct RunOptions {
   std::string tls;     // folder with this client's certificate; empty: from the configuration
   std::string runDir;  // empty: runs/<run id>
   bool json = false;
-  // Only for `train`.
+  // The following options are used only by `train`.
   std::string resume;            // folder of a run to continue; empty: a new run
-  bool fromStart = false;        // start from step 0, not from a checkpoint
-  bool allowInexact = false;     // even if the results may not be bit-identical
-  bool takeOver = false;         // even if the server has a newer client of the run
-  std::uint64_t traceSteps = 0;  // steps that both sides trace; 0: none. Set only by `train`
+  bool fromStart = false;        // starts from step 0, not from a checkpoint
+  bool allowInexact = false;     // continues even if the results may not be bit-identical
+  bool takeOver = false;         // continues even if the server has a newer client of the run
+  std::uint64_t traceSteps = 0;  // number of steps that both sides trace; 0: no trace
 };
 void addRunOptions(CLI::App& command, RunOptions& options);
 void addTlsOption(CLI::App& command, std::string& folder);

@@ -1,5 +1,6 @@
-// The seconds and bytes that a run has spent: in this process, and in earlier ones up to the
-// checkpoints from which it was continued. Those of lost steps are only in the CSV files.
+// The seconds and bytes that a run has spent: in this process, and in earlier processes up to the
+// checkpoints from which the run continued. Lost steps are not included; their seconds and bytes
+// are only in the CSV files.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@ namespace cleave {
 struct RunSpent {
   double seconds = 0;
   LinkTotals totals;              // without `flows` and `transfers`
-  std::uint64_t resumes = 0;      // from a checkpoint or, without one, from the start
-  std::uint64_t stepsRedone = 0;  // done again after a resume
+  std::uint64_t resumes = 0;      // continuations from a checkpoint or, without one, from step 0
+  std::uint64_t stepsRedone = 0;  // steps that were repeated after a resume
 
   void add(double moreSeconds, const LinkTotals& more);
 };

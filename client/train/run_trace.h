@@ -12,11 +12,12 @@ namespace cleave {
 void checkTracePath(const std::string& path);
 
 // Fetches the server's spans, joins them with the client's and writes the file. Call between
-// batches, after the last traced step. Returns the entry for the run's summary. Throws RunError.
+// batches, after the last traced step. Returns the value of `trace` in the run's summary. Throws
+// RunError.
 nlohmann::json writeRunTrace(const std::string& path, const PreparedRun& run,
                              ClientSession& session);
 
-// "steps 2 to 21 in trace.json; clock error at most 0.041 ms; open it in ui.perfetto.dev"
+// Returns "steps 2 to 21 in trace.json; clock error at most 0.041 ms; open it in ui.perfetto.dev".
 std::string sentenceOfTrace(const nlohmann::json& summary);
 
 }  // namespace cleave

@@ -25,8 +25,8 @@ constexpr const char* kLearned = "cleave.data";
 constexpr const char* kClasses = "cleave.classes";
 constexpr const char* kLora = "cleave.lora";
 
-// The sections that describe the model. Leaves out what belongs to one machine or one training run:
-// addresses, certificates, codecs.
+// The configuration's sections that describe the model. Omits the sections that are specific to a
+// machine or a training run, such as addresses, certificates and codecs.
 std::string describingSections(const std::string& resolved) {
   const std::set<std::string> kept = {"run", "model", "data", "train", "eval", "precision"};
   std::istringstream lines(resolved);
@@ -41,7 +41,7 @@ std::string describingSections(const std::string& resolved) {
   return text;
 }
 
-// The file's beginning, to the end of its header.
+// Reads the file up to the end of its header.
 std::vector<std::byte> readHeader(const std::string& path) {
   constexpr std::uint64_t kMaxHeader = 100'000'000;
   std::ifstream file(path, std::ios::binary);

@@ -1,5 +1,5 @@
-// The description of a model in the metadata of model.safetensors. With it, the commands eval,
-// predict and export need only that file, not the run's folder.
+// The description of a model in the metadata of model.safetensors. With this description, the
+// commands eval, predict and export need only the file, not the run's folder.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,20 @@
 namespace cleave {
 
 struct ModelDescription {
-  // run.name. The run's id is not in the file, so that runs of one configuration write equal files.
+  // The value of run.name. The run's id is not stored, so that runs with the same configuration
+  // write identical files.
   std::string run;
   std::uint64_t steps = 0;
   // YAML: the sections run, model, data, train, eval and precision of the run's configuration.
   std::string config;
   nlohmann::json learned;            // Dataset::learned() of the training set
-  std::vector<std::string> classes;  // names; empty: none
-  // Adapters, in the file beside the weights that they change (common/graph/adapters.h). 0: none.
+  std::vector<std::string> classes;  // names of the classes; may be empty
+  // Scale of the adapters that the file contains besides the weights (common/graph/adapters.h). 0:
+  // there are no adapters.
   double loraScale = 0;
-  std::vector<std::string> inputsFirst;  // LinearModule::inputsFirst, of the adapted layers
+  std::vector<std::string> inputsFirst;  // adapted layers whose weight is [inputs, outputs]
 
-  // Keys and values of the metadata; the values are text.
+  // The description as keys and text values of the file's metadata.
   std::map<std::string, std::string> toMetadata() const;
 };
 ModelDescription describeModel(const PreparedRun& run);
@@ -33,11 +35,12 @@ struct SavedModel {
   std::string path;
   ModelDescription description;
 };
-// `source`: the folder of a run, or a file. In a folder, the file is model.safetensors, or with
-// `best` model.best.safetensors. Throws UsageError "no-model" if it does not exist.
+// `source`: the folder of a run, or a file. In a folder, the file is model.best.safetensors if
+// `best` is set, and otherwise model.safetensors. Throws UsageError "no-model" if it does not
+// exist.
 std::string modelFileOf(const std::string& source, bool best);
-// Throws UsageError "no-model" if modelFileOf() does or the file is not safetensors,
-// "no-description" if the file has no description.
+// Throws UsageError "no-model" if there is no such file or it is not a safetensors file, and
+// "no-description" if it has no description.
 SavedModel openSavedModel(const std::string& source, bool best);
 
 }  // namespace cleave

@@ -133,7 +133,7 @@ void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionT
 }
 
 // Serves the run's connections, one after the other, until the run ends. Throws the error that
-// ended it.
+// ended the run.
 asio::awaitable<void> ClientSession::serve(std::shared_ptr<Connection> connection) {
   Arrived atServer;
   for (;;) {
@@ -169,7 +169,7 @@ asio::awaitable<OpenConnection> ClientSession::reconnect(const Error& broken) {
   co_return open;
 }
 
-// Runs on the io thread; for tensors, in the codec queue.
+// Runs on the io thread, except for tensors, which are received in the codec queue.
 void ClientSession::received(Message message, Mailbox& mailbox,
                              const std::function<void(const Saved&)>& saved) {
   if (const auto* each = std::get_if<Saved>(&message); each && saved) {
@@ -218,7 +218,8 @@ void ClientSession::waitUntil(const std::function<bool()>& done, Patience patien
       patience == Patience::untilInterrupted ? interrupted_ : timeIsUp_;
   device_.runUntil([&] {
     handOverWeights();
-    // Waits until a decided step is applied here too, so that head and tail match the body's step.
+    // If a step is decided, waits until the client has applied it too, so that head and tail are
+    // from the same step as the body.
     const bool mayLeave = failed_ || !engine_->updatePending();
     return done() || (ended_ && mayLeave) || isOver;
   });
@@ -263,7 +264,8 @@ void ClientSession::runBatch(const MicroBatch& at, bool isLast) {
 void ClientSession::fetchWeights(std::function<void(Blob body)> arrived) {
   if (timeIsUp_ || !engine_->batchDone()) throw interruptedError();
   weightsArrived_ = std::move(arrived);
-  // Queued after the last Step and before the next batch: the server replies after its update.
+  // The request is queued after the last Step and before the next batch, so the server replies
+  // after it has applied that step.
   engine_->fetch(kWeightsBody);
 }
 
@@ -289,7 +291,7 @@ Blob ClientSession::fetch(Flow flow) {
 
 void ClientSession::close(const std::string& reason) {
   if (!worker_) return;
-  worker_->stop();  // the memory borrowed from a batch may already be freed
+  worker_->stop();  // because the memory that it borrows from a batch may already be freed
   if (ended_) return;
   asio::post(io_.context(), [this, reason] {
     isClosing_ = true;

@@ -89,10 +89,11 @@ Datasets openForInference(const DataSettings& settings, const nlohmann::json& le
     try {
       data.test = skipDamaged(format.open(keys, split), settings.skip);
     } catch (const nlohmann::json::exception&) {
-      throw UsageError("no-description",
-                       "the model's description lacks what is needed to read data of the format " +
-                           settings.format,
-                       "use a model that was trained with this data.format");
+      throw UsageError(
+          "no-description",
+          "the model's description lacks the values needed to read data of the format " +
+              settings.format,
+          "use a model that was trained with this data.format");
     }
   }
   data.train = data.test;
@@ -148,8 +149,8 @@ void checkPatternsMatch(const ClientSettings& settings, const std::vector<BlockS
     const std::string example = nearest.empty() ? names.empty() ? "" : names.front() : nearest;
     throw UsageError("unknown-parameter",
                      key + ": no parameter of the model matches '" + pattern + "'",
-                     "a pattern is compared with the whole name, such as " + example +
-                         "; * is any text, as in '*" + pattern + "*'");
+                     "a pattern must match the whole name, such as " + example +
+                         "; * matches any text, as in '*" + pattern + "*'");
   };
   for (const std::string& pattern : settings.freeze) {
     check("train.freeze", pattern.starts_with('!') ? pattern.substr(1) : pattern);
@@ -195,7 +196,7 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   checkPatternsMatch(settings, blocks);
   if (trainedCount(blocks, 0, static_cast<int>(blocks.size())) == 0) {
     throw UsageError("nothing-to-train", "no parameter of the model is trained",
-                     "remove a pattern from train.freeze, or except parameters with !PATTERN");
+                     "remove a pattern from train.freeze, or exclude parameters with !PATTERN");
   }
 
   RunSpec spec;
@@ -225,7 +226,8 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   spec.waitB2 = settings.wait.b2;
   spec.threads = static_cast<std::uint32_t>(settings.serverThreads);
   spec.stepsPerEpoch = stepsPerEpoch(settings, train);
-  // With loss scaling, gradients that are not finite are part of training: their step is skipped.
+  // With loss scaling, gradients that are not finite are expected: a step with such gradients is
+  // skipped.
   spec.rawNonFinite = settings.rawNonFinite || settings.scalesLoss();
   spec.initialWeights = userModel != nullptr || !settings.weights.file.empty();
   if (userModel != nullptr) {

@@ -24,9 +24,9 @@ namespace cleave {
 
 // Selects the samples of the training set that the run trains on.
 struct DataSubset {
-  std::uint32_t folds = 0;     // 0: the test set is evaluated
-  std::uint32_t fold = 1;      // 1 … folds: evaluated instead of the test set
-  std::uint32_t perClass = 0;  // samples of each class; 0: all
+  std::uint32_t folds = 0;     // 0: no folds; the run evaluates on the test set
+  std::uint32_t fold = 1;      // 1 … folds: the fold to evaluate on instead of the test set
+  std::uint32_t perClass = 0;  // number of training samples per class; 0: all
   bool isBalanced = false;     // Loader::Options::balanced
 
   bool operator==(const DataSubset&) const = default;
@@ -35,10 +35,9 @@ struct DataSubset {
 struct DataSettings {
   std::string format;  // a name in dataFormatTable()
   DataFormatKeys keys;
-  std::uint32_t holdout =
-      0;  // number of last training samples that are evaluated instead of the test set
-  std::vector<std::string> classNames;  // override the data's; empty: no override
-  std::uint32_t skip = 0;  // damaged samples of each set that may be replaced: skipDamaged()
+  std::uint32_t holdout = 0;  // number of training samples to evaluate on instead of the test set
+  std::vector<std::string> classNames;  // override the names in the data; empty: no override
+  std::uint32_t skip = 0;  // maximum number of damaged samples per set; see skipDamaged()
   DataSubset subset;
   std::uint32_t threads = 0;  // Loader::Options::threads
 
@@ -47,9 +46,9 @@ struct DataSettings {
 };
 
 struct CheckpointSettings {
-  double everySeconds = 60;      // 0: no time-based checkpoints
-  std::uint64_t everySteps = 0;  // 0: no step-based checkpoints
-  std::uint32_t keep = 2;        // checkpoints that are kept
+  double everySeconds = 60;      // between checkpoints; 0: no time-based checkpoints
+  std::uint64_t everySteps = 0;  // between checkpoints; 0: no step-based checkpoints
+  std::uint32_t keep = 2;        // number of checkpoints to keep
   bool mustSucceed = false;      // a checkpoint that cannot be made ends the run
 
   bool enabled() const { return everySeconds > 0 || everySteps > 0; }
@@ -57,10 +56,10 @@ struct CheckpointSettings {
 
 // The run ends after an epoch if a metric has not improved in `patience` evaluations.
 struct EarlyStop {
-  std::string metric;  // empty: never
+  std::string metric;  // empty: the run never stops early
   bool isGreatest = true;
   std::uint64_t patience = 3;
-  double minChange = 0;  // a smaller change does not count
+  double minChange = 0;  // a smaller change is no improvement
 
   bool operator==(const EarlyStop&) const = default;
 };
@@ -70,9 +69,9 @@ struct ClientSettings {
   std::uint64_t seed = 1;
   std::string model;
   std::map<std::string, std::string> modelParameters;
-  std::string modelFile;              // for "graph"; else empty
-  std::vector<std::string> cutNames;  // for "graph": modules
-  LoraSpec lora;                      // for "graph"
+  std::string modelFile;              // for the model "graph"
+  std::vector<std::string> cutNames;  // for the model "graph": names of modules
+  LoraSpec lora;                      // for the model "graph"
   std::optional<Cuts> cuts;
   WeightsSettings weights;
   DataSettings data;
@@ -94,12 +93,13 @@ struct ClientSettings {
   double averageDecay = 0;  // StageOptions::averageDecay
   EarlyStop stop;
   Precision clientPrecision = Precision::fp32, serverPrecision = Precision::fp32;
-  std::string bestMetric;  // its best model is kept; empty: none
+  std::string bestMetric;  // metric that selects the best model to keep; empty: no model is kept
   bool bestIsGreatest = true;
   std::uint32_t evalBatch = 256;
-  std::uint32_t evalEvery = 1;                // epochs
+  std::uint32_t evalEvery = 1;                // in epochs
   std::map<std::string, std::string> codecs;  // flow -> spec; kAutoStart for `auto`
-  // Flow -> the codecs that `auto` chooses from; flows with a fixed codec are missing.
+  // For each flow with the codec `auto`, the codecs to choose from. Flows with a fixed codec have
+  // no entry.
   std::map<std::string, std::vector<std::string>> autoCodecs;
   bool rawNonFinite = false;   // see TensorLinkOptions
   std::string device = "cpu";  // device of head and tail
@@ -108,23 +108,24 @@ struct ClientSettings {
   StageWait wait;
   std::uint32_t errorEvery = 100;
   std::size_t rotateBytes = 0;          // size at which the run's CSV files are rotated; 0: never
-  bool tensorBoard = false;             // writes event files
-  std::optional<HttpSettings> metrics;  // address of the metrics endpoint; empty: none
+  bool tensorBoard = false;             // whether to write event files for TensorBoard
+  std::optional<HttpSettings> metrics;  // metrics endpoint; empty: no endpoint
   double retrySeconds = 30;
   CheckpointSettings checkpoint;
-  double reconnectSeconds = 600;  // time to try if the connection breaks; 0: the run ends
-  TlsSettings tls;                // only for a given --server; a local server is on loopback
-  bool probeFirst = false;        // measure the link before training
-  double probeSeconds = 5;        // approximate time limit for the probe
-  std::string resolved;           // as YAML
+  // How long to retry after the connection breaks; 0: the run then ends.
+  double reconnectSeconds = 600;
+  TlsSettings tls;          // used only with --server; a local server listens on loopback
+  bool probeFirst = false;  // whether to measure the link before training
+  double probeSeconds = 5;  // approximate time limit for the probe
+  std::string resolved;     // the configuration with all defaults, as YAML
 
   bool scalesLoss() const {
     return clientPrecision == Precision::fp16 || serverPrecision == Precision::fp16;
   }
-  // The first metric; "loss" if there is none.
+  // The first metric; "loss" if no metric is configured.
   std::string mainMetric() const;
-  // Whether a run with these settings may continue with `other`. Compares only settings that are
-  // not in the run spec. Learning rate, clipping and number of epochs may change.
+  // Whether a run with these settings may continue with the settings `other`. Compares only
+  // settings that are not in the run spec. Learning rate, clipping and number of epochs may change.
   bool hasSameResults(const ClientSettings& other) const;
 };
 
@@ -135,27 +136,27 @@ ClientSettings readClientSettings(Config& config);
 
 struct Datasets {
   std::shared_ptr<const Dataset> train;
-  std::shared_ptr<const Dataset> test;  // evaluation data
-  // The training samples by class, if all classes are drawn equally often; else null.
+  std::shared_ptr<const Dataset> test;  // the evaluation data
+  // The training samples by class. Null unless data.sampling is `balanced`.
   std::shared_ptr<const SamplesByClass> balanced = nullptr;
 };
 // Throws UsageError.
 Datasets openDatasets(const DataSettings& settings);
-// Opens the data for a trained model, without the training set: both members are the test set, or
-// with `inputs` the samples in these files and folders. `learned`: of the training set. Throws
-// UsageError.
+// Opens the data for a trained model, without the training set. Both members of the result are the
+// test set or, if `inputs` is not empty, the samples in these files and folders. `learned`:
+// Dataset::learned() of the training set. Throws UsageError.
 Datasets openForInference(const DataSettings& settings, const nlohmann::json& learned,
                           const std::vector<std::string>& inputs = {});
 
 class UserModel;
-// The run spec for these settings on this data. `userModel`: for the model "graph"; else null.
+// The run spec for these settings and this data. `userModel`: null unless the model is "graph".
 RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
                     const UserModel* userModel = nullptr);
 
 std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train);
 // The learning rate's options with the run's number of steps.
 LearningRateOptions learningRateOptions(const ClientSettings& settings, const Dataset& train);
-// The number of steps in the run: all epochs, unless maxSteps is lower.
+// The number of steps in the run: the steps of all epochs, but at most maxSteps.
 std::uint64_t totalSteps(const ClientSettings& settings, const Dataset& train);
 
 }  // namespace cleave

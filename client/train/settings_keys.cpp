@@ -29,7 +29,7 @@ using Table = ConfigTable<Settings>;
 constexpr const char* kDefaultCodec = "auto";
 constexpr std::int64_t kMany = std::int64_t{1} << 31;
 
-// "`a`, `b`".
+// Returns "`a`, `b`" for rows with the names a and b.
 template <typename Rows>
 std::string namesOf(const Rows& rows) {
   std::string names;
@@ -81,7 +81,7 @@ void readCuts(Config& config, Settings& settings) {
   settings.cuts = Cuts{static_cast<int>(cuts[0]), static_cast<int>(cuts[1])};
 }
 
-// "width=8..512 (32), dropout=0..0.9 (0.1)" as (name, values, default).
+// Splits "width=8..512 (32), dropout=0..0.9 (0.1)" into triples (name, values, default).
 std::vector<std::array<std::string, 3>> parametersOf(std::string_view text) {
   std::vector<std::array<std::string, 3>> all;
   while (!text.empty()) {
@@ -98,7 +98,7 @@ std::vector<std::array<std::string, 3>> parametersOf(std::string_view text) {
   return all;
 }
 
-// "0..0.9" as "0 … 0.9", "a|b" as "`a`, `b`".
+// Returns "0 … 0.9" for "0..0.9", and "`a`, `b`" for "a|b".
 std::string valuesText(const std::string& values) {
   if (const std::size_t dots = values.find(".."); dots != std::string::npos) {
     return values.substr(0, dots) + " … " + values.substr(dots + 2);
@@ -120,11 +120,11 @@ std::string parameterMeaning(std::string_view name) {
   for (const auto& [known, meaning] : kMeanings) {
     if (known == name) return meaning;
   }
-  return "a parameter of the model: `cleave-client models`";
+  return "a parameter of the model; see `cleave-client models`";
 }
 
-// Adds one row per parameter name, with the values of each model that has the parameter. The row
-// `model.name` reads them.
+// Adds one row per parameter name. The row lists the values for each model that has the parameter.
+// The rows only document the keys: the row `model.name` reads their values.
 void addModelParameters(Table& table) {
   std::vector<std::array<std::string, 3>> rows;
   for (const ModelRow& model : modelTable()) {
@@ -147,7 +147,7 @@ void readWeights(Config& config, Settings& settings) {
   if (!config.has("weights")) return;
   if (config.keys("weights").empty()) {
     throw UsageError(
-        "bad-config", config.where("weights") + ": weights names no file",
+        "bad-config", config.where("weights") + ": weights.file is missing",
         "set weights.file=FILE, or omit weights to initialise the model from the seed");
   }
   WeightsSettings& weights = settings.weights;
@@ -188,7 +188,7 @@ void readLora(Config& config, Settings& settings) {
     throw UsageError("bad-lora", config.where("model.lora.parts") + ": there is no part " + part,
                      "choose from head, body, tail");
   }
-  if (lora.rank > 0) settings.freeze = {"*"};  // train.freeze is added
+  if (lora.rank > 0) settings.freeze = {"*"};  // the patterns of train.freeze follow
 }
 
 void addLora(Table& table) {
@@ -197,9 +197,9 @@ void addLora(Table& table) {
             "0: none. See [fine-tuning](models.md#fine-tuning)",
             readLora);
   table.add("model.lora.alpha", numberType(0, 1e6), "", "`0`",
-            "the adapters' output is scaled by alpha / rank; 0: twice the rank", nullptr);
+            "the adapters' output is scaled by alpha / rank; 0: alpha is twice the rank", nullptr);
   table.add("model.lora.dropout", numberType(0, 0.99), "", "`0`",
-            "probability of dropout on the adapters' input", nullptr);
+            "dropout probability for the adapters' input", nullptr);
   table.add("model.lora.targets", "list of strings", "", "required with a rank",
             "modules that get adapters: names, ends of names, or patterns with `*`, such as "
             "`[query, value]`",
@@ -208,7 +208,7 @@ void addLora(Table& table) {
             "parts whose modules get adapters", nullptr);
 }
 
-// "classifier.*:learning_rate=10,weight_decay=0"
+// Parses a group such as "classifier.*:learning_rate=10,weight_decay=0".
 void readGroup(const std::string& text, Settings& settings) {
   const std::size_t colon = text.find(':');
   const auto refuse = [&](const std::string& why) {
@@ -279,7 +279,7 @@ void addFineTuning(Table& table) {
   precision("precision.server", &Settings::serverPrecision, "arithmetic of the body");
   table.number("train.ema", "", 0, 0.9999999, &Settings::averageDecay,
                "decay of a moving average of the weights, such as `0.999`; evaluations use the "
-               "average, and `model.safetensors` contains it; `0`: none");
+               "average, and `model.safetensors` contains it; `0`: no average");
   table.boolean("train.recompute", &Settings::recompute,
                 "saves memory: head and body keep only their inputs for the backward pass, and "
                 "compute the forward pass again");
@@ -299,7 +299,7 @@ void readLoss(Config& config, Settings& settings) {
   loss.ignoreIndex = config.integer("train.loss.ignore_index", -kMany, kMany, loss.ignoreIndex);
 }
 
-// "top1, top5" as a list.
+// Splits "top1, top5" into a list.
 std::vector<std::string> splitNames(std::string_view text) {
   std::vector<std::string> names;
   while (!text.empty()) {
@@ -338,14 +338,14 @@ void readStop(Config& config, Settings& settings) {
 void addStop(Table& table) {
   table.add("train.stop.metric", "a metric, or `loss`", "", "none",
             "ends the run early, after an epoch, if this metric has not improved in "
-            "`train.stop.patience` evaluations; `stop: loss` is short for it",
+            "`train.stop.patience` evaluations; short form: `stop: loss`",
             readStop);
   table.add("train.stop.mode", "`max`, `min`", "", "by the metric", "which value is better",
             nullptr);
   table.add("train.stop.patience", integerType(1, kMany), "evaluations", "`3`",
-            "evaluations without a better value before the run ends", nullptr);
+            "number of evaluations without a better value after which the run ends", nullptr);
   table.add("train.stop.min_change", numberType(0, 1e9), "", "`0`",
-            "a value counts as better only if it differs by more than this", nullptr);
+            "minimum difference for a value to count as better", nullptr);
 }
 
 void addScores(Table& table) {
@@ -355,22 +355,21 @@ void addScores(Table& table) {
     defaults += fmt::format("{}`{}`: {}", defaults.empty() ? "" : "; ", row.name, row.metrics);
   }
   table.add("train.loss.name", namesOf(lossTable()), "", "`cross_entropy`",
-            "`train.loss: mse` is short for it; see [losses](models.md#losses-and-metrics)",
-            readLoss);
-  table.add(
-      "train.loss.label_smoothing", numberType(0, 1), "", "`0`",
-      "`cross_entropy`, `next_token`: share of the probability that is spread over all classes",
-      nullptr);
+            "short form: `train.loss: mse`; see [losses](models.md#losses-and-metrics)", readLoss);
+  table.add("train.loss.label_smoothing", numberType(0, 1), "", "`0`",
+            "`cross_entropy`, `next_token`: share of the probability that is "
+            "spread over all classes",
+            nullptr);
   table.add("train.loss.class_weights", "list of numbers", "", "`[]`",
             "`cross_entropy`, `next_token`: a weight per class", nullptr);
   table.add("train.loss.ignore_index", "integer", "", "`-100`",
-            "`cross_entropy`, `next_token`: targets with this value do not count", nullptr);
+            "`cross_entropy`, `next_token`: targets with this value are ignored", nullptr);
   table.add("train.metrics", "list of strings", "", defaults,
             "columns of the run's files after the loss: " + namesOf(batchMetricTable()),
             readMetrics);
   table.add("keep.best.metric", "a metric, or `loss`", "", "none",
             "also keeps the model with the best value in an evaluation, as "
-            "`model.best.safetensors`; `keep: {best: matthews}` is short for it",
+            "`model.best.safetensors`; short form: `keep: {best: matthews}`",
             readKeepBest);
   table.add("keep.best.mode", "`max`, `min`", "", "by the metric", "which value is the best",
             [](Config& config, Settings& s) {
@@ -388,7 +387,7 @@ void addRunAndModel(Table& table) {
              "the run ID is `NAME-YYYYMMDD-hhmmss-xxxx`, in UTC; NAME is the first 40 characters "
              "of this name in lower case, with `-` for everything except letters and digits");
   table.integer("run.seed", "", 0, kMany, &Settings::seed,
-                "seed of initial weights, order of samples, augmentation, dropout");
+                "seed for initial weights, order of samples, augmentation and dropout");
   table.add("model.name", namesOf(modelTable()), "", "required",
             "the model; `cleave-client models` lists all models", readModel);
   addModelParameters(table);
@@ -401,7 +400,7 @@ void addRunAndModel(Table& table) {
             readCuts);
   addLora(table);
   table.add("weights.file", "path", "", "none",
-            "safetensors file to start from; `weights: FILE` is short for it", readWeights);
+            "safetensors file with initial weights; short form: `weights: FILE`", readWeights);
   table.add(
       "weights.except", "list of strings", "", "`[]`",
       "blocks that are initialised from the seed instead of that file, such as `[classifier.1]`",
@@ -410,16 +409,15 @@ void addRunAndModel(Table& table) {
             "`OLD=NEW`: replaces the beginning OLD of names in the file by NEW; `[module.=]` "
             "removes `module.`",
             nullptr);
-  table.add(
-      "weights.partial", "boolean", "", "`false`",
-      "tensors that the file lacks, or has with another shape, are initialised from the seed; "
-      "those that the model lacks are ignored; the log lists them",
-      nullptr);
+  table.add("weights.partial", "boolean", "", "`false`",
+            "tensors that are missing in the file, or have another shape in it, are initialised "
+            "from the seed; tensors that the model does not have are ignored; the log lists both",
+            nullptr);
 }
 
 // ---- Data ----
 
-// Called after the keys that decide whether the format needs a test set.
+// Call this after reading the keys that decide whether the format needs a test set.
 void readFormatKeys(Config& config, Settings& settings) {
   DataSettings& data = settings.data;
   data.keys.seed = settings.seed;
@@ -449,25 +447,24 @@ void checkFolds(Config& config, Settings& settings) {
 void addSubset(Table& table) {
   table.integer(
       "data.holdout", "samples", 0, kMany, [](Settings & s) -> auto& { return s.data.holdout; },
-      "N > 0: evaluate on N training samples instead of the test set: the last ones, or for "
-      "folder, "
-      "list and tar a random selection");
+      "N > 0: evaluates on N training samples instead of the test set. These are the last N "
+      "samples, or for `folder`, `list` and `tar` a random selection");
   table.integer(
       "data.folds", "", 0, 1000, [](Settings & s) -> auto& { return s.data.subset.folds; },
-      "K > 1: divide the samples of each class into K parts, evaluate on one of them, and train on "
+      "K > 1: divides the samples of each class into K parts, evaluates on one part and trains on "
       "the others; the test set is not opened");
   table
       .integer(
           "data.fold", "", 1, 1000, [](Settings & s) -> auto& { return s.data.subset.fold; },
-          "with `data.folds`: the part to evaluate on, 1 … K")
+          "the part to evaluate on if `data.folds` is set, 1 … K")
       .then(checkFolds);
   table.integer(
       "data.train.per_class", "samples", 0, kMany,
       [](Settings & s) -> auto& { return s.data.subset.perClass; },
-      "N > 0: train on N random samples of each class");
+      "N > 0: trains on N random samples of each class");
   table.add("data.sampling", "`uniform`, `balanced`", "", "`uniform`",
-            "`uniform`: each epoch has every training sample once; `balanced`: it has the same "
-            "number of samples, drawn with replacement from equally likely classes",
+            "`uniform`: an epoch has every training sample once; `balanced`: an epoch has the same "
+            "number of samples, drawn with replacement, and all classes are equally likely",
             [](Config& config, Settings& s) {
               const std::string sampling =
                   config.text("data.sampling", "uniform", {"uniform", "balanced"});
@@ -484,7 +481,7 @@ void addData(Table& table) {
   for (const KeyText& key : dataFormatKeys()) {
     table.add(key.name, key.type, key.unit, key.defaultValue, key.meaning, nullptr);
   }
-  table.add("data.class_names", "list of strings", "", "those of the data",
+  table.add("data.class_names", "list of strings", "", "the names in the data",
             "names of the classes, by number, for `eval`, `predict` and the report",
             [](Config& config, Settings& settings) {
               settings.data.classNames =
@@ -492,9 +489,10 @@ void addData(Table& table) {
             });
   table.integer(
       "data.skip", "samples", 0, kMany, [](Settings & s) -> auto& { return s.data.skip; },
-      "damaged samples of each set that may be replaced, each by the next sample that can be read");
+      "maximum number of damaged samples per data set; each is replaced by the next readable "
+      "sample");
   table.add("data.seed", integerType(0, kMany), "", "`run.seed`",
-            "seed of folds, of the samples per class, and of `synthetic` data",
+            "seed for `data.folds`, `data.train.per_class` and `synthetic` data",
             [](Config& config, Settings& s) {
               const auto seed = static_cast<std::int64_t>(s.seed);
               s.data.keys.dataSeed =
@@ -504,8 +502,8 @@ void addData(Table& table) {
   table
       .integer(
           "data.threads", "", 0, 256, [](Settings & s) -> auto& { return s.data.threads; },
-          "threads that prepare samples; 0: one, or all usable cores (at most 16) if a sample "
-          "takes longer than 0.3 ms. The results do not depend on the number")
+          "number of threads that prepare samples; it does not affect the results; 0: one thread, "
+          "or all usable cores (at most 16) if a sample takes longer than 0.3 ms")
       .then(readFormatKeys);
 }
 
@@ -520,7 +518,7 @@ void checkMicroBatches(Config& config, Settings& settings) {
                    "set train.micro_batches in 1…" + std::to_string(settings.batch));
 }
 
-// 0 or 1, as `cleave-client optimizers` lists it; also true or false.
+// Reads a switch: 0, 1, true or false.
 double readSwitch(Config& config, const std::string& path) {
   const std::string text = config.text(path, std::nullopt, {"true", "false", "1", "0"});
   return text == "true" || text == "1" ? 1 : 0;
@@ -535,7 +533,7 @@ void readOptimizer(Config& config, Settings& settings) {
     const std::string path = "train.optimizer." + key;
     optimizer.parameters[key] =
         key == "nesterov" ? readSwitch(config, path) : config.number(path, -1e6, 1e6);
-    // Checked one by one, so that an error names its own key.
+    // The parameters are checked one by one, so that an error names the right key.
     OptimizerSpec alone{optimizer.name, {}};
     if (key != "nesterov") alone.parameters[key] = optimizer.parameters[key];
     checkAt(config, path, [&] { checkOptimizer(alone); });
@@ -543,8 +541,8 @@ void readOptimizer(Config& config, Settings& settings) {
   checkAt(config, "train.optimizer.name", [&] { checkOptimizer(optimizer); });
 }
 
-// Adds one row per parameter name, with the optimizers that have the parameter. The row
-// `train.optimizer.name` reads them.
+// Adds one row per parameter name, with the optimizers that have the parameter. The rows only
+// document the keys: the row `train.optimizer.name` reads their values.
 void addOptimizerParameters(Table& table) {
   struct Parameter {
     std::string_view name, range;
@@ -590,7 +588,7 @@ void addLearningRate(Table& table) {
   };
   table.add("train.learning_rate.schedule", names(nullptr), "",
             fmt::format("`{}`", LearningRateOptions{}.schedule),
-            "shape of the rate after the warm-up", [](Config& config, Settings& s) {
+            "schedule of the rate after the warm-up", [](Config& config, Settings& s) {
               config.expand("train.learning_rate", "peak");
               std::string& schedule = s.learningRate.schedule;
               schedule = config.text("train.learning_rate.schedule", schedule);
@@ -598,7 +596,7 @@ void addLearningRate(Table& table) {
                       [&] { learningRate(s.learningRate, 1); });
             });
   table.number("train.learning_rate.peak", "", 0, 1e6, field(&LearningRateOptions::peak),
-               "rate after the warm-up; `learning_rate: 0.01` is short for it");
+               "rate after the warm-up; short form: `learning_rate: 0.01`");
   table.number("train.learning_rate.warmup_epochs", "epochs", 0, 1e6, &Settings::warmupEpochs,
                "linear warm-up");
   table
@@ -635,7 +633,7 @@ void addTraining(Table& table) {
   table.integer("train.max_steps", "steps", 0, kMany, &Settings::maxSteps,
                 "stops after this many steps; 0: no limit");
   table.add("train.optimizer.name", namesOf(optimizerTable()), "", "`sgd`",
-            "optimizer of head, body and tail; `optimizer: adam` is short for it", readOptimizer);
+            "optimizer of head, body and tail; short form: `optimizer: adam`", readOptimizer);
   addOptimizerParameters(table);
   addLearningRate(table);
   addFineTuning(table);
@@ -716,12 +714,15 @@ void addWaits(Table& table) {
   };
   constexpr Row kRows[] = {
       {"wait.F1", &StageWait::f1,
-       "[waiting](#calibrated-waiting) instead of HeadForward, per micro-batch"},
-      {"wait.T3", &StageWait::t3, "instead of TailStep"},
-      {"wait.B1", &StageWait::b1, "instead of HeadBackward; required with `wait.F1`"},
-      {"wait.F2", &StageWait::f2, "instead of BodyForward; needs `wait.allowed` on the server"},
+       "[waits](#calibrated-waiting) this long instead of computing HeadForward, per micro-batch"},
+      {"wait.T3", &StageWait::t3, "waits this long instead of computing TailStep"},
+      {"wait.B1", &StageWait::b1,
+       "waits this long instead of computing HeadBackward; required with `wait.F1`"},
+      {"wait.F2", &StageWait::f2,
+       "waits this long instead of computing BodyForward; requires `wait.allowed` on the server"},
       {"wait.B2", &StageWait::b2,
-       "instead of BodyBackward; required with `wait.F2`; needs `wait.allowed`"},
+       "waits this long instead of computing BodyBackward; required with `wait.F2`; requires "
+       "`wait.allowed` on the server"},
   };
   Table::Row* last = nullptr;
   for (const Row& row : kRows) {
@@ -764,8 +765,7 @@ void addCodecDeviceLink(Table& table) {
       "connect.retry_seconds", "s", 0, 1e6, &Settings::retrySeconds,
       "how long to retry if no server answers, or if a full server asks the client to retry later");
   table.number("connect.reconnect_seconds", "s", 0, 1e6, &Settings::reconnectSeconds,
-               "how long to try to reconnect after the connection broke, so that the run can "
-               "continue; 0: the run ends");
+               "how long to try to reconnect if the connection breaks; 0: the run then ends");
   table.number(
       "checkpoint.every_seconds", "s", 0, 1e6,
       [](Settings & s) -> auto& { return s.checkpoint.everySeconds; },
@@ -793,7 +793,7 @@ void addCodecDeviceLink(Table& table) {
   table.integer("metrics.error_every", "tensors", 0, kMany, &Settings::errorEvery,
                 "measures the codec's error on one tensor in N; 0: never");
   table.add("metrics.rotate", "`off`, or 64kB … 1GB", "", "`off`",
-            "size at which a CSV file is continued in a new one",
+            "size at which a CSV file is rotated; its rows then continue in a new file",
             [](Config& config, Settings& s) { s.rotateBytes = readRotateBytes(config); });
   table.boolean("metrics.tensorboard", &Settings::tensorBoard,
                 "also writes the [figures for TensorBoard](tracking.md#tensorboard) into the run's "

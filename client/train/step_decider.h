@@ -1,5 +1,5 @@
-// Decides on each step from the gradients' reports: learning rates, clipping, and the scale of the
-// loss.
+// Decides on each step from the reports on its gradients: the learning rates, the clipping and the
+// loss scale.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace cleave {
 
-// Small gradients would become 0 in fp16. So the loss is multiplied by a scale, and the gradients
-// are divided by it at Update. A step whose gradients overflow is skipped, and the scale is halved;
-// after 2000 steps without an overflow, it is doubled. The numbers are those of PyTorch's
-// GradScaler.
+// In fp16, small gradients would become 0. The loss is therefore multiplied by a scale, and the
+// gradients are divided by the same scale at Update. A step whose gradients overflow is skipped,
+// and the scale is halved; after 2000 steps without an overflow, it is doubled. These numbers are
+// the same as in PyTorch's GradScaler.
 class LossScaler {
  public:
   explicit LossScaler(bool isOn) : isOn_(isOn), scale_(isOn ? kFirst : 1) {}
@@ -22,8 +22,9 @@ class LossScaler {
   bool isOn() const { return isOn_; }
   double scale() const { return scale_; }
   std::uint64_t skipped() const { return skipped_; }
-  // Call once per step. Returns whether the step is applied: whether its gradients are finite.
-  // Throws RunError "non-finite" if they are not finite even though the scale is already tiny.
+  // Call once per step. `finite`: whether the gradients are finite. Returns whether the step is
+  // applied. Throws RunError "non-finite" if the gradients are not finite although the scale is
+  // already tiny.
   bool accepts(bool finite);
 
   nlohmann::json save() const;
@@ -33,7 +34,7 @@ class LossScaler {
   static constexpr double kFirst = 65536;
   bool isOn_;
   double scale_;
-  std::uint64_t stepsSince_ = 0;  // the last change of the scale
+  std::uint64_t stepsSince_ = 0;  // number of steps since the last change of the scale
   std::uint64_t skipped_ = 0;
 };
 
@@ -46,11 +47,11 @@ class StepDecider {
   double lossScale() const { return scaler_.scale(); }
   // If `clipNorm` is set and the norm exceeds it, gradients are scaled by clipNorm / (norm + 1e-6),
   // like PyTorch's clip_grad_norm_. Throws RunError "non-finite" if gradients are not finite and
-  // there is no loss scaling.
+  // loss scaling is off.
   StepDecision decide(std::uint64_t step, const GradientReport& head, const GradientReport& body,
                       const GradientReport& tail);
   double learningRateOf(std::uint64_t step) const;
-  // The global gradient norm of the last decided step; not finite if that step is skipped.
+  // The global gradient norm of the last decided step. It is not finite if that step is skipped.
   double norm() const { return norm_; }
   std::uint64_t skipped() const { return scaler_.skipped(); }
 

@@ -1,4 +1,5 @@
-// Reads and writes the step times of `simulate` (JSON): seconds and bytes, independent of the link.
+// Reads and writes the JSON file with the step times of `simulate`: seconds and bytes, which do not
+// depend on the link.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace cleave {
 
 struct StepTimes {
   StepCosts costs;          // without rates and latency
-  std::uint32_t batch = 0;  // samples
+  std::uint32_t batch = 0;  // samples per batch
 };
 
 nlohmann::ordered_json toJson(const StepTimes& times);

@@ -47,7 +47,8 @@ const wire::HelloOk& TrainRun::connect() {
   }
   ClientSession::ConnectOptions options;
   options.retrySeconds = prepared_.settings.retrySeconds;
-  // A local server has exited if its connection breaks, so a reconnection would fail.
+  // If the connection to a local server breaks, that server has exited, so a reconnection would
+  // fail.
   if (!prepared_.localServer) options.reconnectSeconds = prepared_.settings.reconnectSeconds;
   if (prepared_.isResumed) {  // the server may be restarting
     options.retrySeconds = std::max(options.retrySeconds, options.reconnectSeconds);
@@ -67,7 +68,7 @@ const wire::HelloOk& TrainRun::connect() {
   return answer_;
 }
 
-// Before connecting, because the Hello has the digest of the body's weights.
+// Call before connecting, because the Hello contains the digest of the body's weights.
 void TrainRun::prepareWeights(wire::Hello& hello) {
   const std::vector<NamedTensor> weights = initialWeights(prepared_);
   stage_.importWeights(weights);
@@ -126,7 +127,7 @@ void TrainRun::loadWeights() {
   session_.waitForStoredWeights();
 }
 
-// The newest commit that the server also has.
+// Returns the newest commit that the server also has.
 const RunCommit& TrainRun::chooseCommit() const {
   std::string steps;
   for (const RunCommit& commit : prepared_.commits) {

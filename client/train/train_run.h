@@ -3,8 +3,8 @@
 //
 //   TrainRun run(prepared);     builds head and tail
 //   run.connect();              also loads their initial weights
-//   run.start(decide, {});      the record files, the session's actions
-//   run.loadWeights();          those of the body; or resume(), from a checkpoint
+//   run.start(decide, {});      creates the record files and starts the session
+//   run.loadWeights();          loads the body's initial weights; or run.resume()
 //   run.runBatch(…);            as often as needed
 //   run.close("done");
 #pragma once
@@ -31,43 +31,45 @@ class TrainRun {
   // Builds head and tail. `prepared` is borrowed.
   explicit TrainRun(PreparedRun& prepared);
 
-  // Loads the initial weights of head and tail, if the configuration names any, then connects and
-  // sends Hello, retrying for connect.retry_seconds. Throws RunError or UsageError with the reason,
-  // after removeUnbegun().
+  // Loads the initial weights of head and tail if the configuration has any. Then connects and
+  // sends Hello, and retries for connect.retry_seconds. On failure, calls removeUnbegun() and
+  // throws RunError or UsageError with the reason.
   const wire::HelloOk& connect();
 
   struct Options {
-    bool fetchGradients = false;   // fetches grads/body before each decision
-    std::uint32_t errorEvery = 0;  // micro-batches between measurements of a codec's error; 0: none
-    std::size_t rotateBytes = 0;   // see Recorder::table()
-    std::shared_ptr<Metrics> metrics;  // observes the run; null: none
+    bool fetchGradients = false;       // fetches grads/body before each decision
+    std::uint32_t errorEvery = 0;      // measures a codec's error on one tensor in N; 0: never
+    std::size_t rotateBytes = 0;       // see Recorder::table()
+    std::shared_ptr<Metrics> metrics;  // observes the run; may be null
     bool checkpoints = false;          // makes checkpoints as configured, if the server allows them
     bool tensorBoard = false;          // writes event files into the run's folder `tensorboard`
   };
   // Creates the record files and starts the session. `decide` is called on this thread, within
   // runBatch().
   void start(std::function<StepDecision(const BodyDone&)> decide, const Options& options);
-  // Loads the body's initial weights, if the configuration names any: sends them, unless the server
+  // Loads the body's initial weights if the configuration has any. Does not send them if the server
   // already has them. Call before the first batch.
   void loadWeights();
   // Whether the run continues from a checkpoint.
   bool resumes() const { return !prepared_.commits.empty(); }
-  // Instead of loadWeights(): puts both sides into the state of the newest checkpoint that both
-  // have. Returns the notes that were passed to copyState(). Throws RunError "no-checkpoint",
-  // "bad-checkpoint", "other-run-spec", UsageError "inexact".
+  // Call instead of loadWeights() to continue from a checkpoint. Restores both sides from the
+  // newest checkpoint that both have. Returns the notes that were passed to copyState(). Throws
+  // RunError "no-checkpoint", "bad-checkpoint", "other-run-spec", UsageError "inexact".
   nlohmann::json resume();
-  // After resume() or loadWeights(): the number of steps that were done before and must be
+  // Call after resume() or loadWeights(). The number of steps that were done before and must be
   // repeated.
   std::uint64_t stepsLost() const { return stepsLost_; }
   // Null if the run makes no checkpoints.
   Checkpointer* checkpointer() { return checkpointer_.get(); }
-  // After a step whose decision had `checkpoint`: copies the client's part, with `notes`.
+  // Call after a step whose decision had `checkpoint` set. Copies the client's part of the
+  // checkpoint; `notes` are stored in it.
   std::shared_ptr<Checkpointer::Part> copyState(const nlohmann::json& notes) const;
-  // Saves the copy, on other threads. Call it once the step has been recorded, and before the next.
+  // Saves the copy on other threads. Call it after the step has been recorded, and before the next
+  // step.
   void saveCheckpoint(std::shared_ptr<Checkpointer::Part> part);
 
-  // Runs one batch to its end; returns its division into micro-batches. Throws RunError with the
-  // cause if the run ended. The batch is borrowed until then. `isLast`: see
+  // Runs one batch to its end, and returns its division into micro-batches. The batch is borrowed
+  // during the call. Throws RunError with the cause if the run ended. `isLast`: see
   // ClientSession::runBatch().
   MicroBatch runBatch(Phase phase, std::uint64_t step, const Batch& batch, bool isLast = false);
 
@@ -92,7 +94,7 @@ class TrainRun {
 
   PreparedRun& prepared_;
   ClientStage stage_;
-  SharedBytes bodyWeights_;  // initial ones, until they are sent; null: none
+  SharedBytes bodyWeights_;  // initial weights until they are sent; may be null
   std::uint64_t stepsLost_ = 0;
   Recorder recorder_;
   std::unique_ptr<Checkpointer> checkpointer_;  // used by the session's callbacks
@@ -104,8 +106,8 @@ class TrainRun {
 // A loaded batch in the form that stages take. Borrows the batch's memory.
 BatchView viewOf(const Batch& batch);
 
-// The seconds of each action of the training step that has just ended, on both sides: the server
-// measures those of the body and sends them in BodyDone.
+// The seconds of each action in the training step that has just ended, on both sides. The server
+// measures the body's actions and sends their seconds in BodyDone.
 ActionSeconds actionsOfBothSides(const Coordinator& engine);
 
 }  // namespace cleave

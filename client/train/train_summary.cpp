@@ -103,7 +103,7 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
     const MeasuredSteps steps{*result.costs, bottleneck,
                               bounded.seconds / static_cast<double>(bounded.steps), spread,
                               run.data.train->size() % run.settings.batch};
-    summary["bound"] = {{"seconds_a_step", bounded.bounds / static_cast<double>(bounded.steps)},
+    summary["bound"] = {{"seconds_per_step", bounded.bounds / static_cast<double>(bounded.steps)},
                         {"over_bound", bounded.seconds / bounded.bounds},
                         {"bottleneck", bottleneckName(bottleneck)},
                         {"rate_up", result.costs->body().rateUp},
@@ -160,7 +160,8 @@ void printSummary(const nlohmann::json& summary) {
                         summary.at("steps_redone").get<std::uint64_t>());
   }
   if (const auto skipped = summary.at("steps_skipped").get<std::uint64_t>(); skipped > 0) {
-    text << fmt::format("skipped     {} steps, whose gradients overflowed fp16\n", skipped);
+    text << fmt::format("skipped     {} steps, because their gradients overflowed in fp16\n",
+                        skipped);
   }
   if (summary.contains("probe")) {
     text << "link        " << summary.at("probe").at("sentence").get<std::string>() << "\n";
@@ -170,7 +171,7 @@ void printSummary(const nlohmann::json& summary) {
     text << fmt::format(
                 "bound       a step took {:.2f} times the theoretical minimum of {:.1f} ms\n",
                 bound.at("over_bound").get<double>(),
-                1e3 * bound.at("seconds_a_step").get<double>())
+                1e3 * bound.at("seconds_per_step").get<double>())
          << "bottleneck  " << bound.at("bottleneck").get<std::string>() << "\n"
          << "advice      " << bound.at("advice").at("sentence").get<std::string>() << "\n";
   } else {

@@ -8,13 +8,13 @@
 
 namespace cleave {
 
-// `hasModel`: model.safetensors exists in the run's folder.
-// Figures that could not be measured are omitted. Times in seconds, sizes in bytes, rates in bytes
-// per second.
+// `hasModel`: model.safetensors exists in the run's folder. Figures that could not be measured are
+// omitted. Times are in seconds, sizes in bytes, and rates in bytes per second.
 nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& result,
                                  const RunSpent& spent, bool hasModel);
 
-// Prints to stdout. The command adds the keys `probe` and `trace`.
+// Prints the summary to stdout. `summary` may also contain the keys `probe` and `trace`, which the
+// command adds.
 void printSummary(const nlohmann::json& summary);
 
 }  // namespace cleave

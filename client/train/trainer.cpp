@@ -14,7 +14,7 @@
 namespace cleave {
 namespace {
 
-// The names of these values in a checkpoint's notes, where each is [value, epoch].
+// The names of best values in a checkpoint's notes. Each is stored there as [value, epoch].
 constexpr std::pair<const char*, std::optional<BestValue> TrainResult::*> kBestNotes[] = {
     {"best", &TrainResult::best}, {"kept", &TrainResult::kept}};
 
@@ -63,7 +63,8 @@ TrainResult Trainer::run() {
   const std::uint64_t perEpoch = stepsPerWholeEpoch();
   shown_.epochs = (totalSteps_ + perEpoch - 1) / perEpoch;
 
-  // A checkpoint may have been made after an epoch's last step, but before its evaluation.
+  // If a checkpoint was made after an epoch's last step but before its evaluation, that epoch is
+  // also unfinished.
   bool isMidway = result_.steps > 0;
   std::uint64_t epoch = isMidway ? (result_.steps - 1) / perEpoch + 1 : 1;
   for (; stepsLeft() || isMidway; ++epoch) {
@@ -101,11 +102,13 @@ TrainResult Trainer::run() {
   return result_;
 }
 
-// Otherwise a run could train nothing and still seem to succeed.
+// Throws UsageError if no target of the epoch counts: such a run trains nothing, but would seem to
+// succeed.
 void Trainer::refuseUncounted() const {
   const auto weight = epochMetrics_.sums.find(kLossWeight);
   if (weight == epochMetrics_.sums.end() || weight->second > 0) return;
-  throw UsageError("bad-label", "no target of this epoch counts, so nothing was trained",
+  throw UsageError("bad-label",
+                   "the loss ignores all targets of this epoch, so nothing was trained",
                    "correct the data, data.target, train.loss.ignore_index or class_weights");
 }
 
@@ -153,7 +156,8 @@ void Trainer::trainEpoch(std::uint64_t epoch) {
     const SteadyTime start = now();
     const auto batch = loader->next();
     if (!batch) break;
-    // The next epoch's first batch is prepared during this epoch's last step and its evaluation.
+    // The first batch of the next epoch is prepared during the last step and the evaluation of this
+    // epoch.
     const bool isLast = epochSteps_ + 1 == stepsPerWholeEpoch();
     if (isLast && result_.steps + 1 < totalSteps_) nextLoader_ = trainingLoader(epoch + 1);
     leaveIfAsked(Phase::train);
@@ -189,8 +193,9 @@ bool Trainer::isAskedToLeave() const {
   return session_.isInterrupted() || session_.isServerDraining();
 }
 
-// Only training steps make checkpoints, so one is made before an evaluation that may be long. A run
-// that must end during that evaluation can then continue from it.
+// Whether an evaluation that may take long follows this step. Such a step makes a checkpoint,
+// because an evaluation cannot make one: a run that must end during the evaluation can then
+// continue from that step.
 bool Trainer::precedesLongEvaluation(std::uint64_t step) const {
   constexpr double kLongSeconds = 2;
   const std::uint64_t perEpoch = stepsPerWholeEpoch();
@@ -199,8 +204,8 @@ bool Trainer::precedesLongEvaluation(std::uint64_t step) const {
          lastEvalSeconds_.value_or(kLongSeconds) >= kLongSeconds;
 }
 
-// Called before each batch. If the run must end, ends it here if its last step has a checkpoint.
-// Otherwise one more training step runs, and makes one.
+// Called before each batch. If the run must end and its last step has a checkpoint, ends the run.
+// If that step has no checkpoint, allows one more training step, which makes a checkpoint.
 void Trainer::leaveIfAsked(Phase next) {
   constexpr double kWriteSeconds = 5;
   Checkpointer* const checkpointer = run_.checkpointer();

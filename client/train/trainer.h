@@ -18,13 +18,13 @@
 
 namespace cleave {
 
-// Sums over the training steps that have a bound.
+// Sums over the training steps for which a lower bound of the duration is known.
 struct BoundedSteps {
   std::uint64_t steps = 0;
   double seconds = 0;                           // measured duration of the steps
-  double bounds = 0;                            // lower bound of the steps' duration
+  double bounds = 0;                            // sum of the lower bounds of their durations
   std::array<double, kBottlenecks> heldBack{};  // total seconds of the steps it limited
-  std::vector<float> wholeBatches;              // seconds of each step with a full batch
+  std::vector<float> wholeBatches;              // seconds per step, for the steps with a full batch
 
   Bottleneck bottleneck() const {
     return static_cast<Bottleneck>(std::max_element(heldBack.begin(), heldBack.end()) -
@@ -40,23 +40,24 @@ struct BestValue {
 
 struct TrainResult {
   std::uint64_t steps = 0;
-  std::uint64_t samples = 0;  // trained on
+  std::uint64_t samples = 0;  // number of samples trained on
   double trainSeconds = 0;
-  std::vector<std::optional<double>> lastEval;  // in the order of ScoreSpec::names(); empty: none
-  std::optional<BestValue> best;                // of ClientSettings::mainMetric()
-  std::optional<BestValue> kept;                // of ClientSettings::bestMetric
-  std::uint64_t stepsSkipped = 0;               // because of the loss scale
-  std::optional<std::uint64_t> stoppedAfter;    // epoch, if ClientSettings::stop ended the run
-  std::optional<StepCosts> costs;               // mean per step
+  // Values of the last evaluation, in the order of ScoreSpec::names(); empty before the first one.
+  std::vector<std::optional<double>> lastEval;
+  std::optional<BestValue> best;              // best value of ClientSettings::mainMetric()
+  std::optional<BestValue> kept;              // best value of ClientSettings::bestMetric
+  std::uint64_t stepsSkipped = 0;             // steps skipped because of the loss scale
+  std::optional<std::uint64_t> stoppedAfter;  // epoch, if ClientSettings::stop ended the run
+  std::optional<StepCosts> costs;             // means per step
   BoundedSteps bounded;
 };
 
 class Trainer {
  public:
-  // The run is connected. References are borrowed.
+  // `run` must be connected. Both objects are borrowed.
   Trainer(TrainRun& run, Progress& progress);
 
-  // Starts the run, with the trainer's decisions.
+  // Starts the run. The trainer decides on each step.
   void start(const TrainRun::Options& options);
 
   // `function` is called after each training step with its number.
@@ -65,15 +66,16 @@ class Trainer {
   }
   // `function` is called after the last step of each epoch, before its evaluation.
   void afterEachEpoch(std::function<void()> function) { afterEpoch_ = std::move(function); }
-  // `function` is called after each evaluation that is the best so far, by keep.best.
+  // `function` is called after each evaluation that has the best value so far of the metric in
+  // keep.best.
   void afterEachBest(std::function<void()> function) { afterBest_ = std::move(function); }
   // Trains from the initial weights, or from a checkpoint, to the last step. Throws RunError with
-  // the cause if the run ended early, such as "non-finite"; "shutting-down": the server has a
-  // checkpoint of the last step and is about to shut down.
+  // the cause if the run ended early, for example "non-finite". The code "shutting-down" means that
+  // the server is about to shut down and has a checkpoint of the last step.
   TrainResult run();
 
-  std::uint64_t steps() const { return result_.steps; }  // trained so far
-  RunSpent spent() const;                                // so far
+  std::uint64_t steps() const { return result_.steps; }  // number of steps trained so far
+  RunSpent spent() const;                                // the total so far
 
  private:
   StepDecision decide(const BodyDone& done);
@@ -91,8 +93,8 @@ class Trainer {
   void restore(const nlohmann::json& notes);
   std::uint64_t stepsPerWholeEpoch() const { return stepsPerEpoch(settings_, *data_.train); }
   void evaluate(std::uint64_t epoch);
-  // Replaces `best` by the metric's value in the last evaluation, that of `epoch`, if it is better
-  // by more than `minChange`. Returns whether it was.
+  // Replaces `best` by the metric's value in the last evaluation, which was after `epoch`, if that
+  // value is better by more than `minChange`. Returns whether it was.
   bool updateBest(const std::string& metric, bool isGreatest, std::uint64_t epoch,
                   std::optional<BestValue>& best, double minChange = 0) const;
   MicroBatch runBatch(Phase phase, std::uint64_t step, const Batch& batch);
@@ -107,12 +109,12 @@ class Trainer {
   const std::uint64_t totalSteps_;
   StepDecider decider_;
 
-  std::unique_ptr<Loader> nextLoader_;  // made when this epoch's last batch is taken
+  std::unique_ptr<Loader> nextLoader_;  // created when this epoch's last batch is taken
   std::function<void(std::uint64_t step)> afterStep_ = [](std::uint64_t) {};
   std::function<void()> afterEpoch_ = [] {};
   std::function<void()> afterBest_ = [] {};
   const SteadyTime start_ = now();
-  RunSpent spentBefore_;  // in earlier processes
+  RunSpent spentBefore_;  // spent in earlier processes
   TrainResult result_;
   std::uint64_t evalBatches_ = 0;
   BatchMetrics epochMetrics_;
@@ -120,10 +122,10 @@ class Trainer {
   std::optional<double> lastEvalSeconds_;
   double epochSeconds_ = 0;
   std::uint64_t epochSteps_ = 0;
-  std::optional<BestValue> stopBest_;  // of the metric of train.stop
-  std::uint64_t notBetter_ = 0;        // evaluations since `stopBest_`
+  std::optional<BestValue> stopBest_;  // best value of the metric in train.stop
+  std::uint64_t notBetter_ = 0;        // number of evaluations since `stopBest_`
   std::uint64_t checkpointStep_ = 0;   // the last step whose decision requested a checkpoint
-  bool isLastStep_ = false;            // it runs despite Ctrl-C or a shutdown, to make a checkpoint
+  bool isLastStep_ = false;  // the step runs despite Ctrl-C or a shutdown, to make a checkpoint
   StepMeter meter_;
   Progress::State shown_;
 };

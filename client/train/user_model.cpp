@@ -22,9 +22,9 @@ void checkInputs(const GraphFile& file, const std::vector<SampleArray>& arrays) 
     if (input.dtype() == dtypeName(array.dtype) && shape == array.shape) continue;
     throw UsageError(
         "bad-sample-shape",
-        fmt::format("{} takes {} of {} in {} per sample, but the data has {}", file.path(),
-                    printable(file.inputNames()[static_cast<std::size_t>(n)]), toString(shape),
-                    input.dtype(), toString(array)),
+        fmt::format("{} requires the input {} of {} in {} per sample, but the data has {}",
+                    file.path(), printable(file.inputNames()[static_cast<std::size_t>(n)]),
+                    toString(shape), input.dtype(), toString(array)),
         "export the model with an example of the data's shape and type");
   }
 }
@@ -100,7 +100,8 @@ std::vector<std::string> adapt(GraphParts& parts, const LoraSpec& lora) {
 GraphParts cutInThree(const GraphFile& file, const std::vector<std::string>& names) {
   const GraphCuts cuts(file.graph());
   if (names.size() != 2) {
-    throw UsageError("bad-cuts", "model.cuts does not name two modules to cut after",
+    throw UsageError("bad-cuts",
+                     "model.cuts must name two modules after which the model can be cut",
                      "list the possible ones: cleave-client models show " + file.path());
   }
   return cuts.split(cuts.find(names[0]), cuts.find(names[1]));

@@ -1,4 +1,4 @@
-// The model "graph" of a run: the user's file, cut at model.cuts.
+// The model "graph" of a run: the user's model file, cut at model.cuts.
 #pragma once
 
 #include <cstddef>
@@ -20,19 +20,19 @@ class UserModel {
   // to adapt.
   explicit UserModel(const ClientSettings& settings);
 
-  // The data with only the arrays that are inputs of the model, selected by name if the arrays have
-  // names. Throws UsageError "bad-sample-shape" if they do not fit the model.
+  // Returns the data with only those arrays that are inputs of the model. Arrays with names are
+  // selected by name. Throws UsageError "bad-sample-shape" if the arrays do not fit the model.
   Datasets inputsFrom(const Datasets& data) const;
 
   const GraphBlocks& blocks() const { return blocks_; }
-  // RunSpec::graph
+  // The value for RunSpec::graph.
   const std::string& packedBody() const { return packedBody_; }
-  // RunSpec::graphDigest
+  // The value for RunSpec::graphDigest.
   const std::string& digest() const { return digest_; }
   std::vector<NamedTensor> readWeights() const { return file_.readWeights(); }
   // The adapted layers whose weight is [inputs, outputs].
   const std::vector<std::string>& inputsFirst() const { return inputsFirst_; }
-  // GraphFile::aliases()
+  // See GraphFile::aliases().
   const std::map<std::string, std::string>& aliases() const { return file_.aliases(); }
 
  private:

@@ -53,7 +53,7 @@ void rename(std::vector<NamedTensor>& weights, const WeightsSettings& settings) 
   }
 }
 
-// Every saved tensor of the model, by name.
+// The shapes of all saved tensors of the model, by name.
 std::map<std::string, Shape> shapesOf(const std::vector<BlockSpec>& blocks) {
   std::map<std::string, Shape> shapes;
   for (const BlockSpec& block : blocks) {
@@ -105,7 +105,7 @@ std::vector<NamedTensor> readWeightsFile(const WeightsSettings& settings,
     if (weights.empty()) {
       throw UsageError("bad-weights",
                        "no tensor of " + settings.file +
-                           " has the name and shape of one of the "
+                           " has the name and shape of a tensor of the "
                            "model, such as " +
                            (shapes.empty() ? "" : shapes.begin()->first),
                        "set weights.rename, such as [module.=] to remove 'module.' from the "

@@ -12,26 +12,26 @@
 namespace cleave {
 
 struct WeightsSettings {
-  std::string file;                 // safetensors; empty: random from the seed
+  std::string file;                 // safetensors file; empty: random weights from the seed
   std::vector<std::string> except;  // blocks that are initialised from the seed instead
-  // Replaces the beginning of names: the first text by the second. The first rule that fits a name
-  // applies.
+  // Rules that rename tensors. If a name begins with the first text of a rule, that beginning is
+  // replaced by the second text. Only the first matching rule applies to a name.
   std::vector<std::pair<std::string, std::string>> rename;
-  // Tensors that are missing in the file, or have another shape there, are initialised from the
-  // seed; tensors that the model does not have are ignored.
+  // If true, tensors that are missing in the file or have another shape in it are initialised from
+  // the seed, and tensors that the model does not have are ignored.
   bool partial = false;
 };
 
 struct WeightsReport {
   std::size_t loaded = 0;
-  std::vector<std::string> fresh;       // of the model, initialised from the seed
-  std::vector<std::string> unexpected;  // of the file, not in the model
+  std::vector<std::string> fresh;       // the model's tensors that are initialised from the seed
+  std::vector<std::string> unexpected;  // tensors in the file that the model does not have
 };
-// "310 tensors loaded; 2 initialised: classifier.1.weight, classifier.1.bias"
+// Returns "310 tensors loaded; 2 initialised: classifier.1.weight, classifier.1.bias".
 std::string toString(const WeightsReport& report);
 
-// The weights that a run takes from the file. `aliases`: further names of tensors, which are
-// ignored. Throws UsageError if the file is unreadable or from another model.
+// Returns the weights that a run takes from the file. Tensors whose names are keys of `aliases` are
+// ignored. Throws UsageError if the file is unreadable or does not fit the model.
 std::vector<NamedTensor> readWeightsFile(const WeightsSettings& settings,
                                          const std::vector<BlockSpec>& blocks,
                                          const std::map<std::string, std::string>& aliases,

@@ -22,7 +22,7 @@ RunError damaged(const std::string& path, const std::string& what) {
                   "remove it, and continue from an older checkpoint");
 }
 
-// The step in the name of a file of a checkpoint; nothing if it is another file.
+// The step in the name of a checkpoint's file; nullopt for any other file.
 std::optional<std::uint64_t> stepOfName(const std::string& name, std::string_view extension) {
   if (!name.ends_with(extension)) return std::nullopt;
   std::uint64_t step = 0;
@@ -62,7 +62,7 @@ std::string bytesOfHex(const std::string& hex) {
 CheckpointStore::CheckpointStore(Files& files, std::string runFolder)
     : files_(files), runFolder_(std::move(runFolder)), folder_(runFolder_ + "/checkpoints") {}
 
-// With leading zeros, so that names sort by step.
+// Pads the step with zeros, so that names sort by step.
 std::string CheckpointStore::pathOf(std::uint64_t step, const char* extension) const {
   return fmt::format("{}/{:012}{}", folder_, step, extension);
 }
@@ -139,7 +139,7 @@ std::optional<Checkpoint> CheckpointStore::find(std::uint64_t step,
   return std::nullopt;
 }
 
-// Removes the record first: without it, the rest counts as incomplete.
+// Removes the .json file first: without it, the checkpoint counts as incomplete.
 std::uint64_t CheckpointStore::removeStep(std::uint64_t step) {
   std::uint64_t bytes = 0;
   for (const char* extension : {kRecord, kState}) {

@@ -1,10 +1,10 @@
 // The checkpoints of one run on one side, and the run's generation:
 //
-//   RUN/generation                    the newest one that this side has seen
+//   RUN/generation                    the highest generation that this side has seen
 //   RUN/checkpoints/N.safetensors     this side's state after step N
-//   RUN/checkpoints/N.json            its size and SHA-256; written last, completes a checkpoint
+//   RUN/checkpoints/N.json            size and SHA-256 of that file; written last
 //
-// One thread at a time. All functions may throw RunError "cannot-read" or "cannot-write".
+// Not thread-safe. All functions may throw RunError "cannot-read" or "cannot-write".
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,9 @@ namespace cleave {
 struct CheckpointInfo {
   std::uint64_t step = 0;
   std::uint64_t bytes = 0;
-  std::string sha256;  // of the file, 32 bytes
-  // Of the machine that computed it: on another one, the next steps may not be bit-identical.
+  std::string sha256;  // digest of the .safetensors file, 32 bytes
+  // Identifies the software and hardware that computed the checkpoint (fingerprintOf()): with
+  // another fingerprint, the next steps may not be bit-identical.
   std::string fingerprint;
 };
 
@@ -31,29 +32,29 @@ struct Checkpoint : CheckpointInfo {
 
 class CheckpointStore {
  public:
-  // `runFolder` exists. `files` is borrowed.
+  // `runFolder` must exist. `files` is borrowed.
   CheckpointStore(Files& files, std::string runFolder);
 
-  // Durable on return. Replaces a checkpoint of the same step. If it fails, it leaves no files
-  // behind.
+  // The checkpoint is durable when this returns. Replaces a checkpoint of the same step. A failed
+  // write leaves no files behind.
   CheckpointInfo write(std::uint64_t step, std::string_view file, const std::string& fingerprint);
-  // All that are complete, newest first. Their files are not read.
+  // All complete checkpoints, newest first. Does not read the .safetensors files.
   std::vector<CheckpointInfo> list() const;
-  // The file of a checkpoint, after checking its SHA-256. Throws RunError "bad-checkpoint" if it is
-  // missing or damaged.
+  // Returns the contents of a checkpoint's file. Throws RunError "bad-checkpoint" if the file is
+  // missing or its SHA-256 does not match.
   std::string read(const CheckpointInfo& info) const;
   // The checkpoint with this digest, if it is present and undamaged.
   std::optional<Checkpoint> find(std::uint64_t step, const std::string& sha256) const;
 
-  // Remove checkpoints and the remains of interrupted writes. They return the bytes of the removed
-  // files.
+  // The remove functions delete checkpoints and the remains of interrupted writes. They return the
+  // total size of the deleted files in bytes.
   std::uint64_t removeExcept(const std::vector<std::uint64_t>& steps);
   std::uint64_t removeAll() { return removeExcept({}); }
   std::uint64_t removeStep(std::uint64_t step);
   std::uint64_t removeIncomplete();
 
-  std::uint64_t generation() const;  // 0: none so far
-  // Durable on return.
+  std::uint64_t generation() const;  // 0: no generation has been set
+  // The generation is durable when this returns.
   void setGeneration(std::uint64_t generation);
 
  private:
@@ -61,10 +62,10 @@ class CheckpointStore {
 
   Files& files_;
   const std::string runFolder_;
-  const std::string folder_;  // of the checkpoints
+  const std::string folder_;  // RUN/checkpoints
 };
 
-// SHA-256, 32 bytes.
+// Returns the SHA-256 of `bytes`, 32 bytes.
 std::string sha256Of(std::string_view bytes);
 std::string hexOf(std::string_view bytes);
 // Throws RunError "bad-checkpoint" if it is not hexadecimal.

@@ -10,7 +10,7 @@
 namespace cleave {
 namespace {
 
-// Written one after the other, so that at least one of them is intact.
+// The two copies are written one after the other, so that a crash leaves at least one intact.
 constexpr const char* kNames[] = {"commits.json", "commits.copy.json"};
 
 std::string pathIn(const std::string& runFolder, const char* name) {

@@ -17,10 +17,10 @@ struct RunCommit {
   std::vector<std::string> servers;  // SHA-256 of each server's file, in the order of the bodies
 };
 
-// Newest first; none if there is no list. Throws RunError "bad-checkpoint" if it is damaged,
-// "cannot-read".
+// Returns the commits, newest first; empty if the list does not exist. Throws RunError
+// "bad-checkpoint" if the list is damaged, or "cannot-read".
 std::vector<RunCommit> readCommits(Files& files, const std::string& runFolder);
-// Durable on return. Throws RunError "cannot-write".
+// The list is durable when this returns. Throws RunError "cannot-write".
 void writeCommits(Files& files, const std::string& runFolder,
                   const std::vector<RunCommit>& commits);
 

@@ -14,7 +14,7 @@ class Sha256 {
  public:
   Sha256();
   void add(std::span<const std::byte> bytes);
-  // 32 bytes. Call it once, after the last add().
+  // Returns the digest, 32 bytes. Call it once, after the last add().
   std::string finish();
 
  private:

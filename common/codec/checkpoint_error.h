@@ -7,7 +7,8 @@
 
 namespace cleave {
 
-// "bad-checkpoint", with the hint to use the configuration and version of the run that saved it.
+// Returns a "bad-checkpoint" error, with the hint to use the configuration and version of the run
+// that saved it.
 RunError badCheckpoint(const std::string& sentence);
 
 }  // namespace cleave

@@ -22,7 +22,7 @@ struct CodecContext {
   Key key;  // phase, step, micro-batch, flow: the key of every random draw
   // Shares the work if a processor is free; null: none. Results are bit-identical either way.
   ForkJoinPair* helper = nullptr;
-  CodecQueue* queue = nullptr;  // that this task runs in; null: none
+  CodecQueue* queue = nullptr;  // the queue that runs this task; null: no queue
 
   // Called regularly during long work, on the thread that called the codec. May pause while other
   // sessions have their turns; throws if the session has ended or the task takes too long.
@@ -31,15 +31,15 @@ struct CodecContext {
   }
 };
 
-// What the activation's codec leaves for the gradient's, such as a mask. Kept per (phase, step, i,
-// cut), on both sides, from the activation to its gradient.
+// Data that an activation's codec saves for its gradient's codec, such as a mask. Both sides keep
+// it per (phase, step, i, cut), from the activation until its gradient.
 struct CutContext {
   std::shared_ptr<const void> value;
 };
 
-// What a codec carries from one step to the next, per (flow, i), such as an error residual. Staged
-// by encode and decode, and committed by Step; nullptr for codecs without state. In eval it is
-// neither read nor written.
+// State that a codec carries from one step to the next, per (flow, i), such as an error residual.
+// encode() and decode() stage a new state, which takes effect when the step is applied. Null for
+// codecs without state. Evaluation neither reads nor writes it.
 using CodecState = std::shared_ptr<const void>;
 
 struct Encoded {
@@ -47,15 +47,15 @@ struct Encoded {
   CodecState state;
 };
 
-// Maximum host memory, in bytes, that a codec uses besides a tensor and its encoding.
+// Maximum host memory, in bytes, that a codec uses in addition to the tensor and its encoding.
 struct CodecMemory {
   std::size_t working = 0;  // during encode or decode; excludes tables of fixed size
   std::size_t cut = 0;      // of a CutContext
   std::size_t state = 0;    // of a CodecState
 };
 
-// The input contains NaN or infinity, which the codec cannot encode. To send it anyway, send it raw
-// (raw.h); the decoders of such codecs accept that.
+// The input contains NaN or infinity, which the codec cannot encode. Such a tensor can be sent raw
+// (raw.h): the codec's decoder accepts raw payloads.
 class NonFiniteError : public RunError {
  public:
   explicit NonFiniteError(const Key& key);
@@ -65,26 +65,28 @@ class Codec {
  public:
   virtual ~Codec() = default;
 
-  // The resolved spec, such as "uniform:bits=8": parsing it gives an equal codec.
+  // The spec with all parameters, such as "uniform:bits=8". Parsing it gives an equal codec.
   virtual std::string spec() const = 0;
   // Whether the encoded bytes are the tensor's own, so that no copy is needed.
   virtual bool isIdentity() const { return false; }
-  // Maximum bytes that encode writes for a tensor of this spec. Decoders accept no more.
+  // Maximum bytes that encode() writes for a tensor of this spec. Decoders reject longer payloads.
   virtual std::size_t maxEncodedBytes(const TensorSpec& spec) const = 0;
-  // For tensors of this spec. Servers use it to decide on admission.
+  // The memory needed for tensors of this spec. Servers use it to decide on admission.
   virtual CodecMemory memory(const TensorSpec&) const { return {}; }
   // Writes at most maxEncodedBytes(view.spec) bytes to `out`, which must have room for them. Throws
   // NonFiniteError.
   virtual Encoded encode(const CodecContext& context, const CodecState& state, CutContext& cut,
                          const TensorView& view, std::span<std::byte> out) const = 0;
-  // Writes all of `out`, whose spec was agreed beforehand. `bytes` is untrusted input: anything
-  // invalid throws ProtocolError; nothing outside `bytes` is read, nothing outside `out` written.
+  // Writes all of `out`, whose spec was agreed beforehand. `bytes` is untrusted input: invalid
+  // input throws ProtocolError, and decode() never reads outside of `bytes` or writes outside of
+  // `out`.
   virtual CodecState decode(const CodecContext& context, const CodecState& state, CutContext& cut,
                             std::span<const std::byte> bytes, MutableTensorView out) const = 0;
 
-  // The bytes of a state that encode() or decode() returned, for restoreState() of an equal codec.
+  // Serializes a state that encode() or decode() returned. restoreState() of an equal codec reads
+  // it.
   virtual std::vector<std::byte> saveState(const CodecState&) const { return {}; }
-  // Throws RunError "bad-checkpoint" if these are not the bytes of a state.
+  // Throws RunError "bad-checkpoint" if `bytes` is not a serialized state.
   virtual CodecState restoreState(std::span<const std::byte> bytes) const;
 };
 

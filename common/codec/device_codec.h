@@ -1,5 +1,6 @@
 // Codecs for tensors in the memory of a compute device, such as a GPU. Payloads are in host memory
-// and have the format of the host codec with the same spec: a peer sees no difference.
+// and have the same format as those of the host codec, so a peer cannot tell which one encoded
+// them.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +10,13 @@
 
 namespace cleave {
 
-// encode() takes views of device memory that is no longer being written; decode() writes to tensors
-// that allocate() returned. Both return when the device has finished. CutContexts are the same as
-// the host codec's.
+// encode() takes views of device memory that is no longer being written. decode() writes to memory
+// that allocate() returned. Both return when the device has finished. CutContexts are
+// interchangeable with the host codec's.
 class DeviceCodec : public Codec {
  public:
   // Allocates `bytes` bytes on a boundary of kAlignment. Throws RunError "out-of-memory". Any
-  // thread may call it, and any may drop the result.
+  // thread; any thread may release the memory.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) const = 0;
   // Returns when the copy is complete.
   virtual void copyToHost(const std::byte* from_dev, std::size_t bytes, std::byte* to) const = 0;

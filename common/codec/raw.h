@@ -1,7 +1,7 @@
-// The tensor's own bytes as a payload. Every codec that cannot represent all values begins its
-// payloads with a format byte, and in all of them kRawFormat means raw. It is used for tensors that
-// encoding would not make shorter, and for tensors that a codec cannot represent but that the run
-// is configured to send anyway (NaN and infinities). Decoders accept it for any tensor.
+// The tensor's own bytes as a payload. Codecs that cannot represent all values begin their payloads
+// with a format byte; kRawFormat means raw. Raw payloads are used for tensors that encoding would
+// not make shorter, and for tensors with NaN or infinities if the run is configured to send those.
+// Decoders accept it for any tensor.
 #pragma once
 
 #include <cstring>

@@ -23,11 +23,11 @@ struct CodecSpec {
   std::unique_ptr<CodecSpec> inner;
 };
 
-// Throws UsageError that shows where the text becomes invalid. Text of more than 256 characters, a
-// repeated key, or more than 4 levels are errors.
+// Throws UsageError that shows where the text becomes invalid. Also rejects more than 256
+// characters, repeated keys, and more than 4 levels.
 CodecSpec parseCodecSpec(std::string_view text);
 std::string toString(const CodecSpec& spec);
-// The shortest text that parses to the same number; the form of numbers in parameters.
+// The shortest text that parses to the same number. Specs write their numbers in this form.
 std::string shortestText(double value);
 
 // Reads a codec's parameters by name. finish() rejects any that were not read, and gives the
@@ -36,8 +36,8 @@ class CodecParameters {
  public:
   explicit CodecParameters(const CodecSpec& spec) : spec_(spec) {}
 
-  // Throws UsageError if the value is not an integer in [min, max], or is missing (second
-  // form).
+  // Throws UsageError if the value is not an integer in [min, max]. Without a default, the
+  // parameter is required.
   int integer(std::string_view key, int min, int max, int defaultValue);
   int integer(std::string_view key, int min, int max);
   // The index of the value in `choices`. Throws UsageError if it is not among them.
@@ -45,7 +45,7 @@ class CodecParameters {
                      std::size_t defaultChoice);
   // Throws UsageError if the value is not a number in [min, max], or is missing.
   double number(std::string_view key, double min, double max);
-  // The spec in parentheses, for codecs that wrap another; nullopt if there is none.
+  // The spec in parentheses, for codecs that wrap another one; nullopt without parentheses.
   std::optional<std::string> innerSpec();
   void finish() const;
 

@@ -57,7 +57,7 @@ struct MutableTensorView {
 };
 
 // A tensor passed between stage, engine and link: a view, and the owner of its memory. Move-only,
-// so that no one writes to memory that is still being read. Memory starts on a 64-byte boundary.
+// so that nothing writes to memory that is still being read. The memory is aligned to 64 bytes.
 class Payload {
  public:
   Payload() = default;
@@ -77,7 +77,7 @@ class Payload {
 
 // The tensors of one cut for one micro-batch, in the cut's order.
 using TensorBundle = std::vector<Payload>;
-// A cut with one tensor.
+// The bundle of a cut with one tensor.
 inline TensorBundle bundleOf(Payload payload) {
   TensorBundle bundle;
   bundle.push_back(std::move(payload));

@@ -82,7 +82,7 @@ void Buffer::release() noexcept {
         pool_->retained += capacity_;
         data_ = nullptr;
       } catch (const std::bad_alloc&) {
-        // No memory for the list entry: free the block below.
+        // Out of memory for the list entry: the block is freed below.
       }
     }
   }

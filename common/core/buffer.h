@@ -17,8 +17,8 @@ struct PoolState;
 }
 
 // Owns size() bytes and returns them to its pool when destroyed, even if the BufferPool object is
-// gone. Contents are not initialised. Move-only. Its memory is charged to the pool's account, if
-// there is one, as long as the buffer exists.
+// gone. Contents are not initialised. Move-only. While it exists, its memory is charged to the
+// pool's account, if the pool has one.
 class Buffer {
  public:
   Buffer() = default;
@@ -66,18 +66,19 @@ class BufferPool {
  public:
   static constexpr std::size_t kMaxRetained = std::size_t{512} << 20;
 
-  // `memory`: null uses the heap.
+  // `memory`: null: the heap.
   explicit BufferPool(std::size_t maxRetained = kMaxRetained,
                       std::shared_ptr<BufferMemory> memory = nullptr);
 
   // A pool that shares this one's memory, and charges its buffers to `account`.
   std::shared_ptr<BufferPool> chargedTo(std::shared_ptr<MemoryAccount> account) const;
 
-  // Throws std::bad_alloc, and what MemoryAccount::charge() throws. The caller must have checked
-  // `size` against the sizes agreed with the peer.
+  // Throws std::bad_alloc, and the errors of MemoryAccount::charge(). The caller must ensure that
+  // `size` is within the limits agreed with the peer.
   Buffer acquire(std::size_t size);
   // The capacity, in bytes, that a buffer of `size` bytes occupies and is charged for. Sizes are
-  // rounded up so that similar requests share buffers; above 256 bytes by at most a quarter.
+  // rounded up so that similar requests can share buffers. Above 256 bytes, rounding adds at most a
+  // quarter.
   static std::size_t capacityFor(std::size_t size);
   // Frees all retained buffers.
   void clear();

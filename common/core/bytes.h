@@ -1,4 +1,4 @@
-// Bytes of a file as text, for functions that take text.
+// Views bytes as text, for functions that take text.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace cleave {
 
-// The same memory.
+// Shares the memory of `bytes`.
 inline std::string_view textOf(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }

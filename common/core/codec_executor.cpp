@@ -43,7 +43,8 @@ struct CodecExecutor::State : std::enable_shared_from_this<CodecExecutor::State>
     }
   }
 
-  // If no thread can be created, the next free one serves the queue; only the first is required.
+  // If no thread can be created, the next free thread serves the queue. Only the first thread is
+  // required.
   void addThread() {
     try {
       threads.emplace_back([self = shared_from_this()] { self->serve(); });
@@ -117,7 +118,7 @@ struct CodecExecutor::State : std::enable_shared_from_this<CodecExecutor::State>
   std::vector<std::shared_ptr<CodecQueue>> waiting;  // for a turn
   std::deque<std::shared_ptr<CodecQueue>> begun;     // have a turn, and wait for a thread
   std::size_t atWork = 0;                            // turns given
-  double floor = 0;                                  // min usedSeconds_ of a queue back from idle
+  double floor = 0;  // minimum usedSeconds_ for a queue that was idle
   std::size_t idleThreads = 0;
   bool stopping = false;
   std::vector<std::thread> threads;
@@ -197,7 +198,7 @@ void CodecQueue::checkpoint() {
   resumed_.wait(lock,
                 [this] { return stage_ == Stage::atWork || isCancelled_ || state_->stopping; });
   isPaused_ = false;
-  if (stage_ != Stage::atWork) {  // it is about to throw, which needs no turn
+  if (stage_ != Stage::atWork) {  // a task that is about to throw needs no turn
     std::erase(state_->waiting, shared_from_this());
     state_->beginTurn(*this);
   }

@@ -1,13 +1,13 @@
 // Runs the codec work of all sessions. Each session has a queue, whose tasks run one at a time and
-// in order. At most `threads` queues run at once, and the next turn goes to the queue that has used
-// the least time: start-time fair queueing as in fair_shares.h, but without holding queues back,
+// in order. At most `threads` queues run at once. The next turn goes to the queue that has used the
+// least time: start-time fair queueing, as in fair_shares.h. Unlike there, no queue is held back,
 // because codec work can be interrupted.
 //
-// A long task calls checkpoint() regularly. There it pauses while a queue that has used less time
-// needs the turn, and it throws if its session has ended or the task exceeds its time limit.
+// A long task calls checkpoint() regularly. The call pauses while a queue that has used less time
+// needs the turn. It throws if the session has ended or the task has exceeded its time limit.
 //
-// A paused task keeps its thread, so there can be more than `threads` threads, one more for each
-// paused task; at most `threads` of them compute.
+// A paused task keeps its thread, so there is one additional thread per paused task. At most
+// `threads` threads compute at once.
 #pragma once
 
 #include <condition_variable>
@@ -69,8 +69,8 @@ class CodecQueue : public std::enable_shared_from_this<CodecQueue> {
   bool isCancelled_ = false;
   std::function<void()> ended_;  // set by cancel() if a task still runs
   std::condition_variable resumed_;
-  double usedSeconds_ = 0;  // of all its tasks; comparable between queues
-  double taskSeconds_ = 0;  // of the running task
+  double usedSeconds_ = 0;  // time of all its tasks; comparable between queues
+  double taskSeconds_ = 0;  // time of the running task
   SteadyTime countedFrom_, turnBegan_;
 };
 

@@ -95,9 +95,10 @@ std::string yamlList(const std::vector<std::string>& items) {
   return list + "]";
 }
 
-// The most likely intended path. Prefers candidates whose last key nearly matches, and among them
-// the one closest as a whole, because two different short keys in a long path are only a few
-// letters apart. Otherwise any near match of the whole path.
+// Returns the most likely intended path. Among candidates whose last key nearly matches, chooses
+// the closest as a whole; without such a candidate, any near match of the whole path. Comparing
+// only whole paths would be misleading: two long paths that differ in a short key are only a few
+// letters apart.
 std::string nearestPath(const std::string& path, const std::vector<std::string>& candidates) {
   std::string nearest;
   std::size_t min = 0;
@@ -152,11 +153,11 @@ void appendGroup(const std::vector<PathAndYaml>& values, const std::string& pref
 struct Config::State {
   std::string name;
   YamlNode root;
-  std::vector<PathAndYaml> values;  // read so far, in that order
+  std::vector<PathAndYaml> values;  // read so far, in the order of reading
   std::set<std::string> sections;   // paths passed to keys() and isMap()
   std::vector<std::string> asked;   // paths passed to has(): optional keys
 
-  // Null if there is nothing at `path`.
+  // Null if `path` does not exist.
   const YamlNode* find(const std::string& path) const {
     const YamlNode* node = &root;
     if (path.empty()) return node;
@@ -308,7 +309,7 @@ std::string Config::text(const std::string& path, std::optional<std::string> def
     refuse(*node, path, meant.empty() ? expected : expected + "; did you mean " + meant + "?",
            "set " + path + " to " + (meant.empty() ? expected : meant));
   }
-  // A value written without quotes is kept without them, such as a model's width of 32.
+  // Keeps a value without quotes if it was written without them, such as a model's width of 32.
   state_->remember(path, node && !node->quoted ? value : yamlText(value));
   return value;
 }

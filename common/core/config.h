@@ -17,16 +17,16 @@
 
 namespace cleave {
 
-// As a single-quoted YAML scalar.
+// Returns `text` as a single-quoted YAML scalar.
 std::string quotedYaml(std::string_view text);
 
 class Config {
  public:
   // Throws UsageError if the file does not exist, is not YAML (file:line:column) or has a duplicate
   // key, or if an override is not KEY=VALUE or its path leads through a scalar. An override's value
-  // is parsed as YAML; it replaces a scalar, adds a key, or replaces a map.
+  // is parsed as YAML. It replaces a scalar or a map, or adds a key.
   static Config load(const std::string& path, const std::vector<std::string>& overrides);
-  // The same from text; errors use `name` as the file name.
+  // Parses text instead of a file; errors use `name` as the file name.
   static Config parse(std::string_view text, const std::string& name,
                       const std::vector<std::string>& overrides);
   Config(Config&&) noexcept;
@@ -38,8 +38,8 @@ class Config {
   void expand(const std::string& path, const std::string& key);
 
   // Each function reads one key by its path ("train.batch"), marks it as known, and keeps its value
-  // for resolved(). A key without a default is required. Throw UsageError if the key is missing, or
-  // its value has the wrong type, is outside [min, max], or is not one of `choices`.
+  // for resolved(). A key without a default is required. The functions throw UsageError if the key
+  // is missing, or its value has the wrong type, is outside [min, max], or is not one of `choices`.
   std::int64_t integer(const std::string& path, std::int64_t min, std::int64_t max,
                        std::optional<std::int64_t> defaultValue = std::nullopt);
   double number(const std::string& path, double min, double max,
@@ -49,7 +49,8 @@ class Config {
                    const std::vector<std::string>& choices = {});
   std::vector<std::int64_t> integers(const std::string& path, std::int64_t min, std::int64_t max,
                                      std::optional<std::vector<std::int64_t>> defaultValue = {});
-  // A list, or a single number, which is read as a list of one, or one of these names for a list.
+  // Reads a list of numbers. A single number is read as a list of one. A name in `names` stands for
+  // its list.
   std::vector<double> numbers(const std::string& path, double min, double max,
                               std::optional<std::vector<double>> defaultValue = {},
                               const std::map<std::string, std::vector<double>>& names = {});

@@ -9,7 +9,7 @@
 namespace cleave {
 namespace {
 
-// 604800, 0.1, 1e6, 1e-6.
+// Formats a number: "604800", "0.1", "1e6", "1e-6".
 std::string numberText(double value) {
   constexpr double kMillion = 1e6;
   const bool isInteger = std::trunc(value) == value && std::abs(value) < 1e15;
@@ -21,7 +21,7 @@ std::string numberText(double value) {
   return std::regex_replace(fmt::format("{:g}", value), kExponent, "e$1");
 }
 
-// Without the marks of code and links.
+// Removes the Markdown marks of code and links.
 std::string plain(const std::string& markdown) {
   static const std::regex kLink(R"(\[([^\]]*)\]\([^)]*\))");
   std::string text = std::regex_replace(markdown, kLink, "$1");

@@ -1,5 +1,5 @@
-// Tables of configuration keys. Each key of a program is one row: how it is read into the program's
-// settings, and what the command `keys` and docs/configuration.md say about it.
+// Tables of configuration keys. Each key of a program is one row: how to read it into the program's
+// settings, and the text that the command `keys` and docs/configuration.md show.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@
 
 namespace cleave {
 
-// What is printed about a key. Texts are Markdown.
+// The printed description of a key. Texts are Markdown.
 struct KeyText {
   std::string section;
   std::string name;  // the path: "train.batch"
@@ -26,7 +26,7 @@ struct KeyText {
 };
 
 enum class KeyFormat { plain, markdown, json };
-// All rows in order; plain and JSON without Markdown's marks.
+// Prints all rows in order. Plain text and JSON omit the Markdown marks.
 std::string printKeys(const std::vector<KeyText>& keys, KeyFormat format);
 
 // "integer, 1 … 65536", "number, 0.1 … 1e6".
@@ -85,7 +85,7 @@ class ConfigTable {
                });
   }
 
-  // A number of seconds, kept in milliseconds.
+  // A number of seconds, stored in milliseconds.
   template <typename Field>
   Row& seconds(const std::string& name, double min, double max, Field field,
                const std::string& meaning) {
@@ -98,7 +98,7 @@ class ConfigTable {
                });
   }
 
-  // An integer in MiB, kept in bytes.
+  // An integer in MiB, stored in bytes.
   template <typename Field>
   Row& mebibytes(const std::string& name, std::int64_t min, std::int64_t max, Field field,
                  const std::string& meaning) {
@@ -120,7 +120,7 @@ class ConfigTable {
                });
   }
 
-  // `type` says what kind of text: "path", "IP address". An empty default is printed as none.
+  // `type` describes the text: "path", "IP address". An empty default is printed as "none".
   template <typename Field>
   Row& text(const std::string& name, const std::string& type, Field field,
             const std::string& meaning) {
@@ -131,7 +131,7 @@ class ConfigTable {
                });
   }
 
-  // Text without a default.
+  // Required text, without a default.
   template <typename Field>
   Row& requiredText(const std::string& name, const std::string& type, Field field,
                     const std::string& meaning) {
@@ -140,7 +140,7 @@ class ConfigTable {
     });
   }
 
-  // Any other key. `read` may be empty if another row reads it.
+  // A key of any other form. `read` may be empty if another row reads the key.
   Row& add(const std::string& name, std::string type, std::string unit, std::string defaultValue,
            std::string meaning, std::function<void(Config&, Settings&)> read) {
     rows_.push_back({{section_, name, std::move(type), std::move(unit), std::move(defaultValue),
@@ -151,7 +151,8 @@ class ConfigTable {
     return rows_.back();
   }
 
-  // One of `choices`; the default is the field's initial value, or none if that is empty.
+  // Text that is one of `choices`. The default is the field's initial value; an empty one means
+  // that the key is required.
   template <typename Field>
   Row& choice(const std::string& name, const std::vector<std::string>& choices, Field field,
               const std::string& meaning) {
@@ -172,7 +173,7 @@ class ConfigTable {
     config.refuseUnknown();
     return settings;
   }
-  // Like read(), but other tables may read other keys of the file.
+  // Like read(), but accepts unknown keys, because other tables may read them.
   void readInto(Config& config, Settings& settings) const {
     for (const Row& row : rows_) {
       if (row.isNeeded && !row.isNeeded(settings)) continue;

@@ -48,7 +48,7 @@ std::int64_t toInteger(const YamlNode& node, const std::string& path, std::int64
   const char* const end = text.data() + text.size();
   std::int64_t value = 0;
   const auto [stop, error] = std::from_chars(text.data(), end, value);
-  // YAML readers disagree whether 010 is eight or ten.
+  // YAML parsers disagree on whether 010 is eight or ten.
   const std::size_t first = text.starts_with('-') ? 1 : 0;
   const bool octal = text.size() > first + 1 && text[first] == '0';
   if (node.kind != Kind::scalar || node.quoted || octal || error != std::errc{} || stop != end ||

@@ -56,7 +56,7 @@ void syncFolder(const std::string& folder) {
   const OpenFile file(
       ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!file) throwCannotWrite(folder, "the folder cannot be opened", errno);
-  // EINVAL: the file system does not support it.
+  // EINVAL: the file system does not support fsync of a folder.
   if (::fsync(file.get()) != 0 && errno != EINVAL) {
     throwCannotWrite(folder, "the folder cannot be synchronised", errno);
   }
@@ -64,8 +64,8 @@ void syncFolder(const std::string& folder) {
 
 void writeFileDurably(const std::string& path, std::string_view text, std::optional<mode_t> mode) {
   static std::atomic<unsigned> count = 0;
-  // In the same folder, because rename() cannot cross file systems. Skips a name that a killed
-  // process left behind.
+  // The temporary file is in the same folder, because rename() cannot cross file systems. Skips
+  // names of files that killed processes left behind.
   std::string temporary;
   OpenFile file;
   do {

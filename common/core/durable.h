@@ -14,8 +14,8 @@ namespace cleave {
 inline constexpr mode_t kPrivateFile = 0600;  // for keys: only the owner reads and writes
 inline constexpr mode_t kPublicFile = 0644;   // for certificates: only the owner writes
 
-// Writes `text` to `path` by temporary file, fsync and rename. The file gets exactly the mode
-// `mode`, regardless of the umask; without `mode`, 0666 less the umask. Throws RunError
+// Writes `text` to `path` by temporary file, fsync and rename. The file's mode is exactly `mode`,
+// regardless of the umask; without `mode`, it is 0666 minus the umask. Throws RunError
 // "cannot-write".
 void writeFileDurably(const std::string& path, std::string_view text,
                       std::optional<mode_t> mode = std::nullopt);
@@ -24,11 +24,12 @@ void writeFileDurably(const std::string& path, std::string_view text,
 // to make its directory entry durable. Throws RunError "cannot-write" if it exists or the write
 // fails.
 void writeNewFile(const std::string& path, std::string_view text, mode_t mode);
-// The file's text. Throws UsageError "key-readable" if users other than the owner may read or write
-// it, "cannot-read" if it cannot be read.
+// Returns the file's text. Throws UsageError "key-readable" if users other than the owner may read
+// or write it, or "cannot-read".
 std::string readPrivateFile(const std::string& path);
 
-// Makes files created, renamed or removed in the folder durable. Throws RunError "cannot-write".
+// Makes the creation, renaming and removal of files in the folder durable. Throws RunError
+// "cannot-write".
 void syncFolder(const std::string& folder);
 
 // Returns 0 or the errno of the first failure.

@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Instruction sets that our kernels, or Torch's, are selected by.
+// Instruction sets by which our kernels or Torch's are selected.
 constexpr std::array<std::string_view, 8> kFlagsOfInterest = {
     "avx2", "avx512f", "avx512bw", "avx512vnni", "avx512_bf16", "f16c", "fma", "asimd"};
 
@@ -70,7 +70,7 @@ std::optional<double> quotaOf(const fs::path& group) {
 }
 
 // The smallest quota of the process's group and its ancestors. Inside a container the path may
-// exist only on the host; then only the ancestors are found, the last of which is the container's
+// exist only on the host. Then only its ancestors are found; the last of them is the container's
 // own group.
 double minQuota() {
   double min = std::numeric_limits<double>::infinity();
@@ -99,7 +99,7 @@ double minQuota() {
 
 // Re-executes the program with the current environment. Returns only if that fails.
 void executeAgain(char** argv) {
-  // By its own path if possible, because ps and top would otherwise show "exe".
+  // Executes the program's real path if possible, because ps and top would otherwise show "exe".
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   if (!error) ::execv(program.c_str(), argv);
@@ -156,7 +156,7 @@ ThreadCount chooseThreads(int cores, int asked, int max, bool sharesMachine) {
   } else if (asked > 0) {
     why = "as configured";
   } else if (sharesMachine) {
-    why = "half, since both daemons share this machine";
+    why = "half, because client and server share this machine";
   }
   count.text = std::to_string(count.threads) + " of " + std::to_string(cores) +
                (cores == 1 ? " core: " : " cores: ") + why;
@@ -177,8 +177,8 @@ void prepareProcess(char** argv) {
     ::mallopt(M_MMAP_MAX, 0);  // the C library caps the threshold lower: never map
   }
   ::mallopt(M_TRIM_THRESHOLD, -1);  // never
-  // One arena, so that every thread can reuse the blocks that any other frees. Must precede the
-  // first thread.
+  // Uses one arena, so that every thread can reuse the blocks that other threads free. Must precede
+  // the first thread.
   ::mallopt(M_ARENA_MAX, 1);
 }
 

@@ -20,16 +20,16 @@ int usableCores();
 // The number of compute threads on one side of a run, and the reason for it, for the log.
 struct ThreadCount {
   int threads = 1;
-  std::string text;  // "1 of 2 cores: half, since both daemons share this machine"
+  std::string text;  // "1 of 2 cores: half, because client and server share this machine"
 };
-// `asked` threads; if that is 0, all of `cores`, or half of them if both daemons share the machine.
-// Never more than `max` (0: no limit) or than `cores`.
+// Returns `asked` threads; if that is 0, all of `cores`, or half of them if client and server share
+// the machine. The result is at most `cores` and at most `max` (0: no limit).
 ThreadCount chooseThreads(int cores, int asked, int max, bool sharesMachine);
 
 // Call first in main. Makes malloc keep large blocks instead of returning them to the kernel each
 // time, in one arena. If OMP_WAIT_POLICY is unset, sets it to passive and re-executes the program,
 // because libgomp reads it at load time: spinning threads would take cores from the io thread and
-// from the other daemon.
+// from a peer on the same machine.
 void prepareProcess(char** argv);
 // Returns unused memory to the system, which malloc no longer does by itself after
 // prepareProcess(). Takes a few ms per 100 MiB, and the next use of that memory faults its pages in

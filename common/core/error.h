@@ -1,5 +1,5 @@
-// Errors caused by a user, a peer, a file or the network. Each says what went wrong and where
-// (what()), and how to fix it (hint()). Bugs in Cleave itself are assertions instead.
+// Errors caused by a user, a peer, a file or the network. what() says what went wrong and where;
+// hint() says how to fix it. Bugs in Cleave itself are assertions instead.
 #pragma once
 
 #include <stdexcept>
@@ -22,10 +22,10 @@ class Error : public std::runtime_error {
   const std::string& code() const { return code_; }
   // One sentence of advice, or empty.
   const std::string& hint() const { return hint_; }
-  // The key that the error is about, of the map that was checked ("width"), or its path in a
-  // configuration ("model.width"); empty: none.
+  // The key that the error is about: its name in the map that was checked ("width"), or its path in
+  // the configuration ("model.width"). Empty: none.
   const std::string& key() const { return key_; }
-  // Where that key is: "configs/a.yaml:12", "--set train.batch=0"; empty: unknown.
+  // The location of that key: "configs/a.yaml:12", "--set train.batch=0"; empty: unknown.
   const std::string& location() const { return location_; }
   // 1: a run failed. 2: usage error or unsafe configuration.
   int exitCode() const { return exitCode_; }
@@ -49,7 +49,7 @@ class UsageError : public Error {
   UsageError(std::string code, const std::string& sentence, std::string hint = "")
       : Error(std::move(code), sentence, std::move(hint), 2) {}
 
-  // The same error with key() and location().
+  // Returns the same error with this key() and location().
   UsageError about(std::string key, std::string location = "") && {
     key_ = std::move(key);
     location_ = std::move(location);
@@ -57,8 +57,8 @@ class UsageError : public Error {
   }
 };
 
-// A run that started and failed: the network, the peer, the disk, the numbers. The program exits
-// with code 1.
+// A run failed after it started, because of the network, the peer, the disk or its numbers. The
+// program exits with code 1.
 class RunError : public Error {
  public:
   RunError(std::string code, const std::string& sentence, std::string hint = "",

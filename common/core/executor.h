@@ -1,5 +1,5 @@
-// Runs the work of all runs on one device, on one thread: the daemon's only thread that calls
-// Torch. Each run's worker does one action at a time, in the order that FairShares gives.
+// Runs the work of all runs on one device, on one thread: the process's only thread that calls
+// Torch. FairShares decides which run's worker does the next action.
 #pragma once
 
 #include <condition_variable>
@@ -14,12 +14,11 @@
 
 namespace cleave {
 
-// Reports when a device has finished an action that was only issued asynchronously, as on a GPU.
-// Device thread only.
+// Reports when an asynchronous device, such as a GPU, has finished an action. Device thread only.
 class DeviceQueue {
  public:
-  // The device time of an action, in seconds. Called once, on the device thread, after the action's
-  // `done`; destroyed there too.
+  // Returns the device time of an action, in seconds. It is called once, after the action's `done`.
+  // It is called and destroyed on the device thread.
   using Seconds = std::function<double()>;
 
   virtual ~DeviceQueue() = default;
@@ -36,10 +35,10 @@ class DeviceQueue {
 class DeviceWorker {
  public:
   virtual ~DeviceWorker() = default;
-  // Does one action, if one is ready, and returns whether it did. Must not throw: a worker handles
-  // its own run's errors, so that a fault in one run never affects another.
+  // Does one action if one is ready. Returns whether it did. Must not throw: each worker handles
+  // its own run's errors, so that they never affect another run.
   virtual bool runOne() noexcept = 0;
-  // Whether its run is in the middle of a step; other runs then wait longer for it.
+  // Whether the run is in the middle of a step. Other runs then wait longer for it.
   virtual bool hasOpenStep() const noexcept { return false; }
 };
 
@@ -51,7 +50,7 @@ class DeviceExecutor {
   void detach(const std::shared_ptr<DeviceWorker>& worker);
   // Any thread. Signals that a worker may have work.
   void notify();
-  // Any thread: `task` runs on the device thread before the next action.
+  // Any thread. Runs `task` on the device thread before the next action.
   void post(std::function<void()> task);
 
   // Makes the calling thread the device thread until done() returns true. done() is called on this

@@ -17,7 +17,7 @@ namespace {
 
 struct Armed {
   std::string name, action;
-  std::atomic<long> left;  // times that it must still be reached before it acts
+  std::atomic<long> left;  // remaining calls before the action is taken
   Armed(std::string at, long times, std::string what)
       : name(std::move(at)), action(std::move(what)), left(times) {}
 };

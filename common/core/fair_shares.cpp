@@ -26,7 +26,7 @@ void FairShares::used(User user, double seconds, bool inStep) {
   const auto found = users_.find(user);
   if (found == users_.end()) return;
   Account& account = found->second;
-  // It was idle; the share that it did not use is lost.
+  // The user was idle; the share that it did not use is lost.
   if (!account.isAtWork()) account.seconds = std::max(account.seconds, floor_);
   account.quietSeconds = 0;
   account.isInStep = inStep;

@@ -1,13 +1,13 @@
-// Decides which user may use a shared resource next, if a use cannot be interrupted: start-time
-// fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) that keeps the resource free for users that
-// are behind.
+// Decides which user may use a shared resource next, for resources whose use cannot be interrupted.
+// Based on start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996), with one addition: the
+// resource is kept free for users that are behind.
 //
-// Plain fair queueing gives the resource to any user as soon as no other user asks for it. If some
-// uses take 15 s and others 15 ms, a short use then waits for a long one in every pause caused by a
-// network round trip. So a user more than `kLeadSeconds` ahead of an active user is held back, even
-// while the resource is idle. Idle time is charged to all users that are behind as if they had used
-// it: a user that used the resource for t seconds waits at most t seconds, and an idle user costs
-// the others no more than one that uses its share.
+// Plain fair queueing gives the resource to any user if no other user requests it at the moment. A
+// user with 15 ms uses, which pauses for network round trips, would then wait for another user's 15
+// s use in every pause. So a user more than `kLeadSeconds` ahead of an active user is held back,
+// even while the resource is idle. Idle time is charged to all users that are behind, as if they
+// had used the resource: a user that used the resource for t seconds waits at most t seconds, and
+// an idle user costs the others no more than one that uses its share.
 //
 // Has no clock and no thread: the caller reports the seconds, and locks.
 #pragma once
@@ -23,11 +23,11 @@ namespace cleave {
 class FairShares {
  public:
   using User = std::uint64_t;
-  // A user whose lead is at most this is not held back, so that users with short uses do not wait
-  // for each other.
+  // Maximum lead of a user that is not held back, so that users with short uses do not wait for
+  // each other.
   static constexpr double kLeadSeconds = 0.25;
-  // Idle time since its last use after which a user no longer counts as active, so that the others
-  // stop waiting for it: in the middle of a step, and between steps.
+  // Idle seconds since its last use after which a user no longer counts as active, and the others
+  // stop waiting for it. The limit is longer in the middle of a step.
   static constexpr double kQuietInStepSeconds = 10;
   static constexpr double kQuietBetweenSeconds = 2;
 
@@ -49,7 +49,7 @@ class FairShares {
  private:
   struct Account {
     std::string owner;
-    double seconds = 0;       // used, or idle while behind; comparable between users
+    double seconds = 0;       // seconds used, and idle seconds charged to the user
     double quietSeconds = 0;  // idle time since its last use
     bool isInStep = false;
     double workLeft() const {  // idle time until it is no longer active
@@ -62,8 +62,9 @@ class FairShares {
   void raiseFloor();
 
   std::map<User, Account> users_;
-  std::map<std::string, double> ended_;  // per owner: seconds of departed users above the floor
-  double floor_ = 0;                     // where new users start
+  // Per owner: seconds by which its departed users exceed the floor.
+  std::map<std::string, double> ended_;
+  double floor_ = 0;  // seconds with which new users start
   User next_ = 1;
 };
 

@@ -20,7 +20,7 @@ class ForkJoinPair {
   // Calls both functions once, and returns when both are done. `second` runs on the helper's thread
   // if that picks it up before the caller has finished `first`; otherwise, or if another caller is
   // using the helper, it runs on the caller's thread. So a caller never waits for a helper that has
-  // no processor. Rethrows what a function threw; `first`'s exception takes precedence.
+  // not been scheduled. Rethrows a function's exception; that of `first` takes precedence.
   void run(const std::function<void()>& first, const std::function<void()>& second);
 
  private:

@@ -5,7 +5,7 @@
 
 namespace cleave {
 
-// A client that connects without TLS, which is possible only over loopback.
+// The identity of all clients that connect without TLS.
 inline constexpr const char* kLocalIdentity = "local";
 // The access file's entry for identities that it does not list.
 inline constexpr const char* kDefaultIdentity = "default";

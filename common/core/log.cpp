@@ -103,8 +103,8 @@ class PrefixSink final : public spdlog::sinks::base_sink<spdlog::details::null_m
   const std::string prefix_;
 };
 
-// Only its one line refers to it, so it is destroyed when the queue has been processed up to that
-// line, or when newer lines have pushed that line and all before it out of the queue.
+// Only one queued line refers to this sink. It is destroyed when the queue has been processed up to
+// that line, or when newer lines have pushed that line out of the queue.
 class BarrierSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
  public:
   explicit BarrierSink(std::promise<void> passed) : passed_(std::move(passed)) {}
@@ -170,8 +170,8 @@ void flushLog() {
     std::promise<void> promise;
     const std::future<void> passed = promise.get_future();
     log.logger(std::make_shared<BarrierSink>(std::move(promise)))->info("");
-    // A dropped line stays in its slot until the next line overwrites it, so send another in case
-    // no other thread does.
+    // A dropped line stays in its slot until the next line overwrites it, so log another line in
+    // case no other thread does.
     if (passed.wait_for(1s) == std::future_status::ready) return;
   }
 }

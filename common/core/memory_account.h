@@ -18,8 +18,8 @@ class MemoryAccount {
   // limit.
   void charge(std::size_t bytes);
   void release(std::size_t bytes) noexcept { used_ -= bytes; }
-  // The session no longer needs this much of the memory that it was admitted with beside the
-  // account.
+  // Raises the limit by memory that the session was admitted with outside the account and no longer
+  // needs.
   void raiseLimit(std::size_t bytes) { limit_ += bytes; }
 
   std::size_t limit() const { return limit_; }
@@ -34,7 +34,7 @@ class MemoryAccount {
 class MemoryCharge {
  public:
   MemoryCharge() = default;
-  // Throws what MemoryAccount::charge() throws. A null account charges nothing.
+  // Throws the errors of MemoryAccount::charge(). A null account charges nothing.
   MemoryCharge(std::shared_ptr<MemoryAccount> account, std::size_t bytes);
   MemoryCharge(MemoryCharge&& other) noexcept
       : account_(std::move(other.account_)), bytes_(std::exchange(other.bytes_, 0)) {}

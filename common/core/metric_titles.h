@@ -1,4 +1,4 @@
-// How people read a metric: its title, whether it is a share, and which direction is better.
+// How to display a metric: its title, whether it is a share, and which direction is better.
 #pragma once
 
 #include <span>
@@ -15,7 +15,7 @@ struct MetricTitle {
 
 // A row per metric of train.metrics, and one for "loss".
 std::span<const MetricTitle> metricTitleTable();
-// A name that is not in the table is its own title.
+// For a name that is not in the table, returns the name as the title.
 MetricTitle metricTitle(const std::string& name);
 
 }  // namespace cleave

@@ -43,7 +43,8 @@ std::string nearestName(std::string_view word, const std::vector<std::string>& c
 
 bool matchesPattern(std::string_view name, std::string_view pattern) {
   std::size_t n = 0, p = 0;
-  std::size_t star = std::string_view::npos, resume = 0;  // the last *, and where its text ends
+  // Position of the last *, and end of the text that it matches.
+  std::size_t star = std::string_view::npos, resume = 0;
   while (n < name.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
       star = p++;

@@ -17,8 +17,8 @@ std::size_t editDistance(std::string_view a, std::string_view b);
 // otherwise empty.
 std::string nearestName(std::string_view word, const std::vector<std::string>& candidates);
 
-// A hint for an unknown name: "did you mean small_cnn? use one of small_cnn, mlp". `shown`: if not
-// empty, listed instead of `known`.
+// A hint for an unknown name: "did you mean small_cnn? use one of small_cnn, mlp". If `shown` is
+// not empty, it is listed instead of `known`.
 std::string knownNames(std::string_view word, const std::vector<std::string>& known,
                        const std::vector<std::string>& shown = {});
 

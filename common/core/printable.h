@@ -7,7 +7,7 @@
 
 namespace cleave {
 
-// In bytes; longer than any name or sentence that Cleave itself produces.
+// Default limit in bytes; longer than any name or sentence that Cleave itself produces.
 inline constexpr std::size_t kMaxTextBytes = 1024;
 
 // The text as one line of valid UTF-8 without characters that control a terminal or hide text: line

@@ -20,7 +20,7 @@ double secondsOf(const timeval& time) {
 
 // Seconds from boot to the start of this process.
 double startedAfterBoot() {
-  constexpr int kStartField = 22;  // of /proc/self/stat; the second one is a name in parentheses
+  constexpr int kStartField = 22;  // of /proc/self/stat; field 2 is a name in parentheses
   std::ifstream file("/proc/self/stat");
   const std::string text(std::istreambuf_iterator<char>(file), {});
   const std::size_t nameEnd = text.rfind(')');

@@ -6,7 +6,7 @@
 namespace cleave {
 
 std::size_t residentBytes();  // memory in RAM now
-double cpuSeconds();          // of all threads, user and system, since it started
+double cpuSeconds();          // user and system time of all threads since the process started
 double startedAt();           // seconds since 1970, accurate to about 10 ms
 std::size_t openDescriptors();
 

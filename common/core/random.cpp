@@ -36,7 +36,7 @@ std::uint64_t mix(std::uint64_t x) {
 
 float uniform(std::uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
-// Calls use(j, word) for each j < n, four words per block.
+// Calls use(j, word) for each j < n, computing four words at a time.
 template <typename Use>
 void forEachWord(RandomKey key, std::size_t n, const Use& use) {
   std::size_t j = 0;

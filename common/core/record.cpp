@@ -74,8 +74,8 @@ std::size_t rowsThatFit(std::string_view rows, std::size_t max) {
 
 }  // namespace
 
-// One file. The recorder's mutex protects `lines` and `closing`; the rest belongs to the writer
-// thread. For a stream, a line is a record.
+// One file. The recorder's mutex protects `lines` and `closing`; only the writer thread uses the
+// other members. For a stream, a line is a record.
 struct Recorder::File {
   File(std::string filePath, std::string head, std::size_t max, std::shared_ptr<RowBudget> of)
       : path(std::move(filePath)),
@@ -90,7 +90,7 @@ struct Recorder::File {
     return file ? 0 : errno;
   }
 
-  // Opens the file to add rows; false if there is none. Throws RunError.
+  // Opens an existing file to add rows. Returns false if it does not exist. Throws RunError.
   bool openExisting() {
     namespace fs = std::filesystem;
     std::error_code missing;
@@ -156,14 +156,14 @@ struct Recorder::File {
 
   // Between rename and reopen a reader finds only the numbered files, which hold all rows so far.
   void rotate() {
-    sync();  // nothing else does later
+    sync();  // a later sync() reaches only the new file
     file.close();
     if (error == 0)
       error = ::rename(path.c_str(), numbered(++rotated).c_str()) != 0 ? errno : open();
     write(header);
   }
 
-  // steps.3.csv of steps.csv.
+  // Example: steps.3.csv for steps.csv.
   std::filesystem::path numbered(std::uint64_t number) const {
     std::filesystem::path result = path;
     return result.replace_extension("." + std::to_string(number) + result.extension().string());
@@ -173,7 +173,7 @@ struct Recorder::File {
   const std::string header;
   const std::size_t rotateBytes;            // 0: no limit
   const std::shared_ptr<RowBudget> budget;  // null: none
-  std::atomic<bool> isOverBudget = false;   // takes no more rows, as after an error
+  std::atomic<bool> isOverBudget = false;   // the file takes no more rows
   OpenFile file;
   std::uint64_t rotated = 0;
   std::string lines;     // whole lines waiting to be written
@@ -237,7 +237,7 @@ struct Recorder::State {
   std::condition_variable flushed;
   std::vector<std::shared_ptr<File>> files;
   std::size_t waitingRows = 0;     // not yet written
-  std::size_t unwrittenBytes = 0;  // of these rows
+  std::size_t unwrittenBytes = 0;  // bytes of these rows
   std::size_t waitingBytes = 0;
   std::uint64_t droppedRows = 0;
   std::uint64_t flushesAsked = 0;

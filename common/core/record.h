@@ -27,8 +27,8 @@ std::string formatCell(const Cell& cell);
 // The current UTC time: "2026-01-31T12:34:56.789Z".
 std::string utcNow();
 
-// A limit that rows are charged to before they are recorded, such as a share of the disk. Any
-// thread.
+// A budget of bytes to which rows are charged before they are recorded, such as a share of the
+// disk. Any thread.
 class RowBudget {
  public:
   virtual ~RowBudget() = default;
@@ -56,13 +56,13 @@ class Recorder {
     // Does not wait for the disk: if 2^18 records or kMaxWaitingBytes are waiting (the disk hangs),
     // further records are dropped and counted.
     void append(std::string_view record);
-    // The errno of the failed write (disk full), or 0. After a failure the file takes no more
-    // records.
+    // The errno of the first failed write, such as ENOSPC, or 0. After a failure the file takes no
+    // more records.
     int error() const;
-    // Whether a record exceeded the budget. After that the file takes no more records.
+    // Whether a record has exceeded the budget. The file then takes no more records.
     bool isOverBudget() const;
     const std::string& path() const;
-    ~Stream();  // records so far are still written
+    ~Stream();  // does not discard waiting records
     Stream(const Stream&) = delete;
     Stream& operator=(const Stream&) = delete;
 
@@ -77,7 +77,7 @@ class Recorder {
   // A CSV file, whose records are its rows.
   class Table {
    public:
-    // Requires one cell per column. Does not wait for the disk, as Stream::append().
+    // Requires one cell per column. Like Stream::append(), does not wait for the disk.
     void row(std::vector<Cell> cells);
     int error() const { return stream_->error(); }
     bool isOverBudget() const { return stream_->isOverBudget(); }
@@ -92,19 +92,19 @@ class Recorder {
     std::size_t columns_;
   };
 
-  // Creates the file with its header. Throws RunError if that fails or the file exists, unless
-  // `append`: then rows are added to an existing file, whose header must be the same, and a last
-  // row that a killed process has left incomplete is cut off. When rows would make the file larger
+  // Creates the file with its header. Throws RunError if that fails or the file exists. With
+  // `append`, rows are added to an existing file instead: its header must be the same, and an
+  // incomplete last row, left by a killed process, is cut off. When rows would make the file larger
   // than `rotateBytes` (0: no limit), it is renamed and a new one begins with the header: steps.csv
-  // becomes steps.1.csv, the next one steps.2.csv. A file exceeds the limit only if a single row
-  // with the header does. Rows are charged to `budget`, if there is one; the header is not.
+  // becomes steps.1.csv, the next one steps.2.csv. A file exceeds the limit only if the header and
+  // a single row do. Rows are charged to `budget`, if there is one; the header is not.
   std::shared_ptr<Table> table(const std::string& path, const std::vector<std::string>& columns,
                                std::size_t rotateBytes = 0,
                                std::shared_ptr<RowBudget> budget = nullptr, bool append = false);
   // Creates the file, which must not exist, with `head` as its first bytes. Throws RunError.
   std::shared_ptr<Stream> stream(const std::string& path, std::string_view head);
   // Waits until all rows so far are in their files. Throws RunError for the first failed write of
-  // any file (disk full), or if rows were dropped.
+  // any file, or if rows were dropped.
   void flush();
   // Like flush(), and makes the rows durable.
   void sync();

@@ -15,7 +15,7 @@ namespace {
 // Moves to the start of the row and erases it.
 constexpr const char* kErase = "\r\x1b[K";
 
-constexpr std::size_t kLogIndent = 4;  // of a log line's continuation
+constexpr std::size_t kLogIndent = 4;  // indentation of a log line's continuation
 
 // A lost terminal must not end a training run.
 void writeQuietly(int descriptor, const std::string& text) { writeAll(descriptor, text); }
@@ -55,7 +55,8 @@ std::string wrapped(const std::string& text, std::size_t columns, std::size_t in
       continue;
     }
     if (c == '\x1b') isEscape = true;
-    const bool isContinuation = (static_cast<unsigned char>(c) & 0xc0) == 0x80;  // of UTF-8
+    // Whether c is a UTF-8 continuation byte.
+    const bool isContinuation = (static_cast<unsigned char>(c) & 0xc0) == 0x80;
     if (!isEscape && !isContinuation) {
       ++column;
       ++afterBlank;

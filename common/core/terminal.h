@@ -1,5 +1,5 @@
 // Terminal output: one status line at the bottom that rewrites itself, and other output above it.
-// Everything is written through here, so that neither corrupts the other.
+// All terminal output must use this file, so that the two do not overwrite each other.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@ bool isLiveTerminal(int descriptor);
 // The current number of columns; 80 if the terminal does not report it.
 std::size_t terminalColumns(int descriptor);
 // Wraps `text` at spaces so that no line exceeds `columns` (0: no limit); continuation lines are
-// indented by `indent` spaces. A longer word is not split. Colour sequences take no columns.
+// indented by `indent` spaces. Words longer than a line are not split. Colour sequences take no
+// columns.
 std::string wrapped(const std::string& text, std::size_t columns, std::size_t indent);
 // Wraps `text` to the terminal's width if `descriptor` is a live terminal; otherwise returns it
 // unchanged.

@@ -17,7 +17,8 @@ struct Placed {
   std::string text;
 };
 
-// Each throws UsageError for invalid text, with its location, the text found and what is expected.
+// The parsers throw UsageError for invalid text, with its location, the text, and the expected
+// form.
 double parseRate(const Placed& value);         // bytes per second; 0 for "unlimited"
 Nanoseconds parseTime(const Placed& value);    // at most a minute
 Nanoseconds parseMoment(const Placed& value);  // at most a week

@@ -73,7 +73,7 @@ class TreeBuilder final : public YAML::EventHandler {
   struct Open {
     YamlNode node;
     YAML::Mark mark;
-    bool hasKey = false;  // a map's next key was read, its value was not
+    bool hasKey = false;  // a key of the map has been read, its value has not
     std::string key;
     YAML::Mark keyMark;
     std::set<std::string> keys;
@@ -109,7 +109,8 @@ class TreeBuilder final : public YAML::EventHandler {
       return;
     }
     Open& parent = open_.back();
-    if (parent.hasKey) {  // located at its key, even if the value begins on a later line
+    if (parent.hasKey) {  // a value's place is that of its key, even if the value begins on a later
+                          // line
       node.place = place(parent.keyMark);
       node.key = std::move(parent.key);
       parent.hasKey = false;
@@ -196,7 +197,7 @@ YamlNode parse(std::string_view text, const std::string& name, bool lines) {
   return builder.takeRoot();  // an empty file
 }
 
-// Words that some YAML readers parse as null or a boolean.
+// Words that some YAML parsers read as null or a boolean.
 bool isReserved(std::string_view text) {
   static constexpr std::array<std::string_view, 9> kWords = {"null", "true", "false", "yes", "no",
                                                              "on",   "off",  "y",     "n"};
@@ -207,7 +208,7 @@ bool isReserved(std::string_view text) {
   return std::find(kWords.begin(), kWords.end(), lower) != kWords.end();
 }
 
-// Stricter than YAML's rule for plain scalars: all readers agree on these.
+// Stricter than YAML's rule for plain scalars: all parsers agree on these texts.
 bool isPlain(std::string_view text) {
   if (text.empty() || !(isLetter(text[0]) || text[0] == '_' || text[0] == '/')) return false;
   if (text.back() == ':' || isReserved(text)) return false;

@@ -1,6 +1,6 @@
 // The YAML subset used for configuration: maps with plain keys, lists and scalars, each with its
-// location. No anchors, aliases or tags: their effects are hard to see in a file, and aliases can
-// expand without bound.
+// location. Anchors, aliases and tags are rejected: their effects are hard to see in a file, and
+// aliases can expand without bound.
 #pragma once
 
 #include <string>
@@ -29,15 +29,15 @@ struct YamlNode {
 inline constexpr std::size_t kMaxYamlBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kMaxYamlDepth = 16;
 
-// Parses a single document of any kind. Throws UsageError: not YAML (name:line:column), too large
-// or too deep, a duplicate key, a key that is not plain text or contains a dot (dots join keys in
-// paths), an anchor, an alias, a tag.
+// Parses a single document of any kind. Throws UsageError if it is not YAML (with
+// name:line:column), is too large or too deep, or has a duplicate key, an anchor, an alias, a tag,
+// or a key that is not plain text or contains a dot (dots join keys in paths).
 YamlNode parseYaml(std::string_view text, const std::string& name);
 // Parses the value of the command-line override `place`; errors and nodes give `place` instead of a
 // line.
 YamlNode parseYamlValue(std::string_view text, const std::string& place);
 
-// Text and numbers as YAML scalars that any YAML reader parses to the same value and type.
+// Format text and numbers as YAML scalars that every YAML parser reads as the same value and type.
 std::string yamlText(std::string_view text);
 std::string yamlNumber(double value);
 

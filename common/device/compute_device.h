@@ -24,22 +24,22 @@ class ComputeDevice {
   // Size of the device's own memory; 0 if it uses the machine's memory.
   virtual std::size_t memoryBytes() const = 0;
 
-  // A dense host tensor as a tensor on the device, with the same strides: a copy on a GPU, the
-  // tensor itself on the CPU. The host memory may be read until the current action completes; the
-  // device holds a reference to it until then.
+  // Returns a dense host tensor as a tensor on the device, with the same strides: a copy on a GPU,
+  // the tensor itself on the CPU. The host memory may be read until the current action completes;
+  // the device holds a reference to it until then.
   virtual at::Tensor toDevice(const at::Tensor& host) = 0;
-  // A dense tensor on the device as a tensor in host memory, aligned to 64 bytes. Its contents are
-  // valid once the current action completes.
+  // Returns a dense tensor on the device as a tensor in host memory, aligned to 64 bytes. The
+  // contents of the result are valid once the current action completes.
   virtual at::Tensor toHost(const at::Tensor& tensor) = 0;
 
-  // Null: an action is complete when its function returns.
+  // Null if an action is complete when its function returns.
   virtual DeviceQueue* queue() = 0;
   // Releases cached memory. Call only while nothing is being computed.
   virtual void releaseMemory() = 0;
-  // For buffers that are copied to or from the device; null: ordinary memory will do.
+  // Memory for buffers that are copied to or from the device; null: ordinary memory.
   virtual std::shared_ptr<BufferMemory> hostMemory() = 0;
-  // What codecs need to work on tensors in the device's memory (compression/device/gpu.h); null:
-  // codecs work in host memory.
+  // The interface for codecs that work on tensors in the device's memory
+  // (compression/device/gpu.h); null: codecs work in host memory.
   virtual Gpu* gpu() = 0;
 };
 

@@ -19,8 +19,8 @@ struct MemoryLimit::Account {
 };
 
 // Forwards to LibTorch's allocator, and counts allocations within scopes. Each allocation has a
-// header in front of it, since LibTorch also uses allocators without DataPtr's context, so the
-// address alone must be enough to free the memory.
+// header in front of it, because LibTorch may free memory by its address alone, without DataPtr's
+// context.
 class LimitedAllocator : public c10::Allocator {
  public:
   explicit LimitedAllocator(c10::Allocator* own) : own_(own) {}
@@ -53,7 +53,7 @@ class LimitedAllocator : public c10::Allocator {
     std::shared_ptr<MemoryLimit::Account> account;
     std::size_t bytes = 0;
   };
-  static constexpr std::size_t kHeaderBytes = 64;  // keeps LibTorch's alignment
+  static constexpr std::size_t kHeaderBytes = 64;  // preserves LibTorch's alignment
   static_assert(sizeof(Header) <= kHeaderBytes);
 
   static void count(std::size_t bytes) {

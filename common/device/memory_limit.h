@@ -1,4 +1,4 @@
-// Limits the host memory of the tensors that LibTorch makes for one run.
+// Limits the host memory that LibTorch allocates for one run's tensors.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ class MemoryLimit {
 
   // While a scope exists, memory that LibTorch allocates on this thread counts against the limit,
   // until it is freed on any thread. An allocation that would exceed the limit throws RunError
-  // "memory-exceeded" instead. Scopes of one thread do not overlap.
+  // "memory-exceeded" instead. Scopes on one thread must not overlap.
   class Scope {
    public:
     explicit Scope(const MemoryLimit& limit);

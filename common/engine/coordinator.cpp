@@ -125,7 +125,7 @@ void Coordinator::receiveBodyDone(Peer& peer, const BodyDone& done) {
     refuse("bad-key", "BodyDone of step " + std::to_string(done.step) + " arrived " +
                           (running ? "twice" : "in another step"));
   }
-  // What the body needs for its last action.
+  // The flow that the body's last action needs.
   const Flow gradient = gradientAt(peer.place.lastCut);
   const Flow last = peer.place.contains(gradient) ? gradient : activationAt(peer.place.firstCut);
   if (sent_.get(last) != batch()->microBatches) {

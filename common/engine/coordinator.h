@@ -12,8 +12,8 @@
 // clang-format on
 //
 // The order matters in one place: Step is sent before our own Update, so that the bodies update at
-// the same time. What one body sends to the next is passed on here: bodies communicate only with
-// the client.
+// the same time. Bodies communicate only with the client, which forwards the tensors that one body
+// sends to the next.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@
 
 namespace cleave {
 
-// A body, as the client sees it.
+// The client's connection to a body.
 struct BodyPeer {
   Place place;
   std::shared_ptr<EngineLink> link;
@@ -31,14 +31,14 @@ struct BodyPeer {
 
 class Coordinator : public Engine {
  public:
-  // `bodies`: in a row; their index is the peer's number in receive(). `fetchGradients`: fetch
-  // grads/body from each in every step before deciding it (for `verify`).
+  // `bodies`: in model order; a body's index is the `peer` argument of receive(). `fetchGradients`:
+  // whether to fetch grads/body from every body before deciding a step (for `verify`).
   Coordinator(const EngineOptions& options, const std::vector<BodyPeer>& bodies,
               bool fetchGradients = false);
 
   // Starts a batch. Requires batchDone() and weightsInPlace(). `at.i` is not used.
   void begin(const MicroBatch& at);
-  // Requests weights/body or trace/body. Requires batchDone(). The answer arrives in blob().
+  // Requests weights/body or trace/body; blob() returns the answer. Requires batchDone().
   void fetch(Flow flow, std::size_t body = 0);
   // Sends a body's initial weights, a safetensors file. Requires EngineOptions::initialWeights; no
   // batch can begin before weightsInPlace().
@@ -46,7 +46,8 @@ class Coordinator : public Engine {
   // Continues from a checkpoint after this side has restored its own part. Requires
   // EngineOptions::resumes; no batch can begin before weightsInPlace().
   void resume(const EngineState& state);
-  // Whether every body has its weights: received, from a checkpoint, or its own.
+  // Whether every body has its weights: received, restored from a checkpoint, or initialized by the
+  // server.
   bool weightsInPlace() const;
 
   void receive(std::size_t peer, Message message) override;
@@ -59,7 +60,7 @@ class Coordinator : public Engine {
   const std::optional<Blob>& blob(std::size_t body = 0) const { return peers_[body].blob; }
   // Whether a step is decided but not yet applied here.
   bool updatePending() const { return state_ == State::decided || state_ == State::updating; }
-  // The last step that every body has confirmed as applied.
+  // The last step that every body has confirmed.
   std::uint64_t appliedByPeers() const;
   // The body's report on the current or latest train batch.
   const std::optional<BodyDone>& bodyDone(std::size_t body = 0) const { return peers_[body].done; }
@@ -91,9 +92,10 @@ class Coordinator : public Engine {
   std::vector<Peer> peers_;
   State state_ = State::idle;
   std::optional<StepDecision> decision_;  // the last one
-  // Micro-batches of the current batch sent per flow: an answer cannot come earlier.
+  // Per flow, the micro-batches of the current batch that have been sent. A body's answer to a
+  // micro-batch that was not sent is a protocol error.
   FlowMap<std::uint32_t> sent_;
-  FlowMap<std::uint32_t> passedOn_;  // the same for tensors that one body sent to another
+  FlowMap<std::uint32_t> passedOn_;  // micro-batches forwarded from one body to the next
 };
 
 }  // namespace cleave

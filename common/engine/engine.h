@@ -1,11 +1,12 @@
-// What every engine does: a non-blocking state machine for one side of a run. It tracks which
-// actions are ready, asks the schedule which one to run, and enforces the order that makes results
-// independent of timing. A peer sends each message once; a repeated one is rejected. Engines use
-// neither Torch nor sockets and have no thread of their own: one thread calls them, the device
-// thread.
+// The base class of engines. An engine is a non-blocking state machine for one side of a run. It
+// tracks which actions are ready, asks the schedule which one to run, and enforces the order that
+// makes results independent of timing. A peer sends each message once; repeated messages are
+// rejected. Engines use neither Torch nor sockets and have no thread of their own: one thread calls
+// them, the device thread.
 //
-// Two classes implement it: Coordinator (the client: decides each step) and Participant (a server:
-// reports and applies). The actions of a batch are ordered by StageEngine in both.
+// There are two engines: Coordinator (the client, which decides each step) and Participant (a
+// server, which reports its gradients and applies the steps). In both, StageEngine orders the
+// actions of a batch.
 #pragma once
 
 #include <array>
@@ -34,16 +35,16 @@ struct EngineOptions {
 
 using SharedBytes = std::shared_ptr<const std::vector<std::byte>>;
 
-// What an engine keeps from one batch to the next.
+// The state that an engine keeps from one batch to the next.
 struct EngineState {
   std::uint64_t applied = 0;    // steps
   std::uint64_t evaluated = 0;  // batches of evaluation
 };
 
 // The input of an action, by kind: the tensors that arrived for it (tailStep, headBackward,
-// bodyForward, bodyBackward), the reports of all bodies in their order (decide), the decision
-// (update, snapshot), what to export (exportBlob), what to import (importBlob), the step to resume
-// from (restore), or nothing.
+// bodyForward, bodyBackward), the reports of all bodies in model order (decide), the decision
+// (update, snapshot), the flow to export (exportBlob), the weights to import (importBlob), the step
+// to resume from (restore), or nothing.
 using Input = std::variant<std::monostate, TensorBundle, std::vector<BodyDone>, StepDecision, Flow,
                            Blob, Resume>;
 
@@ -57,7 +58,7 @@ struct Work {
   TensorBundle& tensors() { return std::get<TensorBundle>(input); }
 };
 
-// The result of an action, by kind: the tensors to send, in the order of the cut (none for
+// The result of an action, by kind: the tensors to send, in the order of the cut (empty for
 // headBackward, and for tailStep in eval), a GradientReport (report), a StepDecision (decide),
 // bytes (exportBlob), the engine's state (restore), or nothing (update, importBlob, snapshot).
 using Result = std::variant<std::monostate, TensorBundle, GradientReport, StepDecision, SharedBytes,
@@ -78,24 +79,24 @@ class Engine {
     evaluated_ = state.evaluated;
   }
 
-  // Handles a message from a peer, which is numbered as in the constructor of the engine. Throws
-  // ProtocolError if no correct peer would send it.
+  // Handles a message. `peer`: index of the sender among the bodies or links that the engine was
+  // constructed with. Throws ProtocolError if no correct peer would send the message.
   virtual void receive(std::size_t peer, Message message) = 0;
 
-  // The action to run now; nothing: wait for a message or a completion. Returns each action once.
-  // Throws as receive() does, for messages that were deferred until an update.
+  // Returns the action to run now; nullopt: wait for a message or a completion. Returns each action
+  // once. Throws the errors of receive() for messages that were deferred until an update.
   std::optional<Work> next();
   // Reports that an action is done and used the device for `seconds`; the call may come much later
   // (a GPU's event). Actions of one kind must complete in the order in which next() returned them.
-  // Throws as receive() does, for messages that were deferred until an update.
+  // Throws the errors of receive() for messages that were deferred until an update.
   void complete(std::uint64_t token, Result result, double seconds);
 
-  // Whether the latest batch is done (train: updated; eval: all its actions are complete). True
-  // before the first batch.
+  // Whether the latest batch is done: in training, the update is complete; in evaluation, all
+  // actions are. True before the first batch.
   virtual bool batchDone() const = 0;
-  // Number of steps whose update is complete here.
+  // The number of steps whose update is complete on this side.
   std::uint64_t applied() const { return applied_; }
-  // The latest batch; nothing before the first. Its i is 0.
+  // The latest batch, with i = 0; nullopt before the first batch.
   const std::optional<MicroBatch>& batch() const { return batch_; }
   // Seconds of the latest batch's actions.
   const ActionSeconds& seconds() const { return seconds_; }
@@ -133,7 +134,7 @@ class Engine {
  private:
   std::optional<MicroBatch> batch_;
   ActionSeconds seconds_{};
-  std::map<std::uint64_t, Work> running_;  // issued and not complete, without their tensors
+  std::map<std::uint64_t, Work> running_;  // actions in progress, without their tensors
   std::uint64_t nextToken_ = 1;
 };
 

@@ -18,7 +18,8 @@ namespace cleave {
 struct TensorMessage {
   Flow flow;
   MicroBatch at;
-  // Updates applied to the weights that produced it and must process it.
+  // The number of updates applied to the weights that produced this tensor. The receiver must
+  // process it with the same number.
   std::uint64_t weightVersion = 0;
   Payload payload;
 
@@ -31,9 +32,9 @@ struct BodyDone {
   GradientReport report;
   double forwardSeconds = 0;   // F2, sum over the micro-batches
   double backwardSeconds = 0;  // B2
-  double codecSeconds = 0;     // on the server since the last BodyDone; set by the link
-  double updateSeconds = 0;    // of the previous update
-  // Bytes per second, measured by the server's connection; 0: unknown.
+  double codecSeconds = 0;     // codec time on the server since the last BodyDone; set by the link
+  double updateSeconds = 0;    // duration of the previous update
+  // Throughput in bytes per second, measured by the server's connection; 0: unknown.
   double sendRate = 0;
   double receiveRate = 0;
 };
@@ -51,10 +52,10 @@ struct Resume {
   std::uint64_t step = 0;
 };
 
-// A server's checkpoint is durable, or could not be made; `code` is then set.
+// A server's checkpoint is durable; or, if `code` is set, it could not be made.
 struct Saved {
   std::uint64_t step = 0;
-  std::string sha256;  // of the file, 32 bytes
+  std::string sha256;  // digest of the checkpoint's file, 32 bytes
   std::uint64_t bytes = 0;
   double seconds = 0;  // time by which the snapshot delayed the next step
   std::string code, sentence;

@@ -15,13 +15,13 @@
 //   copying     idle        Snapshot is complete
 // clang-format on
 //
-// From `decided` to the end of the update and of its snapshot, every other message waits: whatever
-// follows a Step is meant for the updated weights. Messages that arrive later queue behind those
-// that waited.
+// From `decided` to the end of the update and its snapshot, every other message waits, because
+// messages after a Step refer to the updated weights. Waiting messages are handled in the order of
+// their arrival.
 //
-// In addition, in this order and before the actions of the batch: initial weights are imported, or
-// a checkpoint is restored, once, before anything else; a Fetch is answered, of weights/body
-// between batches, of grads/body in `reported`.
+// Two more actions precede the actions of a batch. First, and only once, initial weights are
+// imported or a checkpoint is restored. Then a Fetch is answered: weights/body between batches,
+// grads/body in `reported`.
 #pragma once
 
 #include <deque>
@@ -35,9 +35,9 @@ namespace cleave {
 
 class Participant : public Engine {
  public:
-  // `links`: to the clients whose micro-batches this body computes, at least one.
-  // BodyDone and StepOk go to all; the first one's client decides. `linkOf`: the link of a
-  // micro-batch, the same for all its tensors; empty: the first.
+  // `links`: links to the clients whose micro-batches this body computes, at least one. BodyDone
+  // and StepOk are sent on all of them; the client on the first link decides the steps. `linkOf`:
+  // returns a micro-batch's link, which all of its tensors use; empty: the first link.
   Participant(const EngineOptions& options, const Place& place,
               std::vector<std::shared_ptr<EngineLink>> links,
               std::function<std::size_t(std::uint32_t i)> linkOf = nullptr);
@@ -45,7 +45,7 @@ class Participant : public Engine {
   void receive(std::size_t peer, Message message) override;
   bool batchDone() const override { return state_ == State::idle; }
 
-  // Whether the body has its initial weights, either received or its own.
+  // Whether the body has its weights: received, restored from a checkpoint, or initialized here.
   bool weightsInPlace() const { return weights_ == Weights::inPlace; }
 
  private:
@@ -80,9 +80,9 @@ class Participant : public Engine {
   std::deque<Deferred> deferred_;
 
   Weights weights_;
-  Input source_;  // source of the weights, a Blob or Resume: arrived, not yet imported
+  Input source_;  // the Blob or Resume that has arrived and is not yet imported or restored
   Export export_ = Export::none;
-  Fetch fetch_;  // the one being answered, and the index of its sender
+  Fetch fetch_;  // the Fetch being answered, and the index of its sender
   std::size_t fetcher_ = 0;
 };
 

@@ -57,16 +57,16 @@ Picked pickInBlocks(const ReadyKinds& ready, const StageState& state) {
 }
 
 // 1f1b for the U-shaped split: after a warm-up, each device alternates one forward and one backward
-// (Narayanan et al., PipeDream, SOSP'19). The client's cycle j is TailStep(j), HeadBackward(j - 1),
-// HeadForward(j - 1 + W), so that W micro-batches are in flight; that of hop k is BodyBackward(j),
-// BodyForward(j + w) with w = max(1, W - k). M = 5, W = 3, one server:
+// (Narayanan et al., PipeDream, SOSP'19). Cycle j of the client is TailStep(j), HeadBackward(j -
+// 1), HeadForward(j - 1 + W), so that W micro-batches are in flight. Cycle j of hop k is
+// BodyBackward(j), BodyForward(j + w) with w = max(1, W - k). M = 5, W = 3, one server:
 //
 //   cycle    warm-up    0       1          2          3       4       5
 //   client   F0 F1 F2   T0      T1 H0 F3   T2 H1 F4   T3 H2   T4 H3   H4
 //   server   F0 F1      B0 F2   B1 F3      B2 F4      B3      B4
 //
 // A device runs the next action of its row, waiting for it if necessary. With W = 1 and M > 1, T1
-// would wait for F1, which comes after it in the row: hence the minimum of 2 in flight.
+// would wait for F1, which comes later in the same row. The minimum of W is therefore 2.
 using Turn = std::tuple<std::int64_t, int, std::uint32_t>;  // cycle, slot in the cycle, i
 
 Turn turnOf(ActionKind kind, std::uint32_t i, const StageState& state) {
@@ -113,7 +113,7 @@ constexpr Schedule kSchedules[] = {
      pickByPriority, unlockingFirst, oneInFlight, allInFlight},
     {"gpipe", "all forwards, then all backwards", pickInBlocks, firstComeFirstServed, allInFlight,
      allInFlight},
-    {"1f1b", "one forward and one backward in turn, with few micro-batches in flight",
+    {"1f1b", "alternately one forward and one backward, with few micro-batches in flight",
      pickOneForwardOneBackward, firstComeFirstServed, twoInFlight, fourInFlight},
 };
 

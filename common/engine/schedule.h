@@ -1,6 +1,6 @@
 // Schedules: which ready action a stage runs next, and which tensor the link sends first. They are
-// pure functions in a table; a new schedule is one row. Both the engine and the simulator call
-// these rows, so predictions cannot diverge from runs.
+// pure functions in a table; to add a schedule, add a row. The engine and the simulator call the
+// same functions, so predictions use the same order as runs.
 #pragma once
 
 #include <array>
@@ -18,10 +18,10 @@ namespace cleave {
 enum class Role : std::uint8_t { client, server };
 
 // The kinds of actions of a stage. The first five work on micro-batches and are ordered by the
-// schedule. The others run as soon as they are ready, since nothing else in the batch can run then.
+// schedule. The others run as soon as they are ready: no other action of the batch can run then.
 enum class ActionKind : std::uint8_t {
   headForward,
-  tailStep,  // forward, loss and backward of the tail in one
+  tailStep,  // the tail's forward, loss and backward in one action
   headBackward,
   bodyForward,
   bodyBackward,
@@ -51,8 +51,9 @@ struct StageState {
   int hop = 0;                               // 0: the client; k: body k - 1
   std::array<bool, kScheduledKinds> runs{};  // the kinds that this stage runs in this batch
   std::uint32_t microBatches = 0;            // M of this batch
-  std::uint32_t inFlight = 0;                // maximum at a time, W
-  // Actions started in this batch, by scheduled kind; equals the i of the kind's next action.
+  std::uint32_t inFlight = 0;                // W: maximum micro-batches in flight
+  // Number of actions started in this batch, by scheduled kind. The next action of the kind has
+  // this i.
   std::array<std::uint32_t, kScheduledKinds> started{};
 
   std::uint32_t next(ActionKind kind) const { return started[indexOf(kind)]; }
@@ -61,12 +62,13 @@ struct StageState {
 struct Schedule {
   std::string_view name;
   std::string_view description;  // one line
-  // The kind to run now, one of the ready ones. Nothing: wait, even if something is ready.
+  // Returns the kind to run now, which must be ready; nullopt: wait, even if a kind is ready.
   std::optional<ActionKind> (*pick)(const ReadyKinds& ready, const StageState& state);
-  // Among the tensors waiting on the link to a body, the one with the lowest value is sent first;
-  // on a tie, the first to arrive.
+  // Priority of a flow on the link to a body. The waiting tensor with the lowest value is sent
+  // first; on a tie, the one that was queued first.
   int (*linkPriority)(Flow flow, const Place& body);
-  // Micro-batches in flight for a batch of M; fewer than the minimum would deadlock.
+  // Micro-batches in flight for a batch of M: the minimum, below which the schedule deadlocks, and
+  // the default.
   std::uint32_t (*minInFlight)(std::uint32_t microBatches);
   std::uint32_t (*defaultInFlight)(std::uint32_t microBatches);
 };
@@ -78,8 +80,8 @@ const Schedule& findSchedule(std::string_view name);
 // Throws UsageError "bad-in-flight" unless minimum <= W <= M.
 std::uint32_t resolveInFlight(const Schedule& schedule, std::uint32_t configured,
                               std::uint32_t microBatches);
-// Maximum messages that may wait on a side, and tensors that the peer may leave unacknowledged
-// (Received): more than a correct peer ever causes. Part of the protocol.
+// Maximum number of messages waiting on one side, and of tensors that the peer has not acknowledged
+// with a Received. A correct peer stays below it. Part of the protocol.
 constexpr std::size_t maxWaiting(std::uint32_t inFlight) { return std::size_t{8} * inFlight + 64; }
 
 }  // namespace cleave

@@ -8,7 +8,7 @@
 //            gradient/0   -> HeadBackward(i)
 //   body b   activation/b -> BodyForward(i)     -> activation/b+1
 //            gradient/b+1 -> BodyBackward(i)    -> gradient/b
-//   eval     no gradients: rows that take one do not run, and none is sent
+//   eval     rows with a gradient as input do not run, and no gradients are sent
 // clang-format on
 #pragma once
 
@@ -26,18 +26,18 @@ namespace cleave {
 
 struct StageRow {
   ActionKind kind = ActionKind::headForward;
-  std::vector<Flow> inputs;   // all of them must have arrived; none: ready from the start
+  std::vector<Flow> inputs;   // all must have arrived; empty: ready from the start
   std::vector<Flow> outputs;  // the flows that carry its result
 };
 
 struct StageRows {
   int hop = 0;  // 0: the client; k: body k - 1
   std::vector<StageRow> rows;
-  // If set, at most the negotiated number of micro-batches may be between this kind and the last
-  // kind of the phase, in order of `rows`.
+  // If set, at most the negotiated number of micro-batches may have begun this kind and not yet the
+  // last kind of the phase, in the order of `rows`.
   std::optional<ActionKind> opens;
 };
-// Requires bodies in a row: each begins at the cut where the previous one ends.
+// Requires consecutive bodies: each begins at the cut where the previous one ends.
 StageRows clientRows(const std::vector<Place>& bodies);
 StageRows bodyRows(const Place& place, int hop = 1);
 
@@ -48,7 +48,7 @@ class StageEngine {
   // `inFlight`: W as negotiated.
   StageEngine(StageRows rows, Pick pick, std::uint32_t inFlight);
 
-  // Begins a batch of M micro-batches; what is left of the previous one is dropped.
+  // Begins a batch of M micro-batches. Drops the state of the previous batch.
   void begin(Phase phase, std::uint32_t microBatches);
 
   bool isInput(Flow flow) const { return inputs_.find(flow) != nullptr; }
@@ -61,7 +61,7 @@ class StageEngine {
     std::uint32_t i = 0;
     TensorBundle inputs;
   };
-  // The action to run now; nothing: wait for an input. Returns each action once.
+  // Returns the action to run now; nullopt: wait for an input. Returns each action once.
   std::optional<Action> next();
   // An action of this kind is done. Actions of one kind complete in order.
   void completed(ActionKind kind) { ++completed_[indexOf(kind)]; }

@@ -10,7 +10,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-// No clock reaches times beyond this, and the sum of two of them does not overflow.
+// Clocks do not reach this time, and the sum of two such times does not overflow.
 constexpr std::int64_t kMaxTime = std::int64_t{1} << 62;
 
 std::int64_t nanoseconds(SteadyTime time) {

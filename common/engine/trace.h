@@ -1,5 +1,5 @@
-// Records what a daemon does during a few steps of a run, as spans in bounded memory, and converts
-// them to and from their wire format (proto/PROTOCOL.md, "Trace").
+// Records the activities of one side during a few steps of a run, as spans in bounded memory, and
+// converts them to and from their wire format (proto/PROTOCOL.md, "Trace").
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ enum class TraceActivity : std::uint8_t {
   compute,
   wait,     // the device thread is idle
   encode,   //
-  queue,    // encoded, waiting to be the next one written
+  queue,    // encoded, and waiting for its turn to be sent
   send,     // passing segments to the kernel
   receive,  // reading segments
   decode,
@@ -46,10 +46,10 @@ inline constexpr std::uint64_t kMaxTraceSteps = 10000;
 // One activity for one micro-batch. This layout is the wire format.
 struct TraceSpan {
   TraceActivity activity = TraceActivity::compute;
-  // compute: the ActionKind; wait: the ActionKind of the action that ended it; others: of the flow,
-  // 2 * cut for an activation, and 2 * cut + 1 for a gradient.
+  // compute: the ActionKind; wait: the ActionKind of the action that ended the wait; other
+  // activities: the flow, as 2 * cut for an activation and 2 * cut + 1 for a gradient.
   std::uint8_t subject = 0;
-  std::uint16_t tensor = 0;  // of a flow; 0 for compute and wait
+  std::uint16_t tensor = 0;  // the flow's tensor; 0 for compute and wait
   std::uint32_t i = 0;       // micro-batch; 0 for report, decide and update
   std::uint64_t step = 0;
   std::int64_t begin = 0, end = 0;  // nanoseconds of the recording side's steady clock
@@ -66,8 +66,8 @@ inline constexpr std::size_t kMaxTraceSpans = std::size_t{1} << 16;
 inline constexpr std::size_t kMaxTraceBytes =
     sizeof(std::uint64_t) + kMaxTraceSpans * sizeof(TraceSpan);
 
-// One side's spans. Spans of compute and wait do not overlap each other. Neither do spans of encode
-// and decode, of send, or of receive. Spans of queue may overlap.
+// One side's spans. Spans of compute and wait do not overlap each other. The same is true of encode
+// and decode, of send, and of receive. Spans of queue may overlap.
 struct Trace {
   std::vector<TraceSpan> spans;
   std::uint64_t dropped = 0;  // spans beyond kMaxTraceSpans, not recorded
@@ -83,8 +83,8 @@ class TraceRecorder {
     return phase == Phase::train && window_.contains(step);
   }
   bool wants(const Key& key) const { return !isBlob(key.flow) && wants(key.phase, key.step); }
-  // An action ended at `end` and used the device for `seconds`. `idleSince`: from when the device
-  // thread was idle until this action could begin.
+  // An action ended at `end` and used the device for `seconds`. `idleSince`: when the device thread
+  // became idle before this action; nullopt: it was not idle.
   void ran(ActionKind kind, const MicroBatch& at, std::optional<SteadyTime> idleSince,
            SteadyTime end, double seconds);
   // Consecutive segments of one tensor are merged into one span.
@@ -103,8 +103,9 @@ class TraceRecorder {
 
 std::vector<std::byte> toBytes(const Trace& trace);
 // Parses a trace received from a server. Throws ProtocolError "bad-trace" if a server cannot have
-// recorded it: an action or a flow that servers do not have, a micro-batch or a step that was not
-// requested, or an end before its begin. Times are not checked against any clock.
+// recorded it: if it contains an action or a flow that servers do not have, a micro-batch or a step
+// that was not requested, or a span that ends before it begins. Times are not checked against any
+// clock.
 Trace traceFromServer(std::span<const std::byte> bytes, const TraceWindow& window,
                       std::uint32_t microBatches, const Place& body);
 

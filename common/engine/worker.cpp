@@ -129,7 +129,7 @@ void EngineWorker::issue(Work work) {
   completion->action = action;
   queue_->begin();
   completion->result = function(std::move(work));
-  // The callback only hands the completion over; only the device thread reads and destroys it.
+  // The callback only queues the completion; the device thread reads and destroys it.
   Completions::Completion& kept = *completion;
   kept.seconds = queue_->end([completions = completions_, completion]() mutable {
     completion->end = now();

@@ -24,12 +24,12 @@ namespace cleave {
 using ActionFunction = std::function<Result(Work work)>;
 using ActionTable = std::array<ActionFunction, kActionKinds>;
 
-// Kept for an action until it is done.
+// Data kept for an action until it is done.
 struct IssuedAction {
   std::uint64_t token = 0;
   ActionKind kind = ActionKind::headForward;
   MicroBatch at;
-  std::optional<SteadyTime> idleSince;  // the device thread was idle from then until this action
+  std::optional<SteadyTime> idleSince;  // when the device thread became idle before this action
 };
 
 // Actions that a device queue has completed, until the device thread collects them. Shared with the
@@ -52,14 +52,14 @@ class Completions {
   std::vector<std::shared_ptr<Completion>> done_;
 };
 
-// Holds the messages that a link has received until the device thread collects them. Any thread. If
-// a peer sends more than was negotiated while the device is busy with other runs, it gets
-// ProtocolError "too-many-in-flight".
+// Holds the messages that a link has received until the device thread collects them. Any thread. A
+// peer that sends more messages than was negotiated causes ProtocolError "too-many-in-flight", even
+// if the device is busy with other runs.
 class Mailbox {
  public:
   Mailbox(DeviceExecutor& device, std::uint32_t inFlight)
       : device_(device), max_(maxWaiting(inFlight)) {}
-  // `peer`: the engine's number of the peer that sent it.
+  // `peer`: the sender, as for Engine::receive().
   void deliver(Message message, std::size_t peer = 0);
   struct Delivered {
     std::size_t peer = 0;
@@ -78,14 +78,14 @@ class Mailbox {
 
 class EngineWorker : public DeviceWorker {
  public:
-  // `finished` is called after the action that ended a batch. `failed` is called once, and nothing
-  // runs after it. Both are called on the device thread. With a `queue`, which must outlive the
-  // worker's actions, an action is done when the queue reports it; without one, when its function
-  // returns. `trace` may be null.
+  // `finished` is called after the last action of each batch. `failed` is called at most once; no
+  // action runs after it. Both are called on the device thread. With a `queue`, which must outlive
+  // the worker's actions, an action is done when the queue reports it; without one, when its
+  // function returns. `trace` may be null.
   EngineWorker(std::unique_ptr<Engine> engine, std::shared_ptr<Mailbox> mailbox, ActionTable table,
                std::function<void()> finished, std::function<void(std::exception_ptr)> failed,
                DeviceQueue* queue = nullptr, std::shared_ptr<TraceRecorder> trace = nullptr);
-  // Device thread, unless cancelBuild() returned true: waits for the queue's remaining work.
+  // Waits for the queue's remaining work. Device thread, unless cancelBuild() returned true.
   ~EngineWorker() override;
 
   bool runOne() noexcept override;
@@ -100,18 +100,18 @@ class EngineWorker : public DeviceWorker {
   // ends with RunError "action-too-long" when the action is done.
   void limitActions(double seconds) { maxSeconds_ = seconds; }
 
-  // Any thread: nothing runs after the current action.
+  // Any thread. No action runs after the current one.
   void stop() { stopped_ = true; }
-  // Any thread: messages that have arrived but that the engine has not received.
+  // Any thread. Messages that have arrived and have not been passed to the engine.
   std::size_t waiting() const { return mailbox_->size(); }
-  // Any thread: whether there is work here, pending or in progress, that the peer may be waiting
-  // for. If not, the peer has to send the next message.
+  // Any thread. Whether there is work, pending or in progress, that the peer may be waiting for. If
+  // not, this side is waiting for the peer's next message.
   bool hasWork() const { return hasWork_ || waiting() > 0; }
 
   // Device thread.
   Engine& engine() { return *engine_; }
   // Seconds from the end of a training step's last backward on this side to the start of the next
-  // step's first forward, for the latest step; nothing if no training step preceded it.
+  // step's first forward, for the latest step; nullopt if no training step preceded it.
   std::optional<double> betweenSteps() const { return betweenSteps_; }
 
  private:
@@ -134,9 +134,10 @@ class EngineWorker : public DeviceWorker {
   DeviceQueue* const queue_;
   const std::shared_ptr<TraceRecorder> trace_;
   const std::shared_ptr<Completions> completions_;
-  std::optional<SteadyTime> lastBackward_;  // its end; empty once an evaluation has begun
+  // End of the last backward; empty once an evaluation has begun.
+  std::optional<SteadyTime> lastBackward_;
   std::optional<double> betweenSteps_;
-  std::optional<SteadyTime> idleSince_;  // since when there has been nothing to do
+  std::optional<SteadyTime> idleSince_;  // when the worker ran out of work
   std::atomic<bool> stopped_ = false;
   std::size_t underWay_ = 0;           // actions issued and not complete
   std::atomic<bool> hasWork_ = false;  // see hasWork(); excludes the mailbox

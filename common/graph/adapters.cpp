@@ -37,7 +37,7 @@ std::optional<Linear> linearOf(const wire::Graph& graph, const wire::Node& node)
   const std::string& name = value.name();
   if (value.kind() != wire::Value::PARAMETER || !name.ends_with(kWeight)) return std::nullopt;
   if (value.shape_size() != 2 || value.dtype() != "f32") return std::nullopt;
-  // aten.linear multiplies with the transpose.
+  // aten.linear multiplies by the transpose of the weight.
   return Linear{name.substr(0, name.size() - kWeight.size()), input->tensor(),
                 value.shape(isLinear ? 1 : 0), value.shape(isLinear ? 0 : 1), !isLinear};
 }
@@ -47,7 +47,8 @@ class Builder {
  public:
   Builder(wire::Graph& graph, const LoraSpec& spec) : graph_(graph), spec_(spec) {}
 
-  // Appends the nodes of an adapter behind `base`, and returns the value that replaces its result.
+  // Appends the nodes of an adapter after `base`, and returns the value that replaces the result of
+  // `base`.
   std::uint32_t append(const Linear& linear, const wire::Node& base) {
     const wire::Value result = graph_.values(static_cast<int>(base.outputs(0)));
     wire::Value narrow = result;
@@ -105,7 +106,7 @@ class Builder {
     node.add_outputs(id);
     return id;
   }
-  // One for each module, even if the module is used several times.
+  // Returns the module's parameter, and adds it at the first call for that module.
   std::uint32_t parameter(const std::string& module, std::string_view suffix,
                           const std::vector<std::int64_t>& shape) {
     const std::string name = module + std::string(suffix);
@@ -172,7 +173,8 @@ std::vector<std::string> addAdapters(wire::Graph& graph, const LoraSpec& spec) {
   *graph.mutable_values() = before.values();
   *graph.mutable_inputs() = before.inputs();
   Builder builder(graph, spec);
-  std::map<std::uint32_t, std::uint32_t> replaced;  // results by what later nodes read instead
+  // Maps a result to the value that later nodes read instead.
+  std::map<std::uint32_t, std::uint32_t> replaced;
   const auto current = [&](std::uint32_t id) {
     const auto found = replaced.find(id);
     return found == replaced.end() ? id : found->second;

@@ -18,7 +18,8 @@ struct LoraSpec {
   std::int64_t rank = 0;  // 0: no adapters
   double alpha = 0;       // 0: twice the rank
   double dropout = 0;
-  // Patterns of module names; a pattern may also match the end of a name, after a dot, as in PEFT.
+  // Patterns of module names. As in PEFT, a pattern matches a whole name, or the part of a name
+  // after a dot.
   std::vector<std::string> targets;
   std::vector<std::string> parts = {"head", "body", "tail"};
 
@@ -27,7 +28,7 @@ struct LoraSpec {
 
 // "X.lora_A.weight" and "X.lora_B.weight" for the module X.
 bool isAdapter(std::string_view parameter);
-// Initial values are those of PEFT: A is uniform in ±1 / sqrt(inputs), B is zero.
+// Initial values are as in PEFT: A is uniform in ±1 / sqrt(inputs), B is zero.
 bool isAdapterA(std::string_view parameter);
 
 // Whether the module is one of the targets.
@@ -38,11 +39,11 @@ struct LinearModule {
   bool inputsFirst = false;  // the weight is [inputs, outputs], as in GPT-2's Conv1D
 };
 std::vector<LinearModule> linearModules(const wire::Graph& graph);
-// The modules whose weight an operator that is not linear reads, such as an embedding.
+// The modules whose weight is read by an operator that is not linear, such as an embedding.
 std::set<std::string> modulesReadOtherwise(const wire::Graph& graph);
 
-// Adds adapters to the linear operators of the targets. Returns the modules that got one. Requires
-// a valid graph, and keeps it valid.
+// Adds adapters to the linear operators of the targets. Returns the modules that received an
+// adapter. Requires a valid graph; the result is valid too.
 std::vector<std::string> addAdapters(wire::Graph& graph, const LoraSpec& spec);
 
 }  // namespace cleave

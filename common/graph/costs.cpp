@@ -6,7 +6,7 @@
 namespace cleave {
 namespace {
 
-// The value of the n-th argument, or null if it is not a tensor.
+// Returns the value of the n-th argument, or null if the argument is not a tensor.
 const wire::Value* tensorAt(const wire::Graph& graph, const wire::Node& node, int n) {
   if (n >= node.arguments_size()) return nullptr;
   const wire::Argument& argument = node.arguments(n);

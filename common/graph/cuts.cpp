@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kNoPosition = static_cast<std::size_t>(-1);
 
-// "a.b.c": "a", "a.b", "a.b.c".
+// Example: for "a.b.c", returns "a", "a.b", "a.b.c".
 std::vector<std::string> withParents(const std::string& module) {
   std::vector<std::string> names;
   for (std::size_t dot = module.find('.'); dot != std::string::npos;
@@ -54,7 +54,8 @@ void GraphCuts::findDependencies() {
   while (spreadDependencies()) continue;
 }
 
-// One pass from front to back. Returns whether a write in place made further values dependent.
+// Makes one pass over the nodes, in order. Returns whether writes in place have made more values
+// dependent.
 bool GraphCuts::spreadDependencies() {
   bool foundWrite = false;
   for (const wire::Node& node : graph_.nodes()) {
@@ -132,7 +133,7 @@ GraphIds GraphCuts::crossing(std::size_t position) const {
 }
 
 std::string GraphCuts::obstacleAt(std::size_t position, const GraphIds& tensors) const {
-  constexpr std::size_t kMaxTensors = 60;  // leaves room for inputs beside them
+  constexpr std::size_t kMaxTensors = 60;  // leaves room for the model's integer inputs
   if (tensors.size() > kMaxTensors) return fmt::format("{} tensors cross", tensors.size());
   for (const std::uint32_t id : tensors) {
     const wire::Value& value = graph_.values(static_cast<int>(id));
@@ -259,7 +260,7 @@ void GraphCuts::addUnusedWeights(GraphParts& parts) const {
     if (!isWeight(value) || used.contains(value.name())) continue;
     wire::Value& unused = *parts.head.graph.add_values();
     unused = value;
-    unused.set_trainable(false);  // it never has a gradient
+    unused.set_trainable(false);  // an unused weight never has a gradient
   }
 }
 
@@ -287,7 +288,7 @@ void GraphCuts::checkShared(const GraphParts& parts, const GraphCut& first,
   }
 }
 
-// A part may need the size of a tensor that does not cross.
+// A part may be invalid because it needs the size of a tensor that does not cross the cut.
 void GraphCuts::checkParts(const GraphParts& parts, const GraphCut& first, const GraphCut& second) {
   try {
     for (const GraphPart* part : {&parts.head, &parts.body, &parts.tail}) {

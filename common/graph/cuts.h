@@ -1,9 +1,9 @@
 // Finds where a graph can be cut, and cuts it into parts. A cut is a position between two nodes.
 //
-// Only values that depend on a weight or on an input of floats cross it. Everything else, such as
-// an attention mask made from token ids, is computed again in each part that needs it, from the
-// model's integer inputs. Such an input crosses to the body once per micro-batch; the tail takes
-// it from the batch.
+// Only values that depend on a weight or on an input of floats cross it. Each part that needs
+// another value, such as an attention mask made from token ids, computes it again from the model's
+// integer inputs. The client sends the integer inputs that the body needs once per micro-batch; the
+// tail takes them from the batch.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace cleave {
 
 // A position where a module ends.
 struct GraphCut {
-  std::vector<std::string> names;  // of the modules that end here, outermost first
+  std::vector<std::string> names;  // modules that end here, outermost first
   std::size_t position = 0;        // number of nodes before it
   GraphIds tensors;                // the tensors that cross, in the order of computation
   std::string obstacle;            // why the graph cannot be cut here; empty: it can
@@ -27,8 +27,8 @@ struct GraphCut {
 // A part of a graph: between two cuts, before the first, or after the last.
 struct GraphPart {
   wire::Graph graph;
-  // Positions of inputs of the whole graph, which are the last inputs of this graph. Its other
-  // inputs are the tensors that cross the cut before the part.
+  // This part's last inputs, as positions among the inputs of the whole graph. Its other inputs are
+  // the tensors that cross the cut before the part.
   std::vector<std::size_t> batchInputs;
 };
 
@@ -41,9 +41,9 @@ class GraphCuts {
   // Requires a valid graph that outlives the object.
   explicit GraphCuts(const wire::Graph& graph);
 
-  // All positions where a module ends and a tensor crosses, in their order.
+  // All positions where a module ends and a tensor crosses, in ascending order.
   const std::vector<GraphCut>& cuts() const { return cuts_; }
-  // Throws UsageError "bad-cuts" with a similar name and the possible cuts.
+  // Throws UsageError "bad-cuts" with a similar name and the possible cuts as its hint.
   const GraphCut& find(const std::string& name) const;
 
   // Cuts the graph into three. The body's inputs are the tensors that cross the first cut, then the

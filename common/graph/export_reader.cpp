@@ -33,7 +33,7 @@ Json parse(std::string_view text, const std::string& source) {
   }
 }
 
-// The numbers of torch.export's schema for dtypes; they are not those of LibTorch.
+// Converts a dtype number of torch.export's schema, which differs from LibTorch's numbers.
 std::string dtypeOf(const Json& number) {
   static const std::map<int, std::string> kNames = {
       {1, "u8"},  {2, "i8"},  {3, "i16"}, {4, "i32"},   {5, "i64"},
@@ -47,7 +47,7 @@ std::string memoryFormatOf(const Json& number) {
   return kNames.at(number.get<std::size_t>());
 }
 
-// Infinity and NaN are texts.
+// The file stores infinity and NaN as strings.
 double numberOf(const Json& value) {
   if (!value.is_string()) return value.get<double>();
   const auto text = value.get<std::string>();
@@ -96,8 +96,8 @@ class Reader {
   struct Scope {
     bool noGrad = false;
     bool noAutocast = false;
-    std::map<std::string, std::uint32_t> ids;  // an inner graph's own names
-    const Json* values = nullptr;              // null: the outermost graph's
+    std::map<std::string, std::uint32_t> ids;  // values by name in an inner graph
+    const Json* values = nullptr;              // null: the values of the outermost graph
   };
 
   wire::Graph& graph() { return result_.graph; }

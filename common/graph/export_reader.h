@@ -24,7 +24,7 @@ struct ExportedGraph {
 // result is a valid graph.
 ExportedGraph readExportedGraph(std::string_view json, const std::string& source);
 
-// Where the bytes of a weight are in the archive.
+// The location of a weight's bytes in the archive.
 struct ExportedWeight {
   std::string record;  // "data/weights/weight_3"
   std::string dtype;
@@ -34,7 +34,8 @@ struct ExportedWeight {
 };
 
 // Returns the weights by name. `json`: the content of model_weights_config.json or
-// model_constants_config.json; `folder`: the folder of its records. Throws as readExportedGraph().
+// model_constants_config.json; `folder`: the folder of its records. Throws the errors of
+// readExportedGraph().
 std::map<std::string, ExportedWeight> readExportedWeights(std::string_view json,
                                                           const std::string& folder,
                                                           const std::string& source);

@@ -18,7 +18,7 @@ constexpr int kMaxValues = 1 << 18;
 constexpr int kMaxRankOfValue = 12;
 constexpr int kMaxRankAtCut = 8;
 constexpr int kMaxAtCut = 64;                  // tensors
-constexpr double kMaxWeightElements = 0x1p36;  // of all weights together
+constexpr double kMaxWeightElements = 0x1p36;  // in all weights together
 constexpr std::size_t kMaxNameBytes = 512;
 constexpr std::int64_t kMaxDimension = std::int64_t{1} << 40;
 
@@ -201,7 +201,8 @@ class Check {
     }
   }
 
-  // Weights may change only in an update. Inputs may be changed: GraphProgram copies them first.
+  // Weights may change only in an update. Operators may change inputs in place: GraphProgram copies
+  // those inputs first.
   void checkInPlace(const wire::Node& node, const std::string& where) const {
     const wire::Argument* const self = node.arguments().empty() ? nullptr : &node.arguments(0);
     if (self == nullptr || self->value_case() != wire::Argument::kTensor) {
@@ -219,7 +220,7 @@ class Check {
   const std::string& source_;
   std::vector<bool> isDefined_;
   double weightElements_ = 0;
-  std::set<std::string> names_;  // of weights
+  std::set<std::string> names_;  // names of weights
   std::set<std::string> nodeNames_;
   GraphIds owners_;
 };

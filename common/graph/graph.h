@@ -1,5 +1,5 @@
 // Graphs: models exported from PyTorch, or parts of them, as lists of operators
-// (proto/graph.proto). They are data: reading, checking and cutting them needs no Torch.
+// (proto/graph.proto). Reading, checking and cutting a graph does not need Torch.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ GraphIds valuesReadBy(const wire::Node& node);
 // Renumbers the values that a node reads or makes.
 void renumber(wire::Node& node, const std::function<std::uint32_t(std::uint32_t)>& newNumber);
 
-// Removes values that nothing reads or makes, and renumbers the others.
+// Removes these values, which no node may read or make, and renumbers the others.
 void removeValues(wire::Graph& graph, const std::set<std::uint32_t>& ids);
 
 // Weights that nodes [first, last) read, in the order of their numbers.
@@ -42,11 +42,12 @@ const wire::Argument* findArgument(const wire::Node& node, std::string_view name
 
 bool isWeight(const wire::Value& value);  // parameter, buffer or constant
 bool isFloatDtype(std::string_view dtype);
-// Bytes per element; 0: not a dtype that graphs may have.
+// Bytes per element; 0 if graphs may not have this dtype.
 std::size_t graphDtypeBytes(std::string_view dtype);
 
-// The product of all dimensions except the samples. In fp64, since a peer's numbers may overflow an
-// integer. If the samples are no dimension of the value, as for a weight: its number of elements.
+// The product of all dimensions except the samples. Computed in fp64, because a peer's numbers may
+// overflow an integer. For a value without a samples dimension, such as a weight, returns its
+// number of elements.
 double elementsPerSample(const wire::Value& value);
 double bytesPerSample(const wire::Value& value);
 // Whether the first dimension is the samples, and all others are known.

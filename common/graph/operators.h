@@ -1,6 +1,6 @@
-// The operators that a graph may use. A graph is a program that a client sends to a server, so only
-// operators whose effects are limited to their arguments and results are allowed: none that reads
-// files, memory outside of its tensors, or uninitialised memory.
+// The operators that a graph may use. A graph is a program that a client sends to a server, so an
+// allowed operator can affect only its arguments and results. It cannot read files, memory outside
+// of its tensors, or uninitialised memory.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct OperatorRow {
 
 // Null if the operator is not allowed. `op`: as in Node.op, such as "aten.conv2d.default".
 const OperatorRow* findOperator(std::string_view op);
-// All of them, sorted by name.
+// All allowed operators, sorted by name.
 std::span<const OperatorRow> operatorTable();
 
 }  // namespace cleave

@@ -8,7 +8,7 @@ namespace {
 
 // A message of empty values takes up to 60 times its size in memory.
 constexpr std::size_t kMaxGraphBytes = 1 << 20;
-constexpr int kLevel = 19;  // the strongest that needs no special memory
+constexpr int kLevel = 19;  // the highest level that needs no additional memory
 
 }  // namespace
 
@@ -29,7 +29,8 @@ std::string packGraph(const wire::Graph& graph) {
 
 wire::Graph unpackGraph(std::string_view packed) {
   const unsigned long long size = ZSTD_getFrameContentSize(packed.data(), packed.size());
-  if (packed.size() > kMaxPackedGraphBytes || size > kMaxGraphBytes) {  // also for an invalid frame
+  if (packed.size() > kMaxPackedGraphBytes ||
+      size > kMaxGraphBytes) {  // `size` is also too large for an invalid frame
     throw UsageError("bad-graph", "the graph is not compressed as expected, or too large");
   }
   std::string bytes(static_cast<std::size_t>(size), '\0');

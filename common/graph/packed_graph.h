@@ -9,8 +9,8 @@
 
 namespace cleave {
 
-// Fits into a Hello. Graphs compress well, because their layers are alike: that of a transformer
-// with 32 layers takes a few KiB.
+// A packed graph must fit into a Hello. Graphs compress well, because their layers are alike: a
+// transformer with 32 layers takes a few KiB.
 inline constexpr std::size_t kMaxPackedGraphBytes = 48 << 10;
 
 // Throws UsageError "graph-too-large" if the result is larger than that.

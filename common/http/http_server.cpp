@@ -33,7 +33,8 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using Parser = http::request_parser<http::empty_body>;
 
-constexpr std::chrono::milliseconds kAcceptPause{100};  // usually a lack of descriptors
+// Pause after a failed accept, which usually means that no descriptors are left.
+constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::chrono::seconds kDrain{1};
 
 // Allows only a page's own inline script and style, images embedded in it, and requests to this
@@ -136,7 +137,7 @@ tcp::endpoint endpointOf(const HttpSettings& settings) {
       "listen on 127.0.0.1, or, on a network that you trust, add " + settings.anywhereOption);
 }
 
-// One connection.
+// One connection to a browser or another HTTP client.
 class HttpServer::Session {
  public:
   Session(HttpServer& server, tcp::socket socket)
@@ -159,7 +160,7 @@ class HttpServer::Session {
     if (!co_await firstByte()) co_return false;
     Parser parser;
     parser.header_limit(static_cast<std::uint32_t>(server_.settings_.headBytes));
-    parser.body_limit(boost::none);  // see refused()
+    parser.body_limit(boost::none);  // refused() rejects requests with a body
     error_code error;
     stream_.expires_after(server_.settings_.request);
     co_await http::async_read_header(stream_, buffer_, parser,
@@ -211,8 +212,8 @@ class HttpServer::Session {
     co_return !error && keepOpen;
   }
 
-  // Reads on briefly: unread data from the peer would turn the close into a reset, which may
-  // overtake our last answer.
+  // Continues to read briefly: unread data from the peer would turn the close into a reset, which
+  // may overtake our last answer.
   asio::awaitable<void> close() {
     error_code error;
     stream_.socket().shutdown(tcp::socket::shutdown_send, error);
@@ -275,7 +276,8 @@ asio::awaitable<void> HttpServer::accept() {
 }
 
 void HttpServer::start(tcp::socket socket) {
-  if (open_ >= settings_.connections) {  // answered with as much as the kernel accepts immediately
+  if (open_ >=
+      settings_.connections) {  // sends what the kernel accepts immediately, without waiting
     static constexpr char kFull[] =
         "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: "
         "close\r\n\r\n";

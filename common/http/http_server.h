@@ -1,6 +1,6 @@
-// A small HTTP server for a daemon's metrics and pages. Read-only (GET and HEAD), and limited in
-// connections, bytes and time, so that clients, even those that stall, cost the daemon almost
-// nothing. It has a thread of its own.
+// A small HTTP server for a program's metrics and pages, with a thread of its own. It is read-only
+// (GET and HEAD). Connections, bytes and time are limited, so that HTTP clients cost the program
+// almost nothing, even if they stall.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -30,19 +30,19 @@ struct HttpAnswer {
   std::string body;
 };
 
-// Runs on the server's thread, and blocks all other requests meanwhile. Exceptions are logged and
-// answered with status 500.
+// Answers a request. It runs on the server's thread and blocks all other requests meanwhile.
+// Exceptions are logged and answered with status 500.
 using HttpHandler = std::function<HttpAnswer(const HttpRequest&)>;
-// By exact path, such as "/" and "/metrics".
+// Handlers by exact path, such as "/" and "/metrics".
 using HttpHandlers = std::map<std::string, HttpHandler, std::less<>>;
 
 // On a loopback address, answers only requests whose Host is a loopback address or localhost:
-// otherwise a web page could read it through a DNS name that it resolves to this machine. Browsers
-// are told to run only code that is inline in the page, to load only from this server, and to store
-// nothing.
+// otherwise a web page could read it through a DNS name that it resolves to this machine. Its
+// headers make browsers run only code that is inline in the page, load only from this server, and
+// store nothing.
 class HttpServer {
  public:
-  // Listens, and starts serving. Throws UsageError as endpointOf() does, and "port-in-use",
+  // Listens, and starts serving. Throws the errors of endpointOf(), and UsageError "port-in-use" or
   // "cannot-bind".
   HttpServer(HttpSettings settings, HttpHandlers handlers);
   // Stops immediately, except that a running handler finishes.
@@ -63,7 +63,7 @@ class HttpServer {
   boost::asio::ip::tcp::endpoint endpoint_;
   // The server's thread only.
   std::size_t open_ = 0;          // connections
-  std::size_t waitingBytes_ = 0;  // of answers still being sent
+  std::size_t waitingBytes_ = 0;  // bytes of answers that are being sent
 
   IoThread io_;
   boost::asio::ip::tcp::acceptor acceptor_;

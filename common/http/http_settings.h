@@ -10,24 +10,25 @@
 namespace cleave {
 
 struct HttpSettings {
-  // An IP address and a port: "127.0.0.1:8900", "[::1]:0"; port 0: the system chooses. Its place,
-  // such as "--dashboard", is for errors.
+  // An IP address and a port: "127.0.0.1:8900", "[::1]:0"; port 0: the system chooses. Its `place`,
+  // such as "--dashboard", is used in errors.
   Placed listen;
-  // The option that sets it, for hints; an address is appended: "--dashboard ", "--set
+  // The option that sets `listen`, for hints; an address is appended: "--dashboard ", "--set
   // metrics.listen=".
   std::string option;
-  // Required for other addresses than loopback, which show everything, without TLS, to anyone who
-  // can reach them.
+  // Required for addresses other than loopback: without TLS, anyone who can reach the address can
+  // see everything.
   bool anywhere = false;
-  std::string anywhereOption;  // the option that sets it: "--set metrics.anywhere=true"
+  std::string anywhereOption;  // the option that sets `anywhere`: "--set metrics.anywhere=true"
 
   // Limits.
-  std::size_t connections = 32;                  // open at the same time; others get a Retry-After
-  std::size_t headBytes = std::size_t{8} << 10;  // of a request
-  std::size_t waitingBytes = std::size_t{64} << 20;  // of answers being sent; no new ones above it
-  std::chrono::milliseconds idle{30000};             // between a connection's requests
-  std::chrono::milliseconds request{5000};           // from a request's first byte to its last
-  std::chrono::milliseconds answer{60000};           // for sending the answer
+  std::size_t connections = 32;  // maximum open at a time; others receive a Retry-After
+  std::size_t headBytes = std::size_t{8} << 10;  // maximum size of a request's head
+  // Maximum bytes of answers being sent; above it, requests are refused.
+  std::size_t waitingBytes = std::size_t{64} << 20;
+  std::chrono::milliseconds idle{30000};    // between a connection's requests
+  std::chrono::milliseconds request{5000};  // from a request's first byte to its last
+  std::chrono::milliseconds answer{60000};  // for sending the answer
 };
 
 }  // namespace cleave

@@ -1,5 +1,5 @@
-// What has arrived at one end of a tensor link, over all its connections. When a connection
-// replaces a broken one, each side sends the rest again.
+// Counts of what has arrived at one end of a tensor link, over all its connections. When a new
+// connection replaces a broken one, each side sends what the other has not received.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@ namespace cleave {
 
 struct Arrived {
   struct OfFlow {
-    std::uint64_t complete = 0;  // tensors or blobs of which every byte has arrived
-    std::uint64_t bytes = 0;     // of the one after them
+    std::uint64_t complete = 0;  // tensors or blobs that have arrived completely
+    std::uint64_t bytes = 0;     // bytes that have arrived of the next one
     bool operator==(const OfFlow&) const = default;
   };
-  std::uint64_t control = 0;  // control frames, other than those that the connection handles itself
+  std::uint64_t control = 0;  // control frames, except those that the connection handles itself
   FlowMap<OfFlow> flows;
   bool operator==(const Arrived&) const = default;
 };

@@ -24,7 +24,7 @@ class CodecTasks : public std::enable_shared_from_this<CodecTasks> {
              std::shared_ptr<ConnectionSlot> slot)
       : queue_(options.codecQueue), slot_(std::move(slot)), codecs_(options, std::move(pool)) {}
 
-  // Calls `task`, a void(TensorCodecs&), in the queue. Whatever it uses must be owned by it.
+  // Calls `task`, a void(TensorCodecs&), in the queue. The task must own everything that it uses.
   template <typename Task>
   void post(Task task) {
     // Held by a shared_ptr because std::function requires copyable functions, and one that owns a

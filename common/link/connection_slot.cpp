@@ -35,7 +35,7 @@ void ConnectionSlot::queue(const ControlFrame& frame) {
 }
 
 void ConnectionSlot::confirmControl(std::uint64_t count) {
-  // A lower count is outdated: the frame that carried it was sent again.
+  // A lower count is outdated: it comes from a frame that was sent again.
   if (count > confirmed_) drop(count);
 }
 

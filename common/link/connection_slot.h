@@ -1,8 +1,9 @@
-// The connection that a tensor link currently uses, if there is one. The link's parts reach it only
-// through this class, and run their work on its io thread here. Any thread unless stated otherwise.
+// Holds the connection that a tensor link currently uses, if there is one. The link's parts reach
+// it only through this class, and run their work on its io thread here. Any thread unless stated
+// otherwise.
 //
-// Control frames are kept until the peer confirms them, and sent again over the next connection if
-// this one breaks.
+// Control frames are kept until the peer confirms them. If a connection breaks, they are sent again
+// over the next one.
 #pragma once
 
 #include <atomic>
@@ -33,9 +34,9 @@ class ConnectionSlot : public std::enable_shared_from_this<ConnectionSlot> {
   ConnectionSlot(boost::asio::any_io_executor io, std::function<void(std::exception_ptr)> failed)
       : io_(std::move(io)), failed_(std::move(failed)) {}
 
-  // Calls `function` on the io thread: immediately if this is the io thread, so that two calls from
-  // there keep their order. An exception from it is passed to fail(). Whatever `function` uses must
-  // be owned by it.
+  // Calls `function` on the io thread; immediately if this is the io thread, so that calls from
+  // there keep their order. If it throws, the exception is passed to fail(). `function` must own
+  // everything that it uses.
   template <typename Function>
   void onIo(Function function) {
     boost::asio::dispatch(io_,
@@ -51,35 +52,38 @@ class ConnectionSlot : public std::enable_shared_from_this<ConnectionSlot> {
   void post(std::function<void()> task);
   // Ends the connection with this error.
   void fail(std::exception_ptr error);
-  // Throws, on the io thread, ProtocolError "not-reading" if kMaxUnconfirmed are kept.
+  // If kMaxUnconfirmed frames are unconfirmed, fails with ProtocolError "not-reading" on the io
+  // thread.
   void sendControl(FrameKind kind, std::string metadata);
 
-  // io thread. Uses `connection` from now on. The peer has received `confirmed` control frames; the
-  // others are sent again. Throws ProtocolError "bad-arrived" if that number is impossible.
+  // io thread. Uses `connection` from now on. `confirmed`: number of control frames that the peer
+  // has received; the others are sent again. Throws ProtocolError "bad-arrived" if that number is
+  // impossible.
   void attach(std::shared_ptr<Connection> connection, std::uint64_t confirmed);
   // io thread. Stops using the connection.
   void detach();
   // io thread. Without a connection, does nothing: TensorSender sends the tensor again.
   void sendTensor(OutgoingTensor tensor);
-  // io thread. The peer has received this many control frames.
+  // io thread. `count`: number of control frames that the peer has received.
   void confirmControl(std::uint64_t count);
 
-  // A control frame from the peer has been handled.
+  // Call when a control frame from the peer has been handled.
   void countControl() { ++received_; }
   std::uint64_t controlReceived() const { return received_; }
 
-  // Null if there is none.
+  // Null without a connection.
   std::shared_ptr<Connection> connection() const;
-  // Of all connections so far.
+  // Totals of all connections so far.
   ByteCounts bytes() const;
   double peakSent() const;
   double peakReceived() const;
-  // Of the connection, or of the last one before its first Pong.
+  // The clock sample of the current connection; before its first Pong, that of the previous one.
   ClockSample clock() const;
-  // Connections that replaced a broken one, and the seconds between them.
+  // The number of connections that replaced a broken one, and the total seconds without a
+  // connection.
   std::uint64_t reconnects() const;
   double offlineSeconds() const;
-  // Of the current connection, see Connection; unknown without one.
+  // Values of the current connection, see Connection; unknown without a connection.
   std::optional<LinkInfo> linkInfo() const;
   double sendRate() const;
   double receiveRate() const;
@@ -95,17 +99,17 @@ class ConnectionSlot : public std::enable_shared_from_this<ConnectionSlot> {
   const boost::asio::any_io_executor io_;
   const std::function<void(std::exception_ptr)> failed_;
   std::deque<ControlFrame> unconfirmed_;  // io thread
-  std::uint64_t confirmed_ = 0;           // io thread: frames before the first of unconfirmed_
+  std::uint64_t confirmed_ = 0;  // io thread: number of frames already removed from unconfirmed_
   std::atomic<std::uint64_t> received_ = 0;
 
   mutable std::mutex mutex_;
   std::shared_ptr<Connection> connection_;
-  ByteCounts pastBytes_;  // of earlier connections
+  ByteCounts pastBytes_;  // bytes of earlier connections
   double pastPeakSent_ = 0, pastPeakReceived_ = 0;
   ClockSample pastClock_;
   std::uint64_t reconnects_ = 0;
   double offlineSeconds_ = 0;
-  std::optional<SteadyTime> offlineSince_;  // nothing before the first connection
+  std::optional<SteadyTime> offlineSince_;  // nullopt before the first connection
 };
 
 }  // namespace cleave

@@ -51,7 +51,8 @@ void IncomingTensors::open(const FrameHeader& header, std::span<const std::byte>
     throw ProtocolError("bad-segment", "the first segment of " + toString(key) +
                                            " is longer than the tensor's encoding");
   }
-  // Each tensor may arrive once. Only these checks keep a peer from causing more allocations.
+  // Each tensor may arrive only once. These checks are the only limit on the allocations that a
+  // peer can cause.
   if (isBlob(key.flow)) {
     expectedBlob_.reset();
   } else {
@@ -67,7 +68,7 @@ void IncomingTensors::open(const FrameHeader& header, std::span<const std::byte>
   streams_.emplace(header.stream, std::move(tensor));
 }
 
-// What was agreed was checked when the tensor began, over an earlier connection.
+// The tensor was checked when it began, over an earlier connection.
 void IncomingTensors::continueTensor(const FrameHeader& header, const Key& key,
                                      std::uint64_t offset, std::uint64_t encodedBytes) {
   const auto found = interrupted_.find(key.flow);
@@ -210,7 +211,8 @@ std::optional<IncomingTensor> IncomingTensors::received(const FrameHeader& heade
 
 void IncomingTensors::detach() {
   for (auto& [stream, tensor] : streams_) {
-    tensor.sha256.clear();  // of a last segment that did not arrive; it will be sent again
+    tensor.sha256.clear();  // the digest came with a last segment that did not arrive completely
+                            // and will be sent again
     interrupted_.emplace(tensor.message.flow, std::move(tensor));
   }
   streams_.clear();

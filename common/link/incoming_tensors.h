@@ -1,5 +1,5 @@
-// Incoming tensors and blobs, one stream each. They are checked against the negotiated parameters
-// before memory is allocated for them, and assembled from their segments. io thread only.
+// Assembles incoming tensors and blobs from their segments; each is one stream. They are checked
+// against the negotiated parameters before memory is allocated for them. io thread only.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace cleave {
 inline constexpr std::string_view kBlobCodec = "none";
 
 struct IncomingTensor {
-  TensorMessage message;  // its payload is still empty
+  TensorMessage message;  // its payload is not set yet
   TensorSpec spec;        // not used for blobs
   std::string codec;
   Buffer buffer;             // holds the complete encoding
@@ -32,7 +32,7 @@ struct IncomingTensor {
   double encodeSeconds = 0;
   double queueSeconds = 0;
   SteadyTime opened;
-  SteadyTime segmentBegan;  // of the frame that is being read
+  SteadyTime segmentBegan;  // when the frame that is being read began
   std::string sha256;       // blobs only, set with the last segment
 };
 
@@ -45,18 +45,19 @@ class IncomingTensors {
   // Handles the metadata of a Tensor frame. Throws ProtocolError if it does not match what was
   // negotiated, and "memory-exceeded".
   void open(const FrameHeader& header, std::span<const std::byte> metadata);
-  // The same for a Segment frame.
+  // Handles the metadata of a Segment frame, like open().
   void continueStream(const FrameHeader& header, std::span<const std::byte> metadata);
   // The memory for the payload of the frame that was just passed to open() or continueStream().
   std::span<std::byte> place(const FrameHeader& header);
-  // Allows one blob of this flow, which was requested.
+  // Allows one blob of this flow. Call when it is requested.
   void expectBlob(Flow flow) { expectedBlob_ = flow; }
-  // The payload of this frame has arrived. If the tensor is complete, removes and returns it.
+  // Call when the payload of this frame has arrived. If the tensor is complete, removes and returns
+  // it.
   std::optional<IncomingTensor> received(const FrameHeader& header);
 
-  // The connection is gone. The next one continues tensors that have not arrived completely.
+  // Call when the connection is gone. The next connection continues incomplete tensors.
   void detach();
-  // Of all connections so far. Call after detach().
+  // Counts over all connections so far. Call after detach().
   FlowMap<Arrived::OfFlow> arrived() const;
 
  private:
@@ -70,9 +71,9 @@ class IncomingTensors {
   const TensorLinkOptions& options_;
   TransferOrder& order_;
   const std::shared_ptr<BufferPool> pool_;
-  std::map<std::uint64_t, IncomingTensor> streams_;  // of a flow at most one
-  std::map<Flow, IncomingTensor> interrupted_;       // streams of an earlier connection
-  FlowMap<std::uint64_t> complete_;                  // how many
+  std::map<std::uint64_t, IncomingTensor> streams_;  // at most one per flow
+  std::map<Flow, IncomingTensor> interrupted_;       // incomplete tensors of an earlier connection
+  FlowMap<std::uint64_t> complete_;                  // number of complete tensors
   std::uint64_t lastStream_ = 0;
   std::optional<Flow> expectedBlob_;
 };

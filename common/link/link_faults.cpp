@@ -7,7 +7,7 @@ namespace cleave {
 namespace {
 
 constexpr std::string_view kLinkFaults[] = {
-    // The network, or the peer's machine.
+    // Faults of the network or of the peer's machine.
     "connection-lost",
     "connection-closed",
     "peer-silent",
@@ -15,14 +15,14 @@ constexpr std::string_view kLinkFaults[] = {
     "too-slow",
     "bad-checksum",
     "tls-failed",
-    // While a new connection is opened.
+    // Faults while a new connection is opened.
     "no-server",
     "hello-timeout",
     "tls-timeout",
     "too-many-connections",
     "too-many-handshakes",
     "too-many-from-address",
-    // An older connection of this client.
+    // Faults caused by two connections of the same client.
     "connection-replaced",
 };
 

@@ -1,5 +1,5 @@
-// Errors that end a connection and not the run: the run continues over the next connection. All
-// other errors end the run.
+// Errors that end only the connection: the run continues over the next one. All other errors end
+// the run.
 #pragma once
 
 #include <string_view>

@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kName = "probe";  // phase and flow of all keys
 
-// Random, so that nothing on the path can compress it.
+// The block is random, so that nothing on the path can compress it.
 std::span<const std::byte> block() {
   static const std::vector<std::byte> bytes = [] {
     std::vector<std::byte> random(kMaxSegmentBytes);

@@ -1,6 +1,6 @@
-// Both ends of a probe session (proto/PROTOCOL.md, "Probe"), which sends meaningless streams to
-// measure how long they take. Incoming data is read into one buffer of constant size and discarded,
-// and outgoing data is one block sent repeatedly, so that a large request does not cost memory. io
+// Both ends of a probe session (proto/PROTOCOL.md, "Probe"), which sends streams of random bytes
+// and measures how long they take. Incoming data is read into one buffer of constant size and
+// discarded. Outgoing data is one block, sent repeatedly. So a large request needs no memory. io
 // thread only.
 #pragma once
 
@@ -17,12 +17,12 @@
 namespace cleave {
 
 inline constexpr std::string_view kProbeFeature = "probe";             // in Hello and HelloOk
-inline constexpr std::uint64_t kMaxProbeBytes = 1'000'000'000;         // of one stream
+inline constexpr std::uint64_t kMaxProbeBytes = 1'000'000'000;         // maximum size of one stream
 inline constexpr std::chrono::milliseconds kMaxProbeSession{600'000};  // enforced by the server
 
 class ProbeLink : public FrameSink {
  public:
-  // A completed stream, as its receiver measured it.
+  // A completed stream, with the times that its receiver measured.
   struct Finished {
     bool up = false;             // client to server
     std::uint64_t bytes = 0;     // payload bytes
@@ -34,12 +34,12 @@ class ProbeLink : public FrameSink {
   // called for streams in both directions.
   ProbeLink(Role role, Connection& connection, std::function<void(const Finished&)> finished);
 
-  // Client only: sends that many bytes, or requests that many. At most one of each at a time, and
-  // at most kMaxProbeBytes.
+  // Client only. send() sends a stream of `bytes` bytes; fetch() requests one. At most
+  // one stream per direction at a time, of at most kMaxProbeBytes.
   void send(std::uint64_t bytes);
   void fetch(std::uint64_t bytes);
 
-  // Throw ProtocolError for anything that does not belong in a probe session.
+  // These functions throw ProtocolError for anything that does not belong in a probe session.
   std::span<std::byte> placePayload(const FrameHeader& header,
                                     std::span<const std::byte> metadata) override;
   void receivedFrame(const FrameHeader& header, std::span<const std::byte> metadata,
@@ -48,9 +48,9 @@ class ProbeLink : public FrameSink {
  private:
   // The streams of one direction, at most one of them in progress.
   struct Direction {
-    std::uint64_t number = 0;  // of the latest stream, from 1
-    std::uint64_t bytes = 0;   // of the latest stream
-    bool busy = false;         // sender: until its Received; receiver: requested or arriving
+    std::uint64_t number = 0;  // number of the latest stream, from 1
+    std::uint64_t bytes = 0;   // size of the latest stream
+    bool busy = false;  // sender: until the Received arrives; receiver: requested or arriving
   };
 
   void openStream(const FrameHeader& header, std::span<const std::byte> metadata);
@@ -68,8 +68,8 @@ class ProbeLink : public FrameSink {
   Direction out_, in_;
   int unwritten_ = 0;           // our streams that the socket has not fully accepted
   std::uint64_t stream_ = 0;    // the arriving stream, or the last one that arrived
-  std::uint64_t received_ = 0;  // bytes of it
-  bool open_ = false;           // it has not ended
+  std::uint64_t received_ = 0;  // bytes of this stream that have arrived
+  bool open_ = false;           // this stream has not ended
   SteadyTime opened_;
 };
 

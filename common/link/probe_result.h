@@ -19,12 +19,13 @@ inline bool isUp(ProbeWay way) { return way == ProbeWay::up || way == ProbeWay::
 inline bool isOfBoth(ProbeWay way) { return way >= ProbeWay::upOfBoth; }
 
 struct ProbeTransfer {
-  std::string time;  // of its end, formatted as in all records
+  std::string time;  // end of the transfer, formatted as in all records
   ProbeWay way = ProbeWay::up;
   std::uint64_t bytes = 0;  // without frame headers
   std::uint32_t repeat = 1;
-  double seconds = 0;          // one way, from the first byte handed over to the last one's arrival
-  double receiverSeconds = 0;  // at the receiver, from reading the first byte to the last
+  // One way, from passing the first byte to the socket until the last one's arrival.
+  double seconds = 0;
+  double receiverSeconds = 0;  // at the receiver, from reading the first byte to reading the last
 };
 
 struct ProbeResult {
@@ -36,14 +37,14 @@ struct ProbeResult {
   std::vector<std::uint64_t> skipped;  // sizes that would have exceeded the time limit
 
   std::vector<std::uint64_t> sizes() const;  // the sizes measured, ascending
-  // Seconds; nothing if that was not measured.
+  // The median seconds of these transfers; nullopt if there are none.
   std::optional<double> median(ProbeWay way, std::uint64_t bytes) const;
 };
 
-// Model: seconds = latency + bytes / rate
+// The line seconds = latency + bytes / rate.
 struct LinkFit {
   double latency = 0;          // seconds, at least 0
-  std::optional<double> rate;  // bytes per second; nothing if more bytes take no longer
+  std::optional<double> rate;  // bytes per second; nullopt if larger transfers take no longer
   double deviation = 0;        // the largest |fit - measured| / measured
 };
 
@@ -52,11 +53,11 @@ struct LinkPoint {
   double seconds = 0;  // above 0
 };
 
-// The least-squares line of (fit - measured) / sqrt(fit * measured), a relative error: 1 kB counts
-// as much as 100 MB, and predicting half the time is as wrong as predicting twice the time. For a
-// single point, fits only the rate.
+// The line that minimizes the squares of (fit - measured) / sqrt(fit * measured). This error is
+// relative: 1 kB counts as much as 100 MB, and predicting half the time is as wrong as predicting
+// twice the time. For a single point, fits only the rate.
 LinkFit fitLink(std::span<const LinkPoint> points);
-// Fits the medians of one way.
+// Fits the median times of one way.
 LinkFit fitOf(const ProbeResult& result, ProbeWay way);
 
 // Example: "up 938 Mbit/s, down 940 Mbit/s (both at once: 921 and 933 Mbit/s), 10.1 ms one way; the
@@ -64,7 +65,7 @@ LinkFit fitOf(const ProbeResult& result, ProbeWay way);
 std::string sentenceOf(const ProbeResult& result);
 
 std::vector<std::string> probeColumns();
-// The whole file. `run` is empty if there is no run.
+// Returns the contents of the CSV file. `run`: the run id; empty if there is no run.
 std::string probeCsv(const ProbeResult& result, const std::string& run);
 
 }  // namespace cleave

@@ -52,7 +52,7 @@ TensorCodecs::Cut& TensorCodecs::cutFor(const Key& key, const TensorSpec& spec) 
   return cuts_.emplace(cut, Cut{{}, std::move(charge)}).first->second;
 }
 
-// Whether the gradient will use what the activation leaves at its cut.
+// Whether the gradient will use the CutContext of its activation.
 bool TensorCodecs::needsCut(const Key& key) const {
   if (key.phase != Phase::train) return false;
   const auto* codec = options_.codecs.find(gradientAt(key.flow.cut, key.flow.tensor));
@@ -111,8 +111,8 @@ Encoded TensorCodecs::encodeOrRaw(const CodecContext& context, const CodecState&
   }
 }
 
-// Signal-to-noise ratio of what the peer will decode; nothing if there is no noise or the dtype is
-// not f32.
+// The signal-to-noise ratio of the tensor that the peer will decode; nullopt if there is no noise
+// or the dtype is not f32.
 std::optional<double> TensorCodecs::measureError(const CodecContext& context,
                                                  const CodecState& state, const CutContext& cut,
                                                  const TensorView& view,

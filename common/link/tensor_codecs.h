@@ -28,10 +28,10 @@ struct TensorCodecOptions {
   // fails the run.
   bool rawNonFinite = false;
   ForkJoinPair* helper = nullptr;  // must outlive its user
-  std::shared_ptr<CodecQueue>
-      codecQueue;                  // of the session; null: the io thread encodes and decodes
-  std::uint32_t errorEvery = 100;  // measures the SNR of one in this many tensors; 0: none
-  // Charged for the host memory that the session holds; null: nothing is charged.
+  // The session's queue; null: the io thread encodes and decodes.
+  std::shared_ptr<CodecQueue> codecQueue;
+  std::uint32_t errorEvery = 100;  // measures the SNR of one in N tensors; 0: of none
+  // Account that is charged for the host memory that the session holds; null: nothing is charged.
   std::shared_ptr<MemoryAccount> account;
 
   const Codec& codec(Flow flow) const { return *codecs.at(flow); }
@@ -48,20 +48,21 @@ class TensorCodecs {
   struct EncodedTensor {
     Buffer bytes;
     SteadyTime begin, end;
-    std::optional<double> snrDb;  // of what the peer will decode; only for some tensors
+    // SNR of the tensor that the peer will decode; measured only for some tensors.
+    std::optional<double> snrDb;
   };
-  // Throws NonFiniteError, unless such tensors are sent raw.
+  // Throws NonFiniteError if the codec cannot encode the tensor, unless rawNonFinite is set.
   EncodedTensor encode(const Key& key, const TensorView& view);
 
   struct DecodedTensor {
-    Payload payload;  // in the memory where the stage needs it
+    Payload payload;  // in host or device memory, as the stage requires
     SteadyTime begin, end;
   };
   // Throws ProtocolError if no encoder writes these bytes.
   DecodedTensor decode(const Key& key, std::span<const std::byte> encoded, const TensorSpec& spec);
 
-  // The step has been applied: the codec states that its tensors produced take effect for the next
-  // step.
+  // Call when the step has been applied: the codec states that its tensors produced take effect for
+  // the next step.
   void commit();
 
   // One state of a codec, between steps.
@@ -70,10 +71,11 @@ class TensorCodecs {
     std::uint32_t i = 0;
     std::vector<std::byte> bytes;
   };
-  // Call after commit(), before anything of the next step is encoded or decoded.
+  // Returns all states. Call after commit(), before a tensor of the next step is encoded or
+  // decoded.
   std::vector<SavedState> save() const;
-  // Replaces all states: the next steps give the same bytes as they would have given after save().
-  // Throws RunError "bad-checkpoint"; then nothing has changed.
+  // Replaces all states, so that the next steps produce the same bytes as those that followed
+  // save(). If it throws RunError "bad-checkpoint", nothing has changed.
   void restore(const std::vector<SavedState>& saved);
 
  private:
@@ -94,7 +96,7 @@ class TensorCodecs {
                                      std::span<const std::byte> encoded) const;
   struct Room {
     MutableTensorView out;
-    Payload payload;  // the same memory
+    Payload payload;  // shares the payload's memory
   };
   Room roomFor(Flow flow, const TensorSpec& spec) const;
   CodecContext contextOf(const Key& key) const {
@@ -103,7 +105,7 @@ class TensorCodecs {
 
   // step, i, cut, tensor
   using CutKey = std::tuple<std::uint64_t, std::uint32_t, std::uint8_t, std::uint8_t>;
-  using StateKey = std::pair<Flow, std::uint32_t>;  // one per i
+  using StateKey = std::pair<Flow, std::uint32_t>;  // one per flow and i
 
   const TensorCodecOptions options_;
   const std::shared_ptr<BufferPool> pool_;

@@ -1,7 +1,7 @@
-// The tensor link: joins codecs and a connection into the interface that an engine uses. It
-// outlives the connection: if that breaks, another one is attached, and each side sends what the
-// other lacks. The engines at both ends see the same messages in the same order as over one
-// connection.
+// The tensor link combines codecs and a connection into the interface that an engine uses. It
+// outlives a connection: if one breaks, another one is attached, and each side sends what the other
+// has not received. The engines at both ends receive the same messages in the same order as over a
+// single connection.
 //
 // clang-format off
 //   device thread   send(), commit(): post to the others, never wait
@@ -35,30 +35,32 @@ namespace cleave {
 
 class TensorLink : public EngineLink, public FrameSink {
  public:
-  // Called until what the link has posted has run, which may be after its destruction.
+  // They may be called after the link has been destroyed, until all tasks that it has posted have
+  // run.
   struct Callbacks {
     std::function<void(Message)> deliver;               // on the io thread or in the codec queue
     std::function<void(const TransferRecord&)> record;  // on the io thread; must not block
     std::function<void(std::exception_ptr)> failed;     // on the io thread: see fail()
   };
-  // Starts without a connection: everything sent waits for attach().
+  // Starts without a connection: everything that is sent waits for attach().
   TensorLink(TensorLinkOptions options, std::shared_ptr<BufferPool> pool,
              boost::asio::any_io_executor io, Callbacks callbacks);
 
-  // io thread. Uses this connection from now on; requires that there is none. `peer`: what has
-  // arrived at the other end; the rest is sent. Throws ProtocolError "bad-arrived" if that is
-  // impossible.
+  // io thread. Uses this connection from now on; requires that there is none. `peer`: counts of
+  // what has arrived at the other end; the rest is sent. Throws ProtocolError "bad-arrived" if
+  // these counts are impossible.
   void attach(std::shared_ptr<Connection> connection, const Arrived& peer);
   // io thread. Serves the connection until it ends; see Connection::run(). The link must exist
   // until then.
   boost::asio::awaitable<std::string> serve();
-  // io thread. Stops using the connection, if there is one: nothing more of it is delivered. The
-  // caller must have closed it, or close it now.
+  // io thread. Stops using the connection, if there is one, and delivers no more of its messages.
+  // The caller must close the connection before or immediately afterwards.
   void detach();
   // io thread, after detach().
   Arrived arrived() const;
 
-  // Any thread. Ends the connection with this error; without one, passes it to Callbacks::failed.
+  // Any thread. Ends the connection with this error; without a connection, passes the error to
+  // Callbacks::failed.
   void fail(std::exception_ptr error) { slot_->fail(std::move(error)); }
   // Any thread. Null if there is none.
   std::shared_ptr<Connection> connection() const { return slot_->connection(); }
@@ -83,12 +85,13 @@ class TensorLink : public EngineLink, public FrameSink {
 
   // Any thread.
   LinkTotals totals() const;
-  // Any thread: whether tensors are being encoded or decoded here, or waiting for it.
+  // Any thread. Whether tensors are being encoded or decoded here, or are waiting for that.
   bool hasCodecWork() const { return codecTasks_->any(); }
   // Any thread. See Connection; 0 without one.
   double sendRate() const { return slot_->sendRate(); }
   double receiveRate() const { return slot_->receiveRate(); }
-  // Any thread. See Connection; before the first Pong of a connection, that of the last one.
+  // Any thread. See Connection. Before the first Pong of a connection, returns the sample of the
+  // previous one.
   ClockSample clock() const { return slot_->clock(); }
   // io thread, after the connection has ended: records the tensors that were sent but not
   // acknowledged.
@@ -105,7 +108,7 @@ class TensorLink : public EngineLink, public FrameSink {
   std::shared_ptr<CodecTasks> codecTasks_;
   std::shared_ptr<TensorSender> sender_;
   std::shared_ptr<TensorReceiver> receiver_;
-  std::shared_ptr<Gate> gate_;  // of the connection
+  std::shared_ptr<Gate> gate_;  // the gate of the current connection
 };
 
 }  // namespace cleave

@@ -1,4 +1,4 @@
-// What client and server have agreed about the tensors on a link.
+// The parameters of a tensor link, which client and server have negotiated.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,16 @@ namespace cleave {
 
 struct TensorLinkOptions : TensorCodecOptions {
   Role role = Role::client;
-  Place place;  // of the body at the server's end
+  Place place;  // the place of the server's body
   std::uint32_t microBatches = 1;
   std::uint32_t inFlight = 1;
   std::uint32_t maxBatch = 1;
-  // The negotiated spec of a flow's tensor with `samples` samples.
+  // Returns the negotiated spec of a flow's tensor for `samples` samples.
   std::function<TensorSpec(Flow flow, std::uint32_t samples)> spec;
   int (*priority)(Flow flow, const Place& body) = nullptr;
   std::uint64_t maxBlobBytes = 0;  // maximum size of weights/body or grads/body
   bool initialWeights = false;     // the client may send weights/body, once
-  std::string weightsSha256;       // which must have this digest, 32 bytes; empty: any
+  std::string weightsSha256;       // required digest of weights/body, 32 bytes; empty: any
   // Null: no trace. On the server, the link answers a Fetch of trace/body from it.
   std::shared_ptr<TraceRecorder> trace;
 

@@ -1,8 +1,8 @@
 // The receiving half of a tensor link: places the payloads of incoming tensors and blobs in memory,
 // checks and decodes them, acknowledges them, and delivers them.
 //
-// Tensors of the codec `none` bypass the codec queue and are never copied: the socket writes into
-// memory that the stage computes on.
+// Tensors of the codec `none` bypass the codec queue and are never copied: the socket writes
+// directly into the memory on which the stage computes.
 #pragma once
 
 #include <functional>
@@ -29,10 +29,11 @@ class TensorReceiver : public std::enable_shared_from_this<TensorReceiver> {
                  std::shared_ptr<TransferOrder> order, std::shared_ptr<TransferLog> log,
                  std::function<void(Message)> deliver);
 
-  // Any thread: allows one blob of this flow, which is about to be requested.
+  // Any thread. Allows one blob of this flow. Call before requesting it.
   void expectBlob(Flow flow);
 
-  // io thread. The frames of a tensor or blob; see FrameSink. Throw what IncomingTensors throws.
+  // io thread. Handle the frames of a tensor or blob; see FrameSink. They throw the errors of
+  // IncomingTensors.
   std::span<std::byte> place(const FrameHeader& header, std::span<const std::byte> metadata);
   void received(const FrameHeader& header);
   // io thread. See IncomingTensors.
@@ -45,9 +46,8 @@ class TensorReceiver : public std::enable_shared_from_this<TensorReceiver> {
   // codec queue
   void decode(TensorCodecs& codecs, IncomingTensor&& tensor, double wireSeconds);
   void verifyBlob(IncomingTensor&& tensor, const std::string& sha256, double wireSeconds);
-  // io thread or codec queue: a tensor is complete. Reports it to the peer before the engine
-  // receives it, so that the sender gets its credit back before anything that the engine sends
-  // next.
+  // io thread or codec queue. Call when a tensor is complete. Acknowledges it before the engine
+  // receives it, so that the acknowledgement precedes everything that the engine then sends.
   void deliverTensor(IncomingTensor&& tensor, Payload payload, double wireSeconds,
                      double decodeSeconds);
   void acknowledge(const IncomingTensor& tensor, double wireSeconds, double decodeSeconds);

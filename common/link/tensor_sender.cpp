@@ -79,7 +79,7 @@ void TensorSender::sendBlob(Blob&& blob) {
 
 // ---- Answers to a Fetch ----
 
-// One at a time: each answer holds a copy of the body until it is acknowledged.
+// Allows one answer at a time, because each holds a copy of the body until it is acknowledged.
 bool TensorSender::answer(const Fetch& fetch) {
   if (std::exchange(blobUnderWay_, true)) {
     throw ProtocolError("too-many-in-flight", "a Fetch arrived before the last one was answered");
@@ -137,13 +137,13 @@ OutgoingTensor TensorSender::outgoing(const std::shared_ptr<Encoding>& encoding,
   tensor.wireBytes = encoding->wireBytes;
   tensor.owner = encoding->owner;
   tensor.priority = blob ? 0 : options_->priority(key.flow, options_->place);
-  // Blobs that the client fetches must not delay the step. The client's own initial weights can: no
-  // step runs before they arrive.
+  // Blobs that the client fetches must not delay the step. The initial weights that the client
+  // sends may: no step runs before they arrive.
   tensor.isBackground = blob && options_->role == Role::server;
   tensor.queuedAt = now();
   tensor.sha256 = encoding->sha256;
-  // The outbox calls these from within Connection::run(), during which this object exists. A
-  // connection that was replaced has no more effect.
+  // The outbox calls these from within Connection::run(), during which this object exists. Calls
+  // for a connection that was replaced have no effect.
   const auto isCurrent = [encoding, number = encoding->connections] {
     return encoding->connections == number;
   };
@@ -189,7 +189,7 @@ void TensorSender::acknowledged(const ReceivedReport& report) {
   if (log_->acknowledged(report)) settle(report.key);
 }
 
-// The tensor has been written and acknowledged.
+// Call when the tensor has been written and acknowledged.
 void TensorSender::settle(const Key& key) {
   if (isBlob(key.flow)) {
     blobUnderWay_ = false;
@@ -205,7 +205,7 @@ void TensorSender::settle(const Key& key) {
 
 void TensorSender::resume(const Arrived& peer) {
   checkArrived(peer);
-  FlowMap<Arrived::OfFlow> left;  // arrived, and not yet found among the unsettled ones
+  FlowMap<Arrived::OfFlow> left;  // arrived at the peer, and not yet matched with unsettled tensors
   for (const auto& [flow, count] : peer.flows) {
     left[flow] = {count.complete - settled_.get(flow), count.bytes};
   }
@@ -247,7 +247,7 @@ void TensorSender::checkArrived(const Arrived& peer) const {
   for (const auto& [flow, count] : peer.flows) check(flow);
 }
 
-// The peer has all of it; its acknowledgement may still be on its way.
+// The peer has the whole tensor; its acknowledgement may still be on its way.
 void TensorSender::arrived(const std::shared_ptr<Encoding>& encoding) {
   ++encoding->connections;
   const Key key = encoding->message.key();

@@ -1,9 +1,9 @@
 // The sending half of a tensor link: encodes tensors, queues them at the connection, and keeps them
-// until they are settled: written, and acknowledged by the peer. If the connection breaks before
-// that, they are sent again over the next one.
+// until they are settled: written, and acknowledged by the peer. If the connection breaks,
+// unsettled tensors are sent again over the next one.
 //
-// Tensors of the codec `none` bypass the codec queue and are never copied: the socket reads from
-// the stage's own memory.
+// Tensors of the codec `none` bypass the codec queue and are never copied: the socket reads
+// directly from the stage's memory.
 #pragma once
 
 #include <cstdint>
@@ -33,18 +33,20 @@ class TensorSender : public std::enable_shared_from_this<TensorSender> {
                std::shared_ptr<ConnectionSlot> slot, std::shared_ptr<CodecTasks> codecTasks,
                std::shared_ptr<TransferOrder> order, std::shared_ptr<TransferLog> log);
 
-  // Any thread; they never wait. Throw what MemoryAccount::charge() throws.
+  // Any thread. These functions never wait. They throw the errors of MemoryAccount::charge().
   void sendTensor(TensorMessage&& message);
   void sendBlob(Blob&& blob);
 
-  // io thread; server. Answers a Fetch of trace/body. Returns false for the others, which the
+  // io thread; server. Answers a Fetch of trace/body. Returns false for other flows, which the
   // engine answers with sendBlob(). Throws ProtocolError "too-many-in-flight" if the last answer
   // has not been settled, and "unexpected-message" if there is no trace.
   bool answer(const Fetch& fetch);
-  // io thread. The peer has the tensor. Throws what TransferLog::acknowledged() throws.
+  // io thread. Call when the peer has acknowledged the tensor. Throws the errors of
+  // TransferLog::acknowledged().
   void acknowledged(const ReceivedReport& report);
-  // io thread, after a connection was attached: sends again what the peer lacks. Throws
-  // ProtocolError "bad-arrived" if it claims what was not sent, or lacks what it acknowledged.
+  // io thread. Call after a connection was attached: sends again what the peer has not received.
+  // Throws ProtocolError "bad-arrived" if the peer claims to have received something that was not
+  // sent, or to lack something that it acknowledged.
   void resume(const Arrived& peer);
 
  private:
@@ -58,9 +60,9 @@ class TensorSender : public std::enable_shared_from_this<TensorSender> {
     std::optional<double> snrDb;
     std::string sha256;  // blobs only
     std::string codec;
-    MemoryCharge charge;  // for a stage's output; the pool's buffers have their own
+    MemoryCharge charge;  // charge for a stage's output; the pool charges its buffers itself
     std::shared_ptr<std::uint64_t> wireBytes = std::make_shared<std::uint64_t>(0);
-    unsigned connections = 0;  // over which it was queued
+    unsigned connections = 0;  // number of connections so far, when it was queued
   };
 
   MemoryCharge chargeFor(const TensorView& view) const;
@@ -86,9 +88,9 @@ class TensorSender : public std::enable_shared_from_this<TensorSender> {
   const std::shared_ptr<TransferOrder> order_;
   const std::shared_ptr<TransferLog> log_;
   // io thread
-  std::deque<std::shared_ptr<Encoding>> unsettled_;  // in the order in which they were queued
-  FlowMap<std::uint64_t> settled_;                   // how many
-  bool blobUnderWay_ = false;  // server: a Fetch is unanswered, or its answer not settled
+  std::deque<std::shared_ptr<Encoding>> unsettled_;  // in queueing order
+  FlowMap<std::uint64_t> settled_;                   // number of settled tensors
+  bool blobUnderWay_ = false;  // server: a Fetch is unanswered, or its answer is not settled
 };
 
 }  // namespace cleave

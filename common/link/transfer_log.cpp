@@ -9,7 +9,7 @@
 
 namespace cleave {
 
-// Both sides acknowledge what arrives before they send the next tensor, so only a peer that does
+// Both sides acknowledge arriving tensors before they send the next one, so only a peer that does
 // not acknowledge exceeds the maximum.
 void TransferLog::queued(TransferRecord record) {
   if (pending_.size() >= maxPending_) {

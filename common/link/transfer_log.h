@@ -1,5 +1,5 @@
-// What has crossed a link: the tensors that were sent and are not settled yet, a record per
-// transfer, and their totals. io thread unless stated otherwise.
+// Keeps track of a link's transfers: the sent tensors that are not settled, a record per transfer,
+// and totals. io thread unless stated otherwise.
 #pragma once
 
 #include <cstddef>
@@ -29,11 +29,12 @@ class TransferLog {
   // Begins a record. Throws ProtocolError "too-many-in-flight" if the peer has not acknowledged far
   // more tensors than its credits allow.
   void queued(TransferRecord record);
-  // The first segment is passed to the socket.
+  // Call when the first segment is passed to the socket.
   void begun(const Key& key, double queueSeconds);
-  // These return whether the tensor has now been both written and acknowledged; then call settle().
+  // written() and acknowledged() return whether the tensor has now been both written and
+  // acknowledged; if so, call settle().
   bool written(const Key& key, std::uint64_t wireBytes);
-  // The tensor will be sent again, over another connection.
+  // Call when the tensor will be sent again over another connection.
   void sentAgain(const Key& key) { pending_.at(key).written = false; }
   // Throws ProtocolError "bad-key" if the tensor was not sent, or was acknowledged before.
   bool acknowledged(const ReceivedReport& report);
@@ -47,11 +48,12 @@ class TransferLog {
 
   // ---- Totals: any thread ----
 
-  // A tensor was encoded here.
+  // Call when a tensor was encoded here.
   void encoded(double seconds);
   // Seconds of encoding and decoding on this side since the last call.
   double takeCodecSeconds();
-  // `connection` and the peaks, in bytes per second: what the connection has counted.
+  // `connection`: the byte counts of the connections; peaks: their peak throughput, in bytes per
+  // second.
   LinkTotals totals(const ByteCounts& connection, double peakSent, double peakReceived) const;
 
  private:

@@ -6,10 +6,10 @@
 #include "common/core/error.h"
 
 namespace cleave {
-// The flow of the opposite direction that a tensor of this flow answers (the flow of the first
-// tensor at that cut); nothing for a tensor that begins a micro-batch. A gradient at the last cut
-// answers the activation there. A tensor that leaves the body answers the one that entered it at
-// the other cut.
+// Returns the flow of the tensor that a tensor of this flow answers (for several tensors at that
+// cut, the first one's flow); nullopt for a tensor that begins a micro-batch. A gradient at the
+// last cut answers the activation there. A tensor that leaves the body answers the one that entered
+// it at the other cut.
 std::optional<Flow> TransferOrder::requestOf(Flow flow) const {
   if (isGradient(flow)) {
     return flow.cut == body_.lastCut ? activationAt(body_.lastCut) : gradientAt(body_.lastCut);
@@ -18,7 +18,7 @@ std::optional<Flow> TransferOrder::requestOf(Flow flow) const {
 }
 
 void TransferOrder::opened(const Key& key) {
-  // Steps count from 1, so the very first tensor compares greater than {0, 0}.
+  // Steps count from 1, so the first tensor compares greater than {0, 0}.
   Turn& last = at(opened_, key);
   if (const Turn turn{key.step, key.i}; key.step == 0 || turn <= last) {
     throw ProtocolError("bad-key", toString(key) + " arrived after step " +

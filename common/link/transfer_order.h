@@ -1,18 +1,18 @@
-// Decides which tensors may cross next: each one once, in order, after the tensor that it answers,
-// and with at most the negotiated number of micro-batches in flight. This bounds a session's
-// memory: a tensor that breaks these rules is rejected before memory is allocated for it. io thread
-// only.
+// Decides which tensors may cross next. Each tensor may cross once, in order, after the tensor that
+// it answers. At most the negotiated number of micro-batches may be in flight. This bounds a
+// session's memory: a tensor that breaks these rules is rejected before memory is allocated for it.
+// io thread only.
 //
 // clang-format off
 //   at a body between cuts 0 and 1:
 //   activation/0   within a flow and phase by (step, i)   server: takes a credit
-//   activation/1   after its activation/0                 eval: its settling returns the credit
+//   activation/1   after its activation/0                 eval: settling it returns the credit
 //   gradient/1     after its activation/1; train only
-//   gradient/0     after its gradient/1                   train: its settling returns the credit
+//   gradient/0     after its gradient/1                   train: settling it returns the credit
 // clang-format on
 //
 // A tensor is settled once all of it has been passed to the kernel and the peer has acknowledged
-// it. A peer that acknowledges what it does not read therefore gains no credit.
+// it. So a peer that acknowledges tensors without reading them gains no credit.
 #pragma once
 
 #include <array>
@@ -33,16 +33,16 @@ inline constexpr std::size_t kMicroBatchBytes = std::size_t{16} << 10;
 
 class TransferOrder {
  public:
-  // On the server, `account` is charged kMicroBatchBytes per micro-batch in flight, for its
-  // messages, records and other objects besides its tensors. Null: nothing is charged.
+  // `account`: on the server, it is charged kMicroBatchBytes per micro-batch in flight, for
+  // messages, records and other objects that are not tensors. Null: nothing is charged.
   TransferOrder(Role role, Place body, std::uint32_t inFlight,
                 std::shared_ptr<MemoryAccount> account)
       : role_(role), body_(std::move(body)), inFlight_(inFlight), account_(std::move(account)) {}
 
-  // The peer opens this tensor. Throws ProtocolError "bad-key" if it came before, is out of order,
-  // or does not answer a tensor; "too-many-in-flight" if no credit is left.
+  // Call when the peer begins to send this tensor. Throws ProtocolError "bad-key" if the tensor is
+  // repeated, out of order, or does not answer a tensor; "too-many-in-flight" if no credit is left.
   void opened(const Key& key);
-  // A tensor of this side is ready to be sent.
+  // Call when a tensor of this side is ready to be sent.
   void queued(const Key& key) { at(queued_, key) = {key.step, key.i}; }
   void settled(const Key& key);
 
@@ -63,7 +63,7 @@ class TransferOrder {
   const Place body_;
   const std::uint32_t inFlight_;
   const std::shared_ptr<MemoryAccount> account_;
-  Turns opened_;  // latest of each phase and flow
+  Turns opened_;  // latest turn per phase and flow
   Turns queued_;
   // Server: credits in use.
   std::map<std::tuple<Phase, std::uint64_t, std::uint32_t>, MemoryCharge> taken_;

@@ -1,4 +1,4 @@
-// Records of what crossed a link, as one of its two sides saw it.
+// Records of transfers over a link, as measured by one of its sides.
 #pragma once
 
 #include <array>
@@ -24,28 +24,28 @@ struct TransferRecord {
   std::optional<double> queueSeconds;
   std::optional<double> wireSeconds;  // first byte to last, at the receiver
   std::optional<double> decodeSeconds;
-  std::optional<double> snrDb;   // of the codec; measured by the sender for some tensors
-  std::optional<LinkInfo> link;  // while the connection was open
+  std::optional<double> snrDb;   // the codec's SNR; measured by the sender for some tensors
+  std::optional<LinkInfo> link;  // nullopt if the connection was closed
 };
 
 // Sums since the link began. "Up" is from the client to the server.
 struct LinkTotals {
   std::uint64_t rawUp = 0, rawDown = 0;
-  std::uint64_t wireUp = 0, wireDown = 0;  // tensors, from recorded transfers
+  std::uint64_t wireUp = 0, wireDown = 0;  // tensors on the wire, from recorded transfers
   std::uint64_t blobUp = 0, blobDown = 0;  // weights/body and grads/body, on the wire
   std::uint64_t controlUp = 0, controlDown = 0;
   double encodeSeconds = 0, decodeSeconds = 0;  // on this side
-  // Per tensor flow; codec times are from both sides, as in transfers.csv.
+  // Per tensor flow; codec times are those of both sides, as in transfers.csv.
   struct FlowTotals {
     std::uint64_t tensors = 0;
     std::uint64_t wireBytes = 0;
     double encodeSeconds = 0, decodeSeconds = 0;
   };
   FlowMap<FlowTotals> flows;
-  double peakUp = 0, peakDown = 0;  // bytes per second in the busiest 100 ms
+  double peakUp = 0, peakDown = 0;  // throughput in the busiest 100 ms, bytes per second
   std::uint64_t transfers = 0;
   std::uint64_t reconnects = 0;  // connections that replaced a broken one
-  double offlineSeconds = 0;     // without a connection, between two
+  double offlineSeconds = 0;     // total time between two connections
 
   std::uint64_t up() const { return wireUp + blobUp + controlUp; }
   std::uint64_t down() const { return wireDown + blobDown + controlDown; }

@@ -8,8 +8,8 @@
 
 namespace cleave {
 
-inline constexpr std::string_view kTrialFeature = "trial";             // in Hello and HelloOk
-inline constexpr std::uint64_t kMaxTrialBatches = 100;                 // training and evaluation
+inline constexpr std::string_view kTrialFeature = "trial";  // in Hello and HelloOk
+inline constexpr std::uint64_t kMaxTrialBatches = 100;      // of training and evaluation together
 inline constexpr std::chrono::milliseconds kMaxTrialSession{600'000};  // enforced by the server
 
 }  // namespace cleave

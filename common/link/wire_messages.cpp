@@ -57,8 +57,8 @@ TensorSpec specFromWire(const wire::TensorSpec& proto) {
   }
   TensorSpec spec{*dtype, {}, *order};
   for (const std::uint64_t dim : proto.shape()) {
-    // Clamped to a size larger than any tensor: it matches no negotiated shape, and is rejected
-    // when shapes are compared.
+    // Clamps to a size larger than any tensor. It matches no negotiated shape, so the tensor is
+    // rejected when the shapes are compared.
     spec.shape.push_back(
         static_cast<std::int64_t>(std::min<std::uint64_t>(dim, std::uint64_t{1} << 62)));
   }

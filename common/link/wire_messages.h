@@ -1,6 +1,5 @@
-// Conversion between plain values and the protobuf metadata of frames. Everything that a peer can
-// get wrong is checked here: these functions throw ProtocolError, and the values they return are
-// valid.
+// Conversion between plain values and the protobuf metadata of frames. All metadata from a peer is
+// checked here: these functions throw ProtocolError, and the values that they return are valid.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +15,8 @@
 
 namespace cleave {
 
-// Durations are sent only to be recorded, but they are added up and written to files. Throws
-// ProtocolError unless finite and >= 0.
+// Durations from a peer are added up and written to files. Throws ProtocolError unless the value is
+// finite and >= 0.
 double checkedSeconds(double seconds);
 
 void toWire(const Key& key, wire::Key& proto);
@@ -46,7 +45,7 @@ struct ReceivedReport {
   Key key;
   double wireSeconds = 0;
   double decodeSeconds = 0;
-  std::uint64_t control = 0;  // control frames that it has received so far
+  std::uint64_t control = 0;  // control frames that the receiver has received so far
 };
 std::string toWire(const ReceivedReport& report);
 ReceivedReport receivedFromWire(std::span<const std::byte> metadata);

@@ -42,7 +42,7 @@ double initialBound(InitialWeight initial, std::int64_t fanIn, std::int64_t fanO
   return 1 / std::sqrt(static_cast<double>(fanIn));
 }
 
-// A layer's weight [outputs, …], and its bias if it has one.
+// Rows for a layer's weight [outputs, …] and, if it has one, its bias.
 std::vector<ParameterSpec> weightRows(const std::string& layer, const Shape& shape, double bound,
                                       InitialWeight initial, bool hasBias) {
   std::vector<ParameterSpec> rows = {{.name = layer + ".weight", .shape = shape, .bound = bound}};
@@ -71,8 +71,8 @@ at::Tensor batchNormForward(const at::Tensor& x, std::span<const at::Tensor> ten
 at::Tensor dropoutForward(const std::string& name, float p, const at::Tensor& input,
                           const BlockContext& context) {
   if (context.at.phase != Phase::train) return input;
-  // Input and mask have the same memory order, so that draws belong to positions in memory and do
-  // not depend on where the model is cut.
+  // Input and mask have the same memory order, so that each value's draw depends on its position in
+  // memory, and not on the cuts.
   const at::Tensor x = canonical(input, cutOrder(static_cast<std::size_t>(input.dim())));
   at::Tensor mask = at::empty_like(x, at::TensorOptions().device(at::kCPU));
   fillDropoutMask(randomKey(context.seed, name, {context.at.step, context.at.i}), p,
@@ -210,7 +210,7 @@ void BlockChain::relu6(const std::string& name) {
   BlockSpec& row = append(name);
   const std::size_t layer = rows_.size() - 1;
   if (layer > group_.value_or(layer)) {
-    // In place, since nothing else needs the output of the layer before it in the group.
+    // Runs in place: nothing else needs the output of the previous layer in the group.
     row.savedPerSample = 0;
     row.forward = ofInput([](at::Tensor x) { return at::hardtanh_(x, 0, 6); });
   } else {
@@ -284,7 +284,7 @@ void BlockChain::join(const std::string& name, const std::function<void()>& appe
   joined.outputs = {{shape_}};
   struct Layer {
     BlockSpec::Forward forward;
-    std::size_t tensors;  // how many it takes
+    std::size_t tensors;  // number of tensors that the layer takes
   };
   std::vector<Layer> layers;
   for (std::size_t r = first; r < rows_.size(); ++r) {

@@ -11,12 +11,12 @@
 
 namespace cleave {
 
-// Weight of a micro-batch in batch norm's running statistics.
+// Weight of one micro-batch in the running statistics of batch norms.
 inline constexpr double kNormMomentum = 0.1;
 
 // Distribution from which a layer's weight is initialized.
 enum class InitialWeight : std::uint8_t {
-  // Uniform in ±1 / sqrt(fan-in), for the bias too: PyTorch's default.
+  // Uniform in ±1 / sqrt(fan-in), also for the bias, as is PyTorch's default.
   inverseFanIn,
   // Uniform with standard deviation sqrt(2 / (outputs x kernel area / groups)), which preserves the
   // magnitude of the gradients through ReLUs (He et al., "Delving deep into rectifiers", ICCV
@@ -65,8 +65,8 @@ class BlockChain {
   // In training, sets each value to zero with probability p and scales the rest by 1 / (1 - p).
   void dropout(const std::string& name, double p);
 
-  // Joins the layers that the function `append` adds into one block. Its parameters keep the
-  // layers' names, which must begin with `name` and a dot.
+  // Combines the layers that `append` adds into one block. The parameters keep the layers' names,
+  // which must begin with `name` and a dot.
   void group(const std::string& name, const std::function<void()>& append);
   // Like group(), and adds the block's input to its last layer's output, which must have the same
   // shape.

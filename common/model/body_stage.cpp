@@ -12,8 +12,8 @@ namespace {
 
 // Kept from a micro-batch's forward until its backward.
 struct Saved {
-  TensorList inputs;   // leaves of autograd's graph
-  TensorList outputs;  // with the graph that starts at the leaves
+  TensorList inputs;   // inputs: leaves of autograd's graph
+  TensorList outputs;  // outputs, with autograd's graph from the inputs
 };
 
 }  // namespace
@@ -54,7 +54,7 @@ BodyStage::~BodyStage() = default;
 TensorBundle BodyStage::forward(const MicroBatch& at, TensorBundle activations0) {
   if (state_->wait.f2) return state_->last.waitForActivations(*state_->wait.f2, at);
   const bool training = at.phase == Phase::train && state_->last.hasGradients();
-  // Also with `recompute`, since some operators give other results without autograd.
+  // Autograd is enabled also with `recompute`, since some operators give other results without it.
   const at::AutoGradMode recordGraph(training);
   TensorList inputs = state_->first.enter(at, std::move(activations0), training);
   TensorList outputs = state_->part.forward(inputs, {}, at);

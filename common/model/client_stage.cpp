@@ -44,7 +44,7 @@ struct ClientStage::State {
   const bool tailTakesInputs;
   StageCut first, last;
   LabeledBatch batch;
-  // By micro-batch, with their autograd graphs; without tensors if they are computed again.
+  // The head's outputs by micro-batch, with their autograd graphs; empty lists with `recompute`.
   std::map<std::uint32_t, TensorList> headOutputs;
   double lossScale = 1;
 };
@@ -109,7 +109,7 @@ void ClientStage::headBackward(const MicroBatch& at, TensorBundle gradients0) {
 void ClientStage::setLossScale(double scale) { state_->lossScale = scale; }
 
 GradientReport ClientStage::headReport() const {
-  state_->tail.set().joinGradients();  // of parameters that are tied to those of the head
+  state_->tail.set().joinGradients();  // adds gradients of parameters tied to the head's
   return state_->head.gradientReport();
 }
 GradientReport ClientStage::tailReport() const { return state_->tail.gradientReport(); }
@@ -139,7 +139,7 @@ void ClientStage::importWeights(const std::vector<NamedTensor>& model) {
   state_->tail.load(ofTail);
 }
 
-// A buffer that both parts use is saved once.
+// Saves a buffer that both parts use only once.
 std::vector<NamedTensor> ClientStage::save() const {
   std::vector<NamedTensor> saved = state_->head.save();
   std::set<std::string> names;

@@ -33,7 +33,7 @@ std::vector<BlockOutput> outputsOf(const wire::Graph& graph, const Ids& ids) {
   return outputs;
 }
 
-// An estimate: the results of all operators that make new tensors.
+// Returns an estimate: the number of values in the results of all operators that make new tensors.
 std::int64_t savedPerSample(const wire::Graph& graph) {
   double bytes = 0;
   for (const wire::Node& node : graph.nodes()) {
@@ -103,7 +103,6 @@ GraphBlocks blocksOfBody(const wire::Graph& body) {
                              blockOfGraph("body", body), elsewhere("tail", {})});
 }
 
-// Each is defined in the model's own file.
 ModelRow graphModel() {
   return {"graph", "a model of your own, exported from PyTorch: docs/models.md", "", blocksOf,
           cutsOf};

@@ -23,13 +23,13 @@ class GraphFile {
   const wire::Graph& graph() const { return exported_.graph; }
   // The names of the model's inputs, in their order.
   const std::vector<std::string>& inputNames() const { return exported_.inputNames; }
-  // Additional names of the model's weights, such as that of an output layer that is also the
-  // embedding. The key is the additional name, the value is the name that the graph uses.
+  // Additional names of the model's weights, such as the name of an output layer that shares the
+  // embedding's weight. The key is the additional name, the value is the name that the graph uses.
   const std::map<std::string, std::string>& aliases() const { return aliases_; }
   const std::string& torchVersion() const { return exported_.torchVersion; }
   const std::string& path() const { return path_; }
 
-  // The parameters, buffers and constants that the graph uses, each once. Throws UsageError
+  // Reads the parameters, buffers and constants that the graph uses, each once. Throws UsageError
   // "bad-model-file" if one is missing, has another shape than in the graph, or is too short.
   std::vector<NamedTensor> readWeights() const;
 

@@ -68,7 +68,7 @@ struct Operand {
   enum class Kind : std::uint8_t {
     constant,
     value,
-    wrappedSize,  // a size where the operator takes a tensor
+    wrappedSize,  // a size for an operator that takes a tensor
     sizes,
     tensors,
     optionalTensors,
@@ -76,8 +76,8 @@ struct Operand {
   };
   Kind kind = Kind::constant;
   IValue constant;
-  IValue inEvaluation;  // constants that differ in evaluation; else the same
-  GraphIds ids;         // numbers of values plus 1; 0: `integers` has the size, or no tensor
+  IValue inEvaluation;  // the constant's value in evaluation
+  GraphIds ids;  // numbers of values, plus 1; 0: the size is in `integers`, or no tensor is given
   std::vector<std::int64_t> integers;
 };
 
@@ -87,7 +87,7 @@ struct Step {
   std::optional<c10::OperatorHandle> op;
   std::vector<Operand> operands;
   bool isRandom = false;
-  GraphIds last;  // values that no later node needs
+  GraphIds last;  // values that are no longer needed after this node
 };
 
 struct Batch {
@@ -177,8 +177,9 @@ struct GraphProgram::State {
     }
   }
 
-  // The operator that runs instead: a view relies on the strides of the exporter's machine, and
-  // uninitialised memory could contain another run's data.
+  // Returns the operator to run instead. Views are replaced because they rely on the strides of the
+  // exporter's machine, and operators that return uninitialised memory because it could contain
+  // another run's data.
   static std::string replacementOf(const std::string& op) {
     static const std::map<std::string, std::string> kReplacements = {
         {"aten.view.default", "aten.reshape.default"},
@@ -189,8 +190,8 @@ struct GraphProgram::State {
     return found == kReplacements.end() ? op : found->second;
   }
 
-  // Without this check, an argument that the operator does not have would be ignored, and the check
-  // of changes in place, which relies on positions, would look at the wrong argument.
+  // Without this check, an argument that the operator does not have would be ignored, and
+  // checkGraph(), which identifies changed tensors by position, would check the wrong argument.
   static void checkNames(const wire::Node& node, const c10::FunctionSchema& schema) {
     const auto& expected = schema.arguments();
     for (const wire::Argument& argument : node.arguments()) {
@@ -233,7 +234,8 @@ struct GraphProgram::State {
     }
   }
 
-  // Batch norms that train: their statistics are recorded instead of being written to the buffers.
+  // Prepares a batch norm that trains: its statistics are recorded instead of being written to the
+  // buffers.
   void prepareNorm(const wire::Node& node, Step& step) {
     constexpr std::size_t kMean = 3, kVariance = 4, kTraining = 5, kMomentum = 6;
     const auto isBuffer = [&](std::size_t operand) {
@@ -242,7 +244,7 @@ struct GraphProgram::State {
     const IValue& training = step.operands[kTraining].constant;
     if (!training.isBool()) refuse(node, "has no constant argument 'training'");
     if (isBuffer(kMean) != isBuffer(kVariance)) refuse(node, "has only one of its statistics");
-    // Without running statistics, those of the batch are used in evaluation too.
+    // Without running statistics, evaluation also uses the statistics of the batch.
     if (!isBuffer(kMean)) step.operands[kTraining].inEvaluation = training;
     if (!training.toBool() || !isBuffer(kMean)) return;
     if (step.operands[0].kind != Operand::Kind::value) refuse(node, "has no input");
@@ -424,7 +426,8 @@ struct GraphProgram::State {
     return operand;
   }
 
-  // As in Python's x + 1: LibTorch chooses the result's dtype differently for numbers and tensors.
+  // A number as a tensor, as in Python's x + 1: LibTorch chooses the result's dtype differently for
+  // numbers than for tensors.
   static at::Tensor wrapped(const at::Scalar& number) {
     at::Tensor tensor = c10::scalar_to_tensor(number);
     tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -475,8 +478,8 @@ struct GraphProgram::State {
     for (const auto& [id, step] : last) steps[step].last.push_back(id);
   }
 
-  // Finds the inputs to copy because an operator changes their memory. They are leaves of
-  // autograd's graph, or still belong to the batch.
+  // Finds the inputs that must be copied because an operator changes their memory: inputs may be
+  // leaves of autograd's graph, or belong to the batch.
   void findChangedInputs() {
     const GraphIds owners = memoryOwners(graph);
     for (const wire::Node& node : graph.nodes()) {

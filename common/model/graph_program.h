@@ -15,7 +15,7 @@ namespace cleave {
 
 class GraphProgram {
  public:
-  // Finds the operators and prepares their arguments. Requires a valid graph. Throws UsageError
+  // Looks up the operators and prepares their arguments. Requires a valid graph. Throws UsageError
   // "bad-graph" if an argument does not fit its operator.
   explicit GraphProgram(const wire::Graph& graph);
   ~GraphProgram();
@@ -41,7 +41,7 @@ class GraphProgram {
   std::unique_ptr<State> state_;
 };
 
-// The dtype of a graph's value.
+// Returns the LibTorch dtype of a graph's value.
 at::ScalarType scalarTypeOf(const wire::Value& value);
 
 }  // namespace cleave

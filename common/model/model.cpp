@@ -25,7 +25,7 @@
 
 namespace cleave {
 
-// Each is defined in the model's own file.
+// Each function is defined in the model's own file.
 ModelRow smallCnnModel();
 ModelRow mlpModel();
 ModelRow mobilenetV2Model();
@@ -218,7 +218,7 @@ double ModelParameters::number(const std::string& key, double min, double max,
   const auto found = spec_.parameters.find(key);
   if (found == spec_.parameters.end()) return defaultValue;
   const auto value = parsed<double>(found->second);
-  // Written so that NaN is rejected.
+  // This form of the comparison also rejects NaN.
   if (!value || !(*value >= min && *value <= max)) {
     throw badParameter(spec_, key, "a number from " + shortNumber(min) + " to " + shortNumber(max));
   }
@@ -346,7 +346,7 @@ bool ModelPart::isCutInside(int position) const {
 
 namespace {
 
-// Runs operators in a precision until it is destroyed.
+// Makes operators run in a precision until this object is destroyed.
 class AutocastScope {
  public:
   AutocastScope(Precision precision, at::DeviceType device)
@@ -413,8 +413,8 @@ GradientReport ModelPart::gradientReport(const ParameterSet& set) const {
   GradientReport report;
   const std::vector<double> sums = squareSums(set.parameters());
   std::size_t begin = 0;
-  // One sum per segment between cuts, then the sum of those: the order in which the client adds the
-  // reports of head, body and tail.
+  // Adds one sum per segment between cuts: the same order in which the client adds the reports of
+  // head, body and tail.
   for (std::size_t cut = 0; cut <= cutParameters_.size(); ++cut) {
     const std::size_t end = cut < cutParameters_.size() ? cutParameters_[cut] : sums.size();
     double sum = 0;

@@ -1,4 +1,4 @@
-// A model is a list of named blocks. A cut is a position in that list, and a daemon allocates the
+// A model is a list of named blocks. A cut is a position in that list. Each side allocates the
 // tensors of its own blocks only. To add a model, write one file in this folder and add one row to
 // model.cpp.
 #pragma once
@@ -29,9 +29,9 @@ struct BlockSpec;
 
 struct ModelSpec {
   std::string name;  // such as "small_cnn"
-  std::map<std::string, std::string>
-      parameters;     // the model's own, such as {"width": "32"}; absent ones have defaults
-  Shape sampleShape;  // of one input, without the batch: {1, 28, 28}
+  // The model's own parameters, such as {"width": "32"}; absent ones have defaults.
+  std::map<std::string, std::string> parameters;
+  Shape sampleShape;  // shape of one input, without the batch: {1, 28, 28}
   int classes = 0;
   // For "graph": head, body and tail (graph_blocks.h). Null for other models.
   std::shared_ptr<const std::vector<BlockSpec>> graphBlocks = nullptr;
@@ -48,7 +48,7 @@ struct NormStatistics {
   at::Tensor variance;
 };
 
-// What a block needs besides its input and its tensors.
+// What a block needs in addition to its input and its tensors.
 struct BlockContext {
   std::uint64_t seed = 0;  // dropout draws from (seed, block name, step, i), in training only
   MicroBatch at;
@@ -57,7 +57,7 @@ struct BlockContext {
   std::vector<NormStatistics>* statistics = nullptr;
 };
 
-// The arithmetic of a part's computation. The parameters are in fp32 in any case; for bf16 and
+// The precision in which a part of the model computes. Parameters are always fp32; for bf16 and
 // fp16, PyTorch's autocast casts them and chooses the operators that compute in that type.
 enum class Precision : std::uint8_t { fp32, bf16, fp16 };
 std::string_view precisionName(Precision precision);
@@ -69,7 +69,7 @@ struct ParameterSpec {
   std::string name;  // complete, such as "conv1.weight"
   Shape shape;
   bool isBuffer = false;    // buffers, such as running statistics, have no gradients
-  bool isTrainable = true;  // parameters only: whether it has a gradient
+  bool isTrainable = true;  // for parameters: whether it has a gradient
   bool isSaved = true;      // whether it is part of the model's saved weights
   at::ScalarType type = at::kFloat;
   // The initial values: `initial`, or uniform in ±bound if there is one.
@@ -81,7 +81,7 @@ struct ParameterSpec {
 struct NormRow {
   std::size_t mean = 0;
   std::size_t variance = 0;
-  std::optional<std::size_t> count;  // of micro-batches
+  std::optional<std::size_t> count;  // the counter of micro-batches
   double momentum = 0.1;             // weight of a micro-batch in the running statistics
   std::int64_t valuesPerSample = 0;  // per channel
 };
@@ -93,18 +93,19 @@ struct BlockOutput {
   DType dtype = DType::f32;
 };
 
-// A block is a function: it has no tensors of its own, so that it can run with any set of them.
+// A block is a function without tensors of its own, so that it can run with different sets of
+// tensors.
 struct BlockSpec {
-  // Returns the outputs. The inputs `x`, each [samples, …], are the outputs of the block before it,
-  // then the inputs of the batch that `batchInputs` lists. `tensors` has one tensor for each
-  // ParameterSpec of the block, in that order. In training, buffers of batch norms are neither read
-  // nor written.
+  // Returns the outputs. `x`, each [samples, …]: the outputs of the previous block, then the inputs
+  // of the batch that `batchInputs` lists. `tensors` has one tensor for each ParameterSpec of the
+  // block, in that order. In training, buffers of batch norms are neither read nor written.
   using Forward = std::function<TensorList(const TensorList& x, std::span<const at::Tensor> tensors,
                                            const BlockContext& context)>;
 
   std::string name;
   std::vector<BlockOutput> outputs;
-  std::vector<std::size_t> batchInputs;  // by number; the first block of a model has all it needs
+  // Indices of the batch's inputs that this block takes in addition to the previous outputs.
+  std::vector<std::size_t> batchInputs;
   std::vector<ParameterSpec> tensors;
   std::vector<NormRow> norms;  // in the order in which forward records their statistics
   // Values per sample that forward keeps in memory for backward: the outputs of all layers.
@@ -118,7 +119,7 @@ struct BlockSpec {
 // Number of elements in the parameters, or in the buffers, of blocks [first, last).
 std::int64_t parameterCount(const std::vector<BlockSpec>& blocks, int first, int last);
 std::int64_t bufferCount(const std::vector<BlockSpec>& blocks, int first, int last);
-// Counts only the parameters that are trained.
+// Like parameterCount(), but counts only the parameters that are trained.
 std::int64_t trainedCount(const std::vector<BlockSpec>& blocks, int first, int last);
 
 struct ModelRow {
@@ -165,9 +166,9 @@ class ModelParameters {
 // Values for the parameters and buffers of consecutive blocks, in the model's order.
 class ParameterSet {
  public:
-  // For blocks [first, last), with initial values keyed by (seed, name). They are drawn on the CPU,
-  // so that they are the same for every device. A parameter whose name an earlier block or `tied`
-  // also has is tied to that one: it has the same memory, and only its gradient is its own.
+  // Makes the tensors of blocks [first, last). Initial values depend on (seed, name), and are drawn
+  // on the CPU so that they do not depend on the device. A parameter with the same name as one of
+  // an earlier block or of `tied` is tied to it: the two share memory, but have separate gradients.
   ParameterSet(const std::vector<BlockSpec>& blocks, int first, int last, std::uint64_t seed,
                at::Device device = at::kCPU, const ParameterSet* tied = nullptr);
 
@@ -176,7 +177,8 @@ class ParameterSet {
   // Buffers that are not part of the model's saved weights.
   const std::vector<NamedTensor>& constants() const { return constants_; }
   bool has(const std::string& parameter) const;
-  // All tensors, in the order of the blocks' ParameterSpecs; they share the memory of the above.
+  // All tensors, in the order of the blocks' ParameterSpecs; they share memory with parameters(),
+  // buffers() and constants().
   std::span<const at::Tensor> tensors() const { return tensors_; }
   void clearGradients();
   // Adds the gradients of tied parameters to those of the parameters that they are tied to. Call
@@ -198,8 +200,8 @@ class ParameterSet {
   std::vector<NormRow> norms_;  // positions are in tensors_
 };
 
-// Consecutive blocks of a model. They own no tensors: each call takes a ParameterSet that was made
-// for the same blocks.
+// Consecutive blocks of a model. A ModelPart owns no tensors: each call takes a ParameterSet that
+// was made for the same blocks.
 class ModelPart {
  public:
   // Blocks [first, last). At each position in `cutsInside` that is strictly between them, the
@@ -207,13 +209,14 @@ class ModelPart {
   ModelPart(const std::vector<BlockSpec>& blocks, int first, int last,
             std::vector<int> cutsInside = {});
 
-  // The outputs of the last block. `x`: the inputs of the first block that come from the block
-  // before it. `batch`: all inputs of the batch, of which blocks may take some. Records autograd's
-  // graph unless the caller has disabled it.
+  // Returns the outputs of the last block. `x`: the outputs of the block before the first one.
+  // `batch`: all inputs of the batch; blocks take the ones that they need. Records autograd's graph
+  // unless the caller has disabled it.
   TensorList forward(TensorList x, const TensorList& batch, const ParameterSet& set,
                      const BlockContext& context) const;
-  // Sums the squares of each segment between inner cuts, then adds those sums, in the order in
-  // which the reports of head, body and tail are added: the result is bit-identical to theirs.
+  // Sums the squares of each segment between inner cuts, then adds those sums, in the same order as
+  // the client adds the reports of head, body and tail. The result is therefore bit-identical to
+  // their sum.
   GradientReport gradientReport(const ParameterSet& set) const;
 
  private:
@@ -223,7 +226,8 @@ class ModelPart {
   std::vector<BlockSpec> blocks_;
   int first_ = 0;
   std::vector<int> cutsInside_;
-  std::vector<std::size_t> cutParameters_;  // per inner cut, the number of parameters before it
+  // For each inner cut, the number of parameters before it.
+  std::vector<std::size_t> cutParameters_;
 };
 
 }  // namespace cleave

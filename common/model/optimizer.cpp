@@ -33,14 +33,14 @@ double valueOf(const OptimizerSpec& spec, const std::string& key) {
   return spec.parameters.at(key);
 }
 
-// The tensors of one parameter's state, by WHAT; see Optimizer::state().
+// The tensors of one parameter's state, by the WHAT in their names; see Optimizer::state().
 using StateTensors = std::map<std::string, at::Tensor>;
 
 RunError badState(const std::string& sentence) {
   return badCheckpoint("the optimizer's state " + sentence);
 }
 
-// A copy of the tensor `what` on the parameter's device.
+// Copies the tensor `what` to the parameter's device.
 at::Tensor copyOf(const StateTensors& tensors, const std::string& what,
                   const at::Tensor& parameter) {
   const at::Tensor& tensor = tensors.at(what);
@@ -120,20 +120,20 @@ class EachParameter : public Optimizer {
   }
 
  protected:
-  // The rates of a parameter's group.
+  // The learning rate and weight decay of a parameter's group.
   struct Rates {
     double learning, weightDecay;
   };
 
   virtual StateTensors tensorsOf(const State& state) const = 0;
-  // Throws as restore().
+  // Throws the errors of restore().
   virtual State stateFrom(const StateTensors& tensors, const at::Tensor& parameter) const = 0;
   virtual void updateOne(const at::Tensor& parameter, at::Tensor gradient, State& state,
                          const Rates& rates) const = 0;
 
  private:
   struct Group {
-    std::size_t number;  // in StepDecision::learningRates
+    std::size_t number;  // index in StepDecision::learningRates
     double weightDecay;
   };
 
@@ -212,7 +212,7 @@ constexpr OptimizerParameterRow kSgdParameters[] = {
 //   m = m + (1 - beta1) * (g - m)
 //   v = beta2 * v + (1 - beta2) * g²
 //   p = p - learningRate / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
-// Each parameter has its own t, which counts the updates in which it had a gradient.
+// t counts the updates in which the parameter had a gradient, separately for each parameter.
 struct Moments {
   at::Tensor first, second;  // undefined before the first gradient
   std::uint64_t updates = 0;

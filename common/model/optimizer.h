@@ -1,4 +1,4 @@
-// The table of optimizers. Head, body and tail use the same one, each on its own parameters.
+// The table of optimizers. Head, body and tail use the same optimizer, each for its own parameters.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,17 +18,17 @@ namespace cleave {
 
 // Parameters with a learning rate or a weight decay of their own.
 struct ParameterGroup {
-  std::string match;                  // pattern of names, as matchesPattern() takes it
-  std::optional<double> weightDecay;  // none: the optimizer's
+  std::string match;                  // pattern of names, for matchesPattern()
+  std::optional<double> weightDecay;  // nullopt: the optimizer's weight decay
   bool operator==(const ParameterGroup&) const = default;
 };
 
 struct OptimizerSpec {
   std::string name = "sgd";
-  // Parameters that are absent take the table's defaults. Switches such as nesterov are 0 or 1.
+  // Absent parameters have the table's defaults. Switches such as nesterov are 0 or 1.
   std::map<std::string, double> parameters;
   // A parameter belongs to the first group that matches it. StepDecision::learningRates has the
-  // rate of the parameters without a group, then one for each group.
+  // rate of parameters without a group, then the rate of each group.
   std::vector<ParameterGroup> groups = {};
   bool operator==(const OptimizerSpec&) const = default;
 };
@@ -48,12 +48,13 @@ class Optimizer {
   // decision.apply is false.
   virtual void update(const StepDecision& decision) = 0;
 
-  // The state that it keeps between steps, sharing its memory, as "PARAMETER:WHAT", such as
-  // "conv.weight:momentum". Parameters that never had a gradient have none.
+  // The state that the optimizer keeps between steps, as tensors named "PARAMETER:WHAT", such as
+  // "conv.weight:momentum". The tensors share the optimizer's memory. Parameters that never had a
+  // gradient have no state.
   virtual std::vector<NamedTensor> state() const = 0;
-  // Replaces its state with one that state() returned for equal parameters and an equal spec: the
-  // next updates are bit-identical. Copies the tensors. Throws RunError "bad-checkpoint" if
-  // something is missing, unknown or has another shape; then the state is unchanged.
+  // Replaces the state by one that state() returned for equal parameters and an equal spec, so that
+  // the next updates are bit-identical. Copies the tensors. If a tensor is missing, unknown or has
+  // another shape, throws RunError "bad-checkpoint" and leaves the state unchanged.
   virtual void restore(const std::vector<NamedTensor>& state) = 0;
 };
 
@@ -73,7 +74,7 @@ std::span<const OptimizerRow> optimizerTable();
 // range, or Nesterov without momentum or with dampening.
 std::unique_ptr<Optimizer> makeOptimizer(const OptimizerSpec& spec,
                                          const std::vector<NamedTensor>& parameters);
-// The same checks without any parameters, for configs.
+// Makes the same checks without creating an optimizer, for configurations.
 void checkOptimizer(const OptimizerSpec& spec);
 // Bytes of optimizer state per parameter element.
 std::size_t optimizerStateBytes(const OptimizerSpec& spec);

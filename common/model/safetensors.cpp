@@ -25,8 +25,8 @@ namespace {
 constexpr std::size_t kLengthBytes = 8;
 constexpr std::size_t kMaxHeaderBytes = 100'000'000;
 constexpr std::size_t kMaxTensors = 100'000;
-// Four names per tensor (its own, dtype, shape, data_offsets), plus as many for __metadata__ as
-// there may be tensors.
+// A tensor has four names (its own, dtype, shape, data_offsets); __metadata__ may have kMaxTensors
+// names.
 constexpr std::size_t kMaxNames = 5 * kMaxTensors;
 // The header is an object of objects that contain arrays.
 constexpr int kMaxDepth = 3;
@@ -61,7 +61,7 @@ std::optional<std::size_t> dtypeBytesOf(std::string_view dtype) {
   return std::nullopt;
 }
 
-// Bytes of such a tensor; nothing if the dtype is unknown or the shape is invalid.
+// Size of a tensor in bytes; nullopt if the dtype is unknown or the shape is invalid.
 std::optional<std::size_t> bytesOf(const SafetensorsEntry& entry) {
   const std::optional<std::size_t> elementBytes = dtypeBytesOf(entry.dtype);
   const std::optional<std::size_t> elements = TensorSpec{.shape = entry.shape}.checkedElements();
@@ -77,9 +77,9 @@ std::string inQuotes(const std::string& text) { return '"' + inAscii(text) + '"'
 }
 
 // Checks the header's tokens before a document is built from them, so that a malicious header
-// cannot use up memory. It also detects repeated names, of which a document would keep only the
-// last. (The parser's own callback is no substitute: it is quadratic, since at the end of each
-// object it searches all earlier ones.)
+// cannot use up memory. It also detects repeated names; a document would keep only the last value.
+// (The parser's own callback is no substitute: it is quadratic, since at the end of each object it
+// searches all earlier ones.)
 class HeaderGuard : public nlohmann::json_sax<Json> {
  public:
   explicit HeaderGuard(const std::string& file) : file_(file) {}
@@ -183,7 +183,7 @@ void checkMetadata(const Json& metadata, const std::string& name) {
 }
 
 struct Located {
-  SafetensorsEntry entry;  // its `bytes` are still empty
+  SafetensorsEntry entry;  // its `bytes` are not set yet
   std::uint64_t begin, end;
 };
 

@@ -22,7 +22,8 @@ struct SafetensorsEntry {
   std::span<const std::byte> bytes;  // contiguous, little-endian; borrowed
 };
 
-// Escapes text from a file for printing on a terminal, as in an ASCII-only JSON string.
+// Escapes text from a file as in an ASCII-only JSON string, so that it is safe to print on a
+// terminal.
 std::string inAscii(const std::string& text);
 
 // Writes the entries in the given order; `metadata` becomes __metadata__.

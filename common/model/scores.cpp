@@ -49,7 +49,7 @@ struct Decision {
   std::int64_t predicted, actual;
 };
 
-// One decision per row of classes, or one per output of labels.
+// Returns one decision per row (classes), or one per output (labels).
 std::vector<Decision> decisionsOf(const LossRows& rows, TargetKind kind) {
   std::vector<Decision> decisions;
   if (isLabels(kind)) {
@@ -67,7 +67,7 @@ std::vector<Decision> decisionsOf(const LossRows& rows, TargetKind kind) {
   return decisions;
 }
 
-// Counts, for each class, how often it was right, predicted, and actual.
+// Counts, for each class, how often it was predicted correctly, predicted, and the target.
 void countDecisions(const LossRows& rows, TargetKind kind, const std::string& metric,
                     MetricSums& sums) {
   const std::int64_t classes = isLabels(kind) ? 2 : rows.output.size(1);
@@ -99,9 +99,9 @@ std::map<std::int64_t, ClassCounts> classCounts(const MetricSums& sums, const st
   return counts;
 }
 
-// The coefficient for any number of classes: Gorodkin, "Comparing two K-category assignments by a
-// K-category correlation coefficient", 2004. 0 if all samples have the same class or the same
-// prediction, as in scikit-learn.
+// The Matthews correlation coefficient for any number of classes: Gorodkin, "Comparing two
+// K-category assignments by a K-category correlation coefficient", 2004. 0 if all samples have the
+// same class or the same prediction, as in scikit-learn.
 std::optional<double> matthews(const MetricSums& sums) {
   double right = 0, samples = 0, products = 0, predictedSquares = 0, actualSquares = 0;
   for (const auto& [number, count] : classCounts(sums, "matthews")) {
@@ -143,7 +143,7 @@ void countRight(const LossRows& rows, TargetKind kind, MetricSums& sums) {
 
 // ---- AUROC ----
 
-// A key for a float. Keys sort as the floats do.
+// Returns a key that sorts like the float.
 std::string keyOf(float score) {
   constexpr std::uint32_t kSign = 0x8000'0000;
   const auto bits = std::bit_cast<std::uint32_t>(score == 0 ? 0.0F : score);

@@ -26,13 +26,13 @@ inline constexpr const char* kLossWeight = "loss_weight";
 struct BatchMetricRow {
   std::string_view name;         // a column of the run's files: docs/metrics.md
   std::string_view description;  // one line
-  // Whether it can be computed for targets of this kind.
+  // Whether the metric can be computed for targets of this kind.
   bool (*fits)(TargetKind kind);
-  bool evaluationOnly;  // its sums have a size that grows with the number of samples
-  // Adds a micro-batch, whose rows are on the CPU and outside of autograd. Null: the value follows
-  // from the loss.
+  bool evaluationOnly;  // true if the number of its sums grows with the number of samples
+  // Adds a micro-batch, whose rows are on the CPU and outside of autograd. Null: the value is
+  // computed from the loss.
   void (*add)(const LossRows& rows, TargetKind kind, MetricSums& sums);
-  // Returns nothing if no samples were counted.
+  // Returns nullopt if no samples were counted.
   std::optional<double> (*value)(const MetricSums& sums);
 };
 std::span<const BatchMetricRow> batchMetricTable();
@@ -51,11 +51,12 @@ struct ScoreSpec {
 // Throws UsageError "bad-metric" if a metric is unknown or does not fit the loss.
 void checkScores(const ScoreSpec& spec);
 
-// A micro-batch's rows without those that do not count.
+// Returns a micro-batch's rows without the ignored targets.
 LossRows countedRows(const LossRows& rows, TargetKind kind, const LossSpec& spec);
 
-// Per row, the number of classes whose output ranks above the target's. Among equal ones the lower
-// class ranks first. A target whose output is NaN ranks last. `rows` are of classes.
+// Returns, per row, the number of classes whose output ranks above the target's. Among equal
+// outputs, the lower class ranks first. A target whose output is NaN ranks last. Requires rows of
+// TargetKind::classes.
 std::vector<std::int64_t> ranksOf(const LossRows& rows);
 
 }  // namespace cleave

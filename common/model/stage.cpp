@@ -96,7 +96,7 @@ std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>&
   const auto trained = static_cast<double>(trainedCount(blocks, first, last));
   const auto buffers = static_cast<double>(bufferCount(blocks, first, last));
   double saved = 0;
-  double largest = 0;  // values saved by the largest block
+  double largest = 0;  // number of values saved by the largest block
   // A micro-batch's statistics have the buffers' shapes. LibTorch's objects for a tensor take up to
   // half a KiB, which is more than the values of a small one.
   constexpr double kTensorObjects = 512;
@@ -120,7 +120,7 @@ std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>&
     if (blocks[static_cast<std::size_t>(b)].precision == Precision::fp32) continue;
     casts += kCastBytes * static_cast<double>(parameterCount(blocks, b, b + 1));
   }
-  const double copies = options.averageDecay > 0 ? 2 : 1;  // of parameters and buffers
+  const double copies = options.averageDecay > 0 ? 2 : 1;  // copies of parameters and buffers
   const double bytes = copies * parameters * sizeof(float) + trained * trainedBytes +
                        copies * buffers * sizeof(float) + statistics * microBatches +
                        casts * (kept + 1) +

@@ -1,8 +1,8 @@
-// The computations behind the engine's actions. A stage owns its part of the model, the optimizer,
-// and what autograd saved for the micro-batches in flight. Device thread only.
+// The computations of the engine's actions. A stage owns its part of the model, the optimizer, and
+// the data that autograd saved for the micro-batches in flight. Device thread only.
 //
-// Batch norms' running statistics change in update() only, like the parameters, so that evaluations
-// and saved weights after a step use the same version of both. A skipped step changes neither.
+// Batch norms' running statistics change in update() only, like the parameters, so that parameters
+// and statistics always belong to the same step. A skipped step changes neither.
 //
 // Boundaries are detached leaves: a stage's input is a leaf that requires a gradient, and its
 // output is detached from autograd before it becomes a payload. Network transfers are never part of
@@ -34,13 +34,13 @@ struct StageOptions {
   Cuts cuts;
   OptimizerSpec optimizer;
   std::uint64_t seed = 0;
-  ScoreSpec scores = {};  // of the client
-  // Patterns (matchesPattern()) of the names of parameters that are not trained. A later pattern
-  // that begins with "!" excepts those that it matches. Adapters are always trained.
+  ScoreSpec scores = {};  // the client's loss and metrics
+  // Patterns (matchesPattern()) of the names of parameters that are not trained. Parameters that
+  // match a later pattern with a leading "!" are trained nevertheless. Adapters are always trained.
   std::vector<std::string> freeze = {};
-  // Nothing in front of cut 0 is trained: no gradients cross it.
+  // No parameter before cut 0 is trained, so no gradients cross it.
   bool headIsFrozen = false;
-  Precision clientPrecision = Precision::fp32;  // of head and tail
+  Precision clientPrecision = Precision::fp32;  // precision of head and tail
   Precision bodyPrecision = Precision::fp32;
   // Between forward and backward, head and body keep only the inputs, and compute forward again.
   bool recompute = false;
@@ -78,7 +78,7 @@ struct BatchMetrics {
 
   void add(const BatchMetrics& other);
 };
-// The values of ScoreSpec::names(); nothing for a metric that no sample counts for.
+// The values of ScoreSpec::names(); nullopt for a metric without counted samples.
 std::vector<std::optional<double>> metricValues(const ScoreSpec& spec, const BatchMetrics& metrics);
 
 // The body: blocks [cut0, cut1), on the server.
@@ -89,26 +89,26 @@ class BodyStage {
             ComputeDevice& device = cpuDevice());
   ~BodyStage();
 
-  // The tensors of cut 1 for those of cut 0; in eval nothing is kept.
+  // Computes the tensors of cut 1 from those of cut 0. Keeps nothing for a backward in evaluation.
   TensorBundle forward(const MicroBatch& at, TensorBundle activations0);
-  // The gradients at cut 0 for those at cut 1.
+  // Computes the gradients at cut 0 from those at cut 1.
   TensorBundle backward(const MicroBatch& at, TensorBundle gradients1);
   GradientReport report() const;              // after the last backward
   void update(const StepDecision& decision);  // clears the gradients
 
-  // The body's parameters and buffers, or their averages; or the gradients of those parameters that
-  // have one. As a safetensors file.
+  // Return a safetensors file: exportWeights() of the body's parameters and buffers, or their
+  // averages if there are any; exportGradients() of the existing gradients.
   std::vector<std::byte> exportWeights() const;
   std::vector<std::byte> exportGradients() const;
-  // Loads weights as loadWeights() does.
+  // Loads weights like loadWeights().
   void importWeights(std::span<const std::byte> file);
 
   // All state that the stage keeps between steps: parameters and buffers under their names, and the
   // optimizer's state (Optimizer::state()). Shares their memory. Call between steps.
   std::vector<NamedTensor> save() const;
-  // Restores the state that save() returned: the next steps are bit-identical to those that
-  // followed save(). Throws RunError "bad-checkpoint" if something is missing, unknown, or has
-  // another shape or type.
+  // Restores a state that save() returned: the next steps are bit-identical to those that followed
+  // save(). Throws RunError "bad-checkpoint" if a tensor is missing, unknown, or has another shape
+  // or type.
   void restore(const std::vector<NamedTensor>& saved);
 
  private:
@@ -128,16 +128,17 @@ class ClientStage {
   // Sets the batch that the actions work on and resets the metrics. The batch is borrowed until the
   // next call. Throws UsageError if a target is not a class of the model.
   void beginBatch(const BatchView& batch);
-  // The factor of the loss in all gradients; initially 1. Call between batches.
+  // Sets the factor by which the loss, and therefore all gradients, are scaled; initially 1. Call
+  // between batches.
   void setLossScale(double scale);
   TensorBundle headForward(const MicroBatch& at);  // the tensors of cut 0
-  // The gradients at cut 1 for its tensors; none in eval.
+  // Computes the gradients at cut 1 from its tensors; returns none in evaluation.
   TensorBundle tailStep(const MicroBatch& at, TensorBundle activations1);
   void headBackward(const MicroBatch& at, TensorBundle gradients0);
   GradientReport headReport() const;
   GradientReport tailReport() const;
   void update(const StepDecision& decision);
-  // Covers the micro-batches whose tailStep has run.
+  // Metrics of the micro-batches whose tailStep has run.
   const BatchMetrics& metrics() const;
   // loss_i of each micro-batch of this batch, by i. `verify` compares these bit for bit.
   const std::vector<float>& losses() const;
@@ -148,13 +149,13 @@ class ClientStage {
 
   const ParameterSet& head() const;
   const ParameterSet& tail() const;
-  // The parameters that evaluations use and that are saved: the averages, if there are any.
+  // The parameters for evaluations and for saving: the averages, if there are any.
   const ParameterSet& evaluatedHead() const;
   const ParameterSet& evaluatedTail() const;
   // Loads the tensors that belong to head or tail and ignores the rest.
   void importWeights(const std::vector<NamedTensor>& model);
 
-  // Like BodyStage's, for head and tail together.
+  // Like BodyStage::save() and restore(), for head and tail together.
   std::vector<NamedTensor> save() const;
   void restore(const std::vector<NamedTensor>& saved);
 
@@ -171,18 +172,18 @@ class WholeStage {
   ~WholeStage();
 
   // Runs forward and, in training, backward of all micro-batches in order. Gradients accumulate
-  // until update(); of the batch norms' statistics, only the last batch's count.
+  // until update(). Of the batch norms' statistics, update() uses only the last batch's.
   void runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches,
                 const BatchView& batch);
-  void setLossScale(double scale);  // as ClientStage's
+  void setLossScale(double scale);  // as ClientStage::setLossScale()
   GradientReport report() const;
   void update(const StepDecision& decision);
   const BatchMetrics& metrics() const;
   const std::vector<float>& losses() const;
-  void keepOutputs();  // as ClientStage's
+  void keepOutputs();  // as ClientStage::keepOutputs()
   at::Tensor outputs() const;
   const ParameterSet& set() const;
-  const ParameterSet& evaluatedSet() const;  // as ClientStage's
+  const ParameterSet& evaluatedSet() const;  // the averages, if there are any
   void importWeights(const std::vector<NamedTensor>& model);
 
  private:
@@ -190,15 +191,16 @@ class WholeStage {
   std::unique_ptr<State> state_;
 };
 
-// A set's parameters, then its buffers, each in model order. Shares their memory.
+// Returns a set's parameters, then its buffers, each in model order. The result shares their
+// memory.
 std::vector<NamedTensor> weightsOf(const ParameterSet& set);
-// The same, and the constants.
+// Like weightsOf(), followed by the constants.
 std::vector<NamedTensor> stateOf(const ParameterSet& set);
 // The gradients of those parameters that have one, under the parameters' names.
 std::vector<NamedTensor> gradientsOf(const ParameterSet& set);
 // Converts tensors to a safetensors file and back. The file's tensors are contiguous (convolution
-// weights as [out, in, height, width]), whatever their memory order here. Reading throws
-// UsageError; `name` identifies the file in errors.
+// weights as [out, in, height, width]), regardless of their memory order in the stage. Reading
+// throws UsageError; `name` identifies the file in errors.
 std::vector<std::byte> toSafetensors(const std::vector<NamedTensor>& tensors);
 std::vector<NamedTensor> fromSafetensors(std::span<const std::byte> file, const std::string& name);
 std::vector<NamedTensor> tensorsOf(const std::vector<SafetensorsEntry>& entries,
@@ -207,15 +209,15 @@ std::vector<NamedTensor> tensorsOf(const std::vector<SafetensorsEntry>& entries,
 // Copies each tensor into the set's parameter or buffer of that name; the others keep their values.
 // Throws UsageError "bad-weights" if the set has no such name or the shapes differ.
 void loadWeights(const ParameterSet& set, const std::vector<NamedTensor>& tensors);
-// Those of `tensors` that belong to blocks [first, last).
+// Returns the elements of `tensors` that belong to blocks [first, last).
 std::vector<NamedTensor> selectWeights(const std::vector<NamedTensor>& tensors,
                                        const std::vector<BlockSpec>& blocks, int first, int last);
 // Throws UsageError "bad-weights" if the model has no block with one of the names.
 void checkBlockNames(const std::vector<std::string>& names, const std::vector<BlockSpec>& blocks);
 // Checks a file's tensors against a model, ignoring the blocks named in `except`. Throws UsageError
 // "bad-weights" unless the file has every other parameter and buffer of the model with the right
-// shape, and nothing else; the message begins with `source` and names what does not fit. Also
-// throws it if `except` names a block that the model does not have.
+// shape, and no other tensors; the message begins with `source` and names a tensor that does not
+// fit. Also throws it if `except` names a block that the model does not have.
 void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<BlockSpec>& blocks,
                   const std::vector<std::string>& except, const std::string& source);
 
@@ -223,8 +225,8 @@ void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<Blo
 // `microBatches`, of which `inFlight` are in flight, with at most `maxSamples` samples each:
 // parameters x (1 + gradient + optimizer state) + buffers + micro-batches x statistics of all batch
 // norms + in flight x outputs of all layers, which autograd saves + 2 x outputs of the largest
-// block, for the gradients that exist while one micro-batch runs backward.
-// `blocks`: those of blocksFor(options).
+// block, for the gradients that exist while one micro-batch runs backward. `blocks`: the result of
+// blocksFor(options).
 std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>& blocks, int first,
                       int last, std::uint32_t microBatches, std::uint32_t inFlight,
                       std::uint32_t maxSamples);
@@ -233,7 +235,7 @@ std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>&
 const std::vector<BlockOutput>& outputsAt(const std::vector<BlockSpec>& blocks, const Cuts& cuts,
                                           int cut);
 CutTensors cutTensorsAt(const std::vector<BlockSpec>& blocks, const Cuts& cuts, int cut);
-// The body's place between its two cuts.
+// Returns the Place of the body.
 Place placeOfBody(const std::vector<BlockSpec>& blocks, const Cuts& cuts);
 
 // The spec of a flow's tensor for a micro-batch of `samples`. Tensor flows only.
@@ -241,8 +243,9 @@ TensorSpec flowSpec(const std::vector<BlockSpec>& blocks, const Cuts& cuts, Flow
                     std::uint32_t samples);
 TensorSpec specOfOutput(const BlockOutput& output, std::uint32_t samples);
 
-// The model's blocks with these options: which parameters are trained, which tensors at the cuts
-// have gradients, the precision. Throws UsageError if the cuts do not fit the model.
+// Returns the model's blocks for these options, which determine the trained parameters, the tensors
+// at the cuts that have gradients, and the precision. Throws UsageError if the cuts do not fit the
+// model.
 std::vector<BlockSpec> blocksFor(const StageOptions& options);
 
 // Sets how many threads LibTorch uses for computations started on this thread. Results with 1 and 2

@@ -187,8 +187,8 @@ at::Tensor LabeledBatch::slice(const TensorView& array, const MicroBatch& at) co
 TensorList LabeledBatch::inputs(const MicroBatch& at) const {
   TensorList inputs;
   for (std::size_t n = 0; n + 1 < batch_.arrays.size(); ++n) {
-    // Always copies: a head may pass its input on unchanged, and that is still being sent after the
-    // caller has released the batch.
+    // Always copies: a head may return its input unchanged, and the link may still be sending that
+    // after the caller has released the batch.
     const at::Tensor borrowed = slice(batch_.arrays[n], at);
     const MemoryOrder order = cutOrder(static_cast<std::size_t>(borrowed.dim()));
     const at::Tensor input = canonical(device_.toDevice(borrowed), order);
@@ -236,7 +236,8 @@ void LabeledBatch::count(const MicroBatch& at, float loss, const LossRows* rows)
   losses_[at.i] = loss;
   metrics_.samples += sizeOf(at);
   metrics_.sums[kLossSum] += double{loss} * weight_;
-  // Each micro-batch adds its share, so that the batch's sum is exactly its weight.
+  // Adds the micro-batch's share of the weight, so that the shares add up to exactly the batch's
+  // weight.
   const LossRows targets = loss_.rows({}, slice(batch_.target(), at));
   metrics_.sums[kLossWeight] += loss_.weight(targets, scores_.loss);
   for (const std::string& name : scores_.metrics) {
@@ -272,7 +273,7 @@ void waitFor(double milliseconds) { std::this_thread::sleep_until(deadline(milli
 
 // ---- A part in training ----
 
-// Of a saved average, after the name of its weight.
+// Suffix of a saved average's name, after the name of its weight.
 static constexpr const char* kAverage = ":average";
 
 TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockSpec>& blocks,

@@ -20,9 +20,9 @@ inline std::uint32_t sizeOf(const MicroBatch& at) {
 }
 
 // Outputs of actions that wait instead of computing. Each micro-batch has its own tensor, allocated
-// once, so that the tensors are in separate memory, as computed ones are. The values are
-// meaningless but distributed as codecs and optimizers expect: activations as after ReLU6, half of
-// them zeros; gradients small.
+// once, because computed tensors also have separate memory. The values are meaningless, but have a
+// distribution that suits codecs and optimizers: activations as after ReLU6, half of them zeros;
+// small gradients.
 class Placeholders {
  public:
   // Returns `milliseconds` after the call; the first call for a micro-batch also makes its tensor
@@ -32,8 +32,8 @@ class Placeholders {
  private:
   std::map<std::tuple<Flow, std::uint32_t, std::vector<std::int64_t>>, at::Tensor> tensors_;
 };
-// One cut, as the stage on either side of it sees it. Tensors that enter are checked: the engine
-// has done that before, so a different spec is a bug in Cleave and throws std::logic_error.
+// One end of a cut, used by the stages on both of its sides. Checks the specs of entering tensors.
+// The engine has already checked them, so a wrong spec is a bug and throws std::logic_error.
 class StageCut {
  public:
   // Cut 0 or 1. The device is borrowed.
@@ -52,7 +52,7 @@ class StageCut {
   // Backpropagates the gradients into the outputs that were passed to leave().
   void backward(const MicroBatch& at, const TensorList& outputs, TensorBundle gradients) const;
 
-  // For actions that wait instead of computing.
+  // Return placeholders, for actions that wait instead of computing.
   TensorBundle waitForActivations(double milliseconds, const MicroBatch& at);
   TensorBundle waitForGradients(double milliseconds, const MicroBatch& at);
 
@@ -74,34 +74,34 @@ class StageCut {
 // statistics of the current step.
 class TrainedPart {
  public:
-  // Blocks [first, last); `cutsInside` as in ModelPart.
-  // `tied`: another part whose parameters this one may share, see ParameterSet; borrowed during the
-  // call.
+  // Blocks [first, last); for `cutsInside`, see ModelPart. `tied`: parameters of another part that
+  // this part may share, see ParameterSet; borrowed during the call.
   TrainedPart(const StageOptions& options, const std::vector<BlockSpec>& blocks, int first,
               int last, at::Device device, std::vector<int> cutsInside = {},
               const TrainedPart* tied = nullptr);
 
-  // As ModelPart::forward(). In training, also keeps the statistics of micro-batch at.i until
+  // Like ModelPart::forward(). In training, also keeps the statistics of micro-batch at.i until
   // update(); in evaluation, uses evaluatedSet().
   TensorList forward(TensorList x, const TensorList& batch, const MicroBatch& at);
   // Repeats a training forward for its backward, with autograd; keeps no statistics.
   TensorList recompute(TensorList x, const TensorList& batch, const MicroBatch& at) const;
   GradientReport gradientReport() const;
-  // Updates the parameters, adds the step's statistics to the running ones in the order of the
-  // micro-batches, whatever the order of their forwards, and clears the gradients. A skipped step
-  // changes neither: its gradients are usually not finite, and then its statistics may not be
-  // either, and a NaN would stay in the running statistics forever.
+  // Updates the parameters, adds the step's statistics to the running statistics in the order of
+  // the micro-batches, regardless of the order of their forwards, and clears the gradients. A
+  // skipped step changes neither parameters nor running statistics: it usually has non-finite
+  // gradients, so its statistics may contain a NaN, which would stay in the running statistics
+  // forever.
   void update(const StepDecision& decision);
   const ParameterSet& set() const { return set_; }
-  // The averages if there are any; else set().
+  // Returns the averages if there are any; otherwise set().
   const ParameterSet& evaluatedSet() const { return average_ ? *average_ : set_; }
-  // As loadWeights(), also into the averages.
+  // Like loadWeights(), but loads the weights into the averages too.
   void load(const std::vector<NamedTensor>& weights);
 
   // See BodyStage::save().
   std::vector<NamedTensor> save() const;
-  // Takes the tensors of this part out of `saved`. Throws as BodyStage::restore(), before it
-  // changes anything.
+  // Restores this part, and removes its tensors from `saved`. Throws the errors of
+  // BodyStage::restore() before it changes anything.
   void restore(std::vector<NamedTensor>& saved);
 
  private:
@@ -134,7 +134,7 @@ class LabeledBatch {
   std::uint32_t samples() const { return batch_.samples(); }
 
   TensorList inputs(const MicroBatch& at) const;  // on the device
-  // loss_i, which the caller may backpropagate. Adds the micro-batch to metrics and losses.
+  // Returns loss_i, which the caller may backpropagate. Adds the micro-batch to metrics and losses.
   at::Tensor loss(const at::Tensor& output, const MicroBatch& at);
   // Throws RunError "non-finite" if the loss of `at` is not finite. The message says whether
   // `activations1`, from which the loss was computed, were finite.
@@ -159,14 +159,14 @@ class LabeledBatch {
   Shape output_;
   ComputeDevice& device_;
   BatchView batch_;
-  double weight_ = 1;  // of the batch
+  double weight_ = 1;  // weight of the batch
   BatchMetrics metrics_;
   std::vector<float> losses_;
   bool keepsOutputs_ = false;
   std::vector<at::Tensor> outputs_;  // by micro-batch
 };
 
-// Waits without a tensor.
+// Blocks the calling thread for this time.
 void waitFor(double milliseconds);
 
 }  // namespace cleave

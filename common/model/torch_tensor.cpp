@@ -15,8 +15,8 @@ at::MemoryFormat formatOf(MemoryOrder order) {
                                             : at::MemoryFormat::Contiguous;
 }
 
-// Strides of a dense tensor. LibTorch chooses kernels by strides, even if a dimension of 1 makes
-// several choices valid.
+// Strides of a dense tensor. For a dimension of 1, several strides are valid, but LibTorch's choice
+// of kernels depends on them.
 std::vector<std::int64_t> denseStrides(at::IntArrayRef shape, MemoryOrder order) {
   std::vector<std::size_t> innerToOuter;
   if (order == MemoryOrder::channelsLast) {

@@ -7,9 +7,9 @@
 
 namespace cleave {
 
-// The only form a tensor has at a cut, in the split model and in the whole one: dense in `order`
-// and aligned to 64 bytes. Returns the tensor itself if it already has that form. Results with any
-// other form would not be bit-identical.
+// Converts a tensor to the form that every tensor at a cut has, in the split model and in the whole
+// one: dense in `order` and aligned to 64 bytes. Returns the tensor itself if it already has that
+// form. With any other form, results would not be bit-identical.
 at::Tensor canonical(const at::Tensor& tensor, MemoryOrder order);
 
 // The memory order at a cut for a tensor of this rank: channels-last for [B, C, H, W], contiguous

@@ -104,7 +104,7 @@ std::vector<NamedTensor> tensorsOf(const std::vector<SafetensorsEntry>& entries,
 }
 
 void loadWeights(const ParameterSet& set, const std::vector<NamedTensor>& tensors) {
-  // A buffer that several blocks use is listed once per block.
+  // A buffer that several blocks use has one entry per block.
   std::multimap<std::string, at::Tensor> targets;
   for (NamedTensor& target : stateOf(set)) {
     targets.emplace(target.name, std::move(target.tensor));

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kMaxBytes = 64 << 20;
 constexpr double kMinRatio = 1e-12;          // seconds per byte: no link is faster
-constexpr double kLongestPauseSeconds = 10;  // whatever delay a Pong claims
+constexpr double kLongestPauseSeconds = 10;  // regardless of the delay in a Pong
 
 SteadyTime::duration seconds(double count) {
   return std::chrono::duration_cast<SteadyTime::duration>(std::chrono::duration<double>(count));

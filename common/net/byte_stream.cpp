@@ -76,8 +76,8 @@ PlainStream::PlainStream(Socket socket) : ByteStream(std::move(socket)), ahead_(
 
 asio::awaitable<void> PlainStream::secure() { co_return; }
 
-// Returns bytes that were read ahead, if any. Otherwise reads from the socket into `place`, and any
-// surplus into ahead_.
+// Returns bytes that were read ahead, if any. Otherwise reads from the socket into `place`, and
+// surplus bytes into ahead_.
 asio::awaitable<std::size_t> PlainStream::readSome(std::span<std::byte> place) {
   if (aheadBegin_ < aheadEnd_) {
     const std::size_t bytes = std::min(place.size(), aheadEnd_ - aheadBegin_);

@@ -32,24 +32,25 @@ class ByteStream {
   ByteStream(const ByteStream&) = delete;
   ByteStream& operator=(const ByteStream&) = delete;
 
-  // Does whatever must precede the first byte; may be called again. Plain: nothing.
+  // Does the TLS handshake. Must precede the first byte; may be called again. A plain stream does
+  // nothing.
   virtual boost::asio::awaitable<void> secure() = 0;
-  // The name in the peer's certificate, once secure() has completed (TlsContext); empty if it has
-  // none.
+  // The name in the peer's certificate, once secure() has completed (TlsContext); empty without a
+  // certificate.
   virtual const std::string& identity() const = 0;
   // Throws RunError ("certificate-revoked") if `context`, which was loaded later, no longer accepts
   // the peer's certificate. A plain stream accepts every peer.
   virtual void checkPeerAgain(const TlsContext& /*context*/) const {}
   // Reads at least one byte into `place`, which must not be empty.
   virtual boost::asio::awaitable<std::size_t> readSome(std::span<std::byte> place) = 0;
-  // Writes all of both, which must stay valid until it completes.
+  // Writes both spans completely. They must stay valid until the coroutine completes.
   virtual boost::asio::awaitable<void> write(std::span<const std::byte> head,
                                              std::span<const std::byte> payload) = 0;
 
   // Reads and discards everything until an error occurs: eof after an orderly close by the peer.
   boost::asio::awaitable<void> drain();
-  // Waits until less than half of limitUnsent() is unsent, so that whatever is then chosen to be
-  // written waits as briefly as possible in the kernel.
+  // Waits until the unsent bytes are less than half of limitUnsent(), so that the next write waits
+  // as briefly as possible in the kernel.
   boost::asio::awaitable<void> readyToWrite();
   // Writes raw bytes, bypassing TLS, for a peer that lacks it.
   boost::asio::awaitable<void> writePlain(std::span<const std::byte> bytes);
@@ -67,7 +68,7 @@ class ByteStream {
  protected:
   Socket& socket() { return socket_; }
   void arrived() { lastArrival_ = now(); }
-  // Sends the final message of the layer around the bytes (TLS); must not wait. Called before the
+  // Sends the final message of the TLS layer, if there is one; must not wait. Called before the
   // socket is shut down or closed, possibly twice.
   virtual void sayEnd() {}
 
@@ -81,12 +82,12 @@ class ByteStream {
   LinkInfo lastInfo_;
 };
 
-// For asio::async_write: passes everything to one system call. Asio's own limit of 64 KiB per call
-// costs half of the throughput on a fast link.
+// A completion condition for asio::async_write that passes everything to one system call. Asio's
+// own limit of 64 KiB per call costs half of the throughput on a fast link.
 inline auto inOneCall(std::size_t total) {
-  constexpr std::size_t kMaxBytesACall = 4 << 20;
+  constexpr std::size_t kMaxBytesPerCall = 4 << 20;
   return [total](const boost::system::error_code& error, std::size_t written) -> std::size_t {
-    return error || written >= total ? 0 : kMaxBytesACall;
+    return error || written >= total ? 0 : kMaxBytesPerCall;
   };
 }
 
@@ -101,7 +102,7 @@ class PlainStream : public ByteStream {
 
  private:
   const std::string identity_;
-  // Bytes read beyond what was asked for; short frames arrive many at a time.
+  // Bytes that were read beyond a request: one read can return many short frames.
   std::vector<std::byte> ahead_;
   std::size_t aheadBegin_ = 0;
   std::size_t aheadEnd_ = 0;

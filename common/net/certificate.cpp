@@ -12,7 +12,7 @@ std::string textOf(const ASN1_STRING* text) {
           static_cast<std::size_t>(ASN1_STRING_length(text))};
 }
 
-// Empty if its length is not that of an IP address.
+// Returns "" if the length is not that of an IP address.
 std::string addressText(const ASN1_OCTET_STRING* address) {
   constexpr int kIpv4Bytes = 4;
   constexpr int kIpv6Bytes = 16;

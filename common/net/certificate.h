@@ -20,7 +20,8 @@ struct OpenSslDelete {
   void operator()(X509_EXTENSION* extension) const { X509_EXTENSION_free(extension); }
   void operator()(X509_REVOKED* entry) const { X509_REVOKED_free(entry); }
   void operator()(GENERAL_NAMES* names) const { GENERAL_NAMES_free(names); }
-  void operator()(ASN1_STRING* text) const { ASN1_STRING_free(text); }  // numbers and times too
+  // ASN1_INTEGER and ASN1_TIME are the same type as ASN1_STRING.
+  void operator()(ASN1_STRING* text) const { ASN1_STRING_free(text); }
   void operator()(BIO* bio) const { BIO_free_all(bio); }
   void operator()(BIGNUM* number) const { BN_free(number); }
   void operator()(char* text) const { OPENSSL_free(text); }
@@ -28,7 +29,7 @@ struct OpenSslDelete {
 template <typename Type>
 using Owned = std::unique_ptr<Type, OpenSslDelete>;
 
-// Nullopt if it is not a valid time.
+// Nullopt if `time` is not valid.
 std::optional<std::time_t> timeOf(const ASN1_TIME* time);
 
 // Subject alternative names, in order. They may come from a peer and contain any bytes.

@@ -36,7 +36,7 @@ std::string nameOf(const asio::ip::tcp::socket& socket) {
 }
 
 constexpr const char* kNoHelloHint =
-    "check that host and port are those of a Cleave daemon, and that it is not stopped or "
+    "check that host and port are those of a Cleave program, and that it is not stopped or "
     "overloaded";
 
 std::string secondsText(milliseconds time) {
@@ -138,7 +138,7 @@ awaitable<Connection::HandshakeFrame> Connection::readHandshakeFrame(ConnectionS
   if (end_.state() == EndState::failing) {
     const auto send = [this]() -> awaitable<void> {
       co_await sayFailure();
-      co_await stream_.drain();  // see readUntilEnd()
+      co_await stream_.drain();  // for the reason, see readUntilEnd()
     };
     try {
       co_await endsWithin(kFailureWait, send());
@@ -241,7 +241,8 @@ awaitable<void> Connection::readUntilEnd(FrameSink& sink) {
 awaitable<void> Connection::readFrames(FrameSink& sink) {
   while (true) {
     const FrameStream::Head head = co_await stream_.readHead(ConnectionState::open);
-    if (end_.hasFailed()) co_return;  // fail() was called meanwhile: deliver no more to the sink
+    if (end_.hasFailed())
+      co_return;  // fail() was called meanwhile: deliver no more frames to the sink
     std::span<std::byte> place;
     if (isTensorData(head.header.kind)) place = sink.placePayload(head.header, head.metadata);
     const SteadyTime start = now();
@@ -293,7 +294,7 @@ awaitable<void> Connection::throttled(asio::steady_timer& timer, std::size_t byt
 }
 
 void Connection::spendAllowance(const FrameHeader& header, SteadyTime time) {
-  // Of a tensor's segments, only the last may be short.
+  // Only the last segment of a tensor may be short.
   const bool isLong = header.payloadBytes >= ControlAllowance::kShortSegmentBytes;
   if (header.kind == FrameKind::tensor) {
     allowance_.tensorCrosses();
@@ -319,7 +320,7 @@ void Connection::receivedPong(std::span<const std::byte> metadata) {
   const ClockSample sample = clockOfPong(metadata);
   if (background_.ponged(sample.forward, sample.arrived, now())) {
     wake();  // the next segment may fit now
-    return;  // a bad clock sample: it includes the wait behind the segment
+    return;  // not a clock sample: it includes the time that the Ping waited behind the segment
   }
   pongs_.push_back(sample);
   if (pongs_.size() > kPongs) pongs_.pop_front();
@@ -339,11 +340,11 @@ void Connection::streamEnded(const error_code& error) {
 RunError Connection::lost(const error_code& error, const std::string& when) const {
   if (error == asio::error::eof) {
     return RunError("connection-closed", peerName() + " closed the connection " + when,
-                    "check its log, and that it is a Cleave daemon and still running");
+                    "check its log, and that it is a Cleave program and still running");
   }
   return RunError("connection-lost",
                   "the connection to " + peerName() + " was lost: " + error.message(),
-                  "check that it is a Cleave daemon, still running and reachable");
+                  "check that it is a Cleave program, still running and reachable");
 }
 
 // ---- Writing ----
@@ -398,9 +399,9 @@ awaitable<void> Connection::nextReasonToWrite(SteadyTime time) {
 
 awaitable<void> Connection::writeOne() {
   const SteadyTime start = now();
-  const std::chrono::duration<double> slowest(kMaxSegmentBytes / options_.frame.bytesASecond);
+  const std::chrono::duration<double> slowest(kMaxSegmentBytes / options_.frame.bytesPerSecond);
   writtenBy_ = start + longestSilence() + std::chrono::duration_cast<milliseconds>(slowest);
-  // Chosen as late as possible, so that a more urgent frame can still come first.
+  // The frame is chosen as late as possible, so that a more urgent one can still go first.
   co_await stream_.readyToWrite();
   if (end_.hasFailed()) co_return;
   auto frame = outbox_.next(segmentBytes(), background_.room(now()));
@@ -465,7 +466,7 @@ awaitable<void> Connection::watch() {
   SteadyTime pingAt = start + options_.pingEvery;
   while (true) {
     const SteadyTime time = now();
-    // A peer that sends, but answers no Ping, keeps background tensors waiting forever.
+    // A peer that sends data but answers no Ping would keep background tensors waiting forever.
     SteadyTime silentAt = std::max(start, stream_.lastArrival()) + longestSilence();
     if (unanswered_) silentAt = std::min(silentAt, *unanswered_ + longestSilence());
     if (end_.deadline()) {
@@ -479,7 +480,7 @@ awaitable<void> Connection::watch() {
       pingAt = time + options_.pingEvery;
     }
     watchTimer_.expires_at(end_.deadline().value_or(std::min(pingAt, silentAt)));
-    error_code rearmed;  // set by endChanged(): check again
+    error_code rearmed;  // set if endChanged() has rearmed the timer: check again
     co_await watchTimer_.async_wait(asio::redirect_error(use_awaitable, rearmed));
   }
 }

@@ -34,8 +34,8 @@
 
 namespace cleave {
 
-// Maximum frames and tensors waiting to be sent: far more than credits allow, so that a peer that
-// makes us answer but does not read the answers cannot fill our memory.
+// Maximum frames and tensors waiting to be sent, far more than credits allow. It keeps a peer that
+// causes answers without reading them from filling our memory.
 inline constexpr std::size_t kMaxQueued = 1 << 16;
 
 // Receives frames after the handshake. Exceptions from these functions end the connection.
@@ -53,7 +53,7 @@ class FrameSink {
                              std::span<const std::byte> payload) = 0;
 };
 
-// Its address must not change while one of its coroutines runs.
+// A connection must not be moved while one of its coroutines runs.
 class Connection {
  public:
   // Sets TCP_NODELAY, TCP_NOTSENT_LOWAT and TCP_USER_TIMEOUT.
@@ -61,10 +61,10 @@ class Connection {
 
   // The handshake: one control frame in each direction, before run(). readHandshakeFrame waits at
   // most helloDeadline, and accepts at most kMaxHandshakeBytes. The first call does the TLS
-  // handshake first, within tlsDeadline. Throw Error with codes such as "not-cleave" (the peer
-  // speaks another protocol), "version-mismatch", "hello-timeout", "connection-closed"; a Failure
-  // from the peer is thrown as in run(). If our side found the fault, the peer has been sent a
-  // Failure, unless it does not speak Cleave.
+  // handshake first, within tlsDeadline. Both functions throw Error with codes such as "not-cleave"
+  // (the peer speaks another protocol), "version-mismatch", "hello-timeout", "connection-closed"; a
+  // Failure from the peer is thrown as in run(). If our side found the fault, it sends the peer a
+  // Failure, unless the peer does not speak Cleave.
   struct HandshakeFrame {
     FrameKind kind;
     std::string metadata;
@@ -72,8 +72,8 @@ class Connection {
   boost::asio::awaitable<HandshakeFrame> readHandshakeFrame(ConnectionState state);
   boost::asio::awaitable<void> writeHandshakeFrame(FrameKind kind, std::string metadata);
 
-  // Serves both directions until the peer has sent Bye, and returns its reason, or throws what
-  // ended the connection: one Error, never multiple_exceptions. If our side found the fault, a
+  // Serves both directions until the peer has sent Bye, and returns its reason. Otherwise throws
+  // the Error that ended the connection, never multiple_exceptions. If our side found the fault, a
   // Failure is sent to the peer before the close (for at most a second). A Failure from the peer is
   // thrown as RunError with its code, sentence and hint.
   boost::asio::awaitable<std::string> run(FrameSink& sink);
@@ -90,10 +90,10 @@ class Connection {
   // "connection-lost".
   void abandon() { stream_.close(); }
 
-  // From now on `throttle` limits run(), together with the other connections that share it.
+  // From now on, `throttle` limits this connection together with the others that share it.
   void throttleBy(std::shared_ptr<Throttle> throttle) { throttle_ = std::move(throttle); }
 
-  // Asks for a Pong, which measures the round trip if nothing else is in flight.
+  // Sends a Ping. Its Pong measures the round trip if nothing else is in flight.
   void ping();
 
   // Any thread.
@@ -104,7 +104,7 @@ class Connection {
   double receiveRate() const { return receiveMeter_.rate(); }
   double peakSent() const { return peakSent_.peak(); }  // see PeakMeter
   double peakReceived() const { return peakReceived_.peak(); }
-  // Of the last 16 Pongs, the one with the shortest round trip; all 0 before the first.
+  // The sample with the shortest round trip among the last 16 Pongs; all 0 before the first Pong.
   ClockSample clock() const;
   // The client's name, from its certificate. Only on a server with TLS, after the first handshake
   // frame; otherwise empty.
@@ -125,8 +125,8 @@ class Connection {
   boost::asio::awaitable<void> receiveHandshake(ConnectionState state, HandshakeFrame& frame);
   boost::asio::awaitable<void> sayFailure();
 
-  // The three coroutines of run(). None of them throws: what ends one of them ends the others
-  // through end_.
+  // The three coroutines of run(). None of them throws: an error that ends one of them ends the
+  // others through end_.
   boost::asio::awaitable<void> readUntilEnd(FrameSink& sink);
   boost::asio::awaitable<void> writeUntilEnd();
   boost::asio::awaitable<void> watch();
@@ -175,7 +175,7 @@ class Connection {
   mutable std::mutex clockMutex_;
   ClockSample clock_;
 
-  ConnectionEnd end_;  // after each of its events: endChanged()
+  ConnectionEnd end_;  // call endChanged() after each of its events
 };
 
 }  // namespace cleave

@@ -21,28 +21,28 @@ struct Transition {
   unsigned from;
   Event event;
   State to;
-  std::optional<milliseconds> wait;  // run() ends after this time; nothing: no new deadline
+  std::optional<milliseconds> wait;  // run() ends after this time; nullopt: no new deadline
 };
 
-// Events of the two directions cross, so their order decides which result is right:
+// The two directions end independently. These rules decide which event determines the result:
 //
 // - A peer that fails sends a Failure and closes. Our writing may fail before we have read that
-//   Failure, which is the better explanation. So after `writeFailed` reading continues for a
-//   second, and only the end of the peer's stream makes the write error final.
+//   Failure, which explains more than our write error. So after `writeFailed`, reading continues
+//   for a second, and only the end of the peer's stream makes the write error final.
 // - A peer that has sent its Bye may close without reading ours. So an error of our writing counts
 //   only before the peer's Bye, and an error of our reading only before ours.
-// - An error that our side finds counts even after the Byes: something that arrived before them is
-//   wrong.
-// - The first error is the cause, and later ones are its consequences. So no row leaves `failing`
-//   or `failed`.
+// - An error that our side finds counts even after the Byes, because it concerns data that arrived
+//   before them.
+// - The first error is the cause, and later errors are its consequences. So no transition leaves
+//   `failing` or `failed`.
 //
-// An event without a row changes nothing.
+// An event that has no row for the current state is ignored.
 constexpr Transition kTransitions[] = {
-    // Each side says Bye after everything that it has queued.
+    // Each side sends its Bye after everything that it has queued.
     {anyOf(State::open), Event::sayBye, State::leaving, {}},
     {anyOf(State::leaving), Event::byeWritten, State::byeSent, kByeWait},
     {anyOf(State::byeSent), Event::peerBye, State::closed, kByeWait},
-    // The peer says it first, and waits no longer than this for ours.
+    // The peer has sent its Bye first, and waits at most this long for ours.
     {anyOf(State::open, State::leaving), Event::peerBye, State::peerLeft, kByeWait},
     {anyOf(State::peerLeft), Event::byeWritten, State::closed, kByeWait},
     {anyOf(State::peerLeft), Event::writeFailed, State::closed, kFailureWait},
@@ -51,10 +51,10 @@ constexpr Transition kTransitions[] = {
     {anyOf(State::open, State::leaving, State::writeLost), Event::readEnded, State::failed,
      milliseconds(0)},
     {anyOf(State::writeLost), Event::peerBye, State::closed, kByeWait},
-    // An error of the peer, which needs no answer.
+    // An error that the peer reported needs no answer.
     {anyOf(State::open, State::leaving, State::byeSent, State::writeLost), Event::failure,
      State::failed, milliseconds(0)},
-    // An error that our side found: time for sending the Failure.
+    // Our side found an error, and needs time to send the Failure.
     {anyOf(State::open, State::leaving, State::byeSent, State::peerLeft, State::closed,
            State::writeLost),
      Event::fault, State::failing, kFailureWait},
@@ -62,7 +62,7 @@ constexpr Transition kTransitions[] = {
 
 }  // namespace
 
-// Returns whether the state has changed. If not, what came with the event is dropped.
+// Returns whether the state has changed. If not, the caller drops the event's error or reason.
 bool ConnectionEnd::apply(Event event, SteadyTime time) {
   const auto row = std::ranges::find_if(kTransitions, [&](const Transition& each) {
     return each.event == event && (each.from & anyOf(state_)) != 0;
@@ -87,7 +87,8 @@ void ConnectionEnd::writeFailed(std::exception_ptr error, SteadyTime time) {
 }
 
 void ConnectionEnd::readEnded(std::exception_ptr error, SteadyTime time) {
-  if (apply(Event::readEnded, time) && !error_) error_ = std::move(error);  // after a write error
+  // After a write error, error_ is set already.
+  if (apply(Event::readEnded, time) && !error_) error_ = std::move(error);
 }
 
 void ConnectionEnd::fault(std::exception_ptr error, SteadyTime time) {

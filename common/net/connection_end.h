@@ -1,4 +1,4 @@
-// How a connection ends: a state machine that every event of Connection::run() goes through. It has
+// The end of a connection, as a state machine that receives all events of Connection::run(). It has
 // no sockets and no clock. io thread only.
 //
 // clang-format off
@@ -11,7 +11,7 @@
 //     ├── writeFailed ───┼────────────────> writeLost ────────── peerBye ───────────┘
 //     └── readEnded ─────┴──────────────────────┴─────────────────────────────> failed
 //
-//    any state above but failed ── fault ───> failing     a Failure is sent to the peer
+//    any of these except failed ── fault ───> failing     a Failure is sent to the peer
 //    open, leaving, byeSent, writeLost ── failure ───> failed
 //
 // clang-format on
@@ -33,13 +33,13 @@ inline constexpr std::chrono::seconds kByeWait{2};
 
 enum class EndState : std::uint8_t {
   open,
-  leaving,    // our Bye is to be sent, after everything that is queued
-  byeSent,    // the peer's Bye, or the end of its stream, is missing
-  peerLeft,   // the peer's Bye has arrived; ours is to be sent
+  leaving,    // our Bye will be sent after everything that is queued
+  byeSent,    // waiting for the peer's Bye or the end of its stream
+  peerLeft,   // the peer's Bye has arrived; ours will be sent
   closed,     // nothing more to send or to receive
   writeLost,  // writing failed; what the peer sent before may still be unread
-  failing,    // our side found an error; a Failure is to be sent
-  failed,     // an error that the peer is not sent
+  failing,    // our side found an error; a Failure will be sent
+  failed,     // ended by an error that is not sent to the peer
 };
 
 enum class EndEvent : std::uint8_t {
@@ -55,19 +55,19 @@ enum class EndEvent : std::uint8_t {
 class ConnectionEnd {
  public:
   EndState state() const { return state_; }
-  // Whether an error ends the connection, other than a lost one that may still have a better cause.
+  // Whether an error has ended the connection. False in writeLost, because a Failure that explains
+  // the error may still arrive.
   bool hasFailed() const { return state_ == EndState::failing || state_ == EndState::failed; }
   bool mustSayBye() const { return state_ == EndState::leaving || state_ == EndState::peerLeft; }
   // The reason of our Bye.
   const std::string& ourReason() const { return ourReason_; }
-  // What ends the connection, an Error. Requires writeLost, failing or failed.
+  // The Error that ends the connection. Requires writeLost, failing or failed.
   const std::exception_ptr& error() const { return error_; }
-  // When run() must end, whatever the peer does; it moves to a later time only in
-  // runBegins().
+  // When run() must end, regardless of the peer. Only runBegins() makes it later.
   const std::optional<SteadyTime>& deadline() const { return deadline_; }
 
-  // The events, at `time`. Errors are Errors. The first `sayBye` wins, and the first `fault` or
-  // `failure`.
+  // The events, at `time`. Every exception_ptr holds an Error. Only the first `sayBye` counts, and
+  // only the first `fault` or `failure`.
   void sayBye(std::string reason, SteadyTime time);
   void byeWritten(SteadyTime time);
   void peerBye(std::string reason, SteadyTime time);
@@ -76,7 +76,7 @@ class ConnectionEnd {
   void fault(std::exception_ptr error, SteadyTime time);
   void failure(std::exception_ptr error, SteadyTime time);
 
-  // run() begins: after an earlier fault, the time for sending the Failure starts now.
+  // Call when run() begins. After an earlier fault, the time for sending the Failure starts now.
   void runBegins(SteadyTime time);
   // The result of run(): the peer's reason, or ours if the peer sent none; throws error(). Requires
   // that reading and writing have ended, or that the deadline has passed.
@@ -87,7 +87,7 @@ class ConnectionEnd {
 
   EndState state_ = EndState::open;
   std::exception_ptr error_;
-  std::string ourReason_ = "done";  // if only the peer has a reason
+  std::string ourReason_ = "done";  // sent if the peer says Bye first
   std::string peerReason_;
   std::optional<SteadyTime> deadline_;
 };

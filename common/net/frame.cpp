@@ -26,9 +26,9 @@ constexpr std::size_t kStreamAt = 16;
 constexpr std::size_t kChecksumAt = 24;
 static_assert(kChecksumAt + sizeof(std::uint64_t) == kHeaderBytes);
 
-constexpr std::size_t kMaxShownBytes = 16;  // of a foreign protocol, in errors
+constexpr std::size_t kMaxShownBytes = 16;  // bytes of a foreign protocol that errors show
 
-// Little-endian on any machine.
+// Writes and reads little-endian on any machine.
 template <typename Integer>
 void store(std::span<std::byte> bytes, std::size_t at, Integer value) {
   for (std::size_t j = 0; j < sizeof(Integer); ++j) {
@@ -169,7 +169,7 @@ void checkMagic(std::span<const std::byte> start) {
                         "set tls.enabled on both sides, or on neither");
   }
   throw ProtocolError("not-cleave", describeForeign(start),
-                      "check that host and port are those of a Cleave daemon");
+                      "check that host and port are those of a Cleave program");
 }
 
 FrameHeader decodeHeader(std::span<const std::byte, kHeaderBytes> bytes) {

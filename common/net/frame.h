@@ -44,10 +44,11 @@ inline constexpr std::size_t kHeaderBytes = 32;
 // Maximum size of a frame, header, metadata and payload together, before the handshake is complete.
 inline constexpr std::size_t kMaxHandshakeBytes = 64 << 10;
 inline constexpr std::size_t kMaxMetadataBytes = 64 << 10;
-inline constexpr std::size_t kMaxTensorMetadataBytes = 4 << 10;  // of Tensor and Segment
+inline constexpr std::size_t kMaxTensorMetadataBytes = 4 << 10;  // metadata of Tensor and Segment
 inline constexpr std::size_t kMaxSegmentBytes = 1 << 20;
 inline constexpr std::size_t kMinSegmentBytes = 64 << 10;
-// The segment size for a link of `rate` bytes per second: 2 ms of it, within these bounds.
+// The segment size for a link of `rate` bytes per second: 2 ms of data, clamped to
+// [kMinSegmentBytes, kMaxSegmentBytes].
 std::size_t segmentBytesFor(double rate);
 
 // flags, bit 0: `checksum` holds; never set under TLS.
@@ -58,7 +59,7 @@ struct FrameHeader {
   std::uint16_t flags = 0;
   std::uint32_t metadataBytes = 0;
   std::uint32_t payloadBytes = 0;
-  std::uint64_t stream = 0;    // 0 for all but Tensor and Segment
+  std::uint64_t stream = 0;    // 0 except in Tensor and Segment
   std::uint64_t checksum = 0;  // XXH3-64 of header bytes 0…23, metadata, payload
 };
 
@@ -68,7 +69,7 @@ HeaderBytes encodeHeader(const FrameHeader& header);
 
 // Throws ProtocolError unless `start` may begin a Cleave frame: "not-tls" if it is TLS, otherwise
 // "not-cleave". `start` holds the first bytes of a header, or as many as have arrived. Detects a
-// wrong port at the first byte, however short the peer's greeting.
+// wrong port at the first byte, even if the peer's greeting is shorter than a header.
 void checkMagic(std::span<const std::byte> start);
 
 // Throws ProtocolError: wrong magic ("not-cleave"), version, unknown kind, unknown flags, a

@@ -79,7 +79,8 @@ asio::awaitable<void> FrameStream::readPayload(Head head, std::span<std::byte> p
   (isTensorData(header.kind) ? tensorReceived_ : controlReceived_)
       .fetch_add(frameBytes(header), std::memory_order_relaxed);
   if ((header.flags & kFlagChecksum) == 0) co_return;
-  const HeaderBytes bytes = encodeHeader(header);  // as received: the fields hold every bit
+  // Equal to the received bytes, because the fields hold every bit.
+  const HeaderBytes bytes = encodeHeader(header);
   if (frameChecksum(checksummedPart(bytes), head.metadata, place) != header.checksum) {
     throw ProtocolError("bad-checksum",
                         std::string("a ") + std::string(frameKindName(header.kind)) + " frame of " +

@@ -33,21 +33,21 @@ struct ByteCounts {
   }
 };
 
-// Coroutines throw what ByteStream's throw, and ProtocolError for faults of the peer.
+// Coroutines throw the errors of ByteStream, and ProtocolError for faults of the peer.
 class FrameStream {
  public:
   // `checksum`: whether outgoing frames have one; incoming ones are verified if present.
   // `deadline`: for every incoming frame.
   FrameStream(std::unique_ptr<ByteStream> bytes, bool checksum, FrameDeadline deadline = {});
 
-  // See ByteStream::secure(). A peer that speaks Cleave without TLS is sent a Failure outside
+  // See ByteStream::secure(). If the peer speaks Cleave without TLS, sends it a Failure outside
   // TLS.
   boost::asio::awaitable<void> secure();
   const std::string& identity() const { return bytes_->identity(); }
   void checkPeerAgain(const TlsContext& context) const { bytes_->checkPeerAgain(context); }
 
   // The start of a frame: its header, checked for `state`, and its metadata, valid until the next
-  // call. readPayload() must follow.
+  // call. After readHead(), call readPayload().
   struct Head {
     FrameHeader header;
     std::span<const std::byte> metadata;
@@ -59,7 +59,7 @@ class FrameStream {
   // See ByteStream.
   boost::asio::awaitable<void> drain() { return bytes_->drain(); }
   boost::asio::awaitable<void> readyToWrite() { return bytes_->readyToWrite(); }
-  // Metadata and payload must stay valid until it completes.
+  // Metadata and payload must stay valid until the coroutine completes.
   boost::asio::awaitable<void> write(FrameKind kind, std::uint64_t stream,
                                      std::string_view metadata, std::span<const std::byte> payload);
   void endWriting() { bytes_->endWriting(); }
@@ -81,7 +81,7 @@ class FrameStream {
   const std::unique_ptr<ByteStream> bytes_;
   const bool checksum_;
   std::vector<std::byte> head_;      // header and metadata of the outgoing frame
-  std::vector<std::byte> metadata_;  // of the incoming frame
+  std::vector<std::byte> metadata_;  // metadata of the incoming frame
   FrameProgress progress_;
 
   std::atomic<std::uint64_t> controlSent_{0};

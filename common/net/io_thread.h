@@ -1,4 +1,4 @@
-// A daemon's io thread: runs everything that uses Asio, and nothing that blocks.
+// A program's io thread: runs everything that uses Asio, and nothing that blocks.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

@@ -37,7 +37,7 @@ void makeTextPrintable(Message& message, const FieldDescriptor& field) {
 
 void silenceProtobuf() { google::protobuf::SetLogHandler(nullptr); }
 
-// In reflection, a map is a repeated message with a key and a value.
+// Protobuf's reflection represents a map as a repeated message with a key and a value.
 void makePrintable(Message& message) {
   const Reflection& reflection = *message.GetReflection();
   std::vector<const FieldDescriptor*> fields;  // the set fields

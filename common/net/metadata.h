@@ -12,8 +12,8 @@ class Message;
 
 namespace cleave {
 
-// Stops protobuf from writing a line to stderr for every string that is not UTF-8, which a peer
-// could use to fill the log. Process-wide; may be called again.
+// Stops protobuf from writing a line to stderr for every string that is not UTF-8: a peer could
+// fill the log with such lines. Process-wide; may be called again.
 void silenceProtobuf();
 
 // Makes every string of the message printable (common/core/printable.h), including nested and

@@ -1,6 +1,6 @@
-// Frames waiting to be sent on one connection: control frames first, in order; then tensors by
-// priority, split into segments so that an urgent tensor overtakes one in progress. Pure data
-// structure, io thread only.
+// Frames waiting to be sent on one connection: control frames first, in order, then tensors by
+// priority. Tensors are split into segments, so that an urgent tensor can overtake one in progress.
+// Pure data structure, io thread only.
 #pragma once
 
 #include <cstddef>
@@ -22,19 +22,18 @@ namespace cleave {
 struct OutgoingTensor {
   std::span<const std::byte> bytes;   // the encoded tensor; may be empty
   std::shared_ptr<const void> owner;  // keeps `bytes` alive until the last segment is written
-  // If not 0: the stream has this many bytes, and each of its segments is a prefix of `bytes`,
-  // which must have at least kMaxSegmentBytes. So a stream of any length needs no memory of its
-  // own.
+  // If not 0, the stream's length: each segment is a prefix of `bytes`, which must have at least
+  // kMaxSegmentBytes. So a long stream needs no additional memory.
   std::uint64_t repeated = 0;
-  std::uint64_t begin = 0;  // the first byte to send: the peer has those before it
-  int priority = 0;         // lower first; equal: first come, first served
-  // Uses only spare bandwidth and must not delay other tensors. Sent last.
+  std::uint64_t begin = 0;  // the first byte to send: the peer already has the bytes before it
+  int priority = 0;         // lower values are sent first; equal ones in order of arrival
+  // A background tensor uses only spare bandwidth and must not delay other tensors. Sent last.
   bool isBackground = false;
   SteadyTime queuedAt;
   // Returns the Tensor metadata. Called when the first segment is passed to the socket, because
   // queueSeconds is known only then.
   std::function<std::string(double queueSeconds)> openMetadata;
-  // SHA-256 for the last segment's metadata; empty: none. A stream with one has at least two
+  // SHA-256 for the last segment's metadata; empty: none. A stream with a digest has at least two
   // frames.
   std::string sha256;
   // Called after a segment was written, with the time when it was chosen and the time when the
@@ -79,7 +78,8 @@ class Outbox {
  private:
   struct Stream {
     OutgoingTensor tensor;
-    std::uint64_t id = 0;  // assigned with its first frame, so that ids ascend on the wire; 0: none
+    std::uint64_t id = 0;  // assigned with the stream's first frame, so that ids ascend on the
+                           // wire; 0: not assigned
     std::uint64_t offset = 0;
   };
   std::deque<OutgoingFrame> control_;

@@ -21,16 +21,17 @@ void FrameProgress::arrived(std::size_t bytes, SteadyTime time) {
   bytes_ += bytes;
   const double seconds = secondsBetween(start_, time - longestSilence_);
   const double grace = std::chrono::duration<double>(deadline_.grace).count();
-  if (seconds <= grace || static_cast<double>(bytes_) >= seconds * deadline_.bytesASecond) return;
+  if (seconds <= grace || static_cast<double>(bytes_) >= seconds * deadline_.bytesPerSecond) return;
   throw ProtocolError("too-slow",
                       "a frame arrives too slowly: " + std::to_string(bytes_) + " bytes in " +
                           std::to_string(static_cast<long>(seconds)) + " s; the minimum is " +
-                          std::to_string(static_cast<long>(deadline_.bytesASecond)) + " per second",
+                          std::to_string(static_cast<long>(deadline_.bytesPerSecond)) +
+                          " per second",
                       "use a faster link, or set the receiver's limits lower");
 }
 
 void ControlAllowance::take(SteadyTime time) {
-  const double refill = kASecond * secondsBetween(refilled_, time);
+  const double refill = kPerSecond * secondsBetween(refilled_, time);
   refilled_ = time;
   left_ = std::max(left_, std::min(kIdle, left_ + refill));
   left_ -= 1;

@@ -10,15 +10,15 @@
 
 namespace cleave {
 
-// A frame that has been arriving for more than `grace` must average at least `bytesASecond`.
+// A frame that has been arriving for more than `grace` must average at least `bytesPerSecond`.
 struct FrameDeadline {
   std::chrono::milliseconds grace{5000};
-  double bytesASecond = 16 << 10;
+  double bytesPerSecond = 16 << 10;
 };
 
-// Watches a frame arrive. Ignores the frame's longest silence, because a link may pause for a
-// while, and Pings detect a lost peer. A peer that sends a byte now and then is caught at its
-// second pause.
+// Measures how fast a frame arrives. The longest gap between reads is excluded: a link may stall
+// briefly, and a lost peer is detected by Pings anyway. A peer that pauses repeatedly between
+// single bytes is detected at its second pause.
 class FrameProgress {
  public:
   explicit FrameProgress(FrameDeadline deadline) : deadline_(deadline) {}
@@ -37,21 +37,21 @@ class FrameProgress {
   std::size_t bytes_ = 0;
 };
 
-// A correct peer sends a few control frames per tensor in either direction, two per long segment,
-// and an occasional Ping. A short segment costs as much to process as a control frame, and counts
-// as one.
+// Limits the rate of control frames. A correct peer sends a few per tensor in either direction, two
+// per long segment, and an occasional Ping. A short segment counts as a control frame, because it
+// costs as much to process.
 class ControlAllowance {
  public:
-  static constexpr double kIdle = 256;    // frames that an idle connection may send at once
-  static constexpr double kASecond = 10;  // refilled per second, up to kIdle
-  static constexpr double kATensor = 3;
-  static constexpr double kALongSegment = 2;
+  static constexpr double kIdle = 256;      // frames that an idle connection may send at once
+  static constexpr double kPerSecond = 10;  // refilled per second, up to kIdle
+  static constexpr double kPerTensor = 3;
+  static constexpr double kPerLongSegment = 2;
   static constexpr double kMax = 16384;  // maximum that tensors can accumulate
   static constexpr std::size_t kShortSegmentBytes = 4096;
 
   explicit ControlAllowance(SteadyTime start) : refilled_(start) {}
-  void tensorCrosses() { left_ = std::min(kMax, left_ + kATensor); }
-  void segmentCrosses() { left_ = std::min(kMax, left_ + kALongSegment); }
+  void tensorCrosses() { left_ = std::min(kMax, left_ + kPerTensor); }
+  void segmentCrosses() { left_ = std::min(kMax, left_ + kPerLongSegment); }
   // Reports that a control frame or a short segment arrived. Throws ProtocolError "flood".
   void take(SteadyTime time);
 

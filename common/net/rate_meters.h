@@ -13,8 +13,8 @@ namespace cleave {
 // Link throughput: bytes divided by the seconds they took, over about the last half second of
 // transfer time. At the sender, the seconds run until the socket has accepted the bytes. The socket
 // buffers little (TCP_NOTSENT_LOWAT), so this is the rate of the whole path to the receiver, relays
-// included, whereas the kernel's own estimate covers only the path to the next machine. Buffers on
-// the path make it too high, more so for short bursts. At the receiver, the seconds run from a
+// included. The kernel's own estimate covers only the path to the next machine. Buffers on the path
+// make the rate too high, especially for short bursts. At the receiver, the seconds run from a
 // frame's header to its last byte; bytes waiting in the kernel make the rate too high. The smaller
 // of the two rates is the more accurate.
 class RateMeter {

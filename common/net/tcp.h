@@ -22,8 +22,8 @@ std::optional<LinkInfo> readLinkInfo(int socket);
 
 // TCP_NODELAY: frames are sent immediately.
 void sendWithoutDelay(int socket);
-// TCP_NOTSENT_LOWAT: the kernel accepts more only while less than this is unsent, so that an urgent
-// tensor does not wait behind a long queue in the kernel.
+// TCP_NOTSENT_LOWAT: the kernel accepts data only while fewer than `bytes` bytes are unsent, so
+// that an urgent tensor does not wait behind a long queue in the kernel.
 void limitUnsent(int socket, std::size_t bytes);
 // TCP_USER_TIMEOUT: closes the connection if sent data stays unacknowledged for this long.
 void limitUnacknowledged(int socket, std::chrono::milliseconds time);

@@ -1,5 +1,5 @@
-// Limits the total throughput of several connections, both directions together. Above it, their
-// reads and writes wait, which looks like a slow link to the peers. io thread only.
+// Limits the total throughput of several connections, both directions together. Above the limit,
+// their reads and writes wait; to the peers, this looks like a slow link. io thread only.
 #pragma once
 
 #include <algorithm>

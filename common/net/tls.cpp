@@ -20,7 +20,7 @@ namespace cleave {
 namespace {
 
 constexpr std::time_t kWarnSeconds = std::time_t{14} * 24 * 3600;
-constexpr long kMaxChainBytes = 16 << 10;  // of a peer's certificate chain
+constexpr long kMaxChainBytes = 16 << 10;  // maximum size of a peer's certificate chain
 constexpr const char* kSuites = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";
 
 struct Closed {
@@ -42,7 +42,7 @@ FilePtr openFile(const std::string& path) {
                    "make a new one ('cleave-server certs --help'), or copy it again");
 }
 
-// Reads all objects in a PEM file, at least one.
+// Reads all objects in a PEM file. Requires at least one.
 template <typename Pointer, auto Read>
 std::vector<Pointer> readAll(const std::string& path, const char* what) {
   const FilePtr file = openFile(path);
@@ -141,7 +141,7 @@ void TlsContext::readRevoked() {
   const std::vector<Owned<X509>> authorities = readCertificates(path("ca.crt"));
   for (const Owned<X509_CRL>& list :
        readAll<Owned<X509_CRL>, PEM_read_X509_CRL>(file, "lists of revoked certificates")) {
-    // With a list of another CA, OpenSSL would refuse every client, or none.
+    // With another CA's list, OpenSSL would refuse all clients or none.
     const bool isOurs = std::any_of(authorities.begin(), authorities.end(), [&](const auto& one) {
       return X509_CRL_verify(list.get(), X509_get0_pubkey(one.get())) == 1;
     });

@@ -1,4 +1,4 @@
-// TLS 1.3 with mutual authentication. Our own certificate and the CAs that we trust come from a
+// TLS 1.3 with mutual authentication. Our own certificate and the trusted CAs are read from a
 // folder of PEM files. The peer's certificate is always checked.
 #pragma once
 
@@ -34,7 +34,7 @@ class TlsContext {
   TlsContext& operator=(const TlsContext&) = delete;
 
   TlsRole role() const { return role_; }
-  // A sentence if our own certificate or a CA's has expired or will within 14 days; otherwise
+  // A warning if our own certificate or a CA's has expired, or expires within 14 days; otherwise
   // empty.
   std::string warning() const;
   // The expiry times of our own certificate and of the CAs', each with its file.

@@ -23,13 +23,13 @@ constexpr std::size_t kMaxNamesShown = 200;  // bytes
 struct Reason {
   const char* code;
   int alert;
-  const char* says;  // of the certificate
+  const char* says;  // what is wrong with the certificate
   const char* hintForClient;
   const char* hintForServer;
 };
 
-// Each has its own alert, which is all that the other side gets, so that both sides report the same
-// reason.
+// Each reason has its own alert. The alert is all that the other side receives, so both sides
+// report the same reason.
 constexpr Reason kUnknownCa = {"certificate-unknown-ca", SSL_AD_UNKNOWN_CA,
                                "is not from a CA that is trusted here",
                                "give the client the folder that 'cleave-server certs client NAME' "
@@ -94,7 +94,7 @@ int errorWithAlertOf(int verifyError) {
 
 // ---- Certificate contents ----
 
-// Empty if there is no name, or more than one.
+// The client's name; empty if the certificate has none, or more than one.
 std::string clientName(const X509* certificate) {
   std::string found;
   for (const std::string& uri : alternativeNamesOf(certificate).uris) {
@@ -138,9 +138,9 @@ std::string detailsOf(int error, const X509* certificate) {
   return {};
 }
 
-// The command that adds the name that the client of `ssl` connects to and keeps the certificate's
-// own names; those of loopback are added by default. The names come from a peer, and users paste
-// the command into a shell.
+// Returns the command that adds the name to which the client of `ssl` connects, and keeps the
+// certificate's other names; loopback names are added by default. The names come from a peer, so
+// they must be safe to paste into a shell.
 std::string renewalFor(const SSL* ssl, const X509* certificate) {
   X509_VERIFY_PARAM* param = SSL_get0_param(const_cast<SSL*>(ssl));
   std::string asked;
@@ -222,7 +222,7 @@ std::string timeText(std::time_t time) {
 
 int checkPeer(int accepted, X509_STORE_CTX* store) {
   int error = X509_STORE_CTX_get_error(store);
-  // The list is a local file: no newer one is available, and what it lists stays revoked.
+  // The list is a local file: no newer list is available, and its certificates stay revoked.
   if (error == X509_V_ERR_CRL_HAS_EXPIRED) {
     X509_STORE_CTX_set_error(store, X509_V_OK);
     return 1;

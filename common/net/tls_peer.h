@@ -1,5 +1,4 @@
-// What is wrong with a certificate, ours or the peer's: converts OpenSSL's error numbers to our
-// errors.
+// Converts OpenSSL's errors about a certificate, ours or the peer's, to our errors.
 #pragma once
 
 #include <openssl/x509.h>
@@ -13,25 +12,26 @@
 
 namespace cleave {
 
-// The result of checking a peer's certificate. One per connection, stored as its SSL's app data.
+// The result of checking a peer's certificate. Each connection stores one as its SSL object's app
+// data.
 struct PeerCheck {
   int error = X509_V_OK;
   std::string name;     // cleave:client/NAME; not trustworthy if there is an error
-  std::string details;  // of the error: expiry time, or the names in the certificate
-  std::string renewal;  // for a wrong name: the server command that adds it
+  std::string details;  // details of the error: expiry time, or the names in the certificate
+  std::string renewal;  // for a wrong name: the server command that adds the name
 };
 
-// OpenSSL's verify callback. Besides chain, dates, host name and revocation, it requires that a
-// certificate is made for its side, and that a client's certificate has a name.
+// OpenSSL's verify callback. In addition to chain, dates, host name and revocation, it checks that
+// a certificate is made for its side, and that a client's certificate has a name.
 int checkPeer(int accepted, X509_STORE_CTX* store);
 
 // The Error for a connection whose handshake or records failed. `check` is the result for the
 // peer's certificate; the rest comes from OpenSSL's error queue.
 std::exception_ptr tlsError(const PeerCheck& check, TlsRole ours);
 
-// Checks a previously accepted peer again: `certificate` with `chain`, against what `context` now
-// trusts and has revoked. Ignores dates, because a session may outlive its certificate. Throws the
-// same RunError as the handshake.
+// Checks a previously accepted peer again: `certificate` with `chain`, against the trusted CAs and
+// revocation lists of `context`. Ignores dates, because a session may outlive its certificate.
+// Throws the same RunError as the handshake.
 void checkPeerAgain(const TlsContext& context, X509* certificate, STACK_OF(X509) * chain,
                     PeerCheck check);
 

@@ -23,11 +23,12 @@ using asio::use_awaitable;
 using boost::system::system_error;
 
 constexpr std::size_t kMinRead = 4 << 10;
-// Half of a core's L2 cache, so that what the kernel has just copied is still there to decrypt.
+// Half of a core's L2 cache, so that data that the kernel has just copied is still in the cache for
+// decryption.
 constexpr std::size_t kMaxRead = 256 << 10;
 constexpr std::size_t kRecordBytes = 16 << 10;
 constexpr std::size_t kRecordOverhead = 22;  // header, type, tag
-// Maximum bytes without any content for the reader: part of a record, and new keys.
+// Maximum bytes read without yielding content: part of a record, and key updates.
 constexpr std::size_t kMaxWithoutText = 64 << 10;
 
 // Accepts a TLS handshake record or an alert. Throws "not-tls" for Cleave without TLS, and
@@ -108,8 +109,8 @@ TlsStream::TlsStream(Socket socket, std::shared_ptr<const TlsContext> context,
   expectServer(serverName);
 }
 
-// The server's certificate must match this name or address. Throws on any failure, because OpenSSL
-// would then check no name.
+// Requires that the server's certificate matches this name or address. Throws if it cannot set the
+// name, because OpenSSL would then check none.
 void TlsStream::expectServer(const std::string& name) {
   const std::string plain = name.substr(0, name.find('%'));  // without an IPv6 zone
   boost::system::error_code isName;
@@ -163,7 +164,7 @@ asio::awaitable<void> TlsStream::secure() {
   }
 }
 
-// Takes the reason from OpenSSL's error queue.
+// Sets error_ from OpenSSL's error queue.
 std::exception_ptr TlsStream::failed() {
   error_ = tlsError(check_, context_->role());
   ERR_clear_error();
@@ -233,7 +234,8 @@ void TlsStream::encrypt(std::span<const std::byte> bytes) {
 void TlsStream::renewKey(std::size_t bytes) {
   sinceNewKey_ += bytes;
   if (sinceNewKey_ < context_->bytesPerKey()) return;
-  SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED);  // with the next record
+  SSL_key_update(ssl_.get(),
+                 SSL_KEY_UPDATE_NOT_REQUESTED);  // the key update is sent with the next record
   sinceNewKey_ = 0;
 }
 

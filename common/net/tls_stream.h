@@ -1,5 +1,5 @@
-// Bytes within TLS: OpenSSL works on our buffers, which are sent with one system call per write and
-// filled by large reads.
+// A byte stream within TLS. OpenSSL works on our buffers, which are sent with one system call per
+// write and filled by large reads.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -29,8 +29,8 @@ class TlsStream : public ByteStream {
   ~TlsStream() override;
 
   // The TLS handshake. Throws Error if the peer's certificate is refused, or if a client refuses
-  // ours (PROTOCOL.md, "TLS"); also "not-tls", "not-cleave". By then the alert has been received or
-  // sent. If a server refuses our certificate, only the first readSome() reports it.
+  // ours (PROTOCOL.md, "TLS"); also "not-tls", "not-cleave". The alert has then been received or
+  // sent. If a server refuses our certificate, only the first readSome() throws the error.
   boost::asio::awaitable<void> secure() override;
   const std::string& identity() const override { return secured_ ? check_.name : noName_; }
   void checkPeerAgain(const TlsContext& context) const override;
@@ -61,11 +61,11 @@ class TlsStream : public ByteStream {
   bool secured_ = false;
   std::exception_ptr error_;  // TLS has failed: nothing more is encrypted or decrypted
 
-  std::vector<std::byte> in_;  // from the socket; OpenSSL has consumed it up to inBegin_
+  std::vector<std::byte> in_;  // data from the socket, consumed by OpenSSL up to inBegin_
   std::size_t inBegin_ = 0;
   std::size_t inEnd_ = 0;
   std::vector<std::byte> out_;       // to be sent
-  std::vector<std::byte> underWay_;  // being sent; meanwhile an alert may be added to out_
+  std::vector<std::byte> underWay_;  // data being sent; an alert may be added to out_ meanwhile
   bool writing_ = false;             // stays true if the write was interrupted
   std::uint64_t sinceNewKey_ = 0;
 };

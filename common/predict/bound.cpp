@@ -15,8 +15,8 @@ double positive(double x) { return std::max(x, 0.0); }
 // A resource that a micro-batch uses on its path.
 struct Resource {
   Bottleneck kind = Bottleneck::clientCompute;
-  std::size_t body = 0;     // of a server or a link
-  bool isOfServer = false;  // codec: of the server, not of the client
+  std::size_t body = 0;     // the body of a server or a link
+  bool isOfServer = false;  // for a codec: whether it is the server's
   bool operator==(const Resource&) const = default;
 };
 // One use of a resource by a micro-batch.
@@ -26,8 +26,8 @@ struct Visit {
 };
 using Path = std::vector<Visit>;
 
-// Lists the visits of a micro-batch in order. Between two bodies a tensor crosses both links; the
-// client passes it on unchanged.
+// Lists the visits of a micro-batch in order. A tensor from one body to the next crosses both
+// links; the client forwards it unchanged.
 class PathMaker {
  public:
   explicit PathMaker(const StepCosts& costs) : costs_(costs) {}
@@ -53,7 +53,7 @@ class PathMaker {
     if (first.contains(gradientAt(first.firstCut))) {
       visit({Bottleneck::clientCompute}, costs_.headBackward);
     } else {
-      visit({Bottleneck::latency}, costs_.bodies.front().latency);  // of BodyDone
+      visit({Bottleneck::latency}, costs_.bodies.front().latency);  // latency of BodyDone
     }
     return std::move(path_);
   }
@@ -86,9 +86,9 @@ class PathMaker {
 
 // The minimum time in which the resource serves all M micro-batches: the time until the first one
 // reaches it, its work, its idle time, and the rest of the path. Before the first micro-batch
-// arrives for its second visit, the resource can serve only first visits; after the last
-// micro-batch has left its last but one visit, only last visits. In between, codecs are busy with
-// visits of any kind.
+// arrives for its second visit, the resource can serve only first visits. After the last
+// micro-batch has finished its second-to-last visit, it can serve only last visits. In between,
+// codecs may serve any visit.
 double secondsOf(const Resource& resource, const Path& path, double m) {
   double before = 0, work = 0, since = 0;
   std::vector<double> visits, gaps;
@@ -180,8 +180,8 @@ StepBound stepBound(const StepCosts& costs) {
     Resource resource;
   };
   double pathSeconds = 0;
-  std::vector<Term> terms;   // per resource; the first wins a tie
-  std::vector<Term> shares;  // seconds of the path; codecs of all sides together
+  std::vector<Term> terms;   // per resource; on a tie, the first one counts
+  std::vector<Term> shares;  // seconds of the path per resource; all codecs together
   for (const Visit& visit : path) {
     pathSeconds += visit.seconds;
     const auto share = std::find_if(shares.begin(), shares.end(), [&](const Term& term) {

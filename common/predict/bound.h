@@ -1,5 +1,5 @@
-// Lower bound on the duration of a training step, whatever the order of its actions and tensors,
-// and the resource that determines it. Pure arithmetic.
+// A lower bound on the duration of a training step for any order of its actions and tensors, and
+// the resource that determines it. Pure arithmetic.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace cleave {
 
-// All costs are of one micro-batch; those of a step are assumed equal.
+// All costs are per micro-batch; the micro-batches of a step are assumed to have equal costs.
 
 // A body, and the link between it and the client.
 struct BodyCosts {
@@ -19,15 +19,15 @@ struct BodyCosts {
   double forward = 0, backward = 0;  // seconds of BodyForward and BodyBackward
   double rateUp = 0, rateDown = 0;   // bytes per second; the bound needs both
   double latency = 0;                // seconds, one way
-  // Bytes per direction that the link accepts before it sends them. A more urgent tensor has to
-  // wait for these. Ignored by the bound.
+  // Bytes per direction that the link buffers. A more urgent tensor has to wait for them. The bound
+  // ignores this.
   double queueBytes = 0;
 
   bool hasRates() const { return rateUp > 0 && rateDown > 0; }
 };
 
-// The tensors of one kind at one cut, together: bytes on the wire, and seconds at their sender and
-// their receiver.
+// All tensors of one kind at one cut together: bytes on the wire, and codec seconds at their sender
+// and receiver.
 struct FlowCosts {
   double bytes = 0;
   double encodeSeconds = 0, decodeSeconds = 0;
@@ -36,12 +36,12 @@ struct FlowCosts {
 struct StepCosts {
   std::uint32_t microBatches = 1;
   double headForward = 0, tailStep = 0, headBackward = 0;  // seconds
-  std::vector<BodyCosts> bodies = {{}};                    // in a row, at least one
+  std::vector<BodyCosts> bodies = {{}};                    // in model order, at least one
   FlowMap<FlowCosts> flows;
   double updateSeconds = 0;  // on the client, once per step
 
-  // Costs of the same step with another number of micro-batches: everything except the update is
-  // scaled in proportion.
+  // Returns the costs of the same step with another number of micro-batches: all costs except the
+  // update are scaled in proportion.
   StepCosts inMicroBatches(std::uint32_t number) const;
   bool hasRates() const;
   // Seconds of an action of the client or of that body.
@@ -65,17 +65,17 @@ std::string_view bottleneckName(Bottleneck bottleneck);  // such as "client comp
 
 struct StepBound {
   double seconds = 0;
-  // The resource of the largest term. If the path of one micro-batch is the largest, or the
-  // resource of the largest term is busy for less than half of the bound: the resource that takes
-  // most of the path.
+  // The resource with the largest term. If the path of a single micro-batch is longer than every
+  // term, or that resource is busy for less than half of the bound, it is the resource that takes
+  // the largest part of the path instead.
   Bottleneck bottleneck = Bottleneck::clientCompute;
-  std::size_t body = 0;  // if the bottleneck is a server or a link: its body
+  std::size_t body = 0;  // index of the body, if the bottleneck is a server or a link
 };
 
-// The bound is the largest of these terms: for each resource (client, servers, each direction of
-// each link, each side's codecs), its work for all micro-batches, plus the time before the first
-// micro-batch can reach it, the time it must idle, and the time from the last one until the end of
-// the step; and the path of a single micro-batch. docs/DESIGN.md has the formulas. Requires
+// The bound is the maximum of one term per resource (client, servers, each direction of each link,
+// each side's codecs) and the path of a single micro-batch. A resource's term is the time before
+// the first micro-batch can reach it, its work for all micro-batches, the time it must idle, and
+// the time from its last work until the end of the step. docs/DESIGN.md has the formulas. Requires
 // hasRates().
 StepBound stepBound(const StepCosts& costs);
 

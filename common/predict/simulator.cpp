@@ -26,14 +26,14 @@ struct Direction {
   std::size_t body = 0;
   bool isUp = true;
   double rate = 0;
-  double segment = 0;                // bytes
-  double ahead = 0;                  // seconds of chosen data left to send when more is chosen
+  double segment = 0;  // bytes
+  double ahead = 0;    // remaining seconds of chosen data when the next segment is chosen
   std::vector<QueuedTensor> queued;  // by priority, then by arrival
   bool choosing = false;             // sendNext() is scheduled on the clock
   double freeAt = 0;                 // when all chosen segments have crossed
 };
 
-// The client, or a server.
+// The state of the client or of a server.
 struct Side {
   Side(StageRows rows, const Policy& policy)
       : stage(std::move(rows), policy.pick, policy.inFlight) {}
@@ -85,7 +85,7 @@ class Simulation {
     }
     if (!client_.stage.isDone()) throw std::logic_error("the simulated step has stalled");
     step_.seconds = clock_.now() + costs_.updateSeconds;
-    // If the last action is not the client's, it waits for BodyDone.
+    // If the client does not do the last action, it waits for BodyDone.
     const BodyCosts& first = costs_.bodies.front();
     if (!first.place.contains(gradientAt(first.place.firstCut))) step_.seconds += first.latency;
     return std::move(step_);
@@ -160,7 +160,7 @@ class Simulation {
     }
   }
 
-  // A tensor has crossed a direction.
+  // Call when a tensor has crossed a direction.
   void arrive(const Direction& direction, Flow flow, std::uint32_t i) {
     if (direction.isUp) return decode(*servers_[direction.body], flow, i);
     if (client_.stage.isInput(flow)) return decode(client_, flow, i);
@@ -219,7 +219,8 @@ class Simulation {
 
 // ---- Search ----
 
-// Order of individual actions and tensors: of those ready, the one with the lowest rank goes first.
+// Order of individual actions and tensors: of the ready ones, the one with the lowest rank goes
+// first.
 struct Order {
   std::uint32_t inFlight = 1;
   std::vector<double> actions;           // kScheduledKinds x M
@@ -247,7 +248,7 @@ Policy policyOf(const Order& order, std::uint32_t microBatches) {
 
 using KindRanks = std::array<int, kScheduledKinds>;
 
-// Which of a direction's tensors go first: the activations, the gradients, or the first to come.
+// Which of a direction's tensors go first: activations, gradients, or the first one queued.
 enum class First : std::uint8_t { activations, gradients, any };
 
 int rankOf(Flow flow, First first) {
@@ -325,7 +326,7 @@ double bestStepSeconds(const StepCosts& costs, std::uint32_t tries) {
   const auto uniform = [&] { return static_cast<double>(randomBits(key, draw++) >> 11) * 0x1p-53; };
   for (std::uint32_t k = 0; k < tries; ++k) {
     Order changed = best;
-    // Redraws a few ranks, within the range of the kinds' ranks and beyond it.
+    // Draws a few ranks again, from a range somewhat larger than that of the kinds' ranks.
     for (std::uint64_t changes = 1 + randomBits(key, draw++) % 3; changes > 0; --changes) {
       std::vector<double>* ranks = &changed.actions;
       if (uniform() >= 0.5) {

@@ -1,6 +1,6 @@
-// Simulates a training step in virtual time: the engines' own class chooses each side's actions
-// with the schedule's own functions, on devices and links with given costs. Predictions can
-// therefore not diverge from runs.
+// Simulates a training step in virtual time, on devices and links with given costs. The simulator
+// uses the engines' StageEngine and the schedules' own functions, so that it orders actions and
+// tensors as real runs do.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 
 namespace cleave {
 
-// How a simulated step is ordered: by a schedule, or by an order that the search tries.
+// The order of a simulated step: a schedule's, or one that the search tries.
 struct Policy {
   StageEngine::Pick pick;
-  // Lowest first, on the link to `body`.
+  // Priority on the link to `body`; lower values are sent first.
   std::function<int(Flow flow, std::uint32_t i, const Place& body)> linkPriority;
   std::uint32_t inFlight = 1;  // W
 };
@@ -27,7 +27,7 @@ Policy policyOf(const Schedule& schedule, std::uint32_t inFlight);
 struct Span {
   enum class Lane : std::uint8_t { client, clientCodec, uplink, downlink, serverCodec, server };
   Lane lane = Lane::client;
-  std::size_t body = 0;  // of a server or a link
+  std::size_t body = 0;  // index of the body, for a server or a link
   std::string what;      // such as "HeadForward 3", "encode activation/0 3", "gradient/1 2"
   double begin = 0, end = 0;
 };
@@ -39,15 +39,16 @@ struct SimulatedStep {
 
 // Simulates one step, from an idle pipeline to the client's update. Each side has one device and
 // one codec thread, which serves tensors in order of arrival; flows whose encoding and decoding
-// take no time bypass it. Each direction of a link carries segments of clamp(rate * 2 ms, 64 KiB, 1
-// MiB). As in the connection, the next segment is chosen when half a segment plus the link's own
-// queue remain to be sent. What one body sends to the next passes through the client unchanged.
-// Control messages take no time. Throws std::logic_error if the policy deadlocks.
+// take no time bypass it. Each direction of a link carries segments of 2 ms of data at the link's
+// rate, clamped to [64 KiB, 1 MiB]. As in a Connection, the next segment is chosen when half a
+// segment plus the link's own queue remain to be sent. The client forwards tensors from one body to
+// the next unchanged. Control messages take no time. Throws std::logic_error if the policy
+// deadlocks.
 SimulatedStep simulateStep(const StepCosts& costs, const Policy& policy, bool withTimeline = false);
 
-// The shortest step found by a search over orders: all priorities of kinds and flows with all
-// numbers in flight, then `tries` random changes to the best one's order of single actions and
-// tensors, with a fixed seed. Not proven to be optimal.
+// Returns the duration of the shortest step found by a search over orders. It tries all priorities
+// of kinds and flows with all numbers in flight. Then it makes `tries` random changes, with a fixed
+// seed, to the best result's order of single actions and tensors. The result need not be optimal.
 double bestStepSeconds(const StepCosts& costs, std::uint32_t tries = 1000);
 
 }  // namespace cleave

@@ -11,7 +11,7 @@ constexpr ActionKind kKinds[] = {ActionKind::headForward, ActionKind::tailStep,
 
 }  // namespace
 
-// The tensors of a cut count as one.
+// All tensors of a cut count as one flow.
 StepMeter::StepMeter(const Place& place) {
   last_.body().place = place;
   last_.body().place.first.resize(1);

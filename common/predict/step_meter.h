@@ -18,10 +18,10 @@ struct LinkSpeed {
 
 class StepMeter {
  public:
-  // `place`: the body's; needed if its flows are not exactly one activation and one gradient per
+  // `place`: the body's place; needed unless it has exactly one activation and one gradient per
   // cut.
   explicit StepMeter(const Place& place = {});
-  // Call after a training step; `actions` includes the body's. Returns nothing until the bytes of
+  // Call after a training step; `actions` includes the body's. Returns nullopt until the bytes of
   // every flow are known. An unknown rate is 0.
   std::optional<StepCosts> measure(const MicroBatch& at, const ActionSeconds& actions,
                                    const LinkTotals& totals, const LinkSpeed& link);
@@ -29,7 +29,7 @@ class StepMeter {
   void pass(const LinkTotals& totals) { before_ = totals; }
 
   // The mean over the measured steps that have the most micro-batches, excluding the first step,
-  // which is a warm-up. Rates and latency are the latest. Nothing before the second step.
+  // which is a warm-up. Rates and latency are the most recent ones. Nullopt before the second step.
   std::optional<StepCosts> mean() const;
 
  private:

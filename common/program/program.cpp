@@ -12,7 +12,8 @@
 namespace cleave {
 namespace {
 
-// `code`: as proto/PROTOCOL.md and docs/troubleshooting.md list it; empty for a wrong command line.
+// `code`: the error code listed in proto/PROTOCOL.md and docs/troubleshooting.md; empty for a wrong
+// command line.
 void print(const std::string& program, const std::string& code, const std::string& sentence,
            const std::string& hint) {
   const std::string shown = code.empty() ? "" : " [" + code + "]";

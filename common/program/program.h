@@ -1,4 +1,4 @@
-// Shared by the main functions of both daemons: options, errors, exit codes.
+// Shared by the main functions of the programs: options, errors, exit codes.
 #pragma once
 
 #include <exception>
@@ -14,7 +14,7 @@ class App;
 
 namespace cleave {
 
-// Options that every command of both daemons has.
+// Options of every command that reads a configuration.
 struct CommonOptions {
   std::string config;
   std::string configText;              // if not empty: instead of the content of that file
@@ -23,8 +23,8 @@ struct CommonOptions {
 };
 void addCommonOptions(CLI::App& command, CommonOptions& options, bool configRequired);
 
-// Loads the configuration file, if one was given, and applies the overrides to it, or otherwise to
-// the defaults. Throws UsageError.
+// Loads the configuration file if one was given, otherwise the defaults, and applies the overrides.
+// Throws UsageError.
 Config loadConfig(const CommonOptions& options);
 
 struct KeysOptions {
@@ -36,8 +36,8 @@ struct KeysOptions {
 void addKeysCommand(CLI::App& app, KeysOptions& options, std::vector<KeyText> (*keys)(),
                     std::function<int()>& command);
 
-// Parses the arguments and runs `command`, which the callback of the chosen command has set. Turns
-// every error into a sentence on stderr and an exit code: 0 success, 1 failed run, 2 usage error.
+// Parses the arguments and runs `command`, which the callback of the chosen command sets. Prints
+// errors to stderr. Returns the exit code: 0 success, 1 failed run, 2 usage error.
 int runProgram(CLI::App& app, int argc, char** argv, const std::function<int()>& command);
 
 // Prints "PROGRAM: error [CODE]: SENTENCE" and the hint. Returns the exit code.

@@ -22,16 +22,16 @@ std::string framedRecord(std::string_view data);
 
 class EventFile {
  public:
-  // Creates a file in `folder`, which is created too. A run that continues has a file per process;
-  // TensorBoard reads them in the order of their names. Throws RunError.
+  // Creates a file in `folder`, and the folder if necessary. Each process that continues a run
+  // writes its own file; TensorBoard reads the files in the order of their names. Throws RunError.
   EventFile(Recorder& recorder, const std::string& folder);
 
   using Scalar = std::pair<std::string, double>;  // tag, value
-  // Events of this step or a higher one in earlier files no longer count, because the steps are
-  // done again. Does nothing without earlier files. None of these functions blocks or is
+  // Discards events of this and later steps in earlier files, because the run repeats these steps.
+  // Does nothing without earlier files. This and the following functions do not block and are not
   // thread-safe.
   void replaceFrom(std::uint64_t step);
-  // Values are stored with 32 bits, as in all scalars of TensorBoard.
+  // Values are stored with 32 bits, like all scalars in TensorBoard.
   void scalars(std::uint64_t step, const std::vector<Scalar>& values);
   // Text in Markdown.
   void text(const std::string& tag, const std::string& markdown);
@@ -41,7 +41,7 @@ class EventFile {
   const std::string& path() const { return file_->path(); }
 
  private:
-  bool hasEarlier_ = false;  // files in the folder
+  bool hasEarlier_ = false;  // whether the folder has earlier files
   std::shared_ptr<Recorder::Stream> file_;
 };
 

@@ -6,8 +6,8 @@
 namespace cleave {
 namespace {
 
-// The seconds of a step in which this side did not compute: it waited for the link or the server,
-// or encoded and decoded.
+// The seconds of a step in which this side did not compute, because it waited for the link or the
+// server, or encoded or decoded tensors.
 double waitSeconds(const StepRow& row) {
   double computed = 0;
   for (const ActionKind kind : {ActionKind::headForward, ActionKind::tailStep,

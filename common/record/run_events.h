@@ -1,4 +1,4 @@
-// Writes a run's scalars for TensorBoard: those of each training step and each epoch.
+// Writes a run's scalars per training step and per epoch for TensorBoard.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class RunEvents {
   void configuration(const std::string& yaml);
   // The row covers the bytes from `before` to `after`. One thread at a time.
   void step(const StepRow& row, const LinkTotals& before, const LinkTotals& after);
-  // Its scalars are recorded at the last training step.
+  // Records an epoch's scalars at its last training step.
   void epoch(const EpochRow& row);
 
   const EventFile& file() const { return file_; }

@@ -22,13 +22,13 @@ namespace cleave {
 struct RunIdentity {
   std::string run;
   std::uint64_t session = 0;     // the server's number of the connection
-  std::uint64_t generation = 0;  // of the run, raised with each connection
+  std::uint64_t generation = 0;  // the run's generation, incremented with each connection
 };
 
 // One row of steps.csv. Values unknown to a side stay empty.
 struct StepRow {
-  // "train", "eval"; "handshake" and "bye" carry the bytes before the first and after the last
-  // batch; "resume": continues from the checkpoint of `step`.
+  // "train", "eval"; "handshake", "bye": rows for the bytes before the first and after the last
+  // batch; "resume": the run continues from the checkpoint of `step`.
   std::string phase;
   std::optional<std::uint64_t> step;
   std::optional<std::uint64_t> epoch;
@@ -36,10 +36,10 @@ struct StepRow {
   std::optional<double> learningRate;
   std::optional<double> gradientNorm;
   std::optional<double> seconds;
-  std::optional<double> between;               // train: EngineWorker::betweenSteps()
-  ActionSeconds actions{};                     // 0: did not run on this side
-  std::optional<StepCosts> costs;              // client, train; includes rates
-  std::optional<StepBound> bound;              // computed from `costs`
+  std::optional<double> between;   // train: EngineWorker::betweenSteps()
+  ActionSeconds actions{};         // seconds by kind; 0: the action did not run on this side
+  std::optional<StepCosts> costs;  // client, train; includes rates
+  std::optional<StepBound> bound;  // computed from `costs`
   std::vector<std::optional<double>> metrics;  // one per metric name of the run
 };
 
@@ -68,12 +68,12 @@ class RunEvents;
 class RunFiles {
  public:
   // Creates the three files in `folder`, which must exist. Throws RunError. `metrics` are the
-  // metric columns that this side has; `rotateBytes`, `budget` and `append` have the meaning they
-  // have in Recorder::table().
+  // metric columns that this side has; for `rotateBytes`, `budget` and `append`, see
+  // Recorder::table().
   RunFiles(Recorder& recorder, const std::string& folder, RunIdentity identity,
            std::vector<std::string> metrics, std::size_t rotateBytes = 0,
            const std::shared_ptr<RowBudget>& budget = nullptr, bool append = false);
-  // Writes nothing; for trial sessions.
+  // An object that writes nothing, for trial sessions.
   RunFiles() = default;
 
   // Call before the first row. Null: no observer.
@@ -82,7 +82,7 @@ class RunFiles {
   // Call before the first row. Also records the rows for TensorBoard.
   void writeEvents(std::shared_ptr<RunEvents> events) { events_ = std::move(events); }
 
-  // Any thread. The rows that follow are of another connection.
+  // Any thread. Call when another connection continues the run; later rows have these numbers.
   void reconnected(std::uint64_t session, std::uint64_t generation);
 
   // Any thread; these functions do not block.
@@ -91,8 +91,8 @@ class RunFiles {
   void step(const StepRow& row, const LinkTotals& totals);
   void epoch(const EpochRow& row, const LinkTotals& totals);
 
-  // The file whose rows could not be written, and the errno. Rows are written a little after they
-  // are recorded, so a run must check this periodically.
+  // The file whose rows could not be written, and the errno. Rows are written up to a second after
+  // they are recorded, so a run must check this periodically.
   struct WriteFailure {
     std::string path;
     int error = 0;

@@ -21,7 +21,7 @@ std::string numbered(std::string_view name, std::uint32_t i) {
   return std::string(name) + " " + std::to_string(i);
 }
 
-// What the action waits for, in a run with one body.
+// The flow that the action waits for, in a run with one body.
 std::optional<Flow> inputOf(ActionKind kind) {
   for (const StageRows& stage : {clientRows({Place{}}), bodyRows({})}) {
     for (const StageRow& row : stage.rows) {
@@ -68,7 +68,7 @@ std::optional<std::int64_t> earliest(const Trace& trace) {
 using TensorKey = std::tuple<std::uint64_t, std::uint32_t, Flow>;
 TensorKey keyOf(const TraceSpan& span) { return {span.step, span.i, span.flow()}; }
 
-// One daemon's process with its tracks.
+// The tracks of one side, which the viewer displays as a process.
 class Side {
  public:
   Side(TraceFile& file, const std::string& name)
@@ -79,7 +79,7 @@ class Side {
         send_(file.addTrack(process_, "send")),
         receive_(file.addTrack(process_, "receive")) {}
 
-  // `origin`: the time on this daemon's clock that is displayed as 0.
+  // `origin`: the time on this side's clock that is displayed as 0.
   void draw(const Trace& trace, std::int64_t origin) {
     for (const TraceSpan& span : trace.spans) {
       const std::int64_t begin = minus(span.begin, origin);
@@ -98,7 +98,7 @@ class Side {
   TraceTrack sendTrack() const { return send_; }
   TraceTrack receiveTrack() const { return receive_; }
 
-  // Begin of each tensor's first slice of that kind.
+  // Start of each tensor's first sending and receiving slice.
   std::map<TensorKey, std::int64_t> sent, received;
 
  private:
@@ -213,7 +213,7 @@ TraceFile joinTraces(const Trace& client, const Trace& server, const ClockSample
   TraceFile file;
   Side clientSide(file, "client");
   Side serverSide(file, "server");
-  // On the server's clock: the earlier of the first spans of both sides.
+  // The start of the first span of both sides, on the server's clock.
   const std::int64_t ahead = serverClock.ahead;
   const std::int64_t here = minus(earliest(client).value_or(0), minus(0, ahead));
   const std::int64_t origin = std::min(here, earliest(server).value_or(here));

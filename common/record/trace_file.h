@@ -28,7 +28,8 @@ class TraceFile {
   // Slices of one track must not overlap.
   void slice(TraceTrack track, const char* category, const std::string& name, std::int64_t begin,
              std::int64_t end, const Json& arguments = nullptr);
-  // May overlap others of the same process and name; the viewer displays them separately.
+  // A slice that may overlap others of the same process and name; the viewer displays them
+  // separately.
   void overlapping(int process, const char* category, const std::string& name, std::int64_t begin,
                    std::int64_t end, const Json& arguments = nullptr);
   // An arrow from the slice that begins at `begin` on one track to the slice that begins at `end`
@@ -36,7 +37,7 @@ class TraceFile {
   void arrow(const char* category, const std::string& name, TraceTrack from, std::int64_t begin,
              TraceTrack to, std::int64_t end);
 
-  // The file's text. `about` is information for the reader of the file.
+  // The file's text. `about`: information for the user who opens the file.
   std::string text(const Json& about) const;
 
  private:
@@ -47,8 +48,8 @@ class TraceFile {
   std::uint64_t ids_ = 0;
 };
 
-// Both sides' spans on the client's clock. A tensor's arrow connects the first slice of its sending
-// with the first slice of its receiving.
+// Combines both sides' spans on the client's clock. An arrow connects the first slice of a tensor's
+// sending with the first slice of its receiving.
 TraceFile joinTraces(const Trace& client, const Trace& server, const ClockSample& serverClock);
 
 }  // namespace cleave

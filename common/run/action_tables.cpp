@@ -13,8 +13,8 @@ ActionFunction& at(ActionTable& table, ActionKind kind) {
   return table[static_cast<std::size_t>(kind)];
 }
 
-// Runs of several clients share the device thread. Each keeps the thread count it began with, since
-// another one would give different bits.
+// Runs of several clients share the device thread. Each run keeps its thread count, because results
+// with another one are not bit-identical.
 void computeWith(ActionTable& table, int threads) {
   for (ActionFunction& function : table) {
     if (!function) continue;

@@ -1,4 +1,4 @@
-// The stage function that each action calls: the only difference between client and server.
+// Assigns a stage's functions to the engine's actions.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace cleave {
 
-// How a body's run makes and restores checkpoints. Empty functions: it makes none.
+// How a body's run makes and restores checkpoints. If the functions are empty, it makes none.
 struct CheckpointActions {
   // Copies the stage's state after this step.
   std::function<void(const StepDecision& decision)> snapshot;
@@ -18,9 +18,9 @@ struct CheckpointActions {
   std::function<EngineState(const Resume& resume)> restore;
 };
 
-// The stage is borrowed. `threads`: the number the run computes with. If `weightsMayBeFetched` is
-// false, a Fetch of the weights throws ProtocolError "fetch-not-allowed". `memory`: the limit for
-// memory that forwards and backwards allocate; null: no limit.
+// The stage is borrowed. `threads`: the run's number of compute threads. If `weightsMayBeFetched`
+// is false, a Fetch of the weights throws ProtocolError "fetch-not-allowed". `memory`: the limit
+// for memory that forwards and backwards allocate; null: no limit.
 ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched,
                         const CheckpointActions& checkpoints = {},
                         std::shared_ptr<const MemoryLimit> memory = nullptr);

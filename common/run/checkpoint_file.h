@@ -1,8 +1,8 @@
 // The content of a checkpoint: a safetensors file with all that one part of a run (head and tail,
 // or a body) carries from step to step.
 //
-//   NAME                 parameters, buffers and the optimizer's state, as BodyStage::save()
-//   codec:FLOW:I         the state of a flow's codec, bytes
+//   NAME                 parameters, buffers and optimizer state, from BodyStage::save()
+//   codec:FLOW:I         the bytes of a flow's codec state
 //   run:state            JSON: steps applied, batches evaluated, digest of the run spec, notes
 #pragma once
 
@@ -24,19 +24,19 @@ struct PartState {
   std::vector<TensorCodecs::SavedState> codecs;
 };
 
-// `stage`: a safetensors file. Any thread.
+// Returns the contents of a checkpoint file. `stage`: a safetensors file. Any thread.
 std::vector<std::byte> checkpointFile(const PartState& state, const std::vector<std::byte>& stage);
 
 struct CheckpointContent : PartState {
-  std::vector<SafetensorsEntry> stage;  // they point into the file
+  std::vector<SafetensorsEntry> stage;  // the entries point into the file
 };
 // Throws RunError "bad-checkpoint" if it is not the checkpoint of a run with this spec's digest.
 // `name` identifies the file in errors.
 CheckpointContent readCheckpoint(std::string_view file, const std::string& spec,
                                  const std::string& name);
 
-// What determines the bits of this process's results besides the run spec: "LibTorch 2.11.0,
-// AVX512, 2 threads, cpu".
+// Identifies what determines the bits of this process's results in addition to the run spec:
+// "LibTorch 2.11.0, AVX512, 2 threads, cpu".
 std::string fingerprintOf(int threads, const std::string& device);
 
 }  // namespace cleave

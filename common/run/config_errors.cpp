@@ -32,7 +32,7 @@ void checkAt(const Config& config, const std::map<std::string, std::string>& key
     }
     const auto key = keys.find(error.code());
     if (key == keys.end()) throw;
-    // The error may be about a key of the map at that path, if the configuration has it.
+    // The error may concern a key of the map at that path.
     const std::string inside = key->second + "." + error.key();
     const bool isInside = !error.key().empty() && config.has(inside);
     throw placed(config, isInside ? inside : key->second, error);

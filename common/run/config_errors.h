@@ -1,4 +1,4 @@
-// Adds the position in the configuration to errors from tables and grammars, which only have the
+// Adds the location in the configuration to errors from tables and grammars, which only have the
 // value.
 #pragma once
 
@@ -11,11 +11,11 @@
 
 namespace cleave {
 
-// Runs `check`. Rethrows its UsageError with the position of the key at `path`.
+// Runs `check`. Rethrows its UsageError with the location of the key at `path`.
 void checkAt(const Config& config, const std::string& path, const std::function<void()>& check);
 
-// The same with the error's own key if that is the path of a key that the configuration has,
-// otherwise with the key that `keys` gives for the error's code. Other errors are rethrown
+// Runs `check`. Adds the location of the error's own key if the configuration has a key with that
+// path; otherwise that of the key that `keys` lists for the error's code. Other errors are rethrown
 // unchanged.
 void checkAt(const Config& config, const std::map<std::string, std::string>& keys,
              const std::function<void()>& check);

@@ -19,7 +19,7 @@ constexpr const char* kUseCpu = "or compute on the CPU: device: cpu";
   throw UsageError("bad-device", sentence, hint);
 }
 
-// The GPU's index; nothing for the CPU.
+// The GPU's index; nullopt for the CPU.
 std::optional<int> gpuOf(const std::string& name) {
   if (name == "cpu") return std::nullopt;
   if (name == "cuda") return 0;
@@ -47,7 +47,8 @@ std::string libraryPath() {
                    kUseCpu);
 }
 
-// Called before loading libraries of a gigabyte, whose error messages are less specific.
+// Checks for the driver before loading about a gigabyte of libraries, whose error messages are less
+// specific.
 void requireDriver() {
   if (void* driver = ::dlopen("libcuda.so.1", RTLD_LAZY)) {
     ::dlclose(driver);

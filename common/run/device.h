@@ -1,4 +1,4 @@
-// The device that a daemon computes on, from its name in the configuration.
+// Opens the device that a program computes on, by its name in the configuration.
 #pragma once
 
 #include <string>

@@ -25,8 +25,8 @@ namespace {
 using prometheus::Counter;
 using prometheus::Histogram;
 
-// Bucket boundaries in half decades, from slow mobile links to data centers, from loopback to the
-// delay of a lost packet, and from toy models to large ones.
+// Bucket boundaries in half decades: bandwidths from slow mobile links to data centers, latencies
+// from loopback to the delay of a lost packet, and step times from toy models to large ones.
 const Histogram::BucketBoundaries kBandwidths = {1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7,
                                                  3e7, 1e8, 3e8, 1e9, 3e9, 1e10};
 const Histogram::BucketBoundaries kLatencies = {1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2,
@@ -36,7 +36,7 @@ const Histogram::BucketBoundaries kStepTimes = {1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3
 
 constexpr std::array<const char*, 2> kDirections = {"down", "up"};
 
-// The actions of one side. Needed because the client's rows of steps.csv also have the server's.
+// The actions of one side. The client's rows of steps.csv also contain the server's actions.
 const std::vector<ActionKind>& ownActions(Role role) {
   using enum ActionKind;
   static const std::vector<ActionKind> client = {headForward, tailStep, headBackward, decide,
@@ -78,7 +78,7 @@ void append(std::vector<prometheus::MetricFamily>& families, const Samples& samp
 
 }  // namespace
 
-// Metrics counted as events happen. Created once, so that recording needs no lookup.
+// Metrics that are updated as events occur. Created once, so that recording needs no lookup.
 struct Metrics::Families {
   explicit Families(Role role) : role_(role) {
     for (const Phase phase : {Phase::train, Phase::eval}) {
@@ -165,7 +165,7 @@ void Metrics::transfer(const TransferRecord& record) {
   if (counters == nullptr || counters->wire[up] == nullptr) return;
   counters->raw[up]->Increment(static_cast<double>(record.rawBytes));
   counters->wire[up]->Increment(static_cast<double>(record.wireBytes));
-  if (!record.wireSeconds) return;  // was not acknowledged
+  if (!record.wireSeconds) return;  // the tensor was not acknowledged
   if (*record.wireSeconds > 0) {
     families_->bandwidth[up]->Observe(static_cast<double>(record.wireBytes) / *record.wireSeconds);
   }

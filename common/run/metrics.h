@@ -1,6 +1,6 @@
-// A daemon's metrics for Prometheus. Recording costs a few atomic additions; other values are
-// looked up when the metrics are read. There are no labels for runs or clients: each would create a
-// time series, and clients could choose the names.
+// A program's metrics for Prometheus. Recording costs a few atomic additions; other values are
+// looked up when the metrics are read. Runs and clients are not labels: each would create a time
+// series, and clients choose their names.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,7 @@ namespace cleave {
 
 class HttpServer;
 
-// A value that was looked up, of the metric `name` in the table.
+// A looked-up value of the metric `name` in the table.
 struct Sample {
   std::string_view name;
   double value = 0;
@@ -55,16 +55,15 @@ class Metrics : public RunObserver {
   std::function<Samples()> sampler_;
 };
 
-// Samples that both daemons have, except those of the process itself. `tls` may be null.
+// Samples that client and server share, except those of the process itself. `tls` may be null.
 // `deviceBytes`: size of the GPU's memory; 0: no GPU.
 Samples sharedSamples(const Recorder& recorder, const BufferPool& pool, const TlsContext* tls,
                       std::size_t deviceBytes);
 
-// Reads metrics.listen and metrics.anywhere; nothing if metrics are not to be served. Throws
-// UsageError.
+// Reads metrics.listen and metrics.anywhere; nullopt if metrics are not served. Throws UsageError.
 std::optional<HttpSettings> readMetricsSettings(Config& config);
 
-// Serves the metrics at /metrics and logs the address. Throws UsageError as HttpServer does.
+// Serves the metrics at /metrics and logs the address. Throws the errors of HttpServer.
 std::unique_ptr<HttpServer> serveMetrics(const HttpSettings& settings,
                                          std::shared_ptr<Metrics> metrics);
 

@@ -1,5 +1,5 @@
-// All metrics that the daemons export to Prometheus. docs/metrics.md has the same table; a test
-// compares the two.
+// All metrics that client and server export to Prometheus. docs/metrics.md has the same table; a
+// test compares the two.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ struct MetricRow {
   std::string_view name;  // without prefix
   MetricKind kind;
   std::vector<std::string> labels;
-  bool client, server;  // which daemons export it
+  bool client, server;  // which programs export it
   std::string_view help;
-  bool isProcess = false;  // a standard Prometheus name, so without a prefix
+  bool isProcess = false;  // a standard Prometheus name, which has no prefix
 };
 
 const std::vector<MetricRow>& metricTable();

@@ -12,7 +12,7 @@
 namespace cleave {
 namespace {
 
-// Larger than any experiment needs, and small enough that products of them fit 64 bits.
+// These limits exceed what experiments need, and are small enough that their products fit 64 bits.
 constexpr std::uint32_t kMaxBatch = 1 << 20;
 constexpr std::uint64_t kMaxSampleElements = std::uint64_t{1} << 28;
 constexpr std::uint32_t kMaxClasses = 1 << 20;
@@ -30,7 +30,7 @@ double checkedWait(double milliseconds) {
 ModelSpec modelSpec(const RunSpec& spec) {
   const bool isGraph = spec.model == "graph";
   if (isGraph == spec.graph.empty())
-    refuse("the model 'graph' has no graph, or another model has one");
+    refuse("the model is 'graph' and the graph is missing, or a graph is given for another model");
   ModelSpec model;
   model.name = spec.model;
   model.parameters = spec.modelParameters;
@@ -148,8 +148,9 @@ RunPlan planRun(const RunSpec& spec) {
     }
   }
   plan.inFlight = resolveInFlight(*plan.schedule, spec.inFlight, spec.microBatches);
-  // The body keeps what autograd saves until the gradient at cut 1. If no gradient follows at cut
-  // 0, the client does not learn when that is, and nothing bounds the micro-batches in flight.
+  // The body keeps autograd's saved data until the gradient at cut 1 has arrived. Without a
+  // gradient at cut 0, the client is not informed of that, and nothing limits the micro-batches in
+  // flight.
   if (spec.headIsFrozen && plan.place.contains(gradientAt(plan.place.lastCut))) {
     plan.inFlight = spec.microBatches;
   }
@@ -197,7 +198,7 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
 
 namespace {
 
-// In doubles, since sums of the values that a client requests may exceed any integer type.
+// Returns a double, because sums of the sizes that a client requests may exceed any integer type.
 double bufferBytes(std::size_t size) { return static_cast<double>(BufferPool::capacityFor(size)); }
 
 std::size_t asSize(double bytes) { return static_cast<std::size_t>(std::min(bytes, 0x1p62)); }
@@ -207,8 +208,8 @@ CodecMemory codecMemory(const RunPlan& plan, Flow flow) {
       flowSpec(plan.blocks, plan.stage.cuts, flow, plan.maxMicroBatchSamples()));
 }
 
-// Codec memory beyond the account: working memory for the one tensor that a session encodes or
-// decodes at a time, and the states of all micro-batches, committed and staged.
+// Codec memory outside the account: working memory for one tensor, because a session encodes or
+// decodes one at a time, and the committed and staged states of all micro-batches.
 double codecBytes(const RunPlan& plan) {
   constexpr double kTables = 8 << 20;  // histograms and code books; independent of tensor sizes
   double working = 0;
@@ -222,7 +223,7 @@ double codecBytes(const RunPlan& plan) {
 }
 
 double bodyBytes(const RunPlan& plan) {
-  // Without gradients at cut 1 there is no backward, and nothing is kept for it.
+  // Without gradients at cut 1, the body has no backward and keeps nothing for one.
   const bool hasBackward = plan.place.contains(gradientAt(plan.place.lastCut));
   return static_cast<double>(partBytes(
       plan.stage, plan.blocks, plan.stage.cuts.cut0, plan.stage.cuts.cut1, plan.spec.microBatches,
@@ -269,7 +270,8 @@ std::size_t unpackedWeightsBytes(const RunPlan& plan) {
 
 std::size_t serverBytes(const RunPlan& plan) {
   const auto [first, last] = plan.stage.cuts;
-  // Objects that autograd and the stage keep per micro-batch, without the tensors themselves.
+  // Bytes of the objects that autograd and the stage keep per block and micro-batch, excluding the
+  // tensors.
   constexpr double kBlockObjects = 8 << 10;
   const double objects = kBlockObjects * plan.inFlight * (last - first);
   // Initial weights are unpacked while the buffer they arrived in still exists. Later the server

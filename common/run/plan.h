@@ -1,5 +1,5 @@
-// A resolved run: the parameters that both daemons derive, with the same code, from the run spec
-// that the client sends.
+// A resolved run: the parameters that client and server derive, with the same code, from the run
+// spec that the client sends.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,13 @@ inline constexpr double kMaxWait = 60000;
 struct RunPlan {
   RunSpec spec;
   StageOptions stage;
-  StageWait wait;  // f2 and b2 only; the client adds its own
+  StageWait wait;  // only F2 and B2; the client adds its own waits
   std::vector<BlockSpec> blocks;
-  Place place;  // of the body
+  Place place;  // the body's place
   const Schedule* schedule = nullptr;
   std::uint32_t inFlight = 1;
   FlowMap<std::shared_ptr<const Codec>> codecs;  // for every flow of `place`, in its order
-  // As in TensorLinkOptions; set by useDeviceCodecs().
+  // See TensorCodecOptions; set by useDeviceCodecs().
   FlowMap<std::shared_ptr<const DeviceCodec>> deviceCodecs;
 
   std::vector<Flow> flows() const { return place.flows(); }
@@ -45,19 +45,19 @@ RunPlan planRun(const RunSpec& spec);
 // Borrows the device.
 void useDeviceCodecs(RunPlan& plan, ComputeDevice& device);
 
-// The options that an engine and a tensor link take from a plan; the caller adds its own.
+// Return the options that a plan determines; the caller adds the others.
 EngineOptions engineOptions(const RunPlan& plan);
 TensorLinkOptions linkOptions(const RunPlan& plan, Role role);
 
-// Bytes of pool buffers that the tensors of all four flows take on one side for the micro-batches
-// in flight, decoded and encoded.
+// Bytes of pool buffers on one side for the tensors of all flows of the micro-batches in flight,
+// both decoded and encoded.
 double flowBytes(const RunPlan& plan);
 
 // Maximum host memory that a run's session may hold in transit on the server, from a tensor's
 // arrival or a stage's output until its release: the limit of its MemoryAccount.
 std::size_t transitBytes(const RunPlan& plan);
-// Total memory that the server needs for a run: data in transit, the body with what autograd saves,
-// and codec memory, both working memory and state kept between steps.
+// Total memory that the server needs for a run: data in transit, the body with the data that
+// autograd saves, and the codecs' working memory and states.
 std::size_t serverBytes(const RunPlan& plan);
 
 // The part of serverBytes() for unpacking initial weights, in addition to the buffer that they

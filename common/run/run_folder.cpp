@@ -19,7 +19,7 @@
 namespace cleave {
 
 std::size_t readRotateBytes(Config& config) {
-  constexpr std::size_t kMin = 64'000;  // a few hundred rows: about one write
+  constexpr std::size_t kMin = 64'000;  // a few hundred rows, about one write
   const std::string key = "metrics.rotate";
   const std::string text = config.text(key, "off");
   if (text == "off") return 0;
@@ -46,7 +46,7 @@ void checkRunId(const std::string& id) {
 
 namespace {
 
-// Whether it has at most what remains of a process that was killed before it began the run.
+// Whether the folder has at most the remains of a process that was killed before it began the run.
 bool isUnused(const std::string& folder) {
   std::error_code error;
   std::filesystem::directory_iterator entry(folder, error);

@@ -9,8 +9,8 @@
 
 namespace cleave {
 
-// `metrics.rotate`: the size in bytes at which a run's CSV files are continued in new ones; 0 if
-// it is "off". Throws UsageError.
+// `metrics.rotate`: the size in bytes at which a run's CSV files are continued in new ones; 0 for
+// "off". Throws UsageError.
 std::size_t readRotateBytes(Config& config);
 
 std::string libtorchVersion();  // such as "2.11.0"
@@ -18,13 +18,13 @@ std::string libtorchVersion();  // such as "2.11.0"
 // Throws UsageError "bad-run-id" unless the id is [a-z0-9][a-z0-9-]{0,63}.
 void checkRunId(const std::string& id);
 
-// Creates the folder and its parents. Throws UsageError "run-exists" if it exists and has more than
-// what remains of a process that was killed before it began the run,
-// RunError if it cannot be created or written to; `hint` tells the user what to do about it.
+// Creates the folder and its parents. Throws UsageError "run-exists" if the folder exists and has
+// more files than a process leaves that is killed before it begins the run; RunError if the folder
+// cannot be created or written to. `hint`: the hint of these errors.
 void makeRunFolder(const std::string& folder, const std::string& hint);
 
-// Held while a process uses the folder, so that no other one does. Throws UsageError "run-in-use",
-// RunError "cannot-write".
+// Locks the folder while the result exists, so that no other process uses it. Throws UsageError
+// "run-in-use", RunError "cannot-write".
 OpenFile lockRunFolder(const std::string& folder);
 
 // Writes config.yaml and environment.json into the folder. `device`: ComputeDevice::description().

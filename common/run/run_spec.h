@@ -19,10 +19,10 @@ namespace wire {
 class RunSpec;
 }
 
-// In Hello and HelloOk of a run with averageDecay > 0.
+// Feature in the Hello and HelloOk of a run with averageDecay > 0.
 inline constexpr std::string_view kAverageFeature = "average";
 
-// Values are as the client sent them: planRun() checks them.
+// The values are not checked; planRun() does that.
 struct RunSpec {
   std::string model;
   std::map<std::string, std::string> modelParameters;
@@ -37,19 +37,20 @@ struct RunSpec {
   OptimizerSpec optimizer;
   std::uint64_t seed = 0;
   std::string precision = "fp32";
-  std::optional<double> waitF2, waitB2;  // milliseconds instead of computing
+  std::optional<double> waitF2, waitB2;  // milliseconds to wait instead of computing
   std::uint32_t threads = 0;             // for the body; 0: the server chooses
   std::uint64_t stepsPerEpoch = 0;       // 0: unknown
   bool initialWeights = false;           // the client sends the body's initial weights
-  bool rawNonFinite = false;             // as in TensorLinkOptions
+  bool rawNonFinite = false;             // see TensorCodecOptions::rawNonFinite
   TraceWindow trace;                     // no steps: no trace
   std::string graph;                     // the body of the model "graph": packGraph(); else empty
-  // SHA-256 of the whole graph, so that a run cannot continue with another head or tail; or empty.
+  // SHA-256 of the whole graph, so that a run cannot continue with another head or tail. Empty for
+  // other models.
   std::string graphDigest;
-  std::vector<std::string> freeze;  // as StageOptions::freeze
-  bool headIsFrozen = false;        // as StageOptions::headIsFrozen
-  bool recompute = false;           // as StageOptions::recompute
-  double averageDecay = 0;          // as StageOptions::averageDecay
+  std::vector<std::string> freeze;  // see StageOptions::freeze
+  bool headIsFrozen = false;        // see StageOptions::headIsFrozen
+  bool recompute = false;           // see StageOptions::recompute
+  double averageDecay = 0;          // see StageOptions::averageDecay
 
   bool operator==(const RunSpec&) const = default;
 };

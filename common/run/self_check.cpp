@@ -24,8 +24,8 @@ constexpr int kFewestRepetitions = 3;
 
 std::optional<SelfCheck> result;  // written once, before other threads read it
 
-// The minimum over as many repetitions as fit into `seconds`: other processes can only slow it
-// down.
+// Returns the minimum time over as many repetitions as fit into `seconds`. The minimum is used
+// because other processes can only increase the time.
 template <typename Work>
 double minSeconds(double seconds, const Work& work) {
   double min = 0;
@@ -62,7 +62,8 @@ double gigaflops() {
   return operations(kLarge) / productSeconds(kLarge, kProductSeconds);
 }
 
-// Memory that is returned to the kernel when freed; the heap would keep it (prepareProcess).
+// Memory that is returned to the kernel when it is freed; the heap would keep it
+// (prepareProcess()).
 class Pages {
  public:
   explicit Pages(std::size_t bytes)
@@ -104,7 +105,7 @@ struct Expectation {
 };
 
 // The peak of a core at 2 GHz with two multiply-add units is 128 GFLOP/s with AVX-512 and 64 with
-// AVX2, and 16 with SSE, whose units do only one of both. These limits are at most a tenth of that:
+// AVX2, and 16 with SSE, which has no multiply-add. These limits are at most a tenth of the peak:
 // loops without vector instructions reach 1.3 to 5.9 (measured on a Zen 4 core, where MKL reaches
 // 70), and a good library should exceed the limits even on a core shared with other processes.
 constexpr Expectation kExpectations[] = {{"AVX512", 8}, {"AVX2", 6}, {"DEFAULT", 1}};

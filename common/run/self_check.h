@@ -1,5 +1,5 @@
-// Measures the computing speed of this process once at its start. Recorded speeds mean little
-// without it, and it reveals a slow LibTorch before a long training run.
+// Measures the computing speed of this process once at its start. Recorded speeds can only be
+// compared with this context. The check also reveals a slow LibTorch before a long training run.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,8 +10,8 @@
 namespace cleave {
 
 struct SelfCheck {
-  int cores = 1;               // that the process may use
-  int threads = 1;             // that it computes with; the values below are for all of them
+  int cores = 1;    // cores that the process may use
+  int threads = 1;  // threads that it computes with; the values below are for all of them together
   std::string instructionSet;  // used by LibTorch's own kernels: "AVX2", "AVX512", "DEFAULT"
   double gigaflops = 0;        // fp32 matrix multiplication, in 1e9 operations per second
   double copyGigabytes = 0;    // memory to memory, in 1e9 bytes per second

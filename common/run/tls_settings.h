@@ -1,4 +1,4 @@
-// `tls` in both daemons' configurations.
+// The section `tls` of the configurations.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
-// What crosses the link, and between which parts of the model. The model's blocks are divided at
-// its cuts, numbered from 0 from the input to the output. The client has the blocks before cut 0
-// (the head) and behind the last cut (the tail); each body is between two neighbouring cuts.
+// Flows: the kinds of tensors and blobs that cross the link. The model's blocks are divided at its
+// cuts, which are numbered from 0, starting at the input. The client has the blocks before cut 0
+// (the head) and after the last cut (the tail); each body is between two neighbouring cuts.
 //
 //   head | cut 0 | body 0 | cut 1 | body 1 | … | cut K | tail       K bodies, K + 1 cuts
 #pragma once
@@ -28,7 +28,7 @@ enum class FlowKind : std::uint8_t {
 struct Flow {
   FlowKind kind = FlowKind::activation;
   std::uint8_t cut = 0;     // tensors only
-  std::uint8_t tensor = 0;  // among the tensors of that cut, in the cut's order; 0: the activation
+  std::uint8_t tensor = 0;  // index among the tensors of that cut; 0: the activation
 
   constexpr bool operator==(const Flow&) const = default;
   constexpr auto operator<=>(const Flow&) const = default;
@@ -57,17 +57,17 @@ constexpr std::uint64_t flowNumber(Flow flow) {
   return std::uint64_t{flow.tensor} << 16 | std::uint64_t{flow.cut} << 1 |
          (isGradient(flow) ? 1U : 0U);
 }
-// The tensor flow with that number; nothing if there is none.
+// The tensor flow with that number; nullopt if there is none.
 std::optional<Flow> flowFromNumber(std::uint64_t number);
 
-// One of the tensors of a cut, such as the activation itself, or a mask beside it.
+// One of the tensors of a cut, such as the activation itself, or an accompanying mask.
 struct CutTensor {
   std::string name = "activation";
   bool hasGradient = true;
 };
 using CutTensors = std::vector<CutTensor>;
 
-// The place of a body: between which cuts, and which tensors cross them.
+// The place of a body: the cuts before and after it, and the tensors that cross them.
 struct Place {
   int firstCut = 0;
   int lastCut = 1;
@@ -78,7 +78,7 @@ struct Place {
   std::vector<Flow> flows() const;
   // Whether the flow crosses between the client and this body.
   bool contains(Flow flow) const;
-  // Whether the client sends it to this body. Requires contains().
+  // Whether the client sends the flow to this body. Requires contains().
   bool isUp(Flow flow) const { return flow.cut == (isActivation(flow) ? firstCut : lastCut); }
 };
 
@@ -86,7 +86,7 @@ struct Place {
 std::vector<Flow> activationsOf(int cut, const CutTensors& tensors);
 std::vector<Flow> gradientsOf(int cut, const CutTensors& tensors);
 
-// A value per flow, in the order in which the flows were added. For a handful of flows.
+// A map from flows to values, in the order in which the flows were added. Suitable for a few flows.
 template <typename T>
 class FlowMap {
  public:

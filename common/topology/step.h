@@ -14,8 +14,8 @@ struct MicroBatch {
   Phase phase = Phase::train;
   std::uint64_t step = 0;
   std::uint32_t i = 0;
-  std::uint32_t microBatches = 0;  // of this batch
-  std::uint32_t samples = 0;       // of the whole batch
+  std::uint32_t microBatches = 0;  // micro-batches in this batch
+  std::uint32_t samples = 0;       // samples in the whole batch
 };
 
 // A batch of `samples` is split into min(microBatches, samples) micro-batches, whose sizes differ
@@ -24,7 +24,7 @@ std::uint32_t microBatchCount(std::uint32_t samples, std::uint32_t microBatches)
 std::uint32_t microBatchSize(std::uint32_t samples, std::uint32_t count, std::uint32_t i);
 std::uint32_t microBatchOffset(std::uint32_t samples, std::uint32_t count, std::uint32_t i);
 
-// What one part of the model reports about its gradients before an update.
+// One part's report about its gradients before an update.
 struct GradientReport {
   double squareSum = 0;  // fp64, in parameter order
   bool finite = true;
@@ -38,9 +38,9 @@ struct StepDecision {
   bool apply = true;                  // false: the step counts, but changes nothing
   std::vector<double> learningRates;  // by parameter group
   double clipFactor = 1;              // multiplies the gradients
-  double lossScale = 1;               // the gradients are of the loss times this
-  bool checkpoint = false;            // each part saves its state as it is after this step
-  std::vector<std::uint64_t> keep;    // the steps whose checkpoints are still needed
+  double lossScale = 1;     // factor by which the loss, and therefore the gradients, are scaled
+  bool checkpoint = false;  // whether each part saves its state after this step
+  std::vector<std::uint64_t> keep;  // the steps whose checkpoints are still needed
 
   bool operator==(const StepDecision&) const = default;
 };

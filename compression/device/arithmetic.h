@@ -65,7 +65,7 @@ CLEAVE_DEVICE inline float widen(std::uint16_t value, DType dtype) {
   return dtype == DType::f16 ? fromHalf(value) : fromBf16(value);
 }
 
-// Sorts like the values; -0 counts as +0.
+// Returns a key that sorts like the values; -0 counts as +0.
 CLEAVE_DEVICE inline std::uint32_t keyOf(float value) {
   const std::uint32_t bits = bitsOf(value + 0.0f);
   return bits & kSign ? ~bits : bits | kSign;
@@ -177,7 +177,7 @@ CLEAVE_DEVICE inline bool isWide(Range range, QuantGrid grid, int top) {
 }
 
 CLEAVE_DEVICE inline std::uint32_t wideBlockCode(float value, QuantGrid grid, int top) {
-  // With step 0 all values are at most min, which is the lowest value that the header can hold.
+  // With step 0, min is the lowest value that the header can represent, and no value is larger.
   const double step = grid.step > 0 ? static_cast<double>(grid.step) : 1.0;
   const double exact = (static_cast<double>(value) - static_cast<double>(grid.min)) / step;
   const double inRange = bounded(exact, 0.0, static_cast<double>(top));

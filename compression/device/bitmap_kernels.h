@@ -9,7 +9,7 @@ namespace cleave::device {
 inline constexpr std::uint32_t kTileWords = kTileElements / 32;
 static_assert(kTileWords == kThreads);
 
-// Counts of a tile; after OffsetsKernel, the counts before it.
+// The counts of a tile; after OffsetsKernel, the total counts of the tiles before it.
 struct TileCount {
   std::uint32_t above = 0;  // elements above the threshold, all of which are kept
   std::uint32_t equal = 0;
@@ -42,13 +42,13 @@ struct CountKernel {
   }
 };
 
-// The sum, at most 2^31 - 1; requires the same of a and b. A peer's data cannot make it wrap around
-// to a small number.
+// Returns the sum, limited to 2^31 - 1, so that a peer's data cannot make it wrap around to a small
+// number. Requires a and b of at most 2^31 - 1.
 CLEAVE_DEVICE inline std::uint32_t boundedSum(std::uint32_t a, std::uint32_t b) {
   return lesser(a + b, 0x7fffffffu);
 }
 
-// tiles[t] becomes the counts before tile t: `equal` counts all equal elements, `above` all kept
+// Sets tiles[t] to the counts before tile t: `equal` counts all equal elements, `above` all kept
 // elements.
 struct OffsetsKernel {
   static constexpr int kPhases = 5;
@@ -88,8 +88,8 @@ struct OffsetsKernel {
     }
   }
 
-  // Returns the elements kept up to `end`, given `equal` and `kept` before `first`. If `write`,
-  // writes each tile's offsets.
+  // Returns the number of elements kept before tile `end`, given `equal` and `kept` before tile
+  // `first`. If `write` is set, writes each tile's offsets.
   CLEAVE_DEVICE std::uint32_t walk(std::uint32_t first, std::uint32_t end, std::uint32_t maxTies,
                                    std::uint32_t equal, std::uint32_t kept, bool write) const {
     for (std::uint32_t t = first; t < end; ++t) {
@@ -101,7 +101,7 @@ struct OffsetsKernel {
     return kept;
   }
 
-  // Each becomes the sum of those before it.
+  // Replaces each count by the sum of the counts before it.
   static CLEAVE_DEVICE void accumulate(Shared& shared) {
     std::uint32_t sum = 0;
     for (std::uint32_t t = 0; t < kThreads; ++t) {
@@ -119,7 +119,7 @@ CLEAVE_DEVICE inline std::uint32_t sumBefore(const std::uint32_t* counts, std::u
   return sum;
 }
 
-// Elements as raw bits, of 2 or 4 bytes.
+// Loads an element of 2 or 4 bytes as raw bits.
 CLEAVE_DEVICE inline std::uint32_t loadBits(const std::byte* from, std::uint64_t j, bool wide) {
   return wide ? reinterpret_cast<const std::uint32_t*>(from)[j]
               : reinterpret_cast<const std::uint16_t*>(from)[j];
@@ -148,7 +148,7 @@ struct GatherKernel {
   const std::uint32_t* ties;   // how many of these are kept, in order; null if `equal` is
   const TileCount* tiles;      // counts before each tile
   std::byte* values;           // in the tensor's type
-  std::uint32_t capacity;      // of `values`
+  std::uint32_t capacity;      // capacity of `values`
   std::uint32_t* places;       // receives the indices of the values in the tensor; may be null
 
   std::uint32_t blocks() const { return tilesOf(in.elements); }

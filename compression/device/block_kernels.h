@@ -13,10 +13,10 @@ struct BlockParameters {
   std::uint32_t keyLow = 0, keyHigh = 0;  // for stochastic rounding
 };
 
-// One warp processes a block: neighbouring lanes have neighbouring quads, and in blocks of more
-// than a row of 32 quads each thread has several rows. So the range is reduced first within the
-// thread, then between lanes. kReduceAfter requests the latter from the code that runs the kernel:
-// after that phase, each of Thread::ranges is reduced over reduceLanes() lanes.
+// One warp processes a block. Neighbouring lanes have neighbouring quads; in blocks of more than
+// one row of 32 quads, each thread has several rows. So the range is reduced first within each
+// thread, then across lanes. The code that runs the kernel does the second reduction: after phase
+// kReduceAfter, it reduces each of Thread::ranges over reduceLanes() lanes.
 struct EncodeBlocksKernel {
   static constexpr int kPhases = 3;
   static constexpr int kReduceAfter = 0;
@@ -62,7 +62,7 @@ struct EncodeBlocksKernel {
                           greater(greater(x[0], x[1]), greater(x[2], x[3]))};
     }
     if (!finite) raise(*fault, 1);
-    // Reduces over the rows of a block, doubling their number each time.
+    // Reduces over the rows of a block, in steps that double the number of reduced rows.
     CLEAVE_UNROLL
     for (std::uint32_t rows = 1; rows < kQuads; rows *= 2) {
       if (rows * 4 * kWarp >= format.size) break;

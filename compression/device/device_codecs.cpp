@@ -55,8 +55,8 @@ class CastGpuCodec : public GpuCodec {
   const DType wireType_;
 };
 
-// `sort` and `uniform`; the latter is `sort` with one piece, except for how it finds the piece and
-// how it decodes.
+// Implements `sort` and `uniform`. `uniform` is `sort` with one piece, but finds the piece's range
+// and decodes differently.
 class QuantGridGpuCodec : public GpuCodec {
  public:
   QuantGridGpuCodec(std::shared_ptr<const Codec> codec, Gpu& gpu, int bits, int pieceBits,
@@ -227,7 +227,8 @@ class BlockGpuCodec : public GpuCodec {
       gpu_.copyOut(fault_dev.bytes(), sizeof fault, reinterpret_cast<std::byte*>(&fault));
       issued.wait();
     }
-    if (fault != 0) return decodeOnHost(context, state, cut, bytes, out);  // it throws the error
+    if (fault != 0)
+      return decodeOnHost(context, state, cut, bytes, out);  // the host codec throws the error
     return nullptr;
   }
 

@@ -1,4 +1,4 @@
-// The codecs that have a GPU implementation.
+// Creates GPU implementations of codecs.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,9 @@ namespace cleave {
 
 class Gpu;
 
-// Null if `codec` has no GPU implementation: its tensors then pass through host memory. `fp16`,
-// `bf16`, `uniform`, `block`, `sort` with select=sampled, and `topk` have one. Borrows the GPU.
+// Returns the GPU implementation of `codec`. These codecs have one: `fp16`, `bf16`, `uniform`,
+// `block`, `sort` with select=sampled, and `topk`. Null for other codecs, whose tensors pass
+// through host memory. Borrows the GPU.
 std::shared_ptr<const DeviceCodec> makeDeviceCodec(const std::shared_ptr<const Codec>& codec,
                                                    Gpu& gpu);
 

@@ -1,5 +1,5 @@
-// Kernels for the distances between the elements that `topk` keeps, in LEB128: 7 bits per byte,
-// lowest first, the highest bit set if more bytes follow.
+// Kernels for the distances between the elements that `topk` keeps. Distances are in LEB128: 7 bits
+// per byte, lowest first, the highest bit set if more bytes follow.
 //
 //   Lengths, Offsets, Distances          from positions to bytes
 //   Ends, Offsets, Steps                 from bytes to steps; a step is a distance + 1
@@ -22,7 +22,7 @@ CLEAVE_DEVICE inline std::uint32_t distanceBytes(std::uint32_t distance) {
   return bytes;
 }
 
-// One count per thread; their sum is the tile's.
+// One count per thread; the tile's count is their sum.
 struct ThreadCounts {
   std::uint32_t counts[kThreads];
 
@@ -98,7 +98,7 @@ struct EndsKernel {
 
   const std::uint8_t* bytes;
   std::uint32_t count;
-  TileCount* tiles;  // `above` receives the tile's ends
+  TileCount* tiles;  // `above` receives the number of ends in the tile
 
   std::uint32_t blocks() const { return tilesOf(count); }
 
@@ -119,14 +119,14 @@ struct EndsKernel {
 
 struct StepsKernel {
   static constexpr int kPhases = 2;
-  static constexpr std::uint32_t kMaxBytes = 9;  // per distance
+  static constexpr std::uint32_t kMaxBytes = 9;  // maximum bytes of a distance
   using Shared = ThreadCounts;
   struct Thread {};
 
   EndsKernel ends;       // its tiles now hold the counts before each tile
   std::uint32_t* steps;  // for the first `room` distances
   std::uint32_t room;
-  std::uint32_t elements;  // of the tensor
+  std::uint32_t elements;  // number of elements of the tensor
   std::uint32_t* fault;    // set to 1 if a distance is too long or too large
 
   std::uint32_t blocks() const { return ends.blocks(); }
@@ -147,7 +147,7 @@ struct StepsKernel {
     }
   }
 
-  // The step of the distance that ends with byte b.
+  // Returns the step of the distance that ends with byte b.
   CLEAVE_DEVICE std::uint32_t stepAt(std::uint32_t b) const {
     std::uint64_t distance = ends.bytes[b];
     std::uint32_t length = 1;

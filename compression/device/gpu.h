@@ -1,4 +1,4 @@
-// What codecs require of a GPU: memory, copies, and kernels. Operations run in the order of the
+// The GPU interface for codecs: memory, copies, and kernels. Operations run in the order of the
 // calls, on a stream separate from the stages' computation. Any thread may call it; the order
 // between threads is unspecified. GPU errors are thrown by the call that detects them, failed
 // allocations as RunError "out-of-memory".
@@ -25,10 +25,11 @@ class Gpu {
  public:
   virtual ~Gpu() = default;
 
-  // GPU memory for the codecs' own use, aligned to 64 bytes. It is freed in the order of the calls
-  // too, so freeing does not wait.
+  // GPU memory for the codecs' own use, aligned to 64 bytes. Memory is also freed in the order of
+  // the calls, so freeing does not wait.
   virtual std::shared_ptr<std::byte> scratch(std::size_t bytes) = 0;
-  // For tensors that a stage computes on: freed once the stage's work no longer uses it.
+  // Memory for tensors on which a stage computes. It is freed once the stage's work no longer uses
+  // it.
   virtual std::shared_ptr<std::byte> tensorMemory(std::size_t bytes) = 0;
 
   // Host memory must stay valid until wait().

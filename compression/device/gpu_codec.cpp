@@ -7,7 +7,7 @@
 namespace cleave {
 namespace {
 
-// Host memory aligned as tensors are.
+// A buffer in host memory with the alignment of tensors.
 class HostTensor {
  public:
   explicit HostTensor(std::size_t bytes)

@@ -1,6 +1,6 @@
-// Shared by the GPU implementations of codecs. Anything unusual, such as a payload that may be
-// refused, a tensor sent raw, or one whose range overflows fp32, goes through host memory to the
-// host codec, whose bytes and errors are correct by definition.
+// Shared by the GPU implementations of codecs. Unusual cases use the host codec, through host
+// memory: payloads that may be refused, raw tensors, and tensors whose range overflows fp32. The
+// host codec's bytes and errors are correct by definition.
 #pragma once
 
 #include <memory>
@@ -35,7 +35,7 @@ class Issued {
   Gpu* gpu_;
 };
 
-// GPU memory as an array.
+// An array in GPU memory.
 template <typename T>
 class Scratch {
  public:
@@ -63,7 +63,7 @@ class GpuCodec : public DeviceCodec {
   void copyToHost(const std::byte* from_dev, std::size_t bytes, std::byte* to) const override;
 
  protected:
-  // Whether kernels can process it: fewer than 2^30 elements, aligned to 16 bytes.
+  // Whether kernels can process the tensor: fewer than 2^30 elements, aligned to 16 bytes.
   static bool isOrdinary(const TensorSpec& spec, const std::byte* data_dev);
 
   Encoded encodeOnHost(const CodecContext& context, const CodecState& state, CutContext& cut,

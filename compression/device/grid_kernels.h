@@ -1,5 +1,5 @@
-// Kernels of codecs with grids for the whole tensor: `uniform`, and `sort` with sampled pieces.
-// Also casts.
+// Kernels of codecs with grids for the whole tensor (`uniform`, and `sort` with sampled pieces),
+// and of casts.
 #pragma once
 
 #include "compression/device/tile.h"
@@ -14,7 +14,7 @@ inline constexpr std::uint32_t kSamples = 4096;
 struct RangeState {
   std::uint32_t invertedMin = 0;
   std::uint32_t max = 0;
-  std::uint32_t faults = 0;  // not 0: a value is not finite, or a kernel reports another fault
+  std::uint32_t faults = 0;  // not 0 if a value is not finite, or a kernel reports another fault
 
   CLEAVE_DEVICE float minValue() const { return valueOfKey(~invertedMin); }
   CLEAVE_DEVICE float maxValue() const { return valueOfKey(max); }
@@ -81,7 +81,7 @@ struct RangeKernel {
 // The grids that precede the codes in a payload of `uniform` or `sort`: min and step of each piece.
 struct QuantGrids {
   RangeState range;
-  float bounds[kMaxPieces];  // from index 1 on
+  float bounds[kMaxPieces];  // used from index 1 on
   QuantGrid grids[kMaxPieces];
 };
 
@@ -90,7 +90,7 @@ struct UniformGridKernel {
   struct Shared {};
   struct Thread {};
 
-  QuantGrids* grids;  // its range is known
+  QuantGrids* grids;  // requires a known range
   int top;
 
   std::uint32_t blocks() const { return 1; }
@@ -116,8 +116,8 @@ CLEAVE_DEVICE inline std::uint64_t samplePlace(std::uint32_t j, std::uint64_t el
                                                   static_cast<double>(stretch));
 }
 
-// bounds[p] = the sample of rank p * kSamples / pieces. Each thread counts the samples below its
-// own samples.
+// Sets bounds[p] to the sample of rank p * kSamples / pieces. Each thread finds the rank of its
+// samples by counting the smaller ones.
 struct BoundsKernel {
   static constexpr int kPhases = 2;
   struct Shared {
@@ -156,7 +156,7 @@ struct PieceGridsKernel {
   struct Shared {};
   struct Thread {};
 
-  QuantGrids* grids;  // its range and bounds are known
+  QuantGrids* grids;  // requires a known range and known bounds
   std::uint32_t pieceBits;
   int top;
 
@@ -211,7 +211,7 @@ struct QuantizeKernel {
     for (std::uint32_t p = at.thread; p < 1u << pieceBits; p += kThreads) {
       const QuantGrid grid = grids->grids[p];
       shared.bounds[p] = shared.mins[p] = grid.min;
-      // With step 0 all codes must be 0, and they are: value - min is 0, or too small to matter.
+      // With step 0, all codes must be 0. They are, because value - min is 0 or rounds to code 0.
       shared.divisors[p] = grid.step == 0 ? 1 : grid.step;
     }
   }

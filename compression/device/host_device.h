@@ -1,5 +1,5 @@
-// For code that runs on a GPU and, in tests, on the host: nvcc compiles it for both, any other
-// compiler for the host. Functions of the standard library cannot run on a GPU.
+// Definitions for code that runs on a GPU and, in tests, on the host. nvcc compiles the code for
+// both, other compilers only for the host. Functions of the standard library cannot run on a GPU.
 #pragma once
 
 #include <cstddef>
@@ -73,7 +73,7 @@ CLEAVE_DEVICE inline void addTo(std::uint32_t& sum, std::uint32_t value) {
 
 CLEAVE_DEVICE inline void raise(std::uint32_t& max, std::uint32_t value) {
 #ifdef __CUDA_ARCH__
-  // It never decreases, so most threads find nothing to do and skip the atomic.
+  // `max` never decreases, so most threads can skip the atomic operation.
   if (*static_cast<volatile std::uint32_t*>(&max) < value) atomicMax(&max, value);
 #else
   max = greater(max, value);

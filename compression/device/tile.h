@@ -155,12 +155,12 @@ CLEAVE_DEVICE inline void writeFour(const Output& out, std::uint64_t start,
   }
 }
 
-// ---- Codes of 1…16 bits; the four of a quad in a 64-bit word, in stream order ----
+// ---- Codes of 1…16 bits; a quad's four codes in a 64-bit word, in stream order ----
 
 CLEAVE_DEVICE constexpr std::uint32_t tileWords(std::uint32_t bits) {
   return kTileElements / 32 * bits;
 }
-// For a whole tensor, rounded up to whole tiles, because kernels access whole tiles.
+// Bytes for the codes of a tensor, rounded up to whole tiles, because kernels access whole tiles.
 CLEAVE_DEVICE constexpr std::uint64_t codeBytes(std::uint64_t elements, std::uint32_t bits) {
   return std::uint64_t{tilesOf(elements)} * tileWords(bits) * 4;
 }
@@ -191,7 +191,7 @@ CLEAVE_DEVICE inline void writeWords(const TileQuads& tile, Place at, std::uint3
   }
 }
 
-struct TileWords {  // two more, for reading beyond the end
+struct TileWords {  // has two additional words for reading beyond the end
   std::uint32_t words[kTileElements / 32 * 16 + 2];
 };
 
@@ -203,7 +203,7 @@ CLEAVE_DEVICE inline void readWords(TileWords& tile, Place at, std::uint32_t bit
   if (at.thread < 2) tile.words[words + at.thread] = 0;
 }
 
-// Quad q of the tile.
+// Returns the codes of quad q of the tile.
 CLEAVE_DEVICE inline std::uint64_t quadOf(const TileWords& tile, std::uint32_t q,
                                           std::uint32_t bits) {
   if (bits == 8) return tile.words[q];

@@ -61,7 +61,7 @@ class TopKGpuCodec : public GpuCodec {
   static std::size_t bitmapWords(std::size_t elements) {
     return std::size_t{device::tilesOf(elements)} * device::kTileWords;
   }
-  // The positions on the GPU: the copy left there, or a new one.
+  // Returns the positions on the GPU: the existing copy, or a new one.
   Scratch<std::uint32_t> bitmapOf(const Positions& positions) const {
     if (positions.copy_dev) return Scratch<std::uint32_t>(positions.copy_dev);
     Scratch<std::uint32_t> bitmap(gpu_, bitmapWords(positions.elements));
@@ -83,7 +83,7 @@ class TopKGpuCodec : public GpuCodec {
     const auto count = static_cast<std::uint32_t>(layout_.kept(view.spec.elements()));
     const std::size_t end = TopKLayout::valuesEnd(view.spec, count);
     const std::size_t bitmapBytes = (in.elements + 7) / 8;
-    // Distances take at least a byte each; if longer than the bitmap, they are not used.
+    // Each distance takes at least a byte. Distances that are longer than the bitmap are not used.
     const auto room = static_cast<std::uint32_t>(count < bitmapBytes ? bitmapBytes - 1 : 0);
     const std::uint32_t tileCount = device::tilesOf(in.elements);
     const Scratch<TopKState> state(gpu_, 1);
@@ -108,7 +108,7 @@ class TopKGpuCodec : public GpuCodec {
     gpu_.launch(device::GatherKernel{in, above.data(), equal.data(), ties_dev, tiles.data(),
                                      values.data(), count, room > 0 ? places.data() : nullptr});
     if (room > 0) {
-      // Needs no more tiles than the elements do.
+      // The kept elements need at most as many tiles as all elements.
       const device::LengthsKernel lengths{places.data(), count, tiles.data()};
       gpu_.launch(lengths);
       gpu_.launch(device::OffsetsKernel{tiles.data(), lengths.blocks(), nullptr,
@@ -179,8 +179,8 @@ class TopKGpuCodec : public GpuCodec {
     return fault == 0;
   }
 
-  // Returns the positions, which are empty unless the cut keeps them; nullopt if the host codec
-  // must decode the payload. Requires a length within bounds.
+  // Returns the positions, empty unless the gradient will reuse them; nullopt if the host codec
+  // must decode the payload. Requires a payload length within bounds.
   std::optional<Positions> decodeDistances(const Key& key, std::span<const std::byte> bytes,
                                            const MutableTensorView& out) const {
     constexpr std::byte kMore{0x80};
@@ -211,7 +211,7 @@ class TopKGpuCodec : public GpuCodec {
     gpu_.clear(bitmap.bytes(), bitmapWords(elements) * sizeof(std::uint32_t));
     gpu_.copyIn(coded.data(), codedBytes, coded_dev.bytes());
     gpu_.copyIn(&bytes[kFormatBytes], valueBytes, values.data());
-    // Bytes and steps need no more tiles than the elements do.
+    // Bytes and steps need at most as many tiles as the elements.
     const device::EndsKernel ends{reinterpret_cast<const std::uint8_t*>(coded_dev.data()),
                                   codedBytes, tiles.data()};
     gpu_.launch(ends);

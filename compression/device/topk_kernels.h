@@ -1,5 +1,5 @@
-// Kernels of the codec `topk`. The kept elements are selected as on the CPU, by a histogram over
-// the top 11 bits of the magnitudes, then two more, each over the next 10 bits:
+// Kernels of the codec `topk`. Elements are selected by three histograms of the magnitudes: over
+// the top 11 bits, then over the next 10 bits, then over the last 10 bits:
 //
 //   Histogram, Choose (three times)   the magnitude of the last kept element, and how many elements
 //                                     of exactly that magnitude are kept
@@ -19,9 +19,10 @@ namespace cleave::device {
 inline constexpr std::uint32_t kBins = 2048;
 
 struct TopKState {
-  std::uint32_t bins[3][kBins];  // of the three histograms
+  std::uint32_t bins[3][kBins];  // bins of the three histograms
   std::uint32_t missing;         // elements still to be kept, from the chosen magnitudes downwards
-  std::uint32_t magnitude;       // its bits chosen so far; finally, of the last kept element
+  std::uint32_t magnitude;  // bits of the magnitude chosen so far; finally, the magnitude of the
+                            // last kept element
   struct Found {
     std::uint32_t faults;
     std::uint32_t distanceBytes;
@@ -64,7 +65,7 @@ struct HistogramKernel {
     }
   }
 
-  // Neighbours mostly fall into the same bin, so runs of equal bins are added at once.
+  // Neighbours mostly fall into the same bin, so a run of equal bins is added with one operation.
   CLEAVE_DEVICE void count(std::uint32_t tile, std::uint32_t thread, Shared& shared) const {
     const std::uint32_t shift = shiftOf(level);
     const std::uint32_t chosen = level == 0 ? 0 : state->magnitude >> (shift + 10);

@@ -1,5 +1,5 @@
-// Blocks, processed in groups. A group is read three times, first from memory, then from the L1
-// cache: for minimum and maximum, for all headers of the group at once, and for the codes.
+// Blocks are processed in groups, in three passes: ranges, then all headers of the group at once,
+// then codes. The values are read from memory in the first pass, and from the L1 cache afterwards.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "compression/kernels/block.cpp"
 #include "hwy/foreach_target.h"
@@ -37,9 +37,9 @@ struct Group {
   alignas(64) float rangeMin[kGroup] = {};
   alignas(64) float rangeMax[kGroup] = {};
   alignas(64) float min[kGroup];
-  alignas(64) float inverse[kGroup];  // of the step; 0 for a step of 0
+  alignas(64) float inverse[kGroup];  // inverse of the step; 0 for a step of 0
   alignas(64) float step[kGroup];
-  bool wide = false;  // a block is wide; see plain::isWide
+  bool wide = false;  // whether a block is wide; see plain::isWide
 };
 
 struct LaneMin {
@@ -109,13 +109,15 @@ HWY_INLINE bool findRanges(const float* values, std::size_t blocks, std::size_t 
     reduceFour(d, min0, min1, min2, min3, LaneMin(), group.rangeMin + b);
     reduceFour(d, max0, max1, max2, max3, LaneMax(), group.rangeMax + b);
   }
-  // NaN and infinity persist in a sum. Finite values may also overflow it; then check each value.
+  // NaN and infinity persist in a sum. A sum of finite values may overflow too, so each value is
+  // checked then.
   const auto sum = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
   const bool finite = hn::AllTrue(d, hn::Eq(hn::Sub(sum, sum), hn::Zero(d)));
   return HWY_LIKELY(finite) || rangeOf(values, blocks * size).finite;
 }
 
-// plain::blockGrid with bf16, for a whole group. Writes all kGroup headers.
+// A vector version of plain::blockGrid() with bf16 headers, for a whole group. Writes all kGroup
+// headers.
 HWY_INLINE void findGrids(int top, Group& group, std::uint32_t* headers) {
   const Floats d = kFloats;
   const hn::RebindToUnsigned<Floats> d32;
@@ -149,7 +151,7 @@ HWY_INLINE void findGrids(int top, Group& group, std::uint32_t* headers) {
   }
 }
 
-// The same one by one: for fp16 headers, or if a block is wide.
+// Like findGrids(), one block at a time: for fp16 headers, or if a block is wide.
 HWY_NOINLINE void findGridsScalar(std::size_t blocks, int top, bool halfHeader, Group& group,
                                   std::uint32_t* headers) {
   group.wide = false;
@@ -164,7 +166,7 @@ HWY_NOINLINE void findGridsScalar(std::size_t blocks, int top, bool halfHeader, 
   }
 }
 
-// drawFor() of plain.cpp.
+// A vector version of drawFor() in plain.cpp.
 template <class D>
 HWY_INLINE hn::VFromD<D> drawsFor(D d, hn::VFromD<hn::RebindToUnsigned<D> > x, std::uint32_t high) {
   const hn::RebindToUnsigned<D> d32;

@@ -156,7 +156,7 @@ Range findRange(const float* values, std::size_t count) {
   };
   std::size_t j = 0;
   for (; j + kChains * kLanes <= count; j += kChains * kLanes) take(values + j);
-  if (j < count) take(values + count - kChains * kLanes);  // some of them twice
+  if (j < count) take(values + count - kChains * kLanes);  // some of these values are read twice
   const auto min = hn::Min(hn::Min(min0, min1), hn::Min(min2, min3));
   const auto max = hn::Max(hn::Max(max0, max1), hn::Max(max2, max3));
   const auto broken = hn::BitCast(kWords, hn::Or(broken0, broken1));

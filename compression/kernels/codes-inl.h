@@ -25,8 +25,8 @@ using Floats = hn::CappedTag<float, 16>;
 constexpr Floats kFloats;
 constexpr std::size_t kLanes = hn::MaxLanes(kFloats);
 
-// Adding it to a number in -1/2…2^16 rounds to an integer, ties to even, which is then in the
-// lowest bits of the sum.
+// Adding this to a number in -1/2…2^16 rounds the number to an integer, ties to even. The integer
+// is then in the lowest bits of the sum.
 constexpr float kNoFraction = 0x1.8p23f;
 constexpr std::uint32_t kNoFractionBits = 0x4b400000;
 
@@ -71,7 +71,7 @@ struct Joiner {
     return hn::BitCast(D8(), hn::TableLookupLanes(hn::BitCast(D32(), blocks), acrossBlocks));
   }
 
-  // Takes floats to which kNoFraction was added.
+  // The arguments are floats to which kNoFraction was added.
   HWY_INLINE hn::VFromD<D8> operator()(V v0, V v1, V v2, V v3) const {
     const D32 d32;
     const auto low = hn::Add(hn::BitCast(d32, v0), hn::ShiftLeft<8>(hn::BitCast(d32, v1)));

@@ -1,7 +1,7 @@
-// The codecs' inner loops, on pointers and sizes, independent of tensors. Each is written once with
-// Highway, compiled for every instruction set, and selected at run time; each has a scalar version
-// of the same name in plain.h with bit-identical results. Pointers need no alignment; ranges must
-// not overlap.
+// The codecs' inner loops, on pointers and sizes instead of tensors. Each kernel is written once
+// with Highway, compiled for every instruction set, and selected at run time. plain.h has a scalar
+// version of the same name with bit-identical results. Pointers need no alignment; ranges must not
+// overlap.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +36,8 @@ void fp8FromFloat(const float* in, std::size_t count, Fp8 format, int exponent, 
 bool floatFromFp8(const std::byte* in, std::size_t count, Fp8 format, int exponent, float limit,
                   float* out);
 
-// Codes of `bits` each, the first in the lowest bits of the first byte; the last byte is padded
-// with zeros.
+// Bytes for `count` codes of `bits` each. The first code is in the lowest bits of the first byte;
+// the last byte is padded with zeros.
 constexpr std::size_t packedBytes(std::size_t count, int bits) {
   return (count * static_cast<std::size_t>(bits) + 7) / 8;
 }

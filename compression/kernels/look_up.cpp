@@ -30,8 +30,8 @@ HWY_INLINE V lookUpPair(V low, VI codes, V high) {
   return V{_mm512_permutex2var_ps(low.raw, codes.raw, high.raw)};
 }
 
-// 2^bits pairs of vectors hold the table. The codes' upper bits select among them, the highest bit
-// last.
+// 2^bits pairs of vectors hold the table. The codes' upper bits select one of the pairs; the
+// highest bit is evaluated last.
 template <int bits>
 HWY_INLINE V lookUpIn(const V* pairs, VI codes) {
   if constexpr (bits == 0) {

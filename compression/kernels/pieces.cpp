@@ -27,8 +27,8 @@ HWY_INLINE VI stepsOf(V x, V min, V divisor, V top) {
   return hn::And(hn::BitCast(di, hn::Add(exact, hn::Set(d, 8388608.0f))), hn::Set(di, 0x1ffff));
 }
 
-// For few pieces: compares with every bound. Copies the grids into registers, because the compiler
-// must assume that writing codes could change them.
+// For a few pieces: compares with every bound. Copies the grids into registers, because the
+// compiler must assume that writing codes could change them.
 template <int kPieces>
 struct ByBounds {
   HWY_INLINE ByBounds(const PieceGrids& grids, V maxStep) : top(maxStep) {
@@ -60,7 +60,7 @@ struct ByBounds {
   V top;
 };
 
-// For a few more: counts the bounds, without the grids.
+// For a few more pieces: only the bounds are in registers.
 template <int kPieces>
 struct PieceByCount {
   HWY_INLINE explicit PieceByCount(const PieceGrids& grids) {
@@ -79,7 +79,7 @@ struct PieceByCount {
   V bounds[kPieces];
 };
 
-// For many: walks down the tree.
+// For many pieces: walks down the tree.
 HWY_INLINE VI pieceByTree(V x, const PieceGrids& grids) {
   const D d;
   const DI di;
@@ -178,7 +178,7 @@ namespace {
 HWY_EXPORT(codesOf8);
 HWY_EXPORT(codesOf16);
 
-// Assigns the bounds in ascending order to the tree's nodes.
+// Assigns the bounds to the tree's nodes in ascending order.
 std::size_t fillTree(PieceGrids& grids, std::size_t node, std::size_t next) {
   if (node >> grids.pieceBits) return next;
   next = fillTree(grids, 2 * node, next);

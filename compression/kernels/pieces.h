@@ -1,5 +1,5 @@
-// Kernels of codecs whose grid differs between pieces of the value range. One source, compiled for
-// each instruction set and selected at run time, with bit-identical results.
+// Kernels of codecs whose grid differs between pieces of the value range. Like those in kernels.h,
+// they are compiled for each instruction set, selected at run time, and bit-identical.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ struct PieceGrids {
   alignas(64) std::array<float, kMaxPieces> bounds{};
   alignas(64) std::array<float, kMaxPieces> mins{};
   alignas(64) std::array<float, kMaxPieces> divisors{};
-  // The bounds as a binary tree with its root at 1; filled by prepare().
+  // The bounds as a binary tree with its root at index 1; filled by prepare().
   alignas(64) std::array<float, kMaxPieces> tree{};
 
   void prepare();

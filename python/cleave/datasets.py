@@ -19,8 +19,8 @@ def save_dataset(dataset, folder, *, columns=None, max_shard_bytes=1 << 30):
     """Writes a data set to `folder` and returns the paths to set in data.train.file and data.test.file, by split.
 
     dataset          a Hugging Face Dataset or DatasetDict, or a dict of arrays or tensors, or a dict of such dicts by
-                     split. Every column has one array of numbers per sample, all of the same length: tokenize with
-                     padding="max_length". An earlier version of a split is replaced.
+                     split. A column has one array of numbers per sample; all samples' arrays have the same length, so
+                     tokenize with padding="max_length". An earlier version of a split is replaced.
     columns          the names of the columns to write; by default all columns of numbers
     max_shard_bytes  a larger split is written as a folder of several files
 

@@ -18,13 +18,13 @@ def export(model, example_inputs, path, *, output=None, train_mode=True):
     """Exports `model` to `path` ("model.pt2").
 
     example_inputs  the arguments of model.forward: a tensor, a tuple of tensors, or a dict of
-                    tensors by name. The first dimension of each is the batch, of at least 2
+                    tensors by name. Their first dimension is the batch, which needs at least 2
                     samples; the values do not matter.
     output          the value returned by forward that training uses: a name such as "logits", or a
                     position. Not needed if forward returns one tensor.
     train_mode      calls model.train() first, so that dropout and batch norms behave as in
-                    training; Cleave switches them off in its evaluations. False: keeps the mode of
-                    each module.
+                    training; in evaluations, Cleave switches them to evaluation mode. False: keeps
+                    the mode of each module.
 
     The model does not change. Its parameters keep their names and their requires_grad. Neither the
     examples nor this machine's paths are written. Returns the torch.export.ExportedProgram.

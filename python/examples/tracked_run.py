@@ -27,7 +27,7 @@ def parameters(folder):
 
 
 def artifacts(folder):
-    """The files and folders that belong to the result."""
+    """The paths of the result's files and folders that the run has."""
     paths = [os.path.join(folder, name) for name in ARTIFACTS]
     return [path for path in paths if os.path.exists(path)]
 
@@ -58,7 +58,7 @@ PLACE = ("step", "steps", "epochs", "session", "generation", "exit_code")
 
 
 def from_folder(folder):
-    """The events of a run from its files. If a step was repeated, its last row counts."""
+    """The events of a run, read from its files. If a step was repeated, its last row counts."""
     yield "begin", 0, folder
     steps = {int(row["step"]): row for row in table(folder, "steps") if row["phase"] == "train"}
     epochs = {int(row["epoch"]): row for row in table(folder, "epochs")}

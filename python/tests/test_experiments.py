@@ -1,4 +1,4 @@
-"""The configurations of the experiments on images: a few steps on generated files in the real formats.
+"""Tests the configurations of the image experiments, with a few steps on generated files in the real formats.
 
 PROGRAMS is the folder of cleave-client and cleave-server.
 """

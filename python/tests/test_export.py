@@ -22,7 +22,7 @@ from cleave.convert import write_safetensors
 from models import MODELS
 
 RUNNER = os.environ.get("GRAPH_RUNNER", "build/release/bin/graph_runner")
-# For running statistics: Cleave moves them at the update, PyTorch in the forward pass.
+# Cleave changes running statistics in the update, PyTorch in the forward pass.
 BUFFER_TOLERANCE = 1e-6
 CHANNELS_LAST = ["mobilenet_v2", "resnet18", "efficientnet_b0"]
 

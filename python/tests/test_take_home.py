@@ -1,4 +1,4 @@
-"""From a trained run back to PyTorch: eval, predict, export.
+"""Tests eval, predict and export: a trained run's results agree with PyTorch.
 
 PROGRAMS is the folder of cleave-client and cleave-server.
 """
@@ -94,7 +94,7 @@ class TakeHome(Training):
             logits = model(self.data["input_ids"][:32], attention_mask=self.data["attention_mask"][:32]).logits
         self.assertLess((self.predictions() - logits).abs().max(), 1e-5)
 
-    def test_gpt2_has_its_adapters_merged_the_other_way_round(self):
+    def test_adapters_of_gpt2_are_merged_transposed(self):
         model, exported = self.gpt2()
         lora = {"rank": 4, "targets": ["c_attn"]}
         summary = self.client("train", {**exported, "lora": lora}, data__target="input_ids", train__loss="next_token", train__learning_rate=0.05)
@@ -121,7 +121,7 @@ class TakeHome(Training):
         self.assertTrue(torch.equal(through, self.predictions()))
         self.done("predict", self.run_folder, "--best")
 
-    def test_wrong_use(self):
+    def test_usage_errors(self):
         _, exported = self.roberta()
         self.client("train", exported)
         self.refused("no-model", "eval", self.run_folder, "--best")

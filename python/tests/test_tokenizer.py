@@ -1,4 +1,4 @@
-"""Cleave's tokenizer gives the ids of Hugging Face's library `tokenizers`.
+"""Tests that Cleave's tokenizer gives the same ids as Hugging Face's library `tokenizers`.
 
 TOKENIZER_RUNNER is the path of the program tokenizer_runner; TOKENIZERS may list more tokenizer.json files to compare, separated by
 colons.
@@ -39,7 +39,7 @@ WORDS = (
 ).split(" ")
 
 
-# Cleave uses PCRE2's tables of Unicode 14, the library newer ones.
+# Cleave uses PCRE2's tables of Unicode 14, whereas the library uses newer tables.
 assert unicodedata.unidata_version.startswith(("14", "15", "16")), "needs Python 3.11 or later"
 
 
@@ -222,7 +222,7 @@ class Ids(unittest.TestCase):
     def test_lower_case_with_accents(self):
         self.compare(self.word_piece(lowercase=True, strip_accents=False))
 
-    def test_given_files(self):
+    def test_files_listed_in_tokenizers(self):
         for path in filter(None, os.environ.get("TOKENIZERS", "").split(":")):
             with self.subTest(path):
                 self.compare(Tokenizer.from_file(path), path=path)

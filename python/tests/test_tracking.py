@@ -1,4 +1,4 @@
-"""Runs in TensorBoard, and the scripts of python/examples for MLflow and Weights & Biases.
+"""Tests the event files for TensorBoard, and the scripts of python/examples for MLflow and Weights & Biases.
 
 PROGRAMS is the folder of cleave-client and cleave-server. MLflow and Weights & Biases are replaced by stubs.
 """
@@ -108,7 +108,7 @@ class TensorBoard(Runs):
         compare("epoch/number", [(end, row["epoch"]) for end, row in ends])
         return scalars
 
-    def test_the_figures_are_those_of_the_files(self):
+    def test_scalars_equal_the_csv_files(self):
         self.train()
         scalars = self.agrees_with_the_files()
         summary = json.loads((self.run_folder / "summary.json").read_text())
@@ -128,7 +128,7 @@ class TensorBoard(Runs):
         self.assertIn("clip_norm: 1", text)
         self.assertEqual(runs.SummaryMetadata("run/tensorboard", "config.yaml").plugin_data.plugin_name, "text")
 
-    def test_steps_that_are_done_again_count_once(self):
+    def test_repeated_steps_count_once(self):
         waits = {part: 15 for part in ("F1", "T3", "B1", "F2", "B2")}
         changes = {"wait": waits, "checkpoint": {"every_seconds": 0, "every_steps": 10}, "train": {**SETTINGS["train"], "micro_batches": 1}}
         command = self.command("--config", str(self.folder / "run.yaml"), "--run-dir", str(self.run_folder), **changes)

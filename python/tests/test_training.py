@@ -1,4 +1,4 @@
-"""Models and text of a user, from export to training, fine-tuning with LoRA, and back to PyTorch.
+"""Tests users' models and text: export, training, fine-tuning with LoRA, and loading the result in PyTorch.
 
 PROGRAMS is the folder of cleave-client and cleave-server.
 """
@@ -130,10 +130,10 @@ class Training(Folder):
         weights = read_safetensors(os.path.join(self.run_folder, "model.safetensors"))
         self.assertTrue(torch.equal(weights["transformer.wte.weight"], weights["lm_head.weight"]))
         self.assertEqual(model.load_state_dict(weights, strict=False).missing_keys, [])
-        # The file with both names is a starting point for the next run.
+        # A file with both names of a tied parameter can be the initial weights of another run.
         self.client("train", exported, **text, weights=os.path.join(self.run_folder, "model.safetensors"))
 
-    def test_the_head_without_training_costs_no_gradients(self):
+    def test_a_frozen_head_sends_no_gradients(self):
         _, model = self.roberta()
         whole = self.client("train", model)
         frozen = self.client("train", model, train__freeze=["roberta.embeddings.*"])

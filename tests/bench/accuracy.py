@@ -1,5 +1,4 @@
-"""Accuracy by codec: small_cnn on Fashion-MNIST with both cuts and both daemons, and the codec on
-all four flows.
+"""Measures accuracy by codec: small_cnn on Fashion-MNIST, split at two cuts between client and server, with the codec on all four flows.
 
 Trains on 50,000 images and evaluates on the 10,000 held out, for several seeds. Prints a table and
 writes the figures as JSON. Ctrl-C prints the results so far. Called by scripts/bench.sh
@@ -20,8 +19,7 @@ import time
 CODECS = ["none", "uniform:bits=8", "uniform:bits=4", "uniform:bits=2", "sort:q=6,s=2", "sort:q=3,s=1",
           "block:bits=8", "block:bits=4", "block:bits=2", "topk:ratio=0.5", "topk:ratio=0.1", "power",
           "kmeans:bits=4,iterations=20"]
-# power does not support flat samples, so its second cut is before the model's Flatten, and the
-# ranks are chosen for 1/8 of the bytes.
+# power sends flat samples raw, so its second cut is before the model's Flatten. The ranks are the lowest possible ones.
 POWER = ["--set", "model.cuts=[4, 12]", "--set", "codec={activation/0: 'power:rank=2', gradient/0: 'power:rank=2', "
          "activation/1: 'power:rank=1', gradient/1: 'power:rank=1'}"]
 
@@ -35,8 +33,8 @@ class Training:
         self.stopped = threading.Event()
 
     def run(self, codec, seed):
-        """Top-1 accuracy on the held-out images in %, and raw and wire bytes per training step; or
-        why the run failed."""
+        """Returns the top-1 accuracy on the held-out images in %, and the raw and wire bytes per training step; or the reason why the run
+        failed."""
         if self.stopped.is_set():
             return {"failed": "interrupted"}
         options = self.options

@@ -1,13 +1,11 @@
-"""Time between training steps: small_cnn and MobileNetV2, trained by cleave-client with a
-cleave-server on loopback, once computing and once waiting instead, on image files, for four epochs
-without evaluation.
+"""Measures the time between training steps: small_cnn and MobileNetV2 are trained on image files over loopback, for four epochs without
+evaluation, once with computation and once with waiting instead.
 
 Both sides record the time from a step's last backward to the next step's first forward
-(between_seconds in steps.csv). On the client this includes waiting for BodyDone, Decide, Update,
-metrics, writing the step's row, progress, and taking the next batch. The pipeline flush itself also
-makes it wait for BodyDone, which cannot be separated here: the reported share is an upper bound.
-The server waits for the client between steps; its own work, Update and its row, is hidden if it is
-shorter than one HeadForward. Called by scripts/bench.sh between."""
+(between_seconds in steps.csv). On the client, this includes the wait for BodyDone, Decide, Update, metrics, writing the step's row,
+progress, and taking the next batch. The wait for BodyDone is part of the pipeline flush and cannot be measured separately, so the reported
+share is an upper bound. The server waits for the client between steps; its own work, Update and its row, is hidden if it is shorter than
+one HeadForward. Called by scripts/bench.sh between."""
 
 import argparse
 import csv
@@ -28,7 +26,7 @@ MAKE_DATA = {"mobilenet_v2": cifar_data, "small_cnn": idx_data}
 
 
 def steps_of(path):
-    """Training steps that follow another one, without the first of these."""
+    """The training steps that follow another training step, except the first of them."""
     with open(path, newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["between_seconds"]][1:]
     keys = ["epoch", "seconds", "between_seconds", "update_seconds", "head_forward_seconds"]

@@ -1,5 +1,5 @@
-"""Measures what checkpoints cost a run, and how soon a run resumes. First, trains with and without checkpoints, in alternating order;
-both sides wait instead of computing, which leaves only the cost of the checkpoints. Then kills a server with SIGKILL, restarts it, and
+"""Measures what checkpoints cost a run, and how soon a run resumes. First, it trains with and without checkpoints, in alternating order;
+both sides wait instead of computing, so that only the checkpoints use the processors. Then it kills a server with SIGKILL, restarts it, and
 measures the time until the run's next step is recorded. Called by scripts/bench.sh checkpoints."""
 
 import argparse
@@ -14,9 +14,9 @@ import time
 from codec_step import Loopback, running_server
 from machine import Others, conclude
 
-COST = 1.02      # times the wall time without checkpoints
+COST = 1.02      # maximum wall time, relative to training without checkpoints
 CONTINUES = 5.0  # s
-WIDTH = 2048     # of the model: its body and the optimizer's state have 34 MB
+WIDTH = 2048     # width of the model, whose body and optimizer state have 34 MB
 
 
 def command(options, address, folder, steps, every):

@@ -1,4 +1,4 @@
-"""Compares training with `codec: auto` to training with each codec that it chooses from:
+"""Compares training with `codec: auto` to training with each codec that `auto` chooses from:
 MobileNetV2 at 96 x 96, 8 micro-batches, one compute thread per side.
 
 Measures over plain loopback, and between two network namespaces connected by a veth pair whose ends
@@ -22,7 +22,7 @@ from machine import Others, conclude
 CODECS = ["auto", "none", "block:bits=8", "block:bits=4"]
 TARGET = 1.05
 RATES = [1000, 100]  # Mbit/s, in addition to loopback
-UNCOUNTED = 2        # first steps of a run, which are not counted
+UNCOUNTED = 2        # number of first steps of a run that are not counted
 
 
 class EmulatedLink(Loopback):
@@ -70,7 +70,7 @@ def train(options, link, address, tls, codec, folder):
 
 
 def measure(options, link):
-    """Runs by codec, in the order of execution."""
+    """The runs of one round by codec, in the order of execution."""
     runs = {codec: [] for codec in CODECS}
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -95,8 +95,7 @@ def compare(runs):
 
 
 def short(codecs):
-    """none, 8 or 4 for each flow, in the order activation/0, gradient/1 (up), activation/1,
-    gradient/0 (down)."""
+    """The chosen codec of each flow as none, 8 or 4, in the order activation/0, gradient/1 (up), activation/1, gradient/0 (down)."""
     names = [codecs[flow].replace("block:bits=", "") for flow in ("activation/0", "gradient/1", "activation/1", "gradient/0")]
     return names[0] if len(set(names)) == 1 else "/".join(names)
 
@@ -112,7 +111,7 @@ def main():
     parser.add_argument("--link", action="append", help="only links whose name contains this text: loopback, 1000, 100 Mbit")
     parser.add_argument("--link-program", action="store_true", help="uses cleave-link instead of network namespaces")
     parser.add_argument("--short", action="store_true", help="3 rounds of 25 steps")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="like the option of cleave-client")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="passed to cleave-client")
     parser.add_argument("--json", help="writes the figures to this file")
     options = parser.parse_args()
     if options.short:

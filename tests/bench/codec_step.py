@@ -2,11 +2,10 @@
 224 x 224, 8 micro-batches. The client computes; the server, an unmodified cleave-server, waits
 instead: 2 ms per forward, 4 ms per backward.
 
-Both are sessions of one client process with one server and take turns of a few steps, so a pair of
-turns is measured within seconds. Measures over plain loopback, and between two network namespaces
-connected by a veth pair whose ends are limited to 1 Gbit/s by a token bucket (tc tbf), with TLS;
-this part needs root and is skipped otherwise. Prints a table and writes the figures as JSON. Called
-by scripts/bench.sh codec-step."""
+Both variants are sessions of the same client process with the same server, and take turns of a few steps, so that a pair of turns is
+measured within seconds. Measures over plain loopback, and between two network namespaces connected by a veth pair whose ends are limited to
+1 Gbit/s by a token bucket (tc tbf), with TLS; this part requires root and is skipped without it. Prints a table and writes the figures as
+JSON. Called by scripts/bench.sh codec-step."""
 
 import argparse
 import contextlib
@@ -31,7 +30,7 @@ class Loopback:
 
 
 class ShapedLink:
-    """Two network namespaces connected by a veth pair, each end limited to `megabits`."""
+    """Two network namespaces connected by a veth pair. Each end is limited to `megabits` Mbit/s."""
 
     address = "10.0.0.1"
 
@@ -162,7 +161,7 @@ def main():
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--threads", type=int, default=max(1, cores // 2), help="threads of the client")
     parser.add_argument("--link", choices=["loopback", "shaped"], help="only this link")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="like the option of cleave-client")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="passed to cleave-client")
     parser.add_argument("--json", help="writes the figures to this file")
     options = parser.parse_args()
 

@@ -29,7 +29,7 @@ struct Sample {
   TensorView view() const { return {reinterpret_cast<const std::byte*>(values.data()), spec}; }
 };
 
-// Normally distributed values, the same in every channel, clamped to 0…6.
+// Normally distributed values with the same distribution in every channel, clamped to 0…6.
 Sample activation() {
   Sample sample{"relu6[8,32,112,112]", {DType::f32, {8, 32, 112, 112}}, {}};
   sample.values.resize(sample.spec.elements());
@@ -38,7 +38,7 @@ Sample activation() {
   return sample;
 }
 
-// Normally distributed values with a different scale in each row, which makes the whole tensor
+// Normally distributed values with a different scale in each row. The tensor as a whole is
 // heavy-tailed, like gradients.
 Sample gradient() {
   Sample sample{"gradient[64,32,112,112]", {DType::f32, {64, 32, 112, 112}}, {}};
@@ -115,7 +115,7 @@ void decode(benchmark::State& state, const Sample& sample, const std::string& sp
 
 }  // namespace
 
-// Remaining arguments are specs to measure in addition to the table's examples.
+// The remaining arguments are specs to measure in addition to the examples in the codec table.
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   std::vector<std::string> specs;

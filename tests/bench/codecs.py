@@ -24,8 +24,7 @@ def measure(program, arguments, seconds):
 
 
 def compare_plain(program, seconds, rounds):
-    """Times sort, uniform and the plain operations in interleaved rounds; prints and returns the
-    medians."""
+    """Measures sort, uniform and the plain operations in interleaved rounds. Prints and returns the medians."""
     tensors = {}  # tensor -> codec -> direction -> GB/s of each round; and "snr_db"
     for result in measure(program, [f"--benchmark_repetitions={rounds}", "--benchmark_enable_random_interleaving=true"], seconds):
         if result["run_type"] != "iteration":

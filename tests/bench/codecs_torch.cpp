@@ -34,18 +34,18 @@ struct Coded {
   std::vector<QuantGrid> grids;
 };
 
-// One side of the comparison.
+// One of the compared implementations.
 class Coder {
  public:
   virtual ~Coder() = default;
   virtual void encode(const at::Tensor& values) = 0;
-  virtual at::Tensor decode() = 0;  // of the most recently encoded tensor
+  virtual at::Tensor decode() = 0;  // decodes the most recently encoded tensor
 };
 
 at::Tensor roundToGrid(const at::Tensor& values, const QuantGrid& grid) {
   return ((values - grid.min) / grid.step)
       .nan_to_num_(0)
-      .round_();  // 0 / 0 if all values are equal
+      .round_();  // gives 0 / 0 if all values are equal
 }
 
 class PlainSort : public Coder {
@@ -79,7 +79,7 @@ class PlainSort : public Coder {
 
  private:
   static constexpr std::int64_t kPieces = 4;
-  static constexpr std::int64_t kCodes = 64;  // per piece
+  static constexpr std::int64_t kCodes = 64;  // codes per piece
   Coded coded_;
   std::vector<std::int64_t> sizes_;
 };

@@ -1,7 +1,6 @@
 """Measures an honest client while another client occupies the server without breaking its rules: with a
-codec that takes half a minute per tensor, or with actions of many seconds. Prints the honest client's
-steps per second beside each of them, beside an ordinary client, and alone, and how quickly the server
-answers a newcomer's Hello in the meantime."""
+codec that takes half a minute per tensor, or with actions of many seconds. Prints the honest client's steps per second beside each of these
+attackers, beside an ordinary client, and alone, and how quickly the server answers the Hello of a new client in the meantime."""
 import argparse
 import json
 import pathlib
@@ -18,9 +17,9 @@ import wire as w  # noqa: E402
 from load import HONEST, PROGRAMS, SYNTHETIC, Server, steps_between, wait_for_steps  # noqa: E402
 from machine import machine_text  # noqa: E402
 
-KEPT = 0.4  # minimum share of the steps per second beside an ordinary client
+KEPT = 0.4  # minimum steps per second, relative to those beside an ordinary client
 HELLO_SECONDS = 1
-MAX_STARTS = 5  # a client starts again after an action or tensor over the limit
+MAX_STARTS = 5  # an attacker is started again when an action or tensor has exceeded the limit
 FOR_EVER = ["eval.every=0", "train.epochs=10000", "data.test.size=32", "train.micro_batches=1", "model.width=2048"]
 
 
@@ -37,7 +36,8 @@ def hogs(options):
 
 
 def heavy(batch, depth):
-    """An epoch has 32 steps: at the end of each, the client writes the model to its own disk, which an attacker would do elsewhere."""
+    """An epoch has 32 steps, because at its end the client writes the model to this machine's disk, while a real attacker has its own
+    disk."""
     return [f"data.train.size={32 * batch}", f"train.batch={batch}", f"model.depth={depth}"]
 
 
@@ -73,7 +73,7 @@ class Client(threading.Thread):
 
 
 def hello_seconds(server, name):
-    """Seconds until a newcomer's Hello is answered."""
+    """Seconds until the Hello of a new client is answered."""
     start = time.monotonic()
     peer = w.Peer(server.port).open(name)
     seconds = time.monotonic() - start
@@ -82,9 +82,8 @@ def hello_seconds(server, name):
 
 
 def measure(options, folder, settings):
-    """Steps per second of an honest client with another client of these settings (None: alone), the
-    longest wait for a HelloOk, how often the other client was started, and how many processors the
-    server used on average."""
+    """Runs an honest client beside another client with these settings (None: alone). Returns its steps per second, the longest wait for a
+    HelloOk, how often the other client was started, and how many processors the server used on average."""
     folder.mkdir()
     with Server(folder, {}) as server:
         honest = Client(server, folder / "honest", HONEST)

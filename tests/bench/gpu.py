@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Server on a GPU, client on the CPU: first `verify` with a tolerance, then MobileNetV2 at 224 x
-224, batch 64, in 1, 4 and 8 micro-batches, as a table of nine columns. Called by scripts/gpu.sh;
-needs no packages."""
+"""Runs the server on a GPU and the client on the CPU. First runs `verify` with a tolerance, then measures MobileNetV2 at 224 x 224, batch
+64, in 1, 4 and 8 micro-batches, and prints a table. Called by scripts/gpu.sh; needs no Python packages."""
 import argparse
 import csv
 import json
@@ -10,8 +9,8 @@ import subprocess
 import sys
 import time
 
-# |split - whole| / |whole| of each kind of result after 3 steps in fp32. GPU kernels sum in a
-# different order than the CPU, and batch norm over few values amplifies the difference.
+# Maximum of |split - whole| / |whole| for each kind of result after 3 steps in fp32. GPU kernels sum in a different order than the CPU, and
+# batch norm over few values amplifies the difference.
 TOLERANCE = 1e-3
 MIB = 1 << 20
 COLUMNS = ["codec", "ratio by shape", "top-1 %", "avg MiB/s", "peak client", "peak server", "computation s", "total s",
@@ -79,7 +78,7 @@ def peak(transfers, role):
 
 def measure(options, server, micro_batches):
     size, batch, steps = (64, 8, 4) if options.short else (224, 64, 12)
-    warm = 2  # uncounted steps, in which memory is allocated and kernels are selected
+    warm = 2  # first steps, which are not counted, because memory is allocated and kernels are selected
     folder = f"bench-{micro_batches}"
     result = client(options, "train", folder, server, [
         "codec=none", "model={name: mobilenet_v2, tail: " + ("global" if options.short else "prototype") + "}",
@@ -93,7 +92,7 @@ def measure(options, server, micro_batches):
     raw = mean("raw_up_bytes") + mean("raw_down_bytes")
     wire = mean("wire_up_bytes") + mean("wire_down_bytes")
     server_folder = next((options.work / "store" / "local").glob(f"{result['run']}"))
-    # The server writes its rows within a second, the `bye` row last.
+    # The server writes its rows within a second; the `bye` row is the last.
     for _ in range(50):
         if any(row["phase"] == "bye" for row in rows(server_folder / "steps.csv")):
             break

@@ -1,5 +1,5 @@
-// Benchmarks codecs on a GPU: their kernels and their copies, compared with a copy within GPU
-// memory in the same run, and with encoding in host memory, which the GPU codecs replace.
+// Benchmarks the kernels and copies of GPU codecs. Compares them with a copy within GPU memory in
+// the same run, and with the CPU codecs, which the GPU codecs replace.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -32,7 +32,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kRounds = 20;
 
-// Median seconds of a call.
+// The median seconds of a call.
 double secondsOf(const std::function<void()>& function) {
   std::vector<double> all;
   for (int round = 0; round < kRounds + 2; ++round) {
@@ -45,12 +45,12 @@ double secondsOf(const std::function<void()>& function) {
   return all[kRounds / 2];
 }
 
-// Repeats the same work but copies payloads only the first time, which leaves the kernels' time.
-// Data that a codec needs on the host to continue is always copied.
+// Repeats the same work but copies payloads only the first time, so that mainly the kernels are
+// timed. Data that a codec needs on the host to continue is always copied.
 class KernelsOnly : public Gpu {
  public:
   explicit KernelsOnly(Gpu& gpu) : gpu_(gpu) {}
-  // Call before each repetition.
+  // Call this before each repetition.
   void again() {
     isFirst_ = blocks_.empty();
     next_ = 0;
@@ -81,7 +81,7 @@ class KernelsOnly : public Gpu {
   bool isFirst_ = true;
 };
 
-// Bytes per second, read plus written, of LibTorch's tensor copy.
+// The speed of LibTorch's tensor copy, in bytes per second, read plus written.
 double copyBandwidth(ComputeDevice& device, std::size_t bytes) {
   const auto options = at::TensorOptions().dtype(at::kByte).device(device.device());
   const at::Tensor from = at::empty({static_cast<std::int64_t>(bytes)}, options).zero_();

@@ -1,5 +1,5 @@
-// Times forward and backward of MobileNetV2: Cleave's own, and one that was exported from PyTorch,
-// in turns in one process. See graph.py.
+// Measures forward and backward of two MobileNetV2s: Cleave's own, and one that was exported from
+// PyTorch. They take turns in one process. See graph.py.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/randn.h>
@@ -86,6 +86,6 @@ int main(int argc, char** argv) {
   app.add_option("--threads", threads, "Threads to compute with (1)");
   app.add_option("--rounds", rounds, "Timed steps of each (20)");
   CLI11_PARSE(app, argc, argv);
-  cleave::prepareProcess(argv);  // re-executes the program: nothing may run before
+  cleave::prepareProcess(argv);  // must be the first call, because it re-executes the program
   return cleave::run(path, batch, size, threads, rounds);
 }

@@ -1,5 +1,5 @@
-"""MobileNetV2, forward and backward: exported from PyTorch and run by Cleave, compared with Cleave's own
-model in the same process, and with PyTorch in Python.
+"""Measures forward and backward of a MobileNetV2 that was exported from PyTorch and is run by Cleave. Compares it with Cleave's own model
+in the same process, and with PyTorch in Python.
 
 Prints the ratios. Called by scripts/bench.sh graph; needs the environment of scripts/test_python.sh."""
 

@@ -1,6 +1,6 @@
-// bench_head: forward and backward of MobileNetV2's head, a convolution of 3 to 32 channels with
-// stride 2 and a batch norm, on a batch of 224 x 224 images, as run by a Cleave daemon or by a
-// program that just links LibTorch. Prints the milliseconds of each repetition as JSON.
+// bench_head: runs forward and backward of MobileNetV2's head, a convolution of 3 to 32 channels
+// with stride 2 and a batch norm, on a batch of 224 x 224 images, either in the same way as Cleave
+// or like a program that only links LibTorch. Prints the milliseconds of each repetition as JSON.
 
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/conv2d.h>
@@ -37,8 +37,8 @@ class Head {
   virtual void runStep() = 0;
 };
 
-// The model's own blocks, used as ClientStage does: images are converted to the cut's memory order,
-// and the output and its gradient have that order too.
+// The model's own blocks, used in the same way as in ClientStage: images are converted to the cut's
+// memory order, and the output and its gradient also have that order.
 class OurHead : public Head {
  public:
   explicit OurHead(std::int64_t batch)
@@ -127,6 +127,7 @@ int main(int argc, char** argv) {
   app.add_option("--batch", batch, "Images (64)");
   app.add_option("--repetitions", repetitions, "Timed steps (10)");
   CLI11_PARSE(app, argc, argv);
-  if (!stock) cleave::prepareProcess(argv);  // re-executes the program: nothing may run before
+  if (!stock)
+    cleave::prepareProcess(argv);  // must be the first call, because it re-executes the program
   return cleave::run(!stock, threads, batch, repetitions);
 }

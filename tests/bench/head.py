@@ -1,5 +1,5 @@
-"""MobileNetV2's head, forward and backward: Cleave's process settings and memory order compared
-with stock LibTorch, in interleaved rounds, each in its own process.
+"""Measures forward and backward of MobileNetV2's head: compares Cleave's process settings and memory order with stock LibTorch, in
+interleaved rounds. Each measurement has a process of its own.
 
 Prints a table and writes the figures as JSON. Called by scripts/bench.sh head."""
 
@@ -15,7 +15,7 @@ SETTINGS = {"ours": [], "stock": ["--stock"]}
 
 
 def run(program, arguments):
-    # Both start with a plain shell's environment; ours sets OMP_WAIT_POLICY itself.
+    # Both processes start without OMP_WAIT_POLICY; Cleave's variant sets it itself.
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "GOMP_", "MALLOC_"))}
     done = subprocess.run([program, *arguments], check=True, stdout=subprocess.PIPE, text=True, env=environment)
     return statistics.median(json.loads(done.stdout)["milliseconds"])

@@ -1,6 +1,5 @@
-"""Many connections to one server: silent peers, clients that send a Hello within TLS, clients that
-train, and clients that do not read. Prints the server's memory use, and the effect on an honest
-client."""
+"""Opens many connections to one server: silent peers, clients that send a Hello within TLS, clients that train, and clients that do not
+read. Prints the server's memory use, and the effect on an honest client."""
 import argparse
 import datetime
 import json
@@ -27,8 +26,7 @@ SYNTHETIC = ROOT / "configs/synthetic.yaml"
 # ones per second.
 LIMITS = {"connections": 8192, "connections_per_address": 8192, "handshakes": 100000, "handshakes_burst": 100000,
           "handshakes_per_address": 100000, "sessions_per_identity": 10000, "runs_per_hour": 1000000}  # fmt: skip
-# Sleeps instead of computing, so that an attacker on the same machine does not take its processor
-# time.
+# The honest client sleeps instead of computing, so that an attacker on the same machine does not take its processor time.
 HONEST = ["wait={F1: 2, T3: 1, B1: 2, F2: 2, B2: 2}", "eval.every=0", "train.epochs=10000", "data.train.size=256", "data.test.size=32"]
 
 
@@ -80,7 +78,7 @@ def client(server, run, settings):
 
 
 def steps_between(run, first, last):
-    """Steps per second between two points in wall-clock time, from the client's steps.csv."""
+    """Steps per second between two wall-clock times, from the client's steps.csv."""
     header, *rows = (line.split(",") for line in (run / "steps.csv").read_text().splitlines())
     times = [datetime.datetime.fromisoformat(row[header.index("time")].rstrip("Z")) for row in rows
              if row[header.index("phase")] == "train"]  # fmt: skip
@@ -97,8 +95,7 @@ def wait_for_steps(run):
 
 
 def idle(options, folder):
-    """Connections that never send a Hello: how quickly they are closed, and how fast an honest client is
-    in the meantime."""
+    """Opens connections that never send a Hello. Measures how quickly they are closed, and how fast an honest client is in the meantime."""
     with Server(folder, {}) as server:
         run = folder / "honest"
         honest = client(server, run, HONEST)
@@ -126,7 +123,7 @@ def idle(options, folder):
 def strangers(port, idle_count, slow_count):
     """Runs in a separate process: connects, and waits until all connections are closed. Each
     connection's time counts from its own start."""
-    os.nice(5)  # they represent other machines, and should not take this one's processors
+    os.nice(5)  # the peers represent other machines, and should not use this machine's processors
     poller, begun, sockets = select.epoll(), {}, {}
     for number in range(idle_count + slow_count):
         one = socket.socket()
@@ -180,8 +177,7 @@ def certificates(folder):
 
 
 def hellos(options, folder):
-    """Clients that connect, shake hands within TLS, send a Hello and receive an answer. Each keeps its
-    session until all have one."""
+    """Runs clients that connect with TLS, send a Hello and receive an answer. Each client keeps its session until all clients have one."""
     certs, context = certificates(folder)
     failures, peers, lock = [], [], threading.Lock()
     with Server(folder, {"sessions": options.hellos + 1}, certs) as server:
@@ -214,7 +210,7 @@ def hellos(options, folder):
 
 
 def training(options, folder):
-    """Clients with a small model, all at the same time."""
+    """Runs clients that train a small model, all at the same time."""
     with Server(folder, {"sessions": options.clients, "memory_mib": 256}) as server:
         before, start = server.mib(), time.monotonic()
         runs = [client(server, folder / f"run-{i}", ["train.epochs=1", "threads={client: 1, server: 1}"]) for i in range(options.clients)]
@@ -232,9 +228,9 @@ def training(options, folder):
 
 
 def unread(options, folder):
-    """Half of them request a long transfer, half train; none of them reads."""
+    """Runs clients that do not read. Half of them request a long transfer, and half train."""
     with Server(folder, {"sessions": options.unread + 2, "park_seconds": 0}) as server:
-        for number in range(4):  # the first sessions allocate memory that all of them use
+        for number in range(4):  # the first sessions allocate memory that all sessions share
             w.Peer(server.port).open(f"warm-{number}").close()
         time.sleep(1)
         before, peers = server.mib(), []

@@ -1,8 +1,8 @@
 """Whether training on JPEG files waits for data: a folder of images of 500 x 375 pixels, RandomResizedCrop to 224 x 224 and flips, and
-both daemons waiting instead of computing for as long as a step of 100 images per second takes.
+client and server waiting instead of computing for as long as a step of 100 images per second takes.
 
-All files are copies of tests/bench/photo.jpg. The wait for data is the time between two training steps on the client, less that of the
-same run with data that cost nothing (synthetic). The first two steps warm up. Called by scripts/bench.sh loading."""
+All files are copies of tests/bench/photo.jpg. The wait for data is the time between two training steps on the client, minus the same time
+in a run with synthetic data, which costs almost no time. The first two steps are not counted. Called by scripts/bench.sh loading."""
 
 import argparse
 import csv
@@ -27,7 +27,7 @@ def photos(folder, count):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
     return {"format": "folder", "train": {"folder": str(folder / "train")}, "test": {"folder": str(folder / "test")}, "resize": 256,
-            "crop": 224, "mean": "imagenet", "deviation": "imagenet", "augment": {"crop_scale": [0.08, 1.0], "flip": True}}
+            "crop": 224, "mean": "imagenet", "std": "imagenet", "augment": {"crop_scale": [0.08, 1.0], "flip": True}}
 
 
 def synthetic(count):
@@ -35,7 +35,7 @@ def synthetic(count):
 
 
 def measure(options, data, folder):
-    """Returns the median seconds between two steps and those of a step."""
+    """Returns the median seconds between two steps and the median seconds of a step."""
     each = 1e3 * options.batch / options.rate / MICRO_BATCHES  # ms of all actions of a micro-batch on the client
     config = folder / "run.yaml"
     config.write_text(json.dumps({

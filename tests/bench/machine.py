@@ -33,8 +33,7 @@ def conclude(others, results, path, load=False, **more):
 
 
 def busy_seconds():
-    """Processor seconds on all cores: of this process and its finished children, and of all
-    programs."""
+    """The processor seconds on all cores of this process with its finished children, and of all programs."""
     with open("/proc/stat") as file:
         fields = [int(field) for field in file.readline().split()[1:]]
     everyone = (sum(fields[:8]) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")  # no idle, no I/O wait

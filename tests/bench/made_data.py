@@ -1,5 +1,5 @@
-"""Synthetic image files in the formats that the client reads. Training on them costs as much as on
-real ones, unlike the format synthetic, which computes each image."""
+"""Synthetic image files in the formats that the client reads. Reading them costs as much as reading real files, unlike the format
+`synthetic`, which computes each image."""
 
 import os
 import struct
@@ -18,7 +18,7 @@ def cifar_data(folder, samples):
 
 
 def idx_data(folder, samples):
-    """The same for 28 x 28 images with one channel, in IDX."""
+    """The configuration's `data` for `samples` images of 28 x 28 with one channel, written to `folder` in IDX."""
     for name, count in (("train", samples), ("test", 1)):
         with open(f"{folder}/{name}-images", "wb") as file:
             file.write(struct.pack(">IIII", 0x803, count, 28, 28) + os.urandom(count * 28 * 28))

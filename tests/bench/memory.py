@@ -1,10 +1,8 @@
-"""Peak memory of a client: MobileNetV2's head and tail at 224 x 224, 8 samples per micro-batch, by
-the number of micro-batches and by how many may be in flight. The server waits 2 ms per forward and
-4 ms per backward instead of computing.
+"""Measures the peak memory of a client by the number of micro-batches and by how many may be in flight: MobileNetV2's head and tail at 224
+x 224, mostly with 8 samples per micro-batch. The server waits 2 ms per forward and 4 ms per backward instead of computing.
 
-Only the inputs may grow with the batch; the client holds two: the current batch and the next. Their
-size is printed too. Memory is the process's peak resident set (ru_maxrss). Called by
-scripts/bench.sh memory."""
+Only the inputs may grow with the batch. The client holds the inputs of two batches, the current one and the next; their size is printed
+too. Memory is the process's peak resident set (ru_maxrss). Called by scripts/bench.sh memory."""
 
 import argparse
 import json

@@ -1,13 +1,12 @@
-"""The cost of recording and metrics per step, measured in two ways.
+"""Measures the cost of recording and metrics per step in two ways.
 
 Directly: the processor time of all threads (bench_record) for the rows that one side writes per
 step, to files and as Prometheus counters, plus one Prometheus scrape per second, divided by the
 duration of a step in real training. This is compared with the limit of 1 %. It is pessimistic: it
 assumes that nothing runs in parallel.
 
-Side by side: the same training without metrics, and with both daemons scraped every second, in
-turns. The ratio of the medians has the noise of two training runs. Files are written in both.
-Called by scripts/bench.sh metrics."""
+Side by side: the same training without metrics, and with client and server scraped every second, in turns. The ratio of the medians has the
+noise of two training runs. Files are written in both. Called by scripts/bench.sh metrics."""
 
 import argparse
 import collections
@@ -30,8 +29,7 @@ LISTEN = ["--set", "metrics.listen=127.0.0.1:0"]
 
 
 class Asked:
-    """Reads the address of a daemon's metrics from its log, and requests them every second until
-    the daemon ends."""
+    """Reads the address of a program's metrics from its log, and requests them every second until the program ends."""
 
     def __init__(self, process):
         self.process, self.answers, self.ended = process, 0, threading.Event()
@@ -41,7 +39,7 @@ class Asked:
 
     def run(self):
         url = None
-        for line in self.process.stderr:  # to its end, or the daemon would block
+        for line in self.process.stderr:  # reads to the end, because the program would block otherwise
             self.last_lines.append(line)
             if url is None and (found := re.search(r"metrics at (http://\S+)", line)):
                 url = found[1]
@@ -53,7 +51,7 @@ class Asked:
                 with urllib.request.urlopen(url, timeout=5) as answer:
                     self.answers += b"steps_total" in answer.read()
             except OSError:
-                return  # the daemon has ended
+                return  # the program has ended
             self.ended.wait(1)
 
     def stop(self):
@@ -62,7 +60,7 @@ class Asked:
 
 
 def train(options, name, with_metrics):
-    """Median seconds of a step at the client, and the number of requests to the two daemons."""
+    """The median seconds of a step at the client, and the number of requests to client and server."""
     model = MODELS[name]
     listen = LISTEN if with_metrics else []
     with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,10 @@
 """Compares schedules on emulated links with the simulator's prediction, the best order found by its
 search, and the bound.
 
-Both daemons wait instead of computing (`wait`, in ms per micro-batch, see below), which leaves the
-processors to codecs, sockets and cleave-link between them. The tensors are those of MobileNetV2 at
-batch 64, 224 x 224, 8 micro-batches, or of small_cnn on Fashion-MNIST at batch 128, 4
-micro-batches. For each link and codec the schedules take turns within one process. Prints tables
-and writes the figures as JSON. Called by scripts/bench.sh pipeline."""
+Client and server wait instead of computing (`wait`, in ms per micro-batch, see below), so that only codecs, sockets and cleave-link use the
+processors. The tensors are those of MobileNetV2 at batch 64, 224 x 224, 8 micro-batches, or of small_cnn on Fashion-MNIST at batch 128, 4
+micro-batches. For each link and codec the schedules take turns within one process. Prints tables and writes the figures as JSON. Called by
+scripts/bench.sh pipeline."""
 
 import argparse
 import contextlib
@@ -82,8 +81,8 @@ def held_bytes(options, rate):
     return 2 * own
 
 
-def rounds_for(seconds_a_step, options):
-    return max(2, min(options.rounds, math.ceil(options.seconds / (2 * len(SCHEDULES) * seconds_a_step))))
+def rounds_for(seconds_per_step, options):
+    return max(2, min(options.rounds, math.ceil(options.seconds / (2 * len(SCHEDULES) * seconds_per_step))))
 
 
 def measure_cell(options, model, server, rate, latency, codec, guess):
@@ -141,8 +140,7 @@ def compare_naive(options, model, server, cells):
 
 
 def conv_insert(options, model, server, times):
-    """Tests block:bits=4 on the link on which raw tensors make a step 5.9 times the client's
-    computation."""
+    """Tests block:bits=4 on the link whose rate makes a step with raw tensors take 5.9 times as long as the client's computation."""
     compute = computation(model)
     low, high = 50.0, 20000.0
     for _ in range(30):
@@ -150,7 +148,7 @@ def conv_insert(options, model, server, times):
         longer = simulate(options, times, middle, 0.1)["schedules"]["priority"]["seconds"] > 5.9 * compute
         low, high = (middle, high) if longer else (low, middle)
     cells = {codec: measure_cell(options, model, server, low, 0.1, codec, 0.3) for codec in ("none", "block:bits=4")}
-    # The client's real waiting time: sleeping takes slightly longer than requested.
+    # The client's measured waiting time, because sleeping takes slightly longer than requested.
     waited = {codec: model["micro_batches"] * sum(cell["times"][key] for key in ("head_forward_seconds", "tail_step_seconds",
                                                                                   "head_backward_seconds"))
               for codec, cell in cells.items()}
@@ -167,7 +165,7 @@ def main():
     parser.add_argument("--rate", type=float, action="append", help="only this rate, Mbit/s; repeatable")
     parser.add_argument("--latency", type=float, action="append", help="only this latency, ms one way; repeatable")
     parser.add_argument("--codec", action="append", help="only this codec; repeatable")
-    parser.add_argument("--queue", help="queue of the link, such as 128KiB; default: 2 ms of the rate")
+    parser.add_argument("--queue", help="queue of the link, such as 128KiB; default: 2 ms of data at the link's rate")
     parser.add_argument("--rounds", type=int, default=9, help="maximum turns of one step each, after one that is not counted")
     parser.add_argument("--seconds", type=float, default=20, help="approximate time per link and codec, but at least 2 rounds")
     parser.add_argument("--short", action="store_true", help="only the table: skips the single micro-batch and the 5.9 times slower link")

@@ -1,7 +1,7 @@
-// The cost of recording: the rows that a side writes per step, to files, with and without
-// Prometheus counters, in turns; and one Prometheus response. Measures processor time, which other
-// programs hardly affect: of the threads that record, and of all threads including the recorder's.
-// Prints JSON, in seconds.
+// Measures the cost of recording: writing the rows of a step to files, with and without Prometheus
+// counters, in turns; and one Prometheus response. Measures processor time, which other programs
+// hardly affect, of the threads that record, and of all threads including the recorder's. Prints
+// JSON, in seconds.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <ctime>
@@ -25,7 +25,7 @@ struct Options {
 };
 
 struct Cost {
-  double caller = 0;  // per step
+  double caller = 0;  // processor time of the recording threads, per step
   double all = 0;
 };
 
@@ -51,7 +51,7 @@ TransferRecord transferOf(Flow flow, std::uint64_t step, std::uint32_t i) {
   return record;
 }
 
-// A training step's row with all cells, as written by the client.
+// The client's row of a training step, with all cells.
 StepRow stepOf(std::uint64_t step, std::uint32_t microBatches) {
   StepRow row;
   row.phase = "train";

@@ -1,7 +1,7 @@
 """Measures what saving the model after each epoch costs per step: trains once with a server that allows clients to fetch the body's
 weights, and once with one that does not, in alternating order. Both sides wait instead of computing: 5 ms per action. The emulated
-link has the same rate in both directions; a model is saved as often as it can be fetched, so that the body crosses the link nearly
-all the time. Called by scripts/bench.sh saving."""
+link has the same rate in both directions; a model is saved as often as it can be fetched, so that the body is being sent over the link
+nearly all the time. Called by scripts/bench.sh saving."""
 
 import argparse
 import contextlib
@@ -15,9 +15,9 @@ from codec_step import Loopback, running_server
 from machine import Others, conclude
 
 TARGET = 1.05
-WIDTH = 1024          # of the model: its body has 4.2 MB
+WIDTH = 1024          # width of the model, whose body has 4.2 MB
 LINKS = [1, 10, 100]  # Mbit/s
-UNCOUNTED = 5         # first steps of a run
+UNCOUNTED = 5         # number of first steps of a run that are not counted
 
 
 def train(options, address, folder):

@@ -21,8 +21,7 @@ def run(arguments):
 
 
 def step_means(folder):
-    """Mean seconds per step at the client, at the server, and from step to step, without the first
-    ten."""
+    """The mean seconds per step at the client, at the server, and from step to step, without the first ten steps."""
     with open(os.path.join(folder, "steps.csv"), newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["phase"] == "train"][10:]
     mean = lambda columns: statistics.fmean(sum(float(row[c] or 0) for c in columns) for row in rows)

@@ -90,8 +90,8 @@ class Variant {
             {"server_threads", run_.answer().threads()}};
   }
 
-  // The figures of one step. Bytes are on the wire; codec seconds are this side's unless named as
-  // the server's.
+  // The figures of one step. Bytes are wire bytes. Codec seconds are the client's unless the name
+  // says otherwise.
   Json step() {
     const LinkTotals before = run_.session().totals();
     const double processorBefore = processorSeconds();
@@ -125,7 +125,7 @@ class Variant {
     return row;
   }
 
-  // In the format of `cleave-client simulate --times`.
+  // The measured times in the format of `cleave-client simulate --times`.
   Json times() const {
     Json json = {{"variant", name_}};
     if (meter_.mean()) json["times"] = toJson(StepTimes{*meter_.mean(), batch_.samples()});
@@ -156,7 +156,7 @@ int run(const Options& options) {
   }
   for (int round = 0; round < options.rounds; ++round) {
     for (std::size_t turn = 0; turn < variants.size(); ++turn) {
-      // In alternating order, so that a drift of the machine does not favour a variant.
+      // The order alternates, so that a drift of the machine does not favour a variant.
       const std::size_t number = round % 2 == 0 ? turn : variants.size() - 1 - turn;
       for (int step = -options.warmUp; step < options.steps; ++step) {
         Json row = {{"round", round}, {"warm_up", step < 0}};

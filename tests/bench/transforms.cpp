@@ -16,7 +16,7 @@ using namespace cleave;
 ImageOptions imagenet() {
   ImageOptions options;
   options.mean = {0.485, 0.456, 0.406};
-  options.deviation = {0.229, 0.224, 0.225};
+  options.stddev = {0.229, 0.224, 0.225};
   return options;
 }
 

@@ -65,7 +65,7 @@ int measureThroughput(ThroughputOptions options) {
   std::vector<std::unique_ptr<Transport>> transports;
   for (const std::string& name : options.transports) {
     transports.push_back(makeTransport(name, memory));
-    // Repeats until the kernel's buffers and the segments have grown.
+    // Repeats transfers until the kernel's buffers and the segments have reached their final size.
     transports.back()->move({largest, 1 + 64 * kMegabyte / largest, true});
   }
   for (const std::size_t megabytes : options.megabytes) {
@@ -120,7 +120,8 @@ class Arrival {
   std::promise<SteadyTime> arrived_;
 };
 
-// With cleave-link in between: prints our port to stdout and reads the link's port from stdin.
+// With cleave-link in between, prints this program's port to stdout and reads the link's port from
+// stdin.
 int measureUrgent(const UrgentOptions& options) {
   TwoMemories memory;
   for (EndMemory& end : memory) {
@@ -150,11 +151,12 @@ int measureUrgent(const UrgentOptions& options) {
     return std::chrono::duration<double>(urgent.wait() - start).count();
   };
   const RandomKey key = randomKey(2, "pauses");
-  for (int j = -1; j < options.repetitions; ++j) {  // the first one only measures the rate
+  for (int j = -1; j < options.repetitions; ++j) {  // the first repetition only measures the rate
     std::future<void> all = receiver.expect(3);
     const double alone = sendUrgent();
     sender.send(bulk, 1);
-    // Random, so that it does not always fall on the same position in a segment.
+    // The pause is random, so that the urgent tensor is not always queued at the same position in a
+    // segment.
     const auto pause = 200 + randomBits(key, static_cast<std::uint64_t>(j + 1)) % 100;
     std::this_thread::sleep_for(std::chrono::milliseconds(pause));
     const double behind = sendUrgent();

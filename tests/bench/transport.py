@@ -19,8 +19,8 @@ from machine import Others, machine, machine_text
 # The compared transports, and the minimum ratio to achieve.
 COMPARISONS = [("connection", "raw", 0.95), ("connection-checksum", "raw", 0.85), ("connection", "gloo", 1.15),
                ("connection-tls", "asio-tls", 2)]
-RATE, LATENCY = 100e6 / 8, 1e-3  # of the slow link
-URGENT_BYTES, SEGMENTS_BEFORE = 100_000, 4  # on the wire, unsent in the kernel, two in the relay
+RATE, LATENCY = 100e6 / 8, 1e-3  # rate and one-way latency of the slow link
+URGENT_BYTES, SEGMENTS_BEFORE = 100_000, 4  # segments ahead: one on the wire, one unsent in the kernel, two in cleave-link
 
 
 def segment_bytes(rate):
@@ -35,8 +35,7 @@ def rows(text):
 
 
 def measure_throughput(options):
-    """By (MB, both ways), then by transport: bytes per second of each round, and processor seconds
-    per byte."""
+    """Figures by (MB, both ways) and transport: bytes per second of each round, and processor seconds per byte."""
     cells = {}
     for number in range(options.rounds):
         arguments = ["--total", str(options.total)] + (["--backwards"] if number % 2 else [])

@@ -13,7 +13,7 @@ namespace {
 
 namespace tcp = gloo::transport::tcp;
 
-// Tensors posted in advance: with only one, each tensor would wait for a round trip.
+// The number of tensors posted in advance. With only one, each tensor would wait for a round trip.
 constexpr std::size_t kUnderWay = 2;
 
 class GlooPair : public Transport {
@@ -27,7 +27,7 @@ class GlooPair : public Transport {
       end.context->setTimeout(std::chrono::minutes(5));
       addresses[rank] = end.context->createPair(end.other(rank))->address().bytes();
     }
-    // Each connect() waits for the other.
+    // Each connect() waits for the other end's.
     auto second = std::async(std::launch::async, [&] { pair(1)->connect(addresses[0]); });
     pair(0)->connect(addresses[1]);
     second.get();

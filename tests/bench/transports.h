@@ -1,5 +1,5 @@
-// The transports that bench_transport compares: two ends connected over loopback, which transfer
-// tensors from memory to memory.
+// The transports that bench_transport compares. A transport has two ends that are connected over
+// loopback and transfer tensors from memory to memory.
 #pragma once
 
 #include <array>
@@ -21,18 +21,19 @@
 
 namespace cleave {
 
-// Equal to the largest segment, so that the kernel buffers the same amount for each transport.
+// TCP_NOTSENT_LOWAT of all transports. It equals the largest segment, so that the kernel buffers
+// the same amount for each transport.
 inline constexpr std::size_t kCallBytes = kMaxSegmentBytes;
 
-// `count` tensors of `bytes` bytes from the first end to the second; with bothWays, as many back at
-// the same time.
+// Transfers `count` tensors of `bytes` bytes from the first end to the second. With bothWays,
+// transfers as many back at the same time.
 struct Load {
   std::size_t bytes = 0;
   std::size_t count = 0;
   bool bothWays = false;
 };
 
-// Source and destination of one end's tensors; each tensor uses the same memory.
+// The source and the destination of one end's tensors. All tensors use the same memory.
 struct EndMemory {
   std::vector<std::byte> source, place;
 };
@@ -44,17 +45,17 @@ class Transport {
   virtual void move(const Load& load) = 0;
 };
 
-// `memory`: of the first and the second end; must outlive the transport.
+// `memory`: the memory of the first and the second end. It must outlive the transport.
 using TwoMemories = std::array<EndMemory, 2>;
-// Blocking send and recv with 1 MiB per call.
+// Raw sockets with blocking send and recv of 1 MiB per call.
 std::unique_ptr<Transport> rawSockets(TwoMemories& memory);
-// Unbound buffers of a TCP pair, two tensors in flight.
+// Gloo with unbound buffers of a TCP pair, and two tensors in flight.
 std::unique_ptr<Transport> glooPair(TwoMemories& memory);
-// Two Connections, each on its own io thread.
+// Two Connections, each on an io thread of its own.
 enum class Protection : std::uint8_t { none, checksum, tls };
 std::unique_ptr<Transport> connections(TwoMemories& memory, Protection protection);
-// Two Asio ssl::streams, each on its own io thread, that write and read headers and segments of the
-// maximum size, like a Connection.
+// Two Asio ssl::streams, each on an io thread of its own. Like a Connection, they transfer headers
+// and segments of the maximum size.
 std::unique_ptr<Transport> asioTls(TwoMemories& memory);
 
 // Two sockets connected over loopback.
@@ -75,18 +76,19 @@ class ConnectionEnd : FrameSink {
   // Starts serving the connection; each tensor is written to `place`.
   void start(Socket socket, ConnectionOptions options, std::span<std::byte> place);
 
-  // Fulfilled when this many more tensors have arrived. Call before they are sent.
+  // The future is ready when this many more tensors have arrived. Call this before they are sent.
   std::future<void> expect(std::size_t tensors);
-  // The bytes must stay valid until they have arrived.
+  // The memory must stay valid until the tensor has arrived.
   void send(std::span<const std::byte> tensor, int priority = 0);
 
-  // Called on the io thread for each complete tensor with its size in bytes; set before start().
+  // Called on the io thread with the size of each complete tensor in bytes. Set this before
+  // start().
   std::function<void(std::size_t bytes)> onTensor;
   std::size_t segmentBytes() const { return connection_->segmentBytes(); }
   double sendRate() const { return connection_->sendRate(); }
 
  private:
-  // An incoming tensor, whose size is in the metadata of its first frame.
+  // An incoming tensor. Its size is in the metadata of its first frame.
   struct Stream {
     std::size_t bytes = 0;
     std::size_t placed = 0;
@@ -100,7 +102,7 @@ class ConnectionEnd : FrameSink {
   IoThread thread_;
   std::span<std::byte> place_;
   std::map<std::uint64_t, Stream> streams_;
-  std::size_t missing_ = 0;  // tensors until all_ is fulfilled
+  std::size_t missing_ = 0;  // tensors that must still arrive before all_ is fulfilled
   std::promise<void> all_;
   std::promise<void> ended_;
   std::unique_ptr<Connection> connection_;

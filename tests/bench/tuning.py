@@ -1,8 +1,8 @@
-"""Time, memory and bytes of a training step by precision, recomputation and frozen parts: MobileNetV2 on generated images of
-96 x 96, with the first six blocks and the classifier on the client, both daemons on this machine, codec none.
+"""Measures time, memory and bytes of a training step by precision, recomputation and frozen parts: MobileNetV2 on generated images of 96 x
+96, with the first six blocks and the classifier on the client, client and server on this machine, codec none.
 
-A step's time is the median over steps, of which the first two warm up. Memory is each daemon's peak resident set (VmHWM). The
-variants alternate. Called by scripts/bench.sh tuning."""
+A step's time is the median over all steps except the first two. Memory is the peak resident set (VmHWM) of each program. The variants
+alternate. Called by scripts/bench.sh tuning."""
 
 import argparse
 import csv

@@ -1,5 +1,5 @@
 // bench_whole: trains the unsplit model of a client configuration in one process, and prints its
-// images/s as JSON. The baseline of scripts/bench.sh split.
+// images/s as JSON. scripts/bench.sh split uses it as the baseline.
 
 #include <CLI/CLI.hpp>
 #include <iostream>

@@ -8,7 +8,7 @@ SKIP = "CLEAVE_NO_BROWSER"
 
 
 def required():
-    """Ends the test: skipped if CLEAVE_NO_BROWSER=1, failed if there is no browser."""
+    """Ends the test if there is no browser: as skipped if CLEAVE_NO_BROWSER=1, otherwise as failed."""
     if os.environ.get(SKIP) == "1":
         print(f"skipped: {SKIP}=1")
         sys.exit(77)
@@ -53,8 +53,7 @@ class Browser:
         return self.driver.execute_script(script, *arguments)
 
     def until(self, condition, what, seconds=30):
-        """Waits for `condition`: a page may handle an event after the call that triggered it has
-        returned."""
+        """Waits for `condition`, because a page may handle an event after the call that triggered it has returned."""
         deadline = time.time() + seconds
         while not condition():
             if time.time() > deadline:
@@ -78,7 +77,7 @@ class Browser:
         return self.run("return document.querySelector(arguments[0]).textContent", selector)
 
     def is_drawn(self, chart):
-        """Whether a chart's canvas shows anything but the background."""
+        """Returns whether a chart's canvas shows more than the background."""
         return self.run("""
             const canvas = document.querySelector('#chart-' + arguments[0] + ' canvas');
             const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;

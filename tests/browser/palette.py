@@ -16,7 +16,7 @@ def chunks(data):
 
 
 def unfilter(raw, width, height, channels):
-    """The rows, decoded from PNG's five filters."""
+    """Returns the rows after undoing PNG's filters."""
     above = bytearray(width * channels)
     stride = width * channels + 1
     for y in range(height):

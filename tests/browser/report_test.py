@@ -114,7 +114,7 @@ class OneRun(Case):
         panels = self.show(run.folder)
         transfers = rows_of(run.folder / "transfers.csv")
         up = sum(float(row["wire_bytes"]) for row in transfers if row["role"] == "send")
-        self.close(sum(rate for _, rate in column(panels["bandwidth"], "up")), up)  # the buckets are 1 s wide
+        self.close(sum(rate for _, rate in column(panels["bandwidth"], "up")), up)  # every bucket is 1 s wide
         for label, rate in (("up", run.rate), ("down", 2 * run.rate)):
             points = column(panels["transfers"], label)
             self.assertGreater(len(points), 100)
@@ -325,7 +325,7 @@ class SeveralRuns(Case):
         one = self.run_folder("one", name="run-20260131-120000-aaaa", codec="none").whole(100, top1=0.8)
         two = self.run_folder("two", name="run-20260131-130000-bbbb", step_seconds=0.1).whole(60, top1=0.9)
         panels = self.show(one.folder, two.folder)
-        # One panel per line, with a line for each run at the same x positions.
+        # Each panel has one line per run, and all lines have the same x positions.
         loss = panels["loss-training"]
         self.assertEqual(loss["labels"], ["120000-aaaa", "130000-bbbb"])
         CHROME.run("document.getElementById('by-step').click()")
@@ -335,8 +335,8 @@ class SeveralRuns(Case):
         self.assertIn("client-split-2", panels)
         compared = CHROME.text("#compared")
         self.assertIn("80.0 %", compared)
-        self.assertIn("+10.00 points", compared)  # 0.9 after 0.8
-        self.assertIn("+100 %", compared)  # of the seconds per step
+        self.assertIn("+10.00 points", compared)  # from 0.8 to 0.9
+        self.assertIn("+100 %", compared)  # the seconds per step
         self.assertIn("codec", CHROME.text("#different-config"))
         self.assertNotIn("train.batch", CHROME.text("#different-config"))
         CHROME.run("document.getElementById('reference-1').click()")
@@ -462,7 +462,7 @@ class ManyRows(Case):
         times = [runs.utc(second) for second in range(3600)]
         with open(path, "w") as file:
             file.write(head)
-            peak = ",1e-06,"  # one transfer is a thousand times as fast
+            peak = ",1e-06,"  # one transfer is a thousand times as fast as the others
             for i in range(self.ROWS):
                 line = lines[i % 4]
                 line = times[i * 3600 // self.ROWS] + line[line.index(",") :]
@@ -536,7 +536,7 @@ class Live(Case):
         self.assertIn("33 %: step 30 of 90, epoch 1 of 2; about 0:03 left", CHROME.text("#progress"))  # 60 steps of 0.05 s
         CHROME.run("document.getElementById('by-step').click()")
         CHROME.run("cleaveReport.panels()[0].graph.updateOptions({dateWindow: [5, 20]})")
-        # The file is rotated in between.
+        # The file is rotated while the page is open.
         run.tables["client", "transfers"].file.close()
         (run.folder / "transfers.csv").rename(run.folder / "transfers.1.csv")
         run.tables["client", "transfers"] = runs.Table(run.folder, "transfers", runs.columns("transfers"))

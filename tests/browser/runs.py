@@ -1,4 +1,4 @@
-"""Run folders for tests, with the columns of docs/metrics.md and figures known to the tests."""
+"""Writes run folders for tests, with the columns of docs/metrics.md and figures that the tests know."""
 import csv
 import datetime
 import json
@@ -44,8 +44,7 @@ class Table:
 
 
 class Run:
-    """A run with `step_seconds` per step; the folders of both sides, as left by a client without
-    --server."""
+    """A run with `step_seconds` per step. Writes the folders of both sides, in the same places as a client without --server."""
 
     CLIENT_ONLY = ("loss", "top1", "top5")
 

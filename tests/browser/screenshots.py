@@ -24,7 +24,7 @@ def start(stack, folder, *command):
 
 def take(chrome, path, width, height):
     chrome.size(width, height)
-    time.sleep(0.5)  # until the charts have adapted to the new size
+    time.sleep(0.5)  # the charts adapt to the new size
     chrome.screenshot(path, {"x": 0, "y": 0, "width": width, "height": height, "scale": 1})
     path.write_bytes(palette.smaller(path.read_bytes()))
     size = path.stat().st_size

@@ -11,7 +11,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// A server with this access file.
+// A server with the given access file.
 struct GuardedServer {
   explicit GuardedServer(const std::string& text) { write(text); }
   void write(const std::string& text) const { std::ofstream(file) << text; }
@@ -71,7 +71,7 @@ TEST_CASE("an identity that is removed from the access file loses its open sessi
   REQUIRE(guarded.server.process().waitForOutput("access.yaml: 1 entries", kPatience));
   const Process client = startSlowClient(guarded.folder.path("client"), guarded.server.address());
   waitForSteps(guarded.folder.path("client"));
-  guarded.reload("local: {sesions: 1}\n");  // rejected
+  guarded.reload("local: {sesions: 1}\n");  // invalid, so the reload is rejected
   REQUIRE(guarded.server.process().waitForOutput("the access file is invalid", kPatience));
   CHECK_FALSE(client.wait(std::chrono::milliseconds(0)));
   guarded.reload("b: {}\nc: {}\n");

@@ -1,4 +1,4 @@
-// `codec: auto` with real daemons and an emulated link.
+// `codec: auto` with the real programs and an emulated link.
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <filesystem>
@@ -34,7 +34,7 @@ class TestLink {
   std::string address_;
 };
 
-// 20 steps, each of which sends 260 kB in each direction without a codec.
+// A run of 20 steps. Without a codec, a step sends 260 kB in each direction.
 Arguments wideModel(const std::string& server) {
   return {"--server", server,
           "--set",    "model.width=1024",
@@ -63,8 +63,8 @@ std::string resolvedCodecs(const std::string& config) {
   return config.substr(begin + 1, end - begin - 1);
 }
 
-// Bytes of a step's tensors, by flow and codec. Weights are excluded, because the number of fetches
-// depends on the link.
+// Sums up the bytes of the steps' tensors by flow and codec. Weights are excluded, because the
+// number of fetches depends on the link.
 std::map<std::string, double> tensorBytes(const std::string& folder) {
   std::map<std::string, double> bytes;
   for (const CsvRow& row : readCsv(folder + "/transfers.csv")) {
@@ -74,7 +74,8 @@ std::map<std::string, double> tensorBytes(const std::string& folder) {
   return bytes;
 }
 
-TEST_CASE("auto is resolved before step 1 in every record, and can be repeated bit-identically") {
+TEST_CASE(
+    "auto is resolved in every record before step 1, and the run can be repeated bit-identically") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const TestLink link({"--target", server.address(), "--rate", "30Mbit/s", "--latency", "1ms"});
@@ -97,7 +98,7 @@ TEST_CASE("auto is resolved before step 1 in every record, and can be repeated b
     CHECK_THAT(readFile(first + "/log.txt"), Contains(std::string(flow) + ": \"" + codec + "\""));
   }
 
-  // The same codecs, given explicitly: no trial, and bit-identical results.
+  // If the same codecs are given explicitly, there is no trial, and the results are bit-identical.
   const std::string second = folder.path("second");
   const Ended repeated = ask({"train", "--config", first + "/config.yaml", "--server",
                               server.address(), "--run-dir", second});
@@ -109,7 +110,7 @@ TEST_CASE("auto is resolved before step 1 in every record, and can be repeated b
   CHECK(tensorBytes(second) == tensorBytes(first));
   CHECK(readCsv(first + "/steps.csv").size() == readCsv(second + "/steps.csv").size());
 
-  // The server has only two runs: trials leave no records, and the server never sees `auto`.
+  // The server has only two runs: trials leave no records, and `auto` is never sent to the server.
   server.stop();
   CHECK(server.runFolders().size() == 2);
   for (const std::string& run : server.runFolders()) {
@@ -121,7 +122,8 @@ TEST_CASE("auto is resolved before step 1 in every record, and can be repeated b
 
 TEST_CASE("a slow link gets 4 bits, and fewer only if configured") {
   const TemporaryFolder folder;
-  // At this rate, fetching the trained body would take minutes.
+  // The server does not allow fetching weights, because fetching the trained body would take
+  // minutes at this rate.
   const TestServer server(folder, {"--set", "weights.fetch=false"});
   // A step takes one second with block:bits=8, so that other programs hardly matter.
   const TestLink link({"--target", server.address(), "--rate", "500kbit/s"});
@@ -137,7 +139,7 @@ TEST_CASE("a slow link gets 4 bits, and fewer only if configured") {
   }
 }
 
-TEST_CASE("only the flows of a slow direction lose more, and configured codecs are kept") {
+TEST_CASE("only the flows of a slow direction get lossier codecs, and configured codecs are kept") {
   const TemporaryFolder folder;
   const TestServer server(folder);
   const TestLink link({"--target", server.address(), "--up-rate", "500kbit/s"});
@@ -153,7 +155,7 @@ TEST_CASE("only the flows of a slow direction lose more, and configured codecs a
   CHECK(codecs.at("gradient/0") == "bf16");
 }
 
-TEST_CASE("a run too short for a trial reports its codec") {
+TEST_CASE("a run that is too short for a trial still chooses codecs and reports them") {
   const TemporaryFolder folder;
   const TestServer server(folder);
   const Ended ended = runClient(

@@ -1,5 +1,5 @@
-// A server whose device or codecs are occupied by one client: the effect on others, and the limits
-// that end it.
+// A server whose device or codecs are occupied by one client: the effect on other clients, and the
+// limits that stop the busy client.
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -18,11 +18,12 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 const Arguments kWaitAllowed = {"--set", "wait.allowed=true"};
-// Slow only at the server.
+// Options that make the run slow at the server only.
 constexpr const char* kSlowCodec =
     "codec={activation/0: none, gradient/1: none, activation/1: \"zstd:level=19(none)\"}";
 
-// The folder of the server's only run other than `others`, once it has recorded a tensor.
+// Waits until the server's only run other than `others` has recorded a tensor. Returns the run's
+// folder.
 std::string waitForTensor(const TestServer& server, const std::vector<std::string>& others = {}) {
   const auto start = steady_clock::now();
   while (steady_clock::now() - start < kPatience) {
@@ -41,7 +42,8 @@ std::string waitForTensor(const TestServer& server, const std::vector<std::strin
   return "";
 }
 
-// A client whose actions at the server each take this long. Returns once the first one runs.
+// A client whose actions at the server each take this long. Returns when the first action is
+// running.
 Process startLongActions(const TestServer& server, const std::string& folder,
                          std::chrono::milliseconds time) {
   const std::string each = std::to_string(time.count());
@@ -58,7 +60,7 @@ TEST_CASE("runs that wait instead of computing are refused unless the server all
   checkError(runClient("train", folder.path("refused"), wait), kWrongUse,
              {"refuses: ", "wait.F2 and wait.B2", "wait.allowed=true"});
   CHECK(server.runFolders().empty());
-  // Waiting on the client's side is not restricted.
+  // Waiting at the client is not restricted.
   CHECK(runClient("train", folder.path("own"),
                   {"--server", server.address(), "--set", "wait={F1: 1, T3: 1, B1: 1}"})
             .code == 0);
@@ -95,7 +97,7 @@ TEST_CASE("a new client is admitted while a long action runs, and trains between
   const Process newcomer =
       startClient("train", folder.path("newcomer"), {"--server", server.address()});
   REQUIRE(newcomer.waitForOutput("connected to", kPatience));
-  // During the action, which occupies the device for eight seconds.
+  // The action still occupies the device; it takes eight seconds.
   CHECK(steady_clock::now() - start < seconds(7));
   CHECK(readCsv(folder.path("busy") + "/steps.csv").size() <= 1);
   CHECK(finish(newcomer).code == 0);

@@ -1,5 +1,5 @@
-// cleave-server certs on the command line: its output, what it refuses, and that its last line is
-// the next command to run. Also: a server with unsafe settings does not start.
+// `cleave-server certs`: its output, whose last line is the next command to run, and its errors.
+// Also checks that a server with unsafe settings does not start.
 #include <sys/stat.h>
 
 #include <catch2/catch.hpp>
@@ -75,7 +75,7 @@ TEST_CASE("certs: each command prints the next one, from init to revoke") {
                                            "client clinic-a revoked"});
 }
 
-TEST_CASE("certs: mistakes") {
+TEST_CASE("certs: mistakes are reported with a hint") {
   const TemporaryFolder folder;
   const std::string certificates = folder.path("certs");
   done({"init", "--folder", certificates});

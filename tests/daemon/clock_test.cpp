@@ -1,4 +1,4 @@
-// Jumps of the wall clock while both daemons train affect only the recorded times.
+// Jumps of the wall clock during training affect only the recorded times.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
@@ -22,7 +22,7 @@ class WallClock {
 
   // In libfaketime's syntax: "+1y" is one year ahead of the real time.
   void jump(const std::string& to) const {
-    // Atomically, because the daemons may read it at any time.
+    // The file is replaced atomically, because the programs may read it at any time.
     std::ofstream(file_ + ".new") << to << "\n";
     std::filesystem::rename(file_ + ".new", file_);
   }
@@ -63,7 +63,7 @@ TEST_CASE("jumps of the wall clock neither end a connection nor change a result"
   server.stop();
   checkFilesComplete(server.runFolders().at(0));
 
-  // The clock did jump, and no duration was affected.
+  // Checks that the clock did jump, and that no duration was affected.
   const auto rows = readCsv(folder.path("client") + "/transfers.csv");
   std::set<std::string> years;
   for (const CsvRow& row : rows) {

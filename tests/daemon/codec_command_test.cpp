@@ -1,4 +1,4 @@
-// `cleave-client codec` on the tensors of a file.
+// The commands of `cleave-client codec`, on the tensors of a file.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -28,8 +28,8 @@ nlohmann::json codecJson(Arguments arguments) {
   return askJson(arguments);
 }
 
-// A safetensors file with unaligned data: floats of each width, integers and metadata. `value` is
-// one of its fp32 values.
+// Writes a safetensors file with unaligned data: floats of each width, integers and metadata.
+// `value` is one of the fp32 values.
 std::string writeTensors(const TemporaryFolder& folder, float value = 0.5f) {
   std::string header =
       R"({"__metadata__":{"made":"by hand"},)"
@@ -49,7 +49,8 @@ std::string writeTensors(const TemporaryFolder& folder, float value = 0.5f) {
   std::string file(reinterpret_cast<const char*>(&length), sizeof length);
   file += header;
   file.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
-  for (int j = 0; j < 115; ++j) {  // 0x38.., 0x39..: finite and positive in both formats
+  for (int j = 0; j < 115;
+       ++j) {  // patterns from 0x3800 to 0x39ff are finite and positive in both formats
     file += static_cast<char>(j);
     file += static_cast<char>(0x38 + j % 2);
   }
@@ -60,7 +61,7 @@ std::string writeTensors(const TemporaryFolder& folder, float value = 0.5f) {
   return path;
 }
 
-TEST_CASE("the list has the parameters and the ratio of each codec") {
+TEST_CASE("`codec list` shows the parameters and the ratio of each codec") {
   const nlohmann::json listed = codecJson({"list"}).at("codecs");
   const Ended shown = askCodec({"list"});
   CHECK(shown.code == 0);
@@ -69,7 +70,7 @@ TEST_CASE("the list has the parameters and the ratio of each codec") {
     const std::string name = item.at("name");
     INFO(name);
     CHECK(item.at("parameters").is_string());
-    if (name == "auto") continue;  // `auto` is not a codec of its own
+    if (name == "auto") continue;  // `auto` only chooses among other codecs
     CHECK(item.at("ratio").get<double>() > 0);
     CHECK_THAT(shown.output, Contains("\n  " + name + " "));
     if (name == "none") CHECK(item.at("ratio") == 1.0);
@@ -83,7 +84,7 @@ TEST_CASE("the list has the parameters and the ratio of each codec") {
                                Contains("ratio:      at most "));
 }
 
-TEST_CASE("codec run writes the decoded file and reports the error") {
+TEST_CASE("`codec run` writes the decoded tensors to a file and reports the error") {
   const TemporaryFolder folder;
   const std::string input = writeTensors(folder);
   const std::string exact = folder.path("exact.safetensors");
@@ -112,7 +113,7 @@ TEST_CASE("codec run writes the decoded file and reports the error") {
   CHECK(weight.at("encode_gb_s").get<double>() > 0);
   CHECK(weight.at("decode_gb_s").get<double>() > 0);
   CHECK(weight.at("exact") == false);
-  CHECK(block.at("tensors").at(3).at("ratio").is_null());  // it has no bytes
+  CHECK(block.at("tensors").at(3).at("ratio").is_null());  // an empty tensor has no ratio
   CHECK(block.at("total").at("tensors") == 4);
   CHECK(block.at("total").at("raw_bytes") == 8422);
   CHECK(block.at("total").at("snr_db").get<double>() > 30);
@@ -134,7 +135,7 @@ TEST_CASE("codec run writes the decoded file and reports the error") {
                                Contains("\ntotal ") && Contains("SNR dB"));
 }
 
-TEST_CASE("codec compare prints one aligned row per codec") {
+TEST_CASE("`codec compare` prints one aligned row per codec") {
   const TemporaryFolder folder;
   const std::string input = writeTensors(folder);
   const Ended shown = askCodec(

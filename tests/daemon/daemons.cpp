@@ -95,7 +95,7 @@ Process startClient(const std::string& command, const std::string& runFolder, co
       with(with(within, {clientProgram(), command, "--config", configFile("synthetic.yaml"),
                          "--run-dir", runFolder, "--set", "data.train.size=256", "--set",
                          "data.test.size=64", "--set", "train.epochs=1",
-                         // `auto` would depend on measured times.
+                         // With `auto`, the codecs would depend on measured times.
                          "--set", "codec=block:bits=8"}),
            more));
 }

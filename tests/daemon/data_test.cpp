@@ -11,7 +11,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// Two classes that differ by brightness, with 12 training and 4 test images each.
+// Two classes that differ by brightness. Each class has 12 training and 4 test images.
 class ImageFolder {
  public:
   ImageFolder() {
@@ -74,7 +74,7 @@ TEST_CASE("data show describes both splits and writes a contact sheet") {
              Contains("train: 24 samples") && Contains("dark") && Contains("f32[3, 16, 16]"));
 }
 
-TEST_CASE("a contact sheet needs images") {
+TEST_CASE("data without images is refused for a contact sheet") {
   const TemporaryFolder folder;
   const Ended ended =
       client({"data", "show", "--config", configFile("synthetic.yaml"), "--set", "data.shape=[4]",
@@ -83,7 +83,7 @@ TEST_CASE("a contact sheet needs images") {
   CHECK_THAT(ended.errors, Contains("no-images") && Contains("omit --sheet"));
 }
 
-TEST_CASE("mistakes with data show") {
+TEST_CASE("mistakes with `data show` are reported with a hint") {
   const ImageFolder data;
   CHECK_THAT(client({"data", "show"}).errors, Contains("--config is required"));
   CHECK_THAT(client({"data"}).errors, Contains("give one of: show"));
@@ -97,7 +97,7 @@ TEST_CASE("mistakes with data show") {
   CHECK_THAT(missing.errors, Contains("data-missing") && Contains("there is no such folder"));
 }
 
-TEST_CASE("a damaged image ends a run, unless it may be skipped; then runs are bit-identical") {
+TEST_CASE("a damaged image ends a run unless it may be skipped, and then runs are bit-identical") {
   const ImageFolder data;
   data.write("train/dark/3.png", "no image");
   const auto train = [&](const std::string& run, const std::string& skip) {
@@ -112,7 +112,7 @@ TEST_CASE("a damaged image ends a run, unless it may be skipped; then runs are b
     const Ended ended = train(run, "1");
     INFO(ended.errors);
     REQUIRE(ended.code == 0);
-    CHECK_THAT(ended.errors, Contains("another sample is used instead"));
+    CHECK_THAT(ended.errors, Contains("another sample replaces it"));
   }
   CHECK(readFile(data.path("first/model.safetensors")) ==
         readFile(data.path("again/model.safetensors")));

@@ -1,4 +1,4 @@
-// cleave-client doctor: its findings about machines, data and servers, with and without faults.
+// `cleave-client doctor`: its findings about machines, data and servers, with and without faults.
 #include <catch2/catch.hpp>
 #include <filesystem>
 
@@ -42,7 +42,7 @@ Report report(Arguments more) {
   return {ended.code, Json::parse(ended.output)};
 }
 
-// Either result, because the test machine's own figures must not matter.
+// Both results are accepted, because the test must not depend on the machine's speed.
 bool isWell(const std::string& finding) { return finding == "ok" || finding == "warn"; }
 
 TEST_CASE("doctor finds no problems with a good server, and reports its measurements") {
@@ -137,7 +137,7 @@ TEST_CASE("doctor distinguishes a wrong configuration from wrong data") {
              Contains("none.yaml"));
 }
 
-TEST_CASE("doctor reports faulty certificates and the reason of a refusal") {
+TEST_CASE("doctor reports invalid certificates and the reason of a refusal") {
   const TemporaryFolder folder;
   const CertificateFolder certificates;
   const TestAuthority authority;
@@ -180,7 +180,7 @@ TEST_CASE("doctor reports faulty certificates and the reason of a refusal") {
   CHECK_THAT(plain.hint("tls"), Contains("--tls DIR"));
 }
 
-TEST_CASE("doctor warns only about the link if the server allows no probes") {
+TEST_CASE("if the server allows no probes, doctor only warns that the link was not measured") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "probe.allowed=false"});
   const Report found = report({"--server", server.address()});
@@ -191,7 +191,7 @@ TEST_CASE("doctor warns only about the link if the server allows no probes") {
   CHECK(found.finding("tls") == "skipped");
 }
 
-TEST_CASE("mistakes with doctor") {
+TEST_CASE("mistakes with doctor are reported with a hint") {
   checkMistakes({clientProgram(), "doctor"},
                 {{"no port", {"--server", "nowhere"}, kWrongUse, {"is not HOST:PORT"}},
                  {"no time", {"--seconds", "0"}, kWrongUse, {"--seconds"}}});

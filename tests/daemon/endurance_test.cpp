@@ -1,4 +1,4 @@
-// A long run takes no more memory than a short one, in either daemon.
+// A long run takes no more memory than a short one, at either side.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <fstream>
@@ -11,16 +11,17 @@ namespace {
 
 constexpr int kSteps = 10000;
 constexpr int kWarmUp = 2000;  // steps until pools and tables have reached their size
-// Growth over the remaining steps: 280 bytes each, less than a step's records. Measured: 80 KiB.
+// Maximum growth over the remaining steps: 280 bytes per step, less than a step's records.
+// Measured: 80 KiB.
 constexpr std::int64_t kMaxGrowthKiB = 2048;
 
-// Number of lines in a file that is being written.
+// The number of lines in a file that is being written.
 std::int64_t linesOf(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
 }
 
-TEST_CASE("the memory of both daemons does not grow over 10,000 steps") {
+TEST_CASE("the memory of client and server does not grow over 10,000 steps") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const std::string run = folder.path("client");
@@ -37,13 +38,14 @@ TEST_CASE("the memory of both daemons does not grow over 10,000 steps") {
   while (!client.wait(std::chrono::milliseconds(250))) {
     const std::int64_t steps = linesOf(run + "/steps.csv");
     const Resources now = resourcesOf(client);
-    if (now.threads == 0 || steps < kWarmUp) continue;  // exited, or still warming up
+    if (now.threads == 0 || steps < kWarmUp)
+      continue;  // a program has exited, or is still warming up
     if (!clientFirst) {
       clientFirst = now;
       serverFirst = resourcesOf(server.process());
     }
-    // Stops sampling before the end: the client then fetches the body's weights and writes the
-    // whole model. steps.csv lags behind by up to a second's steps.
+    // Sampling stops before the end of the run, when the client fetches the body's weights and
+    // writes the whole model. The margin covers steps.csv, which lags behind by up to a second.
     if (steps > kSteps - 3000) continue;
     ++samples;
     clientLast = now;
@@ -58,7 +60,7 @@ TEST_CASE("the memory of both daemons does not grow over 10,000 steps") {
 
   CHECK(clientLast.residentKiB - clientFirst->residentKiB <= kMaxGrowthKiB);
   CHECK(clientLast.descriptors == clientFirst->descriptors);
-  // The loader's thread ends with the last batch of its epoch.
+  // The loader's thread ends with the epoch's last batch.
   CHECK(clientLast.threads <= clientFirst->threads + 1);
   CHECK(serverLast.residentKiB - serverFirst.residentKiB <= kMaxGrowthKiB);
   CHECK(serverLast.descriptors == serverFirst.descriptors);

@@ -1,5 +1,5 @@
-// Failures produce an error, end in time, and leave complete files: each fault is provoked with
-// real daemons.
+// Each failure produces an error, ends in time, and leaves complete files. All faults are provoked
+// with the real programs.
 #include <csignal>
 
 #include <catch2/catch.hpp>
@@ -25,11 +25,11 @@ TEST_CASE("killing the server during a run ends the client within 5 s, with comp
   const auto start = steady_clock::now();
   const Ended ended = finish(client);
   CHECK(steady_clock::now() - start < seconds(5));
-  checkError(ended, kFailedRun, {server.address(), "that it is a Cleave daemon"});
+  checkError(ended, kFailedRun, {server.address(), "that it is a Cleave program"});
   checkFilesComplete(folder.path("client"));
 }
 
-TEST_CASE("killing a client ends its session, and the server accepts the next one") {
+TEST_CASE("killing a client ends its session, and the server accepts the next client") {
   const TemporaryFolder folder;
   TestServer server(folder);
   Process client = startSlowClient(folder.path("client"), server.address());
@@ -61,15 +61,15 @@ TEST_CASE("with limits.park_seconds=0, a broken connection ends the run on both 
       startSlowClient(folder.path("client"), "127.0.0.1:" + std::to_string(relay.port()));
   waitForSteps(folder.path("client"));
   relay.cut();
-  // If a write sees the reset first, the following read only sees the end of the stream.
+  // If a write fails with the reset first, the following read only returns the end of the stream.
   checkError(finish(client), kFailedRun,
-             {"127.0.0.1:" + std::to_string(relay.port()), "that it is a Cleave daemon"});
+             {"127.0.0.1:" + std::to_string(relay.port()), "that it is a Cleave program"});
   checkFilesComplete(folder.path("client"));
   CHECK(server.process().waitForOutput("ended: ", kPatience));
 }
 
 TEST_CASE("a stopped peer is detected within 35 s on both sides") {
-  // Both cases run in parallel, to wait only once.
+  // Both cases run in parallel, so that the test waits only once.
   const TemporaryFolder folder;
   const Arguments parksNone = {"--set", "limits.park_seconds=0"};
   TestServer stopped(folder, parksNone, "stopped");
@@ -100,8 +100,8 @@ TEST_CASE("a stopped peer is detected within 35 s on both sides") {
   }
 }
 
-// A command prefix that runs a program with a private 200 KiB disk at `folder`; empty if this user
-// is not permitted to mount one.
+// A command prefix that runs a program with a private disk of 200 KiB at `folder`. Empty if this
+// user is not permitted to mount a disk.
 Arguments withSmallDisk(const std::string& folder) {
   std::filesystem::create_directories(folder);
   for (const char* flags : {"-m", "-rm"}) {
@@ -142,8 +142,8 @@ TEST_CASE("a full disk at the server ends the run, and the client reports it") {
                                          "to free disk space in the server's store"};
   const Process first = startSlowClient(folder.path("first"), server.address());
   checkError(finish(first), kFailedRun, says);
-  // The server still runs: the next run fails in the same way, or is refused if there is no room at
-  // all.
+  // The server is still running. The next run fails in the same way, or is refused if the disk has
+  // no room at all.
   const Process second = startSlowClient(folder.path("second"), server.address());
   checkError(finish(second), kFailedRun, says);
 
@@ -198,7 +198,7 @@ TEST_CASE("a server that does not allow clients to fetch its weights still train
   CHECK_FALSE(std::filesystem::exists(folder.path("client") + "/model.safetensors"));
 }
 
-TEST_CASE("help and version") {
+TEST_CASE("--help and --version print to stdout and exit with 0") {
   for (const std::string& program : {serverProgram(), clientProgram()}) {
     const Ended help = finish(Process::start({program, "--help"}));
     CHECK(help.code == 0);

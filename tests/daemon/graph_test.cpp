@@ -1,4 +1,4 @@
-// Exported models: trained, verified, resumed and refused by real daemons.
+// Exported models are trained, verified, resumed and refused by the real programs.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -22,11 +22,11 @@ Arguments graph(const std::string& cuts, const std::string& file = kModel) {
 
 const Arguments kAllowed = {"--set", "models.allow=[graph]"};
 
-TEST_CASE("an exported model, split, is bit-identical to the whole") {
+TEST_CASE("a split exported model is bit-identical to the whole model") {
   const TemporaryFolder folder;
   const TestServer server(folder, kAllowed);
   int number = 0;
-  // In the last two cases, two tensors cross.
+  // In the last two cases, two tensors cross a cut.
   for (const std::string cuts :
        {"[conv, pool]", "[norm, dropout]", "[conv, block.0]", "[block, pool]"}) {
     for (const std::string schedule : {"priority", "gpipe", "1f1b"}) {
@@ -61,7 +61,7 @@ TEST_CASE("an exported model trains, and its weights keep their names") {
   const std::string transfers = readFile(run + "/transfers.csv");
   CHECK_THAT(transfers, Contains("activation/1.1") && Contains("gradient/1.1"));
 
-  // The weights are a starting point for the next run.
+  // The next run starts from these weights.
   const Ended next = runClient(
       "train", folder.path("next"),
       with(graph("[norm, pool]"),
@@ -70,7 +70,7 @@ TEST_CASE("an exported model trains, and its weights keep their names") {
   CHECK(next.code == 0);
 }
 
-TEST_CASE("a run of an exported model resumes with the same bits") {
+TEST_CASE("a resumed run of an exported model is bit-identical to an uninterrupted one") {
   const TemporaryFolder folder;
   const TestServer server(folder, kAllowed);
   const Arguments arguments =
@@ -92,7 +92,8 @@ TEST_CASE("a run of an exported model resumes with the same bits") {
         readFile(folder.path("whole") + "/model.safetensors"));
 }
 
-TEST_CASE("fine-tuning: adapters, frozen parameters, precision, the best model") {
+TEST_CASE(
+    "fine-tuning works with adapters, frozen parameters, low precision, and the best model kept") {
   const TemporaryFolder folder;
   const TestServer server(folder, kAllowed);
   const Arguments tuned =
@@ -126,7 +127,7 @@ TEST_CASE("fine-tuning: adapters, frozen parameters, precision, the best model")
   CHECK(fs::exists(run + "/model.best.safetensors"));
 }
 
-TEST_CASE("settings that do not fit the model or each other are refused") {
+TEST_CASE("settings that conflict with the model or with each other are refused") {
   const TemporaryFolder folder;
   const auto refused = [&](const Arguments& settings, const char* code, const char* text) {
     const Ended ended =
@@ -151,7 +152,7 @@ TEST_CASE("settings that do not fit the model or each other are refused") {
   refused({"--set", "keep.best=top1", "--set", "eval.every=0"}, "bad-config", "keep.best");
 }
 
-TEST_CASE("models show lists the cuts") {
+TEST_CASE("`models show` lists the possible cuts") {
   const nlohmann::json model = askJson({"models", "show", kModel});
   CHECK(model.at("parameters") == 366);
   CHECK(model.at("inputs").at(0).at("shape") == "[samples, 1, 8, 8]");

@@ -1,4 +1,4 @@
-// Connections that break while both daemons run: the run continues, and its result is
+// If a connection breaks while client and server are running, the run continues, and its result is
 // bit-identical.
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -18,12 +18,12 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// A run of about a second.
+// Options of a run that takes about a second.
 const Arguments kShortRun = {"--set", "train.epochs=30", "--set", "eval.every=3"};
 
 std::string addressOf(const Relay& relay) { return "127.0.0.1:" + std::to_string(relay.port()); }
 
-// The final weights of a run whose connection is cut repeatedly.
+// Returns the final weights of a run whose connection is cut repeatedly.
 std::string modelThrough(Relay& relay, const std::string& folder, const Arguments& more,
                          Relay::Way way, std::uint64_t everyBytes) {
   const Process client =
@@ -37,7 +37,7 @@ std::string modelThrough(Relay& relay, const std::string& folder, const Argument
       const std::uint64_t cutAt = crossed() + everyBytes;
       relay.cutAfter(way, everyBytes);
       do {
-        // A client needs a few ms for a new connection.
+        // A client takes a few ms to connect again.
         std::this_thread::sleep_for(std::chrono::milliseconds(30));
       } while (!isOver && crossed() < cutAt);
     }
@@ -68,7 +68,7 @@ TEST_CASE("a run with repeatedly broken connections ends with the same weights")
         const std::string run =
             folder.path(codec + std::to_string(bytes) + (way == Relay::Way::up ? "up" : "down"));
         CHECK((modelThrough(relay, run, more, way, bytes) == expected));
-        // The same losses, step by step.
+        // The losses are the same in every step.
         const auto steps = readCsv(run + "/steps.csv");
         const auto undisturbed = readCsv(whole + "/steps.csv");
         REQUIRE(steps.size() == undisturbed.size());

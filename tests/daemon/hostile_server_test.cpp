@@ -1,5 +1,5 @@
-// A server that violates the protocol: its text reaches neither the terminal nor a file unescaped,
-// and out-of-range numbers end the client.
+// A server that violates the protocol: its texts are escaped before they reach the terminal or a
+// file, and out-of-range numbers end the client.
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -31,7 +31,8 @@ struct Answer {
   std::string metadata;
 };
 
-// Answers one client's Hello with these frames, and closes after the client has closed.
+// A server that answers one client's Hello with these frames, and closes after the client has
+// closed.
 class HostileServer {
  public:
   explicit HostileServer(std::function<std::vector<Answer>(const wire::Hello&)> answersTo)
@@ -40,7 +41,8 @@ class HostileServer {
         thread_([this] { serve(); }) {}
   ~HostileServer() {
     error_code ignored;
-    tcp::socket(context_).connect(acceptor_.local_endpoint(), ignored);  // if no client connected
+    tcp::socket(context_).connect(acceptor_.local_endpoint(),
+                                  ignored);  // ends accept() if no client has connected
     thread_.join();
   }
   std::string address() const {
@@ -74,7 +76,7 @@ class HostileServer {
   std::thread thread_;
 };
 
-// The answer of a correct server.
+// The HelloOk of a correct server.
 wire::HelloOk correctAnswer(const wire::Hello& hello) {
   wire::HelloOk ok;
   ok.set_version(hello.max_version());
@@ -102,7 +104,8 @@ Proto hostileFailure() {
   return failure;
 }
 
-// Every line of the text is printable. Our own colours do not count; a pipe does not get them.
+// Checks that every line of the text is printable. Cleave's own colours do not appear, because a
+// pipe does not get them.
 void checkPrintable(const std::string& what, const std::string& text) {
   INFO(what);
   std::istringstream lines(text);
@@ -125,7 +128,7 @@ void checkAllPrintable(const Ended& ended, const std::string& runFolder) {
   }
 }
 
-TEST_CASE("a server's texts are escaped before they reach terminal and files") {
+TEST_CASE("a server's texts are escaped before they reach the terminal and files") {
   const TemporaryFolder folder;
   const auto hostileAnswer = [](const wire::Hello& hello) {
     wire::HelloOk ok = correctAnswer(hello);
@@ -153,7 +156,7 @@ TEST_CASE("a server's texts are escaped before they reach terminal and files") {
   }
 }
 
-TEST_CASE("the texts of a refusal are escaped before they reach terminal and files") {
+TEST_CASE("the texts of a refusal are escaped before they reach the terminal and files") {
   const TemporaryFolder folder;
   for (const std::string command : {"train", "probe", "doctor"}) {
     INFO(command);

@@ -1,4 +1,4 @@
-// Training on image files with augmentation: bit-identical results for any timing, and errors that
+// Training on image files with augmentation: results are bit-identical for any timing, and errors
 // name the file.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
@@ -37,7 +37,8 @@ std::string weightsAfter(const std::string& runFolder, Arguments arguments) {
   return readTensors(runFolder + "/model.safetensors");
 }
 
-TEST_CASE("augmented training is bit-identical with every schedule, and differs from plain") {
+TEST_CASE(
+    "augmented training is bit-identical with every schedule, and differs from plain training") {
   const CifarFolder files("training");
   files.writeCifar10(4);
   const TemporaryFolder folder;
@@ -49,7 +50,7 @@ TEST_CASE("augmented training is bit-identical with every schedule, and differs 
         first);
 }
 
-TEST_CASE("missing data are reported with their source") {
+TEST_CASE("missing data is reported with its source") {
   const TemporaryFolder folder;
   for (const std::string name : {"cifar10", "cifar100"}) {
     const Ended ended =

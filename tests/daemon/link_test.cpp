@@ -1,4 +1,4 @@
-// cleave-link as a program: its output, records and exit codes, and training across it.
+// cleave-link as a program: its output, records and exit codes, and training over it.
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read.hpp>
@@ -28,7 +28,7 @@ class TestLink {
           arguments.insert(arguments.begin(), linkProgram());
           return Process::start(arguments);
         }()) {
-    REQUIRE(process_.waitForOutput("listening on ", kPatience));  // with its line break
+    REQUIRE(process_.waitForOutput("listening on ", kPatience));  // includes the line break
     const std::string output = process_.output();
     REQUIRE(std::regex_match(output, std::regex("listening on 127\\.0\\.0\\.1:[0-9]+\n")));
     address_ = output.substr(13, output.size() - 14);
@@ -57,7 +57,7 @@ struct Target {
   }
 };
 
-TEST_CASE("cleave-link records and sums the transferred bytes, and exits with 0 on a signal") {
+TEST_CASE("cleave-link records and sums up the transferred bytes, and exits with 0 on a signal") {
   for (const int signal : {SIGTERM, SIGINT}) {
     const TemporaryFolder folder;
     const std::string file = folder.path("link.csv");
@@ -110,7 +110,7 @@ TEST_CASE("a target that refuses is logged, and the link continues") {
              Contains("connection 1 is reset: the target " + address + " cannot be reached"));
 }
 
-TEST_CASE("mistakes with cleave-link") {
+TEST_CASE("mistakes with cleave-link are reported with a hint") {
   const TemporaryFolder folder;
   const std::string file = folder.path("link.yaml");
   std::ofstream(file) << "target: 127.0.0.1:1\nlatensy: 20ms\n";
@@ -194,7 +194,7 @@ TEST_CASE("training over the link is bit-identical to training without it, and s
   REQUIRE(across.code == 0);
   CHECK(readFile(folder.path("across") + "/model.safetensors") ==
         readFile(folder.path("direct") + "/model.safetensors"));
-  // A step takes at least 3 round trips: micro-batch, the body's norm, the update.
+  // A step takes at least 3 round trips: the micro-batch, the body's gradient norm, and the update.
   const auto steps = readCsv(folder.path("across") + "/steps.csv");
   for (const CsvRow& row : steps) {
     if (row.at("phase") == "train") CHECK(std::stod(row.at("seconds")) >= 20e-3);

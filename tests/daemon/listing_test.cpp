@@ -1,4 +1,4 @@
-// Client commands that need no server: the lists, version and help, and the dry run.
+// Client commands that need no server: lists, --version, --help, and the dry run.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -119,7 +119,8 @@ TEST_CASE("a dry run shows the bytes that a training run sends") {
   const std::string client = folder.path("client");
   REQUIRE(runClient("train", client, sizes).code == 0);
   const auto rows = readCsv(client + "/transfers.csv");
-  // With the codec none, encoded bytes equal raw bytes; weights are not tensors of a step.
+  // With the codec none, encoded bytes equal raw bytes. Transfers of weights are excluded, because
+  // they are not part of a step.
   const auto sum = [&](const char* phase, const char* flow) {
     return sumOf(rows, "raw_bytes", {{"phase", phase}, {"flow", flow}});
   };
@@ -132,16 +133,16 @@ TEST_CASE("a dry run shows the bytes that a training run sends") {
   CHECK(planned.at("steps") == 3);
 }
 
-TEST_CASE("a dry run shows encoded bytes") {
+TEST_CASE("a dry run shows the encoded bytes of a codec") {
   const nlohmann::json planned =
       askJson(dryRun({"--set", "codec={activation/0: 'uniform:bits=8', gradient/0: fp16}"}));
   const auto& flows = planned.at("flows");
   REQUIRE(flows.size() == 4);
   for (const auto& flow : flows) CHECK(flow.at("encoded_bytes_are") == "exact");
   // 4 micro-batches of 8 x 32 values, each with a 9-byte header.
-  CHECK(flows[0].at("raw_bytes_a_step") == 4096);
-  CHECK(flows[0].at("encoded_bytes_a_step") == 1024 + 4 * 9);
-  CHECK(flows[3].at("encoded_bytes_a_step") == 2048);
+  CHECK(flows[0].at("raw_bytes_per_step") == 4096);
+  CHECK(flows[0].at("encoded_bytes_per_step") == 1024 + 4 * 9);
+  CHECK(flows[3].at("encoded_bytes_per_step") == 2048);
   CHECK(planned.at("parts").at(1).at("side") == "server");
   CHECK(planned.at("server_memory_bytes").get<std::uint64_t>() > 0);
   CHECK(planned.at("client_memory_bytes").get<std::uint64_t>() > 0);

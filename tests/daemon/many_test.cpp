@@ -1,5 +1,5 @@
-// After many clients, some of them killed, a server uses no more resources than before, and no
-// client's result is affected by the others.
+// After many clients, some of which were killed, a server uses no more resources than before. No
+// client affects another client's result.
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <deque>
@@ -20,16 +20,17 @@ constexpr int kOneByOne = 60;  // clients that run one by one
 constexpr int kAtOnce = 8;     // the remaining clients, in waves of this size
 constexpr int kKillOneIn = 4;
 constexpr unsigned kSeed = 1;
-// Growth over all clients after the warm-up. Each client's weights and gradients alone take 0.5 MiB
-// at the server, and the large one's 32 MiB: none of this may be kept. Measured: 0.7 MiB.
+// Maximum growth over all clients after the warm-up. The weights and gradients of a client take 0.5
+// MiB at the server, and those of the large client 32 MiB; none of this may be kept. Measured: 0.7
+// MiB.
 constexpr std::int64_t kMaxGrowthKiB = 4096;
-// Growth from the start to the end of the warm-up: includes what libraries allocate at their first
-// use, but not the 100 MiB or more of the large client. Measured: 16 MiB.
+// Maximum growth from the start to the end of the warm-up. It includes memory that libraries
+// allocate at their first use, but not the 100 MiB or more of the large client. Measured: 16 MiB.
 constexpr std::int64_t kMaxFirstKiB = 32768;
 
 const Arguments kRun = {"--set", "model.width=256", "--set", "threads={client: 1, server: 1}"};
 
-// One client: it trains to its end, or is killed at a random moment after its run has begun.
+// Runs a client that trains to the end, or is killed at a random time after its run has begun.
 struct Client {
   std::string folder;
   bool isVictim;
@@ -62,7 +63,7 @@ class Crowd {
     CHECK(finish(client.process).code == 128 + SIGKILL);
   }
 
-  // Another client, with a larger model, which trains to its end.
+  // Runs a client with a larger model, which trains to the end.
   void runLarge() {
     Arguments arguments = kRun;
     arguments.insert(arguments.end(), {"--server", server_.address(), "--set", "model.width=2048"});
@@ -79,8 +80,9 @@ class Crowd {
   std::mt19937 random_{kSeed};
 };
 
-// The server's resources once its last session is closed, as its descriptors show, and its memory
-// no longer changes, because it has returned what it freed.
+// Waits until the server has closed its last session, which its number of descriptors shows, and
+// until its memory no longer changes, because freed memory has been returned. Returns the server's
+// resources.
 Resources settled(TestServer& server, std::size_t descriptors) {
   constexpr int kSameReadings = 10;
   const auto start = steady_clock::now();
@@ -100,8 +102,8 @@ TEST_CASE("100 clients, some of them killed, do not affect each other and leave 
   REQUIRE(runClient("train", folder.path("alone"), kRun).code == 0);
   const std::string alone = readTensors(folder.path("alone") + "/model.safetensors");
 
-  // Twice the size of a wave: the session of a killed client may still be closing when the next
-  // client starts.
+  // The limit is twice the size of a wave, because the session of a killed client may still be
+  // closing when the next client starts.
   TestServer server(folder, {"--set", "limits.sessions=16", "--set", "limits.park_seconds=0"});
   const Resources fresh = resourcesOf(server.process());
   Crowd crowd(folder, server);
@@ -109,10 +111,12 @@ TEST_CASE("100 clients, some of them killed, do not affect each other and leave 
     Client one = crowd.start();
     crowd.end(one);
   }
-  crowd.runLarge();  // libraries keep buffers as large as their largest use
+  crowd
+      .runLarge();  // runs during the warm-up, because libraries keep buffers of their maximum size
   const Resources warm = settled(server, fresh.descriptors);
 
-  // One after another, with an overlap: the next client starts while one trains.
+  // Clients run one after another, but overlap: the next client starts while the previous one
+  // trains.
   std::deque<Client> running;
   for (int client = kWarmUp; client < kOneByOne; ++client) {
     running.push_back(crowd.start());
@@ -137,7 +141,7 @@ TEST_CASE("100 clients, some of them killed, do not affect each other and leave 
   for (const Resources& held : {later, last}) {
     CHECK(held.residentKiB - warm.residentKiB <= kMaxGrowthKiB);
     CHECK(held.descriptors == fresh.descriptors);
-    // Up to one codec thread per core starts on demand and stays; any others exit.
+    // Codec threads start on demand; up to one per core is kept, and the others exit.
     CHECK(held.threads <= warm.threads + std::thread::hardware_concurrency());
   }
   CHECK(crowd.survivors.size() == kClients - kClients / kKillOneIn);

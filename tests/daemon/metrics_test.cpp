@@ -1,5 +1,5 @@
-// /metrics of both daemons: during real training, within TLS, scraped by a real Prometheus, and
-// with invalid settings.
+// The page /metrics of client and server: during real training, within TLS, scraped by a real
+// Prometheus, and with invalid settings.
 #include <boost/asio/ip/tcp.hpp>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -33,7 +33,7 @@ void waitUntil(const std::string& what, Attempt attempt) {
   FAIL("never: " << what);
 }
 
-// The port of the metrics, from the daemon's log.
+// The port of the metrics, from the program's log.
 std::uint16_t metricsPort(const Process& process) {
   const std::string before = "metrics at http://127.0.0.1:";
   waitUntil("the log shows the address of the metrics", [&] {
@@ -43,7 +43,7 @@ std::uint16_t metricsPort(const Process& process) {
   return static_cast<std::uint16_t>(std::stoi(log.substr(log.find(before) + before.size())));
 }
 
-// "name{labels}" -> value; 0 if missing.
+// The value of the sample "name{labels}"; 0 if it is missing.
 class Metrics {
  public:
   explicit Metrics(std::uint16_t port) : text_(httpGet(port, "/metrics")) {
@@ -111,7 +111,7 @@ void checkSums(const Metrics& metrics, const std::string& prefix, const std::str
 
 }  // namespace
 
-TEST_CASE("the metrics of both daemons follow a training run and match the sums of its files") {
+TEST_CASE("the metrics of both sides follow a training run and match the sums of its files") {
   const TemporaryFolder folder;
   TestServer server(folder, kListen);
   const std::uint16_t serverPort = metricsPort(server.process());
@@ -152,7 +152,8 @@ TEST_CASE("the metrics of both daemons follow a training run and match the sums 
   checkSums(after, "cleave_server_", runs[0]);
 }
 
-TEST_CASE("refusals, probes and certificates are counted at the server; no metric names a client") {
+TEST_CASE(
+    "refusals, probes and certificates are counted at the server, and no metric names a client") {
   const TemporaryFolder folder;
   const CertificateFolder certificates;
   const TestAuthority authority;
@@ -183,7 +184,7 @@ TEST_CASE("refusals, probes and certificates are counted at the server; no metri
   CHECK_THAT(metrics.text(), !Contains("alice"));
 }
 
-TEST_CASE("Prometheus scrapes both daemons") {
+TEST_CASE("Prometheus scrapes both client and server") {
   const TemporaryFolder folder;
   TestServer server(folder, kListen);
   Process client = startSlowClient(folder.path("client"), server.address(), kListen);
@@ -201,7 +202,7 @@ TEST_CASE("Prometheus scrapes both daemons") {
       Process::start({CLEAVE_PROMETHEUS, "--config.file=" + folder.path("prometheus.yml"),
                       "--storage.tsdb.path=" + folder.path("tsdb"),
                       "--web.listen-address=127.0.0.1:" + std::to_string(port)});
-  // The value of a query; empty if there is none yet.
+  // The value of a query; empty if the query has no result yet.
   const auto query = [&](const std::string& expression) -> std::optional<double> {
     try {
       const auto answer = nlohmann::json::parse(httpGet(port, "/api/v1/query?query=" + expression));

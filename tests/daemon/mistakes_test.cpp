@@ -1,5 +1,5 @@
-// The mistakes that a user can make before a run begins. Each is made with a real program, and each
-// error states what is wrong, where, and how to fix it.
+// The mistakes that a user can make before a run begins. Each test makes them with a real program,
+// and checks that the error states what is wrong, where, and how to fix it.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <fstream>
@@ -18,7 +18,7 @@ Mistake set(const std::string& name, const std::string& value, std::vector<std::
   return {name, {"--set", value}, kWrongUse, std::move(says)};
 }
 
-TEST_CASE("mistakes in command lines") {
+TEST_CASE("mistakes in command lines are reported with a hint") {
   checkMistakes(
       {clientProgram()},
       {
@@ -105,7 +105,7 @@ TEST_CASE("mistakes in command lines") {
       });
 }
 
-TEST_CASE("mistakes in the configuration of a run") {
+TEST_CASE("mistakes in the configuration of a run are reported with location and hint") {
   const TemporaryFolder folder;
   const std::string runFolder = folder.path("run");
   checkMistakes(
@@ -210,7 +210,7 @@ TEST_CASE("mistakes in the configuration of a run") {
   CHECK_FALSE(std::filesystem::exists(runFolder));
 }
 
-TEST_CASE("mistakes in configuration files") {
+TEST_CASE("mistakes in configuration files are reported with location and hint") {
   const TemporaryFolder folder;
   const auto file = [&](const std::string& name, const std::string& text) {
     write(folder.path(name), text);
@@ -264,7 +264,7 @@ TEST_CASE("mistakes in configuration files") {
   CHECK_FALSE(std::filesystem::exists(folder.path("run")));
 }
 
-TEST_CASE("mistakes in data files") {
+TEST_CASE("mistakes in data files are reported with location and hint") {
   const TemporaryFolder folder;
   const auto file = [&](const std::string& name, const std::string& text) {
     write(folder.path(name), text);
@@ -274,7 +274,7 @@ TEST_CASE("mistakes in data files") {
   const std::string missing = folder.path("missing.gz");
   const std::string empty = file("empty", "");
   const std::string foreign = file("foreign", "this is no IDX file");
-  // The header claims two images of 2 x 2 pixels.
+  // The header declares two images of 2 x 2 pixels.
   const std::string header = "\0\0\x08\x03\0\0\0\x02\0\0\0\x02\0\0\0\x02"s;
   const std::string whole = file("images", header + "12345678");
   const std::string truncated = file("truncated", header + "12345");
@@ -314,7 +314,7 @@ TEST_CASE("mistakes in data files") {
   CHECK_FALSE(std::filesystem::exists(folder.path("run")));
 }
 
-TEST_CASE("mistakes with initial weights") {
+TEST_CASE("mistakes with initial weights are reported with a hint") {
   const TemporaryFolder folder;
   const auto weightsOf = [&](const std::string& name, const Arguments& arguments) {
     REQUIRE(runClient("train", folder.path(name), arguments).code == 0);
@@ -358,9 +358,9 @@ TEST_CASE("mistakes with initial weights") {
   CHECK_FALSE(std::filesystem::exists(folder.path("run")));
 }
 
-TEST_CASE("a GPU that is missing, or whose library is missing") {
+TEST_CASE("a missing GPU and a missing GPU library are reported with a hint") {
   const TemporaryFolder folder;
-  // Without its library, like a build without a CUDA toolkit.
+  // The GPU library is missing, as in a build without a CUDA toolkit.
   const std::string alone = folder.path("cleave-server");
   std::filesystem::copy(serverProgram(), alone);
   checkMistakes({alone, "serve", "--set", "listen.port=0", "--set", "store=" + folder.path("s")},
@@ -388,7 +388,7 @@ TEST_CASE("a GPU that is missing, or whose library is missing") {
   CHECK_FALSE(std::filesystem::exists(folder.path("run")));
 }
 
-TEST_CASE("mistakes with run directories") {
+TEST_CASE("mistakes with run folders are reported with a hint") {
   const TemporaryFolder folder;
   const std::string full = folder.path("full");
   std::filesystem::create_directories(full);
@@ -412,7 +412,7 @@ TEST_CASE("mistakes with run directories") {
   CHECK(readFile(full + "/precious") == "keep");
 }
 
-TEST_CASE("mistakes in the server's configuration") {
+TEST_CASE("mistakes in the server's configuration are reported with location and hint") {
   const TemporaryFolder folder;
   const TestServer other(folder);
   const std::string used = std::to_string(other.port());

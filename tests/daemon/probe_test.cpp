@@ -1,4 +1,4 @@
-// cleave-client probe, and training with a probe first, against real servers through a relay.
+// `cleave-client probe`, and training runs that probe first, with real servers behind a relay.
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstdint>
@@ -17,7 +17,7 @@ const std::vector<std::string> kColumns = {
     "time",  "run",    "session", "direction",        "both",
     "bytes", "repeat", "seconds", "receiver_seconds", "round_trip_seconds"};
 
-TEST_CASE("probe measures sizes up, down and both at once, and fits a line per direction") {
+TEST_CASE("probe measures each size up, down and both at once, and fits a line per direction") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const std::string csv = folder.path("link.csv");
@@ -54,7 +54,7 @@ TEST_CASE("probe measures sizes up, down and both at once, and fits a line per d
   CHECK(server.runFolders().empty());
 }
 
-TEST_CASE("probe starts its own server, and shows a table that fits 100 columns") {
+TEST_CASE("probe starts its own server, and prints a table that fits 100 columns") {
   const Ended shown = ask({"probe", "--most", "100kB", "--repeat", "1"});
   REQUIRE(shown.code == 0);
   CHECK_THAT(shown.output, Contains("round trip ") && Contains("both at once") &&
@@ -70,7 +70,7 @@ TEST_CASE("the link's latency shows in the round trip and in the fit") {
   const TemporaryFolder folder;
   TestServer server(folder);
   Relay relay("127.0.0.1", server.port());
-  relay.delay(std::chrono::milliseconds(20));  // 20 to 40 ms, one way
+  relay.delay(std::chrono::milliseconds(20));  // a one-way delay of 20 to 40 ms
   const nlohmann::json json =
       askJson({"probe", "--server", "127.0.0.1:" + std::to_string(relay.port()), "--most", "10kB",
                "--seconds", "60"});
@@ -94,14 +94,13 @@ TEST_CASE("sizes that would take too long are skipped and listed") {
                                Contains("1.00 GB: would exceed the time limit (--seconds)"));
 }
 
-TEST_CASE("a server's policy may refuse probes with a clear error") {
+TEST_CASE("if a server's policy refuses probes, the error says so, and training still works") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "probe.allowed=false"});
   checkError(ask({"probe", "--server", server.address()}), kWrongUse,
              {"refuses: this server does not allow probes", "set probe.allowed to true"});
   checkError(runClient("train", folder.path("client"), {"--server", server.address(), "--probe"}),
              kWrongUse, {"does not allow probes", "or train without a probe"});
-  // Training still works.
   CHECK(runClient("train", folder.path("plain"), {"--server", server.address()}).code == 0);
 }
 
@@ -120,7 +119,8 @@ TEST_CASE("a probe counts as a session, and either side may end it") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "limits.sessions=1"});
   Relay relay("127.0.0.1", server.port());
-  relay.delay(std::chrono::milliseconds(50));  // so that it does not end too soon
+  relay.delay(
+      std::chrono::milliseconds(50));  // a slow link, so that the probe does not end too soon
   Process probe = Process::start({clientProgram(), "probe", "--server",
                                   "127.0.0.1:" + std::to_string(relay.port()), "--repeat", "1000",
                                   "--most", "1kB", "--seconds", "300"});
@@ -156,7 +156,7 @@ TEST_CASE("a training run may probe first, and records the result") {
   CHECK(readCsv(client + "/probe.csv").at(0).at("run") == summary.at("run"));
   CHECK_THAT(readFile(client + "/log.txt"), Contains("link: up "));
   CHECK_THAT(readFile(client + "/config.yaml"), Contains("first: true"));
-  // The run is the server's second session; its files do not include the probe's bytes.
+  // The run is the server's second session, and its files do not include the probe's bytes.
   CHECK(readCsv(client + "/steps.csv").at(0).at("session") == "2");
 }
 

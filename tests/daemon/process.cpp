@@ -72,7 +72,7 @@ std::vector<std::string> mergedEnvironment(const std::map<std::string, std::stri
   return merged;
 }
 
-// The array for execve(), with pointers into `strings`.
+// The array of arguments for execve(); its pointers point into `strings`.
 std::vector<char*> pointersTo(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
   for (std::string& string : strings) pointers.push_back(string.data());
@@ -80,8 +80,9 @@ std::vector<char*> pointersTo(std::vector<std::string>& strings) {
   return pointers;
 }
 
-// Runs in the child between fork() and execve(). Only system calls are allowed, because other
-// threads of the parent may have held any lock. Returns with errno set if a step failed.
+// Runs in the child between fork() and execve(). It may only make system calls, because another
+// thread of the parent may have held any lock during fork(). Returns with errno set if a call
+// failed.
 void becomeProgram(char* const* argv, char* const* environment, pid_t parent, int output,
                    int errors) {
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return;
@@ -89,8 +90,8 @@ void becomeProgram(char* const* argv, char* const* environment, pid_t parent, in
   if (::setpgid(0, 0) != 0) return;
   const int input = ::open("/dev/null", O_RDONLY);
   if (input < 0 || ::dup2(input, 0) < 0 || ::dup2(output, 1) < 0 || ::dup2(errors, 2) < 0) return;
-  // Otherwise this process's sockets would stay open in the child, and their peers would not see
-  // them close.
+  // Otherwise this process's sockets would stay open in the child, and their peers would not be
+  // notified of a close.
   if (::close_range(3, UINT_MAX, CLOSE_RANGE_CLOEXEC) != 0) return;
   sigset_t none;
   ::sigemptyset(&none);
@@ -163,7 +164,8 @@ Process Process::start(const std::vector<std::string>& argv,
   const std::vector<char*> variablePointers = pointersTo(variables);
   Pipe output = makePipe();
   Pipe errors = makePipe();
-  Pipe fault = makePipe();  // closed by a successful execve(), otherwise reports its error
+  Pipe fault =
+      makePipe();  // a successful execve() closes the pipe; otherwise errno is written to it
 
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();

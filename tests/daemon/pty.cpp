@@ -22,7 +22,7 @@ namespace cleave::test {
 struct TerminalProcess::State {
   pid_t pid = -1;
   int terminal = -1;
-  std::array<int, 2> stopReading{-1, -1};  // a pipe: writing a byte closes the terminal
+  std::array<int, 2> stopReading{-1, -1};  // a pipe; writing a byte to it closes the terminal
   mutable std::mutex mutex;
   mutable std::condition_variable changed;
   std::string output;
@@ -65,7 +65,8 @@ TerminalProcess::TerminalProcess(const std::vector<std::string>& argv, std::uint
       state->output.append(bytes.data(), static_cast<std::size_t>(got));
       state->changed.notify_all();
     }
-    // The terminal has ended: the program exited or closed it, or hangUp() was called.
+    // The terminal has ended because the program exited or closed it, or because hangUp() was
+    // called.
     int status = 0;
     ::waitpid(state->pid, &status, 0);
     const std::lock_guard lock(state->mutex);

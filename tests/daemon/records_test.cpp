@@ -1,5 +1,5 @@
-// The contract of the CSV files (docs/metrics.md), tested with daemons that run and daemons that
-// are killed.
+// The guarantees of the CSV files (docs/metrics.md), tested with programs that are running and
+// programs that are killed.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -14,7 +14,7 @@
 namespace cleave::test {
 namespace {
 
-// Seconds since 1970 of "2026-01-31T12:34:56.789Z".
+// Converts a time such as "2026-01-31T12:34:56.789Z" to seconds since 1970.
 double secondsOf(const std::string& time) {
   std::tm utc{};
   const char* rest = ::strptime(time.c_str(), "%Y-%m-%dT%H:%M:%S", &utc);
@@ -28,8 +28,8 @@ double secondsNow() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// The rows that a reader sees in a file that is still being written, or whose writer was killed: an
-// incomplete last line does not count.
+// The complete rows of a file that is still being written, or whose writer was killed. An
+// incomplete last line is ignored.
 std::vector<CsvRow> readWholeRows(const TemporaryFolder& folder, const std::string& path) {
   const std::string text = readFile(path);
   const std::string copy = folder.path("copy.csv");
@@ -45,10 +45,10 @@ void checkCounted(const std::vector<CsvRow>& steps) {
   CHECK(next > 10);
 }
 
-// Checks the files of a program that was killed at that time.
+// Checks the files of a program that was killed at the given time.
 void checkKept(const TemporaryFolder& folder, const std::string& run, double killed) {
   constexpr double kMaxLost = 1.0;  // seconds
-  constexpr double kBusy = 1.0;     // delay until a busy machine schedules the writing thread
+  constexpr double kBusy = 1.0;     // seconds until a busy machine schedules the writing thread
   for (const char* file : {"/steps.csv", "/transfers.csv"}) {
     INFO(run + file);
     const auto rows = readWholeRows(folder, run + file);
@@ -63,7 +63,7 @@ TEST_CASE("a killed program loses at most its last second of rows") {
   TestServer server(folder);
   Process client = startSlowClient(folder.path("client"), server.address());
   waitForSteps(folder.path("client"));
-  // Read during writing: every line is complete, and none is missing.
+  // The file is read while it is written: every line is complete, and none is missing.
   for (int reading = 0; reading < 20; ++reading) {
     checkCounted(readWholeRows(folder, folder.path("client/steps.csv")));
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -104,7 +104,7 @@ TEST_CASE("rotated files have all rows in order, and each file has the header") 
     transfers.insert(transfers.end(), last.begin(), last.end());
     CHECK(std::is_sorted(transfers.begin(), transfers.end(),
                          [](const auto& a, const auto& b) { return a.at("time") < b.at("time"); }));
-    // All rows are present: the bytes add up to those counted in steps.csv.
+    // All rows are present, because their bytes add up to the bytes counted in steps.csv.
     const auto steps = readCsv(run + "/steps.csv");
     double counted = 0;
     double recorded = 0;

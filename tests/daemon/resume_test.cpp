@@ -22,8 +22,8 @@ namespace {
 using Catch::Matchers::Contains;
 namespace fs = std::filesystem;
 
-// Everything that has a state: dropout, Adam, the power iteration of a codec, two epochs whose
-// evaluation counts batches.
+// A run with everything that has a state: dropout, Adam, the power iteration of a codec, and epochs
+// with evaluations, whose batches are counted.
 const Arguments kRun = {"--set", "model={name: mlp, width: 32, depth: 2, dropout: 0.1}",
                         "--set", "train.optimizer={name: adam}",
                         "--set", "codec=power:rank=2",
@@ -79,8 +79,8 @@ std::string expectedModel(const TemporaryFolder& folder, const std::string& addr
   return modelOf(run);
 }
 
-// A run whose client was killed: by default once it has committed two checkpoints. A commit writes
-// two files.
+// A run whose client was killed, by default after committing two checkpoints. A commit writes two
+// files.
 void trainUntilKilled(const std::string& run, const std::string& address,
                       const std::string& place = "committed:4:kill") {
   const Process client =
@@ -112,7 +112,7 @@ std::string newestCheckpoint(const std::string& run) {
   return newest;
 }
 
-// Losses by epoch; of several rows the last one counts.
+// Losses by epoch. If an epoch has several rows, the last one counts.
 std::map<std::string, std::string> lossesByEpoch(const std::string& run) {
   std::map<std::string, std::string> losses;
   for (const CsvRow& row : readCsv(run + "/epochs.csv")) {
@@ -149,7 +149,7 @@ TEST_CASE("a client killed at any point resumes and ends with the same weights")
     const Ended ended = resume(run);
     INFO(ended.errors);
     if (ended.code == 2) {
-      CHECK(std::string(place) == "summary:1:kill");  // the run is complete
+      CHECK(std::string(place) == "summary:1:kill");  // only then is the run complete
       CHECK_THAT(ended.errors, Contains("[run-done]"));
     } else {
       REQUIRE(ended.code == 0);
@@ -183,7 +183,8 @@ TEST_CASE("a client survives a killed server, and ends with the same weights") {
   }
 }
 
-TEST_CASE("a damaged or missing checkpoint on one side is replaced by the one before it") {
+TEST_CASE(
+    "if a checkpoint is damaged or missing on one side, the run resumes from the one before it") {
   const TemporaryFolder folder;
   const RestartableServer server(folder);
   const std::string expected = expectedModel(folder, server.address());
@@ -210,7 +211,7 @@ TEST_CASE("a damaged or missing checkpoint on one side is replaced by the one be
   }
 }
 
-TEST_CASE("a store without the checkpoints is refused, and --from-start starts over") {
+TEST_CASE("resuming without the server's checkpoints is refused, and --from-start starts over") {
   const TemporaryFolder folder;
   RestartableServer server(folder);
   const std::string expected = expectedModel(folder, server.address());
@@ -237,7 +238,7 @@ TEST_CASE("only one client can resume a run") {
   const std::string copy = folder.path("copy");
   fs::copy(run, copy, fs::copy_options::recursive);
 
-  // While one client uses the folder, no other may.
+  // While one client uses the folder, another client is refused.
   const Process first =
       Process::start({clientProgram(), "train", "--resume", run, "--set", "wait={F1: 20, B1: 20}"});
   REQUIRE(first.waitForOutput("step", kPatience));
@@ -246,7 +247,7 @@ TEST_CASE("only one client can resume a run") {
   CHECK_THAT(second.errors, Contains("[run-in-use]"));
   REQUIRE(first.wait(kPatience));
 
-  // The copy's generation is older than the server's.
+  // The copied folder has an older generation than the server.
   const Ended copied = resume(copy);
   CHECK(copied.code == 1);
   CHECK_THAT(copied.errors, Contains("[stale-generation]") && Contains("--take-over"));
@@ -261,7 +262,7 @@ TEST_CASE("a folder or a configuration that cannot be resumed is refused") {
 
   const std::string run = folder.path("run");
   trainUntilKilled(run, server.address());
-  // The second is known to the client only.
+  // The second change concerns the client only.
   for (const char* setting : {"run.seed=2", "train.loss={label_smoothing: 0.1}"}) {
     const Ended other = resume(run, {"--set", setting});
     CHECK(other.code == 2);
@@ -300,7 +301,7 @@ TEST_CASE("a restarted server loses no step") {
   RestartableServer server(folder);
   const std::string expected = expectedModel(folder, server.address());
   const std::string run = folder.path("run");
-  // Without periodic checkpoints.
+  // There are no periodic checkpoints.
   const Process client =
       startClient("train", run,
                   with(kRun, {"--server", server.address(), "--set",
@@ -316,7 +317,7 @@ TEST_CASE("a restarted server loses no step") {
   CHECK(summary.at("steps_redone") == 0);
 }
 
-// One epoch of 8 steps, and an evaluation of several seconds.
+// A run with one epoch of 8 steps and an evaluation that takes several seconds.
 Process startLongEvaluation(const std::string& run, const std::string& address) {
   return startClient(
       "train", run,
@@ -373,7 +374,7 @@ TEST_CASE("if a disk fails at any write, the run completes or can be resumed") {
   int number = 0;
   for (const char* const call : {"write", "sync", "rename"}) {
     for (const char* const error : {"enospc", "eio"}) {
-      // The first few writes are those of the run's folder.
+      // The first few writes create the run's folder.
       for (const int nth : {1, 4, 6, 9, 12}) {
         const std::string place = std::string(call) + ":" + std::to_string(nth) + ":" + error;
         INFO(place);

@@ -1,5 +1,5 @@
-// The trained model survives Ctrl-C, a lost server and a full disk, and saving it after each epoch
-// does not change it.
+// The trained model survives Ctrl-C, a lost server and a full disk. Saving the model after each
+// epoch does not change the result.
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstring>
@@ -15,8 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::steady_clock;
 
-// A model that computes instead of waiting, whose steps are bit-identical for the same seed. 64
-// steps per epoch.
+// Options of a run that computes instead of waiting, so that its steps are bit-identical for the
+// same seed. An epoch has 64 steps.
 const Arguments kRun = {"--set", "model.width=256",
                         "--set", "data.train.size=2048",
                         "--set", "train.learning_rate={schedule: constant, peak: 0.05}",
@@ -47,7 +47,7 @@ void waitForFile(const std::string& path) {
 std::string whole(const std::string& run) { return run + "/model.safetensors"; }
 std::string partial(const std::string& run) { return run + "/model.partial.safetensors"; }
 
-// The number that the group in `pattern` matches in the text.
+// Returns the number in the text that the group in `pattern` matches.
 std::uint64_t numberIn(const std::string& text, const std::string& pattern) {
   std::smatch found;
   INFO(text);
@@ -55,7 +55,7 @@ std::uint64_t numberIn(const std::string& text, const std::string& pattern) {
   return std::stoull(found[1]);
 }
 
-// Each tensor's name, mapped to its description and bytes.
+// Maps each tensor's name to its description and bytes.
 std::map<std::string, std::string> tensorsOf(const std::string& path) {
   const std::string file = readFile(path);
   std::uint64_t headerBytes = 0;
@@ -73,7 +73,7 @@ std::map<std::string, std::string> tensorsOf(const std::string& path) {
   return tensors;
 }
 
-// The model after an undisturbed run of `steps` steps.
+// Returns the model after an undisturbed run of `steps` steps.
 std::string undisturbed(const TestServer& server, const std::string& run, std::uint64_t steps) {
   const Ended ended = runClient("train", run,
                                 runWith(server, {"--set", "train.epochs=100000", "--set",
@@ -98,7 +98,7 @@ TEST_CASE("Ctrl-C saves the whole model as of the last step") {
   CHECK((readTensors(whole(run)) == undisturbed(server, folder.path("alone"), steps)));
   checkFilesComplete(run);
 
-  // Training can continue from it.
+  // The saved model can be the initial weights of another run.
   CHECK(runClient("train", folder.path("next"),
                   runWith(server, {"--set", "weights.file=" + whole(run)}))
             .code == 0);
@@ -116,7 +116,8 @@ TEST_CASE("if the server is killed, the last epoch's model and the current head 
     CHECK(finish(client).code == kFailedRun);
     const std::string log = readFile(run + "/log.txt");
     for (const CsvRow& row : readCsv(run + "/steps.csv")) steps += row.at("phase") == "train";
-    // If the interrupt came exactly at the end of an epoch, that epoch's model is the last one.
+    // If the server was killed exactly at the end of an epoch, there is only the model of that
+    // epoch.
     CHECK(fs::exists(partial(run)) == (steps % kStepsPerEpoch != 0));
     if (fs::exists(partial(run))) {
       CHECK(numberIn(log, "head and tail after ([0-9]+) steps") == steps);
@@ -153,11 +154,11 @@ TEST_CASE("fetching weights after each epoch does not change the weights") {
   for (const CsvRow& row : readCsv(folder.path("saved") + "/transfers.csv")) {
     fetches += row.at("flow") == "weights/body";
   }
-  CHECK(fetches >= 2);  // at least those of the first and the last epoch, however slow the disk is
+  CHECK(fetches >= 2);  // at least after the first and the last epoch, however slow the disk is
   for (const CsvRow& row : readCsv(folder.path("kept") + "/transfers.csv")) {
     CHECK(row.at("flow") != "weights/body");
   }
-  // Any other body would have given head and tail different gradients.
+  // With any other body, head and tail would have got different gradients.
   const auto saved = tensorsOf(whole(folder.path("saved")));
   const auto parts = tensorsOf(partial(folder.path("kept")));
   CHECK(parts.size() > 2);
@@ -168,13 +169,15 @@ TEST_CASE("fetching weights after each epoch does not change the weights") {
   }
 }
 
-TEST_CASE("a model that cannot be written is a warning after an epoch and an error after the run") {
+TEST_CASE(
+    "if a model cannot be written, this is a warning after an epoch and an error after the run") {
   const TemporaryFolder folder;
   const TestServer server(folder);
   const std::string run = folder.path("run");
   const Process client = startClient("train", run, runWith(server, {"--set", "train.epochs=3"}));
   waitForFile(run + "/log.txt");
-  REQUIRE(fs::create_directory(whole(run)));  // a folder, so that no file can be renamed to it
+  REQUIRE(fs::create_directory(
+      whole(run)));  // a folder with the file's name, so that no file can be renamed to it
   const Ended ended = finish(client);
   checkError(ended, kFailedRun, {"model.safetensors"});
   CHECK_THAT(ended.errors, Catch::Contains("was not saved"));

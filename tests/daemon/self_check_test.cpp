@@ -1,4 +1,4 @@
-// Both daemons report their computing capabilities at startup, and runs record them.
+// Client and server report their computing capabilities at startup, and runs record them.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
@@ -23,7 +23,7 @@ nlohmann::json checkOf(const std::string& runFolder) {
   return nlohmann::json::parse(readFile(runFolder + "/environment.json")).at("self_check");
 }
 
-TEST_CASE("each daemon logs the check once and records it in every run's environment.json") {
+TEST_CASE("each program logs the self-check once and records it in every run's environment.json") {
   const TemporaryFolder folder;
   TestServer server(folder);
   CHECK(server.process().waitForOutput("info cleave-server: self-check: ", kPatience));
@@ -31,7 +31,7 @@ TEST_CASE("each daemon logs the check once and records it in every run's environ
     const std::string client = folder.path(command);
     const Ended ended = runClient(command, client, {"--server", server.address()});
     REQUIRE(ended.code == 0);
-    const bool isQuiet = command == std::string("verify");  // logs only warnings
+    const bool isQuiet = command == std::string("verify");  // such commands log only warnings
     CHECK(count(ended.errors, "info cleave-client: self-check: ") == (isQuiet ? 0 : 1));
     const nlohmann::json check = checkOf(client);
     CHECK(check.at("threads") ==

@@ -1,6 +1,6 @@
 // Faults at the other end of the connection: no server, another service, a server that refuses,
-// bytes damaged in transit. Each is provoked, and each error states what is wrong, where, and how
-// to fix it.
+// bytes damaged in transit. The tests provoke each fault, and check that the error states what is
+// wrong, where, and how to fix it.
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read_until.hpp>
@@ -20,9 +20,9 @@ using boost::asio::ip::tcp;
 
 enum class Then { waits, ends, resets };
 
-// A service on a free loopback port that answers its first connection with `greeting`. Then it
-// waits until its peer has closed, or closes its own direction first, or resets the connection when
-// a byte has arrived.
+// A service on a free loopback port that answers its first connection with `greeting`. Depending on
+// `then`, it next waits until its peer has closed, or closes its own direction first, or resets the
+// connection when a byte has arrived.
 class FakeService {
  public:
   FakeService(std::string greeting, Then then)
@@ -63,14 +63,14 @@ std::string field(char number, const std::string& text) {
   return std::string(1, static_cast<char>(number << 3 | 2)) + static_cast<char>(text.size()) + text;
 }
 
-TEST_CASE("a service that is not a Cleave server") {
+TEST_CASE("a service that is not a Cleave server is reported, and named if it is known") {
   struct Row {
     std::string name;
     std::string greeting;
     Then then;
     std::vector<std::string> says;
   };
-  const std::string checkHost = "check that host and port are those of a Cleave daemon";
+  const std::string checkHost = "check that host and port are those of a Cleave program";
   const std::string sameRelease = "the same version of Cleave on both";
   const std::string refused = field(1, "version-mismatch") +
                               field(2, "the client speaks versions 1 to 1, this server version 7") +
@@ -89,8 +89,8 @@ TEST_CASE("a service that is not a Cleave server") {
       {"closes immediately",
        "",
        Then::ends,
-       {"closed the connection before the handshake", "that it is a Cleave daemon"}},
-      {"resets", "", Then::resets, {"was lost: Connection reset", "that it is a Cleave daemon"}},
+       {"closed the connection before the handshake", "that it is a Cleave program"}},
+      {"resets", "", Then::resets, {"was lost: Connection reset", "that it is a Cleave program"}},
       {"another wire version", frame(7, 2, ""), Then::waits, {"wire version 7", sameRelease}},
       {"refuses our version",
        frame(1, 3, refused),
@@ -126,7 +126,7 @@ TEST_CASE("an HTTP server that waits for a complete request is recognised") {
   const std::string address = "127.0.0.1:" + std::to_string(acceptor.local_endpoint().port());
   checkError(runClient("train", folder.path("run"), {"--server", address}), kFailedRun,
              {address, "HTTP server", "cleave-server"});
-  // If the client sent no HTTP request, these connections end both accepts.
+  // If the client has not sent an HTTP request, these connections end both calls of accept().
   for (int i = 0; i < 2; ++i) {
     tcp::socket last(context);
     boost::system::error_code ignored;
@@ -136,7 +136,7 @@ TEST_CASE("an HTTP server that waits for a complete request is recognised") {
   service.join();
 }
 
-TEST_CASE("no server at the address") {
+TEST_CASE("an address without a server is reported after the configured retries") {
   const TemporaryFolder folder;
   std::string address;
   {
@@ -149,7 +149,7 @@ TEST_CASE("no server at the address") {
              {"cannot connect to " + address + ": Connection refused; retrying in 0.",
               "start it there: cleave-server serve"});
   CHECK_FALSE(std::filesystem::exists(folder.path("refused")));
-  // An invalid name is not retried.
+  // A host name that does not exist is not retried.
   const Ended noHost =
       runClient("train", folder.path("name"),
                 {"--server", "no such host:4800", "--set", "connect.retry_seconds=100000"});
@@ -158,7 +158,7 @@ TEST_CASE("no server at the address") {
   CHECK_THAT(noHost.errors, !Catch::Matchers::Contains("retrying"));
 }
 
-TEST_CASE("requests that the server's policy forbids") {
+TEST_CASE("requests that the server's policy forbids are refused with a hint") {
   struct Row {
     std::string name;
     Arguments policy;
@@ -192,7 +192,7 @@ TEST_CASE("requests that the server's policy forbids") {
   }
 }
 
-TEST_CASE("more clients than the server allows") {
+TEST_CASE("a client beyond the server's limit is refused, or waits until there is room") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "limits.sessions=1"});
   Process first = startSlowClient(folder.path("first"), server.address());
@@ -201,11 +201,11 @@ TEST_CASE("more clients than the server allows") {
       "the server at " + server.address() +
           " refuses: this server already has its maximum of 1 sessions",
       "limits.sessions"};
-  // The server asks for a later retry than this client may wait for.
+  // The server requests a retry later than this client may wait.
   checkError(runClient("train", folder.path("second"),
                        {"--server", server.address(), "--set", "connect.retry_seconds=2"}),
              kFailedRun, {says.at(0), says.at(1), "retry when a session has ended"});
-  // A client that waits is served as soon as there is room.
+  // A client that may wait is served as soon as there is room.
   const Process third = startClient("train", folder.path("third"), {"--server", server.address()});
   REQUIRE(third.waitForOutput("retrying in 5.00 s", kPatience));
   CHECK_THAT(third.errors(), Catch::Matchers::Contains(says.at(0)));
@@ -213,7 +213,7 @@ TEST_CASE("more clients than the server allows") {
   CHECK(finish(third).code == 0);
 }
 
-TEST_CASE("bytes that are corrupted in transit") {
+TEST_CASE("bytes that are corrupted in transit are detected") {
   for (const Relay::Way way : {Relay::Way::up, Relay::Way::down}) {
     const TemporaryFolder folder;
     TestServer server(folder);
@@ -222,8 +222,8 @@ TEST_CASE("bytes that are corrupted in transit") {
     Process client = startSlowClient(folder.path("client"), address);
     waitForSteps(folder.path("client"));
     relay.damage(way);
-    // A damaged payload is found by its checksum and sent again over a new connection. A damaged
-    // header may look like a peer that breaks the protocol.
+    // A damaged payload is detected by its checksum and sent again over a new connection. A damaged
+    // header may look like a violation of the protocol.
     const bool isHealed = client.waitForOutput("reconnected after", kPatience);
     client.signal(SIGINT);
     if (isHealed) {

@@ -1,5 +1,5 @@
-// Limits per identity: idle sessions, runs per hour and disk space; also sessions that the operator
-// ends.
+// Limits per identity on idle sessions, runs per hour and disk space. Also tests sessions that the
+// operator ends.
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <filesystem>
@@ -38,7 +38,7 @@ TEST_CASE("a client that only answers pings loses its session, and a slow one do
   Process idle = startSlowClient(folder.path("idle"), server.address(),
                                  {"--set", "wait={F1: 60000, B1: 1}", "--set", "run.name=idle"});
   REQUIRE(server.process().waitForOutput("run idle-", kPatience));
-  // There is no room until the idle session has been ended.
+  // The server has no room until it has ended the idle session.
   const Ended honest =
       runClient("train", folder.path("honest"),
                 {"--server", server.address(), "--set", "connect.retry_seconds=100"});
@@ -114,7 +114,7 @@ TEST_CASE("an identity that fills its share of the disk loses only its own run")
     REQUIRE(std::chrono::steady_clock::now() - start < kPatience);
     code = runClient("train", folder.path("later-" + std::to_string(i)), as(hog)).code;
   }
-  server.stop();  // with exit code 0, because nothing has failed
+  server.stop();  // the server exits with 0, because only the run has failed
 }
 
 TEST_CASE("no run begins if the free disk space is below the reserve") {
@@ -158,7 +158,7 @@ TEST_CASE("the operator lists sessions and ends one, and the others continue") {
   finish(second);
 }
 
-TEST_CASE("mistakes with the sessions command") {
+TEST_CASE("mistakes with `cleave-server sessions` are reported with a hint") {
   const TemporaryFolder folder;
   checkMistakes({serverProgram(), "sessions"},
                 {{"no server",

@@ -1,4 +1,5 @@
-// SIGINT and SIGTERM at either daemon: the first ends it cleanly, the second exits immediately.
+// SIGINT and SIGTERM at the client and the server: the first signal ends the program cleanly, the
+// second exits immediately.
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <catch2/catch.hpp>
@@ -49,15 +50,15 @@ TEST_CASE("Ctrl-C at the server notifies its clients and exits with 0") {
   }
 }
 
-// Number of steps in a run's steps.csv.
+// The number of steps in a run's steps.csv.
 std::size_t stepsIn(const std::string& runFolder) {
   std::size_t steps = 0;
   for (const CsvRow& row : readCsv(runFolder + "/steps.csv")) steps += row.at("phase") == "train";
   return steps;
 }
 
-// Waits until the server's only run has recorded a tensor of this flow, which it does within a
-// second.
+// Waits until the server's only run has recorded a tensor of this flow. Records are written within
+// a second.
 void waitForTensor(const TestServer& server, const std::string& flow) {
   const auto start = steady_clock::now();
   while (steady_clock::now() - start < kPatience) {
@@ -71,7 +72,8 @@ void waitForTensor(const TestServer& server, const std::string& flow) {
   FAIL("no tensor of the flow " << flow << " was recorded");
 }
 
-// A client with this `wait` setting, once its first gradient has arrived at the server.
+// Starts a client with this `wait` setting. Returns when its first gradient has arrived at the
+// server.
 Process startInStep(const TestServer& server, const std::string& folder, const std::string& wait,
                     const Arguments& more = {}) {
   Arguments all = {"--set", wait,           "--set",    "train.micro_batches=2",
@@ -99,7 +101,7 @@ TEST_CASE("SIGTERM during a step ends the run on both sides, then the server") {
     clientOptions = {"--tls", alice};
   }
   TestServer server(folder, serverOptions);
-  // The first of two backwards has begun, so the step lasts for several seconds.
+  // The first of two backwards has begun, so the step takes several more seconds.
   const Process client =
       startInStep(server, folder.path("client"), "wait={F2: 1, B2: 1500}", clientOptions);
   server.process().signal(SIGTERM);
@@ -115,7 +117,7 @@ TEST_CASE("SIGTERM during a step ends the run on both sides, then the server") {
   CHECK_THAT(server.process().errors(), Contains(std::to_string(steps) + " steps applied"));
 }
 
-TEST_CASE("SIGTERM during a step that takes too long") {
+TEST_CASE("SIGTERM during a step that takes too long ends the server without the step") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "limits.drain_seconds=0.5", "--set", "wait.allowed=true"});
   const Process client =
@@ -133,15 +135,15 @@ TEST_CASE("SIGTERM does not wait for connections without a Hello") {
   boost::asio::io_context context;
   boost::asio::ip::tcp::socket silent(context);
   silent.connect({boost::asio::ip::address_v4::loopback(), server.port()});
-  // The server accepts connections in order: once it has answered the probe, it has accepted the
-  // silent one.
+  // The server accepts connections in order: when it has answered the probe, it has accepted the
+  // silent connection.
   CHECK(ask({"probe", "--server", server.address(), "--most", "1kB", "--repeat", "1"}).code == 0);
   const auto start = steady_clock::now();
   server.stop();
   CHECK(steady_clock::now() - start < seconds(5));
 }
 
-TEST_CASE("Ctrl-C at the client while the server is stopped") {
+TEST_CASE("Ctrl-C ends the client within a limited time while the server is stopped") {
   for (const bool twice : {false, true}) {
     const TemporaryFolder folder;
     TestServer server(folder);
@@ -153,14 +155,14 @@ TEST_CASE("Ctrl-C at the client while the server is stopped") {
     if (twice) client.signal(SIGINT);
     const Ended ended = finish(client);
     CHECK(ended.code == 1);
-    // After one signal, it waits a limited time for the server's Bye, then prints its last
+    // After one signal, the client waits a limited time for the server's Bye, then prints its last
     // sentence.
     CHECK((ended.errors.find("cleave-client: error [interrupted]: ") != std::string::npos) ==
           !twice);
   }
 }
 
-TEST_CASE("Ctrl-C at the server while the client is stopped") {
+TEST_CASE("Ctrl-C ends the server within a limited time while the client is stopped") {
   const TemporaryFolder folder;
   TestServer server(folder);
   Process client = startSlowClient(folder.path("client"), server.address(), kNoCheckpoints);
@@ -177,7 +179,7 @@ TEST_CASE("a second Ctrl-C at a computing server exits immediately") {
   const Process client = startClient("train", folder.path("client"),
                                      {"--set", "wait={F2: 50000, B2: 50000}", "--set",
                                       "connect.reconnect_seconds=0", "--server", server.address()});
-  waitForTensor(server, "activation/0");  // the server's device thread waits with it
+  waitForTensor(server, "activation/0");  // the server's device thread is now busy with this tensor
   const auto start = steady_clock::now();
   server.process().signal(SIGINT);
   REQUIRE(server.process().waitForOutput("a second signal exits immediately", kPatience));
@@ -187,13 +189,14 @@ TEST_CASE("a second Ctrl-C at a computing server exits immediately") {
   checkError(finish(client), kFailedRun, {});
 }
 
-// Sends Ctrl-C when `when` has been printed, and checks that the client exits quickly.
+// Sends Ctrl-C when the text `when` has been printed, and checks that the client exits quickly.
 void checkEndsAtOnce(Process client, const std::string& when) {
   REQUIRE(client.waitForOutput(when, kPatience));
   client.signal(SIGINT);
   const auto start = steady_clock::now();
   const Ended ended = finish(client);
-  CHECK(steady_clock::now() - start < seconds(3));  // otherwise it would wait for 4 s or more
+  CHECK(steady_clock::now() - start <
+        seconds(3));  // without Ctrl-C, it would wait for at least 4 s
   checkError(ended, kFailedRun, {"cleave-client: error [interrupted]: ", "run it again"});
 }
 
@@ -219,10 +222,11 @@ TEST_CASE("Ctrl-C works while the client waits for an answer") {
   const auto start = steady_clock::now();
   client.signal(SIGINT);
   checkError(finish(client), kFailedRun, {"cleave-client: error [interrupted]: ", "run it again"});
-  CHECK(steady_clock::now() - start < seconds(3));  // the server would have 5 s to answer
+  CHECK(steady_clock::now() - start <
+        seconds(3));  // without Ctrl-C, it would wait 5 s for the server
 }
 
-// A server on its own terminal, started through `within`.
+// A server on a terminal of its own. `within`: a command prefix that runs the server.
 struct TerminalServer {
   explicit TerminalServer(const TemporaryFolder& folder, Arguments within = {})
       : access(folder.path("access.yaml")), server(command(folder, std::move(within)), 1000, {}) {
@@ -250,7 +254,7 @@ struct TerminalServer {
   std::string port;
 };
 
-TEST_CASE("a server stops when its terminal closes, after its clients; SIGHUP alone reloads") {
+TEST_CASE("when its terminal closes, a server ends its clients and stops; SIGHUP alone reloads") {
   const TemporaryFolder folder;
   TerminalServer terminal(folder);
   const Process client = startSlowClient(folder.path("client"), terminal.address(), kNoCheckpoints);
@@ -272,7 +276,7 @@ TEST_CASE("a server that ignores SIGHUP outlives its terminal") {
     return ask({"probe", "--server", terminal.address(), "--most", "1kB", "--repeat", "1"}).code;
   };
   CHECK(probe() == 0);
-  terminal.server.signal(SIGHUP);  // manually: the terminal was closed long ago
+  terminal.server.signal(SIGHUP);  // sent by the test, because the terminal was closed long ago
   CHECK(probe() == 0);
   terminal.server.signal(SIGTERM);
   CHECK(terminal.server.wait(kPatience) == 0);

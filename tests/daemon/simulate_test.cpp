@@ -1,4 +1,4 @@
-// cleave-client simulate, with measured times and with times from a file.
+// `cleave-client simulate`, with measured times and with times from a file.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -13,8 +13,8 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// Per micro-batch: 10 ms at the client, 3 ms at the server, and 1 MB in each direction; 4
-// micro-batches.
+// The times of 4 micro-batches. Each takes 10 ms at the client and 3 ms at the server, and sends 1
+// MB in each direction.
 std::string writeTimes(const TemporaryFolder& folder) {
   const nlohmann::json flow = {{"bytes", 5e5}, {"encode_seconds", 0}, {"decode_seconds", 0}};
   const nlohmann::json measured = {{"batch", 64},
@@ -41,7 +41,7 @@ TEST_CASE("simulate writes its steps in the trace format of a training run") {
   askJson({"simulate", "--times", writeTimes(folder), "--rate", "1Gbit/s", "--latency", "1ms",
            "--micro-batches", "2", "--micro-batches", "4", "--trace", file});
   const nlohmann::json trace = nlohmann::json::parse(readFile(file));
-  CHECK(processesOf(trace).size() == 2 * 3);  // one per schedule
+  CHECK(processesOf(trace).size() == 2 * 3);  // one per number of micro-batches and schedule
   CHECK(processesOf(trace).at(1) == "priority, 2 micro-batches");
   checkTracksDoNotOverlap(trace);
   std::size_t forwards = 0;
@@ -72,7 +72,7 @@ TEST_CASE("simulate measures, predicts and names the bottleneck of a step") {
       CHECK(one.at("best_order_seconds") <= schedule.at("seconds"));
     }
   }
-  // The same times with another link.
+  // The same times are used with another link.
   const nlohmann::json again = askJson({"simulate", "--times", times, "--rate", "unlimited",
                                         "--latency", "500ms", "--micro-batches", "4"});
   REQUIRE(again.at("cases").size() == 1);
@@ -87,7 +87,8 @@ TEST_CASE("simulate agrees with a calculation by hand") {
   const std::string times = writeTimes(folder);
   const nlohmann::json fast =
       askJson({"simulate", "--times", times, "--rate", "unlimited", "--latency", "0"});
-  // The client waits only for the first micro-batch to cross the link, and for the last.
+  // The client waits only while the first micro-batch crosses the link, and while the last one
+  // does.
   const nlohmann::json& priority = fast.at("cases").at(0).at("schedules").at("priority");
   CHECK(priority.at("seconds").get<double>() == Approx(4 * 10e-3 + 5e-4).margin(3.1e-3));
   CHECK(fast.at("cases").at(0).at("bottleneck") == "client compute");

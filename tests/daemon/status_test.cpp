@@ -1,4 +1,4 @@
-// cleave-server status: what an operator sees of a running server, and who has access.
+// `cleave-server status`: what it shows of a running server, and which users have access.
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -71,7 +71,7 @@ TEST_CASE("status shows a server and its sessions without interrupting them") {
   CHECK(session.at("idle_seconds") >= 0);
   CHECK(session.at("up_bytes_per_second") > 0);
   CHECK(session.at("down_bytes_per_second") > 0);
-  // The client waits 8 ms per step, during which nothing else happens.
+  // The client waits 8 ms per step, and nothing else happens during that time.
   CHECK(session.at("bottleneck") == "client or latency");
   CHECK(session.at("busy_shares").size() == 4);
   const double images = session.at("images_per_second").get<double>();
@@ -119,7 +119,7 @@ TEST_CASE("status --watch repeats until the server exits, with --json one docume
   CHECK_THAT(screenAfter(shown, 1000).front(), Contains("process ") && Contains(server.address()));
 }
 
-TEST_CASE("only its owner can use the socket, and the server removes it") {
+TEST_CASE("only the server's user can use the socket, and the server removes it at the end") {
   const TemporaryFolder folder;
   const std::string socket = folder.path("store/.status/socket");
   {
@@ -132,7 +132,7 @@ TEST_CASE("only its owner can use the socket, and the server removes it") {
 }
 
 TEST_CASE("another user is refused, even if the file permissions allow access") {
-  if (::geteuid() != 0) return;  // only root can act as another user
+  if (::geteuid() != 0) return;  // only root can change to another user
   const TemporaryFolder folder;
   TestServer server(folder);
   const std::string socket = folder.path("store/.status/socket");
@@ -170,7 +170,8 @@ TEST_CASE("a killed server leaves a socket, which the next server replaces") {
   CHECK(askStatus(folder).at("address") == next.address());
 }
 
-TEST_CASE("of two servers with one store, the second warns, and the first keeps its socket") {
+TEST_CASE(
+    "if two servers share a store, the second one warns, and the first one keeps its socket") {
   const TemporaryFolder folder;
   TestServer first(folder);
   TestServer second(folder);
@@ -181,7 +182,8 @@ TEST_CASE("of two servers with one store, the second warns, and the first keeps 
   CHECK(askStatus(folder).at("address") == first.address());
 }
 
-TEST_CASE("status clients that do not read, or that connect all at once, do not block others") {
+TEST_CASE(
+    "status clients that do not read, or that connect all at once, do not block other clients") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const std::string socket = folder.path("store/.status/socket");
@@ -199,7 +201,7 @@ TEST_CASE("status clients that do not read, or that connect all at once, do not 
   CHECK(askStatus(folder).at("address") == server.address());
 }
 
-TEST_CASE("mistakes with the status command") {
+TEST_CASE("mistakes with `cleave-server status` are reported with a hint") {
   const TemporaryFolder folder;
   fs::create_directories(folder.path("open"));
   fs::permissions(folder.path("open"), fs::perms(0755));
@@ -215,10 +217,10 @@ TEST_CASE("mistakes with the status command") {
                  {"switched off", {"--set", "status.socket=off"}, kWrongUse, {"shows no status"}}});
   CHECK_THAT(finish(Process::start({serverProgram(), "status", "--help"})).output,
              Contains("Example:\n  cleave-server status "));
-  // Without a status socket the server still runs.
+  // The server also runs without a status socket.
   TestServer silent(folder, {"--set", "status.socket=off"});
   CHECK_FALSE(fs::exists(folder.path("store/.status")));
-  // A path longer than a Unix socket's limit.
+  // The path is longer than the limit of a Unix socket's path.
   const std::string deep = folder.path(std::string(100, 'd') + "/" + std::string(100, 'e'));
   TestServer far(folder, {"--set", "status.socket=" + deep + "/socket"}, "other");
   const Ended found = finish(Process::start(

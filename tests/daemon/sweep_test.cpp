@@ -1,4 +1,5 @@
-// Sweeps with real processes: a grid through cleave-link, killed and resumed; failures; Ctrl-C.
+// Sweeps with real processes: a grid over cleave-link that is killed and resumed, failures, and
+// Ctrl-C.
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <filesystem>
@@ -12,7 +13,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// Small enough that a point takes about a second.
+// The runs are so small that a point takes about a second.
 Arguments sweep(const std::string& folder, const Arguments& more) {
   Arguments arguments = {"sweep",
                          "--config",
@@ -39,7 +40,7 @@ const Arguments kGrid = {"--grid", "codec=none",        "--grid", "codec=block:b
                          "--grid", "link.latency=10ms", "--grid", "link.latency=40ms",
                          "--grid", "link.rate=1Gbit/s"};
 
-// Start times by point folder.
+// The start time of each point, by the name of its folder.
 std::map<std::string, std::string> startTimes(const std::string& folder) {
   std::map<std::string, std::string> times;
   for (const CsvRow& row : readCsv(folder + "/results.csv")) {
@@ -50,7 +51,7 @@ std::map<std::string, std::string> startTimes(const std::string& folder) {
   return times;
 }
 
-TEST_CASE("a killed sweep over the link resumes, and a finished one runs nothing") {
+TEST_CASE("a killed sweep over the link resumes, and a finished sweep runs nothing") {
   const TemporaryFolder temporary;
   const std::string folder = temporary.path("sweep");
   {
@@ -120,7 +121,7 @@ TEST_CASE("a killed sweep continues a point from its checkpoint") {
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     while (point.empty() && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      std::error_code none;  // no folder yet
+      std::error_code none;  // ignores that there is no folder yet
       for (const auto& each : std::filesystem::directory_iterator(folder, none)) {
         const auto commits = each.path() / "checkpoints" / "commits.json";
         if (std::filesystem::exists(commits)) point = each.path().string();
@@ -163,7 +164,7 @@ TEST_CASE("seeds are averaged, and a failed point is reported without ending the
   const auto groups = readCsv(folder + "/groups.csv");
   REQUIRE(groups.size() == 2);
   CHECK(groups[0].at("seeds") == "2");
-  CHECK_FALSE(groups[0].at("loss_deviation").empty());
+  CHECK_FALSE(groups[0].at("loss_std").empty());
   CHECK(groups[1].at("seeds") == "0");
 }
 
@@ -190,7 +191,7 @@ TEST_CASE("Ctrl-C ends the point's processes and prints how to resume") {
   checkError(finish(process), kFailedRun,
              {"interrupted; 0 of 1 points are done", "rerun the same command"});
   CHECK(::kill(pid, 0) != 0);  // it has exited
-  checkFilesComplete(run);     // and it had time to finish cleanly
+  checkFilesComplete(run);     // the client had time to finish cleanly
   CHECK(readCsv(folder + "/results.csv").at(0).at("status") == "to do");
 }
 
@@ -207,7 +208,7 @@ TEST_CASE("a sweep works with --server and shows published figures") {
       sweep(folder, {"--grid", "codec=none", "--server", server.address(), "--figures", figures}));
   REQUIRE(json.at("comparison").size() == 2);
   CHECK(json.at("comparison").at(0).at("theirs").at("mean") == 12.5);
-  // Includes headers and metadata.
+  // The bytes include headers and metadata.
   CHECK(json.at("comparison").at(1).at("ours").at("mean") == Approx(1.1).margin(0.09));
   server.stop();
   CHECK(server.runFolders().size() == 1);

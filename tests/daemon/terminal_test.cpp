@@ -1,4 +1,4 @@
-// Progress output of training: on a terminal, through a pipe, and for programs.
+// The progress output of training on a terminal, through a pipe, and for programs.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -16,7 +16,7 @@ using Catch::Matchers::Matches;
 using std::chrono::steady_clock;
 using Variables = std::map<std::string, std::string>;
 
-// Two epochs of 64 steps of a few ms each, with an evaluation after each epoch.
+// A run of two epochs with 64 steps of a few ms each, and an evaluation after each epoch.
 Arguments training(const TemporaryFolder& folder, const TestServer& server,
                    const Arguments& more = {}) {
   Arguments arguments = {clientProgram(), "train",
@@ -45,7 +45,7 @@ TEST_CASE("on a terminal one line is rewritten, and log lines appear complete ab
   const TemporaryFolder folder;
   TestServer server(folder);
   const auto start = steady_clock::now();
-  // Log lines come from a different thread than the bar.
+  // Log lines are printed by a different thread than the bar.
   const TerminalProcess client(training(folder, server, {"--log-level", "trace"}), 100,
                                {{"TERM", "xterm"}, {"NO_COLOR", "1"}});
   const auto code = client.wait(kPatience);
@@ -55,7 +55,7 @@ TEST_CASE("on a terminal one line is rewritten, and log lines appear complete ab
   REQUIRE(code == 0);
   CHECK_THAT(output, Contains("% [") && Contains(" samples/s") && Contains(" left"));
   CHECK(count(output, "\x1b[") == count(output, kErase));  // no colours
-  // The bar updates at most ten times per second, more often only after a log line above it.
+  // The bar is updated at most ten times per second, plus once after each log line.
   const std::size_t lines = count(output, "\n");
   CHECK(count(output, kErase) > 3);
   CHECK(count(output, kErase) < 10 * seconds + static_cast<double>(lines) + 2);
@@ -88,9 +88,9 @@ TEST_CASE("the bar fits a narrow terminal, also after a resize") {
   const std::size_t before = client.output().size();
   REQUIRE(client.wait(kPatience) == 0);
   const std::string output = client.output();
-  CHECK_THAT(output, Contains("\x1b[1;32mtrain\x1b[0m"));  // in colour
+  CHECK_THAT(output, Contains("\x1b[1;32mtrain\x1b[0m"));  // `train` in colour
   std::size_t narrow = 0;
-  // The bar that was being drawn when the size changed may still have the old width.
+  // A bar that was being drawn when the size changed may still have the old width.
   std::size_t at = output.find(kErase, output.find(kErase, before) + 1);
   for (; at != std::string::npos; at = output.find(kErase, at + 1)) {
     const std::size_t begin = at + std::string(kErase).size();

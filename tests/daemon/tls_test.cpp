@@ -1,4 +1,5 @@
-// Real daemons within TLS: who is admitted, who is refused and what both sides report, and SIGHUP.
+// The real programs within TLS: which clients are admitted, which are refused and what both sides
+// report, and SIGHUP.
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <filesystem>
@@ -16,7 +17,7 @@ Arguments tlsOf(const std::string& folder) {
   return {"--set", "tls.enabled=true", "--set", "tls.folder=" + folder};
 }
 
-// The smallest operation of a client.
+// Runs the cheapest command of a client.
 Ended probe(const TestServer& server, const Arguments& more,
             const std::string& host = "127.0.0.1") {
   Arguments all = {"probe",  "--server",  host + ":" + std::to_string(server.port()),
@@ -47,7 +48,7 @@ TEST_CASE("a run within TLS trains, and the server records the client's name") {
 TEST_CASE("a refused client and the server both log the reason") {
   struct Row {
     std::string name;
-    std::string client;  // folder; empty: without TLS
+    std::string client;  // the client's folder; empty: without TLS
     std::string host;
     std::vector<std::string> says;
     std::string logged;
@@ -136,7 +137,7 @@ TEST_CASE("a client with TLS and a server without both report the mismatch") {
   CHECK(server.process().waitForOutput("the peer uses TLS, but this side does not", kPatience));
 }
 
-TEST_CASE("SIGHUP applies revocations to open sessions too, and ignores invalid files") {
+TEST_CASE("SIGHUP also applies revocations to open sessions, and ignores invalid files") {
   const TemporaryFolder folder;
   const CertificateFolder certificates;
   const TestAuthority authority;
@@ -169,12 +170,12 @@ TEST_CASE("SIGHUP applies revocations to open sessions too, and ignores invalid 
   CHECK(probe(server, {"--tls", bob}).code == 0);
   checkError(probe(server, {"--tls", alice}), kFailedRun, {"it was revoked"});
 
-  CHECK_FALSE(ofBob.wait(std::chrono::milliseconds(0)));  // its session continues
+  CHECK_FALSE(ofBob.wait(std::chrono::milliseconds(0)));  // bob's session continues
   ofBob.signal(SIGKILL);
   finish(ofBob);
 }
 
-TEST_CASE("mistakes with TLS files") {
+TEST_CASE("mistakes with TLS files are reported with a hint") {
   const CertificateFolder certificates;
   const TestAuthority authority;
   const std::string own = certificates.path("own"), mixed = certificates.path("mixed");

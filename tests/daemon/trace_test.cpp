@@ -1,4 +1,4 @@
-// train --trace: one file with the spans of both daemons, with a real server.
+// `train --trace` writes one file with the spans of client and server.
 #include <catch2/catch.hpp>
 #include <map>
 #include <set>
@@ -26,7 +26,7 @@ nlohmann::json train(const std::string& folder, const std::string& server, Argum
   return nlohmann::json::parse(ended.output);
 }
 
-// The number of slices by category, name without its number, and step.
+// The number of slices by category, name (without the number in it), and step.
 std::map<std::tuple<std::string, std::string, int>, int> countSlices(const nlohmann::json& trace) {
   std::map<std::tuple<std::string, std::string, int>, int> counts;
   for (const nlohmann::json& event : trace.at("traceEvents")) {
@@ -111,7 +111,7 @@ void checkSeconds(const nlohmann::json& trace, const std::string& stepsFile,
   }
 }
 
-TEST_CASE("a trace has the complete steps of both daemons on one clock") {
+TEST_CASE("a trace has the complete steps of client and server on one clock") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const std::string client = folder.path("client"), file = folder.path("trace.json");
@@ -124,7 +124,7 @@ TEST_CASE("a trace has the complete steps of both daemons on one clock") {
   const nlohmann::json& about = trace.at("otherData");
   CHECK(about.at("run") == summary.at("run"));
   CHECK(about.at("dropped_spans") == 0);
-  // Both daemons run on this machine and share its clock.
+  // Client and server run on this machine and share its clock.
   const double error = about.at("clock_error_seconds").get<double>();
   CHECK(error > 0);
   CHECK(error < 1);
@@ -146,13 +146,13 @@ TEST_CASE("a trace has the complete steps of both daemons on one clock") {
   checkFilesComplete(server.runFolder(summary.at("run").get<std::string>()));
 }
 
-TEST_CASE("a slow link shows as long arrows and as waiting of the device") {
+TEST_CASE("a slow link is visible as long arrows and as waiting time of the device") {
   const TemporaryFolder folder;
   TestServer server(folder);
   Relay relay("127.0.0.1", server.port());
-  relay.delay(std::chrono::milliseconds(20));  // 20 to 40 ms, one way
+  relay.delay(std::chrono::milliseconds(20));  // a one-way delay of 20 to 40 ms
   const std::string file = folder.path("trace.json");
-  // If more steps are requested than exist, the trace has all existing ones.
+  // If more steps are requested than exist, the trace has all steps.
   train(folder.path("client"), "127.0.0.1:" + std::to_string(relay.port()),
         {"--trace", file, "--set", "codec=none"});
   const nlohmann::json trace = nlohmann::json::parse(readFile(file));

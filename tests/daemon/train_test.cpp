@@ -1,5 +1,5 @@
-// Training with real daemons: the files of a run, the sums of bytes, and results that do not depend
-// on timing or on other clients.
+// Training with the real programs: the files of a run, the sums of bytes, and results that depend
+// neither on timing nor on other clients.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -47,7 +47,7 @@ TEST_CASE("a run writes its files on both sides, and a summary that agrees with 
   CHECK(readCsv(server.runFolder(runId) + "/steps.csv").size() == 2 + 8 + 1);
 
   // 8 steps of 4 micro-batches with 4 tensors each, one evaluation of 4 micro-batches with 2
-  // tensors each, and the weights; the same on both sides.
+  // tensors each, and the weights. Both sides record all of them.
   for (const std::string& side : {client, server.runFolder(runId)}) {
     const auto transfers = readCsv(side + "/transfers.csv");
     CHECK(transfers.size() == 8 * 4 * 4 + 4 * 2 + 1);
@@ -80,8 +80,8 @@ TEST_CASE("the split model learns") {
   CHECK(nlohmann::json::parse(ended.output).at("eval").at("top1") > 0.9);  // guessing gives 0.1
 }
 
-// Every byte that crossed the relay is recorded on both sides: tensors in transfers.csv, everything
-// else in steps.csv.
+// Both sides record every byte that crosses the relay: tensors in transfers.csv, everything else in
+// steps.csv.
 void checkBytes(const std::string& folder, bool isClient, double up, double down) {
   const auto transfers = readCsv(folder + "/transfers.csv");
   const auto steps = readCsv(folder + "/steps.csv");
@@ -93,7 +93,7 @@ void checkBytes(const std::string& folder, bool isClient, double up, double down
         down);
 }
 
-TEST_CASE("the bytes in the files are those that crossed the connection") {
+TEST_CASE("the files count exactly the bytes that crossed the connection") {
   for (const std::string codec : {"none", "fp16", "uniform:bits=5"}) {
     CAPTURE(codec);
     const TemporaryFolder folder;
@@ -177,7 +177,7 @@ TEST_CASE("a run begins with given weights, at the client and at the server") {
   const TemporaryFolder folder;
   REQUIRE(runClient("train", folder.path("first"), {}).code == 0);
   const std::string weights = folder.path("first") + "/model.safetensors";
-  // With a learning rate of 0, the weights stay the same.
+  // With a learning rate of 0, training does not change the weights.
   const Arguments arguments = {"--set", "weights.file=" + weights,
                                "--set", "train.learning_rate={schedule: constant, peak: 0}",
                                "--set", "run.seed=99"};
@@ -224,7 +224,7 @@ TEST_CASE("waiting replaces computing on both sides") {
 TEST_CASE("a training run reports its steps relative to the bound, and their bottleneck") {
   const TemporaryFolder folder;
   const std::string run = folder.path("run");
-  // Tensors of 256 kB, so that the link's rates are known after a few steps.
+  // The tensors have 256 kB, so that the link's rates are known after a few steps.
   const Ended ended = runClient("train", run,
                                 {"--json", "--set", "model.width=4096", "--set", "train.batch=64",
                                  "--set", "wait={F1: 6, T3: 2, B1: 8, F2: 1, B2: 1}"});
@@ -233,7 +233,7 @@ TEST_CASE("a training run reports its steps relative to the bound, and their bot
   const nlohmann::json bound = nlohmann::json::parse(ended.output).at("bound");
   CHECK(bound.at("bottleneck") == "client compute");
   CHECK(bound.at("over_bound").get<double>() > 0.99);
-  CHECK(bound.at("seconds_a_step").get<double>() > 4 * 16e-3);
+  CHECK(bound.at("seconds_per_step").get<double>() > 4 * 16e-3);
   CHECK(bound.at("step_spread").is_null());  // 4 steps are too few
   CHECK(bound.at("advice").at("settings").empty());
   CHECK_FALSE(bound.at("advice").at("sentence").get<std::string>().empty());

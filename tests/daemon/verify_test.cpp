@@ -1,5 +1,5 @@
-// The split changes nothing: `verify` with real daemons, for every model, number of micro-batches
-// and schedule.
+// Splitting a model does not change results: `verify` with the real programs, for every model,
+// number of micro-batches and schedule.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
@@ -8,8 +8,8 @@
 namespace cleave::test {
 namespace {
 
-// Both models have dropout. 30 samples per batch give uneven micro-batches of 4, 7 and 8. 13
-// samples are evaluated.
+// Both models have dropout. Batches of 30 samples divide unevenly into 4, 7 and 8 micro-batches.
+// The test set has 13 samples.
 const std::vector<Arguments> kModels = {
     {"--set", "model={name: mlp, width: 16, depth: 2, dropout: 0.3}"},
     {"--set", "model={name: small_cnn, width: 4, dropout: 0.3}"},
@@ -26,7 +26,7 @@ nlohmann::json verify(const TemporaryFolder& folder, const std::string& name, Ar
   return nlohmann::json::parse(ended.output);
 }
 
-TEST_CASE("split and whole model are bit-identical") {
+TEST_CASE("split and whole model give bit-identical results") {
   const TemporaryFolder folder;
   const TestServer server(folder);
   for (std::size_t model = 0; model < kModels.size(); ++model) {
@@ -51,7 +51,7 @@ TEST_CASE("split and whole model are bit-identical") {
   }
 }
 
-TEST_CASE("mobilenet_v2, clipping and every optimizer are bit-identical") {
+TEST_CASE("mobilenet_v2, clipping and every optimizer give bit-identical results") {
   const TemporaryFolder folder;
   const TestServer server(folder);
   for (const std::string optimizer : {"sgd", "adam", "adamw"}) {
@@ -84,7 +84,7 @@ TEST_CASE("verify compares with lossless codecs, ignoring the configured ones") 
 
 TEST_CASE("verify detects differences between the two computations") {
   const TemporaryFolder folder;
-  // A server whose forward only waits returns meaningless values.
+  // A server that waits instead of computing a forward returns meaningless values.
   const Ended ended = runClient("verify", folder.path("different"),
                                 {"--json", "--steps", "1", "--set", "wait={F2: 1, B2: 1}"});
   CHECK(ended.code == 1);

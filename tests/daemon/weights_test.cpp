@@ -1,4 +1,4 @@
-// Initial weights that the server keeps: they are sent once, and the results do not change.
+// The server keeps initial weights, so that they are sent only once. This does not change results.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <filesystem>
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 const Arguments kRun = {"--set", "model.width=128", "--set", "threads={client: 1, server: 1}"};
 
-// Where the server of `folder` keeps weights.
+// The files of weights that the server of `folder` keeps.
 std::vector<std::string> storedIn(const TemporaryFolder& folder) {
   std::vector<std::string> files;
   std::error_code none;
@@ -29,7 +29,7 @@ std::vector<std::string> storedIn(const TemporaryFolder& folder) {
   return files;
 }
 
-// They are written while the run that sent them continues.
+// The files are written while the run that sent the weights continues.
 void waitForStored(const TemporaryFolder& folder, std::size_t count) {
   const auto start = std::chrono::steady_clock::now();
   while (storedIn(folder).size() < count) {
@@ -44,7 +44,7 @@ struct Run {
   std::size_t sent = 0;  // how many times the client has sent weights/body
   std::size_t received = 0;
   std::string model;
-  std::map<std::string, std::string> losses;  // by step
+  std::map<std::string, std::string> losses;  // losses by phase and step
 };
 
 std::size_t weightsIn(const std::string& folder, const std::string& role) {
@@ -55,7 +55,7 @@ std::size_t weightsIn(const std::string& folder, const std::string& role) {
   return rows;
 }
 
-// The weights after a training run, from which the others begin.
+// Trains, and returns the path of the final weights, from which other runs begin.
 std::string trainedWeights(const TemporaryFolder& folder, const std::string& address,
                            const std::string& seed = "1") {
   const std::string run = folder.path("first-" + seed);
@@ -66,7 +66,7 @@ std::string trainedWeights(const TemporaryFolder& folder, const std::string& add
   return run + "/model.safetensors";
 }
 
-// Ends the server, so that its records are complete.
+// Trains from the given weights, and ends the server, so that its records are complete.
 Run trainFrom(const TemporaryFolder& folder, TestServer& server, const std::string& weights,
               const std::string& name) {
   Run run;
@@ -110,7 +110,7 @@ TEST_CASE("the body's initial weights are sent once, and the results are the sam
   CHECK_THAT(sending.log, !Contains("already has the body's weights"));
   waitForStored(folder, 1);
 
-  TestServer second(folder);  // another process
+  TestServer second(folder);  // another server process with the same store
   const Run stored = trainFrom(folder, second, weights, "stored");
   CHECK(stored.sent == 0);
   CHECK(stored.received == 0);
@@ -119,7 +119,7 @@ TEST_CASE("the body's initial weights are sent once, and the results are the sam
   CHECK(stored.model == sending.model);
   CHECK(storedIn(folder).size() == 1);
 
-  // The folder of the weights is not a run.
+  // The folder of weights must not be taken for a run.
   const Ended listed = finish(Process::start(
       {serverProgram(), "runs", "list", "--json", "--set", "store=" + folder.path("store")}));
   REQUIRE(listed.code == 0);
@@ -127,7 +127,7 @@ TEST_CASE("the body's initial weights are sent once, and the results are the sam
   CHECK_FALSE(fs::exists(folder.path("store/local/.weights/lock")));
 }
 
-TEST_CASE("verification through a server uses stored weights") {
+TEST_CASE("`verify` uses the weights that the server has stored") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const std::string weights = trainedWeights(folder, server.address());
@@ -144,7 +144,7 @@ TEST_CASE("verification through a server uses stored weights") {
   CHECK(weightsIn(folder.path("second"), "send") == 0);
 }
 
-TEST_CASE("damaged stored weights end the run, and are sent again by the next one") {
+TEST_CASE("damaged stored weights end the run, and are sent again by the next run") {
   const TemporaryFolder folder;
   std::string weights, expected;
   {
@@ -167,14 +167,14 @@ TEST_CASE("damaged stored weights end the run, and are sent again by the next on
   waitForStored(folder, 1);
 }
 
-TEST_CASE("a server that may not keep weights gets them for each run") {
+TEST_CASE("a server that may not keep weights receives them in each run") {
   const TemporaryFolder folder;
   TestServer keeping(folder);
   const std::string weights = trainedWeights(folder, keeping.address());
   const std::string expected = trainFrom(folder, keeping, weights, "kept").model;
   waitForStored(folder, 1);
 
-  // It does not use what is there, either.
+  // The server does not use weights that it has already stored either.
   const Arguments none = {"--set", "weights.keep_mib=0"};
   TestServer first(folder, none);
   const Run run = trainFrom(folder, first, weights, "first");
@@ -187,7 +187,7 @@ TEST_CASE("a server that may not keep weights gets them for each run") {
   CHECK_FALSE(fs::exists(folder.path("store/local/.weights")));
 }
 
-TEST_CASE("weights that the server's disk cannot take are not kept, and the run goes on") {
+TEST_CASE("weights that do not fit on the server's disk are not kept, and the run continues") {
   const TemporaryFolder folder;
   TestServer server(folder, {}, "store", {"/usr/bin/env", "CLEAVE_FAIL=weights:1:enospc"});
   const std::string weights = trainedWeights(folder, server.address());

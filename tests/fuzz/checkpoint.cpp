@@ -1,6 +1,6 @@
-// Fuzz target: the files beside a checkpoint: a list of commits (first byte c), the record of a
-// checkpoint (r), or a generation (g). Only RunError is allowed, and a list of commits is the same
-// after writing and reading it again.
+// Fuzz target: the small files beside a checkpoint. The first byte of an input selects the kind: c
+// for a list of commits, r for the record of a checkpoint, g for a generation. Only RunError is
+// allowed. A list of commits must be the same after writing and reading it again.
 #include <algorithm>
 #include <cstring>
 #include <map>

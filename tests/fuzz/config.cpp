@@ -1,6 +1,6 @@
-// Fuzz target: a configuration up to the first zero byte, then an override after each further zero
-// byte. Only UsageError is allowed; the resolved configuration, written as YAML, must read back
-// identically.
+// Fuzz target: a configuration up to the first zero byte, and one override after each zero byte.
+// Only UsageError is allowed. The resolved configuration must be the same after writing it as YAML
+// and reading it again.
 #include <string>
 
 #include "common/core/config.h"

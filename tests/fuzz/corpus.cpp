@@ -34,11 +34,11 @@ int writeSeeds(const std::filesystem::path& folder) {
   return 0;
 }
 
-// A failing input ends the program; its name is the last one printed.
+// If an input fails, the program ends, and the input's name is the last one printed.
 void runOne(const std::string& name, const std::string& input) {
   std::printf("%s\n", name.c_str());
   std::fflush(stdout);
-  // With exactly its size, like libFuzzer.
+  // The input is copied to a heap block of exactly its size, as in libFuzzer.
   const std::vector<std::uint8_t> bytes(input.begin(), input.end());
   LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
 }

@@ -1,5 +1,5 @@
-// Fuzz target: a text as a CSV cell. An RFC 4180 reader must find one cell with that text, preceded
-// by ' if a spreadsheet would treat it as a formula.
+// Fuzz target: a text that is written as a CSV cell. An RFC 4180 reader must find one cell with
+// that text, preceded by ' if a spreadsheet would treat it as a formula.
 #include <optional>
 #include <string>
 
@@ -11,7 +11,7 @@ using namespace cleave::fuzz;
 
 namespace {
 
-// The only cell of a line; empty if there is another number of cells, or the line violates the RFC.
+// The only cell of a line. Empty if the line has a different number of cells, or violates the RFC.
 std::optional<std::string> readOnlyCell(const std::string& line) {
   if (!line.starts_with('"')) {
     if (line.find_first_of(",\"\r\n") != std::string::npos) return std::nullopt;

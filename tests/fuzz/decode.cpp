@@ -1,6 +1,7 @@
-// Fuzz target: one input (decode_input.h), which any codec decodes, or encodes and decodes. A
-// decoder may refuse a payload; any other error is a finding. Every buffer has exactly its size, so
-// that AddressSanitizer detects each access beyond its end.
+// Fuzz target: codecs. The input (see decode_input.h) selects a codec, and is either a payload to
+// decode or a tensor to encode and decode. A decoder may refuse a payload; any other error is a
+// finding. Every heap buffer has exactly the required size, so that AddressSanitizer detects each
+// access beyond its end.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -31,7 +32,7 @@ const Codec& codecOf(std::uint16_t hash) {
   return *(found == codecs.end() ? codecs.begin() : found)->second;
 }
 
-// A heap buffer of exactly that size.
+// A heap buffer of exactly the given size.
 class Room {
  public:
   Room(std::size_t bytes, std::byte fill, bool unaligned)
@@ -64,7 +65,7 @@ struct Trip {
   bool unaligned;
 };
 
-// Empty if the payload is refused. Leaves the codec's changes in `cut`.
+// Decodes the payload; empty if it is refused. `cut` keeps the codec's changes.
 std::optional<Bytes> decodeOver(std::byte fill, const Trip& trip, CutContext& cut,
                                 std::span<const std::byte> payload) {
   Room in(payload, trip.unaligned);
@@ -78,8 +79,8 @@ std::optional<Bytes> decodeOver(std::byte fill, const Trip& trip, CutContext& cu
   return Bytes(out.span().begin(), out.span().end());
 }
 
-// Decodes twice over different memory: the results must be equal, which also shows that every
-// element is written.
+// Decodes into two buffers with different contents. Equal results show that every element is
+// written.
 bool decodes(const Trip& trip, CutContext& cut, std::span<const std::byte> payload) {
   CutContext again = cut;
   const auto first = decodeOver(std::byte{0xa5}, trip, cut, payload);
@@ -113,7 +114,8 @@ void fillFinite(std::span<const std::byte> bytes, const TensorSpec& spec, std::b
   }
 }
 
-// Two steps: the second uses the state of the first; each starts with the original cut contexts.
+// Encodes two steps. The second step uses the state of the first; each step starts with the
+// original cut contexts.
 void encodeAndDecode(const Trip& trip, CutContext& sender, CutContext& receiver,
                      std::span<const std::byte> elements) {
   Room tensor(trip.spec.bytes(), std::byte{0}, trip.unaligned);

@@ -1,9 +1,8 @@
 // The meaning of a fuzz input. Every byte string is valid, so that mutations stay valid:
 //
 //   input = flags, codec, activation codec, rank, 4 dimensions, activation's length, the rest
-//
-// The rest is a payload for the decoder, or the elements of a tensor for the encoder. If an
-// activation of the same cut comes first, its length in bytes says where it ends.
+// The rest is a payload for the decoder, or the elements of a tensor for the encoder. With the flag
+// kAfter, the rest begins with an activation of the same cut, which has the given length in bytes.
 #pragma once
 
 #include <array>
@@ -19,12 +18,12 @@
 
 namespace cleave::fuzz {
 
-inline constexpr std::uint8_t kEncode = 0x01;     // otherwise decode the rest
-inline constexpr std::uint8_t kEval = 0x02;       // otherwise train
-inline constexpr std::uint8_t kGradient = 0x04;   // otherwise an activation
-inline constexpr std::uint8_t kAfter = 0x08;      // preceded by an activation of the same cut
+inline constexpr std::uint8_t kEncode = 0x01;     // otherwise the rest is decoded
+inline constexpr std::uint8_t kEval = 0x02;       // evaluation; otherwise training
+inline constexpr std::uint8_t kGradient = 0x04;   // a gradient; otherwise an activation
+inline constexpr std::uint8_t kAfter = 0x08;      // an activation of the same cut comes first
 inline constexpr std::uint8_t kDType = 0x30;      // 0x00 and 0x30 f32, 0x10 f16, 0x20 bf16
-inline constexpr std::uint8_t kLast = 0x40;       // channels last if the rank is 4
+inline constexpr std::uint8_t kLast = 0x40;       // channels-last if the rank is 4
 inline constexpr std::uint8_t kUnaligned = 0x80;  // payload and tensor at odd addresses
 inline constexpr std::size_t kHeaderBytes = 12;
 inline constexpr std::size_t kMaxInputBytes = kHeaderBytes + 8192;
@@ -32,14 +31,15 @@ inline constexpr std::size_t kMaxInputBytes = kHeaderBytes + 8192;
 struct Input {
   std::uint8_t flags = 0;
   std::uint16_t codec = 0;       // a hash; selects the codec with the next hash in order
-  std::uint16_t activation = 0;  // the same
+  std::uint16_t activation = 0;  // hash that selects the codec of the activation
   std::uint8_t rank = 0;
   std::array<std::uint8_t, 4> dimensions{};
   std::uint16_t activationBytes = 0;
   std::span<const std::byte> rest;
 };
 
-// Independent of the table, so that an input selects the same codec after another is added.
+// The hash does not depend on the table, so that an input selects the same codec after other codecs
+// are added.
 inline std::uint16_t hashOf(std::string_view spec) {
   std::uint32_t hash = 2166136261;  // FNV-1a
   for (const char c : spec) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619;

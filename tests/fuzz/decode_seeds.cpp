@@ -16,16 +16,16 @@ struct Shape {
 };
 
 constexpr std::array kShapes = {
-    Shape{0x00, 1, {0, 0}},           // nothing
+    Shape{0x00, 1, {0, 0}},           // an empty tensor
     Shape{0x10, 0, {}},               // a scalar, f16
     Shape{0x00, 1, {40, 0}},          //
     Shape{0x20, 1, {70, 0}},          // bf16
     Shape{kLast, 4, {2, 3, 4, 5}},    //
     Shape{0x10, 3, {2, 3, 5}},        //
-    Shape{0x20, 1, {1100 % 256, 4}},  // more than a block
+    Shape{0x20, 1, {1100 % 256, 4}},  // more elements than a block
 };
 
-// A bell curve with repeated values and zeros.
+// Values of a bell curve, with repetitions and zeros.
 Bytes elementsOf(const TensorSpec& spec) {
   std::vector<float> values(spec.elements());
   fillNormal(randomKey(1, "fuzz"), values);
@@ -66,7 +66,7 @@ std::vector<Seed> seeds() {
       CutContext cut;
       Bytes payloads = encode(spec, input, elements, cut, activationAt(0));
       add("decode", payloads);
-      // The gradient of that cut.
+      // The gradient of the same cut.
       input.flags |= kGradient | kAfter;
       input.activationBytes = static_cast<std::uint16_t>(payloads.size());
       const Bytes gradient = encode(spec, input, elements, cut, gradientAt(0));

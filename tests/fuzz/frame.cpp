@@ -1,6 +1,6 @@
-// Fuzz target: bytes received by a connection, after one byte that selects its state. Headers,
-// limits, checksums and the metadata of every kind may throw only ProtocolError; accepted data must
-// be the same after writing and reading it again.
+// Fuzz target: bytes that a connection receives. The first byte of an input selects the
+// connection's state. Parsing headers and metadata, and checking limits and checksums, may throw
+// only ProtocolError. Accepted data must be the same after writing and reading it again.
 #include <algorithm>
 #include <cstring>
 
@@ -95,7 +95,7 @@ void readMetadata(FrameKind kind, std::span<const std::byte> metadata) {
   }
 }
 
-// Removes a frame from the front of `bytes`; false if it is incomplete.
+// Removes a frame from the front of `bytes`. Returns false if the frame is incomplete.
 bool readFrame(std::span<const std::byte>& bytes, ConnectionState state) {
   checkMagic(bytes.first(std::min(bytes.size(), kHeaderBytes)));
   if (bytes.size() < kHeaderBytes) return false;

@@ -1,5 +1,6 @@
-// Fuzz target: bytes as a graph, in every form in which a graph can arrive. Only UsageError is
-// allowed; a graph that is accepted can be packed and unpacked, and its parts are valid.
+// Fuzz target: bytes that are read as a graph, in every form in which a graph can arrive. Only
+// UsageError is allowed. Packing and unpacking an accepted graph must succeed, and its parts must
+// be valid.
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -14,7 +15,7 @@ using namespace cleave::fuzz;
 
 namespace {
 
-// The first byte of an input.
+// The first byte of an input selects the form.
 enum class Form : std::uint8_t { exportedGraph, exportedWeights, packed, message };
 constexpr int kForms = 4;
 constexpr int kMaxNodes = 200;  // cutting takes quadratic time

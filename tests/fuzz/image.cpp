@@ -9,7 +9,7 @@ using namespace cleave::fuzz;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
-  constexpr std::int64_t kMaxPixels = 1 << 18;  // larger images only take longer
+  constexpr std::int64_t kMaxPixels = 1 << 18;  // larger images only take more time
   const std::int64_t channels = data[0] % 2 == 0 ? 3 : 1;
   const std::span<const std::byte> file(reinterpret_cast<const std::byte*>(data) + 1, size - 1);
   try {

@@ -1,5 +1,5 @@
-// Fuzz target: bytes as a .npy file. Only UsageError is allowed, and an accepted array is within
-// the file.
+// Fuzz target: bytes that are read as a .npy file. Only UsageError is allowed, and an accepted
+// array must be within the file.
 #include "client/data/npy.h"
 
 #include "common/core/error.h"

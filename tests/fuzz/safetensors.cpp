@@ -1,5 +1,5 @@
-// Fuzz target: bytes as a safetensors file. Only UsageError is allowed; accepted tensors are within
-// the file, and the same after writing and reading it again.
+// Fuzz target: bytes that are read as a safetensors file. Only UsageError is allowed. Accepted
+// tensors must be within the file, and the same after writing and reading them again.
 #include <algorithm>
 #include <cstring>
 

@@ -18,7 +18,7 @@ inline Bytes bytesOf(const std::string& text) {
   return {bytes.begin(), bytes.end()};
 }
 
-// Reports a finding by ending the program.
+// Reports a finding and ends the program.
 [[noreturn]] inline void find(const std::string& what) {
   std::fprintf(stderr, "fuzz: %s\n", what.c_str());
   std::abort();
@@ -29,7 +29,7 @@ struct Seed {
   Bytes input;
 };
 
-// The seeds of the target that the program is linked with.
+// Returns the seeds of the fuzz target that the program is linked with.
 std::vector<Seed> seeds();
 
 }  // namespace cleave::fuzz

@@ -1,6 +1,6 @@
-// Fuzz target: frames that a peer may send after the handshake, and their times (session_input.h),
-// processed by a tensor link and an engine as in either daemon, on one thread. An Error may end the
-// session; any other exception is a finding.
+// Fuzz target: frames that a peer may send after the handshake, and their times (see
+// session_input.h). A tensor link and an engine of a client or a server process them on one thread.
+// An Error may end the session; any other exception is a finding.
 #include <boost/asio/io_context.hpp>
 #include <deque>
 #include <memory>
@@ -145,7 +145,8 @@ class Session {
     const std::size_t payload = input.twoBytes();
     wire::Tensor tensor;
     toWire(named, *tensor.mutable_key());
-    // Shape and sizes are correct unless `choice` says otherwise, or no correct ones exist.
+    // Shape and sizes are correct, unless `choice` requests wrong ones or the flow has no correct
+    // ones.
     const bool isSensible =
         microBatches > 0 && microBatches <= samples && samples <= kBatch && named.i < microBatches;
     TensorSpec spec =
@@ -161,7 +162,7 @@ class Session {
     frame(FrameKind::tensor, stream, tensor.SerializeAsString(), payload);
   }
 
-  // Does what a connection does with a frame within its limits.
+  // Processes a frame in the same way as a connection; the frame is within the limits.
   void frame(FrameKind kind, std::uint64_t stream, const std::string& metadata,
              std::size_t payloadBytes) {
     FrameHeader header;
@@ -179,13 +180,14 @@ class Session {
     if (isTensorData(kind)) {
       place = link_->placePayload(header, bytes);
       std::fill(place.begin(), place.end(), std::byte{0x3c});
-      // In block:bits=8 this byte means that headers and codes follow.
+      // In a payload of block:bits=8, this byte means that headers and codes follow.
       if (kind == FrameKind::tensor && !place.empty()) place[0] = std::byte{0x01};
     }
     link_->receivedFrame(header, bytes, place);
   }
 
-  // Runs codecs and delivers their results; outgoing frames are dropped as if written.
+  // Runs the codecs and delivers their results. Outgoing frames are dropped and reported as
+  // written.
   void settle() {
     do {
       io_.restart();
@@ -247,7 +249,7 @@ class Session {
   std::deque<Message> arrived_;
   const std::shared_ptr<Connection> connection_;
   const std::shared_ptr<TensorLink> link_;
-  const std::unique_ptr<Coordinator> client_;  // one of the two
+  const std::unique_ptr<Coordinator> client_;  // either this or the server exists
   const std::unique_ptr<Participant> server_;
   Engine& engine_;
   std::uint64_t evaluated_ = 0;

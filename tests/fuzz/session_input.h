@@ -1,5 +1,6 @@
-// The meaning of an input for fuzzing the session. Every byte string is valid: flags, then commands
-// until the end, each a byte (modulo kCommands) and its fields; missing fields are 0.
+// The meaning of an input of the fuzz target `session`. Every byte string is valid. It has flags
+// and then commands until the end. A command is a byte (modulo kCommands) followed by its fields;
+// missing fields are 0.
 //
 //   tensor     a Tensor frame: stream, key, micro-batches, samples, codec, encoded bytes, payload
 //   segment    a Segment frame: stream, offset, payload
@@ -18,7 +19,7 @@
 
 namespace cleave::fuzz {
 
-inline constexpr std::uint8_t kClient = 0x01;          // otherwise the server
+inline constexpr std::uint8_t kClient = 0x01;          // the client is tested; otherwise the server
 inline constexpr std::uint8_t kCoded = 0x02;           // block:bits=8 on all flows, otherwise none
 inline constexpr std::uint8_t kInitialWeights = 0x04;  // the client sends weights/body first
 

@@ -1,16 +1,16 @@
-// Complete steps and evaluations of a correct peer, and some simple faults.
+// Seeds: complete steps and evaluations of a correct peer, and some simple faults.
 #include "tests/fuzz/session_input.h"
 
 namespace cleave::fuzz {
 namespace {
 
-constexpr std::uint8_t kEval = 0x10;  // in a key's first byte, together with the flow
+constexpr std::uint8_t kEval = 0x10;  // a bit in a key's first byte, which also has the flow
 
 class Writer {
  public:
   explicit Writer(std::uint8_t flags) { put({flags}); }
 
-  // A tensor of a batch of 8 in 4 micro-batches: 2 samples of 16 values.
+  // A tensor of 2 samples with 16 values each; the batch has 8 samples in 4 micro-batches.
   Writer& tensor(std::uint8_t flow, std::uint8_t step, std::uint8_t i, std::uint8_t choice = 0) {
     const std::uint8_t payload = (flags() & kCoded) != 0 ? 37 : 128;
     return command(Command::tensor, {++stream_, flow, step, i, 4, 8, choice, payload, 0});
@@ -44,7 +44,7 @@ Bytes serverSteps(std::uint8_t flags) {
     writer.command(Command::step, {step, 1}).command(Command::work, {4});
   }
   for (std::uint8_t i = 0; i < 4; ++i) {
-    constexpr std::uint8_t kAfterTwo = 0x80;  // steps
+    constexpr std::uint8_t kAfterTwo = 0x80;  // the weights after two steps
     writer.tensor(kEval | 0, 1, i, kAfterTwo).command(Command::work, {2});
     writer.command(Command::received, {kEval | 1, 1, i});
   }
@@ -76,7 +76,8 @@ std::vector<Seed> seeds() {
     all.push_back({"server" + codec, serverSteps(flags)});
     all.push_back({"client" + codec, clientSteps(flags | kClient)});
   }
-  // weights/body (flow 4), complete but without its digest; a stream in two segments; a duplicate.
+  // weights/body (flow 4), which is complete but lacks its digest; a stream in two segments; a
+  // duplicate.
   all.push_back({"weights", Writer(kInitialWeights)
                                 .command(Command::tensor, {1, 4, 0, 0, 0, 0, 4, 50, 0, 100})
                                 .command(Command::segment, {1, 50, 50, 0})

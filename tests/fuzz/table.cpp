@@ -1,6 +1,6 @@
-// Fuzz target: bytes as a CSV file, read as a training set, then, with that set's columns, as a
-// test set and as input for predictions. Only UsageError is allowed; a file that is accepted for
-// training must be accepted for the other two.
+// Fuzz target: bytes that are read as a CSV file with a training set, and then, with that set's
+// columns, as a test set and as input for predictions. Only UsageError is allowed. A file that is
+// accepted as a training set must also be accepted as the other two.
 #include <unistd.h>
 
 #include <fstream>

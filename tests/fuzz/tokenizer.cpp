@@ -1,5 +1,5 @@
-// Fuzz target: a tokenizer.json, a zero byte, and a text. Only UsageError is allowed; ids are at
-// most the tokenizer's maximum id, and a sample has at most the requested length.
+// Fuzz target: a tokenizer.json, a zero byte, and a text. Only UsageError is allowed. Ids must not
+// exceed the tokenizer's maximum id, and a sample must not exceed the requested length.
 #include "client/data/tokenizer.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Fuzz target: bytes as a server's trace. Only ProtocolError is allowed; accepted traces are the
-// same after writing and reading them again.
+// Fuzz target: bytes that are read as a server's trace. Only ProtocolError is allowed. An accepted
+// trace must be the same after writing and reading it again.
 #include <algorithm>
 
 #include "common/engine/trace.h"

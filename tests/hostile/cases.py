@@ -1,5 +1,5 @@
-"""Actions of hostile peers as a table of cases. Each has a name, a function that performs it, and
-the error codes that it may end with."""
+"""Actions of hostile peers as a table of cases. Each case has a name, a function that performs the action, and the error codes with which
+the server may end it."""
 import hashlib
 import math
 import random
@@ -20,12 +20,12 @@ HUGE = (2**31, 2**32, 2**62, 2**63, 2**64 - 1)
 @dataclass
 class Case:
     name: str
-    act: Callable  # takes a World; returns the Peer to be closed, or None if act() closes it itself
-    codes: set = field(default_factory=set)  # acceptable error codes; "": closed without a message
+    act: Callable  # takes a World; returns the Peer that hostile.py must close, or None if act() has closed it
+    codes: set = field(default_factory=set)  # acceptable error codes; "": the connection may be closed without a message
     deadline: float = 1.0  # seconds
-    connections: int = 1  # connections that the server may allocate memory for
-    uncounted: bool = False  # ended by the peer, so not counted as a refusal
-    untold: str = "not-cleave"  # the reason that the server counts if it closes without a message
+    connections: int = 1  # number of connections for which the server may allocate memory
+    uncounted: bool = False  # ended by the peer, so the server does not count a refusal
+    untold: str = "not-cleave"  # reason that the server counts if it closes the connection without a message
 
 
 CASES = []
@@ -42,7 +42,7 @@ def case(name, codes, **more):
 
 
 def sends(name, codes, data, run=True, spec=None, **more):
-    """Adds a case that sends these bytes, in a run or before a Hello."""
+    """Adds a case that sends these bytes, either in a run or before a Hello."""
 
     def act(world):
         peer = world.run(spec) if run else world.connect()
@@ -145,7 +145,7 @@ for value in (NAN, INF, -INF, -1.0, 1e308):
 
 
 def zstd(data, size=None):
-    """One zstd frame whose blocks are not compressed. `size`: the size that it claims."""
+    """A zstd frame whose blocks are not compressed. `size`: the declared size, if it differs from the real one."""
     blocks = b"".join(
         ((len(data[at : at + 65536]) << 3) | (at + 65536 >= len(data))).to_bytes(3, "little") + data[at : at + 65536]
         for at in range(0, max(1, len(data)), 65536)
@@ -367,18 +367,18 @@ for size in (1, 31, 33, 60000):
 
 
 def weights(payload):
-    """weights/body with its own digest."""
+    """Frames that send weights/body with a digest."""
     opening = w.tensor(payload, spec=b"", step=0, flow="weights/body", micro_batches=0, samples=0)
     return opening + w.segment(len(payload), b"", sha256=hashlib.sha256(payload).digest())
 
 
-# A safetensors file without tensors: all weights of the body keep their values.
+# A safetensors file without tensors, which leaves all weights of the body unchanged.
 NO_WEIGHTS = struct.pack("<Q", 2) + b"{}"
 NO_WEIGHTS_SHA256 = hashlib.sha256(NO_WEIGHTS).digest()
 
 
 def names_weights(world, sha256):
-    """A peer whose Hello names these weights, and whether the server has them."""
+    """Returns a peer whose Hello names these weights, and whether the server has stored them."""
     peer = world.connect()
     peer.send(w.hello(world.run_id(), w.run_spec(f18=True), f12=sha256))
     return peer, bool(peer.wait_for(w.HELLO_OK)[1].get(16))
@@ -394,7 +394,7 @@ def _(world):
 
 @case("weights that the server has stored", "unexpected-message", connections=8, deadline=5)
 def _(world):
-    for _ in range(100):  # they are stored while the first run continues
+    for _ in range(100):  # the server stores the weights while the first run continues
         peer, stored = names_weights(world, NO_WEIGHTS_SHA256)
         if stored:
             peer.send(weights(NO_WEIGHTS))
@@ -423,12 +423,12 @@ def learn(world, spec, pattern, **tensor):
 
 
 def payload_case(codec, what, contents, codes=("bad-payload", "unexpected-message", "non-finite")):
-    """Sends `contents(most)` as a tensor whose codec allows at most `most` bytes. Some contents are
-    valid tensors: those are acknowledged, and a premature Step ends the run."""
+    """Adds a case that sends `contents(most)` as a tensor whose codec allows at most `most` bytes. If the contents are valid, the tensor is
+    acknowledged, and a premature Step ends the run."""
 
     def act(world):
         spec = w.run_spec(codec)
-        if codec not in world.learned:  # the refusals state the expected values
+        if codec not in world.learned:  # the refusals state the values that the server expects
             resolved = learn(world, spec, r"than the agreed (.+)", codec="?")
             world.learned[codec] = resolved, int(learn(world, spec, r"at most (\d+)", codec=resolved, encoded_bytes=2**40))
         resolved, most = world.learned[codec]
@@ -457,7 +457,7 @@ for spec in SPECS:
         payload_case(spec, f"form {form}, random", filled(bytes([form]), random.Random(form).randbytes(300)))
 for spec in ("block:bits=8", "block:bits=4,header=fp16", "uniform:bits=8", "sort:q=6,s=2", "fast:q=6,s=2", "kmeans:bits=4"):
     payload_case(spec, "scales that are not finite", filled(b"\1", b"\xff\x7f" * 2), {"bad-payload"})
-VALUES = bytes(4 * 26)  # for topk: a tenth of 256 elements, rounded up
+VALUES = bytes(4 * 26)  # for topk: a tenth of the 256 elements, rounded up
 payload_case("topk:ratio=0.1", "an index past the end", lambda most: b"\2" + VALUES + b"\x0a" * 25 + b"\x7f", {"bad-payload"})
 payload_case("topk:ratio=0.1", "a distance of 2^64", lambda most: b"\2" + VALUES + b"\xff" * 9 + b"\x7f" + bytes(16), {"bad-payload"})
 payload_case("topk:ratio=0.1", "more positions than values", lambda most: b"\1" + VALUES + b"\xff" * 32, {"bad-payload"})
@@ -479,7 +479,7 @@ for flow in ("", "activation/0", "probe", "x" * 1000):
 
 
 def train_step(peer, number=1):
-    """A complete, correct step; returns the client's frames."""
+    """Performs a complete, correct step. Returns the client's frames."""
     sent = []
 
     def send(data):
@@ -495,7 +495,7 @@ def train_step(peer, number=1):
     for i in range(4):
         send(w.tensor(stream=stream + 5 + i, step=number, micro_batch=i, weight_version=number - 1, flow="gradient/1"))
     gradients, body_done = 0, False
-    while gradients < 4 or not body_done:  # in any order
+    while gradients < 4 or not body_done:  # these arrive in any order
         kind = peer.wait_for(w.TENSOR, w.BODY_DONE)[0]
         if kind == w.TENSOR:
             peer.send(w.received(step=number, micro_batch=gradients, flow="gradient/0"))

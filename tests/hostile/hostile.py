@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Attacks a cleave-server with the cases in cases.py while honest clients train. Each attack must
-end in time, with an expected code, without increasing the server's memory use, and must be counted.
-The honest clients' weights must be the same as without attacks. With --memory: attacks on a
-session's memory limit (memory_cases.py), none of which may take the server beyond the bound that it
-prints."""
+"""Attacks a cleave-server with the cases in cases.py while honest clients train. Each attack must end in time, with an expected code,
+without increasing the server's memory use, and the server must count it. The honest clients' weights must be the same as without attacks.
+With --memory, the attacks are those on a session's memory limit (memory_cases.py), and the server's memory use must not exceed the bound
+that it prints."""
 import argparse
 import collections
 import hashlib
@@ -22,20 +21,19 @@ import memory_cases
 import wire as w
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Shorter deadlines than the defaults, to reduce waiting, and enough room for all connections from
-# this one address.
+# The deadlines are shorter than the defaults, to reduce waiting. The limits have room for all connections from this single address.
 LIMITS = {
     "sessions": 32, "connections": 2000, "connections_per_address": 2000, "handshakes": 100000, "handshakes_burst": 100000,
     "handshakes_per_address": 100000, "hello_seconds": 1, "frame_seconds": 1, "frame_kib_per_second": 1024, "ping_seconds": 1,
     "ping_timeout_seconds": 2, "idle_seconds": 8, "runs_per_hour": 1000000,
 }  # fmt: skip
-# So small that an attack that exceeds a session's share exceeds the total bound too.
+# The limits are so small that an attack that exceeds its session's share also exceeds the total bound.
 MAX_SESSION_KIB = 160 << 10  # granted to the largest run of memory_cases.py
 MEMORY_LIMITS = {**LIMITS, "memory_mib": 512, "sessions": 4, "connections": 64, "connections_per_address": 64}
 HONEST = ["threads={client: 1, server: 1}", "data.train.size=512", "data.test.size=64", "train.epochs=4", "codec=block:bits=8"]
 KIB_PER_CONNECTION = 1024
-NOISE_KIB = 1024  # of the honest client, per case
-MAX_GROWTH_KIB = 16 << 10  # over all cases
+NOISE_KIB = 1024  # variation caused by the honest client, per case
+MAX_GROWTH_KIB = 16 << 10  # maximum growth over all cases
 
 
 class Tls:
@@ -98,9 +96,9 @@ class World:
         self.port = port
         self.tls = tls
         self.runs = 0
-        self.refused = []  # further peers of a case, with the codes they received
-        self.learned = {}  # by codec
-        self.expected = collections.Counter()  # reasons that the server must have counted
+        self.refused = []  # further peers of a case, with the codes that they received
+        self.learned = {}  # what learn() found out, by codec
+        self.expected = collections.Counter()  # number of refusals that the server must count, by reason
 
     def connect(self, receive_buffer=None):
         return w.Peer(self.port, receive_buffer, self.tls)
@@ -120,7 +118,7 @@ class World:
 
 
 class Honest(threading.Thread):
-    """Trains repeatedly until stopped."""
+    """An honest client that trains repeatedly until it is stopped."""
 
     def __init__(self, programs, folder, server, transport, wanted):
         super().__init__()
@@ -139,7 +137,7 @@ class Honest(threading.Thread):
 
 
 def train(programs, folder, server, transport, name):
-    """(SHA-256 of the weights or None, errors)"""
+    """Trains once. Returns (SHA-256 of the weights or None, errors)."""
     run = folder / name
     ended = subprocess.run(
         [programs / "cleave-client", "train", "--config", ROOT / "configs/synthetic.yaml", "--server", f"127.0.0.1:{server.port}",
@@ -151,8 +149,8 @@ def train(programs, folder, server, transport, name):
 
 
 def attack(case, world, server, bound_kib):
-    """The faults found (empty if none), seconds, and the code. `bound_kib`: bound of the server's memory;
-    None: the allowance for the case's connections."""
+    """Runs a case. Returns the faults found (empty if none), the seconds, and the code. `bound_kib`: bound of the server's memory; None:
+    the allowance for the case's connections."""
     server.forget_peak()
     before = server.memory_kib("VmRSS")
     try:
@@ -198,13 +196,12 @@ def counted(server):
 
 
 def unprintable(text):
-    """The first character that controls a terminal or hides text."""
+    """Returns the first character that controls a terminal or hides text."""
     return next((c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp")), None)
 
 
 def raw_texts(server, store):
-    """The places in the server's log and its runs' files that have characters which a peer must not be
-    able to write."""
+    """Returns the places in the server's log and its runs' files that have characters which a peer must not be able to write."""
     texts = {"the log": "".join(server.log)}
     files = [path for path in store.rglob("*") if path.is_file() and ".weights" not in path.parts]
     texts.update({str(path): path.read_text(errors="replace") for path in files})
@@ -213,9 +210,9 @@ def raw_texts(server, store):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, epilog="Example: tests/hostile/hostile.py --only segment")
-    parser.add_argument("--programs", type=pathlib.Path, default=ROOT / "build/release/bin", help="folder of the daemons")
+    parser.add_argument("--programs", type=pathlib.Path, default=ROOT / "build/release/bin", help="folder of the programs")
     parser.add_argument("--only", default="", help="only cases whose name contains this text")
-    parser.add_argument("--memory", action="store_true", help="attacks on the memory of a server with a low limit")
+    parser.add_argument("--memory", action="store_true", help="runs the attacks on the memory of a server with a low limit")
     parser.add_argument("--tls", action="store_true", help="uses TLS for all connections; hostile peers have a certificate")
     options = parser.parse_args()
     chosen = [case for case in (memory_cases if options.memory else cases).CASES if options.only in case.name]
@@ -226,7 +223,7 @@ def main():
         try:
             return run_all(chosen, options.programs, folder, server, transport, options.memory)
         finally:
-            server.process.kill()  # also makes an honest client fail, which ends it
+            server.process.kill()  # also ends an honest client, because its run fails
 
 
 def run_all(chosen, programs, folder, server, transport, memory):
@@ -239,7 +236,7 @@ def run_all(chosen, programs, folder, server, transport, memory):
     honest = Honest(programs, folder, server, transport, alone)
     honest.start()
     world = World(server.port, transport.hostile)
-    probe = world.connect().open("", b"", f3="probe", f4=None, f5=None)  # the first session allocates memory for all
+    probe = world.connect().open("", b"", f3="probe", f4=None, f5=None)  # the first session allocates memory that all sessions share
     world.leave(probe)
     start, fresh = time.monotonic(), server.memory_kib("VmRSS")
     for case in chosen:
@@ -255,8 +252,7 @@ def run_all(chosen, programs, folder, server, transport, memory):
         faults.append(f"the server exited with {code}: " + "".join(server.log[-20:]))
     if not memory and growth > MAX_GROWTH_KIB:
         faults.append(f"the server grew by {growth} KiB over all cases")
-    # Not caused by a fault of a peer, or caused by a peer that closes; which of these are counted
-    # depends on timing.
+    # These reasons are not caused by a peer's fault, or are caused by a peer that closes. Their counts depend on timing.
     closed = {"non-finite", "connection-closed", "connection-lost"}
     found = counted(server)
     for reason in sorted({*found, *world.expected} - closed):

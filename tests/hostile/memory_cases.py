@@ -1,5 +1,5 @@
-"""Attacks on a server's memory by admitted clients, each aimed at one part of a session's memory. A
-table of cases, as in cases.py. The server must stay within the memory bound that it prints at startup."""
+"""Attacks on a server's memory by admitted clients. Each attack is aimed at one part of a session's memory. The table of cases has the same
+form as in cases.py. The server must stay within the memory bound that it prints at startup."""
 import time
 
 import wire as w
@@ -19,14 +19,14 @@ def case(name, codes, **more):
 
 
 def spec(codec="none", micro_batches=4, in_flight=4, samples=SAMPLES, width=WIDTH, **more):
-    """A run whose tensors have one MiB each."""
+    """The spec of a run whose tensors have one MiB each."""
     return w.run_spec(codec, **{
         "f2": [w.message((1, "width"), (2, str(width))), w.message((1, "depth"), (2, "2"))],
         "f7": micro_batches * samples, "f8": micro_batches, "f9": in_flight, **more})  # fmt: skip
 
 
 def tensor(payload=None, codec="none", micro_batches=4, **more):
-    """One of these tensors; without a payload, raw zeros."""
+    """Frames of a tensor of such a run; without a payload, it has raw zeros."""
     return w.tensor(bytes(TENSOR_BYTES) if payload is None else payload, codec=codec, shape=(SAMPLES, WIDTH), micro_batches=micro_batches,
                     samples=micro_batches * SAMPLES, **more)  # fmt: skip
 
@@ -43,12 +43,12 @@ KEPT = -(-SAMPLES * WIDTH // 1000)
 
 
 def topk_payload():
-    """A small payload for a large tensor: the first elements are kept, as distances."""
+    """A small payload of topk for a large tensor: the first elements are kept."""
     return b"\2" + bytes(4 * KEPT) + bytes(KEPT)
 
 
 def resolved(world, codec):
-    """The codec's spec as the server writes it."""
+    """The codec's spec in the form that the server prints."""
     if codec not in world.learned:
         peer = world.run(spec(codec))
         peer.send(tensor(b"", codec="?"))
@@ -170,7 +170,7 @@ def _(world):
 
 def zstd_frame(size):
     """A Zstandard frame of `size` zeros: blocks of a repeated byte (RFC 8878, 3.1.1)."""
-    header = bytes.fromhex("28b52ffd") + b"\xa0" + size.to_bytes(4, "little")  # single segment, 4-byte size
+    header = bytes.fromhex("28b52ffd") + b"\xa0" + size.to_bytes(4, "little")  # frame header: single segment, 4-byte size
     blocks = b""
     while size > 0:
         now = min(size, 128 << 10)

@@ -1,6 +1,5 @@
-"""The wire protocol of proto/PROTOCOL.md, byte by byte, for a peer that violates its rules. Written
-from the specification and independent of the daemons' code, so that both cannot have the same
-error."""
+"""The wire protocol of proto/PROTOCOL.md, byte by byte, for a peer that violates its rules. It is written from the specification and
+independent of Cleave's code, so that the two do not share bugs."""
 import select
 import socket
 import ssl
@@ -54,7 +53,7 @@ def message(*fields):
 
 
 def parse(data):
-    """A message's fields by number; of repeated ones the last, as in protobuf."""
+    """A message's fields by number. If a field is repeated, the last one counts, as in protobuf."""
     fields, at = {}, 0
 
     def number():
@@ -82,7 +81,7 @@ def parse(data):
     return fields
 
 
-# ---- Correct messages, parts of which a case replaces ----
+# ---- Correct messages; cases replace parts of them ----
 
 CODECS = ("activation/0", "activation/1", "gradient/1", "gradient/0")
 SAMPLES, MICRO_BATCHES, WIDTH = 32, 4, 32
@@ -91,8 +90,8 @@ RAW_BYTES = OF_MICRO_BATCH * WIDTH * 4  # per tensor, with the codec none
 
 
 def run_spec(codec="none", **more):
-    """A small mlp of 6 blocks, of which 2, 3 and 4 form the body. `more`: field numbers, such as
-    f1=…; lists are repeated fields."""
+    """The spec of a run with a small mlp of 6 blocks; blocks 2, 3 and 4 form the body. `more`: fields by number, such as f1=…; lists are
+    repeated fields."""
     fields = {
         "f1": "mlp", "f2": [message((1, "width"), (2, str(WIDTH))), message((1, "depth"), (2, "2"))], "f3": 2, "f4": 5,
         "f5": [1, 8, 8], "f6": 10, "f7": SAMPLES, "f8": MICRO_BATCHES, "f9": MICRO_BATCHES, "f10": "priority",
@@ -120,7 +119,7 @@ def key(phase="train", step=1, micro_batch=0, flow="activation/0"):
 def tensor(payload=bytes(RAW_BYTES), stream=1, codec="none", dtype="f32", shape=(OF_MICRO_BATCH, WIDTH), order="contiguous",
            micro_batches=MICRO_BATCHES, samples=SAMPLES, weight_version=0, encoded_bytes=None, spec=None, first=None,
            seconds=0.0, **names):  # fmt: skip
-    """A Tensor frame with the whole payload, or its first bytes."""
+    """A Tensor frame with the whole payload, or with its first bytes."""
     if spec is None:
         spec = message((1, dtype), *((2, dim) for dim in shape), (3, order))
     metadata = message(
@@ -168,11 +167,11 @@ class Peer:
         if tls:
             self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
         self.data = b""
-        self.code = None  # of the received Refused or Failure
+        self.code = None  # the code of the received Refused or Failure
         self.sentence = ""
 
     def send(self, data):
-        """False if the other side has already closed."""
+        """Sends bytes. Returns False if the other side has already closed."""
         try:
             self.socket.sendall(data)
             return True
@@ -183,7 +182,7 @@ class Peer:
         self.socket.close()
 
     def read_frame(self):
-        """(kind, fields, payload); None if the connection is closed."""
+        """Reads a frame. Returns (kind, fields, payload), or None if the connection is closed."""
         head = self._take(32)
         if head is None:
             return None
@@ -209,7 +208,7 @@ class Peer:
         return taken
 
     def has_ended(self):
-        """Whether the other side has sent its final message, without waiting for it."""
+        """Returns whether the other side has sent its final message, without waiting for it."""
         while self._has_bytes():
             got = self.read_frame()
             if got is None or got[0] in (REFUSED, FAILURE):

@@ -15,8 +15,7 @@ INPUT = (2, 3, 72, 56)
 
 
 def pattern(name, shape):
-    """Values in [0, 1) that depend only on name and position, and that any language computes
-    identically."""
+    """Values in [0, 1) that depend only on name and position, and can be computed identically in any language."""
     key = sum((k + 1) * byte for k, byte in enumerate(name.encode()))
     count = 1
     for size in shape:

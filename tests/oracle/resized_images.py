@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes tests/data/torchvision_resized.bin, the reference data for tests/transforms_test.cpp: 100
-Pillow images after torchvision's Resize and CenterCrop. The file has 64 pixels of 3 bytes of each
-result, those whose positions are multiples of 1/64 of the number of pixels, rounded down.
+Pillow images after torchvision's Resize and CenterCrop. The file has 64 pixels of 3 bytes per
+result. Their positions are multiples of 1/64 of the number of pixels, rounded down.
 
 Needs torchvision; no test runs it. Last used with torchvision 0.26.0 and Pillow 13.0.0.
 Example: python3 tests/oracle/resized_images.py"""
@@ -18,13 +18,13 @@ SIZES = [(256, 224), (40, 32), (64, 64), (232, 224), (9, 7), (0, 64), (48, 0), (
 
 
 def mixed(value):
-    """A hash of 32 bits, whose upper bits depend on all bits of the value."""
+    """A 32-bit hash whose upper bits depend on all bits of the value."""
     value = value * 2654435761 & 0xFFFFFFFF
     return (value ^ value >> 15) * 2246822519 & 0xFFFFFFFF
 
 
 def image(number):
-    """Noise, a gradient, a checkerboard, rings or coarse noise, by the number."""
+    """The image with this number: noise, a gradient, a checkerboard, rings or coarse noise."""
     height = 1 + mixed(2 * number) % 400
     width = 1 + mixed(2 * number + 1) % 500
     y, x, c = numpy.meshgrid(numpy.arange(height), numpy.arange(width), numpy.arange(3), indexing="ij")

@@ -39,7 +39,7 @@ struct Options {
   std::uint64_t runs = 100;
   bool matrix = false;
   std::uint64_t every = 1;
-  std::string only;  // part of the texts of the matrix's jobs to run
+  std::string only;  // run only the matrix's jobs whose text contains this
   unsigned jobs = 2;
   bool verbose = false;
   bool keep = false;
@@ -59,7 +59,7 @@ struct Job {
   }
 };
 
-// Counts and result of an undisturbed run.
+// The counts and the result of an undisturbed run.
 struct Whole {
   std::string result;
   std::uint64_t clientCalls = 0, serverCalls = 0, bytes = 0;
@@ -120,7 +120,8 @@ class Runs {
     return jobs;
   }
 
-  // One fault per run: at each change of a file, and at evenly spaced byte counts on the network.
+  // Jobs with one fault per run: at each change of a file, and at evenly spaced byte counts on the
+  // network.
   std::vector<Job> matrix() const {
     constexpr std::uint64_t kCuts = 400;
     std::vector<Job> jobs;
@@ -149,10 +150,10 @@ class Runs {
     return sample;
   }
 
-  // Never returns.
+  // Runs in the child process. Never returns.
   [[noreturn]] void runChild(const fs::path& folder, const Job& job) const {
     fs::create_directories(folder);
-    // One thread runs at a time; switches on the same core are cheapest.
+    // Only one thread runs at a time, and thread switches on the same core are the cheapest.
     cpu_set_t cores;
     CPU_ZERO(&cores);
     CPU_SET(job.seed % std::max(1u, std::thread::hardware_concurrency()), &cores);
@@ -184,7 +185,7 @@ class Runs {
     return child;
   }
 
-  // Returns the status of the child's end.
+  // Returns the child's exit status.
   int runToEnd(const fs::path& folder, const Job& job) const {
     int status = 0;
     ::waitpid(forkChild(folder, job), &status, 0);
@@ -204,7 +205,8 @@ class Runs {
     return std::nullopt;
   }
 
-  // Runs one seed twice, and compares file calls, bytes, switches and time.
+  // Runs one seed twice, and compares the numbers of file changes, bytes and thread switches, and
+  // the time.
   bool isRepeatable() {
     std::vector<std::string> figures;
     for (int i = 0; i < 2; ++i) {

@@ -69,7 +69,7 @@ void Disk::opened(int file, const std::string& path, bool isNew) {
 
 void Disk::wrote(int file) {
   const auto found = open_.find(file);
-  // This runs before the write, so the file's current size is what has been synchronised.
+  // This runs before the write, so the file's current size is the number of synchronised bytes.
   if (found != open_.end()) dirty_.emplace(found->second, sizeOf(found->second));
 }
 
@@ -79,7 +79,8 @@ void Disk::synced(int file) {
   const std::string& path = found->second;
   dirty_.erase(path);
   const int node = ownerOf(path);
-  // A folder's changes, or the creation of the file itself.
+  // Synchronising a folder makes its changes durable; synchronising a file makes its creation
+  // durable.
   std::erase_if(changes_[node], [&](const Change& change) {
     const bool isCreation = change.from.empty() && change.backup.empty();
     if (change.folder != path && !(isCreation && change.path == path)) return false;
@@ -90,7 +91,7 @@ void Disk::synced(int file) {
 
 std::string Disk::keepCopy(const std::string& path) {
   if (!exists(path)) return "";
-  // Stored next to the nodes' folders.
+  // Backups are stored next to the nodes' folders.
   const int node = ownerOf(path);
   const std::string copy =
       folders_[node].substr(0, folders_[node].size() - 1) + ".copy" + std::to_string(copies_++);
@@ -142,7 +143,7 @@ void Disk::losePower(Node node) {
     each = dirty_.erase(each);
   }
   auto& changes = changes_[node];
-  // The disk persists changes in order, so a prefix of them survives.
+  // The disk persists changes in order, so a prefix of the changes survives.
   std::size_t kept = changes.empty() ? 0 : draw(changes.size() + 1);
   while (changes.size() > kept) {
     undo(changes.back());

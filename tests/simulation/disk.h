@@ -1,7 +1,7 @@
-// The disks of a simulation. Files are real, in a folder per node; this class
-// tracks what a loss of power destroys: a random part of what was written to a file since its last
-// fsync, and the changes of a folder since its last fsync, from a random one on. The director's
-// changes are not simulated: they are durable immediately.
+// The disks of a simulation. Files are real files in a folder per node. This class tracks what a
+// loss of power destroys: in a file, a random part of the data written since its last fsync; in a
+// folder, the changes since its last fsync, starting at a random change. Changes made by the
+// director are durable immediately.
 #pragma once
 
 #include <array>
@@ -17,14 +17,14 @@ namespace cleave::sim {
 class Disk {
  public:
   void setFolder(Node node, const std::string& folder);
-  // -1 if the path belongs to no node.
+  // Returns the node of a path; -1 if it belongs to no node.
   int ownerOf(const std::string& path) const;
   std::uint64_t calls(Node node) const { return calls_[node]; }
   void fail(Node node, std::uint64_t first, std::uint64_t count, int error);
   void killAt(Node node, std::uint64_t call, bool power) { killing_[node] = {call, power}; }
   void losePower(Node node);
 
-  // See world.h.
+  // These functions are documented in world.h.
   int beforeChange(const std::string& path);
   int beforeWrite(int file);
   void opened(int file, const std::string& path, bool isNew);
@@ -40,15 +40,15 @@ class Disk {
     int error = 0;
   };
   struct Killing {
-    std::uint64_t call = 0;  // 0: none
+    std::uint64_t call = 0;  // number of the change; 0: none
     bool power = false;
   };
-  // A change in a folder, not synchronised yet.
+  // A change in a folder that is not synchronised yet.
   struct Change {
     std::string folder;
-    std::string from;    // of a rename; else empty
-    std::string path;    // created, removed, or the new name
-    std::string backup;  // of what was at `path`; empty if there was nothing
+    std::string from;    // the old name, if the change is a rename; otherwise empty
+    std::string path;    // the created or removed path, or the new name
+    std::string backup;  // copy of the file that was at `path`; empty if there was none
   };
   std::string keepCopy(const std::string& path);
   void undo(const Change& change);
@@ -57,9 +57,9 @@ class Disk {
   std::array<std::uint64_t, kNodes> calls_{};
   std::array<Failing, kNodes> failing_;
   std::array<Killing, kNodes> killing_;
-  std::map<int, std::string> open_;  // by descriptor
+  std::map<int, std::string> open_;  // paths of open files, by descriptor
   std::map<std::string, std::uint64_t>
-      dirty_;  // per file with unsynchronised data: the leading bytes that survive
+      dirty_;  // files with unsynchronised data, and the number of leading bytes that survive
   std::array<std::vector<Change>, kNodes> changes_;
   std::uint64_t copies_ = 0;
 };

@@ -1,6 +1,7 @@
-// The functions of the C library that wait, tell the time, or use files and sockets. They replace
-// the C library's in this process; see world.h. TCP over loopback becomes a Unix socket of the
-// kernel, which delivers immediately; network.cpp adds the delays and faults of a real link.
+// Functions of the C library that wait, return the time, or use files and sockets. They replace the
+// C library's functions in this process; see world.h. TCP over loopback is replaced by a Unix
+// socket of the kernel, which delivers immediately; network.cpp adds the delays and faults of a
+// real link.
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -33,8 +34,8 @@
 
 namespace sim = cleave::sim;
 
-// The C library's own function. Not an initialised static: that would call __cxa_guard_acquire,
-// which this file also replaces.
+// The C library's own function. It is not an initialised static variable, because its
+// initialisation would call __cxa_guard_acquire, which this file also replaces.
 #define REAL_VERSION(name, version)               \
   static decltype(&::name) real_##name = nullptr; \
   if (real_##name == nullptr)                     \
@@ -54,7 +55,7 @@ timespec timespecOf(sim::Nanoseconds time) {
   return {static_cast<time_t>(time / sim::kSecond), static_cast<long>(time % sim::kSecond)};
 }
 
-// In the world's time.
+// Converts a deadline to the world's time.
 sim::Nanoseconds deadlineOf(clockid_t clock, const timespec& time) {
   return clock == CLOCK_REALTIME ? nanoseconds(time) - sim::wallClock() + sim::now()
                                  : nanoseconds(time);
@@ -70,7 +71,7 @@ extern "C" {
 
 // ---- Threads ----
 
-// The world's threads by pthread_t. Real threads have handles of the same type.
+// The world's threads by pthread_t. Real threads also have handles of this type.
 static std::map<pthread_t, sim::Thread*>& threads() {
   static auto* const all = new std::map<pthread_t, sim::Thread*>;
   return *all;
@@ -79,7 +80,7 @@ static std::map<pthread_t, sim::Thread*>& threads() {
 int pthread_create(pthread_t* handle, const pthread_attr_t* attributes, void* (*function)(void*),
                    void* argument) noexcept {
   if (sim::isInside()) {
-    // Any number that is unique; programs use it only to join and to detach.
+    // The handle is any unique number, because programs use it only to join and to detach.
     sim::Thread* const thread = sim::createThread(function, argument);
     *handle = reinterpret_cast<pthread_t>(thread);
     threads()[*handle] = thread;
@@ -180,8 +181,8 @@ int pthread_rwlock_unlock(pthread_rwlock_t* lock) noexcept {
   return error;
 }
 
-// No switch during an initialisation: other threads would block in the real pthread_once, which the
-// world cannot see.
+// Switches are disabled during an initialisation: other threads would block in the real
+// pthread_once, which the world cannot observe.
 int pthread_once(pthread_once_t* once, void (*function)()) {
   REAL(pthread_once);
   const bool inside = sim::isInside();
@@ -272,7 +273,7 @@ int pthread_cond_broadcast(pthread_cond_t* condition) noexcept {
 }
 
 int pthread_cond_destroy(pthread_cond_t* condition) noexcept {
-  if (sim::isInside()) return 0;  // it has no waiters
+  if (sim::isInside()) return 0;  // nothing to do, because no thread waits on it
   REAL_VERSION(pthread_cond_destroy, "GLIBC_2.3.2");
   return real_pthread_cond_destroy(condition);
 }
@@ -322,7 +323,7 @@ long syscall(long number, ...) noexcept {
 
 // ---- Randomness ----
 
-// std::random_device: the processor's random numbers would make each run different.
+// Used by std::random_device, because the processor's random numbers would make each run different.
 unsigned _ZNSt13random_device9_M_getvalEv(void* device) {
   using Function = unsigned (*)(void*);
   static Function get = nullptr;
@@ -413,7 +414,7 @@ int timerfd_create(int clock, int flags) noexcept {
 
 // ---- Descriptors ----
 
-// Whether the call must fail; then errno says why.
+// Returns whether the call must fail; if so, sets errno.
 static bool fails(int error) {
   if (error != 0) errno = error;
   return error != 0;
@@ -556,7 +557,7 @@ static void fill(std::uint16_t port, sockaddr* address, socklen_t* length) {
   *length = sizeof inet;
 }
 
-// An abstract address, which only this process uses.
+// An abstract address that only this process uses.
 static socklen_t unixAddress(std::uint16_t port, sockaddr_un& address) {
   address = {};
   address.sun_family = AF_UNIX;

@@ -30,8 +30,8 @@ struct Direction {
   int from = -1, to = -1;
   std::deque<Packet> packets;
   std::size_t held = 0;
-  bool ended = false;      // `from` has ended
-  bool forwarded = false;  // and `to` has been notified
+  bool ended = false;      // the stream of `from` has ended
+  bool forwarded = false;  // `to` has been notified of the end
 };
 
 struct Link {
@@ -43,7 +43,7 @@ struct Network {
   std::uint64_t bytes = 0;
   std::uint64_t cutAt = UINT64_MAX;
   Nanoseconds silentUntil = 0;
-  Nanoseconds nextCut = kNever, lastCut = 0;  // of repeated cuts
+  Nanoseconds nextCut = kNever, lastCut = 0;  // times of the repeated cuts
   Nanoseconds maxDelay = 3'000'000;
 };
 

@@ -1,5 +1,5 @@
-// The network between the client and the server of a simulation: a relay with delays, which can cut
-// all connections, or go silent.
+// The network between the client and the server of a simulation: a relay with delays that can cut
+// all connections, or stop forwarding.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ inline constexpr std::uint16_t kPortOfServer = 4801;
 
 // Runs the network on a thread of the director, forever. Call once.
 void startNetwork();
-// Cuts all connections after this many more bytes have been delivered, both directions counted
-// together. The next call replaces this one.
+// Cuts all connections after this many more bytes have been delivered in both directions together.
+// Another call replaces the number.
 void cutNetworkAfter(std::uint64_t bytes);
 void silenceNetwork(Nanoseconds until);
 // Cuts all connections every two seconds.

@@ -27,15 +27,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of all scenarios.
+// Settings shared by all scenarios.
 constexpr const char* kConfig = R"(
 run: {name: crash}
 threads: {client: 1, server: 1}
 connect: {retry_seconds: 30, reconnect_seconds: 120}
 )";
 constexpr const char* kDamaged = "checkpoint damaged";
-constexpr int kMaxStarts = 60;   // of the client
-constexpr int kMaxFailures = 8;  // of the client, after the last fault
+constexpr int kMaxStarts = 60;   // maximum starts of the client
+constexpr int kMaxFailures = 8;  // maximum failures of the client after the last fault
 
 std::vector<std::string> fieldsOf(const std::string& line) {
   std::vector<std::string> fields;
@@ -46,8 +46,8 @@ std::vector<std::string> fieldsOf(const std::string& line) {
 
 }  // namespace
 
-// Together they cover everything that has a state: dropout, batch statistics, Adam, momentum, a
-// codec with a power iteration. A run takes 24 steps.
+// Together, the scenarios cover everything that has a state: dropout, batch statistics, Adam,
+// momentum, a codec with a power iteration. A run takes 24 steps.
 const std::vector<Scenario>& scenarios() {
   static const std::vector<Scenario> all = {{"mlp, adam, dropout, power iteration", R"(
 model: {name: mlp, width: 8, depth: 2, dropout: 0.1}
@@ -245,14 +245,14 @@ void Simulation::armRandom() {
     }
     default:
       count("clock shifted");
-      // Up to 17 hours in either direction; with TLS up to 33 hours and only forward, because its
-      // certificates would not be valid yet.
+      // The offset is up to 17 hours in either direction. With TLS, it is up to 33 hours and only
+      // forward, because certificates are not valid before they are created.
       return shiftWallClock((static_cast<Nanoseconds>(draw(200)) - (scenario_.tls ? 0 : 100)) *
                             600 * kSecond);
   }
 }
 
-// At random: damages a newest checkpoint, deletes the store of a stopped server, restores the
+// Randomly damages a newest checkpoint, deletes the store of a stopped server, restores the
 // client's folder from a backup, makes that backup, or does nothing.
 void Simulation::loseFiles() {
   const fs::path backup = folder_ / "backup";
@@ -298,7 +298,7 @@ void Simulation::damageCheckpoint() {
   std::string bytes = readAll(newest);
   if (bytes.empty()) return;
   count(kDamaged);
-  // Two damaged checkpoints may be of different steps on the two sides.
+  // If both sides have a damaged checkpoint, the two may be of different steps.
   filesAreLost_ = filesAreLost_ || files.size() < 2 || counts_[kDamaged] > 1;
   switch (draw(3)) {
     case 0:
@@ -315,7 +315,7 @@ void Simulation::damageCheckpoint() {
 
 // ---- The run ----
 
-// Does what a user who follows the hint would do.
+// Follows the hint of the client's error, as a user would.
 void Simulation::clientFailed() {
   if (!filesAreLost_) return;
   fromStart_ = errorCode_ == "no-checkpoint" || errorCode_ == "bad-checkpoint";
@@ -328,9 +328,9 @@ bool Simulation::run() {
   std::ofstream(folder_ / "run.yaml") << kConfig << scenario_.config;
   setFolder(kClient, (folder_ / "client").string());
   setFolder(kServer, (folder_ / "server").string());
-  processLog();  // its thread belongs to no node
+  processLog();  // created here, so that its thread belongs to no node
   startNetwork();
-  // A step then takes several seconds.
+  // With these delays, a step takes several seconds.
   if (faults_ > 0 && draw(4) == 0) setNetworkDelay(kSecond);
   if (fault_) arm(*fault_);
   startServer();
@@ -346,7 +346,7 @@ bool Simulation::run() {
     while (now() < until && isAlive(kClient) && isAlive(kServer) && !exitCode_ && !serverEnded_) {
       sleep(kSecond / 50);
     }
-    // A client may be killed, or fail, after it has completed the run.
+    // A client may be killed or fail after it has completed the run.
     const bool wasDone = exitCode_ && errorCode_ == "run-done";
     if (exitCode_ == 0 || ((wasDone || !isAlive(kClient)) && isDone())) return true;
     if (exitCode_) {

@@ -24,8 +24,9 @@ const std::vector<Scenario>& scenarios();
 struct Fault {
   enum class Kind { kill, losePower, fullDisk, badDisk, cut };
   Kind kind = Kind::kill;
-  Node node = kClient;   // not for `cut`
-  std::uint64_t at = 0;  // number of the change of the node's files; cut: bytes delivered before it
+  Node node = kClient;  // not used by `cut`
+  std::uint64_t at =
+      0;  // number of the change of the node's files; for `cut`: bytes delivered before the cut
   std::string text() const;
 };
 
@@ -43,9 +44,9 @@ class Simulation {
         fault_(std::move(fault)),
         logLevel_(std::move(logLevel)) {}
 
-  // Call after begin(). Returns whether the run was completed.
+  // Call this after begin(). Returns whether the run was completed.
   bool run();
-  // What happened, such as ", 2 x link cut".
+  // The faults that happened, such as ", 2 x link cut".
   std::string summary() const;
 
  private:
@@ -66,19 +67,19 @@ class Simulation {
   const std::uint64_t faults_;
   const std::optional<Fault> fault_;
   const std::string logLevel_;
-  std::optional<int> exitCode_;  // of the client; nothing while it runs
+  std::optional<int> exitCode_;  // exit code of the client; empty while it runs
   std::string errorCode_;
   bool serverEnded_ = false;
-  bool hasBackup_ = false;     // of the client's folder
-  bool filesAreLost_ = false;  // on either side, so that the run may have to start over
-  bool fromStart_ = false, takeOver_ = false;  // for the next client
+  bool hasBackup_ = false;     // there is a backup of the client's folder
+  bool filesAreLost_ = false;  // files were lost on either side, so the run may have to start over
+  bool fromStart_ = false, takeOver_ = false;  // options of the next client
   std::map<std::string, int> counts_;
 };
 
-// The whole file; empty if there is none.
+// The contents of a file; empty if the file does not exist.
 std::string readAll(const std::filesystem::path& path);
-// The results that must not depend on faults: the model's digest, and losses and metrics per epoch.
-// Empty if there is no model.
+// The results that must not depend on faults: the digest of the model, and the losses and metrics
+// per epoch. Empty if there is no model.
 std::string resultOf(const std::filesystem::path& folder);
 
 }  // namespace cleave::sim

@@ -16,7 +16,8 @@
 #include "tests/simulation/disk.h"
 #include "tests/simulation/real.h"
 
-extern "C" const char __executable_start, etext;  // of this program, without libraries
+extern "C" const char __executable_start,
+    etext;  // bounds of this program's code, without libraries
 
 namespace cleave::sim {
 
@@ -26,7 +27,7 @@ struct Thread {
   bool isWaiting = false;
   bool isDead = false;  // killed with its node
   bool hasEnded = false;
-  const void* address = nullptr;  // while waiting; may be null
+  const void* address = nullptr;  // the address that the thread waits for; may be null
   const char* what = "";
   std::vector<pollfd> files;
   Nanoseconds deadline = kNever;
@@ -41,7 +42,7 @@ struct Thread {
 
 namespace {
 
-constexpr std::uint64_t kMaxSwitches = 30'000'000;  // a run has some 100,000
+constexpr std::uint64_t kMaxSwitches = 30'000'000;  // a run has about 100,000
 constexpr Nanoseconds kMaxTime = 20 * 3600 * kSecond;
 
 struct Kill {
@@ -56,7 +57,7 @@ struct World {
   Nanoseconds wallStart = 0;
   Nanoseconds wallShift = 0;
   std::uint64_t switches = 0;
-  int looks = 0;  // at the clock, since the last switch
+  int looks = 0;  // clock reads since the last switch
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<Kill> kills;
   std::array<bool, kNodes> alive{true, false, false};
@@ -133,7 +134,7 @@ bool isReady(Thread& thread) {
   ::_exit(3);
 }
 
-// The next thread to run; lets time pass if all wait.
+// Chooses the next thread to run. If all threads wait, time advances.
 Thread& choose() {
   std::vector<Thread*> ready;
   for (;;) {
@@ -200,7 +201,7 @@ Thread* launch(Node node, void* (*function)(void*), void* argument) {
 // ---- The director ----
 
 void begin(std::uint64_t seed, Nanoseconds wallClock) {
-  world = new World;  // never destroyed: threads of killed nodes remain
+  world = new World;  // never destroyed, because threads of killed nodes remain
   world->random = seed;
   world->wallStart = wallClock;
   self = &addThread(kDirector);

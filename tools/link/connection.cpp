@@ -41,7 +41,7 @@ void Connection::start(tcp::socket target) {
   target_ = std::move(target);
   open_ = true;
   for (Half& half : halves_) {
-    error_code ignored;  // if the peer has closed, the first read reports it
+    error_code ignored;  // if the peer has closed the connection, the first read fails
     half.from.set_option(tcp::no_delay(true), ignored);
     half.from.non_blocking(true, ignored);
     half.shaper.open(number_);
@@ -53,7 +53,7 @@ void Connection::start(tcp::socket target) {
 bool Connection::move(Time now) {
   if (!open_ || closed_) return false;
   for (Half& half : halves_) {
-    half.shaper.advance(now);  // makes room
+    half.shaper.advance(now);  // frees space in the queue
     read(half, now);
   }
   for (Half& half : halves_) {
@@ -106,7 +106,7 @@ void Connection::write(Half& half, Time now) {
   if (arrived.reset) return reset();
   if (!arrived.end || arrived.bytes > 0) return;
   half.finished = true;
-  error_code ignored;  // nothing to do if the receiver has closed
+  error_code ignored;  // the receiver may already have closed the connection
   half.to.shutdown(tcp::socket::shutdown_send, ignored);
 }
 
@@ -143,7 +143,7 @@ void Connection::awaitError(Half& half) {
       });
 }
 
-// The source of this half was reset.
+// Call when the source of this half was reset.
 void Connection::lose(Half& half, Time now) {
   if (std::exchange(half.lost, true)) return;
   opposite(half).receiverGone = true;

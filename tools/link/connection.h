@@ -1,5 +1,6 @@
 // One connection through the link: the sockets of both ends, and the bytes between them. The
-// shapers decide what may cross and when; this class reads and writes it. io thread only.
+// shapers decide how many bytes may cross and when; this class reads and writes them. io thread
+// only.
 #pragma once
 
 #include <array>
@@ -15,15 +16,15 @@ namespace cleave::link {
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  // `number` must not be open in the shapers yet; both must outlive close(). `wake` is called when
-  // a socket becomes ready or fails; call move() then.
+  // The shapers must not have a connection `number` yet, and must outlive close(). `wake` is called
+  // when a socket becomes ready or fails; then call move().
   Connection(boost::asio::ip::tcp::socket client, std::uint64_t number, Shaper& up, Shaper& down,
              std::function<void()> wake);
 
-  // Both sockets are connected; bytes cross from now on.
+  // Call when both sockets are connected. Bytes cross from now on.
   void start(boost::asio::ip::tcp::socket target);
-  // Reads as much as there is room for, and writes what has arrived. Returns whether there is more
-  // to read immediately.
+  // Reads as many bytes as fit, and writes those that have arrived. Returns whether more can be
+  // read immediately.
   bool move(Time now);
   // Silently stops one direction.
   void kill(bool up);
@@ -36,14 +37,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
     boost::asio::ip::tcp::socket& from;
     boost::asio::ip::tcp::socket& to;
     Shaper& shaper;
-    Ring ring = {};             // the shaper's landed, flying and queued bytes, in that order
-    bool awaitsBytes = false;   // the source had no bytes
-    bool awaitsRoom = false;    // the receiver accepted no more
+    Ring ring = {};  // bytes that the shaper counts as landed, flying and queued, in this order
+    bool awaitsBytes = false;   // waits until the source has bytes
+    bool awaitsRoom = false;    // waits until the receiver accepts bytes
     bool ended = false;         // the source closed or was reset
-    bool errorSeen = false;     // by awaitError()
+    bool errorSeen = false;     // awaitError() has reported an error
     bool lost = false;          // the source was reset
     bool receiverGone = false;  // arriving bytes are dropped
-    bool finished = false;      // the close was passed on
+    bool finished = false;      // the close was forwarded to the receiver
     bool dead = false;
   };
 

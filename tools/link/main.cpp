@@ -1,4 +1,4 @@
-// cleave-link: emulates a link with a given rate, latency and faults between two daemons on one
+// cleave-link: emulates a link with a given rate, latency and faults between two programs on one
 // machine.
 
 #include <spdlog/fmt/fmt.h>

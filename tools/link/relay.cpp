@@ -20,13 +20,14 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr std::chrono::milliseconds kAcceptPause{100};  // out of descriptors; wait for some
+// Pause after a failed accept, which usually means that no descriptors are left.
+constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::size_t kUnsentBytes = std::size_t{64} << 10;
 // Rounds of reads and writes before other handlers get a turn.
 constexpr int kMaxRounds = 8;
 
-// The kernel would otherwise accept megabytes from a sender without the shaper seeing them. A
-// socket may buffer as much as its queue, but at most a segment.
+// Size of a socket's kernel buffers: that of its queue, but at least 64 KiB and at most a segment.
+// By default, the kernel would accept megabytes from a sender before the shaper counts them.
 int kernelBytes(const Profile& profile) {
   const std::size_t queue = profile.queue == 0 ? segmentBytes(profile.rate) : profile.queue;
   return static_cast<int>(
@@ -53,7 +54,8 @@ Relay::Relay(asio::io_context& context, const Settings& settings)
                      "correct its name in --target, or give its address");
   }
   acceptor_.open(settings_.listen.protocol(), error);
-  // Set on the listening socket, since window scaling is negotiated while connections are accepted.
+  // The buffer size is set on the listening socket, because accepted connections inherit it before
+  // they negotiate window scaling.
   if (!error) {
     acceptor_.set_option(asio::socket_base::receive_buffer_size(kernelBytes(settings_.up)), error);
   }
@@ -98,7 +100,7 @@ asio::awaitable<void> Relay::accept() {
 
 void Relay::admit(tcp::socket socket) {
   const std::uint64_t number = ++accepted_;
-  error_code gone;  // the first read will report it
+  error_code gone;  // the first read will fail
   const std::string peer = textOf(socket.remote_endpoint(gone));
   socket.set_option(asio::socket_base::send_buffer_size(kernelBytes(settings_.down)), gone);
   limitUnsent(socket.native_handle(), kUnsentBytes);
@@ -112,7 +114,7 @@ void Relay::admit(tcp::socket socket) {
   }
   processLog()->info("connection {} from {}", number, peer);
   connections_.push_back(connection);
-  runScript(now());  // events due now also apply to this connection
+  runScript(now());  // events that are due now also apply to this connection
   asio::co_spawn(context_, connect(connection, number), [](std::exception_ptr bug) {
     if (bug) std::rethrow_exception(bug);
   });

@@ -21,7 +21,7 @@
 
 namespace cleave::link {
 
-// Further connections are reset when accepted.
+// Maximum open connections. Further connections are reset when accepted.
 inline constexpr std::size_t kMaxConnections = 256;
 
 class Relay {
@@ -64,14 +64,14 @@ class Relay {
   Tcp::resolver::results_type targets_;
   Shaper up_;
   Shaper down_;
-  int downsUp_ = 0;  // blackholes in progress
+  int downsUp_ = 0;  // number of blackholes in progress, per direction
   int downsDown_ = 0;
   Script script_;
   std::optional<Time> scriptBegin_;
   std::list<std::shared_ptr<Connection>> connections_;
   std::uint64_t accepted_ = 0;
   boost::asio::steady_timer timer_;
-  boost::asio::steady_timer linkUp_;  // cancelled when connections may reach the target again
+  boost::asio::steady_timer linkUp_;  // cancelled when new connections may reach the target again
   bool pumpPosted_ = false;
   bool stopped_ = false;
 };

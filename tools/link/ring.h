@@ -1,5 +1,5 @@
-// The bytes of one direction of a connection: written at its end and read at its beginning, without
-// being moved. It grows to the maximum it has held and does not shrink; the writer limits its size.
+// A ring buffer for the bytes of one direction of a connection. It grows to the maximum that it has
+// held and does not shrink; the writer limits its size.
 #pragma once
 
 #include <array>
@@ -14,10 +14,11 @@ class Ring {
   using Pieces = std::array<std::span<std::byte>, 2>;  // consecutive; either may be empty
 
   std::size_t size() const { return size_; }
-  // The space for `bytes` bytes to write, before append(); grows if necessary. Invalidates pieces.
+  // Returns space to write `bytes` bytes; call append() afterwards. Grows if necessary. Invalidates
+  // earlier Pieces.
   Pieces space(std::size_t bytes);
   void append(std::size_t bytes) { size_ += bytes; }
-  // The first `bytes` bytes; there must be at least that many.
+  // Returns the first `bytes` bytes. Requires that many.
   Pieces front(std::size_t bytes);
   void dropFront(std::size_t bytes);
   void dropBack(std::size_t bytes) { size_ -= bytes; }

@@ -25,11 +25,12 @@ class Reader {
   bool atEnd() const { return next_ == words_.size(); }
 
   Placed word(const std::string& expected) {
-    if (atEnd()) refuse("after " + lastWord() + ", " + expected + " is missing");
+    if (atEnd() && next_ == 0) refuse("it is empty; it must begin with " + expected);
+    if (atEnd()) refuse("'" + words_[next_ - 1] + "' must be followed by " + expected);
     return {line_.place + ": event " + quotedForError(line_.text), words_[next_++]};
   }
 
-  // Reads the way, if there is one at this position.
+  // Reads "up", "down" or "both", if the next word is one of these.
   bool takeWay(Event& event) {
     if (atEnd()) return false;
     const std::string& way = words_[next_];
@@ -48,8 +49,6 @@ class Reader {
   }
 
  private:
-  std::string lastWord() const { return next_ == 0 ? "nothing" : "'" + words_[next_ - 1] + "'"; }
-
   const Placed& line_;
   std::vector<std::string> words_;
   std::size_t next_ = 0;
@@ -74,7 +73,7 @@ std::vector<Event> parseEvent(const Placed& line) {
     end.text.clear();
     events = {event, end};
   } else if (what == "half-open") {
-    if (!reader.takeWay(event)) reader.refuse("after 'half-open', up or down is missing");
+    if (!reader.takeWay(event)) reader.refuse("'half-open' must be followed by up or down");
     if (event.up && event.down) reader.refuse("use 'blackhole' to cut both directions");
     event.kind = Kind::halfOpen;
     events = {event};

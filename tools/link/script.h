@@ -33,7 +33,7 @@ struct Event {
   std::string text;  // the line, for the log; empty for the end of a blackhole
 };
 
-// The event; for a blackhole, its start and its end. Throws UsageError.
+// Returns the event; for a blackhole, two events: its start and its end. Throws UsageError.
 std::vector<Event> parseEvent(const Placed& line);
 
 // Events in the order of their times.

@@ -27,7 +27,8 @@ constexpr std::array<Shape, 6> kShapes = {{
     {"jitter", "TIME", "maximum additional random latency; packets stay in order"},
     {"loss", "SHARE",
      "share of lost packets, such as 0.1%; each costs the time of a retransmission"},
-    {"queue", "SIZE", "per connection, such as 256KiB; default: 2 ms of the rate"},
+    {"queue", "SIZE",
+     "queue per connection, such as 256KiB; default: 2 ms of data at the rate, 64KiB to 1MiB"},
     {"burst", "SIZE", "bytes that may pass at once after an idle period; default: 0"},
 }};
 
@@ -49,7 +50,7 @@ std::vector<Flag> makeFlagTable() {
       table.push_back({"--" + (prefix.empty() ? "" : prefix + "-") + key,
                        (prefix.empty() ? "" : prefix + ".") + key, std::string(shape.type),
                        prefix.empty() ? fmt::format("{}: {}", whose, shape.help)
-                                      : fmt::format("The same, {} only", whose)});
+                                      : fmt::format("Like --{}, {} only", key, whose)});
     }
   }
   table.push_back({"--seed", "seed", "NUMBER", "Random seed of jitter and losses; default: 1"});
@@ -65,7 +66,7 @@ class Reader {
  public:
   Reader(Config& config, const Flags& flags) : config_(config), flags_(flags) {}
 
-  // The value of the first of the paths that was given.
+  // Returns the value of the first path that has one.
   std::optional<Placed> find(const std::vector<std::string>& paths) {
     std::optional<Placed> found;
     for (const std::string& path : paths) {
@@ -173,7 +174,7 @@ void readEvents(Config& config, const Flags& flags, Settings& settings) {
   for (const std::string& text : flags.events) add({"--event", text});
 }
 
-// The data that the link itself buffers must fit in memory, including after the script's events.
+// Checks that the data that the link buffers fits in memory, even after the script's events.
 void checkWindow(const Settings& settings) {
   double rate = std::max(settings.up.rate, settings.down.rate);
   Time up = settings.up.latency, down = settings.down.latency;
@@ -211,7 +212,7 @@ Settings readSettings(Config& config, const Flags& flags) {
   settings.listen = readListen(reader, flags.insecureBind);
   const bool known = config.has("target") || flags.values.contains("target");
   if (known) settings.target = readTarget(reader);
-  config.refuseUnknown();  // first, since a missing target may be a mistyped key
+  config.refuseUnknown();  // checked first, because a missing target may be a mistyped key
   if (!known) readTarget(reader);
   checkWindow(settings);
   return settings;

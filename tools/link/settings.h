@@ -34,11 +34,11 @@ struct Flag {
   std::string type;  // such as "RATE"
   std::string help;
 };
-// All flags, each once.
+// Returns all flags.
 const std::vector<Flag>& flagTable();
 
 struct Flags {
-  std::map<std::string, std::string> values;  // the given ones, by path
+  std::map<std::string, std::string> values;  // the given values, by path
   std::vector<std::string> events;            // in addition to those in the file
   bool insecureBind = false;
 };

@@ -18,10 +18,11 @@ constexpr double kMinSegment = 64 << 10;
 constexpr double kMaxSegment = 1 << 20;
 constexpr double kChunkSeconds = 250e-6;
 constexpr std::size_t kMaxChunkPackets = 45;  // 64 KiB
-// Rate assumed for the window of a link without a rate limit: faster than loopback.
+// Rate for computing the window of a link without a rate limit. It is higher than loopback's.
 constexpr double kUnlimitedRate = 2.5e9;
 constexpr std::size_t kMaxUnlimitedWindow = std::size_t{64} << 20;
-// If the caller is late, a sender that had more data recovers at most this much of the lost time.
+// If a call of advance() is late, a sender with more data may recover at most this much of the lost
+// time.
 constexpr Time kMaxCatchUp = milliseconds(100);
 // The number of later packets after which TCP detects a loss (duplicate acknowledgements).
 constexpr std::size_t kRevealingPackets = 3;
@@ -82,7 +83,7 @@ void Shaper::push(std::uint64_t connection, std::size_t bytes, Time now, bool mo
   Stream& stream = at(connection);
   assert(bytes <= profile_.queue - stream.queued && stream.mark == Mark::none);
   if (stream.queued == 0) {
-    // If the sender had more to write, the line was idle only because the caller was late.
+    // If the sender had more data, the line was idle only because the caller was late.
     stream.readyAt = std::max(stream.readyAt, stream.more ? now - kMaxCatchUp : now);
   }
   stream.queued += bytes;
@@ -118,7 +119,7 @@ Shaper::Arrived Shaper::arrived(std::uint64_t connection, Time now) {
 void Shaper::take(std::uint64_t connection, std::size_t bytes, Time now) {
   Stream& stream = at(connection);
   assert(bytes <= stream.landed);
-  // The line had to wait for this receiver, and that time is lost.
+  // The line had to wait for this receiver; that time is lost.
   if (stream.windowFull) stream.readyAt = std::max(stream.readyAt, now);
   stream.landed -= bytes;
   stream.blocked = false;
@@ -158,8 +159,8 @@ bool Shaper::isFull(const Stream& stream) const {
          windowBytes(profile_.rate, roundTrip_ + profile_.jitter);
 }
 
-// Whether the stream's window has room when its next chunk could depart. That time is in the past
-// if the caller is late.
+// Whether the stream's window has room at the time when its next chunk could depart. If the caller
+// is late, that time is in the past.
 bool Shaper::hasWindow(Stream& stream, Time now) {
   land(stream, std::max(free_, stream.readyAt));
   while (isFull(stream) && !stream.blocked && !stream.flight.empty() &&
@@ -276,8 +277,8 @@ Time Shaper::drawJitter(const Stream& stream) const {
                            uniform(randomBits(key, stream.packets))));
 }
 
-// It takes one round trip until later packets reveal the loss and the packet is sent again. If too
-// few packets follow, the retransmission timeout (RFC 6298, with Linux's minimum) is added.
+// A lost packet costs one round trip: later packets reveal the loss, and the packet is sent again.
+// If too few packets follow, the retransmission timeout (RFC 6298, with Linux's minimum) is added.
 Time Shaper::lossDelay(const Stream& stream) const {
   if (stream.more || stream.queued >= kRevealingPackets * kPacketBytes) return roundTrip_;
   return roundTrip_ + std::max(kMinTimeout, profile_.jitter);

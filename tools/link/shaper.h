@@ -5,9 +5,9 @@
 //   push ──> queue ──> the line, at `rate` ──> flight: latency, jitter, losses ──> arrived ──> take
 //            one per connection, in turn       one per connection, in order
 //
-// The line sends one chunk at a time: the bytes of at most 0.25 ms at the rate, between 1 packet
-// and 64 KiB. A chunk's due time is computed from the end of the previous chunk, not from the time
-// of the call of advance(), so a late caller does not change the rate.
+// The line sends one chunk at a time: at most 0.25 ms of data at the rate, clamped to [1 packet, 64
+// KiB]. A chunk's due time is computed from the end of the previous chunk, not from the time of the
+// call of advance(), so late calls do not change the rate.
 #pragma once
 
 #include <chrono>
@@ -33,14 +33,14 @@ struct Profile {
   Time jitter{0};         // maximum random addition; uniform, drawn per chunk
   double loss = 0;        // probability that a packet is lost, 0…0.5
   std::size_t burst = 0;  // depth of the token bucket: bytes that may pass at once after a pause
-  std::size_t queue = 0;  // maximum bytes per connection waiting for the line; 0: segmentBytes()
+  std::size_t queue = 0;  // maximum queued bytes per connection; 0: segmentBytes()
 };
 
-// The bytes of 2 ms at the rate, at least 64 KiB and at most 1 MiB: the segment size of the
-// daemons.
+// Cleave's segment size: 2 ms of data at `rate`, clamped to [64 KiB, 1 MiB].
 std::size_t segmentBytes(double rate);
-// Maximum bytes of a connection between departure and take(): one round trip at the rate, which a
-// sender needs in flight to fill the link, plus a segment, so that a receiver may be 2 ms late.
+// Maximum bytes of a connection between departure and take(): the data of one round trip at the
+// rate, which must be in flight to fill the link, plus a segment, so that a receiver may be 2 ms
+// late.
 std::size_t windowBytes(double rate, Time roundTrip);
 
 // Not thread-safe. Times must not decrease. A connection is identified by its number from open() to
@@ -55,16 +55,16 @@ class Shaper {
 
   // ---- The sending end ----
 
-  // Bytes for which its queue has room.
+  // Returns the number of bytes that fit into the connection's queue.
   std::size_t room(std::uint64_t connection) const;
-  // The sender has written `bytes`, at most room(). `more`: it has more to write than there was
-  // room for, so the line does not count as idle until the next push, unless that is more than 100
-  // ms late. When the sender has no more, call this with 0 bytes.
+  // Reports that the sender has written `bytes`, at most room(). `more`: the sender has more data
+  // than fits. The line then does not count as idle until the next push(), unless that is more than
+  // 100 ms late. When the sender has no more data, call push() with 0 bytes.
   void push(std::uint64_t connection, std::size_t bytes, Time now, bool more);
-  // The sender has closed the connection; the close follows the last byte.
+  // Reports that the sender has closed the connection. The close arrives after the last byte.
   void finish(std::uint64_t connection, Time now);
-  // The sender reset the connection: its queued bytes are dropped, and the reset follows what is in
-  // flight. Returns the bytes dropped.
+  // Reports that the sender has reset the connection. Queued bytes are dropped, and the reset
+  // arrives after the bytes in flight. Returns the number of dropped bytes.
   std::size_t abort(std::uint64_t connection, Time now);
 
   // ---- The receiving end ----
@@ -75,16 +75,17 @@ class Shaper {
     bool reset = false;
   };
   Arrived arrived(std::uint64_t connection, Time now);
-  // The receiver has accepted this many of the bytes that arrived.
+  // Reports that the receiver has accepted this many of the arrived bytes.
   void take(std::uint64_t connection, std::size_t bytes, Time now);
-  // The receiver accepts no more until the next take(): bytes that arrive fill its window.
+  // Reports that the receiver accepts no bytes until the next take(). Arriving bytes fill its
+  // window.
   void block(std::uint64_t connection);
 
   // ---- The link ----
 
   // Sends everything that can depart by `now`.
   void advance(Time now);
-  // When advance() and arrived() must be called next, so that nothing is late. Empty: only after
+  // When advance() and arrived() must be called next, so that no data is late. Nullopt: not before
   // another method has been called.
   std::optional<Time> nextWake() const;
 
@@ -93,10 +94,10 @@ class Shaper {
   void setLatency(Time latency, Time now);
   // The sum of both directions' latencies, which determines the window and the delay of a loss.
   void setRoundTrip(Time roundTrip) { roundTrip_ = roundTrip; }
-  // While the link is down, nothing departs or arrives. Data in flight is sent again afterwards.
+  // While the link is down, no data departs or arrives. Data in flight is sent again afterwards.
   void setDown(bool down, Time now);
   bool isDown() const { return down_; }
-  // Silently stops this direction of the connection: nothing departs or arrives from now on.
+  // Silently stops this direction of the connection: no data departs or arrives from now on.
   void kill(std::uint64_t connection);
 
   // ---- Statistics ----
@@ -108,7 +109,7 @@ class Shaper {
   };
   const Totals& totals() const { return totals_; }
   std::size_t queuedBytes() const;
-  std::size_t flightBytes() const;  // departed, not taken
+  std::size_t flightBytes() const;  // bytes that have departed and have not been taken
 
  private:
   enum class Mark : std::uint8_t { none, end, reset };
@@ -120,16 +121,16 @@ class Shaper {
   struct Stream {
     std::size_t queued = 0;
     std::size_t flying = 0;  // bytes in `flight`
-    std::size_t landed = 0;  // arrived, not taken
+    std::size_t landed = 0;  // bytes that have arrived and have not been taken
     std::deque<Chunk> flight;
-    Mark mark = Mark::none;  // follows the queued bytes
+    Mark mark = Mark::none;  // the close or reset that follows the queued bytes
     bool markDeparted = false;
     Mark arrived = Mark::none;
     Time readyAt{0};  // when the next byte or mark could have departed
     Time lastDue{0};
     bool more = false;  // `more` of the last push
     bool blocked = false;
-    bool windowFull = false;  // so it could not depart
+    bool windowFull = false;  // the next chunk could not depart because the window was full
     bool dead = false;
     std::uint64_t number = 0;
     std::uint64_t packets = 0;   // departed packets

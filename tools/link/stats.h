@@ -22,7 +22,7 @@ class Stats {
   // RunError if the file cannot be created.
   Stats(boost::asio::io_context& context, const Relay& relay, const std::string& file,
         Time interval);
-  // Writes the last rows, for an incomplete interval. Throws RunError if rows could not be written.
+  // Writes rows for the last, incomplete interval. Throws RunError if rows could not be written.
   void stop();
   // Example: "12.3 s, 4 connections; up 31 MB at 20.1 Mbit/s, …"
   std::string summary() const;
@@ -41,7 +41,7 @@ class Stats {
   const Clock::duration interval_;
   const Clock::time_point begin_ = Clock::now();
   Clock::time_point last_ = begin_;
-  Shaper::Totals up_;  // as of last_
+  Shaper::Totals up_;  // totals at the time last_
   Shaper::Totals down_;
   boost::asio::steady_timer timer_;
 };

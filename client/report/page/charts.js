@@ -7,22 +7,22 @@ const charts = [
   { id: 'loss', section: 'training', title: 'Loss', unit: 'nats',
     note: 'Each training step, and each evaluation.',
     lines: [{ label: 'training', series: 'loss' }, { label: 'evaluation', evaluation: 'loss' }] },
-  // Its title and unit are those of the runs' metric.
+  // The chart's title and unit are those of the runs' main metric.
   { id: 'metric', section: 'training', ofMetric: true, note: 'The main metric: each training step, and each evaluation.',
     lines: [{ label: 'training', series: 'metric' }, { label: 'evaluation', evaluation: 'metric' }] },
   { id: 'learning-rate', section: 'training', title: 'Learning rate', unit: 'number', zero: true, plain: true,
-    note: 'Of each training step.', lines: [{ label: 'learning rate', series: 'learning_rate' }] },
+    note: 'The learning rate of each training step.', lines: [{ label: 'learning rate', series: 'learning_rate' }] },
   { id: 'gradient-norm', section: 'training', title: 'Gradient norm', unit: 'number', zero: true,
     note: 'L2 norm of all gradients of a step, before clipping.', lines: [{ label: 'gradient norm', series: 'gradient_norm' }] },
 
   { id: 'step-time', section: 'steps', title: 'Time of a step', unit: 'seconds', zero: true, wide: true,
-    note: 'Compared with the minimum time that the step could take with these computers and this link, in the best order.',
+    note: 'The duration of each step, and the minimum duration with the same computers and link and the best order of actions.',
     lines: [{ label: 'step', series: 'step_seconds' }, { label: 'bound', series: 'bound_seconds' }] },
   split('client', 'The client’s step'),
   split('server', 'The server’s step'),
 
   { id: 'bandwidth', section: 'link', title: 'Bandwidth, by second', unit: 'rate', zero: true,
-    note: 'Bytes of tensors in each second, pauses included.',
+    note: 'Tensor bytes in each second, including seconds without transfers.',
     lines: [{ label: 'up', series: 'bytes_up' }, { label: 'down', series: 'bytes_down' }] },
   { id: 'transfers', section: 'link', title: 'Bandwidth of single transfers', unit: 'rate', log: true,
     note: 'A tensor’s bytes divided by its seconds on the wire. Small tensors fit into buffers and can appear faster than the link.',
@@ -31,10 +31,10 @@ const charts = [
     zero: true, note: 'Share of the transfers in each bin.',
     lines: [{ label: 'up', histogram: 'transfer_rates_up' }, { label: 'down', histogram: 'transfer_rates_down' }] },
   { id: 'transfer-time', section: 'link', title: 'Distribution of transfer time', unit: 'share', histogram: 'seconds',
-    zero: true, note: 'From sending a tensor to receiving it: encoding, queue, wire and decoding.',
+    zero: true, note: 'The time from sending a tensor to receiving it: encoding, queue, wire and decoding.',
     lines: [{ label: 'up', histogram: 'transfer_seconds_up' }, { label: 'down', histogram: 'transfer_seconds_down' }] },
   { id: 'latency-distribution', section: 'link', title: 'Distribution of latency', unit: 'share', histogram: 'seconds', zero: true,
-    note: 'One way on the idle link, per step; and the round trip measured by the kernels, including load.',
+    note: 'The one-way latency of the idle link, per step, and the round trip that the kernels measure under load.',
     lines: [{ label: 'one way', histogram: 'latencies' }, { label: 'round trip, client', histogram: 'client_round_trips' },
             { label: 'round trip, server', histogram: 'server_round_trips' }] },
   { id: 'round-trip', section: 'link', title: 'Round trip', unit: 'seconds', log: true,
@@ -56,7 +56,7 @@ const charts = [
 function split(side, title) {
   return {
     id: side + '-split', section: 'steps', title, unit: 'seconds', zero: true, stacked: true,
-    note: 'Means. Codec time counts only while this side does not compute, wire time only while it neither computes nor runs a codec; the rest is waiting.',
+    note: 'Mean times. Codec time counts only while this side does not compute. Wire time counts only while this side neither computes nor runs a codec. The rest is waiting.',
     none: side === 'server' ? 'The server’s folder was not found: pass it with --server-run DIR.' : undefined,
     // The last line is at the bottom of the stack.
     lines: [['waiting', 6], ['wire', 2], ['codec', 1], ['compute', 0]].map(([part, tone]) =>
@@ -64,7 +64,7 @@ function split(side, title) {
   };
 }
 
-// The points of one chart line in one run.
+// Returns the points of one line of a chart, for one run.
 function pointsOfLine(run, line, axis, grids) {
   if (line.evaluation) return evaluationPoints(run, line.evaluation, axis);
   if (line.histogram) return histogramPoints(run.histograms[line.histogram]);
@@ -72,7 +72,8 @@ function pointsOfLine(run, line, axis, grids) {
   return series ? seriesPoints(run, series, axis, grids) : [];
 }
 
-// The share of each bin, at the logarithm of its lower bound; ends with a share of 0.
+// Returns one point per bin: x is the logarithm of the bin's lower bound, and y is the bin's share.
+// The last point has the share 0.
 function histogramPoints(histogram) {
   if (!histogram || histogram.from.length === 0) return [];
   const place = (value) => Math.round(10 * Math.log10(value)) / 10;
@@ -83,7 +84,7 @@ function histogramPoints(histogram) {
   return points;
 }
 
-// "median 4.1 ms (90 %: 2.0 ms – 9.1 ms)"
+// Returns "median 4.1 ms (90 %: 2.0 ms – 9.1 ms)".
 function quantileText(run, line, unit) {
   const histogram = line.histogram && run.histograms[line.histogram];
   if (!histogram || !histogram.p50) return '';
@@ -101,8 +102,9 @@ function histogramAxis(unit) {
   };
 }
 
-// One run: one panel per chart, with all its lines. Several runs: one panel per line, with a line
-// for each run; a stacked chart gets one panel per run.
+// For one run, returns one panel per chart, with all lines of the chart. For several runs, returns
+// one panel per line of the chart, and this panel has a line for each run. A stacked chart gets one
+// panel per run.
 function panelsOf(chart, runs) {
   if (runs.length === 1) return [{ spec: chart, parts: chart.lines.map((line) => ({ run: 0, line, label: line.label })) }];
   const narrow = { ...chart, wide: false };
@@ -124,14 +126,15 @@ function panelsOf(chart, runs) {
   }));
 }
 
-// The chart of the metric that all runs have; none if they have different ones.
+// The chart of the runs' main metric. There is no such chart if the runs have different metrics.
 function metricPanels(chart, runs) {
   const { metric_name: name, metric_title: title, metric_unit: unit } = runs[0].headline;
   if (!name || runs.some((run) => run.headline.metric_name !== name)) return [];
   return panelsOf({ ...chart, title, unit }, runs);
 }
 
-// All panels of all charts. Panels of a single run are last in their section, ordered by run.
+// Returns the panels of all charts. Panels that show a single run are last in their section,
+// ordered by run.
 function allPanels(runs) {
   const all = charts.flatMap((chart) => (chart.ofMetric ? metricPanels(chart, runs) : panelsOf(chart, runs)));
   return sections.flatMap((section) => all.filter((one) => one.spec.section === section)

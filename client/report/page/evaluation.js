@@ -31,7 +31,7 @@ function confusionTable(evaluation, title, id) {
   return made;
 }
 
-// The share of correct predictions over the confidence; on the diagonal, the two are equal.
+// The share of correct predictions by confidence. On the diagonal, share and confidence are equal.
 function calibrationCard(evaluation, title, id) {
   const size = 220, edge = 34;
   const space = 'http://www.w3.org/2000/svg';
@@ -60,7 +60,7 @@ function calibrationCard(evaluation, title, id) {
   const texts = () => [head, ...evaluation.bins.map((bin) => [bin.from, bin.samples, bin.confidence, bin.accuracy])];
   return element('div', { class: 'card', id },
     element('div', { class: 'card-head' }, element('h3', {}, title), csvButton(title, 'cleave-' + id, texts)),
-    element('p', { class: 'note muted' }, 'Share of correct predictions, by the probability of the predicted class. Mean distance from the diagonal: ' +
+    element('p', { class: 'note muted' }, 'The share of correct predictions, by the probability of the predicted class. Mean distance from the diagonal: ' +
             shareOrDash(evaluation.calibration_error) + '.'), picture);
 }
 

@@ -6,7 +6,7 @@ function significant(value, digits = 3) {
   return value.toFixed(Math.min(9, Math.max(0, digits - 1 - size)));
 }
 
-// For ticks, whose values are already round.
+// Formats the value of a tick, which is already round.
 function plain(value) {
   return String(Number(value.toPrecision(6)));
 }
@@ -36,7 +36,7 @@ function durationText(seconds) {
   return seconds < 59.95 ? seconds.toFixed(seconds < 9.995 ? 2 : 1) + ' s' : clockText(seconds);
 }
 
-// For each unit: the text of a value in a legend and at a tick.
+// For each unit: the text of a value in a legend, and its text at a tick.
 const units = {
   rate: {
     text: (v) => scaled(v, byteSteps, significant) + '/s',

@@ -3,16 +3,16 @@
 const byId = (id) => document.getElementById(id);
 const pollMilliseconds = 1000;
 
-let page = null;       // the data on display
+let page = null;       // the data that is shown
 let axis = 'time';
 let smoothing = 0;     // weight of the earlier points, from 0 to less than 1
-let reference = 0;     // index of the run that the others are compared with
-let order = { column: '', isDown: false };  // of the list of runs; '': as given
+let reference = 0;     // index of the run with which the other runs are compared
+let order = { column: '', isDown: false };  // sort order of the list of runs; '': the order in which the runs were given
 let panels = [];       // [{panel, parts}]
 let shownRuns = '';    // key of the runs that `panels` show
 const group = new Group((zoomed) => { byId('unzoom').disabled = !zoomed; });
 
-// Removes the common part of the names, so that they are short but distinct.
+// Removes the common part of the runs' names. The short names are still distinct.
 function shorten(runs) {
   const names = runs.map((run) => run.name);
   let common = 0;
@@ -43,9 +43,9 @@ function heightsOf({ panel, lines }) {
   return rows.map((row) => row.slice(1).reduce(height, 0));
 }
 
-// A step that loads libraries can take a hundred times as long as the others, which would flatten
-// their lines. If the highest 2 % of the values (or a single one) are far above the rest, the axis
-// ends below them.
+// The range of an axis. A step that loads libraries can take a hundred times as long as the others,
+// which would flatten the lines. If the highest 2 % of the values (or the highest value) are far
+// above the rest, the axis ends below them.
 function scaleOf(heights) {
   const sorted = [...heights].sort((one, other) => one - other);
   const max = sorted[sorted.length - 1] || 0;
@@ -126,9 +126,9 @@ function drawTables() {
   byId('settings-tables').replaceChildren(...runs.flatMap((run, i) =>
     settingTables(run, one ? '' : ': ' + run.short, '-' + (i + 1))));
   const seconds = page.grids.time;
-  byId('sampling').textContent = 'Each line has at most about 1,200 points: each point represents ' +
+  byId('sampling').textContent = 'Each line has at most about 1,200 points. Each point represents ' +
     units.seconds.text(seconds) + ' or ' + page.grids.step + (page.grids.step === 1 ? ' step' : ' steps') +
-    '; the line is the mean, and the band spans the minimum to the maximum, so no peak is lost.';
+    '. The line shows the mean, and the band spans minimum and maximum, so that no peak is lost.';
   byId('written').textContent = (page.live ? 'Last change: ' : 'Written: ') + page.written.replace('T', ' ').replace(/\.\d+Z/, ' UTC') +
     ' by ' + page.software + '.';
   drawState();
@@ -183,6 +183,6 @@ async function follow() {
 }
 
 const given = JSON.parse(byId('data').textContent);
-// For tests and the browser's console: access to the charts on display.
+// Gives tests and the browser's console access to the charts.
 window.cleaveReport = { page: () => page, panels: () => panels.map(({ panel }) => panel), group, show };
 if (given === null) follow(); else if (given.sweep) showSweep(given.sweep); else show(given);

@@ -136,7 +136,7 @@ class Panel {
     return button;
   }
 
-  // The position of a value on the vertical axis; null: none.
+  // The position of a value on the vertical axis; null if it has none.
   height(value) {
     if (!this.log) return value;
     return value > 0 ? Math.log10(value) : null;
@@ -151,7 +151,7 @@ class Panel {
     this.xTitle.textContent = axis.title;
     this.banded = !this.spec.stacked && lines.some((line) => line.band);
     const y = (value) => this.height(value);
-    // If a logarithmic scale cannot show an edge of the band, the edge is at the mean.
+    // If a logarithmic scale cannot show an edge of the band, that edge is drawn at the mean.
     const band = (point) => {
       const mean = y(point.mean);
       return mean === null ? null : [y(point.min) ?? mean, mean, y(point.max) ?? mean];
@@ -327,7 +327,7 @@ class Panel {
     this.legend.replaceChildren(...parts);
   }
 
-  // Selects the row nearest to x, or none.
+  // Selects the row nearest to x. If x is null, selects no row.
   select(x) {
     if (!this.graph) return;
     if (x === null) {
@@ -355,7 +355,7 @@ class Panel {
     if (row !== null) document.getElementById('spoken').textContent = this.legend.textContent;
   }
 
-  // Handles the keys of the chart that has the focus.
+  // Handles a key that is pressed while the chart has the focus.
   key(event) {
     if (!this.graph || event.ctrlKey || event.altKey || event.metaKey) return;
     const rows = this.graph.numRows();
@@ -433,7 +433,7 @@ class Group {
     return from <= to ? [from - margin, to + margin] : [0, 1];
   }
 
-  // Ignores the callbacks that `act` triggers.
+  // Calls `act` for each panel, and ignores the callbacks that this triggers.
   each(act) {
     if (this.busy) return;
     this.busy = true;

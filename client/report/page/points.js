@@ -1,6 +1,7 @@
-// Converts a run's series, stored on grids of time or steps, to points on the axis on display.
+// Converts a run's series to points on the axis that is shown. The series are stored on a grid of
+// time or steps.
 
-// The middle of bucket k. On a grid with single steps, points are exactly at the steps.
+// The middle of bucket k. If a bucket has only one step, this is exactly the step.
 function middle(k, grid, width) {
   return grid === 'step' ? k * width + (width - 1) / 2 : (k + 0.5) * width;
 }
@@ -19,7 +20,7 @@ function interpolate(x, from, to) {
   return to[low] + Math.min(1, Math.max(0, t)) * (to[high] - to[low]);
 }
 
-// [steps, times] of a run, both ascending.
+// Returns [steps, times] of a run, both in ascending order.
 function clockOf(run, grids) {
   const clock = run.series.clock;
   if (!clock) return [[], []];
@@ -31,7 +32,8 @@ function toAxis(x, native, axis, clock) {
   return axis === 'time' ? interpolate(x, clock[0], clock[1]) : interpolate(x, clock[1], clock[0]);
 }
 
-// [{x, mean, min, max}] with ascending x. Points in the same bucket of the other axis are merged.
+// Returns [{x, mean, min, max}] in ascending order of x. Points in the same bucket of the other
+// axis are merged.
 function seriesPoints(run, series, axis, grids) {
   const native = series.grid === 'step' ? 'step' : 'time';
   const clock = native === axis ? null : clockOf(run, grids);
@@ -82,7 +84,8 @@ function smoothed(points, weight) {
   });
 }
 
-// Rows for dygraphs: [x, value or null of each list…]. `value` maps a point to its value.
+// Returns rows for dygraphs: [x, then for each list its value or null]. `value` maps a point to its
+// value.
 function joinPoints(lists, value) {
   const rows = new Map();
   lists.forEach((points, i) => {

@@ -1,5 +1,5 @@
-// The page of a sweep: its groups, published figures for comparison, and throughput by
-// micro-batches, codec and transfer size.
+// Builds the page of a sweep: its groups, a comparison with published figures, and the throughput
+// by micro-batches, codec and transfer size.
 
 const upFlows = ['activation/0', 'gradient/1'];
 const microBatchesKey = 'train.micro_batches';
@@ -27,10 +27,10 @@ const sweepCharts = [
 
 function spreadText(spread, text) {
   if (!spread) return '–';
-  return text(spread.mean) + (spread.deviation === null ? '' : ' ± ' + text(spread.deviation));
+  return text(spread.mean) + (spread.std === null ? '' : ' ± ' + text(spread.std));
 }
 
-// "block:bits=4, rate 100Mbit/s": the values of all keys that are not left out.
+// Returns "block:bits=4, rate 100Mbit/s": the values of all keys except those in `leftOut`.
 function labelOf(sweep, values, leftOut) {
   const parts = sweep.axes.map((axis) => axis.key).filter((key) => key in values && !leftOut.includes(key));
   return parts.map((key) => (key === 'codec' ? '' : key.slice(key.lastIndexOf('.') + 1) + ' ') + values[key]).join(', ') || 'all points';
@@ -63,7 +63,7 @@ function comparisonTable(sweep) {
   return table('Published figures compared with ours', ['', 'Published', 'Quantity', 'Ours', 'Theirs', 'Source and notes'], rows, 'comparison');
 }
 
-// A line for each combination of the keys other than the axis's.
+// Returns one line for each combination of values, without the key of the axis.
 function linesAlong(axis, sweep, metric) {
   const lines = new Map();
   for (const group of sweep.groups) {
@@ -71,15 +71,15 @@ function linesAlong(axis, sweep, metric) {
     if (!spread) continue;
     const label = labelOf(sweep, group.values, [axis.key]);
     if (!lines.has(label)) lines.set(label, []);
-    const deviation = spread.deviation || 0;
-    lines.get(label).push({ x: axis.place(group), mean: spread.mean, min: spread.mean - deviation, max: spread.mean + deviation });
+    const std = spread.std || 0;
+    lines.get(label).push({ x: axis.place(group), mean: spread.mean, min: spread.mean - std, max: spread.mean + std });
   }
   return lines;
 }
 
-// Codecs and micro-batches determine the sizes; there is a line for each combination of the other
-// keys. Transfers of the same size class are merged, with the minimum and maximum over the points
-// that have it.
+// Returns one line for each combination of values of the keys other than codecs and micro-batches,
+// which determine the sizes. Transfers of the same size class are merged; minimum and maximum are
+// taken over the points with this size class.
 function linesBySize(sweep, up) {
   const lines = new Map();
   for (const point of sweep.points) {
@@ -113,10 +113,10 @@ function microBatchAxis(numbers) {
   };
 }
 
-// The values of one key side by side, in the grid's order.
+// An axis with the values of one key side by side, in the grid's order.
 function valueAxis({ key, values }) {
   const name = (x) => values[Math.round(x)] || '';
-  const width = 7 * Math.max(...values.map((value) => value.length));  // pixels, of the longest
+  const width = 7 * Math.max(...values.map((value) => value.length));  // width of the longest value in pixels
   return {
     key,
     place: (group) => values.indexOf(group.values[key]),
@@ -134,8 +134,8 @@ function valueAxis({ key, values }) {
   };
 }
 
-// The axis for throughput: micro-batches if the points differ in them, otherwise codecs, otherwise
-// none.
+// The axis for throughput: the micro-batches if the points differ in them, otherwise the codecs if
+// the points differ in those, otherwise null.
 function bandwidthAxis(sweep) {
   const numbers = [...new Set(sweep.groups.map((group) => group.micro_batches))].filter((number) => number !== undefined);
   if (numbers.length > 1) return microBatchAxis(numbers);
@@ -179,7 +179,7 @@ function sweepPanels(sweep) {
   const sizes = section('sweep-sizes', 'Bandwidth against transfer size');
   for (const [way, up] of [['up', true], ['down', false]]) {
     add(sizes, { id: 'sizes-' + way, title: 'Bandwidth of transfers ' + way, unit: 'rate', log: true, pad: 8,
-                 note: 'Bytes divided by the seconds from a transfer’s first byte to its last, for all codecs and micro-batches together; the band spans the slowest to the fastest point.' },
+                 note: 'Bytes divided by the seconds from a transfer’s first byte to its last, for all codecs and micro-batches together. The band spans the slowest to the fastest point.' },
         linesBySize(sweep, up), sizeAxis);
   }
   return made;

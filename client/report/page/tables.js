@@ -1,4 +1,4 @@
-// The tables: headline, differences, flows and settings.
+// Builds the tables of a page: headline, differences, flows and settings.
 
 function row(cells, name = 'td') {
   return element('tr', {}, ...cells.map((cell, i) => element(i === 0 ? 'th' : name, i === 0 ? { scope: 'row' } : {}, cell)));
@@ -15,14 +15,15 @@ function table(caption, head, rows, name) {
     element('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': caption }, body));
 }
 
-// The figures of the headline: key, name, text, whether more or less is better (if either is), and
-// how to format a difference (default: relativeTo).
+// The figures of the headline. Each has a key, a name, a function that formats the value, whether
+// 'more' or 'less' is better (optional), and a function that formats a difference (default:
+// relativeTo).
 const figures = [
   ['eval_loss', 'Loss, last evaluation', (v) => units.nats.text(v), 'less'],
   ['seconds', 'Time', (v) => (v < 59.95 ? durationText(v) : clockText(v) + ' (' + significant(v, 4) + ' s)'), 'less'],
   ['steps', 'Training steps', (v) => String(v)],
   ['images_per_second', 'Samples per second', (v) => significant(v, 4), 'more'],
-  ['seconds_a_step', 'Step time, mean', (v) => units.seconds.text(v), 'less'],
+  ['seconds_per_step', 'Step time, mean', (v) => units.seconds.text(v), 'less'],
   ['ratio', 'Bytes on the wire / raw bytes', (v) => significant(v, 4), 'less'],
   ['bytes_up', 'Bytes up', (v) => units.bytes.text(v), 'less'],
   ['bytes_down', 'Bytes down', (v) => units.bytes.text(v), 'less'],
@@ -30,7 +31,7 @@ const figures = [
   ['mean_down_bytes_per_second', 'Bandwidth down, mean', (v) => units.rate.text(v)],
   ['busiest_second_up', 'Bandwidth up, busiest second, tensors only', (v) => units.rate.text(v)],
   ['busiest_second_down', 'Bandwidth down, busiest second, tensors only', (v) => units.rate.text(v)],
-  ['bound_seconds_a_step', 'Minimum possible step time, mean', (v) => units.seconds.text(v)],
+  ['bound_seconds_per_step', 'Minimum possible step time, mean', (v) => units.seconds.text(v)],
   ['over_bound', 'Step time / bound', (v) => significant(v) + ' ×', 'less'],
   ['bottleneck', 'Bottleneck', (v) => v],
 ];
@@ -40,7 +41,7 @@ function tile(name, value, detail, id) {
     element('p', { class: 'muted' }, name), element('p', { class: 'value' }, value), element('p', { class: 'muted' }, detail));
 }
 
-// Says which epoch's model is kept as the best.
+// The text that names the epoch of the best model that was kept.
 function keptText(h) {
   if (!h.kept) return '';
   if (h.kept.epoch === h.best_epoch && h.kept.title === h.metric_title) return ', which is kept';
@@ -56,7 +57,8 @@ function metricTile(h, known) {
     : tile(h.metric_title + ', training', known(h.train_metric, text), 'last step; no evaluation yet', 'metric');
 }
 
-// The figures of the main metric. Runs with different ones are shown together, but not compared.
+// The figures of the main metric. Runs with different main metrics are shown together, but not
+// compared.
 function metricFigures(runs) {
   const { metric_name: name, metric_title: title, metric_unit: unit, metric_better: better } = runs[0].headline;
   if (runs.some((run) => run.headline.metric_name !== name)) {
@@ -69,7 +71,7 @@ function metricFigures(runs) {
   return [['metric', title + ', last evaluation', text, better, apart], ['best_metric', title + ', best evaluation', text, better, apart]];
 }
 
-// "step 120 of 300, epoch 2 of 3"
+// Returns "step 120 of 300, epoch 2 of 3".
 function placeText(h) {
   const of = (number, all) => number + (all ? ' of ' + all : '');
   return 'step ' + of(h.steps || 0, h.total_steps) + (h.epoch ? ', epoch ' + of(h.epoch, h.total_epochs) : '');
@@ -96,7 +98,7 @@ function headlineOfOne(page) {
     tile('Bandwidth, mean', known(h.mean_up_bytes_per_second, units.rate.text),
          'up; ' + known(h.mean_down_bytes_per_second, units.rate.text) + ' down', 'bandwidth'),
     tile('Bound', known(h.over_bound, (v) => significant(v) + ' ×'), h.over_bound === undefined ? 'unknown' :
-         'a step took ' + units.seconds.text(h.bounded_seconds_a_step) + '; the bound is ' + units.seconds.text(h.bound_seconds_a_step), 'bound'));
+         'a step took ' + units.seconds.text(h.bounded_seconds_per_step) + '; the bound is ' + units.seconds.text(h.bound_seconds_per_step), 'bound'));
   const cards = [...progressCard(page), tiles];
   if (!h.bottleneck) return cards;
   return [...cards, element('div', { class: 'card words', id: 'bottleneck' },
@@ -104,24 +106,24 @@ function headlineOfOne(page) {
     ...(h.advice ? [element('p', { id: 'advice' }, h.advice)] : []))];
 }
 
-// "+25 %", relative to the reference.
+// Returns a difference such as "+25 %", relative to the reference.
 function relativeTo(value, reference) {
   if (!reference) return '';
   const change = value / reference - 1;
   return Math.abs(change) < 0.0005 ? '±0 %' : (change > 0 ? '+' : '−') + significant(100 * Math.abs(change)) + ' %';
 }
 
-// For shares: "+1.25 points", in percentage points.
+// Returns the difference of two shares in percentage points, such as "+1.25 points".
 function pointsApart(value, reference) {
   return (value > reference ? '+' : '−') + (100 * Math.abs(value - reference)).toFixed(2) + ' points';
 }
 
-// Settings that a study varies: results can be compared although these differ.
+// Settings that experiments vary: runs are comparable even if these settings differ.
 const variedSettings = /^(data\.augment|data\.(train\.)?transforms|model\.(cuts|dropout|lora))\b/;
 const lossSettings = /^train\.loss\b/;
 
-// Why a run's figures cannot be compared with those of another; '' if they can. `isLoss`: losses are compared, so
-// the settings of the loss must be equal too.
+// Returns the reason why the figures of two runs are not comparable; '' if they are. `isLoss`: the
+// figures are losses, so the settings of the loss must be equal too.
 function obstacle(run, other, isLoss) {
   const ours = new Map(run.config), theirs = new Map(other.config);
   const keys = [...new Set([...ours.keys(), ...theirs.keys()])].filter((key) =>
@@ -131,7 +133,8 @@ function obstacle(run, other, isLoss) {
   return different.length === 0 ? '' : 'different ' + different.slice(0, 2).join(', ') + (different.length > 2 ? ', …' : '');
 }
 
-// `reason`: why the two cannot be compared; then the difference has no colour.
+// `reason`: why the two values are not comparable; '' if they are. If there is a reason, the
+// difference has no colour.
 function change(value, reference, better, apart, reason) {
   if (typeof value !== 'number' || typeof reference !== 'number' || value === reference) return '';
   const good = better && (better === 'more') === (value > reference);
@@ -171,7 +174,8 @@ function codecText(run) {
   return [...new Set(codecs)].join(', ');
 }
 
-// The columns of the list of runs: id, title, the value that it is sorted by, and its text.
+// The columns of the list of runs. Each has an id, a title, a function that returns the value to
+// sort by, and a function that formats the value (optional).
 const runColumns = [
   ['name', 'Name', (run) => run.name],
   ['metric', 'Metric, best', (run) => run.headline.best_metric, (v, run) => units[run.headline.metric_unit].text(v)],
@@ -183,7 +187,8 @@ const runColumns = [
   ['state', 'State', (run, page) => stateText(page, run)],
 ];
 
-// The runs, sorted by order.column; the charts and tables below keep the order in which they were given.
+// The list of runs, sorted by order.column. The charts and tables below it keep the order in which
+// the runs were given.
 function runTable(page, reference, order, choose, sort) {
   const runs = page.runs;
   const shown = runs.map((run, i) => ({ run, i }));

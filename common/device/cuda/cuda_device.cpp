@@ -1,6 +1,6 @@
-// Stages on a GPU. LibTorch's operations run on one stream, copies to and from pinned host memory
-// on two others, and a driver callback reports that an action is done. A stage's output is
-// therefore complete when a codec receives it, with no event to wait for.
+// Stages on a GPU. LibTorch's operations run on one stream, and copies to and from pinned host
+// memory on two others. A driver callback reports the end of an action. A stage's output is
+// therefore complete when a codec receives it: the codec need not wait for an event.
 #include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/empty_strided.h>
@@ -28,7 +28,7 @@ using c10::cuda::CUDAStreamGuard;
 
 class Event {
  public:
-  // Untimed events only order streams.
+  // An untimed event can only order streams.
   explicit Event(bool isTimed) {
     check(cudaEventCreateWithFlags(&event_, isTimed ? cudaEventDefault : cudaEventDisableTiming));
   }
@@ -50,8 +50,8 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// Used on any thread. Each call selects the GPU, since threads do not have it as their current
-// device.
+// Any thread. Each call selects the GPU, because it is the current device only on the device
+// thread.
 class PinnedMemory : public BufferMemory {
  public:
   explicit PinnedMemory(int index) : index_(index) {}
@@ -88,7 +88,7 @@ class CudaDevice : public ComputeDevice, public DeviceQueue {
         copyOut_(c10::cuda::getStreamFromPool(false, device_.index())),
         gpu_(makeCudaGpu(compute_)) {
     check(cudaGetDeviceProperties(&properties_, index));
-    // Also for work outside actions, such as building a stage.
+    // Work outside actions, such as building a stage, must use the stream too.
     useStream();
   }
 
@@ -101,7 +101,8 @@ class CudaDevice : public ComputeDevice, public DeviceQueue {
   at::Tensor toDevice(const at::Tensor& host) override {
     at::Tensor tensor;
     {
-      // The allocator assigns memory to the stream that is current; this one writes it first.
+      // The allocator assigns memory to the current stream, so copyIn_, which writes it first, must
+      // be current.
       const CUDAStreamGuard guard(copyIn_);
       tensor = at::empty_strided(host.sizes(), host.strides(), host.options().device(device_));
       check(cudaMemcpyAsync(tensor.mutable_data_ptr(), host.const_data_ptr(), host.nbytes(),
@@ -165,7 +166,7 @@ class CudaDevice : public ComputeDevice, public DeviceQueue {
   }
 
   void drain() override {
-    // Errors are ignored: they also end the wait, and the callbacks run in any case.
+    // Errors are ignored: an error also ends the wait, and the callbacks run in any case.
     for (const CUDAStream* stream : {&copyIn_, &compute_, &copyOut_}) {
       cudaStreamSynchronize(stream->stream());
     }

@@ -63,7 +63,7 @@ class CudaGpu : public Gpu {
 
   at::DataPtr allocate(std::size_t bytes) const {
     try {
-      // Memory belongs to the current stream.
+      // Memory is assigned to the current stream.
       const CUDAStreamGuard guard(stream_);
       return c10::cuda::CUDACachingAllocator::get()->allocate(std::max<std::size_t>(bytes, 1));
     } catch (const c10::OutOfMemoryError&) {

@@ -1,5 +1,5 @@
-// The only entry point of libcleave_cuda, which a daemon loads if its device is a GPU. Computing on
-// the CPU therefore requires no GPU library, starts faster and uses less memory.
+// The only entry point of libcleave_cuda, which a program loads only if its device is a GPU. On a
+// CPU, programs therefore need no GPU library, start faster and use less memory.
 #pragma once
 
 #include <string>
