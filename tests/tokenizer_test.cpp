@@ -202,7 +202,7 @@ TEST_CASE("invalid UTF-8 is replaced as in Python") {
 TEST_CASE("a word of many bytes takes little time") {
   const Tokenizer tokenizer = tokenizerOf(byteBpe());
   std::string word;
-  for (int n = 0; n < 300'000; ++n) word += "abc"[(n * n + n / 7) % 3];
+  for (std::size_t n = 0; n < 300'000; ++n) word += "abc"[(n * n + n / 7) % 3];
   const auto start = std::chrono::steady_clock::now();
   CHECK(idsOf(tokenizer, word).size() > 30'000);
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
