@@ -18,6 +18,8 @@ namespace {
 
 // Share of the step time. A smaller saving could be a simulation error.
 constexpr double kMinSaving = 0.05;
+// Share of the median step time. With a greater spread, any saving could be noise.
+constexpr double kMaxSpread = 0.5;
 constexpr std::size_t kMinSteps = 10;
 constexpr std::uint32_t kTrialSamples = 4;  // for timing a codec; the result is scaled
 constexpr const char* kCostsAccuracy = "costs accuracy";
@@ -257,6 +259,11 @@ Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, const ClientSet
 
   const double threshold = std::max(kMinSaving, *steps.spread);
   Advice advice;
+  if (threshold > kMaxSpread) {
+    advice.sentence =
+        fmt::format("no advice, because the steps' times varied by {:.0f} %", 100 * threshold);
+    return advice;
+  }
   for (const Change& change : changes) {
     if (saving(change) <= threshold || saving(change) < max - threshold) continue;
     advice.settings = change.settings;

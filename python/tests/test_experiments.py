@@ -1,12 +1,14 @@
-"""Tests the configurations of the image experiments, with a few steps on generated files in the real formats.
+"""Tests the configurations of the experiments on images and of GPT-2, with a few steps on generated files in the real formats.
 
 PROGRAMS is the folder of cleave-client and cleave-server.
 """
 
+import io
 import json
 import os
 import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
 
@@ -21,6 +23,7 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 sys.path.insert(0, os.path.join(ROOT, "configs", "experiments"))
 
 import food101  # noqa: E402
+import gpt2  # noqa: E402
 
 CLIENT = os.path.join(os.path.abspath(os.environ.get("PROGRAMS", "build/release/bin")), "cleave-client")
 SAMPLES = 16
@@ -33,6 +36,17 @@ def records(labels, classes, count):
     for label in range(labels):
         rows[:, label] = numpy.arange(count) % classes[label]
     return rows.tobytes()
+
+
+def archive(files):
+    """A .tar.gz file with these contents by name."""
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w:gz") as file:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            file.addfile(member, io.BytesIO(content))
+    return written.getvalue()
 
 
 class Experiments(unittest.TestCase):
@@ -52,14 +66,18 @@ class Experiments(unittest.TestCase):
         with open(self.path(name), "wb") as file:
             file.write(content)
 
+    def client(self, command, name, settings):
+        """Runs a command with the experiment's configuration, in a folder with its data; returns its JSON."""
+        options = [option for key, value in settings.items() for option in ("--set", f"{key}={value}")]
+        self.run_folder = os.path.join(tempfile.mkdtemp(dir=self.folder), "run")
+        ended = subprocess.run([CLIENT, command, "--config", os.path.join(ROOT, "configs/experiments", name + ".yaml"), "--json",
+                                "--run-dir", self.run_folder, *options], cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        return json.loads(ended.stdout)
+
     def trains(self, name, **overrides):
         """Runs the experiment's configuration for two steps, in a folder with its data."""
-        settings = {"train.max_steps": 2, "eval.batch": 8, "data.resize": 64, **overrides}
-        options = [option for key, value in settings.items() for option in ("--set", f"{key}={value}")]
-        ended = subprocess.run([CLIENT, "train", "--config", os.path.join(ROOT, "configs/experiments", name + ".yaml"), "--json", *options],
-                               cwd=self.folder, capture_output=True, text=True)
-        self.assertEqual(ended.returncode, 0, ended.stderr)
-        summary = json.loads(ended.stdout)
+        summary = self.client("train", name, {"train.max_steps": 2, "eval.batch": 8, "data.resize": 64, **overrides})
         self.assertEqual(summary["steps"], 2)
         self.assertIn("top1", summary["eval"])
 
@@ -90,6 +108,28 @@ class Experiments(unittest.TestCase):
             self.write(f"data/food-101/meta/{split}.txt", "\n".join(lines).encode())
         food101.main(["--data", self.path("data/food-101")])
         self.trains("food101", **{"data.crop": 48, "train.batch": 50})
+
+    def test_gpt2(self):
+        generator = numpy.random.default_rng(3)
+        words = numpy.array("the a film story keyboard player works never again , . !".split())
+        ratings = {f"hutto_ICWSM_2014/{name}_GroundTruth.txt":
+                       "".join(f"{group}_{row}\t0.5\t{' '.join(words[generator.integers(0, len(words), 12)])}\n" for group in range(20) for row in range(8))
+                   for name in ("movieReviewSnippets", "nytEditorialSnippets", "amazonReviewSnippets")}
+        inner = archive({name: text.encode() for name, text in ratings.items()})
+        self.write("vaderSentiment.tar.gz", archive({"vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz": inner}))
+        gpt2.main(["--output", self.path("experiments/gpt2"), "--source", self.path("vaderSentiment.tar.gz"), "--vocabulary", "280", "--length", "16",
+                   "--width", "32", "--heads", "2"])
+        few = {"data.length": 16, "train.max_steps": 2, "eval.batch": 8}
+        self.assertTrue(self.client("verify", "gpt2", few)["equal"])
+        self.assertEqual(self.client("train", "gpt2", few)["main_metric"], "perplexity")
+        base = {"weights.file": self.run_folder + "/model.safetensors", **few}
+        self.assertTrue(self.client("verify", "gpt2_lora", base)["equal"])
+        adapted = self.client("train", "gpt2_lora", {**base, "codec": "block:bits=4"})
+        self.assertEqual(adapted["steps"], 2)
+        self.assertIn("perplexity", adapted["eval"])
+        self.assertNotIn("gradient/0", adapted["codec"])
+        self.assertTrue(os.path.exists(os.path.join(self.run_folder, "adapter/adapter_model.safetensors")))
+        self.assertEqual(self.client("train", "gpt2_lora", {**base, "model.lora.rank": 0})["steps"], 2)
 
 
 if __name__ == "__main__":
