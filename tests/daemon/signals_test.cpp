@@ -27,7 +27,7 @@ TEST_CASE("Ctrl-C at the client ends both sides cleanly") {
     waitForSteps(folder.path("client"));
     client.signal(number);
     const Ended ended = finish(client);
-    checkError(ended, kFailedRun, {"cleave-client: error [interrupted]: ", "run it again"});
+    checkError(ended, kFailedRun, {"cleave-client: error [interrupted]: ", "rerun the command"});
     checkFilesComplete(folder.path("client"));
     CHECK(server.process().waitForOutput("the client ended it (interrupted)", kPatience));
     server.process().signal(number);
@@ -197,7 +197,7 @@ void checkEndsAtOnce(Process client, const std::string& when) {
   const Ended ended = finish(client);
   CHECK(steady_clock::now() - start <
         seconds(3));  // without Ctrl-C, it would wait for at least 4 s
-  checkError(ended, kFailedRun, {"cleave-client: error [interrupted]: ", "run it again"});
+  checkError(ended, kFailedRun, {"cleave-client: error [interrupted]: ", "rerun the command"});
 }
 
 TEST_CASE("Ctrl-C works while the client tries to connect") {
@@ -221,7 +221,8 @@ TEST_CASE("Ctrl-C works while the client waits for an answer") {
   const auto socket = silent.accept();
   const auto start = steady_clock::now();
   client.signal(SIGINT);
-  checkError(finish(client), kFailedRun, {"cleave-client: error [interrupted]: ", "run it again"});
+  checkError(finish(client), kFailedRun,
+             {"cleave-client: error [interrupted]: ", "rerun the command"});
   CHECK(steady_clock::now() - start <
         seconds(3));  // without Ctrl-C, it would wait 5 s for the server
 }
