@@ -59,11 +59,12 @@ TEST_CASE("the memory of client and server does not grow over 10,000 steps") {
                  << serverFirst.residentKiB << " to " << serverLast.residentKiB << " KiB");
 
   CHECK(clientLast.residentKiB - clientFirst->residentKiB <= kMaxGrowthKiB);
-  CHECK(clientLast.descriptors == clientFirst->descriptors);
+  // A file that is being written may be open in either sample.
+  CHECK(clientLast.descriptors <= clientFirst->descriptors + 1);
   // The loader's thread ends with the epoch's last batch.
   CHECK(clientLast.threads <= clientFirst->threads + 1);
   CHECK(serverLast.residentKiB - serverFirst.residentKiB <= kMaxGrowthKiB);
-  CHECK(serverLast.descriptors == serverFirst.descriptors);
+  CHECK(serverLast.descriptors <= serverFirst.descriptors + 1);
   CHECK(serverLast.threads == serverFirst.threads);
   const auto steps = readCsv(run + "/steps.csv");
   CHECK(std::count_if(steps.begin(), steps.end(),

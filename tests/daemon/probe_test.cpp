@@ -129,7 +129,7 @@ TEST_CASE("a probe counts as a session, and either side may end it") {
              {"already has its maximum of 1 sessions", "retry when a session has ended"});
   SECTION("Ctrl-C at the client") {
     probe.signal(SIGINT);
-    checkError(finish(probe), kFailedRun, {"cleave-client: error [interrupted]: ", "run it again"});
+    checkError(finish(probe), kFailedRun, {"cleave-client: error [interrupted]: ", "rerun"});
     CHECK(server.process().waitForOutput("probe: ended: interrupted", kPatience));
     server.stop();
   }
