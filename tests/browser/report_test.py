@@ -482,7 +482,7 @@ class ManyRows(Case):
         self.assertLess(len(panels["transfers"]["rows"]), 2500)
         peak = max(row[1 + j][2] for row in panels["transfers"]["rows"] for j in (0, 1) if row[1 + j])
         self.close(10**peak, (runs.RAW // 4 + runs.HEAD) / 1e-6, 1e-3)
-        self.assertIn("each point represents", CHROME.text("#sampling"))
+        self.assertIn("Each point represents", CHROME.text("#sampling"))
 
 
     def test_a_hundred_thousand_steps_open_quickly(self):
