@@ -50,11 +50,15 @@ DiskShare::DiskShare(std::string identity, std::size_t usedBytes,
 
 bool DiskShare::take(std::size_t bytes) {
   const auto wanted = static_cast<std::int64_t>(bytes);
-  const std::int64_t used = used_.fetch_add(wanted) + wanted;
-  const bool isOverShare = used > max_;
-  const std::int64_t room = *room_;
-  if (!isOverShare && room > 0 && used - atStart_ <= room) return true;
-  used_ -= wanted;
+  std::int64_t used = used_;
+  bool isOverShare = false;
+  // used_ never includes bytes that are refused: they would end another run of the identity.
+  do {
+    isOverShare = used + wanted > max_;
+    const std::int64_t room = *room_;
+    if (isOverShare || room <= 0 || used + wanted - atStart_ > room) break;
+    if (used_.compare_exchange_weak(used, used + wanted)) return true;
+  } while (true);
   isByReserve_ = !isOverShare;
   wasFull_ = true;
   return false;

@@ -46,6 +46,7 @@ class DiskShare : public RowBudget {
 
   void setMax(std::size_t bytes) { max_ = static_cast<std::int64_t>(bytes); }
   std::int64_t usedBytes() const { return used_; }
+  std::size_t maxBytes() const { return static_cast<std::size_t>(max_); }
   bool wasFull() const { return wasFull_; }  // since it was last measured
   // Sets the usage to the result of a measurement, `bytes`. `before`: usedBytes() when the
   // measurement began.

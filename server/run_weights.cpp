@@ -27,9 +27,10 @@ void RunWeights::load(std::shared_ptr<BufferPool> pool, std::function<void(Blob)
 }
 
 std::optional<Blob> RunWeights::read(BufferPool& pool) {
-  const StoredWeights& stored = *context_.stored;
-  Buffer buffer = pool.acquire(stored.bytes);
-  if (!context_.store->read(stored, buffer.span(), isCancelled_, *context_.disk)) {
+  // The file may be removed to make room as soon as it has been read.
+  const std::shared_ptr<const StoredWeights> stored = std::move(stored_);
+  Buffer buffer = pool.acquire(stored->bytes);
+  if (!context_.store->read(*stored, buffer.span(), isCancelled_, *context_.disk)) {
     return std::nullopt;
   }
   Blob blob;

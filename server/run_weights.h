@@ -30,10 +30,13 @@ class RunWeights : public std::enable_shared_from_this<RunWeights> {
     std::shared_ptr<spdlog::logger> log;  // the run's log
     boost::asio::any_io_executor reading, writing;
   };
-  explicit RunWeights(Context context) : context_(std::move(context)) {}
+  explicit RunWeights(Context context)
+      : context_(std::move(context)),
+        stored_(std::move(context_.stored)),
+        areStored_(stored_ != nullptr) {}
 
   // Whether the server has stored the weights, so that the client must not send them.
-  bool areStored() const { return context_.stored != nullptr; }
+  bool areStored() const { return areStored_; }
   // Any thread. Reads the weights into a buffer of `pool`, verifies them and passes them to
   // `deliver`. Otherwise passes an error to `failed`: "weights-damaged", or an exception of the
   // pool or of `deliver`. Both functions are called on the store's thread.
@@ -51,7 +54,9 @@ class RunWeights : public std::enable_shared_from_this<RunWeights> {
   std::optional<Blob> read(BufferPool& pool);
   void write(const Blob& weights);
 
-  const Context context_;
+  Context context_;                              // without `stored`
+  std::shared_ptr<const StoredWeights> stored_;  // until load() has read them
+  const bool areStored_;
   std::atomic<bool> isCancelled_ = false;
   std::atomic<int> busy_ = 0;
 };

@@ -124,8 +124,7 @@ std::shared_ptr<EngineWorker> ServedRun::makeWorker() {
   auto worker = std::make_shared<EngineWorker>(
       std::make_unique<Participant>(options, plan_.place,
                                     std::vector<std::shared_ptr<EngineLink>>{link_}),
-      mailbox_, ActionTable{}, [this] { finishedBatch(); },
-      [link = link_](std::exception_ptr error) { link->fail(std::move(error)); },
+      mailbox_, ActionTable{}, [this] { finishedBatch(); }, failWith(link_),
       resources_.compute.queue(), trace_);
   worker->limitActions(resources_.settings.actionSeconds);
   return worker;
@@ -156,6 +155,14 @@ ActionTable ServedRun::build() {
   return table;
 }
 
+std::function<void(std::exception_ptr)> ServedRun::failWith(
+    std::shared_ptr<TensorLink> link) const {
+  return [link = std::move(link), hasFailed = hasFailed_](std::exception_ptr error) {
+    *hasFailed = true;
+    link->fail(std::move(error));
+  };
+}
+
 // ---- Initial weights ----
 
 // Loads the weights as if they had arrived from the client.
@@ -163,7 +170,7 @@ void ServedRun::loadStoredWeights() {
   stored_.weights->load(
       resources_.pool->chargedTo(account_),
       [mailbox = mailbox_](Blob weights) { mailbox->deliver(std::move(weights)); },
-      [link = link_](std::exception_ptr error) { link->fail(std::move(error)); });
+      failWith(link_));
 }
 
 Result ServedRun::importAndKeep(const ActionFunction& import, Work work) {

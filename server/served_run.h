@@ -5,6 +5,7 @@
 
 #include <spdlog/logger.h>
 
+#include <atomic>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <cstddef>
@@ -100,7 +101,7 @@ class ServedRun {
   void park();
   bool isParked() const { return link_ && !link_->connection(); }
   // Whether the run may be parked, instead of closed, when its connection breaks.
-  bool mayPark() const { return isServing_ && !isTrial_ && !isDraining_; }
+  bool mayPark() const { return isServing_ && !isTrial_ && !isDraining_ && !*hasFailed_; }
   // Waits until all computation of the run has stopped, and completes its records. The run's memory
   // is in use until then. The connection must have ended.
   boost::asio::awaitable<void> close();
@@ -151,6 +152,8 @@ class ServedRun {
   void finishedBatch();                                           // device thread
   bool mayFetchWeights() const { return resources_.settings.fetchWeights && !isTrial_; }
   boost::asio::awaitable<void> closeWorker();
+  // Ends the run with an error, from any thread.
+  std::function<void(std::exception_ptr)> failWith(std::shared_ptr<TensorLink> link) const;
 
   const RunResources& resources_;
   const RunRequest request_;
@@ -177,7 +180,10 @@ class ServedRun {
   std::shared_ptr<RunCheckpoints::Snapshot> snapshot_;  // device thread: not saved yet
   std::weak_ptr<RunCheckpoints::Snapshot> saving_;      // the last one, until it is saved
   std::uint64_t applied_ = 0;  // number of updates, set when the worker is closed
-  bool isServing_ = false;     // the worker runs
+  // Set before an error of the run reaches the link, which may already have failed for another
+  // reason.
+  const std::shared_ptr<std::atomic<bool>> hasFailed_ = std::make_shared<std::atomic<bool>>(false);
+  bool isServing_ = false;  // the worker runs
   bool isDraining_ = false;
   std::exception_ptr endError_;  // set if end() was called before the link existed
 };

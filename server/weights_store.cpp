@@ -79,11 +79,13 @@ bool WeightsStore::read(const StoredWeights& weights, std::span<std::byte> into,
 
 void WeightsStore::keep(const std::string& identity, const std::string& sha256,
                         std::string_view weights, DiskShare& disk) {
-  if (weights.size() > maxBytes_) {
+  const std::size_t limit = std::min(maxBytes_, disk.maxBytes() / 2);
+  if (weights.size() > limit) {
     throw RunError("weights-too-large",
                    "they take " + mebibytesText(weights.size()) + ", but at most " +
-                       mebibytesText(maxBytes_) +
-                       " are stored per identity (weights.keep_mib in the configuration)");
+                       mebibytesText(limit) +
+                       " are stored for this identity (weights.keep_mib in the configuration, or "
+                       "half of the identity's share of the disk)");
   }
   const std::string folder = folderOf(identity);
   const std::string path = folder + "/" + hexOf(sha256) + std::string(kExtension);
@@ -93,7 +95,7 @@ void WeightsStore::keep(const std::string& identity, const std::string& sha256,
     const std::lock_guard lock(mutex_);
     remove(path, disk);
   }
-  makeRoom(folder, weights.size(), disk);
+  makeRoom(folder, weights.size(), limit, disk);
   if (!disk.take(weights.size())) throw disk.error();
   try {
     failpoint("weights");
@@ -112,7 +114,8 @@ void WeightsStore::removeInterrupted(const std::string& folder, DiskShare& disk)
   }
 }
 
-void WeightsStore::makeRoom(const std::string& folder, std::size_t bytes, DiskShare& disk) {
+void WeightsStore::makeRoom(const std::string& folder, std::size_t bytes, std::size_t limit,
+                            DiskShare& disk) {
   struct File {
     std::int64_t time;
     std::string path;
@@ -129,10 +132,10 @@ void WeightsStore::makeRoom(const std::string& folder, std::size_t bytes, DiskSh
   std::sort(files.begin(), files.end(),
             [](const File& a, const File& b) { return a.time < b.time; });
   for (const File& oldest : files) {
-    if (total <= maxBytes_) return;
+    if (total <= limit) return;
     if (removeUnlessUsed(oldest.path, disk)) total -= oldest.bytes;
   }
-  if (total <= maxBytes_) return;
+  if (total <= limit) return;
   throw RunError("weights-too-large",
                  "there is no room for them (weights.keep_mib in the configuration), because "
                  "starting runs use the stored weights");

@@ -60,7 +60,7 @@ class WeightsStore {
  private:
   std::string folderOf(const std::string& identity) const;
   void removeInterrupted(const std::string& folder, DiskShare& disk);
-  void makeRoom(const std::string& folder, std::size_t bytes, DiskShare& disk);
+  void makeRoom(const std::string& folder, std::size_t bytes, std::size_t limit, DiskShare& disk);
   bool removeUnlessUsed(const std::string& path, DiskShare& disk);
   void remove(const std::string& path, DiskShare& disk);
 

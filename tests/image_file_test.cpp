@@ -350,6 +350,7 @@ TEST_CASE("an image with too many pixels is refused before memory is allocated")
   }
   CHECK(errorText([&] { decodeImage(jpeg, 3, "file"); }).find("65000 x 65000") !=
         std::string::npos);
+  CHECK(decodeCode(encodePng(makePixels(70'000, 1, 1))) == "sample-damaged");
   const Pixels image = makePixels(10, 10, 3);
   for (const ImageBytes& file : {jpegOf(image), encodePng(image), webpOf(image)}) {
     CHECK(decodeCode(file, 100).empty());

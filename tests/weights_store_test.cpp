@@ -205,10 +205,12 @@ TEST_CASE("weights beyond the limit are not kept, and with a limit of 0 no weigh
 
 TEST_CASE("weights are not kept if the identity's share or the server's reserve has no room") {
   Fixture test;
-  test.share.setMax(kBytes + kBytes / 2);
-  CHECK(test.keep('x').empty());
+  test.share.setMax(2 * kBytes - 1);
+  CHECK(test.keep('x') == "weights-too-large");  // half of the share is for records
+  test.share.setMax(3 * kBytes);
+  REQUIRE(test.share.take(2 * kBytes + kBytes / 2));
   CHECK(test.keep('y') == "disk-share-full");
-  CHECK(test.used() == kBytes);
+  CHECK(test.used() == 2 * kBytes + kBytes / 2);
   test.share.setMax(kShare);
   *test.room = kBytes;
   CHECK(test.keep('y') == "disk-reserve");

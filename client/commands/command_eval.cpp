@@ -108,13 +108,14 @@ int evaluate(const EvalOptions& options) {
   const PreparedRun& run = inference.prepared();
   const ScoreSpec& spec = run.settings.scores;
   std::optional<ClassScores> scores;
+  Inference::Visit addScores;
   if (classifiesSamples(run)) {
     scores.emplace(static_cast<std::size_t>(run.plan.blocks.back().outputShape().back()));
+    addScores = [&](const Batch& batch, const at::Tensor& output, std::uint32_t) {
+      addBatch(*scores, batch, output, spec.loss.ignoreIndex);
+    };
   }
-  const BatchMetrics sums =
-      inference.run([&](const Batch& batch, const at::Tensor& output, std::uint32_t) {
-        if (scores) addBatch(*scores, batch, output, spec.loss.ignoreIndex);
-      });
+  const BatchMetrics sums = inference.run(addScores);
 
   Json json = {{"model", inference.modelPath()},
                {"server", options.inference.run.server},

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -40,6 +41,14 @@ void checkOutput(const std::string& path, bool overwrite) {
                    "give another file with --output, or add --overwrite");
 }
 
+// The name in a model file may come from a stranger: it must not lead into another folder.
+std::string fileNameOf(std::string name) {
+  for (char& c : name) {
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_') c = '-';
+  }
+  return name.empty() ? "model" : name;
+}
+
 // The Python lines that load the file.
 std::string pythonLines(const std::string& path) {
   return "from safetensors.torch import load_file\nmodel.load_state_dict(load_file(\"" + path +
@@ -51,7 +60,7 @@ int exportModel(const ExportOptions& options) {
   const SavedModel saved = openSavedModel(options.source, options.best);
   const ModelDescription& description = saved.description;
   const std::string output =
-      options.output.empty() ? description.run + ".safetensors" : options.output;
+      options.output.empty() ? fileNameOf(description.run) + ".safetensors" : options.output;
   checkOutput(output, options.overwrite);
   const std::string bytes = readAll(saved.path);
   const std::vector<SafetensorsEntry> entries =

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <spdlog/fmt/fmt.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -36,7 +37,7 @@ std::string temporaryFor(const std::string& path) {
   const auto type = std::filesystem::status(path, ignored).type();
   const bool isNewOrFile =
       type == std::filesystem::file_type::not_found || type == std::filesystem::file_type::regular;
-  return isNewOrFile ? path + ".new" : path;
+  return isNewOrFile ? path + ".new-" + std::to_string(::getpid()) : path;
 }
 
 // Writes rows to a temporary file beside `path`, which replaces `path` when all rows are written.
@@ -45,7 +46,7 @@ class RowFile {
  public:
   explicit RowFile(const std::string& path) : path_(path), temporary_(temporaryFor(path)) {
     if (path_.empty()) return;
-    file_ = std::fopen(temporary_.c_str(), "w");
+    file_ = std::fopen(temporary_.c_str(), temporary_ == path_ ? "w" : "wx");
     if (file_ == nullptr) throwCannotWrite(path_, "the file could not be created", errno);
   }
   ~RowFile() {

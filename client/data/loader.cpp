@@ -7,6 +7,7 @@
 #include <mutex>
 #include <numeric>
 #include <stop_token>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -238,8 +239,12 @@ void Loader::State::noteTime(double seconds) {
   }
   if (untimed > 0 || seconds < kCostlySeconds || isStopping) return;
   const int most = std::min(usableCores(), kMaxAutomaticThreads);
-  while (static_cast<int>(threads.size()) < most) {
-    threads.emplace_back([this](const std::stop_token& stop) { work(stop); });
+  try {
+    while (static_cast<int>(threads.size()) < most) {
+      threads.emplace_back([this](const std::stop_token& stop) { work(stop); });
+    }
+  } catch (const std::system_error&) {
+    // The process may have no more threads. The existing ones are enough, only slower.
   }
 }
 

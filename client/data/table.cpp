@@ -320,7 +320,10 @@ class Table final : public Dataset {
     }
     if (column.isNumeric) {
       const std::optional<double> number = numberOf(cell);
-      if (number) return static_cast<float>((*number - column.mean) / column.stddev);
+      if (number) {
+        const auto value = static_cast<float>((*number - column.mean) / column.stddev);
+        if (std::isfinite(value)) return value;
+      }
       throw UsageError("data-damaged",
                        lineOf(path, line) + ": '" + printable(cell, 60) + "' in the column '" +
                            printable(column.name, 60) + "' is not a number",

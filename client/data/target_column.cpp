@@ -69,7 +69,7 @@ TargetColumn::TargetColumn(bool isNumber, const nlohmann::json& learned)
 void TargetColumn::add(std::string_view cell, const std::string& path, std::uint64_t line) {
   if (isNumber_) {
     const std::optional<double> number = numberOf(cell);
-    if (!number) {
+    if (!number || !std::isfinite(static_cast<float>(*number))) {
       badLabel(lineOf(path, line), "the target '" + printable(cell, 60) + "' is not a number",
                "correct the file, or set data.target_type: class");
     }

@@ -94,18 +94,29 @@ Inference::Inference(const InferenceOptions& options, const std::vector<std::str
     setComputeThreads(prepared_.threads);
     whole_ = std::make_unique<WholeStage>(prepared_.plan.stage);
     whole_->importWeights(initialWeights(prepared_));
-    whole_->keepOutputs();
     return;
   }
   prepared_ = prepareRun(run, Purpose::inference, open);
   run_ = std::make_unique<TrainRun>(prepared_);
   run_->connect();
-  run_->start([](const BodyDone&) { return StepDecision(); }, {});
-  run_->loadWeights();
-  run_->stage().keepOutputs();
+  orFail([&] {
+    run_->start([](const BodyDone&) { return StepDecision(); }, {});
+    run_->loadWeights();
+  });
 }
 
 Inference::~Inference() = default;
+
+// If `work` throws, tells the server that the run has ended. Otherwise it would wait for a new
+// connection.
+void Inference::orFail(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (...) {
+    if (run_) run_->close("failed");
+    throw;
+  }
+}
 
 std::vector<std::string> Inference::classNames() const {
   const std::vector<std::string>& names = prepared_.settings.data.classNames;
@@ -113,32 +124,35 @@ std::vector<std::string> Inference::classNames() const {
   return description_ ? description_->classes : data().classNames();
 }
 
-BatchMetrics Inference::run(
-    const std::function<void(const Batch&, const at::Tensor&, std::uint32_t)>& each) {
+BatchMetrics Inference::run(const Visit& each) {
   Loader::Options options;
   options.batch = prepared_.settings.evalBatch;
   options.threads = prepared_.settings.data.threads;
   const auto pool =
       run_ ? run_->session().pool() : std::make_shared<BufferPool>(std::size_t{1} << 30);
   Loader loader(prepared_.data.test, pool, options);
+  if (each && run_) run_->stage().keepOutputs();
+  if (each && whole_) whole_->keepOutputs();
   BatchMetrics sum;
   EvaluationBar bar(data().size());
-  std::uint32_t first = 0;
-  for (std::uint64_t step = 1; const auto batch = loader.next(); ++step) {
-    if (run_) {
-      run_->runBatch(Phase::eval, step, *batch);
-      sum.add(run_->stage().metrics());
-      each(*batch, run_->stage().outputs(), first);
-    } else {
-      withTorchErrors([&] {
-        whole_->runBatch(Phase::eval, step, prepared_.settings.microBatches, viewOf(*batch));
-      });
-      sum.add(whole_->metrics());
-      each(*batch, whole_->outputs(), first);
+  orFail([&] {
+    std::uint32_t first = 0;
+    for (std::uint64_t step = 1; const auto batch = loader.next(); ++step) {
+      if (run_) {
+        run_->runBatch(Phase::eval, step, *batch);
+        sum.add(run_->stage().metrics());
+        if (each) each(*batch, run_->stage().outputs(), first);
+      } else {
+        withTorchErrors([&] {
+          whole_->runBatch(Phase::eval, step, prepared_.settings.microBatches, viewOf(*batch));
+        });
+        sum.add(whole_->metrics());
+        if (each) each(*batch, whole_->outputs(), first);
+      }
+      first += batch->samples();
+      bar.show(first);
     }
-    first += batch->samples();
-    bar.show(first);
-  }
+  });
   if (run_) run_->close("done");
   return sum;
 }

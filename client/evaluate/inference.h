@@ -35,13 +35,16 @@ class Inference {
   std::set<std::uint32_t> replaced() const { return replacedSamples(*files_); }
   std::vector<std::string> classNames() const;
 
-  // Runs the model on all samples, in order. Calls `each` with each batch, the model's output for
-  // it ([samples, …], fp32, on the CPU), and the index of the batch's first sample. Returns the
-  // sums of loss and metrics.
-  BatchMetrics run(
-      const std::function<void(const Batch&, const at::Tensor& output, std::uint32_t first)>& each);
+  // Called with each batch, the model's output for it ([samples, …], fp32, on the CPU), and the
+  // index of the batch's first sample.
+  using Visit = std::function<void(const Batch&, const at::Tensor& output, std::uint32_t first)>;
+  // Runs the model on all samples, in order. Outputs are kept only if `each` is not empty, because
+  // those of language models are large. Returns the sums of loss and metrics.
+  BatchMetrics run(const Visit& each);
 
  private:
+  void orFail(const std::function<void()>& work);
+
   std::string modelPath_;
   std::optional<ModelDescription> description_;
   TemporaryFolder folder_;                // the run's folder if there is a server
