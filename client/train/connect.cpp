@@ -315,7 +315,7 @@ asio::awaitable<OpenConnection> reconnectToServer(ServerAddress address,
 
 RunError interruptedError() {
   return RunError("interrupted", "interrupted",
-                  "rerun the command; the records so far are complete");
+                  "rerun the command, or continue a training run with --resume RUN");
 }
 
 }  // namespace cleave
