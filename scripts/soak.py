@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Trains for hours while faults happen, and checks that resident memory, descriptors, threads and step times do not grow. One server serves
-two clients, each behind a relay of its own. Once per minute, the connection of `steady` is cut, and `killed` gets a fault: four cuts
-of its connection, then one kill -9 followed by a resume. Parts of the models sleep instead of computing, so that a fault's cost does not
-depend on the processors.
+two clients, each behind a relay of its own. Once per minute, the connection of `steady` is cut, and `killed` gets one fault: in four
+minutes of five a cut, in the fifth a kill -9 and a resume. Parts of the models sleep instead of computing, so that a fault's cost does
+not depend on the processors.
 
 Example: scripts/soak.py --programs build/release/bin --minutes 60
 """
@@ -189,8 +189,8 @@ def soak():
                 killed.relay.cut()
     seconds = time.monotonic() - start
     done = max(killed.rows(), default=0) - done_before
-    # The reference is the other client's step time during the same hour, because the machine may be busy. The median is not affected by
-    # steps with faults.
+    # The reference is `steady`'s median step time during the same run, because other programs may slow the machine. The median is not
+    # affected by steps with faults.
     steps = steady.rows()
     undisturbed = statistics.median(each for each, _ in steps.values())
     slowdown = seconds / (done * undisturbed) if done else float("inf")

@@ -319,7 +319,7 @@ TEST_CASE("an empty tensor beyond the end of the others is refused") {
 
 TEST_CASE("data that ends before or after the end of the last tensor is refused") {
   CHECK_THAT(faultOf(fileOf(kGoodHeader, kGoodDataBytes - 1)),
-             Contains("end at 32 of the data, which has 31"));
+             Contains("end at offset 32, but the data has only 31 bytes"));
   CHECK_THAT(faultOf(fileOf(kGoodHeader, kGoodDataBytes + 1)),
              Contains("1 bytes after the last tensor"));
   CHECK_THAT(faultOf(fileOf("{}", 1)), Contains("after the last tensor"));

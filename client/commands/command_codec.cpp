@@ -346,7 +346,7 @@ void addCodecCommands(CLI::App& app, CodecOptions& options, std::function<int()>
       ->required();
   addInput(*run, options);
   run->add_option("--output", options.output,
-                  "The file to write, with the decoded values; must not exist")
+                  "The file to write; must not exist unless --overwrite is given")
       ->type_name("FILE")
       ->required();
   run->add_flag("--overwrite", options.overwrite, "Replaces an existing output file");

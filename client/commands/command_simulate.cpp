@@ -200,7 +200,7 @@ void printCosts(const Case& one) {
 void printCase(const Case& one, bool withTimeline) {
   printCosts(one);
   std::cout << fmt::format("  {:<18}{:>12}{:>14}{:>18}{:>12}\n", "schedule", "step, ms",
-                           "times bound", "times best order", "samples/s");
+                           "step / bound", "step / best order", "samples/s");
   const auto row = [&](const std::string& name, double seconds) {
     std::cout << fmt::format("  {:<18}{:>12.1f}{:>14.3f}{:>18.3f}{:>12.0f}\n", name, 1e3 * seconds,
                              seconds / one.bound.seconds, seconds / one.bestOrder,

@@ -106,10 +106,12 @@ void BilinearAxis::addTriangles(std::int64_t from, std::int64_t to, std::int64_t
   const double scale = static_cast<double>(from) / static_cast<double>(to);
   const auto centreOf = [&](std::int64_t x) { return scale * (static_cast<double>(x) + 0.5); };
   const auto lowOf = [&](std::int64_t x) {
-    return std::max<std::int64_t>(0, static_cast<std::int64_t>(centreOf(x) - scale + 0.5));
+    return std::max<std::int64_t>(0,
+                                  static_cast<std::int64_t>(std::floor(centreOf(x) - scale + 0.5)));
   };
   const auto endOf = [&](std::int64_t x) {
-    return std::min<std::int64_t>(from, static_cast<std::int64_t>(centreOf(x) + scale + 0.5));
+    return std::min<std::int64_t>(from,
+                                  static_cast<std::int64_t>(std::floor(centreOf(x) + scale + 0.5)));
   };
   taps_ = 0;
   for (std::int64_t x = first; x < first + count; ++x) {

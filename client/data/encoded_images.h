@@ -70,7 +70,7 @@ bool hasImageExtension(std::string_view path);
 // Opens the split `input`: image files, and folders of them.
 std::unique_ptr<Dataset> openInputImages(const DataFormatKeys& keys);
 
-// Throws UsageError "config-missing": the data has no test set, and `key` could name one.
+// Throws UsageError "config-missing": there is no test set; the hint suggests setting `key`.
 [[noreturn]] void throwNoTestSet(const std::string& key);
 // Shuffles the samples in a reproducible way. Used if there is no test set: data.holdout then holds
 // out the last samples, which should be a random selection.

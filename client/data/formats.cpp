@@ -111,7 +111,8 @@ const std::string& fileOf(const DataFormatKeys& keys, DataSplit split) {
   if (split == DataSplit::train) return keys.trainFile;
   if (keys.testFile.empty()) {
     throw UsageError("config-missing", "data.test.file is missing",
-                     "set data.test.file, or data.holdout to evaluate on training samples")
+                     "set data.test.file, or set data.holdout to hold out part of the training set "
+                     "for evaluation")
         .about("data.test.file");
   }
   return keys.testFile;

@@ -21,8 +21,8 @@ enum class DataSplit : std::uint8_t {
 
 // The values of all formats' keys below `data`. A format reads only its own keys.
 struct DataFormatKeys {
-  // The training set's learned(), for the splits test and input. Not a key, like the members up to
-  // dataSeed.
+  // The training set's learned(), for the splits test and input. This member and those up to
+  // dataSeed are not keys of the formats.
   nlohmann::json learned;
   std::vector<std::string> inputs;  // for the split input: files and folders
   // If false, the split test is not opened, and the last training samples may be held out.

@@ -107,7 +107,7 @@ class SheetPainter {
     constexpr std::uint8_t kGrey = 64;
     sheet_.channels = channels_;
     sheet_.width = columns * stepX() + kGap;
-    sheet_.height = 2 * rows * stepY() + 3 * kGap;
+    sheet_.height = std::int64_t{2} * rows * stepY() + 3 * kGap;
     sheet_.bytes.assign(static_cast<std::size_t>(sheet_.width * sheet_.height * channels_), kGrey);
     const auto begin = static_cast<std::size_t>((rows * stepY() + kGap) * sheet_.width * channels_);
     std::fill_n(sheet_.bytes.begin() + static_cast<std::ptrdiff_t>(begin),

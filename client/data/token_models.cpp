@@ -196,7 +196,8 @@ class ByteBpe final : public TokenModel {
       throwUnsupportedTokenizer(path_, "BPE with byte_fallback");
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       const auto affix = model.find(key);
-      if (affix != model.end() && affix->is_string() && *affix != "")
+      if (affix != model.end() && affix->is_string() &&
+          !affix->get_ref<const std::string&>().empty())
         throwUnsupportedTokenizer(path_, std::string("BPE with ") + key);
     }
   }

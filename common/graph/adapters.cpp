@@ -54,7 +54,8 @@ class Builder {
     wire::Value narrow = result;
     narrow.set_shape(narrow.shape_size() - 1, spec_.rank);
     wire::Value input = graph_.values(static_cast<int>(linear.input));
-    input.set_kind(wire::Value::RESULT);  // the dropout's
+    // With dropout, the adapter's input is the dropout's result.
+    input.set_kind(wire::Value::RESULT);
     input.clear_name();
     std::uint32_t x = linear.input;
     if (spec_.dropout > 0) {

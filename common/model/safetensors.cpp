@@ -286,8 +286,8 @@ std::vector<SafetensorsEntry> readSafetensors(std::span<const std::byte> file,
     if (next.begin < end) fail(where, "its bytes overlap those of another tensor");
     if (next.begin > end) fail(where, "there is a gap before its bytes");
     if (next.end > data.size()) {
-      fail(where, "its bytes end at " + std::to_string(next.end) + " of the data, which has " +
-                      std::to_string(data.size()));
+      fail(where, "its bytes end at offset " + std::to_string(next.end) +
+                      ", but the data has only " + std::to_string(data.size()) + " bytes");
     }
     end = next.end;
     next.entry.bytes = data.subspan(next.begin, next.end - next.begin);

@@ -172,7 +172,8 @@ class WholeStage {
   ~WholeStage();
 
   // Runs forward and, in training, backward of all micro-batches in order. Gradients accumulate
-  // until update(). Of the batch norms' statistics, update() uses only the last batch's.
+  // until update(). If several batches with the same number of micro-batches ran before update(),
+  // the running batch-norm statistics are updated from the last one only.
   void runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches,
                 const BatchView& batch);
   void setLossScale(double scale);  // as ClientStage::setLossScale()
@@ -231,7 +232,7 @@ std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>&
                       int last, std::uint32_t microBatches, std::uint32_t inFlight,
                       std::uint32_t maxSamples);
 
-// The tensors that cross a cut: 0 or 1.
+// The tensors that cross `cut`, which is 0 or 1.
 const std::vector<BlockOutput>& outputsAt(const std::vector<BlockSpec>& blocks, const Cuts& cuts,
                                           int cut);
 CutTensors cutTensorsAt(const std::vector<BlockSpec>& blocks, const Cuts& cuts, int cut);

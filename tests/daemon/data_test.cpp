@@ -97,7 +97,7 @@ TEST_CASE("mistakes with `data show` are reported with a hint") {
   CHECK_THAT(missing.errors, Contains("data-missing") && Contains("there is no such folder"));
 }
 
-TEST_CASE("a damaged image ends a run unless it may be skipped, and then runs are bit-identical") {
+TEST_CASE("a damaged image ends a run; if it may be skipped, repeated runs are bit-identical") {
   const ImageFolder data;
   data.write("train/dark/3.png", "no image");
   const auto train = [&](const std::string& run, const std::string& skip) {
