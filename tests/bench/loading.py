@@ -40,14 +40,16 @@ def measure(options, data, folder):
     config = folder / "run.yaml"
     config.write_text(json.dumps({
         "model": {"name": "mobilenet_v2"}, "data": data, "eval": {"every": 0}, "codec": "block:bits=8", "checkpoint": {"every_seconds": 0},
-        "train": {"batch": options.batch, "micro_batches": MICRO_BATCHES, "learning_rate": 0.01, "max_steps": options.steps},
+        "train": {"batch": options.batch, "micro_batches": MICRO_BATCHES, "learning_rate": {"schedule": "constant", "peak": 0.01},
+                  "epochs": options.steps, "max_steps": options.steps},
         "wait": {"F1": 0.3 * each, "T3": 0.3 * each, "B1": 0.4 * each, "F2": 0.2 * each, "B2": 0.2 * each}}))
     run = pathlib.Path(tempfile.mkdtemp(dir=folder))
     server = subprocess.Popen([f"{options.programs}/cleave-server", "serve", "--set", "listen.port=0", "--set", "wait.allowed=true",
+                               "--set", "limits.memory_mib=20000",  # admission does not know that the body waits
                                "--set", f"store={run}/store"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     address = next(line.split()[-1] for line in server.stdout if " listens on " in line)
     subprocess.run([f"{options.programs}/cleave-client", "train", "--config", config, "--server", address, "--run-dir", run / "run",
-                    "--json", "--log-level", "error"], stdout=subprocess.DEVNULL, check=True)
+                    "--quiet"], stdout=subprocess.DEVNULL, check=True)
     server.terminate()
     server.wait()
     with open(run / "run" / "steps.csv") as file:
