@@ -323,12 +323,12 @@ TEST_CASE("by default, more than one thread is used only for costly samples") {
 
 // ---- Balanced classes ----
 
-// A dataset in which sample j has the class j % 10 == 0 and the value is the epoch in which it was
-// read.
+// A dataset in which sample j has the class j % 10 == 0. Its values are j and the two halves of the
+// epoch in which it was read.
 class Epochs final : public LabeledDataset {
  public:
   std::uint32_t size() const override { return 40; }
-  std::vector<std::int64_t> sampleShape() const override { return {2}; }
+  std::vector<std::int64_t> sampleShape() const override { return {3}; }
   int classes() const override { return 2; }
   std::int64_t read(std::uint32_t index, std::span<float>) const override {
     return index % 10 == 0 ? 1 : 0;
@@ -337,7 +337,7 @@ class Epochs final : public LabeledDataset {
                                std::span<float> out) const override {
     out[0] = static_cast<float>(index);
     out[1] = static_cast<float>(epoch >> 32);
-    CHECK((epoch & 0xFFFFFFFF) == 7);
+    out[2] = static_cast<float>(epoch & 0xFFFFFFFF);
     return read(index, out);
   }
 };
@@ -360,8 +360,10 @@ TEST_CASE("a balanced pass has the drawn samples, and counts how often each has 
     std::size_t position = std::size_t{8} * first;
     while (const auto batch = loader.next()) {
       for (std::size_t n = 0; n < batch->samples(); ++n, ++position) {
-        CHECK(valuesOf(*batch)[2 * n] == static_cast<float>(expected[position]));
-        CHECK(valuesOf(*batch)[2 * n + 1] == static_cast<float>(draws[expected[position]]++));
+        const auto values = valuesOf(*batch).subspan(3 * n, 3);
+        CHECK(values[0] == static_cast<float>(expected[position]));
+        CHECK(values[1] == static_cast<float>(draws[expected[position]]++));
+        CHECK(values[2] == 7);
       }
     }
     CHECK(position == 40);
