@@ -13,6 +13,7 @@
 #include <iostream>
 
 #include "client/commands/commands.h"
+#include "client/commands/output_file.h"
 #include "client/evaluate/class_scores.h"
 #include "client/evaluate/inference.h"
 #include "common/core/durable.h"
@@ -30,14 +31,17 @@ std::string csvField(const std::string& text) {
   return quoted + "\"";
 }
 
+bool isDeviceOrPipe(const std::string& path) {
+  std::error_code ignored;
+  const auto status = std::filesystem::status(path, ignored);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
+         !std::filesystem::is_directory(status);
+}
+
 // The temporary file's name. If `path` is a device or a pipe, this is `path` itself, because
 // renaming a file to it would replace it.
 std::string temporaryFor(const std::string& path) {
-  std::error_code ignored;
-  const auto type = std::filesystem::status(path, ignored).type();
-  const bool isNewOrFile =
-      type == std::filesystem::file_type::not_found || type == std::filesystem::file_type::regular;
-  return isNewOrFile ? path + ".new-" + std::to_string(::getpid()) : path;
+  return isDeviceOrPipe(path) ? path : path + ".new-" + std::to_string(::getpid());
 }
 
 // Writes rows to a temporary file beside `path`, which replaces `path` when all rows are written.
@@ -158,6 +162,9 @@ class PredictionColumns {
 
 int predict(const PredictOptions& options) {
   startLog("cleave-client", options.inference.run.common.logLevel);
+  if (!options.output.empty() && !isDeviceOrPipe(options.output)) {
+    checkOutputFile(options.output, options.overwrite, "predictions.csv");
+  }
   Inference inference(options.inference, options.inputs);
   const PredictionColumns columns(inference.prepared(), inference.classNames(), options.raw);
   RowFile file(options.output);
@@ -197,6 +204,7 @@ void addPredictCommand(CLI::App& app, PredictOptions& options, std::function<int
       ->type_name("PATH");
   predictions->add_option("--output", options.output, "CSV file to write; default: stdout")
       ->type_name("FILE");
+  predictions->add_flag("--overwrite", options.overwrite, "Replaces the file if it exists");
   predictions->add_flag("--raw", options.raw,
                         "Writes the model's outputs with all digits instead of classes and "
                         "probabilities");
