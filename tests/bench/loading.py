@@ -1,5 +1,5 @@
-"""Whether training on JPEG files waits for data: a folder of images of 500 x 375 pixels, RandomResizedCrop to 224 x 224 and flips, and
-client and server waiting instead of computing for as long as a step of 100 images per second takes.
+"""Measures whether training on JPEG files waits for data. Trains on a folder of images of 500 x 375 pixels, with RandomResizedCrop to 224 x
+224 and flips. Client and server wait instead of computing, for as long as a step takes at 100 images per second.
 
 All files are copies of tests/bench/photo.jpg. The wait for data is the time between two training steps on the client, minus the same time
 in a run with synthetic data, which costs almost no time. The first two steps are not counted. Called by scripts/bench.sh loading."""
