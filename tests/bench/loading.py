@@ -45,7 +45,7 @@ def measure(options, data, folder):
         "wait": {"F1": 0.3 * each, "T3": 0.3 * each, "B1": 0.4 * each, "F2": 0.2 * each, "B2": 0.2 * each}}))
     run = pathlib.Path(tempfile.mkdtemp(dir=folder))
     server = subprocess.Popen([f"{options.programs}/cleave-server", "serve", "--set", "listen.port=0", "--set", "wait.allowed=true",
-                               "--set", "limits.memory_mib=20000",  # admission does not know that the body waits
+                               "--set", "limits.memory_mib=20000",  # admission counts the body's memory, although the body only waits
                                "--set", f"store={run}/store"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     address = next(line.split()[-1] for line in server.stdout if " listens on " in line)
     subprocess.run([f"{options.programs}/cleave-client", "train", "--config", config, "--server", address, "--run-dir", run / "run",
