@@ -252,7 +252,7 @@ TEST_CASE("an unknown key is refused with the nearest known one") {
   CHECK(error.hint == "rename it to train.batch, or remove it");
 }
 
-TEST_CASE("the nearest key is found by the last part of the keys first, then by the whole keys") {
+TEST_CASE("the nearest key is found by comparing the last parts first, then the whole keys") {
   const auto unknown = [](const std::string& text) {
     Config c = config(text);
     for (const char* known : {"train.batch", "eval.batch", "train.step", "train.micro_batches"}) {

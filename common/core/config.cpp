@@ -95,10 +95,10 @@ std::string yamlList(const std::vector<std::string>& items) {
   return list + "]";
 }
 
-// Returns the most likely intended path. Among candidates whose last key nearly matches, chooses
-// the closest as a whole; without such a candidate, any near match of the whole path. Comparing
-// only whole paths would be misleading: two long paths that differ in a short key are only a few
-// letters apart.
+// Returns the most likely intended path. If the last key of some candidates nearly matches, chooses
+// the one of these whose whole path is closest. Otherwise, chooses a candidate whose whole path
+// nearly matches, if there is one. Comparing only whole paths would be misleading: two long paths
+// that differ in a short key are only a few letters apart.
 std::string nearestPath(const std::string& path, const std::vector<std::string>& candidates) {
   std::string nearest;
   std::size_t min = 0;
