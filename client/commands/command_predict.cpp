@@ -18,18 +18,11 @@
 #include "client/evaluate/inference.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
+#include "common/core/record.h"
 #include "common/model/blocks.h"
 
 namespace cleave {
 namespace {
-
-// A field of a CSV file (RFC 4180).
-std::string csvField(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
-  return quoted + "\"";
-}
 
 bool isDeviceOrPipe(const std::string& path) {
   std::error_code ignored;
@@ -115,24 +108,24 @@ class PredictionColumns {
     if (isClass()) text += ",class,probability";
     const std::string prefix = isClass() ? "p " : "output ";
     for (std::size_t v = 0; v < shownValues(); ++v) {
-      text += "," + csvField(values_ == 1 ? "output" : prefix + classNameOf(names_, v));
+      text += "," + formatCell(values_ == 1 ? "output" : prefix + classNameOf(names_, v));
     }
     return text + "\n";
   }
 
   // The row of a sample that could not be read.
   std::string emptyRow(const std::string& sample) const {
-    return csvField(sample) + std::string(shownValues() + (isClass() ? 2 : 0), ',') + "\n";
+    return formatCell(sample) + std::string(shownValues() + (isClass() ? 2 : 0), ',') + "\n";
   }
 
   std::string row(const std::string& sample, std::span<const float> outputs) const {
-    std::string text = csvField(sample);
+    std::string text = formatCell(sample);
     if (isClass()) {
       const std::vector<double> probabilities = softmax(outputs);
       const auto highest = std::max_element(probabilities.begin(), probabilities.end());
       text += fmt::format(
           ",{},{:.6f}",
-          csvField(classNameOf(names_, static_cast<std::size_t>(highest - probabilities.begin()))),
+          formatCell(classNameOf(names_, static_cast<std::size_t>(highest - probabilities.begin()))),
           *highest);
       for (std::size_t v = 0; v < shownValues(); ++v) {
         text += fmt::format(",{:.6f}", probabilities[v]);

@@ -25,8 +25,7 @@ bool isMissing(std::string_view cell);
 // numbers if all are integers, else by their bytes) and numbered from 0.
 class TargetColumn {
  public:
-  // `learned`: the value of learned() for the training set's column. Null: this is the training
-  // set's column.
+  // `learned`: learned() of the training set's column; null if this is the training set's column.
   TargetColumn(bool isNumber, const nlohmann::json& learned);
 
   // Adds the cell of the next sample. Throws UsageError "bad-label", which begins with FILE:LINE,

@@ -269,7 +269,9 @@ RunOptions ofEarlierRun(RunOptions options) {
   const RunRecordFile record = readRunRecord(options.resume);
   if (diskFiles().read(options.resume + "/summary.json")) {
     throw UsageError("run-done", "the run in " + options.resume + " is done",
-                     "its result is in summary.json; start a separate run");
+                     "its result is in summary.json; to train its model further, start a separate "
+                     "run with --set weights.file=" +
+                         options.resume + "/model.safetensors");
   }
   if (options.server.empty()) options.server = record.server;
   options.common.config = options.resume + "/config.yaml";

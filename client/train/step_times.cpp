@@ -23,7 +23,8 @@ constexpr std::pair<ActionKind, const char*> kKindKeys[] = {
 StepTimes fromJson(const Json& json) {
   const auto number = [](const Json& object, const std::string& key) {
     const double value = object.at(key).get<double>();
-    if (!(value >= 0 && std::isfinite(value))) throw std::out_of_range(key + " is below 0");
+    if (!(value >= 0 && std::isfinite(value)))
+      throw std::out_of_range(key + " is not a finite number of at least 0");
     return value;
   };
   StepTimes times;
