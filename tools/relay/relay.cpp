@@ -161,8 +161,8 @@ asio::awaitable<void> Relay::pair(SharedSocket client, SharedSocket server, std:
   bytesUp_ += pair->up;
   bytesDown_ += pair->down;
   processLog()->debug("client {} from {} has ended: {} up, {} down", number, peer,
-                     bytesText(static_cast<double>(pair->up)),
-                     bytesText(static_cast<double>(pair->down)));
+                      bytesText(static_cast<double>(pair->up)),
+                      bytesText(static_cast<double>(pair->down)));
 }
 
 // Not a reset, because that would discard a verdict that is still in the kernel.
