@@ -66,12 +66,21 @@ class Programs:
         return json.loads(ended.stdout)
 
     def known_keys(self, *command):
-        """All keys of a configuration, from the error for an unknown one."""
-        ended = self.run(*command, "--set", "z" * 60 + "=1")
-        found = re.search(r"known keys are ([^\n]*)\n", ended.stderr)
-        if ended.returncode != 2 or not found:
-            sys.exit(f"docs_test: {command} does not list its keys: {ended.stderr}")
-        return set(found[1].split(", "))
+        """All keys of a configuration, from the errors for unknown ones: one for the first parts, and one for each part's keys."""
+        def listed(key, text):
+            ended = self.run(*command, "--set", f"{key}=1")
+            found = re.search(text + r" ([^\n]*)\n", ended.stderr + "\n")
+            return set(found[1].split(", ")) if ended.returncode == 2 and found else set()
+
+        unknown = "z" * 60
+        parts = listed(unknown, "known keys begin with")
+        if not parts:
+            sys.exit(f"docs_test: {command} does not list its keys")
+        keys = set()
+        for part in parts:
+            below = "model.lora" if part == "model" else part  # unknown keys directly in model are parameters
+            keys |= listed(f"{below}.{unknown}", f"known keys in {part} are") or {part}  # a part alone is a key, such as device
+        return keys | ({"codec"} & parts)  # one codec for all flows, or a map
 
     def client_keys(self):
         keys = set()

@@ -449,7 +449,6 @@ void Config::refuseUnknown(std::span<const DocumentedKey> documented) const {
     if (meant.empty()) meant = nearestPath(path, unused);
     const std::string sentence = node->place + ": " + path + " is not a known key";
     if (meant.empty()) {
-      known.insert(known.end(), unused.begin(), unused.end());
       throw UsageError("config-unknown-key", sentence, "remove it; " + nearbyKeys(path, known))
           .about(path, node->place);
     }
