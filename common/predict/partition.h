@@ -46,9 +46,8 @@ struct Partition {
 // ring all-reduce. Its time is added, because it ends before the next forward of a synchronous
 // step. PipeDream, which overlaps the two, takes the maximum instead.
 //
-// Throws std::invalid_argument
-// if there are no layers or workers, or if a cost is negative or not finite, or if the bandwidth is
-// not positive.
+// Throws std::invalid_argument without layers or workers, if a cost is negative or not finite, and
+// if the bandwidth is not positive.
 Partition bestPartition(const std::vector<LayerCosts>& layers, const Cluster& cluster,
                         double tolerance = 0.05);
 
