@@ -32,15 +32,17 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Costs {
-  StepCosts costs;          // without rates and latency
+// A step with one number of micro-batches.
+struct Case {
+  StepCosts costs;
   std::uint32_t batch = 0;  // samples per batch
+  StepPrediction prediction = {};
 };
 
 // ---- Measuring ----
 
 // Trains a few steps through the server, exactly like `train`.
-Costs measure(const SimulateOptions& options, std::uint32_t microBatches) {
+Case measure(const SimulateOptions& options, std::uint32_t microBatches) {
   const TemporaryFolder folder;
   RunOptions runOptions = options.run;
   runOptions.runDir = folder.path() + "/run";
@@ -72,29 +74,24 @@ Costs measure(const SimulateOptions& options, std::uint32_t microBatches) {
   return {*result.costs, prepared.settings.batch};
 }
 
-// The costs with each number of micro-batches, from profiles.
-std::vector<Costs> readCosts(const SimulateOptions& options,
-                             const std::vector<std::uint32_t>& numbers) {
+// The costs with each number of micro-batches (0: the configured one), from profiles.
+std::vector<Case> casesFromProfiles(const SimulateOptions& options,
+                                    const std::vector<std::uint32_t>& numbers) {
   const Profile client = readProfile(options.profile);
   const Profile server =
       options.serverProfile.empty() ? client : readProfile(options.serverProfile);
   const PreparedRun run = resolveRun(options.run, Purpose::measurement);
-  std::vector<Costs> costs;
+  std::vector<Case> cases;
   for (const std::uint32_t number : numbers) {
     RunPlan plan = run.plan;
     if (number > 0) plan.spec.microBatches = number;
-    costs.push_back({profiledCosts(plan, run.settings.batch, run.settings.wait, client, server),
+    cases.push_back({profiledCosts(plan, run.settings.batch, run.settings.wait, client, server),
                      run.settings.batch});
   }
-  return costs;
+  return cases;
 }
 
 // ---- Simulating ----
-
-struct Case {
-  Costs costs;
-  StepPrediction prediction;
-};
 
 constexpr std::pair<Span::Lane, const char*> kLanes[] = {{Span::Lane::client, "client"},
                                                          {Span::Lane::clientCodec, "client codec"},
@@ -142,7 +139,7 @@ std::string timelineText(const SimulatedStep& step) {
 }
 
 SimulatedStep timelineOf(const Case& one, const Schedule& schedule) {
-  const StepCosts& costs = one.costs.costs;
+  const StepCosts& costs = one.costs;
   return simulateStep(costs, policyOf(schedule, schedule.defaultInFlight(costs.microBatches)),
                       true);
 }
@@ -154,7 +151,7 @@ std::string traceText(const std::vector<Case>& cases) {
   for (const Case& one : cases) {
     for (const Schedule& schedule : scheduleTable()) {
       const int process = file.addProcess(
-          fmt::format("{}, {} micro-batches", schedule.name, one.costs.costs.microBatches));
+          fmt::format("{}, {} micro-batches", schedule.name, one.costs.microBatches));
       std::map<Span::Lane, TraceTrack> tracks;
       for (const auto& [lane, name] : kLanes) tracks[lane] = file.addTrack(process, name);
       const auto nanoseconds = [](double time) { return std::llround(time * 1e9); };
@@ -168,7 +165,7 @@ std::string traceText(const std::vector<Case>& cases) {
 }
 
 void printCosts(const Case& one) {
-  const StepCosts& costs = one.costs.costs;
+  const StepCosts& costs = one.costs;
   const auto ms = [&](ActionKind kind) { return 1e3 * costs.of(kind); };
   double codec = 0;
   double up = 0, down = 0;
@@ -193,7 +190,7 @@ void printCase(const Case& one, bool withTimeline) {
   const auto row = [&](const std::string& name, double seconds) {
     std::cout << fmt::format("  {:<18}{:>12.1f}{:>14.3f}{:>18.3f}{:>12.0f}\n", name, 1e3 * seconds,
                              seconds / one.prediction.bound.seconds,
-                             seconds / one.prediction.bestOrder, one.costs.batch / seconds);
+                             seconds / one.prediction.bestOrder, one.batch / seconds);
   };
   for (const auto& [schedule, seconds] : one.prediction.schedules) row(schedule, seconds);
   row("best order found", one.prediction.bestOrder);
@@ -215,20 +212,20 @@ Best bestOf(const std::vector<Case>& cases) {
   std::optional<Best> best;
   for (const Case& one : cases) {
     for (const StepPrediction::Of& each : one.prediction.schedules) {
-      if (!best || each.seconds < best->of.seconds) best = {one.costs.costs.microBatches, each};
+      if (!best || each.seconds < best->of.seconds) best = {one.costs.microBatches, each};
     }
   }
   return *best;
 }
 
-// The costs with each requested number of micro-batches.
-std::vector<Costs> costsFor(const SimulateOptions& options) {
+// The cases with each requested number of micro-batches, without predictions.
+std::vector<Case> casesOf(const SimulateOptions& options) {
   const std::vector<std::uint32_t> numbers =
       options.microBatches.empty() ? std::vector<std::uint32_t>{0} : options.microBatches;
-  if (!options.profile.empty()) return readCosts(options, numbers);
-  std::vector<Costs> costs;
-  for (const std::uint32_t number : numbers) costs.push_back(measure(options, number));
-  return costs;
+  if (!options.profile.empty()) return casesFromProfiles(options, numbers);
+  std::vector<Case> cases;
+  for (const std::uint32_t number : numbers) cases.push_back(measure(options, number));
+  return cases;
 }
 
 void checkMicroBatches(const SimulateOptions& options, std::uint32_t batch) {
@@ -246,11 +243,11 @@ int simulateCommand(const SimulateOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
   const LinkCosts link = linkCosts(options.link);
   if (!options.trace.empty()) checkTracePath(options.trace);
-  std::vector<Case> cases;
-  for (Costs& costs : costsFor(options)) {
-    checkMicroBatches(options, costs.batch);
-    link.applyTo(costs.costs.body());
-    cases.push_back({costs, predictStep(costs.costs)});
+  std::vector<Case> cases = casesOf(options);
+  for (Case& one : cases) {
+    checkMicroBatches(options, one.batch);
+    link.applyTo(one.costs.body());
+    one.prediction = predictStep(one.costs);
   }
   const Best best = bestOf(cases);
   if (!options.trace.empty()) writeFileDurably(options.trace, traceText(cases));
@@ -258,7 +255,7 @@ int simulateCommand(const SimulateOptions& options) {
     Json json = link.json();
     json["cases"] = Json::array();
     for (const Case& one : cases) {
-      json["cases"].push_back(toJson(one.costs.costs, one.costs.batch, &one.prediction));
+      json["cases"].push_back(toJson(one.costs, one.batch, &one.prediction));
     }
     json["best"] = {{"micro_batches", best.microBatches},
                     {"schedule", best.of.schedule},

@@ -114,6 +114,50 @@ TEST_CASE("the slowest block goes to the faster side") {
   CHECK(kept.at("considered") == 6);
 }
 
+TEST_CASE("no settings have a shorter predicted step than the plans") {
+  const TemporaryFolder folder;
+  const std::string client = writeProfile(folder, "client", {0.5, 3, 0.5, 6, 1, 2});
+  const std::string server = writeProfile(folder, "server", {0, 2, 0.5, 3, 0.5, 0});
+  const Arguments link = {"--rate", "2Mbit/s", "--down-rate", "4Mbit/s", "--latency", "3ms"};
+  const nlohmann::json plans = askJson(planArguments(client, server, link));
+  double shortest = 1e9;
+  for (int cut0 = 1; cut0 < 5; ++cut0) {
+    for (int cut1 = cut0 + 1; cut1 < 6; ++cut1) {
+      Arguments arguments = planArguments(client, server, link);
+      arguments.front() = "simulate";
+      const nlohmann::json cases = askJson(with(
+          arguments, {"--set", "model.cuts=" + nlohmann::json({cut0, cut1}).dump(),
+                      "--micro-batches", "1", "--micro-batches", "2", "--micro-batches", "4",
+                      "--micro-batches", "8", "--micro-batches", "16", "--micro-batches", "32"}));
+      shortest = std::min(shortest, cases.at("best").at("seconds").get<double>());
+    }
+  }
+  for (const nlohmann::json& plan : plans.at("plans")) {
+    CHECK(plan.at("seconds").get<double>() >= shortest * (1 - 1e-9));
+    CHECK(plan.at("seconds").get<double>() <= shortest * 1.05 * (1 + 1e-9));
+  }
+}
+
+TEST_CASE("an exported model is profiled on both sides, and keeps its cuts") {
+  const TemporaryFolder folder;
+  const std::string client = folder.path("client.json"), server = folder.path("server.json");
+  const Arguments model = {"--set", "model={name: graph, file: " CLEAVE_SOURCE_DIR
+                                    "/tests/data/tiny.pt2, cuts: [conv, block.0]}"};
+  const nlohmann::json profile =
+      askJson(with(with(with({"profile"}, kConfig), model), {"--output", client}));
+  CHECK(profile.at("blocks").size() == 3);
+  const Ended ended = finish(Process::start({serverProgram(), "profile", "--of", client, "--output",
+                                             server, "--json", "--log-level", "error"}));
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK(nlohmann::json::parse(ended.output).at("blocks").size() == 1);
+  const nlohmann::json plans =
+      askJson(with(with(with({"plan"}, kConfig), model),
+                   with({"--profile", client, "--server-profile", server}, kFastLink)));
+  CHECK(plans.at("plans").at(0).at("cuts") == plans.at("configured").at("cuts"));
+  CHECK_THAT(plans.at("yaml").get<std::string>(), !Contains("cuts"));
+}
+
 TEST_CASE("a lossy codec is chosen only if it makes a step shorter") {
   const TemporaryFolder folder;
   const std::string profile = writeProfile(folder, "profile", {0, 1, 0, 1, 0, 1});
