@@ -73,6 +73,9 @@ TEST_CASE("blocks and codecs that the profile does not have are refused") {
                     Contains("'conv' to 'fc'"));
   CHECK_THROWS_WITH(profile.codec("sort"), Contains("does not have the codec 'sort'"));
   CHECK(profile.codec("block:bits=4").decodeSeconds == 2e-9);
+  CHECK_THROWS_WITH(profile.checkBlock("conv", 4000), Contains("has an output of 4.10 kB"));
+  CHECK_NOTHROW(profile.checkBlock("conv", 4096));
+  CHECK_NOTHROW(profile.checkBlock("other", 1));
 }
 
 TEST_CASE("a profile that was written is read back unchanged") {

@@ -81,6 +81,7 @@ std::vector<Case> casesFromProfiles(const SimulateOptions& options,
   const Profile server =
       options.serverProfile.empty() ? client : readProfile(options.serverProfile);
   const PreparedRun run = resolveRun(options.run, Purpose::measurement);
+  checkProfiles(run.plan, client, server);
   std::vector<Case> cases;
   for (const std::uint32_t number : numbers) {
     RunPlan plan = run.plan;

@@ -302,6 +302,7 @@ class Planner {
 
 Plans makePlans(const PreparedRun& run, const Profile& client, const Profile& server,
                 const PlannerOptions& options) {
+  checkProfiles(run.plan, client, server);
   return Planner(run, client, server, options).make();
 }
 

@@ -1,9 +1,11 @@
 #include "client/train/step_prediction.h"
 
-#include <algorithm>
+#include <optional>
 #include <span>
+#include <utility>
 
 #include "common/predict/simulator.h"
+#include "common/run/profiler.h"
 
 namespace cleave {
 namespace {
@@ -66,6 +68,13 @@ void addFlow(StepCosts& costs, const RunPlan& plan, Flow flow, std::uint32_t sam
 }
 
 }  // namespace
+
+void checkProfiles(const RunPlan& plan, const Profile& client, const Profile& server) {
+  for (const BlockSpec& block : plan.blocks) {
+    client.checkBlock(block.name, outputBytes(block));
+    server.checkBlock(block.name, outputBytes(block));
+  }
+}
 
 StepCosts profiledCosts(const RunPlan& plan, std::uint32_t batch, const StageWait& wait,
                         const Profile& client, const Profile& server) {

@@ -12,6 +12,9 @@
 
 namespace cleave {
 
+// Throws UsageError "other-profile" if a profile has blocks of another size than the model's.
+void checkProfiles(const RunPlan& plan, const Profile& client, const Profile& server);
+
 // The costs of a step with `plan` and full batches, without the link's rates and latency. The size
 // of an encoded tensor is the maximum that its codec writes. `wait`: the client's waits, which
 // replace computation. Throws UsageError "other-profile" if a profile is of another model.

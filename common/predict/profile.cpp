@@ -142,6 +142,16 @@ double Profile::updateSeconds(std::span<const std::string> names) const {
   return sum;
 }
 
+void Profile::checkBlock(const std::string& name, double outputBytes) const {
+  for (const BlockProfile& block : blocks) {
+    if (block.name != name || block.outputBytes == outputBytes) continue;
+    throw otherProfile(
+        fmt::format("the block '{}' of a profile has an output of {} per sample, "
+                    "but that of the model has {}",
+                    name, bytesText(block.outputBytes), bytesText(outputBytes)));
+  }
+}
+
 const CodecProfile& Profile::codec(const std::string& spec) const {
   const auto found = codecs.find(spec);
   if (found == codecs.end())

@@ -53,6 +53,8 @@ struct Profile {
   PassSeconds passSeconds(std::span<const std::string> names, std::uint32_t samples) const;
   double lossSeconds(std::uint32_t samples) const;
   double updateSeconds(std::span<const std::string> names) const;
+  // Throws UsageError "other-profile" if the profile has a block of this name with another size.
+  void checkBlock(const std::string& name, double outputBytes) const;
   // Throws UsageError "other-profile" unless the codec was measured.
   const CodecProfile& codec(const std::string& spec) const;
 

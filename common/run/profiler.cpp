@@ -178,15 +178,15 @@ TensorSpec codecTensor(const RunPlan& plan) {
   return flowSpec(plan.blocks, plan.stage.cuts, flow, static_cast<std::uint32_t>(samples));
 }
 
-double bytesPerSample(const std::vector<BlockOutput>& outputs) {
+}  // namespace
+
+double outputBytes(const BlockSpec& block) {
   double bytes = 0;
-  for (const BlockOutput& output : outputs) {
+  for (const BlockOutput& output : block.outputs) {
     bytes += static_cast<double>(specOfOutput(output, 1).bytes());
   }
   return bytes;
 }
-
-}  // namespace
 
 std::vector<std::uint32_t> profiledMicroBatches(const std::vector<BlockSpec>& blocks,
                                                 std::uint32_t batch) {
@@ -214,7 +214,7 @@ Profile measureProfile(const RunPlan& plan, ComputeDevice& device, const Profile
   for (int b = options.first; b < options.last; ++b) {
     const BlockSpec& block = plan.blocks[static_cast<std::size_t>(b)];
     const auto parameters = static_cast<double>(parameterCount(plan.blocks, b, b + 1));
-    profile.blocks.push_back({block.name, bytesPerSample(block.outputs), parameters * sizeof(float),
+    profile.blocks.push_back({block.name, outputBytes(block), parameters * sizeof(float),
                               static_cast<double>(block.savedPerSample) * sizeof(float),
                               blocks.updateSeconds(profile.blocks.size())});
   }

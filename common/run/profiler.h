@@ -24,6 +24,9 @@ struct ProfilerOptions {
 std::vector<std::uint32_t> profiledMicroBatches(const std::vector<BlockSpec>& blocks,
                                                 std::uint32_t batch);
 
+// Bytes per sample of the tensors that the block passes to the next one.
+double outputBytes(const BlockSpec& block);
+
 // Trains each block on its own, with learning rate 0, and measures codecs with measureCodec().
 // Leaves Profile::threads, memoryBytes and runSpec to the caller. Device thread only, which must
 // not have other work.

@@ -20,7 +20,9 @@ Arguments profiled(const TemporaryFolder& folder) {
   nlohmann::json blocks, forward, backward;
   const auto add = [&](const std::string& name, double forwardSeconds, double backwardSeconds) {
     blocks.push_back({{"name", name},
-                      {"output_bytes_per_sample", 0},
+                      {"output_bytes_per_sample", name == "flatten"  ? 256
+                                                  : name == "fc_out" ? 40
+                                                                     : 31248},
                       {"parameter_bytes", 0},
                       {"saved_bytes_per_sample", 0},
                       {"update_seconds", name == "fc_out" ? 5e-4 : 0}});
@@ -162,6 +164,8 @@ TEST_CASE("errors of simulate have a hint") {
           "is not a profile");
   refused({"--rate", "1Gbit/s", "--latency", "1ms", "--set", "model.depth=3"},
           "a profile does not have the blocks");
+  refused({"--rate", "1Gbit/s", "--latency", "1ms", "--set", "model.width=7813"},
+          "has an output of 31.2 kB per sample");
 }
 
 }  // namespace
