@@ -7,12 +7,13 @@
 # the first two.
 set(libraries lib/cleave)
 set(documents share/doc/cleave)
-set(programs cleave-client cleave-server cleave-link)
+set(programs cleave-client cleave-server cleave-link cleave-relay)
 
 set_target_properties(${programs} PROPERTIES INSTALL_RPATH "$ORIGIN/../${libraries}")
 install(TARGETS ${programs} RUNTIME_DEPENDENCY_SET cleave_needs RUNTIME DESTINATION bin COMPONENT programs)
 install(PROGRAMS scripts/with_torch.sh DESTINATION bin COMPONENT programs RENAME cleave-with-torch)
 install(DIRECTORY configs DESTINATION share/cleave COMPONENT programs)
+install(DIRECTORY packaging/kubernetes DESTINATION share/cleave COMPONENT programs)
 install(FILES python/pyproject.toml DESTINATION share/cleave/python COMPONENT programs)
 install(DIRECTORY python/cleave DESTINATION share/cleave/python COMPONENT programs PATTERN "__pycache__" EXCLUDE)
 install(FILES README.md LICENSE THIRD_PARTY.md DESTINATION ${documents} COMPONENT programs)

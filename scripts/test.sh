@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs all tests: sets up, builds, runs every test of the release build, then the tests that do not
-# link Torch under ASan and UBSan, and under TSan.
+# link Torch under ASan and UBSan, and under TSan, and checks the manifests for Kubernetes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,7 +8,7 @@ usage() {
   cat <<'TXT'
 usage: scripts/test.sh [--quick|--crash] [--help]
 
-  --quick   only the release build, without the sanitizers, the benchmarks' build and the tests labelled long
+  --quick   only the release build, without the sanitizers, the benchmarks' build, the tests labelled long and the manifests
   --crash   instead of the tests, runs with faults, whose results are compared bit for bit: the simulation with a fault at each
             point where one can occur, and with random faults in 10,000 runs; the simulation with injected bugs, which it must
             find; and 360 runs of the real programs, which are killed (about three hours)
@@ -20,10 +20,10 @@ Example: ./scripts/test.sh --quick
 TXT
 }
 
-presets=(release asan tsan) targets=(--target all benchmarks) tests=()
+presets=(release asan tsan) targets=(--target all benchmarks) tests=() manifests=1
 case "${1:-}" in
   "") ;;
-  --quick) presets=(release) targets=() tests=(--label-exclude long) ;;
+  --quick) presets=(release) targets=() tests=(--label-exclude long) manifests=0 ;;
   --crash)
     ./scripts/setup.sh
     cmake --preset release -DBUILD_TESTING=ON >/dev/null
@@ -51,3 +51,4 @@ for preset in "${presets[@]}"; do
   ctest --preset "$preset" --no-tests=error "${tests[@]}"
   targets=()  # for the sanitizers: the preset's targets
 done
+[ "$manifests" = 0 ] || ./scripts/test_kubernetes.sh

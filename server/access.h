@@ -41,8 +41,8 @@ struct Allowance {
 
 class Access {
  public:
-  // `file`: empty: every identity has the server's own limits. `models`: the models that the server
-  // allows; the file must not name others. Throws UsageError.
+  // If `file` is empty, every identity has the server's own limits. `models`: the models that the
+  // server allows; the file must not name others. Throws UsageError.
   Access(std::string file, std::vector<std::string> models);
 
   // Throws UsageError "unknown-identity". The reference is valid until reload().

@@ -62,13 +62,15 @@ void Admission::checkModel(const std::string& identity, const std::string& model
   const auto& allowed = settings_.allowedModels;
   if (!has(allowed, model)) {
     throw UsageError("model-not-allowed", "this server does not allow the model " + model,
-                     "use one of " + listOf(allowed) + " (models.allow in its configuration)");
+                     "use one of " + listOf(allowed) +
+                         ", or ask the server's operator to add it to models.allow");
   }
   const auto& own = access_.of(identity).models;
   if (!own || has(*own, model)) return;
   throw UsageError("model-not-allowed",
                    "this server does not allow the model " + model + " to " + identity,
-                   "use one of " + listOf(*own) + " (models of its access file)");
+                   "use one of " + listOf(*own) +
+                       ", or ask the server's operator to add it to models in the access file");
 }
 
 void Admission::refuseOthersRun(const std::string& identity, const std::string& runId) const {

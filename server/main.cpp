@@ -47,11 +47,27 @@ void refuseUnsafeBind(const ServerSettings& settings, const CommonOptions& optio
           shellWord(settings.tls.folder) + "\n  " + serveWithTls(options));
 }
 
+// The relay itself refuses to connect a server without TLS with clients on a network.
+void refuseUnsafeDial(const ServerSettings& settings, const CommonOptions& options) {
+  if (!settings.dial || settings.tls.enabled) return;
+  const std::string& host = settings.dial->relay.host;
+  if (isLoopback(host) || host == "localhost") return;
+  throw UsageError("unsafe-dial",
+                   "serving through the relay at " + host +
+                       " without TLS would let anyone who can reach it train here and read the "
+                       "traffic",
+                   "make certificates for the relay's name, and serve with them:\n  cleave-server "
+                   "certs init --folder " +
+                       shellWord(settings.tls.folder) + " --name " + shellWord(host) + "\n  " +
+                       serveWithTls(options));
+}
+
 int serve(const CommonOptions& options) {
   startLog("cleave-server", options.logLevel);
   Config config = loadConfig(options);
   ServerSettings settings = readServerSettings(config);
   refuseUnsafeBind(settings, options);
+  refuseUnsafeDial(settings, options);
   const auto& models = settings.allowedModels;
   if (std::find(models.begin(), models.end(), "graph") != models.end()) MemoryLimit::install();
   ComputeDevice& device = openDevice(settings.device);
@@ -88,8 +104,18 @@ int run(int argc, char** argv) {
   CommonOptions serving;
   CLI::App* serveApp = app.add_subcommand("serve", "Listens for clients until SIGINT or SIGTERM");
   addCommonOptions(*serveApp, serving, false);
+  serveApp
+      ->add_option_function<std::string>(
+          "--dial",
+          [&serving](const std::string& relay) {
+            serving.overrides.push_back("dial.relay=" + relay);
+          },
+          "Serves clients through the cleave-relay at this address: sets dial.relay")
+      ->type_name("HOST:PORT");
   serveApp->footer(
-      "Example:\n  cleave-server serve --config configs/server.yaml --set listen.port=4801\n\n"
+      "Examples:\n  cleave-server serve --config configs/server.yaml --set listen.port=4801\n"
+      "  cleave-server serve --dial RELAY:4801 --set dial.secret=relay.secret --set "
+      "tls.enabled=true\n\n"
       "SIGHUP reloads the access file and the certificates, and ends the sessions of removed "
       "identities and revoked certificates. If its terminal is closed, the server shuts down, "
       "unless it was started with nohup or setsid.\n\n"

@@ -60,6 +60,15 @@ std::string RunStore::folderOf(const std::string& identity, const std::string& r
   return settings_.store + "/" + identity + "/" + runId;
 }
 
+std::uint64_t RunStore::recordedStep(const std::string& folder) {
+  try {
+    recorder_.flush();  // rows of an earlier generation may still wait
+  } catch (const Error&) {
+    // The file has fewer rows than it should. The number is only shown, so the run may go on.
+  }
+  return lastRecordedStep(folder);
+}
+
 boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
                                                  const wire::Hello& hello, const std::string& spec,
                                                  std::uint64_t session, int threads,
@@ -86,6 +95,7 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
                           threads, compute_.description());
     }
     run.disk->giveBack(store.removeIncomplete());
+    if (known != 0) run.recordedStep = recordedStep(folder);
     run.log = fileLog(folder + "/log.txt");
     run.files = std::make_shared<RunFiles>(
         recorder_, folder, RunIdentity{hello.run_id(), session, hello.generation()},

@@ -38,6 +38,7 @@ struct StoredRun {
   // The first step of Hello.committed whose checkpoint is present and undamaged; empty if there is
   // none.
   std::vector<std::uint64_t> available;
+  std::uint64_t recordedStep = 0;  // last training step of the run's earlier generations; 0: none
   // Null: initial weights are neither loaded from the store nor kept in it.
   std::shared_ptr<RunWeights> weights;
   OpenFile lock;        // lock of the run's folder
@@ -73,6 +74,8 @@ class RunStore {
 
  private:
   std::string folderOf(const std::string& identity, const std::string& runId) const;
+  // The last training step in the folder's records.
+  std::uint64_t recordedStep(const std::string& folder);
   std::shared_ptr<RunWeights> weightsOf(const std::string& identity, const std::string& sha256,
                                         std::uint64_t maxBytes, const StoredRun& run);
 

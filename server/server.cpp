@@ -118,7 +118,14 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device,
       operator_(context_, sessions_, settings.address + ":" + std::to_string(port_)),
       statusSocket_(StatusSocket::open(
           io_.context().get_executor(), settings.statusSocket,
-          [this](const std::string& request) { return operator_.answer(request); })) {}
+          [this](const std::string& request) { return operator_.answer(request); })) {
+  if (!settings.dial) return;
+  dialer_ =
+      std::make_unique<Dialer>(io_.context().get_executor(), *settings.dial, settings.tls.enabled,
+                               [this](tcp::socket socket, const asio::ip::address& client) {
+                                 start(std::move(socket), client);
+                               });
+}
 
 Server::~Server() { io_.stop(); }
 
@@ -129,6 +136,7 @@ void Server::run() {
   asio::co_spawn(io_.context(), certificates_.watch(io_.context().get_executor()), rethrow);
   asio::co_spawn(io_.context(), lookEverySecond(), rethrow);
   if (statusSocket_) asio::co_spawn(io_.context(), statusSocket_->serve(), rethrow);
+  if (dialer_) asio::co_spawn(io_.context(), dialer_->run(), rethrow);
   device_.runUntil([this] { return stopped_.load(); });
   codecs_.stop();
   store_.recorder().flush();
@@ -153,7 +161,9 @@ asio::awaitable<void> Server::accept() {
   while (acceptor_.is_open()) {
     auto [error, socket] = co_await acceptor_.async_accept(asio::as_tuple(asio::use_awaitable));
     if (!error) {
-      start(std::move(socket));
+      boost::system::error_code gone;  // the peer has already disconnected
+      const tcp::endpoint peer = socket.remote_endpoint(gone);
+      if (!gone) start(std::move(socket), peer.address());
     } else if (acceptor_.is_open()) {
       refusals_.note("a connection", RunError("cannot-accept", error.message()));
       asio::steady_timer pause(io_.context(), kAcceptPause);
@@ -162,14 +172,12 @@ asio::awaitable<void> Server::accept() {
   }
 }
 
-void Server::start(tcp::socket socket) {
+// `client`: for the limits per address. It differs from the peer's address behind a relay.
+void Server::start(tcp::socket socket, const asio::ip::address& client) {
   if (sessions_.isDraining()) return;  // the accept completed during shutdown
-  boost::system::error_code error;
-  const tcp::endpoint peer = socket.remote_endpoint(error);
-  if (error) return;  // the peer has already disconnected
   std::shared_ptr<ConnectionLimits::Ticket> ticket;
   try {
-    ticket = connections_.admit(peer.address(), now());
+    ticket = connections_.admit(client, now());
   } catch (const RunError& refused) {
     return refuse(std::move(socket), refused);
   }
@@ -282,6 +290,7 @@ asio::awaitable<void> Server::waitForSignals() {
 
 void Server::shutDown() {
   acceptor_.close();
+  if (dialer_) dialer_->stop();
   sessions_.drain();
   runs_.endParked(RunError("shutting-down", "the server is shutting down"),
                   [](const ServedRun&) { return true; });

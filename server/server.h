@@ -18,6 +18,7 @@
 #include "server/access.h"
 #include "server/admission.h"
 #include "server/connection_limits.h"
+#include "server/dialer.h"
 #include "server/operator_requests.h"
 #include "server/refusals.h"
 #include "server/run_store.h"
@@ -34,7 +35,8 @@ namespace cleave {
 class Server {
  public:
   // Binds. `settings` and `device` are borrowed. Throws UsageError "port-in-use", "cannot-bind",
-  // "not-writable", and the errors of the access file and of openTls(). `metrics` may be null.
+  // "not-writable", and the errors of the access file, of openTls() and of the relay's secret.
+  // `metrics` may be null.
   Server(const ServerSettings& settings, ComputeDevice& device, std::shared_ptr<Metrics> metrics);
   ~Server();
 
@@ -51,7 +53,7 @@ class Server {
 
  private:
   boost::asio::awaitable<void> accept();
-  void start(boost::asio::ip::tcp::socket socket);
+  void start(boost::asio::ip::tcp::socket socket, const boost::asio::ip::address& client);
   void refuse(boost::asio::ip::tcp::socket socket, const Error& error);
   void sessionEnded(const std::shared_ptr<Session>& session);
   void runClosed();
@@ -95,6 +97,7 @@ class Server {
   SessionTable sessions_;  // io thread
   const OperatorRequests operator_;
   const std::unique_ptr<StatusSocket> statusSocket_;  // null: none
+  std::unique_ptr<Dialer> dialer_;                    // null: clients connect directly
 
   std::atomic<bool> stopped_ = false;
 };

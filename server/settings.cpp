@@ -39,6 +39,17 @@ void checkAddress(Config& config, ServerSettings& settings) {
   }
 }
 
+void readDial(Config& config, ServerSettings& settings) {
+  const std::string relay = config.text("dial.relay", "");
+  const std::string secret = config.text("dial.secret", "");
+  if (relay.empty()) return;
+  const std::string place = config.where("dial.relay") + ": dial.relay";
+  settings.dial = DialSettings{parseEndpoint({place, relay}, 1), secret};
+  if (!secret.empty()) return;
+  throw UsageError("no-secret", place + ": dial.secret is missing",
+                   "set dial.secret to a copy of the relay's file --secret");
+}
+
 ConfigTable<ServerSettings> makeTable() {
   using Settings = ServerSettings;
   constexpr int kMaxSessions = 10000;
@@ -51,6 +62,12 @@ ConfigTable<ServerSettings> makeTable() {
       .then(checkAddress);
   table.integer("listen.port", "", 0, 65535, &Settings::port,
                 "0: the system chooses, and the first line on stdout shows the port");
+  table.add("dial.relay", "`HOST:PORT`", "", "none",
+            "also serves clients through the `cleave-relay` at this address, for a server behind "
+            "NAT: [fleet.md](fleet.md#a-server-behind-nat)",
+            readDial);
+  table.add("dial.secret", "path", "", "none",
+            "file with the secret of that relay; only its owner may read it", nullptr);
   table.boolean(
       "tls.enabled", [](Settings & s) -> auto& { return s.tls.enabled; },
       "TLS 1.3; clients need a certificate");
@@ -66,12 +83,13 @@ ConfigTable<ServerSettings> makeTable() {
   table.integer("threads", "", 0, 1024, &Settings::threads,
                 "maximum compute threads per run, and maximum sessions whose codecs run at the "
                 "same time; 0: all usable cores");
-  table.add("models.allow", "list of strings", "", "all models; `graph` on loopback only",
+  table.add("models.allow", "list of strings", "",
+            "all models; `graph` on loopback only, without a relay",
             "names of the models that runs may use; `graph` lets clients run any operators of the "
             "list in [models.md](models.md)",
             [](Config& config, Settings& s) {
               std::vector<std::string> models = allModels();
-              if (!isLoopback(s.address)) std::erase(models, "graph");
+              if (!isLoopback(s.address) || s.dial) std::erase(models, "graph");
               s.allowedModels = config.texts("models.allow", models);
               checkAt(config, "models.allow", [&] {
                 for (const std::string& name : s.allowedModels) findModel(name);

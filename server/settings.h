@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/core/config_table.h"
+#include "common/core/endpoint.h"
 #include "common/net/connection_options.h"
 #include "common/run/metrics.h"
 #include "common/run/tls_settings.h"
@@ -23,9 +24,16 @@ struct ShareSettings {
   double idleSeconds = 600;                       // idle time after which a session is ended
 };
 
+// How to reach clients through a relay.
+struct DialSettings {
+  Endpoint relay;
+  std::string secretFile;
+};
+
 struct ServerSettings {
   std::string address = "127.0.0.1";
-  std::uint16_t port = 4800;  // 0: the system chooses
+  std::uint16_t port = 4800;         // 0: the system chooses
+  std::optional<DialSettings> dial;  // empty: clients connect directly
   std::string device = "cpu";
   int threads = 0;  // per run for computing, and maximum codec tasks at a time; 0: all cores
   std::vector<std::string> allowedModels;  // names of the model table

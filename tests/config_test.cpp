@@ -252,7 +252,7 @@ TEST_CASE("an unknown key is refused with the nearest known one") {
   CHECK(error.hint == "rename it to train.batch, or remove it");
 }
 
-TEST_CASE("the nearest key is found by the last part of the keys first, then by the whole keys") {
+TEST_CASE("the nearest key is found by comparing the last parts first, then the whole keys") {
   const auto unknown = [](const std::string& text) {
     Config c = config(text);
     for (const char* known : {"train.batch", "eval.batch", "train.step", "train.micro_batches"}) {
@@ -265,6 +265,27 @@ TEST_CASE("the nearest key is found by the last part of the keys first, then by 
   CHECK_THAT(unknown("micro_batches: 1"), Contains("did you mean train.micro_batches?"));
   CHECK_THAT(unknown("train_batch: 1"), Contains("did you mean train.batch?"));
   CHECK_THAT(unknown("train: {momentum: 1}"), !Contains("did you mean"));
+}
+
+TEST_CASE("a documented key that no code read has no effect, and its meaning is shown") {
+  Config c = config("data: {format: idx, numeric: [a]}");
+  c.text("data.format");
+  const std::vector<DocumentedKey> documented = {
+      {"data.format", "file format"}, {"data.numeric", "`csv`: columns of numbers. More text"}};
+  const Refusal error = refusal([&] { c.refuseUnknown(documented); });
+  CHECK_THAT(error.sentence, Contains("data.numeric has no effect"));
+  CHECK_THAT(error.hint, Contains("csv: columns of numbers") && !Contains("More"));
+}
+
+TEST_CASE("if no key is near, the keys of the same section are listed") {
+  const auto hint = [](const std::string& text) {
+    Config c = config(text);
+    for (const char* known : {"train.batch", "train.step", "eval.every"}) c.text(known, "");
+    return refusal([&] { c.refuseUnknown(); }).hint;
+  };
+  CHECK_THAT(hint("train: {momentum: 1}"),
+             Contains("train.batch, train.step") && !Contains("eval"));
+  CHECK_THAT(hint("stuff: {momentum: 1}"), Contains("begin with eval, train"));
 }
 
 TEST_CASE("listing a map's keys does not make them known") {
@@ -490,6 +511,7 @@ TEST_CASE("the nearest name is one that differs by a typing error, or there is n
   CHECK(nearestName("tpok", names) == "topk");  // one swap: the one error allowed in a short word
   CHECK(nearestName("smallcnn", names) == "small_cnn");
   CHECK(nearestName("none", names) == "none");
+  CHECK(nearestName("adamW", {"adam", "adamw"}) == "adamw");
   CHECK(nearestName("zstd", names).empty());
   CHECK(nearestName("nxxe", names).empty());
   CHECK(nearestName("", names).empty());

@@ -39,7 +39,7 @@ class Programs:
         self.options = {}  # ("cleave-client", "train") -> {"--config", …}
         self.groups = set()  # commands with subcommands
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            waiting = [("cleave-client",), ("cleave-server",), ("cleave-link",)]
+            waiting = [("cleave-client",), ("cleave-server",), ("cleave-link",), ("cleave-relay",)]
             while waiting:
                 texts = list(pool.map(lambda words: self.run(*words, "--help").stdout, waiting))
                 deeper = []
@@ -133,7 +133,7 @@ def split_page(text):
 
 def check_command_line(page, line, programs, keys):
     found = re.match(r"(?:\w+\$ )?(?:sudo (?:-u \w+ )?)?(?:ExecStart=)?(?:docker run cleave )?(?:\S*/)?(?:cleave-with-torch )?"
-                     r"(?:\S*/)?(cleave-(?:client|server|link))(?: (.*))?$", line)  # fmt: skip
+                     r"(?:\S*/)?(cleave-(?:client|server|link|relay))(?: (.*))?$", line)  # fmt: skip
     if not found:
         return
     words, arguments = (found[1],), re.split(r"(?:^|\s)[|&;#>]", found[2] or "")[0].split()
@@ -201,7 +201,7 @@ def check_cli(programs):
     sections = {tuple(heading.split()): text for heading, text in sections_of(page).items() if heading.startswith("cleave-")}
     # A group of commands, such as models, may itself be a command.
     commands = {words for words in programs.options
-                if (words not in programs.groups or words in sections) and words != ("cleave-link",)}  # fmt: skip
+                if (words not in programs.groups or words in sections) and words not in (("cleave-link",), ("cleave-relay",))}  # fmt: skip
     for words in sorted(commands ^ set(sections)):
         complain(page, f"'{' '.join(words)}' is {'not documented' if words in commands else 'not a command'}")
     for words in sorted(commands & set(sections)):

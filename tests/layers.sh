@@ -36,6 +36,7 @@ client/commands    | client/data client/evaluate client/train client/report clie
 client             | client/commands common/core common/engine                        | CLI
 server             | common/checkpoint common/core common/codec common/net common/http common/engine common/link common/record common/device common/model common/program common/run proto | boost CLI google openssl
 tools/link         | common/core common/net common/program                            | boost CLI
+tools/relay        | common/core common/net common/program                            | boost CLI
 '
 
 find client common compression server tools \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) -print0 | xargs -0 grep -HoE '^#include [<"][^>"]+[>"]' | awk -v rows="$rows" '

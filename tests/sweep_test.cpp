@@ -134,6 +134,17 @@ TEST_CASE("spreads have the mean and the sample std") {
   CHECK_FALSE(spreadOf({3}).stddev);
 }
 
+TEST_CASE("the folds of a cross-validation form a group") {
+  const std::vector<PointResult> results = {
+      done({"codec=none", "data.fold=1"}, {{"top1", 0.5}}),
+      done({"codec=none", "data.fold=2"}, {{"top1", 0.7}}),
+  };
+  const auto groups = groupBySeed(results);
+  REQUIRE(groups.size() == 1);
+  CHECK(groups[0].point.text() == "codec=none");
+  CHECK(groups[0].metrics.at("top1").mean == Approx(0.6));
+}
+
 TEST_CASE("the seeds of a point form a group, which excludes failed runs") {
   std::vector<PointResult> results = {done({"codec=none", "run.seed=1"}, {{"top1", 0.5}}),
                                       done({"codec=none", "run.seed=2"}, {{"top1", 0.7}}),

@@ -148,7 +148,7 @@ TEST_CASE("a text with a label becomes ids, a mask, types and a class") {
 
 TEST_CASE("the tokens of a second text have their own type") {
   TextFiles files;
-  files.keys.trainFile = files.folder.write("pairs.tsv", "text\tb\tlabel\ngood\tbad film\t0\n");
+  files.keys.trainFile = files.folder.write("pairs.tsv", "text\tb\tlabel\ngood\tbad film\t0\ngood\tfilm\t1\n");
   files.keys.pairColumn = "b";
   const auto data = open("text", files.keys);
   CHECK(sample<std::int64_t>(*data, 0, 0) == Integers{2, 4, 3, 5, 6, 3});
@@ -319,6 +319,17 @@ TEST_CASE("a constant column becomes 0, and a column with inf is categorical") {
   CHECK(sample<float>(*data, 0, 0) == Floats{0, 1, 0});
 }
 
+TEST_CASE("a few texts among the numbers of a column are refused, unless the columns are listed") {
+  Tables tables;
+  tables.keys.trainFile =
+      tables.folder.write("train.csv", "a,b,label\n1,2,0\n2,3,1\n1O,4,0\n4,inf,1\n");
+  CHECK(errorCode([&] { open("csv", tables.keys); }) == "data-damaged");
+  CHECK_THAT(errorText([&] { open("csv", tables.keys); }),
+             Catch::Contains("train.csv:4: '1O' in the column 'a'") && Catch::Contains("3 other"));
+  tables.keys.categoricalColumns = {"a", "b"};
+  CHECK(toString(open("csv", tables.keys)->arrays()[0]) == "f32[8]");
+}
+
 TEST_CASE("tables that do not fit are refused") {
   Tables tables;
   tables.keys.learned = open("csv", tables.keys)->learned();
@@ -333,6 +344,8 @@ TEST_CASE("tables that do not fit are refused") {
   CHECK(code("age,city,income\n1,Rome,2\n", test) == "no-column");
   CHECK(code("age,city,label,income\n1,Rome,maybe,2\n", test) == "bad-label");
   CHECK(code("age,city,label,income\n", test) == "data-empty");
+  CHECK(code("age,city,label,income\n", train) == "data-empty");
+  CHECK(code("age,label\n1,yes\n2,yes\n", train) == "too-few-classes");
   CHECK(code("age,income\n1,2\n", train) == "no-column");
   CHECK(code("label\n1\n", train) == "no-column");
   CHECK(code("a,label\n,1\n", train) == "data-damaged");

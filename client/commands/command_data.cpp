@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -12,6 +11,7 @@
 #include "client/data/image_file.h"
 #include "client/data/inspect.h"
 #include "client/train/settings.h"
+#include "common/core/durable.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
 
@@ -24,6 +24,7 @@ constexpr std::uint32_t kFigureSamples = 256;
 constexpr std::uint32_t kShownSamples = 3;
 constexpr std::size_t kShownIds = 16;
 constexpr std::size_t kShownClasses = 20;
+constexpr std::size_t kShownColumns = 40;
 
 Json describeArrays(const Dataset& data, const DataFigures& figures) {
   Json list = Json::array();
@@ -54,6 +55,19 @@ Json describeArrays(const Dataset& data, const DataFigures& figures) {
   return list;
 }
 
+// `column`: an entry of "columns" in Dataset::learned().
+Json describeColumn(const nlohmann::json& column) {
+  if (!column.contains("categories")) {
+    return {{"name", column["name"]},
+            {"kind", "numeric"},
+            {"mean", column["mean"]},
+            {"std", column["std"]}};
+  }
+  return {{"name", column["name"]},
+          {"kind", "categorical"},
+          {"categories", column["categories"].size()}};
+}
+
 Json describeSplit(const Dataset& data) {
   const DataFigures figures = inspectData(data, kFigureSamples);
   Json split = {{"samples", data.size()}};
@@ -64,6 +78,13 @@ Json describeSplit(const Dataset& data) {
     for (std::size_t c = 0; c < figures.counts.size(); ++c) {
       classes.push_back({{"name", classNameOf(names, c)}, {"samples", figures.counts[c]}});
     }
+  }
+  // How the columns of a table are read.
+  const nlohmann::json learned = data.learned();
+  if (learned.is_object() && learned.contains("columns")) {
+    Json& columns = split["columns"] = Json::array();
+    for (const nlohmann::json& column : learned["columns"])
+      columns.push_back(describeColumn(column));
   }
   split["figure_samples"] = figures.figureSamples;
   split["arrays"] = describeArrays(data, figures);
@@ -98,9 +119,32 @@ void printClasses(const Json& split) {
   }
 }
 
+void printColumns(const Json& columns) {
+  std::size_t width = 0;
+  for (const Json& column : columns) {
+    width = std::max(width, column["name"].get_ref<const std::string&>().size());
+  }
+  std::cout << fmt::format("  {} columns; data.numeric and data.categorical change their kind\n",
+                           columns.size());
+  const std::size_t shown = std::min(columns.size(), kShownColumns);
+  for (std::size_t c = 0; c < shown; ++c) {
+    const Json& column = columns[c];
+    const bool isNumeric = column["kind"] == "numeric";
+    std::cout << fmt::format(
+        "    {:<{}}  {}\n", printable(column["name"].get_ref<const std::string&>()), width,
+        isNumeric ? fmt::format("numeric      mean {:.4g}  std {:.4g}",
+                                column["mean"].get<double>(), column["std"].get<double>())
+                  : fmt::format("categorical  {} values", column["categories"].get<int>()));
+  }
+  if (shown < columns.size()) {
+    std::cout << fmt::format("    {} more; --json lists all\n", columns.size() - shown);
+  }
+}
+
 void printSplit(const std::string& name, const Dataset& data, const Json& split) {
   std::cout << fmt::format("{}: {} samples\n", name, data.size());
   if (split.contains("classes")) printClasses(split);
+  if (split.contains("columns")) printColumns(split["columns"]);
   std::cout << fmt::format("  arrays; statistics of {} samples, preprocessed as in evaluation\n",
                            split["figure_samples"].get<std::uint32_t>());
   const std::vector<SampleArray> arrays = data.arrays();
@@ -139,16 +183,6 @@ std::string labelText(const Dataset& data, std::uint32_t index) {
   return classNameOf(data.classNames(), static_cast<std::size_t>(value));
 }
 
-void writeSheet(const std::string& path, const Pixels& pixels) {
-  const std::vector<std::byte> bytes = encodePng(pixels);
-  std::ofstream file(path, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(bytes.data()),
-             static_cast<std::streamsize>(bytes.size()));
-  if (file.flush()) return;
-  throw RunError("cannot-write", path + " cannot be written",
-                 "set --sheet to a file in an existing, writable folder");
-}
-
 Json makeSheet(const std::string& path, const DataSettings& settings, const Dataset& train) {
   SheetOptions options;
   const std::vector<KeyText> keys = findDataFormat(settings.format).keys().texts();
@@ -159,7 +193,8 @@ Json makeSheet(const std::string& path, const DataSettings& settings, const Data
     options.stddev = settings.keys.image.stddev;
   }
   const ContactSheet sheet = makeContactSheet(train, options);
-  writeSheet(path, sheet.pixels);
+  const std::vector<std::byte> png = encodePng(sheet.pixels);
+  writeFileDurably(path, {reinterpret_cast<const char*>(png.data()), png.size()});
   Json samples = Json::array();
   for (const std::uint32_t index : sheet.samples) {
     samples.push_back({{"sample", index},

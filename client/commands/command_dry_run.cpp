@@ -69,7 +69,7 @@ Bytes batchBytes(const RunPlan& plan, Flow flow, std::uint32_t samples) {
   return bytes;
 }
 
-// For each direction, the encoded bytes of all batches that `samples` samples make.
+// For each direction, the encoded bytes of all batches into which `samples` samples are divided.
 Json encodedBytes(const RunPlan& plan, std::span<const Flow> flows, std::uint32_t samples,
                   std::uint32_t batch) {
   std::uint64_t up = 0;

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "client/commands/commands.h"
+#include "client/commands/output_file.h"
 #include "client/evaluate/merge.h"
 #include "client/train/saved_model.h"
 #include "common/core/bytes.h"
@@ -27,18 +28,6 @@ std::string readAll(const std::string& path) {
   std::string bytes(std::istreambuf_iterator<char>(file), {});
   if (file.is_open() && !file.bad()) return bytes;
   throw UsageError("no-model", "cannot read the model " + path, "check the file's permissions");
-}
-
-void checkOutput(const std::string& path, bool overwrite) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    throw UsageError("file-exists", path + " is a folder",
-                     "pass a file, such as --output " + path + "/model.safetensors");
-  }
-  if (!std::filesystem::exists(path, ignored)) return;
-  if (overwrite && std::filesystem::is_regular_file(path, ignored)) return;
-  throw UsageError("file-exists", path + " exists",
-                   "give another file with --output, or add --overwrite");
 }
 
 // The name in a model file may come from a stranger: it must not lead into another folder.
@@ -61,7 +50,7 @@ int exportModel(const ExportOptions& options) {
   const ModelDescription& description = saved.description;
   const std::string output =
       options.output.empty() ? fileNameOf(description.run) + ".safetensors" : options.output;
-  checkOutput(output, options.overwrite);
+  checkOutputFile(output, options.overwrite, "model.safetensors");
   const std::string bytes = readAll(saved.path);
   const std::vector<SafetensorsEntry> entries =
       readSafetensors(std::as_bytes(std::span(bytes)), saved.path);

@@ -13,31 +13,28 @@
 #include <iostream>
 
 #include "client/commands/commands.h"
+#include "client/commands/output_file.h"
 #include "client/evaluate/class_scores.h"
 #include "client/evaluate/inference.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
+#include "common/core/record.h"
 #include "common/model/blocks.h"
 
 namespace cleave {
 namespace {
 
-// A field of a CSV file (RFC 4180).
-std::string csvField(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
-  return quoted + "\"";
+bool isDeviceOrPipe(const std::string& path) {
+  std::error_code ignored;
+  const auto status = std::filesystem::status(path, ignored);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
+         !std::filesystem::is_directory(status);
 }
 
 // The temporary file's name. If `path` is a device or a pipe, this is `path` itself, because
 // renaming a file to it would replace it.
 std::string temporaryFor(const std::string& path) {
-  std::error_code ignored;
-  const auto type = std::filesystem::status(path, ignored).type();
-  const bool isNewOrFile =
-      type == std::filesystem::file_type::not_found || type == std::filesystem::file_type::regular;
-  return isNewOrFile ? path + ".new-" + std::to_string(::getpid()) : path;
+  return isDeviceOrPipe(path) ? path : path + ".new-" + std::to_string(::getpid());
 }
 
 // Writes rows to a temporary file beside `path`, which replaces `path` when all rows are written.
@@ -111,24 +108,24 @@ class PredictionColumns {
     if (isClass()) text += ",class,probability";
     const std::string prefix = isClass() ? "p " : "output ";
     for (std::size_t v = 0; v < shownValues(); ++v) {
-      text += "," + csvField(values_ == 1 ? "output" : prefix + classNameOf(names_, v));
+      text += "," + formatCell(values_ == 1 ? "output" : prefix + classNameOf(names_, v));
     }
     return text + "\n";
   }
 
   // The row of a sample that could not be read.
   std::string emptyRow(const std::string& sample) const {
-    return csvField(sample) + std::string(shownValues() + (isClass() ? 2 : 0), ',') + "\n";
+    return formatCell(sample) + std::string(shownValues() + (isClass() ? 2 : 0), ',') + "\n";
   }
 
   std::string row(const std::string& sample, std::span<const float> outputs) const {
-    std::string text = csvField(sample);
+    std::string text = formatCell(sample);
     if (isClass()) {
       const std::vector<double> probabilities = softmax(outputs);
       const auto highest = std::max_element(probabilities.begin(), probabilities.end());
       text += fmt::format(
           ",{},{:.6f}",
-          csvField(classNameOf(names_, static_cast<std::size_t>(highest - probabilities.begin()))),
+          formatCell(classNameOf(names_, static_cast<std::size_t>(highest - probabilities.begin()))),
           *highest);
       for (std::size_t v = 0; v < shownValues(); ++v) {
         text += fmt::format(",{:.6f}", probabilities[v]);
@@ -158,6 +155,9 @@ class PredictionColumns {
 
 int predict(const PredictOptions& options) {
   startLog("cleave-client", options.inference.run.common.logLevel);
+  if (!options.output.empty() && !isDeviceOrPipe(options.output)) {
+    checkOutputFile(options.output, options.overwrite, "predictions.csv");
+  }
   Inference inference(options.inference, options.inputs);
   const PredictionColumns columns(inference.prepared(), inference.classNames(), options.raw);
   RowFile file(options.output);
@@ -197,6 +197,7 @@ void addPredictCommand(CLI::App& app, PredictOptions& options, std::function<int
       ->type_name("PATH");
   predictions->add_option("--output", options.output, "CSV file to write; default: stdout")
       ->type_name("FILE");
+  predictions->add_flag("--overwrite", options.overwrite, "Replaces the file if it exists");
   predictions->add_flag("--raw", options.raw,
                         "Writes the model's outputs with all digits instead of classes and "
                         "probabilities");

@@ -107,8 +107,9 @@ void addEvalCommand(CLI::App& app, EvalOptions& options, std::function<int()>& c
 struct PredictOptions {
   InferenceOptions inference;
   std::vector<std::string> inputs;
-  std::string output;  // file path; empty: stdout
-  bool raw = false;    // the model's outputs instead of classes and probabilities
+  std::string output;      // file path; empty: stdout
+  bool overwrite = false;  // replaces an existing file
+  bool raw = false;        // the model's outputs instead of classes and probabilities
 };
 void addPredictCommand(CLI::App& app, PredictOptions& options, std::function<int()>& command);
 

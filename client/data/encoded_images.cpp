@@ -326,6 +326,8 @@ std::unique_ptr<Dataset> openInputImages(const DataFormatKeys& keys) {
   for (const std::string& input : keys.inputs) {
     std::error_code ignored;
     if (!std::filesystem::is_directory(input, ignored)) {
+      // Refuses a table, for example, before anything is written.
+      if (!hasImageExtension(input)) readImageHeader(readImageFile(input), input);
       images.names.push_back(input);
       continue;
     }

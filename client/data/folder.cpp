@@ -99,9 +99,9 @@ void checkClassFolders(const std::string& folder, const std::string& key, const 
 
 DataFormatTable makeFolderKeys() {
   DataFormatTable table;
-  table.requiredText(
-      "data.train.folder", "path", &DataFormatKeys::trainFolder,
-      "folder with one subfolder per class, which contain .jpg, .jpeg, .png and .webp files");
+  table.requiredText("data.train.folder", "path", &DataFormatKeys::trainFolder,
+                     "folder with one subfolder per class; the subfolders contain .jpg, .jpeg, "
+                     ".png and .webp files");
   table.text("data.test.folder", "path", &DataFormatKeys::testFolder,
              "the same for the test set; not needed with data.holdout");
   addEncodedImageKeys(table);

@@ -148,7 +148,7 @@ Table makeIdxKeys() {
   return table;
 }
 
-// For formats that read predictions' samples from exactly one file.
+// For formats that read the samples for predictions from exactly one file.
 std::string onlyInput(const Keys& keys) {
   if (keys.inputs.size() == 1) return keys.inputs.front();
   throw UsageError("no-predict",

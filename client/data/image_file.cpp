@@ -30,7 +30,7 @@ const std::uint8_t* firstByte(Encoded file) {
 void checkPixelCount(std::int64_t height, std::int64_t width, const std::string& name,
                      std::int64_t maxPixels) {
   if (height <= 0 || width <= 0) throwDamagedImage(name, "has no pixels");
-  // A narrow image of many rows would need much memory when it is resized.
+  // A narrow image of many rows would need a lot of memory when it is resized.
   constexpr std::int64_t kMaxSide = 65'535;
   if (height > kMaxSide || width > kMaxSide) {
     throwDamagedImage(name, fmt::format("has {} x {} pixels; no side may have more than {}", width,

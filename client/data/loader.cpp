@@ -26,6 +26,16 @@ constexpr double kCostlySeconds = 300e-6;
 constexpr int kTimedSamples = 4;
 constexpr int kMaxAutomaticThreads = 16;
 
+// A sample that cannot be read is found only when the run has started, so the run fails (exit code
+// 1), although the dataset reports it as a usage error.
+[[noreturn]] void rethrowInRun(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const UsageError& usage) {
+    throw RunError(usage.code(), usage.what(), usage.hint());
+  }
+}
+
 }  // namespace
 
 // Threads take samples in order: the next samples of the newest batch in `window`, or, if there is
@@ -86,12 +96,12 @@ struct Loader::State {
   std::deque<std::unique_ptr<Preparation>> window;  // oldest first
   std::size_t next = 0;                             // position of the first sample after `window`
   std::size_t active = 0;                           // turns in progress
-  std::optional<Failure> failure;                   // that of the earliest failed sample
+  std::optional<Failure> failure;                   // the failure of the earliest failed sample
   std::size_t turnSamples = 1;
   int untimed = 0;  // samples still to be timed
   bool isStopping = false;
 
-  std::vector<std::jthread> threads;  // last: joined before the members they use are destroyed
+  std::vector<std::jthread> threads;  // must be the last member: its threads use the others
 };
 
 Loader::State::State(std::shared_ptr<const Dataset> from, std::shared_ptr<BufferPool> buffers,
@@ -278,7 +288,7 @@ std::optional<Batch> Loader::next() {
     state.changed.notify_all();
     return batch;
   }
-  if (state.failure) std::rethrow_exception(state.failure->error);
+  if (state.failure) rethrowInRun(state.failure->error);
   return std::nullopt;
 }
 

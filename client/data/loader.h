@@ -52,7 +52,7 @@ class Loader {
   Loader& operator=(const Loader&) = delete;
 
   // Waits for the next batch; returns nothing at the end of the pass. If a sample cannot be read,
-  // delivers all batches before it, then rethrows its error.
+  // delivers all batches before it, then throws its error, as a RunError.
   std::optional<Batch> next();
   static std::uint32_t batches(const Dataset& data, std::uint32_t batch);
 

@@ -61,6 +61,10 @@ FeatureColumn columnOf(const Json& json) {
   return column;
 }
 
+[[noreturn]] void throwNoRows(const std::string& file) {
+  throw UsageError("data-empty", file + " has no rows", "give a file with at least one row");
+}
+
 // Derives the statistics and categories of the columns from the training set.
 class TableLearner {
  public:
@@ -105,9 +109,12 @@ class TableLearner {
   }
 
   std::vector<FeatureColumn> learn() {
+    bool isEmpty = true;
     file_.forEachRow([&](std::uint64_t line, Cells cells) {
+      isEmpty = false;
       for (Column& column : columns_) take(column, cells[column.source], line);
     });
+    if (isEmpty) throwNoRows(file_.path());
     std::vector<FeatureColumn> learned;
     std::size_t features = 0;
     for (Column& column : columns_) {
@@ -128,15 +135,18 @@ class TableLearner {
   struct Column {
     std::size_t source = 0;  // position in the file
     FeatureColumn learned;
-    bool isGuessed = false;  // numeric until a cell is not a number
-    std::uint64_t count = 0;
+    bool isGuessed = false;        // numeric until a cell is not a number
+    std::uint64_t count = 0;       // of numbers
     double mean = 0, squares = 0;  // statistics of the numbers so far (Welford's method)
     bool hasTooMany = false;       // too many categories
+    std::uint64_t texts = 0;       // number of cells that are neither empty nor a number
+    std::uint64_t firstText = 0;   // line of the first of them
+    std::string text;              // its content
   };
 
   void take(Column& column, std::string_view cell, std::uint64_t line) {
     if (column.isGuessed || !column.learned.isNumeric) takeCategory(column, cell, line);
-    if (!column.learned.isNumeric) return;
+    if (!column.isGuessed && !column.learned.isNumeric) return;
     const std::optional<double> number = numberOf(cell);
     if (number) {
       ++column.count;
@@ -145,7 +155,10 @@ class TableLearner {
       column.squares += before * (*number - column.mean);
     } else if (!isMissing(cell)) {
       if (!column.isGuessed) throwNotANumber(line, column.learned.name, cell);
-      column.learned.isNumeric = false;
+      if (column.texts++ == 0) {
+        column.firstText = line;
+        column.text = cell;
+      }
     }
   }
 
@@ -155,6 +168,23 @@ class TableLearner {
                      lineOf(file_.path(), line) + ": '" + printable(cell, 60) +
                          "' in the column '" + printable(name, 60) + "' is not a number",
                      "correct the cell, or list the column in data.categorical");
+  }
+
+  // A column with only a few texts among its numbers probably has typing errors. As categories, its
+  // numbers would be useless.
+  void guess(Column& column) const {
+    if (!column.isGuessed || column.texts == 0) return;
+    if (column.count <= column.texts) {
+      column.learned.isNumeric = false;
+      return;
+    }
+    throw UsageError(
+        "data-damaged",
+        lineOf(file_.path(), column.firstText) + ": '" + printable(column.text, 60) +
+            "' in the column '" + printable(column.learned.name, 60) + "' is not a number, but " +
+            std::to_string(column.count) + " other cells of the column are numbers",
+        "correct the cell, empty it and set data.missing: mean, or name the columns to use in "
+        "data.numeric and data.categorical");
   }
 
   // Guessed columns collect categories too, until they have too many.
@@ -170,6 +200,7 @@ class TableLearner {
   }
 
   void finish(Column& column) {
+    guess(column);
     FeatureColumn& learned = column.learned;
     if (learned.isNumeric) {
       learned.categories.clear();
@@ -230,8 +261,7 @@ class Table final : public Dataset {
       read(file, keys, split != DataSplit::input);
     }
     if (size() == 0) {
-      throw UsageError("data-empty", (files.empty() ? "the input" : files.front()) + " has no rows",
-                       "give a file with at least one row");
+      throwNoRows(files.empty() ? "the input" : files.front());
     }
     target_.finish(files.front());
     warnUnknown();
@@ -240,6 +270,9 @@ class Table final : public Dataset {
   std::uint32_t size() const override { return static_cast<std::uint32_t>(lines_.size()); }
   int classes() const override { return target_.classes(); }
   std::vector<std::string> classNames() const override { return target_.names(); }
+  std::optional<std::int64_t> label(std::uint32_t index) const override {
+    return target_.label(index);
+  }
   std::vector<SampleArray> arrays() const override {
     return {{"", DType::f32, {static_cast<std::int64_t>(features())}}, target_.array("")};
   }

@@ -120,6 +120,14 @@ void TargetColumn::finish(const std::string& path) {
 }
 
 void TargetColumn::numberClasses(const std::string& path) {
+  if (labels_.size() < 2) {
+    throw UsageError(
+        "too-few-classes",
+        path + " has a single class" +
+            (labels_.empty() ? "" : ", " + printable(labels_.front(), 60)) +
+            ", so there is nothing to distinguish",
+        "add samples of at least one other class, or set data.label to another column");
+  }
   std::vector<std::size_t> order(labels_.size());  // positions in labels_, sorted by label
   std::iota(order.begin(), order.end(), std::size_t{0});
   const auto all = [&](auto isOne) { return std::all_of(labels_.begin(), labels_.end(), isOne); };
@@ -166,6 +174,11 @@ SampleArray TargetColumn::array(const std::string& name) const {
 nlohmann::json TargetColumn::learned() const {
   if (isNumber_) return nlohmann::json::object();
   return {{"classes", classes_}, {"names", names_}};
+}
+
+std::optional<std::int64_t> TargetColumn::label(std::uint32_t index) const {
+  if (isNumber_) return std::nullopt;
+  return values_[index];
 }
 
 void TargetColumn::write(std::uint32_t index, std::span<std::byte> out) const {

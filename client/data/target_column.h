@@ -25,21 +25,21 @@ bool isMissing(std::string_view cell);
 // numbers if all are integers, else by their bytes) and numbered from 0.
 class TargetColumn {
  public:
-  // `learned`: the value of learned() for the training set's column. Null: this is the training
-  // set's column.
+  // `learned`: learned() of the training set's column; null if this is the training set's column.
   TargetColumn(bool isNumber, const nlohmann::json& learned);
 
   // Adds the cell of the next sample. Throws UsageError "bad-label", which begins with FILE:LINE,
   // if the cell is empty, is not a number, or is a class that the training set lacks.
   void add(std::string_view cell, const std::string& path, std::uint64_t line);
   void addUnknown();  // adds a sample without a target; 0 is used
-  // Call after the last sample. Throws UsageError "bad-label".
+  // Call after the last sample. Throws UsageError "bad-label", or "too-few-classes".
   void finish(const std::string& path);
 
   SampleArray array(const std::string& name) const;
   int classes() const { return isNumber_ ? 0 : classes_; }
   const std::vector<std::string>& names() const { return names_; }
   nlohmann::json learned() const;
+  std::optional<std::int64_t> label(std::uint32_t index) const;  // empty for numbers
   void write(std::uint32_t index, std::span<std::byte> out) const;
 
  private:

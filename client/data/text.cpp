@@ -130,6 +130,9 @@ class LabeledTexts final : public Dataset {
   std::uint32_t size() const override { return static_cast<std::uint32_t>(lines_.size()); }
   int classes() const override { return target_.classes(); }
   std::vector<std::string> classNames() const override { return target_.names(); }
+  std::optional<std::int64_t> label(std::uint32_t index) const override {
+    return target_.label(index);
+  }
   Json learned() const override { return {{"kind", "labels"}, {"target", target_.learned()}}; }
 
   std::string sampleName(std::uint32_t index) const override {

@@ -19,7 +19,10 @@ constexpr std::size_t kChunk = std::size_t{1} << 20;
   const bool fashion = path.find("fashion-mnist") != std::string::npos;
   throw UsageError("data-missing", path + " cannot be read: " + why,
                    fashion ? "install Debian's dataset-fashion-mnist with scripts/setup.sh"
-                           : "check the path of the data in the configuration");
+                   : path.starts_with('/')
+                       ? "check the path of the data in the configuration"
+                       : "check the path in the configuration; relative paths begin in the folder "
+                         "in which the command is run");
 }
 
 [[noreturn]] void throwTooLarge(const std::string& path, std::size_t limit) {

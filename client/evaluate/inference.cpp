@@ -107,7 +107,7 @@ Inference::Inference(const InferenceOptions& options, const std::vector<std::str
 
 Inference::~Inference() = default;
 
-// If `work` throws, tells the server that the run has ended. Otherwise it would wait for a new
+// If `work` throws, notifies the server that the run has ended. Otherwise it would wait for a new
 // connection.
 void Inference::orFail(const std::function<void()>& work) {
   try {

@@ -71,6 +71,8 @@ std::string readable(const std::string& value) {
 
 }  // namespace
 
+bool isRepetition(const std::string& key) { return key == kSeedKey || key == "data.fold"; }
+
 bool isLinkKey(const std::string& key) { return key.starts_with(kLinkPrefix); }
 
 std::string SweepPoint::name() const {

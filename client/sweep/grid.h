@@ -8,6 +8,9 @@
 namespace cleave {
 
 inline constexpr const char* kSeedKey = "run.seed";
+// Whether points that differ only in this key are repetitions of one experiment: run.seed, and
+// data.fold, which numbers the parts of a cross-validation.
+bool isRepetition(const std::string& key);
 
 struct SweepAxis {
   std::string key;  // a configuration key such as "codec", or a key of the link such as "link.rate"

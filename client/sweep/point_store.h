@@ -48,7 +48,7 @@ void storePoint(const std::string& folder, const PlannedPoint& planned, const St
 // Locks a sweep's folder for the lifetime of the object, so that no second sweep runs there.
 class SweepFolder {
  public:
-  // Creates the folder if necessary. Throws UsageError if the folder contains other files than
+  // Creates the folder if necessary. Throws UsageError if the folder contains files other than
   // those of a sweep, or if another sweep is running in it. Throws RunError if the folder cannot be
   // created.
   explicit SweepFolder(const std::string& folder);

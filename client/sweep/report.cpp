@@ -45,11 +45,11 @@ const char* statusText(PointResult::Status status) {
   return "";
 }
 
-// Returns all keys of the grid except run.seed: a group has points with several seeds.
+// Returns the keys of the grid that distinguish groups.
 std::vector<std::string> groupKeys(const SweepReport& report) {
   std::vector<std::string> keys;
   for (const SweepAxis& axis : report.axes) {
-    if (axis.key != kSeedKey) keys.push_back(axis.key);
+    if (!isRepetition(axis.key)) keys.push_back(axis.key);
   }
   return keys;
 }
@@ -284,8 +284,11 @@ Json toJson(const SweepReport& report) {
                 {"points", Json::array()},
                 {"metrics", Json::object()}};
     for (const PointResult* member : group.members) {
-      one["points"].push_back(
-          {{"name", member->point.name()}, {"seed", member->point.value(kSeedKey)}});
+      std::string repetition;
+      for (const auto& [key, value] : member->point.values) {
+        if (isRepetition(key)) repetition += (repetition.empty() ? "" : ", ") + value;
+      }
+      one["points"].push_back({{"name", member->point.name()}, {"repetition", repetition}});
       one["micro_batches"] = std::stoul(member->facts.at("micro_batches"));
     }
     for (const auto& [key, value] : group.point.values) one["values"][key] = value;

@@ -261,7 +261,7 @@ std::vector<SeedGroup> groupBySeed(const std::vector<PointResult>& results) {
   std::map<std::string, std::size_t> places;
   for (const PointResult& result : results) {
     SweepPoint point = result.point;
-    std::erase_if(point.values, [](const auto& value) { return value.first == kSeedKey; });
+    std::erase_if(point.values, [](const auto& value) { return isRepetition(value.first); });
     const auto [place, isNew] = places.try_emplace(point.name(), groups.size());
     if (isNew) groups.push_back({point, {}, {}, {}});
     if (result.status == PointResult::Status::done) {

@@ -65,9 +65,9 @@ struct Spread {
 // `values` must not be empty.
 Spread spreadOf(const std::vector<double>& values);
 
-// Points that differ only in run.seed.
+// Points that differ only in run.seed or data.fold.
 struct SeedGroup {
-  SweepPoint point;                         // without run.seed
+  SweepPoint point;                         // without these keys
   std::vector<const PointResult*> members;  // the finished points of the group; borrowed
   std::map<std::string, Spread> metrics;
   std::optional<Spread> speedUp;

@@ -38,8 +38,8 @@ struct StepTime {
   double uncertainty = 0;
 };
 
-// Chooses the least lossy codecs with which the link no longer limits the step. This is the case if
-// no other choice is faster by more than 3 % plus the uncertainty of the two measurements.
+// Chooses the least lossy codecs with which the link is no longer the bottleneck. This is the
+// case if no other choice is faster by more than 3 % plus the uncertainty of the two measurements.
 //
 // All flows of a direction get the codec at the same index of their candidate lists, called the
 // rung. A flow with a shorter list gets its last codec. A rung beyond that of `start` is used only

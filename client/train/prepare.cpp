@@ -112,10 +112,14 @@ void checkTarget(const PreparedRun& run) {
                      "give one name per class, in the order of their numbers");
   }
   if (classes == 0 || output.back() == classes) return;
-  throw UsageError("bad-classes",
+  const std::vector<KeyText> keys = findDataFormat(run.settings.data.format).keys().texts();
+  const bool isSet = std::any_of(keys.begin(), keys.end(),
+                                 [](const KeyText& key) { return key.name == "data.classes"; });
+  throw UsageError("bad-output",
                    fmt::format("the model returns {} per sample, but the data has {} classes",
                                toString(output), classes),
-                   fmt::format("export a model that returns [samples, {}]", classes));
+                   fmt::format("export a model that returns [samples, {}]{}", classes,
+                               isSet ? ", or correct data.classes" : ""));
 }
 
 // By error code: the configuration key to name in errors that are detected only when model and data
@@ -132,6 +136,7 @@ const std::map<std::string, std::string> kKeysOfErrors = {
     {"unknown-parameter", "train"},       {"bad-class-names", "data.class_names"},
     {"nothing-to-train", "train.freeze"}, {"batch-norm-too-few", "train.micro_batches"},
     {"bad-image-transform", "data"},      {"bad-subset", "data"},
+    {"bad-input", "model.file"},          {"bad-output", "model.file"},
 };
 
 }  // namespace
@@ -263,7 +268,9 @@ RunOptions ofEarlierRun(RunOptions options) {
   const RunRecordFile record = readRunRecord(options.resume);
   if (diskFiles().read(options.resume + "/summary.json")) {
     throw UsageError("run-done", "the run in " + options.resume + " is done",
-                     "its result is in summary.json; start a separate run");
+                     "its result is in summary.json; to train its model further, start a separate "
+                     "run with --set weights.file=" +
+                         options.resume + "/model.safetensors");
   }
   if (options.server.empty()) options.server = record.server;
   options.common.config = options.resume + "/config.yaml";

@@ -1,10 +1,7 @@
 #include "client/train/run_history.h"
 
 #include <algorithm>
-#include <charconv>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <vector>
 
 #include "common/core/durable.h"
@@ -54,32 +51,6 @@ std::vector<RunCommit> intactCommits(Files& files, const std::string& folder) {
     }
   }
   return intact;
-}
-
-std::uint64_t lastRecordedStep(const std::string& folder) {
-  constexpr std::streamoff kTail = 1 << 22;  // bytes; about ten thousand rows
-  const std::vector<std::string> columns = RunFiles::stepColumns({});
-  const auto indexOfColumn = [&](const char* name) {
-    return static_cast<std::size_t>(std::find(columns.begin(), columns.end(), name) -
-                                    columns.begin());
-  };
-  const std::size_t phase = indexOfColumn("phase");
-  const std::size_t step = indexOfColumn("step");
-  std::ifstream file(folder + "/steps.csv", std::ios::binary | std::ios::ate);
-  const std::streamoff size = file.tellg();
-  file.seekg(std::max<std::streamoff>(size - kTail, 0));
-  std::uint64_t last = 0;
-  for (std::string line; std::getline(file, line);) {
-    std::vector<std::string> fields;
-    std::istringstream text(line);
-    for (std::string field; fields.size() <= step && std::getline(text, field, ',');) {
-      fields.push_back(field);
-    }
-    // The first line may be incomplete.
-    if (fields.size() <= step || fields[phase] != phaseName(Phase::train)) continue;
-    std::from_chars(fields[step].data(), fields[step].data() + fields[step].size(), last);
-  }
-  return last;
 }
 
 std::uint64_t raiseGeneration(Files& files, const std::string& folder, std::uint64_t step) {

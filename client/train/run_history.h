@@ -27,10 +27,6 @@ RunRecordFile readRunRecord(const std::string& folder);
 // each of the others. Throws RunError "bad-checkpoint" if the list itself is damaged.
 std::vector<RunCommit> intactCommits(Files& files, const std::string& folder);
 
-// The number of the last training step recorded in steps.csv. Reads only the end of the file;
-// returns 0 if there is no training step in it.
-std::uint64_t lastRecordedStep(const std::string& folder);
-
 // Raises the run's generation by `step`, stores it durably, and returns it.
 std::uint64_t raiseGeneration(Files& files, const std::string& folder, std::uint64_t step = 1);
 

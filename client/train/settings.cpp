@@ -1,6 +1,8 @@
 #include "client/train/settings.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "client/data/loader.h"
@@ -11,6 +13,17 @@
 namespace cleave {
 
 namespace {
+
+void checkInputPaths(const std::vector<std::string>& inputs) {
+  for (const std::string& path : inputs) {
+    std::error_code error;
+    if (std::filesystem::exists(path, error)) continue;
+    throw UsageError("data-missing",
+                     path + " cannot be read: " +
+                         (error ? error.message() : std::string("there is no such file")),
+                     "correct the path after --input");
+  }
+}
 
 void chooseSubset(const DataSettings& settings, Datasets& data) {
   const DataSubset& subset = settings.subset;
@@ -77,6 +90,7 @@ Datasets openDatasets(const DataSettings& settings) {
 
 Datasets openForInference(const DataSettings& settings, const nlohmann::json& learned,
                           const std::vector<std::string>& inputs) {
+  checkInputPaths(inputs);
   const auto& format = findDataFormat(settings.format);
   Datasets data;
   if (inputs.empty() && !settings.hasTestSet()) {

@@ -406,7 +406,7 @@ void addRunAndModel(Table& table) {
       "blocks that are initialised from the seed instead of that file, such as `[classifier.1]`",
       nullptr);
   table.add("weights.rename", "list of strings", "", "`[]`",
-            "`OLD=NEW`: replaces the beginning OLD of names in the file by NEW; `[module.=]` "
+            "`OLD=NEW`: replaces the prefix OLD of names in the file with NEW; `[module.=]` "
             "removes `module.`",
             nullptr);
   table.add("weights.partial", "boolean", "", "`false`",

@@ -117,7 +117,7 @@ void TrainRun::start(std::function<StepDecision(const BodyDone&)> decide, const 
 // ---- Initial weights and checkpoints ----
 
 void TrainRun::loadWeights() {
-  if (prepared_.isResumed) stepsLost_ = lastRecordedStep(prepared_.folder);
+  if (prepared_.isResumed) stepsLost_ = stepsAfter(0);
   SharedBytes body = std::exchange(bodyWeights_, nullptr);
   if (!body) return;
   if (!answer_.weights_stored()) return session_.sendWeights(std::move(body));
@@ -156,6 +156,12 @@ void TrainRun::checkExact(const CheckpointInfo& own) const {
                    "use the same machines, devices and threads as before, or add --allow-inexact");
 }
 
+// A killed process loses the rows of its last second, so the other side's are counted too.
+std::uint64_t TrainRun::stepsAfter(std::uint64_t step) const {
+  const std::uint64_t last = std::max(lastRecordedStep(prepared_.folder), answer_.recorded_step());
+  return last > step ? last - step : 0;
+}
+
 nlohmann::json TrainRun::resume() {
   failpoint("restore");
   const RunCommit& commit = chooseCommit();
@@ -172,8 +178,7 @@ nlohmann::json TrainRun::resume() {
       readCheckpoint(own->file, digestOf(prepared_.plan.spec), fmt::format("step {}", commit.step));
   stage_.restore(tensorsOf(content.stage, "the checkpoint"));
   session_.resume(content.engine, std::move(content.codecs));
-  const std::uint64_t last = lastRecordedStep(prepared_.folder);
-  stepsLost_ = last > commit.step ? last - commit.step : 0;
+  stepsLost_ = stepsAfter(commit.step);
   StepRow row;
   row.phase = "resume";
   row.step = commit.step;

@@ -90,6 +90,8 @@ class TrainRun {
  private:
   void prepareWeights(wire::Hello& hello);
   const RunCommit& chooseCommit() const;
+  // The number of recorded training steps after this one.
+  std::uint64_t stepsAfter(std::uint64_t step) const;
   void checkExact(const CheckpointInfo& own) const;
 
   PreparedRun& prepared_;

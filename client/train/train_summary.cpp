@@ -96,6 +96,7 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
   summary["steps_redone"] = spent.stepsRedone;
   summary["steps_skipped"] = result.stepsSkipped;
   if (result.stoppedAfter) summary["stopped_after_epoch"] = *result.stoppedAfter;
+  if (run.plan.spec.averageDecay > 0) summary["ema"] = run.plan.spec.averageDecay;
   const BoundedSteps& bounded = result.bounded;
   if (bounded.bounds > 0 && result.costs && result.costs->hasRates()) {
     const Bottleneck bottleneck = bounded.bottleneck();
@@ -130,6 +131,14 @@ void printSummary(const nlohmann::json& summary) {
   if (summary.contains("eval")) {
     const auto& eval = summary.at("eval");
     text << evaluationText(summary.at("main_metric"), eval);
+  }
+  if (summary.contains("stopped_after_epoch")) {
+    text << fmt::format("stopped     early, after epoch {} (train.stop)\n",
+                        summary.at("stopped_after_epoch").get<std::uint64_t>());
+  }
+  if (summary.contains("ema")) {
+    text << fmt::format("weights     their moving average with decay {} (train.ema)\n",
+                        summary.at("ema").get<double>());
   }
   if (summary.contains("kept")) {
     const auto& kept = summary.at("kept");

@@ -93,8 +93,8 @@ class Trainer {
   void restore(const nlohmann::json& notes);
   std::uint64_t stepsPerWholeEpoch() const { return stepsPerEpoch(settings_, *data_.train); }
   void evaluate(std::uint64_t epoch);
-  // Replaces `best` by the metric's value in the last evaluation, which was after `epoch`, if that
-  // value is better by more than `minChange`. Returns whether it was.
+  // If the metric's value in the last evaluation, after `epoch`, is better than `best` by more than
+  // `minChange`, replaces `best` with it. Returns whether it was.
   bool updateBest(const std::string& metric, bool isGreatest, std::uint64_t epoch,
                   std::optional<BestValue>& best, double minChange = 0) const;
   MicroBatch runBatch(Phase phase, std::uint64_t step, const Batch& batch);

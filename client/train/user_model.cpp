@@ -13,6 +13,18 @@
 namespace cleave {
 namespace {
 
+// How the data or the model can be changed so that the shapes agree.
+std::string fitHint(const Shape& required, const Shape& given) {
+  const std::string exported = "export the model with an example of the data's shape and type";
+  const bool areImages = required.size() == 3 && given.size() == 3;
+  if (!areImages || required[1] != required[2] || required == given) return exported;
+  if (required[0] == given[0])
+    return fmt::format("set data.resize: {}, or {}", required[1], exported);
+  return fmt::format(
+      "set data.channels: {} and data.resize: {} if the data's format has these keys, or {}",
+      required[0], required[1], exported);
+}
+
 void checkInputs(const GraphFile& file, const std::vector<SampleArray>& arrays) {
   const auto& inputs = file.graph().inputs();
   for (int n = 0; n < inputs.size(); ++n) {
@@ -21,11 +33,11 @@ void checkInputs(const GraphFile& file, const std::vector<SampleArray>& arrays) 
     const SampleArray& array = arrays[static_cast<std::size_t>(n)];
     if (input.dtype() == dtypeName(array.dtype) && shape == array.shape) continue;
     throw UsageError(
-        "bad-sample-shape",
+        "bad-input",
         fmt::format("{} requires the input {} of {} in {} per sample, but the data has {}",
                     file.path(), printable(file.inputNames()[static_cast<std::size_t>(n)]),
                     toString(shape), input.dtype(), toString(array)),
-        "export the model with an example of the data's shape and type");
+        fitHint(shape, array.shape));
   }
 }
 
@@ -37,7 +49,7 @@ std::shared_ptr<const Dataset> withInputsOf(const GraphFile& file,
   if (!arrays.front().name.empty() && !isOnly) data = selectInputs(data, file.inputNames());
   const std::size_t inputs = data->arrays().size() - 1;
   if (inputs != file.inputNames().size()) {
-    throw UsageError("bad-sample-shape",
+    throw UsageError("bad-input",
                      fmt::format("{} takes {} inputs, but a sample of the data has {}", file.path(),
                                  file.inputNames().size(), inputs),
                      "export a model with one input, or use data.format: tensors");

@@ -21,7 +21,7 @@ class UserModel {
   explicit UserModel(const ClientSettings& settings);
 
   // Returns the data with only those arrays that are inputs of the model. Arrays with names are
-  // selected by name. Throws UsageError "bad-sample-shape" if the arrays do not fit the model.
+  // selected by name. Throws UsageError "bad-input" if the arrays do not fit the model.
   Datasets inputsFrom(const Datasets& data) const;
 
   const GraphBlocks& blocks() const { return blocks_; }

@@ -49,7 +49,7 @@ void rename(std::vector<NamedTensor>& weights, const WeightsSettings& settings) 
     throw UsageError("bad-weights",
                      "weights.rename gives two tensors of " + settings.file + " the name " +
                          printable(tensor.name),
-                     "use longer beginnings of names in weights.rename");
+                     "use longer prefixes in weights.rename");
   }
 }
 

@@ -1,5 +1,5 @@
 // Codecs for tensors in the memory of a compute device, such as a GPU. Payloads are in host memory
-// and have the same format as those of the host codec, so a peer cannot tell which one encoded
+// and have the same format as those of the host codec, so a peer cannot detect which one encoded
 // them.
 #pragma once
 

@@ -66,7 +66,7 @@ class BufferPool {
  public:
   static constexpr std::size_t kMaxRetained = std::size_t{512} << 20;
 
-  // `memory`: null: the heap.
+  // If `memory` is null, the pool uses the heap.
   explicit BufferPool(std::size_t maxRetained = kMaxRetained,
                       std::shared_ptr<BufferMemory> memory = nullptr);
 

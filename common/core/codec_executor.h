@@ -1,7 +1,7 @@
 // Runs the codec work of all sessions. Each session has a queue, whose tasks run one at a time and
 // in order. At most `threads` queues run at once. The next turn goes to the queue that has used the
-// least time: start-time fair queueing, as in fair_shares.h. Unlike there, no queue is held back,
-// because codec work can be interrupted.
+// least time: start-time fair queueing, as in fair_shares.h. Unlike FairShares, it holds no queue
+// back, because codec work can be interrupted.
 //
 // A long task calls checkpoint() regularly. The call pauses while a queue that has used less time
 // needs the turn. It throws if the session has ended or the task has exceeded its time limit.

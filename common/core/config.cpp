@@ -95,10 +95,10 @@ std::string yamlList(const std::vector<std::string>& items) {
   return list + "]";
 }
 
-// Returns the most likely intended path. Among candidates whose last key nearly matches, chooses
-// the closest as a whole; without such a candidate, any near match of the whole path. Comparing
-// only whole paths would be misleading: two long paths that differ in a short key are only a few
-// letters apart.
+// Returns the most likely intended path. If the last key of some candidates nearly matches, chooses
+// the one of these whose whole path is closest. Otherwise, chooses a candidate whose whole path
+// nearly matches, if there is one. Comparing only whole paths would be misleading: two long paths
+// that differ in a short key are only a few letters apart.
 std::string nearestPath(const std::string& path, const std::vector<std::string>& candidates) {
   std::string nearest;
   std::size_t min = 0;
@@ -111,6 +111,29 @@ std::string nearestPath(const std::string& path, const std::vector<std::string>&
     }
   }
   return nearest.empty() ? nearestName(path, candidates) : nearest;
+}
+
+// The keys that begin like `path`, or if there are none, the first parts of all keys.
+std::string nearbyKeys(const std::string& path, const std::vector<std::string>& known) {
+  const auto firstPart = [](const std::string& key) { return key.substr(0, key.find('.')); };
+  std::set<std::string> nearby, first;
+  for (const std::string& key : known) {
+    first.insert(firstPart(key));
+    if (firstPart(key) == firstPart(path)) nearby.insert(key);
+  }
+  const auto listed = [](const std::set<std::string>& keys) {
+    return listOf(std::vector<std::string>(keys.begin(), keys.end()));
+  };
+  return nearby.empty() ? "the known keys begin with " + listed(first)
+                        : "the known keys in " + firstPart(path) + " are " + listed(nearby);
+}
+
+// The beginning of a Markdown text up to the first full stop or semicolon, without marks.
+std::string firstSentence(std::string_view text) {
+  text = text.substr(0, std::min(text.find(". "), text.find(';')));
+  std::string plain;
+  for (const char c : text) plain += c == '`' ? std::string() : std::string(1, c);
+  return plain;
 }
 
 using PathAndNode = std::pair<std::string, const YamlNode*>;
@@ -402,21 +425,32 @@ std::string Config::where(const std::string& path) const {
   return node ? node->place : state_->name;
 }
 
-void Config::refuseUnknown() const {
+void Config::refuseUnknown(std::span<const DocumentedKey> documented) const {
   for (const auto& [path, node] : state_->leaves()) {
     const bool isEmpty = node->kind == Kind::nothing || node->kind == Kind::map;
     if (state_->isKnown(path) || (isEmpty && state_->isKnownSection(path))) continue;
 
-    std::vector<std::string> known;
+    std::vector<std::string> known, unused;
     for (const auto& [knownPath, yaml] : state_->values) known.push_back(knownPath);
     for (const std::string& askedPath : state_->asked) {
       if (!state_->isKnown(askedPath)) known.push_back(askedPath);
     }
-    const std::string meant = nearestPath(path, known);
+    for (const DocumentedKey& key : documented) {
+      if (key.path == path) {
+        throw UsageError("config-unknown-key",
+                         node->place + ": " + path + " has no effect with the other settings",
+                         "remove it, or change the setting that it belongs to; its meaning: " +
+                             firstSentence(key.meaning))
+            .about(path, node->place);
+      }
+      unused.push_back(key.path);
+    }
+    std::string meant = nearestPath(path, known);
+    if (meant.empty()) meant = nearestPath(path, unused);
     const std::string sentence = node->place + ": " + path + " is not a known key";
     if (meant.empty()) {
-      throw UsageError("config-unknown-key", sentence,
-                       "remove it; the known keys are " + listOf(known))
+      known.insert(known.end(), unused.begin(), unused.end());
+      throw UsageError("config-unknown-key", sentence, "remove it; " + nearbyKeys(path, known))
           .about(path, node->place);
     }
     throw UsageError("config-unknown-key", sentence + "; did you mean " + meant + "?",

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,6 +20,11 @@ namespace cleave {
 
 // Returns `text` as a single-quoted YAML scalar.
 std::string quotedYaml(std::string_view text);
+
+struct DocumentedKey {
+  std::string path;     // "train.batch"
+  std::string meaning;  // Markdown
+};
 
 class Config {
  public:
@@ -66,8 +72,8 @@ class Config {
   std::string where(const std::string& path) const;
 
   // Throws UsageError for the first key that no code read, with its location and the nearest known
-  // key.
-  void refuseUnknown() const;
+  // key. `documented`: keys that exist, even if they have no effect with these values.
+  void refuseUnknown(std::span<const DocumentedKey> documented = {}) const;
   // All values read, defaults included, as YAML that load() parses to the same values.
   std::string resolved() const;
 

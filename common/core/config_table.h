@@ -170,7 +170,9 @@ class ConfigTable {
   Settings read(Config& config) const {
     Settings settings{};
     readInto(config, settings);
-    config.refuseUnknown();
+    std::vector<DocumentedKey> documented;
+    for (const Row& row : rows_) documented.push_back({row.text.name, row.text.meaning});
+    config.refuseUnknown(documented);
     return settings;
   }
   // Like read(), but accepts unknown keys, because other tables may read them.

@@ -177,7 +177,7 @@ void prepareProcess(char** argv) {
   // heap, which keeps them because trimming is off.
   constexpr int kThreshold = 1 << 30;
   if (::mallopt(M_MMAP_THRESHOLD, kThreshold) == 0) {
-    ::mallopt(M_MMAP_MAX, 0);  // the C library caps the threshold lower: never map
+    ::mallopt(M_MMAP_MAX, 0);  // the C library refuses this threshold: never map
   }
   ::mallopt(M_TRIM_THRESHOLD, -1);  // never
   // Uses one arena, so that every thread can reuse the blocks that other threads free. Must precede

@@ -2,12 +2,13 @@
 // Based on start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996), with one addition: the
 // resource is kept free for users that are behind.
 //
-// Plain fair queueing gives the resource to any user if no other user requests it at the moment. A
-// user with 15 ms uses, which pauses for network round trips, would then wait for another user's 15
-// s use in every pause. So a user more than `kLeadSeconds` ahead of an active user is held back,
-// even while the resource is idle. Idle time is charged to all users that are behind, as if they
-// had used the resource: a user that used the resource for t seconds waits at most t seconds, and
-// an idle user costs the others no more than one that uses its share.
+// Plain fair queueing gives the resource to any user if no other user requests it at the moment.
+// Suppose that user A has uses of 15 ms with pauses for network round trips, and user B has uses of
+// 15 s. B could then start in each of A's pauses, and A would wait 15 s each time. So a user more
+// than `kLeadSeconds` ahead of an active user is held back, even while the resource is idle. Idle
+// time is charged to all users that are behind, as if they had used the resource: a user that used
+// the resource for t seconds waits at most t seconds, and an idle user costs the others no more
+// than one that uses its share.
 //
 // Has no clock and no thread: the caller reports the seconds, and locks.
 #pragma once
@@ -26,8 +27,8 @@ class FairShares {
   // Maximum lead of a user that is not held back, so that users with short uses do not wait for
   // each other.
   static constexpr double kLeadSeconds = 0.25;
-  // Idle seconds since its last use after which a user no longer counts as active, and the others
-  // stop waiting for it. The limit is longer in the middle of a step.
+  // A user no longer counts as active if the resource has been idle for this long since the user's
+  // last use. The others then stop waiting for it. The limit is longer in the middle of a step.
   static constexpr double kQuietInStepSeconds = 10;
   static constexpr double kQuietBetweenSeconds = 2;
 

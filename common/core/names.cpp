@@ -1,6 +1,7 @@
 #include "common/core/names.h"
 
 #include <algorithm>
+#include <cctype>
 #include <numeric>
 #include <utility>
 
@@ -21,8 +22,21 @@ std::size_t editDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+namespace {
+
+bool differsOnlyInCase(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](char x, char y) { return lower(x) == lower(y); });
+}
+
+}  // namespace
+
 std::string nearestName(std::string_view word, const std::vector<std::string>& candidates) {
   if (word.empty()) return "";
+  for (const std::string& candidate : candidates) {
+    if (differsOnlyInCase(word, candidate)) return candidate;
+  }
   const std::size_t max = std::max<std::size_t>(1, word.size() / 3);
   std::string nearest;
   std::size_t min = max + 1;

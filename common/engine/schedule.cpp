@@ -28,8 +28,8 @@ std::uint32_t allInFlight(std::uint32_t microBatches) { return microBatches; }
 std::uint32_t oneInFlight(std::uint32_t) { return 1; }
 
 // priority: the action that unlocks the most work runs first. A tail step gives the server a
-// backward; an activation behind a body leads to a tail step, while the gradient before it only
-// leads to the last action of its micro-batch.
+// backward. A body's forward leads to a tail step, but its backward leads only to the last action
+// of its micro-batch.
 Picked pickByPriority(const ReadyKinds& ready, const StageState& state) {
   if (state.hop == 0) {
     return firstReady(ready,

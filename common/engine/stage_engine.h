@@ -33,8 +33,8 @@ struct StageRow {
 struct StageRows {
   int hop = 0;  // 0: the client; k: body k - 1
   std::vector<StageRow> rows;
-  // If set, at most the negotiated number of micro-batches may have begun this kind and not yet the
-  // last kind of the phase, in the order of `rows`.
+  // If set, the negotiated number limits the micro-batches in flight: those that have begun this
+  // kind, but not yet the phase's last kind in the order of `rows`.
   std::optional<ActionKind> opens;
 };
 // Requires consecutive bodies: each begins at the cut where the previous one ends.

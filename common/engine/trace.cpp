@@ -56,8 +56,8 @@ void TraceRecorder::ran(ActionKind kind, const MicroBatch& at, std::optional<Ste
   const std::lock_guard lock(mutex_);
   TraceSpan span{TraceActivity::compute, static_cast<std::uint8_t>(kind), 0, at.i, at.step, 0, 0};
   span.end = nanoseconds(end);
-  // A GPU's measured seconds may extend back beyond the end of the previous action as the host saw
-  // it.
+  // According to a GPU's measured seconds, an action may begin before the host saw the end of the
+  // previous one.
   span.begin = std::clamp(span.end - nanoseconds(seconds), std::min(lastRan_, span.end), span.end);
   // The wait before a batch begins is not recorded.
   const bool begins = kind == ActionKind::headForward && at.i == 0;
@@ -118,9 +118,10 @@ Trace traceFromServer(std::span<const std::byte> bytes, const TraceWindow& windo
   if (!records.empty()) std::memcpy(trace.spans.data(), records.data(), records.size());
   for (std::size_t n = 0; n < trace.spans.size(); ++n) {
     if (isPossible(trace.spans[n], window, microBatches, body)) continue;
-    throw ProtocolError("bad-trace",
-                        "span " + std::to_string(n) +
-                            " of trace/body is not a server's span in the requested steps");
+    throw ProtocolError(
+        "bad-trace",
+        "span " + std::to_string(n) +
+            " of trace/body is not a span that a server records in the requested steps");
   }
   return trace;
 }

@@ -47,7 +47,7 @@ class GraphCuts {
   const GraphCut& find(const std::string& name) const;
 
   // Cuts the graph into three. The body's inputs are the tensors that cross the first cut, then the
-  // integer inputs that it needs; the head's outputs are the same. Throws UsageError "bad-cuts" if
+  // integer inputs that it needs; the head outputs exactly these. Throws UsageError "bad-cuts" if
   // the second cut is not after the first, or one of them has an obstacle.
   GraphParts split(const GraphCut& first, const GraphCut& second) const;
 

@@ -503,7 +503,7 @@ std::map<std::string, ExportedWeight> readExportedWeights(std::string_view text,
       if (entry.at("use_pickle").get<bool>()) {
         throw badFile(source,
                       "the weight " + printable(name) + " is pickled, and pickles are not read",
-                      "replace it in the model by an ordinary tensor");
+                      "replace it in the model with an ordinary tensor");
       }
       const Json& meta = entry.at("tensor_meta");
       ExportedWeight& weight = weights[name];

@@ -37,7 +37,7 @@ using HttpHandler = std::function<HttpAnswer(const HttpRequest&)>;
 using HttpHandlers = std::map<std::string, HttpHandler, std::less<>>;
 
 // On a loopback address, answers only requests whose Host is a loopback address or localhost:
-// otherwise a web page could read it through a DNS name that it resolves to this machine. Its
+// otherwise a web page could read its answers through a DNS name that resolves to this machine. Its
 // headers make browsers run only code that is inline in the page, load only from this server, and
 // store nothing.
 class HttpServer {

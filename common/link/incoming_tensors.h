@@ -43,7 +43,7 @@ class IncomingTensors {
                   std::shared_ptr<BufferPool> pool);
 
   // Handles the metadata of a Tensor frame. Throws ProtocolError if it does not match what was
-  // negotiated, and "memory-exceeded".
+  // negotiated, or "memory-exceeded" if the session's memory does not suffice.
   void open(const FrameHeader& header, std::span<const std::byte> metadata);
   // Handles the metadata of a Segment frame, like open().
   void continueStream(const FrameHeader& header, std::span<const std::byte> metadata);
@@ -57,7 +57,7 @@ class IncomingTensors {
 
   // Call when the connection is gone. The next connection continues incomplete tensors.
   void detach();
-  // Counts over all connections so far. Call after detach().
+  // Returns the totals of all connections so far. Call after detach().
   FlowMap<Arrived::OfFlow> arrived() const;
 
  private:

@@ -114,14 +114,14 @@ void ProbeLink::openStream(const FrameHeader& header, std::span<const std::byte>
   }
   const std::uint64_t expected = atServer() ? in_.number + 1 : in_.number;
   if (!isKey(tensor.key(), expected)) {
-    throw ProtocolError("bad-key", "a stream arrived that is not number " +
-                                       std::to_string(expected) + " of a probe");
+    throw ProtocolError("bad-key", "stream " + std::to_string(expected) +
+                                       " of a probe was expected, but another stream arrived");
   }
   checkSize(tensor.encoded_bytes());
   if (tensor.has_spec() || !tensor.codec().empty() ||
       (!atServer() && tensor.encoded_bytes() != in_.bytes)) {
     throw ProtocolError("bad-tensor",
-                        "a probe's stream has a spec or a codec, or not the requested bytes");
+                        "a probe's stream has a spec, a codec or a size that was not requested");
   }
   if (header.payloadBytes > tensor.encoded_bytes()) {
     throw ProtocolError("bad-segment", "the first segment of a probe is longer than its stream");
@@ -186,7 +186,8 @@ void ProbeLink::receivedFetch(std::span<const std::byte> metadata) {
                         "a Fetch in a probe session requests a flow other than 'probe'");
   }
   checkSize(fetch.bytes());
-  // A client that acknowledges data before it has been sent also requests more than one answer.
+  // A client that acknowledges a stream too early clears out_.busy, so streams that the socket has
+  // not accepted yet are counted too.
   if (out_.busy || unwritten_ > 1) {
     throw ProtocolError("too-many-in-flight", "a Fetch arrived before the last one was answered");
   }

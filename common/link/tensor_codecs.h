@@ -30,7 +30,7 @@ struct TensorCodecOptions {
   ForkJoinPair* helper = nullptr;  // must outlive its user
   // The session's queue; null: the io thread encodes and decodes.
   std::shared_ptr<CodecQueue> codecQueue;
-  std::uint32_t errorEvery = 100;  // measures the SNR of one in N tensors; 0: of none
+  std::uint32_t errorEvery = 100;  // measures the SNR of one in N tensors; 0: never
   // Account that is charged for the host memory that the session holds; null: nothing is charged.
   std::shared_ptr<MemoryAccount> account;
 

@@ -6,8 +6,8 @@
 #include "common/core/error.h"
 
 namespace cleave {
-// Returns the flow of the tensor that a tensor of this flow answers (for several tensors at that
-// cut, the first one's flow); nullopt for a tensor that begins a micro-batch. A gradient at the
+// A tensor of this flow answers another tensor. Returns the flow of that tensor, or, if its cut has
+// several tensors, of the first one; nullopt if this flow begins a micro-batch. A gradient at the
 // last cut answers the activation there. A tensor that leaves the body answers the one that entered
 // it at the other cut.
 std::optional<Flow> TransferOrder::requestOf(Flow flow) const {

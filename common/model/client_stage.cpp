@@ -139,7 +139,7 @@ void ClientStage::importWeights(const std::vector<NamedTensor>& model) {
   state_->tail.load(ofTail);
 }
 
-// Saves a buffer that both parts use only once.
+// If both parts use a buffer, it is saved once.
 std::vector<NamedTensor> ClientStage::save() const {
   std::vector<NamedTensor> saved = state_->head.save();
   std::set<std::string> names;

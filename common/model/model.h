@@ -96,9 +96,9 @@ struct BlockOutput {
 // A block is a function without tensors of its own, so that it can run with different sets of
 // tensors.
 struct BlockSpec {
-  // Returns the outputs. `x`, each [samples, …]: the outputs of the previous block, then the inputs
-  // of the batch that `batchInputs` lists. `tensors` has one tensor for each ParameterSpec of the
-  // block, in that order. In training, buffers of batch norms are neither read nor written.
+  // Returns the outputs. `x`: the outputs of the previous block, then the inputs of the batch that
+  // `batchInputs` lists; each is [samples, …]. `tensors` has one tensor for each ParameterSpec of
+  // the block, in that order. In training, buffers of batch norms are neither read nor written.
   using Forward = std::function<TensorList(const TensorList& x, std::span<const at::Tensor> tensors,
                                            const BlockContext& context)>;
 

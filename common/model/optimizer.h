@@ -52,9 +52,9 @@ class Optimizer {
   // "conv.weight:momentum". The tensors share the optimizer's memory. Parameters that never had a
   // gradient have no state.
   virtual std::vector<NamedTensor> state() const = 0;
-  // Replaces the state by one that state() returned for equal parameters and an equal spec, so that
-  // the next updates are bit-identical. Copies the tensors. If a tensor is missing, unknown or has
-  // another shape, throws RunError "bad-checkpoint" and leaves the state unchanged.
+  // Replaces the state with one that state() returned for equal parameters and an equal spec, so
+  // that the next updates are bit-identical. Copies the tensors. If a tensor is missing, unknown or
+  // has another shape, throws RunError "bad-checkpoint" and leaves the state unchanged.
   virtual void restore(const std::vector<NamedTensor>& state) = 0;
 };
 

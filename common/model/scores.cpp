@@ -67,7 +67,7 @@ std::vector<Decision> decisionsOf(const LossRows& rows, TargetKind kind) {
   return decisions;
 }
 
-// Counts, for each class, how often it was predicted correctly, predicted, and the target.
+// Counts for each class: correct predictions, all predictions, and targets.
 void countDecisions(const LossRows& rows, TargetKind kind, const std::string& metric,
                     MetricSums& sums) {
   const std::int64_t classes = isLabels(kind) ? 2 : rows.output.size(1);

@@ -73,7 +73,7 @@ at::Tensor canonical(const at::Tensor& tensor, MemoryOrder order) {
 
 Payload toPayload(const at::Tensor& tensor, MemoryOrder order) {
   if (!isCanonical(tensor, order) || tensor.requires_grad()) {
-    throw std::logic_error("a payload is made of a canonical tensor without gradient history");
+    throw std::logic_error("a payload requires a canonical tensor without gradient history");
   }
   TensorView view;
   view.data = static_cast<const std::byte*>(tensor.const_data_ptr());

@@ -1,6 +1,6 @@
-// Kernel options and statistics of a TCP connection. In a file of its own because <linux/tcp.h>,
-// which has all of TCP_INFO, cannot be included together with Asio. `socket` is a file descriptor.
-// Errors are ignored: without these options a connection is slower, but correct.
+// Kernel options and statistics of a TCP connection. They have their own file because
+// <linux/tcp.h>, which has all of TCP_INFO, cannot be included together with Asio. `socket` is a
+// file descriptor. Errors are ignored: without these options a connection is slower, but correct.
 #pragma once
 
 #include <chrono>

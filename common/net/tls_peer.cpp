@@ -105,7 +105,8 @@ std::string clientName(const X509* certificate) {
   return found;
 }
 
-// The names that a server may be connected to by. They come from a peer and are written to a log.
+// The names by which clients may connect to a server. They come from a peer and are written to a
+// log.
 std::string hostNames(const X509* certificate) {
   std::string all;
   for (std::string one : alternativeNamesOf(certificate).hosts) {

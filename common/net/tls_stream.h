@@ -29,8 +29,9 @@ class TlsStream : public ByteStream {
   ~TlsStream() override;
 
   // The TLS handshake. Throws Error if the peer's certificate is refused, or if a client refuses
-  // ours (PROTOCOL.md, "TLS"); also "not-tls", "not-cleave". The alert has then been received or
-  // sent. If a server refuses our certificate, only the first readSome() throws the error.
+  // ours (PROTOCOL.md, "TLS"); also "not-tls", "not-cleave". When it throws, the alert has been
+  // received or sent. If a server refuses our certificate, only the first readSome() throws the
+  // error.
   boost::asio::awaitable<void> secure() override;
   const std::string& identity() const override { return secured_ ? check_.name : noName_; }
   void checkPeerAgain(const TlsContext& context) const override;

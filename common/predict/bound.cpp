@@ -200,7 +200,7 @@ StepBound stepBound(const StepCosts& costs) {
     }
   }
   const auto byKind = [](const Term& a, const Term& b) {
-    const auto rank = [](const Term& term) {  // codecs before latency, as in the list of terms
+    const auto rank = [](const Term& term) {  // codecs before latency
       return term.resource.kind == Bottleneck::latency
                  ? kBottlenecks
                  : static_cast<std::size_t>(term.resource.kind);

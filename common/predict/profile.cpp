@@ -44,7 +44,7 @@ double interpolated(const std::vector<SizeProfile>& sizes, std::uint32_t samples
 double numberAt(const Json& object, const std::string& key) {
   const double value = object.at(key).get<double>();
   if (value >= 0 && std::isfinite(value)) return value;
-  throw std::out_of_range(key + " is negative");
+  throw std::out_of_range(key + " is not a finite number of at least 0");
 }
 
 Json toJson(const SizeProfile& size) {

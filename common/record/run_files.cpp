@@ -1,5 +1,9 @@
 #include "common/record/run_files.h"
 
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <sstream>
 #include <utility>
 
 #include "common/record/run_events.h"
@@ -213,6 +217,32 @@ std::optional<RunFiles::WriteFailure> RunFiles::writeFailure() const {
 bool RunFiles::isOverBudget() const {
   if (!transfers_) return false;
   return transfers_->isOverBudget() || steps_->isOverBudget() || epochs_->isOverBudget();
+}
+
+std::uint64_t lastRecordedStep(const std::string& folder) {
+  constexpr std::streamoff kTail = 1 << 22;  // bytes; about ten thousand rows
+  const std::vector<std::string> columns = RunFiles::stepColumns({});
+  const auto indexOfColumn = [&](const char* name) {
+    return static_cast<std::size_t>(std::find(columns.begin(), columns.end(), name) -
+                                    columns.begin());
+  };
+  const std::size_t phase = indexOfColumn("phase");
+  const std::size_t step = indexOfColumn("step");
+  std::ifstream file(folder + "/steps.csv", std::ios::binary | std::ios::ate);
+  const std::streamoff size = file.tellg();
+  file.seekg(std::max<std::streamoff>(size - kTail, 0));
+  std::uint64_t last = 0;
+  for (std::string line; std::getline(file, line);) {
+    std::vector<std::string> fields;
+    std::istringstream text(line);
+    for (std::string field; fields.size() <= step && std::getline(text, field, ',');) {
+      fields.push_back(field);
+    }
+    // The first line may be incomplete.
+    if (fields.size() <= step || fields[phase] != phaseName(Phase::train)) continue;
+    std::from_chars(fields[step].data(), fields[step].data() + fields[step].size(), last);
+  }
+  return last;
 }
 
 }  // namespace cleave

@@ -21,7 +21,7 @@ namespace cleave {
 
 struct RunIdentity {
   std::string run;
-  std::uint64_t session = 0;     // the server's number of the connection
+  std::uint64_t session = 0;     // the server's number for the connection
   std::uint64_t generation = 0;  // the run's generation, incremented with each connection
 };
 
@@ -118,5 +118,9 @@ class RunFiles {
   std::shared_ptr<Recorder::Table> steps_;
   std::shared_ptr<Recorder::Table> epochs_;
 };
+
+// The number of the last training step recorded in the folder's steps.csv. Reads only the end of the
+// file; returns 0 if there is no training step in it, or no such file.
+std::uint64_t lastRecordedStep(const std::string& folder);
 
 }  // namespace cleave

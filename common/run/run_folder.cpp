@@ -46,7 +46,8 @@ void checkRunId(const std::string& id) {
 
 namespace {
 
-// Whether the folder has at most the remains of a process that was killed before it began the run.
+// Whether the folder is empty, or has only what a process leaves that is killed before the run
+// begins.
 bool isUnused(const std::string& folder) {
   std::error_code error;
   std::filesystem::directory_iterator entry(folder, error);

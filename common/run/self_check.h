@@ -1,5 +1,6 @@
-// Measures the computing speed of this process once at its start. Recorded speeds can only be
-// compared with this context. The check also reveals a slow LibTorch before a long training run.
+// Measures the computing speed of this process once at its start. Recorded speeds can be compared
+// only if this speed is known too. The check also reveals a slow LibTorch before a long training
+// run.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// The key of a message: phase, step, micro-batch and flow (docs/DESIGN.md, "Words").
+// The key of a message: phase, step, micro-batch and flow (docs/DESIGN.md, "Terms").
 #pragma once
 
 #include <compare>

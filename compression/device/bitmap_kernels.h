@@ -101,7 +101,7 @@ struct OffsetsKernel {
     return kept;
   }
 
-  // Replaces each count by the sum of the counts before it.
+  // Replaces each count with the sum of the counts before it.
   static CLEAVE_DEVICE void accumulate(Shared& shared) {
     std::uint32_t sum = 0;
     for (std::uint32_t t = 0; t < kThreads; ++t) {

@@ -62,7 +62,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", required=True, help="folder to write to")
     parser.add_argument("--classes", type=int, default=10, help="default: 10")
-    parser.add_argument("--size", type=int, default=96, help="height and width of the images; default: 96")
+    parser.add_argument("--size", type=int, default=64, help="height and width of the images; default: 64")
     parser.add_argument("--from-scratch", action="store_true", help="use random weights")
     options = parser.parse_args(arguments)
     torch.manual_seed(1)

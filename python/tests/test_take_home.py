@@ -37,7 +37,7 @@ class TakeHome(Training):
     def predictions(self, *arguments):
         """The model's outputs for the test set, with all digits."""
         output = self.path("predictions.csv")
-        self.done("predict", self.run_folder, "--raw", "--output", output, "--set", "threads.client=1", *arguments)
+        self.done("predict", self.run_folder, "--raw", "--output", output, "--overwrite", "--set", "threads.client=1", *arguments)
         with open(output) as file:
             rows = list(csv.reader(file))[1:]
         return torch.tensor([[float(value) for value in row[1:]] for row in rows])
@@ -119,6 +119,8 @@ class TakeHome(Training):
             finally:
                 server.terminate()
         self.assertTrue(torch.equal(through, self.predictions()))
+        self.refused("file-exists", "predict", self.run_folder, "--output", self.path("predictions.csv"))
+        self.refused("data-missing", "predict", self.run_folder, "--input", self.path("none"))
         self.done("predict", self.run_folder, "--best")
 
     def test_usage_errors(self):

@@ -1,6 +1,6 @@
 """Benchmarks every codec's encode and decode on one thread and on two, compared with a read-only
-pass and memcpy over the same tensor in the same run. Then compares sort and uniform with
-implementations in plain LibTorch operations that sort.
+pass and memcpy over the same tensor in the same run. Then compares the codecs sort and uniform with
+plain LibTorch implementations of the same codecs.
 
 Prints a table and writes the figures as JSON. Called by scripts/bench.sh codecs."""
 
@@ -67,7 +67,7 @@ def main():
             if counter in result:
                 row[counter] = result[counter]
 
-    print(f"GB/s of fp32 bytes, one thread by processor time, two by real time, {len(os.sched_getaffinity(0))} cores, load {load:.2f} at the start")
+    print(f"GB/s of fp32 bytes; one thread: processor time, two threads: wall time; {len(os.sched_getaffinity(0))} cores, load {load:.2f} at the start")
     for tensor, rows in tensors.items():
         read, copy = rows.pop("read")["speed"], rows.pop("memcpy")["speed"]
         print(f"\n{tensor}: read-only pass {read:.1f}, memcpy {copy:.1f}")

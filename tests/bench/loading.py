@@ -1,5 +1,5 @@
-"""Whether training on JPEG files waits for data: a folder of images of 500 x 375 pixels, RandomResizedCrop to 224 x 224 and flips, and
-client and server waiting instead of computing for as long as a step of 100 images per second takes.
+"""Measures whether training on JPEG files waits for data. Trains on a folder of images of 500 x 375 pixels, with RandomResizedCrop to 224 x
+224 and flips. Client and server wait instead of computing, for as long as a step takes at 100 images per second.
 
 All files are copies of tests/bench/photo.jpg. The wait for data is the time between two training steps on the client, minus the same time
 in a run with synthetic data, which costs almost no time. The first two steps are not counted. Called by scripts/bench.sh loading."""
@@ -45,7 +45,7 @@ def measure(options, data, folder):
         "wait": {"F1": 0.3 * each, "T3": 0.3 * each, "B1": 0.4 * each, "F2": 0.2 * each, "B2": 0.2 * each}}))
     run = pathlib.Path(tempfile.mkdtemp(dir=folder))
     server = subprocess.Popen([f"{options.programs}/cleave-server", "serve", "--set", "listen.port=0", "--set", "wait.allowed=true",
-                               "--set", "limits.memory_mib=20000",  # admission does not know that the body waits
+                               "--set", "limits.memory_mib=20000",  # admission counts the body's memory, although the body only waits
                                "--set", f"store={run}/store"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     address = next(line.split()[-1] for line in server.stdout if " listens on " in line)
     subprocess.run([f"{options.programs}/cleave-client", "train", "--config", config, "--server", address, "--run-dir", run / "run",

@@ -1,5 +1,5 @@
-"""Measures the peak memory of a client by the number of micro-batches and by how many may be in flight: MobileNetV2's head and tail at 224
-x 224, mostly with 8 samples per micro-batch. The server waits 2 ms per forward and 4 ms per backward instead of computing.
+"""Measures how a client's peak memory depends on the number of micro-batches and on how many of them may be in flight: MobileNetV2's head
+and tail at 224 x 224, mostly with 8 samples per micro-batch. The server waits 2 ms per forward and 4 ms per backward instead of computing.
 
 Only the inputs may grow with the batch. The client holds the inputs of two batches, the current one and the next; their size is printed
 too. Memory is the process's peak resident set (ru_maxrss). Called by scripts/bench.sh memory."""

@@ -61,7 +61,7 @@ TEST_CASE("with limits.park_seconds=0, a broken connection ends the run on both 
       startSlowClient(folder.path("client"), "127.0.0.1:" + std::to_string(relay.port()));
   waitForSteps(folder.path("client"));
   relay.cut();
-  // If a write fails with the reset first, the following read only returns the end of the stream.
+  // If a write reports the reset first, the next read only returns the end of the stream.
   checkError(finish(client), kFailedRun,
              {"127.0.0.1:" + std::to_string(relay.port()), "that it is a Cleave program"});
   checkFilesComplete(folder.path("client"));

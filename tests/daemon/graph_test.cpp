@@ -183,9 +183,11 @@ TEST_CASE("a model file or cut that cannot be used is refused") {
   checkError(train(graph("[pool, conv]")), 2, {"[bad-cuts]", "not after"});
   checkError(train(graph("[conv]")), 2, {"[bad-cuts]", "cleave-client models show"});
   checkError(train(with(graph("[conv, pool]"), {"--set", "data.classes=4"})), 2,
-             {"[bad-classes]", "[samples, 4]"});
+             {"[bad-output]", "model.file", "[samples, 4]", "data.classes"});
   checkError(train(with(graph("[conv, pool]"), {"--set", "data.shape=[3, 8, 8]"})), 2,
-             {"[bad-sample-shape]", "[1, 8, 8]"});
+             {"[bad-input]", "model.file", "[1, 8, 8]", "data.channels: 1"});
+  checkError(train(with(graph("[conv, pool]"), {"--set", "data.shape=[1, 9, 9]"})), 2,
+             {"[bad-input]", "data.resize: 8"});
   checkError(train({"--set", "model.file=" + kModel}), 2, {"model.file"});
   checkError(ask({"models", "show", damaged}), 2, {"[bad-model-file]"});
 }

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 const Arguments kRun = {"--set", "model={name: mlp, width: 32, depth: 2, dropout: 0.1}",
                         "--set", "train.optimizer={name: adam}",
                         "--set", "codec=power:rank=2",
-                        "--set", "train.epochs=10",  // enough for two commits on a busy machine
+                        "--set", "train.epochs=20",  // enough for two commits on a busy machine
                         "--set", "checkpoint.every_steps=3"};
 
 std::string addressAt(std::uint16_t port) { return "127.0.0.1:" + std::to_string(port); }
@@ -158,6 +158,27 @@ TEST_CASE("a client killed at any point resumes and ends with the same weights")
     }
     CHECK((modelOf(run) == expected));
   }
+}
+
+TEST_CASE(
+    "steps that are repeated after a killed client are counted, even if their rows were lost") {
+  const TemporaryFolder folder;
+  RestartableServer server(folder);
+  const std::string run = folder.path("run");
+  // The client is killed before its first checkpoint, and usually before it writes a row.
+  trainUntilKilled(run, server.address(), "batch:3:kill");
+  const Ended ended = resume(run, {"--from-start"});
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  server.server().stop();  // writes the last rows
+  std::string stored;
+  for (const auto& entry : fs::recursive_directory_iterator(folder.path("store"))) {
+    if (entry.path().filename() == "steps.csv") stored = entry.path().parent_path().string();
+  }
+  const auto summary = nlohmann::json::parse(readFile(run + "/summary.json"));
+  CHECK(summary.at("steps_redone") > 0);
+  CHECK(summary.at("steps_redone").get<std::size_t>() + summary.at("steps").get<std::size_t>() ==
+        rowsOf(stored, "train"));
 }
 
 TEST_CASE("a client survives a killed server, and ends with the same weights") {

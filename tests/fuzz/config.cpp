@@ -1,4 +1,4 @@
-// Fuzz target: a configuration up to the first zero byte, and one override after each zero byte.
+// Fuzz target. The input is a configuration up to the first zero byte, and one override after each.
 // Only UsageError is allowed. The resolved configuration must be the same after writing it as YAML
 // and reading it again.
 #include <string>

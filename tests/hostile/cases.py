@@ -384,7 +384,7 @@ def names_weights(world, sha256):
     return peer, bool(peer.wait_for(w.HELLO_OK)[1].get(16))
 
 
-@case("other weights than the Hello named", "bad-digest")
+@case("weights other than those that the Hello named", "bad-digest")
 def _(world):
     peer, stored = names_weights(world, bytes(32))
     assert not stored

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes tests/data/torchvision_resized.bin, the reference data for tests/transforms_test.cpp: 100
-Pillow images after torchvision's Resize and CenterCrop. The file has 64 pixels of 3 bytes per
-result. Their positions are multiples of 1/64 of the number of pixels, rounded down.
+Pillow images after torchvision's Resize and CenterCrop. The file has 64 pixels of each resulting
+image, 3 bytes per pixel. Pixel n of the 64 is at position n x P / 64, rounded down, of the image's P
+pixels.
 
 Needs torchvision; no test runs it. Last used with torchvision 0.26.0 and Pillow 13.0.0.
 Example: python3 tests/oracle/resized_images.py"""

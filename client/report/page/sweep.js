@@ -3,7 +3,7 @@
 
 const upFlows = ['activation/0', 'gradient/1'];
 const microBatchesKey = 'train.micro_batches';
-const seedKey = 'run.seed';
+const repetitionKeys = ['run.seed', 'data.fold'];  // points that differ only in these form a group
 
 const sweepColumns = [
   ['best_top1', 'Top-1, best', (v) => significant(100 * v, 4) + ' %'],
@@ -37,14 +37,14 @@ function labelOf(sweep, values, leftOut) {
 }
 
 function groupTable(sweep) {
-  const keys = sweep.axes.map((axis) => axis.key).filter((key) => key !== seedKey);
-  const hasSeeds = keys.length < sweep.axes.length;
+  const keys = sweep.axes.map((axis) => axis.key).filter((key) => !repetitionKeys.includes(key));
+  const hasRepetitions = keys.length < sweep.axes.length;
   const hasSpeedUp = sweep.groups.some((group) => group.speed_up);
   const columns = sweepColumns.filter(([name]) => sweep.groups.some((group) => group.metrics[name]));
-  const head = [...keys, ...columns.map((column) => column[1]), ...(hasSpeedUp ? ['Speed-up'] : []), hasSeeds ? 'Runs, by seed' : 'Run'];
+  const head = [...keys, ...columns.map((column) => column[1]), ...(hasSpeedUp ? ['Speed-up'] : []), hasRepetitions ? 'Runs, by seed or fold' : 'Run'];
   const rows = sweep.groups.map((group) => {
     const runs = group.points.map((point) =>
-      element('a', { href: encodeURIComponent(point.name) + '/report.html' }, hasSeeds ? point.seed : 'open'));
+      element('a', { href: encodeURIComponent(point.name) + '/report.html' }, hasRepetitions ? point.repetition : 'open'));
     return [...keys.map((key) => group.values[key]),
             ...columns.map(([name, , text]) => spreadText(group.metrics[name], text)),
             ...(hasSpeedUp ? [spreadText(group.speed_up, (v) => significant(v) + ' ×')] : []),
@@ -83,7 +83,7 @@ function linesAlong(axis, sweep, metric) {
 function linesBySize(sweep, up) {
   const lines = new Map();
   for (const point of sweep.points) {
-    const label = labelOf(sweep, point.values, ['codec', microBatchesKey, seedKey]);
+    const label = labelOf(sweep, point.values, ['codec', microBatchesKey, ...repetitionKeys]);
     for (const one of point.transfers || []) {
       if (upFlows.includes(one.flow) !== up) continue;
       if (!lines.has(label)) lines.set(label, new Map());
@@ -169,8 +169,8 @@ function sweepPanels(sweep) {
   };
   const axis = bandwidthAxis(sweep);
   const bandwidth = axis && section('sweep-bandwidth', axis.key === microBatchesKey ? 'Bandwidth by micro-batches and codec' : 'Bandwidth by codec');
-  const hasSeeds = sweep.axes.some((one) => one.key === seedKey);
-  const note = hasSeeds ? ' A band is the standard deviation over the seeds.' : '';
+  const hasRepetitions = sweep.axes.some((one) => repetitionKeys.includes(one.key));
+  const note = hasRepetitions ? ' A band is the standard deviation over the seeds and folds.' : '';
   for (const [metric, title] of axis ? sweepCharts : []) {
     const what = metric.startsWith('peak') ? 'Maximum rate over 100 ms.' : 'Tensor bytes of the training steps divided by the time of these steps.';
     add(bandwidth, { id: metric.replace('_', '-'), title, unit: 'rate', zero: true, pad: axis.pad, note: what + note },
