@@ -136,6 +136,12 @@ int run(int argc, char** argv) {
   DataShowOptions dataShow;
   addDataCommands(app, dataShow, command);
 
+  ProfileOptions profile;
+  addProfileCommand(app, profile, command);
+
+  PlanOptions plan;
+  addPlanCommand(app, plan, command);
+
   SimulateOptions simulate;
   addSimulateCommand(app, simulate, command);
 

@@ -73,7 +73,7 @@ case "${1:-}" in
   codecs) targets=(bench_codecs bench_codecs_torch) ;;
   codec-step) targets=(cleave-server bench_step) ;;
   codec-auto) targets=(cleave-client cleave-server cleave-link) ;;
-  pipeline) targets=(cleave-client cleave-server cleave-link bench_step) ;;
+  pipeline) targets=(cleave-server cleave-link bench_simulate bench_step) ;;
   between|memory|checkpoints|tuning|loading) targets=(cleave-client cleave-server) ;;
   metrics) targets=(cleave-client cleave-server bench_record) ;;
   transport) targets=(bench_transport cleave-link) ;;

@@ -16,6 +16,7 @@
 #include "common/run/metrics.h"
 #include "common/run/self_check.h"
 #include "server/certs_command.h"
+#include "server/profile_command.h"
 #include "server/resources.h"
 #include "server/runs_command.h"
 #include "server/server.h"
@@ -127,6 +128,9 @@ int run(int argc, char** argv) {
 
   StatusOptions status;
   addStatusCommand(app, status, command);
+
+  ServerProfileOptions profile;
+  addServerProfileCommand(app, profile, command);
 
   SessionsOptions sessions;
   addSessionsCommands(app, sessions, command);

@@ -22,7 +22,7 @@ common/device/cuda | common/core common/device compression/device               
 common/graph       | common/core proto                                                | zstd
 common/model       | common/core common/codec common/device common/graph common/topology | torch
 common/program     | common/core                                                      | CLI
-common/run         | common/checkpoint common/core common/codec common/net common/http common/engine common/graph common/link common/record common/device common/device/cuda common/model compression compression/device proto | torch google prometheus
+common/run         | common/checkpoint common/core common/codec common/net common/http common/engine common/graph common/link common/predict common/record common/device common/device/cuda common/model compression compression/device proto | torch google prometheus
 compression        | common/core common/codec compression/kernels                     | zstd
 compression/kernels |                                                                 | hwy
 compression/device | common/core common/codec compression                             |

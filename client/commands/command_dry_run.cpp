@@ -137,7 +137,7 @@ Json describe(const PreparedRun& run) {
   forward.erase(std::remove_if(forward.begin(), forward.end(), isGradient), forward.end());
   out["evaluation"] = encodedBytes(plan, forward, run.data.test->size(), settings.evalBatch);
   out["left_out"] = "frame headers, control messages, initial weights, and the trained body";
-  out["client_memory_bytes"] = clientBytes(run);
+  out["client_memory_bytes"] = clientBytes(plan, *run.data.train);
   out["server_memory_bytes"] = serverBytes(plan);
   return out;
 }

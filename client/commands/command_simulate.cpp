@@ -1,5 +1,5 @@
 // cleave-client simulate: predicts the duration of a step on a given link with each schedule. The
-// times of the step's actions are measured on client and server, or read from a file.
+// times of the step's actions are measured on client and server, or come from profiles.
 
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
@@ -10,11 +10,12 @@
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "client/commands/commands.h"
 #include "client/train/prepare.h"
 #include "client/train/run_trace.h"
-#include "client/train/step_times.h"
+#include "client/train/step_prediction.h"
 #include "client/train/temporary_folder.h"
 #include "client/train/trainer.h"
 #include "common/core/durable.h"
@@ -31,10 +32,17 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// A step with one number of micro-batches.
+struct Case {
+  StepCosts costs;
+  std::uint32_t batch = 0;  // samples per batch
+  StepPrediction prediction = {};
+};
+
 // ---- Measuring ----
 
 // Trains a few steps through the server, exactly like `train`.
-StepTimes measure(const SimulateOptions& options, std::uint32_t microBatches) {
+Case measure(const SimulateOptions& options, std::uint32_t microBatches) {
   const TemporaryFolder folder;
   RunOptions runOptions = options.run;
   runOptions.runDir = folder.path() + "/run";
@@ -66,45 +74,25 @@ StepTimes measure(const SimulateOptions& options, std::uint32_t microBatches) {
   return {*result.costs, prepared.settings.batch};
 }
 
-// The measurement with this number of micro-batches. If there is none, the measurement with the
-// nearest number, with seconds and bytes scaled in proportion.
-StepTimes scaled(const std::vector<StepTimes>& measurements, std::uint32_t microBatches) {
-  const auto distance = [&](const StepTimes& one) {
-    return std::abs(std::log(static_cast<double>(microBatches) / one.costs.microBatches));
-  };
-  const StepTimes& nearest = *std::min_element(
-      measurements.begin(), measurements.end(),
-      [&](const StepTimes& a, const StepTimes& b) { return distance(a) < distance(b); });
-  return {nearest.costs.inMicroBatches(microBatches), nearest.batch};
+// The costs with each number of micro-batches (0: the configured one), from profiles.
+std::vector<Case> casesFromProfiles(const SimulateOptions& options,
+                                    const std::vector<std::uint32_t>& numbers) {
+  const Profile client = readProfile(options.profile);
+  const Profile server =
+      options.serverProfile.empty() ? client : readProfile(options.serverProfile);
+  const PreparedRun run = resolveRun(options.run, Purpose::measurement);
+  checkProfiles(run.plan, client, server);
+  std::vector<Case> cases;
+  for (const std::uint32_t number : numbers) {
+    RunPlan plan = run.plan;
+    if (number > 0) plan.spec.microBatches = number;
+    cases.push_back({profiledCosts(plan, run.settings.batch, run.settings.wait, client, server),
+                     run.settings.batch});
+  }
+  return cases;
 }
 
 // ---- Simulating ----
-
-struct Prediction {
-  std::uint32_t microBatches = 0;
-  std::string schedule;
-  double seconds = 0;
-};
-
-struct Case {
-  StepTimes measurement;
-  bool isScaled = false;
-  StepBound bound;
-  std::vector<Prediction> predictions;  // one per schedule
-  double bestOrder = 0;                 // step seconds with the best order found by a search
-};
-
-Case simulate(const StepTimes& measurement, bool isScaled) {
-  Case result{measurement, isScaled, stepBound(measurement.costs), {}, 0};
-  const StepCosts& costs = measurement.costs;
-  for (const Schedule& schedule : scheduleTable()) {
-    const Policy policy = policyOf(schedule, schedule.defaultInFlight(costs.microBatches));
-    result.predictions.push_back(
-        {costs.microBatches, std::string(schedule.name), simulateStep(costs, policy).seconds});
-  }
-  result.bestOrder = bestStepSeconds(costs);
-  return result;
-}
 
 constexpr std::pair<Span::Lane, const char*> kLanes[] = {{Span::Lane::client, "client"},
                                                          {Span::Lane::clientCodec, "client codec"},
@@ -152,7 +140,7 @@ std::string timelineText(const SimulatedStep& step) {
 }
 
 SimulatedStep timelineOf(const Case& one, const Schedule& schedule) {
-  const StepCosts& costs = one.measurement.costs;
+  const StepCosts& costs = one.costs;
   return simulateStep(costs, policyOf(schedule, schedule.defaultInFlight(costs.microBatches)),
                       true);
 }
@@ -164,7 +152,7 @@ std::string traceText(const std::vector<Case>& cases) {
   for (const Case& one : cases) {
     for (const Schedule& schedule : scheduleTable()) {
       const int process = file.addProcess(
-          fmt::format("{}, {} micro-batches", schedule.name, one.measurement.costs.microBatches));
+          fmt::format("{}, {} micro-batches", schedule.name, one.costs.microBatches));
       std::map<Span::Lane, TraceTrack> tracks;
       for (const auto& [lane, name] : kLanes) tracks[lane] = file.addTrack(process, name);
       const auto nanoseconds = [](double time) { return std::llround(time * 1e9); };
@@ -178,7 +166,7 @@ std::string traceText(const std::vector<Case>& cases) {
 }
 
 void printCosts(const Case& one) {
-  const StepCosts& costs = one.measurement.costs;
+  const StepCosts& costs = one.costs;
   const auto ms = [&](ActionKind kind) { return 1e3 * costs.of(kind); };
   double codec = 0;
   double up = 0, down = 0;
@@ -187,13 +175,12 @@ void printCosts(const Case& one) {
     (costs.body().place.isUp(flow) ? up : down) += tensor.bytes;
   }
   const std::string text = fmt::format(
-      "\n{} micro-batches, {}; each takes HeadForward {:.2f}, TailStep {:.2f}, HeadBackward "
+      "\n{} micro-batches; each takes HeadForward {:.2f}, TailStep {:.2f}, HeadBackward "
       "{:.2f},\nBodyForward {:.2f}, BodyBackward {:.2f}, codecs {:.2f} ms, and transfers {} up, {} "
       "down\n",
-      costs.microBatches, one.isScaled ? "scaled from other measurements" : "measured",
-      ms(ActionKind::headForward), ms(ActionKind::tailStep), ms(ActionKind::headBackward),
-      ms(ActionKind::bodyForward), ms(ActionKind::bodyBackward), codec, bytesText(up),
-      bytesText(down));
+      costs.microBatches, ms(ActionKind::headForward), ms(ActionKind::tailStep),
+      ms(ActionKind::headBackward), ms(ActionKind::bodyForward), ms(ActionKind::bodyBackward),
+      codec, bytesText(up), bytesText(down));
   std::cout << wrappedFor(STDOUT_FILENO, text, 2);
 }
 
@@ -203,13 +190,13 @@ void printCase(const Case& one, bool withTimeline) {
                            "step / bound", "step / best order", "samples/s");
   const auto row = [&](const std::string& name, double seconds) {
     std::cout << fmt::format("  {:<18}{:>12.1f}{:>14.3f}{:>18.3f}{:>12.0f}\n", name, 1e3 * seconds,
-                             seconds / one.bound.seconds, seconds / one.bestOrder,
-                             one.measurement.batch / seconds);
+                             seconds / one.prediction.bound.seconds,
+                             seconds / one.prediction.bestOrder, one.batch / seconds);
   };
-  for (const Prediction& prediction : one.predictions) row(prediction.schedule, prediction.seconds);
-  row("best order found", one.bestOrder);
-  std::cout << fmt::format("  bound {:.1f} ms: {}\n", 1e3 * one.bound.seconds,
-                           bottleneckName(one.bound.bottleneck));
+  for (const auto& [schedule, seconds] : one.prediction.schedules) row(schedule, seconds);
+  row("best order found", one.prediction.bestOrder);
+  std::cout << fmt::format("  bound {:.1f} ms: {}\n", 1e3 * one.prediction.bound.seconds,
+                           bottleneckName(one.prediction.bound.bottleneck));
   if (!withTimeline) return;
   for (const Schedule& schedule : scheduleTable()) {
     std::cout << "\n  " << schedule.name << "\n" << timelineText(timelineOf(one, schedule));
@@ -217,105 +204,70 @@ void printCase(const Case& one, bool withTimeline) {
   std::cout << "\n" << wrappedFor(STDOUT_FILENO, kLegend, 2);
 }
 
-Json toJson(const Case& one) {
-  Json json = toJson(one.measurement);
-  json["scaled"] = one.isScaled;
-  json["bound_seconds"] = one.bound.seconds;
-  json["bottleneck"] = bottleneckName(one.bound.bottleneck);
-  json["best_order_seconds"] = one.bestOrder;
-  for (const Prediction& prediction : one.predictions) {
-    json["schedules"][prediction.schedule] = {
-        {"seconds", prediction.seconds}, {"over_bound", prediction.seconds / one.bound.seconds}};
-  }
-  return json;
-}
-
-struct LinkOfOptions {
-  double rateUp = 0, rateDown = 0;  // bytes per second
-  Nanoseconds latency{0};
-  double queueBytes = 0;
-  double latencySeconds() const { return std::chrono::duration<double>(latency).count(); }
+struct Best {
+  std::uint32_t microBatches = 0;
+  StepPrediction::Of of;
 };
 
-LinkOfOptions linkOf(const SimulateOptions& options) {
-  const auto rate = [&](const char* flag, const std::string& own) {
-    const bool isOwn = !own.empty();
-    const double value = parseRate({isOwn ? flag : "--rate", isOwn ? own : options.rate});
-    // 0 means unlimited; this rate is faster than any memory.
-    return value > 0 ? value : 1e12;
-  };
-  return {rate("--up-rate", options.upRate), rate("--down-rate", options.downRate),
-          parseTime({"--latency", options.latency}),
-          static_cast<double>(parseSize({"--queue", options.queue}))};
+Best bestOf(const std::vector<Case>& cases) {
+  std::optional<Best> best;
+  for (const Case& one : cases) {
+    for (const StepPrediction::Of& each : one.prediction.schedules) {
+      if (!best || each.seconds < best->of.seconds) best = {one.costs.microBatches, each};
+    }
+  }
+  return *best;
+}
+
+// The cases with each requested number of micro-batches, without predictions.
+std::vector<Case> casesOf(const SimulateOptions& options) {
+  const std::vector<std::uint32_t> numbers =
+      options.microBatches.empty() ? std::vector<std::uint32_t>{0} : options.microBatches;
+  if (!options.profile.empty()) return casesFromProfiles(options, numbers);
+  std::vector<Case> cases;
+  for (const std::uint32_t number : numbers) cases.push_back(measure(options, number));
+  return cases;
+}
+
+void checkMicroBatches(const SimulateOptions& options, std::uint32_t batch) {
+  for (const std::uint32_t number : options.microBatches) {
+    if (number <= batch) continue;
+    throw UsageError("bad-micro-batches",
+                     fmt::format("--micro-batches {}: a batch has {} samples", number, batch),
+                     fmt::format("give a number in 1…{}", batch));
+  }
 }
 
 }  // namespace
 
 int simulateCommand(const SimulateOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
-  const LinkOfOptions link = linkOf(options);
+  const LinkCosts link = linkCosts(options.link);
   if (!options.trace.empty()) checkTracePath(options.trace);
-  std::vector<StepTimes> measurements;
-  if (!options.times.empty()) {
-    measurements = readTimes(options.times);
-  } else {
-    if (options.run.common.config.empty()) {
-      throw UsageError("no-config", "neither --config nor --times is given",
-                       "give --config FILE to measure its model, or --times FILE");
-    }
-    const std::vector<std::uint32_t> asked =
-        options.microBatches.empty() ? std::vector<std::uint32_t>{0} : options.microBatches;
-    for (const std::uint32_t number : asked) measurements.push_back(measure(options, number));
+  std::vector<Case> cases = casesOf(options);
+  for (Case& one : cases) {
+    checkMicroBatches(options, one.batch);
+    link.applyTo(one.costs.body());
+    one.prediction = predictStep(one.costs);
   }
-  if (!options.writeTimes.empty()) writeTimes(options.writeTimes, measurements);
-
-  std::vector<std::uint32_t> numbers = options.microBatches;
-  if (numbers.empty()) {
-    for (const StepTimes& one : measurements) numbers.push_back(one.costs.microBatches);
-  }
-  std::vector<Case> cases;
-  for (const std::uint32_t number : numbers) {
-    StepTimes one = scaled(measurements, number);
-    if (number > one.batch) {
-      throw UsageError("bad-micro-batches",
-                       fmt::format("--micro-batches {}: a batch has {} samples", number, one.batch),
-                       fmt::format("give a number in 1…{}", one.batch));
-    }
-    one.costs.body().rateUp = link.rateUp;
-    one.costs.body().rateDown = link.rateDown;
-    one.costs.body().latency = link.latencySeconds();
-    one.costs.body().queueBytes = link.queueBytes;
-    const bool isMeasured =
-        std::any_of(measurements.begin(), measurements.end(),
-                    [&](const StepTimes& m) { return m.costs.microBatches == number; });
-    cases.push_back(simulate(one, !isMeasured));
-  }
-  const Prediction* best = nullptr;
-  for (const Case& one : cases) {
-    for (const Prediction& prediction : one.predictions) {
-      if (best == nullptr || prediction.seconds < best->seconds) best = &prediction;
-    }
-  }
+  const Best best = bestOf(cases);
   if (!options.trace.empty()) writeFileDurably(options.trace, traceText(cases));
   if (options.run.json) {
-    Json json = {{"rate_up", link.rateUp},
-                 {"rate_down", link.rateDown},
-                 {"latency_seconds", link.latencySeconds()},
-                 {"queue_bytes", link.queueBytes},
-                 {"cases", Json::array()},
-                 {"best",
-                  {{"micro_batches", best->microBatches},
-                   {"schedule", best->schedule},
-                   {"seconds", best->seconds}}}};
-    for (const Case& one : cases) json["cases"].push_back(toJson(one));
+    Json json = link.json();
+    json["cases"] = Json::array();
+    for (const Case& one : cases) {
+      json["cases"].push_back(toJson(one.costs, one.batch, &one.prediction));
+    }
+    json["best"] = {{"micro_batches", best.microBatches},
+                    {"schedule", best.of.schedule},
+                    {"seconds", best.of.seconds}};
     std::cout << json.dump(2) << std::endl;
     return 0;
   }
-  std::cout << fmt::format("link: {} up, {} down, {} one way\n", rateText(link.rateUp),
-                           rateText(link.rateDown), durationText(link.latency));
+  std::cout << "link: " << link.text() << "\n";
   for (const Case& one : cases) printCase(one, options.timeline);
-  std::cout << fmt::format("\nbest: {} with {} micro-batches, {:.1f} ms per step\n", best->schedule,
-                           best->microBatches, 1e3 * best->seconds);
+  std::cout << fmt::format("\nbest: {} with {} micro-batches, {:.1f} ms per step\n",
+                           best.of.schedule, best.microBatches, 1e3 * best.of.seconds);
   return 0;
 }
 
@@ -325,26 +277,7 @@ void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<i
                                           "link, from times measured on client and server");
   addRunOptions(*simulate, options.run);
   simulate->remove_option(simulate->get_option("--run-dir"));
-  simulate->get_option("--config")->required(false);  // not required with --times
-  simulate
-      ->add_option("--rate", options.rate,
-                   "Rate of the link in each direction, such as 1Gbit/s, 20MB/s or unlimited")
-      ->type_name("RATE")
-      ->required();
-  simulate->add_option("--up-rate", options.upRate, "Rate from client to server, if it differs")
-      ->type_name("RATE");
-  simulate->add_option("--down-rate", options.downRate, "Rate from server to client, if it differs")
-      ->type_name("RATE");
-  simulate->add_option("--latency", options.latency, "One-way latency, such as 10ms or 100us")
-      ->type_name("TIME")
-      ->required();
-  simulate
-      ->add_option(
-          "--queue", options.queue,
-          "Send buffer of the link per direction, such as 128KiB; urgent tensors wait behind "
-          "the bytes in it")
-      ->type_name("SIZE")
-      ->default_str("0B");
+  addLinkOptions(*simulate, options.link);
   simulate
       ->add_option(
           "--micro-batches", options.microBatches,
@@ -355,12 +288,16 @@ void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<i
   simulate->add_option("--steps", options.steps, "Steps to measure, after one warm-up step")
       ->default_str("4")
       ->check(CLI::Range(1u, 1000u));
+  CLI::Option* profile =
+      simulate
+          ->add_option("--profile", options.profile,
+                       "The client's times, from 'cleave-client profile', instead of measuring")
+          ->type_name("FILE");
   simulate
-      ->add_option("--times", options.times,
-                   "Uses the times in this file, stored by --write-times, instead of measuring")
-      ->type_name("FILE");
-  simulate->add_option("--write-times", options.writeTimes, "Stores the measured times")
-      ->type_name("FILE");
+      ->add_option("--server-profile", options.serverProfile,
+                   "The server's times, from 'cleave-server profile'; default: the client's")
+      ->type_name("FILE")
+      ->needs(profile);
   simulate->add_flag("--timeline", options.timeline,
                      "Draws the actions of both sides over time, for each schedule");
   simulate
@@ -371,8 +308,9 @@ void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<i
   simulate->footer(
       "Example:\n  cleave-client simulate --config configs/fashion_mnist.yaml --rate 100Mbit/s "
       "--latency 10ms \\\n    --micro-batches 4 --micro-batches 8 --timeline\n\n"
-      "Without --server, client and server share this machine, so both are slower than on two "
-      "machines.");
+      "Without --server and --profile, client and server share this machine, so both are slower "
+      "than "
+      "on two machines.");
   simulate->callback([&] { command = [&] { return simulateCommand(options); }; });
 }
 

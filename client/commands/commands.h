@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "client/commands/link_options.h"
 #include "client/evaluate/inference_options.h"
 #include "client/train/run_options.h"
 
@@ -50,14 +51,30 @@ struct DataShowOptions {
 };
 void addDataCommands(CLI::App& app, DataShowOptions& options, std::function<int()>& command);
 
+struct ProfileOptions {
+  RunOptions run;  // only its configuration and `json`
+  std::string output = "client.json";
+  std::vector<std::string> codecs;
+  std::uint32_t repeats = 3;
+};
+void addProfileCommand(CLI::App& app, ProfileOptions& options, std::function<int()>& command);
+
+struct PlanOptions {
+  RunOptions run;                      // only its configuration and `json`
+  std::string profile, serverProfile;  // file paths
+  LinkOptions link;
+  std::vector<std::string> codecs;
+  bool keepCuts = false;
+  std::string clientMemory, serverMemory;  // with units; empty: from the profiles
+};
+void addPlanCommand(CLI::App& app, PlanOptions& options, std::function<int()>& command);
+
 struct SimulateOptions {
   RunOptions run;
-  std::string rate, upRate, downRate;  // with units
-  std::string latency;
-  std::string queue = "0B";
+  LinkOptions link;
   std::vector<std::uint32_t> microBatches;
   std::uint32_t steps = 4;
-  std::string times, writeTimes;  // file paths; empty: no file
+  std::string profile, serverProfile;  // file paths; empty: no file
   bool timeline = false;
   std::string trace;  // a file path; empty: no file
 };

@@ -136,7 +136,10 @@ double memoryOf(const std::string& key) {
 Check checkMemory(const Experiment& experiment) {
   const double total = memoryOf("MemTotal");
   const double available = memoryOf("MemAvailable");
-  const double needed = experiment.run ? static_cast<double>(clientBytes(*experiment.run)) : 0;
+  const double needed =
+      experiment.run
+          ? static_cast<double>(clientBytes(experiment.run->plan, *experiment.run->data.train))
+          : 0;
   Check check{"memory",
               Finding::ok,
               fmt::format("{} available of {}", bytesText(available), bytesText(total)),

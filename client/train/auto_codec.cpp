@@ -9,16 +9,15 @@
 #include <utility>
 #include <vector>
 
-#include "client/data/loader.h"
 #include "client/train/codec_choice.h"
 #include "client/train/trainer.h"
 #include "common/core/clock.h"
 #include "common/core/durable.h"
-#include "common/core/random.h"
 #include "common/core/yaml.h"
 #include "common/link/tensor_link_options.h"
 #include "common/link/trial.h"
 #include "common/run/action_tables.h"
+#include "common/run/profiler.h"
 #include "common/run/torch_errors.h"
 #include "compression/registry.h"
 
@@ -181,28 +180,6 @@ class Trial {
 
 // ---- Candidates ----
 
-// Seconds to encode and to decode a tensor of `flow` on this machine. The values do not matter: the
-// codecs that `auto` chooses from take the same time for all values.
-std::pair<double, double> codecSeconds(const Codec& codec, const TensorSpec& tensor, Flow flow) {
-  std::vector<float> values(tensor.elements());
-  fillNormal(randomKey(1, "trial"), values);
-  std::vector<std::byte> payload(codec.maxEncodedBytes(tensor));
-  const CodecContext context{1, {Phase::train, 1, 0, flow}};
-  std::pair<double, double> min{1e9, 1e9};
-  for (int repeat = 0; repeat < 3; ++repeat) {  // the first repetition touches the memory
-    CutContext cut;
-    const SteadyTime start = now();
-    codec.encode(context, nullptr, cut, {reinterpret_cast<const std::byte*>(values.data()), tensor},
-                 payload);
-    const SteadyTime encoded = now();
-    codec.decode(context, nullptr, cut, payload,
-                 {reinterpret_cast<std::byte*>(values.data()), tensor});
-    min = {std::min(min.first, secondsBetween(start, encoded)),
-           std::min(min.second, secondsSince(encoded))};
-  }
-  return min;
-}
-
 // The codecs that each flow may get. Their bytes are computed from the shapes. Their seconds are
 // those of kAutoStart on each side in the first trial, scaled by the ratio of the codecs' times on
 // this machine.
@@ -235,7 +212,7 @@ CodecCandidates candidatesOf(const PreparedRun& run, std::uint32_t samples,
       return bytes;
     };
     const double headers = std::max(0.0, given.bytes - bytesOf(given.spec));
-    const auto [encode, decode] = codecSeconds(*makeCodec(given.spec), tensor, flow);
+    const CodecProfile start = measureCodec(*makeCodec(given.spec), tensor);
     for (const std::string& spec : choices->second) {
       CodecCandidate candidate = given;
       candidate.spec = spec;
@@ -245,9 +222,9 @@ CodecCandidates candidatesOf(const PreparedRun& run, std::uint32_t samples,
         candidate.encodeSeconds = candidate.decodeSeconds = 0;
       } else if (run.plan.deviceCodecs.get(flow) == nullptr) {
         // Only for codecs on the CPU: on a GPU, all codecs take about as long as kAutoStart.
-        const auto [ownEncode, ownDecode] = codecSeconds(*codec, tensor, flow);
-        candidate.encodeSeconds *= ownEncode / encode;
-        candidate.decodeSeconds *= ownDecode / decode;
+        const CodecProfile own = measureCodec(*codec, tensor);
+        candidate.encodeSeconds *= own.encodeSeconds / start.encodeSeconds;
+        candidate.decodeSeconds *= own.decodeSeconds / start.decodeSeconds;
       }
       candidates[flow].push_back(std::move(candidate));
     }
@@ -279,16 +256,6 @@ struct Resolved {
                         shortText(tried));
   }
 };
-
-Batch firstBatch(const PreparedRun& run) {
-  Loader::Options options;
-  options.batch = run.settings.batch;
-  options.shuffle = true;
-  options.training = true;
-  options.seed = run.settings.seed;
-  options.epoch = 1;
-  return *Loader(run.data.train, std::make_shared<BufferPool>(), options).next();
-}
 
 class AutoCodecs {
  public:

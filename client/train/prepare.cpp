@@ -71,16 +71,6 @@ void requestTrace(RunSpec& spec, std::uint64_t steps, std::uint64_t totalSteps) 
   spec.trace = {first, std::min(steps, totalSteps - first + 1)};
 }
 
-// The number of samples in the smallest micro-batch of a full batch or of an epoch's last batch.
-std::uint32_t minMicroBatch(const ClientSettings& settings, const Dataset& train) {
-  const auto minOf = [&](std::uint32_t samples) {
-    const std::uint32_t count = microBatchCount(samples, settings.microBatches);
-    return microBatchSize(samples, count, count - 1);
-  };
-  const std::uint32_t last = train.size() % settings.batch;
-  return last == 0 ? minOf(settings.batch) : std::min(minOf(settings.batch), minOf(last));
-}
-
 void warnOfLargeBatch(const ClientSettings& settings, const Dataset& train) {
   if (settings.batch <= train.size()) return;
   processLog()->warn(
@@ -217,6 +207,15 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpe
   run.hello.set_threads(static_cast<std::uint32_t>(run.threads));
   run.hello.set_software(softwareVersion());
   return run;
+}
+
+std::uint32_t minMicroBatch(const ClientSettings& settings, const Dataset& train) {
+  const auto minOf = [&](std::uint32_t samples) {
+    const std::uint32_t count = microBatchCount(samples, settings.microBatches);
+    return microBatchSize(samples, count, count - 1);
+  };
+  const std::uint32_t last = train.size() % settings.batch;
+  return last == 0 ? minOf(settings.batch) : std::min(minOf(settings.batch), minOf(last));
 }
 
 RunPlan clientPlan(const RunSpec& spec, const ClientSettings& settings, const UserModel* model) {
@@ -377,11 +376,20 @@ void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan) {
   }
 }
 
+Batch firstBatch(const PreparedRun& run) {
+  Loader::Options options;
+  options.batch = run.settings.batch;
+  options.shuffle = true;
+  options.training = true;
+  options.seed = run.settings.seed;
+  options.epoch = 1;
+  return *Loader(run.data.train, std::make_shared<BufferPool>(), options).next();
+}
+
 // The sum of four parts: the parameters with gradients and optimizer state; the tensors that
 // autograd saves (in the head for all micro-batches in flight, in the tail for one); the decoded
 // and encoded tensors of all flows; and the batches that the loader holds.
-std::size_t clientBytes(const PreparedRun& run) {
-  const RunPlan& plan = run.plan;
+std::size_t clientBytes(const RunPlan& plan, const Dataset& train) {
   const auto [cut0, cut1] = plan.stage.cuts;
   const auto bytesOf = [&](int first, int last, std::uint32_t inFlight) {
     return static_cast<double>(partBytes(plan.stage, plan.blocks, first, last,
@@ -393,7 +401,7 @@ std::size_t clientBytes(const PreparedRun& run) {
   // The batch in use, the batches prepared ahead, and during an evaluation the first batch of the
   // next epoch.
   const double batches = Loader::Options().ahead + 2;
-  for (const SampleArray& array : run.data.train->arrays()) {
+  for (const SampleArray& array : train.arrays()) {
     bytes += batches * plan.spec.maxBatch * static_cast<double>(specOf(array, 1).bytes());
   }
   return static_cast<std::size_t>(std::min(bytes, 0x1p62));

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "client/data/loader.h"
 #include "client/train/local_server.h"
 #include "client/train/run_history.h"
 #include "client/train/run_options.h"
@@ -76,8 +77,14 @@ void removeUnbegun(const PreparedRun& run);
 // machine. `asked`: the value of threads.client.
 ThreadCount clientThreads(const RunOptions& options, int asked);
 
-// The bytes of memory that the run needs on the client, estimated from shapes. Excludes the program
-// and the data set.
-std::size_t clientBytes(const PreparedRun& run);
+// The number of samples in the smallest micro-batch of a full batch or of an epoch's last batch.
+std::uint32_t minMicroBatch(const ClientSettings& settings, const Dataset& train);
+
+// The first batch of the first epoch.
+Batch firstBatch(const PreparedRun& run);
+
+// The bytes of memory that a run with this plan needs on the client, estimated from shapes.
+// Excludes the program and the data set. `plan`: from clientPlan().
+std::size_t clientBytes(const RunPlan& plan, const Dataset& train);
 
 }  // namespace cleave

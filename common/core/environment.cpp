@@ -111,6 +111,11 @@ void executeAgain(char** argv) {
 std::string softwareVersion() { return "cleave " CLEAVE_VERSION; }
 std::string softwareRevision() { return CLEAVE_REVISION; }
 
+std::uint64_t machineMemory() {
+  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
 nlohmann::json describeEnvironment(int threads) {
   utsname kernel{};
   ::uname(&kernel);
@@ -120,15 +125,13 @@ nlohmann::json describeEnvironment(int threads) {
   const std::string compiler = "g++ " __VERSION__;
 #endif
   const Processor processor = readProcessor();
-  const auto memory = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
-                      static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   return {
       {"software", softwareVersion()},
       {"revision", softwareRevision()},
       {"compiler", compiler},
       {"kernel", std::string(kernel.sysname) + " " + kernel.release + " " + kernel.machine},
       {"cpu", {{"model", processor.model}, {"cores", usableCores()}, {"flags", processor.flags}}},
-      {"memory_bytes", memory},
+      {"memory_bytes", machineMemory()},
       {"threads", threads},
       {"pid", ::getpid()},
       {"started", utcNow()},

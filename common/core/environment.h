@@ -2,6 +2,7 @@
 // that must be made at startup.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -16,6 +17,7 @@ nlohmann::json describeEnvironment(int threads);
 
 // Cores available to this process (sched_getaffinity, cgroup quota).
 int usableCores();
+std::uint64_t machineMemory();  // bytes
 
 // The number of compute threads on one side of a run, and the reason for it, for the log.
 struct ThreadCount {

@@ -50,7 +50,7 @@ def computation(model):
 
 
 def run_steps(options, model, address, codec, variants, rounds, wait=None, settings=()):
-    """Rows of measured steps by variant, and each variant's times in the format of simulate."""
+    """Rows of measured steps by variant, and each variant's times for bench_simulate."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = [argument for variant in variants for argument in ("--variant", variant)]
         arguments += [argument for setting in settings for argument in ("--set", setting)]
@@ -68,11 +68,11 @@ def run_steps(options, model, address, codec, variants, rounds, wait=None, setti
 
 def simulate(options, times, rate, latency):
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump({"measured": [times]}, file)
+        json.dump(times, file)
         file.flush()
-        done = subprocess.run([f"{options.programs}/cleave-client", "simulate", "--times", file.name, "--rate", f"{rate:.6g}Mbit/s",
-                               "--latency", f"{latency:g}ms", "--queue", f"{held_bytes(options, rate):.0f}B", "--json"], check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout)["cases"][0]
+        done = subprocess.run([f"{options.programs}/bench_simulate", "--times", file.name, "--rate", f"{rate:.6g}Mbit/s",
+                               "--latency", f"{latency:g}ms", "--queue", f"{held_bytes(options, rate):.0f}B"], check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout)
 
 
 def held_bytes(options, rate):

@@ -15,9 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "client/data/loader.h"
 #include "client/train/prepare.h"
-#include "client/train/step_times.h"
+#include "client/train/step_prediction.h"
 #include "client/train/trainer.h"
 #include "common/core/clock.h"
 #include "common/core/environment.h"
@@ -51,13 +50,6 @@ PreparedRun resolveVariant(const Options& options, std::size_t number) {
   std::filesystem::create_directories(prepared.folder);
   prepared.device = &openDevice(prepared.settings.device);
   return prepared;
-}
-
-Batch firstBatch(const PreparedRun& run) {
-  Loader::Options options;
-  options.batch = run.settings.batch;
-  Loader loader(run.data.train, std::make_shared<BufferPool>(), options);
-  return *loader.next();
 }
 
 class Variant {
@@ -125,10 +117,10 @@ class Variant {
     return row;
   }
 
-  // The measured times in the format of `cleave-client simulate --times`.
+  // The measured times, for bench_simulate.
   Json times() const {
     Json json = {{"variant", name_}};
-    if (meter_.mean()) json["times"] = toJson(StepTimes{*meter_.mean(), batch_.samples()});
+    if (meter_.mean()) json["times"] = toJson(*meter_.mean(), batch_.samples());
     return json;
   }
 

@@ -1,4 +1,4 @@
-// `cleave-client simulate`, with measured times and with times from a file.
+// `cleave-client simulate`, with measured times and with times from profiles.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -13,33 +13,61 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// The times of 4 micro-batches. Each takes 10 ms at the client and 3 ms at the server, and sends 1
-// MB in each direction.
-std::string writeTimes(const TemporaryFolder& folder) {
-  const nlohmann::json flow = {{"bytes", 5e5}, {"encode_seconds", 0}, {"decode_seconds", 0}};
-  const nlohmann::json measured = {{"batch", 64},
-                                   {"micro_batches", 4},
-                                   {"head_forward_seconds", 3e-3},
-                                   {"tail_step_seconds", 1e-3},
-                                   {"head_backward_seconds", 6e-3},
-                                   {"body_forward_seconds", 1e-3},
-                                   {"body_backward_seconds", 2e-3},
-                                   {"update_seconds", 5e-4},
-                                   {"flows",
-                                    {{"activation/0", flow},
-                                     {"activation/1", flow},
-                                     {"gradient/1", flow},
-                                     {"gradient/0", flow}}}};
-  const std::string path = folder.path("times.json");
-  std::ofstream(path) << nlohmann::json{{"measured", {measured}}}.dump();
-  return path;
+// A configuration whose cuts have 31 kB per sample, and the options for the profile of both sides.
+// In each of its 4 micro-batches of 16 samples, the client takes 10 ms, the server 3 ms, and 1 MB
+// crosses the link in each direction.
+Arguments profiled(const TemporaryFolder& folder) {
+  nlohmann::json blocks, forward, backward;
+  const auto add = [&](const std::string& name, double forwardSeconds, double backwardSeconds) {
+    blocks.push_back({{"name", name},
+                      {"output_bytes_per_sample", name == "flatten"  ? 256
+                                                  : name == "fc_out" ? 40
+                                                                     : 31248},
+                      {"parameter_bytes", 0},
+                      {"saved_bytes_per_sample", 0},
+                      {"update_seconds", name == "fc_out" ? 5e-4 : 0}});
+    forward.push_back(forwardSeconds);
+    backward.push_back(backwardSeconds);
+  };
+  add("flatten", 0, 0);
+  add("fc1", 3e-3, 6e-3);
+  add("relu1", 0, 0);
+  add("fc2", 1e-3, 2e-3);
+  add("relu2", 0, 0);
+  add("fc_out", 4e-4, 6e-4);
+  const nlohmann::json profile = {
+      {"profile", 1},
+      {"device", "the CPU"},
+      {"threads", 1},
+      {"memory_bytes", 1e9},
+      {"batch", 64},
+      {"blocks", blocks},
+      {"sizes",
+       {{{"samples", 16},
+         {"loss_seconds", 0},
+         {"forward_seconds", forward},
+         {"backward_seconds", backward}}}},
+      {"codecs", {{"none", {{"encode_seconds_per_byte", 0}, {"decode_seconds_per_byte", 0}}}}},
+      {"run_spec", nlohmann::json::object()}};
+  const std::string path = folder.path("profile.json");
+  std::ofstream(path) << profile.dump();
+  return {"--config",  configFile("synthetic.yaml"),
+          "--set",     "train.batch=64",
+          "--set",     "model.width=7812",
+          "--set",     "codec=none",
+          "--profile", path};
+}
+
+// Runs simulate with these times.
+nlohmann::json simulated(const TemporaryFolder& folder, const Arguments& more) {
+  return askJson(with(with({"simulate"}, profiled(folder)), more));
 }
 
 TEST_CASE("simulate writes its steps in the trace format of a training run") {
   const TemporaryFolder folder;
   const std::string file = folder.path("trace.json");
-  askJson({"simulate", "--times", writeTimes(folder), "--rate", "1Gbit/s", "--latency", "1ms",
-           "--micro-batches", "2", "--micro-batches", "4", "--trace", file});
+  simulated(folder, {"--rate", "1Gbit/s", "--latency", "1ms", "--micro-batches", "2",
+                     "--micro-batches", "4", "--trace", file});
   const nlohmann::json trace = nlohmann::json::parse(readFile(file));
   CHECK(processesOf(trace).size() == 2 * 3);  // one per number of micro-batches and schedule
   CHECK(processesOf(trace).at(1) == "priority, 2 micro-batches");
@@ -54,16 +82,13 @@ TEST_CASE("simulate writes its steps in the trace format of a training run") {
 }
 
 TEST_CASE("simulate measures, predicts and names the bottleneck of a step") {
-  const TemporaryFolder folder;
-  const std::string times = folder.path("times.json");
   const nlohmann::json first =
       askJson({"simulate", "--config", configFile("synthetic.yaml"), "--set", "train.batch=32",
                "--rate", "10Mbit/s", "--latency", "1ms", "--micro-batches", "2", "--micro-batches",
-               "4", "--steps", "2", "--write-times", times});
+               "4", "--steps", "2"});
   REQUIRE(first.at("cases").size() == 2);
   CHECK(first.at("rate_up") == 10e6 / 8);
   for (const nlohmann::json& one : first.at("cases")) {
-    CHECK(one.at("scaled") == false);
     CHECK(one.at("head_forward_seconds").get<double>() > 0);
     CHECK(one.at("flows").at("gradient/0").at("bytes").get<double>() > 0);
     for (const auto& [name, schedule] : one.at("schedules").items()) {
@@ -72,39 +97,31 @@ TEST_CASE("simulate measures, predicts and names the bottleneck of a step") {
       CHECK(one.at("best_order_seconds") <= schedule.at("seconds"));
     }
   }
-  // The same times are used with another link.
-  const nlohmann::json again = askJson({"simulate", "--times", times, "--rate", "unlimited",
-                                        "--latency", "500ms", "--micro-batches", "4"});
-  REQUIRE(again.at("cases").size() == 1);
-  CHECK(again.at("cases").at(0).at("head_forward_seconds") ==
-        first.at("cases").at(1).at("head_forward_seconds"));
-  CHECK(again.at("cases").at(0).at("bottleneck") == "latency");
-  CHECK(again.at("best").at("seconds").get<double>() > 2);
 }
 
 TEST_CASE("simulate agrees with a calculation by hand") {
   const TemporaryFolder folder;
-  const std::string times = writeTimes(folder);
-  const nlohmann::json fast =
-      askJson({"simulate", "--times", times, "--rate", "unlimited", "--latency", "0"});
+  const nlohmann::json fast = simulated(folder, {"--rate", "unlimited", "--latency", "0"});
   // The client waits only while the first micro-batch crosses the link, and while the last one
   // does.
   const nlohmann::json& priority = fast.at("cases").at(0).at("schedules").at("priority");
   CHECK(priority.at("seconds").get<double>() == Approx(4 * 10e-3 + 5e-4).margin(3.1e-3));
   CHECK(fast.at("cases").at(0).at("bottleneck") == "client compute");
-  const nlohmann::json slow =
-      askJson({"simulate", "--times", times, "--rate", "1Gbit/s", "--up-rate", "8Mbit/s",
-               "--latency", "0", "--micro-batches", "8"});
-  CHECK(slow.at("cases").at(0).at("scaled") == true);
-  CHECK(slow.at("cases").at(0).at("flows").at("activation/0").at("bytes") == 2.5e5);
+  const nlohmann::json slow = simulated(folder, {"--rate", "1Gbit/s", "--up-rate", "8Mbit/s",
+                                                 "--latency", "0", "--micro-batches", "8"});
+  CHECK(slow.at("cases").at(0).at("flows").at("activation/0").at("bytes") == 8 * 4 * 7812);
+  CHECK(slow.at("cases").at(0).at("head_forward_seconds").get<double>() == Approx(1.5e-3));
   CHECK(slow.at("cases").at(0).at("bottleneck") == "uplink");
   CHECK(slow.at("cases").at(0).at("bound_seconds").get<double>() == Approx(4.0).epsilon(0.02));
+  const nlohmann::json far = simulated(folder, {"--rate", "unlimited", "--latency", "500ms"});
+  CHECK(far.at("cases").at(0).at("bottleneck") == "latency");
+  CHECK(far.at("best").at("seconds").get<double>() > 2);
 }
 
 TEST_CASE("simulate shows a table and a timeline that fit a terminal of 100 columns") {
   const TemporaryFolder folder;
-  const Ended shown = ask({"simulate", "--times", writeTimes(folder), "--rate", "100Mbit/s",
-                           "--latency", "5ms", "--timeline"});
+  const Ended shown = ask(with(with({"simulate"}, profiled(folder)),
+                               {"--rate", "100Mbit/s", "--latency", "5ms", "--timeline"}));
   REQUIRE(shown.code == 0);
   CHECK_THAT(shown.output, Contains("link: 100 Mbit/s up, 100 Mbit/s down, 5 ms one way") &&
                                Contains("best order found") && Contains("  uplink ") &&
@@ -115,8 +132,8 @@ TEST_CASE("simulate shows a table and a timeline that fit a terminal of 100 colu
 
 TEST_CASE("a timeline fits a terminal of 80 columns, and has a legend") {
   const TemporaryFolder folder;
-  const TerminalProcess simulate({clientProgram(), "simulate", "--times", writeTimes(folder),
-                                  "--rate", "100Mbit/s", "--latency", "5ms", "--timeline"},
+  const TerminalProcess simulate(with(with({clientProgram(), "simulate"}, profiled(folder)),
+                                      {"--rate", "100Mbit/s", "--latency", "5ms", "--timeline"}),
                                  80, {{"TERM", "xterm"}});
   REQUIRE(simulate.wait(kPatience) == 0);
   const std::string output = simulate.output();
@@ -130,24 +147,25 @@ TEST_CASE("a timeline fits a terminal of 80 columns, and has a legend") {
 
 TEST_CASE("errors of simulate have a hint") {
   const TemporaryFolder folder;
-  const std::string times = writeTimes(folder);
-  const auto refused = [](const Arguments& arguments, const std::string& sentence) {
-    const Ended ended = ask(arguments);
+  const auto refused = [&](const Arguments& more, const std::string& sentence) {
+    const Ended ended = ask(with(with({"simulate"}, profiled(folder)), more));
     INFO(ended.errors);
     CHECK(ended.code == 2);
     CHECK_THAT(ended.errors, Contains(sentence) && Contains("hint: "));
   };
-  refused({"simulate", "--rate", "1Gbit/s", "--latency", "1ms"}, "neither --config nor --times");
-  refused({"simulate", "--times", times, "--rate", "1Gbit", "--latency", "1ms"}, "--rate: '1Gbit'");
-  refused({"simulate", "--times", times, "--rate", "1Gbit/s", "--latency", "1"}, "--latency: '1'");
-  refused({"simulate", "--times", times, "--rate", "1Gbit/s", "--latency", "1ms", "--micro-batches",
-           "65"},
+  refused({"--rate", "1Gbit", "--latency", "1ms"}, "--rate: '1Gbit'");
+  refused({"--rate", "1Gbit/s", "--latency", "1"}, "--latency: '1'");
+  refused({"--rate", "1Gbit/s", "--latency", "1ms", "--micro-batches", "65"},
           "a batch has 64 samples");
-  refused({"simulate", "--times", folder.path("none"), "--rate", "1Gbit/s", "--latency", "1ms"},
+  refused({"--rate", "1Gbit/s", "--latency", "1ms", "--server-profile", folder.path("none")},
           "cannot be read");
-  std::ofstream(folder.path("bad")) << R"({"measured": [{"batch": 1}]})";
-  refused({"simulate", "--times", folder.path("bad"), "--rate", "1Gbit/s", "--latency", "1ms"},
-          "was not written by --write-times");
+  std::ofstream(folder.path("bad")) << R"({"profile": 1})";
+  refused({"--rate", "1Gbit/s", "--latency", "1ms", "--server-profile", folder.path("bad")},
+          "is not a profile");
+  refused({"--rate", "1Gbit/s", "--latency", "1ms", "--set", "model.depth=3"},
+          "a profile does not have the blocks");
+  refused({"--rate", "1Gbit/s", "--latency", "1ms", "--set", "model.width=7813"},
+          "has an output of 31.2 kB per sample");
 }
 
 }  // namespace

@@ -1,0 +1,172 @@
+// cleave-client plan: finds the settings with the shortest predicted step on a given link, from
+// profiles of client and server.
+
+#include <spdlog/fmt/fmt.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "client/commands/commands.h"
+#include "client/train/auto_codec.h"
+#include "client/train/planner.h"
+#include "common/core/log.h"
+#include "common/core/terminal.h"
+#include "compression/registry.h"
+
+namespace cleave {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double samplesPerSecond(const PreparedRun& run, const PlannedRun& plan) {
+  return run.settings.batch / plan.seconds;
+}
+
+// The keys to change in the configuration.
+std::string yamlOf(const PlannedRun& plan, bool withCuts) {
+  std::string text;
+  if (withCuts) {
+    text += fmt::format("model:\n  cuts: [{}, {}]\n", plan.spec.cut0, plan.spec.cut1);
+  }
+  return text +
+         fmt::format("train:\n  micro_batches: {}\n  in_flight: {}\n  schedule: {}\ncodec: {}\n",
+                     plan.spec.microBatches, plan.spec.inFlight, plan.spec.schedule,
+                     codecMapText(plan.spec.codecs));
+}
+
+Json toJson(const PreparedRun& run, const PlannedRun& plan) {
+  return {{"cuts", {plan.spec.cut0, plan.spec.cut1}},
+          {"micro_batches", plan.spec.microBatches},
+          {"in_flight", plan.spec.inFlight},
+          {"schedule", plan.spec.schedule},
+          {"codecs", plan.spec.codecs},
+          {"seconds", plan.seconds},
+          {"samples_per_second", samplesPerSecond(run, plan)},
+          {"bytes_up", plan.bytesUp},
+          {"bytes_down", plan.bytesDown},
+          {"client_memory_bytes", plan.clientMemory},
+          {"server_memory_bytes", plan.serverMemory},
+          {"bound_seconds", plan.bound.seconds},
+          {"bottleneck", bottleneckName(plan.bound.bottleneck)}};
+}
+
+// "none" if all flows have the same codec, otherwise the codec of each flow.
+std::string codecsText(const RunSpec& spec) {
+  const std::string& first = spec.codecs.begin()->second;
+  const bool isOne = std::all_of(spec.codecs.begin(), spec.codecs.end(),
+                                 [&](const auto& flow) { return flow.second == first; });
+  return isOne ? first : codecMapText(spec.codecs);
+}
+
+std::string rowOf(const PreparedRun& run, const PlannedRun& plan, const std::string& name) {
+  return fmt::format("  {:<11}{:<9}{:>3}{:>4}  {:<9}{:>9.1f}{:>11.0f}{:>9}{:>9}{:>9}{:>9}  {}\n",
+                     name, fmt::format("[{}, {}]", plan.spec.cut0, plan.spec.cut1),
+                     plan.spec.microBatches, plan.spec.inFlight, plan.spec.schedule,
+                     1e3 * plan.seconds, samplesPerSecond(run, plan), bytesText(plan.bytesUp),
+                     bytesText(plan.bytesDown), bytesText(plan.clientMemory),
+                     bytesText(plan.serverMemory), bottleneckName(plan.bound.bottleneck)) +
+         fmt::format("  {:<11}codec: {}\n", "", codecsText(plan.spec));
+}
+
+void print(const PreparedRun& run, const Plans& plans, const LinkCosts& link, bool withCuts) {
+  std::cout << fmt::format("link: {}; {} combinations considered\n\n", link.text(),
+                           plans.considered)
+            << fmt::format("  {:<11}{:<9}{:>3}{:>4}  {:<9}{:>9}{:>11}{:>9}{:>9}{:>9}{:>9}  {}\n",
+                           "", "cuts", "M", "W", "schedule", "step, ms", "samples/s", "up", "down",
+                           "client", "server", "bottleneck");
+  for (std::size_t p = 0; p < plans.best.size(); ++p) {
+    std::cout << rowOf(run, plans.best[p], p == 0 ? "best" : "");
+  }
+  std::cout << rowOf(run, plans.configured, "configured") << "\n"
+            << wrappedFor(STDOUT_FILENO,
+                          "M: micro-batches, W: micro-batches in flight; up, down: bytes per step; "
+                          "client, server: memory\n",
+                          2)
+            << "\nTo use the best plan, change these keys in " << run.settings.name
+            << "'s configuration:\n\n"
+            << yamlOf(plans.best.front(), withCuts) << std::flush;
+}
+
+PlannerOptions plannerOptions(const PlanOptions& options, const LinkCosts& link,
+                              const Profile& client, const Profile& server) {
+  PlannerOptions planner;
+  link.applyTo(planner.link);
+  for (const std::string& spec : options.codecs) planner.codecs.push_back(makeCodec(spec)->spec());
+  planner.keepsCuts = options.keepCuts;
+  const auto limit = [](const char* flag, const std::string& text, double otherwise) {
+    return text.empty() ? otherwise : static_cast<double>(parseSize({flag, text}));
+  };
+  planner.clientMemory = limit("--client-memory", options.clientMemory, client.memoryBytes);
+  planner.serverMemory = limit("--server-memory", options.serverMemory, server.memoryBytes);
+  return planner;
+}
+
+int planCommand(const PlanOptions& options) {
+  startLog("cleave-client", options.run.common.logLevel);
+  const LinkCosts link = linkCosts(options.link);
+  const Profile client = readProfile(options.profile);
+  const Profile server = readProfile(options.serverProfile);
+  const PlannerOptions planner = plannerOptions(options, link, client, server);
+  const PreparedRun run = resolveRun(options.run, Purpose::measurement);
+  const Plans plans = makePlans(run, client, server, planner);
+  const bool withCuts = !options.keepCuts && !run.userModel;
+  if (!options.run.json) {
+    print(run, plans, link, withCuts);
+    return 0;
+  }
+  Json json = link.json();
+  json["considered"] = plans.considered;
+  json["plans"] = Json::array();
+  for (const PlannedRun& plan : plans.best) json["plans"].push_back(toJson(run, plan));
+  json["configured"] = toJson(run, plans.configured);
+  json["yaml"] = yamlOf(plans.best.front(), withCuts);
+  std::cout << json.dump(2) << std::endl;
+  return 0;
+}
+
+}  // namespace
+
+void addPlanCommand(CLI::App& app, PlanOptions& options, std::function<int()>& command) {
+  CLI::App* plan = app.add_subcommand(
+      "plan",
+      "Finds the cuts, micro-batches, schedule and codecs with the shortest predicted step");
+  addCommonOptions(*plan, options.run.common, true);
+  plan->add_option("--profile", options.profile, "The client's times, from 'cleave-client profile'")
+      ->type_name("FILE")
+      ->required();
+  plan->add_option("--server-profile", options.serverProfile,
+                   "The server's times, from 'cleave-server profile'")
+      ->type_name("FILE")
+      ->required();
+  addLinkOptions(*plan, options.link);
+  plan->add_option("--codec", options.codecs,
+                   "A codec that the plan may use; repeatable, starting with the least lossy one; "
+                   "default: the configured codecs, or those that auto chooses from")
+      ->type_name("SPEC")
+      ->allow_extra_args(false);
+  plan->add_flag("--keep-cuts", options.keepCuts, "Keeps the configured cuts");
+  plan->add_option("--client-memory", options.clientMemory,
+                   "Memory for the run on the client, such as 4GiB; default: all that the profile "
+                   "reports")
+      ->type_name("SIZE");
+  plan->add_option("--server-memory", options.serverMemory,
+                   "Memory for the run on the server; default: the server's limits.memory_mib")
+      ->type_name("SIZE");
+  plan->add_flag("--json", options.run.json, "Prints the plans as JSON, and nothing else");
+  plan->footer(
+      "Example:\n  cleave-client profile --config configs/fashion_mnist.yaml --output client.json\n"
+      "  cleave-server profile --of client.json --output server.json   # on the server\n"
+      "  cleave-client plan --config configs/fashion_mnist.yaml --profile client.json \\\n"
+      "    --server-profile server.json --rate 100Mbit/s --latency 10ms\n\n"
+      "Of all plans whose step is at most 5 % longer than the shortest one, the best has the least "
+      "lossy codecs, then the fewest bytes, then the least memory. More layers on the client "
+      "reveal "
+      "less about the data; --keep-cuts keeps your choice.\n\n"
+      "Exit codes: 0 done, 2 usage error or no plan fits into memory.");
+  plan->callback([&] { command = [&] { return planCommand(options); }; });
+}
+
+}  // namespace cleave

@@ -1,0 +1,89 @@
+// cleave-client profile: measures the blocks of a configuration's model and its codecs on this
+// machine, for `plan` and `simulate`.
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <set>
+
+#include "client/commands/commands.h"
+#include "client/train/codec_choice.h"
+#include "client/train/prepare.h"
+#include "client/train/train_run.h"
+#include "common/core/log.h"
+#include "common/core/terminal.h"
+#include "common/run/device.h"
+#include "common/run/profiler.h"
+#include "common/run/torch_errors.h"
+#include "compression/registry.h"
+
+namespace cleave {
+namespace {
+
+// The configured codecs, those that `auto` chooses from, and those that the user asks for.
+std::vector<std::string> codecsToMeasure(const ClientSettings& settings,
+                                         const std::vector<std::string>& asked) {
+  std::set<std::string> specs;
+  const auto add = [&](const std::string& spec) { specs.insert(makeCodec(spec)->spec()); };
+  for (const auto& [flow, spec] : settings.codecs) add(spec);
+  const auto ofAuto = autoCodecs("auto:min_bits=2");
+  for (const std::string& spec : *ofAuto) add(spec);
+  for (const std::string& spec : asked) add(spec);
+  return {specs.begin(), specs.end()};
+}
+
+int profileCommand(const ProfileOptions& options) {
+  startLog("cleave-client", options.run.common.logLevel);
+  const PreparedRun run = resolveRun(options.run, Purpose::measurement);
+  ComputeDevice& device = openDevice(run.settings.device);
+  const ThreadCount threads =
+      chooseThreads(usableCores(), run.settings.clientThreads, 0, /*sharesMachine=*/false);
+  setComputeThreads(threads.threads);
+  const Batch batch = firstBatch(run);
+  const BatchView data = viewOf(batch);
+  ProfilerOptions measured;
+  measured.last = static_cast<int>(run.plan.blocks.size());
+  measured.batch = batch.samples();
+  measured.data = &data;
+  measured.codecs = codecsToMeasure(run.settings, options.codecs);
+  measured.repeats = static_cast<int>(options.repeats);
+  Profile profile = withTorchErrors([&] { return measureProfile(run.plan, device, measured); });
+  profile.threads = threads.threads;
+  const std::size_t ofDevice = device.memoryBytes();
+  profile.memoryBytes = static_cast<double>(ofDevice > 0 ? ofDevice : machineMemory());
+  profile.runSpec = toJson(run.plan.spec);
+  writeProfile(options.output, profile);
+  std::cout << (options.run.json ? toJson(profile).dump(2) + "\n"
+                                 : wrappedFor(STDOUT_FILENO, profileText(profile), 4))
+            << std::flush;
+  return 0;
+}
+
+}  // namespace
+
+void addProfileCommand(CLI::App& app, ProfileOptions& options, std::function<int()>& command) {
+  CLI::App* profile = app.add_subcommand(
+      "profile", "Measures the model's blocks and codecs on this machine, for plan and simulate");
+  addCommonOptions(*profile, options.run.common, true);
+  profile->add_option("--output", options.output, "The profile to write")
+      ->type_name("FILE")
+      ->default_str("client.json");
+  profile
+      ->add_option("--codec", options.codecs,
+                   "Also measures this codec, besides the configured ones and those of auto; "
+                   "repeatable")
+      ->type_name("SPEC")
+      ->allow_extra_args(false);
+  profile->add_option("--repeat", options.repeats, "Repetitions of each measurement")
+      ->default_str("3")
+      ->check(CLI::Range(1u, 1000u));
+  profile->add_flag("--json", options.run.json, "Prints the profile as JSON");
+  profile->footer(
+      "Example:\n  cleave-client profile --config configs/fashion_mnist.yaml --output client.json\n"
+      "\nThen copy the file to the server, run 'cleave-server profile --of client.json' there, and "
+      "pass both profiles to 'cleave-client plan'. Uses all cores unless threads.client is set.");
+  profile->callback([&] { command = [&] { return profileCommand(options); }; });
+}
+
+}  // namespace cleave

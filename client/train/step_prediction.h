@@ -1,0 +1,42 @@
+// Predicts a step with each schedule from its costs, and makes these costs from profiles.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "common/predict/bound.h"
+#include "common/predict/profile.h"
+#include "common/run/plan.h"
+
+namespace cleave {
+
+// Throws UsageError "other-profile" if a profile has blocks of another size than the model's.
+void checkProfiles(const RunPlan& plan, const Profile& client, const Profile& server);
+
+// The costs of a step with `plan` and full batches, without the link's rates and latency. The size
+// of an encoded tensor is the maximum that its codec writes. `wait`: the client's waits, which
+// replace computation. Throws UsageError "other-profile" if a profile is of another model.
+StepCosts profiledCosts(const RunPlan& plan, std::uint32_t batch, const StageWait& wait,
+                        const Profile& client, const Profile& server);
+// Replaces only the costs of the flows, for other codecs in `plan`.
+void setFlows(StepCosts& costs, const RunPlan& plan, std::uint32_t batch, const Profile& client,
+              const Profile& server);
+
+struct StepPrediction {
+  StepBound bound;
+  struct Of {
+    std::string schedule;
+    double seconds = 0;
+  };
+  std::vector<Of> schedules;  // with their default numbers in flight
+  double bestOrder = 0;       // seconds with the best order that a search found
+};
+StepPrediction predictStep(const StepCosts& costs);
+
+// The costs as JSON, with the prediction if it is not null.
+nlohmann::ordered_json toJson(const StepCosts& costs, std::uint32_t batch,
+                              const StepPrediction* prediction = nullptr);
+
+}  // namespace cleave

@@ -1,0 +1,269 @@
+#include "common/run/profiler.h"
+
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <google/protobuf/util/json_util.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+#include "common/core/clock.h"
+#include "common/core/random.h"
+#include "common/model/stage_parts.h"
+#include "common/model/torch_tensor.h"
+#include "compression/registry.h"
+#include "proto/wire.pb.h"
+
+namespace cleave {
+namespace {
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Seconds of `work` on the device.
+template <typename Work>
+double timed(ComputeDevice& device, const Work& work) {
+  DeviceQueue* const queue = device.queue();
+  const SteadyTime start = now();
+  if (queue == nullptr) {
+    work();
+    return secondsSince(start);
+  }
+  queue->begin();
+  work();
+  const DeviceQueue::Seconds seconds = queue->end([] {});
+  queue->drain();
+  return seconds();
+}
+
+// Measured times of one block or of the loss, one per repetition.
+struct Times {
+  std::vector<double> forward, backward;
+};
+
+// The blocks as separate parts. The tensors between two of them are detached, as at a cut.
+class Blocks {
+ public:
+  Blocks(const RunPlan& plan, ComputeDevice& device, const ProfilerOptions& options)
+      : plan_(plan),
+        device_(device),
+        options_(options),
+        update_(static_cast<std::size_t>(options.last - options.first)) {
+    for (int b = options.first; b < options.last; ++b) {
+      parts_.push_back(
+          std::make_unique<TrainedPart>(plan.stage, plan.blocks, b, b + 1, device.device()));
+    }
+    if (options.data == nullptr) return;
+    batch_.emplace(plan.stage.scores, plan.blocks.back().outputShape(), device);
+    batch_->begin(*options.data);
+  }
+
+  SizeProfile measure(std::uint32_t microBatches) {
+    const MicroBatch at{Phase::train, 1, 0, microBatches, options_.batch};
+    std::vector<Times> times(parts_.size());
+    std::vector<double> loss;
+    runStep(at, times, loss);  // a warm-up
+    times.assign(parts_.size(), {});
+    loss.clear();
+    for (int repeat = 0; repeat < options_.repeats; ++repeat) runStep(at, times, loss);
+    SizeProfile size{sizeOf(at), {}, loss.empty() ? 0 : median(loss)};
+    for (const Times& each : times) {
+      size.blocks.push_back({median(each.forward), median(each.backward)});
+    }
+    return size;
+  }
+
+  double updateSeconds(std::size_t part) const { return median(update_[part]); }
+
+ private:
+  const BlockSpec& blockOf(std::size_t part) const {
+    return plan_.blocks[static_cast<std::size_t>(options_.first) + part];
+  }
+
+  // The tensors as leaves of autograd's graph, which require the gradients that cross a cut here.
+  static TensorList leavesOf(const TensorList& tensors, const std::vector<BlockOutput>& outputs) {
+    TensorList leaves;
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      leaves.push_back(tensors[t].detach());
+      if (outputs[t].tensor.hasGradient && leaves.back().is_floating_point()) {
+        leaves.back().set_requires_grad(true);
+      }
+    }
+    return leaves;
+  }
+
+  // Random inputs for the first part, if it is not the model's first block.
+  TensorList randomInputs(std::uint32_t samples) const {
+    const auto& outputs = plan_.blocks[static_cast<std::size_t>(options_.first) - 1].outputs;
+    TensorList inputs;
+    for (const BlockOutput& output : outputs) {
+      const TensorSpec spec = specOfOutput(output, samples);
+      const at::Tensor tensor = at::zeros(spec.shape, isFloat(spec.dtype) ? at::kFloat : at::kLong);
+      if (isFloat(spec.dtype)) {
+        fillNormal(randomKey(1, "profile"),
+                   {tensor.mutable_data_ptr<float>(), static_cast<std::size_t>(tensor.numel())});
+      }
+      inputs.push_back(device_.toDevice(canonical(tensor, spec.order)));
+    }
+    return leavesOf(inputs, outputs);
+  }
+
+  void runStep(const MicroBatch& at, std::vector<Times>& times, std::vector<double>& loss) {
+    const TensorList inputs = batch_ ? batch_->inputs(at) : TensorList();
+    std::vector<TensorList> leaves, outputs;
+    leaves.push_back(options_.first == 0 ? TensorList() : randomInputs(sizeOf(at)));
+    for (std::size_t p = 0; p < parts_.size(); ++p) {
+      outputs.emplace_back();
+      times[p].forward.push_back(
+          timed(device_, [&] { outputs[p] = parts_[p]->forward(leaves[p], inputs, at); }));
+      leaves.push_back(leavesOf(outputs[p], blockOf(p).outputs));
+    }
+    if (batch_) {
+      loss.push_back(timed(device_, [&] { batch_->loss(leaves.back().front(), at).backward(); }));
+    }
+    for (std::size_t p = parts_.size(); p-- > 0;) {
+      times[p].backward.push_back(timed(device_, [&] { backward(outputs[p], leaves[p + 1]); }));
+      outputs[p].clear();
+      leaves.pop_back();
+    }
+    update();
+  }
+
+  // `received`: the leaves of the next part. The last part of a server has no next part, so that
+  // any gradients will do.
+  static void backward(const TensorList& outputs, const TensorList& received) {
+    TensorList roots, gradients;
+    for (std::size_t t = 0; t < outputs.size(); ++t) {
+      if (!outputs[t].requires_grad() || !received[t].requires_grad()) continue;
+      roots.push_back(outputs[t]);
+      gradients.push_back(received[t].grad().defined() ? received[t].grad()
+                                                       : at::ones_like(received[t]));
+    }
+    if (!roots.empty()) torch::autograd::backward(roots, gradients);
+  }
+
+  // Learning rate 0 leaves the weights finite, whatever the gradients.
+  void update() {
+    StepDecision decision;
+    decision.step = ++step_;
+    decision.learningRates.assign(plan_.stage.optimizer.groups.size() + 1, 0);
+    for (std::size_t p = 0; p < parts_.size(); ++p) {
+      update_[p].push_back(timed(device_, [&] { parts_[p]->update(decision); }));
+    }
+  }
+
+  const RunPlan& plan_;
+  ComputeDevice& device_;
+  const ProfilerOptions& options_;
+  std::optional<LabeledBatch> batch_;  // empty on servers
+  std::vector<std::unique_ptr<TrainedPart>> parts_;
+  std::vector<std::vector<double>> update_;  // by part: seconds of each step
+  std::uint64_t step_ = 0;
+};
+
+// A tensor of about 1 MiB with the shape of the plan's first activation.
+TensorSpec codecTensor(const RunPlan& plan) {
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  const Flow flow = activationAt(plan.place.firstCut);
+  const std::size_t perSample = flowSpec(plan.blocks, plan.stage.cuts, flow, 1).bytes();
+  const std::size_t samples = std::max<std::size_t>(1, kBytes / perSample);
+  return flowSpec(plan.blocks, plan.stage.cuts, flow, static_cast<std::uint32_t>(samples));
+}
+
+}  // namespace
+
+double outputBytes(const BlockSpec& block) {
+  double bytes = 0;
+  for (const BlockOutput& output : block.outputs) {
+    bytes += static_cast<double>(specOfOutput(output, 1).bytes());
+  }
+  return bytes;
+}
+
+std::vector<std::uint32_t> profiledMicroBatches(const std::vector<BlockSpec>& blocks,
+                                                std::uint32_t batch) {
+  constexpr std::uint32_t kMax = 64;
+  std::vector<std::uint32_t> numbers;
+  for (std::uint32_t number = 1; number <= std::min(batch, kMax); number *= 2) {
+    try {
+      checkBatchNorm(blocks, microBatchSize(batch, number, number - 1));
+    } catch (const UsageError&) {
+      break;
+    }
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+Profile measureProfile(const RunPlan& plan, ComputeDevice& device, const ProfilerOptions& options) {
+  Profile profile;
+  profile.device = device.description();
+  profile.batch = options.batch;
+  Blocks blocks(plan, device, options);
+  for (const std::uint32_t number : profiledMicroBatches(plan.blocks, options.batch)) {
+    profile.sizes.insert(profile.sizes.begin(), blocks.measure(number));
+  }
+  for (int b = options.first; b < options.last; ++b) {
+    const BlockSpec& block = plan.blocks[static_cast<std::size_t>(b)];
+    const auto parameters = static_cast<double>(parameterCount(plan.blocks, b, b + 1));
+    profile.blocks.push_back({block.name, outputBytes(block), parameters * sizeof(float),
+                              static_cast<double>(block.savedPerSample) * sizeof(float),
+                              blocks.updateSeconds(profile.blocks.size())});
+  }
+  const TensorSpec tensor = codecTensor(plan);
+  for (const std::string& spec : options.codecs) {
+    profile.codecs[spec] = measureCodec(*makeCodec(spec), tensor);
+  }
+  return profile;
+}
+
+CodecProfile measureCodec(const Codec& codec, const TensorSpec& tensor) {
+  if (codec.isIdentity()) return {};
+  constexpr int kRepeats = 3;
+  std::vector<float> values(tensor.elements());
+  fillNormal(randomKey(1, "profile"), values);
+  std::vector<std::byte> payload(codec.maxEncodedBytes(tensor));
+  const CodecContext context{1, {Phase::train, 1, 0, activationAt(0)}};
+  auto* const data = reinterpret_cast<std::byte*>(values.data());
+  CodecProfile min{1e9, 1e9};
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {  // the first repetition touches the memory
+    CutContext sent, received;
+    const SteadyTime start = now();
+    const std::size_t bytes = codec.encode(context, nullptr, sent, {data, tensor}, payload).bytes;
+    const SteadyTime encoded = now();
+    codec.decode(context, nullptr, received, std::span(payload).first(bytes), {data, tensor});
+    min.encodeSeconds = std::min(min.encodeSeconds, secondsBetween(start, encoded));
+    min.decodeSeconds = std::min(min.decodeSeconds, secondsSince(encoded));
+  }
+  const auto bytes = static_cast<double>(tensor.bytes());
+  return {min.encodeSeconds / bytes, min.decodeSeconds / bytes};
+}
+
+nlohmann::ordered_json toJson(const RunSpec& spec) {
+  wire::RunSpec proto;
+  toWire(spec, proto);
+  std::string text;
+  if (!google::protobuf::util::MessageToJsonString(proto, &text).ok()) {
+    throw std::logic_error("a run spec cannot be written as JSON");
+  }
+  return nlohmann::ordered_json::parse(text);
+}
+
+RunSpec runSpecFromJson(const nlohmann::ordered_json& json) {
+  wire::RunSpec proto;
+  if (!google::protobuf::util::JsonStringToMessage(json.dump(), &proto).ok()) {
+    throw UsageError("bad-profile", "the profile has no valid run spec",
+                     "make it again with cleave-client profile");
+  }
+  return runSpecFromWire(proto);
+}
+
+}  // namespace cleave

@@ -1,0 +1,59 @@
+// bench_simulate: predicts steps from the times that bench_step measured, like `cleave-client
+// simulate`. Prints JSON.
+
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "client/commands/link_options.h"
+#include "client/train/step_prediction.h"
+#include "common/program/program.h"
+
+namespace cleave {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+StepCosts costsFrom(const Json& json) {
+  StepCosts costs;
+  costs.microBatches = json.at("micro_batches").get<std::uint32_t>();
+  costs.headForward = json.at("head_forward_seconds").get<double>();
+  costs.tailStep = json.at("tail_step_seconds").get<double>();
+  costs.headBackward = json.at("head_backward_seconds").get<double>();
+  costs.body().forward = json.at("body_forward_seconds").get<double>();
+  costs.body().backward = json.at("body_backward_seconds").get<double>();
+  costs.updateSeconds = json.at("update_seconds").get<double>();
+  for (const Flow flow : costs.body().place.flows()) {
+    const Json& object = json.at("flows").at(flowName(flow));
+    costs.flows[flow] = {object.at("bytes").get<double>(),
+                         object.at("encode_seconds").get<double>(),
+                         object.at("decode_seconds").get<double>()};
+  }
+  return costs;
+}
+
+int run(const std::string& path, const LinkOptions& link) {
+  std::ifstream file(path);
+  const Json times = Json::parse(file);
+  StepCosts costs = costsFrom(times);
+  linkCosts(link).applyTo(costs.body());
+  const StepPrediction prediction = predictStep(costs);
+  std::cout << toJson(costs, times.at("batch").get<std::uint32_t>(), &prediction).dump()
+            << std::endl;
+  return 0;
+}
+
+}  // namespace
+}  // namespace cleave
+
+int main(int argc, char** argv) {
+  CLI::App app{"Predicts a step from the times that bench_step measured", "bench_simulate"};
+  std::string times;
+  cleave::LinkOptions link;
+  app.add_option("--times", times, "File with the member \"times\" of a line of bench_step")
+      ->required();
+  cleave::addLinkOptions(app, link);
+  return cleave::runProgram(app, argc, argv, [&] { return cleave::run(times, link); });
+}

@@ -1,0 +1,229 @@
+// `cleave-client profile`, `cleave-server profile` and `cleave-client plan`.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <fstream>
+
+#include "tests/daemon/daemons.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+const Arguments kConfig = {"--config", configFile("synthetic.yaml"), "--log-level", "error"};
+// The blocks of its model; the default cuts are [2, 5].
+const std::vector<std::string> kBlocks = {"flatten", "fc1", "relu1", "fc2", "relu2", "fc_out"};
+
+// A profile in which each block takes this many milliseconds forward and backward together, for a
+// micro-batch of 8 samples.
+std::string writeProfile(const TemporaryFolder& folder, const std::string& name,
+                         const std::vector<double>& milliseconds) {
+  nlohmann::json blocks, half;
+  for (std::size_t b = 0; b < kBlocks.size(); ++b) {
+    blocks.push_back({{"name", kBlocks[b]},
+                      {"output_bytes_per_sample", b == 0                    ? 256
+                                                  : b + 1 == kBlocks.size() ? 40
+                                                                            : 128},
+                      {"parameter_bytes", 0},
+                      {"saved_bytes_per_sample", 128},
+                      {"update_seconds", 0}});
+    half.push_back(0.5e-3 * milliseconds[b]);
+  }
+  const nlohmann::json codec = {{"encode_seconds_per_byte", 0}, {"decode_seconds_per_byte", 0}};
+  const nlohmann::json profile = {{"profile", 1},
+                                  {"device", "the CPU"},
+                                  {"threads", 1},
+                                  {"memory_bytes", 1e9},
+                                  {"batch", 32},
+                                  {"blocks", blocks},
+                                  {"sizes",
+                                   {{{"samples", 8},
+                                     {"loss_seconds", 0},
+                                     {"forward_seconds", half},
+                                     {"backward_seconds", half}}}},
+                                  {"codecs", {{"none", codec}, {"block:bits=4", codec}}},
+                                  {"run_spec", nlohmann::json::object()}};
+  std::ofstream(folder.path(name)) << profile.dump();
+  return folder.path(name);
+}
+
+Arguments planArguments(const std::string& client, const std::string& server,
+                        const Arguments& more) {
+  return with(with(with({"plan"}, kConfig),
+                   {"--set", "codec=none", "--profile", client, "--server-profile", server}),
+              more);
+}
+
+const Arguments kFastLink = {"--rate", "unlimited", "--latency", "0"};
+
+TEST_CASE("both sides are profiled, and the plan made from their profiles can be used") {
+  const TemporaryFolder folder;
+  const std::string client = folder.path("client.json"), server = folder.path("server.json");
+  const nlohmann::json profile = askJson(
+      with(with({"profile"}, kConfig), {"--output", client, "--repeat", "1", "--codec", "fp16"}));
+  REQUIRE(profile.at("blocks").size() == kBlocks.size());
+  CHECK(profile.at("blocks").at(1).at("parameter_bytes") == 4 * (64 * 32 + 32));
+  CHECK(profile.at("blocks").at(1).at("output_bytes_per_sample") == 4 * 32);
+  CHECK(profile.at("sizes").back().at("samples") == 32);
+  CHECK(profile.at("sizes").back().at("backward_seconds").at(3).get<double>() > 0);
+  CHECK(profile.at("sizes").back().at("loss_seconds").get<double>() > 0);
+  CHECK(profile.at("codecs").at("fp16").at("encode_seconds_per_byte").get<double>() > 0);
+
+  const Ended ended =
+      finish(Process::start({serverProgram(), "profile", "--of", client, "--output", server,
+                             "--repeat", "1", "--json", "--log-level", "error"}));
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  const nlohmann::json ofServer = nlohmann::json::parse(ended.output);
+  CHECK(ofServer.at("blocks").size() == kBlocks.size() - 2);  // without the first and the last
+  CHECK(ofServer.at("blocks").front().at("name") == "fc1");
+  CHECK(ofServer.at("memory_bytes") == 8192.0 * 1024 * 1024);
+  CHECK(ofServer.at("codecs").size() == profile.at("codecs").size());
+
+  const nlohmann::json plans =
+      askJson(planArguments(client, server, {"--rate", "100Mbit/s", "--latency", "5ms"}));
+  const nlohmann::json& best = plans.at("plans").at(0);
+  CHECK(best.at("seconds") <= plans.at("configured").at("seconds").get<double>() * 1.05);
+  CHECK(best.at("seconds") >= best.at("bound_seconds").get<double>() * (1 - 1e-9));
+  const nlohmann::json used =
+      askJson(with(with({"train", "--dry-run"}, kConfig),
+                   {"--set", "codec=none", "--set", "model.cuts=" + best.at("cuts").dump(), "--set",
+                    "train.micro_batches=" + best.at("micro_batches").dump(), "--set",
+                    "train.in_flight=" + best.at("in_flight").dump(), "--set",
+                    "train.schedule=" + best.at("schedule").get<std::string>()}));
+  CHECK(used.at("client_memory_bytes") == best.at("client_memory_bytes"));
+  CHECK(used.at("server_memory_bytes") == best.at("server_memory_bytes"));
+  CHECK(used.at("step").at("up_bytes") == best.at("bytes_up"));
+  CHECK(used.at("step").at("down_bytes") == best.at("bytes_down"));
+  CHECK_THAT(plans.at("yaml").get<std::string>(), Contains("cuts: [") && Contains("codec: {"));
+}
+
+TEST_CASE("the slowest block goes to the faster side") {
+  const TemporaryFolder folder;
+  const std::string slow = writeProfile(folder, "slow", {0, 1, 0, 50, 0, 1});
+  const std::string fast = writeProfile(folder, "fast", {0, 1, 0, 5, 0, 1});
+  const nlohmann::json plans = askJson(planArguments(slow, fast, kFastLink));
+  for (const nlohmann::json& plan : plans.at("plans")) {
+    CHECK(plan.at("cuts").at(0).get<int>() <= 3);
+    CHECK(plan.at("cuts").at(1).get<int>() >= 4);
+  }
+  // fc2 on the server, which is faster, while the client computes the rest. With 32 samples, they
+  // take 4 x 5 ms and at least 4 x 1 ms.
+  CHECK(plans.at("plans").at(0).at("seconds").get<double>() < 30e-3);
+  CHECK(plans.at("considered") == 10 * 6);  // pairs of cuts x 1, 2, 4, …, 32 micro-batches
+  const nlohmann::json kept = askJson(planArguments(slow, fast, with(kFastLink, {"--keep-cuts"})));
+  CHECK(kept.at("plans").at(0).at("cuts") == nlohmann::json({2, 5}));
+  CHECK(kept.at("considered") == 6);
+}
+
+TEST_CASE("no settings have a shorter predicted step than the plans") {
+  const TemporaryFolder folder;
+  const std::string client = writeProfile(folder, "client", {0.5, 3, 0.5, 6, 1, 2});
+  const std::string server = writeProfile(folder, "server", {0, 2, 0.5, 3, 0.5, 0});
+  const Arguments link = {"--rate",    "2Mbit/s", "--down-rate", "4Mbit/s",
+                          "--latency", "3ms",     "--set",       "train.batch=8"};
+  const nlohmann::json plans = askJson(planArguments(client, server, link));
+  double shortest = 1e9;
+  for (int cut0 = 1; cut0 < 5; ++cut0) {
+    for (int cut1 = cut0 + 1; cut1 < 6; ++cut1) {
+      Arguments arguments = planArguments(client, server, link);
+      arguments.front() = "simulate";
+      const nlohmann::json cases =
+          askJson(with(arguments, {"--set", "model.cuts=" + nlohmann::json({cut0, cut1}).dump(),
+                                   "--micro-batches", "1", "--micro-batches", "2",
+                                   "--micro-batches", "4", "--micro-batches", "8"}));
+      shortest = std::min(shortest, cases.at("best").at("seconds").get<double>());
+    }
+  }
+  for (const nlohmann::json& plan : plans.at("plans")) {
+    CHECK(plan.at("seconds").get<double>() >= shortest * (1 - 1e-9));
+    CHECK(plan.at("seconds").get<double>() <= shortest * 1.05 * (1 + 1e-9));
+  }
+}
+
+TEST_CASE("an exported model is profiled on both sides, and keeps its cuts") {
+  const TemporaryFolder folder;
+  const std::string client = folder.path("client.json"), server = folder.path("server.json");
+  const Arguments model = {"--set", "model={name: graph, file: " CLEAVE_SOURCE_DIR
+                                    "/tests/data/tiny.pt2, cuts: [conv, block.0]}"};
+  const nlohmann::json profile =
+      askJson(with(with(with({"profile"}, kConfig), model), {"--output", client}));
+  CHECK(profile.at("blocks").size() == 3);
+  const Ended ended = finish(Process::start({serverProgram(), "profile", "--of", client, "--output",
+                                             server, "--json", "--log-level", "error"}));
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK(nlohmann::json::parse(ended.output).at("blocks").size() == 1);
+  const nlohmann::json plans =
+      askJson(with(with(with({"plan"}, kConfig), model),
+                   with({"--profile", client, "--server-profile", server}, kFastLink)));
+  CHECK(plans.at("plans").at(0).at("cuts") == plans.at("configured").at("cuts"));
+  CHECK_THAT(plans.at("yaml").get<std::string>(), !Contains("cuts"));
+}
+
+TEST_CASE("a lossy codec is chosen only if it makes a step shorter") {
+  const TemporaryFolder folder;
+  const std::string profile = writeProfile(folder, "profile", {0, 1, 0, 1, 0, 1});
+  const Arguments codecs = {"--codec", "none", "--codec", "block:bits=4"};
+  const nlohmann::json fast = askJson(planArguments(profile, profile, with(kFastLink, codecs)));
+  CHECK(fast.at("plans").at(0).at("codecs").at("activation/0") == "none");
+  const nlohmann::json slow = askJson(
+      planArguments(profile, profile, with({"--rate", "100kbit/s", "--latency", "0"}, codecs)));
+  CHECK(slow.at("plans").at(0).at("codecs").at("activation/0") == "block:bits=4");
+  CHECK(slow.at("plans").at(0).at("codecs").at("gradient/0") == "block:bits=4");
+}
+
+TEST_CASE("plans that do not fit into memory are left out") {
+  const TemporaryFolder folder;
+  const std::string profile = writeProfile(folder, "profile", {0, 1, 0, 1, 0, 1});
+  const auto memoryOf = [&](const Arguments& more) {
+    const nlohmann::json plans = askJson(planArguments(profile, profile, with(kFastLink, more)));
+    double max = 0;
+    for (const nlohmann::json& plan : plans.at("plans")) {
+      max = std::max(max, plan.at("server_memory_bytes").get<double>());
+    }
+    return max;
+  };
+  const double all = memoryOf({});
+  const auto limit = static_cast<std::uint64_t>(all) - 1;
+  const double less = memoryOf({"--server-memory", std::to_string(limit) + "B"});
+  CHECK(less <= static_cast<double>(limit));
+  const Ended none =
+      ask(planArguments(profile, profile, with(kFastLink, {"--client-memory", "1KiB"})));
+  CHECK(none.code == 2);
+  CHECK_THAT(none.errors, Contains("[no-plan]") && Contains("hint: lower train.batch"));
+}
+
+TEST_CASE("plan shows a table and the keys to change") {
+  const TemporaryFolder folder;
+  const std::string profile = writeProfile(folder, "profile", {0, 1, 0, 1, 0, 1});
+  const Ended shown = ask(planArguments(profile, profile, kFastLink));
+  REQUIRE(shown.code == 0);
+  CHECK_THAT(shown.output, Contains("  best ") && Contains("  configured ") &&
+                               Contains("\nmodel:\n  cuts: [") && Contains("\ntrain:\n"));
+}
+
+TEST_CASE("errors of plan and profile have a hint") {
+  const TemporaryFolder folder;
+  const std::string profile = writeProfile(folder, "profile", {0, 1, 0, 1, 0, 1});
+  const auto refused = [&](const Arguments& arguments, const std::string& sentence) {
+    const Ended ended = ask(arguments);
+    INFO(ended.errors);
+    CHECK(ended.code == 2);
+    CHECK_THAT(ended.errors, Contains(sentence) && Contains("hint: "));
+  };
+  refused(planArguments(profile, folder.path("none"), kFastLink), "cannot be read");
+  refused(planArguments(profile, profile, with(kFastLink, {"--codec", "fp16"})),
+          "does not have the codec 'fp16'");
+  refused(planArguments(profile, profile, with(kFastLink, {"--set", "model.depth=3"})),
+          "does not have the blocks");
+  refused(planArguments(profile, profile, with(kFastLink, {"--set", "model.width=64"})),
+          "has an output of 128 B per sample");
+  const Ended server = finish(Process::start(
+      {serverProgram(), "profile", "--of", profile, "--output", folder.path("server.json")}));
+  CHECK(server.code == 2);
+  CHECK_THAT(server.errors, Contains("hint: "));
+}
+
+}  // namespace
+}  // namespace cleave::test
