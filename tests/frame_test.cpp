@@ -385,6 +385,12 @@ TEST_CASE("PROTOCOL.md: every code that can reach a peer is in the table of erro
                           "park-ended",
                           "no-run",
                           "weights-too-large",
+                          "bad-secret",
+                          "no-client",
+                          "no-secret",
+                          "relay-needs-tls",
+                          "relay-replaced",
+                          "unsafe-dial",
                           "wrong-use"}) {
     CHECK(thrown.erase(own) == 1);
     CHECK_FALSE(documented.contains(own));

@@ -148,7 +148,8 @@ TEST_CASE("a text with a label becomes ids, a mask, types and a class") {
 
 TEST_CASE("the tokens of a second text have their own type") {
   TextFiles files;
-  files.keys.trainFile = files.folder.write("pairs.tsv", "text\tb\tlabel\ngood\tbad film\t0\ngood\tfilm\t1\n");
+  files.keys.trainFile =
+      files.folder.write("pairs.tsv", "text\tb\tlabel\ngood\tbad film\t0\ngood\tfilm\t1\n");
   files.keys.pairColumn = "b";
   const auto data = open("text", files.keys);
   CHECK(sample<std::int64_t>(*data, 0, 0) == Integers{2, 4, 3, 5, 6, 3});

@@ -123,10 +123,10 @@ class PredictionColumns {
     if (isClass()) {
       const std::vector<double> probabilities = softmax(outputs);
       const auto highest = std::max_element(probabilities.begin(), probabilities.end());
-      text += fmt::format(
-          ",{},{:.6f}",
-          formatCell(classNameOf(names_, static_cast<std::size_t>(highest - probabilities.begin()))),
-          *highest);
+      text += fmt::format(",{},{:.6f}",
+                          formatCell(classNameOf(
+                              names_, static_cast<std::size_t>(highest - probabilities.begin()))),
+                          *highest);
       for (std::size_t v = 0; v < shownValues(); ++v) {
         text += fmt::format(",{:.6f}", probabilities[v]);
       }

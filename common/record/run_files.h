@@ -119,8 +119,8 @@ class RunFiles {
   std::shared_ptr<Recorder::Table> epochs_;
 };
 
-// The number of the last training step recorded in the folder's steps.csv. Reads only the end of the
-// file; returns 0 if there is no training step in it, or no such file.
+// The number of the last training step recorded in the folder's steps.csv. Reads only the end of
+// the file; returns 0 if there is no training step in it, or no such file.
 std::uint64_t lastRecordedStep(const std::string& folder);
 
 }  // namespace cleave
