@@ -90,7 +90,8 @@ def groups(experiment, row, what):
 
 def table(experiment):
     metric = METRIC[experiment]
-    lines = [["Rows", "Codec", "Share of fp32's bytes", "top1 or metric", "Std", "Seeds", "Step at 100 Mbit/s"]]
+    title = {"top1": "Accuracy", "metric": "Matthews"}[metric]
+    lines = [["Rows", "Codec", "Bytes, share of fp32", title, "Std", "Seeds", "Step at 100 Mbit/s"]]
     for row in SWEEPS[experiment]:
         speeds = groups(experiment, row, "speed")
         for codec, each in groups(experiment, row, "accuracy").items():
@@ -117,8 +118,12 @@ def main():
     if not options.table:
         os.makedirs(os.path.join("sweeps", options.experiment), exist_ok=True)
         prepare(options.experiment)
-        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        pool = concurrent.futures.ThreadPoolExecutor(options.jobs)
+        try:
             codes += pool.map(lambda row: sweep(program, options.experiment, row, "accuracy", {}), rows)
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)  # the sweeps under way have received the signal too
+            sys.exit("interrupted; rerun the same command to resume")
         if not options.no_speed:
             short = {"train.max_steps": "12", "eval.every": "0"}
             codes += [sweep(program, options.experiment, row, "speed", short) for row in rows]
