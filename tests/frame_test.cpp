@@ -385,6 +385,7 @@ TEST_CASE("PROTOCOL.md: every code that can reach a peer is in the table of erro
                           "park-ended",
                           "no-run",
                           "weights-too-large",
+                          "bad-profile",
                           "bad-secret",
                           "no-client",
                           "no-secret",

@@ -69,7 +69,7 @@ TEST_CASE("invalid keys of images are reported with their lines") {
                                    std::pair{"data.resize=5000", "0…4096"},
                                    std::pair{"data.augment.flop=true", "did you mean"},
                                    std::pair{"data.augment.crop_padding=40", "32 x 32"},
-                                   std::pair{"data.labels=coarse", "is not a known key"}}) {
+                                   std::pair{"data.labels=coarse", "config-unknown-key"}}) {
     const Ended ended = train(cifar(files.folder(), {"--dry-run", "--set", set}));
     CHECK(ended.code == 2);
     CHECK_THAT(ended.errors, Contains(fault));

@@ -140,7 +140,7 @@ TEST_CASE("mistakes in the configuration of a run are reported with location and
               {"eps=0 is not above 0 and at most 1", "[bad-optimizer-parameter]", "eps=0"}),
           set("a power for a schedule without one",
               "train.learning_rate={schedule: linear, power: 2}",
-              {"train.learning_rate.power is not a known key", "train.learning_rate.peak"}),
+              {"config-unknown-key", "train.learning_rate.power has no effect", "polynomial"}),
           set("a learning rate that is not a number", "train.learning_rate=fast",
               {"train.learning_rate.peak", "fast"}),
           set("an unknown short form of an optimizer", "train.optimizer=adm", {"'adm'", "adam"}),

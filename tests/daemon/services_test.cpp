@@ -171,7 +171,7 @@ TEST_CASE("requests that the server's policy forbids are refused with a hint") {
        {"--set", "models.allow=[small_cnn]"},
        {},
        kWrongUse,
-       {"does not allow the model mlp", "use one of small_cnn (models.allow"}},
+       {"does not allow the model mlp", "use one of small_cnn", "models.allow"}},
       {"memory",
        {"--set", "limits.memory_mib=3"},
        {"--set", "model.width=4096"},
