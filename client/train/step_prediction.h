@@ -1,4 +1,4 @@
-// Predicts a step with each schedule from its costs, and makes these costs from profiles.
+// Computes the costs of a step from profiles, and predicts the step's time with each schedule.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace cleave {
 // Throws UsageError "other-profile" if a profile has blocks of another size than the model's.
 void checkProfiles(const RunPlan& plan, const Profile& client, const Profile& server);
 
-// The costs of a step with `plan` and full batches, without the link's rates and latency. The size
-// of an encoded tensor is the maximum that its codec writes. `wait`: the client's waits, which
+// Returns the costs of a full batch's step with `plan`. The link's rates and latency stay 0. The
+// size of an encoded tensor is the maximum that its codec writes. `wait`: the client's waits, which
 // replace computation. Throws UsageError "other-profile" if a profile is of another model.
 StepCosts profiledCosts(const RunPlan& plan, std::uint32_t batch, const StageWait& wait,
                         const Profile& client, const Profile& server);

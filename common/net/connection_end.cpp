@@ -30,8 +30,7 @@ struct Transition {
 //   Failure, which explains more than our write error. So after `writeFailed`, reading continues
 //   for a second, and only the end of the peer's stream makes the write error final.
 // - A peer that has sent its Bye may close without reading ours. So a write error counts only
-// before
-//   the peer's Bye, and a read error only before ours.
+//   before the peer's Bye, and a read error only before ours.
 // - An error that our side finds counts even after the Byes, because it concerns data that arrived
 //   before them.
 // - The first error is the cause, and later errors are its consequences. So no transition leaves

@@ -19,8 +19,8 @@ struct ProfilerOptions {
   int repeats = 3;  // each time is the median of this many repetitions
 };
 
-// The numbers of micro-batches that a batch is profiled and planned with: powers of 2, up to 64,
-// with which each micro-batch has enough samples for the model's batch norms.
+// Returns the numbers of micro-batches into which profiles and plans divide a batch: the powers of
+// 2 up to 64 that leave each micro-batch enough samples for the model's batch norms.
 std::vector<std::uint32_t> profiledMicroBatches(const std::vector<BlockSpec>& blocks,
                                                 std::uint32_t batch);
 
