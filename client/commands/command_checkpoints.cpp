@@ -38,9 +38,9 @@ int listCheckpoints(const CheckpointsOptions& options) {
                                       : "missing or damaged");
   }
   if (list.empty()) std::cout << "no checkpoints\n";
-  const bool isDone = diskFiles().read(options.run + "/summary.json").has_value();
-  std::cout << (isDone ? std::string("the run is done; its result is in summary.json")
-                       : "to continue: cleave-client train --resume " + options.run)
+  std::cout << (isRunDone(diskFiles(), options.run)
+                    ? "the run is done; its result is in summary.json"
+                    : "to continue: cleave-client train --resume " + options.run)
             << std::endl;
   return 0;
 }

@@ -266,7 +266,7 @@ void makeFolder(PreparedRun& run, const RunOptions& options) {
 // Completes the options from the run's folder.
 RunOptions ofEarlierRun(RunOptions options) {
   const RunRecordFile record = readRunRecord(options.resume);
-  if (diskFiles().read(options.resume + "/summary.json")) {
+  if (isRunDone(diskFiles(), options.resume)) {
     throw UsageError("run-done", "the run in " + options.resume + " is done",
                      "its result is in summary.json; to train its model further, start a separate "
                      "run with --set weights.file=" +

@@ -39,6 +39,10 @@ RunRecordFile readRunRecord(const std::string& folder) {
   }
 }
 
+bool isRunDone(Files& files, const std::string& folder) {
+  return files.read(folder + "/summary.json").has_value();
+}
+
 std::vector<RunCommit> intactCommits(Files& files, const std::string& folder) {
   const CheckpointStore store(files, folder);
   std::vector<RunCommit> intact;

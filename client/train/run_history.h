@@ -23,6 +23,9 @@ void writeRunRecord(const std::string& folder, const RunRecordFile& record);
 // Throws UsageError "no-run" if `folder` is not the folder of a run.
 RunRecordFile readRunRecord(const std::string& folder);
 
+// Whether the run has ended regularly, so that it cannot be resumed.
+bool isRunDone(Files& files, const std::string& folder);
+
 // Returns the commits whose checkpoint is present and undamaged, newest first. Logs a warning for
 // each of the others. Throws RunError "bad-checkpoint" if the list itself is damaged.
 std::vector<RunCommit> intactCommits(Files& files, const std::string& folder);
