@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -409,6 +410,21 @@ TEST_CASE("a durable write replaces the file and leaves no other") {
   writeFileDurably(path, "old and longer");
   writeFileDurably(path, "new");
   CHECK(readFile(path) == "new");
+  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 1);
+}
+
+TEST_CASE("a durable write to a pipe does not replace it") {
+  const Folder folder;
+  const std::string path = folder.file("pipe");
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  const int reader = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  REQUIRE(reader >= 0);
+  writeFileDurably(path, "text");
+  char read[8] = {};
+  CHECK(::read(reader, read, sizeof read) == 4);
+  ::close(reader);
+  CHECK(std::string(read) == "text");
+  CHECK(fs::is_fifo(path));
   CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 1);
 }
 

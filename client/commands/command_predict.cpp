@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <iostream>
 
 #include "client/commands/commands.h"
@@ -23,13 +22,6 @@
 
 namespace cleave {
 namespace {
-
-bool isDeviceOrPipe(const std::string& path) {
-  std::error_code ignored;
-  const auto status = std::filesystem::status(path, ignored);
-  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
-         !std::filesystem::is_directory(status);
-}
 
 // The temporary file's name. If `path` is a device or a pipe, this is `path` itself, because
 // renaming a file to it would replace it.

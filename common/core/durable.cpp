@@ -62,7 +62,20 @@ void syncFolder(const std::string& folder) {
   }
 }
 
+bool isDeviceOrPipe(const std::string& path) {
+  std::error_code ignored;
+  const auto status = std::filesystem::status(path, ignored);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
+         !std::filesystem::is_directory(status);
+}
+
 void writeFileDurably(const std::string& path, std::string_view text, std::optional<mode_t> mode) {
+  if (isDeviceOrPipe(path)) {
+    const OpenFile device(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    const int error = device ? writeAll(device.get(), text) : errno;
+    if (error != 0) throwCannotWrite(path, "cannot be written", error);
+    return;
+  }
   static std::atomic<unsigned> count = 0;
   // The temporary file is in the same folder, because rename() cannot cross file systems. Skips
   // names of files that killed processes left behind.

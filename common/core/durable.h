@@ -14,9 +14,12 @@ namespace cleave {
 inline constexpr mode_t kPrivateFile = 0600;  // for keys: only the owner reads and writes
 inline constexpr mode_t kPublicFile = 0644;   // for certificates: only the owner writes
 
+// Whether `path` is something that a renamed file must not replace, such as /dev/null.
+bool isDeviceOrPipe(const std::string& path);
+
 // Writes `text` to `path` through a temporary file, fsync and rename. The file's mode is exactly
-// `mode`, regardless of the umask; without `mode`, it is 0666 minus the umask. Throws RunError
-// "cannot-write".
+// `mode`, regardless of the umask; without `mode`, it is 0666 minus the umask. A device or a pipe
+// is not replaced: `text` is written into it. Throws RunError "cannot-write".
 void writeFileDurably(const std::string& path, std::string_view text,
                       std::optional<mode_t> mode = std::nullopt);
 
