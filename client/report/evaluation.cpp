@@ -8,7 +8,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kMaxBytes = 16 << 20;
+constexpr std::size_t kMaxEvaluationBytes = 16 << 20;
 constexpr std::size_t kMaxRows = 1000;  // maximum number of rows in a table
 
 // Returns the number under `key`, or null.
@@ -77,7 +77,8 @@ Json readEvaluation(const std::string& path, std::vector<std::string>& problems)
     problems.push_back(path + " " + fault + "; to write it again: cleave-client eval RUN");
     return Json();
   };
-  if (size < 0 || static_cast<std::size_t>(size) > kMaxBytes) return refuse("is too large");
+  if (size < 0 || static_cast<std::size_t>(size) > kMaxEvaluationBytes)
+    return refuse("is too large");
   file.seekg(0);
   const std::string text(std::istreambuf_iterator<char>(file), {});
   try {

@@ -12,7 +12,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::size_t kMaxBytes = std::size_t{1} << 20;
+constexpr std::size_t kMaxSettingsBytes = std::size_t{1} << 20;
 constexpr std::size_t kLogTail = std::size_t{1} << 18;
 constexpr std::size_t kMaxWarnings = 8;
 
@@ -24,7 +24,7 @@ std::optional<std::string> readText(const std::string& path, std::vector<std::st
     problems.push_back(fileName(path) + " is missing");
     return std::nullopt;
   }
-  std::string text(kMaxBytes, '\0');
+  std::string text(kMaxSettingsBytes, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(file.gcount()));
   return text;
