@@ -29,7 +29,7 @@ void ThroughputMeter::finishedBatch(const MicroBatch& at, const ActionSeconds& a
   const bool isFirst = !state_;
   if (isFirst) state_.emplace();
   state_->phase = at.phase;
-  state_->step = at.step;
+  if (at.phase == Phase::train) state_->step = at.step;  // an evaluation counts its own batches
   // The first batch has no interval to measure.
   if (isFirst) return;
   const double seconds = std::max(secondsBetween(*last, time), 1e-6);

@@ -20,8 +20,8 @@ struct PaceShares {
 };
 
 struct Throughput {
-  Phase phase = Phase::train;
-  std::uint64_t step = 0;
+  Phase phase = Phase::train;  // of the latest batch
+  std::uint64_t step = 0;      // the latest training step; 0 before the first
   double samplesPerSecond = 0;
   double up = 0, down = 0;  // bytes per second
   PaceShares shares;

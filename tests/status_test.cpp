@@ -66,6 +66,7 @@ TEST_CASE("rates follow a change within seconds, and an evaluation has no traini
   run.batches(20, 1, 500'000, 0, Phase::eval);
   CHECK(run.pace.state(run.time)->samplesPerSecond < 1);
   CHECK(run.pace.state(run.time)->phase == Phase::eval);
+  CHECK(run.pace.state(run.time)->step == 40);  // the latest training step
 }
 
 TEST_CASE(
