@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -20,6 +19,7 @@
 #include "common/core/environment.h"
 #include "common/core/log.h"
 #include "common/core/terminal.h"
+#include "common/net/accept.h"
 #include "common/net/connection_messages.h"
 #include "common/net/frame.h"
 #include "common/net/listen.h"
@@ -34,7 +34,6 @@ using asio::ip::tcp;
 
 // Pause after a failed accept, which usually means that no descriptors are left; ending sessions
 // release some.
-constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::chrono::seconds kBetweenLooks{1};
 constexpr std::chrono::milliseconds kHangup{100};
 // Time between the Failures that end sessions and the end of the process; a Failure may take a
@@ -130,7 +129,13 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device,
 Server::~Server() { io_.stop(); }
 
 void Server::run() {
-  asio::co_spawn(io_.context(), accept(), rethrow);
+  asio::co_spawn(io_.context(),
+                 acceptAll<tcp>(
+                     acceptor_, [this](tcp::socket socket) { admit(std::move(socket)); },
+                     [this](const boost::system::error_code& error) {
+                       refusals_.note("a connection", RunError("cannot-accept", error.message()));
+                     }),
+                 rethrow);
   asio::co_spawn(io_.context(), waitForSignals(), rethrow);
   asio::co_spawn(io_.context(), waitForReloads(), rethrow);
   asio::co_spawn(io_.context(), certificates_.watch(io_.context().get_executor()), rethrow);
@@ -157,19 +162,10 @@ void Server::logRefusals() const {
 
 // ---- Connections ----
 
-asio::awaitable<void> Server::accept() {
-  while (acceptor_.is_open()) {
-    auto [error, socket] = co_await acceptor_.async_accept(asio::as_tuple(asio::use_awaitable));
-    if (!error) {
-      boost::system::error_code gone;  // the peer has already disconnected
-      const tcp::endpoint peer = socket.remote_endpoint(gone);
-      if (!gone) start(std::move(socket), peer.address());
-    } else if (acceptor_.is_open()) {
-      refusals_.note("a connection", RunError("cannot-accept", error.message()));
-      asio::steady_timer pause(io_.context(), kAcceptPause);
-      co_await pause.async_wait(asio::use_awaitable);
-    }
-  }
+void Server::admit(tcp::socket socket) {
+  boost::system::error_code gone;  // the peer has already disconnected
+  const tcp::endpoint peer = socket.remote_endpoint(gone);
+  if (!gone) start(std::move(socket), peer.address());
 }
 
 // `client`: for the limits per address. It differs from the peer's address behind a relay.

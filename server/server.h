@@ -52,7 +52,7 @@ class Server {
   Samples samples();
 
  private:
-  boost::asio::awaitable<void> accept();
+  void admit(boost::asio::ip::tcp::socket socket);
   void start(boost::asio::ip::tcp::socket socket, const boost::asio::ip::address& client);
   void refuse(boost::asio::ip::tcp::socket socket, const Error& error);
   void sessionEnded(const std::shared_ptr<Session>& session);

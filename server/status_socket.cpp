@@ -21,6 +21,7 @@
 
 #include "common/core/error.h"
 #include "common/core/log.h"
+#include "common/net/accept.h"
 
 namespace cleave {
 namespace {
@@ -32,7 +33,6 @@ constexpr mode_t kOwnersFolder = 0700;
 constexpr mode_t kOwnersFile = 0600;
 constexpr std::size_t kMaxAnswering = 16;
 constexpr std::chrono::seconds kAnswerDeadline{2};
-constexpr std::chrono::milliseconds kAcceptPause{100};
 
 RunError noStatus(const std::string& why) { return RunError("no-status", why); }
 
@@ -118,20 +118,21 @@ StatusSocket::StatusSocket(asio::any_io_executor io, const std::string& path, An
 StatusSocket::~StatusSocket() { ::unlink(place_.address().c_str()); }
 
 asio::awaitable<void> StatusSocket::serve() {
-  while (true) {
-    auto [error, socket] = co_await acceptor_.async_accept(asio::as_tuple(asio::use_awaitable));
-    if (error) {
-      asio::steady_timer pause(acceptor_.get_executor(), kAcceptPause);
-      co_await pause.async_wait(asio::use_awaitable);
-    } else if (!isOperator(socket.native_handle())) {
-      processLog()->warn("status: refused a process of another user");
-    } else if (answering_ < kMaxAnswering) {
-      asio::co_spawn(acceptor_.get_executor(), answer(std::move(socket)),
-                     [](std::exception_ptr failed) {
-                       if (failed) std::rethrow_exception(failed);
-                     });
-    }
+  return acceptAll<Protocol>(
+      acceptor_, [this](Protocol::socket socket) { admit(std::move(socket)); },
+      [](const boost::system::error_code&) {});
+}
+
+void StatusSocket::admit(Protocol::socket socket) {
+  if (!isOperator(socket.native_handle())) {
+    processLog()->warn("status: refused a process of another user");
+    return;
   }
+  if (answering_ == kMaxAnswering) return;
+  asio::co_spawn(acceptor_.get_executor(), answer(std::move(socket)),
+                 [](std::exception_ptr failed) {
+                   if (failed) std::rethrow_exception(failed);
+                 });
 }
 
 asio::awaitable<void> StatusSocket::answer(Protocol::socket socket) {

@@ -69,6 +69,7 @@ class StatusSocket {
  private:
   using Protocol = boost::asio::local::stream_protocol;
   StatusSocket(boost::asio::any_io_executor io, const std::string& path, Answer answer);
+  void admit(Protocol::socket socket);
   boost::asio::awaitable<void> answer(Protocol::socket socket);
 
   const SocketPlace place_;

@@ -1,10 +1,8 @@
 #include "common/http/http_server.h"
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/redirect_error.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/string.hpp>
@@ -21,6 +19,7 @@
 
 #include "common/core/error.h"
 #include "common/core/log.h"
+#include "common/net/accept.h"
 #include "common/net/listen.h"
 
 namespace cleave {
@@ -33,8 +32,6 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using Parser = http::request_parser<http::empty_body>;
 
-// Pause after a failed accept, which usually means that no descriptors are left.
-constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::chrono::seconds kDrain{1};
 
 // Allows only a page's own inline script and style, images embedded in it, and requests to this
@@ -254,26 +251,18 @@ HttpServer::HttpServer(HttpSettings settings, HttpHandlers handlers)
            {settings_.listen.place, settings_.option + hostText(endpoint_.address()) + ":"});
   endpoint_ = acceptor_.local_endpoint();
   // An exception from a coroutine is a bug: it ends the process instead of vanishing.
-  asio::co_spawn(io_.context(), accept(), [](std::exception_ptr bug) {
-    if (bug) std::rethrow_exception(bug);
-  });
+  asio::co_spawn(io_.context(),
+                 acceptAll<tcp>(
+                     acceptor_, [this](tcp::socket socket) { start(std::move(socket)); },
+                     [](const error_code&) {}),
+                 [](std::exception_ptr bug) {
+                   if (bug) std::rethrow_exception(bug);
+                 });
 }
 
 HttpServer::~HttpServer() { io_.stop(); }
 
 std::string HttpServer::url() const { return "http://" + textOf(endpoint_); }
-
-asio::awaitable<void> HttpServer::accept() {
-  while (true) {
-    auto [error, socket] = co_await acceptor_.async_accept(asio::as_tuple(asio::use_awaitable));
-    if (!error) {
-      start(std::move(socket));
-    } else {
-      asio::steady_timer pause(io_.context(), kAcceptPause);
-      co_await pause.async_wait(asio::use_awaitable);
-    }
-  }
-}
 
 void HttpServer::start(tcp::socket socket) {
   if (open_ >=

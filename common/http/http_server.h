@@ -54,7 +54,6 @@ class HttpServer {
 
  private:
   class Session;
-  boost::asio::awaitable<void> accept();
   void start(boost::asio::ip::tcp::socket socket);
   HttpAnswer answer(const HttpRequest& request) const;
 

@@ -1,7 +1,6 @@
 #include "tools/link/relay.h"
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
@@ -10,6 +9,7 @@
 
 #include "common/core/error.h"
 #include "common/core/log.h"
+#include "common/net/accept.h"
 #include "common/net/listen.h"
 #include "common/net/tcp.h"
 
@@ -20,8 +20,6 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// Pause after a failed accept, which usually means that no descriptors are left.
-constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::size_t kUnsentBytes = std::size_t{64} << 10;
 // Rounds of reads and writes before other handlers get a turn.
 constexpr int kMaxRounds = 8;
@@ -66,9 +64,15 @@ Relay::Relay(asio::io_context& context, const Settings& settings)
   up_.setRoundTrip(roundTrip);
   down_.setRoundTrip(roundTrip);
   // Exceptions from the coroutine are bugs: they must end the process instead of being lost.
-  asio::co_spawn(context_, accept(), [](std::exception_ptr bug) {
-    if (bug) std::rethrow_exception(bug);
-  });
+  asio::co_spawn(context_,
+                 acceptAll<tcp>(
+                     acceptor_, [this](tcp::socket socket) { admit(std::move(socket)); },
+                     [](const error_code& failed) {
+                       processLog()->warn("cannot accept a connection: {}", failed.message());
+                     }),
+                 [](std::exception_ptr bug) {
+                   if (bug) std::rethrow_exception(bug);
+                 });
 }
 
 std::string Relay::address() const { return textOf(acceptor_.local_endpoint()); }
@@ -83,20 +87,6 @@ void Relay::stop() {
 }
 
 // ---- Connections ----
-
-asio::awaitable<void> Relay::accept() {
-  while (acceptor_.is_open()) {
-    auto [error, socket] = co_await acceptor_.async_accept(asio::as_tuple(asio::use_awaitable));
-    if (stopped_) co_return;
-    if (!error) {
-      admit(std::move(socket));
-    } else {
-      processLog()->warn("cannot accept a connection: {}", error.message());
-      asio::steady_timer pause(context_, kAcceptPause);
-      co_await pause.async_wait(asio::use_awaitable);
-    }
-  }
-}
 
 void Relay::admit(tcp::socket socket) {
   const std::uint64_t number = ++accepted_;

@@ -44,7 +44,6 @@ class Relay {
  private:
   using Tcp = boost::asio::ip::tcp;
 
-  boost::asio::awaitable<void> accept();
   void admit(Tcp::socket socket);
   boost::asio::awaitable<void> connect(std::shared_ptr<Connection> connection,
                                        std::uint64_t number);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/core/log.h"
+#include "common/net/accept.h"
 #include "common/net/listen.h"
 #include "common/net/tcp.h"
 
@@ -19,8 +20,6 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// Pause after a failed accept, which usually means that no descriptors are left.
-constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::chrono::milliseconds kBetweenLooks{200};
 constexpr std::chrono::seconds kBetweenRefusals{1};  // in the log
 // Connections of servers that have not sent their request; the oldest makes room for the next.
@@ -50,10 +49,17 @@ Relay::Relay(asio::io_context& context, const Settings& settings)
            {"--listen", "--listen " + hostText(settings_.clients.address()) + ":"});
   listenOn(servers_, settings_.server,
            {"--register", "--register " + hostText(settings_.server.address()) + ":"});
-  const auto ofClients = [this](SharedSocket socket) { admitClient(std::move(socket)); };
-  const auto ofServers = [this](SharedSocket socket) { admitServer(std::move(socket)); };
-  asio::co_spawn(context_, accept(clients_, ofClients), rethrow);
-  asio::co_spawn(context_, accept(servers_, ofServers), rethrow);
+  const auto failed = [](const error_code& error) {
+    processLog()->warn("cannot accept a connection: {}", error.message());
+  };
+  const auto admitsClient = [this](tcp::socket socket) {
+    admitClient(std::make_shared<tcp::socket>(std::move(socket)));
+  };
+  const auto admitsServer = [this](tcp::socket socket) {
+    admitServer(std::make_shared<tcp::socket>(std::move(socket)));
+  };
+  asio::co_spawn(context_, acceptAll<tcp>(clients_, admitsClient, failed), rethrow);
+  asio::co_spawn(context_, acceptAll<tcp>(servers_, admitsServer, failed), rethrow);
   asio::co_spawn(context_, look(), rethrow);
 }
 
@@ -76,21 +82,6 @@ void Relay::stop() {
 }
 
 // ---- Connections ----
-
-asio::awaitable<void> Relay::accept(tcp::acceptor& acceptor,
-                                    std::function<void(SharedSocket)> admit) {
-  while (acceptor.is_open()) {
-    auto [error, socket] = co_await acceptor.async_accept(asio::as_tuple(asio::use_awaitable));
-    if (stopped_) co_return;
-    if (!error) {
-      admit(std::make_shared<tcp::socket>(std::move(socket)));
-    } else {
-      processLog()->warn("cannot accept a connection: {}", error.message());
-      asio::steady_timer pause(context_, kAcceptPause);
-      co_await pause.async_wait(asio::use_awaitable);
-    }
-  }
-}
 
 void Relay::admitClient(SharedSocket client) {
   error_code gone;

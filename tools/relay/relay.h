@@ -7,7 +7,6 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
-#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -70,8 +69,6 @@ class Relay {
     std::string name;
   };
 
-  boost::asio::awaitable<void> accept(Tcp::acceptor& acceptor,
-                                      std::function<void(SharedSocket)> admit);
   void admitClient(SharedSocket client);
   void admitServer(SharedSocket socket);
   boost::asio::awaitable<void> check(SharedSocket socket);
