@@ -44,8 +44,8 @@ int doctorCommand(const DoctorOptions& options) {
       print(check);
     }
   };
-  examineMachine(options.run, found);
-  examineServer(options.run, options.seconds, found);
+  const std::optional<PreparedRun> run = examineMachine(options.run, found);
+  examineServer(options.run, run, options.seconds, found);
   if (options.run.json) {
     const nlohmann::ordered_json report = {
         {"failures", failures}, {"warnings", warnings}, {"checks", checks}};
@@ -62,7 +62,7 @@ void addDoctorCommand(CLI::App& app, DoctorOptions& options, std::function<int()
   CLI::App* doctor = app.add_subcommand(
       "doctor",
       "Checks what a training run needs: LibTorch, threads, memory, disk, configuration and data, "
-      "certificates, the server, the link");
+      "certificates, the server, the link, and whether the server would admit the run");
   options.run.common.logLevel = "error";
   addRunOptions(*doctor, options.run);
   doctor->get_option("--config")->required(false);

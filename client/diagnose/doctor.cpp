@@ -10,7 +10,6 @@
 #include <fstream>
 #include <optional>
 
-#include "client/train/prepare.h"
 #include "common/core/environment.h"
 #include "common/core/units.h"
 #include "common/run/device.h"
@@ -217,7 +216,7 @@ Check checked(const std::string& name, const std::function<Check()>& check) {
   }
 }
 
-void examineMachine(const RunOptions& options, const Findings& found) {
+std::optional<PreparedRun> examineMachine(const RunOptions& options, const Findings& found) {
   Experiment experiment;
   examineExperiment(options, experiment, found);
   const int asked = experiment.settings ? experiment.settings->clientThreads : 0;
@@ -226,6 +225,7 @@ void examineMachine(const RunOptions& options, const Findings& found) {
   found(checkThreads(count, asked));
   found(checkMemory(experiment));
   found(checkDisk(options));
+  return std::move(experiment.run);
 }
 
 }  // namespace cleave

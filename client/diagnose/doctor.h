@@ -4,10 +4,11 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "client/train/run_options.h"
+#include "client/train/prepare.h"
 
 namespace cleave {
 
@@ -29,10 +30,11 @@ Check checked(const std::string& name, const std::function<Check()>& check);
 using Findings = std::function<void(const Check&)>;
 
 // Checks configuration, data, LibTorch, threads, memory and disk. A failed check does not stop the
-// later ones.
-void examineMachine(const RunOptions& options, const Findings& found);
-// Checks the certificates and whether a Cleave server answers, and measures the link's latency and
-// throughput for about `seconds`.
-void examineServer(const RunOptions& options, double seconds, const Findings& found);
+// later ones. Returns the configured run if it is valid.
+std::optional<PreparedRun> examineMachine(const RunOptions& options, const Findings& found);
+// Checks the certificates and whether a Cleave server answers, measures the link's latency and
+// throughput for about `seconds`, and asks whether the server would admit the run.
+void examineServer(const RunOptions& options, const std::optional<PreparedRun>& run, double seconds,
+                   const Findings& found);
 
 }  // namespace cleave

@@ -4,12 +4,13 @@
 
 #include <ctime>
 
+#include "client/diagnose/admission.h"
 #include "client/diagnose/doctor.h"
 #include "client/diagnose/probe.h"
 #include "client/diagnose/probe_report.h"
-#include "client/train/prepare.h"
 #include "common/core/environment.h"
 #include "common/core/identity.h"
+#include "common/core/units.h"
 #include "common/link/wire_messages.h"
 #include "common/net/certificate.h"
 #include "common/net/tls_peer.h"
@@ -141,9 +142,30 @@ void explain(const ServerAddress& address, const Error& error, const Findings& f
   found(link);
 }
 
+Check checkOfAdmission(const std::optional<PreparedRun>& run, const ServerAddress& address) {
+  if (!run) return {"admission", Finding::skipped, "requires a valid configuration", ""};
+  try {
+    const wire::HelloOk answer = askForAdmission(*run, address);
+    const auto needed = static_cast<double>(serverBytes(run->plan));
+    return {"admission",
+            Finding::ok,
+            fmt::format("the server would admit this run; it needs about {} there, and computes on "
+                        "{} with {}",
+                        bytesText(needed), answer.device(), countText(answer.threads(), "thread")),
+            "",
+            {{"needed_bytes", needed}, {"device", answer.device()}, {"threads", answer.threads()}}};
+  } catch (const Error& error) {
+    Check check = failed("admission", error);
+    // The refusal may pass, for example when another session has ended.
+    if (error.retrySeconds() > 0) check.finding = Finding::warn;
+    return check;
+  }
+}
+
 }  // namespace
 
-void examineServer(const RunOptions& options, double seconds, const Findings& found) {
+void examineServer(const RunOptions& options, const std::optional<PreparedRun>& run, double seconds,
+                   const Findings& found) {
   std::shared_ptr<const TlsContext> context;
   const TlsSettings tls = tlsOf(options);
   const Check certificates =
@@ -171,7 +193,9 @@ void examineServer(const RunOptions& options, double seconds, const Findings& fo
   } catch (const Error& error) {
     if (error.code() == "interrupted") throw;
     explain(address, error, found);
+    if (stageOf(error, tls.enabled) != Stage::link) return;
   }
+  found(checkOfAdmission(run, address));
 }
 
 }  // namespace cleave

@@ -11,11 +11,11 @@
 
 #include "client/train/codec_choice.h"
 #include "client/train/trainer.h"
+#include "client/train/trial_run.h"
 #include "common/core/clock.h"
 #include "common/core/durable.h"
 #include "common/core/yaml.h"
 #include "common/link/tensor_link_options.h"
-#include "common/link/trial.h"
 #include "common/run/action_tables.h"
 #include "common/run/profiler.h"
 #include "common/run/torch_errors.h"
@@ -81,28 +81,11 @@ StepTime typical(std::vector<double> seconds) {
   return {mean, 2 * error / mean};
 }
 
-// The plan of a trial session: the run's plan with these codecs.
+// The plan of a trial session with these codecs.
 RunPlan trialPlan(const PreparedRun& run, const FlowCodecs& codecs) {
-  RunSpec spec = run.plan.spec;
+  RunSpec spec = trialSpec(run);
   for (const auto& [flow, codec] : codecs) spec.codecs[flow] = codec;
-  spec.trace = {};
-  spec.averageDecay = 0;
-  spec.initialWeights = false;  // any weights will do, and sending them takes time
   return clientPlan(spec, run.settings, run.userModel.get());
-}
-
-// The Hello of a trial session, made from the run's Hello.
-wire::Hello trialHello(const PreparedRun& run, const RunPlan& plan, unsigned number) {
-  wire::Hello hello = run.hello;
-  hello.clear_features();
-  hello.add_features(std::string(kTrialFeature));
-  // Each trial has its own run id, since the server may not yet have freed the previous one.
-  const std::string& id = run.hello.run_id();
-  constexpr std::size_t kMaxTail = 55;
-  hello.set_run_id(
-      fmt::format("trial-{}-{}", number, id.substr(id.size() - std::min(id.size(), kMaxTail))));
-  toWire(plan.spec, *hello.mutable_run_spec());
-  return hello;
 }
 
 class Trial {
@@ -111,7 +94,7 @@ class Trial {
       : run_(run),
         batch_(batch),
         plan_(trialPlan(run, codecs)),
-        hello_(trialHello(run, plan_, number)),
+        hello_(trialHello(run, plan_.spec, number)),
         session_(*run.device),
         meter_(plan_.place) {
     useDeviceCodecs(plan_, *run.device);

@@ -61,8 +61,8 @@ TEST_CASE("doctor finds no problems with a good server, and reports its measurem
   INFO(found.json.dump(2));
   CHECK(found.code == 0);
   CHECK(found.json.at("failures") == 0);
-  for (const char* name :
-       {"config", "data", "run", "device", "certificates", "reach", "tls", "server", "link"}) {
+  for (const char* name : {"config", "data", "run", "device", "certificates", "reach", "tls",
+                           "server", "link", "admission"}) {
     INFO(name);
     CHECK(found.finding(name) == "ok");
     CHECK(found.hint(name).empty());
@@ -80,6 +80,7 @@ TEST_CASE("doctor finds no problems with a good server, and reports its measurem
         Approx(30).margin(0.1));
   CHECK_THAT(found.sentence("server"), Contains("cleave ") && Contains("wire format version 1"));
   CHECK(found.at("link").at("figures").at("round_trip_seconds") > 0);
+  CHECK(found.at("admission").at("figures").at("device") == "cpu");
   CHECK_THAT(found.sentence("link"),
              Contains("up ") && Contains(", down ") && Contains(" one way"));
 
@@ -189,6 +190,20 @@ TEST_CASE("if the server allows no probes, doctor only warns that the link was n
   CHECK(found.finding("link") == "warn");
   CHECK_THAT(found.sentence("link"), Contains("does not allow probes"));
   CHECK(found.finding("tls") == "skipped");
+}
+
+TEST_CASE("doctor reports why the server would refuse the run") {
+  const TemporaryFolder folder;
+  TestServer server(folder, {"--set", "models.allow=[small_cnn]"});
+  const Arguments arguments = {"--server", server.address(), "--config",
+                               configFile("synthetic.yaml")};
+  const Report found = report(arguments);
+  CHECK(found.code == kFailedRun);
+  CHECK(found.finding("link") == "ok");
+  CHECK(found.finding("admission") == "FAIL");
+  CHECK(found.at("admission").at("figures").at("code") == "model-not-allowed");
+  CHECK_THAT(found.hint("admission"), Contains("models.allow"));
+  CHECK(report({"--server", server.address()}).finding("admission") == "skipped");
 }
 
 TEST_CASE("mistakes with doctor are reported with a hint") {

@@ -1,0 +1,64 @@
+#include "client/diagnose/admission.h"
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <exception>
+#include <functional>
+#include <utility>
+
+#include "client/train/trial_run.h"
+
+namespace cleave {
+namespace {
+
+namespace asio = boost::asio;
+
+// A trial in which nothing is sent receives no answers.
+class NoFrames : public FrameSink {
+ public:
+  std::span<std::byte> placePayload(const FrameHeader&, std::span<const std::byte>) override {
+    refuse();
+  }
+  void receivedFrame(const FrameHeader&, std::span<const std::byte>,
+                     std::span<const std::byte>) override {
+    refuse();
+  }
+
+ private:
+  [[noreturn]] static void refuse() {
+    throw ProtocolError("unexpected-message", "the server sent a frame that nothing asked for");
+  }
+};
+
+asio::awaitable<wire::HelloOk> ask(const ServerAddress& address, const wire::Hello& hello) {
+  // This is a named variable because GCC 12 destroys temporaries of a co_await expression twice.
+  const std::function<wire::Hello()> makeHello = [&hello] { return hello; };
+  OpenConnection open = co_await connectToServer(address, makeHello, 0);
+  NoFrames sink;
+  // While run() waits.
+  asio::post(co_await asio::this_coro::executor,
+             [connection = open.connection] { connection->sayBye("done"); });
+  co_await open.connection->run(sink);
+  co_return std::move(open.ok);
+}
+
+}  // namespace
+
+wire::HelloOk askForAdmission(const PreparedRun& run, const ServerAddress& address) {
+  const wire::Hello hello = trialHello(run, trialSpec(run), 1);
+  asio::io_context io;
+  wire::HelloOk answer;
+  std::exception_ptr error;
+  asio::co_spawn(io, ask(address, hello), [&](std::exception_ptr failed, wire::HelloOk ok) {
+    error = std::move(failed);
+    answer = std::move(ok);
+  });
+  io.run();
+  if (error) std::rethrow_exception(error);
+  checkAnswer(answer, run.plan);
+  return answer;
+}
+
+}  // namespace cleave

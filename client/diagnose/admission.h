@@ -1,0 +1,13 @@
+// Asks a server whether it would admit a run.
+#pragma once
+
+#include "client/train/prepare.h"
+#include "proto/wire.pb.h"
+
+namespace cleave {
+
+// Opens a trial session with the run's settings and ends it at once. Returns the server's answer.
+// Throws RunError or UsageError with the server's refusal, or with the cause if it does not answer.
+wire::HelloOk askForAdmission(const PreparedRun& run, const ServerAddress& address);
+
+}  // namespace cleave

@@ -1,0 +1,18 @@
+// The Hello of a trial session: a run that leaves no records on the server (proto/PROTOCOL.md,
+// "Trial").
+#pragma once
+
+#include <string>
+
+#include "client/train/prepare.h"
+
+namespace cleave {
+
+// The run's spec without what a trial has no use for. Any weights will do, so none are sent.
+RunSpec trialSpec(const PreparedRun& run);
+
+// The run's Hello for a trial with `spec`. `number` makes the trial's run id unique among the
+// trials of the run, since the server may not yet have freed the previous one.
+wire::Hello trialHello(const PreparedRun& run, const RunSpec& spec, unsigned number);
+
+}  // namespace cleave
