@@ -65,6 +65,15 @@ TEST_CASE("with fp16, a step whose gradients overflow is skipped, and the loss s
   CHECK(decider.lossScale() == 65536);
 }
 
+TEST_CASE("with fp16 and precision.scale_loss off, the loss is not scaled") {
+  ClientSettings options = settings();
+  options.clientPrecision = options.serverPrecision = Precision::fp16;
+  options.mayScaleLoss = false;
+  StepDecider decider(options, *someData());
+  CHECK(decider.decide(1, kNone, kNone, kNone).lossScale == 1);
+  CHECK(errorCode([&] { decider.decide(2, kNone, kInfinite, kNone); }) == "non-finite");
+}
+
 TEST_CASE(
     "the loss scale continues after a restart, and the run ends if no scale avoids overflows") {
   ClientSettings options = settings();

@@ -120,10 +120,11 @@ std::string ClientSettings::mainMetric() const {
 
 bool ClientSettings::hasSameResults(const ClientSettings& other) const {
   return scores == other.scores && clientPrecision == other.clientPrecision &&
-         groupRates == other.groupRates && bestMetric == other.bestMetric &&
-         bestIsGreatest == other.bestIsGreatest && stop == other.stop &&
-         data.subset == other.data.subset && data.holdout == other.data.holdout &&
-         data.skip == other.data.skip && data.keys.dataSeed == other.data.keys.dataSeed;
+         scalesLoss() == other.scalesLoss() && groupRates == other.groupRates &&
+         bestMetric == other.bestMetric && bestIsGreatest == other.bestIsGreatest &&
+         stop == other.stop && data.subset == other.data.subset &&
+         data.holdout == other.data.holdout && data.skip == other.data.skip &&
+         data.keys.dataSeed == other.data.keys.dataSeed;
 }
 
 std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train) {

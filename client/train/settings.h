@@ -93,7 +93,8 @@ struct ClientSettings {
   double averageDecay = 0;  // StageOptions::averageDecay
   EarlyStop stop;
   Precision clientPrecision = Precision::fp32, serverPrecision = Precision::fp32;
-  std::string bestMetric;  // metric that selects the best model to keep; empty: no model is kept
+  bool mayScaleLoss = true;  // in fp16
+  std::string bestMetric;    // metric that selects the best model to keep; empty: no model is kept
   bool bestIsGreatest = true;
   std::uint32_t evalBatch = 256;
   std::uint32_t evalEvery = 1;                // in epochs
@@ -120,7 +121,8 @@ struct ClientSettings {
   std::string resolved;     // the configuration with all defaults, as YAML
 
   bool scalesLoss() const {
-    return clientPrecision == Precision::fp16 || serverPrecision == Precision::fp16;
+    return mayScaleLoss &&
+           (clientPrecision == Precision::fp16 || serverPrecision == Precision::fp16);
   }
   // The first metric; "loss" if no metric is configured.
   std::string mainMetric() const;

@@ -277,6 +277,8 @@ void addFineTuning(Table& table) {
   precision("precision.client", &Settings::clientPrecision,
             "arithmetic of head and tail; see [precision](models.md#precision)");
   precision("precision.server", &Settings::serverPrecision, "arithmetic of the body");
+  table.boolean("precision.scale_loss", &Settings::mayScaleLoss,
+                "whether the loss is scaled in fp16, so that small gradients do not become 0");
   table.number("train.ema", "", 0, 0.9999999, &Settings::averageDecay,
                "decay of a moving average of the weights, such as `0.999`; evaluations use the "
                "average, and `model.safetensors` contains it; `0`: no average");

@@ -48,6 +48,7 @@ SWEEPS = {
                   "train.freeze": "['!classifier.*']", "train.learning_rate.peak": "1.0e-3"}, ["none"], THREE),
         ("bf16", {"precision.client": "bf16", "precision.server": "bf16"}, ["none"], THREE),
         ("fp16", {"precision.client": "fp16", "precision.server": "fp16"}, ["none"], THREE),
+        ("fp16, loss not scaled", {"precision.client": "fp16", "precision.server": "fp16", "precision.scale_loss": "false"}, ["none"], THREE),
     ],
 }
 METRIC = {"efficientnet": "top1", "reviews": "metric"}
@@ -60,7 +61,7 @@ def prepare(experiment):
 
 
 def folder(experiment, name, seeds, what):
-    return os.path.join("sweeps", experiment, f"{what}-{name.replace(' ', '-')}{'-more' if seeds == ONE else ''}")
+    return os.path.join("sweeps", experiment, f"{what}-{name.replace(',', '').replace(' ', '-')}{'-more' if seeds == ONE else ''}")
 
 
 def sweep(program, experiment, row, what, more):
