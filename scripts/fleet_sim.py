@@ -3,8 +3,7 @@
 row per number of servers.
 
 Each client repeats a step: it computes for half of --client-seconds, the server's device computes the body's forward pass for half of
---body-seconds, the client answers at once, the device computes the backward pass, and the client computes for the rest. The step ends when
-the server has also reported that it is done, an action of no length. All times vary by up to --jitter. A device computes one action at a
+--body-seconds, the client answers at once, the device computes the backward pass, and the client computes for the rest. All times vary by up to --jitter. A device computes one action at a
 time, and its sessions have fair shares, by the rule of common/core/fair_shares.h. The balancer chooses a client's server when it first
 connects: `hash` takes a hash of its address, `least` the server with the fewest clients. A server refuses clients beyond --sessions."""
 import argparse
@@ -91,7 +90,6 @@ class Device:
         self.end = options.warm_up + options.seconds
         self.steps, self.busy = [], 0.0  # seconds of each step that ended after the warm-up, and of the device's work in that time
         self.begins = [self.rng.uniform(0, options.client_seconds) for _ in range(clients)]  # of the current steps
-        self.computed = [0.0] * clients  # when a client has computed its part of the step
         self.arrivals = []  # requests on their way to the server: (time, client, action)
         self.waiting = {}  # requests at the server: {client: action}
         for client in range(clients):
@@ -124,17 +122,13 @@ class Device:
     def compute(self, client, time):
         """Runs the action that the client waits for, and returns the time of its end."""
         action = self.waiting.pop(client)
-        seconds = 0.0 if action == "report" else self.vary(self.options.body_seconds / 2)
-        done = time + seconds
-        self.shares.used(client, seconds, action != "report")
+        done = time + self.vary(self.options.body_seconds / 2)
+        self.shares.used(client, done - time, action == "forward")
         self.busy += max(0.0, min(done, self.end) - max(time, self.options.warm_up))
         if action == "forward":
             self.send(done + self.options.latency, client, "backward")
-        elif action == "backward":
-            self.computed[client] = done + self.options.latency + self.vary(self.options.client_seconds / 2)
-            self.waiting[client] = "report"
         else:
-            end = max(self.computed[client], done + self.options.latency)
+            end = done + self.options.latency + self.vary(self.options.client_seconds / 2)
             if self.options.warm_up <= end < self.end:
                 self.steps.append(end - self.begins[client])
             self.begins[client] = end

@@ -34,7 +34,7 @@ class SlowQueue : public DeviceQueue {
 };
 
 struct SlowServer {
-  SlowServer() {
+  explicit SlowServer(bool isSlow = true) {
     ActionTable table;
     for (const ActionKind kind : {ActionKind::bodyForward, ActionKind::bodyBackward}) {
       table[static_cast<std::size_t>(kind)] = [](Work) -> Result {
@@ -53,7 +53,7 @@ struct SlowServer {
           failed = true;
           code = errorCode([&] { std::rethrow_exception(error); });
         },
-        &queue);
+        isSlow ? &queue : nullptr);
   }
   void deliver(Flow flow, std::uint32_t i, Phase phase = Phase::train) {
     mailbox->deliver(TensorMessage{flow, {phase, 1, i, 2, 4}, 0, smallPayload(0)});
@@ -112,6 +112,18 @@ TEST_CASE("an action's output is sent when the device has finished it, not earli
   CHECK(done.forwardSeconds == 4.0);
   CHECK(done.backwardSeconds == 4.0);
   CHECK_FALSE(server.failed);
+}
+
+TEST_CASE("a report is made in the turn of the last backward") {
+  SlowServer server(/*isSlow=*/false);
+  for (const Flow flow : {activationAt(0), gradientAt(1)}) {
+    server.deliver(flow, 0);
+    server.deliver(flow, 1);
+    CHECK(server.worker->runOne());
+    CHECK_FALSE(std::holds_alternative<BodyDone>(server.link->sent.back()));
+    CHECK(server.worker->runOne());
+  }
+  CHECK(std::holds_alternative<BodyDone>(server.link->sent.back()));
 }
 
 TEST_CASE("a worker has work from a message's arrival until its device has finished it") {

@@ -86,6 +86,8 @@ class Engine {
   // Returns the action to run now; nullopt: wait for a message or a completion. Returns each action
   // once. Throws the errors of receive() for messages that were deferred until an update.
   std::optional<Work> next();
+  // Whether next() would return the report.
+  virtual bool isReportNext() const { return false; }
   // Reports that an action is done and used the device for `seconds`; the call may come much later
   // (a GPU's event). Actions of one kind must complete in the order in which next() returned them.
   // Throws the errors of receive() for messages that were deferred until an update.

@@ -171,7 +171,7 @@ std::optional<Work> Participant::nextWork() {
   }
   if (export_ == Export::requested) return exportWork();
   if (state_ != State::running) return std::nullopt;
-  if (isTrain() && stage_.isDone()) {
+  if (isReportNext()) {
     state_ = State::reporting;
     return workOf(ActionKind::report);
   }

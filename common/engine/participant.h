@@ -43,6 +43,9 @@ class Participant : public Engine {
               std::function<std::size_t(std::uint32_t i)> linkOf = nullptr);
 
   void receive(std::size_t peer, Message message) override;
+  bool isReportNext() const override {
+    return state_ == State::running && isTrain() && stage_.isDone();
+  }
   bool batchDone() const override { return state_ == State::idle; }
 
   // Whether the body has its weights: received, restored from a checkpoint, or initialized here.

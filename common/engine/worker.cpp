@@ -156,6 +156,9 @@ bool EngineWorker::runOne() noexcept {
       return progressed;
     }
     issue(std::move(*work));
+    // A report takes almost no time. In a turn of its own, it would wait until the other runs on
+    // the device have caught up, and its client would wait for it.
+    if (engine_->isReportNext()) issue(*engine_->next());
     return true;
   } catch (...) {
     stopped_ = true;
