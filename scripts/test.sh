@@ -31,10 +31,13 @@ case "${1:-}" in
     build/release/bin/crash_sim --matrix --jobs "$(nproc)"
     build/release/bin/crash_sim --runs 10000 --seed "$RANDOM" --jobs "$(nproc)"
     ./scripts/mutants.py
+    # At the same time, because a run mostly waits for programs to start.
+    crash() { ./scripts/crash.py --programs build/release/bin --seed "$RANDOM" --kill "$@"; }
+    trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
     for side in client server both; do
-      ./scripts/crash.py --programs build/release/bin --runs 100 --kill "$side" --seed "$RANDOM"
-      ./scripts/crash.py --programs build/release/bin --runs 20 --kill "$side" --seed "$RANDOM" --model graph
+      { crash "$side" --runs 100 && crash "$side" --runs 20 --model graph; } &
     done
+    for job in $(jobs -p); do wait "$job"; done
     exit 0
     ;;
   -h|--help) usage; exit 0 ;;

@@ -110,6 +110,10 @@ struct Expectation {
 // 70), and a good library should exceed the limits even on a core shared with other processes.
 constexpr Expectation kExpectations[] = {{"AVX512", 8}, {"AVX2", 6}, {"DEFAULT", 1}};
 
+std::vector<std::string> processorFlags(int threads) {
+  return describeEnvironment(threads).at("cpu").at("flags");
+}
+
 }  // namespace
 
 SelfCheck measureMachine(int threads) {
@@ -149,20 +153,25 @@ std::vector<std::string> slownessAdvice(const SelfCheck& check,
   return advice;
 }
 
-void checkMachine(int threads) {
-  const auto flags = describeEnvironment(threads).at("cpu").at("flags");
+const SelfCheck& machineSpeed(int threads) {
+  if (result) return *result;
   result = measureMachine(threads);
   // Other processes may have slowed the first measurement; a slow library is slow again.
-  if (!slownessAdvice(*result, flags).empty()) {
+  if (!slownessAdvice(*result, processorFlags(threads)).empty()) {
     const SelfCheck again = measureMachine(threads);
     if (again.gigaflops > result->gigaflops) result = again;
   }
+  return *result;
+}
+
+void checkMachine(int threads) {
+  const SelfCheck& check = machineSpeed(threads);
   processLog()->info(
       "self-check: cores {}, threads {}, {}; {:.0f} GFLOP/s fp32, {:.1f} GB/s copied "
       "({:.0f} ms)",
-      result->cores, result->threads, result->instructionSet, result->gigaflops,
-      result->copyGigabytes, result->seconds * 1e3);
-  for (const std::string& sentence : slownessAdvice(*result, flags)) {
+      check.cores, check.threads, check.instructionSet, check.gigaflops, check.copyGigabytes,
+      check.seconds * 1e3);
+  for (const std::string& sentence : slownessAdvice(check, processorFlags(threads))) {
     processLog()->warn("self-check: {}", sentence);
   }
 }

@@ -28,10 +28,14 @@ SelfCheck measureMachine(int threads);
 std::vector<std::string> slownessAdvice(const SelfCheck& check,
                                         const std::vector<std::string>& processorFlags);
 
-// Measures, logs one line, and warns if the process is slow. Call once per process.
+// The result of measureMachine() at the first call, repeated once if it is slow. Do not call it on
+// two threads at the same time.
+const SelfCheck& machineSpeed(int threads);
+
+// Logs the speed of the machine in one line, and warns if it is slow.
 void checkMachine(int threads);
 
-// The result of checkMachine(), for environment.json; null before it has run.
+// The speed of the machine, for environment.json; null if it has not been measured.
 nlohmann::json selfCheckJson();
 
 }  // namespace cleave
