@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/core/units.h"
 #include "server/certs.h"
 
 namespace cleave {
@@ -35,8 +36,6 @@ std::string serverName(const CertificateFolder& certs) {
   const std::vector<std::string> names = certs.serverNames();
   return names.empty() ? "SERVER" : names.front();
 }
-
-const char* plural(std::size_t count) { return count == 1 ? "" : "s"; }
 
 int initCommand(const CertsOptions& options) {
   CertificateFolder certs(options.folder);
@@ -92,8 +91,9 @@ int revokeCommand(const CertsOptions& options) {
   const std::size_t revoked = certs.revoke(options.client);
   std::cout << (revoked == 0
                     ? fmt::format("every certificate of {} is already revoked\n", options.client)
-                    : fmt::format("revoked {} certificate{} of {}: {}/revoked.crl\n", revoked,
-                                  plural(revoked), options.client, certs.folder()));
+                    : fmt::format("revoked {} of {}: {}/revoked.crl\n",
+                                  countText(revoked, "certificate"), options.client,
+                                  certs.folder()));
   std::cout
       << "next, make the running server reload the list, which also ends the open sessions of "
       << options.client << ":\n  " << kReload << std::endl;
@@ -156,7 +156,7 @@ std::string stateText(const IssuedCertificate& issued, std::time_t time) {
   if (state == CertificateState::revoked) text += " " + dateText(*issued.revoked);
   if (state == CertificateState::valid || state == CertificateState::expiresSoon) {
     const auto days = daysLeft(issued, time);
-    text += fmt::format(", {} day{} left", days, days == 1 ? "" : "s");
+    text += ", " + countText(static_cast<std::uint64_t>(days), "day") + " left";
     if (!issued.isNewest) text += ", renewed since";
   }
   return text;

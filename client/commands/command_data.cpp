@@ -14,6 +14,7 @@
 #include "common/core/durable.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
+#include "common/core/units.h"
 
 namespace cleave {
 namespace {
@@ -103,10 +104,11 @@ void printClasses(const Json& split) {
     width = std::max(width, each["name"].get_ref<const std::string&>().size());
   }
   const bool isPartial = split["counted_samples"] != split["samples"];
-  std::cout << fmt::format("  {} classes, {} to {} samples each{}\n", classes.size(), min, max,
-                           isPartial ? fmt::format(", counted in {} samples",
-                                                   split["counted_samples"].get<std::uint32_t>())
-                                     : "");
+  std::cout << fmt::format(
+      "  {} classes, {} to {} samples each{}\n", classes.size(), min, max,
+      isPartial
+          ? ", counted in " + countText(split["counted_samples"].get<std::uint32_t>(), "sample")
+          : "");
   if (empty > 0 && !isPartial) std::cout << fmt::format("  {} classes have no samples\n", empty);
   const std::size_t shown = std::min(classes.size(), kShownClasses);
   for (std::size_t c = 0; c < shown; ++c) {
@@ -124,17 +126,18 @@ void printColumns(const Json& columns) {
   for (const Json& column : columns) {
     width = std::max(width, column["name"].get_ref<const std::string&>().size());
   }
-  std::cout << fmt::format("  {} columns; data.numeric and data.categorical change their kind\n",
-                           columns.size());
+  std::cout << fmt::format("  {}; data.numeric and data.categorical change their kind\n",
+                           countText(columns.size(), "column"));
   const std::size_t shown = std::min(columns.size(), kShownColumns);
   for (std::size_t c = 0; c < shown; ++c) {
     const Json& column = columns[c];
     const bool isNumeric = column["kind"] == "numeric";
     std::cout << fmt::format(
         "    {:<{}}  {}\n", printable(column["name"].get_ref<const std::string&>()), width,
-        isNumeric ? fmt::format("numeric      mean {:.4g}  std {:.4g}",
-                                column["mean"].get<double>(), column["std"].get<double>())
-                  : fmt::format("categorical  {} values", column["categories"].get<int>()));
+        isNumeric
+            ? fmt::format("numeric      mean {:.4g}  std {:.4g}", column["mean"].get<double>(),
+                          column["std"].get<double>())
+            : "categorical  " + countText(column["categories"].get<std::uint64_t>(), "value"));
   }
   if (shown < columns.size()) {
     std::cout << fmt::format("    {} more; --json lists all\n", columns.size() - shown);
@@ -142,11 +145,11 @@ void printColumns(const Json& columns) {
 }
 
 void printSplit(const std::string& name, const Dataset& data, const Json& split) {
-  std::cout << fmt::format("{}: {} samples\n", name, data.size());
+  std::cout << fmt::format("{}: {}\n", name, countText(data.size(), "sample"));
   if (split.contains("classes")) printClasses(split);
   if (split.contains("columns")) printColumns(split["columns"]);
-  std::cout << fmt::format("  arrays; statistics of {} samples, preprocessed as in evaluation\n",
-                           split["figure_samples"].get<std::uint32_t>());
+  std::cout << fmt::format("  arrays; statistics of {}, preprocessed as in evaluation\n",
+                           countText(split["figure_samples"].get<std::uint32_t>(), "sample"));
   const std::vector<SampleArray> arrays = data.arrays();
   std::vector<std::string> texts;
   std::size_t width = 0;

@@ -14,6 +14,7 @@
 #include "client/evaluate/inference.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
+#include "common/core/units.h"
 
 namespace cleave {
 namespace {
@@ -63,8 +64,8 @@ void printClassScores(const Json& json) {
   }
   const Json& pairs = json.at("most_confused");
   for (std::size_t n = 0; n < std::min(pairs.size(), kMaxPairs); ++n) {
-    std::cout << fmt::format("{}{} samples of class {} predicted as {}\n", n == 0 ? "\n" : "",
-                             pairs[n].at("samples").get<std::uint64_t>(),
+    std::cout << fmt::format("{}{} of class {} predicted as {}\n", n == 0 ? "\n" : "",
+                             countText(pairs[n].at("samples").get<std::uint64_t>(), "sample"),
                              pairs[n].at("class").get<std::string>(),
                              pairs[n].at("predicted").get<std::string>());
   }

@@ -31,7 +31,7 @@ std::string tensorsText(const wire::Graph& graph, const GraphIds& ids) {
 }
 
 // Returns "3.5 M parameters" if the unit begins with a space, and otherwise "2 GFLOP".
-std::string countText(double count, std::string_view unit) {
+std::string amountText(double count, std::string_view unit) {
   constexpr std::pair<double, const char*> kPrefixes[] = {
       {1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}};
   for (const auto& [factor, prefix] : kPrefixes) {
@@ -112,8 +112,8 @@ void print(const Json& model, bool all) {
   const std::string file = model["file"];
   std::cout << fmt::format(
       "{}: {} operators, {}; a forward pass takes {} per sample; exported with PyTorch {}\n", file,
-      model["operators"].get<int>(), countText(model["parameters"], " parameters"),
-      countText(model["gflop"].get<double>() * 1e9, "FLOP"), model["torch"].get<std::string>());
+      model["operators"].get<int>(), amountText(model["parameters"], " parameters"),
+      amountText(model["gflop"].get<double>() * 1e9, "FLOP"), model["torch"].get<std::string>());
   for (const Json& input : model["inputs"]) {
     std::cout << fmt::format("  input   {}: {} {}\n", input["name"].get<std::string>(),
                              input["dtype"].get<std::string>(), input["shape"].get<std::string>());

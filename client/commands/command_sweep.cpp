@@ -129,15 +129,11 @@ std::size_t countOf(const Sweep& sweep, Status status) {
 
 // ---- Running ----
 
-std::string pointsText(std::size_t count) {
-  return fmt::format("{} point{}", count, count == 1 ? "" : "s");
-}
-
 std::string othersText(const Sweep& sweep) {
   const std::size_t others = countOtherPoints(sweep.folder, sweep.points);
   if (others == 0) return "";
-  return fmt::format("{} of another grid {} also in {} and not listed here\n", pointsText(others),
-                     others == 1 ? "is" : "are", sweep.folder);
+  return fmt::format("{} of another grid {} also in {} and not listed here\n",
+                     countText(others, "point"), others == 1 ? "is" : "are", sweep.folder);
 }
 
 std::string leftText(const Sweep& sweep) {
@@ -221,8 +217,8 @@ int listPoints(const SweepOptions& options, const Sweep& sweep) {
     std::cout << json.dump(2) << std::endl;
     return 0;
   }
-  std::cout << fmt::format("{} in {}, {} done{}\n", pointsText(sweep.points.size()), sweep.folder,
-                           countOf(sweep, Status::done), leftText(sweep));
+  std::cout << fmt::format("{} in {}, {} done{}\n", countText(sweep.points.size(), "point"),
+                           sweep.folder, countOf(sweep, Status::done), leftText(sweep));
   for (const PointResult& result : sweep.report.results) {
     std::cout << fmt::format("  {:<6}  {}\n", result.status == Status::done ? "done" : "to do",
                              result.point.text());

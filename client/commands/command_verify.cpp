@@ -16,6 +16,7 @@
 #include "client/train/prepare.h"
 #include "client/train/trainer.h"
 #include "common/core/log.h"
+#include "common/core/units.h"
 #include "common/run/torch_errors.h"
 
 namespace cleave {
@@ -277,9 +278,10 @@ void print(const Comparisons& results, const PreparedRun& run) {
                                     result.where))
               << "\n";
   }
-  std::cout << fmt::format("{}, {} micro-batches, schedule {}, {} thread{} per side; files in {}\n",
+  std::cout << fmt::format("{}, {} micro-batches, schedule {}, {} per side; files in {}\n",
                            run.settings.model, run.settings.microBatches, run.settings.schedule,
-                           run.threads, run.threads == 1 ? "" : "s", run.folder);
+                           countText(static_cast<std::uint64_t>(run.threads), "thread"),
+                           run.folder);
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ std::vector<ListedItem> models() {
 }
 
 // The count as text: "1", for example, or "M" if it grows with the number of micro-batches.
-std::string countText(std::uint32_t (*count)(std::uint32_t microBatches)) {
+std::string inFlightText(std::uint32_t (*count)(std::uint32_t microBatches)) {
   constexpr std::uint32_t kMany = 1000;
   const std::uint32_t value = count(kMany);
   return value == kMany ? "M" : std::to_string(value);
@@ -52,9 +52,9 @@ std::string countText(std::uint32_t (*count)(std::uint32_t microBatches)) {
 std::vector<ListedItem> schedules() {
   std::vector<ListedItem> items;
   for (const Schedule& row : scheduleTable()) {
-    const std::string min = countText(row.minInFlight);
+    const std::string min = inFlightText(row.minInFlight);
     const std::string range =
-        min == "M" ? "M" : fmt::format("{}..M ({})", min, countText(row.defaultInFlight));
+        min == "M" ? "M" : fmt::format("{}..M ({})", min, inFlightText(row.defaultInFlight));
     items.push_back({std::string(row.name), std::string(row.description),
                      fmt::format("in_flight={}, for M micro-batches", range),
                      fmt::format("train: {{schedule: {}, in_flight: 0}}", row.name)});

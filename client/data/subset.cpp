@@ -7,6 +7,7 @@
 
 #include "client/data/sample_buffer.h"
 #include "common/core/random.h"
+#include "common/core/units.h"
 
 namespace cleave {
 namespace {
@@ -47,14 +48,13 @@ void checkSizes(const Dataset& data, const SamplesByClass& classes, std::uint32_
                 const std::string& key) {
   for (const auto& [label, samples] : classes) {
     if (samples.size() >= min) continue;
-    const std::string count = std::to_string(samples.size());
     refuse(key,
            "the class " + classNameOf(data.classNames(), static_cast<std::size_t>(label)) +
-               " has " + count + (samples.size() == 1 ? " sample" : " samples") + ", fewer than " +
+               " has " + countText(samples.size(), "sample") + ", fewer than " +
                std::to_string(min),
-           samples.size() < 2
-               ? "add samples of this class, or remove it"
-               : "set data." + key + " to at most " + count + ", or remove the class");
+           samples.size() < 2 ? "add samples of this class, or remove it"
+                              : "set data." + key + " to at most " +
+                                    std::to_string(samples.size()) + ", or remove the class");
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "client/data/bilinear.h"
 #include "common/core/random.h"
+#include "common/core/units.h"
 
 namespace cleave {
 namespace {
@@ -220,8 +221,7 @@ ImageTransforms::ImageTransforms(const ImageOptions& options, std::int64_t chann
 }
 
 void ImageTransforms::checkOptions() const {
-  const std::string channels =
-      std::to_string(channels_) + (channels_ == 1 ? " channel" : " channels");
+  const std::string channels = countText(static_cast<std::uint64_t>(channels_), "channel");
   const auto checkCount = [&](const std::vector<double>& values, const std::string& key) {
     if (values.size() == 1 || values.size() == static_cast<std::size_t>(channels_)) return;
     refuseTransform(key, std::to_string(values.size()) + " values, but the images have " + channels,

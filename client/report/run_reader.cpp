@@ -5,6 +5,7 @@
 
 #include "client/report/evaluation.h"
 #include "client/report/run_settings.h"
+#include "common/core/units.h"
 
 namespace cleave {
 namespace {
@@ -429,9 +430,9 @@ std::vector<std::string> RunReader::problems(bool following) const {
   add(settingsProblems_, "");
   add(evaluationProblems_, "");
   if (training_.resumes > 0) {
-    all.push_back("the run was continued from a checkpoint " + std::to_string(training_.resumes) +
-                  (training_.resumes == 1 ? " time; " : " times; ") +
-                  std::to_string(training_.stepsRedone) + " steps were repeated");
+    all.push_back("the run was continued from a checkpoint " +
+                  countText(training_.resumes, "time") +
+                  "; steps repeated: " + std::to_string(training_.stepsRedone));
   }
   return all;
 }

@@ -144,6 +144,10 @@ std::string durationText(double seconds) {
                          : clockText(seconds);
 }
 
+std::string countText(std::uint64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 std::string mebibytesText(std::size_t bytes) {
   return fmt::format("{} MiB", (bytes + kMiB - 1) / kMiB);
 }

@@ -3,7 +3,9 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace cleave {
 
@@ -31,5 +33,7 @@ std::string bytesText(double bytes);           // "1.2 GB", "34 MB"; decimal
 std::string mebibytesText(std::size_t bytes);  // "512 MiB", rounded up; for limits
 std::string clockText(double seconds);         // "1:02:03", "0:07"; for clocks and countdowns
 std::string durationText(double seconds);      // "1.83 s", "1:02:03"; for elapsed time
+// "1 sample", "3 samples"; `noun` has a regular plural.
+std::string countText(std::uint64_t count, std::string_view noun);
 
 }  // namespace cleave

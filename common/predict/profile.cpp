@@ -201,9 +201,9 @@ std::string profileText(const Profile& profile) {
   std::size_t width = std::string_view("block").size();
   for (const BlockProfile& block : profile.blocks) width = std::max(width, block.name.size());
   const SizeProfile& size = profile.sizes.back();
-  std::string text =
-      fmt::format("{}, {} {}; a micro-batch of {} samples\n", profile.device, profile.threads,
-                  profile.threads == 1 ? "thread" : "threads", size.samples);
+  std::string text = fmt::format("{}, {}; a micro-batch of {}\n", profile.device,
+                                 countText(static_cast<std::uint64_t>(profile.threads), "thread"),
+                                 countText(size.samples, "sample"));
   text += fmt::format("  {:<{}}  {:>12}  {:>12}  {:>12}  {:>11}  {:>11}  {:>10}\n", "block", width,
                       "forward, ms", "backward, ms", "update, ms", "output", "saved", "parameters");
   for (std::size_t b = 0; b < profile.blocks.size(); ++b) {

@@ -9,6 +9,7 @@
 
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/codec/checkpoint_error.h"
+#include "common/core/units.h"
 #include "common/run/run_folder.h"
 
 namespace cleave {
@@ -92,8 +93,8 @@ CheckpointContent readCheckpoint(std::string_view file, const std::string& spec,
 }
 
 std::string fingerprintOf(int threads, const std::string& device) {
-  return fmt::format("LibTorch {}, {}, {} thread{}, {}", libtorchVersion(),
-                     at::get_cpu_capability(), threads, threads == 1 ? "" : "s", device);
+  return fmt::format("LibTorch {}, {}, {}, {}", libtorchVersion(), at::get_cpu_capability(),
+                     countText(static_cast<std::uint64_t>(threads), "thread"), device);
 }
 
 }  // namespace cleave

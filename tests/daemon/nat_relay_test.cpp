@@ -101,7 +101,7 @@ TEST_CASE("training through a relay over TLS is bit-identical to training withou
   const Ended ended = relay.stop();
   CHECK(ended.code == 0);
   CHECK_THAT(ended.errors,
-             Contains("cleave-relay: 1 clients; ") && Contains(" 0 connections refused"));
+             Contains("cleave-relay: 1 client; ") && Contains(" 0 connections refused"));
 }
 
 TEST_CASE("a run continues when the relay is killed and started again") {

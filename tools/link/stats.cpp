@@ -79,8 +79,8 @@ void Stats::addRow(const char* direction, const Shaper& shaper, Shaper::Totals& 
 
 std::string Stats::summary() const {
   const double time = seconds(Clock::now() - begin_);
-  return fmt::format("{:.1f} s, {} connection{}; {}; {}", time, relay_.acceptedConnections(),
-                     relay_.acceptedConnections() == 1 ? "" : "s",
+  return fmt::format("{:.1f} s, {}; {}; {}", time,
+                     countText(relay_.acceptedConnections(), "connection"),
                      describe("up", relay_.up(), time), describe("down", relay_.down(), time));
 }
 

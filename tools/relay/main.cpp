@@ -14,6 +14,7 @@
 #include "common/core/environment.h"
 #include "common/core/error.h"
 #include "common/core/log.h"
+#include "common/core/units.h"
 #include "common/net/listen.h"
 #include "common/program/program.h"
 #include "tools/relay/relay.h"
@@ -73,9 +74,10 @@ int serve(const Flags& flags) {
             << textOf(relay.serverEndpoint()) << " for the server" << std::endl;
   context.run();
   flushLog();
-  std::cerr << fmt::format("cleave-relay: {} clients; {} up, {} down; {} connections refused\n",
-                           relay.accepted(), bytesText(static_cast<double>(relay.bytesUp())),
-                           bytesText(static_cast<double>(relay.bytesDown())), relay.refused());
+  std::cerr << fmt::format(
+      "cleave-relay: {}; {} up, {} down; {} refused\n", countText(relay.accepted(), "client"),
+      bytesText(static_cast<double>(relay.bytesUp())),
+      bytesText(static_cast<double>(relay.bytesDown())), countText(relay.refused(), "connection"));
   return 0;
 }
 

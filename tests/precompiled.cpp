@@ -1,0 +1,1 @@
+// Empty: headers are precompiled only for a target with a source.
