@@ -6,6 +6,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include "client/train/trial_run.h"
@@ -33,14 +34,14 @@ class NoFrames : public FrameSink {
 };
 
 asio::awaitable<wire::HelloOk> ask(const ServerAddress& address, const wire::Hello& hello) {
-  // This is a named variable because GCC 12 destroys temporaries of a co_await expression twice.
+  // These are named variables because GCC 12 destroys temporaries of a co_await expression twice.
   const std::function<wire::Hello()> makeHello = [&hello] { return hello; };
+  const asio::any_io_executor executor = co_await asio::this_coro::executor;
   OpenConnection open = co_await connectToServer(address, makeHello, 0);
+  const std::shared_ptr<Connection> connection = open.connection;
+  asio::post(executor, [connection] { connection->sayBye("done"); });  // while run() waits
   NoFrames sink;
-  // While run() waits.
-  asio::post(co_await asio::this_coro::executor,
-             [connection = open.connection] { connection->sayBye("done"); });
-  co_await open.connection->run(sink);
+  co_await connection->run(sink);
   co_return std::move(open.ok);
 }
 
