@@ -43,9 +43,9 @@ void ThroughputMeter::finishedBatch(const MicroBatch& at, const ActionSeconds& a
   follow(state_->samplesPerSecond, at.phase == Phase::train ? at.samples : 0);
   follow(state_->up, up);
   follow(state_->down, down);
-  follow(state_->shares.compute, actions[indexOf(ActionKind::bodyForward)] +
-                                     actions[indexOf(ActionKind::bodyBackward)] +
-                                     actions[indexOf(ActionKind::update)]);
+  follow(state_->shares.compute,
+         actions[indexOf(ActionKind::bodyForward)] + actions[indexOf(ActionKind::bodyBackward)] +
+             actions[indexOf(ActionKind::bodyWeights)] + actions[indexOf(ActionKind::update)]);
   follow(state_->shares.codec,
          totals.encodeSeconds - before.encodeSeconds + totals.decodeSeconds - before.decodeSeconds);
   follow(state_->shares.up, busy(up, rateUp));

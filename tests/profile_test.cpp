@@ -102,7 +102,7 @@ TEST_CASE("a file that is not a profile is refused with its fault") {
     INFO(pointer);
     CHECK_THROWS_AS(readProfile(file.path()), UsageError);
   };
-  refused("/profile", 2);
+  refused("/profile", 1);
   refused("/memory_bytes", -1);
   refused("/blocks", nlohmann::ordered_json::array());
   refused("/blocks/0/parameter_bytes", "many");
@@ -111,6 +111,7 @@ TEST_CASE("a file that is not a profile is refused with its fault") {
   refused("/sizes/0/samples", 32);
   refused("/sizes/1/forward_seconds", {1, 2});
   refused("/sizes/1/backward_seconds", {1, -2, 3});
+  refused("/sizes/1/weights_seconds", {0, 1, 0});
   refused("/codecs/none", 1);
   file.write("not JSON");
   CHECK_THROWS_WITH(readProfile(file.path()), Contains("is not a profile"));

@@ -16,7 +16,7 @@ struct Orders {
 Orders ordersOf(const std::string& schedule, std::uint32_t microBatches, std::uint32_t inFlight = 0,
                 Phase phase = Phase::train, double bodySeconds = 1) {
   VirtualOptions options;
-  options.seconds = scheduledSeconds({1, 1, 1, bodySeconds, bodySeconds});
+  options.seconds = scheduledSeconds({1, 1, 1, bodySeconds, bodySeconds, bodySeconds});
   options.schedule = &findSchedule(schedule);
   options.microBatches = microBatches;
   options.inFlight = inFlight;
@@ -73,11 +73,28 @@ TEST_CASE("priority prefers the action that unlocks the most") {
   CHECK(orders.server == "F0 F1 B0 B1 F2 F3 B2 B3");
 }
 
+TEST_CASE("zb computes the gradients of the weights when there is nothing else to do") {
+  // As with priority, except that the server is idle at times 4 and 6, and at the end.
+  const Orders orders = ordersOf("zb", 4, 0, Phase::train, 0.5);
+  CHECK(orders.client == ordersOf("priority", 4, 0, Phase::train, 0.5).client);
+  CHECK(orders.server == "F0 F1 B0 W0 B1 W1 F2 F3 B2 W2 B3 W3");
+  // A server that is the bottleneck puts them off to the end.
+  CHECK(ordersOf("zb", 4, 0, Phase::train, 3).server == "F0 F1 B0 F2 B1 F3 B2 B3 W0 W1 W2 W3");
+}
+
+TEST_CASE("a body that sends no gradients does not split its backward") {
+  Place place;
+  CHECK(bodyRows(place, 1, /*splitsBackward=*/true).rows.size() == 3);
+  place.first.front().hasGradient = false;
+  CHECK(bodyRows(place, 1, /*splitsBackward=*/true).rows.size() == 2);
+}
+
 TEST_CASE("evaluation runs forwards only") {
   CHECK(ordersOf("gpipe", 3, 0, Phase::eval).client == "F0 F1 F2 T0 T1 T2");
   CHECK(ordersOf("gpipe", 3, 0, Phase::eval).server == "F0 F1 F2");
   CHECK(ordersOf("1f1b", 4, 2, Phase::eval).client == "F0 F1 T0 T1 F2 T2 F3 T3");
   CHECK(ordersOf("priority", 3, 0, Phase::eval).server == "F0 F1 F2");
+  CHECK(ordersOf("zb", 3, 0, Phase::eval).server == "F0 F1 F2");
 }
 
 TEST_CASE("no schedule deadlocks, and none exceeds its micro-batches in flight") {
@@ -110,7 +127,7 @@ TEST_CASE("priority overlaps the work of both sides") {
   VirtualOptions options;
   options.schedule = &findSchedule("priority");
   options.microBatches = 16;
-  options.seconds = scheduledSeconds({1, 1, 1, 1.5, 1.5});
+  options.seconds = scheduledSeconds({1, 1, 1, 1.5, 1.5, 0});
   const double pipelined = VirtualRun(options).run(Phase::train, 1, 16);
   options.microBatches = 1;
   const double alone = 16 * VirtualRun(options).run(Phase::train, 1, 1);
@@ -151,7 +168,7 @@ TEST_CASE("an unknown schedule is refused with the nearest known name") {
     FAIL("was accepted");
   } catch (const UsageError& error) {
     CHECK(error.code() == "unknown-schedule");
-    CHECK(error.hint() == "did you mean priority? use one of priority, gpipe, 1f1b");
+    CHECK(error.hint() == "did you mean priority? use one of priority, gpipe, 1f1b, zb");
   }
 }
 

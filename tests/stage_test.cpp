@@ -1,6 +1,8 @@
 // Cleave's central property: the split model gives bit-identical results to the whole model for
 // every cut, every number of micro-batches, and every order of forwards and backwards.
+#include <ATen/ops/conv2d.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
@@ -14,6 +16,7 @@
 #include "common/core/buffer.h"
 #include "common/core/random.h"
 #include "common/model/blocks.h"
+#include "common/model/split_backward.h"
 #include "common/model/stage.h"
 #include "common/model/stage_parts.h"
 #include "common/model/torch_tensor.h"
@@ -95,7 +98,7 @@ constexpr Order kOrders[] = {Order::oneByOne, Order::allForwardsFirst, Order::al
 
 struct Split {
   explicit Split(const StageOptions& options, const StageWait& wait = {})
-      : client(options, wait), body(options, wait) {}
+      : client(options, wait), body(options, wait), putsOff(options.splitsBackward) {}
 
   void runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches, const Batch& batch,
                 Order order) {
@@ -113,6 +116,7 @@ struct Split {
       const MicroBatch at{phase, step, i, count, samples};
       if (gradients.at(i).empty()) return;
       const TensorBundle gradients0 = body.backward(at, copied(gradients.at(i)));
+      if (putsOff) later.push_back(at);
       if (!gradients0.empty()) client.headBackward(at, copied(gradients0));
       gradients.erase(i);
     };
@@ -123,6 +127,7 @@ struct Split {
       if (turn < count) forward(turn);
       if (turn >= trail && turn - trail < count) backward(turn - trail);
     }
+    for (const MicroBatch& at : std::exchange(later, {})) body.backwardWeights(at);
   }
 
   void update(const StepDecision& decision) {
@@ -153,7 +158,9 @@ struct Split {
 
   ClientStage client;
   BodyStage body;
+  bool putsOff;
   std::map<std::uint32_t, TensorBundle> gradients;
+  std::vector<MicroBatch> later;  // without backwardWeights() so far
 };
 
 std::map<std::string, at::Tensor> byName(const std::vector<NamedTensor>& tensors) {
@@ -269,6 +276,64 @@ TEST_CASE("split equals whole with two threads, and with images of a realistic s
   options.model = {"small_cnn", {}, {1, 28, 28}, 10};
   CHECK(splitAgainstWhole(options, 64, 4, Order::alternating) == "");
   setComputeThreads(1);
+}
+
+TEST_CASE("split equals whole if the gradients of the body's weights are computed last") {
+  for (StageOptions options : {mlpOptions(), cnnOptions()}) {
+    options.splitsBackward = true;
+    for (const Order order : kOrders) {
+      for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+        options.bodyPrecision = precision;
+        for (const bool recompute : {false, true}) {
+          options.recompute = recompute;
+          CAPTURE(options.model.name, order, precision, recompute);
+          CHECK(splitAgainstWhole(options, 13, 4, order) == "");
+        }
+      }
+    }
+  }
+  StageOptions options = cnnOptions();
+  options.splitsBackward = true;
+  options.freeze = {"conv2.*"};
+  CHECK(splitAgainstWhole(options, 13, 4, Order::alternating) == "");
+}
+
+at::Tensor normal(const Shape& shape, std::uint64_t number) {
+  const at::Tensor tensor = at::empty(shape);
+  fillNormal(randomKey(kSeed, "normal", {number}),
+             {tensor.mutable_data_ptr<float>(), static_cast<std::size_t>(tensor.numel())});
+  return tensor;
+}
+
+TEST_CASE("a split backward puts off the weights of products and convolutions that are used once") {
+  const auto leaf = [](const Shape& shape, std::uint64_t number) {
+    return normal(shape, number).set_requires_grad(true);
+  };
+  struct Leaves {
+    at::Tensor input, kernel, scale, once, twice;
+  };
+  const auto leaves = [&] {
+    return Leaves{leaf({2, 3, 6, 6}, 1), leaf({4, 3, 3, 3}, 2), leaf({4}, 3), leaf({16, 8}, 4),
+                  leaf({8, 8}, 5)};
+  };
+  const auto outputOf = [](const Leaves& l) {
+    const at::Tensor maps = at::conv2d(l.input, l.kernel).mul(l.scale.view({1, 4, 1, 1}));
+    return at::mm(at::mm(at::mm(maps.flatten(2).view({8, 16}), l.once), l.twice), l.twice);
+  };
+  const at::Tensor gradient = normal({8, 8}, 6);
+  const Leaves whole = leaves(), split = leaves();
+  outputOf(whole).backward(gradient);
+  SplitBackward backward({{outputOf(split)}, {gradient}}, {split.input});
+  CHECK(difference({{"input", split.input.grad()}}, {{"input", whole.input.grad()}}) == "");
+  CHECK(difference({{"twice", split.twice.grad()}}, {{"twice", whole.twice.grad()}}) == "");
+  CHECK(difference({{"scale", split.scale.grad()}}, {{"scale", whole.scale.grad()}}) == "");
+  CHECK_FALSE(split.kernel.grad().defined());
+  CHECK_FALSE(split.once.grad().defined());
+  backward.finish();
+  CHECK(difference({{"kernel", split.kernel.grad()}}, {{"kernel", whole.kernel.grad()}}) == "");
+  CHECK(difference({{"once", split.once.grad()}}, {{"once", whole.once.grad()}}) == "");
+  CHECK(difference({{"input", split.input.grad()}}, {{"input", whole.input.grad()}}) == "");
+  CHECK(difference({{"twice", split.twice.grad()}}, {{"twice", whole.twice.grad()}}) == "");
 }
 
 TEST_CASE("the comparison detects a deliberately injected difference") {

@@ -205,6 +205,7 @@ struct Side {
         return std::make_shared<const std::vector<std::byte>>(
             std::vector<std::byte>(kBlobBytes, std::byte{7}));
       case ActionKind::headBackward:
+      case ActionKind::bodyWeights:
         return std::monostate{};
       default:
         break;
@@ -385,7 +386,7 @@ TEST_CASE(
   const auto expected = trainThroughLinks("none", "priority");
   CHECK(expected.client != 0);
   for (const std::string codec : {"none", "fp16", "uniform:bits=16"}) {
-    for (const std::string schedule : {"priority", "gpipe", "1f1b"}) {
+    for (const std::string schedule : {"priority", "gpipe", "1f1b", "zb"}) {
       CAPTURE(codec, schedule);
       const Trained trained = trainThroughLinks(codec, schedule);
       CHECK(trained.client == Approx(expected.client));

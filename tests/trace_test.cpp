@@ -160,8 +160,8 @@ TEST_CASE("a span that no server can have recorded is refused") {
     for (std::uint8_t kind = 0; kind < 20; ++kind) {
       const auto action = static_cast<ActionKind>(kind);
       const bool fits = action == ActionKind::bodyForward || action == ActionKind::bodyBackward ||
-                        action == ActionKind::report || action == ActionKind::update ||
-                        action == ActionKind::snapshot;
+                        action == ActionKind::bodyWeights || action == ActionKind::report ||
+                        action == ActionKind::update || action == ActionKind::snapshot;
       CHECK(damaged([&](TraceSpan& s) {
               s.activity = activity;
               s.subject = kind;

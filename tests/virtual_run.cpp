@@ -26,6 +26,8 @@ char letter(ActionKind kind) {
       return 'T';
     case ActionKind::headBackward:
       return 'H';
+    case ActionKind::bodyWeights:
+      return 'W';
     default:
       return 'B';
   }
@@ -220,9 +222,13 @@ Result VirtualRun::perform(Side& side, Work& work) {
       if (work.at.phase == Phase::eval) return std::monostate{};
       return bundleOf(last.backward(received(), tinyLossGradient(output)), 1);
     }
-    case ActionKind::bodyBackward:
-      return bundleOf(first.backward(side.forwardInputs.at(work.at.i), received()),
-                      options_.headIsFrozen && &side == &sides_[1] ? 0 : 1);
+    case ActionKind::bodyBackward: {
+      // The result does not show when the gradients of the weights are computed.
+      const bool sends = !options_.headIsFrozen || &side != &sides_[1];
+      return bundleOf(first.backward(side.forwardInputs.at(work.at.i), received()), sends ? 1 : 0);
+    }
+    case ActionKind::bodyWeights:
+      return std::monostate{};
     case ActionKind::headBackward:
       first.backward(side.forwardInputs.at(work.at.i), received());
       return std::monostate{};

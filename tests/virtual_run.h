@@ -38,7 +38,7 @@ struct VirtualOptions {
   std::size_t bodies = 1;
   CutTensors cut = {{}};      // the tensors of every cut; stages compute with the first one only
   bool headIsFrozen = false;  // no gradient crosses the first cut
-  ActionSeconds seconds = scheduledSeconds({1, 1, 1, 1, 1});
+  ActionSeconds seconds = scheduledSeconds({1, 1, 1, 1, 1, 1});
   double tensorSeconds = 0;  // time for which a tensor occupies its direction
   double latency = 0;
   std::uint64_t jitterSeed = 0;  // if not 0, durations are multiplied by a random factor in [0, 2)
@@ -57,7 +57,8 @@ class VirtualRun {
   Coordinator& client() { return *client_; }
   Engine& server(std::size_t body = 0) { return *sides_[body + 1].engine; }
   // The order in which actions began since the last call, such as "F0 F1 T0": F is HeadForward or
-  // BodyForward, T TailStep, H HeadBackward, B BodyBackward. Other actions are left out.
+  // BodyForward, T TailStep, H HeadBackward, B BodyBackward, W BodyWeights. Other actions are left
+  // out.
   std::string takeClientOrder() { return takeOrder(0); }
   std::string takeServerOrder(std::size_t body = 0) { return takeOrder(body + 1); }
   // The state of all sides between two batches. restore() requires a new run with the same options.

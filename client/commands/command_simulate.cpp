@@ -103,7 +103,8 @@ constexpr std::pair<Span::Lane, const char*> kLanes[] = {{Span::Lane::client, "c
 
 // The letters of a timeline.
 constexpr const char* kLegend =
-    "  F HeadForward or BodyForward, T TailStep, H HeadBackward, B BodyBackward;\n"
+    "  F HeadForward or BodyForward, T TailStep, H HeadBackward, B BodyBackward,\n"
+    "  W BodyWeights;\n"
     "  e encode, d decode; a activation, g gradient; . idle\n";
 
 std::size_t timelineWidth() {
@@ -127,7 +128,7 @@ std::string timelineText(const SimulatedStep& step) {
       };
       char letter = span.what[0];
       if (span.what.starts_with("Head")) letter = span.what[4] == 'F' ? 'F' : 'H';
-      if (span.what.starts_with("Body")) letter = span.what[4] == 'F' ? 'F' : 'B';
+      if (span.what.starts_with("Body")) letter = span.what[4];
       for (std::size_t c = column(span.begin); c <= column(span.end); ++c) {
         if (line[c] == '.' || c > column(span.begin)) line[c] = letter;
       }
@@ -188,13 +189,17 @@ void printCase(const Case& one, bool withTimeline) {
   printCosts(one);
   std::cout << fmt::format("  {:<18}{:>12}{:>14}{:>18}{:>12}\n", "schedule", "step, ms",
                            "step / bound", "step / best order", "samples/s");
-  const auto row = [&](const std::string& name, double seconds) {
+  double lowest = one.prediction.bound.seconds;
+  const auto row = [&](const std::string& name, double seconds, double bound) {
     std::cout << fmt::format("  {:<18}{:>12.1f}{:>14.3f}{:>18.3f}{:>12.0f}\n", name, 1e3 * seconds,
-                             seconds / one.prediction.bound.seconds,
-                             seconds / one.prediction.bestOrder, one.batch / seconds);
+                             seconds / bound, seconds / one.prediction.bestOrder,
+                             one.batch / seconds);
+    lowest = std::min(lowest, bound);
   };
-  for (const auto& [schedule, seconds] : one.prediction.schedules) row(schedule, seconds);
-  row("best order found", one.prediction.bestOrder);
+  for (const StepPrediction::Of& each : one.prediction.schedules) {
+    row(each.schedule, each.seconds, each.bound);
+  }
+  row("best order found", one.prediction.bestOrder, lowest);
   std::cout << fmt::format("  bound {:.1f} ms: {}\n", 1e3 * one.prediction.bound.seconds,
                            bottleneckName(one.prediction.bound.bottleneck));
   if (!withTimeline) return;

@@ -25,6 +25,7 @@ enum {
   headBackward,
   bodyForward,
   bodyBackward,
+  bodyWeights,
   update,
   encode,
   decode,
@@ -58,6 +59,7 @@ const std::vector<std::string> kStepColumns = {"time",
                                                "head_backward_seconds",
                                                "body_forward_seconds",
                                                "body_backward_seconds",
+                                               "body_weights_seconds",
                                                "update_seconds",
                                                "encode_seconds",
                                                "decode_seconds",
@@ -235,10 +237,11 @@ void RunReader::readSteps(Side& side, bool isClient) {
     const double controlDown = sumOf(row, {c::controlDown});
     const double up = sumOf(row, {c::wireUp}), down = sumOf(row, {c::wireDown});
     const double raw = sumOf(row, {c::rawUp, c::rawDown});
-    const double computed = sumOf(
-        row, isClient ? std::initializer_list<int>{c::headForward, c::tailStep, c::headBackward,
-                                                   c::update}
-                      : std::initializer_list<int>{c::bodyForward, c::bodyBackward, c::update});
+    const double computed =
+        sumOf(row, isClient ? std::initializer_list<int>{c::headForward, c::tailStep,
+                                                         c::headBackward, c::update}
+                            : std::initializer_list<int>{c::bodyForward, c::bodyBackward,
+                                                         c::bodyWeights, c::update});
     const double coded = sumOf(row, {c::encode, c::decode});
     const auto seconds = row.number(c::seconds);
     const double step = isBatch ? place(row, c::step, row.number(c::step), kMaxSteps) : 0;

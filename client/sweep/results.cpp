@@ -70,6 +70,7 @@ enum StepColumn : std::size_t {
   kHeadBackward,
   kBodyForward,
   kBodyBackward,
+  kBodyWeights,
   kEncode,
   kDecode,
   kWireUp,
@@ -84,6 +85,7 @@ const std::vector<std::string> kStepColumnNames = {"phase",
                                                    "head_backward_seconds",
                                                    "body_forward_seconds",
                                                    "body_backward_seconds",
+                                                   "body_weights_seconds",
                                                    "encode_seconds",
                                                    "decode_seconds",
                                                    "wire_up_bytes",
@@ -116,7 +118,7 @@ void measureSteps(const std::string& runFolder, MetricValues& metrics) {
   const auto mean = [&](double sum) { return sum / static_cast<double>(steps); };
   metrics["step_seconds"] = mean(sums[kSeconds]);
   metrics["client_seconds"] = mean(sums[kHeadForward] + sums[kTailStep] + sums[kHeadBackward]);
-  metrics["server_seconds"] = mean(sums[kBodyForward] + sums[kBodyBackward]);
+  metrics["server_seconds"] = mean(sums[kBodyForward] + sums[kBodyBackward] + sums[kBodyWeights]);
   metrics["codec_seconds"] = mean(sums[kEncode] + sums[kDecode]);
   metrics["step_up_bytes"] = mean(sums[kWireUp]);
   metrics["step_down_bytes"] = mean(sums[kWireDown]);

@@ -189,7 +189,7 @@ Resource resource(Bottleneck bottleneck, StepCosts costs, const RunPlan& plan) {
       break;
     case Bottleneck::serverCompute:
       what = "a server twice as fast";
-      halve({ActionKind::bodyForward, ActionKind::bodyBackward});
+      halve({ActionKind::bodyForward, ActionKind::bodyBackward, ActionKind::bodyWeights});
       break;
     case Bottleneck::uplink:
       what = "an uplink twice as fast";

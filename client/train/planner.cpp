@@ -249,7 +249,7 @@ class Planner {
     planned.spec = plan.spec;
     planned.spec.inFlight = plan.inFlight;
     planned.loss = loss;
-    planned.bound = stepBound(costs);
+    planned.bound = stepBound(costs, plan.schedule->splitsBackward);
     planned.seconds = simulateStep(costs, policyOf(*plan.schedule, plan.inFlight)).seconds;
     for (const auto& [flow, tensor] : costs.flows) {
       double& bytes = plan.place.isUp(flow) ? planned.bytesUp : planned.bytesDown;

@@ -239,6 +239,7 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   spec.seed = settings.seed;
   spec.waitF2 = settings.wait.f2;
   spec.waitB2 = settings.wait.b2;
+  spec.waitW2 = settings.wait.w2;
   spec.threads = static_cast<std::uint32_t>(settings.serverThreads);
   spec.stepsPerEpoch = stepsPerEpoch(settings, train);
   // With loss scaling, gradients that are not finite are expected: a step with such gradients is

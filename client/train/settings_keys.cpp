@@ -706,6 +706,13 @@ void refuseLoneWait(Config& config, const Settings& settings) {
   };
   if (wait.f1 && !wait.b1) refuse("F1", "B1");
   if (wait.f2 && !wait.b2) refuse("F2", "B2");
+  if (wait.w2 && !wait.b2) {
+    throw UsageError("bad-wait",
+                     config.where("wait.W2") +
+                         ": wait.W2 is set without wait.B2: the two parts of "
+                         "a backward must both wait",
+                     "set wait.B2 too");
+  }
 }
 
 void addWaits(Table& table) {
@@ -725,6 +732,9 @@ void addWaits(Table& table) {
       {"wait.B2", &StageWait::b2,
        "waits this long instead of computing BodyBackward; required with `wait.F2`; requires "
        "`wait.allowed` on the server"},
+      {"wait.W2", &StageWait::w2,
+       "waits this long instead of computing BodyWeights; requires `wait.B2`; BodyBackward waits "
+       "for both unless the schedule is `zb`"},
   };
   Table::Row* last = nullptr;
   for (const Row& row : kRows) {

@@ -18,6 +18,7 @@ constexpr std::pair<ActionKind, const char*> kKindKeys[] = {
     {ActionKind::headBackward, "head_backward_seconds"},
     {ActionKind::bodyForward, "body_forward_seconds"},
     {ActionKind::bodyBackward, "body_backward_seconds"},
+    {ActionKind::bodyWeights, "body_weights_seconds"},
 };
 
 // The client's and the server's seconds, without transfers.
@@ -40,6 +41,7 @@ void setComputation(StepCosts& costs, const RunPlan& plan, std::uint32_t samples
   costs.tailStep = ofTail.forward + ofTail.backward + client.lossSeconds(samples);
   costs.body().forward = ofBody.forward;
   costs.body().backward = ofBody.backward + repeats * ofBody.forward;
+  costs.body().weights = ofBody.weights;
   costs.updateSeconds = client.updateSeconds(head) + client.updateSeconds(tail);
 }
 
@@ -51,7 +53,10 @@ void setWaits(StepCosts& costs, const StageWait& client, const StageWait& server
   set(costs.tailStep, client.t3);
   set(costs.headBackward, client.b1);
   set(costs.body().forward, server.f2);
-  set(costs.body().backward, server.b2);
+  if (server.b2) {
+    costs.body().weights = 1e-3 * server.w2.value_or(0);
+    costs.body().backward = 1e-3 * *server.b2 + costs.body().weights;
+  }
 }
 
 // All tensors of a cut count as one flow.
@@ -101,8 +106,8 @@ StepPrediction predictStep(const StepCosts& costs) {
   StepPrediction prediction{stepBound(costs), {}, 0};
   for (const Schedule& schedule : scheduleTable()) {
     const Policy policy = policyOf(schedule, schedule.defaultInFlight(costs.microBatches));
-    prediction.schedules.push_back(
-        {std::string(schedule.name), simulateStep(costs, policy).seconds});
+    prediction.schedules.push_back({std::string(schedule.name), simulateStep(costs, policy).seconds,
+                                    stepBound(costs, schedule.splitsBackward).seconds});
   }
   prediction.bestOrder = bestStepSeconds(costs);
   return prediction;
@@ -118,13 +123,12 @@ Json toJson(const StepCosts& costs, std::uint32_t batch, const StepPrediction* p
                                      {"decode_seconds", tensor.decodeSeconds}};
   }
   if (prediction == nullptr) return json;
-  const double bound = prediction->bound.seconds;
-  json["bound_seconds"] = bound;
+  json["bound_seconds"] = prediction->bound.seconds;
   json["bottleneck"] = bottleneckName(prediction->bound.bottleneck);
   json["best_order_seconds"] = prediction->bestOrder;
   for (const StepPrediction::Of& each : prediction->schedules) {
     json["schedules"][each.schedule] = {{"seconds", each.seconds},
-                                        {"over_bound", each.seconds / bound}};
+                                        {"over_bound", each.seconds / each.bound}};
   }
   return json;
 }

@@ -29,6 +29,7 @@ struct StepPrediction {
   struct Of {
     std::string schedule;
     double seconds = 0;
+    double bound = 0;  // seconds; lower if the schedule splits the backward
   };
   std::vector<Of> schedules;  // with their default numbers in flight
   double bestOrder = 0;       // seconds with the best order that a search found

@@ -27,6 +27,7 @@ ActionSeconds actionsOfBothSides(const Coordinator& engine) {
   ActionSeconds actions = engine.seconds();
   actions[indexOf(ActionKind::bodyForward)] = engine.bodyDone()->forwardSeconds;
   actions[indexOf(ActionKind::bodyBackward)] = engine.bodyDone()->backwardSeconds;
+  actions[indexOf(ActionKind::bodyWeights)] = engine.bodyDone()->weightsSeconds;
   return actions;
 }
 

@@ -356,7 +356,7 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, double copyS
     row.costs = meter_.measure(at, row.actions, totals, session_.linkSpeed());
     if (row.costs && !row.costs->hasRates()) row.costs.reset();
     if (row.costs) {
-      row.bound = stepBound(*row.costs);
+      row.bound = stepBound(*row.costs, run_.prepared().plan.schedule->splitsBackward);
       BoundedSteps& bounded = result_.bounded;
       ++bounded.steps;
       bounded.seconds += shown_.seconds;

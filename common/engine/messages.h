@@ -32,6 +32,7 @@ struct BodyDone {
   GradientReport report;
   double forwardSeconds = 0;   // F2, sum over the micro-batches
   double backwardSeconds = 0;  // B2
+  double weightsSeconds = 0;   // BodyWeights, if the backward is split
   double codecSeconds = 0;     // codec time on the server since the last BodyDone; set by the link
   double updateSeconds = 0;    // duration of the previous update
   // Throughput in bytes per second, measured by the server's connection; 0: unknown.

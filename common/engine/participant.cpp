@@ -10,7 +10,7 @@ namespace cleave {
 Participant::Participant(const EngineOptions& options, const Place& place,
                          std::vector<std::shared_ptr<EngineLink>> links,
                          std::function<std::size_t(std::uint32_t i)> linkOf)
-    : Engine(options, bodyRows(place, place.firstCut + 1)),
+    : Engine(options, bodyRows(place, place.firstCut + 1, options.schedule->splitsBackward)),
       place_(place),
       links_(std::move(links)),
       linkOf_(linkOf ? std::move(linkOf) : [](std::uint32_t) { return std::size_t{0}; }),
@@ -222,6 +222,7 @@ void Participant::sendReport(const GradientReport& report) {
   done.report = report;
   done.forwardSeconds = seconds()[indexOf(ActionKind::bodyForward)];
   done.backwardSeconds = seconds()[indexOf(ActionKind::bodyBackward)];
+  done.weightsSeconds = seconds()[indexOf(ActionKind::bodyWeights)];
   done.updateSeconds = updateSeconds_;
   for (const auto& link : links_) link->send(done);
 }

@@ -13,8 +13,9 @@ namespace {
 using Picked = std::optional<ActionKind>;
 
 constexpr std::array<std::string_view, kActionKinds> kActionNames = {
-    "HeadForward", "TailStep", "HeadBackward", "BodyForward", "BodyBackward", "Report",
-    "Decide",      "Update",   "Export",       "Import",      "Snapshot",     "Restore"};
+    "HeadForward", "TailStep", "HeadBackward", "BodyForward", "BodyBackward",
+    "BodyWeights", "Report",   "Decide",       "Update",      "Export",
+    "Import",      "Snapshot", "Restore"};
 
 Picked firstReady(const ReadyKinds& ready, std::initializer_list<ActionKind> order) {
   for (const ActionKind kind : order) {
@@ -30,12 +31,18 @@ std::uint32_t oneInFlight(std::uint32_t) { return 1; }
 // priority: the action that unlocks the most work runs first. A tail step gives the server a
 // backward. A body's forward leads to a tail step, but its backward leads only to the last action
 // of its micro-batch.
+//
+// zb: the same order, but the body's backward is split (Qi et al., "Zero Bubble Pipeline
+// Parallelism", 2024). Nothing waits for the gradients of the weights, so they are computed when
+// there is nothing else to do. All micro-batches may be in flight, because what autograd saved for
+// one is kept until its BodyWeights, of which the client is not informed.
 Picked pickByPriority(const ReadyKinds& ready, const StageState& state) {
   if (state.hop == 0) {
     return firstReady(ready,
                       {ActionKind::tailStep, ActionKind::headForward, ActionKind::headBackward});
   }
-  return firstReady(ready, {ActionKind::bodyBackward, ActionKind::bodyForward});
+  return firstReady(ready,
+                    {ActionKind::bodyBackward, ActionKind::bodyForward, ActionKind::bodyWeights});
 }
 
 int unlockingFirst(Flow flow, const Place& body) { return flow.cut == body.lastCut ? 0 : 1; }
@@ -115,6 +122,8 @@ constexpr Schedule kSchedules[] = {
      allInFlight},
     {"1f1b", "alternately one forward and one backward, with few micro-batches in flight",
      pickOneForwardOneBackward, firstComeFirstServed, twoInFlight, fourInFlight},
+    {"zb", "like priority, but servers compute the gradients of their weights last", pickByPriority,
+     unlockingFirst, allInFlight, allInFlight, true},
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ namespace cleave {
 
 enum class Role : std::uint8_t { client, server };
 
-// The kinds of actions of a stage. The first five work on micro-batches and are ordered by the
+// The kinds of actions of a stage. The first six work on micro-batches and are ordered by the
 // schedule. The others run as soon as they are ready: no other action of the batch can run then.
 enum class ActionKind : std::uint8_t {
   headForward,
@@ -25,16 +25,17 @@ enum class ActionKind : std::uint8_t {
   headBackward,
   bodyForward,
   bodyBackward,
-  report,  // server: makes BodyDone from the body's gradients
-  decide,  // client: decides the step, from BodyDone and its own gradients
+  bodyWeights,  // the rest of a backward that a schedule splits: the gradients of the weights
+  report,       // server: makes BodyDone from the body's gradients
+  decide,       // client: decides the step, from BodyDone and its own gradients
   update,
   exportBlob,  // server: answers a Fetch
   importBlob,  // server: puts the initial weights in place
   snapshot,    // server: copies its state for a checkpoint
   restore,     // server: puts the state of a checkpoint in place
 };
-inline constexpr std::size_t kScheduledKinds = 5;
-inline constexpr std::size_t kActionKinds = 12;
+inline constexpr std::size_t kScheduledKinds = 6;
+inline constexpr std::size_t kActionKinds = 13;
 // Index into arrays by kind.
 constexpr std::size_t indexOf(ActionKind kind) { return static_cast<std::size_t>(kind); }
 std::string_view actionName(ActionKind kind);  // such as "HeadForward"
@@ -71,6 +72,9 @@ struct Schedule {
   // the default.
   std::uint32_t (*minInFlight)(std::uint32_t microBatches);
   std::uint32_t (*defaultInFlight)(std::uint32_t microBatches);
+  // Whether bodies split their backward: BodyBackward computes the gradients that the body sends,
+  // and BodyWeights those of its weights.
+  bool splitsBackward = false;
 };
 
 std::span<const Schedule> scheduleTable();

@@ -22,7 +22,7 @@ StageRows clientRows(const std::vector<Place>& bodies) {
   return stage;
 }
 
-StageRows bodyRows(const Place& place, int hop) {
+StageRows bodyRows(const Place& place, int hop, bool splitsBackward) {
   StageRows stage;
   stage.hop = hop;
   stage.rows = {{ActionKind::bodyForward, activationsOf(place.firstCut, place.first),
@@ -31,6 +31,9 @@ StageRows bodyRows(const Place& place, int hop) {
   if (!gradients.empty()) {
     stage.rows.push_back(
         {ActionKind::bodyBackward, std::move(gradients), gradientsOf(place.firstCut, place.first)});
+    if (splitsBackward && !stage.rows.back().outputs.empty()) {
+      stage.rows.push_back({ActionKind::bodyWeights, {}, {}, ActionKind::bodyBackward});
+    }
   }
   return stage;
 }
@@ -61,7 +64,13 @@ void StageEngine::arrived(Flow flow, std::uint32_t i, Payload payload) {
 }
 
 bool StageEngine::runs(const StageRow& row) const {
-  return phase_ == Phase::train || row.inputs.empty() || isActivation(row.inputs.front());
+  if (phase_ == Phase::train) return true;
+  return !row.after && (row.inputs.empty() || isActivation(row.inputs.front()));
+}
+
+bool StageEngine::has(ActionKind kind) const {
+  return std::any_of(stage_.rows.begin(), stage_.rows.end(),
+                     [kind](const StageRow& row) { return row.kind == kind; });
 }
 
 const StageRow& StageEngine::rowOf(ActionKind kind) const {
@@ -74,6 +83,7 @@ const StageRow& StageEngine::rowOf(ActionKind kind) const {
 bool StageEngine::isReady(const StageRow& row) const {
   const std::uint32_t i = startedOf(row.kind);
   if (i >= microBatches_ || !runs(row)) return false;
+  if (row.after && i >= completedOf(*row.after)) return false;
   if (stage_.opens == row.kind) {
     // A micro-batch counts as in flight until its last action here begins. Until then the stage
     // holds what autograd saved for it, or a reply that is waiting.

@@ -8,7 +8,8 @@
 //            gradient/0   -> HeadBackward(i)
 //   body b   activation/b -> BodyForward(i)     -> activation/b+1
 //            gradient/b+1 -> BodyBackward(i)    -> gradient/b
-//   eval     rows with a gradient as input do not run, and no gradients are sent
+//            BodyBackward(i) is done -> BodyWeights(i), if the schedule splits the backward
+//   eval     rows with a gradient as input, and BodyWeights, do not run; no gradients are sent
 // clang-format on
 #pragma once
 
@@ -28,6 +29,8 @@ struct StageRow {
   ActionKind kind = ActionKind::headForward;
   std::vector<Flow> inputs;   // all must have arrived; empty: ready from the start
   std::vector<Flow> outputs;  // the flows that carry its result
+  // If set, the stage's action of this kind, with the same i, must be done.
+  std::optional<ActionKind> after = {};
 };
 
 struct StageRows {
@@ -39,7 +42,8 @@ struct StageRows {
 };
 // Requires consecutive bodies: each begins at the cut where the previous one ends.
 StageRows clientRows(const std::vector<Place>& bodies);
-StageRows bodyRows(const Place& place, int hop = 1);
+// `splitsBackward`: as Schedule::splitsBackward. A body that sends no gradients does not split.
+StageRows bodyRows(const Place& place, int hop = 1, bool splitsBackward = false);
 
 class StageEngine {
  public:
@@ -66,6 +70,8 @@ class StageEngine {
   // An action of this kind is done. Actions of one kind complete in order.
   void completed(ActionKind kind) { ++completed_[indexOf(kind)]; }
 
+  // Whether the stage has actions of this kind.
+  bool has(ActionKind kind) const;
   // The flows that carry the kind's result in this phase.
   std::vector<Flow> outputsOf(ActionKind kind) const;
   std::uint32_t completedOf(ActionKind kind) const { return completed_[indexOf(kind)]; }

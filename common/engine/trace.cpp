@@ -21,7 +21,8 @@ std::int64_t nanoseconds(double seconds) { return static_cast<std::int64_t>(seco
 
 bool isOfServer(ActionKind kind) {
   return kind == ActionKind::bodyForward || kind == ActionKind::bodyBackward ||
-         kind == ActionKind::report || kind == ActionKind::update || kind == ActionKind::snapshot;
+         kind == ActionKind::bodyWeights || kind == ActionKind::report ||
+         kind == ActionKind::update || kind == ActionKind::snapshot;
 }
 
 bool isPossible(const TraceSpan& span, const TraceWindow& window, std::uint32_t microBatches,

@@ -86,8 +86,9 @@ void EngineWorker::begins(const Work& work) {
 
 void EngineWorker::complete(const IssuedAction& action, Result result, SteadyTime end,
                             double seconds) {
-  const bool backward =
-      action.kind == ActionKind::headBackward || action.kind == ActionKind::bodyBackward;
+  const bool backward = action.kind == ActionKind::headBackward ||
+                        action.kind == ActionKind::bodyBackward ||
+                        action.kind == ActionKind::bodyWeights;
   if (backward) lastBackward_ = end;
   --underWay_;
   if (trace_) trace_->ran(action.kind, action.at, action.idleSince, end, seconds);

@@ -72,6 +72,7 @@ std::string toWire(const BodyDone& done) {
   proto.set_finite(done.report.finite);
   proto.set_forward_seconds(done.forwardSeconds);
   proto.set_backward_seconds(done.backwardSeconds);
+  proto.set_weights_seconds(done.weightsSeconds);
   proto.set_codec_seconds(done.codecSeconds);
   proto.set_update_seconds(done.updateSeconds);
   proto.set_send_rate(done.sendRate);
@@ -90,6 +91,7 @@ BodyDone bodyDoneFromWire(std::span<const std::byte> metadata) {
   }
   done.forwardSeconds = checkedSeconds(proto.forward_seconds());
   done.backwardSeconds = checkedSeconds(proto.backward_seconds());
+  done.weightsSeconds = checkedSeconds(proto.weights_seconds());
   done.codecSeconds = checkedSeconds(proto.codec_seconds());
   done.updateSeconds = checkedSeconds(proto.update_seconds());
   done.sendRate = checkedRate(proto.send_rate());

@@ -36,10 +36,16 @@ struct BodyStage::State {
   std::vector<BlockSpec> blocks;
   TrainedPart part;
   StageCut first, last;
-  std::map<std::uint32_t, Saved> saved;  // by micro-batch
+  std::map<std::uint32_t, Saved> saved;            // by micro-batch
+  std::map<std::uint32_t, SplitBackward> weights;  // by micro-batch, until backwardWeights()
+
+  bool splits() const { return options.splitsBackward && first.hasGradients(); }
 };
 
 void checkBodyWait(const StageWait& wait) {
+  if (wait.w2 && !wait.b2) {
+    throw UsageError("bad-wait", "wait.W2 is set without wait.B2", "set wait.B2 too");
+  }
   if (!wait.f2 || wait.b2) return;
   throw UsageError("bad-wait",
                    "wait.F2 is set without wait.B2: a forward pass that only waits leaves nothing "
@@ -70,7 +76,8 @@ TensorBundle BodyStage::forward(const MicroBatch& at, TensorBundle activations0)
 TensorBundle BodyStage::backward(const MicroBatch& at, TensorBundle gradients1) {
   if (state_->wait.b2) {
     state_->saved.erase(at.i);
-    return state_->first.waitForGradients(*state_->wait.b2, at);
+    const double weights = state_->splits() ? 0 : state_->wait.w2.value_or(0);
+    return state_->first.waitForGradients(*state_->wait.b2 + weights, at);
   }
   const auto node = state_->saved.extract(at.i);
   if (node.empty()) {
@@ -79,8 +86,22 @@ TensorBundle BodyStage::backward(const MicroBatch& at, TensorBundle gradients1) 
   const TensorList outputs = state_->options.recompute
                                  ? state_->part.recompute(node.mapped().inputs, {}, at)
                                  : node.mapped().outputs;
-  state_->last.backward(at, outputs, std::move(gradients1));
+  if (state_->splits()) {
+    state_->weights.emplace(
+        at.i, state_->last.splitBackward(at, outputs, std::move(gradients1), node.mapped().inputs));
+  } else {
+    state_->last.backward(at, outputs, std::move(gradients1));
+  }
   return state_->first.leaveGradients(node.mapped().inputs);
+}
+
+void BodyStage::backwardWeights(const MicroBatch& at) {
+  if (state_->wait.b2) return waitFor(state_->wait.w2.value_or(0));
+  auto node = state_->weights.extract(at.i);
+  if (node.empty()) {
+    throw std::logic_error("micro-batch " + std::to_string(at.i) + " has no split backward");
+  }
+  node.mapped().finish();
 }
 
 GradientReport BodyStage::report() const { return state_->part.gradientReport(); }

@@ -44,6 +44,9 @@ struct StageOptions {
   Precision bodyPrecision = Precision::fp32;
   // Between forward and backward, head and body keep only the inputs, and compute forward again.
   bool recompute = false;
+  // The body computes the gradients of its weights in BodyStage::backwardWeights(), unless it sends
+  // no gradients (Schedule::splitsBackward).
+  bool splitsBackward = false;
   // 0: none. Else evaluations and saved weights use a moving average of the weights: after step n,
   // average = d x average + (1 - d) x weights, with d = min(averageDecay, (1 + n) / (10 + n)).
   double averageDecay = 0;
@@ -55,12 +58,14 @@ struct StageOptions {
 // For benchmarks: milliseconds to wait in place of an action's computation. The action's output has
 // the right shape and meaningless values. If a forward waits, its backward must wait too.
 struct StageWait {
-  std::optional<double> f1, t3, b1, f2, b2;
+  // Without split, the backward waits for b2 and w2.
+  std::optional<double> f1, t3, b1, f2, b2, w2;
 
-  bool any() const { return f1 || t3 || b1 || f2 || b2; }
+  bool any() const { return f1 || t3 || b1 || f2 || b2 || w2; }
 };
 
-// Throws UsageError "bad-wait" if the body's forward waits and its backward does not.
+// Throws UsageError "bad-wait" if the body's forward or BodyWeights waits and its backward does
+// not.
 void checkBodyWait(const StageWait& wait);
 
 // A batch in host memory, contiguous.
@@ -91,8 +96,12 @@ class BodyStage {
 
   // Computes the tensors of cut 1 from those of cut 0. Keeps nothing for a backward in evaluation.
   TensorBundle forward(const MicroBatch& at, TensorBundle activations0);
-  // Computes the gradients at cut 0 from those at cut 1.
+  // Computes the gradients at cut 0 from those at cut 1, and those of the weights, unless the
+  // backward is split.
   TensorBundle backward(const MicroBatch& at, TensorBundle gradients1);
+  // Computes the gradients of the weights, if the backward is split. Call for the micro-batches in
+  // the same order as backward().
+  void backwardWeights(const MicroBatch& at);
   GradientReport report() const;              // after the last backward
   void update(const StepDecision& decision);  // clears the gradients
 

@@ -95,17 +95,29 @@ TensorBundle StageCut::leaveGradients(const TensorList& leaves) const {
   return bundle;
 }
 
-void StageCut::backward(const MicroBatch& at, const TensorList& outputs,
+// The outputs that have a gradient.
+Roots StageCut::rootsOf(const MicroBatch& at, const TensorList& outputs,
                         TensorBundle gradients) const {
-  TensorList roots, received;
+  Roots roots;
   for (std::size_t g = 0; g < gradients_.size(); ++g) {
     const at::Tensor& output = outputs.at(gradients_[g].tensor);
     // A part without parameters in front of it, such as a flatten, needs no gradient.
     if (!output.requires_grad()) continue;
-    roots.push_back(output);
-    received.push_back(entering(at, std::move(gradients.at(g)), gradients_[g]));
+    roots.outputs.push_back(output);
+    roots.gradients.push_back(entering(at, std::move(gradients.at(g)), gradients_[g]));
   }
-  if (!roots.empty()) torch::autograd::backward(roots, received);
+  return roots;
+}
+
+void StageCut::backward(const MicroBatch& at, const TensorList& outputs,
+                        TensorBundle gradients) const {
+  const Roots roots = rootsOf(at, outputs, std::move(gradients));
+  if (!roots.outputs.empty()) torch::autograd::backward(roots.outputs, roots.gradients);
+}
+
+SplitBackward StageCut::splitBackward(const MicroBatch& at, const TensorList& outputs,
+                                      TensorBundle gradients, const TensorList& leaves) const {
+  return {rootsOf(at, outputs, std::move(gradients)), leaves};
 }
 
 TensorBundle StageCut::waitForActivations(double milliseconds, const MicroBatch& at) {

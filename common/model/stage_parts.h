@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/device/compute_device.h"
+#include "common/model/split_backward.h"
 #include "common/model/stage.h"
 
 namespace cleave {
@@ -51,6 +52,10 @@ class StageCut {
   TensorBundle leaveGradients(const TensorList& leaves) const;
   // Backpropagates the gradients into the outputs that were passed to leave().
   void backward(const MicroBatch& at, const TensorList& outputs, TensorBundle gradients) const;
+  // Computes only the first part of backward(); `leaves` are those that enter() of the part's other
+  // cut returned.
+  SplitBackward splitBackward(const MicroBatch& at, const TensorList& outputs,
+                              TensorBundle gradients, const TensorList& leaves) const;
 
   // Return placeholders, for actions that wait instead of computing.
   TensorBundle waitForActivations(double milliseconds, const MicroBatch& at);
@@ -58,6 +63,7 @@ class StageCut {
 
  private:
   TensorBundle wait(double milliseconds, const std::vector<Flow>& flows, const MicroBatch& at);
+  Roots rootsOf(const MicroBatch& at, const TensorList& outputs, TensorBundle gradients) const;
   Payload leaving(const at::Tensor& tensor, Flow flow) const;
   at::Tensor entering(const MicroBatch& at, Payload payload, Flow flow) const;
 

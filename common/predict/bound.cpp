@@ -12,6 +12,11 @@ constexpr std::array<std::string_view, kBottlenecks> kNames = {
 
 double positive(double x) { return std::max(x, 0.0); }
 
+// The seconds that a schedule that splits the backward can put off.
+double weightsApart(const BodyCosts& body) {
+  return body.place.contains(gradientAt(body.place.firstCut)) ? body.weights : 0;
+}
+
 // A resource that a micro-batch uses on its path.
 struct Resource {
   Bottleneck kind = Bottleneck::clientCompute;
@@ -30,7 +35,8 @@ using Path = std::vector<Visit>;
 // links; the client forwards it unchanged.
 class PathMaker {
  public:
-  explicit PathMaker(const StepCosts& costs) : costs_(costs) {}
+  PathMaker(const StepCosts& costs, bool splitsBackward)
+      : costs_(costs), splitsBackward_(splitsBackward) {}
 
   Path path() {
     const std::size_t bodies = costs_.bodies.size();
@@ -46,7 +52,8 @@ class PathMaker {
       const Place& place = costs_.bodies[b].place;
       if (!place.contains(gradientAt(place.lastCut))) break;
       up(b, gradientAt(place.lastCut), b + 1 == bodies);
-      visit({Bottleneck::serverCompute, b}, costs_.bodies[b].backward);
+      visit({Bottleneck::serverCompute, b},
+            costs_.bodies[b].backward - (splitsBackward_ ? weightsApart(costs_.bodies[b]) : 0));
       down(b, gradientAt(place.firstCut), b == 0);
     }
     const Place& first = costs_.bodies.front().place;
@@ -81,15 +88,20 @@ class PathMaker {
   }
 
   const StepCosts& costs_;
+  const bool splitsBackward_;
   Path path_;
 };
 
-// The minimum time in which the resource serves all M micro-batches: the time until the first one
-// reaches it, its work, its idle time, and the rest of the path. Before the first micro-batch
+struct Term {
+  double untilServed = 0;  // the time until the first micro-batch, the work and the idle time
+  double rest = 0;         // of the path
+};
+
+// The minimum time in which the resource serves all M micro-batches. Before the first micro-batch
 // arrives for its second visit, the resource can serve only first visits. After the last
 // micro-batch has finished its second-to-last visit, it can serve only last visits. In between,
 // codecs may serve any visit.
-double secondsOf(const Resource& resource, const Path& path, double m) {
+Term termOf(const Resource& resource, const Path& path, double m) {
   double before = 0, work = 0, since = 0;
   std::vector<double> visits, gaps;
   for (const Visit& visit : path) {
@@ -111,7 +123,7 @@ double secondsOf(const Resource& resource, const Path& path, double m) {
     idle = positive(gaps.front() - (m - 1) * visits.front());
     if (gaps.size() > 1) idle += positive(gaps.back() - (m - 1) * visits.back());
   }
-  return before + m * work + idle + since;
+  return {before + m * work + idle, since};
 }
 
 bool isSame(const Resource& a, const Resource& b) {
@@ -129,6 +141,7 @@ StepCosts StepCosts::inMicroBatches(std::uint32_t number) const {
   for (BodyCosts& body : costs.bodies) {
     body.forward *= factor;
     body.backward *= factor;
+    body.weights *= factor;
   }
   for (auto& [flow, tensor] : costs.flows) {
     tensor.bytes *= factor;
@@ -156,6 +169,8 @@ double& StepCosts::of(ActionKind kind, std::size_t body) {
       return bodies[body].forward;
     case ActionKind::bodyBackward:
       return bodies[body].backward;
+    case ActionKind::bodyWeights:
+      return bodies[body].weights;
     default:
       throw std::logic_error("only scheduled actions have costs");
   }
@@ -171,51 +186,55 @@ std::string_view bottleneckName(Bottleneck bottleneck) {
 
 // ---- The bound ----
 
-StepBound stepBound(const StepCosts& costs) {
+StepBound stepBound(const StepCosts& costs, bool splitsBackward) {
   const double m = costs.microBatches;
-  const Path path = PathMaker(costs).path();
+  const Path path = PathMaker(costs, splitsBackward).path();
 
-  struct Term {
+  struct Use {
     double seconds;
     Resource resource;
   };
   double pathSeconds = 0;
-  std::vector<Term> terms;   // per resource; on a tie, the first one counts
-  std::vector<Term> shares;  // seconds of the path per resource; all codecs together
+  std::vector<Use> terms;   // per resource; on a tie, the first one counts
+  std::vector<Use> shares;  // seconds of the path per resource; all codecs together
   for (const Visit& visit : path) {
     pathSeconds += visit.seconds;
-    const auto share = std::find_if(shares.begin(), shares.end(), [&](const Term& term) {
-      return isSame(term.resource, visit.resource);
+    const auto share = std::find_if(shares.begin(), shares.end(), [&](const Use& use) {
+      return isSame(use.resource, visit.resource);
     });
     if (share == shares.end()) {
       shares.push_back({visit.seconds, visit.resource});
     } else {
       share->seconds += visit.seconds;
     }
-    const bool isNew = std::none_of(terms.begin(), terms.end(), [&](const Term& term) {
-      return term.resource == visit.resource;
-    });
-    if (isNew && visit.resource.kind != Bottleneck::latency) {
-      terms.push_back({secondsOf(visit.resource, path, m), visit.resource});
+    const bool isNew = std::none_of(terms.begin(), terms.end(),
+                                    [&](const Use& use) { return use.resource == visit.resource; });
+    if (!isNew || visit.resource.kind == Bottleneck::latency) continue;
+    const Term term = termOf(visit.resource, path, m);
+    double seconds = term.untilServed + term.rest;
+    if (splitsBackward && visit.resource.kind == Bottleneck::serverCompute) {
+      // BodyDone follows the last BodyWeights.
+      const BodyCosts& body = costs.bodies[visit.resource.body];
+      seconds = std::max(seconds, term.untilServed + m * weightsApart(body) + body.latency);
     }
+    terms.push_back({seconds, visit.resource});
   }
-  const auto byKind = [](const Term& a, const Term& b) {
-    const auto rank = [](const Term& term) {  // codecs before latency
-      return term.resource.kind == Bottleneck::latency
-                 ? kBottlenecks
-                 : static_cast<std::size_t>(term.resource.kind);
+  const auto byKind = [](const Use& a, const Use& b) {
+    const auto rank = [](const Use& use) {  // codecs before latency
+      return use.resource.kind == Bottleneck::latency ? kBottlenecks
+                                                      : static_cast<std::size_t>(use.resource.kind);
     };
     return rank(a) < rank(b);
   };
   std::stable_sort(terms.begin(), terms.end(), byKind);
   std::stable_sort(shares.begin(), shares.end(), byKind);
 
-  const auto less = [](const Term& a, const Term& b) { return a.seconds < b.seconds; };
-  const Term& max = *std::max_element(terms.begin(), terms.end(), less);
-  const Term& share = *std::max_element(shares.begin(), shares.end(), less);
+  const auto less = [](const Use& a, const Use& b) { return a.seconds < b.seconds; };
+  const Use& max = *std::max_element(terms.begin(), terms.end(), less);
+  const Use& share = *std::max_element(shares.begin(), shares.end(), less);
   const double seconds = std::max(max.seconds, pathSeconds);
-  const double busy = m * std::find_if(shares.begin(), shares.end(), [&](const Term& term) {
-                            return isSame(term.resource, max.resource);
+  const double busy = m * std::find_if(shares.begin(), shares.end(), [&](const Use& use) {
+                            return isSame(use.resource, max.resource);
                           })->seconds;
   const bool pathRules = pathSeconds >= max.seconds || 2 * busy < seconds;
   const Resource& named = pathRules ? share.resource : max.resource;

@@ -16,12 +16,15 @@ namespace cleave {
 // A body, and the link between it and the client.
 struct BodyCosts {
   Place place;
-  double forward = 0, backward = 0;  // seconds of BodyForward and BodyBackward
+  double forward = 0, backward = 0;  // seconds of the passes
   double rateUp = 0, rateDown = 0;   // bytes per second; the bound needs both
   double latency = 0;                // seconds, one way
   // Bytes per direction that the link buffers. A more urgent tensor has to wait for them. The bound
   // ignores this.
   double queueBytes = 0;
+  // The part of `backward` that computes the gradients of the weights: the seconds of BodyWeights,
+  // if the schedule splits the backward. 0: unknown.
+  double weights = 0;
 
   bool hasRates() const { return rateUp > 0 && rateDown > 0; }
 };
@@ -44,7 +47,7 @@ struct StepCosts {
   // update are scaled in proportion.
   StepCosts inMicroBatches(std::uint32_t number) const;
   bool hasRates() const;
-  // Seconds of an action of the client or of that body.
+  // Seconds of an action of the client or of that body; of a whole backward for bodyBackward.
   double of(ActionKind kind, std::size_t body = 0) const;
   double& of(ActionKind kind, std::size_t body = 0);
   // The only body of a run with one server.
@@ -76,7 +79,7 @@ struct StepBound {
 // each side's codecs) and the path of a single micro-batch. A resource's term is the time before
 // the first micro-batch can reach it, its work for all micro-batches, the time it must idle, and
 // the time from its last work until the end of the step. docs/DESIGN.md has the formulas. Requires
-// hasRates().
-StepBound stepBound(const StepCosts& costs);
+// hasRates(). `splitsBackward`: as Schedule::splitsBackward.
+StepBound stepBound(const StepCosts& costs, bool splitsBackward = false);
 
 }  // namespace cleave

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kVersion = 1;  // of the file format
+constexpr int kVersion = 2;  // of the file format
 
 UsageError otherProfile(const std::string& sentence, const std::string& more = "") {
   return {"other-profile", sentence,
@@ -52,6 +52,7 @@ Json toJson(const SizeProfile& size) {
   for (const PassSeconds& block : size.blocks) {
     json["forward_seconds"].push_back(block.forward);
     json["backward_seconds"].push_back(block.backward);
+    json["weights_seconds"].push_back(block.weights);
   }
   return json;
 }
@@ -60,13 +61,17 @@ SizeProfile sizeFrom(const Json& json, std::size_t blocks) {
   SizeProfile size{json.at("samples").get<std::uint32_t>(), {}, numberAt(json, "loss_seconds")};
   const auto forward = json.at("forward_seconds").get<std::vector<double>>();
   const auto backward = json.at("backward_seconds").get<std::vector<double>>();
+  const auto weights = json.at("weights_seconds").get<std::vector<double>>();
   if (size.samples == 0) throw std::out_of_range("samples is 0");
-  if (forward.size() != blocks || backward.size() != blocks) {
+  if (forward.size() != blocks || backward.size() != blocks || weights.size() != blocks) {
     throw std::out_of_range("the seconds of a block are missing");
   }
   for (std::size_t b = 0; b < blocks; ++b) {
-    if (!(forward[b] >= 0 && backward[b] >= 0)) throw std::out_of_range("seconds are negative");
-    size.blocks.push_back({forward[b], backward[b]});
+    if (!(forward[b] >= 0 && weights[b] >= 0)) throw std::out_of_range("seconds are negative");
+    if (!(weights[b] <= backward[b])) {
+      throw std::out_of_range("a block's weights take longer than its backward");
+    }
+    size.blocks.push_back({forward[b], backward[b], weights[b]});
   }
   return size;
 }
@@ -127,6 +132,8 @@ PassSeconds Profile::passSeconds(std::span<const std::string> names, std::uint32
                                 [&](const SizeProfile& size) { return size.blocks[b].forward; });
     sum.backward += interpolated(sizes, samples,
                                  [&](const SizeProfile& size) { return size.blocks[b].backward; });
+    sum.weights += interpolated(sizes, samples,
+                                [&](const SizeProfile& size) { return size.blocks[b].weights; });
   }
   return sum;
 }

@@ -22,6 +22,7 @@ struct BlockProfile {
 // Of a block, or of several consecutive blocks.
 struct PassSeconds {
   double forward = 0, backward = 0;
+  double weights = 0;  // see BodyCosts
 };
 
 // Times of a micro-batch of this size.

@@ -43,6 +43,7 @@ struct Side {
   StageEngine stage;
   bool busy = false;
   double codecFreeAt = 0;
+  double doneAt = 0;  // when its latest action was done
 };
 
 std::vector<Place> placesOf(const StepCosts& costs) {
@@ -61,8 +62,8 @@ class Simulation {
     client_.stage.begin(Phase::train, costs.microBatches);
     for (std::size_t b = 0; b < costs.bodies.size(); ++b) {
       const BodyCosts& body = costs.bodies[b];
-      Side& server =
-          *servers_.emplace_back(std::make_unique<Side>(bodyRows(body.place, int(b) + 1), policy));
+      Side& server = *servers_.emplace_back(
+          std::make_unique<Side>(bodyRows(body.place, int(b) + 1, policy.splitsBackward), policy));
       server.isClient = false;
       server.body = b;
       server.stage.begin(Phase::train, costs.microBatches);
@@ -84,10 +85,11 @@ class Simulation {
     while (clock_.runNext()) {
     }
     if (!client_.stage.isDone()) throw std::logic_error("the simulated step has stalled");
-    step_.seconds = clock_.now() + costs_.updateSeconds;
-    // If the client does not do the last action, it waits for BodyDone.
-    const BodyCosts& first = costs_.bodies.front();
-    if (!first.place.contains(gradientAt(first.place.firstCut))) step_.seconds += first.latency;
+    double end = client_.doneAt;
+    for (const auto& server : servers_) {
+      end = std::max(end, server->doneAt + costs_.bodies[server->body].latency);
+    }
+    step_.seconds = end + costs_.updateSeconds;
     return std::move(step_);
   }
 
@@ -106,7 +108,7 @@ class Simulation {
     if (side.busy) return;
     const auto action = side.stage.next();
     if (!action) return;
-    const double end = clock_.now() + costs_.of(action->kind, side.body);
+    const double end = clock_.now() + secondsOf(side, action->kind);
     note(side.isClient ? Span::Lane::client : Span::Lane::server, side.body,
          actionName(action->kind), action->i, clock_.now(), end);
     side.busy = true;
@@ -114,8 +116,16 @@ class Simulation {
               [this, &side, kind = action->kind, i = action->i] { finishWork(side, kind, i); });
   }
 
+  double secondsOf(const Side& side, ActionKind kind) const {
+    const double seconds = costs_.of(kind, side.body);
+    const bool isSplit =
+        kind == ActionKind::bodyBackward && side.stage.has(ActionKind::bodyWeights);
+    return isSplit ? seconds - costs_.of(ActionKind::bodyWeights, side.body) : seconds;
+  }
+
   void finishWork(Side& side, ActionKind kind, std::uint32_t i) {
     side.busy = false;
+    side.doneAt = clock_.now();
     side.stage.completed(kind);
     for (const Flow flow : side.stage.outputsOf(kind)) encode(side, flow, i);
     startWork(side);
@@ -223,6 +233,7 @@ class Simulation {
 // first.
 struct Order {
   std::uint32_t inFlight = 1;
+  bool splitsBackward = false;
   std::vector<double> actions;           // kScheduledKinds x M
   FlowMap<std::vector<double>> tensors;  // M each
 };
@@ -243,7 +254,7 @@ Policy policyOf(const Order& order, std::uint32_t microBatches) {
           [&order](Flow flow, std::uint32_t i, const Place&) {
             return static_cast<int>(order.tensors.at(flow)[i] * 1000);
           },
-          order.inFlight};
+          order.inFlight, order.splitsBackward};
 }
 
 using KindRanks = std::array<int, kScheduledKinds>;
@@ -258,8 +269,8 @@ int rankOf(Flow flow, First first) {
 
 // Gives every micro-batch of a kind or a flow the same rank.
 Order orderOf(const StepCosts& costs, const KindRanks& kinds, First up, First down,
-              std::uint32_t inFlight) {
-  Order order{inFlight, {}, {}};
+              std::uint32_t inFlight, bool splitsBackward) {
+  Order order{inFlight, splitsBackward, {}, {}};
   for (const int rank : kinds) order.actions.insert(order.actions.end(), costs.microBatches, rank);
   for (const BodyCosts& body : costs.bodies) {
     for (const Flow flow : body.place.flows()) {
@@ -282,6 +293,7 @@ std::vector<KindRanks> allKindRanks() {
       ranks[indexOf(ActionKind::headBackward)] = client[2];
       ranks[indexOf(ActionKind::bodyForward)] = server;
       ranks[indexOf(ActionKind::bodyBackward)] = 1 - server;
+      ranks[indexOf(ActionKind::bodyWeights)] = 2;
       all.push_back(ranks);
     }
   } while (std::next_permutation(client.begin(), client.end()));
@@ -295,7 +307,7 @@ Policy policyOf(const Schedule& schedule, std::uint32_t inFlight) {
           [priority = schedule.linkPriority](Flow flow, std::uint32_t, const Place& body) {
             return priority(flow, body);
           },
-          inFlight};
+          inFlight, schedule.splitsBackward};
 }
 
 SimulatedStep simulateStep(const StepCosts& costs, const Policy& policy, bool withTimeline) {
@@ -312,11 +324,16 @@ double bestStepSeconds(const StepCosts& costs, std::uint32_t tries) {
     best = std::move(order);
     shortest = seconds;
   };
+  const bool canSplit = std::any_of(costs.bodies.begin(), costs.bodies.end(),
+                                    [](const BodyCosts& body) { return body.weights > 0; });
   constexpr std::array kFirst = {First::activations, First::gradients, First::any};
   for (const KindRanks& kinds : allKindRanks()) {
     for (const First up : kFirst) {
       for (const First down : kFirst) {
-        for (std::uint32_t w = 1; w <= m; ++w) consider(orderOf(costs, kinds, up, down, w));
+        for (std::uint32_t w = 1; w <= m; ++w) {
+          consider(orderOf(costs, kinds, up, down, w, false));
+          if (w == m && canSplit) consider(orderOf(costs, kinds, up, down, w, true));
+        }
       }
     }
   }

@@ -18,7 +18,8 @@ struct Policy {
   StageEngine::Pick pick;
   // Priority on the link to `body`; lower values are sent first.
   std::function<int(Flow flow, std::uint32_t i, const Place& body)> linkPriority;
-  std::uint32_t inFlight = 1;  // W
+  std::uint32_t inFlight = 1;   // W
+  bool splitsBackward = false;  // see Schedule
 };
 Policy policyOf(const Schedule& schedule, std::uint32_t inFlight);
 
@@ -42,12 +43,14 @@ struct SimulatedStep {
 // take no time bypass it. Each direction of a link carries segments of 2 ms of data at the link's
 // rate, clamped to [64 KiB, 1 MiB]. As in a Connection, the next segment is chosen when half a
 // segment plus the link's own queue remain to be sent. The client forwards tensors from one body to
-// the next unchanged. Control messages take no time. Throws std::logic_error if the policy
-// deadlocks.
+// the next unchanged. Control messages take no time, but the step ends only after the
+// BodyDone of each server, which follows its last action, has crossed the link. Throws
+// std::logic_error if the policy deadlocks.
 SimulatedStep simulateStep(const StepCosts& costs, const Policy& policy, bool withTimeline = false);
 
 // Returns the duration of the shortest step found by a search over orders. It tries all priorities
-// of kinds and flows with all numbers in flight. Then it makes `tries` random changes, with a fixed
+// of kinds and flows with all numbers in flight, and splits the backward if BodyCosts::weights is
+// known. Then it makes `tries` random changes, with a fixed
 // seed, to the best result's order of single actions and tensors. The result need not be optimal.
 double bestStepSeconds(const StepCosts& costs, std::uint32_t tries = 1000);
 

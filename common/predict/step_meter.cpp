@@ -5,9 +5,9 @@
 namespace cleave {
 namespace {
 
-constexpr ActionKind kKinds[] = {ActionKind::headForward, ActionKind::tailStep,
+constexpr ActionKind kKinds[] = {ActionKind::headForward,  ActionKind::tailStep,
                                  ActionKind::headBackward, ActionKind::bodyForward,
-                                 ActionKind::bodyBackward};
+                                 ActionKind::bodyBackward, ActionKind::bodyWeights};
 
 }  // namespace
 
@@ -23,6 +23,7 @@ std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSe
   StepCosts costs = last_;
   costs.microBatches = at.microBatches;
   for (const ActionKind kind : kKinds) costs.of(kind) = actions[indexOf(kind)] / at.microBatches;
+  costs.body().backward += costs.body().weights;
   costs.updateSeconds = actions[indexOf(ActionKind::decide)] + actions[indexOf(ActionKind::update)];
   costs.body().latency = link.roundTripSeconds / 2;
   costs.body().rateUp = link.rateUp;

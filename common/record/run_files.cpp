@@ -82,6 +82,7 @@ constexpr std::pair<ActionKind, const char*> kActionColumns[] = {
     {ActionKind::headBackward, "head_backward_seconds"},
     {ActionKind::bodyForward, "body_forward_seconds"},
     {ActionKind::bodyBackward, "body_backward_seconds"},
+    {ActionKind::bodyWeights, "body_weights_seconds"},
     {ActionKind::update, "update_seconds"},
     {ActionKind::snapshot, "checkpoint_seconds"},
 };

@@ -44,9 +44,14 @@ ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched,
   at(table, ActionKind::bodyBackward) = [&stage](Work work) -> Result {
     return stage.backward(work.at, std::move(work.tensors()));
   };
+  at(table, ActionKind::bodyWeights) = [&stage](Work work) -> Result {
+    stage.backwardWeights(work.at);
+    return std::monostate{};
+  };
   if (memory) {
     limitMemory(at(table, ActionKind::bodyForward), memory);
     limitMemory(at(table, ActionKind::bodyBackward), memory);
+    limitMemory(at(table, ActionKind::bodyWeights), memory);
   }
   at(table, ActionKind::report) = [&stage](Work) -> Result { return stage.report(); };
   at(table, ActionKind::update) = [&stage](Work work) -> Result {

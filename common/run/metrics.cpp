@@ -41,7 +41,8 @@ const std::vector<ActionKind>& ownActions(Role role) {
   using enum ActionKind;
   static const std::vector<ActionKind> client = {headForward, tailStep, headBackward, decide,
                                                  update};
-  static const std::vector<ActionKind> server = {bodyForward, bodyBackward, report, update};
+  static const std::vector<ActionKind> server = {bodyForward, bodyBackward, bodyWeights, report,
+                                                 update};
   return role == Role::client ? client : server;
 }
 

@@ -138,6 +138,7 @@ RunPlan planRun(const RunSpec& spec) {
   plan.stage.seed = spec.seed;
   if (spec.waitF2) plan.wait.f2 = checkedWait(*spec.waitF2);
   if (spec.waitB2) plan.wait.b2 = checkedWait(*spec.waitB2);
+  if (spec.waitW2) plan.wait.w2 = checkedWait(*spec.waitW2);
   checkBodyWait(plan.wait);
 
   plan.schedule = &findSchedule(spec.schedule);
@@ -147,6 +148,7 @@ RunPlan planRun(const RunSpec& spec) {
       refuse("the tensor of " + flowName(flow) + " would be too large");
     }
   }
+  plan.stage.splitsBackward = plan.schedule->splitsBackward;
   plan.inFlight = resolveInFlight(*plan.schedule, spec.inFlight, spec.microBatches);
   // The body keeps autograd's saved data until the gradient at cut 1 has arrived. Without a
   // gradient at cut 0, the client is not informed of that, and nothing limits the micro-batches in

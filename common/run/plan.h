@@ -22,7 +22,7 @@ inline constexpr double kMaxWait = 60000;
 struct RunPlan {
   RunSpec spec;
   StageOptions stage;
-  StageWait wait;  // only F2 and B2; the client adds its own waits
+  StageWait wait;  // only F2, B2 and W2; the client adds its own waits
   std::vector<BlockSpec> blocks;
   Place place;  // the body's place
   const Schedule* schedule = nullptr;

@@ -46,7 +46,7 @@ double timed(ComputeDevice& device, const Work& work) {
 
 // Measured times of one block or of the loss, one per repetition.
 struct Times {
-  std::vector<double> forward, backward;
+  std::vector<double> forward, backward, weights;
 };
 
 // The blocks as separate parts. The tensors between two of them are detached, as at a cut.
@@ -70,13 +70,16 @@ class Blocks {
     const MicroBatch at{Phase::train, 1, 0, microBatches, options_.batch};
     std::vector<Times> times(parts_.size());
     std::vector<double> loss;
-    runStep(at, times, loss);  // a warm-up
+    runStep(at, times, loss, false);  // a warm-up
     times.assign(parts_.size(), {});
     loss.clear();
-    for (int repeat = 0; repeat < options_.repeats; ++repeat) runStep(at, times, loss);
+    for (int repeat = 0; repeat < options_.repeats; ++repeat) runStep(at, times, loss, false);
+    for (int repeat = 0; repeat < options_.repeats; ++repeat) runStep(at, times, loss, true);
     SizeProfile size{sizeOf(at), {}, loss.empty() ? 0 : median(loss)};
     for (const Times& each : times) {
-      size.blocks.push_back({median(each.forward), median(each.backward)});
+      const double backward = median(each.backward);
+      size.blocks.push_back(
+          {median(each.forward), backward, std::min(median(each.weights), backward)});
     }
     return size;
   }
@@ -116,7 +119,9 @@ class Blocks {
     return leavesOf(inputs, outputs);
   }
 
-  void runStep(const MicroBatch& at, std::vector<Times>& times, std::vector<double>& loss) {
+  // `splits`: whether to measure the weights' part of the backwards, or the whole.
+  void runStep(const MicroBatch& at, std::vector<Times>& times, std::vector<double>& loss,
+               bool splits) {
     const TensorList inputs = batch_ ? batch_->inputs(at) : TensorList();
     std::vector<TensorList> leaves, outputs;
     leaves.push_back(options_.first == 0 ? TensorList() : randomInputs(sizeOf(at)));
@@ -130,7 +135,13 @@ class Blocks {
       loss.push_back(timed(device_, [&] { batch_->loss(leaves.back().front(), at).backward(); }));
     }
     for (std::size_t p = parts_.size(); p-- > 0;) {
-      times[p].backward.push_back(timed(device_, [&] { backward(outputs[p], leaves[p + 1]); }));
+      const Roots roots = rootsOf(outputs[p], leaves[p + 1]);
+      if (splits) {
+        SplitBackward backward(roots, leaves[p]);
+        times[p].weights.push_back(timed(device_, [&] { backward.finish(); }));
+      } else {
+        times[p].backward.push_back(timed(device_, [&] { backward(roots); }));
+      }
       outputs[p].clear();
       leaves.pop_back();
     }
@@ -139,15 +150,19 @@ class Blocks {
 
   // `received`: the leaves of the next part. The last part of a server has no next part, so that
   // any gradients will do.
-  static void backward(const TensorList& outputs, const TensorList& received) {
-    TensorList roots, gradients;
+  static Roots rootsOf(const TensorList& outputs, const TensorList& received) {
+    Roots roots;
     for (std::size_t t = 0; t < outputs.size(); ++t) {
       if (!outputs[t].requires_grad() || !received[t].requires_grad()) continue;
-      roots.push_back(outputs[t]);
-      gradients.push_back(received[t].grad().defined() ? received[t].grad()
-                                                       : at::ones_like(received[t]));
+      roots.outputs.push_back(outputs[t]);
+      roots.gradients.push_back(received[t].grad().defined() ? received[t].grad()
+                                                             : at::ones_like(received[t]));
     }
-    if (!roots.empty()) torch::autograd::backward(roots, gradients);
+    return roots;
+  }
+
+  static void backward(const Roots& roots) {
+    if (!roots.outputs.empty()) torch::autograd::backward(roots.outputs, roots.gradients);
   }
 
   // Learning rate 0 leaves the weights finite, whatever the gradients.

@@ -24,6 +24,7 @@ StepCosts costsFrom(const Json& json) {
   costs.headBackward = json.at("head_backward_seconds").get<double>();
   costs.body().forward = json.at("body_forward_seconds").get<double>();
   costs.body().backward = json.at("body_backward_seconds").get<double>();
+  costs.body().weights = json.at("body_weights_seconds").get<double>();
   costs.updateSeconds = json.at("update_seconds").get<double>();
   for (const Flow flow : costs.body().place.flows()) {
     const Json& object = json.at("flows").at(flowName(flow));

@@ -99,6 +99,7 @@ class Variant {
     }
     row["BodyForward"] = engine.bodyDone()->forwardSeconds;
     row["BodyBackward"] = engine.bodyDone()->backwardSeconds;
+    row["BodyWeights"] = engine.bodyDone()->weightsSeconds;
     row["server_codec"] = engine.bodyDone()->codecSeconds;
     const LinkTotals after = run_.session().totals();
     row["encode"] = after.encodeSeconds - before.encodeSeconds;
@@ -111,8 +112,9 @@ class Variant {
       row["rate_up"] = costs->body().rateUp;
       row["rate_down"] = costs->body().rateDown;
       row["latency"] = costs->body().latency;
-      row["bound"] = stepBound(*costs).seconds;
-      row["bottleneck"] = bottleneckName(stepBound(*costs).bottleneck);
+      const StepBound bound = stepBound(*costs, run_.prepared().plan.schedule->splitsBackward);
+      row["bound"] = bound.seconds;
+      row["bottleneck"] = bottleneckName(bound.bottleneck);
     }
     return row;
   }

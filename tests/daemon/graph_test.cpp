@@ -29,7 +29,7 @@ TEST_CASE("a split exported model is bit-identical to the whole model") {
   // In the last two cases, two tensors cross a cut.
   for (const std::string cuts :
        {"[conv, pool]", "[norm, dropout]", "[conv, block.0]", "[block, pool]"}) {
-    for (const std::string schedule : {"priority", "gpipe", "1f1b"}) {
+    for (const std::string schedule : {"priority", "gpipe", "1f1b", "zb"}) {
       CAPTURE(cuts, schedule);
       const Ended ended =
           runClient("verify", folder.path("run" + std::to_string(++number)),

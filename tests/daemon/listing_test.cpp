@@ -50,7 +50,7 @@ void checkList(const std::string& command, const std::vector<std::string>& names
 
 TEST_CASE("each list command prints its entries as text and as JSON") {
   checkList("models", {"small_cnn", "mlp"});
-  checkList("schedules", {"priority", "gpipe", "1f1b"});
+  checkList("schedules", {"priority", "gpipe", "1f1b", "zb"});
   checkList("codecs", {"auto", "none", "fp16", "bf16", "uniform", "sort", "fast", "topk",
                        "randtopk", "kmeans", "power", "svd"});
   checkList("optimizers", {"sgd"});

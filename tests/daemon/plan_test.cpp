@@ -18,7 +18,7 @@ const std::vector<std::string> kBlocks = {"flatten", "fc1", "relu1", "fc2", "rel
 // micro-batch of 8 samples.
 std::string writeProfile(const TemporaryFolder& folder, const std::string& name,
                          const std::vector<double>& milliseconds) {
-  nlohmann::json blocks, half;
+  nlohmann::json blocks, half, none;
   for (std::size_t b = 0; b < kBlocks.size(); ++b) {
     blocks.push_back({{"name", kBlocks[b]},
                       {"output_bytes_per_sample", b == 0                    ? 256
@@ -28,9 +28,10 @@ std::string writeProfile(const TemporaryFolder& folder, const std::string& name,
                       {"saved_bytes_per_sample", 128},
                       {"update_seconds", 0}});
     half.push_back(0.5e-3 * milliseconds[b]);
+    none.push_back(0);
   }
   const nlohmann::json codec = {{"encode_seconds_per_byte", 0}, {"decode_seconds_per_byte", 0}};
-  const nlohmann::json profile = {{"profile", 1},
+  const nlohmann::json profile = {{"profile", 2},
                                   {"device", "the CPU"},
                                   {"threads", 1},
                                   {"memory_bytes", 1e9},
@@ -40,7 +41,8 @@ std::string writeProfile(const TemporaryFolder& folder, const std::string& name,
                                    {{{"samples", 8},
                                      {"loss_seconds", 0},
                                      {"forward_seconds", half},
-                                     {"backward_seconds", half}}}},
+                                     {"backward_seconds", half},
+                                     {"weights_seconds", none}}}},
                                   {"codecs", {{"none", codec}, {"block:bits=4", codec}}},
                                   {"run_spec", nlohmann::json::object()}};
   std::ofstream(folder.path(name)) << profile.dump();

@@ -17,7 +17,7 @@ using Catch::Matchers::Contains;
 // In each of its 4 micro-batches of 16 samples, the client takes 10 ms, the server 3 ms, and 1 MB
 // crosses the link in each direction.
 Arguments profiled(const TemporaryFolder& folder) {
-  nlohmann::json blocks, forward, backward;
+  nlohmann::json blocks, forward, backward, weights;
   const auto add = [&](const std::string& name, double forwardSeconds, double backwardSeconds) {
     blocks.push_back({{"name", name},
                       {"output_bytes_per_sample", name == "flatten"  ? 256
@@ -28,6 +28,7 @@ Arguments profiled(const TemporaryFolder& folder) {
                       {"update_seconds", name == "fc_out" ? 5e-4 : 0}});
     forward.push_back(forwardSeconds);
     backward.push_back(backwardSeconds);
+    weights.push_back(backwardSeconds / 2);
   };
   add("flatten", 0, 0);
   add("fc1", 3e-3, 6e-3);
@@ -36,7 +37,7 @@ Arguments profiled(const TemporaryFolder& folder) {
   add("relu2", 0, 0);
   add("fc_out", 4e-4, 6e-4);
   const nlohmann::json profile = {
-      {"profile", 1},
+      {"profile", 2},
       {"device", "the CPU"},
       {"threads", 1},
       {"memory_bytes", 1e9},
@@ -46,7 +47,8 @@ Arguments profiled(const TemporaryFolder& folder) {
        {{{"samples", 16},
          {"loss_seconds", 0},
          {"forward_seconds", forward},
-         {"backward_seconds", backward}}}},
+         {"backward_seconds", backward},
+         {"weights_seconds", weights}}}},
       {"codecs", {{"none", {{"encode_seconds_per_byte", 0}, {"decode_seconds_per_byte", 0}}}}},
       {"run_spec", nlohmann::json::object()}};
   const std::string path = folder.path("profile.json");

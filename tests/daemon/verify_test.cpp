@@ -30,7 +30,7 @@ TEST_CASE("split and whole model give bit-identical results") {
   const TemporaryFolder folder;
   const TestServer server(folder);
   for (std::size_t model = 0; model < kModels.size(); ++model) {
-    for (const std::string schedule : {"priority", "gpipe", "1f1b"}) {
+    for (const std::string schedule : {"priority", "gpipe", "1f1b", "zb"}) {
       for (const std::string microBatches : {"1", "2", "4", "7", "8"}) {
         CAPTURE(model, schedule, microBatches);
         Arguments arguments = kModels[model];

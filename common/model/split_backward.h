@@ -1,0 +1,47 @@
+// A backward pass in two parts: first the gradients of the inputs, for which a neighbouring part
+// waits, then those of the weights.
+//
+// Convolutions and matrix products compute the two in separate operations, so that the second can
+// be put off. All other operators compute them together, so the gradients of their weights, such as
+// those of norms and embeddings, belong to the first part. So do those of a weight that several
+// operators use, because the order in which autograd adds them must not change. The gradients are
+// bit-identical to those of an undivided pass.
+#pragma once
+
+#include <torch/csrc/autograd/function.h>
+
+#include <memory>
+#include <vector>
+
+#include "common/model/model.h"
+
+namespace cleave {
+
+// The outputs of a part that have a gradient, and their gradients.
+struct Roots {
+  TensorList outputs, gradients;
+};
+
+class SplitBackward {
+ public:
+  // Accumulates the gradients of the inputs that require one, which are leaves of autograd's graph,
+  // and those of the weights that belong to the first part.
+  SplitBackward(const Roots& roots, const TensorList& inputs);
+
+  // Accumulates the other gradients, and frees what autograd saved for them. Call once.
+  void finish();
+
+ private:
+  // An operator whose weights' gradients are missing.
+  struct Later {
+    std::shared_ptr<torch::autograd::Node> node;
+    std::shared_ptr<TensorList> gradients;  // of the operator's outputs
+    torch::autograd::edge_list weights;     // where its weights' gradients are accumulated
+  };
+
+  void putOff(std::shared_ptr<torch::autograd::Node> node, const torch::autograd::Edge& weight);
+
+  std::vector<Later> later_;
+};
+
+}  // namespace cleave
