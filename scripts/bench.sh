@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|between|metrics|memory|transport|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|zero-bubble|between|metrics|memory|transport|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
 
   split    the demo's split model (codec none, schedule priority), compared with the whole model in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -31,6 +31,9 @@ usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|b
   pipeline schedules on emulated links, compared with prediction, best order and bound; both sides wait instead of computing
            --model mobilenet_v2|small_cnn, --rate MBITS…, --latency MS…, --codec SPEC…, --rounds N (9), --seconds S per row (20),
            --short, --json FILE
+  zero-bubble
+           the schedule zb, compared with priority, in simulated steps of MobileNetV2 on 12 links
+           --batch N (32), --micro-batches N (8), --json FILE
   between  the time between training steps on each side, with both sides computing, and with both waiting instead
            --model mobilenet_v2|small_cnn, --only computes|waits, --steps N (80), --codec SPEC, --json FILE
   metrics  the cost of recording and metrics per step: the processor time of a step's rows, and training with and without metrics
@@ -74,7 +77,7 @@ case "${1:-}" in
   codec-step) targets=(cleave-server bench_step) ;;
   codec-auto) targets=(cleave-client cleave-server cleave-link) ;;
   pipeline) targets=(cleave-server cleave-link bench_simulate bench_step) ;;
-  between|memory|checkpoints|tuning|loading) targets=(cleave-client cleave-server) ;;
+  between|memory|checkpoints|tuning|loading|zero-bubble) targets=(cleave-client cleave-server) ;;
   metrics) targets=(cleave-client cleave-server bench_record) ;;
   transport) targets=(bench_transport cleave-link) ;;
   saving) targets=(cleave-client cleave-server cleave-link) ;;
