@@ -96,9 +96,35 @@ TensorBundle copied(const TensorBundle& bundle) {
 enum class Order { oneByOne, allForwardsFirst, alternating };
 constexpr Order kOrders[] = {Order::oneByOne, Order::allForwardsFirst, Order::alternating};
 
+// The options of body k of those between options.cuts and options.innerCuts.
+StageOptions bodyOptions(const StageOptions& options, int k) {
+  std::vector<int> positions = options.innerCuts;
+  positions.insert(positions.begin(), options.cuts.cut0);
+  positions.push_back(options.cuts.cut1);
+  StageOptions own = options;
+  own.cuts = {positions.at(static_cast<std::size_t>(k)),
+              positions.at(static_cast<std::size_t>(k) + 1), k, k + 1};
+  own.innerCuts.clear();
+  own.headIsFrozen =
+      options.headIsFrozen && trainedCount(blocksFor(options), 0, own.cuts.cut0) == 0;
+  return own;
+}
+
+StageOptions clientOptions(StageOptions options) {
+  options.cuts.number1 = static_cast<int>(options.innerCuts.size()) + 1;
+  return options;
+}
+
 struct Split {
   explicit Split(const StageOptions& options, const StageWait& wait = {})
-      : client(options, wait), body(options, wait), putsOff(options.splitsBackward) {}
+      : client(clientOptions(options), wait),
+        body(bodyOptions(options, 0), wait),
+        putsOff(options.splitsBackward) {
+    for (std::size_t k = 1; k <= options.innerCuts.size(); ++k) {
+      others.push_back(
+          std::make_unique<BodyStage>(bodyOptions(options, static_cast<int>(k)), wait));
+    }
+  }
 
   void runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches, const Batch& batch,
                 Order order) {
@@ -107,7 +133,8 @@ struct Split {
     const std::uint32_t count = microBatchCount(samples, microBatches);
     const auto forward = [&](std::uint32_t i) {
       const MicroBatch at{phase, step, i, count, samples};
-      const TensorBundle activations1 = body.forward(at, copied(client.headForward(at)));
+      TensorBundle activations1 = body.forward(at, copied(client.headForward(at)));
+      for (const auto& other : others) activations1 = other->forward(at, copied(activations1));
       TensorBundle gradients1 = client.tailStep(at, copied(activations1));
       if (phase == Phase::train) gradients[i] = std::move(gradients1);
     };
@@ -115,7 +142,12 @@ struct Split {
       if (phase != Phase::train) return;
       const MicroBatch at{phase, step, i, count, samples};
       if (gradients.at(i).empty()) return;
-      const TensorBundle gradients0 = body.backward(at, copied(gradients.at(i)));
+      TensorBundle received = copied(gradients.at(i));
+      for (auto other = others.rbegin(); other != others.rend() && !received.empty(); ++other) {
+        received = copied((*other)->backward(at, std::move(received)));
+      }
+      const TensorBundle gradients0 =
+          received.empty() ? TensorBundle() : body.backward(at, std::move(received));
       if (putsOff) later.push_back(at);
       if (!gradients0.empty()) client.headBackward(at, copied(gradients0));
       gradients.erase(i);
@@ -127,25 +159,36 @@ struct Split {
       if (turn < count) forward(turn);
       if (turn >= trail && turn - trail < count) backward(turn - trail);
     }
-    for (const MicroBatch& at : std::exchange(later, {})) body.backwardWeights(at);
+    for (const MicroBatch& at : std::exchange(later, {})) {
+      body.backwardWeights(at);
+      for (const auto& other : others) other->backwardWeights(at);
+    }
   }
 
   void update(const StepDecision& decision) {
     client.update(decision);
     body.update(decision);
+    for (const auto& other : others) other->update(decision);
   }
 
   double squareSum() const {
-    return client.headReport().squareSum + body.report().squareSum + client.tailReport().squareSum;
+    double sum = client.headReport().squareSum + body.report().squareSum;
+    for (const auto& other : others) sum += other->report().squareSum;
+    return sum + client.tailReport().squareSum;
   }
   std::vector<NamedTensor> gradientTensors() const {
-    return joined(gradientsOf(client.head()), fromSafetensors(body.exportGradients(), "gradients"),
-                  gradientsOf(client.tail()));
+    auto ofBodies = fromSafetensors(body.exportGradients(), "gradients");
+    for (const auto& other : others) {
+      ofBodies = joined(ofBodies, fromSafetensors(other->exportGradients(), "gradients"), {});
+    }
+    return joined(gradientsOf(client.head()), ofBodies, gradientsOf(client.tail()));
   }
   std::vector<NamedTensor> weights() const {
-    return joined(weightsOf(client.evaluatedHead()),
-                  fromSafetensors(body.exportWeights(), "weights"),
-                  weightsOf(client.evaluatedTail()));
+    auto ofBodies = fromSafetensors(body.exportWeights(), "weights");
+    for (const auto& other : others) {
+      ofBodies = joined(ofBodies, fromSafetensors(other->exportWeights(), "weights"), {});
+    }
+    return joined(weightsOf(client.evaluatedHead()), ofBodies, weightsOf(client.evaluatedTail()));
   }
 
   static std::vector<NamedTensor> joined(std::vector<NamedTensor> head,
@@ -158,6 +201,7 @@ struct Split {
 
   ClientStage client;
   BodyStage body;
+  std::vector<std::unique_ptr<BodyStage>> others;  // the bodies after the first one
   bool putsOff;
   std::map<std::uint32_t, TensorBundle> gradients;
   std::vector<MicroBatch> later;  // without backwardWeights() so far
@@ -334,6 +378,25 @@ TEST_CASE("a split backward puts off the weights of products and convolutions th
   CHECK(difference({{"once", split.once.grad()}}, {{"once", whole.once.grad()}}) == "");
   CHECK(difference({{"input", split.input.grad()}}, {{"input", whole.input.grad()}}) == "");
   CHECK(difference({{"twice", split.twice.grad()}}, {{"twice", whole.twice.grad()}}) == "");
+}
+
+TEST_CASE("two to four bodies in a row equal the whole model") {
+  StageOptions options = cnnOptions();
+  options.cuts = {1, 13};
+  for (const std::vector<int>& inner : {std::vector{6}, std::vector{4, 8}, std::vector{3, 7, 10}}) {
+    options.innerCuts = inner;
+    for (const Order order : kOrders) {
+      CAPTURE(inner.size(), order);
+      CHECK(splitAgainstWhole(options, 13, 4, order) == "");
+    }
+  }
+  options.splitsBackward = true;
+  CHECK(splitAgainstWhole(options, 13, 4, Order::alternating) == "");
+  // No gradient crosses the first inner cut if nothing in front of it is trained.
+  options.innerCuts = {4, 8};
+  options.freeze = {"conv1.*", "bn1.*"};
+  options.headIsFrozen = true;
+  CHECK(splitAgainstWhole(options, 13, 4, Order::alternating) == "");
 }
 
 TEST_CASE("the comparison detects a deliberately injected difference") {

@@ -26,7 +26,7 @@ struct Part {
 };
 
 std::vector<Part> partsOf(const RunPlan& plan) {
-  const auto [cut0, cut1] = plan.stage.cuts;
+  const int cut0 = plan.stage.cuts.cut0, cut1 = plan.stage.cuts.cut1;
   return {{"head", "client", 0, cut0},
           {"body", "server", cut0, cut1},
           {"tail", "client", cut1, static_cast<int>(plan.blocks.size())}};

@@ -256,7 +256,7 @@ void Verification::compareGradients(std::uint64_t step) {
 // trainable parameters has no gradients.
 bool hasItsValues(const std::string& name, const Comparison& result, const RunPlan& plan) {
   if (result.values > 0) return true;
-  const auto [cut0, cut1] = plan.stage.cuts;
+  const int cut0 = plan.stage.cuts.cut0, cut1 = plan.stage.cuts.cut1;
   const std::map<std::string, std::pair<int, int>> parts = {
       {"head", {0, cut0}},
       {"body", {cut0, cut1}},

@@ -390,7 +390,7 @@ Batch firstBatch(const PreparedRun& run) {
 // autograd saves (in the head for all micro-batches in flight, in the tail for one); the decoded
 // and encoded tensors of all flows; and the batches that the loader holds.
 std::size_t clientBytes(const RunPlan& plan, const Dataset& train) {
-  const auto [cut0, cut1] = plan.stage.cuts;
+  const int cut0 = plan.stage.cuts.cut0, cut1 = plan.stage.cuts.cut1;
   const auto bytesOf = [&](int first, int last, std::uint32_t inFlight) {
     return static_cast<double>(partBytes(plan.stage, plan.blocks, first, last,
                                          plan.spec.microBatches, inFlight,

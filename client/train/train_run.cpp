@@ -73,9 +73,9 @@ const wire::HelloOk& TrainRun::connect() {
 void TrainRun::prepareWeights(wire::Hello& hello) {
   const std::vector<NamedTensor> weights = initialWeights(prepared_);
   stage_.importWeights(weights);
-  const auto [cut0, cut1] = prepared_.plan.stage.cuts;
+  const Cuts& cuts = prepared_.plan.stage.cuts;
   bodyWeights_ = std::make_shared<const std::vector<std::byte>>(
-      toSafetensors(selectWeights(weights, prepared_.plan.blocks, cut0, cut1)));
+      toSafetensors(selectWeights(weights, prepared_.plan.blocks, cuts.cut0, cuts.cut1)));
   hello.set_weights_sha256(sha256Of(textOf(*bodyWeights_)));
 }
 

@@ -25,8 +25,8 @@ struct BodyStage::State {
         device(on),
         blocks(blocksFor(options)),
         part(options, blocks, options.cuts.cut0, options.cuts.cut1, device.device()),
-        first(options, blocks, 0, device),
-        last(options, blocks, 1, device) {
+        first(options, blocks, options.cuts.number0, device),
+        last(options, blocks, options.cuts.number1, device) {
     checkBodyWait(wait);
   }
 

@@ -24,8 +24,8 @@ struct ClientStage::State {
         tailTakesInputs(
             std::any_of(blocks.begin() + options.cuts.cut1, blocks.end(),
                         [](const BlockSpec& block) { return !block.batchInputs.empty(); })),
-        first(options, blocks, 0, device),
-        last(options, blocks, 1, device),
+        first(options, blocks, options.cuts.number0, device),
+        last(options, blocks, options.cuts.number1, device),
         batch(options.scores, blocks.back().outputShape(), device) {
     if (wait.f1 && !wait.b1) {
       throw UsageError("bad-wait",
@@ -131,10 +131,10 @@ const ParameterSet& ClientStage::evaluatedTail() const { return state_->tail.eva
 
 void ClientStage::importWeights(const std::vector<NamedTensor>& model) {
   const auto& blocks = state_->blocks;
-  const auto [cut0, cut1] = state_->options.cuts;
-  state_->head.load(selectWeights(model, blocks, 0, cut0));
+  const Cuts& cuts = state_->options.cuts;
+  state_->head.load(selectWeights(model, blocks, 0, cuts.cut0));
   std::vector<NamedTensor> ofTail =
-      selectWeights(model, blocks, cut1, static_cast<int>(blocks.size()));
+      selectWeights(model, blocks, cuts.cut1, static_cast<int>(blocks.size()));
   std::erase_if(ofTail, [&](const NamedTensor& each) { return head().has(each.name); });
   state_->tail.load(ofTail);
 }

@@ -134,10 +134,14 @@ std::span<const ModelRow> modelTable();
 // Throws UsageError with the nearest known name.
 const ModelRow& findModel(std::string_view name);
 
-// Where the model is split: head = blocks [0, cut0), body = [cut0, cut1), tail = [cut1, end).
+// Where the model is split: head = blocks [0, cut0), body = [cut0, cut1), tail = [cut1, end). If
+// several bodies follow each other, each server has the cuts before and after its own body, and the
+// client has the first and the last one.
 struct Cuts {
   int cut0 = 0;
   int cut1 = 0;
+  int number0 = 0;  // number of cut0 among all cuts of the run, as in "activation/0"
+  int number1 = 1;
 };
 // Throws UsageError unless 1 <= cut0 < cut1 < number of blocks; the message lists the blocks with
 // their positions.

@@ -71,7 +71,7 @@ void checkPatterns(const std::vector<BlockSpec>& blocks, const StageOptions& opt
 
 std::vector<BlockSpec> blocksFor(const StageOptions& options) {
   std::vector<BlockSpec> blocks = findModel(options.model.name).blocks(options.model);
-  const auto [cut0, cut1] = options.cuts;
+  const int cut0 = options.cuts.cut0, cut1 = options.cuts.cut1;
   checkCuts(blocks, options.cuts);
   checkPatterns(blocks, options);
   for (std::size_t b = 0; b < blocks.size(); ++b) {
@@ -131,7 +131,8 @@ std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>&
 
 const std::vector<BlockOutput>& outputsAt(const std::vector<BlockSpec>& blocks, const Cuts& cuts,
                                           int cut) {
-  return blocks.at(static_cast<std::size_t>((cut == 0 ? cuts.cut0 : cuts.cut1) - 1)).outputs;
+  const int position = cut == cuts.number0 ? cuts.cut0 : cuts.cut1;
+  return blocks.at(static_cast<std::size_t>(position - 1)).outputs;
 }
 
 CutTensors cutTensorsAt(const std::vector<BlockSpec>& blocks, const Cuts& cuts, int cut) {
@@ -141,7 +142,8 @@ CutTensors cutTensorsAt(const std::vector<BlockSpec>& blocks, const Cuts& cuts, 
 }
 
 Place placeOfBody(const std::vector<BlockSpec>& blocks, const Cuts& cuts) {
-  return {0, 1, cutTensorsAt(blocks, cuts, 0), cutTensorsAt(blocks, cuts, 1)};
+  return {cuts.number0, cuts.number1, cutTensorsAt(blocks, cuts, cuts.number0),
+          cutTensorsAt(blocks, cuts, cuts.number1)};
 }
 
 TensorSpec flowSpec(const std::vector<BlockSpec>& blocks, const Cuts& cuts, Flow flow,

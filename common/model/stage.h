@@ -32,6 +32,8 @@ namespace cleave {
 struct StageOptions {
   ModelSpec model;
   Cuts cuts;
+  // Positions of cuts within the body: several servers compute it. Only the whole model uses them.
+  std::vector<int> innerCuts = {};
   OptimizerSpec optimizer;
   std::uint64_t seed = 0;
   ScoreSpec scores = {};  // the client's loss and metrics
@@ -241,7 +243,7 @@ std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>&
                       int last, std::uint32_t microBatches, std::uint32_t inFlight,
                       std::uint32_t maxSamples);
 
-// The tensors that cross `cut`, which is 0 or 1.
+// The tensors that cross `cut`, which is cuts.number0 or cuts.number1.
 const std::vector<BlockOutput>& outputsAt(const std::vector<BlockSpec>& blocks, const Cuts& cuts,
                                           int cut);
 CutTensors cutTensorsAt(const std::vector<BlockSpec>& blocks, const Cuts& cuts, int cut);

@@ -37,7 +37,7 @@ class Placeholders {
 // The engine has already checked them, so a wrong spec is a bug and throws std::logic_error.
 class StageCut {
  public:
-  // Cut 0 or 1. The device is borrowed.
+  // `cut`: one of the numbers in options.cuts. The device is borrowed.
   StageCut(const StageOptions& options, const std::vector<BlockSpec>& blocks, int cut,
            ComputeDevice& device);
 

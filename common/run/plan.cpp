@@ -76,8 +76,11 @@ FlowMap<std::shared_ptr<const Codec>> codecsOf(const RunSpec& spec, const Place&
   for (const auto& [name, text] : spec.codecs) {
     const auto flow = flowFromName(name);
     if (!flow || codecs.find(*flow) == nullptr) {
-      refuse("'" + name + "' is not a flow with a codec",
-             "flows are activation/0, activation/1, gradient/1 and gradient/0");
+      std::string known;
+      for (const auto& [each, codec] : codecs) {
+        if (each.tensor == 0) known += (known.empty() ? "" : ", ") + flowName(each);
+      }
+      refuse("'" + name + "' is not a flow with a codec", "its flows are " + known);
     }
     codecs[*flow] = makeCodec(text);
   }
@@ -119,8 +122,13 @@ RunPlan planRun(const RunSpec& spec) {
   plan.spec = spec;
   plan.stage.model = modelSpec(spec);
   constexpr std::uint32_t kMaxBlocks = 1 << 16;
+  const auto number = static_cast<int>(std::min(spec.cutNumber, kMaxServers));
+  if (spec.cutNumber >= kMaxServers) {
+    refuse("the number of the first cut is " + std::to_string(spec.cutNumber) +
+           ", but must be below " + std::to_string(kMaxServers));
+  }
   plan.stage.cuts = {static_cast<int>(std::min(spec.cut0, kMaxBlocks)),
-                     static_cast<int>(std::min(spec.cut1, kMaxBlocks))};
+                     static_cast<int>(std::min(spec.cut1, kMaxBlocks)), number, number + 1};
   checkFreeze(spec);
   plan.stage.freeze = spec.freeze;
   plan.stage.headIsFrozen = spec.headIsFrozen;
@@ -271,7 +279,7 @@ std::size_t unpackedWeightsBytes(const RunPlan& plan) {
 }
 
 std::size_t serverBytes(const RunPlan& plan) {
-  const auto [first, last] = plan.stage.cuts;
+  const int first = plan.stage.cuts.cut0, last = plan.stage.cuts.cut1;
   // Bytes of the objects that autograd and the stage keep per block and micro-batch, excluding the
   // tensors.
   constexpr double kBlockObjects = 8 << 10;
@@ -287,7 +295,7 @@ std::size_t serverBytes(const RunPlan& plan) {
 }
 
 std::size_t snapshotBytes(const RunPlan& plan) {
-  const auto [first, last] = plan.stage.cuts;
+  const int first = plan.stage.cuts.cut0, last = plan.stage.cuts.cut1;
   const auto parameters = static_cast<double>(parameterCount(plan.blocks, first, last));
   const auto buffers = static_cast<double>(bufferCount(plan.blocks, first, last));
   const auto perParameter =
@@ -303,7 +311,7 @@ std::size_t snapshotBytes(const RunPlan& plan) {
 }
 
 std::uint64_t maxWeightsBytes(const RunPlan& plan) {
-  const auto [first, last] = plan.stage.cuts;
+  const int first = plan.stage.cuts.cut0, last = plan.stage.cuts.cut1;
   const auto elements =
       parameterCount(plan.blocks, first, last) + bufferCount(plan.blocks, first, last);
   // 8 bytes per element is the maximum over all dtypes. Each tensor has a line in the header.

@@ -15,6 +15,7 @@ void toWire(const RunSpec& spec, wire::RunSpec& proto) {
                                            spec.modelParameters.end());
   proto.set_cut0(spec.cut0);
   proto.set_cut1(spec.cut1);
+  proto.set_cut_number(spec.cutNumber);
   proto.mutable_sample_shape()->Add(spec.sampleShape.begin(), spec.sampleShape.end());
   proto.set_classes(spec.classes);
   proto.set_max_batch(spec.maxBatch);
@@ -55,6 +56,7 @@ RunSpec runSpecFromWire(const wire::RunSpec& proto) {
   spec.modelParameters = {proto.model_parameters().begin(), proto.model_parameters().end()};
   spec.cut0 = proto.cut0();
   spec.cut1 = proto.cut1();
+  spec.cutNumber = proto.cut_number();
   spec.sampleShape = {proto.sample_shape().begin(), proto.sample_shape().end()};
   spec.classes = proto.classes();
   spec.maxBatch = proto.max_batch();

@@ -22,11 +22,15 @@ class RunSpec;
 // Feature in the Hello and HelloOk of a run with averageDecay > 0.
 inline constexpr std::string_view kAverageFeature = "average";
 
+// Maximum number of servers that compute consecutive parts of a model.
+inline constexpr std::uint32_t kMaxServers = 64;
+
 // The values are not checked; planRun() does that.
 struct RunSpec {
   std::string model;
   std::map<std::string, std::string> modelParameters;
   std::uint32_t cut0 = 0, cut1 = 0;  // the body is the blocks from cut0 to cut1 - 1
+  std::uint32_t cutNumber = 0;       // of cut0 among the cuts of a run with several servers
   std::vector<std::uint64_t> sampleShape;
   std::uint32_t classes = 0;
   std::uint32_t maxBatch = 0;  // samples
