@@ -334,7 +334,7 @@ class SharedBody {
           bundleOf(smallPayload(body_.backward(inputs_.at(i), valueOf(work->tensors().front()))));
     } else if (work->kind == ActionKind::report) {
       result = GradientReport{squareOf(body_.gradient), true};
-    } else {
+    } else if (work->kind == ActionKind::update) {
       body_.update(std::get<StepDecision>(work->input));
     }
     engine_->complete(work->token, std::move(result), 1);

@@ -79,7 +79,7 @@ TEST_CASE("zb computes the gradients of the weights when there is nothing else t
   CHECK(orders.client == ordersOf("priority", 4, 0, Phase::train, 0.5).client);
   CHECK(orders.server == "F0 F1 B0 W0 B1 W1 F2 F3 B2 W2 B3 W3");
   // A server that is the bottleneck puts them off to the end.
-  CHECK(ordersOf("zb", 4, 0, Phase::train, 3).server == "F0 F1 B0 F2 B1 F3 B2 B3 W0 W1 W2 W3");
+  CHECK(ordersOf("zb", 4, 0, Phase::train, 3).server == "F0 F1 B0 B1 F2 F3 B2 B3 W0 W1 W2 W3");
 }
 
 TEST_CASE("a body that sends no gradients does not split its backward") {

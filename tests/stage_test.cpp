@@ -142,13 +142,14 @@ struct Split {
       if (phase != Phase::train) return;
       const MicroBatch at{phase, step, i, count, samples};
       if (gradients.at(i).empty()) return;
-      TensorBundle received = copied(gradients.at(i));
-      for (auto other = others.rbegin(); other != others.rend() && !received.empty(); ++other) {
-        received = copied((*other)->backward(at, std::move(received)));
-      }
-      const TensorBundle gradients0 =
-          received.empty() ? TensorBundle() : body.backward(at, std::move(received));
-      if (putsOff) later.push_back(at);
+      // Bodies without gradients at their last cut have no backward.
+      TensorBundle gradients0 = std::move(gradients.at(i));
+      const auto through = [&](BodyStage& stage) {
+        if (!gradients0.empty()) gradients0 = stage.backward(at, copied(gradients0));
+        if (putsOff && !gradients0.empty()) later.emplace_back(&stage, at);
+      };
+      for (auto other = others.rbegin(); other != others.rend(); ++other) through(**other);
+      through(body);
       if (!gradients0.empty()) client.headBackward(at, copied(gradients0));
       gradients.erase(i);
     };
@@ -159,10 +160,7 @@ struct Split {
       if (turn < count) forward(turn);
       if (turn >= trail && turn - trail < count) backward(turn - trail);
     }
-    for (const MicroBatch& at : std::exchange(later, {})) {
-      body.backwardWeights(at);
-      for (const auto& other : others) other->backwardWeights(at);
-    }
+    for (const auto& [stage, at] : std::exchange(later, {})) stage->backwardWeights(at);
   }
 
   void update(const StepDecision& decision) {
@@ -204,7 +202,7 @@ struct Split {
   std::vector<std::unique_ptr<BodyStage>> others;  // the bodies after the first one
   bool putsOff;
   std::map<std::uint32_t, TensorBundle> gradients;
-  std::vector<MicroBatch> later;  // without backwardWeights() so far
+  std::vector<std::pair<BodyStage*, MicroBatch>> later;  // backwardWeights() to come
 };
 
 std::map<std::string, at::Tensor> byName(const std::vector<NamedTensor>& tensors) {

@@ -74,10 +74,10 @@ at::Tensor dropoutForward(const std::string& name, float p, const at::Tensor& in
   // Input and mask have the same memory order, so that each value's draw depends on its position in
   // memory, and not on the cuts.
   const at::Tensor x = canonical(input, cutOrder(static_cast<std::size_t>(input.dim())));
-  at::Tensor mask = at::empty_like(x, at::TensorOptions().device(at::kCPU));
+  at::Tensor mask = at::empty_like(x, at::TensorOptions().device(at::kCPU).dtype(at::kFloat));
   fillDropoutMask(randomKey(context.seed, name, {context.at.step, context.at.i}), p,
                   {mask.mutable_data_ptr<float>(), static_cast<std::size_t>(mask.numel())});
-  return x.mul(mask.to(x.device()));
+  return x.mul(mask.to(x.device(), x.scalar_type()));
 }
 
 // A block of one layer, with one input and one output.
