@@ -1,12 +1,12 @@
 // Runs forward and backward of one training step of an exported model, and writes the results, so
 // that tests in Python can compare them with PyTorch's:
 //
-//   graph_runner MODEL.pt2 INPUTS.safetensors OUTPUTS.safetensors [FIRST SECOND]
+//   graph_runner MODEL.pt2 INPUTS.safetensors OUTPUTS.safetensors [CUT CUT…]
 //   [lora=RANK:ALPHA:TARGET]
 // INPUTS has the model's inputs by name, `labels`, and values for adapters. OUTPUTS gets `logits`,
 // `loss`, `grad.NAME` of each parameter that has a gradient, and `buffer.NAME` after the step. With
-// FIRST and SECOND, the names of two modules, the model is cut after each of them and runs as head,
-// body and tail.
+// the names of two or more modules, the model is cut after each of them and runs as head, bodies
+// and tail.
 #include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>
 
@@ -31,11 +31,13 @@ std::vector<NamedTensor> readTensors(const std::string& path) {
   return fromSafetensors(std::as_bytes(std::span(bytes.data(), bytes.size())), path);
 }
 
-// The model as one block, or as the three parts.
+// The model as one block, or as its parts.
 std::vector<BlockSpec> blocksOf(const wire::Graph& graph, const std::vector<std::string>& names) {
   const GraphCuts cuts(graph);
   if (!names.empty()) {
-    return *blocksOfParts(cuts.split(cuts.find(names.at(0)), cuts.find(names.at(1))));
+    std::vector<GraphCut> chosen;
+    for (const std::string& name : names) chosen.push_back(cuts.find(name));
+    return *blocksOfParts(cuts.split(chosen));
   }
   BlockSpec block = blockOfGraph("whole", graph);
   for (int n = 0; n < graph.inputs_size(); ++n) {
@@ -80,7 +82,9 @@ int run(std::vector<std::string> arguments) {
 
   std::vector<NormStatistics> statistics;
   const auto samples = static_cast<std::uint32_t>(inputs.at(0).size(0));
-  const ModelPart part(blocks, 0, count, count == 3 ? std::vector<int>{1, 2} : std::vector<int>{});
+  std::vector<int> cutsInside;
+  for (int cut = 1; cut < count; ++cut) cutsInside.push_back(cut);
+  const ModelPart part(blocks, 0, count, cutsInside);
   const at::Tensor logits =
       part.forward({}, inputs, set, {1, {Phase::train, 1, 0, 1, samples}, &statistics}).front();
   const at::Tensor loss =
@@ -105,10 +109,9 @@ int run(std::vector<std::string> arguments) {
 }  // namespace cleave
 
 int main(int argc, char** argv) {
-  if (argc < 4 || argc > 7) {
-    std::fprintf(
-        stderr,
-        "usage: graph_runner MODEL INPUTS OUTPUTS [FIRST SECOND] [lora=RANK:ALPHA:TARGET]\n");
+  if (argc < 4) {
+    std::fprintf(stderr,
+                 "usage: graph_runner MODEL INPUTS OUTPUTS [CUT CUT…] [lora=RANK:ALPHA:TARGET]\n");
     return 2;
   }
   try {

@@ -93,7 +93,9 @@ TEST_CASE("possible cuts are the ends of modules, listed with the tensors that c
   // A cut within the residual block is also crossed by the block's input.
   CHECK(cuts.find("block.0").tensors.size() == 2);
   CHECK_THAT(errorOf([&] { cuts.find("pol"); }), Contains("bad-cuts") && Contains("mean pool"));
-  CHECK_THAT(errorOf([&] { cuts.split(cuts.find("pool"), cuts.find("conv")); }),
+  CHECK_THAT(errorOf([&] {
+               cuts.split({cuts.find("pool"), cuts.find("conv")});
+             }),
              Contains("not after"));
 }
 
@@ -103,10 +105,10 @@ TEST_CASE("the parts of a graph are valid, and have all its weights once") {
   for (const auto& [first, second] :
        {std::pair{"conv", "pool"}, std::pair{"norm", "block.0"}, std::pair{"block.0", "dropout"}}) {
     INFO(first << " " << second);
-    const GraphParts parts = cuts.split(cuts.find(first), cuts.find(second));
+    const GraphParts parts = cuts.split({cuts.find(first), cuts.find(second)});
     std::multiset<std::string> names;
     int nodes = 0;
-    for (const GraphPart* part : {&parts.head, &parts.body, &parts.tail}) {
+    for (const GraphPart* part : parts.all()) {
       checkGraph(part->graph, "a part");
       nodes += part->graph.nodes_size();
       for (const wire::Value& value : part->graph.values()) {
@@ -117,8 +119,8 @@ TEST_CASE("the parts of a graph are valid, and have all its weights once") {
     CHECK(names.size() == 11);
     CHECK(std::set<std::string>(names.begin(), names.end()).size() == 11);
     CHECK(parts.head.batchInputs == std::vector<std::size_t>{0});
-    CHECK(parts.body.graph.inputs_size() == parts.head.graph.outputs_size());
-    CHECK(parts.tail.graph.inputs_size() == parts.body.graph.outputs_size());
+    CHECK(parts.bodies.front().graph.inputs_size() == parts.head.graph.outputs_size());
+    CHECK(parts.tail.graph.inputs_size() == parts.bodies.front().graph.outputs_size());
   }
 }
 
@@ -132,9 +134,9 @@ TEST_CASE("a parameter cannot be both in the body and on the client") {
     if (argument.name() == "bias") argument.set_tensor(bias);
   }
   const GraphCuts cuts(graph);
-  const std::string error = errorOf([&] { cuts.split(cuts.find("norm"), cuts.find("pool")); });
+  const std::string error = errorOf([&] { cuts.split({cuts.find("norm"), cuts.find("pool")}); });
   CHECK_THAT(error, Contains("bad-cuts") && Contains("conv.bias is used on both sides of a cut"));
-  CHECK(errorOf([&] { cuts.split(cuts.find("block"), cuts.find("pool")); }).empty());
+  CHECK(errorOf([&] { cuts.split({cuts.find("block"), cuts.find("pool")}); }).empty());
 }
 
 TEST_CASE("adapters are added to the linear layers that are targets") {
@@ -250,8 +252,8 @@ std::vector<std::string> operatorsOf(const wire::Graph& graph) {
 TEST_CASE("if a tensor is recomputed, writes to it are repeated, whichever name they use") {
   const wire::Graph graph = withAlias("aten.zero_.default", false);
   const GraphCuts cuts(graph);
-  const GraphParts parts = cuts.split(cuts.find("first"), cuts.find("second"));
-  CHECK(operatorsOf(parts.body.graph) ==
+  const GraphParts parts = cuts.split({cuts.find("first"), cuts.find("second")});
+  CHECK(operatorsOf(parts.bodies.front().graph) ==
         std::vector<std::string>{"aten.ones_like.default", "aten.view.default",
                                  "aten.zero_.default", "aten.add.Tensor"});
 }
@@ -260,8 +262,8 @@ TEST_CASE("a tensor to which floats are written crosses under each of its names"
   const wire::Graph graph = withAlias("aten.copy_.default", true);
   const GraphCuts cuts(graph);
   CHECK(cuts.find("first").tensors.size() == 2);
-  const GraphParts parts = cuts.split(cuts.find("first"), cuts.find("second"));
-  CHECK(operatorsOf(parts.body.graph) == std::vector<std::string>{"aten.add.Tensor"});
+  const GraphParts parts = cuts.split({cuts.find("first"), cuts.find("second")});
+  CHECK(operatorsOf(parts.bodies.front().graph) == std::vector<std::string>{"aten.add.Tensor"});
 }
 
 TEST_CASE("packing preserves a graph, and unpacking refuses anything else") {

@@ -78,7 +78,7 @@ TEST_CASE("zb computes the gradients of the weights when there is nothing else t
   const Orders orders = ordersOf("zb", 4, 0, Phase::train, 0.5);
   CHECK(orders.client == ordersOf("priority", 4, 0, Phase::train, 0.5).client);
   CHECK(orders.server == "F0 F1 B0 W0 B1 W1 F2 F3 B2 W2 B3 W3");
-  // A server that is the bottleneck puts them off to the end.
+  // A server that is the bottleneck defers them to the end.
   CHECK(ordersOf("zb", 4, 0, Phase::train, 3).server == "F0 F1 B0 B1 F2 F3 B2 B3 W0 W1 W2 W3");
 }
 

@@ -119,7 +119,7 @@ struct Split {
   explicit Split(const StageOptions& options, const StageWait& wait = {})
       : client(clientOptions(options), wait),
         body(bodyOptions(options, 0), wait),
-        putsOff(options.splitsBackward) {
+        defers(options.splitsBackward) {
     for (std::size_t k = 1; k <= options.innerCuts.size(); ++k) {
       others.push_back(
           std::make_unique<BodyStage>(bodyOptions(options, static_cast<int>(k)), wait));
@@ -146,7 +146,7 @@ struct Split {
       TensorBundle gradients0 = std::move(gradients.at(i));
       const auto through = [&](BodyStage& stage) {
         if (!gradients0.empty()) gradients0 = stage.backward(at, copied(gradients0));
-        if (putsOff && !gradients0.empty()) later.emplace_back(&stage, at);
+        if (defers && !gradients0.empty()) later.emplace_back(&stage, at);
       };
       for (auto other = others.rbegin(); other != others.rend(); ++other) through(**other);
       through(body);
@@ -200,7 +200,7 @@ struct Split {
   ClientStage client;
   BodyStage body;
   std::vector<std::unique_ptr<BodyStage>> others;  // the bodies after the first one
-  bool putsOff;
+  bool defers;
   std::map<std::uint32_t, TensorBundle> gradients;
   std::vector<std::pair<BodyStage*, MicroBatch>> later;  // backwardWeights() to come
 };
@@ -347,7 +347,7 @@ at::Tensor normal(const Shape& shape, std::uint64_t number) {
   return tensor;
 }
 
-TEST_CASE("a split backward puts off the weights of products and convolutions that are used once") {
+TEST_CASE("a split backward defers the weights of products and convolutions that are used once") {
   const auto leaf = [](const Shape& shape, std::uint64_t number) {
     return normal(shape, number).set_requires_grad(true);
   };

@@ -62,14 +62,17 @@ std::shared_ptr<const Dataset> withInputsOf(const GraphFile& file,
 std::vector<std::string> adapt(GraphParts& parts, const LoraSpec& lora) {
   std::vector<std::string> adapted, layers, inputsFirst;
   std::set<std::string> readOtherwise;
-  for (const GraphPart* part : {&parts.head, &parts.body, &parts.tail}) {
+  for (const GraphPart* part : parts.all()) {
     readOtherwise.merge(modulesReadOtherwise(part->graph));
   }
-  for (auto [name, part] : {std::pair{"head", &parts.head}, std::pair{"body", &parts.body},
-                            std::pair{"tail", &parts.tail}}) {
+  std::vector<std::pair<const char*, GraphPart*>> named = {{"head", &parts.head}};
+  for (GraphPart& body : parts.bodies) named.emplace_back("body", &body);
+  named.emplace_back("tail", &parts.tail);
+  for (const auto& [name, part] : named) {
     const std::vector<LinearModule> modules = linearModules(part->graph);
     for (const LinearModule& module : modules) layers.push_back(module.name);
-    if (std::find(lora.parts.begin(), lora.parts.end(), name) == lora.parts.end()) continue;
+    if (std::find(lora.parts.begin(), lora.parts.end(), std::string_view(name)) == lora.parts.end())
+      continue;
     for (std::string& layer : addAdapters(part->graph, lora)) {
       const auto module = std::find_if(modules.begin(), modules.end(),
                                        [&](const auto& each) { return each.name == layer; });
@@ -116,7 +119,7 @@ GraphParts cutInThree(const GraphFile& file, const std::vector<std::string>& nam
                      "model.cuts must name two modules after which the model can be cut",
                      "list the possible ones: cleave-client models show " + file.path());
   }
-  return cuts.split(cuts.find(names[0]), cuts.find(names[1]));
+  return cuts.split({cuts.find(names[0]), cuts.find(names[1])});
 }
 
 }  // namespace
@@ -125,9 +128,10 @@ UserModel::UserModel(const ClientSettings& settings) : file_(settings.modelFile)
   GraphParts parts = cutInThree(file_, settings.cutNames);
   if (settings.lora.rank > 0) inputsFirst_ = adapt(parts, settings.lora);
   blocks_ = blocksOfParts(parts);
-  packedBody_ = packGraph(parts.body.graph);
-  digest_ = sha256Of(parts.head.graph.SerializeAsString() + parts.body.graph.SerializeAsString() +
-                     parts.tail.graph.SerializeAsString());
+  packedBody_ = packGraph(parts.bodies.front().graph);
+  std::string serialized;
+  for (const GraphPart* part : parts.all()) serialized += part->graph.SerializeAsString();
+  digest_ = sha256Of(serialized);
 }
 
 Datasets UserModel::inputsFrom(const Datasets& data) const {

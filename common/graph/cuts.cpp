@@ -253,7 +253,7 @@ wire::Graph GraphCuts::extract(const Part& part, const GraphIds& outputs) const 
 // Weights that no operator uses stay with the head, so that the saved model is complete.
 void GraphCuts::addUnusedWeights(GraphParts& parts) const {
   std::set<std::string> used;
-  for (const GraphPart* part : {&parts.head, &parts.body, &parts.tail}) {
+  for (const GraphPart* part : parts.all()) {
     for (const wire::Value& value : part->graph.values()) used.insert(value.name());
   }
   for (const wire::Value& value : graph_.values()) {
@@ -264,60 +264,83 @@ void GraphCuts::addUnusedWeights(GraphParts& parts) const {
   }
 }
 
+namespace {
+
+std::string namesOf(const std::vector<GraphCut>& cuts) {
+  std::string names;
+  for (std::size_t c = 0; c < cuts.size(); ++c) {
+    names += (c == 0 ? "" : c + 1 == cuts.size() ? " and " : ", ") + cuts[c].names.front();
+  }
+  return names;
+}
+
+std::set<std::string> parametersOf(const GraphPart& part) {
+  std::set<std::string> names;
+  for (const wire::Value& value : part.graph.values()) {
+    if (value.kind() == wire::Value::PARAMETER) names.insert(value.name());
+  }
+  return names;
+}
+
 // Head and tail are on the client, so they may share a parameter, such as an embedding that is also
 // the output layer.
-void GraphCuts::checkShared(const GraphParts& parts, const GraphCut& first,
-                            const GraphCut& second) {
-  const auto parametersOf = [](const GraphPart& part) {
-    std::set<std::string> names;
-    for (const wire::Value& value : part.graph.values()) {
-      if (value.kind() == wire::Value::PARAMETER) names.insert(value.name());
-    }
-    return names;
-  };
-  const std::set<std::string> body = parametersOf(parts.body);
-  for (const GraphPart* part : {&parts.head, &parts.tail}) {
-    for (const std::string& name : parametersOf(*part)) {
-      if (!body.contains(name)) continue;
-      throw UsageError(
-          "bad-cuts",
-          fmt::format("the model cannot be cut after {} and {}: {} is used on both sides of a cut",
-                      first.names.front(), second.names.front(), printable(name)),
-          "cut so that all uses of the parameter are in the same part, or in head and tail");
+void checkShared(const GraphParts& parts, const std::vector<GraphCut>& cuts) {
+  for (const GraphPart& body : parts.bodies) {
+    const std::set<std::string> own = parametersOf(body);
+    for (const GraphPart* part : parts.all()) {
+      if (part == &body) continue;
+      for (const std::string& name : parametersOf(*part)) {
+        if (!own.contains(name)) continue;
+        throw UsageError(
+            "bad-cuts",
+            fmt::format("the model cannot be cut after {}: {} is used on both sides of a cut",
+                        namesOf(cuts), printable(name)),
+            "cut so that all uses of the parameter are in the same part, or in head and tail");
+      }
     }
   }
 }
 
 // A part may be invalid because it needs the size of a tensor that does not cross the cut.
-void GraphCuts::checkParts(const GraphParts& parts, const GraphCut& first, const GraphCut& second) {
+void checkParts(const GraphParts& parts, const std::vector<GraphCut>& cuts) {
   try {
-    for (const GraphPart* part : {&parts.head, &parts.body, &parts.tail}) {
-      checkGraph(part->graph, "a part");
-    }
+    for (const GraphPart* part : parts.all()) checkGraph(part->graph, "a part");
   } catch (const UsageError& error) {
-    throw UsageError("bad-cuts",
-                     fmt::format("the model cannot be cut after {} and {}: {}", first.names.front(),
-                                 second.names.front(), error.what()),
-                     "cut after other modules; all cuts: cleave-client models show FILE");
+    throw UsageError(
+        "bad-cuts",
+        fmt::format("the model cannot be cut after {}: {}", namesOf(cuts), error.what()),
+        "cut after other modules; all cuts: cleave-client models show FILE");
   }
 }
 
-GraphParts GraphCuts::split(const GraphCut& first, const GraphCut& second) const {
-  if (second.position <= first.position) {
-    throw UsageError("bad-cuts",
-                     fmt::format("the second cut, {}, is not after the first, {}",
-                                 second.names.front(), first.names.front()),
-                     "swap them, or choose a later module");
+// Appends those elements of `added` that `ids` does not contain.
+void unite(GraphIds& ids, const GraphIds& added) {
+  for (const std::uint32_t id : added) {
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
   }
-  checkObstacle(first);
-  checkObstacle(second);
+}
+
+}  // namespace
+
+std::vector<const GraphPart*> GraphParts::all() const {
+  std::vector<const GraphPart*> parts = {&head};
+  for (const GraphPart& body : bodies) parts.push_back(&body);
+  parts.push_back(&tail);
+  return parts;
+}
+
+GraphParts GraphCuts::split(const std::vector<GraphCut>& cuts) const {
+  for (std::size_t c = 0; c < cuts.size(); ++c) {
+    if (c > 0 && cuts[c].position <= cuts[c - 1].position) {
+      throw UsageError("bad-cuts",
+                       fmt::format("the cut after {} is not after the one after {}",
+                                   cuts[c].names.front(), cuts[c - 1].names.front()),
+                       "swap them, or choose a later module");
+    }
+    checkObstacle(cuts[c]);
+  }
   const auto nodes = static_cast<std::size_t>(graph_.nodes_size());
   const GraphIds outputs(graph_.outputs().begin(), graph_.outputs().end());
-  Part body = partBetween(first.position, second.position, second.tensors);
-  Part tail = partBetween(second.position, nodes, outputs);
-  GraphIds headOutputs = first.tensors;
-  headOutputs.insert(headOutputs.end(), body.batchInputs.begin(), body.batchInputs.end());
-  Part head = partBetween(0, first.position, headOutputs);
   const auto positions = [&](const Part& part) {
     std::vector<std::size_t> found;
     for (const std::uint32_t id : part.batchInputs) {
@@ -326,12 +349,26 @@ GraphParts GraphCuts::split(const GraphCut& first, const GraphCut& second) const
     }
     return found;
   };
-  GraphParts parts = {{extract(head, headOutputs), positions(head)},
-                      {extract(body, second.tensors), {}},
-                      {extract(tail, outputs), positions(tail)}};
+  GraphParts parts;
+  const Part tail = partBetween(cuts.back().position, nodes, outputs);
+  parts.tail = {extract(tail, outputs), positions(tail)};
+  GraphIds passedOn;  // integer inputs that the bodies after this part need
+  for (std::size_t b = cuts.size() - 1; b-- > 0;) {
+    const GraphIds& leaving = cuts[b + 1].tensors;
+    Part body = partBetween(cuts[b].position, cuts[b + 1].position, leaving);
+    unite(body.batchInputs, passedOn);
+    GraphIds bodyOutputs = leaving;
+    bodyOutputs.insert(bodyOutputs.end(), passedOn.begin(), passedOn.end());
+    parts.bodies.insert(parts.bodies.begin(), {extract(body, bodyOutputs), {}});
+    passedOn = std::move(body.batchInputs);
+  }
+  GraphIds headOutputs = cuts.front().tensors;
+  headOutputs.insert(headOutputs.end(), passedOn.begin(), passedOn.end());
+  const Part head = partBetween(0, cuts.front().position, headOutputs);
+  parts.head = {extract(head, headOutputs), positions(head)};
   addUnusedWeights(parts);
-  checkShared(parts, first, second);
-  checkParts(parts, first, second);
+  checkShared(parts, cuts);
+  checkParts(parts, cuts);
   return parts;
 }
 

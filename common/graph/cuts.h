@@ -33,7 +33,12 @@ struct GraphPart {
 };
 
 struct GraphParts {
-  GraphPart head, body, tail;
+  GraphPart head;
+  std::vector<GraphPart> bodies;  // in the model's order, at least one
+  GraphPart tail;
+
+  // Head, bodies and tail.
+  std::vector<const GraphPart*> all() const;
 };
 
 class GraphCuts {
@@ -46,10 +51,11 @@ class GraphCuts {
   // Throws UsageError "bad-cuts" with a similar name and the possible cuts as its hint.
   const GraphCut& find(const std::string& name) const;
 
-  // Cuts the graph into three. The body's inputs are the tensors that cross the first cut, then the
-  // integer inputs that it needs; the head outputs exactly these. Throws UsageError "bad-cuts" if
-  // the second cut is not after the first, or one of them has an obstacle.
-  GraphParts split(const GraphCut& first, const GraphCut& second) const;
+  // Cuts the graph at two or more cuts. A body's inputs are the tensors that cross the cut before
+  // it, then the integer inputs that it and later bodies need; the part before it outputs exactly
+  // these. Throws UsageError "bad-cuts" if the cuts are not in ascending order, or one of them has
+  // an obstacle.
+  GraphParts split(const std::vector<GraphCut>& cuts) const;
 
   // Bytes per sample that cross a cut.
   double bytesPerSample(const GraphCut& cut) const;
@@ -71,8 +77,6 @@ class GraphCuts {
   Part partBetween(std::size_t begin, std::size_t end, const GraphIds& outputs) const;
   wire::Graph extract(const Part& part, const GraphIds& outputs) const;
   void addUnusedWeights(GraphParts& parts) const;
-  static void checkShared(const GraphParts& parts, const GraphCut& first, const GraphCut& second);
-  static void checkParts(const GraphParts& parts, const GraphCut& first, const GraphCut& second);
   void checkObstacle(const GraphCut& cut) const;
 
   const wire::Graph& graph_;

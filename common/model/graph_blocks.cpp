@@ -83,9 +83,12 @@ BlockSpec blockOfGraph(std::string name, const wire::Graph& graph) {
 }
 
 GraphBlocks blocksOfParts(const GraphParts& parts) {
-  std::vector<BlockSpec> blocks = {blockOfGraph("head", parts.head.graph),
-                                   blockOfGraph("body", parts.body.graph),
-                                   blockOfGraph("tail", parts.tail.graph)};
+  std::vector<BlockSpec> blocks = {blockOfGraph("head", parts.head.graph)};
+  for (std::size_t b = 0; b < parts.bodies.size(); ++b) {
+    const std::string number = parts.bodies.size() == 1 ? "" : std::to_string(b + 1);
+    blocks.push_back(blockOfGraph("body" + number, parts.bodies[b].graph));
+  }
+  blocks.push_back(blockOfGraph("tail", parts.tail.graph));
   blocks.front().batchInputs = parts.head.batchInputs;
   blocks.back().batchInputs = parts.tail.batchInputs;
   return std::make_shared<const std::vector<BlockSpec>>(std::move(blocks));

@@ -1,5 +1,6 @@
-// The model "graph": a model that a user exported (docs/models.md), as three blocks: head, body and
-// tail. The server receives only the body's graph; there, head and tail are blocks that cannot run.
+// The model "graph": a model that a user exported (docs/models.md), as blocks: head, one body per
+// server, tail. A server receives only its body's graph; there, the blocks before and after it
+// cannot run.
 #pragma once
 
 #include <memory>

@@ -135,7 +135,7 @@ SplitBackward::SplitBackward(const Roots& roots, const TensorList& inputs) {
   }
   for (Weight& weight : weightsOf(roots, Graph(roots.outputs, now))) {
     if (weight.uses == 1 && weight.user && canSplit(*weight.user)) {
-      putOff(std::move(weight.user), weight.edge);
+      defer(std::move(weight.user), weight.edge);
     } else {
       now.push_back(dynamic_cast<AccumulateGrad&>(*weight.edge.function).variable);
     }
@@ -145,7 +145,7 @@ SplitBackward::SplitBackward(const Roots& roots, const TensorList& inputs) {
                             /*create_graph=*/false, now);
 }
 
-void SplitBackward::putOff(std::shared_ptr<Node> node, const Edge& weight) {
+void SplitBackward::defer(std::shared_ptr<Node> node, const Edge& weight) {
   const auto same = std::find_if(later_.begin(), later_.end(),
                                  [&](const Later& later) { return later.node == node; });
   if (same != later_.end()) return same->weights.push_back(weight);

@@ -2,8 +2,8 @@
 // waits, then those of the weights.
 //
 // Convolutions and matrix products compute the two in separate operations, so that the second can
-// be put off. All other operators compute them together, so the gradients of their weights, such as
-// those of norms and embeddings, belong to the first part. So do those of a weight that several
+// be deferred. All other operators compute them together, so the gradients of their weights, such
+// as those of norms and embeddings, belong to the first part. So do those of a weight that several
 // operators use, because the order in which autograd adds them must not change. The gradients are
 // bit-identical to those of an undivided pass.
 #pragma once
@@ -39,7 +39,7 @@ class SplitBackward {
     torch::autograd::edge_list weights;     // where its weights' gradients are accumulated
   };
 
-  void putOff(std::shared_ptr<torch::autograd::Node> node, const torch::autograd::Edge& weight);
+  void defer(std::shared_ptr<torch::autograd::Node> node, const torch::autograd::Edge& weight);
 
   std::vector<Later> later_;
 };

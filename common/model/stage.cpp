@@ -112,7 +112,8 @@ std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>&
   }
   const double trainedBytes =
       sizeof(float) + static_cast<double>(optimizerStateBytes(options.optimizer));
-  const double kept = options.recompute ? 1 : inFlight;
+  // A split backward keeps the graph of a recomputed forward.
+  const double kept = options.recompute && !options.splitsBackward ? 1 : inFlight;
   // Autocast saves a cast copy of each weight with each micro-batch.
   constexpr double kCastBytes = 2;
   double casts = 0;

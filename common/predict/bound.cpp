@@ -12,7 +12,7 @@ constexpr std::array<std::string_view, kBottlenecks> kNames = {
 
 double positive(double x) { return std::max(x, 0.0); }
 
-// The seconds that a schedule that splits the backward can put off.
+// The seconds that a schedule that splits the backward can defer.
 double weightsApart(const BodyCosts& body) {
   return body.place.contains(gradientAt(body.place.firstCut)) ? body.weights : 0;
 }

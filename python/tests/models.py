@@ -75,3 +75,10 @@ MODELS = [
      ["deberta.embeddings", "deberta.encoder.layer.1"]),
     ("lstm", Lstm, torch.randn(4, 5, 8, generator=torch.Generator().manual_seed(3)), None, ["first", "lstm"]),
 ]
+# Cuts for several servers: some of the bodies pass on a mask that a later one needs.
+MORE_CUTS = {
+    "mobilenet_v2": [["features.3", "features.7", "features.18"]],
+    "bert": [["bert.embeddings", "bert.encoder.layer.0", "bert.encoder.layer.1"]],
+    "gpt2": [["transformer.drop", "transformer.h.0", "transformer.h.1"]],
+    "deberta": [["deberta.embeddings", "deberta.encoder.layer.0", "deberta.encoder.layer.1"]],
+}

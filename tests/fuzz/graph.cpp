@@ -44,11 +44,11 @@ void cutEverywhere(const wire::Graph& graph) {
     const std::size_t second = cuts.cuts().size() - 1 - first / 2;
     GraphParts parts;
     try {
-      parts = cuts.split(cuts.cuts()[first], cuts.cuts()[second]);
+      parts = cuts.split({cuts.cuts()[first], cuts.cuts()[second]});
     } catch (const UsageError&) {
       continue;
     }
-    for (const GraphPart* part : {&parts.head, &parts.body, &parts.tail}) {
+    for (const GraphPart* part : parts.all()) {
       checkGraph(part->graph, "a part");
     }
   }
