@@ -22,7 +22,7 @@ usage: scripts/fuzz.sh [--target NAME]… [--seconds N] [--preset NAME] [--repla
                    npy          NumPy arrays
                    table        CSV files
                    image        image files of training data
-  --seconds N    time per target (60)
+  --seconds N    time per target (60); as many targets run at a time as there are processors
   --preset NAME  the build to use: fuzz, or asan, which the tests also use; it runs at a third of the speed (fuzz)
   --replay       only replays the seeds and tests/fuzz/corpus, after building
   --help         this text
@@ -69,7 +69,9 @@ echo "fuzz: built in $((SECONDS - started)) s"
 bin=build/$preset/bin
 findings=build/fuzz/findings
 mkdir -p "$findings"
-for target in "${chosen[@]}"; do
+# Replays the corpus of a target, then searches.
+fuzz() {
+  local target=$1 corpus kept log found seeds status executions
   corpus=tests/fuzz/corpus/$target
   kept=()
   [ ! -d "$corpus" ] || kept=("$corpus")
@@ -77,10 +79,10 @@ for target in "${chosen[@]}"; do
   if ! "$bin/fuzz_corpus_$target" "${kept[@]}" >"$log" 2>&1; then
     grep -v '^[a-z]* [0-9]* ' "$log" | tail -n 60 >&2
     echo "fuzz.sh: a finding in the replay of $target: $log names the input above the error" >&2
-    exit 1
+    return 1
   fi
   echo "fuzz: $target: replayed $(tail -n 1 "$log")"
-  [ "$replay" = 0 ] || continue
+  [ "$replay" = 0 ] || return 0
 
   found=build/fuzz/found/$target
   seeds=build/fuzz/seeds/$target
@@ -94,7 +96,22 @@ for target in "${chosen[@]}"; do
   if [ "$status" != 0 ]; then
     tail -n 60 "$log" >&2
     echo "fuzz.sh: 1 finding in $target after ${executions:-some} executions: the input is in $findings, the whole output in $log" >&2
-    exit 1
+    return 1
   fi
   echo "fuzz: $target: $executions executions in $seconds s, no findings"
+}
+
+# As many targets at a time as there are processors. After a finding, no more targets are started.
+trap 'trap - TERM; kill 0' INT TERM  # jobs in the background ignore Ctrl-C
+running=0 failed=0
+for target in "${chosen[@]}"; do
+  if [ "$running" = "$(nproc)" ]; then
+    wait -n || failed=1
+    running=$((running - 1))
+  fi
+  [ "$failed" = 0 ] || break
+  fuzz "$target" &
+  running=$((running + 1))
 done
+for ((; running > 0; --running)); do wait -n || failed=1; done
+exit "$failed"
