@@ -297,9 +297,10 @@ TEST_CASE("listing a map's keys does not make them known") {
 }
 
 TEST_CASE("an empty section is known only if something reads it") {
-  Config c = config("train:\nflows: {}\ntrian:\n");
+  Config c = config("train:\nflows: {}\ntrian:\nkeep: {}\n");
   c.integer("train.batch", 1, 8, 4);
   CHECK(c.keys("flows").empty());
+  CHECK(c.keys("keep.best").empty());
   CHECK_THAT(refusal([&] { c.refuseUnknown(); }).sentence,
              Contains("configs/a.yaml:3: trian is not a known key"));
 }

@@ -658,7 +658,8 @@ void addTraining(Table& table) {
         throw UsageError(
             "bad-config",
             config.where("eval.every") + ": without evaluations there is no best model to keep",
-            "set eval.every to 1, or remove keep.best");
+            "set eval.every to 1, or remove keep.best; to remove it on the command line: --set "
+            "'keep={}'");
       });
 }
 

@@ -242,10 +242,12 @@ struct Config::State {
   }
 
   bool isKnownSection(const std::string& path) const {
-    return sections.contains(path) ||
-           std::any_of(values.begin(), values.end(), [&](const PathAndYaml& value) {
-             return value.first.starts_with(path + ".");
-           });
+    const auto isWithin = [within = path + "."](const std::string& other) {
+      return other.starts_with(within);
+    };
+    return sections.contains(path) || std::any_of(sections.begin(), sections.end(), isWithin) ||
+           std::any_of(values.begin(), values.end(),
+                       [&](const PathAndYaml& value) { return isWithin(value.first); });
   }
 
   void remember(const std::string& path, std::string yaml) {

@@ -71,7 +71,7 @@ TEST_CASE("simulate writes its steps in the trace format of a training run") {
   simulated(folder, {"--rate", "1Gbit/s", "--latency", "1ms", "--micro-batches", "2",
                      "--micro-batches", "4", "--trace", file});
   const nlohmann::json trace = nlohmann::json::parse(readFile(file));
-  CHECK(processesOf(trace).size() == 2 * 3);  // one per number of micro-batches and schedule
+  CHECK(processesOf(trace).size() == 2 * 4);  // one per number of micro-batches and schedule
   CHECK(processesOf(trace).at(1) == "priority, 2 micro-batches");
   checkTracksDoNotOverlap(trace);
   std::size_t forwards = 0;
@@ -80,7 +80,7 @@ TEST_CASE("simulate writes its steps in the trace format of a training run") {
       ++forwards;
     }
   }
-  CHECK(forwards == 3 * (2 + 4));
+  CHECK(forwards == 4 * (2 + 4));
 }
 
 TEST_CASE("simulate measures, predicts and names the bottleneck of a step") {
