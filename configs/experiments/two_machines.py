@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Trains MobileNetV2 on CIFAR-10 through a server with each codec and number of micro-batches, and prints a table of bandwidths and seconds.
+
+    python3 configs/experiments/two_machines.py --server SERVER:4800 --steps 20
+    python3 configs/experiments/two_machines.py --server SERVER:4800            # all 40 epochs, for the accuracies
+
+Run it in the repository's root, after a build. If interrupted, rerun the same command to resume. The published figures of reference.csv are
+printed below ours. The columns, with bytes and seconds per batch of 64 images:
+
+    ratio        bytes on the wire divided by those of fp32
+    accuracy     top-1 of the best epoch; empty with --steps
+    average      bytes of one direction (the mean of both) divided by the computation seconds
+    peak client  largest bandwidth of one micro-batch's tensor from the client, measured where the server receives it
+    peak server  the same, from the server; published: where the server receives
+    computation  seconds in which client, server or both compute, from a trace of both
+    total        seconds of a step
+
+Bandwidths are in MiB/s. Without --server, both sides run on this machine.
+"""
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+POWER = "{activation/0: power:rank=3, activation/1: power:rank=7, gradient/1: power:rank=7, gradient/0: power:rank=3}"
+CODECS = {"none": "none", "power (3,7)": POWER}
+MICRO_BATCHES = [1, 4, 8]
+MIB = 1 << 20
+COLUMNS = ["Codec", "Ratio", "Accuracy", "Average", "Peak client", "Peak server", "Computation", "Total", "Micro-batches"]
+PUBLISHED = {"none": "none", "power:rank=3,iterations=2": "power (3,7)"}
+TRACED = 20  # steps at most
+
+
+def rows_of(path):
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def point_folder(options, codec, micro_batches):
+    return os.path.join(options.folder, f"{codec.split()[0]}-{micro_batches}")
+
+
+def train(options, codec, micro_batches):
+    """Trains one point unless it is done. Returns the exit code."""
+    folder = point_folder(options, codec, micro_batches)
+    if os.path.exists(os.path.join(folder, "summary.json")):
+        return 0
+    command = [os.path.join(options.programs, "cleave-client"), "train", "--quiet"]
+    if os.path.exists(os.path.join(folder, "run.json")):
+        command += ["--resume", folder]
+    else:
+        command += ["--config", options.config, "--run-dir", folder, "--trace", os.path.join(options.folder, os.path.basename(folder) + ".trace"),
+                    "--trace-steps", str(min(TRACED, options.steps or TRACED))]
+        settings = [f"codec={CODECS[codec]}", f"train.micro_batches={micro_batches}", *options.set]
+        if options.steps:
+            settings += [f"train.max_steps={options.steps}", "eval.every=0"]
+        for setting in settings:
+            command += ["--set", setting]
+        if options.server:
+            command += ["--server", options.server]
+        if options.tls:
+            command += ["--tls", options.tls]
+    print(f"two_machines: {codec}, {micro_batches} micro-batches", file=sys.stderr)
+    return subprocess.run(command, stdout=subprocess.DEVNULL).returncode
+
+
+def computation_seconds(trace):
+    """Per step of the trace, the seconds in which at least one side computes."""
+    with open(trace, encoding="utf-8") as file:
+        events = [each for each in json.load(file)["traceEvents"] if each.get("ph") == "X" and each.get("cat") == "compute"]
+    steps = len({each["args"]["step"] for each in events})
+    busy, end = 0.0, 0.0
+    for begin, duration in sorted((each["ts"], each["dur"]) for each in events):
+        busy += max(0.0, begin + duration - max(begin, end))
+        end = max(end, begin + duration)
+    return busy / steps * 1e-6
+
+
+def figures(options, codec, micro_batches):
+    """The point's row, or None if it is not done."""
+    folder = point_folder(options, codec, micro_batches)
+    if not os.path.exists(os.path.join(folder, "summary.json")):
+        return None
+    with open(os.path.join(folder, "summary.json"), encoding="utf-8") as file:
+        summary = json.load(file)
+    steps = [row for row in rows_of(os.path.join(folder, "steps.csv")) if row["phase"] == "train"]
+    steps = steps[1:] or steps  # the first step is a warm-up
+    bytes_ = statistics.mean((float(row["wire_up_bytes"]) + float(row["wire_down_bytes"])) / 2 for row in steps)
+    peaks = {"send": 0.0, "recv": 0.0}
+    for row in rows_of(os.path.join(folder, "transfers.csv")):
+        if row["phase"] == "train" and row["flow"].split("/")[0] in ("activation", "gradient") and row["wire_seconds"]:
+            seconds = float(row["wire_seconds"])
+            if seconds > 0:
+                peaks[row["role"]] = max(peaks[row["role"]], float(row["wire_bytes"]) / seconds)
+    trace = os.path.join(options.folder, os.path.basename(folder) + ".trace")
+    computation = computation_seconds(trace) if os.path.exists(trace) else None
+    accuracy = summary.get("eval", {}).get("best_top1")
+    return [codec, f"{summary['ratio']:.3f}", f"{100 * accuracy:.2f} %" if accuracy is not None else "",
+            f"{bytes_ / computation / MIB:.1f}" if computation else "", f"{peaks['send'] / MIB:.0f}", f"{peaks['recv'] / MIB:.0f}",
+            f"{computation:.3f} s" if computation else "", f"{statistics.mean(float(row['seconds']) for row in steps):.3f} s",
+            str(micro_batches)]
+
+
+def published():
+    """The rows of the publication's table."""
+    rows = []
+    for row in rows_of(os.path.join(os.path.dirname(__file__), "reference.csv")):
+        if row["id"].startswith("two-machines-"):
+            rows.append([PUBLISHED.get(row["codec_cut0"], row["codec"].split(" (")[0]), row["ratio"], row["accuracy_percent"] + " %",
+                         row["average_mib_s"], row["peak_client_mib_s"], row["peak_server_mib_s"], row["computation_seconds"] + " s",
+                         row["step_seconds"] + " s", row["micro_batches"]])
+    return rows
+
+
+def text(lines):
+    widths = [max(len(line[n]) for line in lines) for n in range(len(COLUMNS))]
+    lines = [lines[0], ["-" * width for width in widths], *lines[1:]]
+    return "\n".join("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths)) + " |" for line in lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", default="build/release/bin", help="folder of cleave-client; default: build/release/bin")
+    parser.add_argument("--server", help="HOST:PORT; default: the client starts its own")
+    parser.add_argument("--tls", help="folder of the client's certificates")
+    parser.add_argument("--config", default="configs/experiments/cifar10.yaml")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="replaces one value of the configuration; repeatable")
+    parser.add_argument("--steps", type=int, help="only this many steps per point, without evaluation")
+    parser.add_argument("--folder", help="folder of the runs; default: sweeps/two-machines, with -speed if --steps is given")
+    parser.add_argument("--table", action="store_true", help="only print the table of the points that are done")
+    options = parser.parse_args()
+    options.folder = options.folder or "sweeps/two-machines" + ("-speed" if options.steps else "")
+    os.makedirs(options.folder, exist_ok=True)
+    points = [(codec, number) for codec in CODECS for number in MICRO_BATCHES]
+    failed = 0 if options.table else sum(train(options, *point) != 0 for point in points)
+    ours = [row for row in (figures(options, *point) for point in points) if row]
+    print(text([COLUMNS, *ours, *published()]) + f"\nThe first {len(ours)} rows are ours, the others published.")
+    if failed:
+        sys.exit(f"two_machines: {failed} points failed; rerun the command to resume")
+
+
+if __name__ == "__main__":
+    main()
