@@ -59,6 +59,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 [ ${#chosen[@]} -gt 0 ] || chosen=("${targets[@]}")
+mapfile -t chosen < <(printf '%s\n' "${chosen[@]}" | sort -u)
 export ASAN_OPTIONS=allow_addr2line=1 UBSAN_OPTIONS=print_stacktrace=1
 
 started=$SECONDS
@@ -102,7 +103,8 @@ fuzz() {
 }
 
 # As many targets at a time as there are processors. After a finding, no more targets are started.
-trap 'trap - TERM; kill 0' INT TERM  # jobs in the background ignore Ctrl-C
+set -m  # each job has a process group of its own
+trap 'for job in $(jobs -p); do kill -- "-$job" 2>/dev/null || true; done; exit 1' INT TERM
 running=0 failed=0
 for target in "${chosen[@]}"; do
   if [ "$running" = "$(nproc)" ]; then

@@ -20,7 +20,7 @@ constexpr double kParkedFenceSeconds = 0.1;
 [[noreturn]] void refuseWait() {
   throw UsageError(
       "wait-not-allowed",
-      "this server does not allow wait.F2 and wait.B2, which occupy its device without "
+      "this server does not allow wait.F2, wait.B2 and wait.W2, which occupy its device without "
       "computing",
       "remove them from the configuration, or set wait.allowed=true on the server");
 }

@@ -200,7 +200,7 @@ ConfigTable<ServerSettings> makeTable() {
                 "`limits.disk_mib`");
   table.boolean("probe.allowed", &Settings::allowProbe, "whether clients may measure the link");
   table.boolean("wait.allowed", &Settings::allowWait,
-                "whether runs may use `wait.F2` and `wait.B2`, which occupy the device");
+                "whether runs may use `wait.F2`, `wait.B2` and `wait.W2`, which occupy the device");
   table.text("store", "path", &Settings::store,
              "records of runs, in `<store>/<identity>/<run id>/`; without TLS the identity is "
              "`local`");

@@ -242,6 +242,46 @@ TEST_CASE("without gradients at cut 0, all micro-batches may be in flight, and a
   CHECK(serverBytes(forwardOnly) < serverBytes(usual));
 }
 
+TEST_CASE("a body may be after any cut of the run") {
+  RunSpec spec = runSpecFromWire(honest("small_cnn"));
+  spec.codecs.clear();
+  spec.cutNumber = 3;
+  const RunPlan plan = planRun(spec);
+  CHECK(plan.flows() ==
+        std::vector<Flow>{activationAt(3), activationAt(4), gradientAt(4), gradientAt(3)});
+  spec.codecs["activation/0"] = "fp16";
+  CHECK(errorCode([&] { planRun(spec); }) == "bad-run-spec");
+  spec.codecs = {{"activation/3", "fp16"}};
+  CHECK(planRun(spec).codecs.at(activationAt(3))->spec() == "fp16");
+  spec.cutNumber = kMaxServers;
+  CHECK(errorCode([&] { planRun(spec); }) == "bad-run-spec");
+}
+
+TEST_CASE("a split backward needs all micro-batches in flight, and memory for its gradients") {
+  RunSpec spec = runSpecFromWire(honest("small_cnn"));
+  spec.waitF2 = spec.waitB2 = std::nullopt;
+  const std::size_t undivided = serverBytes(planRun(spec));
+  spec.schedule = "zb";
+  CHECK(planRun(spec).inFlight == spec.microBatches);
+  CHECK(serverBytes(planRun(spec)) > undivided);
+  const std::size_t divided = serverBytes(planRun(spec));
+  spec.recompute = true;
+  CHECK(serverBytes(planRun(spec)) == divided);
+  spec.inFlight = 2;
+  CHECK(errorCode([&] { planRun(spec); }) == "bad-in-flight");
+}
+
+TEST_CASE("a wait for BodyWeights needs one for BodyBackward, and their sum is limited") {
+  RunSpec spec = runSpecFromWire(honest("small_cnn"));
+  spec.waitW2 = 1;
+  CHECK(planRun(spec).wait.w2 == 1.0);
+  spec.waitW2 = kMaxWait;
+  CHECK(errorCode([&] { planRun(spec); }) == "bad-run-spec");
+  spec.waitW2 = 1;
+  spec.waitF2 = spec.waitB2 = std::nullopt;
+  CHECK(errorCode([&] { planRun(spec); }) == "bad-wait");
+}
+
 TEST_CASE("a lower precision needs memory for the cast weights") {
   wire::RunSpec spec = honest("mobilenet_v2");
   const std::size_t full = serverBytes(planRun(runSpecFromWire(spec)));

@@ -397,6 +397,30 @@ TEST_CASE("two to four bodies in a row equal the whole model") {
   CHECK(splitAgainstWhole(options, 13, 4, Order::alternating) == "");
 }
 
+TEST_CASE("a kept gradient is not changed when later gradients are added to a weight") {
+  // With one sample, the gradient of `shift` is a view of the product's.
+  const auto leaf = [](const Shape& shape, std::uint64_t number) {
+    return normal(shape, number).set_requires_grad(true);
+  };
+  struct Leaves {
+    at::Tensor input, weight, shift;
+  };
+  const auto leaves = [&] { return Leaves{leaf({4, 5}, 1), leaf({5, 6}, 2), leaf({4, 6}, 3)}; };
+  const auto outputOf = [](const Leaves& l) {
+    return at::mm(l.input, l.weight).add(l.shift).unsqueeze(0);
+  };
+  const Leaves whole = leaves(), split = leaves();
+  std::vector<SplitBackward> later;
+  for (const std::uint64_t number : {4, 5}) {
+    const at::Tensor gradient = normal({1, 4, 6}, number);
+    outputOf(whole).backward(gradient.clone());
+    later.push_back(SplitBackward({{outputOf(split)}, {gradient.clone()}}, {split.input}));
+  }
+  for (SplitBackward& each : later) each.finish();
+  CHECK(difference({{"shift", split.shift.grad()}}, {{"shift", whole.shift.grad()}}) == "");
+  CHECK(difference({{"weight", split.weight.grad()}}, {{"weight", whole.weight.grad()}}) == "");
+}
+
 TEST_CASE("the comparison detects a deliberately injected difference") {
   const StageOptions options = mlpOptions();
   StageOptions other = options;

@@ -151,13 +151,13 @@ SimulatedStep timelineOf(const Case& one, const Schedule& schedule) {
 std::string traceText(const std::vector<Case>& cases) {
   TraceFile file;
   for (const Case& one : cases) {
-    for (const Schedule& schedule : scheduleTable()) {
+    for (const Schedule* schedule : predictableSchedules(one.costs)) {
       const int process = file.addProcess(
-          fmt::format("{}, {} micro-batches", schedule.name, one.costs.microBatches));
+          fmt::format("{}, {} micro-batches", schedule->name, one.costs.microBatches));
       std::map<Span::Lane, TraceTrack> tracks;
       for (const auto& [lane, name] : kLanes) tracks[lane] = file.addTrack(process, name);
       const auto nanoseconds = [](double time) { return std::llround(time * 1e9); };
-      for (const Span& span : timelineOf(one, schedule).timeline) {
+      for (const Span& span : timelineOf(one, *schedule).timeline) {
         file.slice(tracks.at(span.lane), "simulated", span.what, nanoseconds(span.begin),
                    nanoseconds(span.end));
       }
@@ -175,13 +175,17 @@ void printCosts(const Case& one) {
     codec += 1e3 * (tensor.encodeSeconds + tensor.decodeSeconds);
     (costs.body().place.isUp(flow) ? up : down) += tensor.bytes;
   }
+  const std::string weights =
+      costs.body().weights == 0
+          ? ""
+          : fmt::format(" (of which BodyWeights {:.2f})", ms(ActionKind::bodyWeights));
   const std::string text = fmt::format(
       "\n{} micro-batches; each takes HeadForward {:.2f}, TailStep {:.2f}, HeadBackward "
-      "{:.2f},\nBodyForward {:.2f}, BodyBackward {:.2f}, codecs {:.2f} ms, and transfers {} up, {} "
-      "down\n",
+      "{:.2f},\nBodyForward {:.2f}, BodyBackward {:.2f}{}, codecs {:.2f} ms, and transfers {} up, "
+      "{} down\n",
       costs.microBatches, ms(ActionKind::headForward), ms(ActionKind::tailStep),
       ms(ActionKind::headBackward), ms(ActionKind::bodyForward), ms(ActionKind::bodyBackward),
-      codec, bytesText(up), bytesText(down));
+      weights, codec, bytesText(up), bytesText(down));
   std::cout << wrappedFor(STDOUT_FILENO, text, 2);
 }
 
@@ -202,9 +206,17 @@ void printCase(const Case& one, bool withTimeline) {
   row("best order found", one.prediction.bestOrder, lowest);
   std::cout << fmt::format("  bound {:.1f} ms: {}\n", 1e3 * one.prediction.bound.seconds,
                            bottleneckName(one.prediction.bound.bottleneck));
+  if (lowest < one.prediction.bound.seconds) {
+    std::cout << fmt::format("  bound {:.1f} ms if the server's backward is split, as in zb\n",
+                             1e3 * lowest);
+  }
+  if (one.costs.body().weights == 0) {
+    std::cout << "  zb is not predicted, because the two parts of the server's backward were not "
+                 "measured;\n  to measure them, add --set train.schedule=zb, or use --profile\n";
+  }
   if (!withTimeline) return;
-  for (const Schedule& schedule : scheduleTable()) {
-    std::cout << "\n  " << schedule.name << "\n" << timelineText(timelineOf(one, schedule));
+  for (const Schedule* schedule : predictableSchedules(one.costs)) {
+    std::cout << "\n  " << schedule->name << "\n" << timelineText(timelineOf(one, *schedule));
   }
   std::cout << "\n" << wrappedFor(STDOUT_FILENO, kLegend, 2);
 }

@@ -162,8 +162,10 @@ class Planner {
       for (std::size_t down = 0; down < rungs; ++down) {
         useCodecs(plan, {up, down});
         setFlows(costs, plan, run_.settings.batch, client_, server_);
-        candidates.push_back(
-            {plan.stage.cuts, plan.spec.microBatches, {up, down}, stepBound(costs).seconds});
+        candidates.push_back({plan.stage.cuts,
+                              plan.spec.microBatches,
+                              {up, down},
+                              std::min(stepBound(costs).seconds, stepBound(costs, true).seconds)});
       }
     }
   }

@@ -658,8 +658,7 @@ void addTraining(Table& table) {
         throw UsageError(
             "bad-config",
             config.where("eval.every") + ": without evaluations there is no best model to keep",
-            "set eval.every to 1, or remove keep.best; to remove it on the command line: --set "
-            "'keep={}'");
+            "set eval.every to 1, or remove keep.best: --set 'keep={}'");
       });
 }
 
@@ -735,7 +734,7 @@ void addWaits(Table& table) {
        "`wait.allowed` on the server"},
       {"wait.W2", &StageWait::w2,
        "waits this long instead of computing BodyWeights; requires `wait.B2`; BodyBackward waits "
-       "for both unless the schedule is `zb`"},
+       "for both unless the schedule is `zb`; requires `wait.allowed` on the server"},
   };
   Table::Row* last = nullptr;
   for (const Row& row : kRows) {

@@ -102,12 +102,21 @@ void setFlows(StepCosts& costs, const RunPlan& plan, std::uint32_t batch, const 
   for (const Flow flow : plan.flows()) addFlow(costs, plan, flow, samples, client, server);
 }
 
+std::vector<const Schedule*> predictableSchedules(const StepCosts& costs) {
+  std::vector<const Schedule*> schedules;
+  for (const Schedule& schedule : scheduleTable()) {
+    if (!schedule.splitsBackward || costs.body().weights > 0) schedules.push_back(&schedule);
+  }
+  return schedules;
+}
+
 StepPrediction predictStep(const StepCosts& costs) {
   StepPrediction prediction{stepBound(costs), {}, 0};
-  for (const Schedule& schedule : scheduleTable()) {
-    const Policy policy = policyOf(schedule, schedule.defaultInFlight(costs.microBatches));
-    prediction.schedules.push_back({std::string(schedule.name), simulateStep(costs, policy).seconds,
-                                    stepBound(costs, schedule.splitsBackward).seconds});
+  for (const Schedule* schedule : predictableSchedules(costs)) {
+    const Policy policy = policyOf(*schedule, schedule->defaultInFlight(costs.microBatches));
+    prediction.schedules.push_back({std::string(schedule->name),
+                                    simulateStep(costs, policy).seconds,
+                                    stepBound(costs, schedule->splitsBackward).seconds});
   }
   prediction.bestOrder = bestStepSeconds(costs);
   return prediction;
@@ -128,6 +137,7 @@ Json toJson(const StepCosts& costs, std::uint32_t batch, const StepPrediction* p
   json["best_order_seconds"] = prediction->bestOrder;
   for (const StepPrediction::Of& each : prediction->schedules) {
     json["schedules"][each.schedule] = {{"seconds", each.seconds},
+                                        {"bound_seconds", each.bound},
                                         {"over_bound", each.seconds / each.bound}};
   }
   return json;

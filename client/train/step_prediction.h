@@ -24,12 +24,16 @@ StepCosts profiledCosts(const RunPlan& plan, std::uint32_t batch, const StageWai
 void setFlows(StepCosts& costs, const RunPlan& plan, std::uint32_t batch, const Profile& client,
               const Profile& server);
 
+// The schedules whose steps can be predicted from these costs: not those that split the backward,
+// unless it is known how long its parts take (BodyCosts::weights).
+std::vector<const Schedule*> predictableSchedules(const StepCosts& costs);
+
 struct StepPrediction {
-  StepBound bound;
+  StepBound bound;  // with an undivided backward
   struct Of {
     std::string schedule;
     double seconds = 0;
-    double bound = 0;  // seconds; lower if the schedule splits the backward
+    double bound = 0;  // seconds; may be lower if the schedule splits the backward
   };
   std::vector<Of> schedules;  // with their default numbers in flight
   double bestOrder = 0;       // seconds with the best order that a search found

@@ -330,6 +330,7 @@ std::vector<const GraphPart*> GraphParts::all() const {
 }
 
 GraphParts GraphCuts::split(const std::vector<GraphCut>& cuts) const {
+  if (cuts.size() < 2) throw std::logic_error("a graph is cut at two or more cuts");
   for (std::size_t c = 0; c < cuts.size(); ++c) {
     if (c > 0 && cuts[c].position <= cuts[c - 1].position) {
       throw UsageError("bad-cuts",

@@ -39,7 +39,7 @@ struct BodyStage::State {
   std::map<std::uint32_t, Saved> saved;            // by micro-batch
   std::map<std::uint32_t, SplitBackward> weights;  // by micro-batch, until backwardWeights()
 
-  bool splits() const { return options.splitsBackward && first.hasGradients(); }
+  bool splits() const { return bodySplits(options, blocks); }
 };
 
 void checkBodyWait(const StageWait& wait) {
@@ -87,8 +87,11 @@ TensorBundle BodyStage::backward(const MicroBatch& at, TensorBundle gradients1) 
                                  ? state_->part.recompute(node.mapped().inputs, {}, at)
                                  : node.mapped().outputs;
   if (state_->splits()) {
-    state_->weights.emplace(
-        at.i, state_->last.splitBackward(at, outputs, std::move(gradients1), node.mapped().inputs));
+    SplitBackward split =
+        state_->last.splitBackward(at, outputs, std::move(gradients1), node.mapped().inputs);
+    if (!state_->weights.emplace(at.i, std::move(split)).second) {
+      throw std::logic_error("micro-batch " + std::to_string(at.i) + " went backward twice");
+    }
   } else {
     state_->last.backward(at, outputs, std::move(gradients1));
   }

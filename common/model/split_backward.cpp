@@ -18,6 +18,7 @@ namespace {
 using torch::autograd::AccumulateGrad;
 using torch::autograd::Edge;
 using torch::autograd::Node;
+using torch::autograd::impl::gradient_edge;
 
 // Whether the operator computes the gradients of input and weight in separate operations.
 bool canSplit(const Node& node) {
@@ -26,43 +27,64 @@ bool canSplit(const Node& node) {
   return std::find(kNames.begin(), kNames.end(), node.name()) != kNames.end();
 }
 
-// Autograd's graph, from the outputs to its leaves.
+// How the way from the outputs to the inputs uses a node that is not on it.
+struct Use {
+  std::shared_ptr<Node> user;  // the operator on the way that needs the node's result
+  int count = 0;               // 2: at least two
+};
+
+// Autograd's graph, from the outputs to its leaves. Visits each edge once.
 class Graph {
  public:
   Graph(const TensorList& outputs, const TensorList& inputs) {
-    for (const at::Tensor& input : inputs) {
-      inputs_.insert(torch::autograd::impl::gradient_edge(input).function.get());
-    }
+    for (const at::Tensor& input : inputs)
+      leadsToInput_[gradient_edge(input).function.get()] = true;
+    for (const at::Tensor& output : outputs) visit(gradient_edge(output).function);
     for (const at::Tensor& output : outputs) {
-      visit(torch::autograd::impl::gradient_edge(output).function);
+      const Edge edge = gradient_edge(output);
+      if (!leadsToInput(edge)) use(edge, nullptr, 1);
+    }
+    for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) {
+      const bool isOnWay = leadsToInput_.at(node->get());
+      const Use own = isOnWay ? Use{*node, 1} : uses_[node->get()];
+      for (const Edge& edge : (*node)->next_edges()) {
+        if (edge.is_valid() && !leadsToInput(edge)) use(edge, own.user, own.count);
+      }
     }
   }
 
-  // Children come first.
-  const std::vector<std::shared_ptr<Node>>& nodes() const { return nodes_; }
-  bool leadsToInput(const Edge& edge) const { return leadsToInput_.at(edge.function.get()); }
-
-  // The leaves that are reachable from this node, as edges.
-  static torch::autograd::edge_list leavesFrom(const Edge& from) {
-    torch::autograd::edge_list leaves, open = {from};
-    std::unordered_set<Node*> seen;
-    while (!open.empty()) {
-      const Edge edge = open.back();
-      open.pop_back();
-      if (!edge.is_valid() || !seen.insert(edge.function.get()).second) continue;
-      if (dynamic_cast<AccumulateGrad*>(edge.function.get()) != nullptr) leaves.push_back(edge);
-      for (const Edge& next : edge.function->next_edges()) open.push_back(next);
+  struct Weight {
+    at::Tensor tensor;
+    Edge edge;  // where its gradient is accumulated
+    Use use;
+  };
+  // The leaves that are not on the way to the inputs.
+  std::vector<Weight> weights() const {
+    std::vector<Weight> weights;
+    for (const std::shared_ptr<Node>& node : nodes_) {
+      const auto* const leaf = dynamic_cast<const AccumulateGrad*>(node.get());
+      if (leaf == nullptr || leadsToInput_.at(leaf)) continue;
+      weights.push_back({leaf->variable, Edge(node, 0), uses_.at(leaf)});
     }
-    return leaves;
+    return weights;
   }
 
  private:
+  bool leadsToInput(const Edge& edge) const { return leadsToInput_.at(edge.function.get()); }
+
+  void use(const Edge& edge, const std::shared_ptr<Node>& user, int count) {
+    Use& known = uses_[edge.function.get()];
+    if (known.count == 0) known.user = user;
+    known.count = std::min(2, known.count + count);
+  }
+
+  // Appends the nodes that are reachable from this one to nodes_, children first.
   void visit(const std::shared_ptr<Node>& root) {
     std::vector<std::pair<std::shared_ptr<Node>, std::size_t>> stack;  // node, next child
     const auto enter = [&](const std::shared_ptr<Node>& node) {
-      if (leadsToInput_.emplace(node.get(), inputs_.count(node.get()) > 0).second) {
-        stack.emplace_back(node, 0);
-      }
+      if (!entered_.insert(node.get()).second) return;
+      leadsToInput_.try_emplace(node.get(), false);
+      stack.emplace_back(node, 0);
     };
     enter(root);
     while (!stack.empty()) {
@@ -74,16 +96,17 @@ class Graph {
       }
       bool& leads = leadsToInput_.at(node.get());
       for (const Edge& edge : node->next_edges()) {
-        leads = leads || (edge.is_valid() && leadsToInput_.at(edge.function.get()));
+        leads = leads || (edge.is_valid() && leadsToInput(edge));
       }
-      nodes_.push_back(node);
+      nodes_.push_back(std::move(node));
       stack.pop_back();
     }
   }
 
-  std::unordered_set<const Node*> inputs_;
+  std::unordered_set<const Node*> entered_;
   std::unordered_map<const Node*, bool> leadsToInput_;
   std::vector<std::shared_ptr<Node>> nodes_;
+  std::unordered_map<const Node*, Use> uses_;  // of the nodes that do not lead to an input
 };
 
 // Keeps the gradients that arrive at a node.
@@ -94,68 +117,54 @@ struct Keep : torch::autograd::FunctionPreHook {
   std::shared_ptr<TensorList> gradients;
 };
 
-// A weight of the part.
-struct Weight {
-  Edge edge;
-  std::shared_ptr<Node> user;  // the operator on the way to the inputs that uses it; null: none
-  int uses = 0;
-};
-
-// The weights between the roots and the inputs.
-std::vector<Weight> weightsOf(const Roots& roots, const Graph& graph) {
-  std::vector<Weight> weights;
-  const auto use = [&](const Edge& from, const std::shared_ptr<Node>& user) {
-    for (const Edge& leaf : Graph::leavesFrom(from)) {
-      auto known = std::find_if(weights.begin(), weights.end(), [&](const Weight& weight) {
-        return weight.edge.function == leaf.function;
-      });
-      if (known == weights.end()) known = weights.insert(known, {leaf, user, 0});
-      ++known->uses;
-    }
-  };
-  for (const at::Tensor& output : roots.outputs) {
-    const Edge edge = torch::autograd::impl::gradient_edge(output);
-    if (!graph.leadsToInput(edge)) use(edge, nullptr);
-  }
-  for (const std::shared_ptr<Node>& node : graph.nodes()) {
-    if (!graph.leadsToInput({node, 0})) continue;
-    for (const Edge& edge : node->next_edges()) {
-      if (edge.is_valid() && !graph.leadsToInput(edge)) use(edge, node);
-    }
-  }
-  return weights;
-}
-
 }  // namespace
 
 SplitBackward::SplitBackward(const Roots& roots, const TensorList& inputs) {
-  TensorList now;  // the leaves whose gradients belong to the first part
+  TensorList leaves;  // those whose gradients belong to the first part
   for (const at::Tensor& input : inputs) {
-    if (input.requires_grad()) now.push_back(input);
+    if (input.requires_grad()) leaves.push_back(input);
   }
-  for (Weight& weight : weightsOf(roots, Graph(roots.outputs, now))) {
-    if (weight.uses == 1 && weight.user && canSplit(*weight.user)) {
-      defer(std::move(weight.user), weight.edge);
+  const Graph graph(roots.outputs, leaves);
+  TensorList weights;
+  for (Graph::Weight& weight : graph.weights()) {
+    const Use& use = weight.use;
+    if (use.count == 1 && use.user && canSplit(*use.user)) {
+      defer(use.user, weight.edge);
     } else {
-      now.push_back(dynamic_cast<AccumulateGrad&>(*weight.edge.function).variable);
+      weights.push_back(std::move(weight.tensor));
     }
   }
-  if (roots.outputs.empty() || now.empty()) return;
+  leaves.insert(leaves.end(), weights.begin(), weights.end());
+  if (roots.outputs.empty() || leaves.empty()) return;
   torch::autograd::backward(roots.outputs, roots.gradients, /*retain_graph=*/true,
-                            /*create_graph=*/false, now);
+                            /*create_graph=*/false, leaves);
+  for (at::Tensor& weight : weights) {
+    // The next micro-batch adds to this gradient in place.
+    at::Tensor& gradient = weight.mutable_grad();
+    if (gradient.defined() && isKept(gradient)) gradient = gradient.clone();
+  }
 }
 
-void SplitBackward::defer(std::shared_ptr<Node> node, const Edge& weight) {
-  const auto same = std::find_if(later_.begin(), later_.end(),
-                                 [&](const Later& later) { return later.node == node; });
-  if (same != later_.end()) return same->weights.push_back(weight);
+void SplitBackward::defer(const std::shared_ptr<Node>& node, const Edge& weight) {
+  const auto [position, isNew] = positions_.try_emplace(node.get(), later_.size());
+  if (!isNew) return later_[position->second].weights.push_back(weight);
   const auto kept = std::make_shared<TensorList>();
   node->add_pre_hook(std::make_unique<Keep>(kept));
-  later_.push_back({std::move(node), kept, {weight}});
+  later_.push_back({node, kept, {weight}});
+}
+
+// Whether the tensor shares memory with a gradient that finish() needs.
+bool SplitBackward::isKept(const at::Tensor& tensor) const {
+  return std::any_of(later_.begin(), later_.end(), [&](const Later& later) {
+    return std::any_of(
+        later.gradients->begin(), later.gradients->end(),
+        [&](const at::Tensor& each) { return each.defined() && each.is_alias_of(tensor); });
+  });
 }
 
 void SplitBackward::finish() {
-  for (const Later& later : later_) {
+  for (Later& each : later_) {
+    const Later later = std::exchange(each, {});  // freed as soon as it is done
     later.node->pre_hooks().clear();
     torch::autograd::edge_list roots;
     TensorList gradients;

@@ -10,7 +10,9 @@
 
 #include <torch/csrc/autograd/function.h>
 
+#include <cstddef>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "common/model/model.h"
@@ -39,9 +41,12 @@ class SplitBackward {
     torch::autograd::edge_list weights;     // where its weights' gradients are accumulated
   };
 
-  void defer(std::shared_ptr<torch::autograd::Node> node, const torch::autograd::Edge& weight);
+  void defer(const std::shared_ptr<torch::autograd::Node>& node,
+             const torch::autograd::Edge& weight);
+  bool isKept(const at::Tensor& tensor) const;
 
   std::vector<Later> later_;
+  std::unordered_map<const torch::autograd::Node*, std::size_t> positions_;  // in later_
 };
 
 }  // namespace cleave

@@ -88,6 +88,11 @@ std::vector<BlockSpec> blocksFor(const StageOptions& options) {
   return blocks;
 }
 
+bool bodySplits(const StageOptions& options, const std::vector<BlockSpec>& blocks) {
+  const Place place = placeOfBody(blocks, options.cuts);
+  return options.splitsBackward && place.contains(gradientAt(place.firstCut));
+}
+
 std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>& blocks, int first,
                       int last, std::uint32_t microBatches, std::uint32_t inFlight,
                       std::uint32_t maxSamples) {
@@ -112,8 +117,12 @@ std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>&
   }
   const double trainedBytes =
       sizeof(float) + static_cast<double>(optimizerStateBytes(options.optimizer));
+  const bool isBody = first == options.cuts.cut0 && last == options.cuts.cut1;
+  const bool splits = isBody && bodySplits(options, blocks);
   // A split backward keeps the graph of a recomputed forward.
-  const double kept = options.recompute && !options.splitsBackward ? 1 : inFlight;
+  const double kept = options.recompute && !splits ? 1 : inFlight;
+  // It also keeps the gradients of operators' outputs.
+  if (splits) saved *= 2;
   // Autocast saves a cast copy of each weight with each micro-batch.
   constexpr double kCastBytes = 2;
   double casts = 0;

@@ -32,7 +32,8 @@ namespace cleave {
 struct StageOptions {
   ModelSpec model;
   Cuts cuts;
-  // Positions of cuts within the body: several servers compute it. Only the whole model uses them.
+  // Positions of the cuts between several bodies, if several servers compute the model. Used only
+  // by the whole model.
   std::vector<int> innerCuts = {};
   OptimizerSpec optimizer;
   std::uint64_t seed = 0;
@@ -40,7 +41,7 @@ struct StageOptions {
   // Patterns (matchesPattern()) of the names of parameters that are not trained. Parameters that
   // match a later pattern with a leading "!" are trained nevertheless. Adapters are always trained.
   std::vector<std::string> freeze = {};
-  // No parameter before cut 0 is trained, so no gradients cross it.
+  // No parameter before the first cut is trained, so no gradients cross it.
   bool headIsFrozen = false;
   Precision clientPrecision = Precision::fp32;  // precision of head and tail
   Precision bodyPrecision = Precision::fp32;
@@ -96,10 +97,11 @@ class BodyStage {
             ComputeDevice& device = cpuDevice());
   ~BodyStage();
 
-  // Computes the tensors of cut 1 from those of cut 0. Keeps nothing for a backward in evaluation.
+  // Computes the tensors of the body's last cut from those of its first cut. Keeps nothing for a
+  // backward in evaluation.
   TensorBundle forward(const MicroBatch& at, TensorBundle activations0);
-  // Computes the gradients at cut 0 from those at cut 1, and those of the weights, unless the
-  // backward is split.
+  // Computes the gradients at the first cut from those at the last cut, and those of the weights,
+  // unless the backward is split.
   TensorBundle backward(const MicroBatch& at, TensorBundle gradients1);
   // Computes the gradients of the weights, if the backward is split. Call for the micro-batches in
   // the same order as backward().
@@ -142,8 +144,8 @@ class ClientStage {
   // Sets the factor by which the loss, and therefore all gradients, are scaled; initially 1. Call
   // between batches.
   void setLossScale(double scale);
-  TensorBundle headForward(const MicroBatch& at);  // the tensors of cut 0
-  // Computes the gradients at cut 1 from its tensors; returns none in evaluation.
+  TensorBundle headForward(const MicroBatch& at);  // the tensors of the first cut
+  // Computes the gradients at the last cut from its tensors; returns none in evaluation.
   TensorBundle tailStep(const MicroBatch& at, TensorBundle activations1);
   void headBackward(const MicroBatch& at, TensorBundle gradients0);
   GradientReport headReport() const;
@@ -237,11 +239,16 @@ void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<Blo
 // `microBatches`, of which `inFlight` are in flight, with at most `maxSamples` samples each:
 // parameters x (1 + gradient + optimizer state) + buffers + micro-batches x statistics of all batch
 // norms + in flight x outputs of all layers, which autograd saves + 2 x outputs of the largest
-// block, for the gradients that exist while one micro-batch runs backward. `blocks`: the result of
+// block, for the gradients that exist while one micro-batch runs backward. A body that splits its
+// backward also keeps gradients, of at most the size of all outputs. `blocks`: the result of
 // blocksFor(options).
 std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>& blocks, int first,
                       int last, std::uint32_t microBatches, std::uint32_t inFlight,
                       std::uint32_t maxSamples);
+
+// Whether the body computes the gradients of its weights separately: if the schedule splits the
+// backward, and the body sends gradients.
+bool bodySplits(const StageOptions& options, const std::vector<BlockSpec>& blocks);
 
 // The tensors that cross `cut`, which is cuts.number0 or cuts.number1.
 const std::vector<BlockOutput>& outputsAt(const std::vector<BlockSpec>& blocks, const Cuts& cuts,

@@ -233,9 +233,12 @@ StepBound stepBound(const StepCosts& costs, bool splitsBackward) {
   const Use& max = *std::max_element(terms.begin(), terms.end(), less);
   const Use& share = *std::max_element(shares.begin(), shares.end(), less);
   const double seconds = std::max(max.seconds, pathSeconds);
-  const double busy = m * std::find_if(shares.begin(), shares.end(), [&](const Use& use) {
-                            return isSame(use.resource, max.resource);
-                          })->seconds;
+  double busy = m * std::find_if(shares.begin(), shares.end(), [&](const Use& use) {
+                      return isSame(use.resource, max.resource);
+                    })->seconds;
+  if (splitsBackward && max.resource.kind == Bottleneck::serverCompute) {
+    busy += m * weightsApart(costs.bodies[max.resource.body]);
+  }
   const bool pathRules = pathSeconds >= max.seconds || 2 * busy < seconds;
   const Resource& named = pathRules ? share.resource : max.resource;
   return {seconds + costs.updateSeconds, named.kind, named.body};

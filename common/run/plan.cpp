@@ -80,7 +80,7 @@ FlowMap<std::shared_ptr<const Codec>> codecsOf(const RunSpec& spec, const Place&
       for (const auto& [each, codec] : codecs) {
         if (each.tensor == 0) known += (known.empty() ? "" : ", ") + flowName(each);
       }
-      refuse("'" + name + "' is not a flow with a codec", "its flows are " + known);
+      refuse("'" + name + "' is not a flow with a codec", "use one of " + known);
     }
     codecs[*flow] = makeCodec(text);
   }
@@ -124,8 +124,8 @@ RunPlan planRun(const RunSpec& spec) {
   constexpr std::uint32_t kMaxBlocks = 1 << 16;
   const auto number = static_cast<int>(std::min(spec.cutNumber, kMaxServers));
   if (spec.cutNumber >= kMaxServers) {
-    refuse("the number of the first cut is " + std::to_string(spec.cutNumber) +
-           ", but must be below " + std::to_string(kMaxServers));
+    refuse("cut_number is " + std::to_string(spec.cutNumber) + ", but must be below " +
+           std::to_string(kMaxServers));
   }
   plan.stage.cuts = {static_cast<int>(std::min(spec.cut0, kMaxBlocks)),
                      static_cast<int>(std::min(spec.cut1, kMaxBlocks)), number, number + 1};
@@ -147,6 +147,7 @@ RunPlan planRun(const RunSpec& spec) {
   if (spec.waitF2) plan.wait.f2 = checkedWait(*spec.waitF2);
   if (spec.waitB2) plan.wait.b2 = checkedWait(*spec.waitB2);
   if (spec.waitW2) plan.wait.w2 = checkedWait(*spec.waitW2);
+  checkedWait(plan.wait.b2.value_or(0) + plan.wait.w2.value_or(0));  // may be one action
   checkBodyWait(plan.wait);
 
   plan.schedule = &findSchedule(spec.schedule);
@@ -158,9 +159,9 @@ RunPlan planRun(const RunSpec& spec) {
   }
   plan.stage.splitsBackward = plan.schedule->splitsBackward;
   plan.inFlight = resolveInFlight(*plan.schedule, spec.inFlight, spec.microBatches);
-  // The body keeps autograd's saved data until the gradient at cut 1 has arrived. Without a
-  // gradient at cut 0, the client is not informed of that, and nothing limits the micro-batches in
-  // flight.
+  // The body keeps autograd's saved data until the gradient at its last cut has arrived. Without a
+  // gradient at its first cut, the client is not informed of that, and nothing limits the
+  // micro-batches in flight.
   if (spec.headIsFrozen && plan.place.contains(gradientAt(plan.place.lastCut))) {
     plan.inFlight = spec.microBatches;
   }
@@ -233,7 +234,7 @@ double codecBytes(const RunPlan& plan) {
 }
 
 double bodyBytes(const RunPlan& plan) {
-  // Without gradients at cut 1, the body has no backward and keeps nothing for one.
+  // Without gradients at its last cut, the body has no backward and keeps nothing for one.
   const bool hasBackward = plan.place.contains(gradientAt(plan.place.lastCut));
   return static_cast<double>(partBytes(
       plan.stage, plan.blocks, plan.stage.cuts.cut0, plan.stage.cuts.cut1, plan.spec.microBatches,

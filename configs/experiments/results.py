@@ -116,9 +116,11 @@ def main():
     parser.add_argument("--no-speed", action="store_true", help="do not measure the step times")
     options = parser.parse_args()
     program = os.path.join(options.programs, "cleave-client")
+    names = list(dict.fromkeys(row[0] for row in SWEEPS[options.experiment]))
+    for name in options.only or []:
+        if name not in names:
+            parser.error(f"--only: {options.experiment} has no rows '{name}'; choose from {', '.join(names)}")
     rows = [row for row in SWEEPS[options.experiment] if options.only is None or row[0] in options.only]
-    if not rows:
-        sys.exit(f"no row has that name; the names: {', '.join(dict.fromkeys(row[0] for row in SWEEPS[options.experiment]))}")
     codes = []
     if not options.table:
         os.makedirs(os.path.join("sweeps", options.experiment), exist_ok=True)

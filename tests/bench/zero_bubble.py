@@ -1,7 +1,7 @@
 """Compares the schedule zb with priority on 12 links, in simulated steps of MobileNetV2 at 224 x 224.
 
 The times of the model's blocks are measured on this machine (`profile`). Each link is simulated with a server that is as fast as this machine
-and with faster ones, whose times are the measured ones divided by a factor. Called by scripts/bench.sh zero-bubble."""
+and with faster ones: all their times are the measured ones divided by a factor. Called by scripts/bench.sh zero-bubble."""
 
 import argparse
 import json
@@ -33,6 +33,9 @@ def profiles(options, folder):
         for size in scaled["sizes"]:
             for key in ("forward_seconds", "backward_seconds", "weights_seconds"):
                 size[key] = [seconds / speed for seconds in size[key]]
+        for codec in scaled["codecs"].values():
+            for key in codec:
+                codec[key] /= speed
         paths[speed] = os.path.join(folder, f"server{speed}.json")
         with open(paths[speed], "w", encoding="utf-8") as file:
             json.dump(scaled, file)

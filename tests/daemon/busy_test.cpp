@@ -58,7 +58,7 @@ TEST_CASE("runs that wait instead of computing are refused unless the server all
   TestServer server(folder);
   const Arguments wait = {"--server", server.address(), "--set", "wait={F2: 1, B2: 1}"};
   checkError(runClient("train", folder.path("refused"), wait), kWrongUse,
-             {"refuses: ", "wait.F2 and wait.B2", "wait.allowed=true"});
+             {"refuses: ", "wait.F2", "wait.allowed=true"});
   CHECK(server.runFolders().empty());
   // Waiting at the client is not restricted.
   CHECK(runClient("train", folder.path("own"),
