@@ -407,7 +407,7 @@ TEST_CASE("a kept gradient is not changed when later gradients are added to a we
   };
   const auto leaves = [&] { return Leaves{leaf({4, 5}, 1), leaf({5, 6}, 2), leaf({4, 6}, 3)}; };
   const auto outputOf = [](const Leaves& l) {
-    return at::mm(l.input, l.weight).add(l.shift).unsqueeze(0);
+    return at::mm(l.input, l.weight).unsqueeze(0).add(l.shift.unsqueeze(0));
   };
   const Leaves whole = leaves(), split = leaves();
   std::vector<SplitBackward> later;

@@ -230,7 +230,7 @@ struct Side {
 };
 
 // Checks the trace of steps 2 to 4. Step 3 has 3 micro-batches.
-void checkTrace(const Trace& trace, Role role, bool coded) {
+void checkTrace(const Trace& trace, Role role, bool coded, const Schedule& schedule) {
   constexpr std::size_t kBatches = kMicroBatches + 3 + kMicroBatches;
   std::array<std::size_t, kTraceActivities> counts{};
   for (const TraceSpan& span : trace.spans) {
@@ -238,9 +238,10 @@ void checkTrace(const Trace& trace, Role role, bool coded) {
     ++counts[indexOf(span.activity)];
   }
   const auto count = [&](TraceActivity activity) { return counts[indexOf(activity)]; };
-  // The client has three actions per micro-batch and the server two, plus the actions at the end of
-  // a step.
-  CHECK(count(TraceActivity::compute) == (role == Role::client ? 3 : 2) * kBatches + 3 * 2);
+  // The client has three actions per micro-batch and the server two, or three if its backward is
+  // split, plus the actions at the end of a step.
+  const std::size_t actions = role == Role::client || schedule.splitsBackward ? 3 : 2;
+  CHECK(count(TraceActivity::compute) == actions * kBatches + 3 * 2);
   CHECK(count(TraceActivity::encode) == (coded ? 2 * kBatches : 0));
   CHECK(count(TraceActivity::decode) == (coded ? 2 * kBatches : 0));
   CHECK(count(TraceActivity::queue) == 2 * kBatches);
@@ -338,10 +339,10 @@ Trained trainThroughLinks(const std::string& codec, const std::string& scheduleN
   client.device.runUntil([&] { return engine.blob().has_value(); });
   const bool coded = codec != "none";
   if (cut.everyBytes == 0) {
-    checkTrace(client.trace->trace(), Role::client, coded);
+    checkTrace(client.trace->trace(), Role::client, coded, schedule);
     checkTrace(
         traceFromServer(engine.blob()->bytes, client.trace->window(), kMicroBatches, Place{}),
-        Role::server, coded);
+        Role::server, coded, schedule);
   }
 
   stop = true;

@@ -181,7 +181,7 @@ void printCosts(const Case& one) {
           : fmt::format(" (of which BodyWeights {:.2f})", ms(ActionKind::bodyWeights));
   const std::string text = fmt::format(
       "\n{} micro-batches; each takes HeadForward {:.2f}, TailStep {:.2f}, HeadBackward "
-      "{:.2f},\nBodyForward {:.2f}, BodyBackward {:.2f}{}, codecs {:.2f} ms, and transfers {} up, "
+      "{:.2f},\nBodyForward {:.2f}, BodyBackward {:.2f}{},\ncodecs {:.2f} ms, and transfers {} up, "
       "{} down\n",
       costs.microBatches, ms(ActionKind::headForward), ms(ActionKind::tailStep),
       ms(ActionKind::headBackward), ms(ActionKind::bodyForward), ms(ActionKind::bodyBackward),
