@@ -192,7 +192,8 @@ TEST_CASE("a run is measured from its summary and its tables, including rotated 
   const Folder folder;
   const std::string steps =
       "phase,step,seconds,head_forward_seconds,tail_step_seconds,head_backward_seconds,"
-      "body_forward_seconds,body_backward_seconds,body_weights_seconds,encode_seconds,decode_seconds,wire_up_bytes,"
+      "body_forward_seconds,body_backward_seconds,body_weights_seconds,encode_seconds,decode_"
+      "seconds,wire_up_bytes,"
       "wire_down_bytes\n";
   folder.write("steps.csv", steps + "handshake,,,,,,,,,,,,\n" +
                                 "train,1,9,9,9,9,9,9,9,9,9,9,9\n"  // warm-up
