@@ -8,7 +8,7 @@ usage() {
   cat <<'TXT'
 usage: scripts/test.sh [--quick|--crash] [--help]
 
-  --quick   only the release build, without the sanitizers, the benchmarks' build, the tests labelled long and the manifests
+  --quick   only programs and unit tests of the release build, and one test of the programs: that split and whole model are bit-identical
   --crash   instead of the tests, runs with faults, whose results are compared bit for bit: the simulation with a fault at each
             point where one can occur, and with random faults in 10,000 runs; the simulation with injected bugs, which it must
             find; and 360 runs of the real programs, which are killed (about three hours)
@@ -20,10 +20,12 @@ Example: ./scripts/test.sh --quick
 TXT
 }
 
-presets=(release asan tsan) targets=(--target all benchmarks) tests=() manifests=1
+presets=(release asan tsan) targets=(--target all benchmarks) tests=() all=1
 case "${1:-}" in
   "") ;;
-  --quick) presets=(release) targets=() tests=(--label-exclude long) manifests=0 ;;
+  --quick)
+    presets=(release) targets=(--target cleave-client cleave-server unit_tests daemon_verify_test) tests=(--label-regex unit) all=0
+    ;;
   --crash)
     ./scripts/setup.sh
     cmake --preset release -DBUILD_TESTING=ON >/dev/null
@@ -54,4 +56,8 @@ for preset in "${presets[@]}"; do
   ctest --preset "$preset" --no-tests=error "${tests[@]}"
   targets=()  # for the sanitizers: the preset's targets
 done
-[ "$manifests" = 0 ] || ./scripts/test_kubernetes.sh
+if [ "$all" = 0 ]; then
+  ctest --preset release --no-tests=error --tests-regex '^daemon_verify$'
+else
+  ./scripts/test_kubernetes.sh
+fi
