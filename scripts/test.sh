@@ -20,11 +20,11 @@ Example: ./scripts/test.sh --quick
 TXT
 }
 
-presets=(release asan tsan) targets=(--target all benchmarks) tests=() all=1
+presets=(release asan tsan) targets=(--target all benchmarks) tests=() manifests=1
 case "${1:-}" in
   "") ;;
   --quick)
-    presets=(release) targets=(--target cleave-client cleave-server unit_tests daemon_verify_test) tests=(--label-regex unit) all=0
+    presets=(release) targets=(--target cleave-client cleave-server unit_tests daemon_verify_test) tests=(--label-regex 'unit|quick') manifests=0
     ;;
   --crash)
     ./scripts/setup.sh
@@ -56,8 +56,4 @@ for preset in "${presets[@]}"; do
   ctest --preset "$preset" --no-tests=error "${tests[@]}"
   targets=()  # for the sanitizers: the preset's targets
 done
-if [ "$all" = 0 ]; then
-  ctest --preset release --no-tests=error --tests-regex '^daemon_verify$'
-else
-  ./scripts/test_kubernetes.sh
-fi
+[ "$manifests" = 0 ] || ./scripts/test_kubernetes.sh

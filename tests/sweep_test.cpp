@@ -192,9 +192,8 @@ TEST_CASE("a run is measured from its summary and its tables, including rotated 
   const Folder folder;
   const std::string steps =
       "phase,step,seconds,head_forward_seconds,tail_step_seconds,head_backward_seconds,"
-      "body_forward_seconds,body_backward_seconds,body_weights_seconds,encode_seconds,decode_"
-      "seconds,wire_up_bytes,"
-      "wire_down_bytes\n";
+      "body_forward_seconds,body_backward_seconds,body_weights_seconds,encode_seconds,"
+      "decode_seconds,wire_up_bytes,wire_down_bytes\n";
   folder.write("steps.csv", steps + "handshake,,,,,,,,,,,,\n" +
                                 "train,1,9,9,9,9,9,9,9,9,9,9,9\n"  // warm-up
                                 "train,2,2,0.1,0.2,0.3,0.4,0.5,0.6,0.01,0.02,1000,2000\n"

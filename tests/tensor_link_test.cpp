@@ -238,8 +238,8 @@ void checkTrace(const Trace& trace, Role role, bool coded, const Schedule& sched
     ++counts[indexOf(span.activity)];
   }
   const auto count = [&](TraceActivity activity) { return counts[indexOf(activity)]; };
-  // The client has three actions per micro-batch and the server two, or three if its backward is
-  // split, plus the actions at the end of a step.
+  // Per micro-batch, the client has three actions, and the server two, or three if its backward is
+  // split. Each side has two more at the end of a step.
   const std::size_t actions = role == Role::client || schedule.splitsBackward ? 3 : 2;
   CHECK(count(TraceActivity::compute) == actions * kBatches + 3 * 2);
   CHECK(count(TraceActivity::encode) == (coded ? 2 * kBatches : 0));

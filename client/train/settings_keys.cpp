@@ -697,22 +697,17 @@ void addCodecs(Table& table) {
 
 void refuseLoneWait(Config& config, const Settings& settings) {
   const StageWait& wait = settings.wait;
-  const auto refuse = [&](const char* forward, const char* backward) {
+  const auto refuse = [&](const std::string& lone, const std::string& missing, const char* why) {
     throw UsageError("bad-wait",
-                     config.where(std::string("wait.") + forward) + ": wait." + forward +
-                         " is set without wait." + backward +
-                         ": if the forward action only waits, the backward action has no input",
-                     std::string("set wait.") + backward + " too");
+                     config.where("wait." + lone) + ": wait." + lone + " is set without wait." +
+                         missing + ": " + why,
+                     "set wait." + missing + " too");
   };
-  if (wait.f1 && !wait.b1) refuse("F1", "B1");
-  if (wait.f2 && !wait.b2) refuse("F2", "B2");
-  if (wait.w2 && !wait.b2) {
-    throw UsageError("bad-wait",
-                     config.where("wait.W2") +
-                         ": wait.W2 is set without wait.B2: the two parts of "
-                         "a backward must both wait",
-                     "set wait.B2 too");
-  }
+  constexpr const char* kNoInput =
+      "if the forward action only waits, the backward action has no input";
+  if (wait.f1 && !wait.b1) refuse("F1", "B1", kNoInput);
+  if (wait.f2 && !wait.b2) refuse("F2", "B2", kNoInput);
+  if (wait.w2 && !wait.b2) refuse("W2", "B2", "the two parts of a backward must both wait");
 }
 
 void addWaits(Table& table) {

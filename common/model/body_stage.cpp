@@ -26,7 +26,8 @@ struct BodyStage::State {
         blocks(blocksFor(options)),
         part(options, blocks, options.cuts.cut0, options.cuts.cut1, device.device()),
         first(options, blocks, options.cuts.number0, device),
-        last(options, blocks, options.cuts.number1, device) {
+        last(options, blocks, options.cuts.number1, device),
+        splits(bodySplits(options, blocks)) {
     checkBodyWait(wait);
   }
 
@@ -36,10 +37,9 @@ struct BodyStage::State {
   std::vector<BlockSpec> blocks;
   TrainedPart part;
   StageCut first, last;
+  const bool splits;
   std::map<std::uint32_t, Saved> saved;            // by micro-batch
   std::map<std::uint32_t, SplitBackward> weights;  // by micro-batch, until backwardWeights()
-
-  bool splits() const { return bodySplits(options, blocks); }
 };
 
 void checkBodyWait(const StageWait& wait) {
@@ -76,7 +76,7 @@ TensorBundle BodyStage::forward(const MicroBatch& at, TensorBundle activations0)
 TensorBundle BodyStage::backward(const MicroBatch& at, TensorBundle gradients1) {
   if (state_->wait.b2) {
     state_->saved.erase(at.i);
-    const double weights = state_->splits() ? 0 : state_->wait.w2.value_or(0);
+    const double weights = state_->splits ? 0 : state_->wait.w2.value_or(0);
     return state_->first.waitForGradients(*state_->wait.b2 + weights, at);
   }
   const auto node = state_->saved.extract(at.i);
@@ -86,7 +86,7 @@ TensorBundle BodyStage::backward(const MicroBatch& at, TensorBundle gradients1) 
   const TensorList outputs = state_->options.recompute
                                  ? state_->part.recompute(node.mapped().inputs, {}, at)
                                  : node.mapped().outputs;
-  if (state_->splits()) {
+  if (state_->splits) {
     SplitBackward split =
         state_->last.splitBackward(at, outputs, std::move(gradients1), node.mapped().inputs);
     if (!state_->weights.emplace(at.i, std::move(split)).second) {

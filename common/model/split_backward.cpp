@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -118,6 +117,10 @@ struct Keep : torch::autograd::FunctionPreHook {
 };
 
 }  // namespace
+
+void backward(const Roots& roots) {
+  if (!roots.outputs.empty()) torch::autograd::backward(roots.outputs, roots.gradients);
+}
 
 SplitBackward::SplitBackward(const Roots& roots, const TensorList& inputs) {
   TensorList leaves;  // those whose gradients belong to the first part

@@ -23,6 +23,8 @@ namespace cleave {
 struct Roots {
   TensorList outputs, gradients;
 };
+// Accumulates all gradients.
+void backward(const Roots& roots);
 
 class SplitBackward {
  public:

@@ -7,7 +7,6 @@
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -111,8 +110,7 @@ Roots StageCut::rootsOf(const MicroBatch& at, const TensorList& outputs,
 
 void StageCut::backward(const MicroBatch& at, const TensorList& outputs,
                         TensorBundle gradients) const {
-  const Roots roots = rootsOf(at, outputs, std::move(gradients));
-  if (!roots.outputs.empty()) torch::autograd::backward(roots.outputs, roots.gradients);
+  cleave::backward(rootsOf(at, outputs, std::move(gradients)));
 }
 
 SplitBackward StageCut::splitBackward(const MicroBatch& at, const TensorList& outputs,

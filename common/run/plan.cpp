@@ -122,11 +122,11 @@ RunPlan planRun(const RunSpec& spec) {
   plan.spec = spec;
   plan.stage.model = modelSpec(spec);
   constexpr std::uint32_t kMaxBlocks = 1 << 16;
-  const auto number = static_cast<int>(std::min(spec.cutNumber, kMaxServers));
   if (spec.cutNumber >= kMaxServers) {
     refuse("cut_number is " + std::to_string(spec.cutNumber) + ", but must be below " +
            std::to_string(kMaxServers));
   }
+  const auto number = static_cast<int>(spec.cutNumber);
   plan.stage.cuts = {static_cast<int>(std::min(spec.cut0, kMaxBlocks)),
                      static_cast<int>(std::min(spec.cut1, kMaxBlocks)), number, number + 1};
   checkFreeze(spec);

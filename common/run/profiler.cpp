@@ -4,7 +4,6 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <google/protobuf/util/json_util.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <memory>
@@ -137,8 +136,8 @@ class Blocks {
     for (std::size_t p = parts_.size(); p-- > 0;) {
       const Roots roots = rootsOf(outputs[p], leaves[p + 1]);
       if (splits) {
-        SplitBackward backward(roots, leaves[p]);
-        times[p].weights.push_back(timed(device_, [&] { backward.finish(); }));
+        SplitBackward split(roots, leaves[p]);
+        times[p].weights.push_back(timed(device_, [&] { split.finish(); }));
       } else {
         times[p].backward.push_back(timed(device_, [&] { backward(roots); }));
       }
@@ -159,10 +158,6 @@ class Blocks {
                                                              : at::ones_like(received[t]));
     }
     return roots;
-  }
-
-  static void backward(const Roots& roots) {
-    if (!roots.outputs.empty()) torch::autograd::backward(roots.outputs, roots.gradients);
   }
 
   // Learning rate 0 leaves the weights finite, whatever the gradients.

@@ -90,6 +90,13 @@ def groups(experiment, row, what):
         return {each["codec"]: each for each in csv.DictReader(text) if int(each["seeds"]) > 0}
 
 
+def markdown(lines):
+    """A table in Markdown; the first line is its head."""
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return "\n".join("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths)) + " |"
+                     for line in [lines[0], ["-" * width for width in widths], *lines[1:]])
+
+
 def table(experiment, rows):
     metric = METRIC[experiment]
     title = {"top1": "Accuracy", "metric": "Matthews"}[metric]
@@ -101,9 +108,7 @@ def table(experiment, rows):
             spread = each[metric + "_std"]
             lines.append([row[0], f"`{codec}`", f"{float(each['ratio']):.3f}", f"{float(each[metric]):.4f}",
                           f"{float(spread):.4f}" if spread else "", each["seeds"], f"{float(seconds):.3f} s" if seconds else ""])
-    widths = [max(len(line[n]) for line in lines) for n in range(len(lines[0]))]
-    lines.insert(1, ["-" * width for width in widths])
-    return "\n".join("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths)) + " |" for line in lines)
+    return markdown(lines)
 
 
 def main():

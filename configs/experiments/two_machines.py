@@ -13,7 +13,7 @@ printed below ours. The columns, with bytes and seconds per batch of 64 images:
     peak client  largest bandwidth of one micro-batch's tensor from the client, measured where the server receives it
     peak server  the same, from the server; published: where the server receives
     computation  seconds in which client, server or both compute, from a trace of both
-    total        seconds of a step
+    total        duration of a step, in seconds
 
 Bandwidths are in MiB/s. Without --server, both sides run on this machine.
 """
@@ -26,7 +26,8 @@ import statistics
 import subprocess
 import sys
 
-POWER = "{activation/0: power:rank=3, activation/1: power:rank=7, gradient/1: power:rank=7, gradient/0: power:rank=3}"
+from results import POWER, markdown
+
 CODECS = {"none": "none", "power (3,7)": POWER}
 MICRO_BATCHES = [1, 4, 8]
 MIB = 1 << 20
@@ -116,12 +117,6 @@ def published():
     return rows
 
 
-def text(lines):
-    widths = [max(len(line[n]) for line in lines) for n in range(len(COLUMNS))]
-    lines = [lines[0], ["-" * width for width in widths], *lines[1:]]
-    return "\n".join("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths)) + " |" for line in lines)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", default="build/release/bin", help="folder of cleave-client; default: build/release/bin")
@@ -138,7 +133,7 @@ def main():
     points = [(codec, number) for codec in CODECS for number in MICRO_BATCHES]
     failed = 0 if options.table else sum(train(options, *point) != 0 for point in points)
     ours = [row for row in (figures(options, *point) for point in points) if row]
-    print(text([COLUMNS, *ours, *published()]) + f"\nThe first {len(ours)} rows are ours, the others published.")
+    print(markdown([COLUMNS, *ours, *published()]) + f"\nThe first {len(ours)} rows are ours, the others published.")
     if failed:
         sys.exit(f"two_machines: {failed} points failed; rerun the command to resume")
 

@@ -43,7 +43,7 @@ def profiles(options, folder):
 
 
 def simulate(options, client, server, rate, latency):
-    """Milliseconds of a step by schedule, and the step's costs."""
+    """Returns the step time of each schedule, in milliseconds, and the whole prediction."""
     done = subprocess.run(
         [f"{options.programs}/cleave-client", "simulate", "--config", "tests/bench/mobilenet_v2.yaml", "--set", f"codec={CODEC}",
          "--set", f"train.batch={options.batch}", "--set", f"data.train.size={options.batch}", "--set",
