@@ -19,7 +19,7 @@ from torch import nn
 import cleave
 from cleave.convert import main as convert
 from cleave.convert import write_safetensors
-from models import MODELS
+from models import MODELS, MORE_CUTS
 
 RUNNER = os.environ.get("GRAPH_RUNNER", "build/release/bin/graph_runner")
 # Cleave changes running statistics in the update, PyTorch in the forward pass.
