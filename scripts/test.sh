@@ -46,14 +46,32 @@ case "${1:-}" in
   *) echo "test.sh: unknown option '$1'" >&2; usage >&2; exit 2 ;;
 esac
 
-./scripts/setup.sh
-for preset in "${presets[@]}"; do
-  started=$SECONDS
+# Builds the preset's targets, or those in the other arguments.
+build() {
+  local preset=$1 started=$SECONDS
+  shift
   echo "test: building preset $preset"
   cmake --preset "$preset" -DBUILD_TESTING=ON -DCLEAVE_WERROR="${CLEAVE_WERROR:-OFF}" >/dev/null
-  cmake --build --preset "$preset" "${targets[@]}"
+  cmake --build --preset "$preset" "$@"
   echo "test: built preset $preset in $((SECONDS - started)) s"
-  ctest --preset "$preset" --no-tests=error "${tests[@]}"
-  targets=()  # for the sanitizers: the preset's targets
+}
+
+./scripts/setup.sh
+build "${presets[0]}" "${targets[@]}"
+# The other presets are built while the tests of the first one run, because these mostly wait.
+log=build/test-builds.txt
+set -m  # in a process group of its own, so that the trap reaches all of its processes
+(
+  renice -n 10 -p "$BASHPID" >/dev/null
+  for preset in "${presets[@]:1}"; do build "$preset"; done
+) >"$log" 2>&1 </dev/null &
+builds=$!
+set +m
+trap 'kill -- -"$builds" 2>/dev/null || true' EXIT
+ctest --preset "${presets[0]}" --no-tests=error "${tests[@]}"
+wait "$builds" || { cat "$log"; exit 1; }
+for preset in "${presets[@]:1}"; do
+  grep "^test: built preset $preset" "$log"
+  ctest --preset "$preset" --no-tests=error
 done
 [ "$manifests" = 0 ] || ./scripts/test_kubernetes.sh

@@ -7,20 +7,21 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/test_python.sh [--help]
+usage: scripts/test_python.sh [--install] [--help]
+
+  --install   only installs these packages
+  --help      this text
 
 Example: ./scripts/test_python.sh
 TXT
 }
 case "${1:-}" in
-  "") ;;
+  ""|--install) ;;
   -h|--help) usage; exit 0 ;;
   *) echo "test_python.sh: unknown option '$1'" >&2; usage >&2; exit 2 ;;
 esac
 
 ./scripts/setup.sh
-cmake --preset release -DBUILD_TESTING=ON >/dev/null
-cmake --build --preset release --target graph_runner tokenizer_runner cleave-client cleave-server
 environment=.deps/python
 packages="torch==2.11.0 torchvision==0.26.0 transformers==5.23.0 peft==0.21.2 tensorboard==2.21.0"
 if [ "$(cat "$environment/.complete" 2>/dev/null)" != "$packages" ]; then
@@ -32,6 +33,9 @@ if [ "$(cat "$environment/.complete" 2>/dev/null)" != "$packages" ]; then
   echo "$packages" > "$environment/.complete"
   echo "test_python: installed in $((SECONDS - started)) s"
 fi
+[ "${1:-}" = "" ] || exit 0
+cmake --preset release -DBUILD_TESTING=ON >/dev/null
+cmake --build --preset release --target graph_runner tokenizer_runner cleave-client cleave-server
 # Installs the package as a user would, but without downloading PyTorch again.
 "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall ./python
 rm -rf python/build python/*.egg-info

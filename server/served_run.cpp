@@ -291,6 +291,7 @@ wire::HelloOk ServedRun::helloOk() const {
   if (trace_) ok.add_features(std::string(kTraceFeature));
   if (isTrial_) ok.add_features(std::string(kTrialFeature));
   if (plan_.spec.averageDecay > 0) ok.add_features(std::string(kAverageFeature));
+  if (plan_.spec.cutNumber > 0) ok.add_features(std::string(kCutNumberFeature));
   return ok;
 }
 

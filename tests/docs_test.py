@@ -65,8 +65,8 @@ class Programs:
             sys.exit(f"docs_test: cleave-client {' '.join(arguments)}: {ended.stderr}")
         return json.loads(ended.stdout)
 
-    def known_keys(self, *command):
-        """All keys of a configuration, from the errors for unknown ones: one for the first parts, and one for each part's keys."""
+    def known_keys(self, *command, only=None):
+        """All keys of a configuration, or of one part, from the errors for unknown ones: one for the parts, and one for each part's keys."""
         def listed(key, text):
             ended = self.run(*command, "--set", f"{key}=1")
             found = re.search(text + r" ([^\n]*)\n", ended.stderr + "\n")
@@ -77,7 +77,7 @@ class Programs:
         if not parts:
             sys.exit(f"docs_test: {command} does not list its keys")
         keys = set()
-        for part in parts:
+        for part in parts & {only} if only else parts:
             below = "model.lora" if part == "model" else part  # unknown keys directly in model are parameters
             keys |= listed(f"{below}.{unknown}", f"known keys in {part} are") or {part}  # a part alone is a key, such as device
         return keys | ({"codec"} & parts)  # one codec for all flows, or a map
@@ -91,7 +91,7 @@ class Programs:
                  "csv": "model: {name: mlp}\ndata: {format: csv, train: {file: none}}\n"}
         for name, text in files.items():
             (self.scratch / f"{name}.yaml").write_text(text)
-            keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", f"{name}.yaml")
+            keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", f"{name}.yaml", only=None if name == "synthetic" else "data")
         keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", "synthetic.yaml", "--set", "weights.file=none",
                                 "--set", "train.learning_rate.schedule=polynomial", "--set", "codec={activation/0: none}")  # fmt: skip
         keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", "synthetic.yaml", "--set", "keep.best=top1", "--set", "train.stop=loss",

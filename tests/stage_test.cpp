@@ -311,6 +311,21 @@ TEST_CASE("split equals whole for any number of micro-batches and any order of a
   }
 }
 
+// In images of 1 x 1, the strides of a tensor are ambiguous, and kernels depend on them.
+TEST_CASE("split equals whole at cuts with images of 1 x 1") {
+  setComputeThreads(1);
+  StageOptions options = cnnOptions();
+  options.model = {"mobilenet_v2", {{"width", "0.25"}}, {3, 32, 32}, 6};
+  for (const bool splitsBackward : {false, true}) {
+    options.splitsBackward = splitsBackward;
+    for (int cut1 = 16; cut1 <= 20; ++cut1) {
+      options.cuts = {3, cut1};
+      CAPTURE(cut1, splitsBackward);
+      CHECK(splitAgainstWhole(options, 8, 2, Order::alternating) == "");
+    }
+  }
+}
+
 TEST_CASE("split equals whole with two threads, and with images of a realistic size") {
   setComputeThreads(2);
   CHECK(splitAgainstWhole(mlpOptions(), 13, 4, Order::alternating) == "");

@@ -31,14 +31,14 @@ TEST_CASE("the norm covers all gradients, and clipping reduces it to the limit")
   options.clipNorm = 1;
   options.groupRates = {10, 0};
   StepDecider decider(options, *someData());
-  const StepDecision decision = decider.decide(1, {9, true}, {12, true}, {4, true});
+  const StepDecision decision = decider.decide(1, {9, true}, {{5, true}, {7, true}}, {4, true});
   CHECK(decider.norm() == 5);
   CHECK(decision.clipFactor == Approx(0.2));
   CHECK(decision.apply);
   CHECK(decision.lossScale == 1);
   CHECK(decision.learningRates == std::vector<double>{0.5, 5, 0});
-  CHECK(decider.decide(2, {0.25, true}, kNone, kNone).clipFactor == 1);
-  CHECK(errorCode([&] { decider.decide(3, kNone, kInfinite, kNone); }) == "non-finite");
+  CHECK(decider.decide(2, {0.25, true}, {kNone}, kNone).clipFactor == 1);
+  CHECK(errorCode([&] { decider.decide(3, kNone, {kInfinite}, kNone); }) == "non-finite");
 }
 
 TEST_CASE("with fp16, a step whose gradients overflow is skipped, and the loss scale is halved") {
@@ -47,7 +47,7 @@ TEST_CASE("with fp16, a step whose gradients overflow is skipped, and the loss s
   options.clipNorm = 1;
   StepDecider decider(options, *someData());
   CHECK(decider.lossScale() == 65536);
-  const StepDecision skipped = decider.decide(1, kNone, kInfinite, kNone);
+  const StepDecision skipped = decider.decide(1, kNone, {kInfinite}, kNone);
   CHECK_FALSE(skipped.apply);
   CHECK(skipped.lossScale == 65536);
   CHECK(skipped.clipFactor == 1);
@@ -55,13 +55,13 @@ TEST_CASE("with fp16, a step whose gradients overflow is skipped, and the loss s
   CHECK(decider.skipped() == 1);
 
   // The gradients are scaled by 32768.
-  const StepDecision applied = decider.decide(2, {4.0 * 32768 * 32768, true}, kNone, kNone);
+  const StepDecision applied = decider.decide(2, {4.0 * 32768 * 32768, true}, {kNone}, kNone);
   CHECK(applied.apply);
   CHECK(applied.lossScale == 32768);
   CHECK(decider.norm() == 2);
   CHECK(applied.clipFactor == Approx(0.5));
 
-  for (std::uint64_t step = 3; step <= 2001; ++step) decider.decide(step, kNone, kNone, kNone);
+  for (std::uint64_t step = 3; step <= 2001; ++step) decider.decide(step, kNone, {kNone}, kNone);
   CHECK(decider.lossScale() == 65536);
 }
 
@@ -70,8 +70,8 @@ TEST_CASE("with fp16 and precision.scale_loss off, the loss is not scaled") {
   options.clientPrecision = options.serverPrecision = Precision::fp16;
   options.mayScaleLoss = false;
   StepDecider decider(options, *someData());
-  CHECK(decider.decide(1, kNone, kNone, kNone).lossScale == 1);
-  CHECK(errorCode([&] { decider.decide(2, kNone, kInfinite, kNone); }) == "non-finite");
+  CHECK(decider.decide(1, kNone, {kNone}, kNone).lossScale == 1);
+  CHECK(errorCode([&] { decider.decide(2, kNone, {kInfinite}, kNone); }) == "non-finite");
 }
 
 TEST_CASE(
@@ -79,14 +79,14 @@ TEST_CASE(
   ClientSettings options = settings();
   options.clientPrecision = Precision::fp16;
   StepDecider decider(options, *someData());
-  for (std::uint64_t step = 1; step <= 3; ++step) decider.decide(step, kInfinite, kNone, kNone);
+  for (std::uint64_t step = 1; step <= 3; ++step) decider.decide(step, kInfinite, {kNone}, kNone);
   StepDecider restarted(options, *someData());
   restarted.restore(nlohmann::json::parse(decider.save().dump()));
   CHECK(restarted.lossScale() == decider.lossScale());
   CHECK(restarted.skipped() == 3);
   const auto overflow = [&] {
     for (std::uint64_t step = 4; step < 100; ++step)
-      restarted.decide(step, kInfinite, kNone, kNone);
+      restarted.decide(step, kInfinite, {kNone}, kNone);
   };
   CHECK(errorCode(overflow) == "non-finite");
 }

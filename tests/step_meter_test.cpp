@@ -6,7 +6,8 @@ using namespace cleave;
 
 namespace {
 
-const LinkSpeed kLink{1e8, 2e8, 4e-3};
+const std::vector<LinkSpeed> kLink = {{1e8, 2e8, 4e-3}};
+const std::vector<BodyDone> kBody = {{}};
 
 ActionSeconds actions(double headForward) {
   ActionSeconds seconds{};
@@ -39,7 +40,7 @@ TEST_CASE("a step's costs are means per micro-batch over the tensors since the p
   LinkTotals totals = later({}, 100);  // totals that include an evaluation
   meter.pass(totals);
   totals = later(totals, 4);
-  const auto costs = meter.measure(step(1, 4), actions(0.4), totals, kLink);
+  const auto costs = meter.measure(step(1, 4), actions(0.4), kBody, totals, kLink);
   REQUIRE(costs);
   CHECK(costs->microBatches == 4);
   CHECK(costs->of(ActionKind::headForward) == Approx(0.1));
@@ -56,10 +57,10 @@ TEST_CASE("a step's costs are means per micro-batch over the tensors since the p
 
 TEST_CASE("a flow without new records keeps its previous costs, which are initially zero") {
   StepMeter meter;
-  CHECK_FALSE(meter.measure(step(1, 4), actions(1), {}, kLink));
+  CHECK_FALSE(meter.measure(step(1, 4), actions(1), kBody, {}, kLink));
   const LinkTotals totals = later({}, 4);
-  CHECK(meter.measure(step(2, 4), actions(1), totals, kLink));
-  const auto costs = meter.measure(step(3, 4), actions(1), totals, {});
+  CHECK(meter.measure(step(2, 4), actions(1), kBody, totals, kLink));
+  const auto costs = meter.measure(step(3, 4), actions(1), kBody, totals, {{}});
   REQUIRE(costs);
   CHECK(costs->flows.at(activationAt(0)).bytes == Approx(1000));
   CHECK_FALSE(costs->hasRates());
@@ -70,7 +71,7 @@ TEST_CASE("the mean excludes the first step and steps with fewer micro-batches")
   LinkTotals totals;
   const auto measure = [&](std::uint32_t microBatches, double seconds) {
     totals = later(totals, microBatches);
-    meter.measure(step(1, microBatches), actions(seconds), totals, kLink);
+    meter.measure(step(1, microBatches), actions(seconds), kBody, totals, kLink);
   };
   measure(4, 100);
   CHECK_FALSE(meter.mean());
@@ -81,4 +82,39 @@ TEST_CASE("the mean excludes the first step and steps with fewer micro-batches")
   CHECK(meter.mean()->microBatches == 4);
   CHECK(meter.mean()->of(ActionKind::headForward) == Approx(0.15));
   CHECK(meter.mean()->flows.at(gradientAt(1)).bytes == Approx(1000));
+}
+
+TEST_CASE("with two bodies, a tensor between them crosses two links and is encoded once") {
+  const std::vector<Place> places = {{0, 1}, {1, 2}};
+  StepMeter meter(places);
+  LinkTotals totals;
+  for (const Place& place : places) {
+    for (const Flow flow : place.flows()) {
+      LinkTotals link;
+      const bool isInner = flow.cut == 1;
+      link.flows[flow] = {2, 2000, isInner ? 1e-3 : 2e-3, isInner ? 3e-3 : 6e-3};
+      totals += link;
+    }
+  }
+  std::vector<BodyDone> bodies(2);
+  bodies[0].forwardSeconds = 0.2;
+  bodies[0].backwardSeconds = 0.4;
+  bodies[1].forwardSeconds = 0.6;
+  bodies[1].weightsSeconds = 0.8;
+  const auto costs =
+      meter.measure(step(1, 2), actions(0.4), bodies, totals, {{1e8, 2e8, 4e-3}, {3e8, 4e8, 6e-3}});
+  REQUIRE(costs);
+  CHECK(costs->bodies[0].forward == Approx(0.1));
+  CHECK(costs->bodies[0].backward == Approx(0.2));
+  CHECK(costs->bodies[1].forward == Approx(0.3));
+  CHECK(costs->bodies[1].backward == Approx(0.4));
+  CHECK(costs->bodies[1].weights == Approx(0.4));
+  CHECK(costs->bodies[1].rateUp == 3e8);
+  CHECK(costs->bodies[1].latency == Approx(3e-3));
+  for (const auto& [flow, tensor] : costs->flows) {
+    CAPTURE(flowName(flow));
+    CHECK(tensor.bytes == Approx(1000));
+    CHECK(tensor.encodeSeconds == Approx(1e-3));
+    CHECK(tensor.decodeSeconds == Approx(3e-3));
+  }
 }

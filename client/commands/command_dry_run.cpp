@@ -20,16 +20,20 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Part {
-  const char* name;
-  const char* side;
+  std::string name;
+  std::string side;
   int first, last;  // block indices
 };
 
 std::vector<Part> partsOf(const RunPlan& plan) {
-  const int cut0 = plan.stage.cuts.cut0, cut1 = plan.stage.cuts.cut1;
-  return {{"head", "client", 0, cut0},
-          {"body", "server", cut0, cut1},
-          {"tail", "client", cut1, static_cast<int>(plan.blocks.size())}};
+  const std::vector<int> cuts = plan.stage.allCuts();
+  std::vector<Part> parts = {{"head", "client", 0, cuts.front()}};
+  for (std::size_t b = 0; b + 1 < cuts.size(); ++b) {
+    const std::string number = cuts.size() == 2 ? "" : fmt::format(" {}", b + 1);
+    parts.push_back({"body" + number, "server" + number, cuts[b], cuts[b + 1]});
+  }
+  parts.push_back({"tail", "client", cuts.back(), static_cast<int>(plan.blocks.size())});
+  return parts;
 }
 
 Json describePart(const RunPlan& plan, const Part& part) {
@@ -70,22 +74,23 @@ Bytes batchBytes(const RunPlan& plan, Flow flow, std::uint32_t samples) {
 }
 
 // For each direction, the encoded bytes of all batches into which `samples` samples are divided.
-Json encodedBytes(const RunPlan& plan, std::span<const Flow> flows, std::uint32_t samples,
-                  std::uint32_t batch) {
+Json encodedBytes(const PreparedRun& run, Phase phase, std::uint32_t samples, std::uint32_t batch) {
   std::uint64_t up = 0;
   std::uint64_t down = 0;
   const std::uint32_t whole = samples / batch;
   const std::uint32_t rest = samples % batch;
-  for (const Flow flow : flows) {
-    std::uint64_t& direction = plan.place.isUp(flow) ? up : down;
-    direction += whole * batchBytes(plan, flow, batch).encoded;
-    if (rest > 0) direction += batchBytes(plan, flow, rest).encoded;
+  for (const RunPlan& plan : run.bodies) {
+    for (const Flow flow : plan.flows()) {
+      if (phase == Phase::eval && isGradient(flow)) continue;
+      std::uint64_t& direction = plan.place.isUp(flow) ? up : down;
+      direction += whole * batchBytes(plan, flow, batch).encoded;
+      if (rest > 0) direction += batchBytes(plan, flow, rest).encoded;
+    }
   }
   return {{"up_bytes", up}, {"down_bytes", down}};
 }
 
-Json describeFlow(const PreparedRun& run, Flow flow) {
-  const RunPlan& plan = run.plan;
+Json describeFlow(const PreparedRun& run, const RunPlan& plan, Flow flow) {
   const Codec& codec = *plan.codecs.at(flow);
   const std::uint32_t samples = microBatchSize(run.settings.batch, plan.spec.microBatches, 0);
   const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, samples);
@@ -130,15 +135,16 @@ Json describe(const PreparedRun& run) {
   out["parts"] = Json::array();
   for (const Part& part : partsOf(plan)) out["parts"].push_back(describePart(plan, part));
   out["flows"] = Json::array();
-  for (const Flow flow : plan.flows()) out["flows"].push_back(describeFlow(run, flow));
-  out["step"] = encodedBytes(plan, plan.flows(), settings.batch, settings.batch);
-  out["epoch"] = encodedBytes(plan, plan.flows(), run.data.train->size(), settings.batch);
-  std::vector<Flow> forward = plan.flows();
-  forward.erase(std::remove_if(forward.begin(), forward.end(), isGradient), forward.end());
-  out["evaluation"] = encodedBytes(plan, forward, run.data.test->size(), settings.evalBatch);
+  for (const RunPlan& body : run.bodies) {
+    for (const Flow flow : body.flows()) out["flows"].push_back(describeFlow(run, body, flow));
+  }
+  out["step"] = encodedBytes(run, Phase::train, settings.batch, settings.batch);
+  out["epoch"] = encodedBytes(run, Phase::train, run.data.train->size(), settings.batch);
+  out["evaluation"] = encodedBytes(run, Phase::eval, run.data.test->size(), settings.evalBatch);
   out["left_out"] = "frame headers, control messages, initial weights, and the trained body";
   out["client_memory_bytes"] = clientBytes(plan, *run.data.train);
-  out["server_memory_bytes"] = serverBytes(plan);
+  out["server_memory_bytes"] = Json::array();
+  for (const RunPlan& body : run.bodies) out["server_memory_bytes"].push_back(serverBytes(body));
   return out;
 }
 
@@ -154,9 +160,12 @@ void printParts(const Json& out) {
       shape = std::max(shape, shapeText(block.at("output_shape")).size());
     }
   }
-  std::string cut;
+  std::string shapeAtCut;
+  int cut = 0;
   for (const Json& part : out.at("parts")) {
-    if (!cut.empty()) std::cout << "  ---- " << cut << " ----\n";
+    if (!shapeAtCut.empty()) {
+      std::cout << fmt::format("  ---- cut {}: [batch, {} ----\n", cut++, shapeAtCut);
+    }
     std::cout << fmt::format("  {}, on the {}: {} parameters, {}\n",
                              part.at("part").get<std::string>(), part.at("side").get<std::string>(),
                              part.at("parameters").get<std::int64_t>(),
@@ -170,8 +179,7 @@ void printParts(const Json& out) {
                                     : fmt::format("{}  {:>10}  {:>8}", line, parameters,
                                                   bytesOf(block.at("parameter_bytes"))))
                 << "\n";
-      cut = fmt::format("cut {}: [batch, {}", part.at("part") == "head" ? 0 : 1,
-                        shapeText(block.at("output_shape")).substr(1));
+      shapeAtCut = shapeText(block.at("output_shape")).substr(1);
     }
   }
 }
@@ -236,9 +244,11 @@ void print(const Json& out) {
   }
   std::cout << "  Not included: " << out.at("left_out").get<std::string>() << ".\n"
             << "\n# Memory, estimated from shapes; excludes the programs and the data\n"
-            << fmt::format("  client  {}\n  server  {}\n", bytesOf(out.at("client_memory_bytes")),
-                           bytesOf(out.at("server_memory_bytes")))
-            << "\nNothing was started or written (--dry-run)." << std::endl;
+            << fmt::format("  client  {}\n", bytesOf(out.at("client_memory_bytes")));
+  for (const Json& bytes : out.at("server_memory_bytes")) {
+    std::cout << fmt::format("  server  {}\n", bytesOf(bytes));
+  }
+  std::cout << "\nNothing was started or written (--dry-run)." << std::endl;
 }
 
 }  // namespace

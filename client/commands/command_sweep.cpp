@@ -41,7 +41,7 @@ std::string codecOfCut(const ClientSettings& settings, int cut) {
 
 Facts factsOf(const ClientSettings& settings) {
   const std::string cuts =
-      settings.cuts ? fmt::format("{}-{}", settings.cuts->cut0, settings.cuts->cut1) : "default";
+      settings.cuts.empty() ? "default" : fmt::format("{}", fmt::join(settings.cuts, "-"));
   return {{"data", settings.data.format},
           {"model", settings.model},
           {"start", settings.weights.file.empty() ? "scratch" : "pretrained"},

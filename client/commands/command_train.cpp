@@ -31,7 +31,7 @@ nlohmann::json probeFirst(const PreparedRun& run, spdlog::logger& log) {
   ProbeOptions options;
   options.seconds = run.settings.probeSeconds;
   options.retrySeconds = run.settings.retrySeconds;
-  const ProbeResult result = probeLink(run.server, options);
+  const ProbeResult result = probeLink(run.servers.front(), options);
   writeFileDurably(run.folder + "/probe.csv", probeCsv(result, run.hello.run_id()));
   log.info("link: {}", sentenceOf(result));
   return probeJson(result);
@@ -45,14 +45,20 @@ int progressFd(const TrainOptions& options) {
 }
 
 // `events`: null without --json-lines.
-void announce(const PreparedRun& run, const wire::HelloOk& ok, std::uint64_t steps,
-              spdlog::logger& log, JsonLines* events) {
-  log.info(
-      "run {}: connected to {} ({}), session {}; client: {}, server: {}; {} micro-batches in "
-      "flight",
-      run.hello.run_id(), run.server.text(), ok.software(), ok.session(), run.settings.device,
-      ok.device(), ok.in_flight());
-  log.info("threads: {}; the server computes with {}", run.threadsText, ok.threads());
+void announce(const TrainRun& trainRun, std::uint64_t steps, spdlog::logger& log,
+              JsonLines* events) {
+  const PreparedRun& run = trainRun.prepared();
+  std::string serverThreads;
+  for (std::size_t b = 0; b < run.bodies.size(); ++b) {
+    const wire::HelloOk& ok = trainRun.answer(b);
+    serverThreads += (b == 0 ? "" : ", ") + std::to_string(ok.threads());
+    log.info(
+        "run {}: connected to {} ({}), session {}; client: {}, server: {}; {} micro-batches in "
+        "flight",
+        run.hello.run_id(), run.servers[b].text(), ok.software(), ok.session(), run.settings.device,
+        ok.device(), ok.in_flight());
+  }
+  log.info("threads: {}; the server computes with {}", run.threadsText, serverThreads);
   if (run.settings.wait.any()) {
     log.warn(
         "wait: parts of the model sleep instead of computing, so loss and accuracy are "
@@ -61,7 +67,7 @@ void announce(const PreparedRun& run, const wire::HelloOk& ok, std::uint64_t ste
   if (events == nullptr) return;
   events->write("begin", {{"run", run.hello.run_id()},
                           {"folder", run.folder},
-                          {"server", run.server.text()},
+                          {"server", addressesText(run)},
                           {"codec", run.settings.codecs},
                           {"steps", steps}});
 }
@@ -156,7 +162,7 @@ void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer
 // Whether the run may be restarted from a checkpoint, because the server has lost the run or is
 // about to shut down.
 bool mayRestart(const std::exception& error, TrainRun& run) {
-  if (run.checkpointer() == nullptr || run.prepared().localServer) return false;
+  if (run.checkpointer() == nullptr || !run.prepared().localServers.empty()) return false;
   if (run.settings().reconnectSeconds == 0 || run.session().isInterrupted()) return false;
   const std::string code = codeOf(error);
   return code == "run-not-here" || code == "shutting-down";
@@ -214,13 +220,13 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   if (metrics) http = serveMetrics(*prepared.settings.metrics, metrics);
   run.connect();
   const std::uint64_t steps = totalSteps(run.settings(), *run.data().train);
-  announce(prepared, run.answer(), steps, log, command.events);
+  announce(run, steps, log, command.events);
 
   Progress progress({progressFd(command.options), command.events, steps,
                      run.settings().scores.names(), run.settings().scores.shares()});
   Trainer trainer(run, progress);
   ModelSaver saver(
-      run.session(), run.stage(), prepared.plan, prepared.folder, run.answer().weights_allowed(),
+      run.session(), run.stage(), prepared.plan, prepared.folder, run.mayFetchWeights(),
       run.settings().lora,
       prepared.userModel ? prepared.userModel->aliases() : std::map<std::string, std::string>(),
       describeModel(prepared));
@@ -228,7 +234,7 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
                  run.settings().tensorBoard});
   if (metrics) {
     metrics->sampleWith(
-        [&] { return run.session().samples(run.recorder(), prepared.server.tls.get()); });
+        [&] { return run.session().samples(run.recorder(), prepared.servers.front().tls.get()); });
   }
   writeTraceWhenDone(command.options.trace, run, trainer, log, command.extras);
   trainer.afterEachEpoch([&] { saver.save(); });
@@ -238,7 +244,7 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
         "own "
         "weights are also trained; model.safetensors contains both");
   }
-  if (!prepared.settings.bestMetric.empty() && !run.answer().weights_allowed()) {
+  if (!prepared.settings.bestMetric.empty() && !run.mayFetchWeights()) {
     log.warn("keep.best has no effect: this server does not allow clients to fetch the body");
   }
   trainer.afterEachBest([&] { saver.keepAsBest(); });

@@ -107,6 +107,15 @@ void compare(Comparison& result, const std::vector<NamedTensor>& split,
     result.add(tensor.tensor, find(whole, tensor.name), tensor.name + when);
 }
 
+// The tensors of all bodies, in the order of the model.
+std::vector<NamedTensor> tensorsOf(const std::vector<Blob>& bodies, const std::string& name) {
+  std::vector<NamedTensor> all;
+  for (const Blob& body : bodies) {
+    for (NamedTensor& tensor : fromSafetensors(body.bytes, name)) all.push_back(std::move(tensor));
+  }
+  return all;
+}
+
 class Verification {
  public:
   Verification(PreparedRun& prepared, std::uint64_t steps, double tolerance)
@@ -123,7 +132,8 @@ class Verification {
   void end() { run_.close("failed"); }
 
  private:
-  StepDecision decide(const BodyDone& done);
+  StepDecision decide(const std::vector<BodyDone>& bodies);
+  void checkServer(const wire::HelloOk& ok) const;
   void trainSteps();
   void trainStep(std::uint64_t step, const Batch& batch);
   void evaluate();
@@ -141,7 +151,32 @@ class Verification {
 };
 
 Comparisons Verification::perform() {
-  const wire::HelloOk& ok = run_.connect();
+  run_.connect();
+  for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) checkServer(run_.answer(b));
+  TrainRun::Options options;
+  options.fetchGradients = true;
+  run_.start([this](const std::vector<BodyDone>& bodies) { return decide(bodies); }, options);
+  whole_.importWeights(initialWeights(prepared_));
+  run_.loadWeights();
+  trainSteps();
+  evaluate();
+
+  const std::vector<NamedTensor> whole = weightsOf(whole_.evaluatedSet());
+  const std::vector<NamedTensor> head = weightsOf(run_.stage().evaluatedHead());
+  const std::vector<NamedTensor> middle =
+      tensorsOf(run_.session().fetch(kWeightsBody), "weights/body");
+  const std::vector<NamedTensor> tail = weightsOf(run_.stage().evaluatedTail());
+  checkComplete(results_["weights/body"], {head.size(), middle.size(), tail.size()}, whole.size(),
+                "weights");
+  compare(results_["weights/head"], head, whole, "");
+  compare(results_["weights/body"], middle, whole, "");
+  compare(results_["weights/tail"], tail, whole, "");
+  run_.close("done");
+  return results_;
+}
+
+// Throws unless the server can compute the same bits as this process, and returns its weights.
+void Verification::checkServer(const wire::HelloOk& ok) const {
   if (tolerance_ == 0 && (prepared_.settings.device != "cpu" || ok.device() != "cpu")) {
     throw UsageError(
         "bits-differ",
@@ -162,26 +197,6 @@ Comparisons Verification::perform() {
                    "this server does not allow clients to fetch the body's weights",
                    "set weights.fetch: true on the server, or omit --server");
   }
-  TrainRun::Options options;
-  options.fetchGradients = true;
-  run_.start([this](const BodyDone& done) { return decide(done); }, options);
-  whole_.importWeights(initialWeights(prepared_));
-  run_.loadWeights();
-  trainSteps();
-  evaluate();
-
-  const Blob body = run_.session().fetch(kWeightsBody);
-  const std::vector<NamedTensor> whole = weightsOf(whole_.evaluatedSet());
-  const std::vector<NamedTensor> head = weightsOf(run_.stage().evaluatedHead());
-  const std::vector<NamedTensor> middle = fromSafetensors(body.bytes, "weights/body");
-  const std::vector<NamedTensor> tail = weightsOf(run_.stage().evaluatedTail());
-  checkComplete(results_["weights/body"], {head.size(), middle.size(), tail.size()}, whole.size(),
-                "weights");
-  compare(results_["weights/head"], head, whole, "");
-  compare(results_["weights/body"], middle, whole, "");
-  compare(results_["weights/tail"], tail, whole, "");
-  run_.close("done");
-  return results_;
 }
 
 void Verification::trainSteps() {
@@ -198,11 +213,11 @@ void Verification::trainSteps() {
   }
 }
 
-StepDecision Verification::decide(const BodyDone& done) {
+StepDecision Verification::decide(const std::vector<BodyDone>& bodies) {
   const GradientReport head = run_.stage().headReport();
   headGradients_ = copyGradients(run_.stage().head());
   tailGradients_ = copyGradients(run_.stage().tail());
-  return decider_.decide(done.step, head, done.report, run_.stage().tailReport());
+  return decider_.decide(bodies.front().step, head, reportsOf(bodies), run_.stage().tailReport());
 }
 
 void Verification::trainStep(std::uint64_t step, const Batch& batch) {
@@ -242,8 +257,7 @@ void Verification::compareLosses(const std::string& when) {
 void Verification::compareGradients(std::uint64_t step) {
   const std::string when = fmt::format(" in step {}", step);
   const std::vector<NamedTensor> whole = gradientsOf(whole_.set());
-  const Blob& body = *run_.session().engine().blob();
-  const std::vector<NamedTensor> middle = fromSafetensors(body.bytes, "grads/body");
+  const std::vector<NamedTensor> middle = tensorsOf(run_.session().gradients(), "grads/body");
   checkComplete(results_["gradients/body"],
                 {headGradients_.size(), middle.size(), tailGradients_.size()}, whole.size(),
                 "gradients");
@@ -278,10 +292,10 @@ void print(const Comparisons& results, const PreparedRun& run) {
                                     result.where))
               << "\n";
   }
-  std::cout << fmt::format("{}, {} micro-batches, schedule {}, {} per side; files in {}\n",
-                           run.settings.model, run.settings.microBatches, run.settings.schedule,
-                           countText(static_cast<std::uint64_t>(run.threads), "thread"),
-                           run.folder);
+  std::cout << fmt::format(
+      "{}, {}, {} micro-batches, schedule {}, {} per side; files in {}\n", run.settings.model,
+      countText(run.bodies.size(), "server"), run.settings.microBatches, run.settings.schedule,
+      countText(static_cast<std::uint64_t>(run.threads), "thread"), run.folder);
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ Inference::Inference(const InferenceOptions& options, const std::vector<std::str
   run_ = std::make_unique<TrainRun>(prepared_);
   run_->connect();
   orFail([&] {
-    run_->start([](const BodyDone&) { return StepDecision(); }, {});
+    run_->start([](const std::vector<BodyDone>&) { return StepDecision(); }, {});
     run_->loadWeights();
   });
 }

@@ -96,7 +96,7 @@ class Trial {
         plan_(trialPlan(run, codecs)),
         hello_(trialHello(run, plan_.spec, number)),
         session_(*run.device),
-        meter_(plan_.place) {
+        meter_({plan_.place}) {
     useDeviceCodecs(plan_, *run.device);
     withTorchErrors([&] {
       stage_ = std::make_unique<ClientStage>(plan_.stage, run.settings.wait, *run.device);
@@ -104,14 +104,14 @@ class Trial {
   }
 
   void connect(double retrySeconds) {
-    session_.connect(run_.server, hello_, {.retrySeconds = retrySeconds});
-    session_.start(plan_, 0,
+    session_.connect({{run_.servers.front(), hello_}}, {.retrySeconds = retrySeconds});
+    session_.start({plan_}, 0,
                    clientActions(*stage_, run_.threads,
-                                 [this](const BodyDone& done) {
+                                 [this](const std::vector<BodyDone>& bodies) {
                                    // This decision does not change the weights, but its update
                                    // takes as long as a real one.
                                    StepDecision decision;
-                                   decision.step = done.step;
+                                   decision.step = bodies.front().step;
                                    decision.learningRates.assign(
                                        run_.settings.groupRates.size() + 1, 0);
                                    return decision;
@@ -146,8 +146,8 @@ class Trial {
                        batch_.samples()});
     const double seconds = secondsSince(start);
     const Coordinator& engine = session_.engine();
-    meter_.measure(*engine.batch(), actionsOfBothSides(engine), session_.totals(),
-                   session_.linkSpeed());
+    meter_.measure(*engine.batch(), engine.seconds(), engine.reports(), session_.totals(),
+                   session_.linkSpeeds());
     return seconds;
   }
 
@@ -329,10 +329,9 @@ void useCodecs(PreparedRun& run, const FlowCodecs& codecs) {
   run.settings.codecs = codecs;
   run.settings.autoCodecs.clear();
   RunSpec spec = run.plan.spec;
-  for (const auto& [flow, codec] : codecs) spec.codecs[flow] = codec;
-  run.plan = clientPlan(spec, run.settings, run.userModel.get());
-  toWire(run.plan.spec, *run.hello.mutable_run_spec());
-  useDeviceCodecs(run.plan, *run.device);
+  for (auto& [flow, codec] : spec.codecs) codec = codecs.at(flow);
+  planFor(run, spec);
+  placeCodecs(run);
   writeFileDurably(run.folder + "/config.yaml", run.settings.resolved);
 }
 
@@ -351,7 +350,10 @@ std::optional<nlohmann::json> resolveAutoCodecs(PreparedRun& run, spdlog::logger
   const SteadyTime start = now();
   Resolved resolved;
   const std::uint64_t steps = totalSteps(run.settings, *run.data.train);
-  if (steps < kMinRunSteps) {
+  if (run.bodies.size() > 1) {
+    resolved.codecs = run.settings.codecs;
+    log.info("codec: auto uses {}: it makes no trials with several servers", kAutoStart);
+  } else if (steps < kMinRunSteps) {
     resolved.codecs = run.settings.codecs;
     log.info("codec: auto uses {}: a run of {} steps is too short for trials", kAutoStart, steps);
   } else {

@@ -12,11 +12,13 @@ namespace cleave {
 
 Checkpointer::Checkpointer(Files& files, const std::string& runFolder,
                            const CheckpointSettings& settings, std::string fingerprint,
-                           std::vector<RunCommit> commits, std::function<void()> syncRecords)
+                           std::vector<RunCommit> commits, std::size_t servers,
+                           std::function<void()> syncRecords)
     : files_(files),
       runFolder_(runFolder),
       settings_(settings),
       fingerprint_(std::move(fingerprint)),
+      servers_(servers),
       syncRecords_(std::move(syncRecords)),
       commits_(std::move(commits)) {}
 
@@ -33,7 +35,7 @@ bool Checkpointer::isDue(std::uint64_t step) {
 
 void Checkpointer::begin(std::uint64_t step) {
   const std::lock_guard lock(mutex_);
-  open_ = Open{step, std::nullopt, std::nullopt};
+  open_ = Open{step, std::nullopt, std::vector<std::optional<std::string>>(servers_)};
   isRequested_ = false;
   last_ = now();
 }
@@ -54,14 +56,24 @@ void Checkpointer::add(std::shared_ptr<Part> part) {
   boost::asio::post(writer_, [this, part = std::move(part)] { write(*part); });
 }
 
-void Checkpointer::saved(const Saved& saved) {
+bool Checkpointer::Open::isDone() const {
+  return client && std::all_of(servers.begin(), servers.end(),
+                               [](const auto& digest) { return digest.has_value(); });
+}
+
+bool Checkpointer::Open::hasFailed() const {
+  return client->empty() || std::any_of(servers.begin(), servers.end(),
+                                        [](const auto& digest) { return digest->empty(); });
+}
+
+void Checkpointer::saved(std::size_t server, const Saved& saved) {
   {
     const std::lock_guard lock(mutex_);
-    if (!open_ || open_->step != saved.step || open_->server) {
+    if (!open_ || open_->step != saved.step || open_->servers[server]) {
       throw ProtocolError("unexpected-message", "Saved of step " + std::to_string(saved.step) +
                                                     " arrived, but was not requested");
     }
-    open_->server = saved.sha256;
+    open_->servers[server] = saved.sha256;
   }
   if (!saved.code.empty()) failed(saved.step, RunError(saved.code, "server: " + saved.sentence));
   boost::asio::post(writer_, [this] { finishIfDone(); });
@@ -95,8 +107,9 @@ void Checkpointer::finishIfDone() {
   {
     const std::lock_guard lock(mutex_);
     if (!open_ || !open_->isDone()) return;
-    if (!open_->client->empty() && !open_->server->empty()) {
-      whole = RunCommit{open_->step, *open_->client, {*open_->server}};
+    if (!open_->hasFailed()) {
+      whole = RunCommit{open_->step, *open_->client, {}};
+      for (const auto& digest : open_->servers) whole->servers.push_back(*digest);
     }
   }
   if (whole) commit(*whole);

@@ -3,8 +3,8 @@
 //
 //   decide(n)                 begin(n)       the Step requests the server's part
 //   after step n              add()          copies head and tail; a thread writes them
-//   the server's Saved        saved()
-//   both are durable          the commit is written: from then on the run can continue from n
+//   a server's Saved          saved()
+//   all are durable           the commit is written: from then on the run can continue from n
 #pragma once
 
 #include <atomic>
@@ -31,10 +31,11 @@ namespace cleave {
 
 class Checkpointer {
  public:
-  // `commits`: the commits that the run already has, newest first. `syncRecords` makes all rows
+  // `commits`: the commits that the run already has, newest first. `servers`: their number.
+  // `syncRecords` makes all rows
   // written so far durable; it is called before each commit. `files` is borrowed.
   Checkpointer(Files& files, const std::string& runFolder, const CheckpointSettings& settings,
-               std::string fingerprint, std::vector<RunCommit> commits,
+               std::string fingerprint, std::vector<RunCommit> commits, std::size_t servers,
                std::function<void()> syncRecords);
   // Waits for files that are being written; a checkpoint that is not committed by then is lost.
   ~Checkpointer();
@@ -65,14 +66,17 @@ class Checkpointer {
   // ---- io thread ----
 
   // Throws ProtocolError if no such checkpoint was requested.
-  void saved(const Saved& saved);
+  void saved(std::size_t server, const Saved& saved);
 
  private:
   // The checkpoint in progress.
   struct Open {
     std::uint64_t step = 0;
-    std::optional<std::string> client, server;  // digests of the files; "": the part failed
-    bool isDone() const { return client && server; }
+    // Digests of the files; "": the part failed.
+    std::optional<std::string> client;
+    std::vector<std::optional<std::string>> servers;
+    bool isDone() const;
+    bool hasFailed() const;  // if it is done
   };
   void write(const Part& part);
   void finishIfDone();
@@ -84,6 +88,7 @@ class Checkpointer {
   const std::string runFolder_;
   const CheckpointSettings settings_;
   const std::string fingerprint_;
+  const std::size_t servers_;
   const std::function<void()> syncRecords_;
   SteadyTime last_ = now();  // start of the last checkpoint
   std::atomic<bool> isRequested_ = false;

@@ -14,6 +14,7 @@
 #include <iterator>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -299,6 +300,16 @@ ServerAddress parseAddress(const std::string& text) {
         "give a name or an address and a port in 1…65535, such as 10.0.0.5:4800 or [::1]:4800");
   }
   return address;
+}
+
+std::vector<ServerAddress> parseAddresses(const std::string& text) {
+  std::vector<ServerAddress> addresses;
+  std::istringstream rest(text);
+  for (std::string each; std::getline(rest, each, ',');) {
+    const std::size_t begin = each.find_first_not_of(' ');
+    addresses.push_back(parseAddress(begin == std::string::npos ? each : each.substr(begin)));
+  }
+  return addresses;
 }
 
 asio::awaitable<OpenConnection> connectToServer(ServerAddress address,

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/net/connection.h"
 #include "proto/wire.pb.h"
@@ -19,6 +20,8 @@ struct ServerAddress {
 };
 // Parses "HOST:PORT", such as "[::1]:4800". The result has no TLS. Throws UsageError.
 ServerAddress parseAddress(const std::string& text);
+// Parses addresses separated by commas. Throws UsageError.
+std::vector<ServerAddress> parseAddresses(const std::string& text);
 
 struct OpenConnection {
   std::shared_ptr<Connection> connection;

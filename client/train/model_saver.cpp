@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 
 // Joins several files into one, in order. A buffer that several parts use is written once. A weight
 // with several names is written under each of them.
-std::vector<std::byte> joined(std::initializer_list<std::vector<SafetensorsEntry>> parts,
+std::vector<std::byte> joined(const std::vector<std::vector<SafetensorsEntry>>& parts,
                               const std::map<std::string, std::string>& aliases,
                               const std::map<std::string, std::string>& metadata) {
   std::vector<SafetensorsEntry> entries;
@@ -41,12 +41,13 @@ std::vector<std::byte> joined(std::initializer_list<std::vector<SafetensorsEntry
   return writeSafetensors(entries, metadata);
 }
 
-// Throws RunError unless the entries are exactly the body's tensors: they come from an untrusted
-// peer, but users trust the file that will contain them.
-void checkBody(const std::vector<SafetensorsEntry>& entries, const RunPlan& plan) {
+// Throws RunError unless the entries are exactly the tensors of blocks [first, last): they come
+// from an untrusted peer, but users trust the file that will contain them.
+void checkBody(const std::vector<SafetensorsEntry>& entries, const std::vector<BlockSpec>& blocks,
+               int first, int last) {
   std::map<std::string, Shape> wanted;
-  for (int b = plan.stage.cuts.cut0; b < plan.stage.cuts.cut1; ++b) {
-    for (const ParameterSpec& row : plan.blocks[static_cast<std::size_t>(b)].tensors) {
+  for (int position = first; position < last; ++position) {
+    for (const ParameterSpec& row : blocks[static_cast<std::size_t>(position)].tensors) {
       if (row.isSaved) wanted[row.name] = row.shape;
     }
   }
@@ -93,20 +94,23 @@ std::map<std::string, std::string> ModelSaver::metadataAt(std::uint64_t steps) c
 void ModelSaver::save() {
   if (!mayFetch_ || session_.isFetchingWeights() || isWriting()) return;
   finishEarlier();
-  session_.fetchWeights(
-      [this, parts = copyParts()](Blob body) mutable { write(std::move(parts), std::move(body)); });
+  session_.fetchWeights([this, parts = copyParts()](std::vector<Blob> bodies) mutable {
+    write(std::move(parts), std::move(bodies));
+  });
 }
 
-void ModelSaver::write(Parts parts, Blob body) {
+void ModelSaver::write(Parts parts, std::vector<Blob> bodies) {
   // This task must not use Torch: only the device thread may.
   writing_ =
-      std::async(std::launch::async, [this, parts = std::move(parts), body = std::move(body)] {
-        const std::vector<SafetensorsEntry> bodyEntries =
-            readSafetensors(body.bytes, "weights/body");
-        checkBody(bodyEntries, plan_);
-        const std::vector<std::byte> file = joined(
-            {readSafetensors(parts.head, "head"), bodyEntries, readSafetensors(parts.tail, "tail")},
-            aliases_, metadataAt(parts.steps));
+      std::async(std::launch::async, [this, parts = std::move(parts), bodies = std::move(bodies)] {
+        const std::vector<int> cuts = plan_.stage.allCuts();
+        std::vector<std::vector<SafetensorsEntry>> entries = {readSafetensors(parts.head, "head")};
+        for (std::size_t b = 0; b < bodies.size(); ++b) {
+          entries.push_back(readSafetensors(bodies[b].bytes, "weights/body"));
+          checkBody(entries.back(), plan_.blocks, cuts[b], cuts[b + 1]);
+        }
+        entries.push_back(readSafetensors(parts.tail, "tail"));
+        const std::vector<std::byte> file = joined(entries, aliases_, metadataAt(parts.steps));
         writeFileDurably(wholePath(), textOf(file));
         if (hasAdapter_) {
           writeAdapters(folder_ + "/adapter", lora_, plan_.blocks, readSafetensors(file, "model"));

@@ -24,8 +24,8 @@ namespace cleave {
 // file.
 class ModelSaver {
  public:
-  // The objects passed by reference are borrowed. `mayFetch`: whether the server allows the body to
-  // be fetched. `aliases`: additional names under which weights are saved; the keys are these
+  // The objects passed by reference are borrowed. `mayFetch`: whether the servers allow the bodies
+  // to be fetched. `aliases`: additional names under which weights are saved; the keys are these
   // names. `description` is written to the files' metadata.
   ModelSaver(ClientSession& session, const ClientStage& stage, const RunPlan& plan,
              std::string folder, bool mayFetch, LoraSpec lora,
@@ -61,7 +61,7 @@ class ModelSaver {
   };
   Parts copyParts() const;
   std::map<std::string, std::string> metadataAt(std::uint64_t steps) const;
-  void write(Parts parts, Blob body);
+  void write(Parts parts, std::vector<Blob> bodies);
   bool isWriting() const;
   void finishWriting();
   void finishEarlier();

@@ -118,7 +118,7 @@ class Planner {
   // The run spec with these cuts, without codecs. Whether the head is frozen depends on the cuts.
   RunSpec specWith(const Cuts& cuts) const {
     ClientSettings settings = run_.settings;
-    settings.cuts = cuts;
+    settings.cuts = {cuts.cut0, cuts.cut1};
     settings.codecs.clear();
     settings.inFlight = 0;
     settings.schedule = "priority";

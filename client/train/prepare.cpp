@@ -79,11 +79,13 @@ void warnOfLargeBatch(const ClientSettings& settings, const Dataset& train) {
       settings.batch, train.size(), train.size());
 }
 
-// Removes the codecs of flows that the plan does not have, such as the gradient of a cut that needs
+// Removes the codecs of flows that the run does not have, such as the gradient of a cut that needs
 // none.
 void dropUnusedFlows(PreparedRun& run) {
   const auto isUnused = [&](const auto& each) {
-    return !run.plan.place.contains(*flowFromName(each.first));
+    return std::none_of(run.bodies.begin(), run.bodies.end(), [&](const RunPlan& body) {
+      return body.place.contains(*flowFromName(each.first));
+    });
   };
   std::erase_if(run.settings.codecs, isUnused);
   std::erase_if(run.settings.autoCodecs, isUnused);
@@ -141,15 +143,41 @@ const std::map<std::string, std::string> kKeysOfErrors = {
 
 }  // namespace
 
+namespace {
+
+ThreadCount threadsBeside(const std::vector<ServerAddress>& servers, int asked) {
+  const bool isBeside = servers.empty() || std::any_of(servers.begin(), servers.end(),
+                                                       [](const ServerAddress& server) {
+                                                         return isThisMachine(server.host);
+                                                       });
+  return chooseThreads(usableCores(), asked, 0, isBeside);
+}
+
+void checkServerCount(const PreparedRun& run) {
+  const std::size_t bodies = run.settings.bodies();
+  if (run.servers.empty() || run.servers.size() == bodies) return;
+  throw UsageError(
+      "bad-servers",
+      fmt::format("model.cuts has {} values, so {}, but {} given", bodies + 1,
+                  bodies == 1 ? "one server computes the body"
+                              : fmt::format("{} servers compute a body each", bodies),
+                  run.servers.size() == 1 ? std::string("1 server is")
+                                          : fmt::format("{} servers are", run.servers.size())),
+      "give one address per body, as in --server 10.0.0.5:4800,10.0.0.6:4800; the same server may "
+      "be given several times");
+}
+
+}  // namespace
+
 ThreadCount clientThreads(const RunOptions& options, int asked) {
-  const bool serverIsHere =
-      options.server.empty() || isThisMachine(parseAddress(options.server).host);
-  return chooseThreads(usableCores(), asked, 0, serverIsHere);
+  return threadsBeside(
+      options.server.empty() ? std::vector<ServerAddress>() : parseAddresses(options.server),
+      asked);
 }
 
 PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpener& open) {
   PreparedRun run;
-  if (!options.server.empty()) run.server = parseAddress(options.server);
+  if (!options.server.empty()) run.servers = parseAddresses(options.server);
   CommonOptions common = options.common;
   if (purpose == Purpose::verification) common.overrides.emplace_back("codec=none");
   if (purpose == Purpose::inference) {
@@ -162,9 +190,15 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpe
   Config config = loadConfig(common);
   run.settings = readClientSettings(config);
   const bool isAlone = purpose == Purpose::inference && options.server.empty();
+  if (run.servers.empty() && !isAlone) {
+    for (const std::string& server : run.settings.servers) {
+      run.servers.push_back(parseAddress(server));
+    }
+  }
+  checkServerCount(run);
   const ThreadCount count = isAlone
                                 ? chooseThreads(usableCores(), run.settings.clientThreads, 0, false)
-                                : clientThreads(options, run.settings.clientThreads);
+                                : threadsBeside(run.servers, run.settings.clientThreads);
   run.threads = count.threads;
   run.threadsText = count.text;
   if (purpose == Purpose::verification || purpose == Purpose::inference) {
@@ -181,9 +215,10 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpe
     }
     RunSpec spec = makeRunSpec(run.settings, *run.data.train, run.userModel.get());
     if (options.traceSteps > 0) {
+      requireOneServer(run.settings, "--trace");
       requestTrace(spec, options.traceSteps, totalSteps(run.settings, *run.data.train));
     }
-    run.plan = clientPlan(spec, run.settings, run.userModel.get());
+    planFor(run, spec);
     dropUnusedFlows(run);
     checkTarget(run);
     if (purpose != Purpose::inference) {
@@ -200,7 +235,6 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpe
   run.hello.set_max_version(kWireVersion);
   if (run.plan.spec.trace.steps > 0) run.hello.add_features(std::string(kTraceFeature));
   if (run.plan.spec.averageDecay > 0) run.hello.add_features(std::string(kAverageFeature));
-  toWire(run.plan.spec, *run.hello.mutable_run_spec());
   run.hello.set_run_id(
       makeRunId(std::string(kPrefixes[static_cast<std::size_t>(purpose)]) + run.settings.name));
   run.hello.set_generation(1);
@@ -219,12 +253,58 @@ std::uint32_t minMicroBatch(const ClientSettings& settings, const Dataset& train
 }
 
 RunPlan clientPlan(const RunSpec& spec, const ClientSettings& settings, const UserModel* model) {
-  RunPlan plan = planRun(spec);
+  RunPlan plan = planClient(spec, settings.bodies(), model == nullptr ? nullptr : model->blocks());
+  for (std::size_t b = 1; b < settings.bodies(); ++b) {
+    // A graph's blocks are its head, its bodies and its tail.
+    plan.stage.innerCuts.push_back(model == nullptr ? settings.cuts[b] : static_cast<int>(b) + 1);
+  }
   plan.stage.scores = settings.scores;
   plan.stage.clientPrecision = settings.clientPrecision;
-  if (model != nullptr) plan.stage.model.graphBlocks = model->blocks();
-  plan.blocks = blocksFor(plan.stage);
   return plan;
+}
+
+void planFor(PreparedRun& run, const RunSpec& spec) {
+  run.plan = clientPlan(spec, run.settings, run.userModel.get());
+  run.bodies.clear();
+  if (run.settings.bodies() == 1) {
+    run.bodies.push_back(run.plan);
+    return;
+  }
+  RunSpec resolved = run.plan.spec;
+  resolved.inFlight = run.plan.inFlight;
+  for (const RunSpec& each :
+       bodyRunSpecs(resolved, run.settings, *run.data.train, run.userModel.get())) {
+    run.bodies.push_back(planRun(each));
+  }
+}
+
+wire::Hello helloFor(const PreparedRun& run, std::size_t body) {
+  wire::Hello hello = run.hello;
+  toWire(run.bodies[body].spec, *hello.mutable_run_spec());
+  if (body > 0) {
+    // Several bodies may be on the same server.
+    hello.set_run_id(fmt::format("{}-{}", hello.run_id(), body + 1));
+    hello.add_features(std::string(kCutNumberFeature));
+  }
+  return hello;
+}
+
+void requireOneServer(const ClientSettings& settings, const std::string& what) {
+  if (settings.bodies() == 1) return;
+  throw UsageError(
+      "several-servers",
+      fmt::format("{} does not support several servers yet, but model.cuts divides the "
+                  "model for {} servers",
+                  what, settings.bodies()),
+      "leave it out, or give model.cuts two values");
+}
+
+std::string addressesText(const PreparedRun& run) {
+  std::string text;
+  for (const ServerAddress& server : run.servers) {
+    text += (text.empty() ? "" : ", ") + server.text();
+  }
+  return text;
 }
 
 std::vector<NamedTensor> initialWeights(const PreparedRun& run, WeightsReport* report) {
@@ -292,11 +372,12 @@ void checkSameSpec(const PreparedRun& run, RunOptions options) {
                    "leave out --set, or start a separate run");
 }
 
-void writeRecord(const PreparedRun& run, const std::string& server) {
+// `servers`: empty for local servers.
+void writeRecord(const PreparedRun& run, const std::string& servers) {
   const std::uint64_t steps = totalSteps(run.settings, *run.data.train);
   const std::uint64_t perEpoch = stepsPerEpoch(run.settings, *run.data.train);
   writeRunRecord(run.folder,
-                 {run.hello.run_id(), server, steps, (steps + perEpoch - 1) / perEpoch});
+                 {run.hello.run_id(), servers, steps, (steps + perEpoch - 1) / perEpoch});
 }
 
 void openEarlierRun(PreparedRun& run, const RunOptions& options) {
@@ -318,7 +399,25 @@ void openEarlierRun(PreparedRun& run, const RunOptions& options) {
   }
 }
 
+void startLocalServers(PreparedRun& run) {
+  for (std::size_t b = 0; b < run.bodies.size(); ++b) {
+    const std::string store =
+        run.folder + "/server" + (b == 0 ? std::string() : fmt::format("-{}", b + 1));
+    run.localServers.push_back(std::make_unique<LocalServer>(store, run.settings.device));
+    run.servers.push_back(run.localServers.back()->address());
+  }
+}
+
 }  // namespace
+
+void placeCodecs(PreparedRun& run) {
+  useDeviceCodecs(run.plan, *run.device);
+  for (RunPlan& body : run.bodies) {
+    for (const Flow flow : body.flows()) {
+      if (run.plan.place.contains(flow)) body.deviceCodecs[flow] = run.plan.deviceCodecs.get(flow);
+    }
+  }
+}
 
 PreparedRun prepareRun(const RunOptions& given, Purpose purpose, const DataOpener& open) {
   refuseWrongUse(given);
@@ -326,29 +425,30 @@ PreparedRun prepareRun(const RunOptions& given, Purpose purpose, const DataOpene
   PreparedRun run = resolveRun(options, purpose, open);
   run.allowInexact = options.allowInexact;
   run.device = &openDevice(run.settings.device);
-  useDeviceCodecs(run.plan, *run.device);
+  placeCodecs(run);
+  const std::string givenServers = addressesText(run);
   // The certificates are loaded before any folder or process is created, so that an error in them
   // leaves nothing behind.
-  if (!options.server.empty()) run.server.tls = openTls(run.settings.tls, TlsRole::client);
+  if (!run.servers.empty()) {
+    const auto tls = openTls(run.settings.tls, TlsRole::client);
+    for (ServerAddress& server : run.servers) server.tls = tls;
+  }
   options.resume.empty() ? makeFolder(run, options) : openEarlierRun(run, options);
   // Must run before a local server starts: the server also measures the machine, and the two
   // measurements would disturb each other.
   checkMachine(run.threads);
   if (!run.isResumed) {
     writeRunDescription(run.folder, run.settings.resolved, run.threads, run.device->description());
-    writeRecord(run, options.server);
+    writeRecord(run, givenServers);
   }
-  if (options.server.empty()) {
-    run.localServer = std::make_unique<LocalServer>(run.folder + "/server", run.settings.device);
-    run.server = run.localServer->address();
-  }
+  if (run.servers.empty()) startLocalServers(run);
   return run;
 }
 
 // Also removes the files of a probe. Removes the folder only if it is then empty.
 void removeUnbegun(const PreparedRun& run) {
-  // A local server stores its data in the same folder.
-  if (run.localServer || run.isResumed) return;
+  // Local servers store their data in the same folder.
+  if (!run.localServers.empty() || run.isResumed) return;
   std::error_code ignored;
   for (const char* name : {"config.yaml", "environment.json", "log.txt", "probe.csv", "run.json",
                            "lock", "generation"}) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "client/data/loader.h"
 #include "client/train/local_server.h"
@@ -32,8 +33,9 @@ struct PreparedRun {
   ClientSettings settings;
   Datasets data;
   std::shared_ptr<const UserModel> userModel;  // null unless the model is "graph"
-  wire::Hello hello;
-  RunPlan plan;
+  wire::Hello hello;                           // without a run spec
+  RunPlan plan;                                // of the client: see planClient()
+  std::vector<RunPlan> bodies;                 // a plan per server, in the order of the model
   int threads = 1;
   std::string threadsText;  // number of threads and the reason for it, for the log
   ComputeDevice* device = nullptr;
@@ -42,24 +44,37 @@ struct PreparedRun {
   bool isResumed = false;  // the folder already had files of this run
   bool isRestart = false;  // this process has already begun the run
   bool allowInexact = false;
-  std::vector<RunCommit> commits;            // checkpoints to continue from, newest first
-  std::unique_ptr<LocalServer> localServer;  // null if --server was given
-  ServerAddress server;
+  std::vector<RunCommit> commits;  // checkpoints to continue from, newest first
+  // Servers that the client has started itself; empty if addresses were given.
+  std::vector<std::unique_ptr<LocalServer>> localServers;
+  std::vector<ServerAddress> servers;  // one per body; empty until local servers are started
 };
 
+// The Hello for the server of this body.
+wire::Hello helloFor(const PreparedRun& run, std::size_t body);
+// Throws UsageError "several-servers" if there are several. `what`: a command or an option that
+// supports only one.
+void requireOneServer(const ClientSettings& settings, const std::string& what);
+// The servers' addresses, such as "10.0.0.5:4800, 10.0.0.6:4800".
+std::string addressesText(const PreparedRun& run);
+
 // Reads the configuration, opens the data and plans the run. Creates no files and starts no
-// process, so `folder` and `localServer` stay empty. Throws UsageError or RunError.
+// process, so `folder` and `localServers` stay empty. Throws UsageError or RunError.
 PreparedRun resolveRun(const RunOptions& options, Purpose purpose,
                        const DataOpener& open = openDatasets);
 
 // Like resolveRun(). Also creates the run's folder, or opens the folder of the run to continue, and
-// starts a local server if --server was not given.
+// starts local servers if no address is given.
 PreparedRun prepareRun(const RunOptions& options, Purpose purpose,
                        const DataOpener& open = openDatasets);
 
-// Like planRun(), but the plan also has what only the client has: loss, metrics, the client's
-// precision, and the head and tail of a user's model. `model`: null unless the model is "graph".
+// Like planClient(), but the plan also has loss, metrics and the client's precision. `model`: null
+// unless the model is "graph".
 RunPlan clientPlan(const RunSpec& spec, const ClientSettings& settings, const UserModel* model);
+// Chooses the flows whose codecs run on the device: see useDeviceCodecs(). Requires `device`.
+void placeCodecs(PreparedRun& run);
+// Plans the run with this spec from makeRunSpec(): sets `plan` and `bodies`.
+void planFor(PreparedRun& run, const RunSpec& spec);
 
 // Reads the initial weights from the configured file and from the file of a user's model. Fills in
 // `report` if it is not null and a weights file is configured. Throws UsageError.
@@ -70,7 +85,7 @@ std::vector<NamedTensor> initialWeights(const PreparedRun& run, WeightsReport* r
 void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan);
 
 // For a run that never began: removes the files that prepareRun() created in its folder. Does
-// nothing if the run is resumed or has a local server.
+// nothing if the run is resumed or has local servers.
 void removeUnbegun(const PreparedRun& run);
 
 // The number of compute threads of the client. The default is lower if the server is on the same

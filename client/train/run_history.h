@@ -14,7 +14,7 @@ namespace cleave {
 // The content of RUN/run.json.
 struct RunRecordFile {
   std::string run;     // the run's id
-  std::string server;  // HOST:PORT; empty: a local server
+  std::string server;  // as RunOptions::server; empty: local servers
   // The total numbers of the run, for programs that read its files; 0 in files written by earlier
   // versions.
   std::uint64_t steps = 0, epochs = 0;

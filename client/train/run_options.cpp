@@ -7,8 +7,10 @@ namespace cleave {
 void addRunOptions(CLI::App& command, RunOptions& options) {
   addCommonOptions(command, options.common, true);
   command
-      .add_option("--server", options.server,
-                  "The server; default: the client starts its own on a free loopback port")
+      .add_option(
+          "--server", options.server,
+          "The server, or one per body, separated by commas; default: the key 'servers', or "
+          "else the client starts its own on free loopback ports")
       ->type_name("HOST:PORT");
   addTlsOption(command, options.tls);
   command

@@ -11,7 +11,7 @@ namespace cleave {
 // Options of every command that connects to a server.
 struct RunOptions {
   CommonOptions common;
-  std::string server;  // HOST:PORT; empty: start a local server
+  std::string server;  // HOST:PORT, or several of them, separated by commas; may be empty
   std::string tls;     // folder with this client's certificate; empty: from the configuration
   std::string runDir;  // empty: runs/<run id>
   bool json = false;

@@ -22,8 +22,8 @@ void checkTracePath(const std::string& path) {
 nlohmann::json writeRunTrace(const std::string& path, const PreparedRun& run,
                              ClientSession& session) {
   const TraceWindow& window = session.trace()->window();
-  const ClockSample clock = session.serverClock();
-  const Blob blob = session.fetch(kTraceBody);
+  const ClockSample clock = session.serverClock(0);
+  const Blob blob = session.fetch(kTraceBody).front();
   const Trace server =
       traceFromServer(blob.bytes, window, run.plan.spec.microBatches, run.plan.place);
   const Trace client = session.trace()->trace();

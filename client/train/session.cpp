@@ -2,10 +2,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -17,15 +19,6 @@ namespace cleave {
 namespace {
 
 namespace asio = boost::asio;
-
-RunError endedByServer(const std::string& reason) {
-  const char* hint = "restart the server, then rerun the command";
-  if (reason != "shutting-down") {
-    return RunError("server-left", "the server ended the run (" + reason + ")", hint);
-  }
-  return RunError("shutting-down", "the server is shutting down, after finishing the current step",
-                  hint);
-}
 
 }  // namespace
 
@@ -46,154 +39,116 @@ ClientSession::~ClientSession() {
   // Destroyed before the threads and the io_context that they use.
   if (worker_) device_.detach(worker_);
   worker_.reset();
-  link_.reset();
-  connection_.reset();
+  servers_.clear();
 }
 
 // ---- Connecting ----
 
-wire::HelloOk ClientSession::connect(const ServerAddress& address, const wire::Hello& hello,
-                                     const ConnectOptions& options) {
-  address_ = address;
-  hello_ = hello;
-  nextGeneration_ =
-      options.nextGeneration ? options.nextGeneration : [this] { return hello_.generation() + 1; };
-  OpenConnection open;
-  std::exception_ptr error;
-  std::atomic<bool> done = false;
-  const auto firstHello = [this] {
-    hello_.set_generation(nextGeneration_());
-    return hello_;
-  };
-  const auto connectIt = options.isRestart ? reconnectToServer : connectToServer;
-  asio::co_spawn(io_.context(), connectIt(address, firstHello, options.retrySeconds),
-                 [&](std::exception_ptr failed, OpenConnection opened) {
-                   error = std::move(failed);
-                   open = std::move(opened);
-                   done = true;
-                   device_.notify();
-                 });
-  device_.runUntil([&] { return done || interrupted_; });
-  if (!done) {
-    io_.stop();  // abandons the pending connection; this session can no longer be used
-    throw interruptedError();
+void ClientSession::connect(std::vector<ServerRequest> servers, const ConnectOptions& options) {
+  std::vector<std::exception_ptr> errors(servers.size());
+  std::atomic<std::size_t> connected = 0;
+  std::atomic<bool> failed = false;
+  for (ServerRequest& server : servers) {
+    servers_.push_back(std::make_unique<ServerLink>(io_, std::move(server), options));
   }
-  if (error) std::rethrow_exception(error);
-  connection_ = std::move(open.connection);
-  hello_.set_token(open.ok.token());
-  resumes_ = hello_.committed_size() > 0;
-  hello_.clear_committed();
-  hello_.clear_weights_sha256();
-  if (open.ok.token() != 0) reconnectSeconds_ = options.reconnectSeconds;
-  return std::move(open.ok);
+  for (std::size_t s = 0; s < servers_.size(); ++s) {
+    servers_[s]->connect([&, s](std::exception_ptr error) {
+      errors[s] = std::move(error);
+      if (errors[s]) {
+        failed = true;
+      } else {
+        ++connected;
+      }
+      device_.notify();
+    });
+  }
+  device_.runUntil([&] { return failed || connected == servers_.size() || interrupted_; });
+  if (connected == servers_.size()) return;
+  io_.stop();  // abandons pending connections, whose callbacks refer to this function's variables
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  throw interruptedError();
 }
 
 // ---- The run ----
 
-void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionTable table,
-                          bool fetchGradients, std::shared_ptr<RunFiles> files,
-                          std::function<void(const Saved&)> saved) {
-  files_ = files;
+namespace {
+
+// The flows of a server that also are flows of a neighbouring server.
+FlowMap<bool> passedOn(const std::vector<RunPlan>& plans, std::size_t server) {
+  const int first = plans.front().place.firstCut, last = plans.back().place.lastCut;
+  FlowMap<bool> passed;
+  for (const Flow flow : plans[server].flows()) {
+    passed[flow] = flow.cut != first && flow.cut != last;
+  }
+  return passed;
+}
+
+}  // namespace
+
+void ClientSession::start(const std::vector<RunPlan>& plans, std::uint32_t errorEvery,
+                          ActionTable table, bool fetchGradients, std::shared_ptr<RunFiles> files,
+                          SavedFunction saved) {
+  files_ = std::move(files);
   makesCheckpoints_ = saved != nullptr;
-  TensorLinkOptions options = linkOptions(plan, Role::client);
-  options.errorEvery = errorEvery;
-  options.helper = helper_.get();
-  options.codecQueue = codecs_.open();
-  trace_ = options.trace;
-  const auto mailbox = std::make_shared<Mailbox>(device_, plan.inFlight);
-  link_ = std::make_shared<TensorLink>(
-      std::move(options), pool_, io_.context().get_executor(),
-      TensorLink::Callbacks{
-          .deliver = [this, mailbox, saved = std::move(saved)](
-                         Message message) { received(std::move(message), *mailbox, saved); },
-          .record = [files](const TransferRecord& record) { files->transfer(record); },
-          .failed =
-              [this](std::exception_ptr error) {
-                isClosing_ = true;
-                end(std::move(error));
-              },
-      });
-  EngineOptions engineOptionsOfRun = engineOptions(plan);
-  engineOptionsOfRun.resumes = resumes_;
-  auto engine = std::make_unique<Coordinator>(
-      engineOptionsOfRun, std::vector<BodyPeer>{{plan.place, link_}}, fetchGradients);
+  places_ = placesOf(plans);
+  const std::shared_ptr<CodecQueue> codecQueue = codecs_.open();
+  const auto mailbox = std::make_shared<Mailbox>(device_, plans.front().inFlight, servers_.size());
+  std::vector<BodyPeer> bodies;
+  for (std::size_t s = 0; s < servers_.size(); ++s) {
+    TensorLinkOptions options = linkOptions(plans[s], Role::client);
+    options.passedOn = passedOn(plans, s);
+    options.errorEvery = errorEvery;
+    options.helper = helper_.get();
+    options.codecQueue = codecQueue;
+    if (s > 0) options.trace = trace_;
+    trace_ = options.trace;
+    servers_[s]->start(std::move(options), pool_, callbacksFor(s, mailbox, saved));
+    bodies.push_back({places_[s], servers_[s]->sharedTensors()});
+  }
+  EngineOptions options = engineOptions(plans.front());
+  options.resumes = servers_.front()->resumes();
+  auto engine = std::make_unique<Coordinator>(options, bodies, fetchGradients);
   engine_ = engine.get();
   worker_ = std::make_shared<EngineWorker>(
       std::move(engine), mailbox, std::move(table), [] {},
-      [this](std::exception_ptr error) {
+      [this](const std::exception_ptr& error) {
         failed_ = true;
-        link_->fail(std::move(error));
+        for (const auto& server : servers_) server->tensors().fail(error);
       },
       compute_.queue(), trace_);
   device_.attach(worker_);
-  asio::co_spawn(io_.context(), serve(std::move(connection_)), [this](std::exception_ptr error) {
-    link_->recordUnacknowledged();
-    end(std::move(error));
-  });
 }
 
-// Serves the run's connections, one after the other, until the run ends. Throws the error that
-// ended the run.
-asio::awaitable<void> ClientSession::serve(std::shared_ptr<Connection> connection) {
-  Arrived atServer;
-  for (;;) {
-    link_->attach(std::move(connection), atServer);
-    std::optional<RunError> broken;
-    try {
-      const std::string reason = co_await link_->serve();
-      if (reason != "done") throw endedByServer(reason);
-      co_return;
-    } catch (const Error& error) {
-      if (!mayReconnect(error)) throw;
-      broken.emplace(error.code(), error.what(), error.hint());
+ServerLink::Callbacks ClientSession::callbacksFor(std::size_t server,
+                                                  std::shared_ptr<Mailbox> mailbox,
+                                                  SavedFunction saved) {
+  ServerLink::Callbacks callbacks;
+  callbacks.deliver = [this, server, mailbox = std::move(mailbox),
+                       saved = std::move(saved)](Message message) {
+    if (const auto* each = std::get_if<Saved>(&message); each && saved) {
+      saved(server, *each);
+    } else if (std::holds_alternative<Drain>(message)) {
+      if (!isServerDraining_.exchange(true)) processLog()->info("the server is shutting down");
+      device_.notify();
+    } else {
+      mailbox->deliver(std::move(message), server);
     }
-    link_->detach();
-    OpenConnection open = co_await reconnect(*broken);
-    if (isClosing_) co_return open.connection->abandon();
-    files_->reconnected(open.ok.session(), hello_.generation());
-    connection = std::move(open.connection);
-    atServer = arrivedFromWire(open.ok.arrived());
-  }
+  };
+  callbacks.record = [files = files_](const TransferRecord& record) { files->transfer(record); };
+  callbacks.reconnected = [files = files_](std::uint64_t session, std::uint64_t generation) {
+    files->reconnected(session, generation);
+  };
+  callbacks.ended = [this](std::exception_ptr error) { linkEnded(std::move(error)); };
+  return callbacks;
 }
 
-bool ClientSession::mayReconnect(const Error& error) const {
-  return reconnectSeconds_ > 0 && !isClosing_ && isLinkFault(error.code());
-}
-
-asio::awaitable<OpenConnection> ClientSession::reconnect(const Error& broken) {
-  processLog()->warn("{}; reconnecting for up to {:.0f} s", broken.what(), reconnectSeconds_);
-  const SteadyTime start = now();
-  OpenConnection open = co_await reconnectToServer(
-      address_, [this] { return nextHello(); }, reconnectSeconds_);
-  processLog()->info("reconnected after {:.1f} s; the run continues", secondsSince(start));
-  co_return open;
-}
-
-// Runs on the io thread, except for tensors, which are received in the codec queue.
-void ClientSession::received(Message message, Mailbox& mailbox,
-                             const std::function<void(const Saved&)>& saved) {
-  if (const auto* each = std::get_if<Saved>(&message); each && saved) {
-    saved(*each);
-  } else if (std::holds_alternative<Drain>(message)) {
-    if (!isServerDraining_.exchange(true)) processLog()->info("the server is shutting down");
-    device_.notify();
-  } else {
-    mailbox.deliver(std::move(message));
-  }
-}
-
-// The generation rises with each attempt, so that the server can identify the newest connection.
-wire::Hello ClientSession::nextHello() {
-  hello_.set_generation(nextGeneration_());
-  toWire(link_->arrived(), *hello_.mutable_arrived());
-  return hello_;
-}
-
-void ClientSession::end(std::exception_ptr error) {
+void ClientSession::linkEnded(std::exception_ptr error) {
   {
     const std::lock_guard lock(mutex_);
-    if (!error_) error_ = error;
-    ended_ = true;
+    if (!error_) error_ = std::move(error);
+    ++linksEnded_;
   }
   device_.notify();
 }
@@ -221,10 +176,10 @@ void ClientSession::waitUntil(const std::function<bool()>& done, Patience patien
     // If a step is decided, waits until the client has applied it too, so that head and tail are
     // from the same step as the body.
     const bool mayLeave = failed_ || !engine_->updatePending();
-    return done() || (ended_ && mayLeave) || isOver;
+    return done() || (linksEnded_ > 0 && mayLeave) || isOver;
   });
   if (done()) return;
-  if (ended_) {
+  if (linksEnded_ > 0) {
     const std::lock_guard lock(mutex_);
     if (error_) std::rethrow_exception(error_);
     throw RunError("server-left", "the server ended the run early",
@@ -233,95 +188,145 @@ void ClientSession::waitUntil(const std::function<bool()>& done, Patience patien
   throw interruptedError();
 }
 
-void ClientSession::sendWeights(SharedBytes weights) {
-  engine_->sendWeights(std::move(weights));
-  waitForStoredWeights();
+void ClientSession::sendWeights(std::size_t server, SharedBytes weights) {
+  engine_->sendWeights(std::move(weights), server);
 }
 
-void ClientSession::waitForStoredWeights() {
+void ClientSession::waitForBodies() {
   waitUntil([this] { return engine_->weightsInPlace(); });
 }
 
-void ClientSession::resume(const EngineState& state, std::vector<TensorCodecs::SavedState> codecs) {
-  link_->restoreCodecs(std::move(codecs));
+void ClientSession::resume(const EngineState& state,
+                           const std::vector<TensorCodecs::SavedState>& codecs) {
+  for (std::size_t s = 0; s < servers_.size(); ++s) {
+    std::vector<TensorCodecs::SavedState> own;
+    for (const TensorCodecs::SavedState& each : codecs) {
+      if (places_[s].contains(each.flow)) own.push_back(each);
+    }
+    servers_[s]->tensors().restoreCodecs(std::move(own));
+  }
   engine_->resume(state);
-  waitUntil([this] { return engine_->weightsInPlace(); });
+  waitForBodies();
+}
+
+// The links' codecs run in one queue, so the last link's states are the last to arrive.
+void ClientSession::saveCodecs(std::function<void(std::vector<TensorCodecs::SavedState>)> saved) {
+  const auto all = std::make_shared<std::vector<TensorCodecs::SavedState>>();
+  for (const auto& server : servers_) {
+    const bool isLast = server == servers_.back();
+    server->tensors().saveCodecs(
+        [all, isLast, saved](std::vector<TensorCodecs::SavedState> states) {
+          std::move(states.begin(), states.end(), std::back_inserter(*all));
+          if (isLast) saved(std::move(*all));
+        });
+  }
 }
 
 void ClientSession::runBatch(const MicroBatch& at, bool isLast) {
   if (interrupted_ && !isLast) throw interruptedError();
   if (isServerDraining_ && !makesCheckpoints_) throw endedByServer("shutting-down");
   engine_->begin(at);
-  // The link is idle now, so the reply measures its latency.
-  asio::post(io_.context(), [link = link_] {
-    if (const auto connection = link->connection()) connection->ping();
-  });
+  for (const auto& server : servers_) server->ping();  // the link is idle, so this measures latency
   device_.notify();
   // Completes the current step on both sides, so that the saved parts are from the same step.
   waitUntil([this] { return engine_->batchDone(); }, Patience::untilTimeIsUp);
 }
 
-void ClientSession::fetchWeights(std::function<void(Blob body)> arrived) {
-  if (timeIsUp_ || !engine_->batchDone()) throw interruptedError();
-  weightsArrived_ = std::move(arrived);
-  // The request is queued after the last Step and before the next batch, so the server replies
-  // after it has applied that step.
-  engine_->fetch(kWeightsBody);
+void ClientSession::request(Flow flow) {
+  for (std::size_t s = 0; s < servers_.size(); ++s) engine_->fetch(flow, s);
 }
 
+// The answers to request(); nullopt until all have arrived.
+std::optional<std::vector<Blob>> ClientSession::blobs() const {
+  std::vector<Blob> blobs;
+  for (std::size_t s = 0; s < servers_.size(); ++s) {
+    if (!engine_->blob(s)) return std::nullopt;
+    blobs.push_back(*engine_->blob(s));
+  }
+  return blobs;
+}
+
+void ClientSession::fetchWeights(std::function<void(std::vector<Blob> bodies)> arrived) {
+  if (timeIsUp_ || !engine_->batchDone()) throw interruptedError();
+  weightsArrived_ = std::move(arrived);
+  weights_.assign(servers_.size(), std::nullopt);
+  // The requests are queued after the last Step and before the next batch, so the servers reply
+  // after they have applied that step.
+  request(kWeightsBody);
+}
+
+// Takes the weights as they arrive, because the engine drops them when the next batch begins.
 void ClientSession::handOverWeights() {
-  if (!weightsArrived_ || !engine_->blob()) return;
-  std::exchange(weightsArrived_, nullptr)(*engine_->blob());
+  if (!weightsArrived_) return;
+  for (std::size_t s = 0; s < servers_.size(); ++s) {
+    if (!weights_[s]) weights_[s] = engine_->blob(s);
+  }
+  std::vector<Blob> bodies;
+  for (const std::optional<Blob>& each : weights_) {
+    if (!each) return;
+    bodies.push_back(*each);
+  }
+  weights_.clear();
+  std::exchange(weightsArrived_, nullptr)(std::move(bodies));
 }
 
 void ClientSession::waitForWeights() {
   waitUntil([this] { return !weightsArrived_; }, Patience::untilTimeIsUp);
 }
 
-Blob ClientSession::fetch(Flow flow) {
+std::vector<Blob> ClientSession::fetch(Flow flow) {
   const auto waitFor = [this](const std::function<bool()>& done) {
     waitUntil(done, Patience::untilTimeIsUp);
   };
   waitFor([this] { return !weightsArrived_; });
   waitFor([this] { return engine_->appliedByPeers() == engine_->applied(); });
-  engine_->fetch(flow);
-  waitFor([this] { return engine_->blob().has_value(); });
-  return *engine_->blob();
+  request(flow);
+  waitFor([this] { return blobs().has_value(); });
+  return *blobs();
 }
 
 void ClientSession::close(const std::string& reason) {
   if (!worker_) return;
   worker_->stop();  // because the memory that it borrows from a batch may already be freed
-  if (ended_) return;
-  asio::post(io_.context(), [this, reason] {
-    isClosing_ = true;
-    if (const auto connection = link_->connection()) return connection->sayBye(reason);
-    end(nullptr);
-  });
-  device_.runUntil([this] { return ended_.load(); });
+  for (const auto& server : servers_) server->sayBye(reason);
+  device_.runUntil([this] { return linksEnded_ == servers_.size(); });
 }
 
-LinkSpeed ClientSession::linkSpeed() const {
-  const auto& done = engine_->bodyDone();
+std::vector<LinkSpeed> ClientSession::linkSpeeds() const {
   // Each side's estimate may be too high, because buffers absorb some of the bytes.
   const auto lesser = [](double here, double there) {
     return here == 0 || there == 0 ? std::max(here, there) : std::min(here, there);
   };
-  return {lesser(link_->sendRate(), done ? done->receiveRate : 0),
-          lesser(link_->receiveRate(), done ? done->sendRate : 0), link_->clock().roundTripSeconds};
+  std::vector<LinkSpeed> speeds;
+  for (std::size_t s = 0; s < servers_.size(); ++s) {
+    const TensorLink& link = servers_[s]->tensors();
+    const auto& done = engine_->bodyDone(s);
+    speeds.push_back({lesser(link.sendRate(), done ? done->receiveRate : 0),
+                      lesser(link.receiveRate(), done ? done->sendRate : 0),
+                      link.clock().roundTripSeconds});
+  }
+  return speeds;
 }
 
 Samples ClientSession::samples(const Recorder& recorder, const TlsContext* tls) {
   Samples samples = sharedSamples(recorder, *pool_, tls, compute_.memoryBytes());
-  const auto outbox = askOn(io_.context().get_executor(), [link = link_]() -> std::size_t {
-    const auto connection = link->connection();
-    return connection ? connection->outbox().size() : 0;
-  });
-  if (outbox) samples.push_back({"outbox_entries", static_cast<double>(*outbox), ""});
+  std::size_t frames = 0;
+  bool isKnown = true;
+  for (const auto& server : servers_) {
+    const auto queued = server->queuedFrames();
+    isKnown = isKnown && queued;
+    frames += queued.value_or(0);
+  }
+  if (isKnown) samples.push_back({"outbox_entries", static_cast<double>(frames), ""});
   samples.push_back({"mailbox_entries", static_cast<double>(worker_->waiting()), ""});
   return samples;
 }
 
-LinkTotals ClientSession::totals() const { return link_ ? link_->totals() : LinkTotals{}; }
+LinkTotals ClientSession::totals() const {
+  LinkTotals totals;
+  if (!worker_) return totals;
+  for (const auto& server : servers_) totals += server->tensors().totals();
+  return totals;
+}
 
 }  // namespace cleave

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 #include <system_error>
 #include <utility>
 
@@ -192,21 +193,54 @@ ModelSpec modelFor(const ClientSettings& settings, const Dataset& train,
   return model;
 }
 
-}  // namespace
+std::vector<int> cutsOf(const ClientSettings& settings, const ModelSpec& model) {
+  if (!settings.cuts.empty()) return settings.cuts;
+  if (model.graphBlocks) {
+    // A graph's blocks are its head, its bodies and its tail.
+    std::vector<int> cuts(settings.bodies() + 1);
+    std::iota(cuts.begin(), cuts.end(), 1);
+    return cuts;
+  }
+  const auto [cut0, cut1] = findModel(settings.model).defaultCuts(model);
+  return {cut0, cut1};
+}
 
-RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
-                    const UserModel* userModel) {
-  const ModelSpec model = modelFor(settings, train, userModel);
-  const ModelRow& row = findModel(settings.model);
-  const Cuts cuts = settings.cuts.value_or([&] {
-    const auto [cut0, cut1] = row.defaultCuts(model);
-    return Cuts{cut0, cut1};
-  }());
+// The configured codecs of the flows at this place.
+std::map<std::string, std::string> codecsAt(const Place& place, const ClientSettings& settings) {
+  std::map<std::string, std::string> codecs;
+  for (const auto& [name, codec] : settings.codecs) {
+    if (place.contains(*flowFromName(name))) codecs[name] = codec;
+  }
+  return codecs;
+}
+
+StageOptions stageFor(const ClientSettings& settings, const ModelSpec& model, const Cuts& cuts) {
   StageOptions stage;
   stage.optimizer = settings.optimizer;
   stage.model = model;
   stage.cuts = cuts;
   stage.freeze = settings.freeze;
+  return stage;
+}
+
+// Sets what depends on the position of the body.
+void setBody(RunSpec& spec, StageOptions stage, const ClientSettings& settings) {
+  spec.cut0 = static_cast<std::uint32_t>(stage.cuts.cut0);
+  spec.cut1 = static_cast<std::uint32_t>(stage.cuts.cut1);
+  spec.cutNumber = static_cast<std::uint32_t>(stage.cuts.number0);
+  spec.headIsFrozen = trainedCount(blocksFor(stage), 0, stage.cuts.cut0) == 0;
+  stage.headIsFrozen = spec.headIsFrozen;
+  spec.codecs = codecsAt(placeOfBody(blocksFor(stage), stage.cuts), settings);
+}
+
+}  // namespace
+
+RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
+                    const UserModel* userModel) {
+  const ModelSpec model = modelFor(settings, train, userModel);
+  const std::vector<int> cuts = cutsOf(settings, model);
+  const StageOptions stage = stageFor(
+      settings, model, {cuts.front(), cuts.back(), 0, static_cast<int>(settings.bodies())});
   const std::vector<BlockSpec> blocks = blocksFor(stage);
   checkPatternsMatch(settings, blocks);
   if (trainedCount(blocks, 0, static_cast<int>(blocks.size())) == 0) {
@@ -215,26 +249,19 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   }
 
   RunSpec spec;
+  setBody(spec, stage, settings);
   spec.freeze = settings.freeze;
-  spec.headIsFrozen = trainedCount(blocks, 0, cuts.cut0) == 0;
   spec.recompute = settings.recompute;
   spec.averageDecay = settings.averageDecay;
   spec.precision = precisionName(settings.serverPrecision);
   spec.model = settings.model;
   spec.modelParameters = settings.modelParameters;
-  spec.cut0 = static_cast<std::uint32_t>(cuts.cut0);
-  spec.cut1 = static_cast<std::uint32_t>(cuts.cut1);
   spec.sampleShape.assign(model.sampleShape.begin(), model.sampleShape.end());
   spec.classes = static_cast<std::uint32_t>(model.classes);
   spec.maxBatch = std::max(settings.batch, settings.evalBatch);
   spec.microBatches = settings.microBatches;
   spec.inFlight = settings.inFlight;
   spec.schedule = settings.schedule;
-  stage.headIsFrozen = spec.headIsFrozen;
-  const Place place = placeOfBody(blocksFor(stage), cuts);
-  for (const auto& [name, codec] : settings.codecs) {
-    if (place.contains(*flowFromName(name))) spec.codecs[name] = codec;
-  }
   spec.optimizer = settings.optimizer;
   spec.seed = settings.seed;
   spec.waitF2 = settings.wait.f2;
@@ -247,10 +274,28 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   spec.rawNonFinite = settings.rawNonFinite || settings.scalesLoss();
   spec.initialWeights = userModel != nullptr || !settings.weights.file.empty();
   if (userModel != nullptr) {
-    spec.graph = userModel->packedBody();
+    spec.graph = userModel->packedBodies().front();
     spec.graphDigest = userModel->digest();
   }
   return spec;
+}
+
+std::vector<RunSpec> bodyRunSpecs(const RunSpec& whole, const ClientSettings& settings,
+                                  const Dataset& train, const UserModel* userModel) {
+  if (settings.bodies() == 1) return {whole};
+  const ModelSpec model = modelFor(settings, train, userModel);
+  const std::vector<int> cuts = cutsOf(settings, model);
+  std::vector<RunSpec> specs;
+  for (std::size_t b = 0; b + 1 < cuts.size(); ++b) {
+    RunSpec& spec = specs.emplace_back(whole);
+    const auto number = static_cast<int>(b);
+    setBody(spec, stageFor(settings, model, {cuts[b], cuts[b + 1], number, number + 1}), settings);
+    if (userModel == nullptr) continue;
+    spec.graph = userModel->packedBodies()[b];
+    spec.cut0 = 1;  // the server's graph has an empty head, this body, and an empty tail
+    spec.cut1 = 2;
+  }
+  return specs;
 }
 
 }  // namespace cleave

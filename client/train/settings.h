@@ -1,6 +1,7 @@
 // The client's configuration, which describes the whole experiment.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -72,7 +73,8 @@ struct ClientSettings {
   std::string modelFile;              // for the model "graph"
   std::vector<std::string> cutNames;  // for the model "graph": names of modules
   LoraSpec lora;                      // for the model "graph"
-  std::optional<Cuts> cuts;
+  std::vector<int> cuts;              // positions of blocks; empty: the model's default
+  std::vector<std::string> servers;   // HOST:PORT of each body's server; may be empty
   WeightsSettings weights;
   DataSettings data;
   std::uint32_t batch = 64;
@@ -124,6 +126,11 @@ struct ClientSettings {
     return mayScaleLoss &&
            (clientPrecision == Precision::fp16 || serverPrecision == Precision::fp16);
   }
+  // The number of bodies, each of which has a server of its own.
+  std::size_t bodies() const {
+    const std::size_t count = std::max(cuts.size(), cutNames.size());
+    return count == 0 ? 1 : count - 1;
+  }
   // The first metric; "loss" if no metric is configured.
   std::string mainMetric() const;
   // Whether a run with these settings may continue with the settings `other`. Compares only
@@ -151,9 +158,14 @@ Datasets openForInference(const DataSettings& settings, const nlohmann::json& le
                           const std::vector<std::string>& inputs = {});
 
 class UserModel;
-// The run spec for these settings and this data. `userModel`: null unless the model is "graph".
+// The run spec for these settings and this data, in which all bodies are one. If there is only one,
+// this is its run spec. `userModel`: null unless the model is "graph".
 RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
                     const UserModel* userModel = nullptr);
+// The run specs of the bodies. `whole`: from makeRunSpec(), with the number of micro-batches in
+// flight that the client uses.
+std::vector<RunSpec> bodyRunSpecs(const RunSpec& whole, const ClientSettings& settings,
+                                  const Dataset& train, const UserModel* userModel = nullptr);
 
 std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train);
 // The learning rate's options with the run's number of steps.

@@ -72,13 +72,13 @@ void readCuts(Config& config, Settings& settings) {
     return;
   }
   const auto cuts = config.integers("model.cuts", 0, 1 << 16);
-  if (cuts.size() != 2) {
+  if (cuts.size() < 2 || cuts.size() > kMaxServers + 1) {
     throw UsageError(
         "bad-cuts",
         config.where("model.cuts") + ": model.cuts has " + std::to_string(cuts.size()) + " values",
-        "give two block positions, such as [3, 9]");
+        "give two block positions, such as [3, 9], or more for several servers, such as [3, 6, 9]");
   }
-  settings.cuts = Cuts{static_cast<int>(cuts[0]), static_cast<int>(cuts[1])};
+  settings.cuts.assign(cuts.begin(), cuts.end());
 }
 
 // Splits "width=8..512 (32), dropout=0..0.9 (0.1)" into triples (name, values, default).
@@ -395,10 +395,11 @@ void addRunAndModel(Table& table) {
   addModelParameters(table);
   table.add("model.file", "path", "", "required for `graph`",
             "the model that you exported from PyTorch: [models.md](models.md)", readModelFile);
-  table.add("model.cuts", "two integers, or two texts", "", "the model's own; required for `graph`",
+  table.add("model.cuts", "list of integers or texts", "", "the model's own; required for `graph`",
             "`[4, 13]`: the body is blocks 4 to 12; `--dry-run` lists the blocks. `graph`: the "
             "modules after which it is cut, such as `[features.3, features.18]`; `cleave-client "
-            "models show FILE` lists them",
+            "models show FILE` lists them. With more than two values, each further one adds a "
+            "server: see [several servers](#several-servers)",
             readCuts);
   addLora(table);
   table.add("weights.file", "path", "", "none",
@@ -666,7 +667,14 @@ void addTraining(Table& table) {
 
 void readCodecs(Config& config, Settings& settings) {
   const bool isMap = config.isMap("codec");
-  for (const Flow each : Place{}.flows()) {
+  // Settings::bodies() bodies have one cut more than there are bodies.
+  Place all;
+  all.lastCut = static_cast<int>(settings.bodies());
+  std::vector<Flow> flows = all.flows();
+  for (int cut = 1; cut < all.lastCut; ++cut) {
+    flows.insert(flows.end(), {activationAt(cut), gradientAt(cut)});
+  }
+  for (const Flow each : flows) {
     const std::string flow = flowName(each);
     const std::string path = isMap ? "codec." + flow : "codec";
     std::string spec = config.text(path, kDefaultCodec);
@@ -768,6 +776,12 @@ void addCodecDeviceLink(Table& table) {
   table.text(
       "tls.folder", "path", [](Settings & s) -> auto& { return s.tls.folder; },
       "folder with `ca.crt`, `client.crt`, `client.key`");
+  table.add("servers", "list of `HOST:PORT`", "", "`[]`",
+            "the servers, one per body, if `--server` is not given; see [several "
+            "servers](#several-servers)",
+            [](Config& config, Settings& s) {
+              s.servers = config.texts("servers", std::vector<std::string>{});
+            });
   table.number(
       "connect.retry_seconds", "s", 0, 1e6, &Settings::retrySeconds,
       "how long to retry if no server answers, or if a full server asks the client to retry later");

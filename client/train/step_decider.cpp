@@ -44,11 +44,17 @@ StepDecider::StepDecider(const ClientSettings& settings, const Dataset& train)
       scaler_(settings.scalesLoss()) {}
 
 StepDecision StepDecider::decide(std::uint64_t step, const GradientReport& head,
-                                 const GradientReport& body, const GradientReport& tail) {
-  const char* const part = !head.finite   ? "head"
-                           : !body.finite ? "body"
-                           : !tail.finite ? "tail"
-                                          : nullptr;
+                                 const std::vector<GradientReport>& bodies,
+                                 const GradientReport& tail) {
+  double squareSum = head.squareSum;  // added in the order of the model, as in the whole model
+  for (const GradientReport& body : bodies) squareSum += body.squareSum;
+  squareSum += tail.squareSum;
+  const bool bodiesAreFinite = std::all_of(bodies.begin(), bodies.end(),
+                                           [](const GradientReport& body) { return body.finite; });
+  const char* const part = !head.finite       ? "head"
+                           : !bodiesAreFinite ? "body"
+                           : !tail.finite     ? "tail"
+                                              : nullptr;
   if (part != nullptr && !scaler_.isOn()) {
     throw RunError(
         "non-finite", fmt::format("the gradients of the {} are not finite in step {}", part, step),
@@ -59,9 +65,8 @@ StepDecision StepDecider::decide(std::uint64_t step, const GradientReport& head,
   decision.step = step;
   decision.lossScale = scaler_.scale();
   decision.apply = scaler_.accepts(part == nullptr);
-  norm_ = part == nullptr
-              ? std::sqrt(head.squareSum + body.squareSum + tail.squareSum) / decision.lossScale
-              : std::numeric_limits<double>::infinity();
+  norm_ = part == nullptr ? std::sqrt(squareSum) / decision.lossScale
+                          : std::numeric_limits<double>::infinity();
   const double rate = learningRateOf(step);
   decision.learningRates = {rate};
   for (const double factor : settings_.groupRates) decision.learningRates.push_back(rate * factor);

@@ -48,8 +48,8 @@ class StepDecider {
   // If `clipNorm` is set and the norm exceeds it, gradients are scaled by clipNorm / (norm + 1e-6),
   // like PyTorch's clip_grad_norm_. Throws RunError "non-finite" if gradients are not finite and
   // loss scaling is off.
-  StepDecision decide(std::uint64_t step, const GradientReport& head, const GradientReport& body,
-                      const GradientReport& tail);
+  StepDecision decide(std::uint64_t step, const GradientReport& head,
+                      const std::vector<GradientReport>& bodies, const GradientReport& tail);
   double learningRateOf(std::uint64_t step) const;
   // The global gradient norm of the last decided step. It is not finite if that step is skipped.
   double norm() const { return norm_; }

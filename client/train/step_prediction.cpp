@@ -125,6 +125,12 @@ StepPrediction predictStep(const StepCosts& costs) {
 Json toJson(const StepCosts& costs, std::uint32_t batch, const StepPrediction* prediction) {
   Json json = {{"batch", batch}, {"micro_batches", costs.microBatches}};
   for (const auto& [kind, key] : kKindKeys) json[key] = costs.of(kind);
+  // With several bodies, the members above are those of the first one.
+  for (std::size_t b = 0; costs.bodies.size() > 1 && b < costs.bodies.size(); ++b) {
+    json["bodies"].push_back({{"body_forward_seconds", costs.bodies[b].forward},
+                              {"body_backward_seconds", costs.bodies[b].backward},
+                              {"body_weights_seconds", costs.bodies[b].weights}});
+  }
   json["update_seconds"] = costs.updateSeconds;
   for (const auto& [flow, tensor] : costs.flows) {
     json["flows"][flowName(flow)] = {{"bytes", tensor.bytes},

@@ -23,11 +23,13 @@ BatchView viewOf(const Batch& batch) {
   return view;
 }
 
-ActionSeconds actionsOfBothSides(const Coordinator& engine) {
+ActionSeconds actionsOfAllSides(const Coordinator& engine) {
   ActionSeconds actions = engine.seconds();
-  actions[indexOf(ActionKind::bodyForward)] = engine.bodyDone()->forwardSeconds;
-  actions[indexOf(ActionKind::bodyBackward)] = engine.bodyDone()->backwardSeconds;
-  actions[indexOf(ActionKind::bodyWeights)] = engine.bodyDone()->weightsSeconds;
+  for (const BodyDone& body : engine.reports()) {
+    actions[indexOf(ActionKind::bodyForward)] += body.forwardSeconds;
+    actions[indexOf(ActionKind::bodyBackward)] += body.backwardSeconds;
+    actions[indexOf(ActionKind::bodyWeights)] += body.weightsSeconds;
+  }
   return actions;
 }
 
@@ -39,18 +41,13 @@ TrainRun::TrainRun(PreparedRun& prepared)
       })),
       session_(*prepared.device) {}
 
-const wire::HelloOk& TrainRun::connect() {
-  wire::Hello hello = prepared_.hello;
-  for (const RunCommit& commit : prepared_.commits) {
-    wire::Commit& each = *hello.add_committed();
-    each.set_step(commit.step);
-    each.set_sha256(commit.servers.at(0));
-  }
-  ClientSession::ConnectOptions options;
+void TrainRun::connect() {
+  ConnectOptions options;
   options.retrySeconds = prepared_.settings.retrySeconds;
   // If the connection to a local server breaks, that server has exited, so a reconnection would
   // fail.
-  if (!prepared_.localServer) options.reconnectSeconds = prepared_.settings.reconnectSeconds;
+  if (prepared_.localServers.empty())
+    options.reconnectSeconds = prepared_.settings.reconnectSeconds;
   if (prepared_.isResumed) {  // the server may be restarting
     options.retrySeconds = std::max(options.retrySeconds, options.reconnectSeconds);
   }
@@ -59,28 +56,60 @@ const wire::HelloOk& TrainRun::connect() {
     return raiseGeneration(diskFiles(), folder);
   };
   try {
-    if (prepared_.plan.spec.initialWeights && !resumes()) prepareWeights(hello);
-    answer_ = session_.connect(prepared_.server, hello, options);
-    checkAnswer(answer_, prepared_.plan);
+    if (prepared_.plan.spec.initialWeights && !resumes()) prepareWeights();
+    std::vector<ServerRequest> requests;
+    for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) requests.push_back(requestFor(b));
+    session_.connect(std::move(requests), options);
+    for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) {
+      checkAnswer(answer(b), prepared_.bodies[b]);
+    }
   } catch (...) {
     removeUnbegun(prepared_);
     throw;
   }
-  return answer_;
 }
 
-// Call before connecting, because the Hello contains the digest of the body's weights.
-void TrainRun::prepareWeights(wire::Hello& hello) {
+ServerRequest TrainRun::requestFor(std::size_t body) const {
+  ServerRequest request{prepared_.servers[body], helloFor(prepared_, body)};
+  for (const RunCommit& commit : prepared_.commits) {
+    wire::Commit& each = *request.hello.add_committed();
+    each.set_step(commit.step);
+    each.set_sha256(commit.servers.at(body));
+  }
+  if (!bodyWeights_.empty()) {
+    request.hello.set_weights_sha256(sha256Of(textOf(*bodyWeights_[body])));
+  }
+  return request;
+}
+
+// Call before connecting, because the Hellos contain the digests of the bodies' weights.
+void TrainRun::prepareWeights() {
   const std::vector<NamedTensor> weights = initialWeights(prepared_);
   stage_.importWeights(weights);
-  const Cuts& cuts = prepared_.plan.stage.cuts;
-  bodyWeights_ = std::make_shared<const std::vector<std::byte>>(
-      toSafetensors(selectWeights(weights, prepared_.plan.blocks, cuts.cut0, cuts.cut1)));
-  hello.set_weights_sha256(sha256Of(textOf(*bodyWeights_)));
+  const std::vector<int> cuts = prepared_.plan.stage.allCuts();
+  for (std::size_t b = 0; b + 1 < cuts.size(); ++b) {
+    bodyWeights_.push_back(std::make_shared<const std::vector<std::byte>>(
+        toSafetensors(selectWeights(weights, prepared_.plan.blocks, cuts[b], cuts[b + 1]))));
+  }
 }
 
-void TrainRun::start(std::function<StepDecision(const BodyDone&)> decide, const Options& options) {
-  const RunIdentity identity{prepared_.hello.run_id(), answer_.session(),
+bool TrainRun::mayFetchWeights() const {
+  return allAnswers([](const wire::HelloOk& ok) { return ok.weights_allowed(); });
+}
+
+bool TrainRun::mayMakeCheckpoints() const {
+  return allAnswers([](const wire::HelloOk& ok) { return ok.checkpoints(); });
+}
+
+bool TrainRun::allAnswers(bool (*holds)(const wire::HelloOk& ok)) const {
+  for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) {
+    if (!holds(answer(b))) return false;
+  }
+  return true;
+}
+
+void TrainRun::start(DecideFunction decide, const Options& options) {
+  const RunIdentity identity{prepared_.hello.run_id(), answer().session(),
                              CheckpointStore(diskFiles(), prepared_.folder).generation()};
   files_ =
       std::make_shared<RunFiles>(recorder_, prepared_.folder, identity, settings().scores.names(),
@@ -92,13 +121,13 @@ void TrainRun::start(std::function<StepDecision(const BodyDone&)> decide, const 
     events->configuration(settings().resolved);
     files_->writeEvents(events);
   }
-  if (options.checkpoints && prepared_.settings.checkpoint.enabled() && !answer_.checkpoints()) {
+  if (options.checkpoints && prepared_.settings.checkpoint.enabled() && !mayMakeCheckpoints()) {
     processLog()->warn(
         "the server does not allow checkpoints (checkpoints.allowed), so the run starts over after "
         "a crash");
   }
-  std::function<void(const Saved&)> saved;
-  if (options.checkpoints && prepared_.settings.checkpoint.enabled() && answer_.checkpoints()) {
+  ClientSession::SavedFunction saved;
+  if (options.checkpoints && prepared_.settings.checkpoint.enabled() && mayMakeCheckpoints()) {
     std::vector<RunCommit> commits = prepared_.commits;
     if (resumes()) {
       const std::uint64_t step = chooseCommit().step;
@@ -107,10 +136,12 @@ void TrainRun::start(std::function<StepDecision(const BodyDone&)> decide, const 
     checkpointer_ = std::make_unique<Checkpointer>(
         diskFiles(), prepared_.folder, prepared_.settings.checkpoint,
         fingerprintOf(prepared_.threads, prepared_.device->description()), std::move(commits),
-        [this] { recorder_.sync(); });
-    saved = [checkpointer = checkpointer_.get()](const Saved& each) { checkpointer->saved(each); };
+        prepared_.bodies.size(), [this] { recorder_.sync(); });
+    saved = [checkpointer = checkpointer_.get()](std::size_t body, const Saved& each) {
+      checkpointer->saved(body, each);
+    };
   }
-  session_.start(prepared_.plan, options.errorEvery,
+  session_.start(prepared_.bodies, options.errorEvery,
                  clientActions(stage_, prepared_.threads, std::move(decide)),
                  options.fetchGradients, files_, std::move(saved));
 }
@@ -119,23 +150,30 @@ void TrainRun::start(std::function<StepDecision(const BodyDone&)> decide, const 
 
 void TrainRun::loadWeights() {
   if (prepared_.isResumed) stepsLost_ = stepsAfter(0);
-  SharedBytes body = std::exchange(bodyWeights_, nullptr);
-  if (!body) return;
-  if (!answer_.weights_stored()) return session_.sendWeights(std::move(body));
-  processLog()->info("the server already has the body's weights: {} are not sent",
-                     bytesText(static_cast<double>(body->size())));
-  body.reset();
-  session_.waitForStoredWeights();
+  std::vector<SharedBytes> weights = std::exchange(bodyWeights_, {});
+  for (std::size_t b = 0; b < weights.size(); ++b) {
+    if (!answer(b).weights_stored()) {
+      session_.sendWeights(b, std::move(weights[b]));
+      continue;
+    }
+    processLog()->info("the server already has the body's weights: {} are not sent",
+                       bytesText(static_cast<double>(weights[b]->size())));
+    weights[b].reset();
+  }
+  session_.waitForBodies();
 }
 
-// Returns the newest commit that the server also has.
+// Returns the newest commit that all servers also have.
 const RunCommit& TrainRun::chooseCommit() const {
   std::string steps;
   for (const RunCommit& commit : prepared_.commits) {
-    const auto& available = answer_.available();
-    if (std::find(available.begin(), available.end(), commit.step) != available.end()) {
-      return commit;
-    }
+    const auto isAvailable = [&](std::size_t body) {
+      const auto& available = answer(body).available();
+      return std::find(available.begin(), available.end(), commit.step) != available.end();
+    };
+    std::size_t count = 0;
+    while (count < prepared_.bodies.size() && isAvailable(count)) ++count;
+    if (count == prepared_.bodies.size()) return commit;
     steps += (steps.empty() ? "" : ", ") + std::to_string(commit.step);
   }
   throw RunError(
@@ -147,19 +185,25 @@ const RunCommit& TrainRun::chooseCommit() const {
 
 void TrainRun::checkExact(const CheckpointInfo& own) const {
   const std::string here = fingerprintOf(prepared_.threads, prepared_.device->description());
-  if (prepared_.allowInexact || (own.fingerprint == here && answer_.exact())) return;
+  std::size_t body = 0;  // the first one whose server is not exact
+  while (body < prepared_.bodies.size() && answer(body).exact()) ++body;
+  const bool areExact = body == prepared_.bodies.size();
+  if (prepared_.allowInexact || (own.fingerprint == here && areExact)) return;
   const std::string difference =
       own.fingerprint == here
-          ? "the server now computes with " + answer_.fingerprint() + ", unlike before"
+          ? "the server now computes with " + answer(body).fingerprint() + ", unlike before"
           : "the client now computes with " + here + ", but before with " + own.fingerprint;
   throw UsageError("inexact",
                    "the results would differ from those of an uninterrupted run: " + difference,
                    "use the same machines, devices and threads as before, or add --allow-inexact");
 }
 
-// A killed process loses the rows of its last second, so the other side's are counted too.
+// A killed process loses the rows of its last second, so the servers' are counted too.
 std::uint64_t TrainRun::stepsAfter(std::uint64_t step) const {
-  const std::uint64_t last = std::max(lastRecordedStep(prepared_.folder), answer_.recorded_step());
+  std::uint64_t last = lastRecordedStep(prepared_.folder);
+  for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) {
+    last = std::max<std::uint64_t>(last, answer(b).recorded_step());
+  }
   return last > step ? last - step : 0;
 }
 
@@ -178,7 +222,7 @@ nlohmann::json TrainRun::resume() {
   CheckpointContent content =
       readCheckpoint(own->file, digestOf(prepared_.plan.spec), fmt::format("step {}", commit.step));
   stage_.restore(tensorsOf(content.stage, "the checkpoint"));
-  session_.resume(content.engine, std::move(content.codecs));
+  session_.resume(content.engine, content.codecs);
   stepsLost_ = stepsAfter(commit.step);
   StepRow row;
   row.phase = "resume";

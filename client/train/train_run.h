@@ -22,6 +22,7 @@
 #include "common/core/record.h"
 #include "common/model/stage.h"
 #include "common/record/run_files.h"
+#include "common/run/action_tables.h"
 
 namespace cleave {
 
@@ -31,10 +32,10 @@ class TrainRun {
   // Builds head and tail. `prepared` is borrowed.
   explicit TrainRun(PreparedRun& prepared);
 
-  // Loads the initial weights of head and tail if the configuration has any. Then connects and
-  // sends Hello, and retries for connect.retry_seconds. On failure, calls removeUnbegun() and
-  // throws RunError or UsageError with the reason.
-  const wire::HelloOk& connect();
+  // Loads the initial weights of head and tail if the configuration has any. Then connects to the
+  // servers and sends Hello, and retries for connect.retry_seconds. On failure, calls
+  // removeUnbegun() and throws RunError or UsageError with the reason.
+  void connect();
 
   struct Options {
     bool fetchGradients = false;       // fetches grads/body before each decision
@@ -46,14 +47,14 @@ class TrainRun {
   };
   // Creates the record files and starts the session. `decide` is called on this thread, within
   // runBatch().
-  void start(std::function<StepDecision(const BodyDone&)> decide, const Options& options);
-  // Loads the body's initial weights if the configuration has any. Does not send them if the server
-  // already has them. Call before the first batch.
+  void start(DecideFunction decide, const Options& options);
+  // Loads the bodies' initial weights if the configuration has any. Does not send them to a server
+  // that already has them. Call before the first batch.
   void loadWeights();
   // Whether the run continues from a checkpoint.
   bool resumes() const { return !prepared_.commits.empty(); }
-  // Call instead of loadWeights() to continue from a checkpoint. Restores both sides from the
-  // newest checkpoint that both have. Returns the notes that were passed to copyState(). Throws
+  // Call instead of loadWeights() to continue from a checkpoint. Restores all sides from the
+  // newest checkpoint that all have. Returns the notes that were passed to copyState(). Throws
   // RunError "no-checkpoint", "bad-checkpoint", "other-run-spec", UsageError "inexact".
   nlohmann::json resume();
   // Call after resume() or loadWeights(). The number of steps that were done before and must be
@@ -83,12 +84,18 @@ class TrainRun {
   const Datasets& data() const { return prepared_.data; }
   ClientStage& stage() { return stage_; }
   ClientSession& session() { return session_; }
-  const wire::HelloOk& answer() const { return answer_; }  // after connect()
-  RunFiles& files() { return *files_; }                    // after start()
+  // After connect(): a server's answer to the Hello.
+  const wire::HelloOk& answer(std::size_t body = 0) const { return session_.answer(body); }
+  // After connect(). Whether all servers allow the client to fetch weights, or to make checkpoints.
+  bool mayFetchWeights() const;
+  bool mayMakeCheckpoints() const;
+  RunFiles& files() { return *files_; }  // after start()
   Recorder& recorder() { return recorder_; }
 
  private:
-  void prepareWeights(wire::Hello& hello);
+  void prepareWeights();
+  ServerRequest requestFor(std::size_t body) const;
+  bool allAnswers(bool (*holds)(const wire::HelloOk& ok)) const;
   const RunCommit& chooseCommit() const;
   // The number of recorded training steps after this one.
   std::uint64_t stepsAfter(std::uint64_t step) const;
@@ -96,20 +103,20 @@ class TrainRun {
 
   PreparedRun& prepared_;
   ClientStage stage_;
-  SharedBytes bodyWeights_;  // initial weights until they are sent; may be null
+  std::vector<SharedBytes> bodyWeights_;  // initial weights until they are sent; may be empty
   std::uint64_t stepsLost_ = 0;
   Recorder recorder_;
   std::unique_ptr<Checkpointer> checkpointer_;  // used by the session's callbacks
   ClientSession session_;
-  wire::HelloOk answer_;
   std::shared_ptr<RunFiles> files_;
 };
 
 // A loaded batch in the form that stages take. Borrows the batch's memory.
 BatchView viewOf(const Batch& batch);
 
-// The seconds of each action in the training step that has just ended, on both sides. The server
-// measures the body's actions and sends their seconds in BodyDone.
-ActionSeconds actionsOfBothSides(const Coordinator& engine);
+// The seconds of each action in the training step that has just ended, on all sides: a server
+// measures its body's actions and sends their seconds in BodyDone. The actions of several bodies
+// are added.
+ActionSeconds actionsOfAllSides(const Coordinator& engine);
 
 }  // namespace cleave

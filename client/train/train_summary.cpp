@@ -45,6 +45,14 @@ std::string evaluationText(const std::string& main, const nlohmann::json& eval) 
                      loss);
 }
 
+// Advice changes codecs, schedules and micro-batches of a run with one server.
+Advice adviceFor(const MeasuredSteps& steps, const PreparedRun& run) {
+  if (run.bodies.size() == 1) return adviseOn(steps, run.plan, run.settings);
+  Advice none;
+  none.sentence = "none: only runs with one server get advice";
+  return none;
+}
+
 }  // namespace
 
 nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& result,
@@ -111,7 +119,7 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
                         {"rate_down", result.costs->body().rateDown},
                         {"latency_seconds", result.costs->body().latency},
                         {"step_spread", spread ? nlohmann::json(*spread) : nlohmann::json()},
-                        {"advice", toJson(adviseOn(steps, run.plan, run.settings))}};
+                        {"advice", toJson(adviceFor(steps, run))}};
   } else {
     summary["bound_unknown"] = result.costs ? kTooFewBytes : kTooFewSteps;
   }

@@ -28,21 +28,22 @@ Trainer::Trainer(TrainRun& run, Progress& progress)
       progress_(progress),
       totalSteps_(totalSteps(settings_, *data_.train)),
       decider_(settings_, *data_.train),
-      meter_(run.prepared().plan.place) {}
+      meter_(placesOf(run.prepared().bodies)) {}
 
 void Trainer::start(const TrainRun::Options& options) {
-  run_.start([this](const BodyDone& done) { return decide(done); }, options);
+  run_.start([this](const std::vector<BodyDone>& bodies) { return decide(bodies); }, options);
 }
 
-StepDecision Trainer::decide(const BodyDone& done) {
+StepDecision Trainer::decide(const std::vector<BodyDone>& bodies) {
+  const std::uint64_t step = bodies.front().step;
   const GradientReport head = run_.stage().headReport();
-  StepDecision decision = decider_.decide(done.step, head, done.report, run_.stage().tailReport());
+  StepDecision decision = decider_.decide(step, head, reportsOf(bodies), run_.stage().tailReport());
   if (Checkpointer* const checkpointer = run_.checkpointer()) {
-    if (isAskedToLeave() || precedesLongEvaluation(done.step)) checkpointer->request();
-    decision.checkpoint = checkpointer->isDue(done.step);
+    if (isAskedToLeave() || precedesLongEvaluation(step)) checkpointer->request();
+    decision.checkpoint = checkpointer->isDue(step);
     if (decision.checkpoint) {
-      checkpointer->begin(done.step);
-      checkpointStep_ = done.step;
+      checkpointer->begin(step);
+      checkpointStep_ = step;
       decision.keep = checkpointer->keep();
     }
   }
@@ -352,8 +353,9 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, double copyS
   if (at.phase == Phase::train) {
     row.learningRate = shown_.learningRate = decider_.learningRateOf(at.step);
     row.gradientNorm = shown_.gradientNorm = decider_.norm();
-    row.actions = actionsOfBothSides(engine);
-    row.costs = meter_.measure(at, row.actions, totals, session_.linkSpeed());
+    row.actions = actionsOfAllSides(engine);
+    row.costs =
+        meter_.measure(at, engine.seconds(), engine.reports(), totals, session_.linkSpeeds());
     if (row.costs && !row.costs->hasRates()) row.costs.reset();
     if (row.costs) {
       row.bound = stepBound(*row.costs, run_.prepared().plan.schedule->splitsBackward);

@@ -78,7 +78,7 @@ class Trainer {
   RunSpent spent() const;                                // the total so far
 
  private:
-  StepDecision decide(const BodyDone& done);
+  StepDecision decide(const std::vector<BodyDone>& bodies);
   std::unique_ptr<Loader> trainingLoader(std::uint64_t epoch, std::uint64_t firstBatch = 0) const;
   void beginEpoch();
   void trainEpoch(std::uint64_t epoch);

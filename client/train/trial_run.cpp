@@ -9,7 +9,7 @@
 namespace cleave {
 
 RunSpec trialSpec(const PreparedRun& run) {
-  RunSpec spec = run.plan.spec;
+  RunSpec spec = run.bodies.front().spec;
   spec.trace = {};
   spec.averageDecay = 0;
   spec.initialWeights = false;

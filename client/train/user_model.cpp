@@ -112,23 +112,26 @@ std::vector<std::string> adapt(GraphParts& parts, const LoraSpec& lora) {
                 layers.size() > kShown ? fmt::format(" and {} more", layers.size() - kShown) : ""));
 }
 
-GraphParts cutInThree(const GraphFile& file, const std::vector<std::string>& names) {
+GraphParts divide(const GraphFile& file, const std::vector<std::string>& names) {
   const GraphCuts cuts(file.graph());
-  if (names.size() != 2) {
+  if (names.size() < 2 || names.size() > kMaxServers + 1) {
     throw UsageError("bad-cuts",
-                     "model.cuts must name two modules after which the model can be cut",
+                     "model.cuts must name two modules after which the model can be cut, or more "
+                     "for several servers",
                      "list the possible ones: cleave-client models show " + file.path());
   }
-  return cuts.split({cuts.find(names[0]), cuts.find(names[1])});
+  std::vector<GraphCut> chosen;
+  for (const std::string& name : names) chosen.push_back(cuts.find(name));
+  return cuts.split(chosen);
 }
 
 }  // namespace
 
 UserModel::UserModel(const ClientSettings& settings) : file_(settings.modelFile) {
-  GraphParts parts = cutInThree(file_, settings.cutNames);
+  GraphParts parts = divide(file_, settings.cutNames);
   if (settings.lora.rank > 0) inputsFirst_ = adapt(parts, settings.lora);
   blocks_ = blocksOfParts(parts);
-  packedBody_ = packGraph(parts.bodies.front().graph);
+  for (const GraphPart& body : parts.bodies) packedBodies_.push_back(packGraph(body.graph));
   std::string serialized;
   for (const GraphPart* part : parts.all()) serialized += part->graph.SerializeAsString();
   digest_ = sha256Of(serialized);

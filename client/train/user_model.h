@@ -25,8 +25,8 @@ class UserModel {
   Datasets inputsFrom(const Datasets& data) const;
 
   const GraphBlocks& blocks() const { return blocks_; }
-  // The value for RunSpec::graph.
-  const std::string& packedBody() const { return packedBody_; }
+  // The values for RunSpec::graph, one per body.
+  const std::vector<std::string>& packedBodies() const { return packedBodies_; }
   // The value for RunSpec::graphDigest.
   const std::string& digest() const { return digest_; }
   std::vector<NamedTensor> readWeights() const { return file_.readWeights(); }
@@ -38,7 +38,7 @@ class UserModel {
  private:
   GraphFile file_;
   GraphBlocks blocks_;
-  std::string packedBody_;
+  std::vector<std::string> packedBodies_;
   std::string digest_;
   std::vector<std::string> inputsFirst_;
 };

@@ -183,11 +183,15 @@ bool Coordinator::mayDecide() const {
          });
 }
 
-Work Coordinator::beginDecision() {
+std::vector<BodyDone> Coordinator::reports() const {
   std::vector<BodyDone> reports;
-  for (const Peer& peer : peers_) reports.push_back(*peer.done);
+  for (const Peer& peer : peers_) reports.push_back(peer.done.value());
+  return reports;
+}
+
+Work Coordinator::beginDecision() {
   state_ = State::deciding;
-  return workOf(ActionKind::decide, std::move(reports));
+  return workOf(ActionKind::decide, reports());
 }
 
 std::optional<Work> Coordinator::nextWork() {

@@ -64,6 +64,8 @@ class Coordinator : public Engine {
   std::uint64_t appliedByPeers() const;
   // The body's report on the current or latest train batch.
   const std::optional<BodyDone>& bodyDone(std::size_t body = 0) const { return peers_[body].done; }
+  // The reports of all bodies, in the order of the model. Requires that all have reported.
+  std::vector<BodyDone> reports() const;
 
  private:
   enum class State { idle, running, deciding, decided, updating };

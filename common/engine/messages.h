@@ -2,11 +2,14 @@
 // tests pass them on directly.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "common/codec/tensor.h"
 #include "common/topology/flow.h"
@@ -22,6 +25,9 @@ struct TensorMessage {
   // process it with the same number.
   std::uint64_t weightVersion = 0;
   Payload payload;
+  // For a tensor on its way from one server to another: the payload has this many bytes, which are
+  // the encoded tensor; its spec is that of the tensor.
+  std::optional<std::size_t> encodedBytes = std::nullopt;
 
   Key key() const { return {at.phase, at.step, at.i, flow}; }
 };
@@ -39,6 +45,12 @@ struct BodyDone {
   double sendRate = 0;
   double receiveRate = 0;
 };
+
+inline std::vector<GradientReport> reportsOf(const std::vector<BodyDone>& bodies) {
+  std::vector<GradientReport> reports;
+  for (const BodyDone& body : bodies) reports.push_back(body.report);
+  return reports;
+}
 
 struct StepOk {
   std::uint64_t step = 0;

@@ -57,8 +57,9 @@ class Completions {
 // if the device is busy with other runs.
 class Mailbox {
  public:
-  Mailbox(DeviceExecutor& device, std::uint32_t inFlight)
-      : device_(device), max_(maxWaiting(inFlight)) {}
+  // `peers`: the number of senders.
+  Mailbox(DeviceExecutor& device, std::uint32_t inFlight, std::size_t peers = 1)
+      : device_(device), max_(peers * maxWaiting(inFlight)) {}
   // `peer`: the sender, as for Engine::receive().
   void deliver(Message message, std::size_t peer = 0);
   struct Delivered {

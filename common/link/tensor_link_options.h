@@ -23,6 +23,9 @@ struct TensorLinkOptions : TensorCodecOptions {
   // Returns the negotiated spec of a flow's tensor for `samples` samples.
   std::function<TensorSpec(Flow flow, std::uint32_t samples)> spec;
   int (*priority)(Flow flow, const Place& body) = nullptr;
+  // Flows whose tensors the client receives from one server and sends to another. They stay encoded
+  // (TensorMessage::encodedBytes).
+  FlowMap<bool> passedOn;
   std::uint64_t maxBlobBytes = 0;  // maximum size of weights/body or grads/body
   bool initialWeights = false;     // the client may send weights/body, once
   std::string weightsSha256;       // required digest of weights/body, 32 bytes; empty: any

@@ -54,15 +54,22 @@ void TensorReceiver::finish(IncomingTensor&& tensor) {
                                                 wireSeconds](const std::string& sha256) {
       self->verifyBlob(std::move(*shared), sha256, wireSeconds);
     });
-  } else if (!options_->codec(shared->message.flow).isIdentity()) {
+  } else if (isDecodedHere(shared->message.flow)) {
     codecTasks_->post([self = shared_from_this(), shared, wireSeconds](TensorCodecs& codecs) {
       self->decode(codecs, std::move(*shared), wireSeconds);
     });
   } else {
+    if (options_->passedOn.get(shared->message.flow)) {
+      shared->message.encodedBytes = shared->buffer.span().size();
+    }
     const TensorView view{shared->buffer.data(), shared->spec};
     auto owner = std::make_shared<const Buffer>(std::move(shared->buffer));
     deliverTensor(std::move(*shared), Payload(view, std::move(owner)), wireSeconds, 0);
   }
+}
+
+bool TensorReceiver::isDecodedHere(Flow flow) const {
+  return !options_->codec(flow).isIdentity() && !options_->passedOn.get(flow);
 }
 
 void TensorReceiver::decode(TensorCodecs& codecs, IncomingTensor&& tensor, double wireSeconds) {

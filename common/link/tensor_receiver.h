@@ -43,6 +43,7 @@ class TensorReceiver : public std::enable_shared_from_this<TensorReceiver> {
  private:
   // io thread
   void finish(IncomingTensor&& tensor);
+  bool isDecodedHere(Flow flow) const;
   // codec queue
   void decode(TensorCodecs& codecs, IncomingTensor&& tensor, double wireSeconds);
   void verifyBlob(IncomingTensor&& tensor, const std::string& sha256, double wireSeconds);

@@ -30,7 +30,7 @@ MemoryCharge TensorSender::chargeFor(const TensorView& view) const {
 void TensorSender::sendTensor(TensorMessage&& message) {
   const TensorView view = message.payload.view();
   MemoryCharge charge = chargeFor(view);
-  if (!options_->codec(message.flow).isIdentity()) {
+  if (!message.encodedBytes && !options_->codec(message.flow).isIdentity()) {
     codecTasks_->post([self = shared_from_this(), message = std::move(message),
                        charge = std::move(charge)](TensorCodecs& codecs) mutable {
       const MemoryCharge untilEncoded = std::move(charge);
@@ -41,7 +41,7 @@ void TensorSender::sendTensor(TensorMessage&& message) {
   auto encoding = std::make_shared<Encoding>();
   encoding->charge = std::move(charge);
   encoding->spec = view.spec;
-  encoding->bytes = {view.data, view.spec.bytes()};
+  encoding->bytes = {view.data, message.encodedBytes.value_or(view.spec.bytes())};
   encoding->owner = message.payload.owner();
   encoding->codec = options_->codec(message.flow).spec();
   encoding->message = std::move(message);

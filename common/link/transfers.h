@@ -42,10 +42,14 @@ struct LinkTotals {
     double encodeSeconds = 0, decodeSeconds = 0;
   };
   FlowMap<FlowTotals> flows;
-  double peakUp = 0, peakDown = 0;  // throughput in the busiest 100 ms, bytes per second
+  // Throughput in the busiest 100 ms, bytes per second; of several links, that of the busiest.
+  double peakUp = 0, peakDown = 0;
   std::uint64_t transfers = 0;
   std::uint64_t reconnects = 0;  // connections that replaced a broken one
   double offlineSeconds = 0;     // total time between two connections
+
+  // Adds the totals of another link of the same run.
+  LinkTotals& operator+=(const LinkTotals& other);
 
   std::uint64_t up() const { return wireUp + blobUp + controlUp; }
   std::uint64_t down() const { return wireDown + blobDown + controlDown; }

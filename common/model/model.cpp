@@ -403,8 +403,14 @@ at::Tensor ModelPart::crossCut(const at::Tensor& x) {
   const MemoryOrder order = cutOrder(static_cast<std::size_t>(x.dim()));
   at::Tensor crossed = canonical(x, order);
   if (crossed.requires_grad()) {
+    // The copy matters: a stage holds the gradient that it receives until its backward is done. If
+    // autograd held the only reference, it would add other gradients in place. Sums in place and
+    // others may have different strides (in dimensions of size 1), for which LibTorch may choose
+    // different kernels.
     crossed.register_hook(
-        [order](const at::Tensor& gradient) { return canonical(gradient, order); });
+        [order, held = std::make_shared<at::Tensor>()](const at::Tensor& gradient) {
+          return *held = canonical(gradient, order);
+        });
   }
   return crossed;
 }

@@ -69,6 +69,13 @@ void checkPatterns(const std::vector<BlockSpec>& blocks, const StageOptions& opt
 
 }  // namespace
 
+std::vector<int> StageOptions::allCuts() const {
+  std::vector<int> all = {cuts.cut0};
+  all.insert(all.end(), innerCuts.begin(), innerCuts.end());
+  all.push_back(cuts.cut1);
+  return all;
+}
+
 std::vector<BlockSpec> blocksFor(const StageOptions& options) {
   std::vector<BlockSpec> blocks = findModel(options.model.name).blocks(options.model);
   const int cut0 = options.cuts.cut0, cut1 = options.cuts.cut1;

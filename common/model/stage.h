@@ -33,8 +33,10 @@ struct StageOptions {
   ModelSpec model;
   Cuts cuts;
   // Positions of the cuts between several bodies, if several servers compute the model. Used only
-  // by the whole model.
+  // by the client.
   std::vector<int> innerCuts = {};
+  // The positions of all cuts: cuts.cut0, innerCuts, cuts.cut1.
+  std::vector<int> allCuts() const;
   OptimizerSpec optimizer;
   std::uint64_t seed = 0;
   ScoreSpec scores = {};  // the client's loss and metrics

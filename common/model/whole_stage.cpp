@@ -12,15 +12,8 @@ struct WholeStage::State {
   explicit State(const StageOptions& stageOptions) : State(stageOptions, blocksFor(stageOptions)) {}
   State(const StageOptions& stageOptions, const std::vector<BlockSpec>& blocks)
       : options(stageOptions),
-        part(options, blocks, 0, static_cast<int>(blocks.size()), at::kCPU, cutsOf(options)),
+        part(options, blocks, 0, static_cast<int>(blocks.size()), at::kCPU, options.allCuts()),
         batch(options.scores, blocks.back().outputShape(), cpuDevice()) {}
-
-  static std::vector<int> cutsOf(const StageOptions& options) {
-    std::vector<int> cuts = {options.cuts.cut0};
-    cuts.insert(cuts.end(), options.innerCuts.begin(), options.innerCuts.end());
-    cuts.push_back(options.cuts.cut1);
-    return cuts;
-  }
 
   StageOptions options;
   TrainedPart part;

@@ -1,52 +1,60 @@
 #include "common/predict/step_meter.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace cleave {
 namespace {
 
-constexpr ActionKind kKinds[] = {ActionKind::headForward,  ActionKind::tailStep,
-                                 ActionKind::headBackward, ActionKind::bodyForward,
-                                 ActionKind::bodyBackward, ActionKind::bodyWeights};
+constexpr ActionKind kClientKinds[] = {ActionKind::headForward, ActionKind::tailStep,
+                                       ActionKind::headBackward};
+constexpr ActionKind kBodyKinds[] = {ActionKind::bodyForward, ActionKind::bodyBackward,
+                                     ActionKind::bodyWeights};
+
+// Calls `function` with each of the seconds per micro-batch, of `costs` and of `others`.
+template <typename Function>
+void eachOf(StepCosts& costs, const StepCosts& others, Function function) {
+  for (const ActionKind kind : kClientKinds) function(costs.of(kind), others.of(kind));
+  for (std::size_t b = 0; b < costs.bodies.size(); ++b) {
+    for (const ActionKind kind : kBodyKinds) function(costs.of(kind, b), others.of(kind, b));
+  }
+}
 
 }  // namespace
 
 // All tensors of a cut count as one flow.
-StepMeter::StepMeter(const Place& place) {
-  last_.body().place = place;
-  last_.body().place.first.resize(1);
-  last_.body().place.last.resize(1);
+StepMeter::StepMeter(const std::vector<Place>& places) {
+  last_.bodies.clear();
+  for (const Place& place : places) {
+    BodyCosts& body = last_.bodies.emplace_back();
+    body.place = place;
+    body.place.first.resize(1);
+    body.place.last.resize(1);
+  }
 }
 
-std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSeconds& actions,
-                                            const LinkTotals& totals, const LinkSpeed& link) {
+std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSeconds& client,
+                                            const std::vector<BodyDone>& bodies,
+                                            const LinkTotals& totals,
+                                            const std::vector<LinkSpeed>& links) {
   StepCosts costs = last_;
   costs.microBatches = at.microBatches;
-  for (const ActionKind kind : kKinds) costs.of(kind) = actions[indexOf(kind)] / at.microBatches;
-  costs.body().backward += costs.body().weights;
-  costs.updateSeconds = actions[indexOf(ActionKind::decide)] + actions[indexOf(ActionKind::update)];
-  costs.body().latency = link.roundTripSeconds / 2;
-  costs.body().rateUp = link.rateUp;
-  costs.body().rateDown = link.rateDown;
+  for (const ActionKind kind : kClientKinds) {
+    costs.of(kind) = client[indexOf(kind)] / at.microBatches;
+  }
+  costs.updateSeconds = client[indexOf(ActionKind::decide)] + client[indexOf(ActionKind::update)];
   bool known = true;
-  for (const Flow flow : costs.body().place.flows()) {
-    // Transfers are recorded with a delay: a step may see those of the previous step, or none.
-    FlowCosts sum;
-    double microBatches = 0;
-    for (const auto& [each, after] : totals.flows) {
-      if (each.kind != flow.kind || each.cut != flow.cut) continue;
-      const LinkTotals::FlowTotals before = before_.flows.get(each);
-      sum.bytes += static_cast<double>(after.wireBytes - before.wireBytes);
-      sum.encodeSeconds += after.encodeSeconds - before.encodeSeconds;
-      sum.decodeSeconds += after.decodeSeconds - before.decodeSeconds;
-      if (each == flow) microBatches = static_cast<double>(after.tensors - before.tensors);
+  for (std::size_t b = 0; b < costs.bodies.size(); ++b) {
+    BodyCosts& body = costs.bodies[b];
+    body.forward = bodies[b].forwardSeconds / at.microBatches;
+    body.weights = bodies[b].weightsSeconds / at.microBatches;
+    body.backward = bodies[b].backwardSeconds / at.microBatches + body.weights;
+    body.latency = links[b].roundTripSeconds / 2;
+    body.rateUp = links[b].rateUp;
+    body.rateDown = links[b].rateDown;
+    for (const Flow flow : body.place.flows()) {
+      known = setFlow(costs.flows[flow], flow, totals) && known;
     }
-    FlowCosts& tensor = costs.flows[flow];
-    if (microBatches > 0) {
-      tensor = {sum.bytes / microBatches, sum.encodeSeconds / microBatches,
-                sum.decodeSeconds / microBatches};
-    }
-    known = known && tensor.bytes > 0;
   }
   before_ = totals;
   last_ = costs;
@@ -56,6 +64,30 @@ std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSe
   return costs;
 }
 
+// Transfers are recorded with a delay: a step may see those of the previous step, or none. Then the
+// costs stay as they are. Returns whether the flow's bytes are known.
+bool StepMeter::setFlow(FlowCosts& costs, Flow flow, const LinkTotals& totals) const {
+  FlowCosts sum;
+  double tensors = 0;
+  for (const auto& [each, after] : totals.flows) {
+    if (each.kind != flow.kind || each.cut != flow.cut) continue;
+    const LinkTotals::FlowTotals before = before_.flows.get(each);
+    sum.bytes += static_cast<double>(after.wireBytes - before.wireBytes);
+    sum.encodeSeconds += after.encodeSeconds - before.encodeSeconds;
+    sum.decodeSeconds += after.decodeSeconds - before.decodeSeconds;
+    if (each == flow) tensors = static_cast<double>(after.tensors - before.tensors);
+  }
+  // A tensor between two bodies crosses two links, but is encoded and decoded once.
+  const auto crossings = static_cast<double>(
+      std::count_if(last_.bodies.begin(), last_.bodies.end(),
+                    [&](const BodyCosts& body) { return body.place.contains(flow); }));
+  if (tensors > 0) {
+    costs = {sum.bytes / tensors, crossings * sum.encodeSeconds / tensors,
+             crossings * sum.decodeSeconds / tensors};
+  }
+  return costs.bytes > 0;
+}
+
 void StepMeter::add(const StepCosts& costs) {
   if (steps_ > 0 && costs.microBatches < sum_.microBatches) return;
   if (steps_ > 0 && costs.microBatches > sum_.microBatches) steps_ = 0;
@@ -63,7 +95,7 @@ void StepMeter::add(const StepCosts& costs) {
     sum_ = costs;
   } else {
     const StepCosts before = std::exchange(sum_, costs);
-    for (const ActionKind kind : kKinds) sum_.of(kind) += before.of(kind);
+    eachOf(sum_, before, [](double& sum, double more) { sum += more; });
     for (auto& [flow, tensor] : sum_.flows) {
       const FlowCosts& others = before.flows.at(flow);
       tensor.bytes += others.bytes;
@@ -79,7 +111,7 @@ std::optional<StepCosts> StepMeter::mean() const {
   if (steps_ == 0) return std::nullopt;
   StepCosts mean = sum_;
   const auto steps = static_cast<double>(steps_);
-  for (const ActionKind kind : kKinds) mean.of(kind) /= steps;
+  eachOf(mean, sum_, [&](double& value, double sum) { value = sum / steps; });
   for (auto& [flow, tensor] : mean.flows) {
     tensor.bytes /= steps;
     tensor.encodeSeconds /= steps;

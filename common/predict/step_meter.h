@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "common/engine/engine.h"
 #include "common/link/transfers.h"
@@ -18,13 +19,14 @@ struct LinkSpeed {
 
 class StepMeter {
  public:
-  // `place`: the body's place; needed unless it has exactly one activation and one gradient per
-  // cut.
-  explicit StepMeter(const Place& place = {});
-  // Call after a training step; `actions` includes the body's. Returns nullopt until the bytes of
-  // every flow are known. An unknown rate is 0.
-  std::optional<StepCosts> measure(const MicroBatch& at, const ActionSeconds& actions,
-                                   const LinkTotals& totals, const LinkSpeed& link);
+  // `places`: those of the bodies, in the order of the model.
+  explicit StepMeter(const std::vector<Place>& places = {{}});
+  // Call after a training step. `client`: the seconds of the client's actions. `bodies` and
+  // `links`: one element per body. `totals`: of all links together. Returns nullopt until the bytes
+  // of every flow are known. An unknown rate is 0.
+  std::optional<StepCosts> measure(const MicroBatch& at, const ActionSeconds& client,
+                                   const std::vector<BodyDone>& bodies, const LinkTotals& totals,
+                                   const std::vector<LinkSpeed>& links);
   // Call after an evaluation batch.
   void pass(const LinkTotals& totals) { before_ = totals; }
 
@@ -34,6 +36,7 @@ class StepMeter {
 
  private:
   void add(const StepCosts& costs);
+  bool setFlow(FlowCosts& costs, Flow flow, const LinkTotals& totals) const;
 
   LinkTotals before_;
   StepCosts last_;

@@ -84,8 +84,7 @@ ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched,
   return table;
 }
 
-ActionTable clientActions(ClientStage& stage, int threads,
-                          std::function<StepDecision(const BodyDone& done)> decide) {
+ActionTable clientActions(ClientStage& stage, int threads, DecideFunction decide) {
   ActionTable table;
   at(table, ActionKind::headForward) = [&stage](Work work) -> Result {
     return stage.headForward(work.at);
@@ -98,7 +97,7 @@ ActionTable clientActions(ClientStage& stage, int threads,
     return std::monostate{};
   };
   at(table, ActionKind::decide) = [decide = std::move(decide)](Work work) -> Result {
-    return decide(std::get<std::vector<BodyDone>>(work.input).front());
+    return decide(std::get<std::vector<BodyDone>>(work.input));
   };
   at(table, ActionKind::update) = [&stage](Work work) -> Result {
     stage.update(std::get<StepDecision>(work.input));

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "common/device/memory_limit.h"
 #include "common/engine/worker.h"
@@ -25,8 +26,9 @@ ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched,
                         const CheckpointActions& checkpoints = {},
                         std::shared_ptr<const MemoryLimit> memory = nullptr);
 
-// `decide` makes a step's decision from BodyDone and the stage's own reports.
-ActionTable clientActions(ClientStage& stage, int threads,
-                          std::function<StepDecision(const BodyDone& done)> decide);
+// Makes a step's decision from the bodies' reports, in the order of the model, and from the stage's
+// own.
+using DecideFunction = std::function<StepDecision(const std::vector<BodyDone>& bodies)>;
+ActionTable clientActions(ClientStage& stage, int threads, DecideFunction decide);
 
 }  // namespace cleave

@@ -27,7 +27,7 @@ double checkedWait(double milliseconds) {
   return milliseconds;
 }
 
-ModelSpec modelSpec(const RunSpec& spec) {
+ModelSpec modelSpec(const RunSpec& spec, const GraphBlocks& graphBlocks) {
   const bool isGraph = spec.model == "graph";
   if (isGraph == spec.graph.empty())
     refuse("the model is 'graph' and the graph is missing, or a graph is given for another model");
@@ -35,7 +35,7 @@ ModelSpec modelSpec(const RunSpec& spec) {
   model.name = spec.model;
   model.parameters = spec.modelParameters;
   if (isGraph) {
-    model.graphBlocks = blocksOfBody(unpackGraph(spec.graph));
+    model.graphBlocks = graphBlocks ? graphBlocks : blocksOfBody(unpackGraph(spec.graph));
     return model;
   }
   if (spec.sampleShape.empty() || spec.sampleShape.size() >= kMaxRank) {
@@ -117,10 +117,18 @@ void checkBatch(const RunSpec& spec) {
 
 }  // namespace
 
-RunPlan planRun(const RunSpec& spec) {
+std::vector<Place> placesOf(const std::vector<RunPlan>& bodies) {
+  std::vector<Place> places;
+  for (const RunPlan& body : bodies) places.push_back(body.place);
+  return places;
+}
+
+RunPlan planRun(const RunSpec& spec) { return planClient(spec, 1, nullptr); }
+
+RunPlan planClient(const RunSpec& spec, std::size_t bodies, const GraphBlocks& graphBlocks) {
   RunPlan plan;
   plan.spec = spec;
-  plan.stage.model = modelSpec(spec);
+  plan.stage.model = modelSpec(spec, graphBlocks);
   constexpr std::uint32_t kMaxBlocks = 1 << 16;
   if (spec.cutNumber >= kMaxServers) {
     refuse("cut_number is " + std::to_string(spec.cutNumber) + ", but must be below " +
@@ -128,7 +136,8 @@ RunPlan planRun(const RunSpec& spec) {
   }
   const auto number = static_cast<int>(spec.cutNumber);
   plan.stage.cuts = {static_cast<int>(std::min(spec.cut0, kMaxBlocks)),
-                     static_cast<int>(std::min(spec.cut1, kMaxBlocks)), number, number + 1};
+                     static_cast<int>(std::min(spec.cut1, kMaxBlocks)), number,
+                     number + static_cast<int>(bodies)};
   checkFreeze(spec);
   plan.stage.freeze = spec.freeze;
   plan.stage.headIsFrozen = spec.headIsFrozen;

@@ -8,6 +8,7 @@
 
 #include "common/codec/codec.h"
 #include "common/engine/engine.h"
+#include "common/model/graph_blocks.h"
 #include "common/model/stage.h"
 #include "common/run/run_spec.h"
 
@@ -37,9 +38,15 @@ struct RunPlan {
   }
 };
 
+// The places of these bodies.
+std::vector<Place> placesOf(const std::vector<RunPlan>& bodies);
+
 // Throws UsageError if a value is unknown, out of range or inconsistent. Builds and allocates
 // nothing.
 RunPlan planRun(const RunSpec& spec);
+// Like planRun(), for the client of a run with this number of bodies. The plan has the flows before
+// the first body and after the last one. `graphBlocks`: all blocks of the model "graph"; else null.
+RunPlan planClient(const RunSpec& spec, std::size_t bodies, const GraphBlocks& graphBlocks);
 
 // If a flow's codec has a GPU implementation, keeps that flow's tensors on this side's device.
 // Borrows the device.

@@ -47,15 +47,23 @@ void checkRunId(const std::string& id) {
 namespace {
 
 // Whether the folder is empty, or has only what a process leaves that is killed before the run
-// begins.
+// begins. The lock is made first; without it, the files may be a user's own.
 bool isUnused(const std::string& folder) {
+  bool isLocked = false;
+  bool hasOthers = false;
   std::error_code error;
   std::filesystem::directory_iterator entry(folder, error);
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     const std::string name = entry->path().filename();
-    if (name != "lock" && !name.starts_with("generation.tmp-")) return false;
+    if (name == "lock") {
+      isLocked = true;
+    } else if (name == "config.yaml" || name == "environment.json") {
+      hasOthers = true;
+    } else if (name.find(".tmp-") == std::string::npos) {
+      return false;
+    }
   }
-  return !error;
+  return !error && (isLocked || !hasOthers);
 }
 
 }  // namespace

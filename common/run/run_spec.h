@@ -22,6 +22,9 @@ class RunSpec;
 // Feature in the Hello and HelloOk of a run with averageDecay > 0.
 inline constexpr std::string_view kAverageFeature = "average";
 
+// Feature in the Hello and HelloOk of a run with a cutNumber above 0.
+inline constexpr std::string_view kCutNumberFeature = "cut-number";
+
 // Maximum number of servers that compute consecutive parts of a model.
 inline constexpr std::uint32_t kMaxServers = 64;
 

@@ -22,15 +22,22 @@ StepCosts costsFrom(const Json& json) {
   costs.headForward = json.at("head_forward_seconds").get<double>();
   costs.tailStep = json.at("tail_step_seconds").get<double>();
   costs.headBackward = json.at("head_backward_seconds").get<double>();
-  costs.body().forward = json.at("body_forward_seconds").get<double>();
-  costs.body().backward = json.at("body_backward_seconds").get<double>();
-  costs.body().weights = json.at("body_weights_seconds").get<double>();
   costs.updateSeconds = json.at("update_seconds").get<double>();
-  for (const Flow flow : costs.body().place.flows()) {
-    const Json& object = json.at("flows").at(flowName(flow));
-    costs.flows[flow] = {object.at("bytes").get<double>(),
-                         object.at("encode_seconds").get<double>(),
-                         object.at("decode_seconds").get<double>()};
+  const Json bodies = json.value("bodies", Json::array({json}));
+  costs.bodies.clear();
+  for (const Json& each : bodies) {
+    const auto number = static_cast<int>(costs.bodies.size());
+    BodyCosts& body = costs.bodies.emplace_back();
+    body.place = {number, number + 1};
+    body.forward = each.at("body_forward_seconds").get<double>();
+    body.backward = each.at("body_backward_seconds").get<double>();
+    body.weights = each.at("body_weights_seconds").get<double>();
+    for (const Flow flow : body.place.flows()) {
+      const Json& object = json.at("flows").at(flowName(flow));
+      costs.flows[flow] = {object.at("bytes").get<double>(),
+                           object.at("encode_seconds").get<double>(),
+                           object.at("decode_seconds").get<double>()};
+    }
   }
   return costs;
 }
@@ -39,7 +46,7 @@ int run(const std::string& path, const LinkOptions& link) {
   std::ifstream file(path);
   const Json times = Json::parse(file);
   StepCosts costs = costsFrom(times);
-  linkCosts(link).applyTo(costs.body());
+  for (BodyCosts& body : costs.bodies) linkCosts(link).applyTo(body);
   const StepPrediction prediction = predictStep(costs);
   std::cout << toJson(costs, times.at("batch").get<std::uint32_t>(), &prediction).dump()
             << std::endl;

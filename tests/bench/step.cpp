@@ -60,11 +60,11 @@ class Variant {
         batch_(firstBatch(prepared_)),
         run_(prepared_),
         decider_(prepared_.settings, *prepared_.data.train),
-        meter_(prepared_.plan.place) {
+        meter_(placesOf(prepared_.bodies)) {
     run_.connect();
     TrainRun::Options started;
     started.errorEvery = prepared_.settings.errorEvery;
-    run_.start([this](const BodyDone& done) { return decide(done); }, started);
+    run_.start([this](const std::vector<BodyDone>& bodies) { return decide(bodies); }, started);
     run_.loadWeights();
   }
   ~Variant() { run_.close("done"); }
@@ -106,8 +106,8 @@ class Variant {
     row["decode"] = after.decodeSeconds - before.decodeSeconds;
     row["bytes_up"] = after.up() - before.up();
     row["bytes_down"] = after.down() - before.down();
-    if (const auto costs = meter_.measure(*engine.batch(), actionsOfBothSides(engine), after,
-                                          run_.session().linkSpeed());
+    if (const auto costs = meter_.measure(*engine.batch(), engine.seconds(), engine.reports(),
+                                          after, run_.session().linkSpeeds());
         costs && costs->hasRates()) {
       row["rate_up"] = costs->body().rateUp;
       row["rate_down"] = costs->body().rateDown;
@@ -127,8 +127,8 @@ class Variant {
   }
 
  private:
-  StepDecision decide(const BodyDone& done) {
-    return decider_.decide(done.step, run_.stage().headReport(), done.report,
+  StepDecision decide(const std::vector<BodyDone>& bodies) {
+    return decider_.decide(bodies.front().step, run_.stage().headReport(), reportsOf(bodies),
                            run_.stage().tailReport());
   }
 

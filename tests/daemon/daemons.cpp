@@ -50,6 +50,33 @@ TemporaryFolder::~TemporaryFolder() {
   std::filesystem::remove_all(folder_, ignored);
 }
 
+std::string addressAt(std::uint16_t port) { return "127.0.0.1:" + std::to_string(port); }
+
+Arguments failingAt(const std::string& place) { return {"/usr/bin/env", "CLEAVE_FAIL=" + place}; }
+
+RestartableServer::RestartableServer(const TemporaryFolder& folder, const Arguments& more,
+                                     const std::string& store)
+    : folder_(folder), more_(more), store_(store) {
+  start();
+}
+
+void RestartableServer::start(const Arguments& within) {
+  Arguments arguments = more_;
+  if (port_ != 0) arguments = with(arguments, {"--set", "listen.port=" + std::to_string(port_)});
+  server_ = std::make_unique<TestServer>(folder_, arguments, store_, within);
+  port_ = server_->port();
+}
+
+void RestartableServer::kill() {
+  server_->process().signal(SIGKILL);
+  server_->process().wait(kPatience);
+  server_.reset();
+}
+
+Ended resume(const std::string& run, const Arguments& more) {
+  return ask(with({"train", "--resume", run}, more));
+}
+
 std::string serverProgram() { return std::string(CLEAVE_PROGRAMS) + "/cleave-server"; }
 std::string clientProgram() { return std::string(CLEAVE_PROGRAMS) + "/cleave-client"; }
 std::string configFile(const std::string& name) {

@@ -53,6 +53,28 @@ class TestServer {
   std::uint16_t port_ = 0;
 };
 
+std::string addressAt(std::uint16_t port);  // on loopback
+// A command prefix that runs a program with an armed failpoint.
+Arguments failingAt(const std::string& place);
+
+// A server that can be started again on the same port and with the same store.
+class RestartableServer {
+ public:
+  explicit RestartableServer(const TemporaryFolder& folder, const Arguments& more = {},
+                             const std::string& store = "store");
+  void start(const Arguments& within = {});
+  void kill();
+  TestServer& server() { return *server_; }
+  std::string address() const { return addressAt(port_); }
+
+ private:
+  const TemporaryFolder& folder_;
+  const Arguments more_;
+  const std::string store_;
+  std::unique_ptr<TestServer> server_;
+  std::uint16_t port_ = 0;
+};
+
 std::string serverProgram();
 std::string clientProgram();
 std::string configFile(const std::string& name);  // a file in configs/
@@ -71,6 +93,8 @@ struct Ended {
 };
 // Waits until the process exits. Fails the test on a timeout.
 Ended finish(const Process& process);
+// Continues a run with `train --resume`.
+Ended resume(const std::string& run, const Arguments& more = {});
 Ended runClient(const std::string& command, const std::string& runFolder, const Arguments& more);
 // Runs cleave-client with these arguments.
 Ended ask(Arguments arguments);

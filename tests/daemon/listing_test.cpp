@@ -144,7 +144,7 @@ TEST_CASE("a dry run shows the encoded bytes of a codec") {
   CHECK(flows[0].at("encoded_bytes_per_step") == 1024 + 4 * 9);
   CHECK(flows[3].at("encoded_bytes_per_step") == 2048);
   CHECK(planned.at("parts").at(1).at("side") == "server");
-  CHECK(planned.at("server_memory_bytes").get<std::uint64_t>() > 0);
+  CHECK(planned.at("server_memory_bytes").at(0).get<std::uint64_t>() > 0);
   CHECK(planned.at("client_memory_bytes").get<std::uint64_t>() > 0);
 }
 

@@ -30,43 +30,6 @@ const Arguments kRun = {"--set", "model={name: mlp, width: 32, depth: 2, dropout
                         "--set", "train.epochs=20",  // enough for two commits on a busy machine
                         "--set", "checkpoint.every_steps=3"};
 
-std::string addressAt(std::uint16_t port) { return "127.0.0.1:" + std::to_string(port); }
-
-// Runs a program with an armed failpoint.
-Arguments failingAt(const std::string& place) { return {"/usr/bin/env", "CLEAVE_FAIL=" + place}; }
-
-// A server that can be started again on the same port and with the same store.
-class RestartableServer {
- public:
-  explicit RestartableServer(const TemporaryFolder& folder, const Arguments& more = {})
-      : folder_(folder), more_(more) {
-    start();
-  }
-  void start(const Arguments& within = {}) {
-    Arguments arguments = more_;
-    if (port_ != 0) arguments = with(arguments, {"--set", "listen.port=" + std::to_string(port_)});
-    server_ = std::make_unique<TestServer>(folder_, arguments, "store", within);
-    port_ = server_->port();
-  }
-  void kill() {
-    server_->process().signal(SIGKILL);
-    server_->process().wait(kPatience);
-    server_.reset();
-  }
-  TestServer& server() { return *server_; }
-  std::string address() const { return addressAt(port_); }
-
- private:
-  const TemporaryFolder& folder_;
-  const Arguments more_;
-  std::unique_ptr<TestServer> server_;
-  std::uint16_t port_ = 0;
-};
-
-Ended resume(const std::string& run, const Arguments& more = {}) {
-  return ask(with({"train", "--resume", run}, more));
-}
-
 std::string modelOf(const std::string& run) { return readFile(run + "/model.safetensors"); }
 
 // The final weights of an undisturbed run.
@@ -158,6 +121,26 @@ TEST_CASE("a client killed at any point resumes and ends with the same weights")
     }
     CHECK((modelOf(run) == expected));
   }
+}
+
+TEST_CASE("a client that is killed before its run begins can be started again") {
+  const TemporaryFolder folder;
+  for (const std::string place : {"rename:1:kill", "rename:2:kill", "rename:3:kill"}) {
+    INFO(place);
+    const std::string run = folder.path(place);
+    const Process client = startClient("train", run, kRun, failingAt(place));
+    REQUIRE(client.wait(kPatience));
+    REQUIRE_FALSE(fs::exists(run + "/run.json"));
+    const Ended ended = runClient("train", run, kRun);
+    INFO(ended.errors);
+    CHECK(ended.code == 0);
+  }
+  // Without a lock, the file may be the user's own.
+  fs::create_directory(folder.path("own"));
+  std::ofstream(folder.path("own") + "/config.yaml") << "model: {name: mlp}\n";
+  const Ended refused = runClient("train", folder.path("own"), kRun);
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.errors, Contains("[run-exists]"));
 }
 
 TEST_CASE(

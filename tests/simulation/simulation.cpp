@@ -157,7 +157,6 @@ void Simulation::startClient() {
       options.run.fromStart = fromStart;
       options.run.takeOver = takeOver;
     } else {
-      fs::remove_all(runFolder());
       options.run.common.config = (folder_ / "run.yaml").string();
       options.run.runDir = runFolder().string();
     }

@@ -1,0 +1,152 @@
+#include "client/train/server_link.h"
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/post.hpp>
+#include <optional>
+#include <utility>
+
+#include "common/core/log.h"
+#include "common/link/link_faults.h"
+#include "common/link/wire_messages.h"
+
+namespace cleave {
+
+namespace asio = boost::asio;
+
+RunError endedByServer(const std::string& reason) {
+  const char* hint = "restart the server, then rerun the command";
+  if (reason != "shutting-down") {
+    return RunError("server-left", "the server ended the run (" + reason + ")", hint);
+  }
+  return RunError("shutting-down", "the server is shutting down, after finishing the current step",
+                  hint);
+}
+
+ServerLink::ServerLink(IoThread& io, ServerRequest request, const ConnectOptions& options)
+    : io_(io),
+      address_(std::move(request.address)),
+      options_(options),
+      hello_(std::move(request.hello)) {}
+
+void ServerLink::connect(std::function<void(std::exception_ptr error)> done) {
+  const auto firstHello = [this] {
+    raiseGeneration();
+    return hello_;
+  };
+  const auto connectIt = options_.isRestart ? reconnectToServer : connectToServer;
+  asio::co_spawn(io_.context(), connectIt(address_, firstHello, options_.retrySeconds),
+                 [this, done = std::move(done)](std::exception_ptr failed, OpenConnection opened) {
+                   if (!failed) accept(std::move(opened));
+                   done(std::move(failed));
+                 });
+}
+
+// The generation rises with each attempt, so that the server can identify the newest connection.
+void ServerLink::raiseGeneration() {
+  hello_.set_generation(options_.nextGeneration ? options_.nextGeneration()
+                                                : hello_.generation() + 1);
+}
+
+void ServerLink::accept(OpenConnection open) {
+  connection_ = std::move(open.connection);
+  ok_ = std::move(open.ok);
+  hello_.set_token(ok_.token());
+  resumes_ = hello_.committed_size() > 0;
+  hello_.clear_committed();
+  hello_.clear_weights_sha256();
+}
+
+void ServerLink::start(TensorLinkOptions options, std::shared_ptr<BufferPool> pool,
+                       Callbacks callbacks) {
+  callbacks_ = std::move(callbacks);
+  link_ = std::make_shared<TensorLink>(std::move(options), std::move(pool),
+                                       io_.context().get_executor(),
+                                       TensorLink::Callbacks{
+                                           .deliver = callbacks_.deliver,
+                                           .record = callbacks_.record,
+                                           .failed =
+                                               [this](std::exception_ptr error) {
+                                                 isClosing_ = true;
+                                                 end(std::move(error));
+                                               },
+                                       });
+  asio::co_spawn(io_.context(), serve(), [this](std::exception_ptr error) {
+    link_->recordUnacknowledged();
+    end(std::move(error));
+  });
+}
+
+// Serves the run's connections, one after the other, until the run ends. Throws the error that
+// ended the run.
+asio::awaitable<void> ServerLink::serve() {
+  std::shared_ptr<Connection> connection = std::move(connection_);
+  Arrived atServer;
+  for (;;) {
+    link_->attach(std::move(connection), atServer);
+    std::optional<RunError> broken;
+    try {
+      const std::string reason = co_await link_->serve();
+      if (reason != "done") throw endedByServer(reason);
+      co_return;
+    } catch (const Error& error) {
+      if (!mayReconnect(error)) throw;
+      broken.emplace(error.code(), error.what(), error.hint());
+    }
+    link_->detach();
+    OpenConnection open = co_await reconnect(*broken);
+    if (isClosing_) co_return open.connection->abandon();
+    callbacks_.reconnected(open.ok.session(), hello_.generation());
+    connection = std::move(open.connection);
+    atServer = arrivedFromWire(open.ok.arrived());
+  }
+}
+
+// A server that has given no token does not keep the run of a broken connection.
+bool ServerLink::mayReconnect(const Error& error) const {
+  return options_.reconnectSeconds > 0 && ok_.token() != 0 && !isClosing_ &&
+         isLinkFault(error.code());
+}
+
+asio::awaitable<OpenConnection> ServerLink::reconnect(const Error& broken) {
+  processLog()->warn("{}; reconnecting for up to {:.0f} s", broken.what(),
+                     options_.reconnectSeconds);
+  const SteadyTime start = now();
+  OpenConnection open = co_await reconnectToServer(
+      address_, [this] { return nextHello(); }, options_.reconnectSeconds);
+  processLog()->info("reconnected after {:.1f} s; the run continues", secondsSince(start));
+  co_return open;
+}
+
+wire::Hello ServerLink::nextHello() {
+  raiseGeneration();
+  toWire(link_->arrived(), *hello_.mutable_arrived());
+  return hello_;
+}
+
+void ServerLink::end(std::exception_ptr error) {
+  if (std::exchange(hasEnded_, true)) return;
+  callbacks_.ended(std::move(error));
+}
+
+void ServerLink::ping() {
+  asio::post(io_.context(), [link = link_] {
+    if (const auto connection = link->connection()) connection->ping();
+  });
+}
+
+void ServerLink::sayBye(const std::string& reason) {
+  asio::post(io_.context(), [this, reason] {
+    isClosing_ = true;
+    if (const auto connection = link_->connection()) return connection->sayBye(reason);
+    end(nullptr);
+  });
+}
+
+std::optional<std::size_t> ServerLink::queuedFrames() const {
+  return askOn(io_.context().get_executor(), [link = link_]() -> std::size_t {
+    const auto connection = link->connection();
+    return connection ? connection->outbox().size() : 0;
+  });
+}
+
+}  // namespace cleave

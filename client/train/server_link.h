@@ -1,0 +1,99 @@
+// The client's link to one of the run's servers: connects, carries the tensors and messages of that
+// server's body, and connects again if the connection breaks.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/awaitable.hpp>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "client/train/connect.h"
+#include "common/core/buffer.h"
+#include "common/core/error.h"
+#include "common/link/tensor_link.h"
+#include "common/net/io_thread.h"
+
+namespace cleave {
+
+struct ConnectOptions {
+  double retrySeconds = 0;  // how long the first connection is retried, with back-off
+  // How long to retry if the connection breaks later; 0: the run then ends.
+  double reconnectSeconds = 0;
+  bool isRestart = false;  // the first connection is retried after all connection faults
+  // Called on the io thread before each attempt to connect. Returns a higher generation each time.
+  // If it is empty, each link counts its generation in memory.
+  std::function<std::uint64_t()> nextGeneration = nullptr;
+};
+
+// A server, and what the client says to it first.
+struct ServerRequest {
+  ServerAddress address;
+  wire::Hello hello;
+};
+
+// The error with which a run ends if the server sends Bye with this reason.
+RunError endedByServer(const std::string& reason);
+
+class ServerLink {
+ public:
+  // The io thread is borrowed.
+  ServerLink(IoThread& io, ServerRequest request, const ConnectOptions& options);
+
+  // Any thread; call once. Connects and shakes hands. Calls `done` on the io thread, with the error
+  // if that failed: see connectToServer().
+  void connect(std::function<void(std::exception_ptr error)> done);
+  // After connect().
+  const wire::HelloOk& answer() const { return ok_; }
+  // Whether the run continues from a checkpoint.
+  bool resumes() const { return resumes_; }
+
+  // Called on the io thread; `deliver` is called in the codec queue for tensors.
+  struct Callbacks {
+    std::function<void(Message)> deliver;
+    std::function<void(const TransferRecord&)> record;
+    std::function<void(std::uint64_t session, std::uint64_t generation)> reconnected;
+    std::function<void(std::exception_ptr error)> ended;  // once; null: after Bye
+  };
+  // After connect(). Serves the connection, and those that replace it, until the run ends.
+  void start(TensorLinkOptions options, std::shared_ptr<BufferPool> pool, Callbacks callbacks);
+
+  // After start().
+  TensorLink& tensors() { return *link_; }
+  const TensorLink& tensors() const { return *link_; }
+  const std::shared_ptr<TensorLink>& sharedTensors() const { return link_; }
+  // Any thread. Measures the round trip, if there is a connection.
+  void ping();
+  // Any thread. Sends Bye, which ends the link.
+  void sayBye(const std::string& reason);
+  // Returns the number of frames that wait to be sent; nullopt if the io thread does not answer in
+  // time. Not on the io thread, for which it waits.
+  std::optional<std::size_t> queuedFrames() const;
+
+ private:
+  boost::asio::awaitable<void> serve();
+  boost::asio::awaitable<OpenConnection> reconnect(const Error& broken);
+  bool mayReconnect(const Error& error) const;
+  wire::Hello nextHello();
+  void raiseGeneration();
+  void accept(OpenConnection open);
+  void end(std::exception_ptr error);
+
+  IoThread& io_;
+  const ServerAddress address_;
+  const ConnectOptions options_;
+  // The members below are used on the io thread, and before start() by the caller of connect().
+  wire::Hello hello_;  // of the latest attempt to connect
+  wire::HelloOk ok_;   // the answer to the first Hello
+  bool resumes_ = false;
+  bool isClosing_ = false;
+  bool hasEnded_ = false;
+  std::shared_ptr<Connection> connection_;  // between connect() and serve()
+  std::shared_ptr<TensorLink> link_;
+  Callbacks callbacks_;
+};
+
+}  // namespace cleave
