@@ -17,7 +17,8 @@ inline std::vector<std::string> contractSpecs() {
     specs.push_back("uniform:bits=" + std::string(bits));
   for (const char* parameters :
        {"bits=1", "bits=3", "bits=4,size=32", "bits=5,size=1024", "bits=2,rounding=stochastic",
-        "bits=8,header=fp16", "bits=7,size=128,header=fp16,rounding=stochastic"})
+        "bits=8,header=fp16", "bits=7,size=128,header=fp16,rounding=stochastic",
+        "bits=3,rotation=hadamard", "bits=8,size=1024,rounding=stochastic,rotation=hadamard"})
     specs.push_back("block:" + std::string(parameters));
   for (const char* spec :
        {"sort:q=3,s=1,select=exact", "sort:q=1,s=0,select=exact", "sort:q=2,s=5,select=sampled",
