@@ -13,7 +13,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::array<CodecRow, 14> kCodecs = {{
+constexpr std::array<CodecRow, 15> kCodecs = {{
     {"none", "", "the values, unchanged", "none", makeNone, true},
     {"fp16", "", "16-bit floats of IEEE 754; values above 65504 become infinity", "fp16", makeFp16,
      true},
@@ -47,6 +47,8 @@ constexpr std::array<CodecRow, 14> kCodecs = {{
      "power:rank=2,iterations=2", makePower},
     {"svd", "rank=1..4096", "two factors of each sample's matrix, by singular value decomposition",
      "svd:rank=2", makeSvd},
+    {"rans", "(CODEC)", "the output of CODEC, with shorter codes for its more frequent bytes",
+     "rans(block:bits=4)", makeRans},
     {"zstd", "level=1..19(CODEC)",
      "the output of CODEC, compressed by Zstandard if that saves an eighth",
      "zstd:level=3(block:bits=4)", makeZstd},
@@ -61,7 +63,8 @@ std::unique_ptr<Codec> makeCodec(std::string_view text) {
   const CodecRow& row =
       findByName(kCodecs, spec.name, "unknown-codec", "a codec", [](const CodecRow& each) {
         const std::string name(each.name);
-        return each.parameters.empty() ? name : name + ":" + std::string(each.parameters);
+        const bool hasKeys = each.parameters.find('=') != std::string_view::npos;
+        return name + (hasKeys ? ":" : "") + std::string(each.parameters);
       });
   return row.make(spec);
 }

@@ -26,7 +26,8 @@ inline std::vector<std::string> contractSpecs() {
         "topk:ratio=0.01", "topk:ratio=1", "randtopk:ratio=0.9,alpha=1",
         "kmeans:bits=8,iterations=3", "kmeans:bits=1,iterations=50",
         "power:rank=1,iterations=1(uniform:bits=8)", "svd:rank=1(topk:ratio=0.5)", "svd:rank=7",
-        "fp8:format=e5m2", "zstd:level=1(none)", "zstd:level=19(uniform:bits=3)"})
+        "fp8:format=e5m2", "zstd:level=1(none)", "zstd:level=19(uniform:bits=3)", "rans(none)",
+        "rans(topk:ratio=0.5)"})
     specs.emplace_back(spec);
   return specs;
 }
