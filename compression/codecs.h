@@ -18,6 +18,7 @@ std::unique_ptr<Codec> makeBf16(const CodecSpec& spec);
 std::unique_ptr<Codec> makeFp8(const CodecSpec& spec);
 std::unique_ptr<Codec> makeUniform(const CodecSpec& spec);
 std::unique_ptr<Codec> makeBlock(const CodecSpec& spec);
+std::unique_ptr<Codec> makeAdaptive(const CodecSpec& spec);
 std::unique_ptr<Codec> makeSort(const CodecSpec& spec);
 std::unique_ptr<Codec> makeFast(const CodecSpec& spec);
 std::unique_ptr<Codec> makeTopK(const CodecSpec& spec);

@@ -13,7 +13,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::array<CodecRow, 15> kCodecs = {{
+constexpr std::array<CodecRow, 16> kCodecs = {{
     {"none", "", "the values, unchanged", "none", makeNone, true},
     {"fp16", "", "16-bit floats of IEEE 754; values above 65504 become infinity", "fp16", makeFp16,
      true},
@@ -28,6 +28,9 @@ constexpr std::array<CodecRow, 15> kCodecs = {{
      "bits=1..8,size=32..1024,header=bf16|fp16,rounding=nearest|stochastic,rotation=none|hadamard",
      "like uniform, separately for each block of 64 (or size) values", "block:bits=8", makeBlock,
      true},
+    {"adaptive", "bits=0.5..8,size=32..1024",
+     "like block, with more bits for blocks of larger range, and `bits` on average",
+     "adaptive:bits=4", makeAdaptive},
     {"sort", "q=1..16,s=0..8,select=sampled|exact",
      "the sorted values in 2^s pieces of equal count, with 2^q evenly spaced values each",
      "sort:q=6,s=2,select=sampled", makeSort, true},

@@ -22,8 +22,8 @@
 namespace cleave {
 namespace {
 
-// Payload bytes per call: one Zstandard block, which takes 50 ms at level 19.
-constexpr std::size_t kPieceBytes = std::size_t{128} << 10;
+// One Zstandard block, which takes 50 ms at level 19.
+constexpr std::size_t kBytesPerCall = std::size_t{128} << 10;
 
 class Zstd : public LosslessCodec {
  public:
@@ -60,7 +60,7 @@ class Zstd : public LosslessCodec {
     ZSTD_outBuffer out{frame.data(), frame.size(), 0};
     ZSTD_inBuffer in{payload.data(), 0, 0};
     do {
-      in.size = std::min(in.size + kPieceBytes, payload.size());
+      in.size = std::min(in.size + kBytesPerCall, payload.size());
       const bool isLast = in.size == payload.size();
       std::size_t left = 0;
       do {

@@ -288,11 +288,12 @@ TEST_CASE("unknown parameters of a codec are refused") {
       "none:bits=8", "fp16:x=1", "bf16(none)", "uniform", "uniform:bits=0", "uniform:bits=17",
       "uniform:bit=8,bits=8", "uniform:bits=8(none)", "block", "block:bits=9",
       "block:bits=8,size=48", "block:bits=8,header=fp8", "block:bits=8,rounding=up",
-      "block:bits=8,rotation=random", "block:bits=8(none)", "sort:q=6", "sort:q=9,s=8",
-      "sort:q=0,s=2", "sort:q=6,s=9", "sort:q=6,s=2,select=best", "fast:q=6,s=2,select=exact",
-      "topk", "topk:ratio=0", "topk:ratio=1.5", "topk:ratio=x", "topk:ratio=nan",
-      "randtopk:ratio=0.1", "randtopk:ratio=0.1,alpha=-1", "kmeans:bits=9", "kmeans:iterations=0",
-      "power", "svd:rank=0", "svd:rank=1,iterations=2", "topk:ratio=0.1(none)");
+      "block:bits=8,rotation=random", "block:bits=8(none)", "adaptive", "adaptive:bits=0.1",
+      "adaptive:bits=9", "adaptive:bits=2,size=48", "sort:q=6", "sort:q=9,s=8", "sort:q=0,s=2",
+      "sort:q=6,s=9", "sort:q=6,s=2,select=best", "fast:q=6,s=2,select=exact", "topk",
+      "topk:ratio=0", "topk:ratio=1.5", "topk:ratio=x", "topk:ratio=nan", "randtopk:ratio=0.1",
+      "randtopk:ratio=0.1,alpha=-1", "kmeans:bits=9", "kmeans:iterations=0", "power", "svd:rank=0",
+      "svd:rank=1,iterations=2", "topk:ratio=0.1(none)");
   INFO(text);
   try {
     makeCodec(text);
