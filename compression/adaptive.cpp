@@ -38,6 +38,7 @@ namespace {
 constexpr std::byte kAdaptive{1};
 constexpr std::size_t kHeaderBytes = kernels::kBlockHeaderBytes;
 constexpr int kMaxWidth = 8;
+constexpr std::size_t kDefaultSize = 64;
 constexpr std::size_t kMinBlock = 32;
 constexpr std::size_t kMaxStripBlocks = kStripElements / kMinBlock;
 
@@ -103,6 +104,8 @@ class Adaptive : public Codec {
     if (*std::max_element(widths.begin(), widths.end()) > kMaxWidth)
       throwBadPayload(*this, context.key, "a width exceeds 8");
     const Layout layout = layoutOf(std::move(widths), elements);
+    if (layout.codeBytes > maxCodeBytes(elements))
+      throwBadPayload(*this, context.key, "its widths exceed the number of bits");
     checkPayloadSize(*this, context.key, bytes.size(), codesStart(elements) + layout.codeBytes);
     const float limit = largestOf(out.spec.dtype);
     const bool valid =
@@ -116,8 +119,6 @@ class Adaptive : public Codec {
     }
     return nullptr;
   }
-
-  static constexpr std::size_t kDefaultSize = 64;
 
  private:
   bool isRaw(const TensorSpec& spec) const {

@@ -47,6 +47,8 @@ CodecState LosslessCodec::decode(const CodecContext& context, const CodecState& 
   if (bytes[0] == kCompressed) {
     const std::vector<std::byte> payload =
         decompress(context, bytes.subspan(1), inner_->maxEncodedBytes(out.spec));
+    if (bytes.size() > maxEncodedBytes(out.spec))
+      throwBadPayload(*this, context.key, "it is longer than the payload of " + inner_->spec());
     return decodeInner(context, state, cut, payload, out);
   }
   if (!decodeRaw(bytes, out)) throwBadFormat(*this, context.key, bytes, out.spec);

@@ -9,6 +9,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "common/codec/codec.h"

@@ -31,7 +31,6 @@
 #include <bit>
 #include <cstring>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +42,7 @@ namespace {
 
 constexpr std::size_t kSegmentBytes = 65536;
 constexpr std::size_t kMinHelpedSegments = 4;  // fewer are not worth waking another thread
+constexpr std::size_t kTurnSegments = 32;      // between checkpoints: a few milliseconds
 constexpr std::size_t kSizeBytes = sizeof(std::uint64_t);
 constexpr std::size_t kSegmentSizeBytes = sizeof(std::uint32_t);
 
@@ -347,7 +347,7 @@ bool decodeSegment(Bytes segment, std::span<std::byte> out) {
     std::memcpy(out.data(), segment.data(), out.size());
     return true;
   }
-  if (segment.empty()) return false;
+  if (segment.empty() || segment.size() > out.size()) return false;
   const auto stride = std::to_integer<std::size_t>(segment[0]);
   if (stride < 1 || stride > kMaxStride) return false;
   segment = segment.subspan(1);
@@ -388,13 +388,22 @@ bool decodeSegment(Bytes segment, std::span<std::byte> out) {
          std::all_of(states.begin(), states.end(), [](std::uint32_t x) { return x == kLow; });
 }
 
-// Calls work(first, last) for the numbers of all segments, on two threads if the context has a
-// helper.
+// Calls work(s) for the numbers of all segments, on two threads if the context has a helper.
 template <typename Work>
 void forSegments(const CodecContext& context, std::size_t segments, const Work& work) {
-  if (context.helper == nullptr || segments < kMinHelpedSegments) return work(0, segments);
-  const std::size_t half = segments / 2;
-  context.helper->run([&] { work(0, half); }, [&] { work(half, segments); });
+  const auto each = [&](std::size_t first, std::size_t last) {
+    for (std::size_t s = first; s < last; ++s) work(s);
+  };
+  for (std::size_t first = 0; first < segments; first += kTurnSegments) {
+    const std::size_t last = std::min(first + kTurnSegments, segments);
+    if (context.helper == nullptr || last - first < kMinHelpedSegments) {
+      each(first, last);
+    } else {
+      const std::size_t middle = first + (last - first) / 2;
+      context.helper->run([&] { each(first, middle); }, [&] { each(middle, last); });
+    }
+    context.checkpoint();
+  }
 }
 
 // Segment s of `bytes`.
@@ -418,11 +427,9 @@ class Rans : public LosslessCodec {
     store(std::uint64_t{payload.size()}, out.data());
     std::byte* const sizes = out.data() + kSizeBytes;
     std::byte* const start = out.data() + sizesEnd;
-    forSegments(context, segments, [&](std::size_t first, std::size_t last) {
-      for (std::size_t s = first; s < last; ++s) {
-        const std::size_t bytes = encodeSegment(segmentAt(payload, s), start + s * kSegmentBytes);
-        store(static_cast<std::uint32_t>(bytes), sizes + s * kSegmentSizeBytes);
-      }
+    forSegments(context, segments, [&](std::size_t s) {
+      const std::size_t bytes = encodeSegment(segmentAt(payload, s), start + s * kSegmentBytes);
+      store(static_cast<std::uint32_t>(bytes), sizes + s * kSegmentSizeBytes);
     });
     std::byte* end = start;
     for (std::size_t s = 0; s < segments; ++s) {
@@ -460,16 +467,13 @@ class Rans : public LosslessCodec {
     }
     if (!bytes.empty()) refuse("it has bytes after its last segment");
     std::vector<std::byte> payload(size);
-    std::array<std::optional<std::size_t>, 2> invalid;  // of each thread's segments
-    forSegments(context, segments, [&](std::size_t first, std::size_t last) {
-      std::optional<std::size_t>& here = invalid[first == 0 ? 0 : 1];
-      for (std::size_t s = first; s < last && !here; ++s) {
-        if (!decodeSegment(segmentBytes[s], segmentAt(std::span(payload), s))) here = s;
-      }
+    std::vector<std::uint8_t> valid(segments);
+    forSegments(context, segments, [&](std::size_t s) {
+      valid[s] = decodeSegment(segmentBytes[s], segmentAt(std::span(payload), s)) ? 1 : 0;
     });
-    for (const std::optional<std::size_t>& s : invalid) {
-      if (s) refuse("segment " + std::to_string(*s) + " is invalid");
-    }
+    const auto invalid = std::find(valid.begin(), valid.end(), 0);
+    if (invalid != valid.end())
+      refuse("segment " + std::to_string(invalid - valid.begin()) + " is invalid");
     return payload;
   }
 };

@@ -198,7 +198,7 @@ TEST_CASE("invalid widths, headers and lengths are refused") {
                       Contains(reason) && Contains("gradient/0"));
   };
   for (std::size_t b = 0; b < 3; ++b) refused(with(widths + b, 0x09), "a width exceeds 8");
-  refused(with(widths, 0x88), "are required");
+  refused(with(widths, 0x88), "widths exceed the number of bits");
   refused(with(widths, 0x00), "are required");
   refused(with(0, 2), "format 2");
   refused(Bytes(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(widths)), "its length");

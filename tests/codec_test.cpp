@@ -312,7 +312,7 @@ TEST_CASE("slow codecs call checkpoint() while they run") {
   const Row row = GENERATE(
       Row{"zstd:level=19(none)", {1 << 21}}, Row{"power:rank=256,iterations=100", {1, 1024, 1024}},
       Row{"svd:rank=8", {1, 512, 512}}, Row{"kmeans:bits=8,iterations=1000", {1 << 23}},
-      Row{"sort:q=4,s=8,select=exact", {1 << 22}});
+      Row{"sort:q=4,s=8,select=exact", {1 << 22}}, Row{"rans(none)", {1 << 22}});
   CAPTURE(row.spec);
   const std::unique_ptr<Codec> codec = makeCodec(row.spec);
   std::size_t elements = 1;

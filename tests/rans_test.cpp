@@ -250,6 +250,12 @@ TEST_CASE("every kind of damage is refused with its reason") {
   CHECK_THAT(with(1, std::uint64_t{1} << 62, 8), Contains("bytes, but none writes at most 5000"));
   CHECK_THAT(with(1, 0, 8), Contains("after its last segment"));
   CHECK_THAT(with(1, size - 1, 8), Contains("segment 0 is invalid"));
+  // Segments that are not compressed at all.
+  Bytes all(1 + 8 + 4 + size);
+  all[0] = std::byte{2};
+  std::memcpy(&all[1], &size, 8);
+  std::memcpy(&all[9], &size, 4);
+  CHECK_THAT(refusal(all, size), Contains("longer than the payload of none"));
   // A value more, a value less, and another frequency.
   const std::string invalid = "segment 0 is invalid";
   for (std::size_t b = 0; b < 32; ++b) {
