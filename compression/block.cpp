@@ -1,5 +1,5 @@
-// `block:bits=B,size=S,header=bf16|fp16,rounding=nearest|stochastic`: blocks of S values that are
-// adjacent in memory, each quantised to its own grid of 2^B values.
+// `block:bits=B,size=S,header=bf16|fp16,rounding=nearest|stochastic,rotation=none|hadamard`: blocks
+// of S values that are adjacent in memory, each quantised to its own grid of 2^B values.
 //
 //   payload = nothing                              for a tensor without elements
 //           | 0x00, the tensor's own bytes         if packing would not make it shorter
@@ -25,6 +25,11 @@
 // Stochastic rounding adds u in [-1/2, 1/2) before rounding, and clamps the code, so that values
 // are unbiased. u is a function of seed, step, micro-batch, flow and the element's index (modulo
 // 2^32). Decoding is the same for both kinds of rounding. Evaluation rounds to nearest.
+//
+// With rotation=hadamard, each block x of S values is replaced by y = H (s x) / S before it is
+// encoded, and becomes s (H y) after decoding; only this is clamped to the tensor's type. H is a
+// Hadamard matrix, s are fixed signs; kernels.h defines both, and the order of the additions. A
+// last block with fewer than S values is not rotated.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -44,7 +49,7 @@ static_assert(kStripElements % kMaxSize == 0);
 
 class Block : public PackedCodec {
  public:
-  explicit Block(const kernels::BlockFormat& format) : format_(format) {}
+  Block(const kernels::BlockFormat& format, bool rotated) : format_(format), rotated_(rotated) {}
 
   std::string spec() const override {
     std::string text = "block:bits=" + std::to_string(format_.bits);
@@ -52,6 +57,7 @@ class Block : public PackedCodec {
     if (format_.size != defaults.size) text += ",size=" + std::to_string(format_.size);
     if (format_.halfHeader) text += ",header=fp16";
     if (format_.stochastic) text += ",rounding=stochastic";
+    if (rotated_) text += ",rotation=hadamard";
     return text;
   }
 
@@ -77,10 +83,19 @@ class Block : public PackedCodec {
       format.keyHigh = random.high;
     }
     std::byte* const codes = out + headerBytes(view.spec.elements());
-    const bool finite = forEachStrip<kLongStripElements>(
-        context, FloatReader(view), [&](std::size_t start, std::size_t count, const float* values) {
-          return encodeStrip(format, start, count, values, out, codes);
-        });
+    const auto encode = [&](std::size_t start, std::size_t count, const float* values) {
+      return encodeStrip(format, start, count, values, out, codes);
+    };
+    const auto rotateAndEncode = [&](std::size_t start, std::size_t count, const float* values) {
+      alignas(64) std::array<float, kStripElements> rotated;
+      const std::size_t whole = count / format.size * format.size;
+      kernels::rotate(values, whole, format.size, rotated.data());
+      std::copy(values + whole, values + count, rotated.data() + whole);
+      return encode(start, count, rotated.data());
+    };
+    const FloatReader values(view);
+    const bool finite = rotated_ ? forEachStrip(context, values, rotateAndEncode)
+                                 : forEachStrip<kLongStripElements>(context, values, encode);
     if (!finite) throw NonFiniteError(context.key);
   }
 
@@ -130,8 +145,10 @@ class Block : public PackedCodec {
     headers += headerBytes(start);
     codes += packedBytes(start, format_.bits);
     const std::size_t blocks = count / format_.size;
-    if (!kernels::decodeBlocks(headers, codes, blocks, format_, limit, values)) return false;
+    const float blockLimit = rotated_ ? largestOf(DType::f32) : limit;
+    if (!kernels::decodeBlocks(headers, codes, blocks, format_, blockLimit, values)) return false;
     const std::size_t whole = blocks * format_.size;
+    if (rotated_) kernels::rotateBack(values, whole, format_.size, limit);
     const std::size_t rest = count - whole;
     if (rest == 0) return true;
     std::array<float, kMaxSize> padded;
@@ -146,6 +163,7 @@ class Block : public PackedCodec {
   }
 
   const kernels::BlockFormat format_;
+  const bool rotated_;
 };
 
 }  // namespace
@@ -160,8 +178,10 @@ std::unique_ptr<Codec> makeBlock(const CodecSpec& spec) {
   format.halfHeader = parameters.choice("header", kHeaders, 0) == 1;
   constexpr std::array<std::string_view, 2> kRoundings = {"nearest", "stochastic"};
   format.stochastic = parameters.choice("rounding", kRoundings, 0) == 1;
+  constexpr std::array<std::string_view, 2> kRotations = {"none", "hadamard"};
+  const bool rotated = parameters.choice("rotation", kRotations, 0) == 1;
   parameters.finish();
-  return std::make_unique<Block>(format);
+  return std::make_unique<Block>(format, rotated);
 }
 
 }  // namespace cleave

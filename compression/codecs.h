@@ -18,6 +18,7 @@ std::unique_ptr<Codec> makeBf16(const CodecSpec& spec);
 std::unique_ptr<Codec> makeFp8(const CodecSpec& spec);
 std::unique_ptr<Codec> makeUniform(const CodecSpec& spec);
 std::unique_ptr<Codec> makeBlock(const CodecSpec& spec);
+std::unique_ptr<Codec> makeAdaptive(const CodecSpec& spec);
 std::unique_ptr<Codec> makeSort(const CodecSpec& spec);
 std::unique_ptr<Codec> makeFast(const CodecSpec& spec);
 std::unique_ptr<Codec> makeTopK(const CodecSpec& spec);
@@ -25,6 +26,7 @@ std::unique_ptr<Codec> makeRandTopK(const CodecSpec& spec);
 std::unique_ptr<Codec> makeKMeans(const CodecSpec& spec);
 std::unique_ptr<Codec> makePower(const CodecSpec& spec);
 std::unique_ptr<Codec> makeSvd(const CodecSpec& spec);
+std::unique_ptr<Codec> makeRans(const CodecSpec& spec);
 std::unique_ptr<Codec> makeZstd(const CodecSpec& spec);
 
 // Throws ProtocolError "bad-payload"; `fault` says what is wrong.

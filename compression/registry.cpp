@@ -13,7 +13,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::array<CodecRow, 14> kCodecs = {{
+constexpr std::array<CodecRow, 16> kCodecs = {{
     {"none", "", "the values, unchanged", "none", makeNone, true},
     {"fp16", "", "16-bit floats of IEEE 754; values above 65504 become infinity", "fp16", makeFp16,
      true},
@@ -24,9 +24,13 @@ constexpr std::array<CodecRow, 14> kCodecs = {{
     {"uniform", "bits=1..16",
      "2^bits evenly spaced values from the tensor's minimum to its maximum", "uniform:bits=8",
      makeUniform, true},
-    {"block", "bits=1..8,size=32..1024,header=bf16|fp16,rounding=nearest|stochastic",
+    {"block",
+     "bits=1..8,size=32..1024,header=bf16|fp16,rounding=nearest|stochastic,rotation=none|hadamard",
      "like uniform, separately for each block of 64 (or size) values", "block:bits=8", makeBlock,
      true},
+    {"adaptive", "bits=0.5..8,size=32..1024",
+     "like block, with more bits for blocks of larger range, and `bits` on average",
+     "adaptive:bits=4", makeAdaptive},
     {"sort", "q=1..16,s=0..8,select=sampled|exact",
      "the sorted values in 2^s pieces of equal count, with 2^q evenly spaced values each",
      "sort:q=6,s=2,select=sampled", makeSort, true},
@@ -46,6 +50,8 @@ constexpr std::array<CodecRow, 14> kCodecs = {{
      "power:rank=2,iterations=2", makePower},
     {"svd", "rank=1..4096", "two factors of each sample's matrix, by singular value decomposition",
      "svd:rank=2", makeSvd},
+    {"rans", "(CODEC)", "the output of CODEC, with shorter codes for its more frequent bytes",
+     "rans(block:bits=4)", makeRans},
     {"zstd", "level=1..19(CODEC)",
      "the output of CODEC, compressed by Zstandard if that saves an eighth",
      "zstd:level=3(block:bits=4)", makeZstd},
@@ -60,7 +66,8 @@ std::unique_ptr<Codec> makeCodec(std::string_view text) {
   const CodecRow& row =
       findByName(kCodecs, spec.name, "unknown-codec", "a codec", [](const CodecRow& each) {
         const std::string name(each.name);
-        return each.parameters.empty() ? name : name + ":" + std::string(each.parameters);
+        const bool hasKeys = each.parameters.find('=') != std::string_view::npos;
+        return name + (hasKeys ? ":" : "") + std::string(each.parameters);
       });
   return row.make(spec);
 }

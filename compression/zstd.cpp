@@ -1,11 +1,8 @@
 // `zstd:level=L(CODEC)`: another codec's payload, losslessly compressed with Zstandard (RFC 8878)
 // if that saves at least an eighth.
 //
-//   payload = nothing                        for a tensor without elements
-//           | 0x00, the tensor's own bytes   if the tensor is sent raw
-//           | 0x01, the inner codec's payload
-//           | 0x02, one Zstandard frame      with its content size; its content is the inner
-//                                            codec's payload; no checksum, no dictionary
+//   payload    as in lossless_codec.h
+//   compressed = one Zstandard frame, with its content size; no checksum, no dictionary
 //
 // The same version of libzstd produces the same bytes. Decoding allocates memory only for the inner
 // payload, whose size is given in the frame and limited by the inner codec's bound. A frame cannot
@@ -19,84 +16,42 @@
 #include <optional>
 #include <vector>
 
-#include "common/codec/raw.h"
 #include "compression/codecs.h"
-#include "compression/registry.h"
+#include "compression/lossless_codec.h"
 
 namespace cleave {
 namespace {
 
-constexpr std::byte kStored{1};
-constexpr std::byte kCompressed{2};
-// Payload bytes per call: one Zstandard block, which takes 50 ms at level 19.
-constexpr std::size_t kPieceBytes = std::size_t{128} << 10;
+// One Zstandard block, which takes 50 ms at level 19.
+constexpr std::size_t kBytesPerCall = std::size_t{128} << 10;
 
-class Zstd : public Codec {
+class Zstd : public LosslessCodec {
  public:
-  Zstd(int level, std::unique_ptr<Codec> inner) : level_(level), inner_(std::move(inner)) {}
+  Zstd(int level, std::unique_ptr<Codec> inner) : LosslessCodec(std::move(inner)), level_(level) {}
 
   std::string spec() const override {
-    return "zstd:level=" + std::to_string(level_) + "(" + inner_->spec() + ")";
-  }
-
-  std::size_t maxEncodedBytes(const TensorSpec& spec) const override {
-    const std::size_t maxBytes = inner_->maxEncodedBytes(spec);
-    return maxBytes == 0 ? 0 : 1 + maxBytes;
-  }
-
-  // zstd's own memory is bounded by ZSTD_estimateCStreamSize(): 16.8 MiB at level 9, 89.5 MiB at
-  // level 19; decoding takes less.
-  CodecMemory memory(const TensorSpec& spec) const override {
-    CodecMemory memory = inner_->memory(spec);
-    const std::size_t context = std::size_t{level_ <= 9 ? 17u : 90u} << 20;
-    memory.working += 2 * inner_->maxEncodedBytes(spec) + context;
-    return memory;
-  }
-
-  Encoded encode(const CodecContext& context, const CodecState& state, CutContext& cut,
-                 const TensorView& view, std::span<std::byte> out) const override {
-    std::vector<std::byte> payload(inner_->maxEncodedBytes(view.spec));
-    Encoded encoded = inner_->encode(context, state, cut, view, payload);
-    if (encoded.bytes == 0) return encoded;
-    payload.resize(encoded.bytes);
-    // zstd may write beyond its output, hence the copy.
-    std::vector<std::byte> frame(encoded.bytes - (encoded.bytes + 7) / 8);
-    const std::optional<std::size_t> bytes = compress(context, payload, frame);
-    const bool gains = bytes.has_value();
-    const std::size_t kept = bytes.value_or(encoded.bytes);
-    out[0] = gains ? kCompressed : kStored;
-    std::memcpy(out.data() + 1, gains ? frame.data() : payload.data(), kept);
-    encoded.bytes = 1 + kept;
-    return encoded;
-  }
-
-  CodecState decode(const CodecContext& context, const CodecState& state, CutContext& cut,
-                    std::span<const std::byte> bytes, MutableTensorView out) const override {
-    if (bytes.empty() || bytes[0] == kStored)
-      return decodeInner(context, state, cut, bytes.subspan(bytes.empty() ? 0 : 1), out);
-    if (bytes[0] == kCompressed) {
-      const std::vector<std::byte> payload = decompress(context.key, bytes.subspan(1), out.spec);
-      return decodeInner(context, state, cut, payload, out);
-    }
-    if (!decodeRaw(bytes, out)) throwBadFormat(*this, context.key, bytes, out.spec);
-    return nullptr;
+    return "zstd:level=" + std::to_string(level_) + "(" + inner().spec() + ")";
   }
 
  private:
-  CodecState decodeInner(const CodecContext& context, const CodecState& state, CutContext& cut,
-                         std::span<const std::byte> payload, const MutableTensorView& out) const {
-    try {
-      return inner_->decode(context, state, cut, payload, out);
-    } catch (const ProtocolError& error) {
-      throwBadPayload(*this, context.key, error.what());
-    }
+  // Bounded by ZSTD_estimateCStreamSize(): 16.8 MiB at level 9, 89.5 MiB at level 19; decoding
+  // takes less.
+  std::size_t compressorBytes() const override {
+    return std::size_t{level_ <= 9 ? 17u : 90u} << 20;
+  }
+
+  std::vector<std::byte> compress(const CodecContext& context,
+                                  std::span<const std::byte> payload) const override {
+    // zstd may write beyond its output, hence a buffer of its own.
+    std::vector<std::byte> frame(payload.size() - (payload.size() + 7) / 8);
+    frame.resize(compressInto(frame, context, payload).value_or(0));
+    return frame;
   }
 
   // Compresses in pieces, with a checkpoint after each, because at level 19 a tensor can take tens
   // of seconds. Returns the size of the frame in bytes; nullopt if it does not fit.
-  std::optional<std::size_t> compress(const CodecContext& context,
-                                      std::span<const std::byte> payload,
-                                      std::span<std::byte> frame) const {
+  std::optional<std::size_t> compressInto(std::span<std::byte> frame, const CodecContext& context,
+                                          std::span<const std::byte> payload) const {
     const std::unique_ptr<ZSTD_CCtx, decltype(&ZSTD_freeCCtx)> stream(ZSTD_createCCtx(),
                                                                       &ZSTD_freeCCtx);
     if (!stream) throw std::bad_alloc();
@@ -105,7 +60,7 @@ class Zstd : public Codec {
     ZSTD_outBuffer out{frame.data(), frame.size(), 0};
     ZSTD_inBuffer in{payload.data(), 0, 0};
     do {
-      in.size = std::min(in.size + kPieceBytes, payload.size());
+      in.size = std::min(in.size + kBytesPerCall, payload.size());
       const bool isLast = in.size == payload.size();
       std::size_t left = 0;
       do {
@@ -123,15 +78,16 @@ class Zstd : public Codec {
     throw RunError("internal-error", std::string("Zstandard: ") + ZSTD_getErrorName(result));
   }
 
-  std::vector<std::byte> decompress(const Key& key, std::span<const std::byte> frame,
-                                    const TensorSpec& spec) const {
-    const auto refuse = [&](const std::string& fault) { throwBadPayload(*this, key, fault); };
+  std::vector<std::byte> decompress(const CodecContext& context, std::span<const std::byte> frame,
+                                    std::size_t maxBytes) const override {
+    const auto refuse = [&](const std::string& fault) {
+      throwBadPayload(*this, context.key, fault);
+    };
     const unsigned long long size = ZSTD_getFrameContentSize(frame.data(), frame.size());
     if (size == ZSTD_CONTENTSIZE_ERROR || size == ZSTD_CONTENTSIZE_UNKNOWN)
       refuse("it is not a Zstandard frame that states its content size");
-    const std::size_t maxBytes = inner_->maxEncodedBytes(spec);
     if (size > maxBytes) {
-      refuse("its frame has " + std::to_string(size) + " bytes, but " + inner_->spec() +
+      refuse("its frame has " + std::to_string(size) + " bytes, but " + inner().spec() +
              " writes at most " + std::to_string(maxBytes));
     }
     if (ZSTD_findFrameCompressedSize(frame.data(), frame.size()) != frame.size())
@@ -145,7 +101,6 @@ class Zstd : public Codec {
   }
 
   const int level_;
-  const std::unique_ptr<Codec> inner_;
 };
 
 }  // namespace
@@ -155,12 +110,8 @@ std::unique_ptr<Codec> makeZstd(const CodecSpec& spec) {
   const int level = parameters.integer("level", 1, 19);
   const auto inner = parameters.innerSpec();
   parameters.finish();
-  if (!inner) {
-    throw UsageError(
-        "bad-codec-spec", "codec zstd needs a codec to wrap",
-        "write it in parentheses, as in zstd:level=" + std::to_string(level) + "(block:bits=4)");
-  }
-  return std::make_unique<Zstd>(level, makeCodec(*inner));
+  return std::make_unique<Zstd>(
+      level, makeInner(spec, inner, "zstd:level=" + std::to_string(level) + "(block:bits=4)"));
 }
 
 }  // namespace cleave

@@ -260,3 +260,64 @@ TEST_CASE("any finite header decodes to finite values of the tensor's type") {
     }
   }
 }
+
+TEST_CASE("a rotated block is encoded in the documented layout") {
+  // Two blocks of 32 values, of which the first has one that is not 0, and 3 values more.
+  std::vector<float> values(67, 0.0f);
+  values[3] = 32;  // sign -1; row i of the matrix has the sign of the bits of i & 3
+  values[64] = 1;
+  const Bytes bytes = encode(*block("bits=1,size=32,rotation=hadamard"), tensorOf(values));
+  REQUIRE(bytes.size() == 1 + 3 * 4 + 9);
+  CHECK(shortAt(bytes, 1) == 0xbf80);  // the minimum, -1
+  CHECK(shortAt(bytes, 3) == 0x4000);  // the step, 2
+  CHECK(shortAt(bytes, 5) == 0);
+  CHECK(shortAt(bytes, 7) == 0);
+  CHECK(shortAt(bytes, 11) == 0x3f80);  // the rest is not rotated: the step, 1
+  for (std::size_t j = 0; j < 4; ++j) CHECK(bytes[13 + j] == std::byte{0x66});
+  for (std::size_t j = 4; j < 8; ++j) CHECK(bytes[13 + j] == std::byte{0});
+  CHECK(bytes[21] == std::byte{0x01});
+}
+
+TEST_CASE("rotation improves heavy-tailed values and keeps the accuracy of normal ones") {
+  const std::vector<float> plain = normal(64 * 500);
+  std::vector<float> heavy = plain;
+  for (float& value : heavy) value = value * value * value;
+  std::vector<float> outliers = plain;
+  for (std::size_t j = 0; j < outliers.size(); j += 64) outliers[j + j / 64 % 64] = 30;
+  for (const std::string bits : {"2", "3", "4"}) {
+    const auto gain = [&](const std::vector<float>& values) {
+      return snrOf(values, roundTrip("rotation=hadamard,bits=" + bits, values)) -
+             snrOf(values, roundTrip("bits=" + bits, values));
+    };
+    CHECK(gain(plain) == Approx(0).margin(0.3));
+    CHECK(gain(heavy) > 3);
+    CHECK(gain(outliers) > 3);
+  }
+}
+
+TEST_CASE("constant blocks stay constant when rotated") {
+  for (const float constant : {0.0f, 6.0f, -2.5f, 0x1p-100f})
+    CHECK(roundTrip("bits=1,rotation=hadamard", std::vector<float>(128, constant)) ==
+          std::vector<float>(128, constant));
+}
+
+TEST_CASE("rotated values up to the largest of the tensor's type stay finite and close") {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    const float largest = largestOf(dtype);
+    for (const std::string size : {"32", "64", "1024"}) {
+      for (const int kind : {0, 1, 2}) {
+        std::vector<float> values(2048, largest);
+        for (std::size_t j = 0; j < values.size(); ++j) {
+          if (kind == 1 && j % 2 == 1) values[j] = -largest;
+          if (kind == 2 && j % 37 != 0) values[j] = 0;
+        }
+        const std::vector<float> decoded =
+            roundTrip("bits=8,rotation=hadamard,size=" + size, values, dtype);
+        for (std::size_t j = 0; j < values.size(); ++j) {
+          REQUIRE(std::abs(decoded[j]) <= largest);
+          REQUIRE(std::abs(double{decoded[j]} - double{values[j]}) <= 0.1 * largest);
+        }
+      }
+    }
+  }
+}

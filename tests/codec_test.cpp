@@ -288,9 +288,10 @@ TEST_CASE("unknown parameters of a codec are refused") {
       "none:bits=8", "fp16:x=1", "bf16(none)", "uniform", "uniform:bits=0", "uniform:bits=17",
       "uniform:bit=8,bits=8", "uniform:bits=8(none)", "block", "block:bits=9",
       "block:bits=8,size=48", "block:bits=8,header=fp8", "block:bits=8,rounding=up",
-      "block:bits=8(none)", "sort:q=6", "sort:q=9,s=8", "sort:q=0,s=2", "sort:q=6,s=9",
-      "sort:q=6,s=2,select=best", "fast:q=6,s=2,select=exact", "topk", "topk:ratio=0",
-      "topk:ratio=1.5", "topk:ratio=x", "topk:ratio=nan", "randtopk:ratio=0.1",
+      "block:bits=8,rotation=random", "block:bits=8(none)", "adaptive", "adaptive:bits=0.1",
+      "adaptive:bits=9", "adaptive:bits=2,size=48", "sort:q=6", "sort:q=9,s=8", "sort:q=0,s=2",
+      "sort:q=6,s=9", "sort:q=6,s=2,select=best", "fast:q=6,s=2,select=exact", "topk",
+      "topk:ratio=0", "topk:ratio=1.5", "topk:ratio=x", "topk:ratio=nan", "randtopk:ratio=0.1",
       "randtopk:ratio=0.1,alpha=-1", "kmeans:bits=9", "kmeans:iterations=0", "power", "svd:rank=0",
       "svd:rank=1,iterations=2", "topk:ratio=0.1(none)");
   INFO(text);
@@ -311,7 +312,7 @@ TEST_CASE("slow codecs call checkpoint() while they run") {
   const Row row = GENERATE(
       Row{"zstd:level=19(none)", {1 << 21}}, Row{"power:rank=256,iterations=100", {1, 1024, 1024}},
       Row{"svd:rank=8", {1, 512, 512}}, Row{"kmeans:bits=8,iterations=1000", {1 << 23}},
-      Row{"sort:q=4,s=8,select=exact", {1 << 22}});
+      Row{"sort:q=4,s=8,select=exact", {1 << 22}}, Row{"rans(none)", {1 << 22}});
   CAPTURE(row.spec);
   const std::unique_ptr<Codec> codec = makeCodec(row.spec);
   std::size_t elements = 1;

@@ -24,8 +24,9 @@ TEST_CASE("exactly these codecs have a GPU implementation") {
   for (const char* spec :
        {"fp16", "bf16", "uniform:bits=8", "block:bits=4", "sort:q=6,s=2", "topk:ratio=0.1"})
     CHECK(has(spec));
-  for (const char* spec : {"none", "fp8", "sort:q=6,s=2,select=exact", "fast:q=6,s=2",
-                           "randtopk:ratio=0.1,alpha=0.1", "zstd:level=1(block:bits=4)"})
+  for (const char* spec :
+       {"none", "fp8", "sort:q=6,s=2,select=exact", "fast:q=6,s=2", "randtopk:ratio=0.1,alpha=0.1",
+        "zstd:level=1(block:bits=4)", "rans(block:bits=4)", "block:bits=4,rotation=hadamard"})
     CHECK(!has(spec));
 }
 

@@ -321,3 +321,65 @@ TEST_CASE("looking up many codes equals looking them up one by one") {
     });
   }
 }
+
+TEST_CASE("rotations equal those of the scalar kernel on every instruction set") {
+  forEachTarget([&] {
+    for (const std::size_t size : {32, 64, 128, 256, 512, 1024}) {
+      for (const std::vector<float>& sample : blockSamples(7 * size)) {
+        for (const std::size_t tiles : {0, 1, 7}) {
+          INFO(tiles << " tiles of " << size);
+          const std::vector<float> values = exactly(sample, tiles * size);
+          const auto rotateBy = [&](auto rotate) {
+            return writtenFloats(values.size(), [&](float* out) {
+              rotate(values.data(), values.size(), size, out);
+            });
+          };
+          REQUIRE(rotateBy(rotate) == rotateBy(plain::rotate));
+          const auto rotateBackBy = [&](auto rotateBack) {
+            return writtenFloats(values.size(), [&](float* out) {
+              std::copy(values.begin(), values.end(), out);
+              rotateBack(out, values.size(), size, 1e30f);
+            });
+          };
+          REQUIRE(rotateBackBy(rotateBack) == rotateBackBy(plain::rotateBack));
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("the scalar rotation multiplies by the documented matrix, and rotateBack inverts it") {
+  for (const std::size_t size : {32, 64, 1024}) {
+    const std::vector<float> values = normal(size);
+    std::vector<float> rotated(size);
+    plain::rotate(values.data(), size, size, rotated.data());
+    for (std::size_t i = 0; i < size; ++i) {
+      double sum = 0;
+      for (std::size_t j = 0; j < size; ++j) {
+        const int flips = std::popcount(i & j) + std::popcount(j & (j >> 1));
+        sum += flips % 2 == 0 ? double{values[j]} : -double{values[j]};
+      }
+      REQUIRE(rotated[i] == Approx(sum / static_cast<double>(size)).margin(1e-6));
+    }
+    plain::rotateBack(rotated.data(), size, size, kLargest);
+    for (std::size_t j = 0; j < size; ++j) REQUIRE(rotated[j] == Approx(values[j]).margin(1e-5));
+  }
+}
+
+TEST_CASE("a rotated tile contains NaN or infinity exactly if the tile does") {
+  constexpr std::size_t kSize = 64;
+  forEachTarget([&] {
+    for (const float bad : {kNaN, kInfinity, -kInfinity}) {
+      for (std::size_t place = kSize; place < 2 * kSize; ++place) {
+        std::vector<float> values(3 * kSize, kLargest);
+        values[place] = bad;
+        std::vector<float> rotated(values.size());
+        rotate(values.data(), values.size(), kSize, rotated.data());
+        const auto isFinite = [&](std::size_t tile) {
+          return rangeOf(rotated.data() + tile * kSize, kSize).finite;
+        };
+        REQUIRE((isFinite(0) && !isFinite(1) && isFinite(2)));
+      }
+    }
+  });
+}

@@ -118,24 +118,33 @@ constexpr ListingRow kListings[] = {
      learningRates},
 };
 
-// Wraps `text` at kColumns columns. All lines except the first are indented.
+// Wraps `text` at kColumns columns, at spaces and after commas. All lines except the first are
+// indented.
 std::string wrapped(const std::string& text, std::size_t indent) {
   std::string out;
   std::size_t column = indent;
+  bool space = false;  // before the next word
   for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    if (text[begin] == ' ') {
+      space = true;
+      ++begin;
+      continue;
+    }
+    std::size_t end = std::min(text.find_first_of(" ,", begin), text.size());
+    if (end < text.size() && text[end] == ',') ++end;
     const std::string word = text.substr(begin, end - begin);
-    if (column > indent && column + 1 + word.size() > kColumns) {
+    if (column > indent && column + (space ? 1 : 0) + word.size() > kColumns) {
       out += '\n';
       out.append(indent, ' ');
       column = indent;
-    } else if (column > indent) {
+    } else if (space && column > indent) {
       out += ' ';
       ++column;
     }
     out += word;
     column += word.size();
-    begin = end + 1;
+    space = false;
+    begin = end;
   }
   return out;
 }

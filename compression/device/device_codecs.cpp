@@ -263,6 +263,8 @@ std::shared_ptr<const DeviceCodec> makeSortTwin(const std::shared_ptr<const Code
 std::shared_ptr<const DeviceCodec> makeBlockTwin(const std::shared_ptr<const Codec>& codec,
                                                  Gpu& gpu, const CodecSpec& spec) {
   CodecParameters parameters(spec);
+  constexpr std::array<std::string_view, 2> kRotations = {"none", "hadamard"};
+  if (parameters.choice("rotation", kRotations, 0) != 0) return nullptr;
   device::BlockParameters format;
   format.bits = static_cast<std::uint32_t>(parameters.integer("bits", 1, 8));
   format.size = static_cast<std::uint32_t>(

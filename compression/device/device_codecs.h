@@ -10,8 +10,8 @@ namespace cleave {
 class Gpu;
 
 // Returns the GPU implementation of `codec`. These codecs have one: `fp16`, `bf16`, `uniform`,
-// `block`, `sort` with select=sampled, and `topk`. Null for other codecs, whose tensors pass
-// through host memory. Borrows the GPU.
+// `block` without rotation, `sort` with select=sampled, and `topk`. Null for other codecs, whose
+// tensors pass through host memory. Borrows the GPU.
 std::shared_ptr<const DeviceCodec> makeDeviceCodec(const std::shared_ptr<const Codec>& codec,
                                                    Gpu& gpu);
 

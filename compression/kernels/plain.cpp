@@ -56,6 +56,22 @@ float halfUp(float value) {  // requires value >= +0
   return fromHalf(fromHalf(half) < value ? static_cast<std::uint16_t>(half + 1) : half);
 }
 
+float withSign(float value, std::size_t j) {
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) ^ kRotationSigns[j]);
+}
+
+void multiplyByHadamard(float* tile, std::size_t size) {
+  for (std::size_t stride = 1; stride < size; stride *= 2) {
+    for (std::size_t j = 0; j < size; ++j) {
+      if ((j & stride) != 0) continue;
+      const float a = tile[j];
+      const float b = tile[j + stride];
+      tile[j] = a + b;
+      tile[j + stride] = a - b;
+    }
+  }
+}
+
 // The draw for element j, in [-1/2, 1/2). It is the integer hash lowbias32
 // (https://nullprogram.com/blog/2018/07/31/) without its last shift. One half of the key is added
 // first; the other half is XORed in the middle.
@@ -377,6 +393,24 @@ bool decodeBlocks(const std::byte* headers, const std::byte* codes, std::size_t 
     }
   }
   return true;
+}
+
+// ---- Rotations ----
+
+void rotate(const float* values, std::size_t count, std::size_t size, float* rotated) {
+  // Dividing first keeps every sum finite.
+  const float shrink = 1.0f / static_cast<float>(size);
+  for (std::size_t j = 0; j < count; ++j) rotated[j] = withSign(values[j] * shrink, j % size);
+  for (std::size_t t = 0; t < count; t += size) multiplyByHadamard(rotated + t, size);
+}
+
+void rotateBack(float* values, std::size_t count, std::size_t size, float limit) {
+  const float shrink = 1.0f / static_cast<float>(size);
+  const auto grow = static_cast<float>(size);
+  for (std::size_t j = 0; j < count; ++j) values[j] *= shrink;
+  for (std::size_t t = 0; t < count; t += size) multiplyByHadamard(values + t, size);
+  for (std::size_t j = 0; j < count; ++j)
+    values[j] = std::clamp(withSign(values[j] * grow, j % size), -limit, limit);
 }
 
 }  // namespace cleave::kernels::plain

@@ -2,6 +2,9 @@
 // set with, and the fallback if Highway has no vectors.
 #pragma once
 
+#include <array>
+#include <bit>
+
 #include "compression/kernels/kernels.h"
 
 namespace cleave::kernels::plain {
@@ -20,6 +23,18 @@ bool encodeBlocks(const float* values, std::size_t blocks, const BlockFormat& fo
                   std::uint64_t first, std::byte* headers, std::byte* codes);
 bool decodeBlocks(const std::byte* headers, const std::byte* codes, std::size_t blocks,
                   const BlockFormat& format, float limit, float* values);
+
+void rotate(const float* values, std::size_t count, std::size_t size, float* rotated);
+void rotateBack(float* values, std::size_t count, std::size_t size, float limit);
+// The sign bit of s[j]. These signs, the Golay-Rudin-Shapiro sequence, also spread constant tiles
+// evenly, which H alone would concentrate in one value.
+alignas(64) inline constexpr auto kRotationSigns = [] {
+  std::array<std::uint32_t, 1024> signs{};
+  for (std::uint32_t j = 0; j < signs.size(); ++j) {
+    signs[j] = static_cast<std::uint32_t>(std::popcount(j & (j >> 1)) % 2) << 31;
+  }
+  return signs;
+}();
 
 void lookUp(const std::uint8_t* codes, std::size_t count, const float* table, float* values);
 // Requires codes in 0…2^bits - 1.

@@ -1,8 +1,8 @@
 // Benchmarks every codec: encoding and decoding on one thread (processor time) and on two (wall
-// time), compared with upper bounds: reading and copying the tensor. Two tensors: a micro-batch of
-// MobileNetV2's first cut, which fits into the last-level cache and is half zeros after ReLU6; and
-// a gradient that fits only into main memory. Rates are in fp32 bytes; `ratio` is encoded bytes
-// divided by the tensor's.
+// time), compared with upper bounds: reading and copying the tensor. Three tensors: a micro-batch
+// of MobileNetV2's first cut, which fits into the last-level cache and is half zeros after ReLU6; a
+// gradient that fits only into main memory; and activations of a transformer with outliers. Rates
+// are in fp32 bytes; `ratio` is encoded bytes divided by the tensor's.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -50,6 +50,16 @@ Sample gradient() {
     const float scale = 1e-5f * std::exp(1.5f * scales[row]);
     for (std::size_t j = 0; j < 112; ++j) sample.values[row * 112 + j] *= scale;
   }
+  return sample;
+}
+
+// Normally distributed values, of which 1 % of the features have 20 times the scale, as in large
+// transformers (Dettmers et al., arXiv 2208.07339).
+Sample outliers() {
+  Sample sample{"outliers[8,128,768]", {DType::f32, {8, 128, 768}}, {}};
+  sample.values.resize(sample.spec.elements());
+  fillNormal(randomKey(4, "outliers"), sample.values);
+  for (std::size_t j = 37; j < sample.values.size(); j += 96) sample.values[j] *= 20;
   return sample;
 }
 
@@ -128,7 +138,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   ForkJoinPair helper;
-  const std::vector<Sample> samples = {activation(), gradient()};
+  const std::vector<Sample> samples = {activation(), gradient(), outliers()};
   for (const Sample& sample : samples) {
     const std::string name = sample.name;
     const auto add = [&](const std::string& what, auto function, auto... more) {

@@ -410,7 +410,8 @@ def _(world):
 
 SPECS = ("block:bits=8", "block:bits=4,header=fp16", "uniform:bits=8", "uniform:bits=1", "sort:q=6,s=2", "fast:q=6,s=2", "kmeans:bits=4",
          "topk:ratio=0.1", "randtopk:ratio=0.1,alpha=0.1", "power:rank=2", "svd:rank=2", "fp8:format=e4m3", "fp16", "bf16",
-         "zstd:level=1(block:bits=4)", "zstd:level=1(none)", "zstd:level=1(topk:ratio=0.1)")  # fmt: skip
+         "zstd:level=1(block:bits=4)", "zstd:level=1(none)", "zstd:level=1(topk:ratio=0.1)", "rans(block:bits=4)", "rans(none)",
+         "adaptive:bits=4")  # fmt: skip
 NOT_FINITE = struct.pack("<fff", NAN, INF, -INF)
 
 
@@ -464,6 +465,7 @@ payload_case("topk:ratio=0.1", "more positions than values", lambda most: b"\1" 
 payload_case("topk:ratio=0.1", "no positions", lambda most: b"\1" + VALUES + bytes(32), {"bad-payload"})
 payload_case("zstd:level=1(none)", "a frame of 2^62 bytes",
              lambda most: bytes.fromhex("28b52ffde0") + struct.pack("<Q", 2**62) + bytes(8), {"bad-payload"})  # fmt: skip
+payload_case("rans(none)", "a payload of 2^62 bytes", lambda most: b"\2" + struct.pack("<QI", 2**62, 0), {"bad-payload"})
 
 # ---- Steps, and late messages ----
 
