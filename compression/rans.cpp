@@ -23,7 +23,7 @@
 //   x = frequency * (x / 4096) + x % 4096 - start
 //   x = 65536 x + the next word, if x < 65536
 //
-// In the end all words have been used and every state is 65536. The encoder makes these steps
+// At the end all words have been used and every state is 65536. The encoder makes these steps
 // backwards, from the last byte to the first. It chooses the stride with the shortest result: 4 for
 // fp32 values and for the headers of `block`, 2 for bf16, 3 for codes of 3 bits, for example.
 #include <algorithm>
@@ -275,10 +275,13 @@ std::size_t encodeSegment(Bytes in, std::byte* out) {
   };
   const std::array<Counts, kStates> counts = countsOf(in);
   std::size_t stride = 0;
-  std::size_t least = in.size();
+  std::size_t minBytes = in.size();
   for (std::size_t s = 1; s <= kMaxStride; ++s) {
     const std::size_t bytes = estimate(counts, s);
-    if (bytes < least) least = bytes, stride = s;
+    if (bytes < minBytes) {
+      minBytes = bytes;
+      stride = s;
+    }
   }
   if (stride == 0) return stored();
   std::array<std::byte, kMaxHeadBytes> head;

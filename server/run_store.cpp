@@ -103,13 +103,12 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
     run.weights = weightsOf(identity, hello.weights_sha256(), maxWeightsBytes, run);
     if (!settings_.allowCheckpoints) return;
     const std::string fingerprint = fingerprintOf(threads, compute_.description());
-    // Checks only the newest checkpoint: reading it takes a while, and the client waits.
+    // Checks all of them: with several servers, the newest one may be damaged on another server.
     for (const wire::Commit& commit : hello.committed()) {
       const auto found = store.find(commit.step(), commit.sha256());
       if (!found) continue;
       run.available.push_back(commit.step());
-      run.isExact = found->fingerprint == fingerprint;
-      break;
+      run.isExact = run.isExact && found->fingerprint == fingerprint;
     }
     run.checkpoints =
         std::make_shared<RunCheckpoints>(std::move(store), run.disk, spec, fingerprint, recorder_,

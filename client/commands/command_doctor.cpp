@@ -30,6 +30,10 @@ nlohmann::ordered_json jsonOf(const Check& check) {
 
 int doctorCommand(const DoctorOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
+  if (options.run.server.find(',') != std::string::npos) {
+    throw UsageError("several-servers", "doctor checks one server at a time",
+                     "give --server one of the addresses");
+  }
   if (!options.run.server.empty())
     parseAddress(options.run.server);  // throws on an invalid address before any check runs
   int warnings = 0;

@@ -61,9 +61,12 @@ ClientSettings settingsOf(const RunOptions& options, const SweepPoint& point) {
 
 PlannedPoint planPoint(const RunOptions& options, const SweepPoint& point,
                        const ClientSettings& settings) {
-  return {
+  PlannedPoint planned{
       point,         factsOf(settings), settings.device, settings.resolved, point.linkOverrides(),
       options.server};
+  if (planned.server.empty()) planned.server = fmt::format("{}", fmt::join(settings.servers, ","));
+  if (!planned.link.empty()) requireOneServer(settings, "link, in a sweep,");
+  return planned;
 }
 
 struct Sweep {

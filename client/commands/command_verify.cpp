@@ -175,7 +175,8 @@ Comparisons Verification::perform() {
   return results_;
 }
 
-// Throws unless the server can compute the same bits as this process, and returns its weights.
+// Throws unless the server can compute the same bits as this process and lets the client fetch its
+// weights.
 void Verification::checkServer(const wire::HelloOk& ok) const {
   if (tolerance_ == 0 && (prepared_.settings.device != "cpu" || ok.device() != "cpu")) {
     throw UsageError(

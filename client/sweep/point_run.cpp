@@ -58,7 +58,7 @@ std::vector<std::string> trainCommandLine(const RunOptions& options, const Plann
   std::vector<std::string> argv = {programBeside("cleave-client"), "train", "--json-lines",
                                    "--log-level", options.common.logLevel};
   if (!server.empty()) argv.insert(argv.end(), {"--server", server});
-  if (!options.server.empty() && !options.tls.empty()) {
+  if (!planned.server.empty() && !options.tls.empty()) {
     argv.insert(argv.end(), {"--tls", options.tls});
   }
   if (resumes) {
@@ -71,7 +71,7 @@ std::vector<std::string> trainCommandLine(const RunOptions& options, const Plann
   };
   for (const std::string& override : options.common.overrides) set(override);
   for (const std::string& override : planned.point.configOverrides()) set(override);
-  if (options.server.empty()) set("tls.enabled=false");  // the local server listens on loopback
+  if (planned.server.empty()) set("tls.enabled=false");  // a local server listens on loopback
   return argv;
 }
 
@@ -96,7 +96,7 @@ TrainingEnd train(const RunOptions& options, const PlannedPoint& planned,
                   const Interrupts& interrupts) {
   std::optional<LocalServer> server;
   std::optional<ListeningChild> link;
-  std::string address = options.server;
+  std::string address = planned.server;
   if (!planned.link.empty()) {
     if (address.empty()) {
       server.emplace(runFolder + ".server", planned.device, log);

@@ -66,6 +66,10 @@ bool Checkpointer::Open::hasFailed() const {
                                         [](const auto& digest) { return digest->empty(); });
 }
 
+std::string Checkpointer::serverName(std::size_t server) const {
+  return servers_ == 1 ? "server" : "server " + std::to_string(server + 1);
+}
+
 void Checkpointer::saved(std::size_t server, const Saved& saved) {
   {
     const std::lock_guard lock(mutex_);
@@ -75,7 +79,8 @@ void Checkpointer::saved(std::size_t server, const Saved& saved) {
     }
     open_->servers[server] = saved.sha256;
   }
-  if (!saved.code.empty()) failed(saved.step, RunError(saved.code, "server: " + saved.sentence));
+  if (!saved.code.empty())
+    failed(saved.step, RunError(saved.code, serverName(server) + ": " + saved.sentence));
   boost::asio::post(writer_, [this] { finishIfDone(); });
 }
 

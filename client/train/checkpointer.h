@@ -1,7 +1,7 @@
 // Makes the client's checkpoints, and commits those that every part of the run has saved. Files are
 // written on a separate thread.
 //
-//   decide(n)                 begin(n)       the Step requests the server's part
+//   decide(n)                 begin(n)       the Step requests the servers' parts
 //   after step n              add()          copies head and tail; a thread writes them
 //   a server's Saved          saved()
 //   all are durable           the commit is written: from then on the run can continue from n
@@ -31,8 +31,8 @@ namespace cleave {
 
 class Checkpointer {
  public:
-  // `commits`: the commits that the run already has, newest first. `servers`: their number.
-  // `syncRecords` makes all rows
+  // `commits`: the commits that the run already has, newest first. `servers`: the number of
+  // servers. `syncRecords` makes all rows
   // written so far durable; it is called before each commit. `files` is borrowed.
   Checkpointer(Files& files, const std::string& runFolder, const CheckpointSettings& settings,
                std::string fingerprint, std::vector<RunCommit> commits, std::size_t servers,
@@ -78,6 +78,7 @@ class Checkpointer {
     bool isDone() const;
     bool hasFailed() const;  // if it is done
   };
+  std::string serverName(std::size_t server) const;
   void write(const Part& part);
   void finishIfDone();
   void commit(const RunCommit& commit);

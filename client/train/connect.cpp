@@ -294,7 +294,8 @@ ServerAddress parseAddress(const std::string& text) {
                         std::all_of(address.port.begin(), address.port.end(),
                                     [](char c) { return c >= '0' && c <= '9'; });
   const int port = isNumber ? std::stoi(address.port) : 0;
-  if (address.host.empty() || port < 1 || port > 65535) {
+  const bool isOne = address.host.find(',') == std::string::npos;
+  if (address.host.empty() || !isOne || port < 1 || port > 65535) {
     throw UsageError(
         "bad-address", "--server '" + text + "' is not HOST:PORT",
         "give a name or an address and a port in 1…65535, such as 10.0.0.5:4800 or [::1]:4800");

@@ -18,6 +18,7 @@
 #include "client/data/loader.h"
 #include "common/core/environment.h"
 #include "common/core/log.h"
+#include "common/core/units.h"
 #include "common/model/blocks.h"
 #include "common/run/config_errors.h"
 #include "common/run/device.h"
@@ -141,10 +142,6 @@ const std::map<std::string, std::string> kKeysOfErrors = {
     {"bad-input", "model.file"},          {"bad-output", "model.file"},
 };
 
-}  // namespace
-
-namespace {
-
 ThreadCount threadsBeside(const std::vector<ServerAddress>& servers, int asked) {
   const bool isBeside = servers.empty() || std::any_of(servers.begin(), servers.end(),
                                                        [](const ServerAddress& server) {
@@ -158,11 +155,10 @@ void checkServerCount(const PreparedRun& run) {
   if (run.servers.empty() || run.servers.size() == bodies) return;
   throw UsageError(
       "bad-servers",
-      fmt::format("model.cuts has {} values, so {}, but {} given", bodies + 1,
-                  bodies == 1 ? "one server computes the body"
-                              : fmt::format("{} servers compute a body each", bodies),
-                  run.servers.size() == 1 ? std::string("1 server is")
-                                          : fmt::format("{} servers are", run.servers.size())),
+      fmt::format("model.cuts has {} values, so the run needs {}, but {} given", bodies + 1,
+                  countText(bodies, "server"),
+                  run.servers.size() == 1 ? std::string("1 address is")
+                                          : fmt::format("{} addresses are", run.servers.size())),
       "give one address per body, as in --server 10.0.0.5:4800,10.0.0.6:4800; the same server may "
       "be given several times");
 }
@@ -294,9 +290,9 @@ void requireOneServer(const ClientSettings& settings, const std::string& what) {
   throw UsageError(
       "several-servers",
       fmt::format("{} does not support several servers yet, but model.cuts divides the "
-                  "model for {} servers",
+                  "model among {}",
                   what, settings.bodies()),
-      "leave it out, or give model.cuts two values");
+      "give model.cuts two values");
 }
 
 std::string addressesText(const PreparedRun& run) {
@@ -329,12 +325,13 @@ void refuseWrongUse(const RunOptions& options) {
         "wrong-use", "neither --config nor --resume is given",
         "add --config FILE, or --resume RUN; 'cleave-client train --help' shows examples");
   }
-  if (options.server.empty() && !options.tls.empty() && options.resume.empty()) {
-    throw UsageError(
-        "wrong-use", "--tls is given without --server",
-        "add --server HOST:PORT; a server that the client starts for itself listens on "
-        "loopback, without TLS");
-  }
+}
+
+void refuseTlsAlone(const RunOptions& options, const PreparedRun& run) {
+  if (!run.servers.empty() || options.tls.empty() || !options.resume.empty()) return;
+  throw UsageError("wrong-use", "--tls is given without a server's address",
+                   "add --server HOST:PORT; a server that the client starts for itself listens on "
+                   "loopback, without TLS");
 }
 
 void makeFolder(PreparedRun& run, const RunOptions& options) {
@@ -352,6 +349,11 @@ RunOptions ofEarlierRun(RunOptions options) {
                      "run with --set weights.file=" +
                          options.resume + "/model.safetensors");
   }
+  for (const std::string& override : options.common.overrides) {
+    if (!override.starts_with("servers=")) continue;
+    throw UsageError("wrong-use", "--set servers has no effect with --resume",
+                     "give the addresses with --server");
+  }
   if (options.server.empty()) options.server = record.server;
   options.common.config = options.resume + "/config.yaml";
   return options;
@@ -363,7 +365,11 @@ void checkSameSpec(const PreparedRun& run, RunOptions options) {
   options.common.overrides.clear();
   options.tls.clear();
   const PreparedRun earlier = resolveRun(options, Purpose::training);
-  if (digestOf(earlier.plan.spec) == digestOf(run.plan.spec) &&
+  const auto isSame = [](const RunPlan& one, const RunPlan& other) {
+    return digestOf(one.spec) == digestOf(other.spec);
+  };
+  if (std::equal(earlier.bodies.begin(), earlier.bodies.end(), run.bodies.begin(), run.bodies.end(),
+                 isSame) &&
       earlier.settings.hasSameResults(run.settings)) {
     return;
   }
@@ -393,6 +399,14 @@ void openEarlierRun(PreparedRun& run, const RunOptions& options) {
   CheckpointStore(diskFiles(), run.folder).removeIncomplete();
   if (!options.fromStart) {
     run.commits = intactCommits(diskFiles(), run.folder);
+    for (const RunCommit& commit : run.commits) {
+      if (commit.servers.size() == run.bodies.size()) continue;
+      throw RunError(
+          "bad-checkpoint",
+          fmt::format("the checkpoint of step {} in {} is of {} servers, but the run has {}",
+                      commit.step, run.folder, commit.servers.size(), run.bodies.size()),
+          "restore the run's folder from a backup, or add --from-start");
+    }
   } else {
     diskFiles().makeFolder(run.folder + "/checkpoints");
     writeCommits(diskFiles(), run.folder, {});
@@ -423,6 +437,7 @@ PreparedRun prepareRun(const RunOptions& given, Purpose purpose, const DataOpene
   refuseWrongUse(given);
   const RunOptions options = given.resume.empty() ? given : ofEarlierRun(given);
   PreparedRun run = resolveRun(options, purpose, open);
+  refuseTlsAlone(given, run);
   run.allowInexact = options.allowInexact;
   run.device = &openDevice(run.settings.device);
   placeCodecs(run);

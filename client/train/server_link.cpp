@@ -3,6 +3,7 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "common/core/log.h"
@@ -54,6 +55,35 @@ void ServerLink::accept(OpenConnection open) {
   resumes_ = hello_.committed_size() > 0;
   hello_.clear_committed();
   hello_.clear_weights_sha256();
+}
+
+namespace {
+
+// Takes no frames: the server of a run that has not begun sends only control frames of a
+// connection.
+class NoFrames : public FrameSink {
+  std::span<std::byte> placePayload(const FrameHeader&, std::span<const std::byte>) override {
+    throw ProtocolError("unexpected-message", "a frame arrived before the run began");
+  }
+  void receivedFrame(const FrameHeader&, std::span<const std::byte>,
+                     std::span<const std::byte>) override {}
+};
+
+}  // namespace
+
+asio::awaitable<void> ServerLink::sayByeTo(std::shared_ptr<Connection> connection) {
+  NoFrames frames;
+  connection->sayBye("failed");
+  co_await connection->run(frames);
+}
+
+void ServerLink::leave(std::function<void()> done) {
+  asio::post(io_.context(), [this, done = std::move(done)]() mutable {
+    if (!connection_) return done();
+    // An error ends the connection too.
+    asio::co_spawn(io_.context(), sayByeTo(std::move(connection_)),
+                   [done = std::move(done)](const std::exception_ptr&) { done(); });
+  });
 }
 
 void ServerLink::start(TensorLinkOptions options, std::shared_ptr<BufferPool> pool,
@@ -113,7 +143,8 @@ asio::awaitable<OpenConnection> ServerLink::reconnect(const Error& broken) {
   const SteadyTime start = now();
   OpenConnection open = co_await reconnectToServer(
       address_, [this] { return nextHello(); }, options_.reconnectSeconds);
-  processLog()->info("reconnected after {:.1f} s; the run continues", secondsSince(start));
+  processLog()->info("reconnected to {} after {:.1f} s; the run continues", address_.text(),
+                     secondsSince(start));
   co_return open;
 }
 

@@ -2,7 +2,6 @@
 // server's body, and connects again if the connection breaks.
 #pragma once
 
-#include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <cstdint>
 #include <exception>
@@ -29,7 +28,7 @@ struct ConnectOptions {
   std::function<std::uint64_t()> nextGeneration = nullptr;
 };
 
-// A server, and what the client says to it first.
+// A server's address, and the Hello for it.
 struct ServerRequest {
   ServerAddress address;
   wire::Hello hello;
@@ -48,17 +47,22 @@ class ServerLink {
   void connect(std::function<void(std::exception_ptr error)> done);
   // After connect().
   const wire::HelloOk& answer() const { return ok_; }
+  const ServerAddress& address() const { return address_; }
+  // Any thread. Instead of start(): ends the connection if there is one, with Bye, within 2 s.
+  // Calls `done` on the io thread.
+  void leave(std::function<void()> done);
   // Whether the run continues from a checkpoint.
   bool resumes() const { return resumes_; }
 
-  // Called on the io thread; `deliver` is called in the codec queue for tensors.
+  // `deliver` is called on the io thread or in the codec queue, the others on the io thread.
   struct Callbacks {
     std::function<void(Message)> deliver;
     std::function<void(const TransferRecord&)> record;
     std::function<void(std::uint64_t session, std::uint64_t generation)> reconnected;
     std::function<void(std::exception_ptr error)> ended;  // once; null: after Bye
   };
-  // After connect(). Serves the connection, and those that replace it, until the run ends.
+  // After connect(), on the same thread; call once. Serves the connection, and those that replace
+  // it, until the run ends.
   void start(TensorLinkOptions options, std::shared_ptr<BufferPool> pool, Callbacks callbacks);
 
   // After start().
@@ -74,6 +78,7 @@ class ServerLink {
   std::optional<std::size_t> queuedFrames() const;
 
  private:
+  boost::asio::awaitable<void> sayByeTo(std::shared_ptr<Connection> connection);
   boost::asio::awaitable<void> serve();
   boost::asio::awaitable<OpenConnection> reconnect(const Error& broken);
   bool mayReconnect(const Error& error) const;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 #include <iterator>
@@ -12,15 +11,10 @@
 #include <utility>
 
 #include "common/core/log.h"
-#include "common/link/link_faults.h"
-#include "common/link/wire_messages.h"
 
 namespace cleave {
-namespace {
 
 namespace asio = boost::asio;
-
-}  // namespace
 
 ClientSession::ClientSession(ComputeDevice& compute)
     : compute_(compute),
@@ -46,29 +40,46 @@ ClientSession::~ClientSession() {
 
 void ClientSession::connect(std::vector<ServerRequest> servers, const ConnectOptions& options) {
   std::vector<std::exception_ptr> errors(servers.size());
-  std::atomic<std::size_t> connected = 0;
-  std::atomic<bool> failed = false;
+  std::atomic<std::size_t> connected = 0, failed = 0;
   for (ServerRequest& server : servers) {
     servers_.push_back(std::make_unique<ServerLink>(io_, std::move(server), options));
   }
   for (std::size_t s = 0; s < servers_.size(); ++s) {
     servers_[s]->connect([&, s](std::exception_ptr error) {
       errors[s] = std::move(error);
-      if (errors[s]) {
-        failed = true;
-      } else {
-        ++connected;
-      }
+      ++(errors[s] ? failed : connected);
       device_.notify();
     });
   }
-  device_.runUntil([&] { return failed || connected == servers_.size() || interrupted_; });
+  device_.runUntil([&] { return failed > 0 || connected == servers_.size() || interrupted_; });
   if (connected == servers_.size()) return;
-  io_.stop();  // abandons pending connections, whose callbacks refer to this function's variables
+  // Other handshakes may end, so that their servers get a Bye too.
+  std::atomic<bool> isLate = servers_.size() == 1;
+  asio::steady_timer timer(io_.context(), std::chrono::seconds(1));
+  timer.async_wait([&](const boost::system::error_code&) {
+    isLate = true;
+    device_.notify();
+  });
+  device_.runUntil([&] { return isLate || connected + failed == servers_.size(); });
+  leave();
+  io_.stop();  // abandons what is left, whose callbacks refer to this function's variables
+  servers_.clear();
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }
   throw interruptedError();
+}
+
+// Ends the connections of a run that does not start, so that the servers do not keep it.
+void ClientSession::leave() {
+  std::atomic<std::size_t> left = 0;
+  for (const auto& server : servers_) {
+    server->leave([&] {
+      ++left;
+      device_.notify();
+    });
+  }
+  device_.runUntil([&] { return left == servers_.size(); });
 }
 
 // ---- The run ----
@@ -102,8 +113,7 @@ void ClientSession::start(const std::vector<RunPlan>& plans, std::uint32_t error
     options.errorEvery = errorEvery;
     options.helper = helper_.get();
     options.codecQueue = codecQueue;
-    if (s > 0) options.trace = trace_;
-    trace_ = options.trace;
+    if (s == 0) trace_ = options.trace;
     servers_[s]->start(std::move(options), pool_, callbacksFor(s, mailbox, saved));
     bodies.push_back({places_[s], servers_[s]->sharedTensors()});
   }
@@ -130,15 +140,17 @@ ServerLink::Callbacks ClientSession::callbacksFor(std::size_t server,
     if (const auto* each = std::get_if<Saved>(&message); each && saved) {
       saved(server, *each);
     } else if (std::holds_alternative<Drain>(message)) {
-      if (!isServerDraining_.exchange(true)) processLog()->info("the server is shutting down");
+      isServerDraining_ = true;
+      processLog()->info("the server at {} is shutting down", servers_[server]->address().text());
       device_.notify();
     } else {
       mailbox->deliver(std::move(message), server);
     }
   };
   callbacks.record = [files = files_](const TransferRecord& record) { files->transfer(record); };
-  callbacks.reconnected = [files = files_](std::uint64_t session, std::uint64_t generation) {
-    files->reconnected(session, generation);
+  callbacks.reconnected = [files = files_, server](std::uint64_t session,
+                                                   std::uint64_t generation) {
+    files->reconnected(session, generation, server == 0);
   };
   callbacks.ended = [this](std::exception_ptr error) { linkEnded(std::move(error)); };
   return callbacks;
@@ -286,7 +298,10 @@ std::vector<Blob> ClientSession::fetch(Flow flow) {
 }
 
 void ClientSession::close(const std::string& reason) {
-  if (!worker_) return;
+  if (!worker_) {
+    leave();
+    return servers_.clear();
+  }
   worker_->stop();  // because the memory that it borrows from a batch may already be freed
   for (const auto& server : servers_) server->sayBye(reason);
   device_.runUntil([this] { return linksEnded_ == servers_.size(); });

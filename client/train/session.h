@@ -91,8 +91,8 @@ class ClientSession {
   // Waits until the weights requested by fetchWeights() have arrived. After Ctrl-C, waits for
   // kLastWork at most.
   void waitForWeights();
-  // Sends Bye and waits until the connections have ended; afterwards totals() are final. Does
-  // nothing before start().
+  // Sends Bye and waits until the connections have ended; afterwards totals() are final. The
+  // session cannot be used again if it was not started.
   void close(const std::string& reason);
 
   const Coordinator& engine() const { return *engine_; }
@@ -125,6 +125,7 @@ class ClientSession {
   // Ctrl-C.
   enum class Patience : std::uint8_t { untilInterrupted, untilTimeIsUp };
   void waitUntil(const std::function<bool()>& done, Patience patience = Patience::untilInterrupted);
+  void leave();
   void request(Flow flow);
   std::optional<std::vector<Blob>> blobs() const;
   void handOverWeights();

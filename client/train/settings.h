@@ -158,8 +158,9 @@ Datasets openForInference(const DataSettings& settings, const nlohmann::json& le
                           const std::vector<std::string>& inputs = {});
 
 class UserModel;
-// The run spec for these settings and this data, in which all bodies are one. If there is only one,
-// this is its run spec. `userModel`: null unless the model is "graph".
+// The run spec for these settings and this data, with all bodies joined into one. With one body,
+// this is what its server receives; otherwise it is the input of bodyRunSpecs(). `userModel`: null
+// unless the model is "graph".
 RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
                     const UserModel* userModel = nullptr);
 // The run specs of the bodies. `whole`: from makeRunSpec(), with the number of micro-batches in

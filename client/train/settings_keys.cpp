@@ -13,6 +13,7 @@
 #include "client/train/codec_choice.h"
 #include "client/train/settings.h"
 #include "common/core/metric_titles.h"
+#include "common/core/units.h"
 #include "common/engine/schedule.h"
 #include "common/run/config_errors.h"
 #include "common/run/device.h"
@@ -67,17 +68,21 @@ void readModelFile(Config& config, Settings& settings) {
 
 void readCuts(Config& config, Settings& settings) {
   if (!config.has("model.cuts")) return;
+  const auto check = [&](std::size_t count, const std::string& hint) {
+    if (count >= 2 && count <= kMaxServers + 1) return;
+    throw UsageError("bad-cuts",
+                     config.where("model.cuts") + ": model.cuts has " + countText(count, "value"),
+                     hint);
+  };
   if (settings.model == "graph") {
     settings.cutNames = config.texts("model.cuts", {});
-    return;
+    return check(settings.cutNames.size(),
+                 "name two modules, or more for several servers; to list the possible ones: "
+                 "cleave-client models show FILE");
   }
   const auto cuts = config.integers("model.cuts", 0, 1 << 16);
-  if (cuts.size() < 2 || cuts.size() > kMaxServers + 1) {
-    throw UsageError(
-        "bad-cuts",
-        config.where("model.cuts") + ": model.cuts has " + std::to_string(cuts.size()) + " values",
+  check(cuts.size(),
         "give two block positions, such as [3, 9], or more for several servers, such as [3, 6, 9]");
-  }
   settings.cuts.assign(cuts.begin(), cuts.end());
 }
 
@@ -692,7 +697,7 @@ void readCodecs(Config& config, Settings& settings) {
 
 void addCodecs(Table& table) {
   table.add("codec", "text", "", "`auto`",
-            "codec of all four flows, or a map with one codec per flow; see [codecs](#codecs)",
+            "codec of all flows, or a map with one codec per flow; see [codecs](#codecs)",
             readCodecs);
   const std::pair<Flow, const char*> flows[] = {{activationAt(0), "head to body"},
                                                 {activationAt(1), "body to tail"},

@@ -64,6 +64,7 @@ void TrainRun::connect() {
       checkAnswer(answer(b), prepared_.bodies[b]);
     }
   } catch (...) {
+    session_.close("failed");
     removeUnbegun(prepared_);
     throw;
   }
@@ -178,7 +179,9 @@ const RunCommit& TrainRun::chooseCommit() const {
   }
   throw RunError(
       "no-checkpoint",
-      fmt::format("the server has no undamaged checkpoint of the run's steps {}", steps),
+      fmt::format("{} no undamaged checkpoint of the run's steps {}",
+                  prepared_.bodies.size() == 1 ? "the server has" : "the servers have in common",
+                  steps),
       fmt::format("to start over from step 0: cleave-client train --resume {} --from-start",
                   prepared_.folder));
 }

@@ -49,7 +49,7 @@ std::string evaluationText(const std::string& main, const nlohmann::json& eval) 
 Advice adviceFor(const MeasuredSteps& steps, const PreparedRun& run) {
   if (run.bodies.size() == 1) return adviseOn(steps, run.plan, run.settings);
   Advice none;
-  none.sentence = "none: only runs with one server get advice";
+  none.sentence = "there is no advice for runs with several servers";
   return none;
 }
 

@@ -25,8 +25,8 @@ struct TensorMessage {
   // process it with the same number.
   std::uint64_t weightVersion = 0;
   Payload payload;
-  // For a tensor on its way from one server to another: the payload has this many bytes, which are
-  // the encoded tensor; its spec is that of the tensor.
+  // Set if the client passes the tensor on from one server to another: the payload is then the
+  // encoded tensor and has this many bytes; payload.view().spec still describes the decoded one.
   std::optional<std::size_t> encodedBytes = std::nullopt;
 
   Key key() const { return {at.phase, at.step, at.i, flow}; }

@@ -50,7 +50,7 @@ struct StepCosts {
   // Seconds of an action of the client or of that body; of a whole backward for bodyBackward.
   double of(ActionKind kind, std::size_t body = 0) const;
   double& of(ActionKind kind, std::size_t body = 0);
-  // The only body of a run with one server.
+  // The first body; with one server, the only one.
   BodyCosts& body() { return bodies.front(); }
   const BodyCosts& body() const { return bodies.front(); }
 };

@@ -64,8 +64,8 @@ std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSe
   return costs;
 }
 
-// Transfers are recorded with a delay: a step may see those of the previous step, or none. Then the
-// costs stay as they are. Returns whether the flow's bytes are known.
+// Transfers are recorded with a delay: a step may see those of the previous step, or none. If there
+// are none, `costs` stays unchanged. Returns whether the flow's bytes are known.
 bool StepMeter::setFlow(FlowCosts& costs, Flow flow, const LinkTotals& totals) const {
   FlowCosts sum;
   double tensors = 0;

@@ -135,9 +135,12 @@ RunFiles::RunFiles(Recorder& recorder, const std::string& folder, RunIdentity id
       epochs_(recorder.table(folder + "/epochs.csv", epochColumns(metrics_), rotateBytes, budget,
                              append)) {}
 
-void RunFiles::reconnected(std::uint64_t session, std::uint64_t generation) {
-  session_ = session;
-  generation_ = generation;
+void RunFiles::reconnected(std::uint64_t session, std::uint64_t generation, bool isFirst) {
+  if (isFirst) session_ = session;
+  // Several links may reconnect at the same time.
+  std::uint64_t known = generation_;
+  while (known < generation && !generation_.compare_exchange_weak(known, generation)) {
+  }
 }
 
 void RunFiles::transfer(const TransferRecord& record) {

@@ -97,7 +97,8 @@ bool decodeBlocks(const std::byte* headers, const std::byte* codes, std::size_t 
 // Multiplies each tile of `size` values, a power of two in 32…1024, by a Hadamard matrix:
 //
 //   rotate:      y = H (s x) / size      H[i][j] = -1 if i & j has an odd number of bits, else 1
-//   rotateBack:  x = s (H y)             s[j]    = -1 if j & (j >> 1) has, else 1
+//   rotateBack:  x = s (H y)             s[j] = -1 if j & (j >> 1) has an odd number of bits, else
+//   1
 //
 // H is computed by butterflies (a, b) -> (a + b, a - b) of elements j and j + stride, for stride =
 // 1, 2, 4, …, size / 2. Requires whole tiles. The result contains a NaN or infinity in each tile

@@ -47,7 +47,7 @@ std::string modelThrough(Relay& relay, const std::string& folder, const Argument
   cutter.join();
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
-  CHECK_THAT(ended.errors, Contains("reconnected after"));
+  CHECK_THAT(ended.errors, Contains("reconnected to"));
   return readFile(folder + "/model.safetensors");
 }
 

@@ -126,7 +126,7 @@ TEST_CASE("a run continues when the relay is killed and started again") {
   const Ended ended = finish(client);
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
-  CHECK_THAT(ended.errors, Contains("reconnected after"));
+  CHECK_THAT(ended.errors, Contains("reconnected to"));
   CHECK(readFile(folder.path("client") + "/model.safetensors") ==
         readFile(folder.path("whole") + "/model.safetensors"));
 }

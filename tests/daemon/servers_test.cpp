@@ -30,6 +30,10 @@ nlohmann::json verify(const std::string& run, const Arguments& more) {
   return nlohmann::json::parse(ended.output);
 }
 
+std::string runIdOf(const std::string& run) {
+  return nlohmann::json::parse(readFile(run + "/run.json")).at("run");
+}
+
 // Fails the test unless the run's weights are those of the run in the folder "undisturbed".
 void checkSameModel(const TemporaryFolder& folder, const std::string& run) {
   const std::string expected = readFile(folder.path("undisturbed") + "/model.safetensors");
@@ -54,6 +58,27 @@ TEST_CASE("split and whole model are bit-identical with 2, 3 and 4 servers") {
                     "train.schedule=" + schedule, "--set", "train.micro_batches=" + microBatches});
         CHECK(result.at("equal") == true);
         CHECK(result.at("compared").at("gradients/body").at("values") > 0);
+      }
+    }
+  }
+}
+
+// Two tensors cross the cut after `block`. In the second case, the first body trains nothing before
+// it, so no gradients cross its first cut.
+TEST_CASE("split and whole are bit-identical with an exported model and several servers") {
+  const TemporaryFolder folder;
+  const std::string file = CLEAVE_SOURCE_DIR "/tests/data/tiny.pt2";
+  int number = 0;
+  for (const std::string cuts : {"[conv, norm, pool]", "[norm, block, pool, dropout]"}) {
+    for (const std::string freeze : {"[]", "[\"conv.*\"]", "[\"*\", \"!classifier*\"]"}) {
+      for (const std::string schedule : {"priority", "1f1b", "zb"}) {
+        CAPTURE(cuts, freeze, schedule);
+        const auto result =
+            verify(folder.path("run" + std::to_string(++number)),
+                   {"--set", "model={name: graph, file: " + file + ", cuts: " + cuts + "}", "--set",
+                    "train.freeze=" + freeze, "--set", "train.schedule=" + schedule, "--set",
+                    "train.micro_batches=8"});
+        CHECK(result.at("equal") == true);
       }
     }
   }
@@ -131,6 +156,84 @@ TEST_CASE("a killed client resumes with all servers") {
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
   checkSameModel(folder, run);
+}
+
+TEST_CASE(
+    "if the newest checkpoint is damaged on one server, the run resumes from the one before") {
+  const TemporaryFolder folder;
+  RestartableServer first(folder), second(folder, {}, "second");
+  const Arguments arguments =
+      with(kTwoBodies, {"--server", first.address() + "," + second.address()});
+  REQUIRE(runClient("train", folder.path("undisturbed"), arguments).code == 0);
+  int number = 0;
+  for (RestartableServer* const damaged : {&first, &second}) {
+    const std::string run = folder.path("run" + std::to_string(++number));
+    const Process client = startClient("train", run, arguments, failingAt("committed:4:kill"));
+    REQUIRE(client.wait(kPatience));
+    std::string newest;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(
+             folder.path(damaged == &first ? "store" : "second"))) {
+      const std::string path = entry.path().string();
+      const bool isOfRun = path.find(runIdOf(run)) != std::string::npos;
+      const bool isCheckpoint = path.find("/checkpoints/") != std::string::npos;
+      if (isOfRun && isCheckpoint && path.ends_with(".safetensors"))
+        newest = std::max(newest, path);
+    }
+    REQUIRE_FALSE(newest.empty());
+    std::filesystem::remove(newest);
+    const Ended ended = resume(run);
+    INFO(ended.errors);
+    REQUIRE(ended.code == 0);
+    checkSameModel(folder, run);
+  }
+}
+
+TEST_CASE("if one server refuses the run, the others do not keep it") {
+  const TemporaryFolder folder;
+  const TestServer first(folder), second(folder, {"--set", "limits.memory_mib=1"}, "second");
+  const Ended ended =
+      runClient("train", folder.path("run"),
+                with(kTwoBodies, {"--server", first.address() + "," + second.address(), "--set",
+                                  "connect.retry_seconds=0"}));
+  CHECK(ended.code != 0);
+  CHECK_FALSE(std::filesystem::exists(folder.path("run")));
+  // A parked run would keep its session.
+  const auto runs = first.runFolders();
+  REQUIRE(runs.size() == 1);
+  CHECK_THAT(readFile(runs[0] + "/log.txt"), Contains("the client ended it (failed)"));
+}
+
+TEST_CASE("what does not support several servers refuses them") {
+  const TemporaryFolder folder;
+  const std::string config = configFile("synthetic.yaml");
+  const Arguments model = {"--config", config, "--set", modelWith("[2, 4, 8]")};
+  for (const Arguments& command : {Arguments{"simulate", "--rate", "1Gbit/s", "--latency", "1ms"},
+                                   Arguments{"train", "--trace", folder.path("trace.json")},
+                                   Arguments{"profile", "--output", folder.path("profile.json")}}) {
+    CAPTURE(command);
+    const Ended ended = ask(with(command, model));
+    CHECK(ended.code == 2);
+    CHECK_THAT(ended.errors, Contains("[several-servers]"));
+  }
+  const Ended doctor = ask({"doctor", "--config", config, "--server", "a:1,b:2"});
+  CHECK_THAT(doctor.errors, Contains("[several-servers]"));
+}
+
+TEST_CASE("a resumed run keeps its inner cuts and codecs") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  const std::string run = folder.path("run");
+  const Process client = startClient(
+      "train", run, with(kTwoBodies, {"--server", server.address() + "," + server.address()}),
+      failingAt("committed:4:kill"));
+  REQUIRE(client.wait(kPatience));
+  for (const std::string& changed : {modelWith("[2, 5, 8]"), modelWith("[2, 4, 6, 8]"),
+                                     std::string("codec={activation/1: none}")}) {
+    CAPTURE(changed);
+    const Ended ended = resume(run, {"--set", changed});
+    CHECK(ended.code == 2);
+  }
+  CHECK(resume(run).code == 0);
 }
 
 TEST_CASE("a run with several servers needs one address per body") {
