@@ -90,7 +90,7 @@ TEST_CASE("a link that goes silent does not end the run") {
   relay.stall(true);
   CHECK(server.process().waitForOutput("is kept for", kPatience));
   relay.stall(false);
-  CHECK(client.waitForOutput("reconnected after", kPatience));
+  CHECK(client.waitForOutput("reconnected to", kPatience));
 }
 
 }  // namespace

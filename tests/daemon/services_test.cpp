@@ -224,7 +224,7 @@ TEST_CASE("bytes that are corrupted in transit are detected") {
     relay.damage(way);
     // A damaged payload is detected by its checksum and sent again over a new connection. A damaged
     // header may look like a violation of the protocol.
-    const bool isHealed = client.waitForOutput("reconnected after", kPatience);
+    const bool isHealed = client.waitForOutput("reconnected to", kPatience);
     client.signal(SIGINT);
     if (isHealed) {
       checkError(finish(client), kFailedRun, {"[interrupted]"});
