@@ -97,13 +97,14 @@ Json describeFlow(const PreparedRun& run, const RunPlan& plan, Flow flow) {
   const Bytes step = batchBytes(plan, flow, run.settings.batch);
   const auto& autos = run.settings.autoCodecs;
   const auto choices = autos.find(flowName(flow));
+  const bool isMeasured = choices != autos.end() && run.bodies.size() == 1;
   return {{"flow", flowName(flow)},
           {"direction", plan.place.isUp(flow) ? "up" : "down"},
           {"cut", flow.cut},
           {"micro_batch_shape", spec.shape},
           {"memory_order", memoryOrderName(spec.order)},
           {"codec", codec.spec()},
-          {"auto_chooses_among", choices == autos.end() ? Json() : Json(choices->second)},
+          {"auto_chooses_among", isMeasured ? Json(choices->second) : Json()},
           {"raw_bytes_per_step", step.raw},
           {"encoded_bytes_per_step", step.encoded},
           {"encoded_bytes_are", sizeIsFixed(codec) ? "exact" : "at most"}};
@@ -166,8 +167,10 @@ void printParts(const Json& out) {
     if (!shapeAtCut.empty()) {
       std::cout << fmt::format("  ---- cut {}: [batch, {} ----\n", cut++, shapeAtCut);
     }
-    std::cout << fmt::format("  {}, on the {}: {} parameters, {}\n",
-                             part.at("part").get<std::string>(), part.at("side").get<std::string>(),
+    const auto side = part.at("side").get<std::string>();
+    const bool isNumbered = side.find(' ') != std::string::npos;
+    std::cout << fmt::format("  {}, on {}{}: {} parameters, {}\n",
+                             part.at("part").get<std::string>(), isNumbered ? "" : "the ", side,
                              part.at("parameters").get<std::int64_t>(),
                              bytesOf(part.at("parameter_bytes")));
     for (const Json& block : part.at("blocks")) {
@@ -245,8 +248,10 @@ void print(const Json& out) {
   std::cout << "  Not included: " << out.at("left_out").get<std::string>() << ".\n"
             << "\n# Memory, estimated from shapes; excludes the programs and the data\n"
             << fmt::format("  client  {}\n", bytesOf(out.at("client_memory_bytes")));
-  for (const Json& bytes : out.at("server_memory_bytes")) {
-    std::cout << fmt::format("  server  {}\n", bytesOf(bytes));
+  const Json& servers = out.at("server_memory_bytes");
+  for (std::size_t s = 0; s < servers.size(); ++s) {
+    const std::string which = servers.size() == 1 ? "" : fmt::format(" {}", s + 1);
+    std::cout << fmt::format("  server{}  {}\n", which, bytesOf(servers[s]));
   }
   std::cout << "\nNothing was started or written (--dry-run)." << std::endl;
 }
