@@ -158,7 +158,7 @@ Frequencies frequenciesOf(const Counts& counts) {
   std::uint32_t left = kScale;      // for the values with a share of at least half a frequency
   std::uint32_t leftCount = total;  // of those values
   for (std::size_t value = 0; value < kValues; ++value) {
-    if (counts[value] == 0 || counts[value] * std::uint64_t{2 * kScale} >= total) continue;
+    if (counts[value] == 0 || counts[value] * std::uint64_t{2} * kScale >= total) continue;
     frequencies[value] = 1;
     left -= 1;
     leftCount -= counts[value];
@@ -260,7 +260,7 @@ inline std::uint32_t encodeStep(std::uint32_t x, const EncoderEntry& entry, std:
   // Without branches, because they could not be predicted.
   const std::uint32_t isFull = x >> (32 - kScaleBits) >= entry.frequency ? 1 : 0;
   store(static_cast<std::uint16_t>(x), words - 2);
-  words -= 2 * isFull;
+  words -= std::size_t{2} * isFull;
   x >>= 16 * isFull;
   const auto quotient = static_cast<std::uint32_t>(x * entry.reciprocal >> kReciprocalBits);
   return x + quotient * (kScale - entry.frequency) + entry.start;
@@ -375,7 +375,7 @@ bool decodeSegment(Bytes segment, std::span<std::byte> out) {
       out[j + k] = decodeStep(tables[k], states[k]);
       const std::uint32_t isLow = states[k] < kLow ? 1 : 0;
       states[k] = states[k] << 16 * isLow | (load<std::uint16_t>(words) & (0 - isLow));
-      words += 2 * isLow;
+      words += std::size_t{2} * isLow;
     }
     j += kStates;
   }

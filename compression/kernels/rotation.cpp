@@ -157,7 +157,8 @@ HWY_INLINE void tilesWith(D /*d*/, const float* in, std::size_t count, std::size
 template <bool kBack>
 HWY_INLINE void allTiles(const float* in, std::size_t count, std::size_t size, float limit,
                          float* out) {
-  if (size < 4 * hn::MaxLanes(Floats())) {
+  // The branches differ in the first argument's type.
+  if (size < 4 * hn::MaxLanes(Floats())) {  // NOLINT(bugprone-branch-clone)
     tilesWith<kBack>(Eight(), in, count, size, limit, out);
   } else {
     tilesWith<kBack>(Floats(), in, count, size, limit, out);
