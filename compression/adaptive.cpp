@@ -241,40 +241,38 @@ class Adaptive : public Codec {
     return true;
   }
 
-  // The widths of a strip's blocks.
-  std::span<const std::uint8_t> widthsIn(const Layout& layout, std::size_t start,
-                                         std::size_t count) const {
-    return std::span(layout.widths).subspan(start / size_, blocksOf(count));
-  }
-
-  // The offsets of the blocks' codes from the first of their strip.
-  std::array<std::size_t, kMaxStripBlocks> offsetsIn(std::span<const std::uint8_t> widths,
-                                                     std::size_t count) const {
-    std::array<std::size_t, kMaxStripBlocks> offsets;
-    std::size_t offset = 0;
-    for (std::size_t b = 0; b < widths.size(); ++b) {
-      offsets[b] = offset;
-      offset += packedBytes(countIn(b, count), widths[b]);
+  // Where a strip's blocks are in the payload.
+  struct Strip {
+    std::span<const std::uint8_t> widths;
+    std::size_t headers;                             // offset of the first header
+    std::array<std::size_t, kMaxStripBlocks> codes;  // offset of each block's codes
+  };
+  Strip stripAt(const Layout& layout, std::size_t start, std::size_t count) const {
+    Strip strip{std::span(layout.widths).subspan(start / size_, blocksOf(count)),
+                start / size_ * kHeaderBytes,
+                {}};
+    std::size_t offset = layout.strips[start / kStripElements];
+    for (std::size_t b = 0; b < strip.widths.size(); ++b) {
+      strip.codes[b] = offset;
+      offset += packedBytes(countIn(b, count), strip.widths[b]);
     }
-    return offsets;
+    return strip;
   }
 
   // Requires finite values.
   void encodeStrip(const Layout& layout, std::size_t start, std::size_t count, const float* values,
                    std::byte* headers, std::byte* codes) const {
-    const auto widths = widthsIn(layout, start, count);
-    const auto offsets = offsetsIn(widths, count);
-    headers += start / size_ * kHeaderBytes;
-    codes += layout.strips[start / kStripElements];
-    for (std::size_t b = 0; b < widths.size(); ++b) {
-      if (widths[b] != 0) continue;
+    const Strip strip = stripAt(layout, start, count);
+    headers += strip.headers;
+    for (std::size_t b = 0; b < strip.widths.size(); ++b) {
+      if (strip.widths[b] != 0) continue;
       const kernels::Range range = kernels::rangeOf(values + b * size_, countIn(b, count));
       const float middle = range.min / 2 + range.max / 2;
       const float min = kernels::plain::blockGrid({middle, middle}, 1, false).min;
       const std::uint32_t header = kernels::plain::blockHeader({min, 0}, false);
       std::memcpy(headers + b * kHeaderBytes, &header, kHeaderBytes);
     }
-    forEachWidth(widths, [&](int width, Gathered& gathered) {
+    forEachWidth(strip.widths, [&](int width, Gathered& gathered) {
       for (std::size_t g = 0; g < gathered.count; ++g) {
         const float* const in = values + gathered.blocks[g] * size_;
         float* const block = &gathered.values[g * size_];
@@ -288,7 +286,7 @@ class Adaptive : public Codec {
         const std::size_t b = gathered.blocks[g];
         std::memcpy(headers + b * kHeaderBytes, &gathered.headers[g * kHeaderBytes], kHeaderBytes);
         const std::size_t bits = countIn(b, count) * static_cast<std::size_t>(width);
-        std::byte* const out = codes + offsets[b];
+        std::byte* const out = codes + strip.codes[b];
         std::memcpy(out, &gathered.codes[g * packedBytes(size_, width)], (bits + 7) / 8);
         if (bits % 8 != 0) out[bits / 8] &= static_cast<std::byte>((1 << bits % 8) - 1);
       }
@@ -300,24 +298,22 @@ class Adaptive : public Codec {
   bool decodeStrip(const Layout& layout, std::size_t start, std::size_t count,
                    const std::byte* headers, const std::byte* codes, float limit,
                    float* values) const {
-    const auto widths = widthsIn(layout, start, count);
-    const auto offsets = offsetsIn(widths, count);
-    headers += start / size_ * kHeaderBytes;
-    codes += layout.strips[start / kStripElements];
-    for (std::size_t b = 0; b < widths.size(); ++b) {
-      if (widths[b] != 0) continue;
+    const Strip strip = stripAt(layout, start, count);
+    headers += strip.headers;
+    for (std::size_t b = 0; b < strip.widths.size(); ++b) {
+      if (strip.widths[b] != 0) continue;
       kernels::QuantGrid grid;
       if (!kernels::plain::blockGridOf(headers + b * kHeaderBytes, false, grid)) return false;
       std::fill_n(values + b * size_, countIn(b, count), std::clamp(grid.min, -limit, limit));
     }
-    return forEachWidth(widths, [&](int width, Gathered& gathered) {
+    return forEachWidth(strip.widths, [&](int width, Gathered& gathered) {
       const std::size_t blockBytes = packedBytes(size_, width);
       for (std::size_t g = 0; g < gathered.count; ++g) {
         const std::size_t b = gathered.blocks[g];
         const std::size_t bytes = packedBytes(countIn(b, count), width);
         std::memcpy(&gathered.headers[g * kHeaderBytes], headers + b * kHeaderBytes, kHeaderBytes);
         std::byte* const block = &gathered.codes[g * blockBytes];
-        std::memcpy(block, codes + offsets[b], bytes);
+        std::memcpy(block, codes + strip.codes[b], bytes);
         std::fill(block + bytes, block + blockBytes, std::byte{0});
       }
       const kernels::BlockFormat format{size_, width};

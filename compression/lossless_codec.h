@@ -39,8 +39,9 @@ class LosslessCodec : public Codec {
   // The compressed payload, shorter than `payload`; empty if compressing does not gain enough.
   virtual std::vector<std::byte> compress(const CodecContext& context,
                                           std::span<const std::byte> payload) const = 0;
-  // The inverse of compress(). `bytes` is untrusted. Throws ProtocolError if it is invalid, or
-  // stands for more than `maxBytes` bytes, without allocating memory for them.
+  // The inverse of compress(). `bytes` is untrusted. Throws ProtocolError if it is invalid, or if
+  // the result would have more than `maxBytes` bytes; in that case, allocates no memory for the
+  // result.
   virtual std::vector<std::byte> decompress(const CodecContext& context,
                                             std::span<const std::byte> bytes,
                                             std::size_t maxBytes) const = 0;

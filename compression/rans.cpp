@@ -5,8 +5,8 @@
 //   payload    as in lossless_codec.h, compressed if that makes it shorter
 //   compressed = size: u64           bytes of CODEC's payload
 //              , size: u32           of each segment in compressed form
-//              , segments            each stands for 65536 bytes of CODEC's payload; the last one
-//                                    for the rest
+//              , segments            each encodes 65536 bytes of CODEC's payload; the last one
+//                                    encodes the rest
 //   segment    = its bytes           if its size is their number; otherwise it is smaller, and
 //              | stride: u8          1…4
 //              , tables              one for each j % stride of the positions j in the segment

@@ -111,7 +111,6 @@ int planCommand(const PlanOptions& options) {
   const Profile server = readProfile(options.serverProfile);
   const PlannerOptions planner = plannerOptions(options, link, client, server);
   const PreparedRun run = resolveRun(options.run, Purpose::measurement);
-  requireOneServer(run.settings, "plan");
   const Plans plans = makePlans(run, client, server, planner);
   const bool withCuts = !options.keepCuts && !run.userModel;
   if (!options.run.json) {

@@ -36,7 +36,6 @@ std::vector<std::string> codecsToMeasure(const ClientSettings& settings,
 int profileCommand(const ProfileOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
   const PreparedRun run = resolveRun(options.run, Purpose::measurement);
-  requireOneServer(run.settings, "profile");
   ComputeDevice& device = openDevice(run.settings.device);
   const ThreadCount threads =
       chooseThreads(usableCores(), run.settings.clientThreads, 0, /*sharesMachine=*/false);

@@ -52,7 +52,6 @@ Case measure(const SimulateOptions& options, std::uint32_t microBatches) {
   overrides.emplace_back("train.in_flight=0");
   overrides.emplace_back("eval.every=0");
   PreparedRun prepared = prepareRun(runOptions, Purpose::measurement);
-  requireOneServer(prepared.settings, "simulate");
   prepared.settings.epochs = options.steps + 1;
   TrainRun run(prepared);
   run.connect();
@@ -82,7 +81,6 @@ std::vector<Case> casesFromProfiles(const SimulateOptions& options,
   const Profile server =
       options.serverProfile.empty() ? client : readProfile(options.serverProfile);
   const PreparedRun run = resolveRun(options.run, Purpose::measurement);
-  requireOneServer(run.settings, "simulate");
   checkProfiles(run.plan, client, server);
   std::vector<Case> cases;
   for (const std::uint32_t number : numbers) {

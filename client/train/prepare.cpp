@@ -185,6 +185,8 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpe
   }
   Config config = loadConfig(common);
   run.settings = readClientSettings(config);
+  // Of the commands simulate, plan and profile.
+  if (purpose == Purpose::measurement) requireOneServer(run.settings, "this command");
   const bool isAlone = purpose == Purpose::inference && options.server.empty();
   if (run.servers.empty() && !isAlone) {
     for (const std::string& server : run.settings.servers) {
@@ -250,9 +252,8 @@ std::uint32_t minMicroBatch(const ClientSettings& settings, const Dataset& train
 
 RunPlan clientPlan(const RunSpec& spec, const ClientSettings& settings, const UserModel* model) {
   RunPlan plan = planClient(spec, settings.bodies(), model == nullptr ? nullptr : model->blocks());
-  for (std::size_t b = 1; b < settings.bodies(); ++b) {
-    // A graph's blocks are its head, its bodies and its tail.
-    plan.stage.innerCuts.push_back(model == nullptr ? settings.cuts[b] : static_cast<int>(b) + 1);
+  if (const std::vector<int> cuts = settings.cutPositions(); cuts.size() > 2) {
+    plan.stage.innerCuts.assign(cuts.begin() + 1, cuts.end() - 1);
   }
   plan.stage.scores = settings.scores;
   plan.stage.clientPrecision = settings.clientPrecision;

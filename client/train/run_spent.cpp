@@ -1,6 +1,5 @@
 #include "client/train/run_spent.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace cleave {
@@ -23,9 +22,7 @@ constexpr std::pair<const char*, double LinkTotals::*> kPeaks[] = {
 
 void RunSpent::add(double moreSeconds, const LinkTotals& more) {
   seconds += moreSeconds;
-  for (const auto& [name, count] : kCounts) totals.*count += more.*count;
-  for (const auto& [name, each] : kSeconds) totals.*each += more.*each;
-  for (const auto& [name, peak] : kPeaks) totals.*peak = std::max(totals.*peak, more.*peak);
+  totals += more;
 }
 
 nlohmann::json toJson(const RunSpent& spent) {

@@ -69,7 +69,7 @@ class ServerLink {
   TensorLink& tensors() { return *link_; }
   const TensorLink& tensors() const { return *link_; }
   const std::shared_ptr<TensorLink>& sharedTensors() const { return link_; }
-  // Any thread. Measures the round trip, if there is a connection.
+  // Any thread. Sends a Ping if there is a connection; its Pong measures the round trip.
   void ping();
   // Any thread. Sends Bye, which ends the link.
   void sayBye(const std::string& reason);

@@ -43,10 +43,10 @@ class ClientSession {
   ClientSession(const ClientSession&) = delete;
   ClientSession& operator=(const ClientSession&) = delete;
 
-  // Connects to the servers, in the order of their bodies, and shakes hands. If a connection breaks
-  // later, the run continues over a new one. Throws RunError or UsageError with the cause of the
-  // failure or with a server's refusal. Throws "interrupted" immediately on Ctrl-C. After an
-  // exception, the session cannot be used.
+  // Connects to the servers and shakes hands. `servers`: in the order of their bodies. If a
+  // connection breaks later, the run continues over a new one. Throws RunError or UsageError with
+  // the cause of the failure or with a server's refusal. Throws "interrupted" immediately on
+  // Ctrl-C. After an exception, the session cannot be used.
   void connect(std::vector<ServerRequest> servers, const ConnectOptions& options);
 
   // Called on the io thread with each Saved message of a server.

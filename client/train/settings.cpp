@@ -115,6 +115,13 @@ Datasets openForInference(const DataSettings& settings, const nlohmann::json& le
   return data;
 }
 
+std::vector<int> ClientSettings::cutPositions() const {
+  if (cutNames.empty()) return cuts;
+  std::vector<int> positions(cutNames.size());
+  std::iota(positions.begin(), positions.end(), 1);
+  return positions;
+}
+
 std::string ClientSettings::mainMetric() const {
   return scores.metrics.empty() ? "loss" : scores.metrics.front();
 }
@@ -194,13 +201,8 @@ ModelSpec modelFor(const ClientSettings& settings, const Dataset& train,
 }
 
 std::vector<int> cutsOf(const ClientSettings& settings, const ModelSpec& model) {
-  if (!settings.cuts.empty()) return settings.cuts;
-  if (model.graphBlocks) {
-    // A graph's blocks are its head, its bodies and its tail.
-    std::vector<int> cuts(settings.bodies() + 1);
-    std::iota(cuts.begin(), cuts.end(), 1);
-    return cuts;
-  }
+  const std::vector<int> positions = settings.cutPositions();
+  if (!positions.empty()) return positions;
   const auto [cut0, cut1] = findModel(settings.model).defaultCuts(model);
   return {cut0, cut1};
 }
@@ -223,12 +225,13 @@ StageOptions stageFor(const ClientSettings& settings, const ModelSpec& model, co
   return stage;
 }
 
-// Sets what depends on the position of the body.
-void setBody(RunSpec& spec, StageOptions stage, const ClientSettings& settings) {
+// Sets what depends on the position of the body. `blocks`: from blocksFor(stage).
+void setBody(RunSpec& spec, StageOptions stage, const std::vector<BlockSpec>& blocks,
+             const ClientSettings& settings) {
   spec.cut0 = static_cast<std::uint32_t>(stage.cuts.cut0);
   spec.cut1 = static_cast<std::uint32_t>(stage.cuts.cut1);
   spec.cutNumber = static_cast<std::uint32_t>(stage.cuts.number0);
-  spec.headIsFrozen = trainedCount(blocksFor(stage), 0, stage.cuts.cut0) == 0;
+  spec.headIsFrozen = trainedCount(blocks, 0, stage.cuts.cut0) == 0;
   stage.headIsFrozen = spec.headIsFrozen;
   spec.codecs = codecsAt(placeOfBody(blocksFor(stage), stage.cuts), settings);
 }
@@ -249,7 +252,7 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   }
 
   RunSpec spec;
-  setBody(spec, stage, settings);
+  setBody(spec, stage, blocks, settings);
   spec.freeze = settings.freeze;
   spec.recompute = settings.recompute;
   spec.averageDecay = settings.averageDecay;
@@ -289,7 +292,9 @@ std::vector<RunSpec> bodyRunSpecs(const RunSpec& whole, const ClientSettings& se
   for (std::size_t b = 0; b + 1 < cuts.size(); ++b) {
     RunSpec& spec = specs.emplace_back(whole);
     const auto number = static_cast<int>(b);
-    setBody(spec, stageFor(settings, model, {cuts[b], cuts[b + 1], number, number + 1}), settings);
+    const StageOptions stage =
+        stageFor(settings, model, {cuts[b], cuts[b + 1], number, number + 1});
+    setBody(spec, stage, blocksFor(stage), settings);
     if (userModel == nullptr) continue;
     spec.graph = userModel->packedBodies()[b];
     spec.cut0 = 1;  // the server's graph has an empty head, this body, and an empty tail

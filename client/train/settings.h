@@ -131,6 +131,9 @@ struct ClientSettings {
     const std::size_t count = std::max(cuts.size(), cutNames.size());
     return count == 0 ? 1 : count - 1;
   }
+  // The configured positions of the cuts among the model's blocks; empty: the model's default. The
+  // blocks of a graph are its head, its bodies and its tail.
+  std::vector<int> cutPositions() const;
   // The first metric; "loss" if no metric is configured.
   std::string mainMetric() const;
   // Whether a run with these settings may continue with the settings `other`. Compares only

@@ -102,7 +102,7 @@ bool TrainRun::mayMakeCheckpoints() const {
   return allAnswers([](const wire::HelloOk& ok) { return ok.checkpoints(); });
 }
 
-bool TrainRun::allAnswers(bool (*holds)(const wire::HelloOk& ok)) const {
+bool TrainRun::allAnswers(const std::function<bool(const wire::HelloOk& ok)>& holds) const {
   for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) {
     if (!holds(answer(b))) return false;
   }
@@ -168,13 +168,11 @@ void TrainRun::loadWeights() {
 const RunCommit& TrainRun::chooseCommit() const {
   std::string steps;
   for (const RunCommit& commit : prepared_.commits) {
-    const auto isAvailable = [&](std::size_t body) {
-      const auto& available = answer(body).available();
+    const bool isEverywhere = allAnswers([&](const wire::HelloOk& ok) {
+      const auto& available = ok.available();
       return std::find(available.begin(), available.end(), commit.step) != available.end();
-    };
-    std::size_t count = 0;
-    while (count < prepared_.bodies.size() && isAvailable(count)) ++count;
-    if (count == prepared_.bodies.size()) return commit;
+    });
+    if (isEverywhere) return commit;
     steps += (steps.empty() ? "" : ", ") + std::to_string(commit.step);
   }
   throw RunError(

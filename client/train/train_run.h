@@ -95,7 +95,7 @@ class TrainRun {
  private:
   void prepareWeights();
   ServerRequest requestFor(std::size_t body) const;
-  bool allAnswers(bool (*holds)(const wire::HelloOk& ok)) const;
+  bool allAnswers(const std::function<bool(const wire::HelloOk& ok)>& holds) const;
   const RunCommit& chooseCommit() const;
   // The number of recorded training steps after this one.
   std::uint64_t stepsAfter(std::uint64_t step) const;

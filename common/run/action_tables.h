@@ -26,8 +26,7 @@ ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched,
                         const CheckpointActions& checkpoints = {},
                         std::shared_ptr<const MemoryLimit> memory = nullptr);
 
-// Makes a step's decision from the bodies' reports, in the order of the model, and from the stage's
-// own.
+// Decides a step. `bodies`: the reports of all bodies, in the order of the model.
 using DecideFunction = std::function<StepDecision(const std::vector<BodyDone>& bodies)>;
 ActionTable clientActions(ClientStage& stage, int threads, DecideFunction decide);
 

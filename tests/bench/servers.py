@@ -1,8 +1,8 @@
 """Steps with 1, 2 and 3 servers in a row, compared with the bound and with the simulator's prediction.
 
 Client and servers wait instead of computing (in ms per micro-batch, below), so that only codecs, sockets and cleave-link use the processors.
-The tensors are those of MobileNetV2 at batch 64, 224 x 224, 8 micro-batches. Each server has an emulated link of its own, and an equal
-share of the body's waits. For each link the numbers of servers take turns. Prints a table and writes the figures as JSON. Called by
+The tensors are those of MobileNetV2 at batch 64, 224 x 224, 8 micro-batches. Each body has an emulated link of its own, and an equal
+share of the body's waits; one server process has all of them. For each link the numbers of servers take turns. Prints a table and writes the figures as JSON. Called by
 scripts/bench.sh servers."""
 
 import argparse

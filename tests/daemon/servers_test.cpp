@@ -34,6 +34,16 @@ std::string runIdOf(const std::string& run) {
   return nlohmann::json::parse(readFile(run + "/run.json")).at("run");
 }
 
+// Two servers, and an undisturbed run with both in the folder "undisturbed".
+struct TwoServers {
+  TwoServers() { REQUIRE(runClient("train", folder.path("undisturbed"), arguments).code == 0); }
+
+  const TemporaryFolder folder;
+  RestartableServer first{folder}, second{folder, {}, "second"};
+  const Arguments arguments =
+      with(kTwoBodies, {"--server", first.address() + "," + second.address()});
+};
+
 // Fails the test unless the run's weights are those of the run in the folder "undisturbed".
 void checkSameModel(const TemporaryFolder& folder, const std::string& run) {
   const std::string expected = readFile(folder.path("undisturbed") + "/model.safetensors");
@@ -118,10 +128,8 @@ TEST_CASE("the client passes tensors on between servers without encoding them ag
 }
 
 TEST_CASE("if a server is killed, the run continues and ends with the same weights") {
-  const TemporaryFolder folder;
-  RestartableServer first(folder), second(folder, {}, "second");
-  const Arguments run = with(kTwoBodies, {"--server", first.address() + "," + second.address()});
-  REQUIRE(runClient("train", folder.path("undisturbed"), run).code == 0);
+  TwoServers servers;
+  auto& [folder, first, second, arguments] = servers;
   int number = 0;
   for (RestartableServer* const killed : {&first, &second}) {
     for (const std::string place :
@@ -130,7 +138,7 @@ TEST_CASE("if a server is killed, the run continues and ends with the same weigh
       killed->kill();
       killed->start(failingAt(place));
       const std::string path = folder.path("run" + std::to_string(++number));
-      const Process client = startClient("train", path, run);
+      const Process client = startClient("train", path, arguments);
       REQUIRE(killed->server().process().wait(kPatience));
       killed->start();
       const Ended ended = finish(client);
@@ -142,11 +150,8 @@ TEST_CASE("if a server is killed, the run continues and ends with the same weigh
 }
 
 TEST_CASE("a killed client resumes with all servers") {
-  const TemporaryFolder folder;
-  RestartableServer first(folder), second(folder, {}, "second");
-  const Arguments arguments =
-      with(kTwoBodies, {"--server", first.address() + "," + second.address()});
-  REQUIRE(runClient("train", folder.path("undisturbed"), arguments).code == 0);
+  TwoServers servers;
+  auto& [folder, first, second, arguments] = servers;
   const std::string run = folder.path("run");
   const Process client = startClient("train", run, arguments, failingAt("committed:4:kill"));
   REQUIRE(client.wait(kPatience));
@@ -160,11 +165,8 @@ TEST_CASE("a killed client resumes with all servers") {
 
 TEST_CASE(
     "if the newest checkpoint is damaged on one server, the run resumes from the one before") {
-  const TemporaryFolder folder;
-  RestartableServer first(folder), second(folder, {}, "second");
-  const Arguments arguments =
-      with(kTwoBodies, {"--server", first.address() + "," + second.address()});
-  REQUIRE(runClient("train", folder.path("undisturbed"), arguments).code == 0);
+  TwoServers servers;
+  auto& [folder, first, second, arguments] = servers;
   int number = 0;
   for (RestartableServer* const damaged : {&first, &second}) {
     const std::string run = folder.path("run" + std::to_string(++number));
