@@ -47,7 +47,7 @@ import json
 import os
 for entry in json.load(open("build/asan/compile_commands.json")):
     path = os.path.relpath(entry["file"], os.getcwd())
-    if "proto/" not in path and "tests/" not in path:
+    if "proto/" not in path and "tests/" not in path and "cmake_pch" not in path:
         print(path)
 PY
 )

@@ -209,6 +209,7 @@ TEST_CASE("arrays of a million values or containers stop the reader immediately"
   CHECK_THAT(faultOf(fileOf(containers)), Contains("values that are not numbers"));
 }
 
+#ifndef CLEAVE_SANITIZED  // takes half a minute with a sanitizer
 TEST_CASE("a file with more than 100000 tensors is refused") {
   const auto fileWith = [](int tensors) {
     std::string header = "{";
@@ -227,6 +228,7 @@ TEST_CASE("metadata with more names than a header may have is refused") {
   for (int j = 0; j < 500'000; ++j) header += ",\"" + std::to_string(j) + "\":\"\"";
   CHECK_THAT(faultOf(fileOf(header + "}}", 0)), Contains("more than 500000 names"));
 }
+#endif
 
 TEST_CASE("metadata that is not an object of strings is refused") {
   for (const std::string metadata : {"7", "[]", "null", R"({"run":1})", R"({"run":{}})"}) {
