@@ -6,6 +6,7 @@ Example: scripts/crash.py --programs build/release/bin --runs 100 --kill both --
 """
 import argparse
 import hashlib
+import os
 import pathlib
 import random
 import shutil
@@ -33,6 +34,7 @@ keep: {best: top1}"""
 MODELS = {"mlp": "{name: mlp, width: 64, depth: 3, dropout: 0.1}", "graph": GRAPH}
 FREEZE = "freeze: ['*', '!block.*', '!norm.*'], groups: ['*.bias:learning_rate=2,weight_decay=0'], "
 PATIENCE = 120  # maximum seconds of an undisturbed run
+ENVIRONMENT = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # otherwise each program re-executes itself, and takes twice as long to start
 
 
 class Daemons:
@@ -44,7 +46,7 @@ class Daemons:
 
     def start_server(self):
         command = [self.programs / "cleave-server", "serve", "--set", f"listen.port={self.port}", "--set", f"store={self.folder}/store"]
-        self.server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
+        self.server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True, env=ENVIRONMENT)
         for line in self.server.stdout:
             if " listens on " in line:
                 self.port = int(line.rsplit(":", 1)[1])
@@ -55,7 +57,7 @@ class Daemons:
         begin = ["--config", self.folder / "crash.yaml", "--server", f"127.0.0.1:{self.port}", "--run-dir", run]
         resume = ["--resume", run, "--server", f"127.0.0.1:{self.port}"]
         command = [self.programs / "cleave-client", "train", "--quiet", *(resume if (run / "run.json").exists() else begin)]
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self.log)
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self.log, env=ENVIRONMENT)
 
     def kill_server(self):
         self.server.kill()
