@@ -352,4 +352,24 @@ void Relay::delay(std::chrono::microseconds oneWay, std::uint64_t seed) {
   });
 }
 
+RepeatedCuts::RepeatedCuts(Relay& relay, Relay::Way way, std::uint64_t everyBytes)
+    : thread_([this, &relay, way, everyBytes] {
+        const auto crossed = [&] {
+          return way == Relay::Way::up ? relay.bytesUp() : relay.bytesDown();
+        };
+        while (!isOver_) {
+          const std::uint64_t cutAt = crossed() + everyBytes;
+          relay.cutAfter(way, everyBytes);
+          do {
+            // A client takes a few ms to connect again.
+            std::this_thread::sleep_for(std::chrono::milliseconds(30));
+          } while (!isOver_ && crossed() < cutAt);
+        }
+      }) {}
+
+RepeatedCuts::~RepeatedCuts() {
+  isOver_ = true;
+  thread_.join();
+}
+
 }  // namespace cleave::test

@@ -2,10 +2,12 @@
 // and stall or delay bytes.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 
 namespace cleave::test {
 
@@ -48,6 +50,20 @@ class Relay {
   struct State;
   class Link;
   std::unique_ptr<State> state_;
+};
+
+// While it exists, resets the relay's connections whenever `everyBytes` more bytes have crossed in
+// that direction.
+class RepeatedCuts {
+ public:
+  RepeatedCuts(Relay& relay, Relay::Way way, std::uint64_t everyBytes);
+  ~RepeatedCuts();
+  RepeatedCuts(const RepeatedCuts&) = delete;
+  RepeatedCuts& operator=(const RepeatedCuts&) = delete;
+
+ private:
+  std::atomic<bool> isOver_ = false;
+  std::thread thread_;
 };
 
 }  // namespace cleave::test

@@ -1,12 +1,9 @@
 // If a connection breaks while client and server are running, the run continues, and its result is
 // bit-identical.
-#include <atomic>
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tests/daemon/daemons.h"
@@ -21,30 +18,13 @@ using Catch::Matchers::Contains;
 // Options of a run that takes about a second.
 const Arguments kShortRun = {"--set", "train.epochs=30", "--set", "eval.every=3"};
 
-std::string addressOf(const Relay& relay) { return "127.0.0.1:" + std::to_string(relay.port()); }
-
 // Returns the final weights of a run whose connection is cut repeatedly.
 std::string modelThrough(Relay& relay, const std::string& folder, const Arguments& more,
                          Relay::Way way, std::uint64_t everyBytes) {
-  const Process client =
-      startClient("train", folder, with(with(kShortRun, more), {"--server", addressOf(relay)}));
-  std::atomic<bool> isOver = false;
-  std::thread cutter([&] {
-    const auto crossed = [&] {
-      return way == Relay::Way::up ? relay.bytesUp() : relay.bytesDown();
-    };
-    while (!isOver) {
-      const std::uint64_t cutAt = crossed() + everyBytes;
-      relay.cutAfter(way, everyBytes);
-      do {
-        // A client takes a few ms to connect again.
-        std::this_thread::sleep_for(std::chrono::milliseconds(30));
-      } while (!isOver && crossed() < cutAt);
-    }
-  });
+  const Process client = startClient(
+      "train", folder, with(with(kShortRun, more), {"--server", addressAt(relay.port())}));
+  const RepeatedCuts cuts(relay, way, everyBytes);
   const Ended ended = finish(client);
-  isOver = true;
-  cutter.join();
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
   CHECK_THAT(ended.errors, Contains("reconnected to"));
@@ -85,7 +65,7 @@ TEST_CASE("a link that goes silent does not end the run") {
   TestServer server(folder,
                     {"--set", "limits.ping_seconds=1", "--set", "limits.ping_timeout_seconds=1"});
   Relay relay("127.0.0.1", server.port());
-  const Process client = startSlowClient(folder.path("client"), addressOf(relay));
+  const Process client = startSlowClient(folder.path("client"), addressAt(relay.port()));
   waitForSteps(folder.path("client"));
   relay.stall(true);
   CHECK(server.process().waitForOutput("is kept for", kPatience));

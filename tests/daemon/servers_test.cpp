@@ -1,8 +1,11 @@
 // Several servers, each of which computes one of the bodies between the client's head and tail.
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "tests/certificates.h"
 #include "tests/daemon/daemons.h"
+#include "tests/relay.h"
 
 namespace cleave::test {
 namespace {
@@ -34,14 +37,20 @@ std::string runIdOf(const std::string& run) {
   return nlohmann::json::parse(readFile(run + "/run.json")).at("run");
 }
 
-// Two servers, and an undisturbed run with both in the folder "undisturbed".
+// Two servers, and an undisturbed run with both in the folder "undisturbed". `serverOptions` and
+// `clientOptions`: further arguments of the servers and of all clients.
 struct TwoServers {
-  TwoServers() { REQUIRE(runClient("train", folder.path("undisturbed"), arguments).code == 0); }
+  explicit TwoServers(const Arguments& serverOptions = {}, const Arguments& clientOptions = {})
+      : first(folder, serverOptions),
+        second(folder, serverOptions, "second"),
+        arguments(with(with(kTwoBodies, clientOptions),
+                       {"--server", first.address() + "," + second.address()})) {
+    REQUIRE(runClient("train", folder.path("undisturbed"), arguments).code == 0);
+  }
 
   const TemporaryFolder folder;
-  RestartableServer first{folder}, second{folder, {}, "second"};
-  const Arguments arguments =
-      with(kTwoBodies, {"--server", first.address() + "," + second.address()});
+  RestartableServer first, second;
+  const Arguments arguments;
 };
 
 // Fails the test unless the run's weights are those of the run in the folder "undisturbed".
@@ -187,6 +196,70 @@ TEST_CASE(
     INFO(ended.errors);
     REQUIRE(ended.code == 0);
     checkSameModel(folder, run);
+  }
+}
+
+TEST_CASE("a broken connection to one of several servers is replaced") {
+  TwoServers servers;
+  auto& [folder, first, second, arguments] = servers;
+  for (const bool isFirst : {true, false}) {
+    CAPTURE(isFirst);
+    Relay relay("127.0.0.1", (isFirst ? first : second).server().port());
+    const RepeatedCuts cuts(relay, isFirst ? Relay::Way::up : Relay::Way::down, 30'011);
+    const std::string through = addressAt(relay.port());
+    const std::string addresses =
+        isFirst ? through + "," + second.address() : first.address() + "," + through;
+    const std::string run = folder.path(isFirst ? "first" : "later");
+    const Ended ended = runClient("train", run, with(kTwoBodies, {"--server", addresses}));
+    INFO(ended.errors);
+    REQUIRE(ended.code == 0);
+    CHECK_THAT(ended.errors, Contains("reconnected to " + through));
+    CHECK(nlohmann::json::parse(readFile(run + "/summary.json")).at("steps_redone") == 0);
+    checkSameModel(folder, run);
+  }
+}
+
+TEST_CASE("within TLS, no step is lost if one of several servers is restarted") {
+  const CertificateFolder certificates;
+  const TestAuthority authority;
+  const std::string own = certificates.path("server"), alice = certificates.path("alice");
+  authority.writeServer(own);
+  authority.write(alice, "client", clientRequest());
+  // There are no periodic checkpoints.
+  TwoServers servers(
+      {"--set", "tls.enabled=true", "--set", "tls.folder=" + own},
+      {"--tls", alice, "--set", "checkpoint.every_steps=100000", "--set", "train.epochs=60"});
+  auto& [folder, first, second, arguments] = servers;
+  for (RestartableServer* const restarted : {&first, &second}) {
+    CAPTURE(restarted == &first);
+    const std::string run = folder.path(restarted == &first ? "first" : "later");
+    const Process client = startClient("train", run, arguments);
+    waitForSteps(run);
+    restarted->server().stop();
+    restarted->start();
+    const Ended ended = finish(client);
+    INFO(ended.errors);
+    REQUIRE(ended.code == 0);
+    const auto summary = nlohmann::json::parse(readFile(run + "/summary.json"));
+    CHECK(summary.at("resumes") == 1);
+    CHECK(summary.at("steps_redone") == 0);
+    checkSameModel(folder, run);
+  }
+}
+
+TEST_CASE("Ctrl-C at the client ends the run on all servers") {
+  TwoServers servers;
+  auto& [folder, first, second, arguments] = servers;
+  const std::string run = folder.path("run");
+  Process client = startClient("train", run, with(arguments, {"--set", "train.epochs=1000"}));
+  waitForSteps(run);
+  client.signal(SIGINT);
+  const Ended interrupted = finish(client);
+  INFO(interrupted.errors);
+  CHECK(interrupted.code == 1);
+  CHECK_THAT(interrupted.errors, Contains("train --resume " + run));
+  for (RestartableServer* const server : {&first, &second}) {
+    CHECK(server->server().process().waitForOutput("the client ended it (interrupted)", kPatience));
   }
 }
 

@@ -4,6 +4,7 @@
 //
 // A seed determines a run: `crash_sim --seed 17 --runs 1 --verbose` repeats it.
 #include <fcntl.h>
+#include <openssl/rand.h>
 #include <sched.h>
 #include <spdlog/fmt/fmt.h>
 #include <sys/wait.h>
@@ -12,7 +13,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -33,7 +33,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kNoSimulation = 2;  // exit code: the simulation itself does not work
+constexpr int kNoSimulation = 2;       // exit code: the simulation itself does not work
+constexpr double kReportSeconds = 30;  // between two reports of progress
+constexpr Nanoseconds kWallClock = 1'767'225'600 * kSecond;  // when each run begins: 2026-01-01
+
+// Begins a world in which OpenSSL's random numbers are drawn from the seed too. Signatures have
+// different lengths, so that otherwise each run would send different numbers of bytes.
+void beginWorld(std::uint64_t seed) {
+  begin(seed, kWallClock);
+  const auto fill = [](unsigned char* bytes, int count) {
+    for (int i = 0; i < count; ++i) bytes[i] = static_cast<unsigned char>(draw(256));
+    return 1;
+  };
+  static const RAND_METHOD kMethod = {nullptr, fill, nullptr, nullptr, fill, [] { return 1; }};
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // a provider would take a page of code
+  RAND_set_rand_method(&kMethod);
+#pragma GCC diagnostic pop
+}
 
 struct Options {
   std::uint64_t seed = 1;
@@ -70,17 +87,10 @@ class Runs {
  public:
   explicit Runs(const Options& options)
       : options_(options),
-        root_(fs::path(options.folder) / fmt::format("cleave-simulation-{}", ::getpid())),
-        wallClock_(static_cast<Nanoseconds>(std::time(nullptr)) * kSecond) {
-    for (const char* side : {"server", "client"}) {
-      fs::create_directories(root_ / "certificates" / side);
-    }
-    const test::TestAuthority authority;
-    authority.writeServer((root_ / "certificates" / "server").string());
-    authority.write((root_ / "certificates" / "client").string(), "client", test::clientRequest());
-  }
+        root_(fs::path(options.folder) / fmt::format("cleave-simulation-{}", ::getpid())) {}
 
   int run() {
+    if (!makeCertificates()) return kNoSimulation;
     machineSpeed(1);  // all runs inherit the result; measuring would take longer than a run
     const auto begun = std::chrono::steady_clock::now();
     for (std::size_t i = 0; i < scenarios().size(); ++i) {
@@ -94,23 +104,50 @@ class Runs {
       std::cerr << "crash_sim: no run has the text of --only\n";
       return kNoSimulation;
     }
+    const auto seconds = [begun] {
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+    };
+    double reportAt = seconds() + kReportSeconds;
     for (const Job& job : jobs) {
       if (running_.size() >= options_.jobs) waitForOne();
       if (failed_ > 0 && options_.stop) break;
       start(job);
+      if (seconds() < reportAt) continue;
+      reportAt = seconds() + kReportSeconds;
+      const double perRun = seconds() / static_cast<double>(started_);
+      std::cerr << fmt::format("crash_sim: {} of {} runs, {} failed; about {:.0f} min left\n",
+                               started_, jobs.size(), failed_,
+                               perRun * static_cast<double>(jobs.size() - started_) / 60);
     }
     while (!running_.empty()) waitForOne();
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begun;
     std::cout << fmt::format("crash_sim: {} runs with {} faults: {} failed ({:.0f} s)\n", started_,
-                             faults_, failed_, seconds.count());
+                             faults_, failed_, seconds());
     if (failed_ == 0 && !options_.keep) fs::remove_all(root_);
     return failed_ == 0 ? 0 : 1;
   }
 
  private:
+  // In a child process, because a process can have only one world.
+  bool makeCertificates() const {
+    const pid_t child = ::fork();
+    if (child != 0) {
+      int status = 0;
+      ::waitpid(child, &status, 0);
+      return status == 0;
+    }
+    beginWorld(0);
+    const fs::path folder = root_ / "certificates";
+    for (const char* side : {"server", "client"}) fs::create_directories(folder / side);
+    const test::TestAuthority authority;
+    authority.writeServer(folder / "server");
+    authority.write(folder / "client", "client", test::clientRequest());
+    ::_exit(0);
+  }
+
   struct Child {
     Job job;
     fs::path folder;
+    unsigned slot = 0;  // of the runs at the same time; decides the core
   };
 
   std::vector<Job> randomJobs() const {
@@ -153,19 +190,19 @@ class Runs {
   }
 
   // Runs in the child process. Never returns.
-  [[noreturn]] void runChild(const fs::path& folder, const Job& job) const {
+  [[noreturn]] void runChild(const fs::path& folder, const Job& job, unsigned slot) const {
     fs::create_directories(folder);
     // Only one thread runs at a time, and thread switches on the same core are the cheapest.
     cpu_set_t cores;
     CPU_ZERO(&cores);
-    CPU_SET(job.seed % std::max(1u, std::thread::hardware_concurrency()), &cores);
+    CPU_SET(slot % std::max(1u, std::thread::hardware_concurrency()), &cores);
     ::sched_setaffinity(0, sizeof cores, &cores);
     if (!options_.verbose) {
       const int log = ::open((folder / "log.txt").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
       ::dup2(log, STDERR_FILENO);
       ::dup2(log, STDOUT_FILENO);
     }
-    begin(job.seed, wallClock_);
+    beginWorld(job.seed);
     bool good = false;
     Simulation simulation(folder, scenarios()[job.scenario], root_ / "certificates", job.faults,
                           job.fault, options_.verbose ? "debug" : "info");
@@ -181,9 +218,9 @@ class Runs {
     ::_exit(good ? 0 : 1);
   }
 
-  pid_t forkChild(const fs::path& folder, const Job& job) const {
+  pid_t forkChild(const fs::path& folder, const Job& job, unsigned slot = 0) const {
     const pid_t child = ::fork();
-    if (child == 0) runChild(folder, job);
+    if (child == 0) runChild(folder, job, slot);
     return child;
   }
 
@@ -225,7 +262,10 @@ class Runs {
 
   void start(const Job& job) {
     const fs::path folder = root_ / std::to_string(job.seed);
-    running_[forkChild(folder, job)] = {job, folder};
+    unsigned slot = 0;
+    const auto isTaken = [&](const auto& child) { return child.second.slot == slot; };
+    while (std::any_of(running_.begin(), running_.end(), isTaken)) ++slot;
+    running_[forkChild(folder, job, slot)] = {job, folder, slot};
     ++started_;
   }
 
@@ -251,7 +291,6 @@ class Runs {
 
   const Options options_;
   const fs::path root_;
-  const Nanoseconds wallClock_;
   std::vector<Whole> wholes_;
   std::map<pid_t, Child> running_;
   std::uint64_t started_ = 0, faults_ = 0, failed_ = 0;
