@@ -257,6 +257,24 @@ TEST_CASE("a body may be after any cut of the run") {
   CHECK(errorCode([&] { planRun(spec); }) == "bad-run-spec");
 }
 
+TEST_CASE("the client keeps the encoded tensors that it passes on between two bodies") {
+  RunSpec spec = runSpecFromWire(honest("small_cnn"));
+  spec.codecs = {{"activation/1", "block:bits=8"}, {"gradient/1", "block:bits=4"}};
+  const RunPlan first = planRun(spec);
+  CHECK(passedOnBytes({first}) == 0);
+  spec.cutNumber = 1;
+  spec.cut0 = 3;
+  spec.cut1 = 4;
+  const RunPlan second = planRun(spec);
+  double expected = 0;
+  for (const Flow flow : {activationAt(1), gradientAt(1)}) {
+    const std::size_t encoded = first.codecs.at(flow)->maxEncodedBytes(
+        flowSpec(first.blocks, first.stage.cuts, flow, first.maxMicroBatchSamples()));
+    expected += first.inFlight * static_cast<double>(BufferPool::capacityFor(encoded));
+  }
+  CHECK(passedOnBytes({first, second}) == expected);
+}
+
 TEST_CASE("a split backward needs all micro-batches in flight, and memory for its gradients") {
   RunSpec spec = runSpecFromWire(honest("small_cnn"));
   spec.waitF2 = spec.waitB2 = std::nullopt;

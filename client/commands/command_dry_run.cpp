@@ -143,7 +143,7 @@ Json describe(const PreparedRun& run) {
   out["epoch"] = encodedBytes(run, Phase::train, run.data.train->size(), settings.batch);
   out["evaluation"] = encodedBytes(run, Phase::eval, run.data.test->size(), settings.evalBatch);
   out["left_out"] = "frame headers, control messages, initial weights, and the trained body";
-  out["client_memory_bytes"] = clientBytes(plan, *run.data.train);
+  out["client_memory_bytes"] = clientBytes(plan, run.bodies, *run.data.train);
   out["server_memory_bytes"] = Json::array();
   for (const RunPlan& body : run.bodies) out["server_memory_bytes"].push_back(serverBytes(body));
   return out;

@@ -136,9 +136,9 @@ Check checkMemory(const Experiment& experiment) {
   const double total = memoryOf("MemTotal");
   const double available = memoryOf("MemAvailable");
   const double needed =
-      experiment.run
-          ? static_cast<double>(clientBytes(experiment.run->plan, *experiment.run->data.train))
-          : 0;
+      experiment.run ? static_cast<double>(clientBytes(experiment.run->plan, experiment.run->bodies,
+                                                       *experiment.run->data.train))
+                     : 0;
   Check check{"memory",
               Finding::ok,
               fmt::format("{} available of {}", bytesText(available), bytesText(total)),

@@ -257,7 +257,7 @@ class Planner {
       double& bytes = plan.place.isUp(flow) ? planned.bytesUp : planned.bytesDown;
       bytes += costs.microBatches * tensor.bytes;
     }
-    planned.clientMemory = static_cast<double>(clientBytes(plan, *run_.data.train));
+    planned.clientMemory = static_cast<double>(clientBytes(plan, {plan}, *run_.data.train));
     planned.serverMemory = static_cast<double>(serverBytes(plan));
     return planned;
   }

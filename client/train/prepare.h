@@ -99,7 +99,9 @@ std::uint32_t minMicroBatch(const ClientSettings& settings, const Dataset& train
 Batch firstBatch(const PreparedRun& run);
 
 // The bytes of memory that a run with this plan needs on the client, estimated from shapes.
-// Excludes the program and the data set. `plan`: from clientPlan().
-std::size_t clientBytes(const RunPlan& plan, const Dataset& train);
+// Excludes the program and the data set. `plan`: from clientPlan(). `bodies`: the plans of all
+// servers.
+std::size_t clientBytes(const RunPlan& plan, const std::vector<RunPlan>& bodies,
+                        const Dataset& train);
 
 }  // namespace cleave

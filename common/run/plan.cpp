@@ -262,6 +262,23 @@ double flowBytes(const RunPlan& plan) {
   return plan.inFlight * bytes;
 }
 
+double passedOnBytes(const std::vector<RunPlan>& bodies) {
+  double bytes = 0;
+  for (const RunPlan& body : bodies) {
+    const TensorLinkOptions link = linkOptions(body, Role::client);
+    for (const Flow flow : body.flows()) {
+      // Those that the body receives, so that each is counted once. The head and the tail make the
+      // others.
+      const bool isFromHead = flow == activationAt(bodies.front().place.firstCut);
+      const bool isFromTail = flow == gradientAt(bodies.back().place.lastCut);
+      if (!body.place.isUp(flow) || isFromHead || isFromTail) continue;
+      const TensorSpec spec = link.spec(flow, body.maxMicroBatchSamples());
+      bytes += body.inFlight * bufferBytes(link.maxEncodedBytes(flow, spec));
+    }
+  }
+  return bytes;
+}
+
 std::size_t transitBytes(const RunPlan& plan) {
   double largest = 0;
   double cuts = 0;

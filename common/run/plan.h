@@ -60,6 +60,10 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role);
 // both decoded and encoded.
 double flowBytes(const RunPlan& plan);
 
+// Bytes of pool buffers on the client for the encoded tensors of the micro-batches in flight that
+// it passes on from one body to the next.
+double passedOnBytes(const std::vector<RunPlan>& bodies);
+
 // Maximum host memory that a run's session may hold in transit on the server, from a tensor's
 // arrival or a stage's output until its release: the limit of its MemoryAccount.
 std::size_t transitBytes(const RunPlan& plan);
