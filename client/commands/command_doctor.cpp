@@ -30,12 +30,8 @@ nlohmann::ordered_json jsonOf(const Check& check) {
 
 int doctorCommand(const DoctorOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
-  if (options.run.server.find(',') != std::string::npos) {
-    throw UsageError("several-servers", "doctor checks one server at a time",
-                     "give --server one of the addresses");
-  }
   if (!options.run.server.empty())
-    parseAddress(options.run.server);  // throws on an invalid address before any check runs
+    parseAddresses(options.run.server);  // throws on an invalid address before any check runs
   int warnings = 0;
   int failures = 0;
   nlohmann::ordered_json checks = nlohmann::ordered_json::array();
@@ -49,7 +45,7 @@ int doctorCommand(const DoctorOptions& options) {
     }
   };
   const std::optional<PreparedRun> run = examineMachine(options.run, found);
-  examineServer(options.run, run, options.seconds, found);
+  examineServers(options.run, run, options.seconds, found);
   if (options.run.json) {
     const nlohmann::ordered_json report = {
         {"failures", failures}, {"warnings", warnings}, {"checks", checks}};
@@ -66,11 +62,13 @@ void addDoctorCommand(CLI::App& app, DoctorOptions& options, std::function<int()
   CLI::App* doctor = app.add_subcommand(
       "doctor",
       "Checks what a training run needs: LibTorch, threads, memory, disk, configuration and data, "
-      "certificates, the server, the link, and whether the server would admit the run");
+      "certificates, the servers, the links, and whether the servers would admit the run");
   options.run.common.logLevel = "error";
   addRunOptions(*doctor, options.run);
   doctor->get_option("--config")->required(false);
-  doctor->get_option("--server")->description("The server to check; also measures the link to it");
+  doctor->get_option("--server")
+      ->description(
+          "The server to check, or several, separated by commas; also measures the links to them");
   doctor->add_option("--seconds", options.seconds, "Approximate duration of the link measurement")
       ->default_str("3")
       ->check(CLI::Range(0.1, 300.0));

@@ -47,8 +47,9 @@ asio::awaitable<wire::HelloOk> ask(const ServerAddress& address, const wire::Hel
 
 }  // namespace
 
-wire::HelloOk askForAdmission(const PreparedRun& run, const ServerAddress& address) {
-  const wire::Hello hello = trialHello(run, trialSpec(run), 1);
+wire::HelloOk askForAdmission(const PreparedRun& run, std::size_t body,
+                              const ServerAddress& address) {
+  const wire::Hello hello = trialHello(run, trialSpec(run, body), static_cast<unsigned>(body + 1));
   asio::io_context io;
   wire::HelloOk answer;
   std::exception_ptr error;
@@ -58,7 +59,7 @@ wire::HelloOk askForAdmission(const PreparedRun& run, const ServerAddress& addre
   });
   io.run();
   if (error) std::rethrow_exception(error);
-  checkAnswer(answer, run.plan);
+  checkAnswer(answer, run.bodies[body]);
   return answer;
 }
 

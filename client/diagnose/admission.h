@@ -6,8 +6,10 @@
 
 namespace cleave {
 
-// Opens a trial session with the run's settings and ends it at once. Returns the server's answer.
-// Throws RunError or UsageError with the server's refusal, or with the cause if it does not answer.
-wire::HelloOk askForAdmission(const PreparedRun& run, const ServerAddress& address);
+// Opens a trial session with the settings of this body of the run and ends it at once. Returns the
+// server's answer. Throws RunError or UsageError with the server's refusal, or with the cause if it
+// does not answer.
+wire::HelloOk askForAdmission(const PreparedRun& run, std::size_t body,
+                              const ServerAddress& address);
 
 }  // namespace cleave

@@ -32,9 +32,10 @@ using Findings = std::function<void(const Check&)>;
 // Checks configuration, data, LibTorch, threads, memory and disk. A failed check does not stop the
 // later ones. Returns the configured run if it is valid.
 std::optional<PreparedRun> examineMachine(const RunOptions& options, const Findings& found);
-// Checks the certificates and whether a Cleave server answers, measures the link's latency and
-// throughput for about `seconds`, and asks whether the server would admit the run.
-void examineServer(const RunOptions& options, const std::optional<PreparedRun>& run, double seconds,
-                   const Findings& found);
+// Checks the certificates; then, for each server, checks whether a Cleave server answers, measures
+// the link's latency and throughput for about `seconds`, and asks whether the server would admit
+// the run. With several servers, each of these checks has the figure "server", numbered from 1.
+void examineServers(const RunOptions& options, const std::optional<PreparedRun>& run,
+                    double seconds, const Findings& found);
 
 }  // namespace cleave

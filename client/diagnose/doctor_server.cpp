@@ -142,11 +142,12 @@ void explain(const ServerAddress& address, const Error& error, const Findings& f
   found(link);
 }
 
-Check checkOfAdmission(const std::optional<PreparedRun>& run, const ServerAddress& address) {
+Check checkOfAdmission(const std::optional<PreparedRun>& run, std::size_t body,
+                       const ServerAddress& address) {
   if (!run) return {"admission", Finding::skipped, "requires a valid configuration", ""};
   try {
-    const wire::HelloOk answer = askForAdmission(*run, address);
-    const auto needed = static_cast<double>(serverBytes(run->plan));
+    const wire::HelloOk answer = askForAdmission(*run, body, address);
+    const auto needed = static_cast<double>(serverBytes(run->bodies[body]));
     return {"admission",
             Finding::ok,
             fmt::format("the server would admit this run; it needs about {} there, and computes on "
@@ -162,23 +163,9 @@ Check checkOfAdmission(const std::optional<PreparedRun>& run, const ServerAddres
   }
 }
 
-}  // namespace
-
-void examineServer(const RunOptions& options, const std::optional<PreparedRun>& run, double seconds,
-                   const Findings& found) {
-  std::shared_ptr<const TlsContext> context;
-  const TlsSettings tls = tlsOf(options);
-  const Check certificates =
-      checked("certificates", [&] { return checkCertificates(tls, context); });
-  found(certificates);
-  if (options.server.empty()) {
-    return found({"reach", Finding::skipped, "not given; add --server HOST:PORT", ""});
-  }
-  if (tls.enabled && !context) {
-    return found({"reach", Finding::skipped, "requires valid certificates", ""});
-  }
-  ServerAddress address = parseAddress(options.server);
-  address.tls = context;
+// Examines the server of this body.
+void examineOne(const ServerAddress& address, const std::optional<PreparedRun>& run,
+                std::size_t body, double seconds, const Findings& found) {
   ProbeOptions probe;
   probe.max = 10'000'000;
   probe.repeat = 2;
@@ -193,9 +180,38 @@ void examineServer(const RunOptions& options, const std::optional<PreparedRun>& 
   } catch (const Error& error) {
     if (error.code() == "interrupted") throw;
     explain(address, error, found);
-    if (stageOf(error, tls.enabled) != Stage::link) return;
+    if (stageOf(error, address.tls != nullptr) != Stage::link) return;
   }
-  found(checkOfAdmission(run, address));
+  found(checkOfAdmission(run, body, address));
+}
+
+}  // namespace
+
+void examineServers(const RunOptions& options, const std::optional<PreparedRun>& run,
+                    double seconds, const Findings& found) {
+  std::shared_ptr<const TlsContext> context;
+  const TlsSettings tls = tlsOf(options);
+  const Check certificates =
+      checked("certificates", [&] { return checkCertificates(tls, context); });
+  found(certificates);
+  std::vector<ServerAddress> servers = run ? run->servers : std::vector<ServerAddress>();
+  if (!options.server.empty()) servers = parseAddresses(options.server);
+  if (servers.empty()) {
+    return found({"reach", Finding::skipped, "not given; add --server HOST:PORT", ""});
+  }
+  if (tls.enabled && !context) {
+    return found({"reach", Finding::skipped, "requires valid certificates", ""});
+  }
+  for (std::size_t body = 0; body < servers.size(); ++body) {
+    servers[body].tls = context;
+    examineOne(servers[body], run, body, seconds, [&](Check check) {
+      if (servers.size() > 1) {
+        check.sentence = fmt::format("server {}: {}", body + 1, check.sentence);
+        check.figures["server"] = body + 1;
+      }
+      found(check);
+    });
+  }
 }
 
 }  // namespace cleave

@@ -8,8 +8,8 @@
 
 namespace cleave {
 
-RunSpec trialSpec(const PreparedRun& run) {
-  RunSpec spec = run.bodies.front().spec;
+RunSpec trialSpec(const PreparedRun& run, std::size_t body) {
+  RunSpec spec = run.bodies[body].spec;
   spec.trace = {};
   spec.averageDecay = 0;
   spec.initialWeights = false;
@@ -20,6 +20,7 @@ wire::Hello trialHello(const PreparedRun& run, const RunSpec& spec, unsigned num
   wire::Hello hello = run.hello;
   hello.clear_features();
   hello.add_features(std::string(kTrialFeature));
+  if (spec.cutNumber > 0) hello.add_features(std::string(kCutNumberFeature));
   const std::string& id = run.hello.run_id();
   constexpr std::size_t kMaxTail = 55;
   hello.set_run_id(

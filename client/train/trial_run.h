@@ -2,14 +2,15 @@
 // "Trial").
 #pragma once
 
-#include <string>
+#include <cstddef>
 
 #include "client/train/prepare.h"
 
 namespace cleave {
 
-// The run's spec without what a trial has no use for. Any weights will do, so none are sent.
-RunSpec trialSpec(const PreparedRun& run);
+// The run spec for the server of this body, without what a trial has no use for. Any weights will
+// do, so none are sent.
+RunSpec trialSpec(const PreparedRun& run, std::size_t body = 0);
 
 // The run's Hello for a trial with `spec`. `number` makes the trial's run id unique among the
 // trials of the run, since the server may not yet have freed the previous one.

@@ -1,6 +1,7 @@
 // Several servers, each of which computes one of the bodies between the client's head and tail.
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tests/certificates.h"
@@ -290,8 +291,31 @@ TEST_CASE("what does not support several servers refuses them") {
     CHECK(ended.code == 2);
     CHECK_THAT(ended.errors, Contains("[several-servers]"));
   }
-  const Ended doctor = ask({"doctor", "--config", config, "--server", "a:1,b:2"});
-  CHECK_THAT(doctor.errors, Contains("[several-servers]"));
+}
+
+TEST_CASE("doctor checks all servers, and whether each would admit its body") {
+  const TemporaryFolder folder;
+  const TestServer first(folder), second(folder, {"--set", "limits.memory_mib=1"}, "second");
+  const Ended ended =
+      ask({"doctor", "--json", "--seconds", "0.2", "--config", configFile("synthetic.yaml"),
+           "--set", modelWith("[2, 4, 8]"), "--server", first.address() + "," + second.address()});
+  INFO(ended.output << ended.errors);
+  CHECK(ended.code == 1);
+  std::map<std::string, std::string> findings;
+  const auto report = nlohmann::json::parse(ended.output);
+  for (const auto& check : report.at("checks")) {
+    if (!check.at("figures").contains("server")) continue;
+    findings[check.at("check").get<std::string>() + " " +
+             std::to_string(check.at("figures").at("server").get<int>())] = check.at("finding");
+  }
+  for (const std::string number : {" 1", " 2"}) {
+    for (const std::string check : {"reach", "server", "link"}) {
+      CAPTURE(check + number);
+      CHECK(findings[check + number] == "ok");
+    }
+  }
+  CHECK(findings["admission 1"] == "ok");
+  CHECK(findings["admission 2"] == "FAIL");
 }
 
 TEST_CASE("a resumed run keeps its inner cuts and codecs") {
