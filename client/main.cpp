@@ -154,6 +154,9 @@ int run(int argc, char** argv) {
   CheckpointsOptions checkpoints;
   addCheckpointsCommand(app, checkpoints, command);
 
+  PretrainOptions pretrain;
+  addPretrainCommand(app, pretrain, command);
+
   EvalOptions eval;
   addEvalCommand(app, eval, command);
 

@@ -292,6 +292,7 @@ wire::HelloOk ServedRun::helloOk() const {
   if (isTrial_) ok.add_features(std::string(kTrialFeature));
   if (plan_.spec.averageDecay > 0) ok.add_features(std::string(kAverageFeature));
   if (plan_.spec.cutNumber > 0) ok.add_features(std::string(kCutNumberFeature));
+  if (!plan_.spec.inserts.empty()) ok.add_features(std::string(kInsertFeature));
   return ok;
 }
 

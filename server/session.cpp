@@ -33,8 +33,8 @@ void checkVersion(const wire::Hello& hello) {
                  "install the same version of Cleave on both machines");
 }
 
-constexpr std::array kFeatures = {kProbeFeature, kTraceFeature, kTrialFeature, kAverageFeature,
-                                  kCutNumberFeature};
+constexpr std::array kFeatures = {kProbeFeature,   kTraceFeature,     kTrialFeature,
+                                  kAverageFeature, kCutNumberFeature, kInsertFeature};
 
 void checkFeatures(const wire::Hello& hello) {
   for (const std::string& feature : hello.features()) {

@@ -162,6 +162,56 @@ TEST_CASE("a list of numbers can have a name") {
         }) == "configs/a.yaml:1: mean is 'imagenett', but must be a number in 0.0…1.0");
 }
 
+TEST_CASE("a list of maps is read item by item, and a single map is a list of one") {
+  for (const std::string text :
+       {"insert:\n  - {cut: 0, kind: conv}\n  - cut: 1\n    kind: linear\n",
+        "insert: [{cut: 0, kind: conv}, {cut: 1, kind: linear}]\n"}) {
+    Config c = config(text);
+    REQUIRE(c.items("insert") == 2);
+    CHECK(c.integer("insert[0].cut", 0, 9) == 0);
+    CHECK(c.text("insert[0].kind") == "conv");
+    CHECK(c.integer("insert[1].cut", 0, 9) == 1);
+    CHECK(c.text("insert[1].kind") == "linear");
+    c.refuseUnknown();
+    CHECK(c.resolved() == "insert:\n  - cut: 0\n    kind: conv\n  - cut: 1\n    kind: linear\n");
+    Config again = config(c.resolved());
+    REQUIRE(again.items("insert") == 2);
+    CHECK(again.text("insert[1].kind") == "linear");
+  }
+  Config one = config("a: {insert: {cut: 3}}", {"a.insert.rank=4"});
+  REQUIRE(one.items("a.insert") == 1);
+  CHECK(one.integer("a.insert[0].cut", 0, 9) == 3);
+  CHECK(one.integer("a.insert[0].rank", 0, 9) == 4);
+  CHECK(one.where("a.insert[0].rank") == "--set a.insert.rank=4");
+  CHECK(one.resolved() == "a:\n  insert:\n    - cut: 3\n      rank: 4\n");
+  for (const std::string text : {"x: 1", "x: 1\ninsert:", "x: 1\ninsert: []", "x: 1\ninsert: {}"}) {
+    Config none = config(text);
+    CHECK(none.items("insert") == 0);
+    none.integer("x", 0, 9);
+    none.refuseUnknown();
+    CHECK(none.resolved() == "insert: []\nx: 1\n");
+  }
+}
+
+TEST_CASE("an invalid list of maps is refused with the item's location") {
+  const auto items = [](Config& c) { c.items("insert"); };
+  CHECK_THAT(readError("insert: conv", items), Contains("a.yaml:1") && Contains("insert"));
+  CHECK_THAT(readError("insert:\n  - {cut: 0}\n  - 3\n", items),
+             Contains("a.yaml:3") && Contains("insert[1]"));
+  const auto first = [](Config& c) {
+    c.items("insert");
+    c.integer("insert[0].cut", 0, 9);
+    c.integer("insert[0].rank", 0, 9, 1);
+    c.refuseUnknown({{{"insert.kernel", "size of the kernel"}}});
+  };
+  CHECK_THAT(readError("insert:\n  - cut: ten\n", first), Contains("a.yaml:2: insert[0].cut"));
+  CHECK_THAT(readError("insert: [{rank: 1}]", first), Contains("insert[0].cut is missing"));
+  CHECK_THAT(readError("insert:\n  - cut: 0\n    ranc: 2\n", first),
+             Contains("a.yaml:3: insert[0].ranc") && Contains("did you mean insert[0].rank?"));
+  CHECK_THAT(readError("insert: [{cut: 0, kernel: 2}]", first),
+             Contains("insert[0].kernel has no effect"));
+}
+
 TEST_CASE("an invalid item of a list of numbers is named") {
   const auto read = [](Config& c) { c.numbers("mean", 0, 1); };
   CHECK(readError("mean: [0.5, x]", read) ==

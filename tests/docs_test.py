@@ -70,7 +70,7 @@ class Programs:
         def listed(key, text):
             ended = self.run(*command, "--set", f"{key}=1")
             found = re.search(text + r" ([^\n]*)\n", ended.stderr + "\n")
-            return set(found[1].split(", ")) if ended.returncode == 2 and found else set()
+            return set(found[1].replace("[0]", "").split(", ")) if ended.returncode == 2 and found else set()
 
         unknown = "z" * 60
         parts = listed(unknown, "known keys begin with")
@@ -79,7 +79,7 @@ class Programs:
         keys = set()
         for part in parts & {only} if only else parts:
             below = "model.lora" if part == "model" else part  # unknown keys directly in model are parameters
-            keys |= listed(f"{below}.{unknown}", f"known keys in {part} are") or {part}  # a part alone is a key, such as device
+            keys |= listed(f"{below}.{unknown}", rf"known keys in {part}(?:\[0\])? are") or {part}  # a part alone is a key, such as device
         return keys | ({"codec"} & parts)  # one codec for all flows, or a map
 
     def client_keys(self):
@@ -96,11 +96,13 @@ class Programs:
                                 "--set", "train.learning_rate.schedule=polynomial", "--set", "codec={activation/0: none}")  # fmt: skip
         keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", "synthetic.yaml", "--set", "keep.best=top1", "--set", "train.stop=loss",
                                 "--set", "model={name: graph, file: none, cuts: [a, b], lora: {rank: 1, targets: [a]}}")  # fmt: skip
+        for insert in ("kind: conv, channels: 1", "kind: linear, rank: 1"):
+            keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", "synthetic.yaml", "--set", f"insert={{cut: 0, {insert}}}", only="insert")
         for model in self.ask_json("models")["models"]:
             keys |= {f"model.{name}" for name in re.findall(r"(\w+)=", model["parameters"])}
         for optimizer in self.ask_json("optimizers")["optimizers"]:
             keys |= {f"train.optimizer.{name}" for name in re.findall(r"(?:^|, )(\w+) ", optimizer["parameters"])}
-        return keys - {"weights"}  # a map, or a short form of weights.file
+        return keys - {"weights", "insert"}  # a map, or a short form of weights.file; a map, or a list of maps
 
     def client_defaults(self):
         """The defaults of all optional keys, from the output of --dry-run."""

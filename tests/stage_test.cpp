@@ -15,7 +15,10 @@
 
 #include "common/core/buffer.h"
 #include "common/core/random.h"
+#include "common/graph/cuts.h"
 #include "common/model/blocks.h"
+#include "common/model/graph_blocks.h"
+#include "common/model/graph_file.h"
 #include "common/model/split_backward.h"
 #include "common/model/stage.h"
 #include "common/model/stage_parts.h"
@@ -105,6 +108,10 @@ StageOptions bodyOptions(const StageOptions& options, int k) {
   own.cuts = {positions.at(static_cast<std::size_t>(k)),
               positions.at(static_cast<std::size_t>(k) + 1), k, k + 1};
   own.innerCuts.clear();
+  std::erase_if(own.inserts, [&](const InsertSpec& insert) {
+    const auto cut = static_cast<int>(insert.cut);
+    return cut < own.cuts.number0 || cut > own.cuts.number1;
+  });
   own.headIsFrozen =
       options.headIsFrozen && trainedCount(blocksFor(options), 0, own.cuts.cut0) == 0;
   return own;
@@ -353,6 +360,104 @@ TEST_CASE("split equals whole if the gradients of the body's weights are compute
   options.splitsBackward = true;
   options.freeze = {"conv2.*"};
   CHECK(splitAgainstWhole(options, 13, 4, Order::alternating) == "");
+}
+
+// The first kernel does not divide the images of 17 x 17 and of 8 x 8 that it is used for.
+const InsertSpec kConv0{0, "conv", {{"channels", 3}, {"kernel", 3}}};
+const InsertSpec kConv1{1, "conv", {{"channels", 5}, {"kernel", 2}}};
+const InsertSpec kLinear0{0, "linear", {{"rank", 3}}};
+const InsertSpec kLinear1{1, "linear", {{"rank", 4}}};
+const InsertSpec kResidual0{0, "residual", {{"rank", 2}}};
+const InsertSpec kResidual1{1, "residual", {{"rank", 4}}};
+
+TEST_CASE("split equals whole with learned inserts") {
+  setComputeThreads(1);
+  StageOptions mobile = cnnOptions();
+  mobile.model = {"mobilenet_v2", {{"width", "0.25"}}, {3, 34, 34}, 6};
+  mobile.cuts = {2, 18};
+  using Inserts = std::vector<InsertSpec>;
+  const Inserts ofImages[] = {{kConv0}, {kConv1}, {kConv1, kConv0}, {kLinear0, kResidual1}};
+  const Inserts ofFeatures[] = {{kLinear0}, {kLinear1}, {kResidual0, kLinear1}, {kResidual1}};
+  for (StageOptions options : {mlpOptions(), mobile}) {
+    for (const Inserts& inserts : options.model.name == "mlp" ? ofFeatures : ofImages) {
+      options.inserts = inserts;
+      for (const bool splitsBackward : {false, true}) {
+        options.splitsBackward = splitsBackward;
+        for (const Order order : {Order::oneByOne, Order::alternating}) {
+          CAPTURE(options.model.name, inserts.size(), inserts.front().kind, inserts.front().cut,
+                  splitsBackward, order);
+          CHECK(splitAgainstWhole(options, 8, 3, order) == "");
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("split equals whole with inserts between several bodies") {
+  StageOptions options = cnnOptions();
+  options.cuts = {1, 8};
+  options.innerCuts = {4};
+  const InsertSpec last{2, "residual", {{"rank", 5}}};
+  for (const bool splitsBackward : {false, true}) {
+    options.splitsBackward = splitsBackward;
+    for (const std::vector<InsertSpec>& inserts :
+         {std::vector{kConv1}, std::vector{kLinear0, kConv1, last}}) {
+      options.inserts = inserts;
+      CHECK(splitAgainstWhole(options, 13, 4, Order::alternating) == "");
+    }
+  }
+}
+
+TEST_CASE("split equals whole with inserts in every precision, averages, and recomputed forwards") {
+  StageOptions options = mlpOptions();
+  options.inserts = {kLinear0, kResidual1};
+  for (const Precision body : {Precision::fp32, Precision::bf16, Precision::fp16}) {
+    options.clientPrecision = options.bodyPrecision = body;
+    options.recompute = !options.recompute;
+    options.averageDecay = 0.9 - options.averageDecay;
+    CAPTURE(precisionName(body));
+    CHECK(splitAgainstWhole(options, 13, 4, Order::alternating) == "");
+  }
+}
+
+TEST_CASE("inserts are trained even if all other parameters are frozen") {
+  StageOptions options = mlpOptions();
+  options.inserts = {kLinear0, kLinear1};
+  options.freeze = {"*"};
+  const auto trained = [&] {
+    std::vector<std::string> names;
+    const WholeStage whole(options);
+    for (const NamedTensor& each : whole.set().parameters()) {
+      if (each.tensor.requires_grad()) names.push_back(each.name);
+    }
+    return names;
+  };
+  CHECK(trained() == std::vector<std::string>{"insert.0.encoder.weight", "insert.0.encoder.bias",
+                                              "insert.0.decoder.weight", "insert.0.decoder.bias",
+                                              "insert.1.encoder.weight", "insert.1.encoder.bias",
+                                              "insert.1.decoder.weight", "insert.1.decoder.bias"});
+  CHECK(splitAgainstWhole(options, 13, 4, Order::alternating) == "");
+  options.freeze = {"*", "insert.0.*", "!insert.0.*.bias", "insert.1.decoder*"};
+  CHECK(trained() == std::vector<std::string>{"insert.0.encoder.bias", "insert.0.decoder.bias",
+                                              "insert.1.encoder.weight", "insert.1.encoder.bias"});
+  CHECK(splitAgainstWhole(options, 13, 4, Order::alternating) == "");
+}
+
+TEST_CASE("split equals whole with inserts in an exported model") {
+  const GraphFile file(CLEAVE_SOURCE_DIR "/tests/data/tiny.pt2");
+  const GraphCuts cuts(file.graph());
+  StageOptions options = cnnOptions();
+  options.model = {"graph", {}, {1, 8, 8}, 10};
+  options.model.graphBlocks = blocksOfParts(cuts.split({cuts.find("norm"), cuts.find("pool")}));
+  options.cuts = {1, 2};
+  for (const std::vector<InsertSpec>& inserts :
+       {std::vector{kConv0}, std::vector{kResidual0, kConv1}}) {
+    options.inserts = inserts;
+    for (const bool splitsBackward : {false, true}) {
+      options.splitsBackward = splitsBackward;
+      CHECK(splitAgainstWhole(options, 8, 3, Order::alternating) == "");
+    }
+  }
 }
 
 at::Tensor normal(const Shape& shape, std::uint64_t number) {

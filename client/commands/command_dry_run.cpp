@@ -55,6 +55,35 @@ Json describePart(const RunPlan& plan, const Part& part) {
           {"blocks", blocks}};
 }
 
+// The inserts, with what crosses their cut per sample without and with them.
+Json describeInserts(const RunPlan& plan) {
+  StageOptions plain = plan.stage;
+  plain.inserts.clear();
+  const std::vector<BlockSpec> blocks = blocksFor(plain);
+  const std::vector<int> cuts = plan.stage.allCuts();
+  Json inserts = Json::array();
+  for (const InsertSpec& insert : plan.stage.inserts) {
+    const auto position = static_cast<std::size_t>(cuts.at(insert.cut));
+    const Shape &shape = blocks[position - 1].outputShape(),
+                &encoded = plan.blocks[position - 1].outputShape();
+    std::int64_t parameters = 0;
+    for (const BlockSpec& block : plan.blocks) {
+      for (const ParameterSpec& tensor : block.tensors) {
+        const bool isOwn = tensor.name.starts_with(fmt::format("insert.{}.", insert.cut));
+        if (tensor.isInsert && isOwn) parameters += elementCount(tensor.shape);
+      }
+    }
+    inserts.push_back({{"cut", insert.cut},
+                       {"kind", insert.kind},
+                       {"shape", shape},
+                       {"encoded_shape", encoded},
+                       {"bytes_per_sample", elementCount(shape) * sizeof(float)},
+                       {"encoded_bytes_per_sample", elementCount(encoded) * sizeof(float)},
+                       {"parameters", parameters}});
+  }
+  return inserts;
+}
+
 struct Bytes {
   std::uint64_t raw = 0;
   std::uint64_t encoded = 0;
@@ -135,6 +164,7 @@ Json describe(const PreparedRun& run) {
   out["client_threads"] = run.threads;
   out["parts"] = Json::array();
   for (const Part& part : partsOf(plan)) out["parts"].push_back(describePart(plan, part));
+  out["inserts"] = describeInserts(plan);
   out["flows"] = Json::array();
   for (const RunPlan& body : run.bodies) {
     for (const Flow flow : body.flows()) out["flows"].push_back(describeFlow(run, body, flow));
@@ -184,6 +214,18 @@ void printParts(const Json& out) {
                 << "\n";
       shapeAtCut = shapeText(block.at("output_shape")).substr(1);
     }
+  }
+}
+
+void printInserts(const Json& out) {
+  for (const Json& insert : out.at("inserts")) {
+    const auto raw = insert.at("bytes_per_sample").get<double>();
+    const auto encoded = insert.at("encoded_bytes_per_sample").get<double>();
+    std::cout << fmt::format(
+        "  insert at cut {}: {}, {} -> {}, {} -> {} per sample (ratio {:.4f}), {} parameters\n",
+        insert.at("cut").get<int>(), insert.at("kind").get<std::string>(),
+        shapeText(insert.at("shape")), shapeText(insert.at("encoded_shape")), bytesText(raw),
+        bytesText(encoded), encoded / raw, insert.at("parameters").get<std::int64_t>());
   }
 }
 
@@ -238,6 +280,7 @@ void print(const Json& out) {
             << fmt::format("  threads   {} in the client\n", number(out.at("client_threads")))
             << "\n# Model (shapes omit the batch dimension)\n";
   printParts(out);
+  printInserts(out);
   std::cout << "\n# Bytes per step\n";
   printFlows(out);
   printAutoCodecs(out);

@@ -39,9 +39,10 @@ std::string fileNameOf(std::string name) {
 }
 
 // The Python lines that load the file.
-std::string pythonLines(const std::string& path) {
+std::string pythonLines(const std::string& path, bool hasInserts) {
   return "from safetensors.torch import load_file\nmodel.load_state_dict(load_file(\"" + path +
-         "\"), strict=True)\n";
+         "\"), strict=" +
+         (hasInserts ? "False)  # the original model lacks the learned inserts\n" : "True)\n");
 }
 
 int exportModel(const ExportOptions& options) {
@@ -87,7 +88,10 @@ int exportModel(const ExportOptions& options) {
   std::cout << fmt::format("{}: {} tensors, {} values, {}, after {} steps{}\n\n", output,
                            model.size(), values, bytesText(static_cast<double>(file.size())),
                            description.steps, isMerged ? "; the adapters are merged into it" : "");
-  std::cout << pythonLines(output);
+  const bool hasInserts = std::any_of(model.begin(), model.end(), [](const auto& entry) {
+    return entry.name.starts_with("insert.");
+  });
+  std::cout << pythonLines(output, hasInserts);
   if (hasAdapter) {
     std::cout << "\nOr the adapters alone, with the original model:\n"
               << "model = peft.PeftModel.from_pretrained(model, \"" << adapter << "\")\n";

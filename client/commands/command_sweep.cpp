@@ -11,6 +11,7 @@
 #include "client/sweep/point_run.h"
 #include "client/sweep/report.h"
 #include "client/train/child.h"
+#include "client/train/prepare.h"
 #include "client/train/settings.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"

@@ -240,9 +240,9 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   trainer.afterEachEpoch([&] { saver.save(); });
   if (prepared.settings.lora.rank > 0 && !fitsPeft(prepared.plan.blocks)) {
     log.warn(
-        "no folder 'adapter' will be written: PEFT's format cannot store adapters of layers whose "
-        "own "
-        "weights are also trained; model.safetensors contains both");
+        "no folder 'adapter' will be written: PEFT's format cannot store learned inserts, or "
+        "adapters of layers whose own weights are also trained; model.safetensors contains all of "
+        "them");
   }
   if (!prepared.settings.bestMetric.empty() && !run.mayFetchWeights()) {
     log.warn("keep.best has no effect: this server does not allow clients to fetch the body");

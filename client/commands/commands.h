@@ -113,6 +113,13 @@ struct PredictOptions {
 };
 void addPredictCommand(CLI::App& app, PredictOptions& options, std::function<int()>& command);
 
+struct PretrainOptions {
+  RunOptions run;  // only its configuration and `json`
+  std::string output = "inserts.safetensors";
+  bool overwrite = false;  // replaces an existing file
+};
+void addPretrainCommand(CLI::App& app, PretrainOptions& options, std::function<int()>& command);
+
 struct ExportOptions {
   std::string source;  // the folder of a run, or a model file
   bool best = false;

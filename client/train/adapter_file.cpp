@@ -30,6 +30,11 @@ std::set<std::string> trainedNames(const std::vector<BlockSpec>& blocks) {
 }  // namespace
 
 bool fitsPeft(const std::vector<BlockSpec>& blocks) {
+  for (const BlockSpec& block : blocks) {
+    const auto& tensors = block.tensors;
+    if (std::any_of(tensors.begin(), tensors.end(), [](const auto& each) { return each.isInsert; }))
+      return false;
+  }
   std::set<std::string> adapted, others;
   for (const std::string& name : trainedNames(blocks)) {
     (isAdapter(name) ? adapted : others).insert(moduleOf(name));

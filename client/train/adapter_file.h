@@ -12,7 +12,7 @@
 namespace cleave {
 
 // Whether PEFT's format can store everything that `blocks` train. Besides adapters, the format
-// stores only parameters of modules without adapters.
+// stores only parameters of modules without adapters, and no inserts.
 bool fitsPeft(const std::vector<BlockSpec>& blocks);
 
 // Requires fitsPeft(). `weights`: the weights of the whole model. Besides the adapters, the folder

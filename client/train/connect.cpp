@@ -36,13 +36,28 @@ constexpr double kLongestPause = 4;
 constexpr std::chrono::seconds kConnectDeadline{5};
 constexpr std::chrono::seconds kHttpDeadline{2};
 // Refusals caused by the client's configuration. All others may be temporary.
-constexpr std::string_view kWrongUse[] = {
-    "bad-run-spec",        "unknown-model",           "model-not-allowed", "bad-graph",
-    "bad-model-parameter", "bad-sample-shape",        "bad-classes",       "bad-cuts",
-    "unknown-codec",       "bad-codec-spec",          "unknown-schedule",  "bad-in-flight",
-    "unknown-optimizer",   "bad-optimizer-parameter", "bad-wait",          "wait-not-allowed",
-    "bad-run-id",          "probe-not-allowed",       "unknown-identity",  "others-run",
-    "bad-precision"};
+constexpr std::string_view kWrongUse[] = {"bad-run-spec",
+                                          "unknown-model",
+                                          "model-not-allowed",
+                                          "bad-graph",
+                                          "bad-model-parameter",
+                                          "bad-sample-shape",
+                                          "bad-classes",
+                                          "bad-cuts",
+                                          "unknown-codec",
+                                          "bad-codec-spec",
+                                          "unknown-schedule",
+                                          "bad-in-flight",
+                                          "unknown-optimizer",
+                                          "bad-optimizer-parameter",
+                                          "bad-wait",
+                                          "wait-not-allowed",
+                                          "bad-run-id",
+                                          "probe-not-allowed",
+                                          "unknown-identity",
+                                          "others-run",
+                                          "bad-precision",
+                                          "bad-insert"};
 
 asio::steady_timer::duration duration(double seconds) {
   return std::chrono::duration_cast<asio::steady_timer::duration>(

@@ -106,7 +106,8 @@ class Planner {
   }
 
   std::vector<Cuts> allCuts() const {
-    if (options_.keepsCuts || run_.userModel) return {run_.plan.stage.cuts};
+    if (options_.keepsCuts || run_.userModel || !run_.settings.inserts.empty())
+      return {run_.plan.stage.cuts};
     std::vector<Cuts> all;
     const int blocks = static_cast<int>(run_.plan.blocks.size());
     for (int cut0 = 1; cut0 < blocks - 1; ++cut0) {

@@ -128,18 +128,31 @@ void checkTarget(const PreparedRun& run) {
 // By error code: the configuration key to name in errors that are detected only when model and data
 // are combined.
 const std::map<std::string, std::string> kKeysOfErrors = {
-    {"bad-cuts", "model.cuts"},           {"bad-model-parameter", "model"},
-    {"bad-graph", "model.file"},          {"bad-model-file", "model.file"},
-    {"no-model-file", "model.file"},      {"graph-too-large", "model.cuts"},
-    {"bad-sample-shape", "model.name"},   {"bad-weights", "weights"},
-    {"bad-safetensors", "weights.file"},  {"no-weights", "weights.file"},
-    {"bad-classes", "data.classes"},      {"bad-target", "train.loss"},
-    {"bad-lora", "model.lora"},           {"no-input", "data.train.file"},
-    {"no-target", "data.target"},         {"bad-metric", "train.metrics"},
-    {"unknown-parameter", "train"},       {"bad-class-names", "data.class_names"},
-    {"nothing-to-train", "train.freeze"}, {"batch-norm-too-few", "train.micro_batches"},
-    {"bad-image-transform", "data"},      {"bad-subset", "data"},
-    {"bad-input", "model.file"},          {"bad-output", "model.file"},
+    {"bad-cuts", "model.cuts"},
+    {"bad-model-parameter", "model"},
+    {"bad-graph", "model.file"},
+    {"bad-model-file", "model.file"},
+    {"no-model-file", "model.file"},
+    {"graph-too-large", "model.cuts"},
+    {"bad-sample-shape", "model.name"},
+    {"bad-weights", "weights"},
+    {"bad-safetensors", "weights.file"},
+    {"no-weights", "weights.file"},
+    {"bad-classes", "data.classes"},
+    {"bad-target", "train.loss"},
+    {"bad-lora", "model.lora"},
+    {"no-input", "data.train.file"},
+    {"no-target", "data.target"},
+    {"bad-metric", "train.metrics"},
+    {"unknown-parameter", "train"},
+    {"bad-class-names", "data.class_names"},
+    {"nothing-to-train", "train.freeze"},
+    {"batch-norm-too-few", "train.micro_batches"},
+    {"bad-image-transform", "data"},
+    {"bad-subset", "data"},
+    {"bad-input", "model.file"},
+    {"bad-output", "model.file"},
+    {"bad-insert", "insert"},
 };
 
 ThreadCount threadsBeside(const std::vector<ServerAddress>& servers, int asked) {
@@ -251,10 +264,8 @@ std::uint32_t minMicroBatch(const ClientSettings& settings, const Dataset& train
 }
 
 RunPlan clientPlan(const RunSpec& spec, const ClientSettings& settings, const UserModel* model) {
-  RunPlan plan = planClient(spec, settings.bodies(), model == nullptr ? nullptr : model->blocks());
-  if (const std::vector<int> cuts = settings.cutPositions(); cuts.size() > 2) {
-    plan.stage.innerCuts.assign(cuts.begin() + 1, cuts.end() - 1);
-  }
+  RunPlan plan = planClient(spec, innerCutsOf(settings.cutPositions()),
+                            model == nullptr ? nullptr : model->blocks());
   plan.stage.scores = settings.scores;
   plan.stage.clientPrecision = settings.clientPrecision;
   return plan;
@@ -283,6 +294,7 @@ wire::Hello helloFor(const PreparedRun& run, std::size_t body) {
     hello.set_run_id(fmt::format("{}-{}", hello.run_id(), body + 1));
     hello.add_features(std::string(kCutNumberFeature));
   }
+  if (!run.bodies[body].spec.inserts.empty()) hello.add_features(std::string(kInsertFeature));
   return hello;
 }
 

@@ -28,7 +28,8 @@ constexpr const char* kLora = "cleave.lora";
 // The configuration's sections that describe the model. Omits the sections that are specific to a
 // machine or a training run, such as addresses, certificates and codecs.
 std::string describingSections(const std::string& resolved) {
-  const std::set<std::string> kept = {"run", "model", "data", "train", "eval", "precision"};
+  const std::set<std::string> kept = {"run",   "model", "insert",   "data",
+                                      "train", "eval",  "precision"};
   std::istringstream lines(resolved);
   std::string text;
   bool isKept = false;

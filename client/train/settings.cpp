@@ -216,6 +216,16 @@ std::map<std::string, std::string> codecsAt(const Place& place, const ClientSett
   return codecs;
 }
 
+// The inserts at the two cuts of a body.
+std::vector<InsertSpec> insertsAt(const ClientSettings& settings, const Cuts& cuts) {
+  std::vector<InsertSpec> inserts;
+  for (const InsertSpec& insert : settings.inserts) {
+    const auto cut = static_cast<int>(insert.cut);
+    if (cut >= cuts.number0 && cut <= cuts.number1) inserts.push_back(insert);
+  }
+  return inserts;
+}
+
 StageOptions stageFor(const ClientSettings& settings, const ModelSpec& model, const Cuts& cuts) {
   StageOptions stage;
   stage.optimizer = settings.optimizer;
@@ -225,12 +235,23 @@ StageOptions stageFor(const ClientSettings& settings, const ModelSpec& model, co
   return stage;
 }
 
-// Sets what depends on the position of the body. `blocks`: from blocksFor(stage).
+// The whole model with all bodies joined into one.
+StageOptions wholeStageFor(const ClientSettings& settings, const ModelSpec& model,
+                           const std::vector<int>& cuts) {
+  StageOptions stage = stageFor(
+      settings, model, {cuts.front(), cuts.back(), 0, static_cast<int>(settings.bodies())});
+  stage.innerCuts = innerCutsOf(cuts);
+  stage.inserts = settings.inserts;
+  return stage;
+}
+
+// Sets what depends on the position of the body. `blocks`: the whole model's.
 void setBody(RunSpec& spec, StageOptions stage, const std::vector<BlockSpec>& blocks,
              const ClientSettings& settings) {
   spec.cut0 = static_cast<std::uint32_t>(stage.cuts.cut0);
   spec.cut1 = static_cast<std::uint32_t>(stage.cuts.cut1);
   spec.cutNumber = static_cast<std::uint32_t>(stage.cuts.number0);
+  spec.inserts = stage.inserts;
   spec.headIsFrozen = trainedCount(blocks, 0, stage.cuts.cut0) == 0;
   stage.headIsFrozen = spec.headIsFrozen;
   spec.codecs = codecsAt(placeOfBody(blocksFor(stage), stage.cuts), settings);
@@ -242,8 +263,7 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
                     const UserModel* userModel) {
   const ModelSpec model = modelFor(settings, train, userModel);
   const std::vector<int> cuts = cutsOf(settings, model);
-  const StageOptions stage = stageFor(
-      settings, model, {cuts.front(), cuts.back(), 0, static_cast<int>(settings.bodies())});
+  const StageOptions stage = wholeStageFor(settings, model, cuts);
   const std::vector<BlockSpec> blocks = blocksFor(stage);
   checkPatternsMatch(settings, blocks);
   if (trainedCount(blocks, 0, static_cast<int>(blocks.size())) == 0) {
@@ -283,18 +303,24 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   return spec;
 }
 
+std::vector<int> innerCutsOf(const std::vector<int>& cuts) {
+  if (cuts.size() <= 2) return {};
+  return {cuts.begin() + 1, cuts.end() - 1};
+}
+
 std::vector<RunSpec> bodyRunSpecs(const RunSpec& whole, const ClientSettings& settings,
                                   const Dataset& train, const UserModel* userModel) {
   if (settings.bodies() == 1) return {whole};
   const ModelSpec model = modelFor(settings, train, userModel);
   const std::vector<int> cuts = cutsOf(settings, model);
+  const std::vector<BlockSpec> blocks = blocksFor(wholeStageFor(settings, model, cuts));
   std::vector<RunSpec> specs;
   for (std::size_t b = 0; b + 1 < cuts.size(); ++b) {
     RunSpec& spec = specs.emplace_back(whole);
     const auto number = static_cast<int>(b);
-    const StageOptions stage =
-        stageFor(settings, model, {cuts[b], cuts[b + 1], number, number + 1});
-    setBody(spec, stage, blocksFor(stage), settings);
+    StageOptions stage = stageFor(settings, model, {cuts[b], cuts[b + 1], number, number + 1});
+    stage.inserts = insertsAt(settings, stage.cuts);
+    setBody(spec, stage, blocks, settings);
     if (userModel == nullptr) continue;
     spec.graph = userModel->packedBodies()[b];
     spec.cut0 = 1;  // the server's graph has an empty head, this body, and an empty tail

@@ -74,6 +74,7 @@ struct ClientSettings {
   std::vector<std::string> cutNames;  // for the model "graph": names of modules
   LoraSpec lora;                      // for the model "graph"
   std::vector<int> cuts;              // positions of blocks; empty: the model's default
+  std::vector<InsertSpec> inserts;    // learned inserts, each at another cut
   std::vector<std::string> servers;   // HOST:PORT of each body's server; may be empty
   WeightsSettings weights;
   DataSettings data;
@@ -166,6 +167,8 @@ class UserModel;
 // unless the model is "graph".
 RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
                     const UserModel* userModel = nullptr);
+// The cuts between several bodies: all of `cuts` except the first and the last one.
+std::vector<int> innerCutsOf(const std::vector<int>& cuts);
 // The run specs of the bodies. `whole`: from makeRunSpec(), with the number of micro-batches in
 // flight that the client uses.
 std::vector<RunSpec> bodyRunSpecs(const RunSpec& whole, const ClientSettings& settings,

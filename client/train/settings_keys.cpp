@@ -147,6 +147,48 @@ void addModelParameters(Table& table) {
   }
 }
 
+void readInserts(Config& config, Settings& settings) {
+  const std::size_t count = config.items("insert");
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string item = fmt::format("insert[{}].", i);
+    InsertSpec& insert = settings.inserts.emplace_back();
+    insert.cut = static_cast<std::uint32_t>(config.integer(item + "cut", 0, kMaxServers));
+    insert.kind = config.text(item + "kind", std::nullopt, listOf(insertTable()));
+    for (const InsertParameterRow& row : findInsert(insert.kind).parameters) {
+      const std::string name(row.name);
+      insert.parameters[name] = config.integer(item + name, row.min, row.max, row.defaultValue);
+    }
+  }
+}
+
+// The rows of parameters only document the keys: the row `insert.cut` reads their values.
+void addInsertKeys(Table& table) {
+  table.add("insert.cut", integerType(0, kMaxServers), "", "none",
+            "`insert: {cut: 0, kind: conv, …}`, or a list of such maps: [learned "
+            "inserts](models.md#learned-inserts) that make the tensors at a cut smaller; the first "
+            "cut has the number 0",
+            readInserts);
+  table.add("insert.kind", namesOf(insertTable()), "", "required", "layers of the insert", nullptr);
+  struct Parameter {
+    InsertParameterRow row;
+    std::string kinds;
+  };
+  std::vector<Parameter> parameters;
+  for (const InsertRow& insert : insertTable()) {
+    for (const InsertParameterRow& row : insert.parameters) {
+      auto known = std::find_if(parameters.begin(), parameters.end(),
+                                [&](const Parameter& each) { return each.row.name == row.name; });
+      if (known == parameters.end()) known = parameters.insert(known, {row, ""});
+      known->kinds += fmt::format("{}`{}`", known->kinds.empty() ? "" : ", ", insert.name);
+    }
+  }
+  for (const auto& [row, kinds] : parameters) {
+    table.add(fmt::format("insert.{}", row.name), integerType(row.min, row.max), "",
+              row.defaultValue ? fmt::format("`{}`", *row.defaultValue) : "required",
+              fmt::format("{}: {}", kinds, row.meaning), nullptr);
+  }
+}
+
 void readWeights(Config& config, Settings& settings) {
   config.expand("weights", "file");
   if (!config.has("weights")) return;
@@ -250,16 +292,18 @@ void readGroup(const std::string& text, Settings& settings) {
 }
 
 void addFineTuning(Table& table) {
-  table.add("train.freeze", "list of strings", "", "`[]`",
-            "patterns of parameters that are not trained, such as `[encoder.*]`; a later pattern "
-            "that begins with `!` makes exceptions: `['*', '!classifier.*']`. With `model.lora`, "
-            "everything except the adapters is frozen, so only exceptions are needed",
-            [](Config& config, Settings& s) {
-              for (const std::string& pattern :
-                   config.texts("train.freeze", std::vector<std::string>{})) {
-                s.freeze.push_back(pattern);
-              }
-            });
+  table.add(
+      "train.freeze", "list of strings", "", "`[]`",
+      "patterns of parameters that are not trained, such as `[encoder.*]`; a later pattern "
+      "that begins with `!` makes exceptions: `['*', '!classifier.*']`. With `model.lora`, "
+      "everything except the adapters is frozen, so only exceptions are needed. Learned inserts "
+      "are frozen only by patterns that begin with `insert.`",
+      [](Config& config, Settings& s) {
+        for (const std::string& pattern :
+             config.texts("train.freeze", std::vector<std::string>{})) {
+          s.freeze.push_back(pattern);
+        }
+      });
   table.add(
       "train.groups", "list of strings", "", "`[]`",
       "separate learning rates or weight decays for parameters, by pattern; the rate is a factor: "
@@ -407,6 +451,7 @@ void addRunAndModel(Table& table) {
             "server: see [several servers](#several-servers)",
             readCuts);
   addLora(table);
+  addInsertKeys(table);
   table.add("weights.file", "path", "", "none",
             "safetensors file with initial weights; short form: `weights: FILE`", readWeights);
   table.add(

@@ -83,6 +83,18 @@ std::string itemPath(const std::string& path, std::size_t i) {
   return path + "[" + std::to_string(i) + "]";
 }
 
+// "insert.rank" for "insert[0].rank".
+std::string withoutIndexes(const std::string& path) {
+  std::string plain;
+  bool isInside = false;
+  for (const char c : path) {
+    isInside = isInside || c == '[';
+    if (!isInside) plain += c;
+    isInside = isInside && c != ']';
+  }
+  return plain;
+}
+
 std::string listOf(const std::vector<std::string>& items) {
   std::string list;
   for (const std::string& item : items) list += (list.empty() ? "" : ", ") + item;
@@ -138,13 +150,18 @@ std::string firstSentence(std::string_view text) {
 
 using PathAndNode = std::pair<std::string, const YamlNode*>;
 
-// Collects nodes without further keys: values, empty maps, and keys without a value.
+// Collects nodes without further keys: values, empty maps, and keys without a value. `mapLists`:
+// the paths of lists whose items are maps.
 void collectLeaves(const YamlNode& node, const std::string& path,
-                   std::vector<PathAndNode>& leaves) {
+                   const std::set<std::string>& mapLists, std::vector<PathAndNode>& leaves) {
   for (const YamlNode& child : node.children) {
     const std::string childPath = joinPath(path, child.key);
     if (child.kind == Kind::map && !child.children.empty()) {
-      collectLeaves(child, childPath, leaves);
+      collectLeaves(child, childPath, mapLists, leaves);
+    } else if (mapLists.contains(childPath)) {
+      for (std::size_t i = 0; i < child.children.size(); ++i) {
+        collectLeaves(child.children[i], itemPath(childPath, i), mapLists, leaves);
+      }
     } else {
       leaves.emplace_back(childPath, &child);
     }
@@ -154,21 +171,48 @@ void collectLeaves(const YamlNode& node, const std::string& path,
 using PathAndYaml = std::pair<std::string, std::string>;
 
 void appendGroup(const std::vector<PathAndYaml>& values, const std::string& prefix,
-                 const std::string& indent, std::string& yaml) {
+                 const std::string& indent, const std::set<std::string>& mapLists,
+                 std::string& yaml);
+
+// Appends the items of a list of maps.
+void appendItems(const std::vector<PathAndYaml>& values, const std::string& list,
+                 const std::string& indent, const std::set<std::string>& mapLists,
+                 std::string& yaml) {
+  for (std::size_t i = 0;; ++i) {
+    std::string item;
+    appendGroup(values, itemPath(list, i) + ".", indent + "    ", mapLists, item);
+    if (item.empty()) return;
+    yaml += indent + "  - " + item.substr(indent.size() + 4);
+  }
+}
+
+void appendGroup(const std::vector<PathAndYaml>& values, const std::string& prefix,
+                 const std::string& indent, const std::set<std::string>& mapLists,
+                 std::string& yaml) {
   std::set<std::string> written;
   for (const auto& [path, value] : values) {
     if (!path.starts_with(prefix)) continue;
     const std::size_t dot = path.find('.', prefix.size());
-    const std::string key = path.substr(prefix.size(), dot - prefix.size());
+    std::string key = path.substr(prefix.size(), dot - prefix.size());
+    const std::string list = key.substr(0, key.find('['));
+    const bool isItem = list != key && mapLists.contains(prefix + list);
+    if (isItem) key = list;
     if (!written.insert(key).second) continue;
     yaml += indent + yamlText(key) + ":";
-    if (dot == std::string::npos) {
+    if (isItem) {
+      yaml += "\n";
+      appendItems(values, prefix + list, indent, mapLists, yaml);
+    } else if (dot == std::string::npos) {
       yaml += " " + value + "\n";
     } else {
       yaml += "\n";
-      appendGroup(values, prefix + key + ".", indent + "  ", yaml);
+      appendGroup(values, prefix + key + ".", indent + "  ", mapLists, yaml);
     }
   }
+}
+
+[[noreturn]] void refuseItem(const YamlNode& node, const std::string& path) {
+  refuse(node, path, "a map of keys", "write it as {KEY: VALUE, …}");
 }
 
 }  // namespace
@@ -179,16 +223,35 @@ struct Config::State {
   std::vector<PathAndYaml> values;  // read so far, in the order of reading
   std::set<std::string> sections;   // paths passed to keys() and isMap()
   std::vector<std::string> asked;   // paths passed to has(): optional keys
+  std::set<std::string> mapLists;   // paths passed to items()
 
   // Null if `path` does not exist.
   const YamlNode* find(const std::string& path) const {
     const YamlNode* node = &root;
     if (path.empty()) return node;
+    std::string above;
     for (const std::string& key : splitPath(path)) {
-      node = node->child(key);
+      const YamlNode* const parent = node;
+      node = parent->child(key);
+      if (node == nullptr) node = findItem(*parent, above, key);
       if (node == nullptr) return nullptr;
+      above = joinPath(above, key);
     }
     return node;
+  }
+
+  // The item "key[i]" of a list of maps in `parent`, which is at the path `above`; null if there is
+  // none.
+  const YamlNode* findItem(const YamlNode& parent, const std::string& above,
+                           const std::string& key) const {
+    const std::size_t open = key.find('[');
+    const std::string name = key.substr(0, open);
+    if (open == std::string::npos || !mapLists.contains(joinPath(above, name))) return nullptr;
+    const YamlNode* const list = parent.child(name);
+    for (std::size_t i = 0; list != nullptr && i < list->children.size(); ++i) {
+      if (itemPath(name, i) == key) return &list->children[i];
+    }
+    return nullptr;
   }
 
   // The node to read `path` from, or null if its default applies.
@@ -232,7 +295,7 @@ struct Config::State {
 
   std::vector<PathAndNode> leaves() const {
     std::vector<PathAndNode> all;
-    collectLeaves(root, "", all);
+    collectLeaves(root, "", mapLists, all);
     return all;
   }
 
@@ -297,6 +360,29 @@ void Config::expand(const std::string& path, const std::string& key) {
   node->kind = Kind::map;
   node->text.clear();
   node->children = {std::move(value)};
+}
+
+std::size_t Config::items(const std::string& path) {
+  state_->mapLists.insert(path);
+  YamlNode* node = &state_->root;
+  for (const std::string& part : splitPath(path)) node = node == nullptr ? node : node->child(part);
+  const bool isMissing = node == nullptr || node->kind == Kind::nothing;
+  if (isMissing || node->children.empty()) {
+    if (!isMissing && node->kind == Kind::scalar) refuseItem(*node, path);
+    state_->remember(path, "[]");
+    return 0;
+  }
+  if (node->kind == Kind::map) {
+    YamlNode item = *node;
+    item.key.clear();
+    node->kind = Kind::list;
+    node->children = {std::move(item)};
+  }
+  for (std::size_t i = 0; i < node->children.size(); ++i) {
+    const YamlNode& item = node->children[i];
+    if (item.kind != Kind::map || item.children.empty()) refuseItem(item, itemPath(path, i));
+  }
+  return node->children.size();
 }
 
 std::int64_t Config::integer(const std::string& path, std::int64_t min, std::int64_t max,
@@ -438,7 +524,7 @@ void Config::refuseUnknown(std::span<const DocumentedKey> documented) const {
       if (!state_->isKnown(askedPath)) known.push_back(askedPath);
     }
     for (const DocumentedKey& key : documented) {
-      if (key.path == path) {
+      if (key.path == withoutIndexes(path)) {
         throw UsageError("config-unknown-key",
                          node->place + ": " + path + " has no effect with the other settings",
                          "remove it, or change the setting that it belongs to; its meaning: " +
@@ -468,7 +554,7 @@ std::string quotedYaml(std::string_view text) {
 
 std::string Config::resolved() const {
   std::string yaml;
-  appendGroup(state_->values, "", "", yaml);
+  appendGroup(state_->values, "", "", state_->mapLists, yaml);
   return yaml;
 }
 

@@ -43,6 +43,11 @@ class Config {
   // {name: adam}". Call before reading the map's keys.
   void expand(const std::string& path, const std::string& key);
 
+  // The number of items in the list of maps at `path`. A single map counts as a list of one, and a
+  // missing key as an empty list. The keys of item i are then read as "path[i].key". Throws
+  // UsageError if an item is not a map.
+  std::size_t items(const std::string& path);
+
   // Each function reads one key by its path ("train.batch"), marks it as known, and keeps its value
   // for resolved(). A key without a default is required. The functions throw UsageError if the key
   // is missing, or its value has the wrong type, is outside [min, max], or is not one of `choices`.

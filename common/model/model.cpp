@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
@@ -100,6 +101,11 @@ std::vector<double> squareSums(const std::vector<NamedTensor>& parameters) {
 
 // Values are drawn in logical order, so that they do not depend on the tensor's memory order.
 at::Tensor initialTensor(const ParameterSpec& row, std::uint64_t seed) {
+  if (row.isIdentity) {
+    const at::Tensor values = at::zeros(row.shape);
+    values.flatten(1).fill_diagonal_(1);
+    return canonical(values, cutOrder(row.shape.size()));
+  }
   if (!row.bound) return at::full(row.shape, row.initial, row.type);
   at::Tensor values = at::empty(row.shape);
   const std::span<float> out(values.mutable_data_ptr<float>(),

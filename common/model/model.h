@@ -71,10 +71,13 @@ struct ParameterSpec {
   bool isBuffer = false;    // buffers, such as running statistics, have no gradients
   bool isTrainable = true;  // for parameters: whether it has a gradient
   bool isSaved = true;      // whether it is part of the model's saved weights
+  bool isInsert = false;    // whether it belongs to a learned insert (inserts.h)
   at::ScalarType type = at::kFloat;
-  // The initial values: `initial`, or uniform in ±bound if there is one.
+  // The initial values: `initial`; uniform in ±bound if there is one; or, for a matrix or the
+  // weight of a convolution of 1 x 1, the first rows and columns of the identity.
   double initial = 0;
   std::optional<double> bound = std::nullopt;
+  bool isIdentity = false;
 };
 
 // A batch norm's buffers, as positions in its block's tensors.

@@ -35,12 +35,14 @@ std::vector<std::optional<double>> metricValues(const ScoreSpec& spec,
 
 namespace {
 
-bool isFrozen(const std::string& name, const std::vector<std::string>& patterns) {
-  if (isAdapter(name)) return false;
+bool isFrozen(const ParameterSpec& parameter, const std::vector<std::string>& patterns) {
+  if (isAdapter(parameter.name)) return false;
   bool frozen = false;
-  for (const std::string& pattern : patterns) {
-    const bool excepts = pattern.starts_with('!');
-    if (matchesPattern(name, excepts ? pattern.substr(1) : pattern)) frozen = !excepts;
+  for (const std::string& each : patterns) {
+    const bool excepts = each.starts_with('!');
+    const std::string pattern = excepts ? each.substr(1) : each;
+    if (parameter.isInsert && !pattern.starts_with("insert.")) continue;
+    if (matchesPattern(parameter.name, pattern)) frozen = !excepts;
   }
   return frozen;
 }
@@ -79,13 +81,15 @@ std::vector<int> StageOptions::allCuts() const {
 std::vector<BlockSpec> blocksFor(const StageOptions& options) {
   std::vector<BlockSpec> blocks = findModel(options.model.name).blocks(options.model);
   const int cut0 = options.cuts.cut0, cut1 = options.cuts.cut1;
-  checkCuts(blocks, options.cuts);
+  const std::vector<int> cuts = options.allCuts();
+  for (std::size_t c = 0; c + 1 < cuts.size(); ++c) checkCuts(blocks, {cuts[c], cuts[c + 1]});
+  addInserts(blocks, options.inserts, cuts, options.cuts.number0);
   checkPatterns(blocks, options);
   for (std::size_t b = 0; b < blocks.size(); ++b) {
     const bool isBody = static_cast<int>(b) >= cut0 && static_cast<int>(b) < cut1;
     blocks[b].precision = isBody ? options.bodyPrecision : options.clientPrecision;
     for (ParameterSpec& tensor : blocks[b].tensors) {
-      if (isFrozen(tensor.name, options.freeze)) tensor.isTrainable = false;
+      if (isFrozen(tensor, options.freeze)) tensor.isTrainable = false;
     }
   }
   const bool bodyTrains = trainedCount(blocks, cut0, cut1) > 0;

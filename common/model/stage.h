@@ -21,6 +21,7 @@
 
 #include "common/codec/tensor.h"
 #include "common/device/compute_device.h"
+#include "common/model/inserts.h"
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
 #include "common/model/safetensors.h"
@@ -37,11 +38,14 @@ struct StageOptions {
   std::vector<int> innerCuts = {};
   // The positions of all cuts: cuts.cut0, innerCuts, cuts.cut1.
   std::vector<int> allCuts() const;
+  // At the cuts of this part of the run: those in allCuts().
+  std::vector<InsertSpec> inserts = {};
   OptimizerSpec optimizer;
   std::uint64_t seed = 0;
   ScoreSpec scores = {};  // the client's loss and metrics
   // Patterns (matchesPattern()) of the names of parameters that are not trained. Parameters that
   // match a later pattern with a leading "!" are trained nevertheless. Adapters are always trained.
+  // Parameters of inserts match only patterns that begin with "insert.".
   std::vector<std::string> freeze = {};
   // No parameter before the first cut is trained, so no gradients cross it.
   bool headIsFrozen = false;
@@ -232,8 +236,9 @@ std::vector<NamedTensor> selectWeights(const std::vector<NamedTensor>& tensors,
 void checkBlockNames(const std::vector<std::string>& names, const std::vector<BlockSpec>& blocks);
 // Checks a file's tensors against a model, ignoring the blocks named in `except`. Throws UsageError
 // "bad-weights" unless the file has every other parameter and buffer of the model with the right
-// shape, and no other tensors; the message begins with `source` and names a tensor that does not
-// fit. Also throws it if `except` names a block that the model does not have.
+// shape, and no other tensors; adapters and inserts may be missing. The message begins with
+// `source` and names a tensor that does not fit. Also throws it if `except` names a block that the
+// model does not have.
 void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<BlockSpec>& blocks,
                   const std::vector<std::string>& except, const std::string& source);
 
@@ -264,9 +269,9 @@ TensorSpec flowSpec(const std::vector<BlockSpec>& blocks, const Cuts& cuts, Flow
                     std::uint32_t samples);
 TensorSpec specOfOutput(const BlockOutput& output, std::uint32_t samples);
 
-// Returns the model's blocks for these options, which determine the trained parameters, the tensors
-// at the cuts that have gradients, and the precision. Throws UsageError if the cuts do not fit the
-// model.
+// Returns the model's blocks for these options, which determine the inserts, the trained
+// parameters, the tensors at the cuts that have gradients, and the precision. Throws UsageError if
+// the cuts or the inserts do not fit the model.
 std::vector<BlockSpec> blocksFor(const StageOptions& options);
 
 // Sets how many threads LibTorch uses for computations started on this thread. Results with 1 and 2

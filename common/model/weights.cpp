@@ -165,7 +165,7 @@ void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<Blo
       if (!tensor.isSaved || !seen.insert(tensor.name).second) continue;
       const auto found = given.find(tensor.name);
       const bool fits = found != given.end() && found->second == tensor.shape;
-      const bool isNew = found == given.end() && isAdapter(tensor.name);
+      const bool isNew = found == given.end() && (isAdapter(tensor.name) || tensor.isInsert);
       if (!fits && !isExcepted && !isNew) {
         faults.push_back(found == given.end()
                              ? "it has no " + tensor.name

@@ -123,9 +123,10 @@ std::vector<Place> placesOf(const std::vector<RunPlan>& bodies) {
   return places;
 }
 
-RunPlan planRun(const RunSpec& spec) { return planClient(spec, 1, nullptr); }
+RunPlan planRun(const RunSpec& spec) { return planClient(spec, {}, nullptr); }
 
-RunPlan planClient(const RunSpec& spec, std::size_t bodies, const GraphBlocks& graphBlocks) {
+RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
+                   const GraphBlocks& graphBlocks) {
   RunPlan plan;
   plan.spec = spec;
   plan.stage.model = modelSpec(spec, graphBlocks);
@@ -137,7 +138,10 @@ RunPlan planClient(const RunSpec& spec, std::size_t bodies, const GraphBlocks& g
   const auto number = static_cast<int>(spec.cutNumber);
   plan.stage.cuts = {static_cast<int>(std::min(spec.cut0, kMaxBlocks)),
                      static_cast<int>(std::min(spec.cut1, kMaxBlocks)), number,
-                     number + static_cast<int>(bodies)};
+                     number + static_cast<int>(innerCuts.size()) + 1};
+  plan.stage.innerCuts = innerCuts;
+  if (spec.inserts.size() > innerCuts.size() + 2) refuse("there are more inserts than cuts");
+  plan.stage.inserts = spec.inserts;
   checkFreeze(spec);
   plan.stage.freeze = spec.freeze;
   plan.stage.headIsFrozen = spec.headIsFrozen;

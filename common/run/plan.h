@@ -44,9 +44,11 @@ std::vector<Place> placesOf(const std::vector<RunPlan>& bodies);
 // Throws UsageError if a value is unknown, out of range or inconsistent. Builds and allocates
 // nothing.
 RunPlan planRun(const RunSpec& spec);
-// Like planRun(), for the client of a run with this number of bodies. The plan has the flows before
-// the first body and after the last one. `graphBlocks`: all blocks of the model "graph"; else null.
-RunPlan planClient(const RunSpec& spec, std::size_t bodies, const GraphBlocks& graphBlocks);
+// Like planRun(), for the client of a run with these cuts between its bodies. The plan has the
+// flows before the first body and after the last one. `graphBlocks`: all blocks of the model
+// "graph"; else null.
+RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
+                   const GraphBlocks& graphBlocks);
 
 // If a flow's codec has a GPU implementation, keeps that flow's tensors on this side's device.
 // Borrows the device.

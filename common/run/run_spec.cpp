@@ -48,6 +48,14 @@ void toWire(const RunSpec& spec, wire::RunSpec& proto) {
   proto.set_head_is_frozen(spec.headIsFrozen);
   proto.set_recompute(spec.recompute);
   proto.set_average_decay(spec.averageDecay);
+  for (const InsertSpec& insert : spec.inserts) {
+    wire::Insert& each = *proto.add_inserts();
+    each.set_cut(insert.cut);
+    each.set_kind(insert.kind);
+    for (const auto& [name, value] : insert.parameters) {
+      (*each.mutable_parameters())[name] = static_cast<std::uint64_t>(value);
+    }
+  }
 }
 
 RunSpec runSpecFromWire(const wire::RunSpec& proto) {
@@ -88,6 +96,14 @@ RunSpec runSpecFromWire(const wire::RunSpec& proto) {
   spec.headIsFrozen = proto.head_is_frozen();
   spec.recompute = proto.recompute();
   spec.averageDecay = proto.average_decay();
+  for (const wire::Insert& each : proto.inserts()) {
+    InsertSpec& insert = spec.inserts.emplace_back();
+    insert.cut = each.cut();
+    insert.kind = each.kind();
+    for (const auto& [name, value] : each.parameters()) {
+      insert.parameters[name] = static_cast<std::int64_t>(value);
+    }
+  }
   return spec;
 }
 

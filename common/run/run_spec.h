@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/engine/trace.h"
+#include "common/model/inserts.h"
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
 
@@ -24,6 +25,9 @@ inline constexpr std::string_view kAverageFeature = "average";
 
 // Feature in the Hello and HelloOk of a run with a cutNumber above 0.
 inline constexpr std::string_view kCutNumberFeature = "cut-number";
+
+// Feature in the Hello and HelloOk of a run whose spec has inserts.
+inline constexpr std::string_view kInsertFeature = "insert";
 
 // Maximum number of servers that compute consecutive parts of a model.
 inline constexpr std::uint32_t kMaxServers = 64;
@@ -58,6 +62,7 @@ struct RunSpec {
   bool headIsFrozen = false;        // see StageOptions::headIsFrozen
   bool recompute = false;           // see StageOptions::recompute
   double averageDecay = 0;          // see StageOptions::averageDecay
+  std::vector<InsertSpec> inserts;  // at the cuts before and after the body
 
   bool operator==(const RunSpec&) const = default;
 };

@@ -1,0 +1,116 @@
+// cleave-client pretrain-inserts: trains the learned inserts alone, before a run.
+
+#include <spdlog/fmt/fmt.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "client/commands/commands.h"
+#include "client/commands/output_file.h"
+#include "client/data/loader.h"
+#include "client/train/learning_rate.h"
+#include "client/train/saved_model.h"
+#include "client/train/train_run.h"
+#include "common/core/bytes.h"
+#include "common/core/durable.h"
+#include "common/core/log.h"
+#include "common/model/insert_trainer.h"
+#include "common/run/torch_errors.h"
+
+namespace cleave {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Trains for the run's epochs and steps. Returns the inserts' errors in the last epoch.
+std::vector<double> train(InsertTrainer& trainer, const PreparedRun& run, bool isShown) {
+  const ClientSettings& settings = run.settings;
+  const LearningRateOptions rates = learningRateOptions(settings, *run.data.train);
+  const std::uint64_t last = totalSteps(settings, *run.data.train);
+  const auto pool = std::make_shared<BufferPool>(std::size_t{1} << 30);
+  std::vector<double> errors;
+  Loader::Options options;
+  options.batch = settings.batch;
+  options.shuffle = true;
+  options.training = true;
+  options.seed = settings.seed;
+  options.threads = settings.data.threads;
+  options.balanced = run.data.balanced;
+  std::uint64_t step = 0;
+  for (options.epoch = 1; step < last; ++options.epoch) {
+    Loader loader(run.data.train, pool, options);
+    while (step < last) {
+      const auto batch = loader.next();
+      if (!batch) break;
+      ++step;
+      withTorchErrors([&] { trainer.step(viewOf(*batch), step, learningRate(rates, step)); });
+    }
+    errors = trainer.takeErrors();
+    if (!isShown) continue;
+    std::cout << fmt::format("epoch {}, step {}:", options.epoch, step);
+    for (std::size_t n = 0; n < errors.size(); ++n) {
+      std::cout << fmt::format("{} cut {}: relative error {:.6g}", n == 0 ? "" : ",",
+                               settings.inserts[n].cut, errors[n]);
+    }
+    std::cout << std::endl;
+  }
+  return errors;
+}
+
+void writeModel(const std::string& path, const PreparedRun& run,
+                const std::vector<NamedTensor>& weights) {
+  const std::vector<std::byte> plain = toSafetensors(weights);
+  const std::vector<std::byte> file =
+      writeSafetensors(readSafetensors(plain, path), describeModel(run).toMetadata());
+  writeFileDurably(path, textOf(file));
+}
+
+int pretrainInserts(const PretrainOptions& options) {
+  startLog("cleave-client", options.run.common.logLevel);
+  checkOutputFile(options.output, options.overwrite, "inserts.safetensors");
+  const PreparedRun run = resolveRun(options.run, Purpose::inference);
+  setComputeThreads(run.threads);
+  const auto trainer = withTorchErrors(
+      [&] { return std::make_unique<InsertTrainer>(run.plan.stage, initialWeights(run)); });
+  const std::vector<double> errors = train(*trainer, run, !options.run.json);
+  writeModel(options.output, run, trainer->weights());
+  if (!options.run.json) {
+    std::cout << fmt::format("\nTo train with them:\n  --set weights.file={}\n", options.output);
+    return 0;
+  }
+  Json json = {{"output", options.output},
+               {"steps", totalSteps(run.settings, *run.data.train)},
+               {"inserts", Json::array()}};
+  for (std::size_t n = 0; n < errors.size(); ++n) {
+    const InsertSpec& insert = run.settings.inserts[n];
+    json["inserts"].push_back(
+        {{"cut", insert.cut}, {"kind", insert.kind}, {"relative_error", errors[n]}});
+  }
+  std::cout << json.dump(2) << std::endl;
+  return 0;
+}
+
+}  // namespace
+
+void addPretrainCommand(CLI::App& app, PretrainOptions& options, std::function<int()>& command) {
+  CLI::App* pretrain = app.add_subcommand(
+      "pretrain-inserts", "Trains the learned inserts alone to reproduce their input");
+  addCommonOptions(*pretrain, options.run.common, true);
+  pretrain
+      ->add_option("--output", options.output,
+                   "The safetensors file to write: the initial model with the trained inserts")
+      ->type_name("FILE")
+      ->default_str("inserts.safetensors");
+  pretrain->add_flag("--overwrite", options.overwrite, "Replaces the file if it exists");
+  pretrain->add_flag("--json", options.run.json, "Prints the result as JSON");
+  pretrain->footer(
+      "Example:\n  cleave-client pretrain-inserts --config configs/inserts.yaml --set "
+      "train.epochs=1 --output inserts.safetensors\n\nRuns in this process, without a server, with "
+      "the initial weights, the data, the optimizer and the learning rate of the configuration. "
+      "Then train with --set weights.file=inserts.safetensors.\n\n"
+      "Exit codes: 0 done, 1 failed, 2 usage error. More: docs/models.md.");
+  pretrain->callback([&] { command = [&] { return pretrainInserts(options); }; });
+}
+
+}  // namespace cleave

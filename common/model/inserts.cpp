@@ -1,0 +1,328 @@
+#include "common/model/inserts.h"
+
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/conv_transpose2d.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/relu.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "common/core/names.h"
+#include "common/model/blocks.h"
+
+namespace cleave {
+namespace {
+
+UsageError badInsert(const std::string& sentence, const std::string& hint, const std::string& key) {
+  return UsageError("bad-insert", sentence, hint).about(key);
+}
+
+// Bound of a uniform distribution with which a sum of `inputs` products keeps the variance of its
+// inputs.
+double boundFor(std::int64_t inputs) { return std::sqrt(3.0 / static_cast<double>(inputs)); }
+
+// ---- conv ----
+
+// Conv2d and ConvTranspose2d with kernel = stride = k: each window of k x k positions becomes one
+// position. If k does not divide height or width, the encoder appends zeros and the decoder removes
+// these positions again.
+InsertLayers convLayers(const Shape& shape, const InsertParameters& parameters) {
+  const std::int64_t channels = parameters.at("channels"), kernel = parameters.at("kernel");
+  if (shape.size() != 3) {
+    throw badInsert("conv needs a tensor of images [channels, height, width], but this one is " +
+                        toString(shape),
+                    "use kind: linear", "kind");
+  }
+  const std::int64_t height = shape[1], width = shape[2];
+  if (kernel > std::min(height, width)) {
+    throw badInsert("a kernel of " + std::to_string(kernel) + " is larger than the images of " +
+                        std::to_string(height) + " x " + std::to_string(width),
+                    "set kernel to at most " + std::to_string(std::min(height, width)), "kernel");
+  }
+  const Shape encoded = {channels, (height + kernel - 1) / kernel, (width + kernel - 1) / kernel};
+  const std::int64_t below = encoded[1] * kernel - height, right = encoded[2] * kernel - width;
+  const Shape weight = {channels, shape[0], kernel, kernel};
+
+  InsertLayers layers;
+  layers.encoder.tensors = {
+      {.name = "weight", .shape = weight, .bound = boundFor(shape[0] * kernel * kernel)},
+      {.name = "bias", .shape = {channels}}};
+  layers.encoder.output = encoded;
+  layers.encoder.savedPerSample = elementCount(encoded);
+  const std::int64_t padded = shape[0] * encoded[1] * encoded[2] * kernel * kernel;
+  if (below + right > 0) layers.encoder.savedPerSample += padded;
+  layers.encoder.forward = [=](const at::Tensor& x, std::span<const at::Tensor> tensors) {
+    const at::Tensor whole =
+        below + right > 0 ? at::constant_pad_nd(x, {0, right, 0, below}, 0) : x;
+    return at::conv2d(whole, tensors[0], tensors[1], kernel);
+  };
+  layers.decoder.tensors = {{.name = "weight", .shape = weight, .bound = boundFor(channels)},
+                            {.name = "bias", .shape = {shape[0]}}};
+  layers.decoder.output = shape;
+  layers.decoder.savedPerSample = padded;
+  layers.decoder.forward = [=](const at::Tensor& x, std::span<const at::Tensor> tensors) {
+    const at::Tensor whole = at::conv_transpose2d(x, tensors[0], tensors[1], kernel);
+    return below + right > 0 ? whole.narrow(2, 0, height).narrow(3, 0, width) : whole;
+  };
+  return layers;
+}
+
+// ---- linear, residual ----
+
+// A linear layer over the channels of images [channels, height, width], as a convolution of 1 x 1,
+// or over the last dimension of other tensors.
+at::Tensor project(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return weight.dim() == 4 ? at::conv2d(x, weight, bias) : at::linear(x, weight, bias);
+}
+
+struct Features {
+  Shape shape;  // of the tensor at the cut
+  std::int64_t rank = 0;
+
+  bool areChannels() const { return shape.size() == 3; }
+  std::int64_t count() const { return areChannels() ? shape.front() : shape.back(); }
+  Shape encoded() const {
+    Shape result = shape;
+    (areChannels() ? result.front() : result.back()) = rank;
+    return result;
+  }
+  // The tensors of project(): [outputs, inputs] or [outputs, inputs, 1, 1], and [outputs].
+  std::vector<ParameterSpec> tensors(const std::string& prefix, std::int64_t outputs,
+                                     std::int64_t inputs) const {
+    Shape weight = {outputs, inputs};
+    if (areChannels()) weight.insert(weight.end(), {1, 1});
+    return {{.name = prefix + "weight", .shape = weight},
+            {.name = prefix + "bias", .shape = {outputs}}};
+  }
+};
+
+Features featuresOf(const Shape& shape, const InsertParameters& parameters) {
+  const Features features{shape, parameters.at("rank")};
+  if (features.rank <= features.count()) return features;
+  throw badInsert("a rank of " + std::to_string(features.rank) + " is more than the " +
+                      std::to_string(features.count()) + " features of the tensor " +
+                      toString(shape),
+                  "set rank below " + std::to_string(features.count()), "rank");
+}
+
+// encoder: z = E x + e; decoder: y = D z + d. Initially E has the first rows of the identity, D is
+// its transpose, and e = d = 0.
+InsertLayers linearLayers(const Shape& shape, const InsertParameters& parameters) {
+  const Features features = featuresOf(shape, parameters);
+  const auto half = [&](std::int64_t outputs, std::int64_t inputs, Shape output) {
+    InsertHalf result;
+    result.tensors = features.tensors("", outputs, inputs);
+    result.tensors.front().isIdentity = true;
+    result.savedPerSample = elementCount(output);
+    result.output = std::move(output);
+    result.forward = [](const at::Tensor& x, std::span<const at::Tensor> tensors) {
+      return project(x, tensors[0], tensors[1]);
+    };
+    return result;
+  };
+  return {half(features.rank, features.count(), features.encoded()),
+          half(features.count(), features.rank, shape)};
+}
+
+// linear plus a nonlinear correction of `rank` hidden features in each half:
+//   encoder: z = E x + e + V relu(U x + u) + v    decoder: y = D z + d + V' relu(U' z + u') + v'
+// Initially V, v, V' and v' are 0, so that it begins as linear does.
+InsertLayers residualLayers(const Shape& shape, const InsertParameters& parameters) {
+  const Features features = featuresOf(shape, parameters);
+  InsertLayers layers = linearLayers(shape, parameters);
+  const std::int64_t rank = features.rank;
+  const auto correct = [&](InsertHalf& half, std::int64_t outputs, std::int64_t inputs) {
+    std::vector<ParameterSpec> inner = features.tensors("inner.", rank, inputs);
+    inner.front().bound = boundFor(inputs);
+    half.tensors.insert(half.tensors.end(), inner.begin(), inner.end());
+    const std::vector<ParameterSpec> outer = features.tensors("outer.", outputs, rank);
+    half.tensors.insert(half.tensors.end(), outer.begin(), outer.end());
+    // The hidden features before and after the ReLU, the correction, and the sum.
+    half.savedPerSample += 2 * elementCount(features.encoded()) + 2 * elementCount(half.output);
+    half.forward = [](const at::Tensor& x, std::span<const at::Tensor> tensors) {
+      const at::Tensor hidden = at::relu(project(x, tensors[2], tensors[3]));
+      return project(x, tensors[0], tensors[1]).add(project(hidden, tensors[4], tensors[5]));
+    };
+  };
+  correct(layers.encoder, rank, features.count());
+  correct(layers.decoder, features.count(), rank);
+  return layers;
+}
+
+// ---- The table ----
+
+// Limits that keep products of sizes from a peer from overflowing.
+constexpr std::int64_t kMaxFeatures = 1 << 16;
+constexpr std::int64_t kMaxKernel = 64;
+
+constexpr InsertParameterRow kConvParameters[] = {
+    {"channels", 1, kMaxFeatures, std::nullopt, "channels that cross the cut"},
+    {"kernel", 1, kMaxKernel, 1, "kernel and stride of the convolution"},
+};
+constexpr InsertParameterRow kRankParameters[] = {
+    {"rank", 1, kMaxFeatures, std::nullopt, "features that cross the cut"},
+};
+
+constexpr InsertRow kInserts[] = {
+    {"conv", "a convolution whose stride is its kernel, and the transposed convolution",
+     kConvParameters, convLayers},
+    {"linear", "a linear bottleneck of the features, which begins as the identity", kRankParameters,
+     linearLayers},
+    {"residual", "linear, plus a nonlinear correction in each half", kRankParameters,
+     residualLayers},
+};
+
+InsertParameters checkedParameters(const InsertSpec& insert) {
+  const InsertRow& row = findInsert(insert.kind);
+  InsertParameters values;
+  std::vector<std::string> known;
+  for (const InsertParameterRow& each : row.parameters) {
+    const std::string name(each.name);
+    known.push_back(name);
+    const auto given = insert.parameters.find(name);
+    if (given == insert.parameters.end() && !each.defaultValue) {
+      throw badInsert(insert.kind + " needs " + name,
+                      "set " + name + ", the " + std::string(each.meaning), "kind");
+    }
+    values[name] = given == insert.parameters.end() ? *each.defaultValue : given->second;
+    if (values[name] >= each.min && values[name] <= each.max) continue;
+    throw badInsert(name + " is " + std::to_string(values[name]),
+                    "set it in " + std::to_string(each.min) + "…" + std::to_string(each.max), name);
+  }
+  for (const auto& [name, value] : insert.parameters) {
+    if (values.contains(name)) continue;
+    throw badInsert(insert.kind + " has no '" + name + "'", knownNames(name, known), name);
+  }
+  return values;
+}
+
+void checkTensors(const std::vector<BlockOutput>& tensors) {
+  if (tensors.size() == 1 && tensors.front().dtype == DType::f32) return;
+  throw badInsert(tensors.size() == 1 ? "the tensor that crosses this cut is one of integers"
+                                      : std::to_string(tensors.size()) + " tensors cross this cut",
+                  "choose another of model.cuts, where one tensor of floats crosses; for a graph, "
+                  "cleave-client models show lists them",
+                  "cut");
+}
+
+InsertLayers layersFor(const InsertSpec& insert, const std::vector<BlockOutput>& tensors) {
+  const InsertRow& row = findInsert(insert.kind);
+  const InsertParameters parameters = checkedParameters(insert);
+  checkTensors(tensors);
+  const Shape& shape = tensors.front().shape;
+  InsertLayers layers = row.layers(shape, parameters);
+  if (elementCount(layers.encoder.output) <= elementCount(shape)) return layers;
+  throw badInsert("the encoded tensor " + toString(layers.encoder.output) +
+                      " is larger than the tensor " + toString(shape),
+                  "set " + std::string(row.parameters.front().name) + " to a smaller number",
+                  std::string(row.parameters.front().name));
+}
+
+// Adds the half's tensors to the block, at this position among the block's own.
+void addTensors(BlockSpec& block, std::size_t position, const InsertHalf& half,
+                const std::string& prefix) {
+  std::vector<ParameterSpec> tensors = half.tensors;
+  for (ParameterSpec& tensor : tensors) {
+    tensor.name = prefix + tensor.name;
+    tensor.isInsert = true;
+  }
+  block.tensors.insert(block.tensors.begin() + static_cast<std::ptrdiff_t>(position),
+                       tensors.begin(), tensors.end());
+  block.savedPerSample += half.savedPerSample;
+}
+
+void appendEncoder(BlockSpec& block, InsertHalf half, const std::string& name) {
+  const std::size_t own = block.tensors.size();
+  addTensors(block, own, half, name);
+  block.outputs.front().shape = half.output;
+  block.forward = [own, block = std::move(block.forward), encode = std::move(half.forward)](
+                      const TensorList& x, std::span<const at::Tensor> tensors,
+                      const BlockContext& context) -> TensorList {
+    return {encode(block(x, tensors.first(own), context).front(), tensors.subspan(own))};
+  };
+}
+
+void prependDecoder(BlockSpec& block, InsertHalf half, const std::string& name) {
+  const std::size_t count = half.tensors.size();
+  addTensors(block, 0, half, name);
+  for (NormRow& norm : block.norms) {
+    norm.mean += count;
+    norm.variance += count;
+    if (norm.count) *norm.count += count;
+  }
+  block.forward = [count, block = std::move(block.forward), decode = std::move(half.forward)](
+                      TensorList x, std::span<const at::Tensor> tensors,
+                      const BlockContext& context) {
+    // Autocast may have computed it in half precision, but blocks expect fp32 after a cut.
+    x.front() = decode(x.front(), tensors.first(count)).to(at::kFloat);
+    return block(x, tensors.subspan(count), context);
+  };
+}
+
+void checkNames(const std::vector<BlockSpec>& blocks) {
+  for (const BlockSpec& block : blocks) {
+    for (const ParameterSpec& tensor : block.tensors) {
+      if (!tensor.name.starts_with("insert.")) continue;
+      throw badInsert("the model has a parameter " + tensor.name +
+                          ", but names that begin with 'insert.' are those of inserts",
+                      "rename the model's module and export it again", "kind");
+    }
+  }
+}
+
+}  // namespace
+
+std::span<const InsertRow> insertTable() { return kInserts; }
+
+const InsertRow& findInsert(std::string_view name) {
+  try {
+    return findByName(insertTable(), name, "bad-insert", "a kind of insert");
+  } catch (UsageError& error) {
+    throw std::move(error).about("kind");
+  }
+}
+
+void addInserts(std::vector<BlockSpec>& blocks, const std::vector<InsertSpec>& inserts,
+                const std::vector<int>& cuts, int firstNumber) {
+  if (!inserts.empty()) checkNames(blocks);
+  std::set<std::uint32_t> used;
+  // All layers are made before the first one is added, from the shapes of the model itself.
+  std::vector<InsertLayers> layers;
+  const auto first = static_cast<std::uint32_t>(firstNumber);
+  const auto last = static_cast<std::uint32_t>(first + cuts.size() - 1);
+  const auto blockAfter = [&](const InsertSpec& insert) {
+    return static_cast<std::size_t>(cuts[insert.cut - first]);
+  };
+  for (std::size_t n = 0; n < inserts.size(); ++n) {
+    const InsertSpec& insert = inserts[n];
+    try {
+      if (insert.cut < first || insert.cut > last) {
+        throw badInsert(
+            "there is no such cut",
+            "the cuts are numbered from " + std::to_string(first) + " to " + std::to_string(last),
+            "cut");
+      }
+      if (!used.insert(insert.cut).second) {
+        throw badInsert("the cut has two inserts", "remove one of them", "cut");
+      }
+      layers.push_back(layersFor(insert, blocks[blockAfter(insert) - 1].outputs));
+    } catch (const UsageError& error) {
+      throw UsageError(error.code(),
+                       "the insert at cut " + std::to_string(insert.cut) + ": " + error.what(),
+                       error.hint())
+          .about("insert[" + std::to_string(n) + "]." + error.key());
+    }
+  }
+  for (std::size_t n = 0; n < inserts.size(); ++n) {
+    const std::string name = "insert." + std::to_string(inserts[n].cut) + ".";
+    const std::size_t position = blockAfter(inserts[n]);
+    appendEncoder(blocks[position - 1], std::move(layers[n].encoder), name + "encoder.");
+    prependDecoder(blocks[position], std::move(layers[n].decoder), name + "decoder.");
+  }
+}
+
+}  // namespace cleave

@@ -1,0 +1,75 @@
+// Learned inserts: layers on both sides of a cut that make the tensor that crosses it smaller. The
+// encoder follows the last block before the cut and the decoder precedes the first block after it,
+// so both are part of the model and are trained with it. The gradient that crosses the cut is that
+// of the encoded tensor, so it is as small as the activation. To add a kind, add one row to
+// inserts.cpp.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/model/model.h"
+
+namespace cleave {
+
+struct InsertSpec {
+  std::uint32_t cut = 0;                           // number of the cut among all cuts of the run
+  std::string kind;                                // a name in insertTable()
+  std::map<std::string, std::int64_t> parameters;  // those of the kind; absent ones have defaults
+  bool operator==(const InsertSpec&) const = default;
+};
+
+// One half of an insert: a function of a tensor [samples, …] and of its own tensors.
+struct InsertHalf {
+  std::vector<ParameterSpec> tensors;  // in the order of `forward`; names such as "weight"
+  Shape output;                        // without the batch
+  std::int64_t savedPerSample = 0;     // as BlockSpec::savedPerSample
+  std::function<at::Tensor(const at::Tensor& x, std::span<const at::Tensor> tensors)> forward;
+};
+
+struct InsertLayers {
+  InsertHalf encoder;
+  InsertHalf decoder;  // its output has the shape of the encoder's input
+};
+
+struct InsertParameterRow {
+  std::string_view name;
+  std::int64_t min, max;
+  std::optional<std::int64_t> defaultValue;  // nullopt: required
+  std::string_view meaning;
+};
+
+// Values of a kind's parameters, with defaults.
+using InsertParameters = std::map<std::string, std::int64_t, std::less<>>;
+
+struct InsertRow {
+  std::string_view name;
+  std::string_view description;  // one line
+  std::span<const InsertParameterRow> parameters;
+  // `shape`: that of the tensor at the cut, without the batch. Throws UsageError "bad-insert" if
+  // the kind cannot encode such a tensor; key() is the parameter that does not fit.
+  InsertLayers (*layers)(const Shape& shape, const InsertParameters& parameters);
+};
+
+std::span<const InsertRow> insertTable();
+// Throws UsageError "bad-insert" with the nearest known name.
+const InsertRow& findInsert(std::string_view name);
+
+// Appends the encoders to the blocks before the cuts, and prepends the decoders to the blocks after
+// them; the positions of the blocks do not change. `cuts`: the positions of the cuts firstNumber,
+// firstNumber + 1, … The parameters are called "insert.CUT.encoder.…" and "insert.CUT.decoder.…".
+// Allocates nothing. Throws UsageError "bad-insert" if a cut does not exist, has two inserts, or
+// has a tensor that the kind cannot encode; key() is the path in the configuration, such as
+// "insert[0].rank".
+void addInserts(std::vector<BlockSpec>& blocks, const std::vector<InsertSpec>& inserts,
+                const std::vector<int>& cuts, int firstNumber);
+
+}  // namespace cleave

@@ -1,0 +1,169 @@
+// Learned inserts with the real programs: split training is bit-identical to the whole model, the
+// inserts are trained, saved, continued and pre-trained, and wrong ones are refused.
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/daemon/daemons.h"
+#include "tests/daemon/mistakes.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+const Arguments kGraphAllowed = {"--set", "models.allow=[mlp, small_cnn, graph]"};
+const Arguments kCnn = {"--set", "model={name: small_cnn, width: 4, cuts: [4, 12]}"};
+const Arguments kBoth = {"--set",
+                         "insert=[{cut: 0, kind: conv, channels: 3, kernel: 2}, "
+                         "{cut: 1, kind: residual, rank: 3}]"};
+
+TEST_CASE("models with inserts give bit-identical results") {
+  const TemporaryFolder folder;
+  const TestServer server(folder, kGraphAllowed);
+  const Arguments graph = {"--set", "model={name: graph, file: " CLEAVE_SOURCE_DIR
+                                    "/tests/data/tiny.pt2, cuts: [norm, pool]}"};
+  const Arguments mlp = {"--set", "model={name: mlp, width: 16}"};
+  const Arguments linear = {"--set", "insert={cut: 1, kind: linear, rank: 6}"};
+  int number = 0;
+  for (const Arguments& model : {with(kCnn, kBoth), with(mlp, linear), with(graph, kBoth)}) {
+    for (const std::string schedule : {"priority", "gpipe", "1f1b", "zb"}) {
+      CAPTURE(model.at(1), schedule);
+      const Ended ended =
+          runClient("verify", folder.path("run" + std::to_string(++number)),
+                    with(model, {"--server", server.address(), "--json", "--steps", "2", "--set",
+                                 "train.batch=30", "--set", "train.micro_batches=4", "--set",
+                                 "train.schedule=" + schedule}));
+      INFO(ended.errors);
+      REQUIRE(ended.code == 0);
+      const auto result = nlohmann::json::parse(ended.output);
+      CHECK(result.at("equal") == true);
+      CHECK(result.at("compared").at("weights/body").at("values") > 0);
+    }
+  }
+  // An insert between two servers.
+  const Ended ended =
+      runClient("verify", folder.path("two"),
+                {"--server", server.address() + "," + server.address(), "--json", "--set",
+                 "model={name: mlp, width: 16, depth: 4, cuts: [2, 4, 8]}", "--set",
+                 "insert=[{cut: 1, kind: linear, rank: 6}, {cut: 2, kind: residual, rank: 3}]"});
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK(nlohmann::json::parse(ended.output).at("equal") == true);
+}
+
+TEST_CASE("inserts are trained, saved, evaluated, resumed, and trained further") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  const Arguments arguments =
+      with(with(kCnn, kBoth),
+           {"--server", server.address(), "--set", "checkpoint.every_steps=3", "--set",
+            "train.optimizer={name: adam}", "--set", "train.learning_rate=0.005", "--set",
+            "train.epochs=6", "--set", "codec=none"});
+  const std::string whole = folder.path("whole"), run = folder.path("run");
+  const Ended ended = runClient("train", whole, with(arguments, {"--json"}));
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  const auto summary = nlohmann::json::parse(ended.output);
+  for (const char* name :
+       {"insert.0.encoder.weight", "insert.0.decoder.bias", "insert.1.decoder.outer.weight"}) {
+    CHECK_THAT(readFile(whole + "/model.safetensors"), Contains(name));
+  }
+
+  const auto evaluated = askJson({"eval", whole, "--set", "threads.client=1"});
+  CHECK(evaluated.at("metrics").at("loss").get<double>() ==
+        Approx(summary.at("eval").at("loss").get<double>()).epsilon(1e-5));
+
+  const Process client = startClient("train", run, arguments, failingAt("committed:2:kill"));
+  REQUIRE(client.wait(kPatience));
+  REQUIRE(resume(run).code == 0);
+  CHECK((readFile(run + "/model.safetensors") == readFile(whole + "/model.safetensors")));
+
+  // A file with the inserts, and one without them.
+  const std::string next = folder.path("next"), plain = folder.path("plain");
+  CHECK(
+      runClient("train", next, with(arguments, {"--set", "weights=" + run + "/model.safetensors"}))
+          .code == 0);
+  REQUIRE(runClient("train", plain, with(arguments, {"--set", "insert=[]"})).code == 0);
+  const Ended added = runClient("train", folder.path("added"),
+                                with(arguments, {"--set", "weights=" + plain + "/model.safetensors",
+                                                 "--set", "train.freeze=['*']"}));
+  INFO(added.errors);
+  REQUIRE(added.code == 0);
+  CHECK_THAT(added.errors, Contains("initialised: insert.0.decoder.bias"));
+}
+
+TEST_CASE("a dry run shows the shapes and the bytes at cuts with inserts") {
+  const auto plan = askJson({"train", "--dry-run", "--config", configFile("inserts.yaml")});
+  const auto& insert = plan.at("inserts").at(0);
+  CHECK(insert.at("shape") == nlohmann::json({16, 14, 14}));
+  CHECK(insert.at("encoded_shape") == nlohmann::json({8, 7, 7}));
+  CHECK(insert.at("bytes_per_sample") == 16 * 14 * 14 * 4);
+  CHECK(insert.at("encoded_bytes_per_sample") == 8 * 7 * 7 * 4);
+  CHECK(insert.at("parameters") == 2 * 16 * 8 * 4 + 16 + 8);
+  CHECK(plan.at("flows").at(0).at("micro_batch_shape") == nlohmann::json({32, 8, 7, 7}));
+  const Ended text = ask({"train", "--dry-run", "--config", configFile("inserts.yaml")});
+  CHECK_THAT(text.output, Contains("insert at cut 0: conv, [16, 14, 14] -> [8, 7, 7]") &&
+                              Contains("cut 0: [batch, 8, 7, 7]"));
+}
+
+TEST_CASE("inserts are trained alone, and a run begins with them") {
+  const TemporaryFolder folder;
+  const Arguments shared =
+      with(with(kCnn, kBoth), {"--set", "data.train.size=256", "--set", "train.epochs=8", "--set",
+                               "train.optimizer=adam", "--set", "train.learning_rate=0.01"});
+  const std::string file = folder.path("inserts.safetensors");
+  const Arguments pretrain = with({"pretrain-inserts", "--output", file, "--overwrite", "--config",
+                                   configFile("synthetic.yaml")},
+                                  shared);
+  const auto first = askJson(with(pretrain, {"--set", "train.max_steps=1"}));
+  const auto last = askJson(pretrain);
+  for (std::size_t n = 0; n < 2; ++n) {
+    CAPTURE(n);
+    CHECK(last.at("inserts").at(n).at("relative_error").get<double>() <
+          0.8 * first.at("inserts").at(n).at("relative_error").get<double>());
+  }
+  const Ended ended =
+      runClient("train", folder.path("run"), with(shared, {"--set", "weights=" + file}));
+  INFO(ended.errors);
+  CHECK(ended.code == 0);
+  checkError(ask({"pretrain-inserts", "--config", configFile("synthetic.yaml"), "--output",
+                  folder.path("none")}),
+             kWrongUse, {"[bad-insert]", "has no inserts"});
+}
+
+TEST_CASE("wrong inserts are refused with their line") {
+  const TemporaryFolder folder;
+  const auto refused = [&](const std::string& inserts, const std::vector<std::string>& says) {
+    const std::string path = folder.path("config.yaml");
+    std::ofstream(path) << "model: {name: small_cnn, width: 4, cuts: [4, 13]}\n"
+                        << "data: {format: synthetic, shape: [1, 8, 8], classes: 3}\ninsert:\n"
+                        << inserts;
+    CAPTURE(inserts);
+    checkError(ask({"train", "--dry-run", "--config", path}), kWrongUse, says);
+  };
+  refused("  - {cut: 0, kind: linear, rank: 2}\n  - {cut: 5, kind: linear, rank: 2}\n",
+          {"[bad-insert]", "config.yaml:5: insert[1].cut", "no such cut", "numbered from 0 to 1"});
+  refused("  cut: 1\n  kind: conv\n  channels: 2\n",
+          {"[bad-insert]", "config.yaml:5: insert[0].kind", "use kind: linear"});
+  refused("  cut: 0\n  kind: linear\n  rank: 5\n",
+          {"[bad-insert]", "config.yaml:6: insert[0].rank", "more than the 4 features"});
+  refused("  cut: 0\n  kind: lineer\n  rank: 5\n", {"config.yaml:5: insert[0].kind", "linear"});
+  refused("  cut: 0\n  kind: linear\n", {"insert[0].rank is missing"});
+  refused("  cut: 0\n  kind: linear\n  rank: 2\n  kernel: 3\n",
+          {"config.yaml:7: insert[0].kernel", "has no effect"});
+  refused("  [{cut: 0, kind: linear, rank: 2}, {cut: 0, kind: linear, rank: 2}]\n",
+          {"[bad-insert]", "insert[1].cut", "two inserts"});
+  refused("  conv\n", {"config.yaml:3: insert", "a map of keys"});
+
+  const TestServer server(folder, kGraphAllowed);
+  checkError(runClient("train", folder.path("run"),
+                       {"--server", server.address(), "--set",
+                        "model={name: graph, file: " CLEAVE_SOURCE_DIR
+                        "/tests/data/tiny.pt2, cuts: [block.0, pool]}",
+                        "--set", "insert={cut: 0, kind: linear, rank: 2}"}),
+             kWrongUse, {"[bad-insert]", "2 tensors cross this cut", "insert[0].cut"});
+}
+
+}  // namespace
+}  // namespace cleave::test
