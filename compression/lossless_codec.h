@@ -21,6 +21,7 @@ class LosslessCodec : public Codec {
  public:
   explicit LosslessCodec(std::unique_ptr<Codec> inner) : inner_(std::move(inner)) {}
 
+  bool keepsSamples() const final { return inner_->keepsSamples(); }
   std::size_t maxEncodedBytes(const TensorSpec& spec) const final;
   CodecMemory memory(const TensorSpec& spec) const final;
   Encoded encode(const CodecContext& context, const CodecState& state, CutContext& cut,

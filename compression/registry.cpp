@@ -13,7 +13,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::array<CodecRow, 17> kCodecs = {{
+constexpr std::array<CodecRow, 18> kCodecs = {{
     {"none", "", "the values, unchanged", "none", makeNone, true},
     {"fp16", "", "16-bit floats of IEEE 754; values above 65504 become infinity", "fp16", makeFp16,
      true},
@@ -50,6 +50,9 @@ constexpr std::array<CodecRow, 17> kCodecs = {{
      "power:rank=2,iterations=2", makePower},
     {"svd", "rank=1..4096", "two factors of each sample's matrix, by singular value decomposition",
      "svd:rank=2", makeSvd},
+    {"delta", "first_bits=1..8,skip=0..1(CODEC)",
+     "for activations: what has changed of each sample since the last epoch, encoded by CODEC",
+     "delta:first_bits=8,skip=0(block:bits=4)", makeDelta, false, true},
     {"ef", "(CODEC)", "CODEC with error feedback: the next step's tensor includes what CODEC lost",
      "ef(block:bits=4)", makeErrorFeedback, false, true},
     {"rans", "(CODEC)", "the output of CODEC, with shorter codes for its more frequent bytes",

@@ -502,9 +502,10 @@ Batch firstBatch(const PreparedRun& run) {
   return *Loader(run.data.train, std::make_shared<BufferPool>(), options).next();
 }
 
-// The sum of four parts: the parameters with gradients and optimizer state; the tensors that
+// The sum of five parts: the parameters with gradients and optimizer state; the tensors that
 // autograd saves (in the head for all micro-batches in flight, in the tail for one); the decoded
-// and encoded tensors of all flows; and the batches that the loader holds.
+// and encoded tensors of all flows; the samples that codecs keep; and the batches that the loader
+// holds.
 std::size_t clientBytes(const RunPlan& plan, const Dataset& train) {
   const int cut0 = plan.stage.cuts.cut0, cut1 = plan.stage.cuts.cut1;
   const auto bytesOf = [&](int first, int last, std::uint32_t inFlight) {
@@ -513,7 +514,8 @@ std::size_t clientBytes(const RunPlan& plan, const Dataset& train) {
                                          plan.maxMicroBatchSamples()));
   };
   double bytes = bytesOf(0, cut0, plan.inFlight) +
-                 bytesOf(cut1, static_cast<int>(plan.blocks.size()), 1) + flowBytes(plan);
+                 bytesOf(cut1, static_cast<int>(plan.blocks.size()), 1) + flowBytes(plan) +
+                 sampleCacheBytes(plan);
   // The batch in use, the batches prepared ahead, and during an evaluation the first batch of the
   // next epoch.
   const double batches = Loader::Options().ahead + 2;

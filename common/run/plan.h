@@ -60,6 +60,9 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role);
 // both decoded and encoded.
 double flowBytes(const RunPlan& plan);
 
+// Maximum memory of the samples that the codecs of all flows keep (SampleCache), on each side.
+double sampleCacheBytes(const RunPlan& plan);
+
 // Maximum host memory that a run's session may hold in transit on the server, from a tensor's
 // arrival or a stage's output until its release: the limit of its MemoryAccount.
 std::size_t transitBytes(const RunPlan& plan);

@@ -48,6 +48,7 @@ void toWire(const RunSpec& spec, wire::RunSpec& proto) {
   proto.set_head_is_frozen(spec.headIsFrozen);
   proto.set_recompute(spec.recompute);
   proto.set_average_decay(spec.averageDecay);
+  proto.set_train_samples(spec.trainSamples);
 }
 
 RunSpec runSpecFromWire(const wire::RunSpec& proto) {
@@ -88,6 +89,7 @@ RunSpec runSpecFromWire(const wire::RunSpec& proto) {
   spec.headIsFrozen = proto.head_is_frozen();
   spec.recompute = proto.recompute();
   spec.averageDecay = proto.average_decay();
+  spec.trainSamples = proto.train_samples();
   return spec;
 }
 
