@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -26,8 +27,20 @@ std::unique_ptr<Codec> makeRandTopK(const CodecSpec& spec);
 std::unique_ptr<Codec> makeKMeans(const CodecSpec& spec);
 std::unique_ptr<Codec> makePower(const CodecSpec& spec);
 std::unique_ptr<Codec> makeSvd(const CodecSpec& spec);
+std::unique_ptr<Codec> makeDelta(const CodecSpec& spec);
+std::unique_ptr<Codec> makeErrorFeedback(const CodecSpec& spec);
 std::unique_ptr<Codec> makeRans(const CodecSpec& spec);
 std::unique_ptr<Codec> makeZstd(const CodecSpec& spec);
+
+// Creates the codec in parentheses. Throws UsageError "bad-codec-spec" if `innerSpec` is empty;
+// `example` is a spec with parentheses.
+std::unique_ptr<Codec> makeInner(const CodecSpec& spec, const std::optional<std::string>& innerSpec,
+                                 const std::string& example);
+// Like makeInner(), for codecs that encode other tensors than their own with the codec in
+// parentheses. Refuses codecs whose tensors must be those of the flow (CodecRow::isOfFlow).
+std::unique_ptr<Codec> makePlainInner(const CodecSpec& spec,
+                                      const std::optional<std::string>& innerSpec,
+                                      const std::string& example);
 
 // Throws ProtocolError "bad-payload"; `fault` says what is wrong.
 [[noreturn]] void throwBadPayload(const Codec& codec, const Key& key, const std::string& fault);

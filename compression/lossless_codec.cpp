@@ -4,7 +4,6 @@
 
 #include "common/codec/raw.h"
 #include "compression/codecs.h"
-#include "compression/registry.h"
 
 namespace cleave {
 namespace {
@@ -71,13 +70,6 @@ CodecState LosslessCodec::decodeInner(const CodecContext& context, const CodecSt
   } catch (const ProtocolError& error) {
     throwBadPayload(*this, context.key, error.what());
   }
-}
-
-std::unique_ptr<Codec> makeInner(const CodecSpec& spec, const std::optional<std::string>& innerSpec,
-                                 const std::string& example) {
-  if (innerSpec) return makeCodec(*innerSpec);
-  throw UsageError("bad-codec-spec", "codec " + spec.name + " needs a codec to wrap",
-                   "write it in parentheses, as in " + example);
 }
 
 }  // namespace cleave

@@ -9,14 +9,11 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "common/codec/codec.h"
-#include "common/codec/spec.h"
 
 namespace cleave {
 
@@ -24,6 +21,7 @@ class LosslessCodec : public Codec {
  public:
   explicit LosslessCodec(std::unique_ptr<Codec> inner) : inner_(std::move(inner)) {}
 
+  bool keepsSamples() const final { return inner_->keepsSamples(); }
   std::size_t maxEncodedBytes(const TensorSpec& spec) const final;
   CodecMemory memory(const TensorSpec& spec) const final;
   Encoded encode(const CodecContext& context, const CodecState& state, CutContext& cut,
@@ -55,10 +53,5 @@ class LosslessCodec : public Codec {
 
   const std::unique_ptr<Codec> inner_;
 };
-
-// Creates the codec in parentheses. Throws UsageError if `innerSpec` is empty; `example` is a spec
-// with parentheses.
-std::unique_ptr<Codec> makeInner(const CodecSpec& spec, const std::optional<std::string>& innerSpec,
-                                 const std::string& example);
 
 }  // namespace cleave

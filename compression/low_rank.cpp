@@ -29,7 +29,6 @@
 #include "compression/convert.h"
 #include "compression/matrix.h"
 #include "compression/payload.h"
-#include "compression/registry.h"
 #include "compression/strips.h"
 
 namespace cleave {
@@ -339,9 +338,10 @@ class LowRank : public Codec {
 
 constexpr int kMaxFactorRank = 4096;
 
-std::unique_ptr<Codec> make(const std::optional<std::string>& innerSpec, int rank, int iterations,
-                            std::string name) {
-  std::unique_ptr<Codec> inner = innerSpec ? makeCodec(*innerSpec) : nullptr;
+std::unique_ptr<Codec> make(const CodecSpec& spec, const std::optional<std::string>& innerSpec,
+                            int rank, int iterations, std::string name) {
+  std::unique_ptr<Codec> inner =
+      innerSpec ? makePlainInner(spec, innerSpec, spec.name + ":rank=2(fp16)") : nullptr;
   if (inner) name += "(" + inner->spec() + ")";
   return std::make_unique<LowRank>(std::move(name), rank, iterations, std::move(inner));
 }
@@ -354,7 +354,7 @@ std::unique_ptr<Codec> makePower(const CodecSpec& spec) {
   const int iterations = parameters.integer("iterations", 1, 100, 2);
   const auto inner = parameters.innerSpec();
   parameters.finish();
-  return make(inner, rank, iterations,
+  return make(spec, inner, rank, iterations,
               "power:rank=" + std::to_string(rank) + ",iterations=" + std::to_string(iterations));
 }
 
@@ -363,7 +363,7 @@ std::unique_ptr<Codec> makeSvd(const CodecSpec& spec) {
   const int rank = parameters.integer("rank", 1, kMaxFactorRank);
   const auto inner = parameters.innerSpec();
   parameters.finish();
-  return make(inner, rank, 0, "svd:rank=" + std::to_string(rank));
+  return make(spec, inner, rank, 0, "svd:rank=" + std::to_string(rank));
 }
 
 }  // namespace cleave

@@ -13,7 +13,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::array<CodecRow, 16> kCodecs = {{
+constexpr std::array<CodecRow, 18> kCodecs = {{
     {"none", "", "the values, unchanged", "none", makeNone, true},
     {"fp16", "", "16-bit floats of IEEE 754; values above 65504 become infinity", "fp16", makeFp16,
      true},
@@ -50,6 +50,11 @@ constexpr std::array<CodecRow, 16> kCodecs = {{
      "power:rank=2,iterations=2", makePower},
     {"svd", "rank=1..4096", "two factors of each sample's matrix, by singular value decomposition",
      "svd:rank=2", makeSvd},
+    {"delta", "first_bits=1..8,skip=0..1(CODEC)",
+     "for activations: what has changed of each sample since the last epoch, encoded by CODEC",
+     "delta:first_bits=8,skip=0(block:bits=4)", makeDelta, false, true},
+    {"ef", "(CODEC)", "CODEC with error feedback: the next step's tensor includes what CODEC lost",
+     "ef(block:bits=4)", makeErrorFeedback, false, true},
     {"rans", "(CODEC)", "the output of CODEC, with shorter codes for its more frequent bytes",
      "rans(block:bits=4)", makeRans},
     {"zstd", "level=1..19(CODEC)",
@@ -70,6 +75,25 @@ std::unique_ptr<Codec> makeCodec(std::string_view text) {
         return name + (hasKeys ? ":" : "") + std::string(each.parameters);
       });
   return row.make(spec);
+}
+
+std::unique_ptr<Codec> makeInner(const CodecSpec& spec, const std::optional<std::string>& innerSpec,
+                                 const std::string& example) {
+  if (innerSpec) return makeCodec(*innerSpec);
+  throw UsageError("bad-codec-spec", "codec " + spec.name + " needs a codec to wrap",
+                   "write it in parentheses, as in " + example);
+}
+
+std::unique_ptr<Codec> makePlainInner(const CodecSpec& spec,
+                                      const std::optional<std::string>& innerSpec,
+                                      const std::string& example) {
+  for (const CodecSpec* inner = spec.inner.get(); inner != nullptr; inner = inner->inner.get()) {
+    const auto isIt = [&](const CodecRow& row) { return row.name == inner->name && row.isOfFlow; };
+    if (std::none_of(kCodecs.begin(), kCodecs.end(), isIt)) continue;
+    throw UsageError("bad-codec-spec", "codec " + spec.name + " cannot wrap " + inner->name,
+                     "only rans and zstd can wrap " + inner->name);
+  }
+  return makeInner(spec, innerSpec, example);
 }
 
 bool sizeIsFixed(const Codec& codec) {

@@ -18,6 +18,9 @@ struct CodecRow {
   std::string_view example;      // "uniform:bits=8": a valid spec; the contract tests use it
   std::unique_ptr<Codec> (*make)(const CodecSpec& spec);  // throws UsageError
   bool sizeIsFixed = false;  // encode always writes maxEncodedBytes; the spec determines the size
+  // The codec keeps values of the flow's earlier tensors. Only codecs that compress its payload may
+  // wrap it.
+  bool isOfFlow = false;
 };
 
 std::span<const CodecRow> codecTable();

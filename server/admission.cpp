@@ -13,6 +13,8 @@ namespace {
 
 constexpr const char* kSmallerRun =
     "use a smaller batch, more micro-batches with fewer in flight, or a smaller body";
+constexpr const char* kWithoutCache =
+    "use another codec than delta, which keeps all training samples, or fewer of them; or ";
 // Estimated time until a session ends.
 constexpr double kRetrySeconds = 5;
 
@@ -24,6 +26,10 @@ std::string listOf(const std::vector<std::string>& names) {
 
 bool has(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::string smallerRun(const RunPlan& plan) {
+  return std::string(sampleCacheBytes(plan) > 0 ? kWithoutCache : "") + kSmallerRun;
 }
 
 std::size_t leftOf(std::size_t all, std::size_t used) { return all - std::min(all, used); }
@@ -126,14 +132,15 @@ void Admission::checkRuns(const std::string& identity, SteadyTime time) {
       "start fewer runs, or try again later", retry);
 }
 
-void Admission::checkMemory(const std::string& identity, std::size_t needed) const {
+void Admission::checkMemory(const std::string& identity, const RunPlan& plan,
+                            std::size_t needed) const {
   const std::size_t left = leftOf(settings_.memoryBytes, bytes_);
   if (needed > left) {
     throw RunError("not-enough-memory",
                    "the run needs " + mebibytesText(needed) + " on the server, which has " +
                        mebibytesText(left) + " left of " + mebibytesText(settings_.memoryBytes) +
                        " (limits.memory_mib in its configuration)",
-                   kSmallerRun, needed <= settings_.memoryBytes ? kRetrySeconds : 0);
+                   smallerRun(plan), needed <= settings_.memoryBytes ? kRetrySeconds : 0);
   }
   const auto& own = access_.of(identity).memoryBytes;
   const std::size_t ownLeft = own ? leftOf(*own, usedBy(identity).bytes) : needed;
@@ -142,7 +149,7 @@ void Admission::checkMemory(const std::string& identity, std::size_t needed) con
                  "the run needs " + mebibytesText(needed) + " on the server, where " + identity +
                      " has " + mebibytesText(ownLeft) + " left of " + mebibytesText(*own) +
                      " (memory_mib in its access file)",
-                 kSmallerRun, needed <= *own ? kRetrySeconds : 0);
+                 smallerRun(plan), needed <= *own ? kRetrySeconds : 0);
 }
 
 void Admission::checkRun(const std::string& identity, const std::string& runId,
@@ -156,7 +163,7 @@ std::unique_ptr<Admission::Ticket> Admission::admit(const std::string& identity,
   checkSessions(identity);
   const std::size_t needed =
       serverBytes(plan) + (settings_.allowCheckpoints ? snapshotBytes(plan) : 0);
-  checkMemory(identity, needed);
+  checkMemory(identity, plan, needed);
   checkRuns(identity, time);
   begun_[identity].push_back(time);
   return std::make_unique<Ticket>(*this, identity, needed);
@@ -167,7 +174,7 @@ std::unique_ptr<Admission::Ticket> Admission::admitTrial(const std::string& iden
   checkModel(identity, plan.stage.model.name);
   checkSessions(identity);
   const std::size_t needed = serverBytes(plan);
-  checkMemory(identity, needed);
+  checkMemory(identity, plan, needed);
   return std::make_unique<Ticket>(*this, identity, needed);
 }
 

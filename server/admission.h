@@ -70,7 +70,7 @@ class Admission {
   };
   void refuseOthersRun(const std::string& identity, const std::string& runId) const;
   void checkSessions(const std::string& identity) const;
-  void checkMemory(const std::string& identity, std::size_t needed) const;
+  void checkMemory(const std::string& identity, const RunPlan& plan, std::size_t needed) const;
   void checkRuns(const std::string& identity, SteadyTime time);
   Used usedBy(const std::string& identity) const;
 

@@ -19,8 +19,11 @@ namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 using Tickets = std::vector<std::unique_ptr<Admission::Ticket>>;
 
-RunPlan smallPlan() {
+// `keptSamples`: samples of the training data that a codec keeps; 0: none.
+RunPlan smallPlan(std::uint32_t keptSamples = 0) {
   wire::RunSpec spec;
+  spec.set_train_samples(keptSamples);
+  if (keptSamples > 0) (*spec.mutable_codecs())["activation/0"] = "delta(block:bits=4)";
   spec.set_model("mlp");
   spec.set_cut0(1);
   spec.set_cut1(2);
@@ -158,6 +161,20 @@ TEST_CASE(
   const std::size_t before = guard.admission->admittedBytes();
   tickets.push_back(guard.admit("b", "b-2"));
   CHECK(guard.admission->admittedBytes() - before == serverBytes(guard.plan));
+}
+
+TEST_CASE("a run whose codec keeps more samples than fit into memory is refused with a hint") {
+  Guard guard("default: {}\n");
+  guard.plan = smallPlan(1 << 30);
+  try {
+    guard.admit("a", "a-1");
+    FAIL("no error");
+  } catch (const RunError& error) {
+    CHECK(error.code() == "not-enough-memory");
+    CHECK_THAT(error.hint(), Contains("delta"));
+  }
+  guard.plan = smallPlan(1 << 10);
+  CHECK(guard.refusal("a", "a-1").empty());
 }
 
 TEST_CASE("a trial requires a session and memory, but needs no permitted run id") {

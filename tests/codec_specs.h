@@ -41,7 +41,12 @@ inline std::vector<std::string> contractSpecs() {
                            "rans(topk:ratio=0.5)",
                            "adaptive:bits=0.5,size=32",
                            "adaptive:bits=2.5,size=1024",
-                           "adaptive:bits=8"})
+                           "adaptive:bits=8",
+                           "delta:first_bits=1,skip=0.1(none)",
+                           "rans(delta:first_bits=4,skip=0(topk:ratio=0.1))",
+                           "ef(topk:ratio=0.1)",
+                           "ef(power:rank=2,iterations=1)",
+                           "zstd:level=1(ef(uniform:bits=3))"})
     specs.emplace_back(spec);
   return specs;
 }

@@ -255,7 +255,7 @@ class SharedBody {
   class NotingLink : public EngineLink {
    public:
     void send(Message message) override { sent.push_back(std::move(message)); }
-    void commit() override {}
+    void commit(std::uint64_t) override {}
     bool hasReport() const {
       return !sent.empty() && std::holds_alternative<BodyDone>(sent.back());
     }

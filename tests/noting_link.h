@@ -10,7 +10,7 @@ namespace cleave::test {
 class NotingLink : public EngineLink {
  public:
   void send(Message message) override { sent.push_back(std::move(message)); }
-  void commit() override { ++committed; }
+  void commit(std::uint64_t) override { ++committed; }
   std::vector<Message> sent;
   std::size_t committed = 0;
 };

@@ -87,13 +87,14 @@ const std::string kTexts[] = {"",
                               "topk:ratio=1e-9",
                               "zstd:level=1(zstd:level=1(zstd:level=1(none)))",
                               "power:rank=1000000",
+                              "delta(block:bits=4)",
                               std::string(10000, '('),
                               std::string(1000, ',')};
 
 void change(wire::RunSpec& spec, Draw& draw) {
   const auto number = [&] { return draw.of(kNumbers); };
   const auto small = [&] { return static_cast<std::uint32_t>(draw.of(kNumbers)); };
-  switch (draw.below(15)) {
+  switch (draw.below(16)) {
     case 0:
       spec.set_model(draw.of(kTexts));
       break;
@@ -134,6 +135,9 @@ void change(wire::RunSpec& spec, Draw& draw) {
       (*spec.mutable_codecs())[draw.of(kTexts)] = "none";
       break;
     case 13:
+      spec.set_train_samples(small());
+      break;
+    case 14:
       (*spec.mutable_optimizer()->mutable_parameters())["momentum"] = draw.of(kValues);
       break;
     default:
@@ -214,6 +218,26 @@ TEST_CASE("admission accounts for the memory of micro-batches and of those in fl
                                 .state;
   REQUIRE(state > 0);
   CHECK(serverBytes(plan) > stateless + (std::size_t{1} << 16) * state);
+}
+
+TEST_CASE("codecs that keep samples are for activations, and need memory for all samples") {
+  RunSpec spec = runSpecFromWire(honest("small_cnn"));
+  const std::size_t before = serverBytes(planRun(spec));
+  CHECK(sampleCacheBytes(planRun(spec)) == 0);
+  spec.codecs = {{"activation/1", "rans(delta(block:bits=4))"}};
+  CHECK(errorCode([&] { planRun(spec); }) == "bad-run-spec");  // without their number
+  spec.trainSamples = 50000;
+  const RunPlan plan = planRun(spec);
+  const std::size_t row = flowSpec(plan.blocks, plan.stage.cuts, activationAt(1), 1).bytes();
+  CHECK(sampleCacheBytes(plan) >= 50000.0 * static_cast<double>(row));
+  CHECK(sampleCacheBytes(plan) <= 50000.0 * static_cast<double>(row + 64));
+  CHECK(serverBytes(plan) >= before + 50000 * row);
+  CHECK(snapshotBytes(plan) >= 2 * 50000 * row);
+
+  spec.trainSamples = std::numeric_limits<std::uint32_t>::max();
+  CHECK(serverBytes(planRun(spec)) > std::size_t{spec.trainSamples} * row);
+  spec.codecs = {{"gradient/0", "delta(block:bits=4)"}};
+  CHECK(errorCode([&] { planRun(spec); }) == "bad-codec-spec");
 }
 
 TEST_CASE("a run's admitted memory includes its session's limit for data in transit") {

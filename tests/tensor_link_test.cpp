@@ -873,7 +873,7 @@ TEST_CASE("restored codec states give the same bytes as uninterrupted ones") {
   const auto pool = std::make_shared<BufferPool>();
   TensorCodecs whole(options, pool);
   for (std::uint32_t i = 0; i < 2; ++i) encode(whole, 1, i);
-  whole.commit();
+  whole.commit(1);
   const auto saved = whole.save();
   REQUIRE(saved.size() == 2);
   TensorCodecs resumed(options, pool), fresh(options, pool);
@@ -888,8 +888,8 @@ TEST_CASE("restored codec states give the same bytes as uninterrupted ones") {
   auto broken = saved;
   broken[1].bytes.pop_back();
   CHECK(errorCode([&] { resumed.restore(broken); }) == "bad-checkpoint");
-  resumed.commit();
-  whole.commit();
+  resumed.commit(2);
+  whole.commit(2);
   CHECK((encode(resumed, 3, 0) == encode(whole, 3, 0)));
 }
 

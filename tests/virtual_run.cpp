@@ -83,7 +83,7 @@ class VirtualRun::Link : public EngineLink {
       run_.deliver(isUp_ ? body_ + 1 : 0, isUp_ ? 0 : body_, *shared);
     });
   }
-  void commit() override {}
+  void commit(std::uint64_t) override {}
 
  private:
   VirtualRun& run_;

@@ -174,9 +174,22 @@ Json describe(const PreparedRun& run) {
   out["evaluation"] = encodedBytes(run, Phase::eval, run.data.test->size(), settings.evalBatch);
   out["left_out"] = "frame headers, control messages, initial weights, and the trained body";
   out["client_memory_bytes"] = clientBytes(plan, run.bodies, *run.data.train);
+  out["client_sample_cache_bytes"] = sampleCacheBytes(plan);
   out["server_memory_bytes"] = Json::array();
-  for (const RunPlan& body : run.bodies) out["server_memory_bytes"].push_back(serverBytes(body));
+  out["server_sample_cache_bytes"] = Json::array();
+  for (const RunPlan& body : run.bodies) {
+    out["server_memory_bytes"].push_back(serverBytes(body));
+    out["server_sample_cache_bytes"].push_back(sampleCacheBytes(body));
+  }
   return out;
+}
+
+// A side's memory, and how much of it codecs need for the samples that they keep.
+std::string memoryText(const Json& bytes, const Json& cacheBytes) {
+  const std::string text = bytesText(bytes.get<double>());
+  const auto cache = cacheBytes.get<double>();
+  return cache == 0 ? text
+                    : fmt::format("{}, {} of it for the codecs' samples", text, bytesText(cache));
 }
 
 std::string shapeText(const Json& shape) { return toString(shape.get<Shape>()); }
@@ -290,11 +303,13 @@ void print(const Json& out) {
   }
   std::cout << "  Not included: " << out.at("left_out").get<std::string>() << ".\n"
             << "\n# Memory, estimated from shapes; excludes the programs and the data\n"
-            << fmt::format("  client  {}\n", bytesOf(out.at("client_memory_bytes")));
+            << fmt::format("  client  {}\n", memoryText(out.at("client_memory_bytes"),
+                                                        out.at("client_sample_cache_bytes")));
   const Json& servers = out.at("server_memory_bytes");
+  const Json& caches = out.at("server_sample_cache_bytes");
   for (std::size_t s = 0; s < servers.size(); ++s) {
     const std::string which = servers.size() == 1 ? "" : fmt::format(" {}", s + 1);
-    std::cout << fmt::format("  server{}  {}\n", which, bytesOf(servers[s]));
+    std::cout << fmt::format("  server{}  {}\n", which, memoryText(servers[s], caches[s]));
   }
   std::cout << "\nNothing was started or written (--dry-run)." << std::endl;
 }

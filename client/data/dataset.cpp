@@ -83,10 +83,14 @@ std::string classNameOf(const std::vector<std::string>& names, std::size_t index
   return index < names.size() ? names[index] : std::to_string(index);
 }
 
-bool changesPixels(const ImageOptions& options) {
+bool isAugmented(const ImageOptions& options) {
   return options.flip || options.cropPadding > 0 || !options.cropScale.empty() ||
          options.brightness > 0 || options.contrast > 0 || options.saturation > 0 ||
-         options.hue > 0 || options.erasing > 0 || options.resize > 0 || options.crop > 0;
+         options.hue > 0 || options.erasing > 0;
+}
+
+bool changesPixels(const ImageOptions& options) {
+  return isAugmented(options) || options.resize > 0 || options.crop > 0;
 }
 
 }  // namespace cleave

@@ -99,6 +99,8 @@ struct ImageOptions {
   std::int64_t resize = 0;
   std::int64_t crop = 0;  // height and width of the crop at the centre; 0: none
 };
+// Whether the options change a training image from epoch to epoch.
+bool isAugmented(const ImageOptions& options);
 // Whether the options change the image beyond its normalisation by mean and std.
 bool changesPixels(const ImageOptions& options);
 

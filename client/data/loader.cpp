@@ -222,6 +222,8 @@ void Loader::State::openBatch() {
     const TensorSpec spec = specOf(array, static_cast<std::uint32_t>(opened->samples));
     opened->batch.arrays.push_back({pool->acquire(spec.bytes()), spec});
   }
+  const auto first = order.begin() + static_cast<std::ptrdiff_t>(next);
+  opened->batch.numbers.assign(first, first + static_cast<std::ptrdiff_t>(opened->samples));
   next += opened->samples;
   window.push_back(std::move(opened));
   if (threads.size() > 1) changed.notify_all();

@@ -19,7 +19,8 @@ struct BatchArray {
 };
 
 struct Batch {
-  std::vector<BatchArray> arrays;  // in the order of Dataset::arrays()
+  std::vector<BatchArray> arrays;      // in the order of Dataset::arrays()
+  std::vector<std::uint32_t> numbers;  // indices of the samples in the dataset
   std::uint32_t samples() const {
     return static_cast<std::uint32_t>(arrays.back().spec.shape.front());
   }

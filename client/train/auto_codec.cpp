@@ -141,7 +141,8 @@ class Trial {
   double runStep() {
     const SteadyTime start = now();
     stage_->beginBatch(viewOf(batch_));
-    session_.runBatch({Phase::train, ++steps_, 0,
+    session_.sendSamples(++steps_, batch_.numbers);
+    session_.runBatch({Phase::train, steps_, 0,
                        microBatchCount(batch_.samples(), plan_.spec.microBatches),
                        batch_.samples()});
     const double seconds = secondsSince(start);

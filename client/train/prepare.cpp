@@ -514,10 +514,10 @@ Batch firstBatch(const PreparedRun& run) {
   return *Loader(run.data.train, std::make_shared<BufferPool>(), options).next();
 }
 
-// The sum of five parts: the parameters with gradients and optimizer state; the tensors that
+// The sum of six parts: the parameters with gradients and optimizer state; the tensors that
 // autograd saves (in the head for all micro-batches in flight, in the tail for one); the decoded
-// and encoded tensors of the head and the tail; the encoded tensors that are passed on between
-// servers; and the batches that the loader holds.
+// and encoded tensors of the head and the tail; the samples that their codecs keep; the encoded
+// tensors that are passed on between servers; and the batches that the loader holds.
 std::size_t clientBytes(const RunPlan& plan, const std::vector<RunPlan>& bodies,
                         const Dataset& train) {
   const int cut0 = plan.stage.cuts.cut0, cut1 = plan.stage.cuts.cut1;
@@ -528,7 +528,7 @@ std::size_t clientBytes(const RunPlan& plan, const std::vector<RunPlan>& bodies,
   };
   double bytes = bytesOf(0, cut0, plan.inFlight) +
                  bytesOf(cut1, static_cast<int>(plan.blocks.size()), 1) + flowBytes(plan) +
-                 passedOnBytes(bodies);
+                 sampleCacheBytes(plan) + passedOnBytes(bodies);
   // The batch in use, the batches prepared ahead, and during an evaluation the first batch of the
   // next epoch.
   const double batches = Loader::Options().ahead + 2;

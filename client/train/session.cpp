@@ -234,6 +234,10 @@ void ClientSession::saveCodecs(std::function<void(std::vector<TensorCodecs::Save
   }
 }
 
+void ClientSession::sendSamples(std::uint64_t step, const std::vector<std::uint32_t>& numbers) {
+  for (const auto& server : servers_) server->tensors().sendSamples(step, numbers);
+}
+
 void ClientSession::runBatch(const MicroBatch& at, bool isLast) {
   if (interrupted_ && !isLast) throw interruptedError();
   if (isServerDraining_ && !makesCheckpoints_) throw endedByServer("shutting-down");

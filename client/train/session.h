@@ -72,6 +72,9 @@ class ClientSession {
   void sendWeights(std::size_t server, SharedBytes weights);
   // Waits until all bodies have their weights. Throws RunError.
   void waitForBodies();
+  // Sends the numbers of a training batch's samples to the servers whose codecs need them. Call
+  // before runBatch().
+  void sendSamples(std::uint64_t step, const std::vector<std::uint32_t>& numbers);
   // Runs one batch to its end. If the run ended, throws RunError with the cause, such as a lost
   // connection. After Ctrl-C the current batch has kLastWork to finish, and later calls throw
   // "interrupted" unless `isLast` is set. If a server is about to shut down and the run makes no

@@ -10,6 +10,7 @@
 #include "client/data/skip.h"
 #include "client/train/user_model.h"
 #include "common/core/names.h"
+#include "compression/registry.h"
 
 namespace cleave {
 
@@ -257,6 +258,21 @@ void setBody(RunSpec& spec, StageOptions stage, const std::vector<BlockSpec>& bl
   spec.codecs = codecsAt(placeOfBody(blocksFor(stage), stage.cuts), settings);
 }
 
+// Whether a codec of the run keeps the samples of the training data. Throws UsageError if the
+// samples differ from epoch to epoch.
+bool keepsSamples(const ClientSettings& settings) {
+  for (const auto& [flow, spec] : settings.codecs) {
+    if (!makeCodec(spec)->keepsSamples()) continue;
+    if (!isAugmented(settings.data.keys.image)) return true;
+    throw UsageError("bad-codec-spec",
+                     "codec." + flow + ": " + spec +
+                         " sends what has changed of a sample since the last epoch, but "
+                         "data.augment changes all of it in each epoch",
+                     "remove data.augment: --set 'data.augment={}', or use another codec");
+  }
+  return false;
+}
+
 }  // namespace
 
 RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
@@ -292,6 +308,7 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   spec.waitW2 = settings.wait.w2;
   spec.threads = static_cast<std::uint32_t>(settings.serverThreads);
   spec.stepsPerEpoch = stepsPerEpoch(settings, train);
+  if (keepsSamples(settings)) spec.trainSamples = train.size();
   // With loss scaling, gradients that are not finite are expected: a step with such gradients is
   // skipped.
   spec.rawNonFinite = settings.rawNonFinite || settings.scalesLoss();

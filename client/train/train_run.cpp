@@ -257,6 +257,7 @@ MicroBatch TrainRun::runBatch(Phase phase, std::uint64_t step, const Batch& batc
   const MicroBatch at{phase, step, 0,
                       microBatchCount(batch.samples(), prepared_.settings.microBatches),
                       batch.samples()};
+  if (phase == Phase::train) session_.sendSamples(step, batch.numbers);
   session_.runBatch(at, isLast);
   failpoint("batch");
   return at;

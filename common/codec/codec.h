@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/codec/sample_cache.h"
 #include "common/codec/tensor.h"
 #include "common/core/codec_executor.h"
 #include "common/core/error.h"
@@ -23,6 +24,8 @@ struct CodecContext {
   // Shares the work if a processor is free; null: none. Results are bit-identical either way.
   ForkJoinPair* helper = nullptr;
   CodecQueue* queue = nullptr;  // the queue that runs this task; null: no queue
+  // For codecs that keep samples, in training; null: none.
+  SampleHistory* history = nullptr;
 
   // Called regularly during long work, on the thread that called the codec. May pause while other
   // sessions have their turns; throws if the session has ended or the task takes too long.
@@ -49,9 +52,10 @@ struct Encoded {
 
 // Maximum host memory, in bytes, that a codec uses in addition to the tensor and its encoding.
 struct CodecMemory {
-  std::size_t working = 0;  // during encode or decode; excludes tables of fixed size
-  std::size_t cut = 0;      // of a CutContext
-  std::size_t state = 0;    // of a CodecState
+  std::size_t working = 0;    // during encode or decode; excludes tables of fixed size
+  std::size_t cut = 0;        // of a CutContext
+  std::size_t state = 0;      // of a CodecState, or of SampleHistory::decoded
+  std::size_t perSample = 0;  // of a SampleCache, per sample of the training data
 };
 
 // The input contains NaN or infinity, which the codec cannot encode. Such a tensor can be sent raw
@@ -69,6 +73,9 @@ class Codec {
   virtual std::string spec() const = 0;
   // Whether the encoded bytes are the tensor's own, so that no copy is needed.
   virtual bool isIdentity() const { return false; }
+  // Whether the codec uses CodecContext::history. The first dimension of its tensors must then be
+  // the samples of the micro-batch.
+  virtual bool keepsSamples() const { return false; }
   // Maximum bytes that encode() writes for a tensor of this spec. Decoders reject longer payloads.
   virtual std::size_t maxEncodedBytes(const TensorSpec& spec) const = 0;
   // The memory needed for tensors of this spec. Servers use it to decide on admission.

@@ -174,6 +174,12 @@ int CodecParameters::integer(std::string_view key, int min, int max) {
       "write " + spec_.name + ":" + std::string(key) + "=" + std::to_string(max));
 }
 
+double CodecParameters::number(std::string_view key, double min, double max, double defaultValue) {
+  if (find(spec_, key)) return number(key, min, max);
+  known_.emplace_back(key);
+  return defaultValue;
+}
+
 double CodecParameters::number(std::string_view key, double min, double max) {
   known_.emplace_back(key);
   const std::string range = "a number from " + shortestText(min) + " to " + shortestText(max);

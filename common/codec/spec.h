@@ -43,7 +43,9 @@ class CodecParameters {
   // The index of the value in `choices`. Throws UsageError if it is not among them.
   std::size_t choice(std::string_view key, std::span<const std::string_view> choices,
                      std::size_t defaultChoice);
-  // Throws UsageError if the value is not a number in [min, max], or is missing.
+  // Throws UsageError if the value is not a number in [min, max]. Without a default, the parameter
+  // is required.
+  double number(std::string_view key, double min, double max, double defaultValue);
   double number(std::string_view key, double min, double max);
   // The spec in parentheses, for codecs that wrap another one; nullopt without parentheses.
   std::optional<std::string> innerSpec();

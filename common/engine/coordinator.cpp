@@ -217,7 +217,7 @@ void Coordinator::finish(Work&& work, Result&& result, double) {
     case ActionKind::update:
       applied_ = decision_->step;
       state_ = State::idle;
-      for (Peer& peer : peers_) peer.link->commit();
+      for (Peer& peer : peers_) peer.link->commit(applied_);
       return;
     default:
       for (TensorMessage& message : finishOfStage(work, std::move(result))) {

@@ -96,7 +96,7 @@ class EngineLink {
   virtual ~EngineLink() = default;
   virtual void send(Message message) = 0;
   // The step has been applied: codec states staged during it take effect for the next step.
-  virtual void commit() = 0;
+  virtual void commit(std::uint64_t step) = 0;
 };
 
 }  // namespace cleave

@@ -187,7 +187,7 @@ void Participant::finish(Work&& work, Result&& result, double seconds) {
       applied_ = decision_.step;
       updateSeconds_ = seconds;
       state_ = decision_.checkpoint ? State::updated : State::idle;
-      for (const auto& link : links_) link->commit();
+      for (const auto& link : links_) link->commit(applied_);
       for (const auto& link : links_) link->send(StepOk{applied_});
       return;
     case ActionKind::exportBlob: {

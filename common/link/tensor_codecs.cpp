@@ -32,16 +32,69 @@ std::vector<TensorCodecs::SavedState> TensorCodecs::save() const {
   for (const auto& [key, state] : states_) {
     saved.push_back({key.first, key.second, options_.codec(key.first).saveState(state)});
   }
+  for (const auto& [flow, cache] : caches_) saved.push_back({flow, 0, cache.save()});
   return saved;
 }
 
 void TensorCodecs::restore(const std::vector<SavedState>& saved) {
   std::map<StateKey, CodecState> states;
+  std::map<Flow, SampleCache> caches;
   for (const SavedState& each : saved) {
-    states[{each.flow, each.i}] = options_.codec(each.flow).restoreState(each.bytes);
+    const Codec& codec = options_.codec(each.flow);
+    if (codec.keepsSamples()) {
+      caches.emplace(each.flow, SampleCache::restore(each.bytes, options_.trainSamples));
+    } else {
+      states[{each.flow, each.i}] = codec.restoreState(each.bytes);
+    }
   }
   states_ = std::move(states);
+  caches_ = std::move(caches);
   stagedStates_.clear();
+  stagedRows_.clear();
+}
+
+// ---- Samples ----
+
+void TensorCodecs::addSamples(std::uint64_t step, std::span<const std::uint32_t> numbers) {
+  std::vector<std::uint32_t>& all = samples_[step];
+  all.insert(all.end(), numbers.begin(), numbers.end());
+}
+
+// The history of a tensor's samples; nullopt if its codec does not use it.
+std::optional<SampleHistory> TensorCodecs::historyOf(const Key& key, const TensorSpec& spec) {
+  if (key.phase != Phase::train || !options_.codec(key.flow).keepsSamples()) return std::nullopt;
+  replaceRows(key.step);
+  const std::span<const std::uint32_t> batch = samples_[key.step];
+  const auto samples = static_cast<std::uint32_t>(batch.size());
+  const std::uint32_t count = microBatchCount(samples, options_.microBatches);
+  const std::uint32_t size = key.i < count ? microBatchSize(samples, count, key.i) : 0;
+  if (size == 0 || spec.shape.empty() || spec.shape.front() != std::int64_t{size}) {
+    throw ProtocolError("bad-key", toString(key) + " is " + toString(spec) +
+                                       ", but the batch has the numbers of " +
+                                       std::to_string(samples) + " samples");
+  }
+  const auto cache = caches_.try_emplace(key.flow, options_.trainSamples).first;
+  return SampleHistory{batch.subspan(microBatchOffset(samples, count, key.i), size), cache->second};
+}
+
+void TensorCodecs::stageRows(const Key& key, std::optional<SampleHistory>&& history) {
+  if (!history || history->decoded.empty()) return;
+  stagedRows_[{key.step, key.flow, key.i}] = {{history->numbers.begin(), history->numbers.end()},
+                                              std::move(history->decoded)};
+}
+
+// Moves the rows of all steps before this one to the caches. All tensors of a step are encoded and
+// decoded with the caches as they were before it, in any order of micro-batches.
+void TensorCodecs::replaceRows(std::uint64_t before) {
+  while (!stagedRows_.empty() && std::get<0>(stagedRows_.begin()->first) < before) {
+    const auto& [key, rows] = *stagedRows_.begin();
+    SampleCache& cache = caches_.at(std::get<1>(key));
+    const std::size_t elements = rows.values.size() / rows.numbers.size();
+    for (std::size_t row = 0; row < rows.numbers.size(); ++row) {
+      cache.replace(rows.numbers[row], std::span(rows.values).subspan(row * elements, elements));
+    }
+    stagedRows_.erase(stagedRows_.begin());
+  }
 }
 
 TensorCodecs::Cut& TensorCodecs::cutFor(const Key& key, const TensorSpec& spec) {
@@ -72,20 +125,24 @@ TensorCodecs::EncodedTensor TensorCodecs::encode(const Key& key, const TensorVie
   CutContext& cut = needsCut(key) ? cutFor(key, view.spec).context : unused;
   const CutContext cutBefore = cut;
   const CodecState state = train ? stateOf(key) : nullptr;
+  std::optional<SampleHistory> history = historyOf(key, view.spec);
+  const CodecContext context = contextOf(key, history);
 
   EncodedTensor result;
   result.bytes = pool_->acquire(options_.maxEncodedBytes(key.flow, view.spec));
   result.begin = now();
-  const Encoded encoded = encodeOrRaw(contextOf(key), state, cut, view, result.bytes.span());
+  const Encoded encoded = encodeOrRaw(context, state, cut, view, result.bytes.span());
   result.end = now();
-  contextOf(key).checkpoint();
+  context.checkpoint();
   result.bytes.shrink(encoded.bytes);
   if (train && encoded.state) stagedStates_[{key.flow, key.i}] = encoded.state;
 
   std::uint64_t& count = encoded_[key.flow];
   if (options_.errorEvery > 0 && count++ % options_.errorEvery == 0) {
-    result.snrDb = measureError(contextOf(key), state, cutBefore, view, result.bytes.span());
+    std::optional<SampleHistory> copy = history;
+    result.snrDb = measureError(contextOf(key, copy), state, cutBefore, view, result.bytes.span());
   }
+  stageRows(key, std::move(history));
   forgetCutAfter(key);
   return result;
 }
@@ -152,14 +209,17 @@ TensorCodecs::DecodedTensor TensorCodecs::decode(const Key& key, std::span<const
   CutContext unused;
   CutContext& cut = needsCut(key) ? cutFor(key, spec).context : unused;
   const CodecState state = train ? stateOf(key) : nullptr;
+  std::optional<SampleHistory> history = historyOf(key, spec);
+  const CodecContext context = contextOf(key, history);
   auto [out, payload] = roomFor(key.flow, spec);
   const DeviceCodec* const device = options_.deviceCodec(key.flow);
   const SteadyTime begin = now();
   CodecState after = (device != nullptr ? *device : options_.codec(key.flow))
-                         .decode(contextOf(key), state, cut, encoded, out);
+                         .decode(context, state, cut, encoded, out);
   const SteadyTime end = now();
-  contextOf(key).checkpoint();
+  context.checkpoint();
   if (train && after) stagedStates_[{key.flow, key.i}] = std::move(after);
+  stageRows(key, std::move(history));
   forgetCutAfter(key);
   return {std::move(payload), begin, end};
 }
@@ -177,9 +237,11 @@ TensorCodecs::Room TensorCodecs::roomFor(Flow flow, const TensorSpec& spec) cons
 
 // ---- Steps ----
 
-void TensorCodecs::commit() {
+void TensorCodecs::commit(std::uint64_t step) {
   for (auto& [key, state] : stagedStates_) states_[key] = std::move(state);
   stagedStates_.clear();
+  replaceRows(step + 1);
+  samples_.erase(samples_.begin(), samples_.upper_bound(step));
 }
 
 }  // namespace cleave

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/codec/device_codec.h"
+#include "common/codec/sample_cache.h"
 #include "common/core/buffer.h"
 #include "common/core/clock.h"
 #include "common/core/memory_account.h"
@@ -30,6 +31,8 @@ struct TensorCodecOptions {
   ForkJoinPair* helper = nullptr;  // must outlive its user
   // The session's queue; null: the io thread encodes and decodes.
   std::shared_ptr<CodecQueue> codecQueue;
+  std::uint32_t microBatches = 1;
+  std::uint32_t trainSamples = 0;  // samples of the training data, for codecs that keep samples
   std::uint32_t errorEvery = 100;  // measures the SNR of one in N tensors; 0: never
   // Account that is charged for the host memory that the session holds; null: nothing is charged.
   std::shared_ptr<MemoryAccount> account;
@@ -61,14 +64,19 @@ class TensorCodecs {
   // Throws ProtocolError if no encoder writes these bytes.
   DecodedTensor decode(const Key& key, std::span<const std::byte> encoded, const TensorSpec& spec);
 
+  // Adds the numbers of samples of a training batch, below trainSamples. Call it with the numbers
+  // of the whole batch, in one or more calls, before its first tensor is encoded or decoded, if a
+  // codec keeps samples.
+  void addSamples(std::uint64_t step, std::span<const std::uint32_t> numbers);
+
   // Call when the step has been applied: the codec states that its tensors produced take effect for
   // the next step.
-  void commit();
+  void commit(std::uint64_t step);
 
   // One state of a codec, between steps.
   struct SavedState {
     Flow flow;
-    std::uint32_t i = 0;
+    std::uint32_t i = 0;  // 0 for a cache of samples
     std::vector<std::byte> bytes;
   };
   // Returns all states. Call after commit(), before a tensor of the next step is encoded or
@@ -89,6 +97,10 @@ class TensorCodecs {
   bool needsCut(const Key& key) const;
   void forgetCutAfter(const Key& key);
 
+  std::optional<SampleHistory> historyOf(const Key& key, const TensorSpec& spec);
+  void stageRows(const Key& key, std::optional<SampleHistory>&& history);
+  void replaceRows(std::uint64_t before);
+
   Encoded encodeOrRaw(const CodecContext& context, const CodecState& state, CutContext& cut,
                       const TensorView& view, std::span<std::byte> out) const;
   std::optional<double> measureError(const CodecContext& context, const CodecState& state,
@@ -99,8 +111,9 @@ class TensorCodecs {
     Payload payload;  // shares the payload's memory
   };
   Room roomFor(Flow flow, const TensorSpec& spec) const;
-  CodecContext contextOf(const Key& key) const {
-    return {options_.seed, key, options_.helper, options_.codecQueue.get()};
+  CodecContext contextOf(const Key& key, std::optional<SampleHistory>& history) const {
+    return {options_.seed, key, options_.helper, options_.codecQueue.get(),
+            history ? &*history : nullptr};
   }
 
   // step, i, cut, tensor
@@ -112,6 +125,14 @@ class TensorCodecs {
   // Training only: in evaluation, codecs do not change state.
   std::map<CutKey, Cut> cuts_;
   std::map<StateKey, CodecState> states_, stagedStates_;
+  // Of codecs that keep samples.
+  struct Rows {
+    std::vector<std::uint32_t> numbers;
+    std::vector<float> values;
+  };
+  std::map<std::uint64_t, std::vector<std::uint32_t>> samples_;  // numbers by step
+  std::map<Flow, SampleCache> caches_;
+  std::map<std::tuple<std::uint64_t, Flow, std::uint32_t>, Rows> stagedRows_;  // by step, flow, i
   FlowMap<std::uint64_t> encoded_;  // number of tensors so far
 };
 

@@ -1,5 +1,7 @@
 #include "common/link/tensor_link.h"
 
+#include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -34,9 +36,12 @@ class TensorLink::Gate : public FrameSink {
 TensorLink::TensorLink(TensorLinkOptions options, std::shared_ptr<BufferPool> pool,
                        boost::asio::any_io_executor io, Callbacks callbacks)
     : role_(options.role),
+      needsSamples_(std::any_of(options.codecs.begin(), options.codecs.end(),
+                                [](const auto& each) { return each.second->keepsSamples(); })),
       deliver_(std::move(callbacks.deliver)),
       slot_(std::make_shared<ConnectionSlot>(std::move(io), std::move(callbacks.failed))),
-      log_(std::make_shared<TransferLog>(role_, options.inFlight, std::move(callbacks.record))) {
+      log_(std::make_shared<TransferLog>(role_, options.inFlight, std::move(callbacks.record))),
+      samples_(needsSamples_ ? options.trainSamples : 0, options.maxBatch) {
   if (options.account) pool = pool->chargedTo(options.account);
   const auto agreed = std::make_shared<const TensorLinkOptions>(std::move(options));
   const auto order =
@@ -105,6 +110,18 @@ void TensorLink::send(Message message) {
   }
 }
 
+void TensorLink::sendSamples(std::uint64_t step, const std::vector<std::uint32_t>& numbers) {
+  if (!needsSamples_) return;
+  codecTasks_->post([step, numbers](TensorCodecs& codecs) { codecs.addSamples(step, numbers); });
+  for (std::size_t first = 0; first < numbers.size(); first += kMaxSampleNumbers) {
+    const auto part =
+        std::span(numbers).subspan(first, std::min(kMaxSampleNumbers, numbers.size() - first));
+    slot_->sendControl(
+        FrameKind::samples,
+        toWire(SampleNumbers{step, static_cast<std::uint32_t>(first), {part.begin(), part.end()}}));
+  }
+}
+
 void TensorLink::saveCodecs(std::function<void(std::vector<TensorCodecs::SavedState>)> saved) {
   codecTasks_->post(
       [saved = std::move(saved)](const TensorCodecs& codecs) { saved(codecs.save()); });
@@ -135,9 +152,20 @@ void TensorLink::receivedControl(FrameKind kind, std::span<const std::byte> meta
     case FrameKind::stepOk:
       if (!atServer) return deliver_(stepOkFromWire(metadata));
       break;
-    case FrameKind::step:
-      if (atServer) return deliver_(decisionFromWire(metadata));
-      break;
+    case FrameKind::step: {
+      if (!atServer) break;
+      const StepDecision decision = decisionFromWire(metadata);
+      samples_.decided(decision.step);
+      return deliver_(decision);
+    }
+    case FrameKind::samples: {
+      if (!atServer) break;
+      SampleNumbers samples = sampleNumbersFromWire(metadata);
+      samples_.received(samples);
+      return codecTasks_->post([samples = std::move(samples)](TensorCodecs& codecs) {
+        codecs.addSamples(samples.step, samples.numbers);
+      });
+    }
     case FrameKind::fetch:
       if (!atServer) break;
       if (const Fetch fetch = fetchFromWire(metadata); !sender_->answer(fetch)) deliver_(fetch);

@@ -16,6 +16,7 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -25,6 +26,7 @@
 
 #include "common/core/buffer.h"
 #include "common/engine/messages.h"
+#include "common/link/incoming_samples.h"
 #include "common/link/tensor_link_options.h"
 #include "common/link/tensor_receiver.h"
 #include "common/link/tensor_sender.h"
@@ -66,9 +68,12 @@ class TensorLink : public EngineLink, public FrameSink {
   std::shared_ptr<Connection> connection() const { return slot_->connection(); }
 
   void send(Message message) override;
-  void commit() override {
-    codecTasks_->post([](TensorCodecs& codecs) { codecs.commit(); });
+  void commit(std::uint64_t step) override {
+    codecTasks_->post([step](TensorCodecs& codecs) { codecs.commit(step); });
   }
+  // Any thread; client. Call before the first tensor of each training batch, with the numbers of
+  // its samples in the training data. Sends them to the server if a codec of the run keeps samples.
+  void sendSamples(std::uint64_t step, const std::vector<std::uint32_t>& numbers);
 
   // Any thread, after commit(): passes copies of the codecs' states to `saved`, in the codec queue.
   void saveCodecs(std::function<void(std::vector<TensorCodecs::SavedState>)> saved);
@@ -102,12 +107,14 @@ class TensorLink : public EngineLink, public FrameSink {
   void receivedControl(FrameKind kind, std::span<const std::byte> metadata);
 
   const Role role_;
+  const bool needsSamples_;  // a codec keeps samples
   const std::function<void(Message)> deliver_;
   const std::shared_ptr<ConnectionSlot> slot_;
   const std::shared_ptr<TransferLog> log_;
   std::shared_ptr<CodecTasks> codecTasks_;
   std::shared_ptr<TensorSender> sender_;
   std::shared_ptr<TensorReceiver> receiver_;
+  IncomingSamples samples_;     // io thread
   std::shared_ptr<Gate> gate_;  // the gate of the current connection
 };
 

@@ -17,7 +17,6 @@ namespace cleave {
 struct TensorLinkOptions : TensorCodecOptions {
   Role role = Role::client;
   Place place;  // the place of the server's body
-  std::uint32_t microBatches = 1;
   std::uint32_t inFlight = 1;
   std::uint32_t maxBatch = 1;
   // Returns the negotiated spec of a flow's tensor for `samples` samples.

@@ -211,6 +211,21 @@ Drain drainFromWire(std::span<const std::byte> metadata) {
   return {checkedSeconds(parseMetadata<wire::Drain>(FrameKind::drain, metadata).seconds())};
 }
 
+std::string toWire(const SampleNumbers& samples) {
+  wire::Samples proto;
+  proto.set_step(samples.step);
+  proto.set_first(samples.first);
+  proto.mutable_numbers()->Add(samples.numbers.begin(), samples.numbers.end());
+  return proto.SerializeAsString();
+}
+
+SampleNumbers sampleNumbersFromWire(std::span<const std::byte> metadata) {
+  const auto proto = parseMetadata<wire::Samples>(FrameKind::samples, metadata);
+  if (proto.step() == 0) refuse("a Samples has step 0, but steps count from 1");
+  if (proto.numbers().empty()) refuse("a Samples has no numbers");
+  return {proto.step(), proto.first(), {proto.numbers().begin(), proto.numbers().end()}};
+}
+
 std::string toWire(const ReceivedReport& report) {
   wire::Received proto;
   toWire(report.key, *proto.mutable_key());

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/codec/tensor.h"
 #include "common/engine/messages.h"
@@ -39,6 +40,17 @@ std::string toWire(const Saved& saved);
 Saved savedFromWire(std::span<const std::byte> metadata);
 std::string toWire(const Drain& drain);
 Drain drainFromWire(std::span<const std::byte> metadata);
+
+// Numbers of the samples of a training batch, or of a part of it.
+struct SampleNumbers {
+  std::uint64_t step = 0;
+  std::uint32_t first = 0;  // position in the batch
+  std::vector<std::uint32_t> numbers;
+};
+// Maximum numbers per frame, so that a frame is within kMaxMetadataBytes.
+inline constexpr std::size_t kMaxSampleNumbers = 8192;
+std::string toWire(const SampleNumbers& samples);
+SampleNumbers sampleNumbersFromWire(std::span<const std::byte> metadata);
 
 // The receiver's report to the sender of a tensor.
 struct ReceivedReport {

@@ -141,6 +141,8 @@ std::string_view frameKindName(FrameKind kind) {
       return "Saved";
     case FrameKind::drain:
       return "Drain";
+    case FrameKind::samples:
+      return "Samples";
   }
   return {};  // no frame kind
 }

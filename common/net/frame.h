@@ -31,6 +31,7 @@ enum class FrameKind : std::uint8_t {
   resume = 15,
   saved = 16,
   drain = 17,
+  samples = 18,
 };
 std::string_view frameKindName(FrameKind kind);  // "Hello"
 // Tensor and Segment: frames with a stream and a payload. All others are control frames.

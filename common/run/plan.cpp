@@ -94,6 +94,28 @@ FlowMap<std::shared_ptr<const Codec>> codecsOf(const RunSpec& spec, const Place&
   return codecs;
 }
 
+// Codecs that keep samples need the samples' numbers, and tensors with one row per sample. They are
+// for activations: those of a sample change little from epoch to epoch, unlike its gradients.
+void checkKeptSamples(const RunSpec& spec, const Codec& codec, Flow flow,
+                      const std::vector<BlockSpec>& blocks, const Cuts& cuts) {
+  if (!codec.keepsSamples()) return;
+  const std::string name = "codec " + codec.spec();
+  if (!isActivation(flow)) {
+    throw UsageError("bad-codec-spec", name + " cannot encode " + flowName(flow),
+                     "use it for activations only, and ef(CODEC) for gradients");
+  }
+  for (const std::uint32_t samples : {1, 2}) {
+    const TensorSpec tensor = flowSpec(blocks, cuts, flow, samples);
+    if (!tensor.shape.empty() && tensor.shape.front() == std::int64_t{samples}) continue;
+    throw UsageError("bad-codec-spec",
+                     name + " cannot encode " + flowName(flow) +
+                         ", because the first dimension of its tensors is not the batch",
+                     "choose another cut, or another codec");
+  }
+  if (spec.trainSamples > 0) return;
+  refuse(name + " needs the number of training samples, which the run spec lacks");
+}
+
 void checkTrace(const TraceWindow& trace) {
   if (trace.steps == 0) return;
   constexpr std::uint64_t kMaxFirst = std::uint64_t{1} << 62;
@@ -182,6 +204,7 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
   for (const auto& [flow, codec] : plan.codecs) {
     const TensorSpec tensor = flowSpec(plan.blocks, plan.stage.cuts, flow, spec.maxBatch);
     checkAccepts(*codec, tensor, flowName(flow));
+    checkKeptSamples(spec, *codec, flow, plan.blocks, plan.stage.cuts);
   }
   checkTrace(spec.trace);
   return plan;
@@ -206,6 +229,7 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
   options.seed = plan.stage.seed;
   options.microBatches = plan.spec.microBatches;
   options.inFlight = plan.inFlight;
+  options.trainSamples = plan.spec.trainSamples;
   options.maxBatch = plan.spec.maxBatch;
   options.codecs = plan.codecs;
   options.deviceCodecs = plan.deviceCodecs;
@@ -243,7 +267,9 @@ double codecBytes(const RunPlan& plan) {
     working = std::max(working, static_cast<double>(memory.working));
     states += 2.0 * static_cast<double>(memory.state);
   }
-  return kTables + working + plan.spec.microBatches * states;
+  // The numbers of the samples of two batches.
+  const double numbers = 2.0 * sizeof(std::uint32_t) * plan.spec.maxBatch;
+  return kTables + working + plan.spec.microBatches * states + sampleCacheBytes(plan) + numbers;
 }
 
 double bodyBytes(const RunPlan& plan) {
@@ -255,6 +281,14 @@ double bodyBytes(const RunPlan& plan) {
 }
 
 }  // namespace
+
+double sampleCacheBytes(const RunPlan& plan) {
+  double perSample = 0;
+  for (const Flow flow : plan.flows()) {
+    perSample += static_cast<double>(codecMemory(plan, flow).perSample);
+  }
+  return perSample * plan.spec.trainSamples;
+}
 
 double flowBytes(const RunPlan& plan) {
   const TensorLinkOptions link = linkOptions(plan, Role::server);
@@ -335,6 +369,7 @@ std::size_t snapshotBytes(const RunPlan& plan) {
   for (const Flow flow : plan.flows()) {
     codecs += plan.spec.microBatches * static_cast<double>(codecMemory(plan, flow).state);
   }
+  codecs += sampleCacheBytes(plan);
   const double averages =
       plan.spec.averageDecay > 0 ? parameters * sizeof(float) + buffers * sizeof(std::int64_t) : 0;
   return asSize(2 *

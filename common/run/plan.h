@@ -66,6 +66,9 @@ double flowBytes(const RunPlan& plan);
 // it passes on from one body to the next.
 double passedOnBytes(const std::vector<RunPlan>& bodies);
 
+// Maximum memory of the samples that the codecs of all flows keep (SampleCache), on each side.
+double sampleCacheBytes(const RunPlan& plan);
+
 // Maximum host memory that a run's session may hold in transit on the server, from a tensor's
 // arrival or a stage's output until its release: the limit of its MemoryAccount.
 std::size_t transitBytes(const RunPlan& plan);

@@ -56,6 +56,7 @@ void toWire(const RunSpec& spec, wire::RunSpec& proto) {
       (*each.mutable_parameters())[name] = static_cast<std::uint64_t>(value);
     }
   }
+  proto.set_train_samples(spec.trainSamples);
 }
 
 RunSpec runSpecFromWire(const wire::RunSpec& proto) {
@@ -104,6 +105,7 @@ RunSpec runSpecFromWire(const wire::RunSpec& proto) {
       insert.parameters[name] = static_cast<std::int64_t>(value);
     }
   }
+  spec.trainSamples = proto.train_samples();
   return spec;
 }
 

@@ -61,6 +61,7 @@ struct RunSpec {
   std::vector<std::string> freeze;  // see StageOptions::freeze
   bool headIsFrozen = false;        // see StageOptions::headIsFrozen
   bool recompute = false;           // see StageOptions::recompute
+  std::uint32_t trainSamples = 0;   // of the training data, if a codec keeps samples; else 0
   double averageDecay = 0;          // see StageOptions::averageDecay
   std::vector<InsertSpec> inserts;  // at the cuts before and after the body
 

@@ -35,9 +35,14 @@ TEST_CASE("a run with repeatedly broken connections ends with the same weights")
   const TemporaryFolder folder;
   const TestServer server(folder);
   Relay relay("127.0.0.1", server.port());
-  for (const std::string codec : {"none", "block:bits=8", "power:rank=2"}) {
+  int number = 0;
+  for (const std::string codec :
+       {"none", "block:bits=8", "power:rank=2",
+        "{activation/0: delta(block:bits=4), activation/1: delta(block:bits=4), "
+        "gradient/0: ef(block:bits=4), gradient/1: ef(block:bits=4)}"}) {
     const Arguments more = {"--set", "codec=" + codec};
-    const std::string whole = folder.path("whole " + codec);
+    const std::string name = std::to_string(++number);
+    const std::string whole = folder.path("whole " + name);
     REQUIRE(runClient("train", whole, with(with(kShortRun, more), {"--server", server.address()}))
                 .code == 0);
     const std::string expected = readFile(whole + "/model.safetensors");
@@ -45,8 +50,8 @@ TEST_CASE("a run with repeatedly broken connections ends with the same weights")
     for (const std::uint64_t bytes : {9'001, 30'011}) {
       for (const Relay::Way way : {Relay::Way::up, Relay::Way::down}) {
         INFO(codec << ", " << bytes << (way == Relay::Way::up ? " up" : " down"));
-        const std::string run =
-            folder.path(codec + std::to_string(bytes) + (way == Relay::Way::up ? "up" : "down"));
+        const std::string run = folder.path(name + " " + std::to_string(bytes) +
+                                            (way == Relay::Way::up ? "up" : "down"));
         CHECK((modelThrough(relay, run, more, way, bytes) == expected));
         // The losses are the same in every step.
         const auto steps = readCsv(run + "/steps.csv");

@@ -123,6 +123,45 @@ TEST_CASE("a client killed at any point resumes and ends with the same weights")
   }
 }
 
+// Codecs with a memory, in both directions.
+const Arguments kChangeCodecs = {
+    "--set",
+    "codec={activation/0: 'delta(block:bits=4)', gradient/0: 'ef(block:bits=4)', "
+    "activation/1: 'zstd:level=1(delta:skip=0.05(block:bits=2))', gradient/1: "
+    "'ef(topk:ratio=0.2)'}",
+    "--set", "model={name: mlp, width: 32, depth: 2}"};
+
+TEST_CASE("kept samples and residuals are restored after a killed client or server") {
+  const TemporaryFolder folder;
+  RestartableServer server(folder);
+  const std::string expected = expectedModel(folder, server.address(), kChangeCodecs);
+  int number = 0;
+  for (const std::string place : {"batch:3:kill", "batch:17:kill", "committed:4:kill"}) {
+    INFO("client " << place);
+    const std::string run = folder.path("run" + std::to_string(++number));
+    const Process client =
+        startClient("train", run, with(with(kRun, kChangeCodecs), {"--server", server.address()}),
+                    failingAt(place));
+    REQUIRE(client.wait(kPatience));
+    const Ended ended = resume(run);
+    INFO(ended.errors);
+    REQUIRE(ended.code == 0);
+    CHECK((modelOf(run) == expected));
+    CHECK(lossesByStep(run) == lossesByStep(folder.path("undisturbed")));
+  }
+  server.kill();
+  server.start(failingAt("batch:17:kill"));
+  const std::string run = folder.path("run" + std::to_string(++number));
+  const Process client =
+      startClient("train", run, with(with(kRun, kChangeCodecs), {"--server", server.address()}));
+  REQUIRE(server.server().process().wait(kPatience));
+  server.start();
+  const Ended ended = finish(client);
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK((modelOf(run) == expected));
+}
+
 TEST_CASE("a client that is killed before its run begins can be started again") {
   const TemporaryFolder folder;
   for (const std::string place : {"rename:1:kill", "rename:2:kill", "rename:3:kill"}) {

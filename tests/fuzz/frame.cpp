@@ -92,6 +92,9 @@ void readMetadata(FrameKind kind, std::span<const std::byte> metadata) {
     case FrameKind::drain:
       checkStable(metadata, drainFromWire);
       break;
+    case FrameKind::samples:
+      checkStable(metadata, sampleNumbersFromWire);
+      break;
   }
 }
 
@@ -209,5 +212,6 @@ std::vector<Seed> cleave::fuzz::seeds() {
       {"Resume", frame(2, FrameKind::resume, toWire(Resume{3}))},
       {"Saved",
        frame(2, FrameKind::saved, toWire(Saved{3, std::string(32, 'x'), 100, 0.1, "", ""}))},
-      {"Drain", frame(2, FrameKind::drain, toWire(Drain{30}))}};
+      {"Drain", frame(2, FrameKind::drain, toWire(Drain{30}))},
+      {"Samples", frame(2, FrameKind::samples, toWire(SampleNumbers{3, 0, {5, 7}}))}};
 }

@@ -116,7 +116,7 @@ class Session {
       case Command::fetch:
         return frame(FrameKind::fetch, 0, toWire(Fetch{kFlows[4 + input.byte() % 3]}), 0);
       case Command::raw: {
-        const auto kind = static_cast<FrameKind>(1 + input.byte() % 17);
+        const auto kind = static_cast<FrameKind>(1 + input.byte() % 18);
         const std::size_t bytes = input.twoBytes();
         const auto metadata = input.rest(bytes);
         return frame(kind, isTensorData(kind) ? 1 : 0,

@@ -1,0 +1,31 @@
+// Checks the numbers of samples that a client sends before each training batch, so that a session
+// holds those of two batches at most. io thread only.
+#pragma once
+
+#include <cstdint>
+
+#include "common/link/wire_messages.h"
+
+namespace cleave {
+
+class IncomingSamples {
+ public:
+  // `trainSamples`: samples of the training data; 0: the run needs no numbers.
+  IncomingSamples(std::uint32_t trainSamples, std::uint32_t maxBatch)
+      : trainSamples_(trainSamples), maxBatch_(maxBatch) {}
+
+  // Throws ProtocolError "unexpected-message" if the run needs no numbers, "step-gap" if they
+  // belong to no batch that may begin now, and "bad-metadata" if one is out of range.
+  void received(const SampleNumbers& samples);
+  // Call when the Step of a training batch has arrived: numbers of later batches may follow.
+  void decided(std::uint64_t step) { decided_ = step; }
+
+ private:
+  const std::uint32_t trainSamples_;
+  const std::uint32_t maxBatch_;
+  std::uint64_t step_ = 0;     // of the latest batch; 0: none yet
+  std::uint64_t decided_ = 0;  // the latest Step
+  std::uint32_t count_ = 0;    // numbers of the latest batch
+};
+
+}  // namespace cleave
