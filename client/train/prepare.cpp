@@ -140,6 +140,7 @@ const std::map<std::string, std::string> kKeysOfErrors = {
     {"nothing-to-train", "train.freeze"}, {"batch-norm-too-few", "train.micro_batches"},
     {"bad-image-transform", "data"},      {"bad-subset", "data"},
     {"bad-input", "model.file"},          {"bad-output", "model.file"},
+    {"bad-codec-spec", "codec"},
 };
 
 ThreadCount threadsBeside(const std::vector<ServerAddress>& servers, int asked) {
