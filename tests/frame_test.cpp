@@ -129,7 +129,7 @@ TEST_CASE("a damaged header is refused with the code of its damage") {
   CHECK(errorCode([] { decodeHeader(damaged(4, 0)); }) == "version-mismatch");
   CHECK(errorCode([] { decodeHeader(damaged(4, 2)); }) == "version-mismatch");
   CHECK(errorCode([] { decodeHeader(damaged(5, 0)); }) == "unknown-frame");
-  CHECK(errorCode([] { decodeHeader(damaged(5, 18)); }) == "unknown-frame");
+  CHECK(errorCode([] { decodeHeader(damaged(5, 19)); }) == "unknown-frame");
   CHECK(errorCode([] { decodeHeader(damaged(5, 255)); }) == "unknown-frame");
   CHECK(errorCode([] { decodeHeader(damaged(6, 3)); }) == "bad-frame");
   CHECK(errorCode([] { decodeHeader(damaged(7, 1)); }) == "bad-frame");

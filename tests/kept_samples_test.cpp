@@ -128,8 +128,7 @@ class Link {
   TensorCodecs& client() { return client_; }
   TensorCodecs& server() { return server_; }
 
-  // Runs a step. `isEarly`: the server decodes the first activation of the next step before it
-  // applies this one. Returns all payloads, and adds SNRs to `snr`.
+  // Runs a step, with its micro-batches in reverse order if `backwards`. Returns all payloads.
   std::vector<std::byte> step(std::uint64_t step, bool backwards = false) {
     const Numbers numbers = samplesOf(step);
     if (earlyStep_ != step) begin(step);
@@ -146,6 +145,7 @@ class Link {
     client_.addSamples(step, samplesOf(step));
     server_.addSamples(step, samplesOf(step));
   }
+  // The server decodes the first activation of a step before it has applied the previous one.
   void beginEarly(std::uint64_t step) {
     begin(step);
     std::vector<std::byte> payloads;
@@ -153,16 +153,19 @@ class Link {
     earlyStep_ = step;
   }
 
-  static Numbers samplesOf(std::uint64_t step) {
+  Numbers samplesOf(std::uint64_t step) const {
     const std::uint64_t epoch = (step - 1) / kSteps, batch = (step - 1) % kSteps;
     const auto order = randomPermutation(randomKey(1, "kept-samples-test", {epoch}), kSamples);
     const std::size_t first = batch * kBatch;
     const std::size_t end = std::min<std::size_t>(first + kBatch, kSamples);
-    return {order.begin() + static_cast<std::ptrdiff_t>(first),
-            order.begin() + static_cast<std::ptrdiff_t>(end)};
+    Numbers numbers(order.begin() + static_cast<std::ptrdiff_t>(first),
+                    order.begin() + static_cast<std::ptrdiff_t>(end));
+    if (repeats) numbers.back() = numbers.front();
+    return numbers;
   }
 
-  double noise = 0;  // of all tensors so far
+  double noise = 0;      // of all tensors so far
+  bool repeats = false;  // each batch has its first sample in its first and last micro-batch
 
  private:
   void send(std::uint64_t step, std::uint32_t i, Flow flow, TensorCodecs& from, TensorCodecs& to,
@@ -244,6 +247,7 @@ TEST_CASE("a tensor of the next step may be decoded before a step is applied") {
 
 TEST_CASE("the payloads of a step do not depend on the order of its micro-batches") {
   Link one("delta(block:bits=4)"), other("delta(block:bits=4)");
+  one.repeats = other.repeats = true;
   for (std::uint64_t step = 1; step <= 3 * kSteps; ++step) {
     one.step(step);
     other.step(step, true);

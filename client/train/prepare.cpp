@@ -153,6 +153,7 @@ const std::map<std::string, std::string> kKeysOfErrors = {
     {"bad-input", "model.file"},
     {"bad-output", "model.file"},
     {"bad-insert", "insert"},
+    {"bad-codec-spec", "codec"},
 };
 
 ThreadCount threadsBeside(const std::vector<ServerAddress>& servers, int asked) {

@@ -265,7 +265,7 @@ bool keepsSamples(const ClientSettings& settings) {
     if (!makeCodec(spec)->keepsSamples()) continue;
     if (!isAugmented(settings.data.keys.image)) return true;
     throw UsageError("bad-codec-spec",
-                     "codec." + flow + ": " + spec +
+                     "codec " + spec + " of " + flow +
                          " sends what has changed of a sample since the last epoch, but "
                          "data.augment changes all of it in each epoch",
                      "remove data.augment: --set 'data.augment={}', or use another codec");

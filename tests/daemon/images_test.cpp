@@ -37,6 +37,18 @@ std::string weightsAfter(const std::string& runFolder, Arguments arguments) {
   return readTensors(runFolder + "/model.safetensors");
 }
 
+TEST_CASE("a codec that sends changes of samples refuses augmentation") {
+  const CifarFolder files("changes");
+  files.writeCifar10(4);
+  const TemporaryFolder folder;
+  const Arguments delta = {"--set", "codec={activation/0: delta(block:bits=4)}"};
+  const Ended refused = train(cifar(files.folder(), delta));
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.errors, Contains("[bad-codec-spec]") && Contains("data.augment={}"));
+  weightsAfter(folder.path("plain"),
+               cifar(files.folder(), with(delta, {"--set", "data.augment={}"})));
+}
+
 TEST_CASE(
     "augmented training is bit-identical with every schedule, and differs from plain training") {
   const CifarFolder files("training");
