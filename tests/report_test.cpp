@@ -358,7 +358,9 @@ void writeRun(const Folder& folder) {
                                                      {"wire_seconds", "0.5"},
                                                      {"decode_seconds", "0.1"},
                                                      {"snr_db", "20"}}));
-  folder.write("config.yaml", "train:\n  batch: 10\nmodel:\n  cuts: [4, 13]\n");
+  folder.write("config.yaml",
+               "train:\n  batch: 10\nmodel:\n  cuts: [4, 13]\n"
+               "insert:\n  - cut: 0\n    kind: conv\n");
   folder.write("environment.json", "{\"cpu\": {\"cores\": 2}}");
   folder.write("run.json", R"({"run": "tiny", "steps": 8, "epochs": 4})");
 }
@@ -406,8 +408,8 @@ TEST_CASE("a report's figures match the files") {
   CHECK(series.at("client_waiting").at("mean").at(0) == 0.25);
   CHECK(run.at("histograms").at("transfer_seconds_up").at("p50").get<double>() ==
         Approx(0.8).epsilon(0.06));
-  CHECK(run.at("config") ==
-        nlohmann::json::parse(R"([["train.batch", "10"], ["model.cuts", "[4, 13]"]])"));
+  CHECK(run.at("config") == nlohmann::json::parse(R"([["train.batch", "10"],
+            ["model.cuts", "[4, 13]"], ["insert", "[{cut: 0, kind: conv}]"]])"));
   CHECK(run.at("environment") == nlohmann::json::parse(R"([["cpu.cores", "2"]])"));
   // All required columns exist; only the server's folder is missing.
   REQUIRE(run.at("problems").size() == 1);

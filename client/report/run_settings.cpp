@@ -35,12 +35,13 @@ std::string joined(const std::string& path, const std::string& key) {
 }
 
 std::string inlineText(const YamlNode& node) {
-  if (node.kind != YamlNode::Kind::list) return node.text;
+  const bool isMap = node.kind == YamlNode::Kind::map;
+  if (!isMap && node.kind != YamlNode::Kind::list) return node.text;
   std::string text;
   for (const YamlNode& child : node.children) {
-    text += (text.empty() ? "" : ", ") + inlineText(child);
+    text += (text.empty() ? "" : ", ") + (isMap ? child.key + ": " : "") + inlineText(child);
   }
-  return "[" + text + "]";
+  return isMap ? "{" + text + "}" : "[" + text + "]";
 }
 
 void flatten(const YamlNode& node, const std::string& path, Settings& settings) {

@@ -93,6 +93,28 @@ TEST_CASE("inserts are trained, saved, evaluated, resumed, and trained further")
   CHECK_THAT(added.errors, Contains("initialised: insert.0.decoder.bias"));
 }
 
+TEST_CASE("inserts are trained beside adapters, which PEFT's format then cannot store") {
+  const TemporaryFolder folder;
+  const TestServer server(folder, kGraphAllowed);
+  const Arguments tuned =
+      with({"--set",
+            "model={name: graph, file: " CLEAVE_SOURCE_DIR
+            "/tests/data/tiny.pt2, cuts: [norm, pool], lora: {rank: 2, targets: "
+            "[classifier]}}",
+            "--server", server.address()},
+           kBoth);
+  const Ended verified = runClient("verify", folder.path("verified"), with(tuned, {"--json"}));
+  INFO(verified.errors);
+  REQUIRE(verified.code == 0);
+  const auto compared = nlohmann::json::parse(verified.output).at("compared");
+  CHECK(compared.at("gradients/body").at("values") > 0);  // only inserts are trained there
+  const Ended ended = runClient("train", folder.path("run"), tuned);
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK_THAT(ended.errors, Contains("no folder 'adapter'"));
+  CHECK_FALSE(std::ifstream(folder.path("run") + "/adapter/adapter_config.json").is_open());
+}
+
 TEST_CASE("a dry run shows the shapes and the bytes at cuts with inserts") {
   const auto plan = askJson({"train", "--dry-run", "--config", configFile("inserts.yaml")});
   const auto& insert = plan.at("inserts").at(0);
