@@ -288,11 +288,8 @@ wire::HelloOk ServedRun::helloOk() const {
   ok.set_exact(stored_.isExact);
   ok.set_checkpoints(stored_.checkpoints != nullptr);
   if (stored_.checkpoints) ok.set_fingerprint(stored_.checkpoints->fingerprint());
-  if (trace_) ok.add_features(std::string(kTraceFeature));
   if (isTrial_) ok.add_features(std::string(kTrialFeature));
-  if (plan_.spec.averageDecay > 0) ok.add_features(std::string(kAverageFeature));
-  if (plan_.spec.cutNumber > 0) ok.add_features(std::string(kCutNumberFeature));
-  if (!plan_.spec.inserts.empty()) ok.add_features(std::string(kInsertFeature));
+  for (const std::string& feature : requiredFeatures(plan_.spec)) ok.add_features(feature);
   return ok;
 }
 

@@ -245,8 +245,6 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpe
 
   run.hello.set_min_version(kWireVersion);
   run.hello.set_max_version(kWireVersion);
-  if (run.plan.spec.trace.steps > 0) run.hello.add_features(std::string(kTraceFeature));
-  if (run.plan.spec.averageDecay > 0) run.hello.add_features(std::string(kAverageFeature));
   run.hello.set_run_id(
       makeRunId(std::string(kPrefixes[static_cast<std::size_t>(purpose)]) + run.settings.name));
   run.hello.set_generation(1);
@@ -290,12 +288,10 @@ void planFor(PreparedRun& run, const RunSpec& spec) {
 wire::Hello helloFor(const PreparedRun& run, std::size_t body) {
   wire::Hello hello = run.hello;
   toWire(run.bodies[body].spec, *hello.mutable_run_spec());
-  if (body > 0) {
-    // Several bodies may be on the same server.
-    hello.set_run_id(fmt::format("{}-{}", hello.run_id(), body + 1));
-    hello.add_features(std::string(kCutNumberFeature));
-  }
-  if (!run.bodies[body].spec.inserts.empty()) hello.add_features(std::string(kInsertFeature));
+  // Several bodies may be on the same server.
+  if (body > 0) hello.set_run_id(fmt::format("{}-{}", hello.run_id(), body + 1));
+  for (const std::string& feature : requiredFeatures(run.bodies[body].spec))
+    hello.add_features(feature);
   return hello;
 }
 

@@ -18,9 +18,8 @@ RunSpec trialSpec(const PreparedRun& run, std::size_t body) {
 
 wire::Hello trialHello(const PreparedRun& run, const RunSpec& spec, unsigned number) {
   wire::Hello hello = run.hello;
-  hello.clear_features();
   hello.add_features(std::string(kTrialFeature));
-  if (spec.cutNumber > 0) hello.add_features(std::string(kCutNumberFeature));
+  for (const std::string& feature : requiredFeatures(spec)) hello.add_features(feature);
   const std::string& id = run.hello.run_id();
   constexpr std::size_t kMaxTail = 55;
   hello.set_run_id(

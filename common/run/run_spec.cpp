@@ -8,6 +8,15 @@
 
 namespace cleave {
 
+std::vector<std::string> requiredFeatures(const RunSpec& spec) {
+  std::vector<std::string> features;
+  if (spec.trace.steps > 0) features.emplace_back(kTraceFeature);
+  if (spec.averageDecay > 0) features.emplace_back(kAverageFeature);
+  if (spec.cutNumber > 0) features.emplace_back(kCutNumberFeature);
+  if (!spec.inserts.empty()) features.emplace_back(kInsertFeature);
+  return features;
+}
+
 void toWire(const RunSpec& spec, wire::RunSpec& proto) {
   proto.Clear();
   proto.set_model(spec.model);

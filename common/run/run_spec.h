@@ -68,6 +68,9 @@ struct RunSpec {
   bool operator==(const RunSpec&) const = default;
 };
 
+// The features in the Hello and the HelloOk of a run with this spec; "trial" is not among them.
+std::vector<std::string> requiredFeatures(const RunSpec& spec);
+
 void toWire(const RunSpec& spec, wire::RunSpec& proto);
 RunSpec runSpecFromWire(const wire::RunSpec& proto);
 // SHA-256 of the spec without its trace, 32 bytes: equal specs have equal digests.
