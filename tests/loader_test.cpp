@@ -64,7 +64,9 @@ std::vector<std::int64_t> passLabels(Loader& loader, std::uint32_t batch, std::u
     const std::span<const std::int64_t> those = labelsOf(*got);
     REQUIRE(got->arrays.front().spec == TensorSpec{DType::f32, {got->samples(), 2, 1}});
     REQUIRE(reinterpret_cast<std::uintptr_t>(values.data()) % kAlignment == 0);
+    REQUIRE(got->numbers.size() == those.size());
     for (std::size_t j = 0; j < those.size(); ++j) {
+      REQUIRE(got->numbers[j] == those[j]);
       REQUIRE(values[2 * j] == static_cast<float>(those[j]));
       REQUIRE(values[2 * j + 1] == -static_cast<float>(those[j]));
     }

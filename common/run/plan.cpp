@@ -101,8 +101,9 @@ void checkKeptSamples(const RunSpec& spec, const Codec& codec, Flow flow,
   if (!codec.keepsSamples()) return;
   const std::string name = "codec " + codec.spec();
   if (!isActivation(flow)) {
-    throw UsageError("bad-codec-spec", name + " cannot encode " + flowName(flow),
-                     "use it for activations only, and ef(CODEC) for gradients");
+    throw UsageError(
+        "bad-codec-spec", name + " cannot encode " + flowName(flow),
+        "use it for activations only, as in codec: {activation/0: delta(block:bits=4)}");
   }
   for (const std::uint32_t samples : {1, 2}) {
     const TensorSpec tensor = flowSpec(blocks, cuts, flow, samples);

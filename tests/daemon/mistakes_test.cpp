@@ -173,7 +173,7 @@ TEST_CASE("mistakes in the configuration of a run are reported with location and
           set("codec with an unknown parameter", "codec=none:bits=8",
               {"codec none has no parameter 'bits'", "this codec has no parameters"}),
           set("delta for gradients", "codec={gradient/0: 'delta(block:bits=4)'}",
-              {"cannot encode gradient/0", "ef(CODEC) for gradients"}),
+              {"cannot encode gradient/0", "use it for activations only"}),
           set("codec's grammar", "codec=uniform:bits=",
               {"character 14 (the end): expected a value", "name:key=value"}),
           set("codec of an unknown flow", "codec={activation/2: none}",
