@@ -20,6 +20,7 @@ wire::Hello trialHello(const PreparedRun& run, const RunSpec& spec, unsigned num
   wire::Hello hello = run.hello;
   hello.clear_features();
   hello.add_features(std::string(kTrialFeature));
+  if (!spec.inserts.empty()) hello.add_features(std::string(kInsertFeature));
   const std::string& id = run.hello.run_id();
   constexpr std::size_t kMaxTail = 55;
   hello.set_run_id(
