@@ -168,10 +168,14 @@ void addInsertKeys(Table& table) {
             "inserts](models.md#learned-inserts) that make the tensors at a cut smaller; the first "
             "cut has the number 0",
             readInserts);
-  table.add("insert.kind", namesOf(insertTable()), "", "required", "layers of the insert", nullptr);
+  std::string kinds;
+  for (const InsertRow& row : insertTable()) {
+    kinds += fmt::format("{}`{}`: {}", kinds.empty() ? "" : "; ", row.name, row.description);
+  }
+  table.add("insert.kind", namesOf(insertTable()), "", "required", kinds, nullptr);
   struct Parameter {
     InsertParameterRow row;
-    std::string kinds;
+    std::string users;  // the kinds that have it
   };
   std::vector<Parameter> parameters;
   for (const InsertRow& insert : insertTable()) {
@@ -179,13 +183,13 @@ void addInsertKeys(Table& table) {
       auto known = std::find_if(parameters.begin(), parameters.end(),
                                 [&](const Parameter& each) { return each.row.name == row.name; });
       if (known == parameters.end()) known = parameters.insert(known, {row, ""});
-      known->kinds += fmt::format("{}`{}`", known->kinds.empty() ? "" : ", ", insert.name);
+      known->users += fmt::format("{}`{}`", known->users.empty() ? "" : ", ", insert.name);
     }
   }
-  for (const auto& [row, kinds] : parameters) {
+  for (const auto& [row, users] : parameters) {
     table.add(fmt::format("insert.{}", row.name), integerType(row.min, row.max), "",
               row.defaultValue ? fmt::format("`{}`", *row.defaultValue) : "required",
-              fmt::format("{}: {}", kinds, row.meaning), nullptr);
+              fmt::format("{}: {}", users, row.meaning), nullptr);
   }
 }
 

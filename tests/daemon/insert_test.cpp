@@ -93,6 +93,18 @@ TEST_CASE("inserts are trained, saved, evaluated, resumed, and trained further")
   CHECK_THAT(added.errors, Contains("initialised: insert.0.decoder.bias"));
 }
 
+TEST_CASE("codecs are chosen for a model with inserts") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  const Ended ended =
+      runClient("train", folder.path("run"),
+                with(with(kCnn, kBoth), {"--server", server.address(), "--json", "--set",
+                                         "codec=auto", "--set", "train.max_steps=2"}));
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK(nlohmann::json::parse(ended.output).at("steps") == 2);
+}
+
 TEST_CASE("inserts are trained beside adapters, which PEFT's format then cannot store") {
   const TemporaryFolder folder;
   const TestServer server(folder, kGraphAllowed);
