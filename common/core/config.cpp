@@ -245,11 +245,11 @@ struct Config::State {
   const YamlNode* findItem(const YamlNode& parent, const std::string& above,
                            const std::string& key) const {
     const std::size_t open = key.find('[');
-    const std::string name = key.substr(0, open);
-    if (open == std::string::npos || !mapLists.contains(joinPath(above, name))) return nullptr;
-    const YamlNode* const list = parent.child(name);
+    const std::string listKey = key.substr(0, open);
+    if (open == std::string::npos || !mapLists.contains(joinPath(above, listKey))) return nullptr;
+    const YamlNode* const list = parent.child(listKey);
     for (std::size_t i = 0; list != nullptr && i < list->children.size(); ++i) {
-      if (itemPath(name, i) == key) return &list->children[i];
+      if (itemPath(listKey, i) == key) return &list->children[i];
     }
     return nullptr;
   }
