@@ -54,7 +54,7 @@ def sends(name, codes, data, run=True, spec=None, **more):
 
 # ---- Before a Hello ----
 
-for kind in (0, *w.KINDS, 18, 128, 255):
+for kind in (0, *w.KINDS, 19, 128, 255):
     code = "version-mismatch" if kind == w.HELLO else "unexpected-frame" if kind in w.KINDS else "unknown-frame"
     sends(f"kind {kind} instead of a Hello", code, w.frame(kind), run=False)
 for size in (65505, 65536, *HUGE32):
@@ -232,7 +232,7 @@ for kind, code in ((w.HELLO, "unexpected-frame"), (w.HELLO_OK, "unexpected-frame
                    (w.TENSOR, "bad-key"), (w.SEGMENT, "unknown-stream"), (w.RECEIVED, "bad-key"),
                    (w.BODY_DONE, "unexpected-message"), (w.STEP, "bad-metadata"), (w.STEP_OK, "unexpected-message"),
                    (w.FETCH, "bad-metadata"), (w.RESUME, "bad-metadata"), (w.SAVED, "unexpected-message"), (w.DRAIN, "unexpected-message"),
-                   (0, "unknown-frame"), (18, "unknown-frame"), (255, "unknown-frame")):  # fmt: skip
+                   (w.NUMBERS, "bad-metadata"), (0, "unknown-frame"), (19, "unknown-frame"), (255, "unknown-frame")):  # fmt: skip
     sends(f"kind {kind}, empty, in a run", code, w.frame(kind))
 for kind in range(w.FAILURE, w.FETCH + 1):
     cap = 4096 if kind in w.TENSOR_DATA else 65536
@@ -474,6 +474,33 @@ for number, code in ((0, "bad-metadata"), (1, "unexpected-message"), (2, "step-g
 for what, data in (("no rate", w.step(rates=())), ("a rate of NaN", w.step(rates=(NAN,))), ("a clip factor of infinity", w.step(clip=INF)),
                    ("a loss scale of 0", w.step(scale=0.0)), ("a loss scale of NaN", w.step(scale=NAN))):  # fmt: skip
     sends(f"Step with {what}", "bad-metadata", data)
+
+# ---- Numbers of samples, for codecs that keep samples ----
+
+KEPT = 64  # samples of the training data
+
+
+def keeping(samples=KEPT):
+    codecs = {flow: "delta(block:bits=8)" if flow == "activation/0" else "none" for flow in w.CODECS}
+    return w.run_spec(f11=[w.message((1, flow), (2, codec)) for flow, codec in codecs.items()], f30=samples)
+
+
+hellos("a codec that keeps samples, and no number of samples", spec=keeping(0))
+hellos("2^32 - 1 samples to keep", "not-enough-memory", spec=keeping(2**32 - 1))
+sends("numbers of samples that no codec keeps", "unexpected-message", w.samples([1]))
+batch = range(w.SAMPLES)
+for what, code, data in (
+    ("a number beyond the data", "bad-metadata", w.samples([0, KEPT])), ("the number 2^32 - 1", "bad-metadata", w.samples([2**32 - 1])),
+    ("no numbers", "bad-metadata", w.samples([])), ("the second number first", "bad-metadata", w.samples([1], first=1)),
+    ("position 2^32 - 1", "bad-metadata", w.samples([1], first=2**32 - 1)), ("a batch twice", "bad-metadata", w.samples(batch) * 2),
+    ("one number too many", "bad-metadata", w.samples([*batch, 0])), ("60,000 numbers", "bad-metadata", w.samples([1] * 60000)),
+    ("two batches at once", "step-gap", w.samples(batch) + w.samples(batch, step=2)),
+):  # fmt: skip
+    sends(f"samples: {what}", code, data, spec=keeping())
+for what, data in (("before the numbers of its samples", b""), ("after numbers for step 2^63", w.samples(batch, step=2**63))):
+    tensor = w.tensor(bytes(200), codec="delta:first_bits=8,skip=0(block:bits=8)")
+    sends(f"a tensor {what}", "bad-key", data + tensor, spec=keeping())
+
 sends("two Fetches at once", "too-many-in-flight", w.fetch("weights/body") * 2)
 sends("Fetch of grads/body between batches", "unexpected-message", w.fetch("grads/body"))
 for flow in ("", "activation/0", "probe", "x" * 1000):

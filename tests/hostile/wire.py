@@ -6,8 +6,8 @@ import ssl
 import struct
 import time
 
-HELLO, HELLO_OK, REFUSED, FAILURE, BYE, PING, PONG, TENSOR, SEGMENT, RECEIVED, BODY_DONE, STEP, STEP_OK, FETCH, RESUME, SAVED, DRAIN = range(1, 18)
-KINDS = range(1, 18)
+HELLO, HELLO_OK, REFUSED, FAILURE, BYE, PING, PONG, TENSOR, SEGMENT, RECEIVED, BODY_DONE, STEP, STEP_OK, FETCH, RESUME, SAVED, DRAIN, NUMBERS = range(1, 19)
+KINDS = range(1, 19)
 TENSOR_DATA = (TENSOR, SEGMENT)
 
 
@@ -138,6 +138,10 @@ def received(seconds=0.0, **names):
 
 def step(number=1, apply=True, rates=(0.1,), clip=1.0, scale=1.0):
     return frame(STEP, message((1, number), (2, apply), *((3, rate) for rate in rates), (4, clip), (5, scale)))
+
+
+def samples(numbers, step=1, first=0):
+    return frame(NUMBERS, message((1, step), (2, first), (3, b"".join(varint(number) for number in numbers))))
 
 
 def fetch(flow, size=None):
