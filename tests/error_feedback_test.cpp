@@ -117,7 +117,8 @@ TEST_CASE("evaluation neither uses nor changes the residual") {
 
 TEST_CASE("a shorter tensor uses and replaces the beginning of the residual") {
   Sender sender("ef(block:bits=3)"), prefix("ef(block:bits=3)");
-  sender.send(normal(1));
+  const std::vector<float> first = normal(1);
+  sender.send(first);
   const std::vector<float> residual = sender.residual();
   const std::vector<float> shorter = normal(2, 256);
   sender.send(shorter);
@@ -125,7 +126,7 @@ TEST_CASE("a shorter tensor uses and replaces the beginning of the residual") {
   REQUIRE(after.size() == kElements);
   CHECK(std::equal(after.begin() + 256, after.end(), residual.begin() + 256));
 
-  prefix.send({normal(1).begin(), normal(1).begin() + 256});  // whole blocks
+  prefix.send({first.begin(), first.begin() + 256});  // whole blocks
   prefix.send(shorter);
   CHECK(std::equal(after.begin(), after.begin() + 256, prefix.residual().begin()));
 }
