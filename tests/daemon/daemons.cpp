@@ -253,4 +253,27 @@ double sumOf(const std::vector<CsvRow>& rows, const std::string& summed, const C
   return sum;
 }
 
+void trainThroughKill(RestartableServer& server, const std::string& place, const std::string& run,
+                      const Arguments& arguments) {
+  server.kill();
+  server.start(failingAt(place));
+  const Process client = startClient("train", run, arguments);
+  REQUIRE(server.server().process().wait(kPatience));
+  server.start();
+  const Ended ended = finish(client);
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+}
+
+void restartWithoutLoss(RestartableServer& server, const Process& client, const std::string& run) {
+  server.server().stop();
+  server.start();
+  const Ended ended = finish(client);
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  const auto summary = nlohmann::json::parse(readFile(run + "/summary.json"));
+  CHECK(summary.at("resumes") == 1);
+  CHECK(summary.at("steps_redone") == 0);
+}
+
 }  // namespace cleave::test

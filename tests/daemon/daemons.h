@@ -75,6 +75,14 @@ class RestartableServer {
   std::uint16_t port_ = 0;
 };
 
+// Trains with a server that is killed at this failpoint and then started again. Fails the test
+// unless the run completes.
+void trainThroughKill(RestartableServer& server, const std::string& place, const std::string& run,
+                      const Arguments& arguments);
+// While `client` trains in the folder `run`, ends the server with SIGTERM and starts it again.
+// Fails the test unless the run completes after one resume, without redoing a step.
+void restartWithoutLoss(RestartableServer& server, const Process& client, const std::string& run);
+
 std::string serverProgram();
 std::string clientProgram();
 std::string configFile(const std::string& name);  // a file in configs/

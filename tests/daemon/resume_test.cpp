@@ -149,16 +149,9 @@ TEST_CASE("kept samples and residuals are restored after a killed client or serv
     CHECK((modelOf(run) == expected));
     CHECK(lossesByStep(run) == lossesByStep(folder.path("undisturbed")));
   }
-  server.kill();
-  server.start(failingAt("batch:17:kill"));
   const std::string run = folder.path("run" + std::to_string(++number));
-  const Process client =
-      startClient("train", run, with(with(kRun, kChangeCodecs), {"--server", server.address()}));
-  REQUIRE(server.server().process().wait(kPatience));
-  server.start();
-  const Ended ended = finish(client);
-  INFO(ended.errors);
-  REQUIRE(ended.code == 0);
+  trainThroughKill(server, "batch:17:kill", run,
+                   with(with(kRun, kChangeCodecs), {"--server", server.address()}));
   CHECK((modelOf(run) == expected));
 }
 
@@ -212,15 +205,8 @@ TEST_CASE("a client survives a killed server, and ends with the same weights") {
        {"batch:2:kill", "batch:17:kill", "snapshot:2:kill", "checkpoint-state:2:kill",
         "checkpoint-record:2:kill", "checkpoint-written:2:kill", "rename:9:kill"}) {
     INFO(place);
-    server.kill();
-    server.start(failingAt(place));
     const std::string run = folder.path("run" + std::to_string(++number));
-    const Process client = startClient("train", run, with(kRun, {"--server", server.address()}));
-    REQUIRE(server.server().process().wait(kPatience));
-    server.start();
-    const Ended ended = finish(client);
-    INFO(ended.errors);
-    REQUIRE(ended.code == 0);
+    trainThroughKill(server, place, run, with(kRun, {"--server", server.address()}));
     CHECK((modelOf(run) == expected));
     CHECK(lossesByEpoch(run) == lossesByEpoch(folder.path("undisturbed")));
   }
@@ -350,14 +336,7 @@ TEST_CASE("a restarted server loses no step") {
                   with(kRun, {"--server", server.address(), "--set",
                               "checkpoint.every_steps=100000", "--set", "train.epochs=60"}));
   waitForSteps(run);
-  server.server().stop();
-  server.start();
-  const Ended ended = finish(client);
-  INFO(ended.errors);
-  REQUIRE(ended.code == 0);
-  const auto summary = nlohmann::json::parse(readFile(run + "/summary.json"));
-  CHECK(summary.at("resumes") == 1);
-  CHECK(summary.at("steps_redone") == 0);
+  restartWithoutLoss(server, client, run);
 }
 
 // A run with one epoch of 8 steps and an evaluation that takes several seconds.
@@ -399,15 +378,8 @@ TEST_CASE("a server that is restarted during a long evaluation loses no step") {
   const std::string run = folder.path("run");
   const Process client = startLongEvaluation(run, server.address());
   waitForEvaluation(run);
-  server.server().stop();
-  server.start();
-  const Ended ended = finish(client);
-  INFO(ended.errors);
-  REQUIRE(ended.code == 0);
+  restartWithoutLoss(server, client, run);
   CHECK(rowsOf(run, "train") == 8);
-  const auto summary = nlohmann::json::parse(readFile(run + "/summary.json"));
-  CHECK(summary.at("resumes") == 1);
-  CHECK(summary.at("steps_redone") == 0);
 }
 
 TEST_CASE("if a disk fails at any write, the run completes or can be resumed") {

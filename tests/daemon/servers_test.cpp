@@ -168,15 +168,8 @@ TEST_CASE("if a server is killed, the run continues and ends with the same weigh
     for (const std::string place :
          {"batch:17:kill", "snapshot:4:kill", "checkpoint-written:2:kill"}) {
       CAPTURE(killed == &first, place);
-      killed->kill();
-      killed->start(failingAt(place));
       const std::string path = folder.path("run" + std::to_string(++number));
-      const Process client = startClient("train", path, arguments);
-      REQUIRE(killed->server().process().wait(kPatience));
-      killed->start();
-      const Ended ended = finish(client);
-      INFO(ended.errors);
-      REQUIRE(ended.code == 0);
+      trainThroughKill(*killed, place, path, arguments);
       checkSameModel(folder, path);
     }
   }
@@ -259,14 +252,7 @@ TEST_CASE("within TLS, no step is lost if one of several servers is restarted") 
     const std::string run = folder.path(restarted == &first ? "first" : "later");
     const Process client = startClient("train", run, arguments);
     waitForSteps(run);
-    restarted->server().stop();
-    restarted->start();
-    const Ended ended = finish(client);
-    INFO(ended.errors);
-    REQUIRE(ended.code == 0);
-    const auto summary = nlohmann::json::parse(readFile(run + "/summary.json"));
-    CHECK(summary.at("resumes") == 1);
-    CHECK(summary.at("steps_redone") == 0);
+    restartWithoutLoss(*restarted, client, run);
     checkSameModel(folder, run);
   }
 }
