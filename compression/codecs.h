@@ -42,6 +42,11 @@ std::unique_ptr<Codec> makePlainInner(const CodecSpec& spec,
                                       const std::optional<std::string>& innerSpec,
                                       const std::string& example);
 
+// Decodes with the codec that `outer` wraps. Its faults are reported as those of `outer`.
+CodecState decodeInside(const Codec& outer, const Codec& inner, const CodecContext& context,
+                        const CodecState& state, CutContext& cut,
+                        std::span<const std::byte> payload, const MutableTensorView& out);
+
 // Throws ProtocolError "bad-payload"; `fault` says what is wrong.
 [[noreturn]] void throwBadPayload(const Codec& codec, const Key& key, const std::string& fault);
 // Throws ProtocolError "bad-payload" if a payload does not have the length that the tensor's spec

@@ -258,11 +258,7 @@ class Delta : public Codec {
   void decodeBy(const Codec& codec, const CodecContext& context, std::span<const std::byte> bytes,
                 const MutableTensorView& out) const {
     CutContext none;
-    try {
-      codec.decode(context, nullptr, none, bytes, out);
-    } catch (const ProtocolError& error) {
-      throwBadPayload(*this, context.key, error.what());
-    }
+    decodeInside(*this, codec, context, nullptr, none, bytes, out);
   }
 
   static void roundTo(DType dtype, std::vector<float>& values) {

@@ -73,11 +73,7 @@ class ErrorFeedback : public Codec {
 
   CodecState decode(const CodecContext& context, const CodecState&, CutContext& cut,
                     std::span<const std::byte> bytes, MutableTensorView out) const override {
-    try {
-      inner_->decode(context, nullptr, cut, bytes, std::move(out));
-    } catch (const ProtocolError& error) {
-      throwBadPayload(*this, context.key, error.what());
-    }
+    decodeInside(*this, *inner_, context, nullptr, cut, bytes, out);
     return nullptr;
   }
 

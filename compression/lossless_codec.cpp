@@ -65,11 +65,7 @@ CodecState LosslessCodec::restoreState(std::span<const std::byte> bytes) const {
 CodecState LosslessCodec::decodeInner(const CodecContext& context, const CodecState& state,
                                       CutContext& cut, std::span<const std::byte> payload,
                                       const MutableTensorView& out) const {
-  try {
-    return inner_->decode(context, state, cut, payload, out);
-  } catch (const ProtocolError& error) {
-    throwBadPayload(*this, context.key, error.what());
-  }
+  return decodeInside(*this, *inner_, context, state, cut, payload, out);
 }
 
 }  // namespace cleave

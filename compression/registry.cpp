@@ -96,6 +96,16 @@ std::unique_ptr<Codec> makePlainInner(const CodecSpec& spec,
   return makeInner(spec, innerSpec, example);
 }
 
+CodecState decodeInside(const Codec& outer, const Codec& inner, const CodecContext& context,
+                        const CodecState& state, CutContext& cut,
+                        std::span<const std::byte> payload, const MutableTensorView& out) {
+  try {
+    return inner.decode(context, state, cut, payload, out);
+  } catch (const ProtocolError& error) {
+    throwBadPayload(outer, context.key, error.what());
+  }
+}
+
 bool sizeIsFixed(const Codec& codec) {
   const std::string name = parseCodecSpec(codec.spec()).name;
   return std::any_of(kCodecs.begin(), kCodecs.end(),

@@ -70,7 +70,7 @@ Json describeInserts(const RunPlan& plan) {
     for (const BlockSpec& block : plan.blocks) {
       for (const ParameterSpec& tensor : block.tensors) {
         const bool isOwn = tensor.name.starts_with(fmt::format("insert.{}.", insert.cut));
-        if (tensor.isInsert && isOwn) parameters += elementCount(tensor.shape);
+        if (isOwn) parameters += elementCount(tensor.shape);
       }
     }
     inserts.push_back({{"cut", insert.cut},

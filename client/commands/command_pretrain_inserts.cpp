@@ -30,16 +30,9 @@ std::vector<double> train(InsertTrainer& trainer, const PreparedRun& run, bool i
   const std::uint64_t last = totalSteps(settings, *run.data.train);
   const auto pool = std::make_shared<BufferPool>(std::size_t{1} << 30);
   std::vector<double> errors;
-  Loader::Options options;
-  options.batch = settings.batch;
-  options.shuffle = true;
-  options.training = true;
-  options.seed = settings.seed;
-  options.threads = settings.data.threads;
-  options.balanced = run.data.balanced;
   std::uint64_t step = 0;
-  for (options.epoch = 1; step < last; ++options.epoch) {
-    Loader loader(run.data.train, pool, options);
+  for (std::uint64_t epoch = 1; step < last; ++epoch) {
+    Loader loader(run.data.train, pool, trainingOptions(settings, run.data, epoch));
     while (step < last) {
       const auto batch = loader.next();
       if (!batch) break;
@@ -48,7 +41,7 @@ std::vector<double> train(InsertTrainer& trainer, const PreparedRun& run, bool i
     }
     errors = trainer.takeErrors();
     if (!isShown) continue;
-    std::cout << fmt::format("epoch {}, step {}:", options.epoch, step);
+    std::cout << fmt::format("epoch {}, step {}:", epoch, step);
     for (std::size_t n = 0; n < errors.size(); ++n) {
       std::cout << fmt::format("{} cut {}: relative error {:.6g}", n == 0 ? "" : ",",
                                settings.inserts[n].cut, errors[n]);

@@ -501,6 +501,19 @@ void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan) {
   }
 }
 
+Loader::Options trainingOptions(const ClientSettings& settings, const Datasets& data,
+                                std::uint64_t epoch) {
+  Loader::Options options;
+  options.batch = settings.batch;
+  options.shuffle = true;
+  options.training = true;
+  options.seed = settings.seed;
+  options.epoch = epoch;
+  options.threads = settings.data.threads;
+  options.balanced = data.balanced;
+  return options;
+}
+
 Batch firstBatch(const PreparedRun& run) {
   Loader::Options options;
   options.batch = run.settings.batch;

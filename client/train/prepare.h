@@ -95,6 +95,10 @@ ThreadCount clientThreads(const RunOptions& options, int asked);
 // The number of samples in the smallest micro-batch of a full batch or of an epoch's last batch.
 std::uint32_t minMicroBatch(const ClientSettings& settings, const Dataset& train);
 
+// How to load the training data of an epoch.
+Loader::Options trainingOptions(const ClientSettings& settings, const Datasets& data,
+                                std::uint64_t epoch);
+
 // The first batch of the first epoch.
 Batch firstBatch(const PreparedRun& run);
 

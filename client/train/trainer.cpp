@@ -131,15 +131,8 @@ bool Trainer::evaluationIsDue(std::uint64_t epoch) const {
 
 std::unique_ptr<Loader> Trainer::trainingLoader(std::uint64_t epoch,
                                                 std::uint64_t firstBatch) const {
-  Loader::Options options;
-  options.batch = settings_.batch;
-  options.shuffle = true;
-  options.training = true;
-  options.seed = settings_.seed;
-  options.epoch = epoch;
+  Loader::Options options = trainingOptions(settings_, data_, epoch);
   options.firstBatch = firstBatch;
-  options.threads = settings_.data.threads;
-  options.balanced = data_.balanced;
   return std::make_unique<Loader>(data_.train, session_.pool(), options);
 }
 

@@ -1,12 +1,12 @@
 #include "common/model/insert_trainer.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "common/model/optimizer.h"
+#include "common/model/stage_parts.h"
 
 namespace cleave {
 namespace {
@@ -55,10 +55,7 @@ std::vector<BlockSpec> blocksOf(const InsertSpec& insert, const BlockOutput& out
 TensorList inputsOf(const BatchView& batch) {
   TensorList inputs;
   for (std::size_t n = 0; n + 1 < batch.arrays.size(); ++n) {
-    const TensorView& view = batch.arrays[n];
-    const at::ScalarType type = view.spec.dtype == DType::i64 ? at::kLong : at::kFloat;
-    inputs.push_back(
-        at::from_blob(const_cast<std::byte*>(view.data), view.spec.shape, type).clone());
+    inputs.push_back(borrowedArray(batch.arrays[n]).clone());
   }
   return inputs;
 }

@@ -139,14 +139,10 @@ TensorBundle StageCut::wait(double milliseconds, const std::vector<Flow>& flows,
 
 // ---- A batch ----
 
-namespace {
-
-at::Tensor tensorOf(const TensorView& view) {
-  const at::ScalarType type = view.spec.dtype == DType::i64 ? at::kLong : at::kFloat;
-  return at::from_blob(const_cast<std::byte*>(view.data), view.spec.shape, type);
+at::Tensor borrowedArray(const TensorView& array) {
+  const at::ScalarType type = array.spec.dtype == DType::i64 ? at::kLong : at::kFloat;
+  return at::from_blob(const_cast<std::byte*>(array.data), array.spec.shape, type);
 }
-
-}  // namespace
 
 void LabeledBatch::begin(const BatchView& batch) {
   batch_ = batch;
@@ -154,7 +150,7 @@ void LabeledBatch::begin(const BatchView& batch) {
   cleave::checkLoss(scores_.loss, output_, batch_.target().spec.dtype,
                     {shape.begin() + 1, shape.end()});
   checkClasses();
-  const double weight = loss_.weight(loss_.rows({}, tensorOf(batch_.target())), scores_.loss);
+  const double weight = loss_.weight(loss_.rows({}, borrowedArray(batch_.target())), scores_.loss);
   weight_ = weight > 0 ? weight : 1;  // if no target counts, all losses are 0
   metrics_ = {};
   losses_.clear();
@@ -191,7 +187,8 @@ void LabeledBatch::checkClasses() const {
 }
 
 at::Tensor LabeledBatch::slice(const TensorView& array, const MicroBatch& at) const {
-  return tensorOf(array).narrow(0, microBatchOffset(at.samples, at.microBatches, at.i), sizeOf(at));
+  return borrowedArray(array).narrow(0, microBatchOffset(at.samples, at.microBatches, at.i),
+                                     sizeOf(at));
 }
 
 TensorList LabeledBatch::inputs(const MicroBatch& at) const {

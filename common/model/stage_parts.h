@@ -33,6 +33,9 @@ class Placeholders {
  private:
   std::map<std::tuple<Flow, std::uint32_t, std::vector<std::int64_t>>, at::Tensor> tensors_;
 };
+// A tensor that shares the memory of an array of a batch.
+at::Tensor borrowedArray(const TensorView& array);
+
 // One end of a cut, used by the stages on both of its sides. Checks the specs of entering tensors.
 // The engine has already checked them, so a wrong spec is a bug and throws std::logic_error.
 class StageCut {
