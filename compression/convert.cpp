@@ -1,5 +1,8 @@
 #include "compression/convert.h"
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <stdexcept>
@@ -38,6 +41,17 @@ void fromFloat(const float* in, std::size_t elements, DType dtype, std::byte* ou
   throw std::logic_error("a floating-point codec received integers");
 }
 
+void roundTo(DType dtype, std::span<float> values) {
+  if (dtype == DType::f32) return;
+  constexpr std::size_t kStrip = 256;
+  std::array<std::byte, kStrip * sizeof(float)> rounded;
+  for (std::size_t start = 0; start < values.size(); start += kStrip) {
+    const std::size_t count = std::min(kStrip, values.size() - start);
+    fromFloat(&values[start], count, dtype, rounded.data());
+    toFloat(rounded.data(), dtype, count, &values[start]);
+  }
+}
+
 float largestOf(DType dtype) {
   switch (dtype) {
     case DType::f16:
@@ -49,6 +63,10 @@ float largestOf(DType dtype) {
       break;
   }
   return std::numeric_limits<float>::max();
+}
+
+bool allFinite(std::span<const float> values) {
+  return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
 }
 
 }  // namespace cleave

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "common/codec/tensor.h"
 
@@ -14,7 +15,10 @@ namespace cleave {
 void toFloat(const std::byte* in, DType dtype, std::size_t elements, float* out);
 // Writes `elements` values of `dtype` to `out`. The ranges must not overlap.
 void fromFloat(const float* in, std::size_t elements, DType dtype, std::byte* out);
+// Rounds each value to the dtype, as fromFloat does.
+void roundTo(DType dtype, std::span<float> values);
 // The largest finite value of the dtype.
 float largestOf(DType dtype);
+bool allFinite(std::span<const float> values);
 
 }  // namespace cleave

@@ -21,11 +21,10 @@
 // unchanged. Evaluation has no cache, so FIRST encodes its tensors. CODEC has neither state nor cut
 // context: the place of large changes is no guide to the place of large gradients.
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 
 #include "compression/codecs.h"
 #include "compression/convert.h"
+#include "compression/packing.h"
 #include "compression/payload.h"
 #include "compression/registry.h"
 #include "compression/strips.h"
@@ -154,21 +153,18 @@ class Delta : public Codec {
     const FloatReader values(view);
     std::vector<float> scratch(values.isInPlace() ? 0 : elements);
     std::vector<float> change(rows * elements);
-    std::vector<bool> sent(rows, true);
+    std::vector<std::uint8_t> sent(rows, 1);
     std::size_t count = 0;  // of rows that are sent
     for (std::size_t row = 0; row < rows; ++row) {
       context.checkpoint();
       const float* const x = values.read(row * elements, elements, scratch.data());
       float* const to = &change[count * elements];
-      sent[row] = subtract(x, history.cache.row(history.numbers[row]), to);
-      count += sent[row] ? 1 : 0;
+      sent[row] = subtract(x, history.cache.row(history.numbers[row]), to) ? 1 : 0;
+      count += sent[row];
     }
     change.resize(count * elements);
     const std::size_t head = sentBytes(rows);
-    std::fill_n(out.begin(), head, std::byte{0});
-    for (std::size_t row = 0; head > 0 && row < rows; ++row) {
-      if (sent[row]) out[row / 8] |= std::byte{1} << (row % 8);
-    }
+    if (head > 0) pack(sent.data(), rows, 1, out.data());
     const TensorSpec spec = changeSpec(view.spec, count);
     std::size_t bytes = 0;
     if (count > 0) {
@@ -203,12 +199,10 @@ class Delta : public Codec {
     const std::size_t rows = context.history->numbers.size();
     const std::size_t head = sentBytes(rows);
     if (bytes.size() < head) throwBadPayload(*this, context.key, "it ends within its rows' bits");
-    std::vector<bool> sent(rows, true);
-    for (std::size_t bit = 0; bit < head * 8; ++bit) {
-      const bool isSet = (bytes[bit / 8] >> (bit % 8) & std::byte{1}) != std::byte{0};
-      if (bit < rows) {
-        sent[bit] = isSet;
-      } else if (isSet) {
+    std::vector<std::uint8_t> sent(rows, 1);
+    if (head > 0) {
+      unpack(bytes.data(), rows, 1, sent.data());
+      if (rows % 8 != 0 && bytes[head - 1] >> (rows % 8) != std::byte{0}) {
         throwBadPayload(*this, context.key, "the padding of its rows' bits is not zero");
       }
     }
@@ -221,13 +215,13 @@ class Delta : public Codec {
 
   // Sets SampleHistory::decoded to m + the decoded changes, rounded to the tensor's type. Returns
   // whether all changes are finite; if not, `decoded` is empty.
-  bool addChanges(const CodecContext& context, const std::vector<bool>& sent,
+  bool addChanges(const CodecContext& context, const std::vector<std::uint8_t>& sent,
                   std::span<const std::byte> payload, const TensorSpec& spec) const {
     SampleHistory& history = *context.history;
     history.decoded.clear();
     const std::size_t rows = sent.size();
     const std::size_t elements = spec.elements() / rows;
-    const auto count = static_cast<std::size_t>(std::count(sent.begin(), sent.end(), true));
+    const auto count = static_cast<std::size_t>(std::count(sent.begin(), sent.end(), 1));
     std::vector<float> changes(count * elements);
     if (count > 0) {
       decodeBy(*inner_, context, payload,
@@ -235,8 +229,7 @@ class Delta : public Codec {
     } else if (!payload.empty()) {
       throwBadPayload(*this, context.key, "it has changes, but no row is sent");
     }
-    const auto finite = [](float x) { return std::isfinite(x); };
-    if (!std::all_of(changes.begin(), changes.end(), finite)) return false;
+    if (!allFinite(changes)) return false;
 
     const float max = largestOf(spec.dtype);
     history.decoded.resize(rows * elements);
@@ -244,7 +237,7 @@ class Delta : public Codec {
     for (std::size_t row = 0; row < rows; ++row) {
       const std::span<const float> m = history.cache.row(history.numbers[row]);
       float* const to = &history.decoded[row * elements];
-      if (!sent[row]) {
+      if (sent[row] == 0) {
         std::copy(m.begin(), m.end(), to);
         continue;
       }
@@ -259,13 +252,6 @@ class Delta : public Codec {
                 const MutableTensorView& out) const {
     CutContext none;
     decodeInside(*this, codec, context, nullptr, none, bytes, out);
-  }
-
-  static void roundTo(DType dtype, std::vector<float>& values) {
-    if (dtype == DType::f32) return;
-    std::vector<std::byte> rounded(values.size() * dtypeBytes(dtype));
-    fromFloat(values.data(), values.size(), dtype, rounded.data());
-    toFloat(rounded.data(), dtype, values.size(), values.data());
   }
 
   const std::string name_;

@@ -103,8 +103,7 @@ class ErrorFeedback : public Codec {
     auto state = std::make_shared<FeedbackState>();
     state->residual.resize(count);
     std::memcpy(state->residual.data(), rest.data(), count * sizeof(float));
-    const auto finite = [](float x) { return std::isfinite(x); };
-    if (!std::all_of(state->residual.begin(), state->residual.end(), finite)) refuse();
+    if (!allFinite(state->residual)) refuse();
     const std::span<const std::byte> inner = rest.subspan(count * sizeof(float));
     if (!inner.empty()) state->inner = inner_->restoreState(inner);
     return state;

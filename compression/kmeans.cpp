@@ -22,6 +22,7 @@
 
 #include "compression/bins.h"
 #include "compression/codecs.h"
+#include "compression/convert.h"
 #include "compression/look_up.h"
 #include "compression/packed_codec.h"
 #include "compression/piece_codes.h"
@@ -198,14 +199,8 @@ class KMeans : public PackedCodec {
     if (!std::is_sorted(centroids.begin(), centroids.end())) {
       throwBadPayload(*this, context.key, "its centroids are not in ascending order");
     }
-    // Rounds the table to the tensor's type, as writing the output would.
-    std::array<std::byte, sizeof table> converted;
-    fromFloat(table.data(), centroidCount(), out.spec.dtype, converted.data());
-    toFloat(converted.data(), out.spec.dtype, centroidCount(), table.data());
-    if (!std::all_of(centroids.begin(), centroids.end(),
-                     [](float x) { return std::isfinite(x); })) {
-      throwBadPayload(*this, context.key, "a centroid is not finite");
-    }
+    roundTo(out.spec.dtype, centroids);  // as writing the output would
+    if (!allFinite(centroids)) throwBadPayload(*this, context.key, "a centroid is not finite");
     lookUp(context, bytes + headerBytes(), bits_, centroids, out);
   }
 

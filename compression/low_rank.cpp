@@ -168,8 +168,7 @@ class LowRank : public Codec {
     std::memcpy(factors->features.data(), features, sizeof(float) * sizes[1]);
     std::memcpy(factors->others.data(), features + sizeof(float) * sizes[1],
                 sizeof(float) * sizes[2]);
-    const auto finite = [](float x) { return std::isfinite(x); };
-    if (!std::all_of(factors->features.begin(), factors->features.end(), finite)) refuse();
+    if (!allFinite(factors->features)) refuse();
     return factors;
   }
 
@@ -312,9 +311,7 @@ class LowRank : public Codec {
       readInner(context, rest.first(length), factorSpec(shape, features(shape)), factors.features);
       readInner(context, rest.subspan(length), factorSpec(shape, others(shape)), factors.others);
     }
-    const auto finite = [](float x) { return std::isfinite(x); };
-    if (!std::all_of(factors.features.begin(), factors.features.end(), finite) ||
-        !std::all_of(factors.others.begin(), factors.others.end(), finite)) {
+    if (!allFinite(factors.features) || !allFinite(factors.others)) {
       throwBadPayload(*this, context.key, "a factor is not finite");
     }
   }

@@ -271,11 +271,8 @@ class Sort : public PackedCodec {
             valid ? valueAt(min, step, code) : std::numeric_limits<float>::infinity();
       }
     }
-    // Rounds the table to the tensor's type, as writing the output would.
-    std::vector<std::byte> converted(table.size() * dtypeBytes(spec.dtype));
-    fromFloat(table.data(), table.size(), spec.dtype, converted.data());
-    toFloat(converted.data(), spec.dtype, table.size(), table.data());
-    if (!std::all_of(table.begin(), table.end(), [](float x) { return std::isfinite(x); })) {
+    roundTo(spec.dtype, table);  // as writing the output would
+    if (!allFinite(table)) {
       throwBadPayload(*this, context.key,
                       "a piece's min and step exceed the finite range of " +
                           std::string(dtypeName(spec.dtype)));

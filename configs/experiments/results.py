@@ -30,7 +30,7 @@ VISION = [SORT[16], SORT[12], SORT[4], SORT["1:1"], "fast:q=6,s=2,boundaries=fir
 TEXT = [SORT[16], SORT[12], SORT[4], "block:bits=8", "block:bits=2", "kmeans:bits=6", "power:rank=8", "svd:rank=8", "uniform:bits=8",
         "uniform:bits=6"]
 
-# Per experiment: rows of the table with the same name and settings. A sweep's folder is its name, and "-more" for one seed.
+# Per experiment: rows of the table with the same name and settings. A sweep's folder is its name, and "-more" for codecs without `none`.
 THREE, ONE = (1, 2, 3), (1,)
 SWEEPS = {
     "efficientnet": [
@@ -42,7 +42,7 @@ SWEEPS = {
     ],
     "reviews": [
         ("f2l2", {}, HEADLINE, THREE),
-        ("f2l2", {}, TEXT, ONE),
+        ("f2l2", {}, TEXT, THREE),
         ("f1l1", {"model.cuts": "[bert.embeddings, bert.encoder.layer.5]"}, HEADLINE, THREE),
         ("LoRA", {"model.lora.rank": "8", "model.lora.alpha": "16", "model.lora.targets": "[query, value]",
                   "train.freeze": "['!classifier.*']", "train.learning_rate.peak": "1.0e-3"}, ["none"], THREE),
@@ -61,14 +61,15 @@ def prepare(experiment):
             subprocess.run([sys.executable, os.path.join("configs/experiments", script), *arguments], check=True)
 
 
-def folder(experiment, name, seeds, what):
-    return os.path.join("sweeps", experiment, f"{what}-{name.replace(',', '').replace(' ', '-')}{'-more' if seeds == ONE else ''}")
+def folder(experiment, row, what):
+    name, _, codecs, _ = row
+    return os.path.join("sweeps", experiment, f"{what}-{name.replace(',', '').replace(' ', '-')}{'' if 'none' in codecs else '-more'}")
 
 
 def sweep(program, experiment, row, what, more):
     """Runs or resumes one sweep, and returns its exit code."""
     name, settings, codecs, seeds = row
-    command = [program, "sweep", "--config", f"configs/experiments/{experiment}.yaml", "--folder", folder(experiment, name, seeds, what)]
+    command = [program, "sweep", "--config", f"configs/experiments/{experiment}.yaml", "--folder", folder(experiment, row, what)]
     for key, value in {"threads.client": "1", "threads.server": "1", **settings, **more}.items():
         command += ["--set", f"{key}={value}"]
     for seed in seeds if what == "accuracy" else ONE:
@@ -83,7 +84,7 @@ def sweep(program, experiment, row, what, more):
 
 def groups(experiment, row, what):
     """The rows of a sweep's groups.csv by codec; empty if the sweep has not run."""
-    file = os.path.join(folder(experiment, row[0], row[3], what), "groups.csv")
+    file = os.path.join(folder(experiment, row, what), "groups.csv")
     if not os.path.exists(file):
         return {}
     with open(file, encoding="utf-8", newline="") as text:
