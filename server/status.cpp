@@ -61,10 +61,10 @@ std::string statusJson(ServerStatus status) {
                {"uptime_seconds", status.seconds},
                {"shutting_down", status.isShuttingDown},
                {"connections", status.connections},
-               {"most_sessions", status.maxSessions},
+               {"max_sessions", status.maxSessions},
                {"memory",
                 {{"admitted_bytes", status.admittedBytes},
-                 {"most_bytes", status.maxBytes},
+                 {"max_bytes", status.maxBytes},
                  {"resident_bytes", status.residentBytes}}},
                {"refusals", status.refusals}};
   const std::size_t shown = std::min(status.sessions.size(), kMaxSessionsShown);

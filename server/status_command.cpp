@@ -56,7 +56,8 @@ void addStatusCommand(CLI::App& app, StatusOptions& options, std::function<int()
   status->footer(
       "Example:\n  cleave-server status --config configs/server.yaml --watch\n\n"
       "Give the configuration that the server was started with. Only the user that runs the "
-      "server can use this command. The socket is <store>/.status/socket, or status.socket.\n\n"
+      "server can use this command. The socket is the value of status.socket, by default "
+      "<store>/.status/socket.\n\n"
       "Exit codes: 0 done, 1 no such server or it has exited, 2 usage error.");
   status->callback([&] { command = [&] { return statusCommand(options); }; });
 }

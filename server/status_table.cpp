@@ -110,9 +110,9 @@ std::string headOf(const Json& status) {
   const std::size_t sessions =
       status.at("sessions").size() + status.at("sessions_left_out").get<std::size_t>();
   text += fmt::format("{} of {} sessions, {}; memory: {} of {} admitted, {} resident\n", sessions,
-                      status.at("most_sessions").get<std::uint32_t>(),
+                      status.at("max_sessions").get<std::uint32_t>(),
                       countText(connections, "connection"), bytesOf(memory, "admitted_bytes"),
-                      bytesOf(memory, "most_bytes"), bytesOf(memory, "resident_bytes"));
+                      bytesOf(memory, "max_bytes"), bytesOf(memory, "resident_bytes"));
   std::string refused;
   for (const auto& [reason, count] : status.at("refusals").items()) {
     refused += (refused.empty() ? "" : ", ") + count.dump() + " " + reason;

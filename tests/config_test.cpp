@@ -259,7 +259,7 @@ TEST_CASE("a missing key is named, with the mistyped key that was probably meant
   CHECK_THAT(error.hint, Contains("rename train.batchs (configs/a.yaml:3) to train.batch"));
 
   error = refusal([&] { c.text("model.name"); });
-  CHECK(error.hint == "add model.name, text, or pass --set model.name=VALUE");
+  CHECK(error.hint == "add model.name (text), or pass --set model.name=VALUE");
 }
 
 TEST_CASE("a value in place of a map is refused, even if the map has defaults") {

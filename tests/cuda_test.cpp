@@ -99,7 +99,7 @@ TEST_CASE("pinned memory is aligned") {
   memory->release(block);
 }
 
-TEST_CASE("a body computes the same on the GPU as on the CPU") {
+TEST_CASE("a body on the GPU agrees with one on the CPU within the tolerance") {
   struct Case {
     const char* model;
     Shape sample;
@@ -229,8 +229,8 @@ TEST_CASE("GPU codecs in several threads do not affect each other") {
   CHECK(faults == 0);
 }
 
-// Does what a link does with a body's output, and what a body does with a tensor that a codec has
-// decoded.
+// Follows a tensor through codec, body and codec in GPU memory, as a link does, and compares it
+// with the path through host memory.
 TEST_CASE("tensors stay on the GPU between a stage and its codecs") {
   StageOptions options = optionsOf("small_cnn", {1, 28, 28});
   BodyStage through(options, {}, gpu());

@@ -16,10 +16,11 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-MOST_README_LINES = 180
+MAX_README_LINES = 180
 LINK_KEYS = r"link\.(up\.|down\.)?(rate|latency|jitter|loss|queue|burst)"  # keys that only `sweep --grid` accepts
 # Options of other programs in the pages: apt, cmake, docker, systemctl, tar, gnuplot and others.
-FOREIGN = {"--build-arg", "--logdir", "--component", "--exit-code-from", "--profile", "--volumes"}
+FOREIGN = {"--preset", "--build-arg", "--logdir", "--component", "--exit-code-from", "--profile", "--volumes"}
+FILE_NAMES = r"\.(csv|json|jsonl|md|yaml|html|crt|key|crl|safetensors|cpp|bin|txt|pt2|org)$"
 SYSTEM_MESSAGES = {"No space left on device"}  # from strerror()
 SYNTHETIC = "model: {name: mlp}\ndata: {format: synthetic, shape: [4]}\n"
 IDX = "model: {name: mlp}\ndata: {format: idx, train: {images: images, labels: labels}, test: {images: images, labels: labels}}\n"
@@ -37,6 +38,7 @@ class Programs:
     def __init__(self, folder, scratch):
         self.folder, self.scratch = folder, scratch
         self.options = {}  # ("cleave-client", "train") -> {"--config", …}
+        self.helps = {}  # ("cleave-client", "train") -> what --help prints
         self.groups = set()  # commands with subcommands
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             waiting = [("cleave-client",), ("cleave-server",), ("cleave-link",), ("cleave-relay",)]
@@ -44,6 +46,7 @@ class Programs:
                 texts = list(pool.map(lambda words: self.run(*words, "--help").stdout, waiting))
                 deeper = []
                 for words, text in zip(waiting, texts):
+                    self.helps[words] = text
                     self.options[words] = set(re.findall(r"^  (?:-\w,)?(--[a-z][a-z-]*)", text, re.M)) - {"--help", "--version"}
                     _, _, commands = text.partition("\nSubcommands:\n")
                     names = re.findall(r"^  ([a-z][a-z-]*)(?:\s|$)", commands.split("\n\n")[0], re.M)
@@ -178,7 +181,7 @@ def check_page(page, programs, keys, own_scripts):
         for key in re.findall(r"^--(?:set|grid|reference) ['\"]?([\w./]+)=", span):
             check_key(page, key, keys)
         key = re.match(r"([a-z_]+(?:\.[\w/]+)+\*?)(?:=.*|: .*)?$", span)
-        if key and key[1].split(".")[0] in sections and not re.search(r"\.(csv|json|md|yaml|html|crt|key|crl|safetensors|cpp|bin)$", key[1]):
+        if key and key[1].split(".")[0] in sections and not re.search(FILE_NAMES, key[1]):
             check_key(page, key[1], keys)
 
 
@@ -296,15 +299,42 @@ def check_example(programs):
         complain(page, f"the complete client file is refused: {ended.stderr}")
 
 
-def check_troubleshooting():
-    """Checks that messages and codes occur in the sources; adjacent literals are joined."""
-    page = ROOT / "docs/troubleshooting.md"
+def literals_of_sources():
+    """[(file, text)] of all string literals of the programs; adjacent ones are joined."""
     literals = []
     for folder in ("client", "server", "common", "compression", "tools", "cmake", "packaging"):
-        for file in (ROOT / folder).rglob("*"):
+        for file in sorted((ROOT / folder).rglob("*")):
             if file.suffix in (".cpp", ".h", ".cu", ".cmake", ".txt"):
-                literals += re.findall(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*', file.read_text())
-    text = "\n".join(re.sub(r'"\s*"', "", literal) for literal in literals)
+                found = re.findall(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*', file.read_text())
+                literals += [(file, re.sub(r'"\s*"', "", literal)[1:-1].replace("\\n", "\n")) for literal in found]
+    return literals
+
+
+def check_message(file, text, programs, keys):
+    """Checks the commands, options and keys that a message or a help text names."""
+    sections = {key.split(".")[0] for key in keys if "." in key}
+    for line in re.sub(r"\\+\n\s*", " ", text).splitlines():
+        for command in re.findall(r"(?<![\w/.-])cleave-(?:client|server|link|relay) (?!listens)[a-z-][^'`;:,()]*", line):
+            check_command_line(file, command, programs, keys)
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*(?![\w-])", line):
+            if option not in programs.any_option | FOREIGN | {"--help", "--version"}:
+                complain(file, f"no program has the option {option}: {line.strip()[:60]}")
+        for key in re.findall(r"(?<![\w./<-])[a-z_]+(?:\.[a-z_]+)+(?![\w.(/-])", line):
+            if key.split(".")[0] in sections and f"data.{key}" not in keys and not re.search(FILE_NAMES, key):
+                check_key(file, key, keys)
+
+
+def check_messages(programs, keys, literals):
+    for file, text in literals:
+        check_message(file, text, programs, keys)
+    for words, text in programs.helps.items():
+        check_message(ROOT / f"'{' '.join(words)} --help'", text, programs, keys)
+
+
+def check_troubleshooting(literals):
+    """Checks that messages and codes occur in the sources."""
+    page = ROOT / "docs/troubleshooting.md"
+    text = "\n".join(f'"{literal}"' for _, literal in literals)
     for message, codes in re.findall(r"^\| ([^|]*`[^|]*) \| ([^|]*?) *\|", page.read_text(), re.M):
         for span in re.findall(r"`([^`]+)`", message):
             for piece in re.split(r" ?… ?|HOST:PORT", span):
@@ -335,11 +365,13 @@ def main():
     for page in PAGES:
         check_page(page, programs, client | server, own_scripts)
         check_links(page, anchors_of)
-    check_troubleshooting()
+    literals = literals_of_sources()
+    check_troubleshooting(literals)
+    check_messages(programs, client | server, literals)
     check_wrong_use()
     lines = len(PAGES[0].read_text().splitlines())
-    if lines > MOST_README_LINES:
-        complain(PAGES[0], f"has {lines} lines, more than {MOST_README_LINES}")
+    if lines > MAX_README_LINES:
+        complain(PAGES[0], f"has {lines} lines, more than {MAX_README_LINES}")
     print("\n".join(problems) or f"{len(PAGES)} pages agree with the programs")
     return 1 if problems else 0
 

@@ -63,7 +63,8 @@ TEST_CASE("inserts make the bytes of activations and gradients smaller") {
   CHECK(bytesAtCuts(options) / plain == Approx(0.0878).margin(0.00005));
 }
 
-// The blocks before and after a cut with a tensor of this shape, which pass on what they get.
+// The blocks before and after a cut with a tensor of this shape, which return their input
+// unchanged.
 std::vector<BlockSpec> passing(const Shape& shape) {
   BlockSpec block;
   block.outputs = {{shape}};

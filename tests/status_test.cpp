@@ -87,8 +87,8 @@ nlohmann::ordered_json document() {
           {"uptime_seconds", 3723},
           {"shutting_down", false},
           {"connections", 3},
-          {"most_sessions", 8},
-          {"memory", {{"admitted_bytes", 2'000'000}, {"most_bytes", 8e9}, {"resident_bytes", 5e8}}},
+          {"max_sessions", 8},
+          {"memory", {{"admitted_bytes", 2'000'000}, {"max_bytes", 8e9}, {"resident_bytes", 5e8}}},
           {"refusals", {{"bad-frame", 3}, {"unknown-identity", 1}}},
           {"sessions", nlohmann::ordered_json::array()},
           {"sessions_left_out", 0}};

@@ -361,7 +361,7 @@ void addCodecCommands(CLI::App& app, CodecOptions& options, std::function<int()>
                                             "codecs, and compares the results in a table");
   compare->add_option("SPEC", options.specs, "The codecs, such as none block:bits=8 'sort:q=6,s=2'")
       ->type_name("")
-      ->expected(1, 1000)
+      ->expected(-1)
       ->required();
   addInput(*compare, options);
   addJson(*compare, options);

@@ -109,7 +109,9 @@ void printClasses(const Json& split) {
       isPartial
           ? ", counted in " + countText(split["counted_samples"].get<std::uint32_t>(), "sample")
           : "");
-  if (empty > 0 && !isPartial) std::cout << fmt::format("  {} classes have no samples\n", empty);
+  if (empty > 0 && !isPartial) {
+    std::cout << fmt::format("  classes without samples: {}\n", empty);
+  }
   const std::size_t shown = std::min(classes.size(), kShownClasses);
   for (std::size_t c = 0; c < shown; ++c) {
     std::cout << fmt::format("    {:>4}  {:<{}}  {:>8}\n", c,
@@ -163,7 +165,7 @@ void printSplit(const std::string& name, const Dataset& data, const Json& split)
                              array["min"].get<double>(), array["mean"].get<double>(),
                              array["max"].get<double>(), array["std"].get<double>());
     if (const auto count = array["not_finite"].get<std::uint64_t>(); count > 0) {
-      std::cout << fmt::format("            {} values are not finite\n", count);
+      std::cout << fmt::format("            not finite: {}\n", countText(count, "value"));
     }
     if (!array.contains("samples")) continue;
     for (std::uint32_t index = 0; index < array["samples"].size(); ++index) {
@@ -252,6 +254,9 @@ int dataShowCommand(const DataShowOptions& options) {
 void addDataCommands(CLI::App& app, DataShowOptions& options, std::function<int()>& command) {
   CLI::App* data = app.add_subcommand("data", "Shows the data of a configuration");
   data->require_subcommand(1);
+  data->footer(
+      "Example:\n  cleave-client data show --config configs/fashion_mnist.yaml\n\n"
+      "'cleave-client data COMMAND --help' shows a command's options and more examples.");
   CLI::App* show = data->add_subcommand(
       "show", "Shows samples, classes and values of both splits, and writes an overview of images");
   addCommonOptions(*show, options.common, true);

@@ -155,7 +155,8 @@ void addInferenceOptions(CLI::App& command, InferenceOptions& options) {
 
 void addEvalCommand(CLI::App& app, EvalOptions& options, std::function<int()>& command) {
   CLI::App* eval = app.add_subcommand(
-      "eval", "Evaluates a trained model: metrics, scores per class, confusion, calibration");
+      "eval",
+      "Evaluates a trained model: metrics, scores per class, confusion matrix, calibration");
   addInferenceOptions(*eval, options.inference);
   eval->footer(
       "Example:\n  cleave-client eval runs/RUN --best\n  cleave-client eval model.safetensors "

@@ -155,7 +155,7 @@ int modelsShowCommand(const ModelsShowOptions& options) {
 void addModelsShowCommand(CLI::App& models, ModelsShowOptions& options,
                           std::function<int()>& command) {
   CLI::App* show = models.add_subcommand(
-      "show", "Shows an exported model, and after which modules it can be cut");
+      "show", "Shows an exported model, and the modules after which it can be cut");
   show->add_option("FILE", options.file, "A file written by cleave.export, such as model.pt2")
       ->required();
   show->add_flag(

@@ -191,7 +191,7 @@ void addPredictCommand(CLI::App& app, PredictOptions& options, std::function<int
       ->type_name("FILE");
   predictions->add_flag("--overwrite", options.overwrite, "Replaces the file if it exists");
   predictions->add_flag("--raw", options.raw,
-                        "Writes the model's outputs with all digits instead of classes and "
+                        "Writes the model's outputs at full precision instead of classes and "
                         "probabilities");
   predictions->footer(
       "Columns: sample; for classes: class, probability, and the probability of each class; for "

@@ -88,7 +88,7 @@ int pretrainInserts(const PretrainOptions& options) {
 
 void addPretrainCommand(CLI::App& app, PretrainOptions& options, std::function<int()>& command) {
   CLI::App* pretrain = app.add_subcommand(
-      "pretrain-inserts", "Trains the learned inserts alone to reproduce their input");
+      "pretrain-inserts", "Trains only the learned inserts, each to reproduce its input");
   addCommonOptions(*pretrain, options.run.common, true);
   pretrain
       ->add_option("--output", options.output,

@@ -21,9 +21,9 @@ namespace {
 
 ProbeOptions readOptions(const ProbeCommandOptions& options) {
   ProbeOptions probe;
-  probe.max = parseSize({"--most", options.max});
+  probe.max = parseSize({"--max-size", options.max});
   if (probe.max < probe.min) {
-    throw UsageError("bad-value", "--most " + options.max + " is below the minimum of 1kB",
+    throw UsageError("bad-value", "--max-size " + options.max + " is below the minimum of 1kB",
                      "give a size from 1kB to 1GB");
   }
   static_assert(kMaxProbeBytes == 1'000'000'000, "parseSize allows 1GB");
@@ -75,7 +75,7 @@ void addProbeCommand(CLI::App& app, ProbeCommandOptions& options, std::function<
       ->default_str("3")
       ->check(CLI::Range(1u, 1000u));
   probe
-      ->add_option("--most", options.max,
+      ->add_option("--max-size", options.max,
                    "The largest size; the sizes are 1kB, 10kB, 100kB and so on up to this one")
       ->type_name("SIZE")
       ->default_str("100MB");

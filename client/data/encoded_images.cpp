@@ -284,7 +284,7 @@ std::vector<std::byte> readImageFile(const std::string& path) {
   if (!file || ::fstat(file.get(), &status) != 0) fail();
   if (!S_ISREG(status.st_mode)) throwDamagedImage(path, "is not a regular file");
   if (static_cast<std::uint64_t>(status.st_size) > kMaxImageFileBytes) {
-    throwDamagedImage(path, "has more than 1 GiB");
+    throwDamagedImage(path, "is larger than 1 GiB");
   }
   std::vector<std::byte> bytes(static_cast<std::size_t>(status.st_size));
   std::size_t taken = 0;

@@ -52,7 +52,7 @@ struct EncodedImages {
 // UsageError "sample-size".
 std::unique_ptr<Dataset> makeEncodedImages(EncodedImages images, const DataFormatKeys& keys);
 
-// Throws UsageError "sample-damaged" if the file cannot be read, or has more than 1 GiB.
+// Throws UsageError "sample-damaged" if the file cannot be read, or is larger than 1 GiB.
 std::vector<std::byte> readImageFile(const std::string& path);
 
 // Finds the images in a folder and its subfolders. The folder's own images come first, then each

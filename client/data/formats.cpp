@@ -76,7 +76,7 @@ void addImageKeys(DataFormatTable& table) {
   fraction("data.augment.hue", 0.5, &ImageOptions::hue,
            "hue shifts by a random fraction of the colour circle in ± this value");
   fraction("data.augment.erasing", 1, &ImageOptions::erasing,
-           "probability with which a random rectangle of 2 % to 33 % of the area is set to 0");
+           "probability that a random rectangle of 2 % to 33 % of the area is set to 0");
 }
 
 void addTestPath(DataFormatTable& table, const std::string& name,

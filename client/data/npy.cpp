@@ -52,7 +52,7 @@ class HeaderParser {
   }
 
  private:
-  [[noreturn]] void fail() const { damagedNpy(path_, "has a header that is not valid"); }
+  [[noreturn]] void fail() const { damagedNpy(path_, "has an invalid header"); }
 
   // Skips blanks, and returns the next character; 0 at the end.
   char next() {

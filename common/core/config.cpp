@@ -287,9 +287,9 @@ struct Config::State {
     const std::string misspelt = nearestPath(path, unread);
     throw UsageError("config-missing", name + ": " + path + " is missing",
                      misspelt.empty()
-                         ? "add " + path + ", " + expected + ", or pass --set " + path + "=VALUE"
+                         ? "add " + path + " (" + expected + "), or pass --set " + path + "=VALUE"
                          : "rename " + misspelt + " (" + find(misspelt)->place + ") to " + path +
-                               " if that is what you mean, or add " + path + ", " + expected)
+                               " if that is what you mean, or add " + path + " (" + expected + ")")
         .about(path, name);
   }
 

@@ -106,7 +106,7 @@ Features featuresOf(const Shape& shape, const InsertParameters& parameters) {
   throw badInsert("a rank of " + std::to_string(features.rank) + " is more than the " +
                       std::to_string(features.count()) + " features of the tensor " +
                       toString(shape),
-                  "set rank below " + std::to_string(features.count()), "rank");
+                  "set rank to at most " + std::to_string(features.count()), "rank");
 }
 
 // encoder: z = E x + e; decoder: y = D z + d. Initially E has the first rows of the identity, D is
@@ -155,7 +155,7 @@ InsertLayers residualLayers(const Shape& shape, const InsertParameters& paramete
 
 // ---- The table ----
 
-// Limits that keep products of sizes from a peer from overflowing.
+// Upper limits, so that products of sizes received from a peer cannot overflow.
 constexpr std::int64_t kMaxFeatures = 1 << 16;
 constexpr std::int64_t kMaxKernel = 64;
 
@@ -191,7 +191,7 @@ InsertParameters checkedParameters(const InsertSpec& insert) {
     values[name] = given == insert.parameters.end() ? *each.defaultValue : given->second;
     if (values[name] >= each.min && values[name] <= each.max) continue;
     throw badInsert(name + " is " + std::to_string(values[name]),
-                    "set it in " + std::to_string(each.min) + "…" + std::to_string(each.max), name);
+                    "set it to " + std::to_string(each.min) + "…" + std::to_string(each.max), name);
   }
   for (const auto& [name, value] : insert.parameters) {
     if (values.contains(name)) continue;
@@ -202,9 +202,9 @@ InsertParameters checkedParameters(const InsertSpec& insert) {
 
 void checkTensors(const std::vector<BlockOutput>& tensors) {
   if (tensors.size() == 1 && tensors.front().dtype == DType::f32) return;
-  throw badInsert(tensors.size() == 1 ? "the tensor that crosses this cut is one of integers"
+  throw badInsert(tensors.size() == 1 ? "the tensor that crosses this cut contains integers"
                                       : std::to_string(tensors.size()) + " tensors cross this cut",
-                  "choose another of model.cuts, where one tensor of floats crosses; for a graph, "
+                  "choose a cut in model.cuts that exactly one fp32 tensor crosses; for a graph, "
                   "cleave-client models show lists them",
                   "cut");
 }
@@ -268,7 +268,7 @@ void checkNames(const std::vector<BlockSpec>& blocks) {
     for (const ParameterSpec& tensor : block.tensors) {
       if (!tensor.name.starts_with("insert.")) continue;
       throw badInsert("the model has a parameter " + tensor.name +
-                          ", but names that begin with 'insert.' are those of inserts",
+                          ", but names that begin with 'insert.' are reserved for inserts",
                       "rename the model's module and export it again", "kind");
     }
   }

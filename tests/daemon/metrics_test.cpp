@@ -165,7 +165,7 @@ TEST_CASE(
   const std::uint16_t port = metricsPort(server.process());
   const Arguments to = {"--server", server.address(), "--tls", alice};
   const Ended probed =
-      ask(with({"probe", "--most", "1kB", "--repeat", "1", "--seconds", "0.2"}, to));
+      ask(with({"probe", "--max-size", "1kB", "--repeat", "1", "--seconds", "0.2"}, to));
   INFO(probed.errors);
   CHECK(probed.code == 0);
   const Ended refused =

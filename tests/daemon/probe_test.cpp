@@ -21,7 +21,7 @@ TEST_CASE("probe measures each size up, down and both at once, and fits a line p
   const TemporaryFolder folder;
   TestServer server(folder);
   const std::string csv = folder.path("link.csv");
-  const nlohmann::json json = askJson({"probe", "--server", server.address(), "--most", "1MB",
+  const nlohmann::json json = askJson({"probe", "--server", server.address(), "--max-size", "1MB",
                                        "--repeat", "2", "--seconds", "60", "--csv", csv});
   CHECK(json.at("server") == server.address());
   CHECK(json.at("session") == 1);
@@ -55,7 +55,7 @@ TEST_CASE("probe measures each size up, down and both at once, and fits a line p
 }
 
 TEST_CASE("probe starts its own server, and prints a table that fits 100 columns") {
-  const Ended shown = ask({"probe", "--most", "100kB", "--repeat", "1"});
+  const Ended shown = ask({"probe", "--max-size", "100kB", "--repeat", "1"});
   REQUIRE(shown.code == 0);
   CHECK_THAT(shown.output, Contains("round trip ") && Contains("both at once") &&
                                Contains("1.00 kB |") && Contains("100 kB |") &&
@@ -72,8 +72,8 @@ TEST_CASE("the link's latency shows in the round trip and in the fit") {
   Relay relay("127.0.0.1", server.port());
   relay.delay(std::chrono::milliseconds(20));  // a one-way delay of 20 to 40 ms
   const nlohmann::json json =
-      askJson({"probe", "--server", "127.0.0.1:" + std::to_string(relay.port()), "--most", "10kB",
-               "--seconds", "60"});
+      askJson({"probe", "--server", "127.0.0.1:" + std::to_string(relay.port()), "--max-size",
+               "10kB", "--seconds", "60"});
   const double roundTrip = json.at("round_trip_seconds").get<double>();
   CHECK(roundTrip >= 0.04);
   for (const char* way : {"up", "down"}) {
@@ -87,7 +87,7 @@ TEST_CASE("sizes that would take too long are skipped and listed") {
   Relay relay("127.0.0.1", server.port());
   relay.delay(std::chrono::milliseconds(50));
   const Ended shown = ask({"probe", "--server", "127.0.0.1:" + std::to_string(relay.port()),
-                           "--seconds", "1", "--most", "1GB"});
+                           "--seconds", "1", "--max-size", "1GB"});
   INFO(shown.errors);
   REQUIRE(shown.code == 0);
   CHECK_THAT(shown.output, Contains("1.00 kB |") && Contains("skipped") &&
@@ -108,9 +108,9 @@ TEST_CASE("errors of probe have a hint") {
   checkMistakes({clientProgram(), "probe"},
                 {{"no server", {"--server", "127.0.0.1:1"}, kFailedRun, {"cannot connect to"}},
                  {"no port", {"--server", "nowhere"}, kWrongUse, {"is not HOST:PORT"}},
-                 {"no unit", {"--most", "100"}, kWrongUse, {"--most: '100'", "unit"}},
-                 {"too much", {"--most", "2GB"}, kWrongUse, {"out of range", "1GB"}},
-                 {"too little", {"--most", "5B"}, kWrongUse, {"[bad-value]", "1kB"}},
+                 {"no unit", {"--max-size", "100"}, kWrongUse, {"--max-size: '100'", "unit"}},
+                 {"too much", {"--max-size", "2GB"}, kWrongUse, {"out of range", "1GB"}},
+                 {"too little", {"--max-size", "5B"}, kWrongUse, {"[bad-value]", "1kB"}},
                  {"no repeats", {"--repeat", "0"}, kWrongUse, {"--repeat"}},
                  {"no time", {"--seconds", "0"}, kWrongUse, {"--seconds"}}});
 }
@@ -123,7 +123,7 @@ TEST_CASE("a probe counts as a session, and either side may end it") {
       std::chrono::milliseconds(50));  // a slow link, so that the probe does not end too soon
   Process probe = Process::start({clientProgram(), "probe", "--server",
                                   "127.0.0.1:" + std::to_string(relay.port()), "--repeat", "1000",
-                                  "--most", "1kB", "--seconds", "300"});
+                                  "--max-size", "1kB", "--seconds", "300"});
   REQUIRE(server.process().waitForOutput("a probe of the link", kPatience));
   checkError(ask({"probe", "--server", server.address()}), kFailedRun,
              {"already has its maximum of 1 sessions", "retry when a session has ended"});

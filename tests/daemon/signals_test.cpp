@@ -137,7 +137,8 @@ TEST_CASE("SIGTERM does not wait for connections without a Hello") {
   silent.connect({boost::asio::ip::address_v4::loopback(), server.port()});
   // The server accepts connections in order: when it has answered the probe, it has accepted the
   // silent connection.
-  CHECK(ask({"probe", "--server", server.address(), "--most", "1kB", "--repeat", "1"}).code == 0);
+  CHECK(ask({"probe", "--server", server.address(), "--max-size", "1kB", "--repeat", "1"}).code ==
+        0);
   const auto start = steady_clock::now();
   server.stop();
   CHECK(steady_clock::now() - start < seconds(5));
@@ -274,7 +275,8 @@ TEST_CASE("a server that ignores SIGHUP outlives its terminal") {
   TerminalServer terminal(folder, {"/bin/sh", "-c", "trap '' HUP; exec \"$@\"", "sh"});
   terminal.server.hangUp();
   const auto probe = [&] {
-    return ask({"probe", "--server", terminal.address(), "--most", "1kB", "--repeat", "1"}).code;
+    return ask({"probe", "--server", terminal.address(), "--max-size", "1kB", "--repeat", "1"})
+        .code;
   };
   CHECK(probe() == 0);
   terminal.server.signal(SIGHUP);  // sent by the test, because the terminal was closed long ago

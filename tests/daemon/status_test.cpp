@@ -47,7 +47,7 @@ TEST_CASE("status shows a server and its sessions without interrupting them") {
   CHECK(quiet.at("address") == server.address());
   CHECK(quiet.at("pid") == server.process().pid());
   CHECK(quiet.at("sessions").empty());
-  CHECK(quiet.at("most_sessions") == 8);
+  CHECK(quiet.at("max_sessions") == 8);
   CHECK(quiet.at("memory").at("admitted_bytes") == 0);
   CHECK(quiet.at("memory").at("resident_bytes") > 10'000'000);
 

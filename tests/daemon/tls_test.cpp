@@ -20,9 +20,9 @@ Arguments tlsOf(const std::string& folder) {
 // Runs the cheapest command of a client.
 Ended probe(const TestServer& server, const Arguments& more,
             const std::string& host = "127.0.0.1") {
-  Arguments all = {"probe",  "--server",  host + ":" + std::to_string(server.port()),
-                   "--most", "1kB",       "--repeat",
-                   "1",      "--seconds", "0.2"};
+  Arguments all = {"probe",      "--server",  host + ":" + std::to_string(server.port()),
+                   "--max-size", "1kB",       "--repeat",
+                   "1",          "--seconds", "0.2"};
   all.insert(all.end(), more.begin(), more.end());
   return ask(all);
 }

@@ -64,7 +64,7 @@ def coded(world, codec, payload, count, **more):
     return (tensor(payload, codec=name, stream=2 + i, **more) for i in range(count))
 
 
-@case("activations of an old step, sent again, each of which leaves a context at its cut", "bad-key")
+@case("repeated activations of an old step, each leaving a context at its cut", "bad-key")
 def _(world):
     name = resolved(world, TOPK)
     peer = world.run(spec(TOPK))

@@ -1,4 +1,4 @@
-// One direction of an emulated link: decides when which bytes of which connection arrive. It only
+// One direction of an emulated link: decides when the bytes of each connection arrive. It only
 // counts bytes and never accesses them, reads no clock, and derives its random numbers from a
 // seed, so that tests can run it in virtual time.
 //
@@ -58,8 +58,9 @@ class Shaper {
   // Returns the number of bytes that fit into the connection's queue.
   std::size_t room(std::uint64_t connection) const;
   // Reports that the sender has written `bytes`, at most room(). `more`: the sender has more data
-  // than fits. The line then does not count as idle until the next push(), unless that is more than
-  // 100 ms late. When the sender has no more data, call push() with 0 bytes.
+  // than fits. The line then does not count as idle until the next push(); if that is late, the
+  // line can recover at most 100 ms of the lost time. When the sender has no more data, call push()
+  // with 0 bytes.
   void push(std::uint64_t connection, std::size_t bytes, Time now, bool more);
   // Reports that the sender has closed the connection. The close arrives after the last byte.
   void finish(std::uint64_t connection, Time now);
