@@ -208,6 +208,44 @@ void makeRecordsSafe(TrainRun& run) {
   }
 }
 
+// Says what the run will not write, if anything.
+void warnOfMissingFiles(const TrainRun& run, spdlog::logger& log) {
+  const PreparedRun& prepared = run.prepared();
+  if (prepared.settings.lora.rank > 0 && !fitsPeft(prepared.plan.blocks)) {
+    log.warn(
+        "no folder 'adapter' will be written: PEFT's format cannot store learned inserts, or "
+        "adapters of layers whose own weights are also trained; model.safetensors contains all of "
+        "them");
+  }
+  if (!prepared.settings.bestMetric.empty() && !run.mayFetchWeights()) {
+    log.warn("keep.best has no effect: this server does not allow clients to fetch the body");
+  }
+}
+
+struct Trained {
+  TrainResult result;
+  bool hasModel = false;
+};
+
+// Trains until the last step, and writes model and summary durably. Then closes the session.
+Trained trainToTheEnd(TrainCommand& command, TrainRun& run, Trainer& trainer, ModelSaver& saver) {
+  const TrainResult result = trainer.run();
+  const bool hasModel = saver.finish();
+  if (!hasModel) {
+    command.log.warn(
+        "this server does not allow clients to fetch the body, so there is no model.safetensors");
+    saver.saveParts(command.log);
+  }
+  // A run with a summary cannot be continued, and the server removes its checkpoints after Bye
+  // "done". Rows and result must therefore be durable first.
+  makeRecordsSafe(run);
+  writeSummary(command, summaryOf(command, result, trainer.spent(), hasModel));
+  failpoint("summary");
+  run.close("done");
+  failpoint("done");
+  return {result, hasModel};
+}
+
 // Trains until the run is done, and writes its summary. Returns nothing if the run must be
 // restarted from a checkpoint. Throws the error that ended the run.
 std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
@@ -238,34 +276,12 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   }
   writeTraceWhenDone(command.options.trace, run, trainer, log, command.extras);
   trainer.afterEachEpoch([&] { saver.save(); });
-  if (prepared.settings.lora.rank > 0 && !fitsPeft(prepared.plan.blocks)) {
-    log.warn(
-        "no folder 'adapter' will be written: PEFT's format cannot store learned inserts, or "
-        "adapters of layers whose own weights are also trained; model.safetensors contains all of "
-        "them");
-  }
-  if (!prepared.settings.bestMetric.empty() && !run.mayFetchWeights()) {
-    log.warn("keep.best has no effect: this server does not allow clients to fetch the body");
-  }
   trainer.afterEachBest([&] { saver.keepAsBest(); });
+  warnOfMissingFiles(run, log);
 
-  TrainResult result;
-  bool hasModel = false;
+  Trained trained;
   try {
-    result = trainer.run();
-    hasModel = saver.finish();
-    if (!hasModel) {
-      log.warn(
-          "this server does not allow clients to fetch the body, so there is no model.safetensors");
-      saver.saveParts(log);
-    }
-    // A run with a summary cannot be continued, and the server removes its checkpoints after Bye
-    // "done". Rows and result must therefore be durable first.
-    makeRecordsSafe(run);
-    writeSummary(command, summaryOf(command, result, trainer.spent(), hasModel));
-    failpoint("summary");
-    run.close("done");
-    failpoint("done");
+    trained = trainToTheEnd(command, run, trainer, saver);
   } catch (const std::exception& error) {
     if (!mayRestart(error, run)) {
       endEarly(error, run, trainer, saver, log);
@@ -278,9 +294,9 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   }
   run.finishRecords();
   const RunSpent spent = trainer.spent();
-  const nlohmann::json summary = summaryOf(command, result, spent, hasModel);
+  const nlohmann::json summary = summaryOf(command, trained.result, spent, trained.hasModel);
   updateSummary(command, summary);
-  log.info("done: {} steps in {}", result.steps, durationText(spent.seconds));
+  log.info("done: {} steps in {}", trained.result.steps, durationText(spent.seconds));
   progress.end();
   return summary;
 }

@@ -18,26 +18,11 @@ namespace {
 
 constexpr std::size_t kColumns = 96;
 
-// The first parameter of "width=4..512 (16), dropout=…" with its default: "width: 16".
-std::string firstParameter(std::string_view parameters) {
-  const std::size_t equals = parameters.find('=');
-  const std::size_t open = parameters.find('(');
-  const std::size_t close = parameters.find(')');
-  if (equals == std::string_view::npos || close == std::string_view::npos || close < open ||
-      parameters.find(',') < close) {
-    return "";
-  }
-  return fmt::format("{}: {}", parameters.substr(0, equals),
-                     parameters.substr(open + 1, close - open - 1));
-}
-
 std::vector<ListedItem> models() {
   std::vector<ListedItem> items;
   for (const ModelRow& row : modelTable()) {
-    const std::string first = firstParameter(row.parameters);
-    items.push_back(
-        {std::string(row.name), std::string(row.description), std::string(row.parameters),
-         fmt::format("model: {{name: {}{}}}", row.name, first.empty() ? "" : ", " + first)});
+    items.push_back({std::string(row.name), std::string(row.description),
+                     std::string(row.parameters), fmt::format("model: {}", row.example)});
   }
   return items;
 }

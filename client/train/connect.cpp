@@ -81,12 +81,10 @@ std::set<std::string> featuresOf(const auto& message) {
   return {message.features().begin(), message.features().end()};
 }
 
-// Throws unless `frame` is a HelloOk that answers `hello`. checkAnswer() checks the run's details.
-wire::HelloOk helloOkFrom(const Connection::HandshakeFrame& frame, const wire::Hello& hello,
-                          const std::string& peer) {
-  const auto metadata = bytesOf(frame.metadata);
-  if (frame.kind != FrameKind::helloOk) throwRefused(peer, errorFromFailure(metadata));
-  auto ok = parseMetadata<wire::HelloOk>(frame.kind, metadata);
+// Throws unless `metadata` is a HelloOk that answers `hello`. checkAnswer() checks the run's
+// details.
+wire::HelloOk helloOkFrom(std::span<const std::byte> metadata, const wire::Hello& hello) {
+  auto ok = parseMetadata<wire::HelloOk>(FrameKind::helloOk, metadata);
   if (ok.version() != kWireVersion) {
     throw ProtocolError("version-mismatch",
                         "the server chose version " + std::to_string(ok.version()) +
@@ -138,6 +136,7 @@ void warnWherePlain(const ServerAddress& address, const tcp::socket& socket) {
 }
 
 asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::Hello& hello) {
+  std::optional<RunError> refused;
   try {
     try {
       co_await connection.writeHandshakeFrame(FrameKind::hello, hello.SerializeAsString());
@@ -147,14 +146,15 @@ asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::He
       if (error.code() != "connection-lost" || connection.isWithinTls()) throw;
     }
     const auto frame = co_await connection.readHandshakeFrame(ConnectionState::awaitingHelloOk);
-    co_return helloOkFrom(frame, hello, connection.peer());
+    const auto metadata = bytesOf(frame.metadata);
+    if (frame.kind == FrameKind::helloOk) co_return helloOkFrom(metadata, hello);
+    refused = errorFromFailure(metadata);
   } catch (const RunError& error) {
     // The peer may not be a Cleave server, so the error names the address, which the user can
     // check.
-    const std::string sentence = error.what();
-    if (sentence.find(connection.peer()) != std::string::npos) throw;
-    throw RunError(error.code(), connection.peer() + ": " + sentence, error.hint());
+    throw RunError(error.code(), connection.peer() + ": " + error.what(), error.hint());
   }
+  throwRefused(connection.peer(), *refused);
 }
 
 // Whether an HTTP server listens at this address. Such a server does not answer a Hello, because it

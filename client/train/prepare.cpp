@@ -177,17 +177,10 @@ void checkServerCount(const PreparedRun& run) {
       "be given several times");
 }
 
-}  // namespace
+// ---- resolveRun ----
 
-ThreadCount clientThreads(const RunOptions& options, int asked) {
-  return threadsBeside(
-      options.server.empty() ? std::vector<ServerAddress>() : parseAddresses(options.server),
-      asked);
-}
-
-PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpener& open) {
-  PreparedRun run;
-  if (!options.server.empty()) run.servers = parseAddresses(options.server);
+// The configuration with the overrides that the purpose and the options imply.
+Config configOf(const RunOptions& options, Purpose purpose) {
   CommonOptions common = options.common;
   if (purpose == Purpose::verification) common.overrides.emplace_back("codec=none");
   if (purpose == Purpose::inference) {
@@ -197,10 +190,11 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpe
     common.overrides.insert(common.overrides.end(),
                             {"tls.enabled=true", "tls.folder=" + quotedYaml(options.tls)});
   }
-  Config config = loadConfig(common);
-  run.settings = readClientSettings(config);
-  // Of the commands simulate, plan and profile.
-  if (purpose == Purpose::measurement) requireOneServer(run.settings, "this command");
+  return loadConfig(common);
+}
+
+// Sets `servers` and `threads`; needs `settings`.
+void chooseServersAndThreads(PreparedRun& run, const RunOptions& options, Purpose purpose) {
   const bool isAlone = purpose == Purpose::inference && options.server.empty();
   if (run.servers.empty() && !isAlone) {
     for (const std::string& server : run.settings.servers) {
@@ -216,40 +210,66 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpe
   if (purpose == Purpose::verification || purpose == Purpose::inference) {
     run.settings.serverThreads = run.threads;
   }
+}
 
-  checkAt(config, kKeysOfErrors, [&] {
-    run.data = open(run.settings.data);
-    if (purpose != Purpose::inference) warnOfLargeBatch(run.settings, *run.data.train);
-    if (!run.settings.modelFile.empty()) {
-      run.userModel =
-          withTorchErrors([&] { return std::make_shared<const UserModel>(run.settings); });
-      run.data = run.userModel->inputsFrom(run.data);
-    }
-    RunSpec spec = makeRunSpec(run.settings, *run.data.train, run.userModel.get());
-    if (options.traceSteps > 0) {
-      requireOneServer(run.settings, "--trace");
-      requestTrace(spec, options.traceSteps, totalSteps(run.settings, *run.data.train));
-    }
-    planFor(run, spec);
-    dropUnusedFlows(run);
-    checkTarget(run);
-    if (purpose != Purpose::inference) {
-      checkBatchNorm(run.plan.blocks, minMicroBatch(run.settings, *run.data.train));
-    }
-    WeightsReport report;
-    initialWeights(run, &report);  // only checks the weights
-    if (purpose == Purpose::training && !run.settings.weights.file.empty()) {
-      processLog()->info("weights {}: {}", run.settings.weights.file, toString(report));
-    }
-  });
+// Opens the data, reads a user's model and makes the plan.
+void planRunOf(PreparedRun& run, const RunOptions& options, Purpose purpose,
+               const DataOpener& open) {
+  run.data = open(run.settings.data);
+  if (purpose != Purpose::inference) warnOfLargeBatch(run.settings, *run.data.train);
+  if (!run.settings.modelFile.empty()) {
+    run.userModel =
+        withTorchErrors([&] { return std::make_shared<const UserModel>(run.settings); });
+    run.data = run.userModel->inputsFrom(run.data);
+  }
+  RunSpec spec = makeRunSpec(run.settings, *run.data.train, run.userModel.get());
+  if (options.traceSteps > 0) {
+    requireOneServer(run.settings, "--trace");
+    requestTrace(spec, options.traceSteps, totalSteps(run.settings, *run.data.train));
+  }
+  planFor(run, spec);
+  dropUnusedFlows(run);
+  checkTarget(run);
+  if (purpose != Purpose::inference) {
+    checkBatchNorm(run.plan.blocks, minMicroBatch(run.settings, *run.data.train));
+  }
+  WeightsReport report;
+  initialWeights(run, &report);  // only checks the weights
+  if (purpose == Purpose::training && !run.settings.weights.file.empty()) {
+    processLog()->info("weights {}: {}", run.settings.weights.file, toString(report));
+  }
+}
 
-  run.hello.set_min_version(kWireVersion);
-  run.hello.set_max_version(kWireVersion);
-  run.hello.set_run_id(
+wire::Hello helloOf(const PreparedRun& run, Purpose purpose) {
+  wire::Hello hello;
+  hello.set_min_version(kWireVersion);
+  hello.set_max_version(kWireVersion);
+  hello.set_run_id(
       makeRunId(std::string(kPrefixes[static_cast<std::size_t>(purpose)]) + run.settings.name));
-  run.hello.set_generation(1);
-  run.hello.set_threads(static_cast<std::uint32_t>(run.threads));
-  run.hello.set_software(softwareVersion());
+  hello.set_generation(1);
+  hello.set_threads(static_cast<std::uint32_t>(run.threads));
+  hello.set_software(softwareVersion());
+  return hello;
+}
+
+}  // namespace
+
+ThreadCount clientThreads(const RunOptions& options, int asked) {
+  return threadsBeside(
+      options.server.empty() ? std::vector<ServerAddress>() : parseAddresses(options.server),
+      asked);
+}
+
+PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpener& open) {
+  PreparedRun run;
+  if (!options.server.empty()) run.servers = parseAddresses(options.server);
+  Config config = configOf(options, purpose);
+  run.settings = readClientSettings(config);
+  // Of the commands simulate, plan and profile.
+  if (purpose == Purpose::measurement) requireOneServer(run.settings, "this command");
+  chooseServersAndThreads(run, options, purpose);
+  checkAt(config, kKeysOfErrors, [&] { planRunOf(run, options, purpose, open); });
+  run.hello = helloOf(run, purpose);
   return run;
 }
 

@@ -107,8 +107,9 @@ GraphBlocks blocksOfBody(const wire::Graph& body) {
 }
 
 ModelRow graphModel() {
-  return {"graph", "a model of your own, exported from PyTorch: docs/models.md", "", blocksOf,
-          cutsOf};
+  return {"graph",  "a model of your own, exported from PyTorch: docs/models.md",
+          "",       "{name: graph, file: model.pt2, cuts: [FIRST, SECOND]}",
+          blocksOf, cutsOf};
 }
 
 }  // namespace cleave

@@ -34,8 +34,12 @@ std::pair<int, int> mlpCuts(const ModelSpec& spec) {
 }  // namespace
 
 ModelRow mlpModel() {
-  return {"mlp", "multi-layer perceptron, for samples of any shape",
-          "width=1..65536 (128), depth=1..64 (2), dropout=0..0.9 (0)", mlpBlocks, mlpCuts};
+  return {"mlp",
+          "multi-layer perceptron, for samples of any shape",
+          "width=1..65536 (128), depth=1..64 (2), dropout=0..0.9 (0)",
+          "{name: mlp, width: 128}",
+          mlpBlocks,
+          mlpCuts};
 }
 
 }  // namespace cleave

@@ -110,7 +110,9 @@ ModelRow mobilenetV2Model() {
   return {"mobilenet_v2",
           "MobileNetV2, for images of any size; accepts torchvision's published weights",
           "width=0.1..4 (1), tail=global|prototype (global), dropout=0..0.9 (0.2)",
-          mobilenetV2Blocks, mobilenetV2Cuts};
+          "{name: mobilenet_v2, width: 1}",
+          mobilenetV2Blocks,
+          mobilenetV2Cuts};
 }
 
 }  // namespace cleave

@@ -129,6 +129,7 @@ struct ModelRow {
   std::string_view name;
   std::string_view description;  // one line
   std::string_view parameters;   // "width=8..512 (32), dropout=0..0.9 (0.1)"
+  std::string_view example;      // of the configuration, such as "{name: mlp, width: 64}"
   std::vector<BlockSpec> (*blocks)(const ModelSpec& spec);  // throws UsageError
   std::pair<int, int> (*defaultCuts)(const ModelSpec& spec);
 };

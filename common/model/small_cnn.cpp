@@ -36,7 +36,10 @@ ModelRow smallCnnModel() {
   return {
       "small_cnn",
       "three convolutions with batch norm, for images [channels, height, width] of at least 8 x 8",
-      "width=4..512 (16), dropout=0..0.9 (0.1)", smallCnnBlocks, smallCnnCuts};
+      "width=4..512 (16), dropout=0..0.9 (0.1)",
+      "{name: small_cnn, width: 16}",
+      smallCnnBlocks,
+      smallCnnCuts};
 }
 
 }  // namespace cleave

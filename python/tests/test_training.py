@@ -3,6 +3,7 @@
 PROGRAMS is the folder of cleave-client and cleave-server.
 """
 
+import concurrent.futures
 import json
 import os
 import subprocess
@@ -205,7 +206,7 @@ class Experiments(Folder):
         tokenizer.train_from_iterator(self.SENTENCES, vocab_size=300, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
         os.makedirs(self.path("model"), exist_ok=True)
         tokenizer.save_model(self.path("model"))
-        config = transformers.RobertaConfig(**dict(SMALL, vocab_size=tokenizer.get_vocab_size(), num_hidden_layers=12, max_position_embeddings=140))
+        config = transformers.RobertaConfig(**dict(SMALL, hidden_size=64, vocab_size=tokenizer.get_vocab_size(), num_hidden_layers=12, max_position_embeddings=140))
         transformers.RobertaForSequenceClassification(config).save_pretrained(self.path("model"))
         transformers.RobertaTokenizerFast.from_pretrained(self.path("model")).save_pretrained(self.path("model"))
 
@@ -220,20 +221,26 @@ class Experiments(Folder):
 
         for task, name in (("rte", "RTE"), ("cola", "CoLA")):
             glue.main(["--task", task, "--glue", self.path(name), "--model", self.path("model"), "--output", self.path("experiments/" + task), "--length", "24"])
-        partitions = ["[roberta.encoder.layer.0, roberta.encoder.layer.10]", "[roberta.encoder.layer.0.attention, roberta.encoder.layer.10]",
-                      "[roberta.encoder.layer.0.attention, roberta.encoder.layer.11]", "[roberta.encoder.layer.0, roberta.encoder.layer.11]"]
-        codecs = ["none", "sort:q=6,s=2,select=exact", "uniform:bits=8", "power:rank=4", "svd:rank=4", "kmeans:bits=6", "topk:ratio=0.5", "block:bits=4"]
-        runs = [("rte", ["codec=" + codec]) for codec in codecs]
-        runs += [("rte", ["model.cuts=" + cuts]) for cuts in partitions]
-        runs += [(name, []) for name in ("cola", "cola_fairseq", "cola_lora")]
-        for number, (name, overrides) in enumerate(runs):
-            with self.subTest(name=name, overrides=overrides):
-                sets = [f"--set={each}" for each in ["train.max_steps=2", "train.micro_batches=2", *overrides]]
-                command = [os.path.abspath(os.path.join(PROGRAMS, "cleave-client")), "train", "--config", os.path.abspath(os.path.join(folder, name + ".yaml")),
-                           "--run-dir", self.path(f"run{number}"), "--json", *sets]
-                ended = subprocess.run(command, capture_output=True, text=True, cwd=self.folder)
-                self.assertEqual(ended.returncode, 0, ended.stderr)
-                self.assertEqual(json.loads(ended.stdout)["steps"], 2)
+        import results
+
+        runs = {}  # by what they are, so that each is trained once
+        for name in ("rte", "cola", "cola_fairseq", "cola_lora"):
+            for _, settings, codecs, _ in results.SWEEPS[name]:
+                for codec in codecs:
+                    settings = {**settings, "codec": codec, "train.max_steps": "2", "train.micro_batches": "2", "eval.every": "0", "keep": "{}"}
+                    runs.setdefault((name, *(f"--set={key}={value}" for key, value in settings.items())), len(runs))
+
+        def train(run):
+            (name, *sets), number = run
+            command = [os.path.abspath(os.path.join(PROGRAMS, "cleave-client")), "train", "--config", os.path.abspath(os.path.join(folder, name + ".yaml")),
+                       "--run-dir", self.path(f"run{number}"), "--json", "--set=threads.client=1", "--set=threads.server=1", *sets]
+            return subprocess.run(command, capture_output=True, text=True, cwd=self.folder)
+
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            for run, ended in zip(runs, pool.map(train, runs.items())):
+                with self.subTest(run=run):
+                    self.assertEqual(ended.returncode, 0, ended.stderr)
+                    self.assertEqual(json.loads(ended.stdout)["steps"], 2)
 
     def test_a_row_of_another_task_is_refused(self):
         self.write_glue()
