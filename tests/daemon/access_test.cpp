@@ -36,7 +36,8 @@ struct GuardedServer {
 TEST_CASE("the access file controls models, sessions, memory and runs, and SIGHUP reloads it") {
   GuardedServer guarded("");
   Ended ended = guarded.client("stranger");
-  checkError(ended, kWrongUse, {"refuses: the identity local is not in the access file"});
+  checkError(ended, kWrongUse,
+             {"[unknown-identity]", "refuses: the identity local is not in the access file"});
   CHECK(guarded.server.process().waitForOutput("session 1 from 127.0.0.1:", kPatience));
   CHECK(guarded.server.process().waitForOutput("(unknown-identity)", kPatience));
 
@@ -45,16 +46,20 @@ TEST_CASE("the access file controls models, sessions, memory and runs, and SIGHU
     REQUIRE(guarded.server.process().waitForOutput(said, kPatience));
   };
   reload("local: {models: [mobilenet_v2]}\n", "access.yaml: 1 entries");
-  checkError(guarded.client("model"), kWrongUse, {"does not allow the model", "to local"});
+  checkError(guarded.client("model"), kWrongUse,
+             {"[model-not-allowed]", "does not allow the model", "to local"});
   reload("local: {memory_mib: 0}\nb: {}\n", "access.yaml: 2 entries");
-  checkError(guarded.client("memory"), kFailedRun, {"local has 0 MiB left of 0 MiB"});
+  checkError(guarded.client("memory"), kFailedRun,
+             {"[not-enough-memory]", "local has 0 MiB left of 0 MiB"});
   reload("local: {runs: [mine-*]}\nb: {}\nc: {}\n", "access.yaml: 3 entries");
-  checkError(guarded.client("runs"), kWrongUse, {"is not allowed for local", "matches mine-*"});
+  checkError(guarded.client("runs"), kWrongUse,
+             {"[others-run]", "is not allowed for local", "matches mine-*"});
   reload("local: {sessions: 0}\nb: {}\nc: {}\nd: {}\n", "access.yaml: 4 entries");
   checkError(guarded.client("sessions"), kFailedRun,
-             {"local already has its maximum of 0 sessions"});
+             {"[too-many-sessions]", "local already has its maximum of 0 sessions"});
   reload("local: {sesions: 1}\n", "the access file is invalid");
-  checkError(guarded.client("kept"), kFailedRun, {"local already has its maximum of 0 sessions"});
+  checkError(guarded.client("kept"), kFailedRun,
+             {"[too-many-sessions]", "local already has its maximum of 0 sessions"});
 
   reload("local: {runs: [mine-*], sessions: 1, rate: 1Gbit/s}\nb: {}\nc: {}\nd: {}\ne: {}\n",
          "access.yaml: 5 entries");
@@ -75,7 +80,8 @@ TEST_CASE("an identity that is removed from the access file loses its open sessi
   REQUIRE(guarded.server.process().waitForOutput("the access file is invalid", kPatience));
   CHECK_FALSE(client.wait(std::chrono::milliseconds(0)));
   guarded.reload("b: {}\nc: {}\n");
-  checkError(finish(client), kFailedRun, {"the identity local is not in the access file"});
+  checkError(finish(client), kFailedRun,
+             {"[unknown-identity]", "the identity local is not in the access file"});
   guarded.server.stop();
 }
 
@@ -87,7 +93,8 @@ TEST_CASE("a server with an invalid access file does not start") {
                 {{"mistyped key",
                   {"--set", "access.file=" + folder.path("access.yaml")},
                   kWrongUse,
-                  {"access.yaml:2: local.sesions is not a known key", "did you mean"}},
+                  {"[config-unknown-key]", "access.yaml:2: local.sesions is not a known key",
+                   "did you mean"}},
                  {"no such file",
                   {"--set", "access.file=" + folder.path("none")},
                   kWrongUse,

@@ -58,7 +58,7 @@ TEST_CASE("runs that wait instead of computing are refused unless the server all
   TestServer server(folder);
   const Arguments wait = {"--server", server.address(), "--set", "wait={F2: 1, B2: 1}"};
   checkError(runClient("train", folder.path("refused"), wait), kWrongUse,
-             {"refuses: ", "wait.F2", "wait.allowed=true"});
+             {"[wait-not-allowed]", "refuses: ", "wait.F2", "wait.allowed=true"});
   CHECK(server.runFolders().empty());
   // Waiting at the client is not restricted.
   CHECK(runClient("train", folder.path("own"),
@@ -75,7 +75,7 @@ TEST_CASE("an action that takes longer than allowed ends its session") {
   TestServer server(folder, {"--set", "wait.allowed=true", "--set", "limits.action_seconds=0.5"});
   const Process client = startLongActions(server, folder.path("client"), milliseconds(600));
   checkError(finish(client), kFailedRun,
-             {"BodyForward", "limits.action_seconds", "use a smaller batch"});
+             {"[action-too-long]", "BodyForward", "limits.action_seconds", "use a smaller batch"});
   CHECK(server.process().waitForOutput("BodyForward", kPatience));
 }
 
@@ -85,7 +85,7 @@ TEST_CASE("a tensor whose encoding takes longer than allowed ends its session") 
   checkError(runClient("train", folder.path("client"),
                        {"--server", server.address(), "--set", "model.width=4096", "--set",
                         "train.batch=64", "--set", "train.micro_batches=1", "--set", kSlowCodec}),
-             kFailedRun, {"limits.codec_seconds", "use a faster codec"});
+             kFailedRun, {"[codec-too-long]", "limits.codec_seconds", "use a faster codec"});
 }
 
 TEST_CASE("a new client is admitted while a long action runs, and trains between such actions") {
@@ -118,8 +118,10 @@ TEST_CASE("SIGTERM stops a server within 10 s even if an action takes a minute")
   const auto start = steady_clock::now();
   CHECK(finish(server.process()).code == 0);
   CHECK(steady_clock::now() - start < seconds(10));
-  checkError(finish(busy), kFailedRun, {"the server is shutting down", "restart the server"});
-  checkError(finish(ordinary), kFailedRun, {"the server is shutting down", "restart the server"});
+  checkError(finish(busy), kFailedRun,
+             {"[shutting-down]", "the server is shutting down", "restart the server"});
+  checkError(finish(ordinary), kFailedRun,
+             {"[shutting-down]", "the server is shutting down", "restart the server"});
   checkFilesComplete(ordinaryRun);
   const auto steps = readCsv(busyRun + "/steps.csv");
   CHECK(steps.back().at("phase") == "bye");
@@ -153,7 +155,7 @@ TEST_CASE("a server that does not answer a Hello in time is tried again") {
   REQUIRE(client.waitForOutput("retrying", kPatience));
   CHECK_THAT(client.errors(), Contains("within 5 s"));
   client.signal(SIGINT);
-  checkError(finish(client), kFailedRun, {"interrupted"});
+  checkError(finish(client), kFailedRun, {"[interrupted]", "interrupted"});
 }
 
 }  // namespace

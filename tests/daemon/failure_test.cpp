@@ -49,7 +49,7 @@ TEST_CASE("without checkpoints, a killed server ends the run") {
   REQUIRE(client.waitForOutput("retrying", kPatience));
   const TestServer server(folder, {"--set", "listen.port=" + std::to_string(killed.port())},
                           "second");
-  checkError(finish(client), kFailedRun, {"run-not-here"});
+  checkError(finish(client), kFailedRun, {"[run-not-here]", "run-not-here"});
   checkFilesComplete(folder.path("client"));
 }
 
@@ -87,7 +87,7 @@ TEST_CASE("a stopped peer is detected within 35 s on both sides") {
   const Ended ended = finish(alone);
   CHECK(steady_clock::now() - start < seconds(38));
   checkError(ended, kFailedRun,
-             {stopped.address() + " " + silent, "check that it is still running"});
+             {"[peer-silent]", stopped.address() + " " + silent, "check that it is still running"});
   checkFilesComplete(folder.path("alone"));
 
   stopped.process().signal(SIGCONT);
@@ -126,9 +126,10 @@ TEST_CASE("a full disk at the client ends the run with a clear error") {
   if (within.empty()) return;
   TestServer server(folder);
   const Ended ended = finish(startSlowClient(disk + "/run", server.address(), {}, within));
-  checkError(ended, kFailedRun,
-             {disk + "/run/", ".csv: rows could not be written: No space left on device",
-              "free disk space, or give a folder on another disk with --run-dir"});
+  checkError(
+      ended, kFailedRun,
+      {"[cannot-write]", disk + "/run/", ".csv: rows could not be written: No space left on device",
+       "free disk space, or give a folder on another disk with --run-dir"});
   CHECK(server.process().waitForOutput("the client ended it (failed)", kPatience));
 }
 

@@ -98,21 +98,24 @@ TEST_CASE("if a server's policy refuses probes, the error says so, and training 
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "probe.allowed=false"});
   checkError(ask({"probe", "--server", server.address()}), kWrongUse,
-             {"refuses: this server does not allow probes", "set probe.allowed to true"});
+             {"[probe-not-allowed]", "refuses: this server does not allow probes",
+              "set probe.allowed to true"});
   checkError(runClient("train", folder.path("client"), {"--server", server.address(), "--probe"}),
-             kWrongUse, {"does not allow probes", "or train without a probe"});
+             kWrongUse,
+             {"[probe-not-allowed]", "does not allow probes", "or train without a probe"});
   CHECK(runClient("train", folder.path("plain"), {"--server", server.address()}).code == 0);
 }
 
 TEST_CASE("errors of probe have a hint") {
-  checkMistakes({clientProgram(), "probe"},
-                {{"no server", {"--server", "127.0.0.1:1"}, kFailedRun, {"cannot connect to"}},
-                 {"no port", {"--server", "nowhere"}, kWrongUse, {"is not HOST:PORT"}},
-                 {"no unit", {"--max-size", "100"}, kWrongUse, {"--max-size: '100'", "unit"}},
-                 {"too much", {"--max-size", "2GB"}, kWrongUse, {"out of range", "1GB"}},
-                 {"too little", {"--max-size", "5B"}, kWrongUse, {"[bad-value]", "1kB"}},
-                 {"no repeats", {"--repeat", "0"}, kWrongUse, {"--repeat"}},
-                 {"no time", {"--seconds", "0"}, kWrongUse, {"--seconds"}}});
+  checkMistakes(
+      {clientProgram(), "probe"},
+      {{"no server", {"--server", "127.0.0.1:1"}, kFailedRun, {"[no-server]", "cannot connect to"}},
+       {"no port", {"--server", "nowhere"}, kWrongUse, {"[bad-address]", "is not HOST:PORT"}},
+       {"no unit", {"--max-size", "100"}, kWrongUse, {"[bad-value]", "--max-size: '100'", "unit"}},
+       {"too much", {"--max-size", "2GB"}, kWrongUse, {"[bad-value]", "out of range", "1GB"}},
+       {"too little", {"--max-size", "5B"}, kWrongUse, {"[bad-value]", "1kB"}},
+       {"no repeats", {"--repeat", "0"}, kWrongUse, {"--repeat"}},
+       {"no time", {"--seconds", "0"}, kWrongUse, {"--seconds"}}});
 }
 
 TEST_CASE("a probe counts as a session, and either side may end it") {
@@ -126,7 +129,8 @@ TEST_CASE("a probe counts as a session, and either side may end it") {
                                   "--max-size", "1kB", "--seconds", "300"});
   REQUIRE(server.process().waitForOutput("a probe of the link", kPatience));
   checkError(ask({"probe", "--server", server.address()}), kFailedRun,
-             {"already has its maximum of 1 sessions", "retry when a session has ended"});
+             {"[too-many-sessions]", "already has its maximum of 1 sessions",
+              "retry when a session has ended"});
   SECTION("Ctrl-C at the client") {
     probe.signal(SIGINT);
     checkError(finish(probe), kFailedRun, {"cleave-client: error [interrupted]: ", "rerun"});
@@ -136,7 +140,8 @@ TEST_CASE("a probe counts as a session, and either side may end it") {
   SECTION("Ctrl-C at the server") {
     server.process().signal(SIGINT);
     CHECK(finish(server.process()).code == 0);
-    checkError(finish(probe), kFailedRun, {"the server is shutting down", "restart the server"});
+    checkError(finish(probe), kFailedRun,
+               {"[shutting-down]", "the server is shutting down", "restart the server"});
   }
 }
 

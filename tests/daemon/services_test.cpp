@@ -125,7 +125,7 @@ TEST_CASE("an HTTP server that waits for a complete request is recognised") {
   const TemporaryFolder folder;
   const std::string address = "127.0.0.1:" + std::to_string(acceptor.local_endpoint().port());
   checkError(runClient("train", folder.path("run"), {"--server", address}), kFailedRun,
-             {address, "HTTP server", "cleave-server"});
+             {"[not-cleave]", address, "HTTP server", "cleave-server"});
   // If the client has not sent an HTTP request, these connections end both calls of accept().
   for (int i = 0; i < 2; ++i) {
     tcp::socket last(context);
@@ -143,18 +143,20 @@ TEST_CASE("an address without a server is reported after the configured retries"
     const TestServer server(folder);
     address = server.address();
   }
-  checkError(runClient("train", folder.path("refused"),
-                       {"--server", address, "--set", "connect.retry_seconds=0.6"}),
-             kFailedRun,
-             {"cannot connect to " + address + ": Connection refused; retrying in 0.",
-              "start it there: cleave-server serve"});
+  checkError(
+      runClient("train", folder.path("refused"),
+                {"--server", address, "--set", "connect.retry_seconds=0.6"}),
+      kFailedRun,
+      {"[no-server]", "cannot connect to " + address + ": Connection refused; retrying in 0.",
+       "start it there: cleave-server serve"});
   CHECK_FALSE(std::filesystem::exists(folder.path("refused")));
   // A host name that does not exist is not retried.
   const Ended noHost =
       runClient("train", folder.path("name"),
                 {"--server", "no such host:4800", "--set", "connect.retry_seconds=100000"});
   checkError(noHost, kWrongUse,
-             {"--server no such host:4800: there is no host 'no such host'", "check the name"});
+             {"[no-such-host]", "--server no such host:4800: there is no host 'no such host'",
+              "check the name"});
   CHECK_THAT(noHost.errors, !Catch::Matchers::Contains("retrying"));
 }
 
@@ -171,12 +173,14 @@ TEST_CASE("requests that the server's policy forbids are refused with a hint") {
        {"--set", "models.allow=[small_cnn]"},
        {},
        kWrongUse,
-       {"does not allow the model mlp", "use one of small_cnn", "models.allow"}},
+       {"[model-not-allowed]", "does not allow the model mlp", "use one of small_cnn",
+        "models.allow"}},
       {"memory",
        {"--set", "limits.memory_mib=3"},
        {"--set", "model.width=4096"},
        kFailedRun,
-       {"the run needs ", " MiB on the server, which has 3 MiB left of 3 MiB (limits.memory_mib",
+       {"[not-enough-memory]", "the run needs ",
+        " MiB on the server, which has 3 MiB left of 3 MiB (limits.memory_mib",
         "use a smaller batch"}},
   };
   for (const Row& row : rows) {
@@ -204,7 +208,8 @@ TEST_CASE("a client beyond the server's limit is refused, or waits until there i
   // The server requests a retry later than this client may wait.
   checkError(runClient("train", folder.path("second"),
                        {"--server", server.address(), "--set", "connect.retry_seconds=2"}),
-             kFailedRun, {says.at(0), says.at(1), "retry when a session has ended"});
+             kFailedRun,
+             {"[too-many-sessions]", says.at(0), says.at(1), "retry when a session has ended"});
   // A client that may wait is served as soon as there is room.
   const Process third = startClient("train", folder.path("third"), {"--server", server.address()});
   REQUIRE(third.waitForOutput("retrying in 5.00 s", kPatience));
@@ -229,7 +234,7 @@ TEST_CASE("bytes that are corrupted in transit are detected") {
     if (isHealed) {
       checkError(finish(client), kFailedRun, {"[interrupted]"});
     } else {
-      checkError(finish(client), kFailedRun, {"try again"});
+      checkError(finish(client), kFailedRun, {"[bad-metadata]", "try again"});
     }
     checkFilesComplete(folder.path("client"));
     CHECK(server.process().waitForOutput("ended: ", kPatience));

@@ -63,7 +63,7 @@ TEST_CASE("an identity that exceeds its runs per hour is refused") {
   CHECK(runClient("train", folder.path("a"), at).code == 0);
   CHECK(runClient("train", folder.path("b"), at).code == 0);
   checkError(runClient("train", folder.path("c"), at), kFailedRun,
-             {"its maximum of 2 runs in the last hour", "limits.runs_per_hour"});
+             {"[too-many-runs]", "its maximum of 2 runs in the last hour", "limits.runs_per_hour"});
   CHECK(server.runFolders().size() == 2);
 }
 
@@ -93,7 +93,8 @@ TEST_CASE("an identity that fills its share of the disk loses only its own run")
   waitForSteps(folder.path("hog"));
   const Process beside =
       startClient("train", folder.path("beside"), as(bob, {"--set", "run.name=beside"}));
-  checkError(finish(full), kFailedRun, {"the records of hog on the server take", "disk_mib"});
+  checkError(finish(full), kFailedRun,
+             {"[disk-share-full]", "the records of hog on the server take", "disk_mib"});
   CHECK(finish(beside).code == 0);
   CHECK(readTensors(folder.path("beside/model.safetensors")) ==
         readTensors(folder.path("alone/model.safetensors")));
@@ -104,7 +105,7 @@ TEST_CASE("an identity that fills its share of the disk loses only its own run")
   CHECK(bytes < (1 << 20));
   CHECK(bytes > (1 << 19));
   checkError(runClient("train", folder.path("again"), as(hog)), kFailedRun,
-             {"the records of hog on the server take"});
+             {"[disk-share-full]", "the records of hog on the server take"});
 
   // The operator removes the runs.
   fs::remove_all(folder.path("store/hog"));
@@ -121,7 +122,7 @@ TEST_CASE("no run begins if the free disk space is below the reserve") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "limits.disk_reserve_mib=1073741824"});
   checkError(runClient("train", folder.path("a"), {"--server", server.address()}), kFailedRun,
-             {"left beyond its reserve", "limits.disk_reserve_mib"});
+             {"[disk-reserve]", "left beyond its reserve", "limits.disk_reserve_mib"});
   CHECK(server.runFolders().empty());
 }
 
@@ -142,14 +143,14 @@ TEST_CASE("the operator lists sessions and ends one, and the others continue") {
   CHECK_THAT(sessions(folder, {"list"}).output, Contains("first-") && Contains("second-"));
 
   checkError(sessions(folder, {"end", "77"}), kFailedRun,
-             {"no session 77", "cleave-server sessions list"});
+             {"[no-such-session]", "no session 77", "cleave-server sessions list"});
   CHECK(sessions(folder, {"end", "first"}).code == kWrongUse);
   CHECK(sessions(folder, {"end"}).code == kWrongUse);
   CHECK(listSessions(folder).size() == 2);
 
   CHECK(sessions(folder, {"end", std::to_string(number)}).code == 0);
   const Ended ended = finish(first);
-  checkError(ended, kFailedRun, {"operator has ended this session"});
+  checkError(ended, kFailedRun, {"[ended-by-operator]", "operator has ended this session"});
   CHECK_THAT(ended.errors, !Contains("retrying"));
   while (listSessions(folder).size() > 1) std::this_thread::yield();
   CHECK_THAT(listSessions(folder)[0].at("run").get<std::string>(), Catch::StartsWith("second-"));
@@ -164,7 +165,7 @@ TEST_CASE("mistakes with `cleave-server sessions` are reported with a hint") {
                 {{"no server",
                   {"list", "--set", "store=" + folder.path("none")},
                   kFailedRun,
-                  {"no server shows its status at", "start the server"}},
+                  {"[no-status]", "no server shows its status at", "start the server"}},
                  {"no command", {}, kWrongUse, {"list, end"}}});
   CHECK_THAT(finish(Process::start({serverProgram(), "sessions", "end", "--help"})).output,
              Contains("Example:\n  cleave-server sessions end "));

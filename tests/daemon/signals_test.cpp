@@ -44,7 +44,8 @@ TEST_CASE("Ctrl-C at the server notifies its clients and exits with 0") {
     waitForSteps(folder.path("client"));
     server.process().signal(number);
     CHECK(finish(server.process()).code == 0);
-    checkError(finish(client), kFailedRun, {"the server is shutting down", "restart the server"});
+    checkError(finish(client), kFailedRun,
+               {"[shutting-down]", "the server is shutting down", "restart the server"});
     checkFilesComplete(folder.path("client"));
     checkFilesComplete(server.runFolders().at(0));
   }
@@ -108,9 +109,9 @@ TEST_CASE("SIGTERM during a step ends the run on both sides, then the server") {
   const auto start = steady_clock::now();
   CHECK(finish(server.process()).code == 0);
   CHECK(steady_clock::now() - start < seconds(10));
-  checkError(
-      finish(client), kFailedRun,
-      {"the server is shutting down, after finishing the current step", "restart the server"});
+  checkError(finish(client), kFailedRun,
+             {"[shutting-down]", "the server is shutting down, after finishing the current step",
+              "restart the server"});
   const std::size_t steps = stepsIn(server.runFolders().at(0));
   CHECK(steps >= 1);
   CHECK(stepsIn(folder.path("client")) == steps);
@@ -126,7 +127,8 @@ TEST_CASE("SIGTERM during a step that takes too long ends the server without the
   const auto start = steady_clock::now();
   CHECK(finish(server.process()).code == 0);
   CHECK(steady_clock::now() - start < seconds(3));
-  checkError(finish(client), kFailedRun, {"the server is shutting down", "restart the server"});
+  checkError(finish(client), kFailedRun,
+             {"[shutting-down]", "the server is shutting down", "restart the server"});
 }
 
 TEST_CASE("SIGTERM does not wait for connections without a Hello") {
@@ -266,7 +268,7 @@ TEST_CASE("when its terminal closes, a server ends its clients and stops; SIGHUP
   REQUIRE(terminal.server.waitForOutput("2 entries", kPatience));
   terminal.server.hangUp();
   CHECK(terminal.server.wait(kPatience) == 0);
-  checkError(finish(client), kFailedRun, {"the server is shutting down"});
+  checkError(finish(client), kFailedRun, {"[shutting-down]", "the server is shutting down"});
   checkFilesComplete(folder.path("client"));
 }
 

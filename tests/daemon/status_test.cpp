@@ -112,7 +112,8 @@ TEST_CASE("status --watch repeats until the server exits, with --json one docume
   const std::string shown = watched.output();
   server.stop();
   const Ended ended = finish(lines);
-  checkError(ended, kFailedRun, {"no server shows its status at", "start the server"});
+  checkError(ended, kFailedRun,
+             {"[no-status]", "no server shows its status at", "start the server"});
   CHECK(watched.wait(kPatience) == kFailedRun);
   const std::string first = ended.output.substr(0, ended.output.find('\n'));
   CHECK(nlohmann::json::parse(first).at("address") == server.address());
@@ -208,13 +209,17 @@ TEST_CASE("mistakes with `cleave-server status` are reported with a hint") {
   const Ended exposed = finish(Process::start({serverProgram(), "serve", "--set", "listen.port=0",
                                                "--set", "store=" + folder.path("store"), "--set",
                                                "status.socket=" + folder.path("open/socket")}));
-  checkError(exposed, kWrongUse, {"can be opened by others", "status.socket=DIR/socket"});
-  checkMistakes({serverProgram(), "status"},
-                {{"no server",
-                  {"--set", "store=" + folder.path("none")},
-                  kFailedRun,
-                  {"no server shows its status at", "none/.status/socket", "start the server"}},
-                 {"switched off", {"--set", "status.socket=off"}, kWrongUse, {"shows no status"}}});
+  checkError(exposed, kWrongUse,
+             {"[status-exposed]", "can be opened by others", "status.socket=DIR/socket"});
+  checkMistakes({serverProgram(), "status"}, {{"no server",
+                                               {"--set", "store=" + folder.path("none")},
+                                               kFailedRun,
+                                               {"[no-status]", "no server shows its status at",
+                                                "none/.status/socket", "start the server"}},
+                                              {"switched off",
+                                               {"--set", "status.socket=off"},
+                                               kWrongUse,
+                                               {"[no-status]", "shows no status"}}});
   CHECK_THAT(finish(Process::start({serverProgram(), "status", "--help"})).output,
              Contains("Example:\n  cleave-server status "));
   // The server also runs without a status socket.

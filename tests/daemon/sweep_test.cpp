@@ -106,7 +106,8 @@ TEST_CASE("a killed sweep over the link resumes, and a finished sweep runs nothi
 
   checkError(
       ask(sweep(folder, with(kGrid, {"--set", "train.batch=64"}))), kWrongUse,
-      {"was run with a different configuration: 'batch: 32' stored, 'batch: 64' now", "--folder"});
+      {"[sweep-changed]",
+       "was run with a different configuration: 'batch: 32' stored, 'batch: 64' now", "--folder"});
 }
 
 TEST_CASE("a killed sweep continues a point from its checkpoint") {
@@ -186,10 +187,10 @@ TEST_CASE("Ctrl-C ends the point's processes and prints how to resume") {
   waitForSteps(run);
   const auto pid = nlohmann::json::parse(readFile(run + "/environment.json")).at("pid").get<int>();
   checkError(ask(sweep(folder, {"--grid", "codec=none"})), kWrongUse,
-             {"another sweep is running in"});
+             {"[sweep-runs]", "another sweep is running in"});
   process.signal(SIGINT);
   checkError(finish(process), kFailedRun,
-             {"interrupted; 0 of 1 points are done", "rerun the same command"});
+             {"[interrupted]", "interrupted; 0 of 1 points are done", "rerun the same command"});
   CHECK(::kill(pid, 0) != 0);  // it has exited
   checkFilesComplete(run);     // the client had time to finish cleanly
   CHECK(readCsv(folder + "/results.csv").at(0).at("status") == "to do");
@@ -221,33 +222,40 @@ TEST_CASE("errors of sweep have a hint") {
                             "--folder",      temporary.path("sweep")};
   checkMistakes(
       shared,
-      {{"no grid", {}, kWrongUse, {"--grid is missing"}},
+      {{"no grid", {}, kWrongUse, {"[no-grid]", "--grid is missing"}},
        {"no value", {"--grid", "codec"}, kWrongUse, {"is not KEY=VALUE"}},
-       {"unknown key", {"--grid", "train.bath=3"}, kWrongUse, {"did you mean train.batch?"}},
+       {"unknown key",
+        {"--grid", "train.bath=3"},
+        kWrongUse,
+        {"[config-unknown-key]", "did you mean train.batch?"}},
        {"unknown codec", {"--grid", "codec=block:bit=4"}, kWrongUse, {"bits"}},
-       {"unknown link", {"--grid", "link.delay=3ms"}, kWrongUse, {"the link has no"}},
-       {"no unit", {"--grid", "link.rate=100"}, kWrongUse, {"--grid link.rate=100", "unit"}},
+       {"unknown link", {"--grid", "link.delay=3ms"}, kWrongUse, {"[bad-grid]", "the link has no"}},
+       {"no unit",
+        {"--grid", "link.rate=100"},
+        kWrongUse,
+        {"[bad-value]", "--grid link.rate=100", "unit"}},
        {"link set",
         {"--grid", "codec=none", "--set", "link.rate=1Gbit/s"},
         kWrongUse,
-        {"pass it as --grid link.rate=1Gbit/s"}},
+        {"[bad-grid]", "pass it as --grid link.rate=1Gbit/s"}},
        {"reference",
         {"--grid", "codec=none", "--reference", "codec=bf16"},
         kWrongUse,
-        {"--reference codec=bf16", "the grid has no such value", "codec=none"}},
+        {"[bad-reference]", "--reference codec=bf16", "the grid has no such value", "codec=none"}},
        {"figures",
         {"--grid", "codec=none", "--figures", "nowhere.csv"},
         kWrongUse,
-        {"nowhere.csv is missing"}},
+        {"[bad-figures]", "nowhere.csv is missing"}},
        {"no server",
         {"--grid", "codec=none", "--server", "127.0.0.1:1", "--set", "connect.retry_seconds=0"},
         kFailedRun,
-        {"1 of 1 points failed"}}});
+        {"[points-failed]", "1 of 1 points failed"}}});
   checkError(ask({"report", temporary.path("sweep")}), kWrongUse,
-             {"is a sweep's folder", "report.html"});
+             {"[no-run]", "is a sweep's folder", "report.html"});
   const Ended foreign = ask({"sweep", "--config", configFile("synthetic.yaml"), "--folder",
                              temporary.path(""), "--grid", "codec=none"});
-  checkError(foreign, kWrongUse, {"contains files other than those of a sweep", "--folder"});
+  checkError(foreign, kWrongUse,
+             {"[not-a-sweep]", "contains files other than those of a sweep", "--folder"});
 }
 
 }  // namespace

@@ -146,7 +146,7 @@ TEST_CASE("--quiet prints only warnings, errors and the summary") {
   CHECK_THAT(readFile(folder.path("client/log.txt")), Contains(" info "));
   checkError(runClient("train", folder.path("second"),
                        {"--server", "127.0.0.1:1", "--quiet", "--set", "connect.retry_seconds=0"}),
-             kFailedRun, {"cannot connect to 127.0.0.1:1"});
+             kFailedRun, {"[no-server]", "cannot connect to 127.0.0.1:1"});
   checkError(runClient("train", folder.path("third"), {"--quiet", "--log-level", "info"}),
              kWrongUse, {"--log-level excludes --quiet"});
 }
@@ -206,7 +206,7 @@ TEST_CASE("--json-lines ends with the reason of a failed run") {
   const Ended ended =
       runClient("train", folder.path("client"),
                 {"--server", "127.0.0.1:1", "--json-lines", "--set", "connect.retry_seconds=0"});
-  checkError(ended, kFailedRun, {"cannot connect to 127.0.0.1:1"});
+  checkError(ended, kFailedRun, {"[no-server]", "cannot connect to 127.0.0.1:1"});
   const auto lines = parsedLines(ended.output);
   REQUIRE(lines.size() == 1);
   CHECK(lines[0].at("event") == "failed");

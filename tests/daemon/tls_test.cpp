@@ -132,8 +132,9 @@ TEST_CASE("a client with TLS and a server without both report the mismatch") {
   const TestAuthority authority;
   authority.write(certificates.path("client"), "client", clientRequest());
   TestServer server(folder);
-  checkError(probe(server, {"--tls", certificates.path("client")}), kFailedRun,
-             {"the server speaks Cleave without TLS", "set tls.enabled in the server's"});
+  checkError(
+      probe(server, {"--tls", certificates.path("client")}), kFailedRun,
+      {"[not-tls]", "the server speaks Cleave without TLS", "set tls.enabled in the server's"});
   CHECK(server.process().waitForOutput("the peer uses TLS, but this side does not", kPatience));
 }
 
@@ -156,10 +157,11 @@ TEST_CASE("SIGHUP also applies revocations to open sessions, and ignores invalid
   CHECK(probe(server, {"--tls", alice}).code == 0);  // not reloaded yet
   server.process().signal(SIGHUP);
   REQUIRE(server.process().waitForOutput("reloaded the certificates", kPatience));
-  checkError(
-      finish(ofAlice), kFailedRun,
-      {"the client's certificate (its name is alice) was revoked", "ask the server's operator"});
-  checkError(probe(server, {"--tls", alice}), kFailedRun, {"it was revoked"});
+  checkError(finish(ofAlice), kFailedRun,
+             {"[certificate-revoked]", "the client's certificate (its name is alice) was revoked",
+              "ask the server's operator"});
+  checkError(probe(server, {"--tls", alice}), kFailedRun,
+             {"[certificate-revoked]", "it was revoked"});
   CHECK(server.process().waitForOutput("the client's certificate (its name is alice) was revoked",
                                        kPatience));
   CHECK(probe(server, {"--tls", bob}).code == 0);
@@ -168,7 +170,8 @@ TEST_CASE("SIGHUP also applies revocations to open sessions, and ignores invalid
   server.process().signal(SIGHUP);
   REQUIRE(server.process().waitForOutput("keeping the current certificates", kPatience));
   CHECK(probe(server, {"--tls", bob}).code == 0);
-  checkError(probe(server, {"--tls", alice}), kFailedRun, {"it was revoked"});
+  checkError(probe(server, {"--tls", alice}), kFailedRun,
+             {"[certificate-revoked]", "it was revoked"});
 
   CHECK_FALSE(ofBob.wait(std::chrono::milliseconds(0)));  // bob's session continues
   ofBob.signal(SIGKILL);
@@ -202,8 +205,11 @@ TEST_CASE("mistakes with TLS files are reported with a hint") {
                 {{"a key that others can read",
                   {"--tls", own},
                   kWrongUse,
-                  {own + "/client.key", "chmod 600"}},
-                 {"no folder", {"--tls", "/nowhere"}, kWrongUse, {"cannot read /nowhere/ca.crt"}}});
+                  {"[key-readable]", own + "/client.key", "chmod 600"}},
+                 {"no folder",
+                  {"--tls", "/nowhere"},
+                  kWrongUse,
+                  {"[no-certificates]", "cannot read /nowhere/ca.crt"}}});
 }
 
 }  // namespace

@@ -187,10 +187,10 @@ TEST_CASE("a trace that cannot be written is refused before anything begins") {
         {"--trace", folder.path("none") + "/t.json"},
         kWrongUse,
         {"[bad-value]", "--trace"}},
-       {"a folder", {"--trace", "/tmp"}, kWrongUse, {"cannot create a file there"}},
+       {"a folder", {"--trace", "/tmp"}, kWrongUse, {"[bad-value]", "cannot create a file there"}},
        {"no steps", {"--trace", "t.json", "--trace-steps", "0"}, kWrongUse, {"--trace-steps"}},
        {"too many", {"--trace", "t.json", "--trace-steps", "10001"}, kWrongUse, {"--trace-steps"}},
-       {"no file", {"--trace-steps", "5"}, kWrongUse, {"--trace"}}});
+       {"no file", {"--trace-steps", "5"}, kWrongUse, {"[bad-value]", "--trace"}}});
 }
 
 }  // namespace
