@@ -42,10 +42,10 @@ constexpr std::size_t kDefaultSize = 64;
 constexpr std::size_t kMinBlock = 32;
 constexpr std::size_t kMaxStripBlocks = kStripElements / kMinBlock;
 
-// Differences between the keys at which widths 2…8 begin to pay: where one more bit reduces the
-// squared error of a normal distribution by the same amount. Width 1 is not used: its error is
-// larger than that of width 0. Width 2 begins 0.6 octaves earlier than for a normal distribution,
-// because the values of ReLU are far from the middle of their range.
+// Differences between the keys from which widths 2…8 are used: the keys at which one more bit
+// reduces the squared error of a normal distribution by the same amount. Width 1 is not used: its
+// error is larger than that of width 0. Width 2 starts 0.6 octaves earlier than for a normal
+// distribution, because the values of ReLU are far from the middle of their range.
 constexpr std::array<int, 9> kRise = {0, 0, 0, 157, 317, 459, 590, 718, 846};
 constexpr int kKeys = 0x8000;
 

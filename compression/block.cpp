@@ -27,7 +27,7 @@
 // 2^32). Decoding is the same for both kinds of rounding. Evaluation rounds to nearest.
 //
 // With rotation=hadamard, each block x of S values is replaced by y = H (s x) / S before it is
-// encoded, and becomes s (H y) after decoding; only this is clamped to the tensor's type. H is a
+// encoded, and becomes s (H y) after decoding; only s (H y) is clamped to the tensor's type. H is a
 // Hadamard matrix, s are fixed signs; kernels.h defines both, and the order of the additions. A
 // last block with fewer than S values is not rotated.
 #include <algorithm>

@@ -36,8 +36,8 @@ std::unique_ptr<Codec> makeZstd(const CodecSpec& spec);
 // `example` is a spec with parentheses.
 std::unique_ptr<Codec> makeInner(const CodecSpec& spec, const std::optional<std::string>& innerSpec,
                                  const std::string& example);
-// Like makeInner(), for codecs that encode other tensors than their own with the codec in
-// parentheses. Refuses codecs whose tensors must be those of the flow (CodecRow::isOfFlow).
+// Like makeInner(), for codecs that use the codec in parentheses for tensors other than the flow's.
+// Refuses codecs whose tensors must be those of the flow (CodecRow::isOfFlow).
 std::unique_ptr<Codec> makePlainInner(const CodecSpec& spec,
                                       const std::optional<std::string>& innerSpec,
                                       const std::string& example);

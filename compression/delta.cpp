@@ -19,7 +19,7 @@
 //
 // and becomes the new m on both sides when the step is complete. Tensors that are sent raw leave m
 // unchanged. Evaluation has no cache, so FIRST encodes its tensors. CODEC has neither state nor cut
-// context: the place of large changes is no guide to the place of large gradients.
+// context: the positions of large changes do not predict those of large gradients.
 #include <algorithm>
 
 #include "compression/codecs.h"

@@ -1,6 +1,7 @@
-// `ef(CODEC)`: error feedback. The sender adds to each tensor what CODEC lost of the previous one
-// at the same place, so that the errors of many steps cancel instead of adding up (Seide et al.,
-// "1-Bit Stochastic Gradient Descent", Interspeech 2014; Karimireddy et al., arXiv 1901.09847).
+// `ef(CODEC)`: error feedback. The sender adds to each tensor the error that CODEC made in the
+// previous tensor of the same flow and micro-batch number, so that the errors of many steps cancel
+// instead of adding up (Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014;
+// Karimireddy et al., arXiv 1901.09847).
 //
 //   payload = CODEC's payload of y        in evaluation, of x
 //   y = x + e, clamped to the finite values of the tensor's type
@@ -139,8 +140,8 @@ class ErrorFeedback : public Codec {
     return inner_->encode(context, state, cut, {converted.data(), spec}, out);
   }
 
-  // Subtracts from y what the receiver will decode. An element that CODEC cannot represent has no
-  // residual, such as one that fp16 turns into infinity.
+  // Subtracts from y what the receiver will decode. An element that CODEC cannot represent, such as
+  // one that fp16 turns into infinity, has no residual.
   void subtractDecoded(const CodecContext& context, CutContext cut, const TensorSpec& spec,
                        std::span<const std::byte> bytes, std::vector<float>& y) const {
     std::vector<std::byte> decoded(spec.bytes());

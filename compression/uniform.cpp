@@ -33,7 +33,7 @@ constexpr std::size_t kGridBytes = 2 * sizeof(float);
 
 void quantizeWide(const float* values, std::size_t count, QuantGrid grid, int bits,
                   std::byte* out) {
-  // Doubles of this magnitude have no fraction bits, so adding it rounds.
+  // Doubles of this magnitude have no fraction bits, so adding this number rounds to an integer.
   constexpr double kNoFraction = 0x1p52;
   std::array<std::uint16_t, kStripElements> codes;
   const double top = (1 << bits) - 1;

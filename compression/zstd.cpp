@@ -6,7 +6,7 @@
 //
 // The same version of libzstd produces the same bytes. Decoding allocates memory only for the inner
 // payload, whose size is given in the frame and limited by the inner codec's bound. A frame cannot
-// make it allocate more: decoding a whole frame needs no window besides its output.
+// make the decoder allocate more: decoding a whole frame needs no window besides its output.
 #include <zstd.h>
 
 #include <algorithm>

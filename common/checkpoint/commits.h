@@ -1,6 +1,6 @@
-// The client's list of commits, RUN/checkpoints/commits.json, with a copy beside it: the steps
-// after which every part of the run has a durable checkpoint. A run can continue only from the
-// checkpoints in this list.
+// The client's list of commits: the steps after which every part of the run has a durable
+// checkpoint. It is stored in RUN/checkpoints/commits.json, with a copy beside it. A run can
+// continue only from the checkpoints in this list.
 #pragma once
 
 #include <cstdint>

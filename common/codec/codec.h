@@ -24,7 +24,7 @@ struct CodecContext {
   // Shares the work if a processor is free; null: none. Results are bit-identical either way.
   ForkJoinPair* helper = nullptr;
   CodecQueue* queue = nullptr;  // the queue that runs this task; null: no queue
-  // For codecs that keep samples, in training; null: none.
+  // For codecs that keep samples (Codec::keepsSamples()), in training; null: none.
   SampleHistory* history = nullptr;
 
   // Called regularly during long work, on the thread that called the codec. May pause while other

@@ -15,8 +15,8 @@ namespace cleave {
 // interchangeable with the host codec's.
 class DeviceCodec : public Codec {
  public:
-  // Allocates `bytes` bytes on a boundary of kAlignment. Throws RunError "out-of-memory". Any
-  // thread; any thread may release the memory.
+  // Allocates `bytes` bytes, aligned to kAlignment. Throws RunError "out-of-memory". Any thread;
+  // any thread may release the memory.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) const = 0;
   // Returns when the copy is complete.
   virtual void copyToHost(const std::byte* from_dev, std::size_t bytes, std::byte* to) const = 0;

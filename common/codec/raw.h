@@ -1,7 +1,7 @@
 // The tensor's own bytes as a payload. Codecs that cannot represent all values begin their payloads
 // with a format byte; kRawFormat means raw. Raw payloads are used for tensors that encoding would
 // not make shorter, and for tensors with NaN or infinities if the run is configured to send those.
-// Decoders accept it for any tensor.
+// Decoders accept raw payloads for any tensor.
 #pragma once
 
 #include <cstring>

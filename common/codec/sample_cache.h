@@ -1,5 +1,6 @@
-// What a flow's receiver last decoded of each sample of the training data. Sender and receiver of
-// the flow keep equal caches, so that the sender can send changes only. One thread at a time.
+// Holds, for each sample of the training data, the values that a flow's receiver decoded last.
+// Sender and receiver of the flow keep equal caches, so that the sender can send only changes. One
+// thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +26,8 @@ class SampleCache {
 
   // Serializes the rows, which must all have the same number of elements.
   std::vector<std::byte> save() const;
-  // Reads what save() returned. Throws RunError "bad-checkpoint" if the bytes are no such cache, or
-  // one of more than `samples` samples.
+  // Reads what save() returned. Throws RunError "bad-checkpoint" unless the bytes are a saved cache
+  // whose samples are all below `samples`.
   static SampleCache restore(std::span<const std::byte> bytes, std::uint32_t samples);
 
  private:

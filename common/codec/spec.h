@@ -24,7 +24,7 @@ struct CodecSpec {
 };
 
 // Throws UsageError that shows where the text becomes invalid. Also rejects more than 256
-// characters, repeated keys, and more than 4 levels.
+// characters, repeated keys, and more than 4 levels of codecs.
 CodecSpec parseCodecSpec(std::string_view text);
 std::string toString(const CodecSpec& spec);
 // The shortest text that parses to the same number. Specs write their numbers in this form.

@@ -1,5 +1,5 @@
 // Pooled byte buffers for messages and tensors. Every buffer starts on a 64-byte boundary, because
-// a linear layer gives slightly different results on memory that is 4 or 12 bytes off.
+// a linear layer gives slightly different results on memory that is misaligned by 4 or 12 bytes.
 #pragma once
 
 #include <cstddef>

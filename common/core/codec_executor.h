@@ -1,7 +1,7 @@
 // Runs the codec work of all sessions. Each session has a queue, whose tasks run one at a time and
 // in order. At most `threads` queues run at once. The next turn goes to the queue that has used the
-// least time: start-time fair queueing, as in fair_shares.h. Unlike FairShares, it holds no queue
-// back, because codec work can be interrupted.
+// least time: start-time fair queueing, as in fair_shares.h. Unlike FairShares, CodecExecutor holds
+// no queue back, because codec work can be interrupted.
 //
 // A long task calls checkpoint() regularly. The call pauses while a queue that has used less time
 // needs the turn. It throws if the session has ended or the task has exceeded its time limit.
@@ -46,8 +46,8 @@ class CodecQueue : public std::enable_shared_from_this<CodecQueue> {
   // Any thread. The task must not throw.
   void post(std::function<void()> task);
   // Any thread. Drops waiting tasks; the running one throws at its next checkpoint. `ended`, unless
-  // empty, is called exactly once, when no task is running, on this or another thread, and must not
-  // block. It is called after stop() too.
+  // empty, is called exactly once, on this or another thread, when no task is running. It must not
+  // block. It is also called after stop().
   void cancel(std::function<void()> ended = {});
   // Called by a task, on its thread, about every 20 ms. Throws RunError "codec-too-long", or
   // "cancelled" after cancel() or stop().

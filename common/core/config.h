@@ -39,8 +39,8 @@ class Config {
   Config& operator=(Config&&) noexcept;
   ~Config();
 
-  // Turns a scalar at `path` into a map that has it as `key`: "optimizer: adam" becomes "optimizer:
-  // {name: adam}". Call before reading the map's keys.
+  // Turns a scalar at `path` into a map that contains the scalar under `key`: "optimizer: adam"
+  // becomes "optimizer: {name: adam}". Call before reading the map's keys.
   void expand(const std::string& path, const std::string& key);
 
   // The number of items in the list of maps at `path`. A single map counts as a list of one, and a

@@ -60,7 +60,7 @@ class ConfigTable {
  public:
   using Row = ConfigKey<Settings>;
 
-  // The section of the rows that follow.
+  // Sets the section of the rows that follow.
   void section(std::string name) { section_ = std::move(name); }
 
   template <typename Field>

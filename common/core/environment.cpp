@@ -55,8 +55,9 @@ Processor readProcessor() {
   return processor;
 }
 
-// The number of cores that one control group's quota allows; empty if it sets no quota. cgroup v2
-// has both numbers in one file ("max": no quota), v1 has two files (-1: no quota).
+// The number of cores that one control group's quota allows; empty if it sets no quota. The quota
+// is a number of microseconds per period. cgroup v2 has both in one file ("max": no quota), v1 has
+// two files (-1: no quota).
 std::optional<double> quotaOf(const fs::path& group) {
   double quota = 0;
   double period = 0;
@@ -177,7 +178,7 @@ void prepareProcess(char** argv) {
   // heap, which keeps them because trimming is off.
   constexpr int kThreshold = 1 << 30;
   if (::mallopt(M_MMAP_THRESHOLD, kThreshold) == 0) {
-    ::mallopt(M_MMAP_MAX, 0);  // the C library refuses this threshold: never map
+    ::mallopt(M_MMAP_MAX, 0);  // if the C library refuses the threshold, never map
   }
   ::mallopt(M_TRIM_THRESHOLD, -1);  // never
   // Uses one arena, so that every thread can reuse the blocks that other threads free. Must precede

@@ -30,7 +30,7 @@ void FairShares::used(User user, double seconds, bool inStep) {
   if (!account.isAtWork()) account.seconds = std::max(account.seconds, floor_);
   account.quietSeconds = 0;
   account.isInStep = inStep;
-  raiseFloor();  // first, so that a user added meanwhile starts behind by this use
+  raiseFloor();  // before the seconds are added, so that the floor excludes this use
   account.seconds += seconds;
 }
 

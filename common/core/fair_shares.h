@@ -4,11 +4,11 @@
 //
 // Plain fair queueing gives the resource to any user if no other user requests it at the moment.
 // Suppose that user A has uses of 15 ms with pauses for network round trips, and user B has uses of
-// 15 s. B could then start in each of A's pauses, and A would wait 15 s each time. So a user more
-// than `kLeadSeconds` ahead of an active user is held back, even while the resource is idle. Idle
-// time is charged to all users that are behind, as if they had used the resource: a user that used
-// the resource for t seconds waits at most t seconds, and an idle user costs the others no more
-// than one that uses its share.
+// 15 s. B could then start in each of A's pauses, and A would wait 15 s each time. So a user that
+// is more than `kLeadSeconds` ahead of an active user is held back, even while the resource is
+// idle. Idle time is charged to all users that are behind, as if they had used the resource: a user
+// that used the resource for t seconds waits at most t seconds, and an idle user costs the others
+// no more than one that uses its share.
 //
 // Has no clock and no thread: the caller reports the seconds, and locks.
 #pragma once
@@ -37,7 +37,7 @@ class FairShares {
   User add(const std::string& owner);
   void remove(User user);
 
-  // Reports a use of the resource. `inStep`: the user is in the middle of a step.
+  // Reports that the user has used the resource. `inStep`: the user is in the middle of a step.
   void used(User user, double seconds, bool inStep = false);
   // Reports that the resource was idle.
   void idled(double seconds);

@@ -1,4 +1,4 @@
-// A thread that takes over part of another thread's work if a processor is free.
+// A helper thread that takes over part of another thread's work if a processor is free.
 #pragma once
 
 #include <condition_variable>
@@ -17,10 +17,11 @@ class ForkJoinPair {
   ForkJoinPair(const ForkJoinPair&) = delete;
   ForkJoinPair& operator=(const ForkJoinPair&) = delete;
 
-  // Calls both functions once, and returns when both are done. `second` runs on the helper's thread
-  // if that picks it up before the caller has finished `first`; otherwise, or if another caller is
-  // using the helper, it runs on the caller's thread. So a caller never waits for a helper that has
-  // not been scheduled. Rethrows a function's exception; that of `first` takes precedence.
+  // Calls both functions once, and returns when both are done. `second` runs on the helper thread
+  // if that thread picks it up before the caller has finished `first`; otherwise, or if another
+  // caller is using the helper, `second` runs on the caller's thread. So a caller never waits for a
+  // helper that has not been scheduled. Rethrows a function's exception; that of `first` takes
+  // precedence.
   void run(const std::function<void()>& first, const std::function<void()>& second);
 
  private:

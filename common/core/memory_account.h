@@ -18,8 +18,7 @@ class MemoryAccount {
   // limit.
   void charge(std::size_t bytes);
   void release(std::size_t bytes) noexcept { used_ -= bytes; }
-  // Raises the limit by memory that was admitted for the session outside of the account, and that
-  // the session no longer needs.
+  // Raises the limit by memory that was admitted outside of the account, for a use that has ended.
   void raiseLimit(std::size_t bytes) { limit_ += bytes; }
 
   std::size_t limit() const { return limit_; }

@@ -1,9 +1,9 @@
 // A run's CSV files and other files of records, written by a dedicated thread so that recording
 // blocks neither the io thread nor the device thread. CSV: RFC 4180, one header, UTF-8, written in
 // whole lines; lines end in "\n", which pandas, DuckDB, gnuplot and spreadsheets accept. Every row
-// is in its file within a second, so a killed process loses at most that. The kernel may kill a
-// process in the middle of a write: anything after the last "\n" is a partial row, and readers drop
-// it.
+// is in its file within a second, so a killed process loses at most the rows of its last second.
+// The kernel may kill a process in the middle of a write: anything after the last "\n" is a partial
+// row, and readers drop it.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ class StatusLine {
   void show(int descriptor, const std::string& text);
   void clear();
   // Writes `lines`, which must be whole, in a single write: above the status line if both are on a
-  // terminal, where they are also wrapped.
+  // terminal. On a terminal, the lines are wrapped.
   void writeAbove(int descriptor, const std::string& lines);
 
  private:

@@ -1,4 +1,4 @@
-// The client's engine: begins batches, runs head and tail, and decides each step for all parts.
+// The client's engine: starts batches, runs head and tail, and decides each step for all parts.
 //
 // clang-format off
 //   from       to         when                                          action, what is sent
@@ -41,10 +41,10 @@ class Coordinator : public Engine {
   // Requests weights/body or trace/body; blob() returns the answer. Requires batchDone().
   void fetch(Flow flow, std::size_t body = 0);
   // Sends a body's initial weights, a safetensors file. Requires EngineOptions::initialWeights; no
-  // batch can begin before weightsInPlace().
+  // batch can start before weightsInPlace().
   void sendWeights(SharedBytes weights, std::size_t body = 0);
   // Continues from a checkpoint after this side has restored its own part. Requires
-  // EngineOptions::resumes; no batch can begin before weightsInPlace().
+  // EngineOptions::resumes; no batch can start before weightsInPlace().
   void resume(const EngineState& state);
   // Whether every body has its weights: received, restored from a checkpoint, or initialized by the
   // server.
@@ -56,7 +56,7 @@ class Coordinator : public Engine {
   void restore(const EngineState& state) override;
 
   // The answer to the last Fetch (including grads/body of the current step); empty until it
-  // arrives, and again when the next training batch begins.
+  // arrives, and empty again when the next training batch starts.
   const std::optional<Blob>& blob(std::size_t body = 0) const { return peers_[body].blob; }
   // Whether a step is decided but not yet applied here.
   bool updatePending() const { return state_ == State::decided || state_ == State::updating; }
@@ -94,10 +94,10 @@ class Coordinator : public Engine {
   std::vector<Peer> peers_;
   State state_ = State::idle;
   std::optional<StepDecision> decision_;  // the last one
-  // Per flow, the micro-batches of the current batch that have been sent. A body's answer to a
-  // micro-batch that was not sent is a protocol error.
+  // Per flow, the number of micro-batches of the current batch that have been sent. A body's answer
+  // to a micro-batch that was not sent is a protocol error.
   FlowMap<std::uint32_t> sent_;
-  FlowMap<std::uint32_t> passedOn_;  // micro-batches forwarded from one body to the next
+  FlowMap<std::uint32_t> passedOn_;  // per flow, number of micro-batches forwarded between bodies
 };
 
 }  // namespace cleave

@@ -22,7 +22,7 @@ struct TensorMessage {
   Flow flow;
   MicroBatch at;
   // The number of updates applied to the weights that produced this tensor. The receiver must
-  // process it with the same number.
+  // process it with weights of the same version.
   std::uint64_t weightVersion = 0;
   Payload payload;
   // Set if the client passes the tensor on from one server to another: the payload is then the

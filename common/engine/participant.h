@@ -19,9 +19,9 @@
 // messages after a Step refer to the updated weights. Waiting messages are handled in the order of
 // their arrival.
 //
-// Two more actions precede the actions of a batch. First, and only once, initial weights are
-// imported or a checkpoint is restored. Then a Fetch is answered: weights/body between batches,
-// grads/body in `reported`.
+// Two more actions run outside of this table. Once, before the first batch, initial weights are
+// imported or a checkpoint is restored. A Fetch of weights/body is answered between batches, a
+// Fetch of grads/body in `reported`.
 #pragma once
 
 #include <deque>

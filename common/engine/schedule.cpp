@@ -34,8 +34,8 @@ std::uint32_t oneInFlight(std::uint32_t) { return 1; }
 //
 // zb: the same order, but the body's backward is split (Qi et al., "Zero Bubble Pipeline
 // Parallelism", 2024). Nothing waits for the gradients of the weights, so they are computed when
-// there is nothing else to do. All micro-batches may be in flight, because what autograd saved for
-// one is kept until its BodyWeights, of which the client is not informed.
+// there is nothing else to do. What autograd saved for a micro-batch is kept until its BodyWeights,
+// and the client is not informed when those are done, so all micro-batches may be in flight.
 Picked pickByPriority(const ReadyKinds& ready, const StageState& state) {
   if (state.hop == 0) {
     return firstReady(ready,

@@ -29,15 +29,16 @@ struct StageRow {
   ActionKind kind = ActionKind::headForward;
   std::vector<Flow> inputs;   // all must have arrived; empty: ready from the start
   std::vector<Flow> outputs;  // the flows that carry its result
-  // If set, the stage's action of this kind, with the same i, must be done.
+  // If set, the stage's action of this kind, with the same i, must be done before this one starts.
   std::optional<ActionKind> after = {};
 };
 
 struct StageRows {
   int hop = 0;  // 0: the client; k: body k - 1
   std::vector<StageRow> rows;
-  // If set, the negotiated number limits the micro-batches in flight: those that have begun this
-  // kind, but not yet the phase's last kind in the order of `rows`.
+  // If set, at most the negotiated number of micro-batches may be in flight. A micro-batch is in
+  // flight from the start of its action of this kind until the start of its action of the phase's
+  // last kind, in the order of `rows`.
   std::optional<ActionKind> opens;
 };
 // Requires consecutive bodies: each begins at the cut where the previous one ends.
@@ -52,7 +53,7 @@ class StageEngine {
   // `inFlight`: W as negotiated.
   StageEngine(StageRows rows, Pick pick, std::uint32_t inFlight);
 
-  // Begins a batch of M micro-batches. Drops the state of the previous batch.
+  // Starts a batch of M micro-batches. Drops the state of the previous batch.
   void begin(Phase phase, std::uint32_t microBatches);
 
   bool isInput(Flow flow) const { return inputs_.find(flow) != nullptr; }

@@ -66,8 +66,8 @@ inline constexpr std::size_t kMaxTraceSpans = std::size_t{1} << 16;
 inline constexpr std::size_t kMaxTraceBytes =
     sizeof(std::uint64_t) + kMaxTraceSpans * sizeof(TraceSpan);
 
-// One side's spans. Spans of compute and wait do not overlap each other. The same is true of encode
-// and decode, of send, and of receive. Spans of queue may overlap.
+// One side's spans. Spans of compute and wait do not overlap each other; nor do spans of encode and
+// decode, spans of send, or spans of receive. Spans of queue may overlap.
 struct Trace {
   std::vector<TraceSpan> spans;
   std::uint64_t dropped = 0;  // spans beyond kMaxTraceSpans, not recorded

@@ -53,8 +53,8 @@ class Completions {
 };
 
 // Holds the messages that a link has received until the device thread collects them. Any thread. A
-// peer that sends more messages than was negotiated causes ProtocolError "too-many-in-flight", even
-// if the device is busy with other runs.
+// peer that sends more messages than negotiated causes ProtocolError "too-many-in-flight", even if
+// the device is busy with other runs.
 class Mailbox {
  public:
   // `peers`: the number of senders.
@@ -95,7 +95,7 @@ class EngineWorker : public DeviceWorker {
   // Call before attaching. `build` is the first action; it creates what the other actions need and
   // returns their functions.
   void buildFirst(std::function<ActionTable()> build) { build_ = std::move(build); }
-  // Any thread: prevents the build. Returns false if it has already begun.
+  // Any thread: prevents the build. Returns false if the build has already started.
   bool cancelBuild() { return !buildClaimed_.exchange(true); }
   // Call before attaching. If an action, including the first one, takes longer than this, the run
   // ends with RunError "action-too-long" when the action is done.

@@ -50,7 +50,7 @@ std::size_t graphDtypeBytes(std::string_view dtype);
 // number of elements.
 double elementsPerSample(const wire::Value& value);
 double bytesPerSample(const wire::Value& value);
-// Whether the first dimension is the samples, and all others are known.
+// Whether the first dimension is the samples, and all other dimensions are known.
 bool isBatch(const wire::Value& value);
 
 // For each value, by number, the first value that has the same memory. The result of an operator

@@ -37,9 +37,9 @@ using HttpHandler = std::function<HttpAnswer(const HttpRequest&)>;
 using HttpHandlers = std::map<std::string, HttpHandler, std::less<>>;
 
 // On a loopback address, answers only requests whose Host is a loopback address or localhost:
-// otherwise a web page could read its answers through a DNS name that resolves to this machine. Its
-// headers make browsers run only code that is inline in the page, load only from this server, and
-// store nothing.
+// otherwise a web page could read the server's answers through a DNS name that resolves to this
+// machine. The headers of answers make browsers run only code that is inline in the page, load only
+// from this server, and store nothing.
 class HttpServer {
  public:
   // Listens, and starts serving. Throws the errors of endpointOf(), and UsageError "port-in-use" or

@@ -11,7 +11,7 @@ namespace cleave {
 struct Arrived {
   struct OfFlow {
     std::uint64_t complete = 0;  // tensors or blobs that have arrived completely
-    std::uint64_t bytes = 0;     // bytes that have arrived of the next one
+    std::uint64_t bytes = 0;     // bytes of the next one that have arrived
     bool operator==(const OfFlow&) const = default;
   };
   std::uint64_t control = 0;  // control frames, except those that the connection handles itself

@@ -1,5 +1,5 @@
-// Checks the numbers of samples that a client sends before each training batch, so that a session
-// holds those of two batches at most. io thread only.
+// Checks the sample numbers (indices in the training data) that a client sends before each training
+// batch, so that a session holds the sample numbers of at most two batches. io thread only.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@ namespace cleave {
 
 class IncomingSamples {
  public:
-  // `trainSamples`: samples of the training data; 0: the run needs no numbers.
+  // `trainSamples`: size of the training data; 0: the run needs no sample numbers.
   IncomingSamples(std::uint32_t trainSamples, std::uint32_t maxBatch)
       : trainSamples_(trainSamples), maxBatch_(maxBatch) {}
 
-  // Throws ProtocolError "unexpected-message" if the run needs no numbers, "step-gap" if they
-  // belong to no batch that may begin now, and "bad-metadata" if one is out of range.
+  // Throws ProtocolError "unexpected-message" if the run needs no sample numbers, "step-gap" if
+  // they belong to no batch that may start now, and "bad-metadata" if one is out of range.
   void received(const SampleNumbers& samples);
   // Call when the Step of a training batch has arrived: numbers of later batches may follow.
   void decided(std::uint64_t step) { decided_ = step; }

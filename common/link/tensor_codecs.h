@@ -64,7 +64,7 @@ class TensorCodecs {
   // Throws ProtocolError if no encoder writes these bytes.
   DecodedTensor decode(const Key& key, std::span<const std::byte> encoded, const TensorSpec& spec);
 
-  // Adds the numbers of samples of a training batch, below trainSamples. Call it with the numbers
+  // Adds the sample numbers of a training batch, each below trainSamples. Call it with the numbers
   // of the whole batch, in one or more calls, before its first tensor is encoded or decoded, if a
   // codec keeps samples.
   void addSamples(std::uint64_t step, std::span<const std::uint32_t> numbers);
@@ -125,7 +125,7 @@ class TensorCodecs {
   // Training only: in evaluation, codecs do not change state.
   std::map<CutKey, Cut> cuts_;
   std::map<StateKey, CodecState> states_, stagedStates_;
-  // Of codecs that keep samples.
+  // For codecs that keep samples: the decoded rows of one tensor.
   struct Rows {
     std::vector<std::uint32_t> numbers;
     std::vector<float> values;

@@ -71,8 +71,9 @@ class TensorLink : public EngineLink, public FrameSink {
   void commit(std::uint64_t step) override {
     codecTasks_->post([step](TensorCodecs& codecs) { codecs.commit(step); });
   }
-  // Any thread; client. Call before the first tensor of each training batch, with the numbers of
-  // its samples in the training data. Sends them to the server if a codec of the run keeps samples.
+  // Any thread; client. Call before the first tensor of each training batch, with its sample
+  // numbers (indices in the training data). Sends them to the server if a codec of the run keeps
+  // samples.
   void sendSamples(std::uint64_t step, const std::vector<std::uint32_t>& numbers);
 
   // Any thread, after commit(): passes copies of the codecs' states to `saved`, in the codec queue.

@@ -24,10 +24,10 @@ class TransferLog {
   TransferLog(Role role, std::uint32_t inFlight, std::function<void(const TransferRecord&)> record)
       : role_(role), maxPending_(maxWaiting(inFlight)), record_(std::move(record)) {}
 
-  // ---- Sent tensors: queued, begun, written and acknowledged, settled ----
+  // ---- Sent tensors: queued, started, written and acknowledged, settled ----
 
-  // Begins a record. Throws ProtocolError "too-many-in-flight" if the peer has not acknowledged far
-  // more tensors than its credits allow.
+  // Begins a record. Throws ProtocolError "too-many-in-flight" if the number of unacknowledged
+  // tensors is far above what the peer's credits allow.
   void queued(TransferRecord record);
   // Call when the first segment is passed to the socket.
   void begun(const Key& key, double queueSeconds);

@@ -39,7 +39,7 @@ class TransferOrder {
                 std::shared_ptr<MemoryAccount> account)
       : role_(role), body_(std::move(body)), inFlight_(inFlight), account_(std::move(account)) {}
 
-  // Call when the peer begins to send this tensor. Throws ProtocolError "bad-key" if the tensor is
+  // Call when the peer starts to send this tensor. Throws ProtocolError "bad-key" if the tensor is
   // repeated, out of order, or does not answer a tensor; "too-many-in-flight" if no credit is left.
   void opened(const Key& key);
   // Call when a tensor of this side is ready to be sent.

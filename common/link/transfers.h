@@ -28,7 +28,7 @@ struct TransferRecord {
   std::optional<LinkInfo> link;  // nullopt if the connection was closed
 };
 
-// Sums since the link began. "Up" is from the client to the server.
+// Sums since the link started. "Up" is from the client to the server.
 struct LinkTotals {
   std::uint64_t rawUp = 0, rawDown = 0;
   std::uint64_t wireUp = 0, wireDown = 0;  // tensors on the wire, from recorded transfers
@@ -46,7 +46,7 @@ struct LinkTotals {
   double peakUp = 0, peakDown = 0;
   std::uint64_t transfers = 0;
   std::uint64_t reconnects = 0;  // connections that replaced a broken one
-  double offlineSeconds = 0;     // total time between two connections
+  double offlineSeconds = 0;     // total time without a connection, after the first one
 
   // Adds the totals of another link of the same run.
   LinkTotals& operator+=(const LinkTotals& other);

@@ -41,13 +41,13 @@ Saved savedFromWire(std::span<const std::byte> metadata);
 std::string toWire(const Drain& drain);
 Drain drainFromWire(std::span<const std::byte> metadata);
 
-// Numbers of the samples of a training batch, or of a part of it.
+// The sample numbers (indices in the training data) of a training batch, or of a part of it.
 struct SampleNumbers {
   std::uint64_t step = 0;
   std::uint32_t first = 0;  // position in the batch
   std::vector<std::uint32_t> numbers;
 };
-// Maximum numbers per frame, so that a frame is within kMaxMetadataBytes.
+// Maximum sample numbers per frame, so that a frame is within kMaxMetadataBytes.
 inline constexpr std::size_t kMaxSampleNumbers = 8192;
 std::string toWire(const SampleNumbers& samples);
 SampleNumbers sampleNumbersFromWire(std::span<const std::byte> metadata);

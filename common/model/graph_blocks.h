@@ -1,6 +1,6 @@
 // The model "graph": a model that a user exported (docs/models.md), as blocks: head, one body per
-// server, tail. A server receives only its body's graph; there, the blocks before and after it
-// cannot run.
+// server, tail. A server receives only its body's graph; there, the blocks before and after the
+// body cannot run.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// Trains learned inserts alone, in one process: each to reproduce the tensor at its cut, as the
-// model computes it without inserts. Device thread only.
+// Trains learned inserts alone, in one process. Each insert learns to reproduce the tensor that the
+// model without inserts computes at its cut. Device thread only.
 #pragma once
 
 #include <cstdint>

@@ -73,8 +73,8 @@ InsertLayers convLayers(const Shape& shape, const InsertParameters& parameters) 
 
 // ---- linear, residual ----
 
-// A linear layer over the channels of images [channels, height, width], as a convolution of 1 x 1,
-// or over the last dimension of other tensors.
+// A linear layer over the channels of images [channels, height, width], as a 1 x 1 convolution, or
+// over the last dimension of other tensors.
 at::Tensor project(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   return weight.dim() == 4 ? at::conv2d(x, weight, bias) : at::linear(x, weight, bias);
 }
@@ -130,7 +130,7 @@ InsertLayers linearLayers(const Shape& shape, const InsertParameters& parameters
 
 // linear plus a nonlinear correction of `rank` hidden features in each half:
 //   encoder: z = E x + e + V relu(U x + u) + v    decoder: y = D z + d + V' relu(U' z + u') + v'
-// Initially V, v, V' and v' are 0, so that it begins as linear does.
+// Initially V, v, V' and v' are 0, so that the insert computes the same as `linear`.
 InsertLayers residualLayers(const Shape& shape, const InsertParameters& parameters) {
   const Features features = featuresOf(shape, parameters);
   InsertLayers layers = linearLayers(shape, parameters);

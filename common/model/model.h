@@ -74,7 +74,7 @@ struct ParameterSpec {
   bool isInsert = false;    // whether it belongs to a learned insert (inserts.h)
   at::ScalarType type = at::kFloat;
   // The initial values: `initial`; uniform in ±bound if there is one; or, for a matrix or the
-  // weight of a convolution of 1 x 1, the first rows and columns of the identity.
+  // weight of a 1 x 1 convolution, the first rows and columns of the identity.
   double initial = 0;
   std::optional<double> bound = std::nullopt;
   bool isIdentity = false;

@@ -26,9 +26,9 @@ bool canSplit(const Node& node) {
   return std::find(kNames.begin(), kNames.end(), node.name()) != kNames.end();
 }
 
-// How the way from the outputs to the inputs uses a node that is not on it.
+// How the path from the outputs to the inputs uses a node that is not on the path.
 struct Use {
-  std::shared_ptr<Node> user;  // the operator on the way that needs the node's result
+  std::shared_ptr<Node> user;  // the operator on the path that needs the node's result
   int count = 0;               // 2: at least two
 };
 
@@ -57,7 +57,7 @@ class Graph {
     Edge edge;  // where its gradient is accumulated
     Use use;
   };
-  // The leaves that are not on the way to the inputs.
+  // The leaves that are not on the path to the inputs.
   std::vector<Weight> weights() const {
     std::vector<Weight> weights;
     for (const std::shared_ptr<Node>& node : nodes_) {

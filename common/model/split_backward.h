@@ -3,9 +3,9 @@
 //
 // Convolutions and matrix products compute the two in separate operations, so that the second can
 // be deferred. All other operators compute them together, so the gradients of their weights, such
-// as those of norms and embeddings, belong to the first part. So do those of a weight that several
-// operators use, because the order in which autograd adds them must not change. The gradients are
-// bit-identical to those of an undivided pass.
+// as those of norms and embeddings, belong to the first part. The gradients of a weight that
+// several operators use belong to it too, because the order in which autograd adds them must not
+// change. The gradients are bit-identical to those of an undivided pass.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>

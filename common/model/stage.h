@@ -38,7 +38,7 @@ struct StageOptions {
   std::vector<int> innerCuts = {};
   // The positions of all cuts: cuts.cut0, innerCuts, cuts.cut1.
   std::vector<int> allCuts() const;
-  // At the cuts of this part of the run: those in allCuts().
+  // The inserts at the cuts in allCuts().
   std::vector<InsertSpec> inserts = {};
   OptimizerSpec optimizer;
   std::uint64_t seed = 0;
@@ -53,8 +53,8 @@ struct StageOptions {
   Precision bodyPrecision = Precision::fp32;
   // Between forward and backward, head and body keep only the inputs, and compute forward again.
   bool recompute = false;
-  // The body computes the gradients of its weights in BodyStage::backwardWeights(), unless it sends
-  // no gradients (Schedule::splitsBackward).
+  // If the body sends gradients, it computes those of its weights separately, in
+  // BodyStage::backwardWeights() (Schedule::splitsBackward).
   bool splitsBackward = false;
   // 0: none. Else evaluations and saved weights use a moving average of the weights: after step n,
   // average = d x average + (1 - d) x weights, with d = min(averageDecay, (1 + n) / (10 + n)).
@@ -161,7 +161,7 @@ class ClientStage {
   const BatchMetrics& metrics() const;
   // loss_i of each micro-batch of this batch, by i. `verify` compares these bit for bit.
   const std::vector<float>& losses() const;
-  // From now on, the model's outputs of each batch are kept until the next.
+  // From now on, the model's outputs of each batch are kept until the next batch.
   void keepOutputs();
   // The outputs of the batch, [samples, …], fp32, on the CPU. Call after its last tailStep.
   at::Tensor outputs() const;
@@ -242,7 +242,7 @@ void checkBlockNames(const std::vector<std::string>& names, const std::vector<Bl
 void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<BlockSpec>& blocks,
                   const std::vector<std::string>& except, const std::string& source);
 
-// Estimate, from shapes alone, of the memory in bytes that blocks [first, last) need for steps of
+// Estimates, from shapes alone, the memory in bytes that blocks [first, last) need for steps of
 // `microBatches`, of which `inFlight` are in flight, with at most `maxSamples` samples each:
 // parameters x (1 + gradient + optimizer state) + buffers + micro-batches x statistics of all batch
 // norms + in flight x outputs of all layers, which autograd saves + 2 x outputs of the largest

@@ -153,7 +153,7 @@ class LabeledBatch {
 
   const BatchMetrics& metrics() const { return metrics_; }
   const std::vector<float>& losses() const { return losses_; }
-  // From now on, the model's outputs of each batch are kept until the next.
+  // From now on, the model's outputs of each batch are kept until the next batch.
   void keepOutputs() { keepsOutputs_ = true; }
   // The outputs of the whole batch, [samples, …], fp32, on the CPU.
   at::Tensor outputs() const;

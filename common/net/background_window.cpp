@@ -52,8 +52,8 @@ bool BackgroundWindow::ponged(std::int64_t forward, std::int64_t arrived, Steady
   ratios_.push_back(std::max(between, 0.0) / static_cast<double>(bytes));
   if (ratios_.size() > kRatios) ratios_.pop_front();
   if (isQuiet(time)) {
-    // Grows by the bytes that arrive while the stream adds no delay, more slowly near the target,
-    // and shrinks above it, by at most half per round trip.
+    // While the stream adds no delay, the window grows by the bytes that arrive. It grows more
+    // slowly near the target, and shrinks above the target, by at most half per round trip.
     const double gain = std::clamp((kQuietTargetSeconds - added) / kQuietTargetSeconds, -0.5, 1.0);
     window_ += gain * static_cast<double>(bytes);
   } else {

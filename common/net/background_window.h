@@ -1,9 +1,9 @@
 // Limits how many bytes of a background stream are in flight. While urgent tensors cross, only one
 // short segment is in flight at a time. After each segment the stream pauses, so that it uses the
-// fraction kShare of the link. Otherwise the stream keeps the one-way delay that it adds at a
-// target, as LEDBAT does (RFC 6817). Pings before and after each segment measure that delay, and
-// how long the segment occupies the link. These measurements include relays and routers, not only
-// our kernel. io thread only.
+// fraction kShare of the link. Otherwise the stream keeps the one-way delay that it adds close to a
+// target value, as LEDBAT does (RFC 6817). Pings before and after each segment measure that delay,
+// and how long the segment occupies the link. These measurements include relays and routers, not
+// only our kernel. io thread only.
 #pragma once
 
 #include <cstddef>
@@ -32,14 +32,14 @@ class BackgroundWindow {
   void urgentCrossed(SteadyTime time) { lastUrgent_ = time; }
   // Maximum bytes of the next segment; 0: wait for a Pong, or until pauseEnd().
   std::size_t room(SteadyTime time) const;
-  // When the pause after a segment ends if no urgent tensor crosses meanwhile.
+  // The time at which the pause after a segment ends, if no urgent tensor crosses meanwhile.
   SteadyTime pauseEnd() const;
-  // Reports that a segment, sent from `time` on, and then a Ping were sent.
+  // Reports that a segment was sent, starting at `time`, and then a Ping.
   void sent(std::size_t bytes, SteadyTime time);
   // Reports a sent Ping that does not follow a segment.
   void pinged() { pings_.push_back(0); }
   // Reports a Pong. `arrived`: when its Ping arrived, in nanoseconds of the peer's clock.
-  // `forward`: `arrived` minus the time at which the Ping was sent by our clock; the clocks need
+  // `forward`: `arrived` minus the time of our clock at which the Ping was sent; the clocks need
   // not agree. Returns whether the Ping followed a segment.
   bool ponged(std::int64_t forward, std::int64_t arrived, SteadyTime time);
 

@@ -49,8 +49,8 @@ class ByteStream {
 
   // Reads and discards everything until an error occurs: eof after an orderly close by the peer.
   boost::asio::awaitable<void> drain();
-  // Waits until the unsent bytes are less than half of limitUnsent(), so that the next write waits
-  // as briefly as possible in the kernel.
+  // Waits until fewer bytes are unsent than half of the limit set by limitUnsent(), so that the
+  // next write waits as briefly as possible in the kernel.
   boost::asio::awaitable<void> readyToWrite();
   // Writes raw bytes, bypassing TLS, for a peer that lacks it.
   boost::asio::awaitable<void> writePlain(std::span<const std::byte> bytes);

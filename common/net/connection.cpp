@@ -401,7 +401,7 @@ awaitable<void> Connection::writeOne() {
   const SteadyTime start = now();
   const std::chrono::duration<double> slowest(kMaxSegmentBytes / options_.frame.bytesPerSecond);
   writtenBy_ = start + longestSilence() + std::chrono::duration_cast<milliseconds>(slowest);
-  // The frame is chosen as late as possible, so that a more urgent one can still go first.
+  // The frame is chosen as late as possible, so that a more urgent one can still be sent first.
   co_await stream_.readyToWrite();
   if (end_.hasFailed()) co_return;
   auto frame = outbox_.next(segmentBytes(), background_.room(now()));

@@ -34,8 +34,8 @@
 
 namespace cleave {
 
-// Maximum frames and tensors waiting to be sent, far more than credits allow. It keeps a peer that
-// causes answers without reading them from filling our memory.
+// Maximum frames and tensors waiting to be sent, far more than credits allow. The limit prevents a
+// peer that causes answers and does not read them from filling our memory.
 inline constexpr std::size_t kMaxQueued = 1 << 16;
 
 // Receives frames after the handshake. Exceptions from these functions end the connection.

@@ -63,7 +63,7 @@ class ConnectionEnd {
   const std::string& ourReason() const { return ourReason_; }
   // The Error that ends the connection. Requires writeLost, failing or failed.
   const std::exception_ptr& error() const { return error_; }
-  // When run() must end, regardless of the peer. Only runBegins() makes it later.
+  // When run() must end, regardless of the peer. Only runBegins() can postpone it.
   const std::optional<SteadyTime>& deadline() const { return deadline_; }
 
   // The events, at `time`. Every exception_ptr holds an Error. Only the first `sayBye` counts, and

@@ -68,9 +68,9 @@ using HeaderBytes = std::array<std::byte, kHeaderBytes>;
 
 HeaderBytes encodeHeader(const FrameHeader& header);
 
-// Throws ProtocolError unless `start` may begin a Cleave frame: "not-tls" if it is TLS, otherwise
-// "not-cleave". `start` holds the first bytes of a header, or as many as have arrived. Detects a
-// wrong port at the first byte, even if the peer's greeting is shorter than a header.
+// Throws ProtocolError unless `start` can be the start of a Cleave frame: "not-tls" if it is TLS,
+// otherwise "not-cleave". `start` holds the first bytes of a header, or as many as have arrived.
+// Detects a wrong port at the first byte, even if the peer's greeting is shorter than a header.
 void checkMagic(std::span<const std::byte> start);
 
 // Throws ProtocolError: wrong magic ("not-cleave"), version, unknown kind, unknown flags, a

@@ -42,7 +42,7 @@ std::string makeNonce() {
   return nonce;
 }
 
-// `signer` keeps a message of one side from being sent back as one of the other.
+// `signer` prevents a message of one side from being sent back as a message of the other side.
 std::string macOf(const std::string& secret, std::string_view signer, std::string_view text) {
   const std::string whole =
       std::string(kRelayMagic) + std::string(signer) + "\n" + std::string(text);
@@ -194,7 +194,7 @@ asio::awaitable<void> joinRelay(SharedSocket socket, const std::string& secret,
   co_await writeText(*socket, head + own + macOf(secret, "server", nonces + head));
   const std::string text = co_await readText(*socket, kVerdictBytes);
   const std::string verdict = text.substr(0, 1);
-  // A relay with another secret also signs with it.
+  // A relay with another secret signs its verdict with that secret.
   if (!isSame(text.substr(1), macOf(secret, "relay", nonces + verdict))) throw wrongSecret();
   checkVerdict(static_cast<RelayVerdict>(verdict[0]));
 }

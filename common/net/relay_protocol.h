@@ -10,7 +10,8 @@
 //   the server, and one byte for each Ping back. A client's connection carries the client's bytes.
 //
 // The MACs cover both nonces, so neither side can be impersonated and no message can be replayed.
-// What follows is not protected: the client and the server use TLS end to end.
+// The bytes that follow are not protected by the relay protocol, but by TLS between client and
+// server.
 #pragma once
 
 #include <array>
@@ -35,7 +36,8 @@ inline constexpr std::chrono::seconds kRelayPingEvery{5};
 inline constexpr std::chrono::seconds kRelaySilence{15};
 
 // Reads the secret that a relay and its server share, without white space at its ends. Throws
-// UsageError "bad-secret" if it is shorter than 16 bytes, "key-readable", "cannot-read".
+// UsageError "bad-secret" if the secret is shorter than 16 bytes, or the errors of
+// readPrivateFile().
 std::string readRelaySecret(const std::string& path);
 
 enum class RelayPurpose : std::uint8_t { control = 1, client = 2 };

@@ -141,7 +141,7 @@ void TlsContext::readRevoked() {
   const std::vector<Owned<X509>> authorities = readCertificates(path("ca.crt"));
   for (const Owned<X509_CRL>& list :
        readAll<Owned<X509_CRL>, PEM_read_X509_CRL>(file, "lists of revoked certificates")) {
-    // With another CA's list, OpenSSL would refuse all clients or none.
+    // With a list of another CA, OpenSSL would refuse either all clients or none.
     const bool isOurs = std::any_of(authorities.begin(), authorities.end(), [&](const auto& one) {
       return X509_CRL_verify(list.get(), X509_get0_pubkey(one.get())) == 1;
     });

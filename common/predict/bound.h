@@ -68,9 +68,9 @@ std::string_view bottleneckName(Bottleneck bottleneck);  // such as "client comp
 
 struct StepBound {
   double seconds = 0;
-  // The resource with the largest term. If the path of a single micro-batch is longer than every
-  // term, or that resource is busy for less than half of the bound, it is the resource that takes
-  // the largest part of the path instead.
+  // The resource with the largest term. Exception: if the path of a single micro-batch is longer
+  // than every term, or if the resource with the largest term is busy for less than half of the
+  // bound, the bottleneck is the resource that takes the largest part of the path.
   Bottleneck bottleneck = Bottleneck::clientCompute;
   std::size_t body = 0;  // index of the body, if the bottleneck is a server or a link
 };

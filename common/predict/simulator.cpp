@@ -229,8 +229,8 @@ class Simulation {
 
 // ---- Search ----
 
-// Order of individual actions and tensors: of the ready ones, the one with the lowest rank goes
-// first.
+// Order of individual actions and tensors: of the ready ones, the one with the lowest rank is the
+// next.
 struct Order {
   std::uint32_t inFlight = 1;
   bool splitsBackward = false;
@@ -259,7 +259,7 @@ Policy policyOf(const Order& order, std::uint32_t microBatches) {
 
 using KindRanks = std::array<int, kScheduledKinds>;
 
-// Which of a direction's tensors go first: activations, gradients, or the first one queued.
+// Which of a direction's tensors are sent first: activations, gradients, or the first one queued.
 enum class First : std::uint8_t { activations, gradients, any };
 
 int rankOf(Flow flow, First first) {

@@ -31,8 +31,8 @@ struct KeysOptions {
   bool json = false;
   bool markdown = false;
 };
-// Adds `keys`, which prints the keys of this program's configuration. If it is used, sets
-// `command`, which reads `options`.
+// Adds the command `keys`, which prints the keys of this program's configuration. If it is used,
+// sets `command`, which reads `options`.
 void addKeysCommand(CLI::App& app, KeysOptions& options, std::vector<KeyText> (*keys)(),
                     std::function<int()>& command);
 

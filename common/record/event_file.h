@@ -27,9 +27,9 @@ class EventFile {
   EventFile(Recorder& recorder, const std::string& folder);
 
   using Scalar = std::pair<std::string, double>;  // tag, value
-  // Discards events of this and later steps in earlier files, because the run repeats these steps.
-  // Does nothing without earlier files. This and the following functions do not block and are not
-  // thread-safe.
+  // Discards the events that earlier files contain for this and later steps, because the run
+  // repeats these steps. Does nothing without earlier files. This and the following functions do
+  // not block and are not thread-safe.
   void replaceFrom(std::uint64_t step);
   // Values are stored with 32 bits, like all scalars in TensorBoard.
   void scalars(std::uint64_t step, const std::vector<Scalar>& values);

@@ -83,7 +83,7 @@ class RunFiles {
   void writeEvents(std::shared_ptr<RunEvents> events) { events_ = std::move(events); }
 
   // Any thread. Call when another connection continues the run; later rows have these numbers.
-  // `isFirst`: whether it is to the first server of the run, whose session is recorded.
+  // `isFirst`: whether the connection is to the first server of the run, whose session is recorded.
   void reconnected(std::uint64_t session, std::uint64_t generation, bool isFirst = true);
 
   // Any thread; these functions do not block.

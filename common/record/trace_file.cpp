@@ -213,7 +213,7 @@ TraceFile joinTraces(const Trace& client, const Trace& server, const ClockSample
   TraceFile file;
   Side clientSide(file, "client");
   Side serverSide(file, "server");
-  // The start of the first span of both sides, on the server's clock.
+  // `origin` is the start of the earliest span of either side, on the server's clock.
   const std::int64_t ahead = serverClock.ahead;
   const std::int64_t here = minus(earliest(client).value_or(0), minus(0, ahead));
   const std::int64_t origin = std::min(here, earliest(server).value_or(here));

@@ -15,8 +15,8 @@ namespace cleave {
 void checkAt(const Config& config, const std::string& path, const std::function<void()>& check);
 
 // Runs `check`. Adds the location of the error's own key if the configuration has a key with that
-// path; otherwise that of the key that `keys` lists for the error's code. Other errors are rethrown
-// unchanged.
+// path; otherwise the location of the key that `keys` lists for the error's code. An error with
+// neither is rethrown unchanged.
 void checkAt(const Config& config, const std::map<std::string, std::string>& keys,
              const std::function<void()>& check);
 

@@ -195,9 +195,9 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
   }
   plan.stage.splitsBackward = plan.schedule->splitsBackward;
   plan.inFlight = resolveInFlight(*plan.schedule, spec.inFlight, spec.microBatches);
-  // The body keeps autograd's saved data until the gradient at its last cut has arrived. Without a
-  // gradient at its first cut, the client is not informed of that, and nothing limits the
-  // micro-batches in flight.
+  // The body keeps autograd's saved data until the gradient at its last cut has arrived. If no
+  // gradient crosses its first cut, the client is not informed when this data is freed, so nothing
+  // limits the micro-batches in flight.
   if (spec.headIsFrozen && plan.place.contains(gradientAt(plan.place.lastCut))) {
     plan.inFlight = spec.microBatches;
   }
@@ -268,7 +268,7 @@ double codecBytes(const RunPlan& plan) {
     working = std::max(working, static_cast<double>(memory.working));
     states += 2.0 * static_cast<double>(memory.state);
   }
-  // The numbers of the samples of two batches.
+  // The sample numbers of two batches.
   const double numbers = 2.0 * sizeof(std::uint32_t) * plan.spec.maxBatch;
   return kTables + working + plan.spec.microBatches * states + sampleCacheBytes(plan) + numbers;
 }
@@ -306,8 +306,8 @@ double passedOnBytes(const std::vector<RunPlan>& bodies) {
   for (const RunPlan& body : bodies) {
     const TensorLinkOptions link = linkOptions(body, Role::client);
     for (const Flow flow : body.flows()) {
-      // Those that the body receives, so that each is counted once. The head and the tail make the
-      // others.
+      // Counts only flows that the body receives from another body, so that each is counted once.
+      // Flows from the head or the tail are not passed on.
       const bool isFromHead = flow == activationAt(bodies.front().place.firstCut);
       const bool isFromTail = flow == gradientAt(bodies.back().place.lastCut);
       if (!body.place.isUp(flow) || isFromHead || isFromTail) continue;

@@ -90,7 +90,8 @@ class Blocks {
     return plan_.blocks[static_cast<std::size_t>(options_.first) + part];
   }
 
-  // The tensors as leaves of autograd's graph, which require the gradients that cross a cut here.
+  // Returns the tensors as leaves of autograd's graph. A leaf requires a gradient if its gradient
+  // would cross a cut at this position.
   static TensorList leavesOf(const TensorList& tensors, const std::vector<BlockOutput>& outputs) {
     TensorList leaves;
     for (std::size_t t = 0; t < tensors.size(); ++t) {

@@ -46,8 +46,8 @@ void checkRunId(const std::string& id) {
 
 namespace {
 
-// Whether the folder is empty, or has only what a process leaves that is killed before the run
-// begins. The lock is made first; without it, the files may be a user's own.
+// Whether the folder is empty, or contains only what a process leaves behind if it is killed before
+// the run starts. The lock is made first; without a lock, the files may be a user's own.
 bool isUnused(const std::string& folder) {
   bool isLocked = false;
   bool hasOthers = false;

@@ -18,9 +18,9 @@ std::string libtorchVersion();  // such as "2.11.0"
 // Throws UsageError "bad-run-id" unless the id is [a-z0-9][a-z0-9-]{0,63}.
 void checkRunId(const std::string& id);
 
-// Creates the folder and its parents. An existing folder may have only what a process leaves that
-// is killed before the run begins; otherwise throws UsageError "run-exists". Throws RunError if the
-// folder cannot be created or written to. `hint`: the hint of these errors.
+// Creates the folder and its parents. An existing folder may contain only what a process leaves
+// behind if it is killed before the run starts; otherwise throws UsageError "run-exists". Throws
+// RunError if the folder cannot be created or written to. `hint`: the hint of these errors.
 void makeRunFolder(const std::string& folder, const std::string& hint);
 
 // Locks the folder while the result exists, so that no other process uses it. Throws UsageError

@@ -16,7 +16,8 @@
 
 namespace cleave {
 
-// The first two are tensors of a step; the others are blobs about a body, which answer a Fetch.
+// The first two are tensors of a step; the others are blobs about a body, which answer a Fetch or
+// carry the initial weights.
 enum class FlowKind : std::uint8_t {
   activation,  // across a cut, towards the output
   gradient,    // across a cut, towards the input

@@ -13,7 +13,8 @@ inline constexpr float kLargestFloat = 0x1.fffffep127f;
 inline constexpr float kLargestBf16 = 0x1.fep127f;
 inline constexpr float kLargestHalf = 65504;
 inline constexpr float kMinNormal = 0x1p-126f;
-// Floats of this magnitude have no fraction bits, so adding it rounds to an integer, ties to even.
+// Floats of this magnitude have no fraction bits, so adding this number rounds to an integer, ties
+// to even.
 inline constexpr float kNoFraction = 0x1.8p23f;
 inline constexpr double kNoFractionDouble = 0x1p52;
 

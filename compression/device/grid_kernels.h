@@ -9,8 +9,8 @@ namespace cleave::device {
 inline constexpr std::uint32_t kMaxPieces = 256;
 inline constexpr std::uint32_t kSamples = 4096;
 
-// The range of a tensor while it is being found, as keys; the minimum's is inverted, so that the
-// initial state is all zeros.
+// The range of a tensor found so far, as keys; the minimum's key is inverted, so that the initial
+// state is all zeros.
 struct RangeState {
   std::uint32_t invertedMin = 0;
   std::uint32_t max = 0;

@@ -17,7 +17,8 @@ constexpr float kLargestHalf = 65504;
 constexpr float kMinNormal = 0x1p-126f;
 constexpr std::size_t kMaxSize = 1024;
 
-// Floats of this magnitude have no fraction bits, so adding it rounds to an integer, ties to even.
+// Floats of this magnitude have no fraction bits, so adding this number rounds to an integer, ties
+// to even.
 constexpr float kNoFraction = 0x1.8p23f;
 
 std::uint16_t load16(const std::byte* in) {

@@ -39,7 +39,7 @@ Stats::Stats(boost::asio::io_context& context, const Relay& relay, const std::st
 }
 
 void Stats::wait() {
-  // Intervals end at multiples of the interval since the beginning, even if this row is late.
+  // Intervals end at multiples of the interval since the start, even if this row is late.
   timer_.expires_at(begin_ + ((Clock::now() - begin_) / interval_ + 1) * interval_);
   timer_.async_wait([this](const boost::system::error_code& cancelled) {
     if (cancelled) return;

@@ -17,7 +17,8 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr std::size_t kBufferBytes = std::size_t{64} << 10;  // per direction
-// What the kernel may hold beyond what it has sent, so that an urgent tensor does not wait here.
+// Maximum bytes that the kernel accepts before it has sent them, so that an urgent tensor does not
+// wait in the relay.
 constexpr std::size_t kUnsentBytes = std::size_t{64} << 10;
 constexpr std::chrono::seconds kUnacknowledged{30};
 

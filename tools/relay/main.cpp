@@ -47,7 +47,7 @@ Settings readSettings(const Flags& flags) {
 
 // Raises the limit of open files, because each client needs two.
 void claimDescriptors(const Settings& settings) {
-  constexpr rlim_t kOthers = 512;  // unchecked connections, and the program's own
+  constexpr rlim_t kOthers = 512;  // unchecked connections, and the program's own files
   const rlim_t needed = 2 * settings.maxConnections + settings.maxPending + kOthers;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;

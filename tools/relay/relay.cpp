@@ -107,7 +107,7 @@ void Relay::admitServer(SharedSocket socket) {
   asio::co_spawn(context_, check(std::move(socket)), rethrow);
 }
 
-// A connection to --register. Its faults end only this connection.
+// Handles a connection to the address of --register. A fault of the peer ends only this connection.
 asio::awaitable<void> Relay::check(SharedSocket socket) {
   try {
     co_await serveRequest(socket);
