@@ -2,8 +2,8 @@
 # Searches CLEAVE_TORCH_DIR (the `torch` or `libtorch` folder of an unpacked wheel or zip) and
 # .deps/, which scripts/setup.sh fills.
 #
-# Does not use the wheel's TorchConfig.cmake, because it requires a CUDA toolkit. The wheel's
-# include folder also has fmt and protobuf headers that would shadow the system's, hence -idirafter.
+# Does not use the wheel's TorchConfig.cmake, which requires a CUDA toolkit. The wheel's include
+# folder also has fmt and protobuf headers that would shadow the system's, hence -idirafter.
 set(CLEAVE_TORCH_DIR "$ENV{CLEAVE_TORCH_DIR}" CACHE PATH "Folder of LibTorch with include/ and lib/")
 set(LibTorch_VERSION 2.11.0)
 find_path(LibTorch_INCLUDE_DIR ATen/ATen.h
@@ -32,8 +32,8 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
 endif()
 
 if(LibTorch_FOUND AND LibTorch_CUDA_LIBRARY AND LibTorch_C10_CUDA_LIBRARY AND NOT TARGET LibTorch::cuda)
-  # We use no symbol of libtorch_cuda, but it must be loaded: that registers LibTorch's GPU
-  # operations.
+  # We use no symbol of libtorch_cuda, but the library must be loaded, because loading registers
+  # LibTorch's GPU operations.
   add_library(LibTorch::cuda INTERFACE IMPORTED)
   target_link_options(LibTorch::cuda INTERFACE -Wl,--no-as-needed)
   target_link_libraries(LibTorch::cuda INTERFACE LibTorch::cpu ${LibTorch_CUDA_LIBRARY} ${LibTorch_C10_CUDA_LIBRARY})

@@ -102,7 +102,7 @@ fuzz() {
   echo "fuzz: $target: $executions executions in $seconds s, no findings"
 }
 
-# As many targets at a time as there are processors. After a finding, no more targets are started.
+# Runs as many targets at a time as there are processors. After a finding, no more targets are started.
 set -m  # each job has a process group of its own
 trap 'for job in $(jobs -p); do kill -- "-$job" 2>/dev/null || true; done; exit 1' INT TERM
 running=0 failed=0

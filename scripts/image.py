@@ -47,7 +47,7 @@ class Image:
         origin = ROOT
         if sources[0] == "--from=build":
             del sources[0]
-            # The data set is from a Debian package, which is installed on this machine as in the stage `build`.
+            # The dataset is from a Debian package, which is installed on this machine as in the stage `build`.
             origin = self.built if sources[0].startswith("/opt/") else pathlib.Path("/")
         target = self.root / target.lstrip("/")
         target.mkdir(parents=True, exist_ok=True)

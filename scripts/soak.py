@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains for hours while faults happen, and checks that resident memory, descriptors, threads and step times do not grow. One server serves
 two clients, each behind a relay of its own. Once per minute, the connection of `steady` is cut, and `killed` gets one fault: in four
-minutes of five a cut, in the fifth a kill -9 and a resume. Parts of the models sleep instead of computing, so that a fault's cost does
+of five minutes a cut, in the fifth a kill -9 and a resume. Parts of the models sleep instead of computing, so that a fault's cost does
 not depend on the processors.
 
 Example: scripts/soak.py --programs build/release/bin --minutes 60
@@ -201,7 +201,8 @@ def soak():
         for i, what in enumerate(("resident", "descriptors", "threads")):
             figures["growth_per_hour"][f"{name}, {what}"] = growth([(h, values[i]) for h, values in all_of if h >= late])
     later = [(number * undisturbed / 3600, value[0]) for number, value in steps.items()][int(len(steps) * late * 3600 / seconds):]
-    # The lower decile of each 100 steps: a fault and other programs make some steps longer, but what a process adds to every step raises it too.
+    # The lower decile of each 100 steps. Faults and other programs lengthen only some steps, which leaves it unchanged; a process that
+    # becomes slower lengthens every step, which raises it.
     blocks = [later[i:i + 100] for i in range(0, len(later) - 99, 100)]
     deciles = [(block[0][0], statistics.quantiles((value for _, value in block), n=10)[0]) for block in blocks]
     figures["growth_per_hour"]["steady client, step"] = growth(deciles)

@@ -33,7 +33,7 @@ case "${1:-}" in
     build/release/bin/crash_sim --matrix --jobs "$(nproc)"
     build/release/bin/crash_sim --runs 10000 --seed "$RANDOM" --jobs "$(nproc)"
     ./scripts/mutants.py
-    # At the same time, because a run mostly waits for programs to start.
+    # These tests run in parallel, because each mostly waits for programs to start.
     crash() { ./scripts/crash.py --programs build/release/bin --seed "$RANDOM" --kill "$@"; }
     trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
     for side in client server both; do

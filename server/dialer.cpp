@@ -80,7 +80,7 @@ asio::awaitable<void> Dialer::run() {
   }
 }
 
-// Returns only by an exception.
+// Ends only by throwing an exception.
 asio::awaitable<void> Dialer::serveControl() {
   control_ = co_await registerServer();
   processLog()->info("registered with the relay {}:{}", relay_.host, relay_.port);
@@ -118,7 +118,7 @@ void Dialer::openNext() {
   if (waiting_.empty() || opening_ >= kMaxOpening || !control_) return;
   boost::system::error_code error;
   const tcp::endpoint relay = control_->remote_endpoint(error);
-  if (error) return;  // the relay has left, and its clients with it
+  if (error) return;  // the relay is gone, and so are its clients
   const RelayEvent event = waiting_.front();
   waiting_.pop_front();
   ++opening_;

@@ -20,8 +20,8 @@ namespace cleave {
 
 class Dialer {
  public:
-  // Receives a connection whose bytes are the client's, and the client's address as the relay
-  // states it.
+  // Receives a connection that carries the client's bytes, and the client's address as reported by
+  // the relay.
   using Accept = std::function<void(boost::asio::ip::tcp::socket socket,
                                     const boost::asio::ip::address& client)>;
 

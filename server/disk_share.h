@@ -1,5 +1,5 @@
-// The disk space that each identity uses in the store. Its records are limited by its share
-// (limits.disk_mib) and by the server's reserve, which stays free on the disk
+// The disk space that each identity uses in the store. Two limits apply to an identity's records:
+// its share (limits.disk_mib), and the server's reserve, which stays free on the disk
 // (limits.disk_reserve_mib). Usage is counted as rows are recorded. An identity's folder is
 // measured when the server starts. A separate thread measures it again when the share is used up,
 // because old runs may have been removed.

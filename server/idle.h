@@ -15,9 +15,9 @@ class IdleClock {
   explicit IdleClock(SteadyTime start) : last_(start) {}
 
   // Call it about once per second. `activity`: when the client last sent or received something
-  // (Connection::lastActivity()). `waitsForServer`: the server has work for this session, in
-  // progress or queued behind that of other clients, which the client may be waiting for. Returns
-  // the seconds for which the client has been idle.
+  // (Connection::lastActivity()). `waitsForServer`: whether the server has work for this session,
+  // in progress or queued behind other clients' work. The client may be waiting for it. Returns the
+  // seconds for which the client has been idle.
   double look(SteadyTime time, SteadyTime activity, bool waitsForServer);
 
  private:

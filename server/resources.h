@@ -15,8 +15,8 @@ void claimDescriptors(const ServerSettings& settings);
 // Maximum bytes of freed buffers that the server's pool keeps for reuse.
 std::size_t pooledBytes(const ServerSettings& settings);
 
-// The server's maximum memory in bytes. Clients cannot cause it to be exceeded, unless a client's
-// graph runs on a GPU (docs/models.md).
+// The server's maximum memory in bytes. Clients cannot make the server exceed this maximum, except
+// with a graph that runs on a GPU (docs/models.md).
 struct MemoryBound {
   std::size_t own = 0;       // for the program and its libraries
   std::size_t sessions = 0;  // for runs, limited by limits.memory_mib, and each session's overhead

@@ -64,7 +64,7 @@ std::uint64_t RunStore::recordedStep(const std::string& folder) {
   try {
     recorder_.flush();  // rows of an earlier generation may still wait
   } catch (const Error&) {
-    // The file has fewer rows than it should. The number is only shown, so the run may go on.
+    // Some rows are missing in the file. Their number is only shown, so the run can continue.
   }
   return lastRecordedStep(folder);
 }

@@ -55,9 +55,10 @@ class RunStore {
 
   // Creates the folder of the requested run, with its description, its log and its CSV files, or
   // continues those of an earlier generation. `spec`: digestOf() its run spec. `maxWeightsBytes`:
-  // maximum size of its initial weights; 0: it does not use the store of weights. The disk is used
-  // on the store's thread. Throws UsageError "run-exists", RunError "stale-generation", and
-  // RunError if there is no room or nothing can be written. The arguments must outlive the call.
+  // maximum size of the run's initial weights; 0: the run does not use the store of weights. The
+  // disk is used on the store's thread. Throws UsageError "run-exists", RunError
+  // "stale-generation", and RunError if there is no room or nothing can be written. The arguments
+  // must outlive the call.
   boost::asio::awaitable<StoredRun> open(const std::string& identity, const wire::Hello& hello,
                                          const std::string& spec, std::uint64_t session,
                                          int threads, std::uint64_t maxWeightsBytes);

@@ -38,7 +38,7 @@ class RunWeights : public std::enable_shared_from_this<RunWeights> {
   // Whether the server has stored the weights, so that the client must not send them.
   bool areStored() const { return areStored_; }
   // Any thread. Reads the weights into a buffer of `pool`, verifies them and passes them to
-  // `deliver`. Otherwise passes an error to `failed`: "weights-damaged", or an exception of the
+  // `deliver`. On failure, passes an error to `failed`: "weights-damaged", or an exception of the
   // pool or of `deliver`. Both functions are called on the store's thread.
   void load(std::shared_ptr<BufferPool> pool, std::function<void(Blob)> deliver,
             std::function<void(std::exception_ptr)> failed);

@@ -260,7 +260,8 @@ void Server::reload() {
                   [this](const ServedRun& run) { return !access_.has(run.request().identity); });
 }
 
-// After a SIGHUP, waits a moment: the kernel may send it just before it removes the terminal.
+// After a SIGHUP, waits a moment: the kernel may send the signal just before it removes the
+// terminal.
 asio::awaitable<bool> Server::terminalIsGone() {
   if (!endsWithTerminal_) co_return false;
   asio::steady_timer moment(io_.context(), kHangup);

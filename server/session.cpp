@@ -89,7 +89,7 @@ std::string Session::name() const {
                      identity.empty() ? "" : fmt::format(" ({})", identity));
 }
 
-// ---- Its life ----
+// ---- Serving ----
 
 asio::awaitable<void> Session::serve() {
   std::optional<std::string> refused;
@@ -214,7 +214,7 @@ asio::awaitable<void> Session::leaveRun(bool mayPark) {
   }
 }
 
-// ---- Its end ----
+// ---- Ending ----
 
 void Session::shutDown() {
   if (!helloCame_) return connection_->abandon();

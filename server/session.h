@@ -50,7 +50,7 @@ class Session {
   // Serves the client until the session ends. Does not throw: errors end only this session, and are
   // logged.
   boost::asio::awaitable<void> serve();
-  // Ends the session and sends the client the reason, unless the client has not sent its Hello.
+  // Ends the session. If the client has sent its Hello, the client receives the reason.
   void shutDown();
   // Ends the session when the current step is done.
   void drain();

@@ -27,7 +27,7 @@ std::string WeightsStore::folderOf(const std::string& identity) const {
   return store_ + "/" + identity + "/" + kWeightsFolder;
 }
 
-// ---- Using them ----
+// ---- Using stored weights ----
 
 std::shared_ptr<const StoredWeights> WeightsStore::find(const std::string& identity,
                                                         const std::string& sha256,
@@ -75,7 +75,7 @@ bool WeightsStore::read(const StoredWeights& weights, std::span<std::byte> into,
   throw damaged(fault);
 }
 
-// ---- Keeping them ----
+// ---- Storing weights ----
 
 void WeightsStore::keep(const std::string& identity, const std::string& sha256,
                         std::string_view weights, DiskShare& disk) {

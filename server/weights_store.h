@@ -2,7 +2,7 @@
 //
 //   STORE/IDENTITY/.weights/DIGEST.safetensors     DIGEST: SHA-256 of the file, hexadecimal
 //
-// A run id cannot have the folder's name. A client that sends a digest may use the weights with
+// No run id can equal this folder's name. A client that sends a digest may use the weights with
 // that digest, so each identity has its own files. The files count towards the identity's share of
 // the disk.
 #pragma once

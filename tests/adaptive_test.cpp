@@ -1,4 +1,4 @@
-// `adaptive`: its layout, how it divides the bits among blocks, and what that gains.
+// `adaptive`: its layout, how it divides the bits among blocks, and how much accuracy that gains.
 #include <bit>
 #include <cmath>
 #include <cstring>

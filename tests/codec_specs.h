@@ -8,8 +8,7 @@
 
 namespace cleave::test {
 
-// The example of each row of the codec table, and the widths of `uniform` that are packed
-// differently.
+// The example of each row of the codec table, and further parameters that take other code paths.
 inline std::vector<std::string> contractSpecs() {
   std::vector<std::string> specs;
   for (const CodecRow& row : codecTable()) specs.emplace_back(row.example);

@@ -16,7 +16,7 @@ constexpr std::uint32_t kSamples = 12;
 constexpr std::size_t kRow = 2 * 5 * 7;
 const TensorSpec kSpec{DType::f32, {4, 2, 5, 7}, MemoryOrder::channelsLast};
 
-// Sample `number` in an epoch: it approaches a limit.
+// The values of sample `number` in an epoch; over the epochs, they approach a limit.
 std::vector<float> sampleAt(std::uint32_t number, int epoch) {
   std::vector<float> limit(kRow), first(kRow);
   fillNormal(randomKey(number, "delta-test limit"), limit);

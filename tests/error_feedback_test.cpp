@@ -1,4 +1,4 @@
-// ef(CODEC): what CODEC loses of a tensor is part of the next one.
+// ef(CODEC): adds the error that CODEC made in one tensor to the next tensor.
 #include <limits>
 #include <string>
 
@@ -87,8 +87,8 @@ TEST_CASE("the sum of all decoded tensors is the sum of all tensors less the las
       const std::vector<float> residual = with.residual();
       REQUIRE(residual.size() == kElements);
       for (std::size_t j = 0; j < kElements; ++j) {
-        // Each of the 40 sums is rounded, in bf16 before it is encoded, which the residual
-        // includes.
+        // The margin covers the rounding of 40 sums. With bf16, the residual also includes rounding
+        // to bf16.
         REQUIRE(decoded[j] + double{residual[j]} == Approx(sent[j]).margin(1e-4));
       }
       CHECK(missing(sent, decoded) < 0.5 * missing(sent, plain));

@@ -270,7 +270,7 @@ TEST_CASE("every kind of damage is refused with its reason") {
   // A state, and the last word.
   const std::size_t end = good.size();
   CHECK_THAT(with(end - 2, 0, 2), Contains(invalid));
-  // A segment that ends within its bitmap, frequencies, states or words, or has words too many.
+  // A segment that ends within its bitmap, frequencies, states or words, or has too many words.
   for (std::size_t bytes = 0; bytes < good.size() - kSegmentAt; bytes += 7) {
     Bytes shorter(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(kSegmentAt + bytes));
     std::memcpy(&shorter[9], &bytes, 4);

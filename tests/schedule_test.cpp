@@ -74,11 +74,11 @@ TEST_CASE("priority prefers the action that unlocks the most") {
 }
 
 TEST_CASE("zb computes the gradients of the weights when there is nothing else to do") {
-  // As with priority, except that the server is idle at times 4 and 6, and at the end.
+  // As with priority, but the server computes W0 to W3 when it would otherwise be idle.
   const Orders orders = ordersOf("zb", 4, 0, Phase::train, 0.5);
   CHECK(orders.client == ordersOf("priority", 4, 0, Phase::train, 0.5).client);
   CHECK(orders.server == "F0 F1 B0 W0 B1 W1 F2 F3 B2 W2 B3 W3");
-  // A server that is the bottleneck defers them to the end.
+  // A server that is the bottleneck defers W0 to W3 to the end.
   CHECK(ordersOf("zb", 4, 0, Phase::train, 3).server == "F0 F1 B0 B1 F2 F3 B2 B3 W0 W1 W2 W3");
 }
 

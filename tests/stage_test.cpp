@@ -99,7 +99,7 @@ TensorBundle copied(const TensorBundle& bundle) {
 enum class Order { oneByOne, allForwardsFirst, alternating };
 constexpr Order kOrders[] = {Order::oneByOne, Order::allForwardsFirst, Order::alternating};
 
-// The options of body k of those between options.cuts and options.innerCuts.
+// The options of body k. options.cuts enclose all bodies; options.innerCuts separate them.
 StageOptions bodyOptions(const StageOptions& options, int k) {
   std::vector<int> positions = options.innerCuts;
   positions.insert(positions.begin(), options.cuts.cut0);

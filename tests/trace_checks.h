@@ -53,8 +53,7 @@ struct TraceArrow {
   std::string name, fromProcess, toProcess;
   double begin = 0, end = 0;  // microseconds
 };
-// Fails the test unless each arrow has two ends, and each end is at the start of a slice on the
-// end's track.
+// Fails the test unless each arrow has two ends, each at the start of a slice on its track.
 inline std::vector<TraceArrow> arrowsOf(const nlohmann::json& trace) {
   const auto processes = processesOf(trace);
   const TraceSlices tracks = slicesByTrack(trace);

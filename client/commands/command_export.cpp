@@ -30,7 +30,7 @@ std::string readAll(const std::string& path) {
   throw UsageError("no-model", "cannot read the model " + path, "check the file's permissions");
 }
 
-// The name in a model file may come from a stranger: it must not lead into another folder.
+// The name in a model file may come from an untrusted source: it must not point to another folder.
 std::string fileNameOf(std::string name) {
   for (char& c : name) {
     if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_') c = '-';

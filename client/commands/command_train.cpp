@@ -90,7 +90,7 @@ std::string codeOf(const std::exception& error) {
 }
 
 // For a run that ended early. After an interrupt, saves the current model. After an error, or if
-// that fails, saves only head and tail.
+// saving the whole model fails, saves only head and tail.
 void keepModel(ModelSaver& saver, bool interrupted, const std::string& folder,
                spdlog::logger& log) {
   try {
@@ -208,7 +208,7 @@ void makeRecordsSafe(TrainRun& run) {
   }
 }
 
-// Says what the run will not write, if anything.
+// Logs which files the run will not write, if any.
 void warnOfMissingFiles(const TrainRun& run, spdlog::logger& log) {
   const PreparedRun& prepared = run.prepared();
   if (prepared.settings.lora.rank > 0 && !fitsPeft(prepared.plan.blocks)) {
@@ -311,7 +311,7 @@ void removeCheckpoints(const std::string& folder, spdlog::logger& log) {
   }
 }
 
-// Logs where the next attempt begins: at the newest checkpoint, or at step 0 if there is none.
+// Logs where the next attempt starts: at the newest checkpoint, or at step 0 if there is none.
 void announceResume(const TrainCommand& command) {
   if (command.prepared.commits.empty()) {
     command.log.warn("no checkpoint is available, so the run starts over from step 0");

@@ -40,8 +40,8 @@ class Dataset {
   virtual int classes() const = 0;
   // Indexed by class; empty if the classes have no names.
   virtual std::vector<std::string> classNames() const { return {}; }
-  // The class of a sample. Empty if the target is not a class, or if reading the class is not much
-  // cheaper than reading the whole sample.
+  // The class of a sample. Empty if the target is not a class, or if reading the class costs almost
+  // as much as reading the whole sample.
   virtual std::optional<std::int64_t> label(std::uint32_t index) const;
   // Names the sample in messages: for example its file, or "sample 17".
   virtual std::string sampleName(std::uint32_t index) const;
@@ -81,8 +81,9 @@ struct ImageOptions {
   // zero-padded image.
   bool flip = false;
   int cropPadding = 0;
-  // Training only, with `crop`: a random part of the image is resized to crop x crop, instead of
-  // resize and the centre crop. {min, max} of its area, as a fraction of the image's; empty: off.
+  // Training only, with `crop`: a random part of the image is resized to crop x crop, in place of
+  // the resize and the centre crop. {min, max}: the part's area as a fraction of the image's;
+  // empty: off.
   std::vector<double> cropScale = {};
   std::vector<double> cropRatio = {0.75, 1.3333333333333333};  // {min, max} of its width / height
   // Training only: colours change by random factors in [1 - x, 1 + x]; hue is shifted by a random

@@ -26,8 +26,8 @@ constexpr double kCostlySeconds = 300e-6;
 constexpr int kTimedSamples = 4;
 constexpr int kMaxAutomaticThreads = 16;
 
-// A sample that cannot be read is found only when the run has started, so the run fails (exit code
-// 1), although the dataset reports it as a usage error.
+// An unreadable sample is detected only after the run has started. The run therefore fails (exit
+// code 1), although the dataset reports a usage error.
 [[noreturn]] void rethrowInRun(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -38,9 +38,9 @@ constexpr int kMaxAutomaticThreads = 16;
 
 }  // namespace
 
-// Threads take samples in order: the next samples of the newest batch in `window`, or, if there is
-// room for another batch, its first samples. If a sample cannot be read, all samples before it have
-// therefore been taken already. Threads then take no more samples, and the pass ends when all taken
+// Threads take samples in order, from the newest batch in `window`. When all its samples are taken,
+// the next batch is added if there is room. So if a sample cannot be read, all samples before it
+// have already been taken. Threads then take no more samples, and the pass ends when all taken
 // samples are done.
 struct Loader::State {
   State(std::shared_ptr<const Dataset> from, std::shared_ptr<BufferPool> buffers,
@@ -256,7 +256,7 @@ void Loader::State::noteTime(double seconds) {
       threads.emplace_back([this](const std::stop_token& stop) { work(stop); });
     }
   } catch (const std::system_error&) {
-    // The process may have no more threads. The existing ones are enough, only slower.
+    // The system refused another thread. The existing threads suffice; they only take longer.
   }
 }
 

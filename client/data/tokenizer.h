@@ -1,4 +1,4 @@
-// Converts text to token ids as specified by a tokenizer.json of Hugging Face's library
+// Converts text to token ids as specified by a tokenizer.json of the Hugging Face library
 // `tokenizers`. Supports byte-level BPE (GPT-2, RoBERTa, Llama 3, …) and WordPiece (BERT, MiniLM,
 // …). Files with unsupported parts are refused with an error that names the part. The ids equal the
 // library's for the same text. Invalid UTF-8 is read as U+FFFD, as with Python's errors="replace".
@@ -40,7 +40,7 @@ class Tokenizer {
   // Any thread may call the functions below. encode() and encodeSample() throw UsageError
   // "data-damaged" if a pattern of the file needs too many steps for the text.
 
-  // Appends the ids of a text, without special tokens that mark its beginning and end.
+  // Appends the ids of a text, without the special tokens that mark its start and end.
   void encode(std::string_view text, std::vector<TokenId>& ids) const;
   // Returns the ids of a sample: one or two texts, with special tokens around them. Texts are
   // truncated, the longer text first, so that the sample has at most `length` ids. `length` must be

@@ -18,8 +18,8 @@ struct CharacterRange {
 };
 
 // Characters that were added after Unicode 8 and are punctuation, format characters or nonspacing
-// marks. Made by comparing each character's treatment by `tokenizers` 0.23 with utf8proc's
-// categories.
+// marks. The table was made by comparing how `tokenizers` 0.23 treats each character with
+// utf8proc's categories.
 constexpr std::array<CharacterRange, 41> kNewerThanUnicode8 = {
     {{0x61D, 0x61D},     {0x7FD, 0x7FD},     {0x890, 0x8E2},     {0x9FD, 0x9FE},
      {0xA76, 0xA76},     {0xAFA, 0xAFF},     {0xB55, 0xB55},     {0xC04, 0xC3C},

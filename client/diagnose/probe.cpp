@@ -160,7 +160,7 @@ class Prober {
   // ---- One exchange ----
 
   // `up` and `down` are the seconds measured on the client, including the round trip: `up` ends
-  // when the server's confirmation arrives, and `down` begins when the request is sent. The members
+  // when the server's confirmation arrives, and `down` starts when the request is sent. The members
   // …AtReceiver are the seconds measured by the receiver.
   struct Elapsed {
     double up = 0, upAtReceiver = 0;
@@ -194,9 +194,9 @@ class Prober {
                    "check the server's log, then probe again");
   }
 
-  // Subtracts half of the round trip, the time of the request or the confirmation. The result is at
-  // least half of `seconds`, because this exchange may have been faster than the measured round
-  // trip.
+  // Subtracts half of the round trip, which is the time that the request or the confirmation takes.
+  // The result is at least half of `seconds`, because this exchange may have been faster than the
+  // measured round trip.
   double oneWay(double seconds) const {
     return std::max(seconds - result_.roundTripSeconds / 2, seconds / 2);
   }

@@ -107,8 +107,8 @@ Inference::Inference(const InferenceOptions& options, const std::vector<std::str
 
 Inference::~Inference() = default;
 
-// If `work` throws, notifies the server that the run has ended. Otherwise it would wait for a new
-// connection.
+// If `work` throws, notifies the server that the run has ended; without this, the server would wait
+// for a new connection.
 void Inference::orFail(const std::function<void()>& work) {
   try {
     work();

@@ -39,8 +39,8 @@ class CsvRow {
 class CsvReader {
  public:
   // `columns`: the columns to read. The file may have other columns too, in any order. "loss+1"
-  // means the column after "loss", which may be missing. Cells cannot contain line breaks, so each
-  // line is a row, and a damaged row does not affect the others.
+  // means the column after "loss"; such a column is optional. Cells cannot contain line breaks, so
+  // each line is a row, and a damaged row does not affect the others.
   CsvReader(std::string folder, std::string name, std::vector<std::string> columns);
 
   // Passes each complete new line to `take`, which must check isGarbled() after reading the cells

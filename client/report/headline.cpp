@@ -101,8 +101,8 @@ nlohmann::json headline(RunReader& run) {
     headline["samples"] = training.samples;
     headline["epoch"] = training.lastEpoch;
     headline["seconds_per_step"] = training.stepSeconds / static_cast<double>(training.steps);
-    // Uses the durations of the epochs if they are recorded, like the summary of `train`. They
-    // include the time between steps.
+    // Like the summary of `train`, uses the durations of the epochs if they are recorded, because
+    // these include the time between steps.
     const bool byEpoch = training.epochSeconds > 0;
     const double samples = byEpoch ? training.epochSamples : training.samples;
     const double seconds = byEpoch ? training.epochSeconds : training.stepSeconds;

@@ -10,8 +10,8 @@
 
 namespace cleave {
 
-// Returns the page. `data`: see ReportData::page(). If it is null, the page polls the address
-// "data.json" beside it.
+// Returns the page. `data`: see ReportData::page(). If `data` is null, the page polls "data.json"
+// at the same address.
 std::string reportPage(const nlohmann::json& data);
 
 // Writes the report of these runs to `file` and returns ReportData::summary(). Throws RunError

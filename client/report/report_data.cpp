@@ -24,7 +24,7 @@ std::size_t pointsFor(std::size_t runs) {
   return std::clamp(kAll / std::max<std::size_t>(runs, 1), kMin, kMax);
 }
 
-// Rounds to six digits, because a chart cannot show more and shorter numbers make a smaller page.
+// Rounds to six digits: a chart cannot show more, and shorter numbers make the page smaller.
 double rounded(double value) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.6g", value);

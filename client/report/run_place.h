@@ -11,9 +11,9 @@ struct RunPlace {
   std::string server;  // the server's folder of the run; empty: not known yet
 };
 
-// `run`: the client's folder of the run, the parent of this folder if it is named `client`, or a
-// run id in the folder runs/. `servers`: run folders on servers; one of them may belong to the same
-// run. Throws UsageError if a folder is missing or has no files of a run.
+// `run`: the client's folder of the run, the parent of a client's folder that is named `client`, or
+// a run id in the folder runs/. `servers`: run folders on servers; one of them may belong to the
+// same run. Throws UsageError if a folder is missing or has no files of a run.
 RunPlace findRun(const std::string& run, const std::vector<std::string>& servers);
 
 // Searches this machine for the server's folder of the run, <store>/<identity>/<run id>. Returns ""

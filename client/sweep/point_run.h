@@ -26,7 +26,7 @@ struct PointEnd {
   StoredPoint stored;  // the point is done, or it failed with an error sentence
 };
 
-// If the point was begun with the same plan and has a checkpoint, continues from the newest one.
+// If the point was started with the same plan and has checkpoints, continues from the newest one.
 // Otherwise runs the point from the start and replaces the content of FOLDER/POINT. On success, the
 // result is stored in that folder. On failure, FOLDER/POINT.log has the stderr of the point's
 // processes. The first interrupt sends SIGINT to the training run, and the second kills it; the

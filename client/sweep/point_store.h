@@ -32,8 +32,8 @@ struct StoredPoint {
 // with a configuration, link or server that differs from `planned`, or if the file cannot be read.
 std::optional<StoredPoint> loadPoint(const std::string& folder, const PlannedPoint& planned);
 
-// Whether the point was begun with the plan `planned`, so that it can be continued.
-// FOLDER/POINT.plan.json has the plan of a point that was begun but is not done.
+// Whether the point was started with the plan `planned`, so that it can be continued.
+// FOLDER/POINT.plan.json has the plan of a point that was started but is not done.
 bool isBegun(const std::string& folder, const PlannedPoint& planned);
 // The two functions below return after their change is durable. They throw RunError.
 void storePlan(const std::string& folder, const PlannedPoint& planned);

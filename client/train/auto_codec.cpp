@@ -283,8 +283,8 @@ class AutoCodecs {
     return microBatchCount(batch_.samples(), run_.plan.spec.microBatches);
   }
 
-  // An error that keeps the first trial from connecting would also keep the run from connecting,
-  // unless the server does not support trials.
+  // An error that prevents the first trial from connecting would also prevent the run from
+  // connecting, except on a server that does not support trials.
   std::optional<TrialResult> performFirst() {
     Trial trial(run_, batch_, run_.settings.codecs, 1);
     bool isConnected = false;

@@ -1,5 +1,5 @@
-// Resolves `codec: auto` before a run begins. For this it trains a few steps with the server, in
-// separate sessions whose models are discarded.
+// Resolves `codec: auto` before a run starts: trains a few steps with the server, in separate
+// sessions whose models are discarded.
 #pragma once
 
 #include <map>

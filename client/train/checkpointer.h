@@ -32,8 +32,8 @@ namespace cleave {
 class Checkpointer {
  public:
   // `commits`: the commits that the run already has, newest first. `servers`: the number of
-  // servers. `syncRecords` makes all rows
-  // written so far durable; it is called before each commit. `files` is borrowed.
+  // servers. `syncRecords` makes all rows written so far durable; it is called before each commit.
+  // `files` is borrowed.
   Checkpointer(Files& files, const std::string& runFolder, const CheckpointSettings& settings,
                std::string fingerprint, std::vector<RunCommit> commits, std::size_t servers,
                std::function<void()> syncRecords);
@@ -76,7 +76,7 @@ class Checkpointer {
     std::optional<std::string> client;
     std::vector<std::optional<std::string>> servers;
     bool isDone() const;
-    bool hasFailed() const;  // if it is done
+    bool hasFailed() const;  // call only if isDone()
   };
   std::string serverName(std::size_t server) const;
   void write(const Part& part);

@@ -42,8 +42,8 @@ struct StepTime {
 // case if no other choice is faster by more than 3 % plus the uncertainty of the two measurements.
 //
 // All flows of a direction get the codec at the same index of their candidate lists, called the
-// rung. A flow with a shorter list gets its last codec. A rung beyond that of `start` is used only
-// if the link's rate in that direction limits the step.
+// rung. A flow whose list is shorter gets the last codec in its list. A rung beyond that of `start`
+// is used only if the link's rate in that direction limits the step.
 //
 // The step times of choices that were not measured are predicted by the simulator. Predictions are
 // scaled so that the one for `start` equals its measured time, and corrected by the measured times

@@ -26,8 +26,8 @@ struct LearningRateRow {
   std::string_view description;  // one line
   bool decays;                   // whether the rate decays to `end`
   bool hasPower;
-  // The position of the rate between `end` (0) and the peak (1). `progress` is in [0, 1] and begins
-  // after the warm-up.
+  // The position of the rate between `end` (0) and the peak (1). `progress` is in [0, 1] and rises
+  // from 0 after the warm-up.
   double (*factor)(const LearningRateOptions& options, double progress);
 };
 std::span<const LearningRateRow> learningRateTable();

@@ -34,10 +34,10 @@ class ModelSaver {
   ModelSaver(const ModelSaver&) = delete;
   ModelSaver& operator=(const ModelSaver&) = delete;
 
-  // Call between batches. Copies head and tail, requests the body, and returns; the body arrives
-  // after the tensors of the next batches. Does nothing if an earlier model is still being fetched
-  // or written, or if the server does not allow the body to be fetched. A write error is logged as
-  // a warning.
+  // Call between batches. Copies head and tail, requests the body, and returns. The body arrives in
+  // the background, while later batches run. Does nothing if an earlier model is still being
+  // fetched or written, or if the server does not allow the body to be fetched. A write error is
+  // logged as a warning.
   void save();
   // Call between batches. Saves the current model as model.best.safetensors, and its adapters in
   // adapter.best, replacing earlier ones; waits until they are written. A failure is logged as a

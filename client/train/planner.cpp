@@ -155,7 +155,7 @@ class Planner {
     return candidates;
   }
 
-  // Adds the candidates with all codecs.
+  // Adds a candidate for each pair of codec positions.
   void addCandidates(RunPlan& plan, std::vector<Candidate>& candidates) const {
     StepCosts costs = costsOf(plan);
     const std::size_t rungs = maxRungs();
@@ -209,7 +209,7 @@ class Planner {
     return plans;
   }
 
-  // Beginning with the schedule's default, halves the number in flight until memory suffices.
+  // Starting with the schedule's default, halves the number in flight until memory suffices.
   std::optional<PlannedRun> largestThatFits(const Candidate& candidate,
                                             const Schedule& schedule) const {
     const std::uint32_t min = schedule.minInFlight(candidate.microBatches);
@@ -226,7 +226,8 @@ class Planner {
     return plan.clientMemory <= options_.clientMemory && plan.serverMemory <= options_.serverMemory;
   }
 
-  // Nothing if the run would be refused, for example because a codec does not accept a tensor.
+  // Returns nothing if the run would be refused, for example because a codec does not accept a
+  // tensor.
   std::optional<PlannedRun> planWith(const Candidate& candidate, const Schedule& schedule,
                                      std::uint32_t inFlight) const {
     RunSpec spec = specWith(candidate.cuts);

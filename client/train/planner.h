@@ -1,5 +1,5 @@
-// Searches for the settings of a run with the shortest predicted step: cuts, micro-batches,
-// schedule, in flight and codecs. Computes only from profiles; opens no connection.
+// Searches for the settings with which a run's predicted step is shortest: cuts, micro-batches,
+// schedule, number in flight, and codecs. Computes only from profiles; opens no connection.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ inline constexpr double kPlanTolerance = 0.05;
 
 struct PlannerOptions {
   BodyCosts link;  // only rates, latency and queue are used
-  // From the least to the most lossy one. Empty: each flow keeps its codec, or may have those that
-  // its `auto` chooses from.
+  // From the least to the most lossy one. Empty: each flow keeps its configured codec; a flow with
+  // `auto` may have any codec that `auto` chooses from.
   std::vector<std::string> codecs;
   bool keepsCuts = false;
   double clientMemory = 0, serverMemory = 0;  // limits in bytes
@@ -43,9 +43,10 @@ struct Plans {
   std::size_t considered = 0;  // combinations of cuts, micro-batches and codecs
 };
 
-// Considers the configured number of micro-batches and those in profiledMicroBatches(), and all
-// cuts of the model unless it is a graph, whose cuts stay. Throws UsageError "no-plan" if no plan
-// is within the limits, and "other-profile".
+// Considers the configured number of micro-batches and those in profiledMicroBatches(). Considers
+// all cuts, except for graphs, for models with inserts, and with keepsCuts: these keep the
+// configured cuts. Throws UsageError "no-plan" if no plan is within the limits, and
+// "other-profile".
 Plans makePlans(const PreparedRun& run, const Profile& client, const Profile& server,
                 const PlannerOptions& options);
 

@@ -265,7 +265,7 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpe
   if (!options.server.empty()) run.servers = parseAddresses(options.server);
   Config config = configOf(options, purpose);
   run.settings = readClientSettings(config);
-  // Of the commands simulate, plan and profile.
+  // The commands simulate, plan and profile, which measure, support only one server.
   if (purpose == Purpose::measurement) requireOneServer(run.settings, "this command");
   chooseServersAndThreads(run, options, purpose);
   checkAt(config, kKeysOfErrors, [&] { planRunOf(run, options, purpose, open); });

@@ -42,7 +42,7 @@ struct PreparedRun {
   std::string folder;
   OpenFile lock;           // lock on the folder
   bool isResumed = false;  // the folder already had files of this run
-  bool isRestart = false;  // this process has already begun the run
+  bool isRestart = false;  // this process has already started the run
   bool allowInexact = false;
   std::vector<RunCommit> commits;  // checkpoints to continue from, newest first
   // Servers that the client has started itself; empty if addresses were given.
@@ -84,7 +84,7 @@ std::vector<NamedTensor> initialWeights(const PreparedRun& run, WeightsReport* r
 // values, because both sides derive the plan from the same run spec.
 void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan);
 
-// For a run that never began: removes the files that prepareRun() created in its folder. Does
+// For a run that never started: removes the files that prepareRun() created in its folder. Does
 // nothing if the run is resumed or has local servers.
 void removeUnbegun(const PreparedRun& run);
 
@@ -103,7 +103,7 @@ Loader::Options trainingOptions(const ClientSettings& settings, const Datasets& 
 Batch firstBatch(const PreparedRun& run);
 
 // The bytes of memory that a run with this plan needs on the client, estimated from shapes.
-// Excludes the program and the data set. `plan`: from clientPlan(). `bodies`: the plans of all
+// Excludes the program and the dataset. `plan`: from clientPlan(). `bodies`: the plans of all
 // servers.
 std::size_t clientBytes(const RunPlan& plan, const std::vector<RunPlan>& bodies,
                         const Dataset& train);

@@ -14,16 +14,16 @@ namespace cleave {
 // The content of RUN/run.json.
 struct RunRecordFile {
   std::string run;     // the run's id
-  std::string server;  // as RunOptions::server; empty: local servers
-  // The total numbers of the run, for programs that read its files; 0 in files written by earlier
-  // versions.
+  std::string server;  // like RunOptions::server; empty: local servers
+  // The run's total numbers of steps and epochs, for programs that read this file; 0 in files
+  // written by earlier versions.
   std::uint64_t steps = 0, epochs = 0;
 };
 void writeRunRecord(const std::string& folder, const RunRecordFile& record);
 // Throws UsageError "no-run" if `folder` is not the folder of a run.
 RunRecordFile readRunRecord(const std::string& folder);
 
-// Whether the run has ended regularly, so that it cannot be resumed.
+// Whether the run is complete, so that it cannot be resumed.
 bool isRunDone(Files& files, const std::string& folder);
 
 // Returns the commits whose checkpoint is present and undamaged, newest first. Logs a warning for

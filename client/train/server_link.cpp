@@ -59,8 +59,8 @@ void ServerLink::accept(OpenConnection open) {
 
 namespace {
 
-// Takes no frames: the server of a run that has not begun sends only control frames of a
-// connection.
+// Accepts no frames: before a run starts, the server sends only the connection's own control
+// frames.
 class NoFrames : public FrameSink {
   std::span<std::byte> placePayload(const FrameHeader&, std::span<const std::byte>) override {
     throw ProtocolError("unexpected-message", "a frame arrived before the run began");
@@ -131,7 +131,7 @@ asio::awaitable<void> ServerLink::serve() {
   }
 }
 
-// A server that has given no token does not keep the run of a broken connection.
+// A server that has sent no token does not keep the run when its connection breaks.
 bool ServerLink::mayReconnect(const Error& error) const {
   return options_.reconnectSeconds > 0 && ok_.token() != 0 && !isClosing_ &&
          isLinkFault(error.code());

@@ -74,7 +74,7 @@ class ServerLink {
   // Any thread. Sends Bye, which ends the link.
   void sayBye(const std::string& reason);
   // Returns the number of frames that wait to be sent; nullopt if the io thread does not answer in
-  // time. Not on the io thread, for which it waits.
+  // time. Waits for the io thread, so call it on another thread.
   std::optional<std::size_t> queuedFrames() const;
 
  private:

@@ -30,7 +30,7 @@ ClientSession::~ClientSession() {
   if (worker_) worker_->stop();
   io_.stop();
   codecs_.stop();
-  // Destroyed before the threads and the io_context that they use.
+  // The worker and the links are destroyed before the threads and the io_context that they use.
   if (worker_) device_.detach(worker_);
   worker_.reset();
   servers_.clear();
@@ -53,7 +53,7 @@ void ClientSession::connect(std::vector<ServerRequest> servers, const ConnectOpt
   }
   device_.runUntil([&] { return failed > 0 || connected == servers_.size() || interrupted_; });
   if (connected == servers_.size()) return;
-  // Other handshakes may end, so that their servers get a Bye too.
+  // Gives the other handshakes a second to end, so that their servers get a Bye too.
   std::atomic<bool> isLate = servers_.size() == 1;
   asio::steady_timer timer(io_.context(), std::chrono::seconds(1));
   timer.async_wait([&](const boost::system::error_code&) {
@@ -62,7 +62,7 @@ void ClientSession::connect(std::vector<ServerRequest> servers, const ConnectOpt
   });
   device_.runUntil([&] { return isLate || connected + failed == servers_.size(); });
   leave();
-  io_.stop();  // abandons what is left, whose callbacks refer to this function's variables
+  io_.stop();  // abandons pending work, whose callbacks refer to this function's variables
   servers_.clear();
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);

@@ -94,8 +94,8 @@ class ClientSession {
   // Waits until the weights requested by fetchWeights() have arrived. After Ctrl-C, waits for
   // kLastWork at most.
   void waitForWeights();
-  // Sends Bye and waits until the connections have ended; afterwards totals() are final. The
-  // session cannot be used again if it was not started.
+  // Sends Bye and waits until the connections have ended; afterwards totals() are final. If start()
+  // was not called, the session cannot be used afterwards.
   void close(const std::string& reason);
 
   const Coordinator& engine() const { return *engine_; }
@@ -105,16 +105,16 @@ class ClientSession {
   // Sums over all links. A tensor that is passed on from one server to the next counts on both
   // links.
   LinkTotals totals() const;
-  // Returns the values for the client's metrics endpoint. Call it after start(), and never on the
-  // io thread, for which it waits.
+  // Returns the values for the client's metrics endpoint. Call it after start(). Waits for the io
+  // thread, so call it on another thread.
   Samples samples(const Recorder& recorder, const TlsContext* tls);
   // Seconds between the two latest training steps; see EngineWorker.
   std::optional<double> betweenSteps() const { return worker_->betweenSteps(); }
   // The estimated speed of each link: for each direction, the lower of the two sides' estimates.
   // The server's estimates are from the last step.
   std::vector<LinkSpeed> linkSpeeds() const;
-  // The offset of a server's clock, estimated from the latest Pongs. Each batch sends a Ping when
-  // it begins.
+  // The offset of a server's clock, estimated from the latest Pongs. A Ping is sent at the start of
+  // each batch.
   ClockSample serverClock(std::size_t server) const { return servers_[server]->tensors().clock(); }
   // Null if the plan requests no trace.
   const TraceRecorder* trace() const { return trace_.get(); }
@@ -151,14 +151,14 @@ class ClientSession {
   Coordinator* engine_ = nullptr;  // owned by worker_
   std::shared_ptr<TraceRecorder> trace_;
 
-  std::vector<std::optional<Blob>> weights_;  // that have arrived, of those requested, by server
+  std::vector<std::optional<Blob>> weights_;  // requested weights that have arrived, by server
   // Empty if no weights are requested.
   std::function<void(std::vector<Blob> bodies)> weightsArrived_;
 
   bool failed_ = false;  // device thread: an action failed, and no more actions run
   std::atomic<bool> interrupted_ = false;
   std::atomic<bool> timeIsUp_ = false;       // kLastWork has passed since Ctrl-C
-  std::atomic<std::size_t> linksEnded_ = 0;  // if there is one, the run cannot continue
+  std::atomic<std::size_t> linksEnded_ = 0;  // if it is not 0, the run cannot continue
   std::mutex mutex_;
   std::exception_ptr error_;  // the first error
 };

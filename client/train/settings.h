@@ -60,7 +60,7 @@ struct EarlyStop {
   std::string metric;  // empty: the run never stops early
   bool isGreatest = true;
   std::uint64_t patience = 3;
-  double minChange = 0;  // a smaller change is no improvement
+  double minChange = 0;  // a smaller change does not count as an improvement
 
   bool operator==(const EarlyStop&) const = default;
 };
@@ -74,7 +74,7 @@ struct ClientSettings {
   std::vector<std::string> cutNames;  // for the model "graph": names of modules
   LoraSpec lora;                      // for the model "graph"
   std::vector<int> cuts;              // positions of blocks; empty: the model's default
-  std::vector<InsertSpec> inserts;    // learned inserts, each at another cut
+  std::vector<InsertSpec> inserts;    // learned inserts, each at a different cut
   std::vector<std::string> servers;   // HOST:PORT of each body's server; may be empty
   WeightsSettings weights;
   DataSettings data;

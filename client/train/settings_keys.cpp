@@ -721,7 +721,7 @@ void addTraining(Table& table) {
 
 void readCodecs(Config& config, Settings& settings) {
   const bool isMap = config.isMap("codec");
-  // Settings::bodies() bodies have one cut more than there are bodies.
+  // There is one more cut than there are bodies.
   Place all;
   all.lastCut = static_cast<int>(settings.bodies());
   std::vector<Flow> flows = all.flows();

@@ -12,7 +12,7 @@
 
 namespace cleave {
 
-// Throws UsageError "other-profile" if a profile has blocks of another size than the model's.
+// Throws UsageError "other-profile" if the blocks in a profile differ in size from the model's.
 void checkProfiles(const RunPlan& plan, const Profile& client, const Profile& server);
 
 // Returns the costs of a full batch's step with `plan`. The link's rates and latency stay 0. The
@@ -24,8 +24,8 @@ StepCosts profiledCosts(const RunPlan& plan, std::uint32_t batch, const StageWai
 void setFlows(StepCosts& costs, const RunPlan& plan, std::uint32_t batch, const Profile& client,
               const Profile& server);
 
-// The schedules whose steps can be predicted from these costs: not those that split the backward,
-// unless it is known how long its parts take (BodyCosts::weights).
+// The schedules whose steps can be predicted from these costs. Schedules that split the backward
+// are included only if the durations of its parts are known (BodyCosts::weights).
 std::vector<const Schedule*> predictableSchedules(const StepCosts& costs);
 
 struct StepPrediction {

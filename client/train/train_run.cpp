@@ -199,7 +199,7 @@ void TrainRun::checkExact(const CheckpointInfo& own) const {
                    "use the same machines, devices and threads as before, or add --allow-inexact");
 }
 
-// A killed process loses the rows of its last second, so the servers' are counted too.
+// A killed process loses the rows of its last second, so the servers' rows are counted too.
 std::uint64_t TrainRun::stepsAfter(std::uint64_t step) const {
   std::uint64_t last = lastRecordedStep(prepared_.folder);
   for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) {

@@ -45,7 +45,7 @@ std::string evaluationText(const std::string& main, const nlohmann::json& eval) 
                      loss);
 }
 
-// Advice changes codecs, schedules and micro-batches of a run with one server.
+// Advice is only for runs with one server.
 Advice adviceFor(const MeasuredSteps& steps, const PreparedRun& run) {
   if (run.bodies.size() == 1) return adviseOn(steps, run.plan, run.settings);
   Advice none;

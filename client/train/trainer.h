@@ -94,7 +94,7 @@ class Trainer {
   std::uint64_t stepsPerWholeEpoch() const { return stepsPerEpoch(settings_, *data_.train); }
   void evaluate(std::uint64_t epoch);
   // If the metric's value in the last evaluation, after `epoch`, is better than `best` by more than
-  // `minChange`, replaces `best` with it. Returns whether it was.
+  // `minChange`, replaces `best` with it. Returns whether `best` was replaced.
   bool updateBest(const std::string& metric, bool isGreatest, std::uint64_t epoch,
                   std::optional<BestValue>& best, double minChange = 0) const;
   MicroBatch runBatch(Phase phase, std::uint64_t step, const Batch& batch);

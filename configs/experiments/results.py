@@ -59,7 +59,8 @@ def precision(name, **more):
     return {"precision.client": name, "precision.server": name, **more}
 
 
-# Per experiment: rows of the table with the same name and settings. A sweep's folder is its name, and "-more" for codecs without `none`.
+# Per experiment, its sweeps: (name of the table's rows, settings, codecs, seeds). Of two sweeps with the same name, one lacks the codec
+# `none`; its folder ends in "-more".
 THREE, ONE = (1, 2, 3), (1,)
 SWEEPS = {
     "efficientnet": [
@@ -96,7 +97,7 @@ SWEEPS = {
     "cola_fairseq": [("partition 1", {}, ["none", SORT[16], SORT[12], SORT[8], SORT[4]], THREE)],
     "cola_lora": [("partition 1", {}, ["none"], THREE)],
 }
-# The main metric, whose best epoch a run keeps, and the other one; efficientnet reports the last epoch.
+# The main metric, which decides a run's best epoch, and the second metric; efficientnet reports the last epoch.
 METRICS = {"reviews": ("eval_matthews", "eval_top1"), "rte": ("eval_top1",), "cola": ("eval_matthews", "eval_top1"),
            "cola_fairseq": ("eval_matthews", "eval_top1"), "cola_lora": ("eval_matthews", "eval_top1")}  # fmt: skip
 TITLES = {"eval_matthews": "Matthews", "eval_top1": "Accuracy"}

@@ -1,4 +1,4 @@
-"""Prepares PyTorch models and data sets for Cleave: docs/models.md."""
+"""Prepares PyTorch models and datasets for Cleave: docs/models.md."""
 
 from cleave.datasets import DatasetError, save_dataset
 from cleave.exporting import ExportError, export

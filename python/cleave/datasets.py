@@ -1,4 +1,4 @@
-"""Writes data sets in the format `tensors`, which Cleave reads."""
+"""Writes datasets in the format `tensors`, which Cleave reads."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ class DatasetError(ValueError):
 
 
 def save_dataset(dataset, folder, *, columns=None, max_shard_bytes=1 << 30):
-    """Writes a data set to `folder` and returns the paths to set in data.train.file and data.test.file, by split.
+    """Writes a dataset to `folder` and returns the paths to set in data.train.file and data.test.file, by split.
 
     dataset          a Hugging Face Dataset or DatasetDict, or a dict of arrays or tensors, or a dict of such dicts by
                      split. A column has one array of numbers per sample; all samples' arrays have the same length, so
@@ -33,7 +33,7 @@ def save_dataset(dataset, folder, *, columns=None, max_shard_bytes=1 << 30):
 
 
 def _has_splits(dataset):
-    """Whether `dataset` is a dict of data sets by split."""
+    """Whether `dataset` is a dict of datasets by split."""
     if not isinstance(dataset, dict) or not dataset:
         return False
     first = next(iter(dataset.values()))

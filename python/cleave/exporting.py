@@ -26,8 +26,8 @@ def export(model, example_inputs, path, *, output=None, train_mode=True):
                     training; in evaluations, Cleave switches them to evaluation mode. False: keeps
                     the mode of each module.
 
-    The model does not change. Its parameters keep their names and their requires_grad. Neither the
-    examples nor this machine's paths are written. Returns the torch.export.ExportedProgram.
+    The model does not change. Its parameters keep their names and their requires_grad. The file
+    contains neither the examples nor this machine's paths. Returns the torch.export.ExportedProgram.
 
         cleave.export(torchvision.models.resnet18(), torch.randn(2, 3, 224, 224), "model.pt2")
         cleave.export(roberta, dict(tokenizer(["a", "b"], return_tensors="pt")), "model.pt2",

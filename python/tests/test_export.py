@@ -115,7 +115,7 @@ class Exported(unittest.TestCase):
                 with torch.no_grad():
                     returned = model(**example) if isinstance(example, dict) else model(example)
                     shape = (returned[output] if output else returned).shape
-                # The forward above moved the running statistics.
+                # The forward above changed the running statistics.
                 torch.manual_seed(0)
                 model = make()
                 rows = int(torch.tensor(shape[:-1]).prod())

@@ -124,7 +124,7 @@ class Ids(unittest.TestCase):
         return result.stdout.decode().splitlines()
 
     def compare(self, tokenizer, length=48, path=None):
-        """Ids, masks and types of each line, of pairs of lines, and the ids without truncation."""
+        """Compares the ids without truncation, and the ids, masks and types of single lines and of pairs of lines."""
         path = path or self.path
         if path == self.path:
             tokenizer.save(path)

@@ -181,7 +181,7 @@ class Training(Folder):
 
 
 class Experiments(Folder):
-    """The configurations of the experiments with text, for a few steps, with a small random RoBERTa and files as GLUE distributes them."""
+    """Runs the configurations of the text experiments for a few steps, with a small random RoBERTa and files in GLUE's format."""
 
     SENTENCES = ["The cat sat on the mat.", "A storm closed the harbour.", "Prices fell in March.", "Nobody saw him leave."]
 
@@ -223,7 +223,7 @@ class Experiments(Folder):
             glue.main(["--task", task, "--glue", self.path(name), "--model", self.path("model"), "--output", self.path("experiments/" + task), "--length", "24"])
         import results
 
-        runs = {}  # by what they are, so that each is trained once
+        runs = {}  # by configuration and settings, so that each is trained once
         for name in ("rte", "cola", "cola_fairseq", "cola_lora"):
             for _, settings, codecs, _ in results.SWEEPS[name]:
                 for codec in codecs:

@@ -1,8 +1,8 @@
 // Benchmarks every codec: encoding and decoding on one thread (processor time) and on two (wall
-// time), compared with upper bounds: reading and copying the tensor. Three tensors: a micro-batch
-// of MobileNetV2's first cut, which fits into the last-level cache and is half zeros after ReLU6; a
-// gradient that fits only into main memory; and activations of a transformer with outliers. Rates
-// are in fp32 bytes; `ratio` is encoded bytes divided by the tensor's.
+// time), compared with upper bounds: reading and copying the tensor. There are three tensors: a
+// micro-batch of MobileNetV2's first cut, which fits into the last-level cache and is half zeros
+// after ReLU6; a gradient that fits only into main memory; and activations of a transformer with
+// outliers. Rates are in fp32 bytes; `ratio` is the encoded bytes divided by the tensor's bytes.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
-// Measures the cost of recording: writing the rows of a step to files, with and without Prometheus
-// counters, in turns; and one Prometheus response. Measures processor time, which other programs
-// hardly affect, of the threads that record, and of all threads including the recorder's. Prints
-// JSON, in seconds.
+// Measures the cost of recording: of writing a step's rows to files, in turns with and without
+// Prometheus counters, and of one Prometheus response. The cost is processor time, which other
+// programs hardly affect: that of the recording threads, and that of all threads including the
+// recorder's. Prints JSON, in seconds.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <ctime>

@@ -202,7 +202,7 @@ TEST_CASE("a HelloOk with numbers out of range is refused") {
     });
     const std::string run = folder.path(row.name);
     checkError(runClient("train", run, {"--server", server.address()}), kFailedRun, {row.says});
-    CHECK_FALSE(std::filesystem::exists(run));  // the run never began
+    CHECK_FALSE(std::filesystem::exists(run));  // the run never started
   }
 }
 

@@ -30,7 +30,7 @@ constexpr std::int64_t kMaxFirstKiB = 32768;
 
 const Arguments kRun = {"--set", "model.width=256", "--set", "threads={client: 1, server: 1}"};
 
-// Runs a client that trains to the end, or is killed at a random time after its run has begun.
+// Runs a client that trains to the end, or is killed at a random time after its run has started.
 struct Client {
   std::string folder;
   bool isVictim;
@@ -80,9 +80,8 @@ class Crowd {
   std::mt19937 random_{kSeed};
 };
 
-// Waits until the server has closed its last session, which its number of descriptors shows, and
-// until its memory no longer changes, because freed memory has been returned. Returns the server's
-// resources.
+// Waits until the server has closed its last session, as its number of descriptors shows, and has
+// returned freed memory, so that its memory use no longer changes. Returns the server's resources.
 Resources settled(TestServer& server, std::size_t descriptors) {
   constexpr int kSameReadings = 10;
   const auto start = steady_clock::now();

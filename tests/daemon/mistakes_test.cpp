@@ -1,4 +1,4 @@
-// The mistakes that a user can make before a run begins. Each test makes them with a real program,
+// The mistakes that a user can make before a run starts. Each test makes them with a real program,
 // and checks that the error states what is wrong, where, and how to fix it.
 #include <catch2/catch.hpp>
 #include <cstdlib>

@@ -11,7 +11,7 @@ namespace {
 using Catch::Matchers::Contains;
 
 const Arguments kConfig = {"--config", configFile("synthetic.yaml"), "--log-level", "error"};
-// The blocks of its model; the default cuts are [2, 5].
+// The blocks of this configuration's model, whose default cuts are [2, 5].
 const std::vector<std::string> kBlocks = {"flatten", "fc1", "relu1", "fc2", "relu2", "fc_out"};
 
 // A profile in which each block takes this many milliseconds forward and backward together, for a
@@ -109,8 +109,8 @@ TEST_CASE("the slowest block goes to the faster side") {
     CHECK(plan.at("cuts").at(0).get<int>() <= 3);
     CHECK(plan.at("cuts").at(1).get<int>() >= 4);
   }
-  // fc2 on the server, which is faster, while the client computes the rest. With 32 samples, they
-  // take 4 x 5 ms and at least 4 x 1 ms.
+  // In the best plan, the faster server computes fc2, and the client the rest. A batch has 4 times
+  // the profile's samples, so the server takes 4 x 5 ms, and the client at least 4 x 1 ms.
   CHECK(plans.at("plans").at(0).at("seconds").get<double>() < 30e-3);
   CHECK(plans.at("considered") == 10 * 6);  // pairs of cuts x 1, 2, 4, …, 32 micro-batches
   const nlohmann::json kept = askJson(planArguments(slow, fast, with(kFastLink, {"--keep-cuts"})));

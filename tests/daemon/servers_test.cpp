@@ -68,7 +68,7 @@ TEST_CASE("split and whole model are bit-identical with 2, 3 and 4 servers") {
   for (const std::string cuts : {"[2, 4, 8]", "[1, 3, 6, 8]", "[1, 3, 5, 7, 9]"}) {
     std::string addresses = server.address();
     for (const char c : cuts) addresses += c == ',' ? "," + server.address() : "";
-    addresses.resize(addresses.rfind(','));  // one server less than there are cuts
+    addresses.resize(addresses.rfind(','));  // one server too few for the cuts
     for (const std::string schedule : {"priority", "gpipe", "1f1b", "zb"}) {
       for (const std::string microBatches : {"1", "4"}) {
         CAPTURE(cuts, schedule, microBatches);

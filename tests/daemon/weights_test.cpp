@@ -55,7 +55,7 @@ std::size_t weightsIn(const std::string& folder, const std::string& role) {
   return rows;
 }
 
-// Trains, and returns the path of the final weights, from which other runs begin.
+// Trains, and returns the path of the final weights, from which other runs start.
 std::string trainedWeights(const TemporaryFolder& folder, const std::string& address,
                            const std::string& seed = "1") {
   const std::string run = folder.path("first-" + seed);

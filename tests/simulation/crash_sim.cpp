@@ -37,8 +37,8 @@ constexpr int kNoSimulation = 2;       // exit code: the simulation itself does 
 constexpr double kReportSeconds = 30;  // between two reports of progress
 constexpr Nanoseconds kWallClock = 1'767'225'600 * kSecond;  // when each run begins: 2026-01-01
 
-// Begins a world in which OpenSSL's random numbers are drawn from the seed too. Signatures have
-// different lengths, so that otherwise each run would send different numbers of bytes.
+// Starts a world in which OpenSSL's random numbers are also drawn from the seed. Otherwise the
+// lengths of signatures, and so the number of bytes sent, would differ from run to run.
 void beginWorld(std::uint64_t seed) {
   begin(seed, kWallClock);
   const auto fill = [](unsigned char* bytes, int count) {

@@ -43,9 +43,8 @@ std::uint64_t switches();
 std::uint64_t fileCalls(Node node);
 
 // Kills the node: its threads never run again, and its descriptors are closed. With `power`, the
-// disk also loses what has not been synchronised. Takes effect at the first switch with a number of
-// at least `at` at which no thread of the node holds a mutex, because another node may need that
-// mutex.
+// disk also loses what has not been synchronised. Takes effect at switch number `at`, or at the
+// next switch at which no thread of the node holds a mutex: another node may need that mutex.
 void killAt(Node node, std::uint64_t at, bool power);
 // Like killAt(), but takes effect just before the node's file change with this number, even if its
 // threads hold mutexes.
@@ -73,7 +72,8 @@ void wakeOne(const void* address);
 void wakeAll(const void* address);
 // May let another thread run. `caller`: address of the code that called the function of the C
 // library. Never switches in a library's code: a node can be killed at a switch, and the killed
-// thread would leave library state half-built that both nodes share, such as a cache of kernels.
+// thread would leave half-built state in a library that both nodes share, such as a cache of
+// kernels.
 void maySwitch(const void* caller);
 // holdSwitches(1) disables switches of the calling thread until holdSwitches(-1), unless the thread
 // must wait.
