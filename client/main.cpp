@@ -84,7 +84,7 @@ int run(int argc, char** argv) {
                     ->type_name("FILE");
   trainApp
       ->add_option("--trace-steps", train.traceSteps,
-                   "Number of steps in the trace, which begins with step 2")
+                   "Number of steps in the trace, which starts with step 2")
       ->default_str("20")
       ->check(CLI::Range(std::uint64_t{1}, kMaxTraceSteps))
       ->needs(trace);

@@ -51,7 +51,7 @@ constexpr std::array<CodecRow, 18> kCodecs = {{
     {"svd", "rank=1..4096", "two factors of each sample's matrix, by singular value decomposition",
      "svd:rank=2", makeSvd},
     {"delta", "first_bits=1..8,skip=0..1(CODEC)",
-     "for activations: what has changed of each sample since the last epoch, encoded by CODEC",
+     "for activations: how each sample has changed since the last epoch, encoded by CODEC",
      "delta:first_bits=8,skip=0(block:bits=4)", makeDelta, false, true},
     {"ef", "(CODEC)", "CODEC with error feedback: the next step's tensor includes what CODEC lost",
      "ef(block:bits=4)", makeErrorFeedback, false, true},

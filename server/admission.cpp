@@ -37,7 +37,7 @@ std::size_t leftOf(std::size_t all, std::size_t used) { return all - std::min(al
 }  // namespace
 
 UsageError othersRun(const std::string& runId) {
-  return UsageError("others-run", "the run " + runId + " was begun by another identity",
+  return UsageError("others-run", "the run " + runId + " belongs to another identity",
                     "use another run.name");
 }
 

@@ -67,7 +67,7 @@ void checkClientName(const std::string& name) {
       "bad-name",
       isTaken ? "'" + name + "' is reserved, and cannot be the name of a client"
               : quotedForError(name) + " is not a valid name for a client",
-      "use 1 to 63 characters of a-z, 0-9 and -, beginning with a letter or a digit, such as "
+      "use 1 to 63 characters of a-z, 0-9 and -, starting with a letter or a digit, such as "
       "clinic-a");
 }
 

@@ -130,9 +130,10 @@ std::shared_ptr<ServedRun> RunTable::find(const RunRequest& request) const {
     throw staleGeneration(request.runId(), request.hello.generation(), run.generation());
   }
   if (request.spec != run.request().spec) {
-    throw UsageError("other-run-spec",
-                     fmt::format("the run {} began with a different run spec", request.runId()),
-                     "continue it with its original configuration");
+    throw UsageError(
+        "other-run-spec",
+        fmt::format("the run {} was started with a different run spec", request.runId()),
+        "continue it with its original configuration");
   }
   return found->second.run;
 }

@@ -98,7 +98,7 @@ ConfigTable<ServerSettings> makeTable() {
   table.integer("limits.sessions", "", 1, kMaxSessions, &Settings::maxSessions,
                 "maximum sessions at the same time");
   table.mebibytes("limits.memory_mib", 1, 1 << 24, &Settings::memoryBytes,
-                  "maximum memory of all sessions together, estimated before a run begins; on a "
+                  "maximum memory of all sessions together, estimated before a run starts; on a "
                   "GPU at most the GPU's memory");
   table.add("limits.sessions_per_identity", integerType(0, kMaxSessions), "", "`0`",
             "maximum sessions of one identity at the same time, including probes and trials; 0: "

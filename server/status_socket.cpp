@@ -55,7 +55,7 @@ void makeOwnersFolder(const std::string& path) {
   if (found.st_uid == ::geteuid() && (found.st_mode & kOthers) == 0) return;
   throw UsageError(
       "status-exposed",
-      "the folder of the status socket, " + folder.string() + ", can be opened by others",
+      "the folder of the status socket, " + folder.string() + ", can be opened by other users",
       "use a folder of the server's own: --set status.socket=DIR/socket, where DIR does not exist "
       "yet or has the mode 0700; or --set status.socket=off");
 }

@@ -75,7 +75,7 @@ void addDoctorCommand(CLI::App& app, DoctorOptions& options, std::function<int()
   doctor->footer(
       "Example:\n  cleave-client doctor --server 10.0.0.5:4800 --tls certs --config "
       "configs/fashion_mnist.yaml\n\n"
-      "Each line begins with 'ok', 'warn', 'FAIL' or '-' (not checked); a hint follows if there is "
+      "Each line starts with 'ok', 'warn', 'FAIL' or '-' (not checked); a hint follows if there is "
       "one.\n\n"
       "Exit codes: 0 no failures, 1 failures, 2 usage error.");
   doctor->callback([&] { command = [&] { return doctorCommand(options); }; });

@@ -103,7 +103,7 @@ DataFormatTable makeFolderKeys() {
                      "folder with one subfolder per class; the subfolders contain .jpg, .jpeg, "
                      ".png and .webp files");
   table.text("data.test.folder", "path", &DataFormatKeys::testFolder,
-             "the same for the test set; not needed with data.holdout");
+             "the same for the test set; not needed with `data.holdout`");
   addEncodedImageKeys(table);
   return table;
 }

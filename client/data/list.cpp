@@ -40,7 +40,7 @@ DataFormatTable makeListKeys() {
                      "CSV or TSV with a header and the columns path (relative to the file's "
                      "folder) and label (a name or a number)");
   table.text("data.test.file", "path", &DataFormatKeys::testFile,
-             "the same for the test set; not needed with data.holdout");
+             "the same for the test set; not needed with `data.holdout`");
   addEncodedImageKeys(table);
   return table;
 }

@@ -408,8 +408,8 @@ DataFormatTable makeCsvKeys() {
   list("data.categorical", &Keys::categoricalColumns,
        "columns of categories, encoded one-hot by the values in the training set");
   table.choice("data.missing", {"error", "mean"}, &Keys::missing,
-               "treatment of empty cells and NaN. error: they are refused; mean: a number becomes "
-               "the training set's mean, a category becomes 0 in all of its column's inputs");
+               "empty cells and NaN: `error` refuses them; `mean` replaces a missing number with the "
+               "training set's mean, and sets all inputs of a missing category's column to 0");
   return table;
 }
 

@@ -203,7 +203,7 @@ DataFormatTable makeTarKeys() {
   table.requiredText("data.train.file", "path", &DataFormatKeys::trainFile,
                      "a WebDataset .tar file, or a folder of them: members KEY.jpg and KEY.cls");
   table.text("data.test.file", "path", &DataFormatKeys::testFile,
-             "the same for the test set; not needed with data.holdout");
+             "the same for the test set; not needed with `data.holdout`");
   addEncodedImageKeys(table);
   return table;
 }

@@ -366,7 +366,7 @@ DataFormatTable makeTextKeys() {
   DataFormatTable table;
   addFiles(table);
   table.requiredText("data.tokenizer", "path", &Keys::tokenizer,
-                     "a tokenizer.json of Hugging Face's library `tokenizers`");
+                     "a tokenizer.json from Hugging Face Tokenizers");
   table.add("data.length", integerType(2, kMaxLength), "tokens", "required",
             "tokens per sample: longer texts are truncated, shorter ones are padded",
             [](Config& config, Keys& keys) {
@@ -375,7 +375,7 @@ DataFormatTable makeTextKeys() {
             });
   table.text("data.text", "text", &Keys::textColumn, "column of the texts");
   table.text("data.pair", "text", &Keys::pairColumn,
-             "column of a second text, for models that compare two");
+             "column of the second text, for models that compare two texts");
   addTarget(table);
   table.text("data.pad_token", "text", &Keys::padToken,
              "padding token; by default the tokenizer's");

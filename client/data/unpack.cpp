@@ -17,12 +17,12 @@ constexpr std::size_t kChunk = std::size_t{1} << 20;
 
 [[noreturn]] void throwMissing(const std::string& path, const std::string& why) {
   const bool fashion = path.find("fashion-mnist") != std::string::npos;
-  throw UsageError("data-missing", path + " cannot be read: " + why,
-                   fashion ? "install Debian's dataset-fashion-mnist with scripts/setup.sh"
-                   : path.starts_with('/')
-                       ? "check the path of the data in the configuration"
-                       : "check the path in the configuration; relative paths begin in the folder "
-                         "in which the command is run");
+  throw UsageError(
+      "data-missing", path + " cannot be read: " + why,
+      fashion ? "install Debian's dataset-fashion-mnist with scripts/setup.sh"
+      : path.starts_with('/')
+          ? "check the path of the data in the configuration"
+          : "check the path in the configuration; relative paths start from the current folder");
 }
 
 [[noreturn]] void throwTooLarge(const std::string& path, std::size_t limit) {

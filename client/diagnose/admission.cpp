@@ -29,7 +29,7 @@ class NoFrames : public FrameSink {
 
  private:
   [[noreturn]] static void refuse() {
-    throw ProtocolError("unexpected-message", "the server sent a frame that nothing asked for");
+    throw ProtocolError("unexpected-message", "the server sent a frame that was not requested");
   }
 };
 

@@ -165,7 +165,7 @@ void addMicroBatches(const MeasuredSteps& steps, const RunPlan& plan,
                              *plan.schedule, resolveInFlight(*plan.schedule, 0, twice));
   const bool hasNorm = std::any_of(plan.blocks.begin(), plan.blocks.end(),
                                    [](const BlockSpec& b) { return !b.norms.empty(); });
-  if (hasNorm) change.caveat = "leaves batch norm fewer samples, which may cost accuracy";
+  if (hasNorm) change.caveat = "gives batch norm fewer samples, which may cost accuracy";
   changes.push_back(std::move(change));
 }
 
@@ -261,7 +261,7 @@ Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, const ClientSet
   Advice advice;
   if (threshold > kMaxSpread) {
     advice.sentence =
-        fmt::format("no advice, because the steps' times varied by {:.0f} %", 100 * threshold);
+        fmt::format("no advice, because the step times varied by {:.0f} %", 100 * threshold);
     return advice;
   }
   for (const Change& change : changes) {

@@ -63,7 +63,7 @@ namespace {
 // frames.
 class NoFrames : public FrameSink {
   std::span<std::byte> placePayload(const FrameHeader&, std::span<const std::byte>) override {
-    throw ProtocolError("unexpected-message", "a frame arrived before the run began");
+    throw ProtocolError("unexpected-message", "a frame arrived before the run started");
   }
   void receivedFrame(const FrameHeader&, std::span<const std::byte>,
                      std::span<const std::byte>) override {}

@@ -85,7 +85,7 @@ Datasets openDatasets(const DataSettings& settings) {
     throw UsageError("data-damaged",
                      "a training sample has " + textOf(*data.train) + ", but a test sample has " +
                          textOf(*data.test),
-                     "give training and test files of the same data set");
+                     "give training and test files of the same dataset");
   }
   return data;
 }
@@ -266,8 +266,8 @@ bool keepsSamples(const ClientSettings& settings) {
     if (!isAugmented(settings.data.keys.image)) return true;
     throw UsageError("bad-codec-spec",
                      "codec " + spec + " of " + flow +
-                         " sends what has changed of a sample since the last epoch, but "
-                         "data.augment changes all of it in each epoch",
+                         " sends only the changes of a sample since the last epoch, but "
+                         "data.augment changes the whole sample in each epoch",
                      "remove data.augment: --set 'data.augment={}', or use another codec");
   }
   return false;

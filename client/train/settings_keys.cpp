@@ -210,7 +210,7 @@ void readWeights(Config& config, Settings& settings) {
     if (end == std::string::npos || end == 0) {
       throw UsageError("bad-config",
                        config.where("weights.rename") + ": '" + rule + "' is not OLD=NEW",
-                       "give the old and the new beginning of the names, such as module.= or "
+                       "give the old and the new prefix of the names, such as module.= or "
                        "backbone.=features.");
     }
     weights.rename.emplace_back(rule.substr(0, end), rule.substr(end + 1));
@@ -252,7 +252,7 @@ void addLora(Table& table) {
   table.add("model.lora.dropout", numberType(0, 0.99), "", "`0`",
             "dropout probability for the adapters' input", nullptr);
   table.add("model.lora.targets", "list of strings", "", "required with a rank",
-            "modules that get adapters: names, ends of names, or patterns with `*`, such as "
+            "modules that get adapters: names, suffixes of names, or patterns with `*`, such as "
             "`[query, value]`",
             nullptr);
   table.add("model.lora.parts", "list of strings", "", "`[head, body, tail]`",
@@ -546,7 +546,7 @@ void addData(Table& table) {
             });
   table.integer(
       "data.skip", "samples", 0, kMany, [](Settings & s) -> auto& { return s.data.skip; },
-      "maximum number of damaged samples per data set; each is replaced by the next readable "
+      "maximum number of damaged samples per dataset; each is replaced by the next readable "
       "sample");
   table.add("data.seed", integerType(0, kMany), "", "`run.seed`",
             "seed for `data.folds`, `data.train.per_class` and `synthetic` data",

@@ -103,13 +103,13 @@ std::vector<NamedTensor> readWeightsFile(const WeightsSettings& settings,
     });
     checkBlockNames(settings.except, blocks);
     if (weights.empty()) {
-      throw UsageError("bad-weights",
-                       "no tensor of " + settings.file +
-                           " has the name and shape of a tensor of the "
-                           "model, such as " +
-                           (shapes.empty() ? "" : shapes.begin()->first),
-                       "set weights.rename, such as [module.=] to remove 'module.' from the "
-                       "beginning of all names");
+      throw UsageError(
+          "bad-weights",
+          "no tensor of " + settings.file +
+              " has the name and shape of a tensor of the "
+              "model, such as " +
+              (shapes.empty() ? "" : shapes.begin()->first),
+          "set weights.rename, such as [module.=] to remove the prefix 'module.' from all names");
     }
   } else {
     checkWeights(weights, blocks, settings.except, settings.file);

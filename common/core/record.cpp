@@ -114,7 +114,7 @@ struct Recorder::File {
     if (start != header && !header.starts_with(start)) {
       throw RunError("other-columns",
                      path + ": the columns of the file differ from those that this version writes",
-                     "continue the run with the version of Cleave that began it");
+                     "continue the run with the version of Cleave that started it");
     }
     if (start != header) return 0;
     off_t end = ::lseek(file.get(), 0, SEEK_END);

@@ -99,7 +99,7 @@ GraphBlocks blocksOfBody(const wire::Graph& body) {
     return body.values(static_cast<int>(id)).dtype() == "f32";
   };
   if (!isFloats(body.inputs(0)) || !isFloats(body.outputs(0))) {
-    throw UsageError("bad-graph", "the first tensor at a cut of the graph is not one of floats");
+    throw UsageError("bad-graph", "the first tensor at a cut of the graph does not contain floats");
   }
   return std::make_shared<const std::vector<BlockSpec>>(
       std::vector<BlockSpec>{elsewhere("head", outputsOf(body, body.inputs())),

@@ -170,7 +170,7 @@ constexpr InsertParameterRow kRankParameters[] = {
 constexpr InsertRow kInserts[] = {
     {"conv", "a convolution whose stride is its kernel, and the transposed convolution",
      kConvParameters, convLayers},
-    {"linear", "a linear bottleneck of the features, which begins as the identity", kRankParameters,
+    {"linear", "a linear bottleneck of the features, initialised as the identity", kRankParameters,
      linearLayers},
     {"residual", "linear, plus a nonlinear correction in each half", kRankParameters,
      residualLayers},

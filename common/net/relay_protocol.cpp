@@ -110,7 +110,8 @@ RunError notARelay() {
 
 RunError wrongSecret() {
   return {"wrong-secret", "the relay and this server have different secrets",
-          "copy the relay's file --secret to this machine, and set dial.secret to it"};
+          "copy the file that the relay's --secret names to this machine, and set dial.secret to "
+          "its path"};
 }
 
 void checkVerdict(RelayVerdict verdict) {
@@ -120,9 +121,10 @@ void checkVerdict(RelayVerdict verdict) {
     case RelayVerdict::wrongSecret:
       throw wrongSecret();
     case RelayVerdict::needsTls:
-      throw RunError("relay-needs-tls",
-                     "the relay is open to a network, and this server does not require TLS",
-                     "set tls.enabled, or let the relay listen on 127.0.0.1");
+      throw RunError(
+          "relay-needs-tls",
+          "the relay accepts clients from a network, and this server does not require TLS",
+          "set tls.enabled, or let the relay listen on 127.0.0.1");
     case RelayVerdict::noClient:
       throw RunError("no-client", "the client has left, or has waited for too long");
   }

@@ -56,7 +56,7 @@ void requireDriver() {
   }
   refuseDevice(
       "device is cuda, but there is no NVIDIA driver on this machine (libcuda.so.1)",
-      std::string("install the driver of its GPU and check that nvidia-smi lists it, ") + kUseCpu);
+      std::string("install the GPU's driver and check that nvidia-smi lists the GPU, ") + kUseCpu);
 }
 
 CleaveOpenCuda* loadLibrary() {

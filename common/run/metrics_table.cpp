@@ -13,7 +13,7 @@ const std::vector<MetricRow>& metricTable() {
        {"version", "revision"},
        true,
        true,
-       "1; its labels are Cleave's version and the revision of its sources"},
+       "always 1; the labels are Cleave's version and source revision"},
       {"steps_total", counter, {"phase"}, true, true, "Completed batches"},
       {"samples_total", counter, {"phase"}, true, true, "Samples in the completed batches"},
       {"step_seconds", histogram, {"phase"}, true, true, "Time of a batch, as in steps.csv"},

@@ -210,7 +210,7 @@ TEST_CASE("mistakes with `cleave-server status` are reported with a hint") {
                                                "--set", "store=" + folder.path("store"), "--set",
                                                "status.socket=" + folder.path("open/socket")}));
   checkError(exposed, kWrongUse,
-             {"[status-exposed]", "can be opened by others", "status.socket=DIR/socket"});
+             {"[status-exposed]", "can be opened by other users", "status.socket=DIR/socket"});
   checkMistakes({serverProgram(), "status"}, {{"no server",
                                                {"--set", "store=" + folder.path("none")},
                                                kFailedRun,

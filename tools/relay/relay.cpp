@@ -129,7 +129,8 @@ asio::awaitable<void> Relay::serveRequest(SharedSocket socket) {
   }
   if (!request->hasTls && !settings_.clients.address().is_loopback()) {
     co_await server.answer(RelayVerdict::needsTls);
-    co_return refuse(socket, "its clients come from a network, and it does not require TLS");
+    co_return refuse(
+        socket, "this relay accepts clients from a network, and the server does not require TLS");
   }
   if (request->purpose == RelayPurpose::control) {
     co_await server.answer(RelayVerdict::accepted);
