@@ -9,7 +9,6 @@
 
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/commits.h"
-#include "common/core/durable.h"
 #include "tests/error_code.h"
 #include "tests/memory_files.h"
 
@@ -149,9 +148,9 @@ TEST_CASE("the generation survives writing and reading") {
   store.setGeneration(12);
   CHECK(CheckpointStore(diskFiles(), folder.path()).generation() == 12);
   overwrite(folder.path() + "/generation", "12x\n");
-  CHECK(errorCode([&] { store.generation(); }) == "bad-checkpoint");
+  CHECK_FALSE(store.generation());
   overwrite(folder.path() + "/generation", "");
-  CHECK(errorCode([&] { store.generation(); }) == "bad-checkpoint");
+  CHECK_FALSE(store.generation());
 }
 
 TEST_CASE("commits are read newest first") {
