@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 namespace cleave {
@@ -16,8 +17,32 @@ void RunRecord::begin(const LinkTotals& totals) {
   lastTotals_ = totals;
 }
 
-void RunRecord::resumed(std::uint64_t step, const LinkTotals& totals) {
+std::string RunRecord::notes() const {
   const std::lock_guard lock(mutex_);
+  nlohmann::json notes = nlohmann::json::object();
+  if (epoch_) {
+    notes["epoch"] = {{"epoch", epoch_->epoch},
+                      {"steps", epoch_->steps},
+                      {"samples", epoch_->samples},
+                      {"train_seconds", epoch_->trainSeconds}};
+    if (epoch_->evalSeconds) notes["epoch"]["eval_seconds"] = *epoch_->evalSeconds;
+  }
+  return notes.dump();
+}
+
+void RunRecord::resumed(std::uint64_t step, const std::string& notes, const LinkTotals& totals) {
+  const std::lock_guard lock(mutex_);
+  epoch_.reset();
+  const auto json = nlohmann::json::parse(notes);
+  if (json.contains("epoch")) {  // not in checkpoints of earlier versions
+    const nlohmann::json& saved = json.at("epoch");
+    epoch_.emplace();
+    epoch_->epoch = saved.at("epoch");
+    epoch_->steps = saved.at("steps");
+    epoch_->samples = saved.at("samples");
+    epoch_->trainSeconds = saved.at("train_seconds");
+    if (saved.contains("eval_seconds")) epoch_->evalSeconds = saved.at("eval_seconds");
+  }
   StepRow row;
   row.phase = "resume";
   row.step = step;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "common/core/clock.h"
@@ -27,8 +28,10 @@ class RunRecord {
       : files_(files), stepsPerEpoch_(stepsPerEpoch), disk_(std::move(disk)) {}
 
   void begin(const LinkTotals& totals);  // call after the handshake
-  // The run continues from the checkpoint of this step.
-  void resumed(std::uint64_t step, const LinkTotals& totals);
+  // The row of the current epoch so far, as JSON, for a checkpoint.
+  std::string notes() const;
+  // The run continues from the checkpoint of this step, which contains these notes().
+  void resumed(std::uint64_t step, const std::string& notes, const LinkTotals& totals);
   // Throws RunError if the rows of an earlier batch were not written, because a run without records
   // must not continue: "cannot-write" after a failed write, for example on a full disk;
   // "disk-share-full" or "disk-reserve" if the limits left no room.
@@ -44,7 +47,7 @@ class RunRecord {
   RunFiles& files_;
   const std::uint64_t stepsPerEpoch_;
   const std::shared_ptr<const DiskShare> disk_;
-  std::mutex mutex_;  // guards the members below
+  mutable std::mutex mutex_;  // guards the members below
   bool ended_ = false;
   SteadyTime last_;
   LinkTotals lastTotals_;

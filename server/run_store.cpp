@@ -40,6 +40,17 @@ std::string jsonOf(const wire::RunSpec& spec) {
   return json;
 }
 
+// The generation of the run's last connection; 0: there was none. Without it, an old client could
+// not be refused, so the run cannot continue.
+std::uint64_t knownGeneration(const CheckpointStore& store, const std::string& runId) {
+  const auto known = store.generation();
+  if (known) return *known;
+  throw RunError("bad-checkpoint",
+                 "the server's file with the generation of the run " + runId + " is damaged",
+                 "ask the server's operator for 'cleave-server runs remove " + runId +
+                     "', then add --from-start to start over from step 0");
+}
+
 }  // namespace
 
 RunStore::RunStore(const ServerSettings& settings, const Access& access,
@@ -79,7 +90,7 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
   const std::string folder = folderOf(identity, hello.run_id());
   const auto onDisk = [&] {
     CheckpointStore store(diskFiles(), folder);
-    const std::uint64_t known = store.generation();
+    const std::uint64_t known = knownGeneration(store, hello.run_id());
     if (known == 0) {
       makeRunFolder(folder, "use another run.name, or try again: each run gets its own id");
     } else if (hello.generation() <= known) {
@@ -142,7 +153,7 @@ boost::asio::awaitable<void> RunStore::setGeneration(const std::string& identity
   // Never lowers the generation: another connection may have continued the run in the meantime.
   const auto onDisk = [&] {
     CheckpointStore store(diskFiles(), folder);
-    if (generation > store.generation()) store.setGeneration(generation);
+    if (generation > store.generation().value_or(0)) store.setGeneration(generation);
   };
   const auto toThread = [this](auto task) { boost::asio::post(folders_, std::move(task)); };
   co_await runThrough(io_, toThread, onDisk);

@@ -71,11 +71,7 @@ StoredRunInfo infoOf(const std::string& identity, const fs::path& folder) {
   const CheckpointStore store(diskFiles(), info.folder);
   const auto checkpoints = store.list();
   if (!checkpoints.empty()) info.checkpoint = checkpoints.front().step;
-  try {
-    info.generation = store.generation();
-  } catch (const RunError&) {
-    // The file is damaged, so the run cannot continue.
-  }
+  info.generation = store.generation().value_or(0);  // damaged: the run cannot continue
   info.days = daysSinceChange(info.folder);
   info.isInUse = isInUse(info.folder);
   return info;

@@ -208,6 +208,7 @@ void ServedRun::snapshot(const StepDecision& decision) {
 void ServedRun::saveSnapshot() {
   std::shared_ptr<RunCheckpoints::Snapshot> snapshot = std::exchange(snapshot_, nullptr);
   snapshot->state.engine = worker_->engine().state();
+  snapshot->state.notes = record_->notes();
   const auto reply = [io = resources_.io, link = link_, runLog = stored_.log](const Saved& saved) {
     if (runLog && !saved.code.empty()) {
       runLog->warn("no checkpoint of step {}: {}", saved.step, saved.sentence);
@@ -242,7 +243,7 @@ EngineState ServedRun::restore(const Resume& resume) {
       readCheckpoint(file, stored_.checkpoints->spec(), fmt::format("step {}", resume.step));
   stage_->restore(tensorsOf(content.stage, "the checkpoint"));
   link_->restoreCodecs(std::move(content.codecs));
-  record_->resumed(resume.step, link_->totals());
+  record_->resumed(resume.step, content.notes, link_->totals());
   return content.engine;
 }
 

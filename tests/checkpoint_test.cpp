@@ -2,18 +2,15 @@
 #include <stdlib.h>
 
 #include <catch2/catch.hpp>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <map>
 #include <string>
 
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/commits.h"
-#include "common/core/durable.h"
 #include "tests/error_code.h"
+#include "tests/memory_files.h"
 
 namespace cleave {
 namespace {
@@ -54,51 +51,6 @@ std::vector<std::uint64_t> stepsOf(const CheckpointStore& store) {
   for (const CheckpointInfo& info : store.list()) steps.push_back(info.step);
   return steps;
 }
-
-// A disk in memory whose n-th change fails.
-class FailingFiles : public Files {
- public:
-  explicit FailingFiles(int failAt = 0) : left_(failAt) {}
-
-  std::optional<std::string> read(const std::string& path) override {
-    const auto found = files_.find(path);
-    return found == files_.end() ? std::nullopt : std::optional(found->second);
-  }
-  void write(const std::string& path, std::string_view bytes) override {
-    change(path);
-    files_[path] = bytes;
-  }
-  void remove(const std::string& path) override {
-    change(path);
-    files_.erase(path);
-  }
-  bool readAt(const std::string& path, std::uint64_t offset, std::span<std::byte> into) override {
-    const std::string whole = read(path).value_or("");
-    if (offset > whole.size() || into.size() > whole.size() - offset) return false;
-    std::memcpy(into.data(), whole.data() + offset, into.size());
-    return true;
-  }
-  void touch(const std::string&) override {}
-  std::int64_t changeTime(const std::string&) override { return 0; }
-  std::uint64_t size(const std::string& path) override { return read(path).value_or("").size(); }
-  std::vector<std::string> list(const std::string& folder) override {
-    std::vector<std::string> names;
-    for (const auto& [path, content] : files_) {
-      if (path.starts_with(folder + "/")) names.push_back(path.substr(folder.size() + 1));
-    }
-    return names;
-  }
-  void makeFolder(const std::string& folder) override { change(folder); }
-
-  void failAt(int change) { left_ = change; }
-
- private:
-  void change(const std::string& path) {
-    if (--left_ == 0) throwCannotWrite(path, "cannot be written", ENOSPC);
-  }
-  std::map<std::string, std::string> files_;
-  int left_;
-};
 
 TEST_CASE("a checkpoint that is read equals the one that was written") {
   const Folder folder;
@@ -177,7 +129,7 @@ TEST_CASE("the remains of an interrupted write do not count as a checkpoint, and
 TEST_CASE("a full disk does not affect existing checkpoints") {
   for (int failAt = 1; failAt <= 3; ++failAt) {
     INFO("change " << failAt);
-    FailingFiles files;
+    MemoryFiles files;
     CheckpointStore store(files, "run");
     store.write(1, contentOf(1), "");
     files.failAt(failAt);
@@ -196,9 +148,9 @@ TEST_CASE("the generation survives writing and reading") {
   store.setGeneration(12);
   CHECK(CheckpointStore(diskFiles(), folder.path()).generation() == 12);
   overwrite(folder.path() + "/generation", "12x\n");
-  CHECK(errorCode([&] { store.generation(); }) == "bad-checkpoint");
+  CHECK_FALSE(store.generation());
   overwrite(folder.path() + "/generation", "");
-  CHECK(errorCode([&] { store.generation(); }) == "bad-checkpoint");
+  CHECK_FALSE(store.generation());
 }
 
 TEST_CASE("commits are read newest first") {

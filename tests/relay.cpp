@@ -44,6 +44,7 @@ struct Relay::State {
   void accept();
   void advanceAll();
   void resetAll();
+  void abandonAll(End end);
   // Runs `task` on the relay's thread and returns its result.
   template <typename Task>
   auto onThread(Task task) {
@@ -82,6 +83,7 @@ class Relay::Link : public std::enable_shared_from_this<Link> {
   // Connects to the target, or continues after a stall. Does nothing while stalled.
   void advance();
   void reset();
+  void abandon(End end);
 
  private:
   struct Chunk {
@@ -123,6 +125,7 @@ class Relay::Link : public std::enable_shared_from_this<Link> {
   bool connecting_ = false;
   bool connected_ = false;
   bool closed_ = false;
+  bool isHalfOpen_ = false;  // only one end is open: nothing crosses any more
 };
 
 Relay::Link::Link(State& relay, tcp::socket client, std::uint64_t number)
@@ -133,7 +136,7 @@ Relay::Link::Link(State& relay, tcp::socket client, std::uint64_t number)
       down_{target_, client_, relay.down, 2 * number + 1, asio::steady_timer(relay.context)} {}
 
 void Relay::Link::advance() {
-  if (closed_ || relay_.stalled) return;
+  if (closed_ || isHalfOpen_ || relay_.stalled) return;
   if (connected_) {
     send(up_);
     send(down_);
@@ -158,7 +161,8 @@ void Relay::Link::connected() {
 }
 
 bool Relay::Link::mayReceive(const Direction& direction) const {
-  return !closed_ && !relay_.stalled && !direction.ended && direction.held < relay_.maxHeld();
+  return !closed_ && !isHalfOpen_ && !relay_.stalled && !direction.ended &&
+         direction.held < relay_.maxHeld();
 }
 
 void Relay::Link::awaitBytes(Direction& direction) {
@@ -205,7 +209,8 @@ Clock::time_point Relay::Link::nextDue(Direction& direction) const {
 // Forwards the data that is due, as much as the receiver accepts, schedules the rest, and reads
 // more.
 void Relay::Link::send(Direction& direction) {
-  while (!closed_ && !relay_.stalled && !direction.awaitsTurn && !direction.chunks.empty()) {
+  while (!closed_ && !isHalfOpen_ && !relay_.stalled && !direction.awaitsTurn &&
+         !direction.chunks.empty()) {
     const auto continueSending = [self = shared_from_this(), &direction](const error_code&) {
       direction.awaitsTurn = false;
       self->send(direction);
@@ -263,13 +268,21 @@ void Relay::Link::finish(Direction& direction) {
   if (up_.finished && down_.finished) close();
 }
 
+// With a linger time of zero, close sends a reset.
 void Relay::Link::reset() {
   error_code ignored;
   for (tcp::socket* socket : {&client_, &target_}) {
-    // With a linger time of zero, close sends a reset.
     socket->set_option(asio::socket_base::linger(true, 0), ignored);
   }
   close();
+}
+
+void Relay::Link::abandon(End end) {
+  isHalfOpen_ = true;
+  tcp::socket& socket = end == End::client ? client_ : target_;
+  error_code ignored;
+  socket.set_option(asio::socket_base::linger(true, 0), ignored);
+  socket.close(ignored);
 }
 
 void Relay::Link::close() {
@@ -302,6 +315,10 @@ void Relay::State::resetAll() {
   for (const auto& link : now) link->reset();
 }
 
+void Relay::State::abandonAll(End end) {
+  for (const auto& link : links) link->abandon(end);
+}
+
 Relay::Relay(const std::string& targetHost, std::uint16_t targetPort)
     : state_(std::make_unique<State>(targetHost, targetPort)) {}
 
@@ -323,6 +340,10 @@ std::uint64_t Relay::bytesDown() const {
 
 void Relay::cut() {
   state_->onThread([state = state_.get()] { state->resetAll(); });
+}
+
+void Relay::abandon(End end) {
+  state_->onThread([state = state_.get(), end] { state->abandonAll(end); });
 }
 
 void Relay::cutAfter(Way way, std::uint64_t bytes) {

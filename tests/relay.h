@@ -1,5 +1,5 @@
-// A TCP relay between two ends under test. It counts the bytes that cross, and can cut connections
-// and stall or delay bytes.
+// A TCP relay between two ends under test. It counts the bytes that cross, and can cut connections,
+// close one end of them, and stall or delay bytes.
 #pragma once
 
 #include <atomic>
@@ -32,6 +32,10 @@ class Relay {
 
   // Resets all connections; new ones are still accepted.
   void cut();
+  // Resets one end of all connections. The other end stays open, and gets no bytes and no end: it
+  // is half-open.
+  enum class End { client, target };
+  void abandon(End end);
   // Resets all connections once this many more bytes have crossed in that direction. A later call
   // replaces an earlier one.
   enum class Way { up, down };

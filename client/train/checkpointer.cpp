@@ -157,8 +157,8 @@ void Checkpointer::removeOthers() {
 
 void Checkpointer::failed(std::uint64_t step, const Error& error) {
   processLog()->warn(
-      "no checkpoint of step {}: {}; after a crash, the run would continue from step {}", step,
-      error.what(), lastCommit());
+      "no checkpoint of step {} [{}]: {}; after a crash, the run would continue from step {}", step,
+      error.code(), error.what(), lastCommit());
   const std::lock_guard lock(mutex_);
   failure_ = std::make_exception_ptr(
       RunError(error.code(), error.what(), "free disk space, or set checkpoint.on_failure=warn"));

@@ -272,7 +272,8 @@ asio::awaitable<OpenConnection> retry(ServerAddress address, std::function<wire:
     std::optional<wire::Hello> next;
     try {
       next = hello();
-    } catch (const RunError& error) {  // the generation could not be stored
+    } catch (const RunError& error) {
+      if (error.code() == "bad-checkpoint") throw;  // the stored generation is damaged
       attempt.error = std::current_exception();
       attempt.what = error.what();
     }

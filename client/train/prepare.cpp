@@ -370,6 +370,11 @@ void makeFolder(PreparedRun& run, const RunOptions& options) {
   run.lock = lockRunFolder(run.folder);
 }
 
+// In hex.
+std::string configDigest(const std::string& folder) {
+  return hexOf(sha256Of(diskFiles().read(folder + "/config.yaml").value_or("")));
+}
+
 // Completes the options from the run's folder.
 RunOptions ofEarlierRun(RunOptions options) {
   const RunRecordFile record = readRunRecord(options.resume);
@@ -378,6 +383,11 @@ RunOptions ofEarlierRun(RunOptions options) {
                      "its result is in summary.json; to train its model further, start a separate "
                      "run with --set weights.file=" +
                          options.resume + "/model.safetensors");
+  }
+  if (!record.config.empty() && record.config != configDigest(options.resume)) {
+    throw UsageError("other-run-spec",
+                     options.resume + "/config.yaml has changed since the run began",
+                     "restore the file; to change settings that may change, add --set");
   }
   for (const std::string& override : options.common.overrides) {
     if (!override.starts_with("servers=")) continue;
@@ -412,8 +422,8 @@ void checkSameSpec(const PreparedRun& run, RunOptions options) {
 void writeRecord(const PreparedRun& run, const std::string& servers) {
   const std::uint64_t steps = totalSteps(run.settings, *run.data.train);
   const std::uint64_t perEpoch = stepsPerEpoch(run.settings, *run.data.train);
-  writeRunRecord(run.folder,
-                 {run.hello.run_id(), servers, steps, (steps + perEpoch - 1) / perEpoch});
+  writeRunRecord(run.folder, {run.hello.run_id(), servers, steps, (steps + perEpoch - 1) / perEpoch,
+                              configDigest(run.folder)});
 }
 
 void openEarlierRun(PreparedRun& run, const RunOptions& options) {
@@ -424,8 +434,7 @@ void openEarlierRun(PreparedRun& run, const RunOptions& options) {
   run.isResumed = true;
   run.lock = lockRunFolder(run.folder);
   writeRecord(run, record.server);
-  constexpr std::uint64_t kBeyondAnyOther = std::uint64_t{1} << 20;
-  if (options.takeOver) raiseGeneration(diskFiles(), run.folder, kBeyondAnyOther);
+  if (options.takeOver) takeOver(diskFiles(), run.folder);
   CheckpointStore(diskFiles(), run.folder).removeIncomplete();
   if (!options.fromStart) {
     run.commits = intactCommits(diskFiles(), run.folder);

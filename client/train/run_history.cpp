@@ -1,6 +1,7 @@
 #include "client/train/run_history.h"
 
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -19,7 +20,8 @@ void writeRunRecord(const std::string& folder, const RunRecordFile& record) {
   const nlohmann::ordered_json json = {{"run", record.run},
                                        {"server", record.server},
                                        {"steps", record.steps},
-                                       {"epochs", record.epochs}};
+                                       {"epochs", record.epochs},
+                                       {"config", record.config}};
   writeFileDurably(recordPath(folder), json.dump(2) + "\n");
 }
 
@@ -33,7 +35,7 @@ RunRecordFile readRunRecord(const std::string& folder) {
   try {
     const auto json = nlohmann::json::parse(*text);
     return {json.at("run"), json.at("server"), json.value("steps", std::uint64_t{0}),
-            json.value("epochs", std::uint64_t{0})};
+            json.value("epochs", std::uint64_t{0}), json.value("config", "")};
   } catch (const nlohmann::json::exception& error) {
     throw refuse(std::string("run.json is damaged: ") + error.what());
   }
@@ -57,11 +59,28 @@ std::vector<RunCommit> intactCommits(Files& files, const std::string& folder) {
   return intact;
 }
 
-std::uint64_t raiseGeneration(Files& files, const std::string& folder, std::uint64_t step) {
-  CheckpointStore store(files, folder);
-  const std::uint64_t next = store.generation() + step;
-  store.setGeneration(next);
+std::uint64_t knownGeneration(Files& files, const std::string& folder) {
+  const auto known = CheckpointStore(files, folder).generation();
+  if (known) return *known;
+  throw RunError("bad-checkpoint", folder + "/generation is damaged: it does not contain a number",
+                 "if no other client has continued this run, add --take-over");
+}
+
+std::uint64_t raiseGeneration(Files& files, const std::string& folder) {
+  const std::uint64_t next = knownGeneration(files, folder) + 1;
+  CheckpointStore(files, folder).setGeneration(next);
   return next;
+}
+
+// A generation from the clock is above all earlier ones: clients raise theirs by 1 at most a few
+// times per second, from 1 or from an earlier time.
+void takeOver(Files& files, const std::string& folder) {
+  constexpr std::uint64_t kBeyondAnyOther = std::uint64_t{1} << 20;  // if the clock is slow
+  const auto sinceEpoch = std::chrono::system_clock::now().time_since_epoch();
+  const auto microseconds = std::chrono::duration_cast<std::chrono::microseconds>(sinceEpoch);
+  CheckpointStore store(files, folder);
+  store.setGeneration(std::max(store.generation().value_or(0) + kBeyondAnyOther,
+                               static_cast<std::uint64_t>(microseconds.count())));
 }
 
 }  // namespace cleave

@@ -18,6 +18,8 @@ struct RunRecordFile {
   // The run's total numbers of steps and epochs, for programs that read this file; 0 in files
   // written by earlier versions.
   std::uint64_t steps = 0, epochs = 0;
+  // SHA-256 of the folder's config.yaml in hex; empty in files written by earlier versions.
+  std::string config;
 };
 void writeRunRecord(const std::string& folder, const RunRecordFile& record);
 // Throws UsageError "no-run" if `folder` is not the folder of a run.
@@ -30,7 +32,14 @@ bool isRunDone(Files& files, const std::string& folder);
 // each of the others. Throws RunError "bad-checkpoint" if the list itself is damaged.
 std::vector<RunCommit> intactCommits(Files& files, const std::string& folder);
 
-// Raises the run's generation by `step`, stores it durably, and returns it.
-std::uint64_t raiseGeneration(Files& files, const std::string& folder, std::uint64_t step = 1);
+// The generation of the run's last connection; 0: there was none. Throws RunError "bad-checkpoint"
+// if its file is damaged.
+std::uint64_t knownGeneration(Files& files, const std::string& folder);
+// Raises the run's generation by 1, stores it durably, and returns it.
+std::uint64_t raiseGeneration(Files& files, const std::string& folder);
+// Raises the run's generation above those of all clients that have continued the run from a copy of
+// the folder. Also replaces a damaged generation. If a server has a greater one nevertheless, it
+// refuses this client, and another call raises the generation further.
+void takeOver(Files& files, const std::string& folder);
 
 }  // namespace cleave

@@ -111,7 +111,7 @@ bool TrainRun::allAnswers(const std::function<bool(const wire::HelloOk& ok)>& ho
 
 void TrainRun::start(DecideFunction decide, const Options& options) {
   const RunIdentity identity{prepared_.hello.run_id(), answer().session(),
-                             CheckpointStore(diskFiles(), prepared_.folder).generation()};
+                             knownGeneration(diskFiles(), prepared_.folder)};
   files_ =
       std::make_shared<RunFiles>(recorder_, prepared_.folder, identity, settings().scores.names(),
                                  options.rotateBytes, nullptr, prepared_.isResumed);

@@ -176,16 +176,13 @@ std::uint64_t CheckpointStore::removeIncomplete() {
   return bytes;
 }
 
-std::uint64_t CheckpointStore::generation() const {
-  const std::string path = runFolder_ + "/generation";
-  const auto text = files_.read(path);
+std::optional<std::uint64_t> CheckpointStore::generation() const {
+  const auto text = files_.read(runFolder_ + "/generation");
   if (!text) return 0;
   std::uint64_t generation = 0;
   const auto parsed = std::from_chars(text->data(), text->data() + text->size(), generation);
-  if (parsed.ec != std::errc() || std::string_view(parsed.ptr) != "\n") {
-    throw damaged(path, "the file does not contain a number");
-  }
-  return generation;
+  const bool isWhole = parsed.ec == std::errc() && std::string_view(parsed.ptr) == "\n";
+  return isWhole ? std::optional(generation) : std::nullopt;
 }
 
 void CheckpointStore::setGeneration(std::uint64_t generation) {

@@ -53,7 +53,8 @@ class CheckpointStore {
   std::uint64_t removeStep(std::uint64_t step);
   std::uint64_t removeIncomplete();
 
-  std::uint64_t generation() const;  // 0: no generation has been set
+  // 0: no generation has been set; nullopt: the file is damaged.
+  std::optional<std::uint64_t> generation() const;
   // The generation is durable when this returns.
   void setGeneration(std::uint64_t generation);
 

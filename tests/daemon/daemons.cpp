@@ -73,8 +73,12 @@ void RestartableServer::kill() {
   server_.reset();
 }
 
+Process startResume(const std::string& run, const Arguments& more, const Arguments& within) {
+  return Process::start(with(with(within, {clientProgram(), "train", "--resume", run}), more));
+}
+
 Ended resume(const std::string& run, const Arguments& more) {
-  return ask(with({"train", "--resume", run}, more));
+  return finish(startResume(run, more));
 }
 
 std::string serverProgram() { return std::string(CLEAVE_PROGRAMS) + "/cleave-server"; }
@@ -253,13 +257,15 @@ double sumOf(const std::vector<CsvRow>& rows, const std::string& summed, const C
   return sum;
 }
 
-void trainThroughKill(RestartableServer& server, const std::string& place, const std::string& run,
-                      const Arguments& arguments) {
-  server.kill();
-  server.start(failingAt(place));
+void trainThroughKills(RestartableServer& server, const std::vector<std::string>& places,
+                       const std::string& run, const Arguments& arguments) {
+  server.server().stop();  // writes the rows of earlier runs
+  server.start(failingAt(places.front()));
   const Process client = startClient("train", run, arguments);
-  REQUIRE(server.server().process().wait(kPatience));
-  server.start();
+  for (std::size_t next = 1; next <= places.size(); ++next) {
+    REQUIRE(server.server().process().wait(kPatience));
+    server.start(next < places.size() ? failingAt(places[next]) : Arguments{});
+  }
   const Ended ended = finish(client);
   INFO(ended.errors);
   REQUIRE(ended.code == 0);

@@ -75,10 +75,10 @@ class RestartableServer {
   std::uint16_t port_ = 0;
 };
 
-// Trains with a server that is killed at this failpoint and then started again. Fails the test
-// unless the run completes.
-void trainThroughKill(RestartableServer& server, const std::string& place, const std::string& run,
-                      const Arguments& arguments);
+// Trains with a server that is killed at these failpoints, one after the other, and started again
+// each time. Fails the test unless the run completes.
+void trainThroughKills(RestartableServer& server, const std::vector<std::string>& places,
+                       const std::string& run, const Arguments& arguments);
 // While `client` trains in the folder `run`, ends the server with SIGTERM and starts it again.
 // Fails the test unless the run completes after one resume, without redoing a step.
 void restartWithoutLoss(RestartableServer& server, const Process& client, const std::string& run);
@@ -102,6 +102,8 @@ struct Ended {
 // Waits until the process exits. Fails the test on a timeout.
 Ended finish(const Process& process);
 // Continues a run with `train --resume`.
+Process startResume(const std::string& run, const Arguments& more = {},
+                    const Arguments& within = {});
 Ended resume(const std::string& run, const Arguments& more = {});
 Ended runClient(const std::string& command, const std::string& runFolder, const Arguments& more);
 // Runs cleave-client with these arguments.

@@ -68,9 +68,18 @@ TEST_CASE("with limits.park_seconds=0, a broken connection ends the run on both 
   CHECK(server.process().waitForOutput("ended: ", kPatience));
 }
 
-TEST_CASE("a stopped peer is detected within 35 s on both sides") {
-  // Both cases run in parallel, so that the test waits only once.
+TEST_CASE("a stopped peer is detected within 35 s on both sides, and a half-open connection") {
+  // All cases run in parallel, so that the test waits only once.
   const TemporaryFolder folder;
+  const TestServer reachable(folder, {}, "reachable");
+  Relay relay("127.0.0.1", reachable.port());
+  relay.delay(std::chrono::milliseconds(1));  // otherwise the run ends too early
+  const Arguments shortRun = {"--set", "train.epochs=30", "--server"};
+  const std::string whole = folder.path("whole"), cut = folder.path("cut");
+  REQUIRE(runClient("train", whole, with(shortRun, {reachable.address()})).code == 0);
+  const Process halfOpen = startClient("train", cut, with(shortRun, {addressAt(relay.port())}));
+  waitForSteps(cut);
+  relay.abandon(Relay::End::target);
   const Arguments parksNone = {"--set", "limits.park_seconds=0"};
   TestServer stopped(folder, parksNone, "stopped");
   TestServer left(folder, parksNone, "left");
@@ -98,6 +107,9 @@ TEST_CASE("a stopped peer is detected within 35 s on both sides") {
     const std::string next = folder.path("next-" + std::to_string(server->port()));
     CHECK(runClient("train", next, {"--server", server->address()}).code == 0);
   }
+  CHECK(finish(halfOpen).code == 0);
+  CHECK(halfOpen.waitForOutput(silent, kPatience));
+  CHECK((readFile(cut + "/model.safetensors") == readFile(whole + "/model.safetensors")));
 }
 
 // A command prefix that runs a program with a private disk of 200 KiB at `folder`. Empty if this

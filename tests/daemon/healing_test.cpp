@@ -18,6 +18,16 @@ using Catch::Matchers::Contains;
 // Options of a run that takes about a second.
 const Arguments kShortRun = {"--set", "train.epochs=30", "--set", "eval.every=3"};
 
+// Fails the test unless both runs have the same losses in every step.
+void checkSameLosses(const std::string& run, const std::string& whole) {
+  const auto steps = readCsv(run + "/steps.csv");
+  const auto undisturbed = readCsv(whole + "/steps.csv");
+  REQUIRE(steps.size() == undisturbed.size());
+  for (std::size_t row = 0; row < steps.size(); ++row) {
+    CHECK(steps[row].at("loss") == undisturbed[row].at("loss"));
+  }
+}
+
 // Returns the final weights of a run whose connection is cut repeatedly.
 std::string modelThrough(Relay& relay, const std::string& folder, const Arguments& more,
                          Relay::Way way, std::uint64_t everyBytes) {
@@ -53,29 +63,34 @@ TEST_CASE("a run with repeatedly broken connections ends with the same weights")
         const std::string run = folder.path(name + " " + std::to_string(bytes) +
                                             (way == Relay::Way::up ? "up" : "down"));
         CHECK((modelThrough(relay, run, more, way, bytes) == expected));
-        // The losses are the same in every step.
-        const auto steps = readCsv(run + "/steps.csv");
-        const auto undisturbed = readCsv(whole + "/steps.csv");
-        REQUIRE(steps.size() == undisturbed.size());
-        for (std::size_t row = 0; row < steps.size(); ++row) {
-          CHECK(steps[row].at("loss") == undisturbed[row].at("loss"));
-        }
+        checkSameLosses(run, whole);
       }
     }
   }
 }
 
-TEST_CASE("a link that goes silent does not end the run") {
+TEST_CASE("after silence and with a half-open connection, a run ends with the same weights") {
   const TemporaryFolder folder;
   TestServer server(folder,
                     {"--set", "limits.ping_seconds=1", "--set", "limits.ping_timeout_seconds=1"});
+  const std::string whole = folder.path("whole"), run = folder.path("run");
+  REQUIRE(runClient("train", whole, with(kShortRun, {"--server", server.address()})).code == 0);
   Relay relay("127.0.0.1", server.port());
-  const Process client = startSlowClient(folder.path("client"), addressAt(relay.port()));
-  waitForSteps(folder.path("client"));
+  relay.delay(std::chrono::milliseconds(1));  // otherwise the run ends too early
+  const Process client =
+      startClient("train", run, with(kShortRun, {"--server", addressAt(relay.port())}));
+  waitForSteps(run);
   relay.stall(true);
   CHECK(server.process().waitForOutput("is kept for", kPatience));
   relay.stall(false);
-  CHECK(client.waitForOutput("reconnected to", kPatience));
+  REQUIRE(client.waitForOutput("reconnected to", kPatience));
+  relay.abandon(Relay::End::client);  // the server does not notice it
+  const Ended ended = finish(client);
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK((readFile(run + "/model.safetensors") == readFile(whole + "/model.safetensors")));
+  checkSameLosses(run, whole);
+  CHECK(std::stoi(readCsv(run + "/steps.csv").back().at("generation")) >= 3);
 }
 
 }  // namespace

@@ -169,7 +169,7 @@ TEST_CASE("if a server is killed, the run continues and ends with the same weigh
          {"batch:17:kill", "snapshot:4:kill", "checkpoint-written:2:kill"}) {
       CAPTURE(killed == &first, place);
       const std::string path = folder.path("run" + std::to_string(++number));
-      trainThroughKill(*killed, place, path, arguments);
+      trainThroughKills(*killed, {place}, path, arguments);
       checkSameModel(folder, path);
     }
   }

@@ -67,23 +67,38 @@ TEST_CASE("an identity that exceeds its runs per hour is refused") {
   CHECK(server.runFolders().size() == 2);
 }
 
-TEST_CASE("an identity that fills its share of the disk loses only its own run") {
+// A server with two identities: the share of hog is 1 MiB.
+struct ServerOfTwo {
+  ServerOfTwo() : server(folder, prepared()) {}
+
+  Arguments prepared() {
+    const std::string own = certificates.path("server");
+    authority.writeServer(own);
+    authority.write(hog, "client", clientRequest("hog"));
+    authority.write(bob, "client", clientRequest("bob"));
+    std::ofstream(folder.path("access.yaml")) << "hog: {disk_mib: 1}\nbob: {}\n";
+    return {"--set", "tls.enabled=true",
+            "--set", "tls.folder=" + own,
+            "--set", "access.file=" + folder.path("access.yaml")};
+  }
+  Arguments as(const std::string& who, const Arguments& more = {}) const {
+    return with(
+        {"--server", server.address(), "--tls", who, "--set", "threads={client: 1, server: 1}"},
+        more);
+  }
+
   const TemporaryFolder folder;
   const CertificateFolder certificates;
   const TestAuthority authority;
-  const std::string own = certificates.path("server");
   const std::string hog = certificates.path("hog"), bob = certificates.path("bob");
-  authority.writeServer(own);
-  authority.write(hog, "client", clientRequest("hog"));
-  authority.write(bob, "client", clientRequest("bob"));
-  std::ofstream(folder.path("access.yaml")) << "hog: {disk_mib: 1}\nbob: {}\n";
-  TestServer server(folder, {"--set", "tls.enabled=true", "--set", "tls.folder=" + own, "--set",
-                             "access.file=" + folder.path("access.yaml")});
+  TestServer server;
+};
+
+TEST_CASE("an identity that fills its share of the disk loses only its own run") {
+  ServerOfTwo two;
+  auto& [folder, certificates, authority, hog, bob, server] = two;
   const auto as = [&](const std::string& who, const Arguments& more = {}) {
-    Arguments all = {"--server", server.address(), "--tls",
-                     who,        "--set",          "threads={client: 1, server: 1}"};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
+    return two.as(who, more);
   };
   REQUIRE(runClient("train", folder.path("alone"), as(bob)).code == 0);
 
@@ -116,6 +131,26 @@ TEST_CASE("an identity that fills its share of the disk loses only its own run")
     code = runClient("train", folder.path("later-" + std::to_string(i)), as(hog)).code;
   }
   server.stop();  // the server exits with 0, because only the run has failed
+}
+
+TEST_CASE("without room for a second checkpoint in its identity's share, a run completes") {
+  const ServerOfTwo two;
+  // The body's checkpoint takes more than half of the share, and the records take little.
+  const Arguments run = {"--set", "model={name: mlp, width: 256, depth: 2}",
+                         "--set", "checkpoint.every_steps=3",
+                         "--set", "train.epochs=10",
+                         "--set", "train.micro_batches=1"};
+  const std::string full = two.folder.path("hog"), beside = two.folder.path("bob");
+  const Process other = startClient("train", beside, two.as(two.bob, run));
+  const Ended ended = runClient("train", full, two.as(two.hog, run));
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  // The first checkpoint was made.
+  CHECK_THAT(ended.errors, Contains("[disk-share-full]") && !Contains("continue from step 0"));
+  const Ended whole = finish(other);
+  CHECK(whole.code == 0);
+  CHECK_THAT(whole.errors, !Contains("no checkpoint"));
+  CHECK(readTensors(full + "/model.safetensors") == readTensors(beside + "/model.safetensors"));
 }
 
 TEST_CASE("no run begins if the free disk space is below the reserve") {

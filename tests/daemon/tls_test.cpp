@@ -7,6 +7,7 @@
 
 #include "tests/certificates.h"
 #include "tests/daemon/mistakes.h"
+#include "tests/relay.h"
 
 namespace cleave::test {
 namespace {
@@ -176,6 +177,28 @@ TEST_CASE("SIGHUP also applies revocations to open sessions, and ignores invalid
   CHECK_FALSE(ofBob.wait(std::chrono::milliseconds(0)));  // bob's session continues
   ofBob.signal(SIGKILL);
   finish(ofBob);
+}
+
+TEST_CASE("a client whose certificate is revoked while its connection is broken cannot reconnect") {
+  const TemporaryFolder folder;
+  const CertificateFolder certificates;
+  const TestAuthority authority;
+  const std::string own = certificates.path("server"), alice = certificates.path("alice");
+  authority.writeServer(own);
+  authority.write(alice, "client", {.serial = 7});
+  TestServer server(folder, tlsOf(own));
+  Relay relay("127.0.0.1", server.port());
+  const Process client =
+      startSlowClient(folder.path("run"), addressAt(relay.port()), {"--tls", alice});
+  waitForSteps(folder.path("run"));
+  relay.stall(true);  // keeps new connections from the server
+  relay.cut();
+  REQUIRE(server.process().waitForOutput("is kept for", kPatience));
+  authority.writeRevoked(own, {7});
+  server.process().signal(SIGHUP);
+  REQUIRE(server.process().waitForOutput("reloaded the certificates", kPatience));
+  relay.stall(false);
+  checkError(finish(client), kFailedRun, {"[certificate-revoked]"});
 }
 
 TEST_CASE("mistakes with TLS files are reported with a hint") {

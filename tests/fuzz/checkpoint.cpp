@@ -2,50 +2,16 @@
 // for a list of commits, r for the record of a checkpoint, g for a generation. Only RunError is
 // allowed. A list of commits must be the same after writing and reading it again.
 #include <algorithm>
-#include <cstring>
-#include <map>
 
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/commits.h"
 #include "tests/fuzz/seeds.h"
+#include "tests/memory_files.h"
 
 using namespace cleave;
 using namespace cleave::fuzz;
 
 namespace {
-
-class MemoryFiles : public Files {
- public:
-  std::optional<std::string> read(const std::string& path) override {
-    const auto found = files_.find(path);
-    return found == files_.end() ? std::nullopt : std::optional(found->second);
-  }
-  void write(const std::string& path, std::string_view bytes) override { files_[path] = bytes; }
-  void remove(const std::string& path) override { files_.erase(path); }
-  bool readAt(const std::string& path, std::uint64_t offset, std::span<std::byte> into) override {
-    const std::string whole = read(path).value_or("");
-    if (offset > whole.size() || into.size() > whole.size() - offset) return false;
-    std::memcpy(into.data(), whole.data() + offset, into.size());
-    return true;
-  }
-  void touch(const std::string&) override {}
-  std::int64_t changeTime(const std::string&) override { return 0; }
-  std::uint64_t size(const std::string& path) override {
-    const auto found = files_.find(path);
-    return found == files_.end() ? 0 : found->second.size();
-  }
-  std::vector<std::string> list(const std::string& folder) override {
-    std::vector<std::string> names;
-    for (const auto& [path, bytes] : files_) {
-      if (path.starts_with(folder + "/")) names.push_back(path.substr(folder.size() + 1));
-    }
-    return names;
-  }
-  void makeFolder(const std::string&) override {}
-
- private:
-  std::map<std::string, std::string> files_;
-};
 
 bool isSame(const RunCommit& a, const RunCommit& b) {
   return a.step == b.step && a.client == b.client && a.servers == b.servers;

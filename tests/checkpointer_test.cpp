@@ -1,0 +1,125 @@
+// The client's checkpoints: which are kept, and what happens if one cannot be made.
+#include "client/train/checkpointer.h"
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/train/run_history.h"
+#include "common/model/safetensors.h"
+#include "tests/error_code.h"
+#include "tests/memory_files.h"
+
+namespace cleave::test {
+namespace {
+
+CheckpointSettings settings(bool mustSucceed) {
+  CheckpointSettings settings;
+  settings.everySeconds = 0;
+  settings.everySteps = 1;
+  settings.mustSucceed = mustSucceed;
+  return settings;
+}
+
+// The checkpoints of a run with one server and without weights, on a disk in memory.
+class Checkpoints {
+ public:
+  explicit Checkpoints(bool mustSucceed = false)
+      : checkpointer_(files, "run", settings(mustSucceed), "here", {}, 1, [] {}) {}
+
+  // `code`: the server's answer; empty: it saves its part.
+  void make(std::uint64_t step, const std::string& code = "") {
+    REQUIRE(checkpointer_.isDue(step));
+    checkpointer_.begin(step);
+    auto part = std::make_shared<Checkpointer::Part>();
+    part->state.engine.applied = step;
+    part->stage = writeSafetensors({});
+    checkpointer_.add(std::move(part));
+    Saved saved;
+    saved.step = step;
+    saved.code = code;
+    if (code.empty()) saved.sha256 = sha256Of("the server's part");
+    checkpointer_.saved(0, saved);
+    checkpointer_.settle(60);
+  }
+  // The code of the error with which the run ends in the next step; empty: it continues.
+  std::string endOf(std::uint64_t step) {
+    return errorCode([&] { checkpointer_.isDue(step); });
+  }
+  std::uint64_t last() const { return checkpointer_.lastCommit(); }
+  // The steps from which the run can continue, newest first.
+  std::vector<std::uint64_t> intact() {
+    std::vector<std::uint64_t> steps;
+    for (const RunCommit& commit : intactCommits(files, "run")) steps.push_back(commit.step);
+    return steps;
+  }
+  std::vector<std::uint64_t> stored() {
+    std::vector<std::uint64_t> steps;
+    for (const auto& info : CheckpointStore(files, "run").list()) steps.push_back(info.step);
+    return steps;
+  }
+
+  MemoryFiles files;
+
+ private:
+  Checkpointer checkpointer_;
+};
+
+using Steps = std::vector<std::uint64_t>;
+
+TEST_CASE("the newest two checkpoints are kept") {
+  Checkpoints checkpoints;
+  for (std::uint64_t step = 1; step <= 5; ++step) {
+    checkpoints.make(step);
+    CHECK(checkpoints.last() == step);
+    CHECK(checkpoints.stored() == (step == 1 ? Steps{1} : Steps{step, step - 1}));
+    CHECK(checkpoints.intact() == checkpoints.stored());
+  }
+  CHECK(checkpoints.files.list("run/checkpoints").size() == 6);  // with two lists of commits
+}
+
+TEST_CASE("if a full disk or a server prevents a checkpoint, the run continues without it") {
+  // One checkpoint makes 5 changes: its folder, its two files, and two lists of commits.
+  for (int change = 0; change <= 5; ++change) {
+    INFO("change " << change);
+    Checkpoints checkpoints;
+    for (const std::uint64_t step : {1, 2, 3}) checkpoints.make(step);
+    checkpoints.files.failAt(change);
+    checkpoints.make(4, change == 0 ? "disk-share-full" : "");
+    CHECK(checkpoints.endOf(5).empty());
+    CHECK(checkpoints.last() == 3);
+    CHECK(checkpoints.stored() == Steps{3, 2});
+    CHECK(checkpoints.intact().front() == 3);
+    checkpoints.make(5);
+    CHECK(checkpoints.stored() == Steps{5, 3});
+    CHECK(checkpoints.intact() == Steps{5, 3});
+  }
+}
+
+TEST_CASE("a checkpoint that cannot be removed is removed later") {
+  Checkpoints checkpoints;
+  for (const std::uint64_t step : {1, 2}) checkpoints.make(step);
+  checkpoints.files.failAt(6);
+  checkpoints.make(3);
+  CHECK(checkpoints.last() == 3);
+  CHECK(checkpoints.stored() == Steps{3, 2, 1});
+  checkpoints.make(4);
+  CHECK(checkpoints.stored() == Steps{4, 3});
+}
+
+TEST_CASE("with on_failure=stop, a checkpoint that cannot be made ends the run") {
+  Checkpoints ofClient(true), ofServer(true);
+  ofClient.make(1);
+  ofClient.files.failAt(2);
+  ofClient.make(2);
+  CHECK(ofClient.endOf(3) == "cannot-write");
+  CHECK(ofClient.stored() == Steps{1});
+  ofServer.make(1);
+  ofServer.make(2, "disk-share-full");
+  CHECK(ofServer.endOf(3) == "disk-share-full");
+  CHECK(ofServer.stored() == Steps{1});
+}
+
+}  // namespace
+}  // namespace cleave::test

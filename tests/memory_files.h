@@ -1,0 +1,62 @@
+// A disk in memory.
+#pragma once
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/checkpoint/files.h"
+#include "common/core/durable.h"
+
+namespace cleave {
+
+class MemoryFiles : public Files {
+ public:
+  // From now on, the change with this number fails, counted from 1; 0: no change fails.
+  void failAt(int change) { left_ = change; }
+
+  std::optional<std::string> read(const std::string& path) override {
+    const auto found = files_.find(path);
+    return found == files_.end() ? std::nullopt : std::optional(found->second);
+  }
+  void write(const std::string& path, std::string_view bytes) override {
+    change(path);
+    files_[path] = bytes;
+  }
+  void remove(const std::string& path) override {
+    change(path);
+    files_.erase(path);
+  }
+  bool readAt(const std::string& path, std::uint64_t offset, std::span<std::byte> into) override {
+    const std::string whole = read(path).value_or("");
+    if (offset > whole.size() || into.size() > whole.size() - offset) return false;
+    std::memcpy(into.data(), whole.data() + offset, into.size());
+    return true;
+  }
+  void touch(const std::string&) override {}
+  std::int64_t changeTime(const std::string&) override { return 0; }
+  std::uint64_t size(const std::string& path) override { return read(path).value_or("").size(); }
+  std::vector<std::string> list(const std::string& folder) override {
+    std::vector<std::string> names;
+    for (const auto& [path, content] : files_) {
+      if (path.starts_with(folder + "/")) names.push_back(path.substr(folder.size() + 1));
+    }
+    return names;
+  }
+  void makeFolder(const std::string& folder) override { change(folder); }
+
+ private:
+  void change(const std::string& path) {
+    if (left_ > 0 && --left_ == 0) throwCannotWrite(path, "cannot be written", ENOSPC);
+  }
+  std::map<std::string, std::string> files_;
+  int left_ = 0;
+};
+
+}  // namespace cleave
