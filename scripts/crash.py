@@ -6,6 +6,7 @@ Example: scripts/crash.py --programs build/release/bin --runs 100 --kill both --
 """
 import argparse
 import hashlib
+import json
 import os
 import pathlib
 import random
@@ -24,7 +25,7 @@ data: {format: synthetic, shape: [1, 8, 8], classes: 10, train: {size: 1024}, te
 train: {batch: 32, micro_batches: 4, epochs: 12, optimizer: {name: adam}, learning_rate: {schedule: cosine, peak: 0.01}}
 eval: {batch: 128}
 codec: {activation/0: "power:rank=4", activation/1: "block:bits=8", gradient/1: "power:rank=4", gradient/0: "block:bits=8"}
-checkpoint: {every_steps: 15}
+checkpoint: {every_steps: INTERVAL}
 connect: {reconnect_seconds: 60}
 """
 # An exported model with a residual block. Its runs also resume adapters, batch norms, a loss scale, parameter groups and frozen parameters.
@@ -33,6 +34,9 @@ precision: {client: fp16, server: fp16}
 keep: {best: top1}"""
 MODELS = {"mlp": "{name: mlp, width: 64, depth: 3, dropout: 0.1}", "graph": GRAPH}
 FREEZE = "freeze: ['*', '!block.*', '!norm.*'], groups: ['*.bias:learning_rate=2,weight_decay=0'], "
+INTERVAL = 15  # steps between two checkpoints
+# Maximum steps that may be done while a checkpoint is being written; the next one begins at a multiple of INTERVAL.
+WRITING = 3 * INTERVAL
 PATIENCE = 120  # maximum seconds of an undisturbed run
 ENVIRONMENT = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # otherwise each program re-executes itself, and takes twice as long to start
 
@@ -68,6 +72,10 @@ def digest(run):
     return hashlib.sha256((run / "model.safetensors").read_bytes()).hexdigest()
 
 
+def steps_redone(run):
+    return json.loads((run / "summary.json").read_text())["steps_redone"]
+
+
 def crash_run(daemons, run, kill, seconds, rng):
     """Returns how often something was killed, or None if the run failed."""
     kills = 0
@@ -100,11 +108,11 @@ def main():
     parser.add_argument("--runs", type=int, default=10, help="runs to disturb (10)")
     parser.add_argument("--kill", choices=["client", "server", "both"], default="both", help="what is killed (both)")
     parser.add_argument("--model", choices=list(MODELS), default="mlp", help="mlp, or an exported model that is fine-tuned (mlp)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the random times (1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first run; further runs use consecutive seeds (1)")
     arguments = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="cleave-crash-"))
     root = pathlib.Path(__file__).resolve().parent.parent
-    config = CONFIG.replace("MODEL", MODELS[arguments.model]).replace("ROOT", str(root))
+    config = CONFIG.replace("MODEL", MODELS[arguments.model]).replace("ROOT", str(root)).replace("INTERVAL", str(INTERVAL))
     if arguments.model == "graph":
         config = config.replace("train: {batch", "train: {" + FREEZE + "batch")
     (folder / "crash.yaml").write_text(config)
@@ -115,21 +123,31 @@ def main():
         raise SystemExit(f"crash: the undisturbed run failed; see {folder}/log.txt")
     seconds = time.monotonic() - start
     expected = digest(folder / "whole")
-    total = 0
-    for number in range(arguments.runs):
-        run = folder / f"run{number}"
-        kills = crash_run(daemons, run, arguments.kill, seconds, random.Random(f"{arguments.seed} {number}"))
-        if kills is None or digest(run) != expected:
-            why = "failed" if kills is None else "has different weights"
-            print(f"crash: run {number} (seed {arguments.seed}) {why}; its files: {run}, {folder}/log.txt", file=sys.stderr)
+    total, most_redone = 0, 0  # most_redone: per kill
+    for seed in range(arguments.seed, arguments.seed + arguments.runs):
+        run = folder / f"run{seed}"
+        kills = crash_run(daemons, run, arguments.kill, seconds, random.Random(seed))
+        why = ""
+        if kills is None:
+            why = "failed"
+        elif digest(run) != expected:
+            why = "has different weights"
+        elif steps_redone(run) > kills * (INTERVAL + WRITING):
+            why = f"repeated {steps_redone(run)} steps after {kills} kills, with a checkpoint every {INTERVAL} steps"
+        if why:
+            print(f"crash: the run with seed {seed} {why}; its files: {run}, {folder}/log.txt", file=sys.stderr)
+            print(f"  to repeat it: scripts/crash.py --programs {arguments.programs} --runs 1 --kill {arguments.kill} "
+                  f"--seed {seed} --model {arguments.model}", file=sys.stderr)  # fmt: skip
             daemons.kill_server()
             raise SystemExit(1)
         total += kills
+        most_redone = max(most_redone, steps_redone(run) / max(kills, 1))
         shutil.rmtree(run)
     daemons.server.send_signal(signal.SIGTERM)
     daemons.server.wait()
     shutil.rmtree(folder)
-    print(f"crash: {arguments.runs} runs, {total} kills: the same weights each time ({time.monotonic() - start:.0f} s)")
+    print(f"crash: {arguments.runs} runs, {total} kills: the same weights each time, at most {most_redone:.1f} steps redone per kill "
+          f"({time.monotonic() - start:.0f} s)")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 // that lose power, cut and silent links, full and failing disks, shifted clocks, damaged, lost and
 // restored files. Each run must end with the results of an undisturbed one. See world.h.
 //
-// A seed determines a run: `crash_sim --seed 17 --runs 1 --verbose` repeats it.
+// A seed determines a run. For each failed run, the command that repeats it is printed.
 #include <fcntl.h>
 #include <openssl/rand.h>
 #include <sched.h>
@@ -75,12 +75,18 @@ struct Job {
     return fault ? fmt::format("scenario {}, {}", scenario, fault->text())
                  : fmt::format("seed {}", seed);
   }
+  // The command that repeats the run.
+  std::string command() const {
+    return "crash_sim --verbose " + (fault ? fmt::format("--matrix --only \"{}\"", text())
+                                           : fmt::format("--runs 1 --seed {}", seed));
+  }
 };
 
 // The counts and the result of an undisturbed run.
 struct Whole {
   std::string result;
-  std::uint64_t clientCalls = 0, serverCalls = 0, bytes = 0;
+  std::uint64_t clientCalls = 0, serverCalls = 0, bytes = 0, switches = 0, frames = 0;
+  std::vector<std::uint64_t> framesAtSteps;  // see network.h
 };
 
 class Runs {
@@ -98,7 +104,9 @@ class Runs {
       if (!whole) return kNoSimulation;
       wholes_.push_back(*whole);
     }
-    if (!isRepeatable()) return kNoSimulation;
+    for (std::size_t i = 0; i < scenarios().size(); ++i) {
+      if (!isRepeatable(i)) return kNoSimulation;
+    }
     const std::vector<Job> jobs = options_.matrix ? matrix() : randomJobs();
     if (jobs.empty()) {
       std::cerr << "crash_sim: no run has the text of --only\n";
@@ -159,27 +167,39 @@ class Runs {
     return jobs;
   }
 
-  // Jobs with one fault per run: at each change of a file, and at evenly spaced byte counts on the
-  // network.
+  // Jobs with one fault per run, at each place: at each change of a file, at evenly spaced thread
+  // switches, after evenly spaced numbers of bytes on the network, and after each frame of three
+  // steps.
   std::vector<Job> matrix() const {
-    constexpr std::uint64_t kCuts = 400;
+    constexpr std::uint64_t kSwitches = 150, kCuts = 200;
+    using Kind = Fault::Kind;
     std::vector<Job> jobs;
-    const auto add = [&](std::size_t scenario, Fault::Kind kind, Node node, std::uint64_t at) {
-      jobs.push_back({jobs.size(), scenario, 0, Fault{kind, node, at}});
-    };
     for (std::size_t i = 0; i < wholes_.size(); ++i) {
+      const Whole& whole = wholes_[i];
+      const auto add = [&](Kind kind, Node node, std::uint64_t at) {
+        jobs.push_back({jobs.size(), i, 0, Fault{kind, node, at}});
+      };
       for (const Node node : {kClient, kServer}) {
-        const std::uint64_t calls =
-            node == kClient ? wholes_[i].clientCalls : wholes_[i].serverCalls;
+        const std::uint64_t calls = node == kClient ? whole.clientCalls : whole.serverCalls;
         for (std::uint64_t call = 1; call <= calls; ++call) {
-          for (const auto kind : {Fault::Kind::kill, Fault::Kind::losePower, Fault::Kind::fullDisk,
-                                  Fault::Kind::badDisk}) {
-            add(i, kind, node, call);
+          for (const Kind kind : {Kind::kill, Kind::losePower, Kind::killBoth}) {
+            add(kind, node, call);
           }
+          // One of the two errors, because the programs handle them alike.
+          add(call % 2 == 0 ? Kind::fullDisk : Kind::badDisk, node, call);
         }
       }
-      for (std::uint64_t cut = 0; cut < kCuts; ++cut) {
-        add(i, Fault::Kind::cut, kDirector, 1 + cut * wholes_[i].bytes / kCuts);
+      for (std::uint64_t k = 0; k < kSwitches; ++k) {
+        const std::uint64_t at = 1 + k * whole.switches / kSwitches;
+        add(Kind::killAfterSwitches, kClient, at);
+        add(Kind::killAfterSwitches, kServer, at);
+        add(Kind::killBothAfterSwitches, kDirector, at);
+      }
+      for (std::uint64_t k = 0; k < kCuts; ++k) {
+        add(Kind::cutAfterBytes, kDirector, 1 + k * whole.bytes / kCuts);
+      }
+      for (const std::uint64_t frame : framesOfThreeSteps(whole)) {
+        add(Kind::cutAfterFrames, kDirector, frame);
       }
     }
     std::vector<Job> sample;
@@ -187,6 +207,22 @@ class Runs {
       if (jobs[i].text().find(options_.only) != std::string::npos) sample.push_back(jobs[i]);
     }
     return sample;
+  }
+
+  // The numbers of the frames of the first step with the handshake, of a middle step after which
+  // both make a checkpoint, and of the last step with the end of the run. With TLS, none.
+  static std::vector<std::uint64_t> framesOfThreeSteps(const Whole& whole) {
+    constexpr std::size_t kMiddle = 12;
+    const std::vector<std::uint64_t>& at = whole.framesAtSteps;
+    std::vector<std::uint64_t> frames;
+    const auto add = [&](std::uint64_t after, std::uint64_t last) {
+      for (std::uint64_t frame = after + 1; frame <= last; ++frame) frames.push_back(frame);
+    };
+    if (at.size() <= kMiddle + 1) return frames;
+    add(0, at.front());
+    add(at[kMiddle - 1], at[kMiddle]);
+    add(at[at.size() - 2], whole.frames);
+    return frames;
   }
 
   // Runs in the child process. Never returns.
@@ -214,7 +250,8 @@ class Runs {
     std::ofstream(folder / "faults.txt") << simulation.summary();
     std::ofstream(folder / "figures.txt")
         << fileCalls(kClient) << " " << fileCalls(kServer) << " " << networkBytes() << " "
-        << switches() << " " << now() << "\n";
+        << switches() << " " << networkFrames() << " " << now() << "\n"
+        << fmt::format("{}\n", fmt::join(framesAtSteps(), " "));
     ::_exit(good ? 0 : 1);
   }
 
@@ -236,7 +273,11 @@ class Runs {
     const int status = runToEnd(folder, {0, scenario, 0, {}});
     Whole whole;
     whole.result = resultOf(folder);
-    std::ifstream(folder / "figures.txt") >> whole.clientCalls >> whole.serverCalls >> whole.bytes;
+    std::ifstream figures(folder / "figures.txt");
+    Nanoseconds time = 0;
+    figures >> whole.clientCalls >> whole.serverCalls >> whole.bytes >> whole.switches >>
+        whole.frames >> time;
+    for (std::uint64_t frames = 0; figures >> frames;) whole.framesAtSteps.push_back(frames);
     if (status == 0 && !whole.result.empty()) return whole;
     std::cerr << fmt::format(
         "crash_sim: the undisturbed run of scenario {} failed ({}); its files: {}\n",
@@ -244,19 +285,19 @@ class Runs {
     return std::nullopt;
   }
 
-  // Runs one seed twice, and compares the numbers of file changes, bytes and thread switches, and
-  // the time.
-  bool isRepeatable() {
+  // Runs one seed twice, even if it fails, and compares the numbers of file changes, bytes, frames
+  // and thread switches, and the time.
+  bool isRepeatable(std::size_t scenario) const {
     std::vector<std::string> figures;
     for (int i = 0; i < 2; ++i) {
       const fs::path folder = root_ / "twice";
       fs::remove_all(folder);
-      const int status = runToEnd(folder, {options_.seed, 0, 5, {}});
-      figures.push_back(status == 0 ? readAll(folder / "figures.txt") : "");
+      runToEnd(folder, {options_.seed, scenario, 3, {}});
+      figures.push_back(readAll(folder / "figures.txt"));
     }
-    if (figures[0] == figures[1] && !figures[0].empty()) return true;
-    std::cerr << fmt::format("crash_sim: two runs with the same seed differ: {} and {}\n",
-                             figures[0], figures[1]);
+    if (figures[0] == figures[1]) return true;
+    std::cerr << fmt::format("crash_sim: two runs of scenario {} with seed {} differ: {} and {}\n",
+                             scenario, options_.seed, figures[0], figures[1]);
     return false;
   }
 
@@ -284,9 +325,10 @@ class Runs {
       return;
     }
     ++failed_;
-    std::cerr << fmt::format("crash_sim: {}: {}{}; its files: {}\n", child.job.text(),
+    std::cerr << fmt::format("crash_sim: {}: {}{}; its files: {}\n  to repeat it: {}\n",
+                             child.job.text(),
                              !ended ? fmt::format("failed ({})", status) : "gave different results",
-                             what, child.folder.string());
+                             what, child.folder.string(), child.job.command());
   }
 
   const Options options_;

@@ -49,13 +49,26 @@ int Disk::beforeChange(const std::string& path) {
   if (node != currentNode()) return 0;
   const Failing& failing = failing_[node];
   const std::uint64_t number = ++calls_[node];
-  if (number == killing_[node].call) killNow(static_cast<Node>(node), killing_[node].power);
+  if (const Killing& killing = killing_[node]; number == killing.call) {
+    const Node other = node == kClient ? kServer : kClient;
+    if (killing.both && isAlive(other)) sim::killAt(other, switches(), false);
+    killNow(static_cast<Node>(node), killing.power);
+  }
   return number >= failing.first && number - failing.first < failing.count ? failing.error : 0;
 }
 
 int Disk::beforeWrite(int file) {
   const auto found = open_.find(file);
   return found == open_.end() ? 0 : beforeChange(found->second);
+}
+
+int Disk::beforeSync(int file) {
+  const int error = beforeWrite(file);
+  const Nanoseconds delay = maxSyncDelays_[currentNode()];
+  if (error == 0 && delay > 0 && open_.contains(file)) {
+    sleep(static_cast<Nanoseconds>(draw(static_cast<std::uint64_t>(delay))));
+  }
+  return error;
 }
 
 void Disk::opened(int file, const std::string& path, bool isNew) {
@@ -155,11 +168,23 @@ void Disk::losePower(Node node) {
   changes.clear();
 }
 
+void Disk::syncFolder(Node node) {
+  std::erase_if(dirty_, [&](const auto& each) { return ownerOf(each.first) == node; });
+  for (const Change& change : changes_[node]) {
+    if (!change.backup.empty()) real::unlink(change.backup.c_str());
+  }
+  changes_[node].clear();
+}
+
 // ---- world.h ----
 
 void killAtFileCall(Node node, std::uint64_t call, bool power) { disk().killAt(node, call, power); }
+void killBothAtFileCall(Node node, std::uint64_t call) { disk().killBothAt(node, call); }
+void setSyncDelay(Node node, Nanoseconds delay) { disk().setSyncDelay(node, delay); }
+void syncFolder(Node node) { disk().syncFolder(node); }
 
 int beforeChange(const char* path) { return disk().beforeChange(path); }
+int beforeSync(int file) { return disk().beforeSync(file); }
 int beforeWrite(int file) { return disk().beforeWrite(file); }
 void openedFile(int file, const char* path, bool isNew) { disk().opened(file, path, isNew); }
 void wrote(int file) { disk().wrote(file); }

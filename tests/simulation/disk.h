@@ -21,12 +21,16 @@ class Disk {
   int ownerOf(const std::string& path) const;
   std::uint64_t calls(Node node) const { return calls_[node]; }
   void fail(Node node, std::uint64_t first, std::uint64_t count, int error);
-  void killAt(Node node, std::uint64_t call, bool power) { killing_[node] = {call, power}; }
+  void killAt(Node node, std::uint64_t call, bool power) { killing_[node] = {call, power, false}; }
+  void killBothAt(Node node, std::uint64_t call) { killing_[node] = {call, false, true}; }
   void losePower(Node node);
+  void setSyncDelay(Node node, Nanoseconds delay) { maxSyncDelays_[node] = delay; }
+  void syncFolder(Node node);
 
   // These functions are documented in world.h.
   int beforeChange(const std::string& path);
   int beforeWrite(int file);
+  int beforeSync(int file);
   void opened(int file, const std::string& path, bool isNew);
   void wrote(int file);
   void synced(int file);
@@ -42,6 +46,7 @@ class Disk {
   struct Killing {
     std::uint64_t call = 0;  // number of the change; 0: none
     bool power = false;
+    bool both = false;  // kills client and server
   };
   // A change in a folder that is not synchronised yet.
   struct Change {
@@ -62,6 +67,7 @@ class Disk {
       dirty_;  // files with unsynchronised data, and the number of leading bytes that survive
   std::array<std::vector<Change>, kNodes> changes_;
   std::uint64_t copies_ = 0;
+  std::array<Nanoseconds, kNodes> maxSyncDelays_{};
 };
 
 Disk& disk();

@@ -500,8 +500,20 @@ ssize_t writev(int file, const iovec* data, int count) {
   return real_writev(file, data, count);
 }
 
+int ftruncate(int file, off_t bytes) noexcept {
+  REAL(ftruncate);
+  if (sim::isInside() && fails(sim::beforeWrite(file))) return -1;
+  return real_ftruncate(file, bytes);
+}
+
+int mkdir(const char* path, mode_t mode) noexcept {
+  REAL(mkdir);
+  if (sim::isInside() && fails(sim::beforeChange(path))) return -1;
+  return real_mkdir(path, mode);
+}
+
 static int synchronise(int file, const void* caller) {
-  if (fails(sim::beforeWrite(file))) return -1;
+  if (fails(sim::beforeSync(file))) return -1;
   sim::synced(file);
   sim::maySwitch(caller);
   return 0;
@@ -525,14 +537,20 @@ int rename(const char* from, const char* to) noexcept {
   return sim::real::rename(from, to);
 }
 
+static bool mayRemove(const char* path) {
+  if (fails(sim::beforeChange(path))) return false;
+  sim::removes(path);
+  return true;
+}
+
 int unlink(const char* path) noexcept {
-  if (sim::isInside()) sim::removes(path);
+  if (sim::isInside() && !mayRemove(path)) return -1;
   return sim::real::unlink(path);
 }
 
 int remove(const char* path) noexcept {
   REAL(remove);
-  if (sim::isInside()) sim::removes(path);
+  if (sim::isInside() && !mayRemove(path)) return -1;
   return real_remove(path);
 }
 

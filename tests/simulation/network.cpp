@@ -12,7 +12,11 @@
 #include <cerrno>
 #include <deque>
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
+
+#include "common/net/frame.h"
 
 namespace cleave::sim {
 namespace {
@@ -26,12 +30,48 @@ struct Packet {
   std::size_t done = 0;
 };
 
+// Follows the frames of a stream. A stream of TLS has none.
+class FrameCounter {
+ public:
+  // The number of bytes up to the end of the current header or the current frame.
+  std::size_t left() const {
+    if (isTls_) return SIZE_MAX;
+    return have_ < kHeaderBytes ? kHeaderBytes - have_ : body_;
+  }
+  // Adds the next bytes, at most left(). Returns the kind of the frame that they complete, if any.
+  std::optional<FrameKind> add(std::span<const std::byte> bytes) {
+    if (have_ == 0 && bytes[0] != static_cast<std::byte>(kMagic[0])) isTls_ = true;
+    if (isTls_) return std::nullopt;
+    if (have_ < kHeaderBytes) {
+      std::copy(bytes.begin(), bytes.end(), header_.begin() + static_cast<std::ptrdiff_t>(have_));
+      have_ += bytes.size();
+      if (have_ < kHeaderBytes) return std::nullopt;
+      const FrameHeader header = decodeHeader(header_);
+      kind_ = header.kind;
+      body_ = std::size_t{header.metadataBytes} + header.payloadBytes;
+    } else {
+      body_ -= bytes.size();
+    }
+    if (body_ > 0) return std::nullopt;
+    have_ = 0;
+    return kind_;
+  }
+
+ private:
+  HeaderBytes header_{};
+  std::size_t have_ = 0;  // bytes of the header
+  std::size_t body_ = 0;  // bytes of metadata and payload that are still missing
+  FrameKind kind_ = FrameKind::hello;
+  bool isTls_ = false;
+};
+
 struct Direction {
   int from = -1, to = -1;
   std::deque<Packet> packets;
   std::size_t held = 0;
   bool ended = false;      // the stream of `from` has ended
   bool forwarded = false;  // `to` has been notified of the end
+  FrameCounter frames;     // of the delivered bytes
 };
 
 struct Link {
@@ -42,6 +82,9 @@ struct Network {
   std::vector<std::unique_ptr<Link>> links;
   std::uint64_t bytes = 0;
   std::uint64_t cutAt = UINT64_MAX;
+  std::uint64_t frames = 0;
+  std::uint64_t cutAtFrame = UINT64_MAX;
+  std::vector<std::uint64_t> framesAtSteps;
   Nanoseconds silentUntil = 0;
   Nanoseconds nextCut = kNever, lastCut = 0;  // times of the repeated cuts
   Nanoseconds maxDelay = 3'000'000;
@@ -71,8 +114,8 @@ void acceptOne(int listener) {
     return;
   }
   auto link = std::make_unique<Link>();
-  link->ways[0] = {client, server, {}, 0, false, false};
-  link->ways[1] = {server, client, {}, 0, false, false};
+  link->ways[0] = {client, server, {}, 0, false, false, {}};
+  link->ways[1] = {server, client, {}, 0, false, false, {}};
   network().links.push_back(std::move(link));
 }
 
@@ -104,6 +147,16 @@ void readFrom(Direction& way) {
   way.packets.push_back(std::move(packet));
 }
 
+// Returns whether this frame is the last one before a cut.
+bool countFrame(FrameKind kind) {
+  Network& net = network();
+  ++net.frames;
+  if (kind == FrameKind::step) net.framesAtSteps.push_back(net.frames);
+  if (net.frames != net.cutAtFrame) return false;
+  net.cutAtFrame = UINT64_MAX;
+  return true;
+}
+
 // Returns false if the link has been cut.
 bool deliver(Direction& way) {
   Network& net = network();
@@ -115,7 +168,7 @@ bool deliver(Direction& way) {
       way.packets.pop_front();
       continue;
     }
-    std::size_t size = packet.bytes.size() - packet.done;
+    std::size_t size = std::min(packet.bytes.size() - packet.done, way.frames.left());
     if (net.cutAt - net.bytes < size) size = net.cutAt - net.bytes;
     const ssize_t sent =
         size == 0 ? 0 : ::send(way.to, packet.bytes.data() + packet.done, size, MSG_NOSIGNAL);
@@ -125,12 +178,16 @@ bool deliver(Direction& way) {
       way.packets.pop_front();
       continue;
     }
+    const auto delivered =
+        std::as_bytes(std::span(packet.bytes)).subspan(packet.done, static_cast<std::size_t>(sent));
     packet.done += static_cast<std::size_t>(sent);
     way.held -= static_cast<std::size_t>(sent);
     net.bytes += static_cast<std::uint64_t>(sent);
+    bool isCut = net.bytes == net.cutAt;
+    if (isCut) net.cutAt = UINT64_MAX;
+    if (const auto kind = way.frames.add(delivered)) isCut = countFrame(*kind) || isCut;
     if (packet.done == packet.bytes.size()) way.packets.pop_front();
-    if (net.bytes == net.cutAt) {
-      net.cutAt = UINT64_MAX;
+    if (isCut) {
       cut();
       return false;
     }
@@ -201,6 +258,7 @@ void startNetwork() { start(kDirector, serve); }
 void cutNetworkAfter(std::uint64_t bytes) {
   network().cutAt = network().bytes + std::max<std::uint64_t>(bytes, 1);
 }
+void cutNetworkAfterFrame(std::uint64_t frame) { network().cutAtFrame = frame; }
 void silenceNetwork(Nanoseconds until) { network().silentUntil = until; }
 void cutNetworkAgainAndAgain(Nanoseconds until) {
   network().nextCut = now();
@@ -208,5 +266,7 @@ void cutNetworkAgainAndAgain(Nanoseconds until) {
 }
 void setNetworkDelay(Nanoseconds delay) { network().maxDelay = delay; }
 std::uint64_t networkBytes() { return network().bytes; }
+std::uint64_t networkFrames() { return network().frames; }
+const std::vector<std::uint64_t>& framesAtSteps() { return network().framesAtSteps; }
 
 }  // namespace cleave::sim

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "tests/simulation/world.h"
 
@@ -16,11 +17,18 @@ void startNetwork();
 // Cuts all connections after this many more bytes have been delivered in both directions together.
 // Another call replaces the number.
 void cutNetworkAfter(std::uint64_t bytes);
+// Cuts all connections after this frame, counted like networkFrames().
+void cutNetworkAfterFrame(std::uint64_t frame);
 void silenceNetwork(Nanoseconds until);
 // Cuts all connections every two seconds.
 void cutNetworkAgainAndAgain(Nanoseconds until);
 // Maximum delay; initially 3 ms.
 void setNetworkDelay(Nanoseconds delay);
 std::uint64_t networkBytes();
+// The number of frames that have been delivered in both directions together. Frames inside TLS are
+// not counted.
+std::uint64_t networkFrames();
+// networkFrames() after each frame Step that has been delivered.
+const std::vector<std::uint64_t>& framesAtSteps();
 
 }  // namespace cleave::sim

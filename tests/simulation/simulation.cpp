@@ -3,7 +3,6 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <fstream>
 #include <iostream>
@@ -13,6 +12,7 @@
 
 #include "client/commands/commands.h"
 #include "common/checkpoint/checkpoint_store.h"
+#include "common/checkpoint/commits.h"
 #include "common/core/config.h"
 #include "common/core/error.h"
 #include "common/core/log.h"
@@ -34,8 +34,21 @@ threads: {client: 1, server: 1}
 connect: {retry_seconds: 30, reconnect_seconds: 120}
 )";
 constexpr const char* kDamaged = "checkpoint damaged";
-constexpr int kMaxStarts = 60;   // maximum starts of the client
+constexpr Nanoseconds kBetweenChecks = kSecond / 4;  // see hasNewestCommit()
+constexpr int kMaxStarts = 60;                       // maximum starts of the client
 constexpr int kMaxFailures = 8;  // maximum failures of the client after the last fault
+
+std::string nameOf(Node node) { return node == kClient ? "client" : "server"; }
+
+// Copies folders, with their modes, and regular files; a store also has a socket.
+void copyFiles(const fs::path& from, const fs::path& to) {
+  fs::create_directories(to);
+  for (const auto& each : fs::recursive_directory_iterator(from)) {
+    const fs::path target = to / each.path().lexically_relative(from);
+    if (each.is_directory()) fs::create_directory(target, each.path());
+    if (each.is_regular_file()) fs::copy_file(each.path(), target);
+  }
+}
 
 std::vector<std::string> fieldsOf(const std::string& line) {
   std::vector<std::string> fields;
@@ -80,10 +93,28 @@ checkpoint: {every_seconds: 1}
 }
 
 std::string Fault::text() const {
-  constexpr std::array kNames = {"killed at", "loses power at", "disk full at", "disk fails at"};
-  if (kind == Kind::cut) return fmt::format("cut after {} bytes", at);
-  return fmt::format("{} {} change {} of its files", node == kClient ? "client" : "server",
-                     kNames[static_cast<std::size_t>(kind)], at);
+  const std::string side = nameOf(node);
+  switch (kind) {
+    case Kind::kill:
+      return fmt::format("{} killed at change {} of its files", side, at);
+    case Kind::losePower:
+      return fmt::format("{} loses power at change {} of its files", side, at);
+    case Kind::fullDisk:
+      return fmt::format("{} disk full at change {} of its files", side, at);
+    case Kind::badDisk:
+      return fmt::format("{} disk fails at change {} of its files", side, at);
+    case Kind::killBoth:
+      return fmt::format("both killed at change {} of the {}'s files", at, side);
+    case Kind::killAfterSwitches:
+      return fmt::format("{} killed after {} switches", side, at);
+    case Kind::killBothAfterSwitches:
+      return fmt::format("both killed after {} switches", at);
+    case Kind::cutAfterBytes:
+      return fmt::format("cut after {} bytes", at);
+    case Kind::cutAfterFrames:
+      return fmt::format("cut after {} frames", at);
+  }
+  return "";
 }
 
 std::string readAll(const fs::path& path) {
@@ -125,8 +156,7 @@ void Simulation::startServer() {
   start(kServer, [this] {
     try {
       std::vector<std::string> keys = {"listen.port=" + std::to_string(kPortOfServer),
-                                       "store=" + (folder_ / "server" / "store").string(),
-                                       "threads=1"};
+                                       "store=" + store().string(), "threads=1"};
       if (scenario_.tls) {
         keys.emplace_back("tls.enabled=true");
         keys.push_back("tls.folder=" + (certificates_ / "server").string());
@@ -202,18 +232,27 @@ void Simulation::arm(const Fault& fault) {
     case Fault::Kind::losePower:
       return killAtFileCall(fault.node, fault.at, fault.kind == Fault::Kind::losePower);
     case Fault::Kind::fullDisk:
-      return failFiles(fault.node, fault.at, 1, ENOSPC);
     case Fault::Kind::badDisk:
-      return failFiles(fault.node, fault.at, 1, EIO);
-    case Fault::Kind::cut:
+      disksWork_ = false;
+      return failFiles(fault.node, fault.at, 1, fault.kind == Fault::Kind::fullDisk ? ENOSPC : EIO);
+    case Fault::Kind::killBoth:
+      return killBothAtFileCall(fault.node, fault.at);
+    case Fault::Kind::killAfterSwitches:
+      return killAt(fault.node, fault.at, false);
+    case Fault::Kind::killBothAfterSwitches:
+      killAt(kClient, fault.at, false);
+      return killAt(kServer, fault.at, false);
+    case Fault::Kind::cutAfterBytes:
       return cutNetworkAfter(fault.at);
+    case Fault::Kind::cutAfterFrames:
+      return cutNetworkAfterFrame(fault.at);
   }
 }
 
 void Simulation::armRandom() {
   const std::uint64_t soon = switches() + draw(6000);
   const Node node = draw(2) == 0 ? kClient : kServer;
-  const std::string name = node == kClient ? "client" : "server";
+  const std::string name = nameOf(node);
   switch (draw(11)) {
     case 0:
     case 1:
@@ -239,6 +278,7 @@ void Simulation::armRandom() {
       return cutNetworkAgainAndAgain(now() + 60 * kSecond);
     case 9: {
       count(name + "'s disk fails");
+      disksWork_ = false;
       const std::uint64_t length = draw(2) == 0 ? 1 : 1 + draw(30);
       return failFiles(node, fileCalls(node) + draw(60), length, draw(2) == 0 ? ENOSPC : EIO);
     }
@@ -252,9 +292,8 @@ void Simulation::armRandom() {
 }
 
 // Randomly damages a newest checkpoint, deletes the store of a stopped server, restores the
-// client's folder from a backup, makes that backup, or does nothing.
+// client's folder or that store from a backup, makes the backups, or does nothing.
 void Simulation::loseFiles() {
-  const fs::path backup = folder_ / "backup";
   switch (draw(12)) {
     case 0:
     case 1:
@@ -263,25 +302,39 @@ void Simulation::loseFiles() {
       if (isAlive(kServer)) return;
       count("store lost");
       filesAreLost_ = true;
-      fs::remove_all(folder_ / "server" / "store");
-      return;
+      fs::remove_all(store());
+      return syncFolder(kServer);
     case 3:
-      if (!hasBackup_) return;
-      count("client's folder restored");
-      filesAreLost_ = true;
-      fs::remove_all(runFolder());
-      fs::copy(backup, runFolder(), fs::copy_options::recursive);
-      return;
+      return restore(kClient);
     case 4:
     case 5:
-      if (!fs::exists(runFolder() / "run.json")) return;
-      fs::remove_all(backup);
-      fs::copy(runFolder(), backup, fs::copy_options::recursive);
-      hasBackup_ = true;
+      return backUp();
+    case 6:
+      if (!isAlive(kServer)) restore(kServer);
       return;
     default:
       return;
   }
+}
+
+void Simulation::backUp() {
+  if (!fs::exists(runFolder() / "run.json") || !fs::exists(store())) return;
+  const fs::path backup = folder_ / "backup";
+  fs::remove_all(backup);
+  copyFiles(runFolder(), backup / "client");
+  copyFiles(store(), backup / "server");
+}
+
+// Replaces the client's folder or the server's store with its backup, including the generation.
+void Simulation::restore(Node node) {
+  const fs::path backup = folder_ / "backup" / nameOf(node);
+  if (!fs::exists(backup)) return;
+  count(node == kClient ? "client's folder restored" : "store restored");
+  filesAreLost_ = true;
+  const fs::path folder = node == kClient ? runFolder() : store();
+  fs::remove_all(folder);
+  copyFiles(backup, folder);
+  syncFolder(node);
 }
 
 // Damages the newest checkpoint of a random side.
@@ -297,6 +350,7 @@ void Simulation::damageCheckpoint() {
   std::string bytes = readAll(newest);
   if (bytes.empty()) return;
   count(kDamaged);
+  disksWork_ = false;
   // If both sides have a damaged checkpoint, the two may be of different steps.
   filesAreLost_ = filesAreLost_ || files.size() < 2 || counts_[kDamaged] > 1;
   switch (draw(3)) {
@@ -310,6 +364,24 @@ void Simulation::damageCheckpoint() {
       bytes[draw(bytes.size())] ^= static_cast<char>(1 << draw(8));
   }
   std::ofstream(newest, std::ios::binary) << bytes;
+}
+
+// Returns whether both sides have the newest checkpoint that the client has committed. They must,
+// unless a disk has lost it.
+bool Simulation::hasNewestCommit() const {
+  if (!disksWork_ || filesAreLost_ || isDone()) return true;
+  const std::vector<RunCommit> commits = readCommits(diskFiles(), runFolder().string());
+  if (commits.empty()) return true;
+  const std::string name = fmt::format("{:012}.json", commits.front().step);
+  const auto has = [&](const fs::path& side) {
+    const fs::recursive_directory_iterator files(side);
+    return std::any_of(begin(files), end(files),
+                       [&](const auto& each) { return each.path().filename() == name; });
+  };
+  if (has(runFolder()) && has(store())) return true;
+  std::cerr << fmt::format("simulation: the committed checkpoint of step {} is missing\n",
+                           commits.front().step);
+  return false;
 }
 
 // ---- The run ----
@@ -331,11 +403,14 @@ bool Simulation::run() {
   startNetwork();
   // With these delays, a step takes several seconds.
   if (faults_ > 0 && draw(4) == 0) setNetworkDelay(kSecond);
+  // With these, one side's part of a checkpoint takes as long as some steps.
+  if (faults_ > 0 && draw(2) == 0) setSyncDelay(draw(2) == 0 ? kClient : kServer, 2 * kSecond);
   if (fault_) arm(*fault_);
   startServer();
   startClient();
   std::uint64_t left = faults_;
   int failures = 0;
+  Nanoseconds nextCheck = 0;
   for (int starts = 1; starts < kMaxStarts;) {
     if (left > 0) {
       --left;
@@ -343,6 +418,10 @@ bool Simulation::run() {
     }
     const Nanoseconds until = now() + static_cast<Nanoseconds>(1 + draw(40)) * kSecond / 4;
     while (now() < until && isAlive(kClient) && isAlive(kServer) && !exitCode_ && !serverEnded_) {
+      if (now() >= nextCheck) {
+        if (!hasNewestCommit()) return false;
+        nextCheck = now() + kBetweenChecks;
+      }
       sleep(kSecond / 50);
     }
     // A client may be killed or fail after it has completed the run.

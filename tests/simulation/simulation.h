@@ -22,11 +22,23 @@ const std::vector<Scenario>& scenarios();
 
 // A fault at a given place.
 struct Fault {
-  enum class Kind { kill, losePower, fullDisk, badDisk, cut };
+  enum class Kind {
+    // `at` is the number of a change of the node's files:
+    kill,
+    losePower,
+    fullDisk,
+    badDisk,
+    killBoth,
+    // `at` is a number of thread switches:
+    killAfterSwitches,
+    killBothAfterSwitches,
+    // `at` is the number of bytes or frames that are delivered before the cut:
+    cutAfterBytes,
+    cutAfterFrames,
+  };
   Kind kind = Kind::kill;
-  Node node = kClient;  // not used by `cut`
-  std::uint64_t at =
-      0;  // number of the change of the node's files; for `cut`: bytes delivered before the cut
+  Node node = kClient;  // kDirector: none
+  std::uint64_t at = 0;
   std::string text() const;
 };
 
@@ -51,6 +63,7 @@ class Simulation {
 
  private:
   std::filesystem::path runFolder() const { return folder_ / "client" / "run"; }
+  std::filesystem::path store() const { return folder_ / "server" / "store"; }
   bool isDone() const;
   void startServer();
   void startClient();
@@ -59,6 +72,9 @@ class Simulation {
   void arm(const Fault& fault);
   void loseFiles();
   void damageCheckpoint();
+  void backUp();
+  void restore(Node node);
+  bool hasNewestCommit() const;
   void count(const std::string& name);
 
   const std::filesystem::path folder_;
@@ -70,8 +86,8 @@ class Simulation {
   std::optional<int> exitCode_;  // exit code of the client; empty while it runs
   std::string errorCode_;
   bool serverEnded_ = false;
-  bool hasBackup_ = false;     // there is a backup of the client's folder
   bool filesAreLost_ = false;  // files were lost on either side, so the run may have to start over
+  bool disksWork_ = true;      // no file was lost or damaged, and no change of a file has failed
   bool fromStart_ = false, takeOver_ = false;  // options of the next client
   std::map<std::string, int> counts_;
 };

@@ -49,13 +49,21 @@ void killAt(Node node, std::uint64_t at, bool power);
 // Like killAt(), but takes effect just before the node's file change with this number, even if its
 // threads hold mutexes.
 void killAtFileCall(Node node, std::uint64_t call, bool power);
+// Kills `node` before its file change with this number, and the other of client and server at the
+// next switch at which it holds no mutex.
+void killBothAtFileCall(Node node, std::uint64_t call);
 bool isAlive(Node node);
 
 // Makes `count` of the node's file changes fail with this error, starting with number `first`.
 void failFiles(Node node, std::uint64_t first, std::uint64_t count, int error);
 
+// Maximum time that fsync takes on the node; initially 0.
+void setSyncDelay(Node node, Nanoseconds delay);
+
 // Assigns the files under this folder to the node.
 void setFolder(Node node, const std::string& folder);
+// Makes the node's files durable as they are. Call this after the director has replaced them.
+void syncFolder(Node node);
 
 // ---- For libc.cpp; all of these must be called on a thread of the world ----
 
@@ -89,9 +97,10 @@ void killNow(Node node, bool power);
 void opened(int file);
 void closed(int file);
 
-// Functions for files. The first two return the errno with which the call must fail, or 0.
+// Functions for files. The first three return the errno with which the call must fail, or 0.
 int beforeChange(const char* path);
 int beforeWrite(int file);
+int beforeSync(int file);  // takes the time of an fsync
 void openedFile(int file, const char* path, bool isNew);
 void wrote(int file);
 void synced(int file);
