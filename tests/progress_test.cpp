@@ -1,5 +1,5 @@
 // The progress bar: its text, and its output on a terminal.
-#include "client/train/progress_bar.h"
+#include "client/train/progress.h"
 
 #include <fcntl.h>
 #include <pty.h>
@@ -10,6 +10,7 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <sstream>
+#include <thread>
 
 #include "common/core/terminal.h"
 #include "common/core/units.h"
@@ -191,6 +192,27 @@ TEST_CASE("lines are printed above the bar, and each change is one write") {
   CHECK(pty.read() == "\r\x1b[K");
   status.writeAbove(pty.inside(), "after\n");
   CHECK(pty.read() == "after\r\n");
+}
+
+TEST_CASE("the speed and remaining time of a resumed run exclude its earlier steps") {
+  const Pty pty;
+  pty.resize(200);
+  const Variable kind("TERM", "xterm");
+  ProgressOptions options;
+  options.people = pty.inside();
+  options.totalSteps = 1000;
+  Progress progress(options);
+  progress.resume(900, 900 * 64);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  Progress::State state;
+  state.step = 901;
+  state.samples = 901 * 64;
+  progress.batch(state, {});
+  const std::string line = pty.read();
+  const std::size_t rate = line.find(" samples/s");
+  REQUIRE(rate != std::string::npos);
+  CHECK(std::stod(line.substr(line.rfind(' ', rate - 1))) <= 640);
+  CHECK_THAT(line, !Contains("0:00 left"));  // 99 steps of at least 0.1 s are left
 }
 
 }  // namespace

@@ -460,6 +460,100 @@ TEST_CASE("the report's kept model equals the one in the run's summary") {
   }
 }
 
+namespace {
+
+// Writes rows of steps.csv in order. Each row is a second after the previous one.
+class Steps {
+ public:
+  explicit Steps(const Folder& folder) : folder_(folder) {
+    folder_.write("steps.csv", joined(columns_));
+  }
+  void row(const std::string& phase, const std::string& generation, const std::string& step = "") {
+    const auto twoDigits = [](int number) { return std::to_string(100 + number).substr(1); };
+    std::map<std::string, std::string> cells = {
+        {"time",
+         "2026-01-31T12:" + twoDigits(seconds_ / 60) + ":" + twoDigits(seconds_ % 60) + ".000Z"},
+        {"generation", generation},
+        {"phase", phase},
+        {"step", step}};
+    ++seconds_;
+    if (phase == "train") cells["seconds"] = "1";
+    folder_.append("steps.csv", rowOf(columns_, cells));
+  }
+
+ private:
+  const Folder& folder_;
+  const std::vector<std::string> columns_ = RunFiles::stepColumns(kMetrics);
+  int seconds_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("resumes, reconnects and steps redone are counted and placed") {
+  const Folder folder;
+  Steps steps(folder);
+  const auto run = [&] {
+    ReportData report({findRun(folder.path, {})});
+    report.read();
+    return report.page(false).at("runs").at(0);
+  };
+  steps.row("handshake", "1");
+  steps.row("train", "1", "1");
+  CHECK(run().at("headline").at("resumes") == 0);
+  CHECK(run().at("headline").at("reconnects") == 0);
+  CHECK(run().at("interruptions").empty());
+  steps.row("train", "3", "2");  // two attempts to connect
+  steps.row("train", "3", "3");
+  steps.row("eval", "4", "1");
+  steps.row("handshake", "5");  // its process ended before it resumed
+  steps.row("handshake", "6");
+  steps.row("resume", "6", "1");
+  steps.row("train", "6", "2");
+  steps.row("train", "6", "3");
+  steps.row("handshake", "7");  // --from-start
+  steps.row("train", "7", "1");
+  steps.row("train", "7", "2");
+  steps.row("bye", "7");
+  const auto headline = run().at("headline");
+  CHECK(headline.at("resumes") == 2);
+  CHECK(headline.at("reconnects") == 2);
+  CHECK(headline.at("steps_redone") == 4);
+  CHECK(headline.at("steps") == 3);
+  CHECK_FALSE(headline.contains("offline_seconds"));
+  CHECK(run().at("interruptions") == nlohmann::json::parse(R"([
+      {"kind": "reconnect", "time": 2.0, "step": 2.0},
+      {"kind": "reconnect", "time": 4.0, "step": 3.0},
+      {"kind": "resume", "time": 7.0, "step": 1.0},
+      {"kind": "resume", "time": 11.0, "step": 0.0}])"));
+  // The times of redone steps are those of their first rows.
+  CHECK(run().at("series").at("clock").at("mean") == nlohmann::json({1, 2, 3}));
+  // The figures of an ended run are those of its summary.
+  folder.write("summary.json", R"({"reconnects": 3, "offline_seconds": 0.5, "resumes": 4,
+                                   "steps_redone": 5})");
+  const auto ended = run().at("headline");
+  CHECK(ended.at("resumes") == 4);
+  CHECK(ended.at("reconnects") == 3);
+  CHECK(ended.at("steps_redone") == 5);
+  CHECK(ended.at("offline_seconds") == 0.5);
+  for (const char* damaged : {"{", R"({"reconnects": 3})", R"({"reconnects": "three"})"}) {
+    folder.write("summary.json", damaged);
+    CHECK(run().at("headline").at("resumes") == 2);
+  }
+}
+
+TEST_CASE("a run that reconnects all the time has a bounded number of marks") {
+  const Folder folder;
+  Steps steps(folder);
+  for (int i = 1; i <= 1500; ++i) {
+    steps.row("train", std::to_string(i), std::to_string(i));
+  }
+  ReportData report({findRun(folder.path, {})});
+  report.read();
+  const auto run = report.page(false).at("runs").at(0);
+  CHECK(run.at("headline").at("reconnects") == 1499);
+  CHECK(run.at("interruptions").size() == TrainingFigures::kMaxInterruptions);
+}
+
 TEST_CASE("each bottleneck is named, with its share of the time") {
   for (std::size_t i = 0; i < kBottlenecks; ++i) {
     const std::string name(bottleneckName(static_cast<Bottleneck>(i)));

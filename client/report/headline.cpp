@@ -72,6 +72,16 @@ void describeProgress(const RunReader& run, nlohmann::json& headline) {
                              static_cast<double>(planned.steps - training.lastStep);
 }
 
+// The counts of summary.json, which `train` prints; until it exists, those of the rows.
+void describeInterruptions(const RunReader& run, nlohmann::json& headline) {
+  const TrainingFigures& training = run.training();
+  const auto& ended = run.summary().interruptions;
+  headline["resumes"] = ended ? ended->resumes : training.resumes;
+  headline["reconnects"] = ended ? ended->reconnects : training.reconnects;
+  headline["steps_redone"] = ended ? ended->stepsRedone : training.stepsRedone;
+  if (ended) headline["offline_seconds"] = ended->offlineSeconds;
+}
+
 }  // namespace
 
 nlohmann::json headline(RunReader& run) {
@@ -111,6 +121,7 @@ nlohmann::json headline(RunReader& run) {
   describeProgress(run, headline);
   describeLink(run, headline);
   describeBound(training, headline);
+  describeInterruptions(run, headline);
   const SummaryFile& summary = run.summary();
   if (!summary.advice.empty()) headline["advice"] = summary.advice;
   if (summary.kept) {

@@ -169,6 +169,16 @@ Json evaluationsJson(const TrainingFigures& training) {
   return json;
 }
 
+Json interruptionsJson(const TrainingFigures& training) {
+  Json json = Json::array();
+  for (const auto& one : training.interruptions) {
+    json.push_back({{"kind", one.isResume ? "resume" : "reconnect"},
+                    {"time", rounded(one.time)},
+                    {"step", one.step}});
+  }
+  return json;
+}
+
 // Returns names that distinguish the runs.
 std::vector<std::string> namesOf(const std::vector<std::unique_ptr<RunReader>>& runs) {
   std::vector<std::string> names;
@@ -278,6 +288,7 @@ Json ReportData::page(bool live) {
     json["series"] = series;
     json["histograms"] = histograms;
     json["evaluations"] = evaluationsJson(training);
+    json["interruptions"] = interruptionsJson(training);
     json["evaluation"] = run.evaluation();
     json["config"] = settingsJson(run.config());
     json["environment"] = settingsJson(run.environment());

@@ -72,12 +72,19 @@ struct TrainingFigures {
     double time = 0, step = 0;
     std::optional<double> loss, metric;
   };
+  struct Interruption {
+    bool isResume = false;  // from a checkpoint, or from step 0; otherwise a reconnect
+    double time = 0, step = 0;
+  };
+  // The reader keeps at most this many interruptions, but counts all of them.
+  static constexpr std::size_t kMaxInterruptions = 1000;
 
   Series seconds, boundSeconds, overBound, latency, loss, metric, learningRate,
       gradientNorm;     // by step
   Series clock;         // seconds since the start of the run, by step
   Histogram latencies;  // seconds
   std::vector<Evaluation> evaluations;
+  std::vector<Interruption> interruptions;    // at most kMaxInterruptions
   std::vector<float> wireSeconds;             // by step: transfer seconds of the busier direction
   std::map<std::string, double> bottlenecks;  // by name: total seconds of the steps that it limited
   std::optional<double> lastTrainLoss, lastTrainMetric;
@@ -91,8 +98,9 @@ struct TrainingFigures {
   double lastTime = 0;  // time of the latest row, in seconds since the start of the run
   // Time and number of the latest steps, for the current speed.
   std::deque<std::pair<double, std::uint64_t>> latest;
-  std::uint64_t resumes = 0;      // number of continuations from a checkpoint
-  std::uint64_t stepsRedone = 0;  // steps repeated after a checkpoint; not counted in `steps`
+  // As in summary.json, but counted from rows: several reconnects between two rows count as one.
+  std::uint64_t resumes = 0, reconnects = 0;
+  std::uint64_t stepsRedone = 0;  // not counted in `steps`
   std::uint64_t lastStep = 0;     // the highest step number
   bool ended = false;             // whether the last row of steps.csv has the phase `bye`
 };

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "client/report/evaluation.h"
 #include "client/report/run_settings.h"
-#include "common/core/units.h"
 
 namespace cleave {
 namespace {
@@ -15,6 +15,7 @@ namespace step_column {
 enum {
   time,
   run,
+  generation,
   phase,
   step,
   epoch,
@@ -49,6 +50,7 @@ enum {
 }
 const std::vector<std::string> kStepColumns = {"time",
                                                "run",
+                                               "generation",
                                                "phase",
                                                "step",
                                                "epoch",
@@ -163,6 +165,8 @@ struct RunReader::Side {
   CsvReader steps, transfers;
   SideFigures figures;
   double begin = 0;
+  double generation = 0;     // of the last row of steps.csv; 0: no row has been read
+  bool isRestarted = false;  // a later handshake was read, but not yet the step to continue from
 };
 
 RunReader::RunReader(RunPlace place, BucketAxes& grids)
@@ -224,13 +228,38 @@ void RunReader::findServer() {
   if (!place_.server.empty()) server_ = std::make_unique<Side>(place_.server, false, grids_);
 }
 
+// Each connection has a higher generation. A process, or a client that starts again from a
+// checkpoint, begins with a handshake row; a connection that only replaces a broken one does not.
+void RunReader::noteInterruption(Side& side, std::string_view phase, double generation, double time,
+                                 double step) {
+  TrainingFigures& training = training_;
+  const auto note = [&](bool isResume, double atStep) {
+    ++(isResume ? training.resumes : training.reconnects);
+    if (training.interruptions.size() >= TrainingFigures::kMaxInterruptions) return;
+    training.interruptions.push_back({isResume, time, atStep});
+  };
+  const bool isNew = side.generation > 0 && generation > side.generation;
+  side.generation = std::max(side.generation, generation);
+  if (phase == "handshake") {
+    side.isRestarted = isNew;
+  } else if (phase == "resume") {
+    note(true, step);
+    side.isRestarted = false;
+  } else if (std::exchange(side.isRestarted, false)) {
+    note(true, 0);  // without a checkpoint
+  } else if (isNew) {
+    note(false, phase == "train" ? step : static_cast<double>(training.lastStep));
+  }
+}
+
 void RunReader::readSteps(Side& side, bool isClient) {
   namespace c = step_column;
   side.steps.read([&](const CsvRow& row) {
     const double at = side.since(row, c::time);
     const std::string_view phase = row.text(c::phase);
     const bool isBatch = phase == "train" || phase == "eval";
-    if (!isBatch && phase != "handshake" && phase != "resume" && phase != "bye") {
+    const bool isResume = phase == "resume";
+    if (!isBatch && !isResume && phase != "handshake" && phase != "bye") {
       row.garble(c::phase);
     }
     const double controlUp = sumOf(row, {c::controlUp});
@@ -244,7 +273,9 @@ void RunReader::readSteps(Side& side, bool isClient) {
                                                          c::bodyWeights, c::update});
     const double coded = sumOf(row, {c::encode, c::decode});
     const auto seconds = row.number(c::seconds);
-    const double step = isBatch ? place(row, c::step, row.number(c::step), kMaxSteps) : 0;
+    const bool hasStep = isBatch || isResume;
+    const double step = hasStep ? place(row, c::step, row.number(c::step), kMaxSteps) : 0;
+    const double generation = row.number(c::generation).value_or(0);
     if (row.isGarbled()) return;
 
     if (id_.empty()) id_ = row.text(c::run);
@@ -270,10 +301,11 @@ void RunReader::readSteps(Side& side, bool isClient) {
     training.rawBytes += raw;
     training.wireBytes += up + down;
     training.ended = phase == "bye";
-    if (phase == "resume") ++training.resumes;
+    noteInterruption(side, phase, generation, at, step);
     if (phase != "train" || !seconds) return;
     if (const auto number = static_cast<std::uint64_t>(step); number > training.lastStep) {
       training.lastStep = number;
+      training.clock.add(step, at);
       ++training.steps;
       training.samples += samples.value_or(0);
     } else {
@@ -284,7 +316,6 @@ void RunReader::readSteps(Side& side, bool isClient) {
     training.latest.emplace_back(at, static_cast<std::uint64_t>(step));
     if (training.latest.size() > kLatestSteps) training.latest.pop_front();
     training.seconds.add(step, *seconds);
-    training.clock.add(step, at);
     double wire = 0;
     if (rateUp && rateDown && *rateUp > 0 && *rateDown > 0) {
       wire = std::max(up / *rateUp, down / *rateDown);
@@ -432,11 +463,6 @@ std::vector<std::string> RunReader::problems(bool following) const {
   }
   add(settingsProblems_, "");
   add(evaluationProblems_, "");
-  if (training_.resumes > 0) {
-    all.push_back("the run was continued from a checkpoint " +
-                  countText(training_.resumes, "time") +
-                  "; steps repeated: " + std::to_string(training_.stepsRedone));
-  }
   return all;
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -50,6 +51,8 @@ class RunReader {
  private:
   struct Side;
   void findServer();
+  void noteInterruption(Side& side, std::string_view phase, double generation, double time,
+                        double step);
   void readSteps(Side& side, bool isClient);
   void readTransfers(Side& side, bool isClient);
   void readEpochs();

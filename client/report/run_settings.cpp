@@ -120,6 +120,10 @@ SummaryFile readSummary(const std::string& path) {
       const nlohmann::json& kept = json.at("kept");
       summary.kept = {kept.at("metric"), kept.at("value"), kept.at("epoch")};
     }
+    if (json.contains("reconnects")) {
+      summary.interruptions = {json.at("reconnects"), json.at("resumes"), json.at("steps_redone"),
+                               json.at("offline_seconds")};
+    }
   } catch (const nlohmann::json::exception&) {  // the file is damaged
   }
   return summary;

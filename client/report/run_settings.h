@@ -25,8 +25,13 @@ struct SummaryFile {
     std::uint64_t epoch = 0;
   };
   std::optional<Kept> kept;  // the best model, if keep.best is set
+  struct Interruptions {
+    std::uint64_t reconnects = 0, resumes = 0, stepsRedone = 0;
+    double offlineSeconds = 0;
+  };
+  std::optional<Interruptions> interruptions;
 
-  bool isEmpty() const { return advice.empty() && !kept; }
+  bool isEmpty() const { return advice.empty() && !kept && !interruptions; }
 };
 SummaryFile readSummary(const std::string& path);
 

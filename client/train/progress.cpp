@@ -50,6 +50,11 @@ void Progress::end() {
   if (isLive_) StatusLine::instance().clear();
 }
 
+void Progress::resume(std::uint64_t step, std::uint64_t samples) {
+  firstStep_ = step;
+  lastSamples_ = samples;
+}
+
 void Progress::batch(const State& state, const LinkTotals& totals) {
   if (options_.events != nullptr && state.phase == Phase::train) printEvent(state, totals);
   if (options_.people >= 0) show(state, totals);
@@ -91,8 +96,8 @@ void Progress::measure(const State& state, const LinkTotals& totals, double elap
   if (state.phase == Phase::train && !state.metrics.empty()) {
     bar_.loss = state.metrics.front().value_or(std::nan(""));
   }
-  if (state.step == 0) return;
-  const double perStep = secondsSince(start_) / static_cast<double>(state.step);
+  if (state.step <= firstStep_) return;
+  const double perStep = secondsSince(start_) / static_cast<double>(state.step - firstStep_);
   bar_.secondsLeft = perStep * static_cast<double>(options_.totalSteps - state.step);
 }
 

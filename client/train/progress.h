@@ -42,6 +42,9 @@ class Progress {
     std::vector<std::optional<double>> metrics;
     std::optional<double> learningRate, gradientNorm;  // only for training steps
   };
+  // Call before the first batch of a run that resumes. Earlier steps and samples then do not count
+  // towards the rate and the remaining time.
+  void resume(std::uint64_t step, std::uint64_t samples);
   // Call after each batch. Updates the terminal at most ten times per second.
   void batch(const State& state, const LinkTotals& totals);
   // Call at the end of each epoch. Prints a permanent line.
@@ -60,6 +63,7 @@ class Progress {
   std::optional<SteadyTime> shownAt_;
   BarState bar_;  // its rates are means over the last few seconds
   bool hasRate_ = false;
+  std::uint64_t firstStep_ = 0;  // the step after which this process began
   std::uint64_t lastSamples_ = 0, lastUp_ = 0, lastDown_ = 0;
 };
 

@@ -173,7 +173,7 @@ void printSummary(const nlohmann::json& summary) {
                         number("offline_seconds"));
   }
   if (const auto resumes = summary.at("resumes").get<std::uint64_t>(); resumes > 0) {
-    text << fmt::format("resumes     {}; {} steps were repeated\n", resumes,
+    text << fmt::format("resumes     {}; {} steps redone\n", resumes,
                         summary.at("steps_redone").get<std::uint64_t>());
   }
   if (const auto skipped = summary.at("steps_skipped").get<std::uint64_t>(); skipped > 0) {

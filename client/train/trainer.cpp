@@ -283,6 +283,7 @@ void Trainer::restore(const nlohmann::json& notes) {
   spentBefore_.stepsRedone += run_.stepsLost();
   shown_.step = result_.steps;
   shown_.samples = result_.samples;
+  progress_.resume(shown_.step, shown_.samples);
 }
 
 // ---- Batches ----

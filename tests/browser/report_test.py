@@ -148,6 +148,49 @@ class OneRun(Case):
         self.show(run.folder)
         self.assertIn("kept: epoch 3 with matthews correlation 0.6100", CHROME.text("#tile-metric"))
 
+    def test_resumes_and_reconnects(self):
+        self.show(self.run_folder("undisturbed").whole(50).folder)
+        self.assertIsNone(CHROME.run("return document.getElementById('interruptions')"))
+        run = self.run_folder()
+        run.train(40)
+        run.reconnect()
+        run.train(40)
+        run.resume(60)
+        run.train(40)
+        self.show(run.folder)
+        self.assertIn("1 resume (20 steps redone), 1 reconnect.", CHROME.text("#interruptions"))
+        self.assertTrue(CHROME.run("return document.getElementById('problems').hidden"), CHROME.text("#problems"))
+        marks = "return cleaveReport.panels().find((one) => one.spec.id === arguments[0]).marks.map((one) => [one.x, one.isSolid])"
+        self.assertEqual(CHROME.run(marks, "bandwidth"), [[2.15, False], [5.1, True]])
+        CHROME.run("document.getElementById('by-step').click()")
+        self.assertEqual(CHROME.run(marks, "loss"), [[41, False], [60, True]])
+        self.assertEqual(CHROME.run(marks, "client-split"), [[41, False], [60, True]])
+        self.assertEqual(CHROME.run(marks, "rate-distribution"), [])
+        # A line is drawn from the top of the chart to its bottom, with a gap only if it is dashed.
+        drawn = CHROME.run("""
+            const graph = cleaveReport.panels().find((one) => one.spec.id === 'loss').graph, area = graph.getArea();
+            const { data, width } = graph.hidden_ctx_.getImageData(0, area.y, area.x + area.w, area.h);
+            const column = (x) => {
+              let drawn = 0;
+              for (let y = 0; y < area.h; ++y) drawn += data[4 * (y * width + Math.round(graph.toDomXCoord(x))) + 3] > 0;
+              return drawn / area.h;
+            };
+            return [column(20), column(41), column(60)]""")
+        self.assertLess(drawn[0], 0.3)
+        self.assertGreater(drawn[1], 0.4)
+        self.assertLess(drawn[1], 0.8)
+        self.assertGreater(drawn[2], 0.95)
+        # Once the run has ended, the counts are those that `train` printed.
+        run.end()
+        (run.folder / "summary.json").write_text(json.dumps({"reconnects": 3, "offline_seconds": 1.25, "resumes": 2, "steps_redone": 24}))
+        self.show(run.folder)
+        self.assertIn("2 resumes (24 steps redone), 3 reconnects (1.25 s without a connection).", CHROME.text("#interruptions"))
+        self.show(run.folder, self.folder / "undisturbed")
+        compared = CHROME.run("return [...document.querySelectorAll('#compared tbody tr')].map((row) => row.textContent)")
+        for text in ("Resumes2 0 ", "Steps redone24 0 ", "Reconnects3 0 ", "Time without a connection1.25 s –"):
+            self.assertTrue(any(row.startswith(text) for row in compared), (text, compared))
+        self.assertEqual(CHROME.complaints(), [])
+
     def test_the_evaluation_of_the_trained_model(self):
         run = self.run_folder().whole(50)
         self.show(run.folder)

@@ -53,6 +53,8 @@ class Run:
         self.folder, self.name, self.codec, self.step_seconds, self.rate = pathlib.Path(folder), name, codec, step_seconds, rate
         self.server = self.folder / "server" / "local" / name
         self.steps = 0
+        self.generation = 1
+        self.lost = 0  # seconds of lost steps and of interruptions
         self.tables = {}
         for side, place in (("client", self.folder), ("server", self.server)):
             for table in ("transfers", "steps", "epochs"):
@@ -68,7 +70,10 @@ class Run:
         self.flush()
 
     def common(self, seconds):
-        return {"time": utc(seconds), "run": self.name, "session": 1}
+        return {"time": utc(seconds), "run": self.name, "session": 1, "generation": self.generation}
+
+    def seconds(self):
+        return 0.1 + self.lost + self.steps * self.step_seconds
 
     def loss(self, step):
         return 2.5 * math.exp(-step / 80) + 0.1 + 0.02 * math.sin(step)
@@ -78,7 +83,7 @@ class Run:
 
     def step(self):
         self.steps += 1
-        step, end = self.steps, 0.1 + self.steps * self.step_seconds
+        step, end = self.steps, self.seconds()
         bytes_ = 2 * (self.wire() + HEAD)
         shared = dict(phase="train", step=step, epoch=1, samples=128, micro_batches=1, seconds=self.step_seconds,
                       body_forward_seconds=0.010, body_backward_seconds=0.012, encode_seconds=0.001, decode_seconds=0.002,
@@ -114,8 +119,22 @@ class Run:
             self.step()
         self.flush()
 
+    def reconnect(self):
+        self.generation += 1
+
+    def resume(self, step):
+        """Continues from the checkpoint of `step`, a second after the last step."""
+        self.generation += 1
+        now = self.seconds() + 1
+        for side in ("client", "server"):
+            self.tables[side, "steps"].row(**self.common(now), phase="handshake", control_up_bytes=328, control_down_bytes=65)
+            self.tables[side, "steps"].row(**self.common(now), phase="resume", step=step)
+        self.steps = step
+        self.lost += now - self.seconds()
+        self.flush()
+
     def evaluate(self, loss, top1):
-        end = 0.2 + self.steps * self.step_seconds
+        end = self.seconds() + 0.1
         row = dict(epoch=1, steps=self.steps, samples=128 * self.steps, train_seconds=self.steps * self.step_seconds)
         self.tables["client", "epochs"].row(**self.common(end), **row, eval_seconds=0.1, train_loss=1, eval_loss=loss, eval_top1=top1)
         self.tables["server", "epochs"].row(**self.common(end), **row)
@@ -123,7 +142,7 @@ class Run:
 
     def end(self):
         for side in ("client", "server"):
-            self.tables[side, "steps"].row(**self.common(0.3 + self.steps * self.step_seconds), phase="bye",
+            self.tables[side, "steps"].row(**self.common(self.seconds() + 0.2), phase="bye",
                                            control_up_bytes=148, control_down_bytes=38)  # fmt: skip
         self.flush()
         (self.folder / "summary.json").write_text(json.dumps({"bound": {"advice": {"sentence": ADVICE}}}))

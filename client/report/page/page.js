@@ -85,10 +85,13 @@ function drawCharts() {
     for (const line of lines) {
       if (line.smoothed) line.points = smoothed(line.points, smoothing);
     }
-    return { panel, lines: several ? lines : lines.filter((line) => line.points.length > 0) };
+    const marks = chart.histogram ? [] : [...new Set(parts.map(({ run }) => run))].flatMap((run) =>
+      interruptionMarks(page.runs[run], axis).map((mark) => ({ ...mark, index: several ? run : null })));
+    return { panel, lines: several ? lines : lines.filter((line) => line.points.length > 0), marks };
   });
   scaleSteps(drawn);
-  for (const { panel, lines } of drawn) {
+  for (const { panel, lines, marks } of drawn) {
+    panel.marks = marks;
     panel.show(lines, panel.spec.histogram ? histogramAxis(panel.spec.histogram) : axes[axis]);
   }
   group.show(group.window);

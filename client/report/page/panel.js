@@ -112,6 +112,7 @@ class Panel {
     this.log = Boolean(spec.log);
     this.selected = null;    // the row that the keyboard has selected
     this.valueRange = null;  // null: automatic
+    this.marks = [];         // vertical lines: [{x, isSolid, index of the colour, or null}]
     this.legend = element('p', { class: 'legend', 'aria-hidden': 'true' });
     this.canvas = element('div', { class: 'chart', role: 'img', tabindex: '0',
                                    'aria-label': spec.title + ' (arrow keys: values; plus and minus: zoom; Escape: reset)' });
@@ -256,7 +257,10 @@ class Panel {
         this.showLegend(null);
         if (this.group && event) this.group.hover(this, null);
       },
-      underlayCallback: (context, area, graph) => this.drawRaw(context, area, graph),
+      underlayCallback: (context, area, graph) => {
+        this.drawMarks(context, area, graph);
+        this.drawRaw(context, area, graph);
+      },
       drawCallback: (graph, initial) => {
         if (this.group && !initial) this.group.zoomed(this);
       },
@@ -276,6 +280,23 @@ class Panel {
         context.restore();
       },
     };
+  }
+
+  drawMarks(context, area, graph) {
+    context.save();
+    context.lineWidth = 1;
+    const [from, to] = graph.xAxisRange();
+    for (const { x, isSolid, index } of this.marks) {
+      if (x < from || x > to) continue;
+      const at = Math.round(graph.toDomXCoord(x)) + 0.5;
+      context.strokeStyle = index === null ? getComputedStyle(document.body).getPropertyValue('--hair').trim() : colour(index);
+      context.setLineDash(isSolid ? [] : [3, 3]);
+      context.beginPath();
+      context.moveTo(at, area.y);
+      context.lineTo(at, area.y + area.h);
+      context.stroke();
+    }
+    context.restore();
   }
 
   // Draws the raw values below the smoothed lines.

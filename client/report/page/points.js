@@ -73,6 +73,11 @@ function evaluationPoints(run, figure, axis) {
   });
 }
 
+// The resumes and reconnects of a run, each at its position on the axis.
+function interruptionMarks(run, axis) {
+  return run.interruptions.map((one) => ({ x: one[axis], isSolid: one.kind === 'resume' }));
+}
+
 // Exponential smoothing as in TensorBoard, corrected for the bias towards the first values. `weight`:
 // from 0 (none) to less than 1. Each point keeps its value as `raw`.
 function smoothed(points, weight) {

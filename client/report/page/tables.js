@@ -36,6 +36,18 @@ const figures = [
   ['bottleneck', 'Bottleneck', (v) => v],
 ];
 
+// Shown only if a run was interrupted.
+const interruptionFigures = [
+  ['resumes', 'Resumes', (v) => String(v)],
+  ['steps_redone', 'Steps redone', (v) => String(v)],
+  ['reconnects', 'Reconnects', (v) => String(v)],
+  ['offline_seconds', 'Time without a connection', (v) => units.seconds.text(v)],
+];
+
+function wasInterrupted(run) {
+  return run.headline.resumes > 0 || run.headline.reconnects > 0;
+}
+
 function tile(name, value, detail, id) {
   return element('div', { class: 'tile', id: 'tile-' + id },
     element('p', { class: 'muted' }, name), element('p', { class: 'value' }, value), element('p', { class: 'muted' }, detail));
@@ -87,6 +99,21 @@ function progressCard(page) {
   return [element('div', { class: 'card', id: 'progress' }, element('p', {}, text), bar(share))];
 }
 
+// Returns "3 resumes".
+function countText(count, what) {
+  return count + ' ' + what + (count === 1 ? '' : 's');
+}
+
+// The run's resumes and reconnects; nothing if it had none.
+function interruptionCard(run) {
+  if (!wasInterrupted(run)) return [];
+  const h = run.headline;
+  const offline = h.offline_seconds ? ' (' + units.seconds.text(h.offline_seconds) + ' without a connection)' : '';
+  const text = countText(h.resumes, 'resume') + ' (' + countText(h.steps_redone, 'step') + ' redone), ' + countText(h.reconnects, 'reconnect') +
+    offline + '. Vertical lines in the charts show where: solid for a resume, dashed for a reconnect.';
+  return [element('div', { class: 'card words', id: 'interruptions' }, element('h3', {}, 'Interruptions'), element('p', {}, text))];
+}
+
 function headlineOfOne(page) {
   const run = page.runs[0], h = run.headline;
   const known = (value, text) => (value === undefined ? '–' : text(value));
@@ -99,7 +126,7 @@ function headlineOfOne(page) {
          'up; ' + known(h.mean_down_bytes_per_second, units.rate.text) + ' down', 'bandwidth'),
     tile('Bound', known(h.over_bound, (v) => significant(v) + ' ×'), h.over_bound === undefined ? 'unknown' :
          'a step took ' + units.seconds.text(h.bounded_seconds_per_step) + '; the bound is ' + units.seconds.text(h.bound_seconds_per_step), 'bound'));
-  const cards = [...progressCard(page), tiles];
+  const cards = [...progressCard(page), tiles, ...interruptionCard(run)];
   if (!h.bottleneck) return cards;
   return [...cards, element('div', { class: 'card words', id: 'bottleneck' },
     element('h3', {}, 'Bottleneck: ' + h.bottleneck), element('p', {}, h.words),
@@ -145,7 +172,7 @@ function change(value, reference, better, apart, reason) {
 
 function headlineOfMany(runs, reference) {
   const rows = [];
-  for (const [key, name, text, better, apart] of [...metricFigures(runs), ...figures]) {
+  for (const [key, name, text, better, apart] of [...metricFigures(runs), ...figures, ...(runs.some(wasInterrupted) ? interruptionFigures : [])]) {
     if (runs.every((run) => run.headline[key] === undefined)) continue;
     const base = runs[reference].headline[key];
     const isMixed = key.endsWith('metric') && !apart;
