@@ -19,9 +19,9 @@ struct RunRecordFile {
   // versions.
   std::uint64_t steps = 0, epochs = 0;
 };
-void writeRunRecord(const std::string& folder, const RunRecordFile& record);
+void writeRunRecord(Files& files, const std::string& folder, const RunRecordFile& record);
 // Throws UsageError "no-run" if `folder` is not the folder of a run.
-RunRecordFile readRunRecord(const std::string& folder);
+RunRecordFile readRunRecord(Files& files, const std::string& folder);
 
 // Whether the run has ended regularly, so that it cannot be resumed.
 bool isRunDone(Files& files, const std::string& folder);
