@@ -37,6 +37,9 @@ namespace {
 constexpr std::byte kFactors{1};
 constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
 constexpr std::size_t kMaxGramSize = 1024;
+// Above any feature that encode() returns, which is at most twice the root of a sample's elements.
+// With much larger ones, the next factors would not be finite.
+constexpr float kMaxFeature = 1e6f;
 
 struct Factors {
   std::size_t rank = 0;
@@ -168,7 +171,8 @@ class LowRank : public Codec {
     std::memcpy(factors->features.data(), features, sizeof(float) * sizes[1]);
     std::memcpy(factors->others.data(), features + sizeof(float) * sizes[1],
                 sizeof(float) * sizes[2]);
-    if (!allFinite(factors->features)) refuse();
+    const auto isValid = [](float x) { return std::abs(x) <= kMaxFeature; };
+    if (!std::ranges::all_of(factors->features, isValid)) refuse();
     return factors;
   }
 

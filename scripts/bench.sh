@@ -57,8 +57,9 @@ usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|s
            --short, --seconds S (120), --action S (15), --batch N of the heavy model (4096), --only codec|wait|model, --json FILE
   saving   steps of a run that saves its model at each epoch's end, compared with one that does not, over an emulated link
            --rounds N (3), --steps N (60), --rate MBITS (1, 10 and 100), --json FILE
-  checkpoints a run with checkpoints, compared with one without; the time until a run continues after its server has been killed
-           --rounds N (3), --steps N (400), --json FILE
+  checkpoints a run with checkpoints, compared with one without; the time until a run continues after its server has been killed, and
+           after its link has been cut
+           --rounds N (3), --steps N (400), --only cost|restart|cut, --json FILE
   tuning   a step's time, memory and bytes by precision, recomputation and frozen parts: MobileNetV2
            --rounds N (3), --steps N (12), --json FILE
   loading  whether training on JPEG files at 100 images/s waits for data; both sides wait instead of computing
@@ -79,10 +80,10 @@ case "${1:-}" in
   codec-step) targets=(cleave-server bench_step) ;;
   codec-auto) targets=(cleave-client cleave-server cleave-link) ;;
   pipeline|servers) targets=(cleave-server cleave-link bench_simulate bench_step) ;;
-  between|memory|checkpoints|tuning|loading|zero-bubble) targets=(cleave-client cleave-server) ;;
+  between|memory|tuning|loading|zero-bubble) targets=(cleave-client cleave-server) ;;
   metrics) targets=(cleave-client cleave-server bench_record) ;;
   transport) targets=(bench_transport cleave-link) ;;
-  saving) targets=(cleave-client cleave-server cleave-link) ;;
+  checkpoints|saving) targets=(cleave-client cleave-server cleave-link) ;;
   load|fairness) targets=(cleave-client cleave-server) ;;
   accuracy) targets=(cleave-client cleave-server) ;;
   -h|--help) usage; exit 0 ;;

@@ -9,13 +9,13 @@ usage() {
 usage: scripts/fuzz.sh [--target NAME]… [--seconds N] [--preset NAME] [--replay] [--help]
 
   --target NAME  only this target; repeatable (all)
-                   decode       payloads of every codec
+                   decode       payloads and saved states of every codec
                    frame        headers and metadata of every kind of frame
                    session      frames of a peer after the handshake, in any order
                    trace        spans of a trace, received from a server
                    graph        graphs of bodies, received from a peer
                    safetensors  files of weights
-                   checkpoint   lists of commits, records of checkpoints, generations
+                   checkpoint   checkpoints and their records, lists of commits, generations, run.json
                    config       configuration files and overrides
                    csv          texts that are written as CSV cells
                    tokenizer    a tokenizer.json and a text

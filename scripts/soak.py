@@ -105,14 +105,22 @@ class Client:
         self.start()
 
     def rows(self):
-        """{step: (seconds, end time)} of the training steps; if a step was repeated, the last row counts."""
-        steps = {}
-        for file in sorted(self.run.glob("steps*.csv"), key=lambda path: path.stat().st_mtime):
-            with open(file) as text:
-                for row in csv.DictReader(text):
-                    if row["phase"] == "train" and row["seconds"]:
-                        steps[int(row["step"])] = (float(row["seconds"]), row["time"])
-        return steps
+        return step_seconds(self.run)
+
+    def server_rows(self, store):
+        run = json.loads((self.run / "run.json").read_text())["run"]
+        return step_seconds(next(store.glob(f"*/{run}")))
+
+
+def step_seconds(folder):
+    """{step: seconds} of the training steps in one side's folder of a run; if a step was redone, the last row counts."""
+    steps = {}
+    for file in sorted(folder.glob("steps*.csv"), key=lambda path: path.stat().st_mtime):
+        with open(file) as text:
+            for row in csv.DictReader(text):
+                if row["phase"] == "train" and row["seconds"]:
+                    steps[int(row["step"])] = float(row["seconds"])
+    return steps
 
 
 def resources(process):
@@ -131,6 +139,14 @@ def growth(samples):
         return 0.0
     x, y = zip(*samples)
     return statistics.linear_regression(x, y).slope / statistics.mean(y)
+
+
+def step_growth(steps, step_hours, late):
+    """Growth per hour of the step time, after `late` hours. Fits the lower decile of each 100 steps: a fault and other programs make
+    some steps longer, but what a process adds to every step raises it too."""
+    later = [(number * step_hours, seconds) for number, seconds in steps.items() if number * step_hours >= late]
+    blocks = [later[i:i + 100] for i in range(0, len(later) - 99, 100)]
+    return growth([(block[0][0], statistics.quantiles((seconds for _, seconds in block), n=10)[0]) for block in blocks])
 
 
 processes = []
@@ -192,7 +208,7 @@ def soak():
     # The reference is `steady`'s median step time during the same run, because other programs may slow the machine. The median is not
     # affected by steps with faults.
     steps = steady.rows()
-    undisturbed = statistics.median(each for each, _ in steps.values())
+    undisturbed = statistics.median(steps.values())
     slowdown = seconds / (done * undisturbed) if done else float("inf")
     figures = {"minutes": seconds / 60, "cuts": cuts, "kills": kills, "steps": done, "undisturbed_step_seconds": undisturbed,
                "time_relative_to_undisturbed": slowdown, "growth_per_hour": {}}  # fmt: skip
@@ -200,12 +216,9 @@ def soak():
     for name, all_of in samples.items():
         for i, what in enumerate(("resident", "descriptors", "threads")):
             figures["growth_per_hour"][f"{name}, {what}"] = growth([(h, values[i]) for h, values in all_of if h >= late])
-    later = [(number * undisturbed / 3600, value[0]) for number, value in steps.items()][int(len(steps) * late * 3600 / seconds):]
-    # The lower decile of each 100 steps. Faults and other programs lengthen only some steps, which leaves it unchanged; a process that
-    # becomes slower lengthens every step, which raises it.
-    blocks = [later[i:i + 100] for i in range(0, len(later) - 99, 100)]
-    deciles = [(block[0][0], statistics.quantiles((value for _, value in block), n=10)[0]) for block in blocks]
-    figures["growth_per_hour"]["steady client, step"] = growth(deciles)
+    # The two sides of the run of `steady`, each with its own measurement of a step.
+    for name, rows in (("steady client", steps), ("server", steady.server_rows(folder / "store"))):
+        figures["growth_per_hour"][f"{name}, step"] = step_growth(rows, seconds / 3600 / max(steps), late)
     good = slowdown <= MAX_SLOWDOWN and all(each < MAX_GROWTH for each in figures["growth_per_hour"].values())
     if arguments.json:
         print(json.dumps(figures, indent=2))

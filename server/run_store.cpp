@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/core/log.h"
+#include "common/run/fingerprint.h"
 #include "common/run/run_folder.h"
 #include "server/on_thread.h"
 #include "server/stale_generation.h"

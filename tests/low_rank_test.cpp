@@ -164,6 +164,11 @@ TEST_CASE("after saving and restoring the state, the codec writes the same bytes
   std::vector<std::byte> huge = saved;
   for (std::size_t b = 8; b < 24; ++b) huge[b] = std::byte{0xff};
   CHECK(errorCode([&] { codec->restoreState(huge); }) == "bad-checkpoint");
+  for (const float feature : {1e30f, std::numeric_limits<float>::quiet_NaN()}) {
+    std::vector<std::byte> large = saved;
+    std::memcpy(large.data() + 24, &feature, sizeof feature);
+    CHECK(errorCode([&] { codec->restoreState(large); }) == "bad-checkpoint");
+  }
   CHECK(errorCode([&] { makeCodec("svd:rank=2")->restoreState(saved); }) == "bad-checkpoint");
   CHECK(errorCode([&] { makeCodec("none")->restoreState(saved); }) == "bad-checkpoint");
 }

@@ -16,7 +16,8 @@ namespace {
 
 int listCheckpoints(const CheckpointsOptions& options) {
   startLog("cleave-client", "error");
-  readRunRecord(options.run);  // throws UsageError if the folder is not the folder of a run
+  readRunRecord(diskFiles(),
+                options.run);  // throws UsageError if the folder is not the folder of a run
   const CheckpointStore store(diskFiles(), options.run);
   auto list = nlohmann::ordered_json::array();
   for (const RunCommit& commit : readCommits(diskFiles(), options.run)) {

@@ -407,9 +407,10 @@ DataFormatTable makeCsvKeys() {
        "all columns except the target are used; columns with only numbers are numeric");
   list("data.categorical", &Keys::categoricalColumns,
        "columns of categories, encoded one-hot by the values in the training set");
-  table.choice("data.missing", {"error", "mean"}, &Keys::missing,
-               "empty cells and NaN: `error` refuses them; `mean` replaces a missing number with the "
-               "training set's mean, and sets all inputs of a missing category's column to 0");
+  table.choice(
+      "data.missing", {"error", "mean"}, &Keys::missing,
+      "empty cells and NaN: `error` refuses them; `mean` replaces a missing number with the "
+      "training set's mean, and sets all inputs of a missing category's column to 0");
   return table;
 }
 

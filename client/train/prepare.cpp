@@ -377,7 +377,7 @@ std::string configDigest(const std::string& folder) {
 
 // Completes the options from the run's folder.
 RunOptions ofEarlierRun(RunOptions options) {
-  const RunRecordFile record = readRunRecord(options.resume);
+  const RunRecordFile record = readRunRecord(diskFiles(), options.resume);
   if (isRunDone(diskFiles(), options.resume)) {
     throw UsageError("run-done", "the run in " + options.resume + " is done",
                      "its result is in summary.json; to train its model further, start a separate "
@@ -422,13 +422,14 @@ void checkSameSpec(const PreparedRun& run, RunOptions options) {
 void writeRecord(const PreparedRun& run, const std::string& servers) {
   const std::uint64_t steps = totalSteps(run.settings, *run.data.train);
   const std::uint64_t perEpoch = stepsPerEpoch(run.settings, *run.data.train);
-  writeRunRecord(run.folder, {run.hello.run_id(), servers, steps, (steps + perEpoch - 1) / perEpoch,
-                              configDigest(run.folder)});
+  writeRunRecord(diskFiles(), run.folder,
+                 {run.hello.run_id(), servers, steps, (steps + perEpoch - 1) / perEpoch,
+                  configDigest(run.folder)});
 }
 
 void openEarlierRun(PreparedRun& run, const RunOptions& options) {
   checkSameSpec(run, options);
-  const RunRecordFile record = readRunRecord(options.resume);
+  const RunRecordFile record = readRunRecord(diskFiles(), options.resume);
   run.hello.set_run_id(record.run);
   run.folder = options.resume;
   run.isResumed = true;

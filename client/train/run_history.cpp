@@ -5,9 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "common/core/durable.h"
 #include "common/core/log.h"
-#include "common/record/run_files.h"
 
 namespace cleave {
 namespace {
@@ -16,21 +14,21 @@ std::string recordPath(const std::string& folder) { return folder + "/run.json";
 
 }  // namespace
 
-void writeRunRecord(const std::string& folder, const RunRecordFile& record) {
+void writeRunRecord(Files& files, const std::string& folder, const RunRecordFile& record) {
   const nlohmann::ordered_json json = {{"run", record.run},
                                        {"server", record.server},
                                        {"steps", record.steps},
                                        {"epochs", record.epochs},
                                        {"config", record.config}};
-  writeFileDurably(recordPath(folder), json.dump(2) + "\n");
+  files.write(recordPath(folder), json.dump(2) + "\n");
 }
 
-RunRecordFile readRunRecord(const std::string& folder) {
+RunRecordFile readRunRecord(Files& files, const std::string& folder) {
   const auto refuse = [&](const std::string& why) {
     return UsageError("no-run", folder + " is not the folder of a run: " + why,
                       "give the run's folder, such as runs/RUN");
   };
-  const auto text = diskFiles().read(recordPath(folder));
+  const auto text = files.read(recordPath(folder));
   if (!text) throw refuse("it has no run.json");
   try {
     const auto json = nlohmann::json::parse(*text);

@@ -21,9 +21,9 @@ struct RunRecordFile {
   // SHA-256 of the folder's config.yaml in hex; empty in files written by earlier versions.
   std::string config;
 };
-void writeRunRecord(const std::string& folder, const RunRecordFile& record);
+void writeRunRecord(Files& files, const std::string& folder, const RunRecordFile& record);
 // Throws UsageError "no-run" if `folder` is not the folder of a run.
-RunRecordFile readRunRecord(const std::string& folder);
+RunRecordFile readRunRecord(Files& files, const std::string& folder);
 
 // Whether the run is complete, so that it cannot be resumed.
 bool isRunDone(Files& files, const std::string& folder);

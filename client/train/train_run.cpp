@@ -13,6 +13,7 @@
 #include "common/core/units.h"
 #include "common/record/run_events.h"
 #include "common/run/action_tables.h"
+#include "common/run/fingerprint.h"
 #include "common/run/torch_errors.h"
 
 namespace cleave {

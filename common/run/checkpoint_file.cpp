@@ -1,45 +1,54 @@
 #include "common/run/checkpoint_file.h"
 
-#include <ATen/Version.h>
 #include <spdlog/fmt/fmt.h>
 
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
 
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/codec/checkpoint_error.h"
-#include "common/core/units.h"
-#include "common/run/run_folder.h"
 
 namespace cleave {
 namespace {
 
 constexpr const char* kStateName = "run:state";
 constexpr std::string_view kCodecPrefix = "codec:";
+constexpr int kMaxDepth = 32;
 
 SafetensorsEntry bytesEntry(std::string name, std::span<const std::byte> bytes) {
   return {std::move(name), "U8", {static_cast<std::int64_t>(bytes.size())}, bytes};
 }
 
 // "codec:activation/1:3".
+std::string nameOf(const Flow& flow, std::uint32_t i) {
+  return fmt::format("{}{}:{}", kCodecPrefix, flowName(flow), i);
+}
+
 TensorCodecs::SavedState codecStateOf(const SafetensorsEntry& entry) {
   const std::string_view rest = std::string_view(entry.name).substr(kCodecPrefix.size());
   const std::size_t colon = rest.rfind(':');
   const auto flow = flowFromName(rest.substr(0, colon));
-  const std::string number(colon == std::string_view::npos ? "" : rest.substr(colon + 1));
-  if (!flow || number.empty() || number.find_first_not_of("0123456789") != std::string::npos ||
-      number.size() > 9) {
+  std::uint32_t i = 0;
+  if (colon != std::string_view::npos) {
+    std::from_chars(rest.data() + colon + 1, rest.data() + rest.size(), i);
+  }
+  // Another name of the same state, such as "codec:activation/1:03", could give it twice.
+  if (!flow || entry.name != nameOf(*flow, i)) {
     throw badCheckpoint("it has a tensor '" + inAscii(entry.name) + "'");
   }
-  return {*flow,
-          static_cast<std::uint32_t>(std::stoul(number)),
-          {entry.bytes.begin(), entry.bytes.end()}};
+  return {*flow, i, {entry.bytes.begin(), entry.bytes.end()}};
 }
 
 void readState(const SafetensorsEntry& entry, PartState& state) {
   const auto* const text = reinterpret_cast<const char*>(entry.bytes.data());
-  const auto json = nlohmann::json::parse(text, text + entry.bytes.size());
+  // dump() below is recursive.
+  const auto checkDepth = [](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    if (depth > kMaxDepth) throw badCheckpoint("its run:state nests too deeply");
+    return true;
+  };
+  const auto json = nlohmann::json::parse(text, text + entry.bytes.size(), checkDepth);
   state.engine = {json.at("applied"), json.at("evaluated")};
   state.spec = bytesOfHex(json.at("spec").get<std::string>());
   state.notes = json.at("notes").dump();
@@ -56,8 +65,7 @@ std::vector<std::byte> checkpointFile(const PartState& state, const std::vector<
   const std::string text = json.dump();
   std::vector<SafetensorsEntry> entries = readSafetensors(stage, "stage");
   for (const TensorCodecs::SavedState& codec : state.codecs) {
-    entries.push_back(bytesEntry(
-        fmt::format("{}{}:{}", kCodecPrefix, flowName(codec.flow), codec.i), codec.bytes));
+    entries.push_back(bytesEntry(nameOf(codec.flow, codec.i), codec.bytes));
   }
   entries.push_back(bytesEntry(kStateName, std::as_bytes(std::span(text.data(), text.size()))));
   return writeSafetensors(entries);
@@ -90,11 +98,6 @@ CheckpointContent readCheckpoint(std::string_view file, const std::string& spec,
                    "continue with the run's original configuration");
   }
   return content;
-}
-
-std::string fingerprintOf(int threads, const std::string& device) {
-  return fmt::format("LibTorch {}, {}, {}, {}", libtorchVersion(), at::get_cpu_capability(),
-                     countText(static_cast<std::uint64_t>(threads), "thread"), device);
 }
 
 }  // namespace cleave

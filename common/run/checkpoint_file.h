@@ -1,5 +1,5 @@
 // The content of a checkpoint: a safetensors file with all that one part of a run (head and tail,
-// or a body) carries from step to step.
+// or a body) carries from step to step. Needs no Torch.
 //
 //   NAME                 parameters, buffers and optimizer state, from BodyStage::save()
 //   codec:FLOW:I         the bytes of a flow's codec state
@@ -34,9 +34,5 @@ struct CheckpointContent : PartState {
 // `name` identifies the file in errors.
 CheckpointContent readCheckpoint(std::string_view file, const std::string& spec,
                                  const std::string& name);
-
-// Identifies what determines the bits of this process's results in addition to the run spec:
-// "LibTorch 2.11.0, AVX512, 2 threads, cpu".
-std::string fingerprintOf(int threads, const std::string& device);
 
 }  // namespace cleave

@@ -1,11 +1,13 @@
-"""Measures what checkpoints cost a run, and how soon a run resumes. First, it trains with and without checkpoints, in alternating order;
-both sides wait instead of computing, so that only the checkpoints use the processors. Then it kills a server with SIGKILL, restarts it, and
-measures the time until the run's next step is recorded. Called by scripts/bench.sh checkpoints."""
+"""Measures what checkpoints cost a run, and how soon a run continues after a fault. First, it trains with and without checkpoints, in
+alternating order; both sides wait instead of computing, so that only the checkpoints use the processors. Then it kills a server with SIGKILL,
+restarts it, and measures the time until the run's next step is recorded. Last, it kills the emulated link between client and server, starts
+it again at once, and measures the time until the next tensor has arrived. Called by scripts/bench.sh checkpoints."""
 
 import argparse
+import calendar
 import contextlib
 import csv
-import signal
+import os
 import statistics
 import subprocess
 import tempfile
@@ -15,19 +17,24 @@ from codec_step import Loopback, running_server
 from machine import Others, conclude
 
 COST = 1.02      # maximum wall time, relative to training without checkpoints
-CONTINUES = 5.0  # s
-WIDTH = 2048     # width of the model, whose body and optimizer state have 34 MB
+RESTART = 5.0    # s, from a server's restart to the next step
+CUT = 1.0        # s, from a cut to the next tensor, in addition to a round trip
+LATENCIES = {"loopback": 0, "an emulated link with a round trip of 50 ms": 25}  # ms each way
+# Both sides wait in the first; its body and optimizer state have 34 MB. Both compute in the second.
+MODELS = {"mlp of width 2048": ["--config", "configs/synthetic.yaml", "--set", "model.width=2048",
+                                "--set", "wait={F1: 5, T3: 5, B1: 5, F2: 5, B2: 5}"],
+          "small_cnn": ["--config", "tests/bench/small_cnn.yaml"]}  # fmt: skip
 
 
-def command(options, address, folder, steps, every):
-    return [f"{options.programs}/cleave-client", "train", "--config", options.config, "--server", address, "--run-dir", folder, "--quiet",
-            "--set", f"model.width={WIDTH}", "--set", "data.train.size=640", "--set", "train.epochs=100000", "--set", f"train.max_steps={steps}",
-            "--set", "eval.every=0", "--set", "wait={F1: 5, T3: 5, B1: 5, F2: 5, B2: 5}", "--set", "codec=none",
+def command(options, model, address, folder, steps, every):
+    return [f"{options.programs}/cleave-client", "train", *MODELS[model], "--server", address, "--run-dir", folder, "--quiet",
+            "--set", "data.train.size=640", "--set", "train.epochs=100000", "--set", f"train.max_steps={steps}",
+            "--set", "eval.every=0", "--set", "codec=none",
             "--set", "threads={client: 1, server: 1}", "--set", f"checkpoint.every_seconds={every}"]  # fmt: skip
 
 
 def train_seconds(options, address, folder, every):
-    subprocess.run(command(options, address, folder, options.steps, every), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(command(options, "mlp of width 2048", address, folder, options.steps, every), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with open(f"{folder}/steps.csv") as file:
         rows = [row for row in csv.DictReader(file) if row["phase"] == "train"]
     return sum(float(row["seconds"]) + float(row["between_seconds"] or 0) for row in rows[5:])
@@ -54,55 +61,120 @@ def start_server(options, store, port):
     raise SystemExit("checkpoints: the server did not start")
 
 
-def train_rows(path):
-    with contextlib.suppress(OSError), open(path) as file:
-        return [row for row in csv.DictReader(file) if row["phase"] == "train" and row["seconds"]]
+def start_link(options, port, latency, listen=0):
+    """An emulated link to the server's port. Returns its process and its own port."""
+    link = subprocess.Popen([f"{options.programs}/cleave-link", "--target", f"127.0.0.1:{port}", "--latency", f"{latency}ms",
+                             "--listen", f"127.0.0.1:{listen}"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
+    return link, int(link.stdout.readline().rsplit(":", 1)[1])
+
+
+def rows_of(path):
+    """The complete rows of a table that is being written."""
+    with contextlib.suppress(OSError), open(path, newline="") as file:
+        text = file.read()
+        return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
     return []
 
 
-def continues(options):
-    """Seconds from the restart of a killed server to the run's first new step."""
-    with tempfile.TemporaryDirectory() as folder:
+def generation_of(rows):
+    return max((int(row["generation"]) for row in rows), default=0)
+
+
+def utc(text):
+    return calendar.timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")) + float("0" + text[19:-1])
+
+
+def wait_until_trains(folder):
+    """Waits for a checkpoint and a few steps."""
+    while not os.path.exists(f"{folder}/checkpoints/commits.json") or len(rows_of(f"{folder}/steps.csv")) < 20:
+        time.sleep(0.1)
+
+
+def next_row(path, generation, is_wanted):
+    """The first row of a later connection for which `is_wanted` is true."""
+    while True:
+        for row in rows_of(path):
+            if int(row["generation"]) > generation and is_wanted(row):
+                return row
+        time.sleep(0.05)
+
+
+def restart_seconds(options, model):
+    """Seconds from the restart of a killed server to the run's next step."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        run = f"{folder}/run"
         server, port = start_server(options, f"{folder}/store", 0)
-        client = subprocess.Popen(command(options, f"127.0.0.1:{port}", f"{folder}/run", 100000, 1), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while len(train_rows(f"{folder}/run/steps.csv")) < 80:
-            time.sleep(0.1)
-        server.kill()
-        server.wait()
-        before = len(train_rows(f"{folder}/run/steps.csv"))
+        client = subprocess.Popen(command(options, model, f"127.0.0.1:{port}", run, 100000, 1), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        stack.callback(end, client)
+        wait_until_trains(run)
+        end(server)
+        generation = generation_of(rows_of(f"{run}/steps.csv"))
         start = time.time()
         server, port = start_server(options, f"{folder}/store", port)
-        while True:
-            rows = train_rows(f"{folder}/run/steps.csv")
-            if len(rows) > before and rows[-1]["generation"] != rows[before - 1]["generation"]:
-                break
-            time.sleep(0.05)
-        again = next(row for row in rows[before:] if row["generation"] != rows[before - 1]["generation"])
-        end = time.mktime(time.strptime(again["time"][:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone + float("0" + again["time"][19:-1])
-        client.send_signal(signal.SIGKILL)
-        client.wait()
-        server.kill()
-        server.wait()
-        return end - start
+        stack.callback(end, server)
+        row = next_row(f"{run}/steps.csv", generation, lambda row: row["phase"] == "train" and row["seconds"])
+        return utc(row["time"]) - start
+
+
+def cut_seconds(options, latency):
+    """Seconds from each cut of the link to the next tensor that has arrived, at either side."""
+    seconds = []
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        run = f"{folder}/run"
+        server, port = start_server(options, f"{folder}/store", 0)
+        stack.callback(end, server)
+        link, own_port = start_link(options, port, latency)
+        client = subprocess.Popen(command(options, "mlp of width 2048", f"127.0.0.1:{own_port}", run, 100000, 1),
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+        stack.callback(end, client)
+        wait_until_trains(run)
+        for _ in range(options.rounds):
+            time.sleep(2)
+            generation = generation_of(rows_of(f"{run}/transfers.csv"))
+            cut = time.time()
+            end(link)
+            link, _ = start_link(options, port, latency, own_port)
+            row = next_row(f"{run}/transfers.csv", generation, lambda row: row["wire_seconds"])
+            seconds.append(utc(row["time"]) - cut)
+        end(link)
+    return seconds
+
+
+def end(process):
+    process.kill()
+    process.wait()
+
+
+def texts(values, digits):
+    return ", ".join(f"{value:.{digits}f}" for value in values)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", default="build/release/bin")
-    parser.add_argument("--config", default="configs/synthetic.yaml")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=400, help="steps per run")
+    parser.add_argument("--only", choices=["cost", "restart", "cut"], help="only this measurement")
     parser.add_argument("--json", help="writes the figures to this file")
     options = parser.parse_args()
     others = Others()
     results = []
-    for every in (5, 1):
-        ratio = cost(options, every)
-        results.append({"every_seconds": every, "ratio": ratio, "target": COST, "reached": ratio <= COST})
-        print(f"a checkpoint every {every} s, 34 MB at the server: {ratio:.3f} times the time without checkpoints; limit {COST}", flush=True)
-    seconds = [continues(options) for _ in range(options.rounds)]
-    results.append({"continues": seconds, "target": CONTINUES, "reached": max(seconds) <= CONTINUES})
-    print(f"from the restart of a killed server to the first new step: {', '.join(f'{each:.1f}' for each in seconds)} s; limit {CONTINUES} s")
+    if options.only in (None, "cost"):
+        for every in (5, 1):
+            ratio = cost(options, every)
+            results.append({"every_seconds": every, "ratio": ratio, "target": COST, "reached": ratio <= COST})
+            print(f"a checkpoint every {every} s, 34 MB at the server: {ratio:.3f} times the time without checkpoints; limit {COST}", flush=True)
+    if options.only in (None, "restart"):
+        for model in MODELS:
+            seconds = [restart_seconds(options, model) for _ in range(options.rounds)]
+            results.append({"restart": seconds, "model": model, "target": RESTART, "reached": max(seconds) <= RESTART})
+            print(f"from the restart of a killed server to the next step, {model}: {texts(seconds, 1)} s; limit {RESTART} s", flush=True)
+    if options.only in (None, "cut"):
+        for link, latency in LATENCIES.items():
+            seconds = cut_seconds(options, latency)
+            limit = CUT + 2 * latency / 1000
+            results.append({"cut": seconds, "link": link, "target": limit, "reached": max(seconds) <= limit})
+            print(f"from a cut to the next tensor, {link}: {texts(seconds, 2)} s; limit {limit:.2f} s", flush=True)
     conclude(others.share(), results, options.json)
 
 

@@ -1,10 +1,13 @@
-// Fuzz target: the small files beside a checkpoint. The first byte of an input selects the kind: c
-// for a list of commits, r for the record of a checkpoint, g for a generation. Only RunError is
-// allowed. A list of commits must be the same after writing and reading it again.
+// Fuzz target: the files from which a run resumes. The first byte of an input selects the kind: s
+// for the contents of a checkpoint, r for its record, c for a list of commits, g for a generation,
+// j for a run.json. Only RunError is allowed, and UsageError "no-run" for a run.json. What is
+// accepted must be the same after writing and reading it again.
 #include <algorithm>
 
+#include "client/train/run_history.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/commits.h"
+#include "common/run/checkpoint_file.h"
 #include "tests/fuzz/seeds.h"
 #include "tests/memory_files.h"
 
@@ -40,12 +43,67 @@ void readRecord(const std::string& text) {
   store.removeAll();
 }
 
+const std::string kSpec = sha256Of("the run spec");
+
+bool isSameEntry(const SafetensorsEntry& a, const SafetensorsEntry& b) {
+  return a.name == b.name && a.dtype == b.dtype && a.shape == b.shape &&
+         std::ranges::equal(a.bytes, b.bytes);
+}
+
+bool isSameCodec(const TensorCodecs::SavedState& a, const TensorCodecs::SavedState& b) {
+  return a.flow == b.flow && a.i == b.i && a.bytes == b.bytes;
+}
+
+void readContents(const std::string& file) {
+  const CheckpointContent read = readCheckpoint(file, kSpec, "file");
+  const Bytes written = checkpointFile(read, writeSafetensors(read.stage));
+  const std::string text(reinterpret_cast<const char*>(written.data()), written.size());
+  const CheckpointContent again = readCheckpoint(text, kSpec, "again");
+  if (again.engine.applied != read.engine.applied ||
+      again.engine.evaluated != read.engine.evaluated || again.notes != read.notes ||
+      !std::ranges::equal(again.codecs, read.codecs, isSameCodec) ||
+      !std::ranges::equal(again.stage, read.stage, isSameEntry)) {
+    find("the contents change when written and read again");
+  }
+}
+
+void readRunJson(const std::string& text) {
+  MemoryFiles files;
+  files.write("run/run.json", text);
+  RunRecordFile read;
+  try {
+    read = readRunRecord(files, "run");
+  } catch (const UsageError& error) {
+    if (error.code() != "no-run") find("a run.json is refused with another error");
+    return;
+  }
+  writeRunRecord(files, "run", read);
+  const RunRecordFile again = readRunRecord(files, "run");
+  if (again.run != read.run || again.server != read.server || again.steps != read.steps ||
+      again.epochs != read.epochs) {
+    find("run.json changes when written and read again");
+  }
+}
+
+Bytes contentsOf(const std::string& state, const std::vector<std::string>& codecs = {}) {
+  const Bytes values(24), bytes = bytesOf(state), codecState(5);
+  std::vector<SafetensorsEntry> entries = {{"weight/0.weight", "F32", {2, 3}, values}};
+  for (const std::string& name : codecs) entries.push_back({name, "U8", {5}, codecState});
+  entries.push_back({"run:state", "U8", {static_cast<std::int64_t>(bytes.size())}, bytes});
+  Bytes input = bytesOf("s");
+  const Bytes file = writeSafetensors(entries);
+  input.insert(input.end(), file.begin(), file.end());
+  return input;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
   try {
+    if (data[0] == 's') readContents(text);
+    if (data[0] == 'j') readRunJson(text);
     if (data[0] == 'c') readListOfCommits(text);
     if (data[0] == 'r') readRecord(text);
     if (data[0] == 'g') {
@@ -63,7 +121,24 @@ std::vector<Seed> cleave::fuzz::seeds() {
   const std::string digest = hexOf(sha256Of("the state"));
   const std::string commit =
       R"([{"step": 7, "client": ")" + digest + R"(", "servers": [")" + digest + R"("]}])";
-  return {{"commits", bytesOf("c" + commit)},
+  const std::string state = R"({"applied": 7, "evaluated": 2, "spec": ")" + hexOf(kSpec) +
+                            R"(", "notes": {"steps": 7, "last_eval": [0.5, null]}})";
+  // Deep enough to overflow the stack of a recursive function.
+  constexpr std::size_t kDepth = 200000;
+  const std::string deep = state.substr(0, state.find("{\"steps\"")) + std::string(kDepth, '[') +
+                           std::string(kDepth, ']') + "}";
+  return {{"contents", contentsOf(state)},
+          {"codec", contentsOf(state, {"codec:gradient/1:3", "codec:activation/0.1:0"})},
+          {"one state under two names",
+           contentsOf(state, {"codec:gradient/1:3", "codec:gradient/1:03"})},
+          {"no number", contentsOf(state, {"codec:gradient/1"})},
+          {"another run spec", contentsOf(R"({"applied": 7, "evaluated": 0, "spec": "00",
+                                              "notes": {}})")},
+          {"deep notes", contentsOf(deep)},
+          {"run.json", bytesOf(R"(j{"run": "a-1", "server": "host:1", "steps": 9, "epochs": 3})")},
+          {"short run.json", bytesOf(R"(j{"run": "a-1", "server": ""})")},
+          {"other run.json", bytesOf(R"(j{"run": 1, "server": "", "steps": -1, "epochs": 1e300})")},
+          {"commits", bytesOf("c" + commit)},
           {"no commits", bytesOf("c[]")},
           {"no list", bytesOf("c{\"step\": 7}")},
           {"record", bytesOf("r"

@@ -1,7 +1,7 @@
-// Fuzz target: codecs. The input (see decode_input.h) selects a codec, and is either a payload to
-// decode or a tensor to encode and decode. A decoder may refuse a payload; any other error is a
-// finding. Every heap buffer has exactly the required size, so that AddressSanitizer detects each
-// access beyond its end.
+// Fuzz target: codecs. The input (see decode_input.h) selects a codec, and is a payload to decode,
+// a tensor to encode and decode, or a saved state to restore before that. A codec may refuse a
+// payload or a state; any other error is a finding. Every heap buffer has exactly the required
+// size, so that AddressSanitizer detects each access beyond its end.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -9,7 +9,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
+#include "common/codec/sample_cache.h"
 #include "compression/codecs.h"
 #include "tests/codec_specs.h"
 #include "tests/fuzz/decode_input.h"
@@ -114,13 +116,12 @@ void fillFinite(std::span<const std::byte> bytes, const TensorSpec& spec, std::b
   }
 }
 
-// Encodes two steps. The second step uses the state of the first; each step starts with the
-// original cut contexts.
+// Encodes two steps. The first step uses `state`, the second the state of the first; each step
+// starts with the original cut contexts.
 void encodeAndDecode(const Trip& trip, CutContext& sender, CutContext& receiver,
-                     std::span<const std::byte> elements) {
+                     std::span<const std::byte> elements, CodecState state = nullptr) {
   Room tensor(trip.spec.bytes(), std::byte{0}, trip.unaligned);
   fillFinite(elements, trip.spec, tensor.data());
-  CodecState state;
   const CutContext before = sender;
   const CutContext receiverBefore = receiver;
   for (int step = 0; step < 2; ++step) {
@@ -141,6 +142,31 @@ void encodeAndDecode(const Trip& trip, CutContext& sender, CutContext& receiver,
   }
 }
 
+// Returns the state; null if the codec refuses it.
+CodecState restore(const Trip& trip, std::span<const std::byte> bytes) {
+  Room in(bytes, trip.unaligned);
+  try {
+    if (trip.codec.keepsSamples()) {
+      const Bytes saved = SampleCache::restore(in.span(), kSamples).save();
+      // The rows may be in any order.
+      if (saved.size() != bytes.size() || SampleCache::restore(saved, kSamples).save() != saved) {
+        find(trip.codec, trip.spec, "saves another cache than it restored");
+      }
+      return nullptr;
+    }
+    CodecState state = trip.codec.restoreState(in.span());
+    if (!std::ranges::equal(trip.codec.saveState(state), bytes)) {
+      find(trip.codec, trip.spec, "saves another state than it restored");
+    }
+    return state;
+  } catch (const RunError& error) {
+    if (error.code() != "bad-checkpoint") {
+      find(trip.codec, trip.spec, "refuses a state with another error");
+    }
+    return nullptr;
+  }
+}
+
 void run(const Input& input) {
   const bool unaligned = (input.flags & kUnaligned) != 0;
   const TensorSpec spec = specOf(input);
@@ -148,6 +174,14 @@ void run(const Input& input) {
   CutContext sender;
   CutContext receiver;
   std::span<const std::byte> rest = input.rest;
+  if ((input.rank & kRestore) != 0) {
+    const std::size_t stateBytes = std::min<std::size_t>(input.activationBytes, rest.size());
+    const Trip trip{codecOf(input.codec), {7, keyOf(input)}, spec, unaligned};
+    if (CodecState state = restore(trip, rest.first(stateBytes))) {
+      encodeAndDecode(trip, sender, receiver, rest.subspan(stateBytes), std::move(state));
+    }
+    return;
+  }
   if ((input.flags & kAfter) != 0) {
     const std::span<const std::byte> first =
         rest.first(std::min<std::size_t>(input.activationBytes, rest.size()));

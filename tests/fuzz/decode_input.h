@@ -3,6 +3,8 @@
 //   input = flags, codec, activation codec, rank, 4 dimensions, activation's length, the rest
 // The rest is a payload for the decoder, or the elements of a tensor for the encoder. With the flag
 // kAfter, the rest begins with an activation of the same cut, which has the given length in bytes.
+// With the bit kRestore in the rank, the rest instead begins with a saved state of the codec, of
+// that length, and continues with the elements of a tensor.
 #pragma once
 
 #include <array>
@@ -25,6 +27,8 @@ inline constexpr std::uint8_t kAfter = 0x08;      // an activation of the same c
 inline constexpr std::uint8_t kDType = 0x30;      // 0x00 and 0x30 f32, 0x10 f16, 0x20 bf16
 inline constexpr std::uint8_t kLast = 0x40;       // channels-last if the rank is 4
 inline constexpr std::uint8_t kUnaligned = 0x80;  // payload and tensor at odd addresses
+inline constexpr std::uint8_t kRestore = 0x80;    // in the rank
+inline constexpr std::uint32_t kSamples = 64;     // of a restored cache
 inline constexpr std::size_t kHeaderBytes = 12;
 inline constexpr std::size_t kMaxInputBytes = kHeaderBytes + 8192;
 
@@ -89,7 +93,7 @@ inline TensorSpec specOf(const Input& input) {
   TensorSpec spec;
   constexpr std::array kTypes = {DType::f32, DType::f16, DType::bf16, DType::f32};
   spec.dtype = kTypes[(input.flags & kDType) >> 4];
-  switch (input.rank % 5) {
+  switch ((input.rank & ~kRestore) % 5) {
     case 0:
       break;
     case 1:

@@ -1,6 +1,7 @@
 // Seeds for every codec: its own payloads, and tensors to encode.
 #include "tests/fuzz/seeds.h"
 
+#include "common/codec/sample_cache.h"
 #include "common/core/random.h"
 #include "compression/convert.h"
 #include "tests/codec_specs.h"
@@ -47,6 +48,24 @@ Bytes encode(const std::string& codecSpec, const Input& input, const Bytes& elem
   return payload;
 }
 
+// The saved state after a training step; empty if the codec keeps none.
+Bytes stateOf(const std::string& codecSpec, const Input& input, const Bytes& elements) {
+  const std::unique_ptr<Codec> codec = makeCodec(codecSpec);
+  if (codec->keepsSamples()) {
+    SampleCache cache(kSamples);
+    for (const std::uint32_t number : {3u, 0u, kSamples - 1}) {
+      cache.replace(number, std::array{1.0f, -2.0f, 0.5f});
+    }
+    return cache.save();
+  }
+  const TensorSpec spec = specOf(input);
+  Bytes payload(codec->maxEncodedBytes(spec));
+  CutContext cut;
+  const Encoded encoded =
+      codec->encode({7, keyOf(input)}, nullptr, cut, {elements.data(), spec}, payload);
+  return codec->saveState(encoded.state);
+}
+
 }  // namespace
 
 std::vector<Seed> seeds() {
@@ -64,6 +83,14 @@ std::vector<Seed> seeds() {
         all.push_back({spec + " " + std::to_string(j) + " " + what, write(input)});
       };
       CutContext cut;
+      if (Bytes state = stateOf(spec, input, elements); !state.empty()) {
+        Input restored = input;
+        restored.rank |= kRestore;
+        restored.activationBytes = static_cast<std::uint16_t>(state.size());
+        state.insert(state.end(), elements.begin(), elements.end());
+        restored.rest = state;
+        all.push_back({spec + " " + std::to_string(j) + " restore", write(restored)});
+      }
       Bytes payloads = encode(spec, input, elements, cut, activationAt(0));
       add("decode", payloads);
       // The gradient of the same cut.
