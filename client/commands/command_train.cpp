@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -237,7 +238,8 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
         [&] { return run.session().samples(run.recorder(), prepared.servers.front().tls.get()); });
   }
   writeTraceWhenDone(command.options.trace, run, trainer, log, command.extras);
-  trainer.afterEachEpoch([&] { saver.save(); });
+  const bool keepsLast = prepared.settings.keepsLast;
+  if (keepsLast) trainer.afterEachEpoch([&] { saver.save(); });
   if (prepared.settings.lora.rank > 0 && !fitsPeft(prepared.plan.blocks)) {
     log.warn(
         "no folder 'adapter' will be written: PEFT's format cannot store learned inserts, or "
@@ -247,14 +249,17 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   if (!prepared.settings.bestMetric.empty() && !run.mayFetchWeights()) {
     log.warn("keep.best has no effect: this server does not allow clients to fetch the body");
   }
-  trainer.afterEachBest([&] { saver.keepAsBest(); });
+  trainer.afterEachBest([&] { saver.keepAsBest(keepsLast); });
 
   TrainResult result;
   bool hasModel = false;
   try {
     result = trainer.run();
-    hasModel = saver.finish();
-    if (!hasModel) {
+    // Without a best model, the last one is saved in any case.
+    const bool savesLast =
+        keepsLast || !std::filesystem::exists(prepared.folder + "/model.best.safetensors");
+    hasModel = savesLast && saver.finish();
+    if (savesLast && !hasModel) {
       log.warn(
           "this server does not allow clients to fetch the body, so there is no model.safetensors");
       saver.saveParts(log);
