@@ -333,7 +333,7 @@ TEST_CASE("a mask that is an input goes to the body, without the ids") {
 }
 
 TEST_CASE("a mask from which positions are computed may go to the body") {
-  // Only what a mask's values cannot be read from is looked up.
+  // Such indices reveal little of the input from which they are computed.
   for (const char* derives : {"aten.cumsum.default", "aten.mul.Tensor", "aten.ne.Scalar"}) {
     const wire::Graph graph = withMask(false, derives);
     const GraphCuts cuts(graph);
