@@ -163,6 +163,19 @@ TEST_CASE(
   CHECK(guard.admission->admittedBytes() - before == serverBytes(guard.plan));
 }
 
+TEST_CASE("a run that fits once others have ended may be retried") {
+  Guard guard("default: {}\n");
+  const auto first = guard.admit("a", "a-1");
+  guard.settings.memoryBytes = guard.admission->admittedBytes() + 1;
+  try {
+    guard.admit("a", "a-2");
+    FAIL("no error");
+  } catch (const RunError& error) {
+    CHECK(error.code() == "not-enough-memory");
+    CHECK(error.retrySeconds() > 0);
+  }
+}
+
 TEST_CASE("a run whose codec keeps more samples than fit into memory is refused with a hint") {
   Guard guard("default: {}\n");
   guard.plan = smallPlan(1 << 30);
@@ -172,6 +185,7 @@ TEST_CASE("a run whose codec keeps more samples than fit into memory is refused 
   } catch (const RunError& error) {
     CHECK(error.code() == "not-enough-memory");
     CHECK_THAT(error.hint(), Contains("delta"));
+    CHECK(error.retrySeconds() == 0);  // it does not fit later either
   }
   guard.plan = smallPlan(1 << 10);
   CHECK(guard.refusal("a", "a-1").empty());

@@ -1,11 +1,20 @@
 #include "common/model/graph_program.h"
 
+#include <unistd.h>
+
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 
+#include <caffe2/serialize/inline_container.h>
+
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "common/device/memory_limit.h"
@@ -264,6 +273,148 @@ TEST_CASE("a model file that lacks a weight is refused") {
              Contains("no-model-file"));
   CHECK_THAT(errorOf<UsageError>([] { GraphFile(CLEAVE_SOURCE_DIR "/README.md"); }),
              Contains("bad-model-file"));
+}
+
+using Json = nlohmann::json;
+const std::string kWeights = "data/weights/model_weights_config.json";
+
+// A path for a model file, which the destructor removes.
+class TemporaryModel {
+ public:
+  TemporaryModel()
+      : path_((std::filesystem::temp_directory_path() /
+               ("cleave-test-" + std::to_string(::getpid()) + ".pt2"))
+                  .string()) {}
+  ~TemporaryModel() { std::filesystem::remove(path_); }
+  const std::string& path() const { return path_; }
+  void write(const std::string& bytes) const {
+    std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes;
+  }
+  void write(const std::map<std::string, std::string>& records) const {
+    caffe2::serialize::PyTorchStreamWriter writer(path_);
+    for (const auto& [name, bytes] : records) writer.writeRecord(name, bytes.data(), bytes.size());
+    writer.writeEndOfFile();
+  }
+
+ private:
+  std::string path_;
+};
+
+// The records of tiny.pt2, except for those that the writer adds.
+std::map<std::string, std::string> recordsOfTiny() {
+  std::map<std::string, std::string> records;
+  caffe2::serialize::PyTorchStreamReader reader(kTiny);
+  for (const std::string& name : reader.getAllRecords()) {
+    if (!name.starts_with("data/") && !name.starts_with("models/")) continue;
+    const auto [data, size] = reader.getRecord(name);
+    records[name] = std::string(static_cast<const char*>(data.get()), size);
+  }
+  return records;
+}
+
+// Returns the error of reading the file, "" if there is none. Any other exception fails the test.
+std::string errorOfReading(const std::string& path) {
+  try {
+    const GraphFile file(path);
+    file.readWeights();
+  } catch (const UsageError& error) {
+    CHECK(error.exitCode() == 2);
+    CHECK_FALSE(error.hint().empty());
+    return error.code() + ": " + error.what();
+  }
+  return "";
+}
+
+TEST_CASE("an archive whose weights do not fit its graph is refused") {
+  const TemporaryModel model;
+  using Records = std::map<std::string, std::string>;
+  const auto refused = [&](const std::string& says, const std::function<void(Records&)>& edit) {
+    Records records = recordsOfTiny();
+    edit(records);
+    model.write(records);
+    CHECK_THAT(errorOfReading(model.path()),
+               Contains("bad-model-file: " + model.path()) && Contains(says));
+  };
+  // Edits the description of the convolution's weights, of 4 x 1 x 3 x 3 floats.
+  const auto refusedEntry = [&](const std::string& says, const std::function<void(Json&)>& edit) {
+    refused(says, [&](Records& records) {
+      Json file = Json::parse(records.at(kWeights));
+      edit(file.at("config").at("conv.weight"));
+      records[kWeights] = file.dump();
+    });
+  };
+  model.write(recordsOfTiny());
+  REQUIRE(errorOfReading(model.path()).empty());
+
+  const std::string record = "data/weights/" + Json::parse(recordsOfTiny().at(kWeights))
+                                                   .at("config")
+                                                   .at("conv.weight")
+                                                   .at("path_name")
+                                                   .get<std::string>();
+  refused(record + " is missing or damaged", [&](Records& records) { records.erase(record); });
+  refused("the data of conv.weight is too short",
+          [&](Records& records) { records.at(record).resize(records.at(record).size() - 4); });
+  refused("models/model.json is missing",
+          [&](Records& records) { records.erase("models/model.json"); });
+  refused("it has no ", [&](Records& records) { records.erase(kWeights); });
+  refused("one of its JSON files cannot be parsed",
+          [&](Records& records) { records.at(kWeights).resize(20); });
+  refusedEntry("the weight conv.weight is pickled",
+               [](Json& entry) { entry["use_pickle"] = true; });
+  refusedEntry("the data of conv.weight is too short", [](Json& entry) {
+    entry["tensor_meta"]["strides"][0] = {{"as_int", std::int64_t{1} << 62}};
+  });
+  refusedEntry("conv.weight has a negative stride", [](Json& entry) {
+    entry["tensor_meta"]["strides"][3] = {{"as_int", -1}};
+  });
+  refusedEntry("conv.weight has a negative stride or offset", [](Json& entry) {
+    entry["tensor_meta"]["storage_offset"] = {{"as_int", -1}};
+  });
+  refusedEntry("the data of conv.weight is too short", [](Json& entry) {
+    entry["tensor_meta"]["storage_offset"] = {{"as_int", 1}};
+  });
+  refusedEntry("conv.weight does not have the shape and type of the graph", [](Json& entry) {
+    entry["tensor_meta"]["dtype"] = 8;  // fp64
+  });
+  refusedEntry("conv.weight does not have the shape and type of the graph", [](Json& entry) {
+    entry["tensor_meta"]["sizes"][0] = {{"as_int", 5}};
+  });
+  refusedEntry("conv.weight does not have the shape and type of the graph",
+               [](Json& entry) { entry["tensor_meta"]["strides"].erase(0); });
+  refusedEntry("content is not what torch.export writes",
+               [](Json& entry) { entry.erase("tensor_meta"); });
+  refusedEntry("content is not what torch.export writes", [](Json& entry) {
+    entry["tensor_meta"]["sizes"][0] = {{"as_expr", "s0"}};
+  });
+}
+
+TEST_CASE("a damaged archive is refused, or reads as before") {
+  std::ifstream file(kTiny, std::ios::binary);
+  const std::string whole(std::istreambuf_iterator<char>(file), {});
+  REQUIRE(whole.size() > 10'000);
+  const TemporaryModel model;
+  int refused = 0, files = 0;
+  const auto read = [&](const std::string& bytes) {
+    ++files;
+    model.write(bytes);
+    const std::string error = errorOfReading(model.path());
+    if (error.empty()) return;
+    ++refused;
+    CHECK_THAT(error, Contains("bad-model-file") || Contains("bad-graph"));
+  };
+  for (std::size_t at = 0; at < whole.size(); at += 29) {
+    CAPTURE(at);
+    std::string bytes = whole;
+    bytes[at] = static_cast<char>(bytes[at] ^ (1 << at % 8));
+    read(bytes);
+  }
+  CHECK(refused > files / 4);  // others are in padding and in unused records
+  for (std::size_t size = 0; size < whole.size(); size += 401) {
+    CAPTURE(size);
+    const int before = refused;
+    read(whole.substr(0, size));
+    CHECK(refused == before + 1);
+  }
 }
 
 }  // namespace

@@ -203,19 +203,24 @@ TEST_CASE("a target is a name, the end of a name, or a pattern") {
   CHECK_FALSE(isTarget(lora, "decoder.0.value"));
 }
 
-// A graph whose tensor `ones` has two names: one node writes to it by one name, another reads it by
-// the other.
-wire::Graph withAlias(const std::string& writes, bool writesInput) {
-  wire::Graph graph;
-  const auto value = [&] {
+// Builds a graph node by node.
+struct GraphBuilder {
+  std::uint32_t value(const std::string& dtype, const std::vector<std::int64_t>& shape) {
     wire::Value& each = *graph.add_values();
-    each.set_dtype("f32");
-    each.add_shape(-1);
-    each.add_shape(4);
+    each.set_dtype(dtype);
+    each.mutable_shape()->Add(shape.begin(), shape.end());
     return static_cast<std::uint32_t>(graph.values_size() - 1);
-  };
-  const auto node = [&](const std::string& op, const std::string& module,
-                        const std::vector<std::uint32_t>& tensors) {
+  }
+  std::uint32_t input(const std::string& name, const std::string& dtype,
+                      const std::vector<std::int64_t>& shape) {
+    const std::uint32_t id = value(dtype, shape);
+    graph.mutable_values(static_cast<int>(id))->set_name(name);
+    graph.add_inputs(id);
+    return id;
+  }
+  std::uint32_t node(const std::string& op, const std::string& module,
+                     const std::vector<std::uint32_t>& tensors, const std::string& dtype = "f32",
+                     const std::vector<std::int64_t>& shape = {-1, 4}) {
     wire::Node& each = *graph.add_nodes();
     each.set_op(op);
     each.set_name("node" + std::to_string(graph.nodes_size()));
@@ -225,22 +230,50 @@ wire::Graph withAlias(const std::string& writes, bool writesInput) {
       argument.set_name(each.arguments_size() == 1 ? "self" : "other");
       argument.set_tensor(tensor);
     }
-    each.add_outputs(value());
+    each.add_outputs(value(dtype, shape));
     return each.outputs(0);
-  };
-  const std::uint32_t input = value();
-  graph.add_inputs(input);
-  const std::uint32_t ids = value();
-  graph.mutable_values(static_cast<int>(ids))->set_dtype("i64");
-  graph.add_inputs(ids);
-  const std::uint32_t ones = node("aten.ones_like.default", "first", {ids});
-  const std::uint32_t alias = node("aten.view.default", "first", {ones});
-  node(writes, "first", writesInput ? std::vector{ones, input} : std::vector{ones});
-  const std::uint32_t first = node("aten.relu.default", "first", {input});
-  const std::uint32_t second = node("aten.add.Tensor", "second", {first, alias});
-  graph.add_outputs(node("aten.relu.default", "third", {second}));
-  checkGraph(graph, "graph");
-  return graph;
+  }
+  wire::Graph finish(std::uint32_t output) {
+    graph.add_outputs(output);
+    checkGraph(graph, "graph");
+    return graph;
+  }
+  wire::Graph graph;
+};
+
+// A graph whose tensor `ones` has two names: one node writes to it by one name, another reads it by
+// the other.
+wire::Graph withAlias(const std::string& writes, bool writesInput) {
+  GraphBuilder built;
+  const std::uint32_t input = built.input("x", "f32", {-1, 4});
+  const std::uint32_t ids = built.input("ids", "i64", {-1, 4});
+  const std::uint32_t ones = built.node("aten.ones_like.default", "first", {ids});
+  const std::uint32_t alias = built.node("aten.view.default", "first", {ones});
+  built.node(writes, "first", writesInput ? std::vector{ones, input} : std::vector{ones});
+  const std::uint32_t first = built.node("aten.relu.default", "first", {input});
+  const std::uint32_t second = built.node("aten.add.Tensor", "second", {first, alias});
+  return built.finish(built.node("aten.relu.default", "third", {second}));
+}
+
+// A graph with an embedding, and a layer that adds a mask, which it computes from the ids or from
+// an input. `derives`: the operator between ids and embedding; empty: none.
+wire::Graph withMask(bool maskIsInput, const std::string& derives = "") {
+  GraphBuilder built;
+  const std::uint32_t ids = built.input("input_ids", "i64", {-1, 4});
+  const std::uint32_t given = maskIsInput ? built.input("mask", "i64", {-1, 4}) : ids;
+  const std::uint32_t table = built.value("f32", {100, 4});
+  wire::Value& weight = *built.graph.mutable_values(static_cast<int>(table));
+  weight.set_kind(wire::Value::PARAMETER);
+  weight.set_name("embedding.weight");
+  std::uint32_t index = ids;
+  if (!derives.empty()) {
+    index = built.node(derives, "embedding", {ids}, derives == "aten.ne.Scalar" ? "bool" : "i64");
+  }
+  std::uint32_t x = built.node("aten.embedding.default", "embedding", {table, index});
+  const std::uint32_t mask = built.node("aten.ne.Scalar", "layer", {given}, "bool");
+  x = built.node("aten.add.Tensor", "layer", {x, mask});
+  x = built.node("aten.relu.default", "middle", {x});
+  return built.finish(built.node("aten.relu.default", "last", {x}));
 }
 
 std::vector<std::string> operatorsOf(const wire::Graph& graph) {
@@ -264,6 +297,83 @@ TEST_CASE("a tensor to which floats are written crosses under each of its names"
   CHECK(cuts.find("first").tensors.size() == 2);
   const GraphParts parts = cuts.split({cuts.find("first"), cuts.find("second")});
   CHECK(operatorsOf(parts.bodies.front().graph) == std::vector<std::string>{"aten.add.Tensor"});
+}
+
+TEST_CASE("a body never gets the ids that the model looks up in a table") {
+  for (const char* derives : {"", "aten.clone.default", "aten.view.default", "aten.add.Scalar"}) {
+    const wire::Graph graph = withMask(false, derives);
+    const GraphCuts cuts(graph);
+    const std::string error = errorOf([&] {
+      cuts.split({cuts.find("embedding"), cuts.find("layer")});
+    });
+    INFO(derives);
+    CHECK_THAT(error, Contains("bad-cuts") && Contains("aten.ne.Scalar") &&
+                          Contains("in module 'layer'") && Contains("reads input_ids") &&
+                          Contains("aten.embedding.default") &&
+                          Contains("as an input of the model"));
+    // A body that only passes them on to a later one would get them too.
+    CHECK_THAT(errorOf([&] {
+                 cuts.split({cuts.find("embedding"), cuts.find("layer"), cuts.find("middle")});
+               }),
+               Contains("bad-cuts"));
+    // On the client, the mask may be computed from the ids.
+    const GraphParts parts = cuts.split({cuts.find("layer"), cuts.find("middle")});
+    CHECK(parts.bodies.front().graph.inputs_size() == 1);
+  }
+}
+
+TEST_CASE("a mask that is an input goes to the body, without the ids") {
+  const wire::Graph graph = withMask(true);
+  const GraphCuts cuts(graph);
+  const GraphParts parts = cuts.split({cuts.find("embedding"), cuts.find("layer")});
+  const wire::Graph& body = parts.bodies.front().graph;
+  REQUIRE(body.inputs_size() == 2);
+  CHECK(body.values(static_cast<int>(body.inputs(1))).name() == "mask");
+  for (const wire::Value& value : body.values()) CHECK(value.name() != "input_ids");
+}
+
+TEST_CASE("a mask from which positions are computed may go to the body") {
+  // Such indices reveal little of the input from which they are computed.
+  for (const char* derives : {"aten.cumsum.default", "aten.mul.Tensor", "aten.ne.Scalar"}) {
+    const wire::Graph graph = withMask(false, derives);
+    const GraphCuts cuts(graph);
+    INFO(derives);
+    const GraphParts parts = cuts.split({cuts.find("embedding"), cuts.find("layer")});
+    CHECK(parts.bodies.front().graph.inputs_size() == 2);
+  }
+}
+
+TEST_CASE("an impossible cut is refused with what crosses and the nearest cuts of one tensor") {
+  wire::Graph graph = tiny();
+  const std::uint32_t inside = graph.nodes(3).outputs(0);
+  REQUIRE(graph.nodes(3).module() == "block.0");
+  graph.mutable_values(static_cast<int>(inside))->set_dtype("f16");
+  const GraphCuts cuts(graph);
+  const std::string error = errorOf([&] { cuts.split({cuts.find("conv"), cuts.find("block.0")}); });
+  CHECK_THAT(error,
+             Contains("bad-cuts: the model cannot be cut after block.0") &&
+                 Contains("a tensor of f16 crosses") &&
+                 Contains("what crosses: relu [samples, 4, 8, 8], conv2d_1 [samples, 4, 8, 8]") &&
+                 Contains("cut after norm or pool, where one tensor crosses"));
+}
+
+TEST_CASE("a body whose graph is too large for the first message is refused with a hint") {
+  GraphBuilder built;
+  std::uint32_t x = built.input("x", "f32", {-1, 4});
+  // Names that do not compress.
+  std::uint64_t state = 1;
+  for (int n = 0; n < 400; ++n) {
+    std::string module;
+    for (int c = 0; c < 250; ++c) {
+      state = state * 6364136223846793005U + 1442695040888963407U;
+      module += static_cast<char>('a' + (state >> 33) % 26);
+    }
+    x = built.node("aten.relu.default", module, {x});
+  }
+  const wire::Graph graph = built.finish(x);
+  CHECK_THAT(errorOf([&] { packGraph(graph); }), Contains("graph-too-large") &&
+                                                     Contains("400 operators") &&
+                                                     Contains("move the cuts closer"));
 }
 
 TEST_CASE("packing preserves a graph, and unpacking refuses anything else") {

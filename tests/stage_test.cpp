@@ -460,6 +460,30 @@ TEST_CASE("split equals whole with inserts in an exported model") {
   }
 }
 
+TEST_CASE("split equals whole for every pair of cuts of an exported model") {
+  setComputeThreads(1);
+  const GraphFile file(CLEAVE_SOURCE_DIR "/tests/data/tiny.pt2");
+  const GraphCuts cuts(file.graph());
+  StageOptions options = cnnOptions();
+  options.cuts = {1, 2};
+  int pairs = 0;
+  for (const GraphCut& first : cuts.cuts()) {
+    for (const GraphCut& second : cuts.cuts()) {
+      if (second.position <= first.position) continue;
+      ++pairs;
+      options.model = {"graph", {}, {1, 8, 8}, 10};
+      options.model.graphBlocks = blocksOfParts(cuts.split({first, second}));
+      for (const std::uint32_t microBatches : {1, 2, 3, 7, 8}) {
+        for (const Order order : kOrders) {
+          CAPTURE(first.names.front(), second.names.front(), microBatches, order);
+          CHECK(splitAgainstWhole(options, 13, microBatches, order) == "");
+        }
+      }
+    }
+  }
+  CHECK(pairs == 15);
+}
+
 at::Tensor normal(const Shape& shape, std::uint64_t number) {
   const at::Tensor tensor = at::empty(shape);
   fillNormal(randomKey(kSeed, "normal", {number}),

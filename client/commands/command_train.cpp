@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -230,8 +231,12 @@ struct Trained {
 // Trains until the last step, and writes model and summary durably. Then closes the session.
 Trained trainToTheEnd(TrainCommand& command, TrainRun& run, Trainer& trainer, ModelSaver& saver) {
   const TrainResult result = trainer.run();
-  const bool hasModel = saver.finish();
-  if (!hasModel) {
+  // Without a best model, the last one is saved in any case.
+  const bool savesLast =
+      run.settings().keepsLast ||
+      !std::filesystem::exists(run.prepared().folder + "/model.best.safetensors");
+  const bool hasModel = savesLast && saver.finish();
+  if (savesLast && !hasModel) {
     command.log.warn(
         "this server does not allow clients to fetch the body, so there is no model.safetensors");
     saver.saveParts(command.log);
@@ -275,8 +280,9 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
         [&] { return run.session().samples(run.recorder(), prepared.servers.front().tls.get()); });
   }
   writeTraceWhenDone(command.options.trace, run, trainer, log, command.extras);
-  trainer.afterEachEpoch([&] { saver.save(); });
-  trainer.afterEachBest([&] { saver.keepAsBest(); });
+  const bool keepsLast = prepared.settings.keepsLast;
+  if (keepsLast) trainer.afterEachEpoch([&] { saver.save(); });
+  trainer.afterEachBest([&] { saver.keepAsBest(keepsLast); });
   warnOfMissingFiles(run, log);
 
   Trained trained;

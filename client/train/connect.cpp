@@ -70,8 +70,10 @@ std::span<const std::byte> bytesOf(const std::string& text) {
 
 [[noreturn]] void throwRefused(const std::string& peer, const RunError& refused) {
   const std::string sentence = "the server at " + peer + " refuses: " + refused.what();
-  if (std::find(std::begin(kWrongUse), std::end(kWrongUse), refused.code()) !=
-      std::end(kWrongUse)) {
+  // A run that needs more memory than the server has in total does not fit later either.
+  const bool neverFits = refused.code() == "not-enough-memory" && refused.retrySeconds() == 0;
+  if (neverFits || std::find(std::begin(kWrongUse), std::end(kWrongUse), refused.code()) !=
+                       std::end(kWrongUse)) {
     throw UsageError(refused.code(), sentence, refused.hint());
   }
   throw RunError(refused.code(), sentence, refused.hint(), refused.retrySeconds());

@@ -167,16 +167,21 @@ void ModelSaver::keepFile(const std::string& name, const std::string& asName) co
   std::filesystem::rename(link, kept);
 }
 
-void ModelSaver::keepAsBest() {
+void ModelSaver::keepAsBest(bool asLastToo) {
   if (!mayFetch_) return;
   try {
     saveNow();
     keepFile("model.safetensors", "model.best.safetensors");
-    if (!hasAdapter_) return;
-    std::filesystem::create_directories(folder_ + "/adapter.best");
-    for (const std::string name : {"/adapter_model.safetensors", "/adapter_config.json"}) {
-      keepFile("adapter" + name, "adapter.best" + name);
+    if (hasAdapter_) {
+      std::filesystem::create_directories(folder_ + "/adapter.best");
+      for (const std::string name : {"/adapter_model.safetensors", "/adapter_config.json"}) {
+        keepFile("adapter" + name, "adapter.best" + name);
+      }
     }
+    if (asLastToo) return;
+    saved_.reset();
+    std::filesystem::remove(wholePath());
+    std::filesystem::remove_all(folder_ + "/adapter");
   } catch (const std::filesystem::filesystem_error& error) {
     processLog()->warn("the best model was not kept: {}", error.what());
   } catch (const RunError& error) {

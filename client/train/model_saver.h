@@ -41,8 +41,8 @@ class ModelSaver {
   void save();
   // Call between batches. Saves the current model as model.best.safetensors, and its adapters in
   // adapter.best, replacing earlier ones; waits until they are written. A failure is logged as a
-  // warning.
-  void keepAsBest();
+  // warning. `asLastToo`: whether model.safetensors and the folder adapter keep this model too.
+  void keepAsBest(bool asLastToo);
   // Call after the last batch. Saves the current model, and waits until the file is written.
   // Returns false if the server does not allow the body to be fetched, or if nothing was trained.
   // Throws the error that ended the session, RunError "interrupted" if the time limit after Ctrl-C

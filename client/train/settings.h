@@ -99,6 +99,7 @@ struct ClientSettings {
   bool mayScaleLoss = true;  // in fp16
   std::string bestMetric;    // metric that selects the best model to keep; empty: no model is kept
   bool bestIsGreatest = true;
+  bool keepsLast = true;  // saves the model after each epoch
   std::uint32_t evalBatch = 256;
   std::uint32_t evalEvery = 1;                // in epochs
   std::map<std::string, std::string> codecs;  // flow -> spec; kAutoStart for `auto`

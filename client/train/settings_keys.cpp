@@ -377,6 +377,16 @@ void readKeepBest(Config& config, Settings& settings) {
   settings.bestMetric = config.text("keep.best.metric", std::nullopt, settings.scores.names());
 }
 
+void readKeepLast(Config& config, Settings& settings) {
+  settings.keepsLast = config.boolean("keep.last", settings.keepsLast);
+  if (settings.keepsLast || config.has("keep.best")) return;
+  throw UsageError("bad-config",
+                   config.where("keep.last") +
+                       ": without the last and the best model, the run "
+                       "would keep none",
+                   "set keep.best, or remove keep.last");
+}
+
 void readStop(Config& config, Settings& settings) {
   config.expand("train.stop", "metric");
   if (config.keys("train.stop").empty()) return;
@@ -422,6 +432,11 @@ void addScores(Table& table) {
   table.add("train.metrics", "list of strings", "", defaults,
             "columns of the run's files after the loss: " + namesOf(batchMetricTable()),
             readMetrics);
+  table.add(
+      "keep.last", "boolean", "", "`true`",
+      "saves the model after each epoch and at the end, as `model.safetensors`; `false`: only "
+      "the best model is kept, which requires `keep.best`",
+      readKeepLast);
   table.add("keep.best.metric", "a metric, or `loss`", "", "none",
             "also keeps the model with the best value in an evaluation, as "
             "`model.best.safetensors`; short form: `keep: {best: matthews}`",

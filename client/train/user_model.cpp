@@ -44,8 +44,9 @@ void checkInputs(const GraphFile& file, const std::vector<SampleArray>& arrays) 
 std::shared_ptr<const Dataset> withInputsOf(const GraphFile& file,
                                             std::shared_ptr<const Dataset> data) {
   const std::vector<SampleArray> arrays = data->arrays();
-  // A single array needs no name.
-  const bool isOnly = arrays.size() == 2 && file.inputNames().size() == 1;
+  // A single array needs no name, unless the target has the input's name, as for a language model.
+  const bool isTarget = arrays.back().name == file.inputNames().front();
+  const bool isOnly = arrays.size() == 2 && file.inputNames().size() == 1 && !isTarget;
   if (!arrays.front().name.empty() && !isOnly) data = selectInputs(data, file.inputNames());
   const std::size_t inputs = data->arrays().size() - 1;
   if (inputs != file.inputNames().size()) {

@@ -26,11 +26,38 @@ std::vector<std::string> withParents(const std::string& module) {
   return names;
 }
 
+const wire::Argument* firstTensor(const wire::Node& node) {
+  if (node.arguments().empty()) return nullptr;
+  const wire::Argument& first = node.arguments(0);
+  return first.value_case() == wire::Argument::kTensor ? &first : nullptr;
+}
+
+// Whether the node looks up integers in a table: an embedding, in any of its forms.
+bool isLookup(const wire::Graph& graph, const wire::Node& node) {
+  if (node.op() == "aten.embedding.default" || node.op() == "aten.one_hot.default") return true;
+  static const std::set<std::string> kReaders = {"aten.gather.default", "aten.index.Tensor",
+                                                 "aten.index_select.default"};
+  const wire::Argument* const table = firstTensor(node);
+  return kReaders.contains(node.op()) && table != nullptr &&
+         graph.values(static_cast<int>(table->tensor())).kind() == wire::Value::PARAMETER;
+}
+
+// Whether the node's results reveal little of the integers from which they are computed: booleans,
+// and the sums and products with which models number the positions in a mask.
+bool hidesIntegers(const wire::Graph& graph, const wire::Node& node) {
+  if (node.op() == "aten.cumsum.default" || node.op() == "aten.mul.Tensor") return true;
+  return std::all_of(node.outputs().begin(), node.outputs().end(), [&](std::uint32_t id) {
+    const wire::Value& value = graph.values(static_cast<int>(id));
+    return value.kind() == wire::Value::SIZE || value.dtype() == "bool";
+  });
+}
+
 }  // namespace
 
 GraphCuts::GraphCuts(const wire::Graph& graph) : graph_(graph), owners_(memoryOwners(graph)) {
   findDependencies();
   findStatistics();
+  findLookups();
   findModuleEnds();
 }
 
@@ -91,6 +118,33 @@ void GraphCuts::findStatistics() {
       const wire::Argument* const argument = findArgument(node, name);
       if (argument != nullptr && argument->value_case() == wire::Argument::kTensor) {
         statistics_.insert(argument->tensor());
+      }
+    }
+  }
+}
+
+// Follows the indices of each lookup back to the inputs from which they are computed.
+void GraphCuts::findLookups() {
+  std::map<std::uint32_t, std::vector<const wire::Node*>> makers;  // by the memory's owner
+  for (const wire::Node& node : graph_.nodes()) {
+    if (hidesIntegers(graph_, node)) continue;
+    for (const std::uint32_t id : node.outputs()) makers[owners_[id]].push_back(&node);
+  }
+  std::set<std::uint32_t> seen;
+  for (const wire::Node& lookup : graph_.nodes()) {
+    if (!isLookup(graph_, lookup)) continue;
+    std::vector<const wire::Node*> open = {&lookup};
+    while (!open.empty()) {
+      const wire::Node& node = *open.back();
+      open.pop_back();
+      for (const std::uint32_t id : valuesReadBy(node)) {
+        const std::uint32_t owner = owners_[id];
+        const bool isBool = graph_.values(static_cast<int>(id)).dtype() == "bool";
+        if (crosses_[id] || isBool || !seen.insert(owner).second) continue;
+        lookups_.emplace(owner, &lookup);
+        const auto found = makers.find(owner);
+        if (found != makers.end())
+          open.insert(open.end(), found->second.begin(), found->second.end());
       }
     }
   }
@@ -176,6 +230,22 @@ const GraphCut& GraphCuts::find(const std::string& name) const {
                    knownNames(name, known, possible));
 }
 
+// "relu [samples, 4, 8, 8], conv2d_1 [samples, 4, 8, 8]": names are those of nodes and inputs.
+std::string GraphCuts::crossingText(const GraphIds& tensors) const {
+  constexpr std::size_t kShown = 8;
+  std::string text;
+  for (std::size_t t = 0; t < std::min(tensors.size(), kShown); ++t) {
+    const wire::Value& value = graph_.values(static_cast<int>(tensors[t]));
+    // made_ is the position after the node that makes the value; 0: an input.
+    const std::size_t made = made_[tensors[t]];
+    const std::string& name =
+        made == 0 ? value.name() : graph_.nodes(static_cast<int>(made) - 1).name();
+    text += (t == 0 ? "" : ", ") + printable(name) + " " + shapeText(value);
+  }
+  return tensors.size() <= kShown ? text
+                                  : fmt::format("{} and {} more", text, tensors.size() - kShown);
+}
+
 void GraphCuts::checkObstacle(const GraphCut& cut) const {
   if (cut.obstacle.empty()) return;
   std::string before, after;
@@ -184,12 +254,15 @@ void GraphCuts::checkObstacle(const GraphCut& cut) const {
     if (other.position < cut.position) before = other.names.front();
     if (other.position > cut.position && after.empty()) after = other.names.front();
   }
-  std::string hint = before.empty() && after.empty() ? "cut after another module" : "cut after ";
-  hint += before + (before.empty() || after.empty() ? "" : " or ") + after;
-  throw UsageError(
-      "bad-cuts",
-      fmt::format("the model cannot be cut after {}: {}", cut.names.front(), cut.obstacle),
-      hint + "; all cuts: cleave-client models show FILE");
+  std::string hint = "cut after another module";
+  if (!before.empty() || !after.empty()) {
+    hint = "cut after " + before + (before.empty() || after.empty() ? "" : " or ") + after +
+           ", where one tensor crosses";
+  }
+  throw UsageError("bad-cuts",
+                   fmt::format("the model cannot be cut after {}: {}; what crosses: {}",
+                               cut.names.front(), cut.obstacle, crossingText(cut.tensors)),
+                   hint + "; all cuts: cleave-client models show FILE");
 }
 
 double GraphCuts::bytesPerSample(const GraphCut& cut) const {
@@ -330,6 +403,32 @@ std::vector<const GraphPart*> GraphParts::all() const {
   return parts;
 }
 
+// Throws UsageError "bad-cuts" if the client would have to send the integers of a lookup, such as
+// token ids, because the body computes something else from them, such as a mask.
+void GraphCuts::checkPrivate(const Part& body, const GraphCut& first,
+                             const GraphCut& second) const {
+  for (const std::uint32_t id : body.batchInputs) {
+    const auto lookup = lookups_.find(id);
+    if (lookup == lookups_.end()) continue;
+    std::string reader = "it";
+    for (const int n : body.nodes) {
+      const GraphIds read = valuesReadBy(graph_.nodes(n));
+      if (std::find(read.begin(), read.end(), id) == read.end()) continue;
+      reader = nodeText(graph_.nodes(n));
+      break;
+    }
+    const std::string name = printable(graph_.values(static_cast<int>(id)).name());
+    throw UsageError(
+        "bad-cuts",
+        fmt::format("between {} and {}, {} reads {}, which the server must not get: {} looks it up",
+                    first.names.front(), second.names.front(), reader, name,
+                    nodeText(*lookup->second)),
+        fmt::format("give what is computed from {}, such as a mask, as an input of the model, or "
+                    "cut so that it is computed in the head or the tail",
+                    name));
+  }
+}
+
 GraphParts GraphCuts::split(const std::vector<GraphCut>& cuts) const {
   if (cuts.size() < 2) throw std::logic_error("a graph is cut at two or more cuts");
   for (std::size_t c = 0; c < cuts.size(); ++c) {
@@ -358,6 +457,7 @@ GraphParts GraphCuts::split(const std::vector<GraphCut>& cuts) const {
   for (std::size_t b = cuts.size() - 1; b-- > 0;) {
     const GraphIds& leaving = cuts[b + 1].tensors;
     Part body = partBetween(cuts[b].position, cuts[b + 1].position, leaving);
+    checkPrivate(body, cuts[b], cuts[b + 1]);
     unite(body.batchInputs, passedOn);
     GraphIds bodyOutputs = leaving;
     bodyOutputs.insert(bodyOutputs.end(), passedOn.begin(), passedOn.end());

@@ -3,11 +3,13 @@
 // Only values that depend on a weight or on an input of floats cross it. Each part that needs
 // another value, such as an attention mask made from token ids, computes it again from the model's
 // integer inputs. The client sends the integer inputs that the body needs once per micro-batch; the
-// tail takes them from the batch.
+// tail takes them from the batch. Inputs that the model looks up in a table, such as token ids, are
+// never sent.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -53,8 +55,8 @@ class GraphCuts {
 
   // Cuts the graph at two or more cuts. A body's inputs are the tensors that cross the cut before
   // it, then the integer inputs that it and later bodies need; the part before it outputs exactly
-  // these. Throws UsageError "bad-cuts" if the cuts are not in ascending order, or one of them has
-  // an obstacle.
+  // these. Throws UsageError "bad-cuts" if the cuts are not in ascending order, one of them has an
+  // obstacle, or a body needs an input that the model looks up in a table.
   GraphParts split(const std::vector<GraphCut>& cuts) const;
 
   // Bytes per sample that cross a cut.
@@ -69,6 +71,7 @@ class GraphCuts {
   void findDependencies();
   bool spreadDependencies();
   void findStatistics();
+  void findLookups();
   // Whether its results depend on a weight or on an input of floats.
   bool depends(const wire::Node& node) const;
   void findModuleEnds();
@@ -78,6 +81,8 @@ class GraphCuts {
   wire::Graph extract(const Part& part, const GraphIds& outputs) const;
   void addUnusedWeights(GraphParts& parts) const;
   void checkObstacle(const GraphCut& cut) const;
+  std::string crossingText(const GraphIds& tensors) const;
+  void checkPrivate(const Part& body, const GraphCut& first, const GraphCut& second) const;
 
   const wire::Graph& graph_;
   std::vector<bool> crosses_;         // by value: it depends on a weight or on an input of floats
@@ -85,6 +90,8 @@ class GraphCuts {
   std::vector<std::size_t> lastUse_;  // by value: the position after the last node that reads it
   GraphIds owners_;
   std::set<std::uint32_t> statistics_;  // buffers of batch norms
+  // Integer inputs that are looked up in a table, and the node that does so.
+  std::map<std::uint32_t, const wire::Node*> lookups_;
   std::vector<GraphCut> cuts_;
 };
 

@@ -19,8 +19,10 @@ using Json = nlohmann::json;
 constexpr int kSchemaMajor = 8;
 constexpr std::string_view kOperatorPrefix = "torch.ops.";
 
+constexpr const char* kExportAgain = "export the model again with cleave.export";
+
 UsageError badFile(const std::string& source, const std::string& sentence,
-                   const std::string& hint = "") {
+                   const std::string& hint = kExportAgain) {
   return UsageError("bad-model-file", source + ": " + sentence, hint);
 }
 
@@ -28,8 +30,7 @@ Json parse(std::string_view text, const std::string& source) {
   try {
     return Json::parse(text);
   } catch (const Json::exception&) {
-    throw badFile(source, "one of its JSON files cannot be parsed",
-                  "export the model again with cleave.export");
+    throw badFile(source, "one of its JSON files cannot be parsed");
   }
 }
 
@@ -87,7 +88,7 @@ class Reader {
     for (const Json& node : graph.at("nodes")) readNode(node, "", outermost);
     readOutput(module.at("signature").at("output_specs"), graph.at("outputs"));
     result_.torchVersion = file_.value("torch_version", "");
-    checkGraph(result_.graph, source_);
+    checkWithHint();
     return std::move(result_);
   }
 
@@ -101,6 +102,15 @@ class Reader {
   };
 
   wire::Graph& graph() { return result_.graph; }
+
+  void checkWithHint() const {
+    try {
+      checkGraph(result_.graph, source_);
+    } catch (const UsageError& error) {
+      if (!error.hint().empty()) throw;
+      throw UsageError(error.code(), error.what(), kExportAgain);
+    }
+  }
 
   // ---- Values ----
 
@@ -471,11 +481,9 @@ auto withFile(const std::string& source, Read read) {
     return read();
   } catch (const Json::exception& error) {
     throw badFile(source,
-                  std::string("its content is not what torch.export writes: ") + error.what(),
-                  "export the model again with cleave.export");
+                  std::string("its content is not what torch.export writes: ") + error.what());
   } catch (const std::out_of_range&) {
-    throw badFile(source, "its content is not what torch.export writes",
-                  "export the model again with cleave.export");
+    throw badFile(source, "its content is not what torch.export writes");
   }
 }
 

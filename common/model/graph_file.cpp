@@ -130,8 +130,10 @@ std::vector<NamedTensor> GraphFile::readWeights() const {
       last += static_cast<double>(shape[d] - 1) * static_cast<double>(weight.strides[d]);
     }
     const std::size_t elementBytes = graphDtypeBytes(value.dtype());
-    if (isNegative ||
-        (!isEmpty && (last + 1) * static_cast<double>(elementBytes) > static_cast<double>(size))) {
+    if (isNegative) {
+      throw badFile(path_, printable(value.name()) + " has a negative stride or offset");
+    }
+    if (!isEmpty && (last + 1) * static_cast<double>(elementBytes) > static_cast<double>(size)) {
       throw badFile(path_, "the data of " + printable(value.name()) + " is too short");
     }
     auto* const begin = static_cast<std::byte*>(data.get()) +

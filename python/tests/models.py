@@ -1,7 +1,8 @@
 """Models of torchvision and transformers, in small configurations, for the tests.
 
 Each entry: (name, function that makes the model, example inputs, output, two modules to cut after).
-Dropout is off: Cleave's random numbers are not those of PyTorch.
+The function's argument is the probability of dropout and of stochastic depth. It is 0 if results
+are compared with PyTorch's, because Cleave's random numbers are not those of PyTorch.
 """
 
 import torch
@@ -31,11 +32,15 @@ SMALL = dict(vocab_size=100, hidden_size=32, num_hidden_layers=3, num_attention_
 NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, num_labels=3)
 
 
+def classifier(p):
+    return dict(SMALL, hidden_dropout_prob=p, attention_probs_dropout_prob=p, num_labels=3)
+
+
 class Lstm(nn.Module):
-    def __init__(self):
+    def __init__(self, p):
         super().__init__()
         self.first = nn.Linear(8, 8)
-        self.lstm = nn.LSTM(8, 16, 2, batch_first=True)
+        self.lstm = nn.LSTM(8, 16, 2, batch_first=True, dropout=p)
         self.last = nn.Linear(16, 16)
         self.classifier = nn.Linear(16, 4)
 
@@ -47,33 +52,34 @@ def vision(name, **options):
     return getattr(torchvision.models, name)(num_classes=10, **options)
 
 
-def no_stochastic_depth(model):
+def stochastic_depth(model, p):
     for module in model.modules():
         if isinstance(module, torchvision.ops.StochasticDepth):
-            module.p = 0.0
+            module.p = p
     return model
 
 
 MODELS = [
-    ("mobilenet_v2", lambda: vision("mobilenet_v2", dropout=0.0), images(), None, ["features.3", "features.18"]),
-    ("resnet18", lambda: vision("resnet18"), images(), None, ["maxpool", "layer3.0.conv1"]),
-    ("vit_b_16", lambda: torchvision.models.VisionTransformer(image_size=32, patch_size=8, num_layers=3, num_heads=2, hidden_dim=16, mlp_dim=32, num_classes=10),
+    ("mobilenet_v2", lambda p=0.0: vision("mobilenet_v2", dropout=p), images(), None, ["features.3", "features.18"]),
+    ("resnet18", lambda p=0.0: vision("resnet18"), images(), None, ["maxpool", "layer3.0.conv1"]),
+    ("vit_b_16", lambda p=0.0: torchvision.models.VisionTransformer(image_size=32, patch_size=8, num_layers=3, num_heads=2, hidden_dim=16, mlp_dim=32,
+                                                                    num_classes=10, dropout=p, attention_dropout=p),
      images(32), None, ["encoder.dropout", "encoder.layers.encoder_layer_1"]),
-    ("efficientnet_b0", lambda: no_stochastic_depth(vision("efficientnet_b0", dropout=0.0)), images(), None, ["features.1", "features.8"]),
-    ("convnext_tiny", lambda: no_stochastic_depth(vision("convnext_tiny")), images(), None, ["features.0", "features.5"]),
-    ("swin_t", lambda: no_stochastic_depth(vision("swin_t")), images(), None, ["features.0", "features.5"]),
-    ("roberta", lambda: transformers.RobertaForSequenceClassification(transformers.RobertaConfig(**SMALL, **NO_DROPOUT)), text(), "logits",
+    ("efficientnet_b0", lambda p=0.0: stochastic_depth(vision("efficientnet_b0", dropout=p), p), images(), None, ["features.1", "features.8"]),
+    ("convnext_tiny", lambda p=0.0: stochastic_depth(vision("convnext_tiny"), p), images(), None, ["features.0", "features.5"]),
+    ("swin_t", lambda p=0.0: stochastic_depth(vision("swin_t", dropout=p, attention_dropout=p), p), images(), None, ["features.0", "features.5"]),
+    ("roberta", lambda p=0.0: transformers.RobertaForSequenceClassification(transformers.RobertaConfig(**classifier(p))), text(), "logits",
      ["roberta.embeddings", "roberta.encoder.layer.1"]),
-    ("bert", lambda: transformers.BertForSequenceClassification(transformers.BertConfig(**SMALL, **NO_DROPOUT)), text(), "logits",
+    ("bert", lambda p=0.0: transformers.BertForSequenceClassification(transformers.BertConfig(**classifier(p))), text(), "logits",
      ["bert.embeddings", "bert.encoder.layer.1"]),
-    ("gpt2", lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=100, n_embd=32, n_layer=3, n_head=2, n_positions=40, resid_pdrop=0.0,
-                                                                          embd_pdrop=0.0, attn_pdrop=0.0)), text(masked=False), "logits",
+    ("gpt2", lambda p=0.0: transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=100, n_embd=32, n_layer=3, n_head=2, n_positions=40, resid_pdrop=p,
+                                                                                embd_pdrop=p, attn_pdrop=p)), text(masked=False), "logits",
      ["transformer.drop", "transformer.h.1"]),
-    ("llama", lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL)), text(masked=False), "logits",
+    ("llama", lambda p=0.0: transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, attention_dropout=p)), text(masked=False), "logits",
      ["model.embed_tokens", "model.layers.1"]),
-    ("deberta", lambda: transformers.DebertaV2ForSequenceClassification(transformers.DebertaV2Config(**SMALL, **NO_DROPOUT)), text(), "logits",
+    ("deberta", lambda p=0.0: transformers.DebertaV2ForSequenceClassification(transformers.DebertaV2Config(**classifier(p))), text(), "logits",
      ["deberta.embeddings", "deberta.encoder.layer.1"]),
-    ("lstm", Lstm, torch.randn(4, 5, 8, generator=torch.Generator().manual_seed(3)), None, ["first", "lstm"]),
+    ("lstm", lambda p=0.0: Lstm(p), torch.randn(4, 5, 8, generator=torch.Generator().manual_seed(3)), None, ["first", "lstm"]),
 ]
 # Cuts for several servers: some of the bodies pass on a mask that a later one needs.
 MORE_CUTS = {

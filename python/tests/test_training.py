@@ -4,6 +4,7 @@ PROGRAMS is the folder of cleave-client and cleave-server.
 """
 
 import concurrent.futures
+import csv
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ import transformers
 
 import cleave
 from cleave.convert import write_safetensors
-from models import NO_DROPOUT, SMALL
+from models import MODELS, NO_DROPOUT, SMALL
 from test_export import RUNNER, read_safetensors
 
 PROGRAMS = os.environ.get("PROGRAMS", "build/release/bin")
@@ -46,6 +47,28 @@ def sentences(count):
     return {"input_ids": ids, "attention_mask": mask, "labels": (ids[:, 0] > 50).long()}
 
 
+class Masking(torch.nn.Module):
+    """Makes its mask in the middle of the model, from the ids if it is not given."""
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 8)
+
+        def forward(self, x, mask):
+            return torch.relu(self.linear(x)) * (mask != 0).unsqueeze(-1)
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(100, 8)
+        self.layer = Masking.Layer()
+        self.classifier = torch.nn.Linear(8, 2)
+
+    def forward(self, input_ids, attention_mask=None):
+        x = self.layer(self.embedding(input_ids), input_ids if attention_mask is None else attention_mask)
+        return self.classifier(x.mean(1))
+
+
 class Folder(unittest.TestCase):
     def setUp(self):
         warnings.simplefilter("ignore")
@@ -59,7 +82,7 @@ class Folder(unittest.TestCase):
         return os.path.join(self.folder, name)
 
 
-class Training(Folder):
+class Client(Folder):
     def setUp(self):
         super().setUp()
         data = sentences(96)
@@ -74,6 +97,11 @@ class Training(Folder):
 
     def client(self, command, model, **overrides):
         """Runs a command of cleave-client; returns its JSON."""
+        ended = self.run_client(command, model, **overrides)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        return json.loads(ended.stdout)
+
+    def run_client(self, command, model, **overrides):
         settings = json.loads(json.dumps(self.settings))
         settings["model"] = {"name": "graph", **model}
         for key, value in overrides.items():
@@ -84,12 +112,16 @@ class Training(Folder):
             target[path[-1]] = value
         with open(self.path("run.yaml"), "w") as file:
             json.dump(settings, file)  # JSON is YAML
-        run = tempfile.mkdtemp(dir=self.folder)
-        ended = subprocess.run([os.path.join(PROGRAMS, "cleave-client"), command, "--config", self.path("run.yaml"), "--run-dir", os.path.join(run, "run"),
-                                "--json"], capture_output=True, text=True)
-        self.assertEqual(ended.returncode, 0, ended.stderr)
-        self.run_folder = os.path.join(run, "run")
-        return json.loads(ended.stdout)
+        self.run_folder = os.path.join(tempfile.mkdtemp(dir=self.folder), "run")
+        return subprocess.run([os.path.join(PROGRAMS, "cleave-client"), command, "--config", self.path("run.yaml"), "--run-dir", self.run_folder, "--json"],
+                              capture_output=True, text=True)
+
+    def rows(self, name):
+        with open(os.path.join(self.run_folder, name), newline="") as file:
+            return list(csv.DictReader(file))
+
+    def weights(self):
+        return read_safetensors(os.path.join(self.run_folder, "model.safetensors"))
 
     def roberta(self, **options):
         model = roberta(**options)
@@ -102,6 +134,8 @@ class Training(Folder):
         cleave.export(model, {"input_ids": self.data["input_ids"][:4]}, self.path("gpt2.pt2"), output="logits")
         return model, {"file": self.path("gpt2.pt2"), "cuts": ["transformer.drop", "transformer.h.1"]}
 
+
+class Training(Client):
     def test_text_is_bit_identical_to_the_whole_model(self):
         _, model = self.roberta(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
         lora = {"rank": 4, "dropout": 0.1, "targets": ["query", "value"]}
@@ -142,6 +176,66 @@ class Training(Folder):
         self.assertNotIn("gradient/0", frozen["codec"])
         self.assertLess(frozen["bytes_down"], 0.7 * whole["bytes_down"])
 
+    def test_the_mask_crosses_once_per_micro_batch_and_the_ids_never(self):
+        _, model = self.roberta()
+        summary = self.client("train", model)
+        sent = [row for row in self.rows("transfers.csv") if row["role"] == "send" and row["flow"].startswith("activation/0")]
+        # 96 samples in steps of 16 samples and 4 micro-batches, then an evaluation of 32 samples.
+        self.assertEqual(summary["steps"], 6)
+        for phase, count in (("train", 6 * 4), ("eval", 32 * 4 // 16)):
+            for flow, value_bytes in (("activation/0", LENGTH * 32 * 4), ("activation/0.1", LENGTH * 8)):
+                rows = [row for row in sent if row["phase"] == phase and row["flow"] == flow]
+                self.assertEqual(len(rows), count, (phase, flow))
+                self.assertEqual({int(row["raw_bytes"]) for row in rows}, {4 * value_bytes})
+        # Nothing else crosses the first cut, and only the mask has integers.
+        self.assertEqual({row["flow"] for row in sent}, {"activation/0", "activation/0.1"})
+
+    def test_a_mask_made_from_ids_in_the_body_is_refused(self):
+        exported = {"file": self.path("masking.pt2"), "cuts": ["embedding", "layer"]}
+        ids = {"input_ids": self.data["input_ids"][:4]}
+        cleave.export(Masking(), ids, self.path("masking.pt2"))
+        ended = self.run_client("train", exported)
+        self.assertEqual(ended.returncode, 2, ended.stderr)
+        for words in ("[bad-cuts]", "in module 'layer'", "reads input_ids", "as an input of the model"):
+            self.assertIn(words, ended.stderr)
+        # If the mask is an input, it crosses instead of the ids.
+        cleave.export(Masking(), {**ids, "attention_mask": self.data["attention_mask"][:4]}, self.path("masking.pt2"))
+        self.client("train", exported)
+        self.assertEqual({row["flow"] for row in self.rows("transfers.csv") if row["role"] == "send" and row["flow"].startswith("activation")},
+                         {"activation/0", "activation/0.1"})
+        shown = json.loads(subprocess.run([os.path.join(PROGRAMS, "cleave-client"), "models", "show", self.path("masking.pt2"), "--json"], capture_output=True,
+                                          text=True, check=True).stdout)
+        cut = next(cut for cut in shown["cuts"] if "embedding" in cut["names"])
+        self.assertEqual(cut["shapes"], f"[samples, {LENGTH}, 8]")
+
+    def test_parameters_exported_without_gradients_are_frozen(self):
+        model = roberta()
+        frozen = ["roberta.embeddings.", "roberta.encoder.layer.1.attention."]
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad = not name.startswith(tuple(frozen))
+        example = {name: self.data[name][:4] for name in ("input_ids", "attention_mask")}
+        cleave.export(model, example, self.path("frozen.pt2"), output="logits")
+        exported = {"file": self.path("frozen.pt2"), "cuts": ["roberta.embeddings", "roberta.encoder.layer.1"]}
+        self.assertTrue(self.client("verify", exported)["equal"])
+        summary = self.client("train", exported)
+        self.assertNotIn("gradient/0", summary["codec"])
+        self.assertIn("gradient/1", summary["codec"])
+        weights = self.weights()
+        for name, parameter in model.named_parameters():
+            self.assertEqual(torch.equal(weights[name], parameter), not parameter.requires_grad, name)
+
+    def test_adapters_are_in_the_chosen_parts(self):
+        _, model = self.roberta()
+        model["cuts"] = ["roberta.encoder.layer.0", "roberta.encoder.layer.1"]
+        every = ["head", "body", "tail"]
+        for parts in (every, ["head"], ["body"], ["tail"], ["head", "tail"]):
+            lora = {"rank": 2, "targets": ["query"], "parts": parts}
+            with self.subTest(parts=parts):
+                self.client("train", model, model__lora=lora, train__freeze=["*"], train__max_steps=2)
+                layers = {name.split(".")[3] for name in self.weights() if "lora_" in name}
+                self.assertEqual(layers, {str(every.index(part)) for part in parts})
+        self.assertTrue(self.client("verify", model, model__lora=lora)["equal"])
+
     def test_the_evaluation_and_the_best_model(self):
         model, exported = self.roberta()
         summary = self.client("train", exported, train__epochs=4, train__metrics=["matthews", "f1", "auroc", "top1"], keep__best="matthews")
@@ -156,12 +250,15 @@ class Training(Folder):
         self.assertAlmostEqual(matthews(predicted, test["labels"]), summary["eval"]["best_matthews"], places=6)
 
     def test_adapters_load_in_peft(self):
-        for make, targets, overrides in (
-            (self.roberta, ["query", "value"], {"train__freeze": ["*", "!classifier.*"]}),
-            (self.gpt2, ["c_attn"], {"data__target": "input_ids", "train__loss": "next_token"}),
+        for make, cuts, targets, overrides in (
+            (self.roberta, None, ["query", "value"], {"train__freeze": ["*", "!classifier.*"]}),
+            (self.roberta, ["roberta.encoder.layer.0", "roberta.encoder.layer.1"], ["query", "value"], {"train__freeze": ["*", "!classifier.*"]}),
+            (self.gpt2, None, ["c_attn"], {"data__target": "input_ids", "train__loss": "next_token"}),
         ):
             model, exported = make()
-            with self.subTest(type(model).__name__):
+            if cuts:
+                exported["cuts"] = cuts
+            with self.subTest(type(model).__name__, cuts=cuts):
                 self.client("train", exported, model__lora={"rank": 4, "alpha": 8, "targets": targets}, **overrides)
                 adapter = os.path.join(self.run_folder, "adapter")
                 tuned = peft.PeftModel.from_pretrained(model, adapter).eval()
@@ -178,6 +275,25 @@ class Training(Folder):
                                 compared += 1
                                 self.assertTrue(torch.equal(found, value), name)
                 self.assertGreaterEqual(compared, 6)
+
+
+class Models(Client):
+    """Every model of the tests with PyTorch, with its random operators on."""
+
+    def test_every_model_is_bit_identical_to_the_whole_model(self):
+        for name, make, example, output, cuts in MODELS:
+            with self.subTest(name):
+                torch.manual_seed(0)
+                model = make(0.2)
+                cleave.export(model, example, self.path("model.pt2"), output=output)
+                inputs = example if isinstance(example, dict) else {"x": example}
+                paths = cleave.save_dataset({"data": {**inputs, "labels": torch.arange(4) % 3}}, self.path("rows"))
+                overrides = {"data__train": {"file": paths["data"]}, "data__test": {"file": paths["data"]}, "train__batch": 4, "train__micro_batches": 2,
+                             "train__epochs": 2, "eval__batch": 4}
+                if name in ("gpt2", "llama"):
+                    overrides.update(data__target="input_ids", train__loss="next_token")
+                result = self.client("verify", {"file": self.path("model.pt2"), "cuts": cuts}, **overrides)
+                self.assertTrue(result["equal"])
 
 
 class Experiments(Folder):
@@ -263,7 +379,7 @@ def matthews(predicted, actual):
 class Lora(Folder):
     """Adapters give results that are bit-identical to those of Hugging Face PEFT."""
 
-    def compare(self, make, example, labels, target):
+    def compare(self, make, example, labels, target, cuts=()):
         torch.manual_seed(0)
         model = make()
         cleave.export(model, example, self.path("model.pt2"), output="logits")
@@ -280,7 +396,7 @@ class Lora(Folder):
         loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels)
         loss.backward()
         write_safetensors({**example, "labels": labels, **given}, self.path("inputs.safetensors"))
-        ended = subprocess.run([RUNNER, self.path("model.pt2"), self.path("inputs.safetensors"), self.path("out.safetensors"), f"lora=4:12:{target}"],
+        ended = subprocess.run([RUNNER, self.path("model.pt2"), self.path("inputs.safetensors"), self.path("out.safetensors"), *cuts, f"lora=4:12:{target}"],
                                capture_output=True, text=True)
         self.assertEqual(ended.returncode, 0, ended.stderr)
         results = read_safetensors(self.path("out.safetensors"))
@@ -295,6 +411,11 @@ class Lora(Folder):
     def test_linear_layers(self):
         data = sentences(4)
         self.compare(roberta, {name: data[name] for name in ("input_ids", "attention_mask")}, data["labels"], "query")
+
+    def test_linear_layers_in_all_parts_of_a_cut_model(self):
+        data = sentences(4)
+        self.compare(roberta, {name: data[name] for name in ("input_ids", "attention_mask")}, data["labels"], "query",
+                     ["roberta.encoder.layer.0", "roberta.encoder.layer.1"])
 
     def test_the_layers_of_gpt2(self):
         def make():

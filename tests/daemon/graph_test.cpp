@@ -1,5 +1,6 @@
 // Exported models are trained, verified, resumed and refused by the real programs.
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -157,11 +158,24 @@ TEST_CASE("`models show` lists the possible cuts") {
   CHECK(model.at("parameters") == 366);
   CHECK(model.at("inputs").at(0).at("shape") == "[samples, 1, 8, 8]");
   CHECK(model.at("cuts").size() == 6);
+  // Parameters and products of the layers before and after two of the cuts.
+  const auto checkShares = [&](const nlohmann::json& cut, const char* name, int before,
+                               double products) {
+    constexpr double kProducts = 64 * 4 * 9 + 64 * 4 * 36 + 160;
+    CHECK(cut.at("names").at(0) == name);
+    CHECK(cut.at("parameters_before") == before);
+    CHECK(cut.at("parameters_after") == 366 - before);
+    CHECK(cut.at("gflop_before").get<double>() == Approx(2 * products / 1e9));
+    CHECK(cut.at("gflop_after").get<double>() == Approx(2 * (kProducts - products) / 1e9));
+  };
+  checkShares(model.at("cuts").at(0), "conv", 40, 64 * 4 * 9);
+  checkShares(model.at("cuts").at(4), "pool", 196, 64 * 4 * 9 + 64 * 4 * 36);
   CHECK(model.at("cuts").at(2).at("names").at(0) == "block.0");
   CHECK(model.at("cuts").at(2).at("tensors") == 2);
   const Ended text = ask({"models", "show", kModel});
   CHECK_THAT(text.output, Contains("cut after") && Contains("pool") && !Contains("block.0") &&
                               Contains("--all"));
+  CHECK_THAT(text.output, Contains("10.9 | 89.1 %") && Contains("53.6 | 46.4 %"));
   CHECK_THAT(ask({"models", "show", kModel, "--all"}).output, Contains("block.0"));
 }
 
@@ -198,6 +212,17 @@ TEST_CASE("a server that does not allow graphs refuses them") {
   checkError(runClient("train", folder.path("run"),
                        with(graph("[conv, pool]"), {"--server", server.address()})),
              2, {"[model-not-allowed]", "models.allow"});
+}
+
+TEST_CASE("a run that needs more memory than the server has is refused for good") {
+  const TemporaryFolder folder;
+  const TestServer server(folder, with(kAllowed, {"--set", "limits.memory_mib=1"}));
+  const auto start = std::chrono::steady_clock::now();
+  checkError(runClient("train", folder.path("run"),
+                       with(graph("[conv, pool]"), {"--server", server.address()})),
+             2, {"[not-enough-memory]", "left of 1 MiB", "limits.memory_mib"});
+  // The client does not retry for connect.retry_seconds.
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(25));
 }
 
 }  // namespace

@@ -187,5 +187,89 @@ TEST_CASE(
   CHECK(fs::exists(partial(run)));
 }
 
+// A run that keeps the last model and the one with the highest or lowest loss. An epoch has 8 steps
+// and an evaluation of one batch. The loss falls in almost every epoch.
+constexpr int kEpochs = 20;
+Arguments keeping(const std::string& address, const std::string& mode) {
+  return {"--server", address, "--json", "--set", "train.epochs=" + std::to_string(kEpochs),
+          // The first checkpoint is in the second epoch.
+          "--set", "checkpoint.every_steps=12", "--set",
+          "keep={last: true, best: {metric: loss, mode: " + mode + "}}"};
+}
+
+nlohmann::json summaryOf(const Ended& ended) {
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  return nlohmann::json::parse(ended.output);
+}
+
+std::string best(const std::string& run) { return run + "/model.best.safetensors"; }
+
+TEST_CASE("keep: {last: true, best: …} keeps both models, also through a kill and a resume") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  std::map<std::string, int> epochs;
+  for (const std::string mode : {"max", "min"}) {
+    const std::string run = folder.path(mode);
+    const nlohmann::json summary =
+        summaryOf(runClient("train", run, keeping(server.address(), mode)));
+    epochs[mode] = summary.at("kept").at("epoch");
+    CHECK(summary.at("model") == whole(run));
+    CHECK((readTensors(best(run)) == readTensors(whole(run))) == (epochs[mode] == kEpochs));
+  }
+  CHECK(epochs["max"] < epochs["min"]);
+  CHECK(epochs["max"] < kEpochs);
+  CHECK(readTensors(whole(folder.path("max"))) == readTensors(whole(folder.path("min"))));
+
+  // The client is killed after its first checkpoint, which follows the best epoch.
+  CHECK(epochs["max"] == 1);
+  const std::string run = folder.path("killed");
+  const Process client =
+      startClient("train", run, keeping(server.address(), "max"), failingAt("committed:2:kill"));
+  REQUIRE(client.wait(kPatience));
+  REQUIRE_FALSE(fs::exists(run + "/summary.json"));
+  CHECK(fs::exists(whole(run)));
+  CHECK(readTensors(best(run)) == readTensors(best(folder.path("max"))));
+  const nlohmann::json summary = summaryOf(ask({"train", "--resume", run, "--json"}));
+  CHECK(summary.at("kept").at("epoch") == epochs["max"]);
+  CHECK(readTensors(best(run)) == readTensors(best(folder.path("max"))));
+  CHECK(readTensors(whole(run)) == readTensors(whole(folder.path("max"))));
+}
+
+TEST_CASE("last and best model exist after every epoch") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  for (const std::string mode : {"max", "min"}) {
+    for (int epoch = 1; epoch <= 3; ++epoch) {
+      const std::string run = folder.path(mode + std::to_string(epoch));
+      // The client is killed in the first batch of the next epoch.
+      const Process client =
+          startClient("train", run, keeping(server.address(), mode),
+                      failingAt("batch:" + std::to_string(9 * epoch + 1) + ":kill"));
+      REQUIRE(client.wait(kPatience));
+      CAPTURE(mode, epoch);
+      CHECK_FALSE(fs::exists(run + "/summary.json"));
+      CHECK(fs::exists(whole(run)));
+      CHECK(fs::exists(best(run)));
+    }
+  }
+}
+
+TEST_CASE("keep.last: false keeps only the best model") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  const std::string run = folder.path("run");
+  const Arguments onlyBest = {"--set", "keep={last: false, best: loss}"};
+  const nlohmann::json summary =
+      summaryOf(runClient("train", run, with(keeping(server.address(), "max"), onlyBest)));
+  CHECK(summary.at("model").is_null());
+  CHECK_FALSE(fs::exists(whole(run)));
+  CHECK(summary.at("kept").at("model") == best(run));
+  CHECK(fs::exists(best(run)));
+  CHECK(ask({"export", run, "--best", "--output", folder.path("model.safetensors")}).code == 0);
+  checkError(runClient("train", folder.path("none"), {"--set", "keep.last=false"}), kWrongUse,
+             {"keep.last", "set keep.best"});
+}
+
 }  // namespace
 }  // namespace cleave::test

@@ -127,6 +127,29 @@ TEST_CASE("the body's initial weights are sent once, and the results are the sam
   CHECK_FALSE(fs::exists(folder.path("store/local/.weights/lock")));
 }
 
+TEST_CASE("the weights of an exported model are sent once") {
+  const TemporaryFolder folder;
+  const TestServer server(folder, {"--set", "models.allow=[graph]"});
+  const Arguments arguments = {"--server", server.address(), "--set",
+                               "model={name: graph, file: " CLEAVE_SOURCE_DIR
+                               "/tests/data/tiny.pt2, cuts: [conv, pool]}"};
+  std::vector<double> sent;
+  std::vector<std::string> models;
+  for (const char* name : {"first", "second"}) {
+    const std::string run = folder.path(name);
+    const Ended ended = runClient("train", run, arguments);
+    INFO(ended.errors);
+    REQUIRE(ended.code == 0);
+    sent.push_back(sumOf(readCsv(run + "/transfers.csv"), "wire_bytes",
+                         {{"flow", "weights/body"}, {"role", "send"}}));
+    models.push_back(readTensors(run + "/model.safetensors"));
+    waitForStored(folder, 1);
+  }
+  CHECK(sent.at(0) > 4 * 156);  // two layers of 8 and 148 parameters, and statistics
+  CHECK(sent.at(1) == 0);
+  CHECK(models.at(0) == models.at(1));
+}
+
 TEST_CASE("`verify` uses the weights that the server has stored") {
   const TemporaryFolder folder;
   TestServer server(folder);

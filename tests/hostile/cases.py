@@ -24,7 +24,7 @@ class Case:
     codes: set = field(default_factory=set)  # acceptable error codes; "": the connection may be closed without a message
     deadline: float = 1.0  # seconds
     connections: int = 1  # number of connections for which the server may allocate memory
-    uncounted: bool = False  # ended by the peer, so the server does not count a refusal
+    uncounted: bool = False  # ended by the peer, or a run that failed: the server counts no refusal
     untold: str = "not-cleave"  # reason that the server counts if it closes the connection without a message
 
 
@@ -185,6 +185,18 @@ for what, packed in {
     "an input without samples": zstd(graph_of(RELU, values=(w.message((3, "f32"), (4, 4)), SAMPLES_OF_4))),
 }.items():  # fmt: skip
     hellos(f"a graph: {what}", REFUSALS | {"bad-graph"}, spec=w.run_spec(f1="graph", f2=[], f3=1, f4=2, f22=packed, f18=True))
+# A graph that declares [samples, 4] and computes [samples * 2^14, 4 * 2^14].
+EXPANDING = zstd(graph_of(graph_node("aten.repeat.default", tensor_argument("self", 0),
+                                     w.message((1, "repeats"), (7, w.message(*((1, w.message((1, 2**15))) for _ in range(2))))))))  # fmt: skip
+
+
+@case("a graph whose tensors are larger than it declares", "memory-exceeded", connections=4, uncounted=True)
+def _(world):
+    peer = world.run(w.run_spec(f1="graph", f2=[], f3=1, f4=2, f22=EXPANDING))
+    peer.send(w.tensor(bytes(w.OF_MICRO_BATCH * 16), shape=(w.OF_MICRO_BATCH, 4)))
+    return peer
+
+
 hellos("a graph for another model", spec=w.run_spec(f22=zstd(graph_of(RELU))))
 
 hellos("a wait of a minute", "wait-not-allowed", spec=w.run_spec(f15=w.message((1, 60000.0), (2, 60000.0))))
