@@ -101,7 +101,7 @@ class Runs {
     const auto begun = std::chrono::steady_clock::now();
     for (std::size_t i = 0; i < scenarios().size(); ++i) {
       const auto whole = runWhole(i);
-      if (!whole) return kNoSimulation;
+      if (!whole) return 1;
       wholes_.push_back(*whole);
     }
     for (std::size_t i = 0; i < scenarios().size(); ++i) {

@@ -291,13 +291,16 @@ void Simulation::armRandom() {
   }
 }
 
-// Randomly damages a newest checkpoint, deletes the store of a stopped server, restores the
-// client's folder or that store from a backup, makes the backups, or does nothing.
+// Call it while a program does not run. Randomly damages a newest checkpoint, deletes the store of
+// a stopped server, restores the folder of a stopped client or that store from a backup, makes the
+// backups, or does nothing.
 void Simulation::loseFiles() {
+  const bool clientRuns = isAlive(kClient) && !exitCode_;
   switch (draw(12)) {
     case 0:
     case 1:
-      return damageCheckpoint();
+      if (!clientRuns) damageCheckpoint();
+      return;
     case 2:
       if (isAlive(kServer)) return;
       count("store lost");
@@ -305,7 +308,8 @@ void Simulation::loseFiles() {
       fs::remove_all(store());
       return syncFolder(kServer);
     case 3:
-      return restore(kClient);
+      if (!clientRuns) restore(kClient);
+      return;
     case 4:
     case 5:
       return backUp();
@@ -439,7 +443,7 @@ bool Simulation::run() {
     }
     const bool clientIsAway = !isAlive(kClient) || exitCode_;
     const bool serverIsAway = !isAlive(kServer) || serverEnded_;
-    if (faults_ > 0 && clientIsAway) loseFiles();
+    if (faults_ > 0 && (clientIsAway || serverIsAway)) loseFiles();
     if (serverIsAway) {
       sleep(static_cast<Nanoseconds>(draw(20)) * kSecond / 10);
       startServer();
