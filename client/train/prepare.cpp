@@ -504,12 +504,15 @@ PreparedRun prepareRun(const RunOptions& given, Purpose purpose, const DataOpene
 void removeUnbegun(const PreparedRun& run) {
   // Local servers store their data in the same folder.
   if (!run.localServers.empty() || run.isResumed) return;
-  std::error_code ignored;
-  for (const char* name : {"config.yaml", "environment.json", "log.txt", "probe.csv", "run.json",
-                           "lock", "generation"}) {
-    std::filesystem::remove(std::filesystem::path(run.folder) / name, ignored);
+  // If a removal fails, or the process is killed, makeRunFolder() must accept what remains: without
+  // run.json, and with the lock, the folder counts as unused.
+  std::error_code error;
+  for (const char* name : {"run.json", "config.yaml", "environment.json", "log.txt", "probe.csv",
+                           "generation", "lock"}) {
+    std::filesystem::remove(std::filesystem::path(run.folder) / name, error);
+    if (error) return;
   }
-  std::filesystem::remove(run.folder, ignored);
+  std::filesystem::remove(run.folder, error);
 }
 
 void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan) {

@@ -47,7 +47,8 @@ void checkRunId(const std::string& id) {
 namespace {
 
 // Whether the folder is empty, or contains only what a process leaves behind if it is killed before
-// the run starts. The lock is made first; without a lock, the files may be a user's own.
+// the run starts, or while it removes a run that has not started. The lock is made first and removed
+// last; without a lock, the files may be a user's own.
 bool isUnused(const std::string& folder) {
   bool isLocked = false;
   bool hasOthers = false;
@@ -57,7 +58,8 @@ bool isUnused(const std::string& folder) {
     const std::string name = entry->path().filename();
     if (name == "lock") {
       isLocked = true;
-    } else if (name == "config.yaml" || name == "environment.json") {
+    } else if (name == "config.yaml" || name == "environment.json" || name == "log.txt" ||
+               name == "probe.csv" || name == "generation") {
       hasOthers = true;
     } else if (name.find(".tmp-") == std::string::npos) {
       return false;

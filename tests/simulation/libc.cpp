@@ -537,21 +537,20 @@ int rename(const char* from, const char* to) noexcept {
   return sim::real::rename(from, to);
 }
 
-// A removal is a change at which a node can be killed, but it does not fail: removeUnbegun() would
-// leave a folder in which no run can begin.
-static void countRemoval(const char* path) {
-  sim::beforeChange(path);
+static bool mayRemove(const char* path) {
+  if (fails(sim::beforeChange(path))) return false;
   sim::removes(path);
+  return true;
 }
 
 int unlink(const char* path) noexcept {
-  if (sim::isInside()) countRemoval(path);
+  if (sim::isInside() && !mayRemove(path)) return -1;
   return sim::real::unlink(path);
 }
 
 int remove(const char* path) noexcept {
   REAL(remove);
-  if (sim::isInside()) countRemoval(path);
+  if (sim::isInside() && !mayRemove(path)) return -1;
   return real_remove(path);
 }
 
