@@ -202,7 +202,7 @@ class Delta : public Codec {
     std::vector<std::uint8_t> sent(rows, 1);
     if (head > 0) {
       unpack(bytes.data(), rows, 1, sent.data());
-      if (rows % 8 != 0 && bytes[head - 1] >> (rows % 8) != std::byte{0}) {
+      if (rows % 8 != 0 && (bytes[head - 1] >> (rows % 8)) != std::byte{0}) {
         throwBadPayload(*this, context.key, "the padding of its rows' bits is not zero");
       }
     }
