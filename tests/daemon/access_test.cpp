@@ -49,7 +49,7 @@ TEST_CASE("the access file controls models, sessions, memory and runs, and SIGHU
   checkError(guarded.client("model"), kWrongUse,
              {"[model-not-allowed]", "does not allow the model", "to local"});
   reload("local: {memory_mib: 0}\nb: {}\n", "access.yaml: 2 entries");
-  checkError(guarded.client("memory"), kFailedRun,
+  checkError(guarded.client("memory"), kWrongUse,
              {"[not-enough-memory]", "local has 0 MiB left of 0 MiB"});
   reload("local: {runs: [mine-*]}\nb: {}\nc: {}\n", "access.yaml: 3 entries");
   checkError(guarded.client("runs"), kWrongUse,
