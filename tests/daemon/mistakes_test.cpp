@@ -323,7 +323,7 @@ TEST_CASE("mistakes in data files are reported with location and hint") {
               {truncated, "is truncated", "2 images of 2x2", "download the file again"}),
           row("truncated gzip", gzip, labels, {gzip, "is truncated", "download the file again"}),
           row("swapped", labels, whole, {labels, "rank 1", "are not swapped"}),
-          row("rows of pixels", flat, labels, {"a training sample has f32[4]", "same data set"}),
+          row("rows of pixels", flat, labels, {"[data-damaged]", "a training sample has f32[4]"}),
           row("labels with several values per sample", whole, flat, {flat, "rank 2", "per sample"}),
           row("channels last", last, labels, {last, "channels", "transpose(0, 3, 1, 2)"}),
           row("more labels than images", whole, three, {three, "3", "2"}),

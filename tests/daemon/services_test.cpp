@@ -178,7 +178,7 @@ TEST_CASE("requests that the server's policy forbids are refused with a hint") {
       {"memory",
        {"--set", "limits.memory_mib=3"},
        {"--set", "model.width=4096"},
-       kFailedRun,
+       kWrongUse,
        {"[not-enough-memory]", "the run needs ",
         " MiB on the server, which has 3 MiB left of 3 MiB (limits.memory_mib",
         "use a smaller batch"}},
