@@ -190,7 +190,7 @@ TEST_CASE("a trace that cannot be written is refused before anything begins") {
        {"a folder", {"--trace", "/tmp"}, kWrongUse, {"[bad-value]", "cannot create a file there"}},
        {"no steps", {"--trace", "t.json", "--trace-steps", "0"}, kWrongUse, {"--trace-steps"}},
        {"too many", {"--trace", "t.json", "--trace-steps", "10001"}, kWrongUse, {"--trace-steps"}},
-       {"no file", {"--trace-steps", "5"}, kWrongUse, {"[bad-value]", "--trace"}}});
+       {"no file", {"--trace-steps", "5"}, kWrongUse, {"--trace"}}});
 }
 
 }  // namespace
