@@ -47,8 +47,8 @@ void checkRunId(const std::string& id) {
 namespace {
 
 // Whether the folder is empty, or contains only what a process leaves behind if it is killed before
-// the run starts, or while it removes a run that has not started. The lock is made first and removed
-// last; without a lock, the files may be a user's own.
+// the run starts, or while it removes a run that has not started. The lock is made first and
+// removed last; without a lock, the files may be a user's own.
 bool isUnused(const std::string& folder) {
   bool isLocked = false;
   bool hasOthers = false;
