@@ -134,16 +134,18 @@ void Admission::checkRuns(const std::string& identity, SteadyTime time) {
 
 void Admission::checkMemory(const std::string& identity, const RunPlan& plan,
                             std::size_t needed) const {
+  const auto& own = access_.of(identity).memoryBytes;
+  const std::size_t ownLeft = own ? leftOf(*own, usedBy(identity).bytes) : needed;
   const std::size_t left = leftOf(settings_.memoryBytes, bytes_);
-  if (needed > left) {
+  // A run that can never fit is refused for good, even if there is no room now.
+  const bool exceedsOwn = own && needed > *own;
+  if (needed > left && !exceedsOwn) {
     throw RunError("not-enough-memory",
                    "the run needs " + mebibytesText(needed) + " on the server, which has " +
                        mebibytesText(left) + " left of " + mebibytesText(settings_.memoryBytes) +
                        " (limits.memory_mib in its configuration)",
                    smallerRun(plan), needed <= settings_.memoryBytes ? kRetrySeconds : 0);
   }
-  const auto& own = access_.of(identity).memoryBytes;
-  const std::size_t ownLeft = own ? leftOf(*own, usedBy(identity).bytes) : needed;
   if (needed <= ownLeft) return;
   throw RunError("not-enough-memory",
                  "the run needs " + mebibytesText(needed) + " on the server, where " + identity +

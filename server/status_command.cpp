@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "common/core/durable.h"
+#include "common/core/error.h"
 #include "common/core/log.h"
 #include "common/core/terminal.h"
 #include "server/ask_server.h"
@@ -20,7 +21,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::chrono::seconds kWatchEvery{1};
 
-void print(const Json& status, const StatusOptions& options) {
+void print(const Json& status, const StatusOptions& options) try {
   if (options.json) {
     // With --watch, each document is one line.
     writeAll(STDOUT_FILENO, status.dump(options.watch ? -1 : 2) + "\n");
@@ -30,6 +31,10 @@ void print(const Json& status, const StatusOptions& options) {
     const std::string table = statusTable(status, terminalColumns(STDOUT_FILENO));
     writeAll(STDOUT_FILENO, options.watch ? "\x1b[H\x1b[J" + table : table);
   }
+} catch (const Json::exception& error) {
+  throw RunError("bad-status",
+                 std::string("the running server's status cannot be shown: ") + error.what(),
+                 "restart the server if it is of another version of Cleave, or add --json");
 }
 
 int statusCommand(const StatusOptions& options) {

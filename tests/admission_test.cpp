@@ -176,6 +176,20 @@ TEST_CASE("a run that fits once others have ended may be retried") {
   }
 }
 
+TEST_CASE("a run that exceeds its identity's share is not retried, even if the server is full") {
+  Guard guard("small: {memory_mib: 0}\ndefault: {}\n");
+  const auto first = guard.admit("a", "a-1");
+  guard.settings.memoryBytes = guard.admission->admittedBytes() + 1;
+  try {
+    guard.admit("small", "small-1");
+    FAIL("no error");
+  } catch (const RunError& error) {
+    CHECK(error.code() == "not-enough-memory");
+    CHECK_THAT(error.what(), Contains("small has"));
+    CHECK(error.retrySeconds() == 0);
+  }
+}
+
 TEST_CASE("a run whose codec keeps more samples than fit into memory is refused with a hint") {
   Guard guard("default: {}\n");
   guard.plan = smallPlan(1 << 30);

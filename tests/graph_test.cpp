@@ -256,7 +256,8 @@ wire::Graph withAlias(const std::string& writes, bool writesInput) {
 }
 
 // A graph with an embedding, and a layer that adds a mask, which it computes from the ids or from
-// an input. `derives`: the operator between ids and embedding; empty: none.
+// an input. `derives`: the operator between ids and embedding, or "positions" or "product" of ids;
+// empty: none.
 wire::Graph withMask(bool maskIsInput, const std::string& derives = "") {
   GraphBuilder built;
   const std::uint32_t ids = built.input("input_ids", "i64", {-1, 4});
@@ -266,7 +267,14 @@ wire::Graph withMask(bool maskIsInput, const std::string& derives = "") {
   weight.set_kind(wire::Value::PARAMETER);
   weight.set_name("embedding.weight");
   std::uint32_t index = ids;
-  if (!derives.empty()) {
+  if (derives == "positions") {
+    const std::uint32_t sums = built.node("aten.cumsum.default", "embedding", {ids}, "i64");
+    const std::uint32_t converted = built.node("aten.to.dtype", "embedding", {sums}, "i64");
+    index = built.node("aten.mul.Tensor", "embedding", {converted, ids}, "i64");
+  } else if (derives == "product") {
+    const std::uint32_t known = built.node("aten.ge.Scalar", "embedding", {ids}, "bool");
+    index = built.node("aten.mul.Tensor", "embedding", {ids, known}, "i64");
+  } else if (!derives.empty()) {
     index = built.node(derives, "embedding", {ids}, derives == "aten.ne.Scalar" ? "bool" : "i64");
   }
   std::uint32_t x = built.node("aten.embedding.default", "embedding", {table, index});
@@ -300,7 +308,8 @@ TEST_CASE("a tensor to which floats are written crosses under each of its names"
 }
 
 TEST_CASE("a body never gets the ids that the model looks up in a table") {
-  for (const char* derives : {"", "aten.clone.default", "aten.view.default", "aten.add.Scalar"}) {
+  for (const char* derives :
+       {"", "aten.clone.default", "aten.view.default", "aten.add.Scalar", "product"}) {
     const wire::Graph graph = withMask(false, derives);
     const GraphCuts cuts(graph);
     const std::string error = errorOf([&] {
@@ -322,6 +331,35 @@ TEST_CASE("a body never gets the ids that the model looks up in a table") {
   }
 }
 
+TEST_CASE("every table in which ids are looked up counts as an embedding") {
+  for (const std::string op : {"aten.index.Tensor", "aten.index_select.default",
+                               "aten.gather.default", "aten.scatter.value"}) {
+    for (const bool isComputed : {false, true}) {
+      GraphBuilder built;
+      const std::uint32_t ids = built.input("input_ids", "i64", {-1, 4});
+      std::uint32_t table = built.value("f32", {100, 4});
+      wire::Value& weight = *built.graph.mutable_values(static_cast<int>(table));
+      weight.set_kind(wire::Value::PARAMETER);
+      weight.set_name("table");
+      if (isComputed) {
+        table = built.node("aten.abs.default", "table", {table});
+        built.graph.mutable_values(static_cast<int>(table))->mutable_shape()->Set(0, 100);
+      }
+      std::uint32_t x = built.node(op, "embedding", {table, ids});
+      x = built.node("aten.add.Tensor", "embedding", {x, built.input("x", "f32", {-1, 4})});
+      const std::uint32_t mask = built.node("aten.ne.Scalar", "layer", {ids}, "bool");
+      x = built.node("aten.add.Tensor", "layer", {x, mask});
+      const wire::Graph graph = built.finish(built.node("aten.relu.default", "last", {x}));
+      const GraphCuts cuts(graph);
+      INFO(op << (isComputed ? ", computed table" : ""));
+      CHECK_THAT(errorOf([&] {
+                   cuts.split({cuts.find("embedding"), cuts.find("layer")});
+                 }),
+                 Contains("bad-cuts"));
+    }
+  }
+}
+
 TEST_CASE("a mask that is an input goes to the body, without the ids") {
   const wire::Graph graph = withMask(true);
   const GraphCuts cuts(graph);
@@ -334,7 +372,7 @@ TEST_CASE("a mask that is an input goes to the body, without the ids") {
 
 TEST_CASE("a mask from which positions are computed may go to the body") {
   // Such indices reveal little of the input from which they are computed.
-  for (const char* derives : {"aten.cumsum.default", "aten.mul.Tensor", "aten.ne.Scalar"}) {
+  for (const char* derives : {"aten.cumsum.default", "positions", "aten.ne.Scalar"}) {
     const wire::Graph graph = withMask(false, derives);
     const GraphCuts cuts(graph);
     INFO(derives);

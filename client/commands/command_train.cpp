@@ -236,6 +236,7 @@ Trained trainToTheEnd(TrainCommand& command, TrainRun& run, Trainer& trainer, Mo
       run.settings().keepsLast ||
       !std::filesystem::exists(run.prepared().folder + "/model.best.safetensors");
   const bool hasModel = savesLast && saver.finish();
+  if (!savesLast) saver.removeLast();  // an interruption may have left one
   if (savesLast && !hasModel) {
     command.log.warn(
         "this server does not allow clients to fetch the body, so there is no model.safetensors");

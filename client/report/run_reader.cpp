@@ -246,7 +246,7 @@ void RunReader::noteInterruption(Side& side, std::string_view phase, double gene
     note(true, step);
     side.isRestarted = false;
   } else if (std::exchange(side.isRestarted, false)) {
-    note(true, 0);  // without a checkpoint
+    if (phase == "train" || phase == "eval") note(true, 0);  // without a checkpoint
   } else if (isNew) {
     note(false, phase == "train" ? step : static_cast<double>(training.lastStep));
   }

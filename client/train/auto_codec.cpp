@@ -333,7 +333,7 @@ void useCodecs(PreparedRun& run, const FlowCodecs& codecs) {
   for (auto& [flow, codec] : spec.codecs) codec = codecs.at(flow);
   planFor(run, spec);
   placeCodecs(run);
-  writeFileDurably(run.folder + "/config.yaml", run.settings.resolved);
+  rewriteConfig(run);
 }
 
 }  // namespace

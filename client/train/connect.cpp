@@ -151,7 +151,7 @@ asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::He
     const auto metadata = bytesOf(frame.metadata);
     if (frame.kind == FrameKind::helloOk) co_return helloOkFrom(metadata, hello);
     refused = errorFromFailure(metadata);
-  } catch (const RunError& error) {
+  } catch (const ProtocolError& error) {
     // The peer may not be a Cleave server, so the error names the address, which the user can
     // check.
     throw RunError(error.code(), connection.peer() + ": " + error.what(), error.hint());

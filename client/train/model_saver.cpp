@@ -178,16 +178,21 @@ void ModelSaver::keepAsBest(bool asLastToo) {
         keepFile("adapter" + name, "adapter.best" + name);
       }
     }
-    if (asLastToo) return;
-    saved_.reset();
-    std::filesystem::remove(wholePath());
-    std::filesystem::remove_all(folder_ + "/adapter");
+    if (!asLastToo) removeLast();
   } catch (const std::filesystem::filesystem_error& error) {
     processLog()->warn("the best model was not kept: {}", error.what());
   } catch (const RunError& error) {
     if (error.code() != "cannot-write") throw;
     processLog()->warn("the best model was not kept: {}; {}", error.what(), error.hint());
   }
+}
+
+void ModelSaver::removeLast() {
+  saved_.reset();
+  std::error_code error;
+  std::filesystem::remove(wholePath(), error);
+  if (!error) std::filesystem::remove_all(folder_ + "/adapter", error);
+  if (error) processLog()->warn("{} was not removed: {}", wholePath(), error.message());
 }
 
 void ModelSaver::saveParts(spdlog::logger& log) {
@@ -205,7 +210,7 @@ void ModelSaver::saveParts(spdlog::logger& log) {
     log.warn("{} has the whole model after {} steps; to continue from it: --set weights.file={}",
              wholePath(), *saved_, wholePath());
   } else {
-    log.warn("there is no whole model: the first one is saved at the end of the first epoch");
+    log.warn("there is no {}: this run has not saved one", wholePath());
   }
 }
 

@@ -43,6 +43,8 @@ class ModelSaver {
   // adapter.best, replacing earlier ones; waits until they are written. A failure is logged as a
   // warning. `asLastToo`: whether model.safetensors and the folder adapter keep this model too.
   void keepAsBest(bool asLastToo);
+  // Removes model.safetensors and the folder adapter. A failure is logged as a warning.
+  void removeLast();
   // Call after the last batch. Saves the current model, and waits until the file is written.
   // Returns false if the server does not allow the body to be fetched, or if nothing was trained.
   // Throws the error that ended the session, RunError "interrupted" if the time limit after Ctrl-C

@@ -375,6 +375,15 @@ std::string configDigest(const std::string& folder) {
   return hexOf(sha256Of(diskFiles().read(folder + "/config.yaml").value_or("")));
 }
 
+// The last model, or the best one if the last one was not kept.
+std::string savedModelOf(const std::string& folder) {
+  std::error_code ignored;
+  const std::string last = folder + "/model.safetensors", best = folder + "/model.best.safetensors";
+  const bool onlyBest =
+      !std::filesystem::exists(last, ignored) && std::filesystem::exists(best, ignored);
+  return onlyBest ? best : last;
+}
+
 // Completes the options from the run's folder.
 RunOptions ofEarlierRun(RunOptions options) {
   const RunRecordFile record = readRunRecord(diskFiles(), options.resume);
@@ -382,7 +391,7 @@ RunOptions ofEarlierRun(RunOptions options) {
     throw UsageError("run-done", "the run in " + options.resume + " is done",
                      "its result is in summary.json; to train its model further, start a separate "
                      "run with --set weights.file=" +
-                         options.resume + "/model.safetensors");
+                         savedModelOf(options.resume));
   }
   if (!record.config.empty() && record.config != configDigest(options.resume)) {
     throw UsageError("other-run-spec",
@@ -418,13 +427,14 @@ void checkSameSpec(const PreparedRun& run, RunOptions options) {
                    "leave out --set, or start a separate run");
 }
 
-// `servers`: empty for local servers.
+// `servers`: empty for local servers. While `codec: auto` is undecided, config.yaml will be written
+// again, so it has no digest yet.
 void writeRecord(const PreparedRun& run, const std::string& servers) {
   const std::uint64_t steps = totalSteps(run.settings, *run.data.train);
   const std::uint64_t perEpoch = stepsPerEpoch(run.settings, *run.data.train);
   writeRunRecord(diskFiles(), run.folder,
                  {run.hello.run_id(), servers, steps, (steps + perEpoch - 1) / perEpoch,
-                  configDigest(run.folder)});
+                  run.settings.autoCodecs.empty() ? configDigest(run.folder) : ""});
 }
 
 void openEarlierRun(PreparedRun& run, const RunOptions& options) {
@@ -498,6 +508,13 @@ PreparedRun prepareRun(const RunOptions& given, Purpose purpose, const DataOpene
   }
   if (run.servers.empty()) startLocalServers(run);
   return run;
+}
+
+void rewriteConfig(const PreparedRun& run) {
+  writeFileDurably(run.folder + "/config.yaml", run.settings.resolved);
+  RunRecordFile record = readRunRecord(diskFiles(), run.folder);
+  record.config = configDigest(run.folder);
+  writeRunRecord(diskFiles(), run.folder, record);
 }
 
 // Also removes the files of a probe. Removes the folder only if it is then empty.

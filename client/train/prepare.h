@@ -84,6 +84,10 @@ std::vector<NamedTensor> initialWeights(const PreparedRun& run, WeightsReport* r
 // values, because both sides derive the plan from the same run spec.
 void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan);
 
+// Call after run.settings.resolved has changed: writes config.yaml again, and its digest in
+// run.json.
+void rewriteConfig(const PreparedRun& run);
+
 // For a run that never started: removes the files that prepareRun() created in its folder. Does
 // nothing if the run is resumed or has local servers.
 void removeUnbegun(const PreparedRun& run);

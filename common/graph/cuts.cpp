@@ -32,20 +32,46 @@ const wire::Argument* firstTensor(const wire::Node& node) {
   return first.value_case() == wire::Argument::kTensor ? &first : nullptr;
 }
 
-// Whether the node looks up integers in a table: an embedding, in any of its forms.
+// Whether the node looks up integers in a table: an embedding, in any of its forms. A table has
+// floats, and no dimension of samples.
 bool isLookup(const wire::Graph& graph, const wire::Node& node) {
-  if (node.op() == "aten.embedding.default" || node.op() == "aten.one_hot.default") return true;
+  static const std::set<std::string> kLookups = {"aten.embedding.default", "aten.one_hot.default",
+                                                 "aten.scatter.src", "aten.scatter.value"};
   static const std::set<std::string> kReaders = {"aten.gather.default", "aten.index.Tensor",
                                                  "aten.index_select.default"};
-  const wire::Argument* const table = firstTensor(node);
-  return kReaders.contains(node.op()) && table != nullptr &&
-         graph.values(static_cast<int>(table->tensor())).kind() == wire::Value::PARAMETER;
+  if (kLookups.contains(node.op())) return true;
+  const wire::Argument* const first = firstTensor(node);
+  if (!kReaders.contains(node.op()) || first == nullptr) return false;
+  const wire::Value& table = graph.values(static_cast<int>(first->tensor()));
+  return isFloatDtype(table.dtype()) && !isBatch(table);
+}
+
+// The sums over a mask with which models number the positions in it, also converted.
+std::set<std::uint32_t> positionsIn(const wire::Graph& graph) {
+  std::set<std::uint32_t> positions;
+  for (const wire::Node& node : graph.nodes()) {
+    const wire::Argument* const first = firstTensor(node);
+    const bool converts = node.op().starts_with("aten.to.") ||
+                          node.op() == "aten.type_as.default" || node.op() == "aten.add.Tensor" ||
+                          node.op() == "aten.add.Scalar";
+    if (node.op() == "aten.cumsum.default" ||
+        (converts && first != nullptr && positions.contains(first->tensor()))) {
+      positions.insert(node.outputs().begin(), node.outputs().end());
+    }
+  }
+  return positions;
 }
 
 // Whether the node's results reveal little of the integers from which they are computed: booleans,
-// and the sums and products with which models number the positions in a mask.
-bool hidesIntegers(const wire::Graph& graph, const wire::Node& node) {
-  if (node.op() == "aten.cumsum.default" || node.op() == "aten.mul.Tensor") return true;
+// sums over a mask, and their products with it.
+bool hidesIntegers(const wire::Graph& graph, const wire::Node& node,
+                   const std::set<std::uint32_t>& positions) {
+  if (node.op() == "aten.cumsum.default") return true;
+  if (node.op() == "aten.mul.Tensor") {
+    const auto read = valuesReadBy(node);
+    return std::any_of(read.begin(), read.end(),
+                       [&](std::uint32_t id) { return positions.contains(id); });
+  }
   return std::all_of(node.outputs().begin(), node.outputs().end(), [&](std::uint32_t id) {
     const wire::Value& value = graph.values(static_cast<int>(id));
     return value.kind() == wire::Value::SIZE || value.dtype() == "bool";
@@ -126,8 +152,9 @@ void GraphCuts::findStatistics() {
 // Follows the indices of each lookup back to the inputs from which they are computed.
 void GraphCuts::findLookups() {
   std::map<std::uint32_t, std::vector<const wire::Node*>> makers;  // by the memory's owner
+  const std::set<std::uint32_t> positions = positionsIn(graph_);
   for (const wire::Node& node : graph_.nodes()) {
-    if (hidesIntegers(graph_, node)) continue;
+    if (hidesIntegers(graph_, node, positions)) continue;
     for (const std::uint32_t id : node.outputs()) makers[owners_[id]].push_back(&node);
   }
   std::set<std::uint32_t> seen;

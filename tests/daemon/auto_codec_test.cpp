@@ -167,6 +167,22 @@ TEST_CASE("a run that is too short for a trial still chooses codecs and reports 
   CHECK_THAT(readFile(folder.path("run") + "/config.yaml"), !Contains("auto"));
 }
 
+TEST_CASE("a run whose codecs were chosen can be resumed") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  const std::string run = folder.path("run");
+  const Arguments arguments = {
+      "--server", server.address(),     "--set", "codec=auto",
+      "--set",    "train.max_steps=12", "--set", "checkpoint.every_steps=4"};
+  const Process killed = startClient("train", run, arguments, failingAt("committed:2:kill"));
+  REQUIRE(killed.wait(kPatience));
+  REQUIRE_FALSE(std::filesystem::exists(run + "/summary.json"));
+  const Ended ended = ask({"train", "--resume", run});
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK(summaryOf(run).at("resumes") == 1);
+}
+
 TEST_CASE("a trial needs no second session, and an unreachable server leaves no folder") {
   const TemporaryFolder folder;
   const TestServer server(folder, {"--set", "limits.sessions=1"});

@@ -80,7 +80,7 @@ void readRunJson(const std::string& text) {
   writeRunRecord(files, "run", read);
   const RunRecordFile again = readRunRecord(files, "run");
   if (again.run != read.run || again.server != read.server || again.steps != read.steps ||
-      again.epochs != read.epochs) {
+      again.epochs != read.epochs || again.config != read.config) {
     find("run.json changes when written and read again");
   }
 }
