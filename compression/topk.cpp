@@ -14,9 +14,9 @@
 // A distance is the number of elements left out since the previous kept one, as LEB128: 7 bits per
 // byte, lowest first, the highest bit set if more bytes follow.
 //
-// A gradient takes form 3 if and only if its cut's activation was encoded by topk or randtopk, has
-// as many elements, and kept at most k of them: other gradients do not pass through the
-// activation's mask.
+// A gradient is sent as 0x03 if and only if its cut's activation was encoded by topk or randtopk,
+// has as many elements as the gradient, and kept at most k of them. Only such a gradient is masked
+// like the activation.
 #include <algorithm>
 #include <cmath>
 
@@ -123,8 +123,8 @@ class TopK : public Codec {
     if (layout_.isRaw(spec)) return {};
     CodecMemory memory;
     memory.cut = sizeof(Positions) + spec.elements() / 8 + sizeof(std::uint64_t);
-    // The magnitudes of one bin, a few position sets, and for randtopk a growing list of an eighth
-    // of the elements.
+    // The magnitudes of one bin, a few position sets, and for randtopk a list that is reserved for
+    // an eighth of the elements, and may grow.
     memory.working = 8 * spec.elements() + 4 * memory.cut;
     return memory;
   }

@@ -11,7 +11,7 @@ usage: scripts/test.sh [--quick|--crash] [--help]
   --quick   only programs and unit tests of the release build, and one test of the programs: that split and whole model are bit-identical
   --crash   instead of the tests, runs with faults, whose results are compared bit for bit: the simulation with a fault at each
             point where one can occur, and with random faults in 10,000 runs; the simulation with injected bugs, which it must
-            find; and 360 runs of the real programs, which are killed (about three hours)
+            find; and 360 runs of the real programs, which are killed (more than an hour)
   --help    this text
 
 With CLEAVE_WERROR=ON in the environment, warnings are errors.

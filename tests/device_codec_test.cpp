@@ -54,7 +54,7 @@ TEST_CASE("the GPU runs the codec whenever possible") {
   }
 }
 
-TEST_CASE("forged distances are refused or decode to the same positions") {
+TEST_CASE("CPU and GPU both refuse forged distances, or both decode the same positions") {
   EmulatedGpu gpu;
   const std::shared_ptr<const Codec> codec = makeCodec("topk:ratio=0.01");
   const auto gpuCodec = makeDeviceCodec(codec, gpu);

@@ -157,7 +157,7 @@ TEST_CASE("hidden: prepared process", "[.]") {
   const long before = pageFaults();
   for (int round = 0; round < 5; ++round) useAndFree(kBytes);
   CHECK(pageFaults() - before <
-        100);  // it would be 25,600 per round if the block were mapped again
+        100);  // mapping the block again would cause 25,600 page faults per round
 #endif
 }
 

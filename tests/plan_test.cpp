@@ -246,7 +246,7 @@ TEST_CASE("a run's admitted memory includes its session's limit for data in tran
   CHECK(serverBytes(plan) > transitBytes(plan));
 }
 
-TEST_CASE("without gradients at cut 0, all micro-batches may be in flight, and are admitted") {
+TEST_CASE("without gradients at cut 0, all micro-batches may be in flight, and all are counted") {
   wire::RunSpec spec = honest("small_cnn");
   spec.mutable_codecs()->clear();
   spec.set_in_flight(1);

@@ -142,9 +142,10 @@ void addPlanCommand(CLI::App& app, PlanOptions& options, std::function<int()>& c
       ->type_name("FILE")
       ->required();
   addLinkOptions(*plan, options.link);
-  plan->add_option("--codec", options.codecs,
-                   "A codec that the plan may use; repeatable, starting with the least lossy one; "
-                   "default: the configured codecs, or those that auto chooses from")
+  plan->add_option(
+          "--codec", options.codecs,
+          "A codec that the plan may use; repeatable, starting with the least lossy one; "
+          "default: each flow's configured codec, or, with auto, those that it chooses from")
       ->type_name("SPEC")
       ->allow_extra_args(false);
   plan->add_flag("--keep-cuts", options.keepCuts, "Keeps the configured cuts");

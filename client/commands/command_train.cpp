@@ -231,7 +231,7 @@ struct Trained {
 // Trains until the last step, and writes model and summary durably. Then closes the session.
 Trained trainToTheEnd(TrainCommand& command, TrainRun& run, Trainer& trainer, ModelSaver& saver) {
   const TrainResult result = trainer.run();
-  // Without a best model, the last one is saved in any case.
+  // If there is no best model, the last one is saved, whatever keep.last says.
   const bool savesLast =
       run.settings().keepsLast ||
       !std::filesystem::exists(run.prepared().folder + "/model.best.safetensors");

@@ -70,11 +70,11 @@ void LabeledDataset::write(std::uint32_t index, std::optional<std::uint64_t> epo
 std::unique_ptr<Dataset> sliceDataset(std::shared_ptr<const Dataset> whole, std::uint32_t first,
                                       std::uint32_t count) {
   if (std::uint64_t{first} + count > whole->size()) {
-    throw UsageError(
-        "data-range",
-        "samples " + std::to_string(first) + " to " + std::to_string(std::uint64_t{first} + count) +
-            " are requested from data with " + std::to_string(whole->size()) + " samples",
-        "ask for fewer samples in the configuration");
+    throw UsageError("data-range",
+                     std::to_string(count) + " samples from sample " + std::to_string(first) +
+                         " on are requested from data with " + std::to_string(whole->size()) +
+                         " samples",
+                     "ask for fewer samples in the configuration");
   }
   return std::make_unique<Slice>(std::move(whole), first, count);
 }

@@ -37,7 +37,7 @@ std::string weightsAfter(const std::string& runFolder, Arguments arguments) {
   return readTensors(runFolder + "/model.safetensors");
 }
 
-TEST_CASE("a codec that sends changes of samples refuses augmentation") {
+TEST_CASE("a codec that sends how samples have changed is refused with augmentation") {
   const CifarFolder files("changes");
   files.writeCifar10(4);
   const TemporaryFolder folder;
