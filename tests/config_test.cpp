@@ -305,13 +305,15 @@ TEST_CASE("an unknown key is refused with the nearest known one") {
 TEST_CASE("the nearest key is found by comparing the last parts first, then the whole keys") {
   const auto unknown = [](const std::string& text) {
     Config c = config(text);
-    for (const char* known : {"train.batch", "eval.batch", "train.step", "train.micro_batches"}) {
+    for (const char* known : {"train.batch", "eval.batch", "train.step", "train.micro_batches",
+                              "train.optimizer.name"}) {
       c.text(known, "");
     }
     return refusal([&] { c.refuseUnknown(); }).sentence;
   };
   CHECK_THAT(unknown("trian: {batch: 1}"), Contains("did you mean train.batch?"));
   CHECK_THAT(unknown("evl: {batch: 1}"), Contains("did you mean eval.batch?"));
+  CHECK_THAT(unknown("train: {optimizr: adamw}"), Contains("did you mean train.optimizer?"));
   CHECK_THAT(unknown("micro_batches: 1"), Contains("did you mean train.micro_batches?"));
   CHECK_THAT(unknown("train_batch: 1"), Contains("did you mean train.batch?"));
   CHECK_THAT(unknown("train: {momentum: 1}"), !Contains("did you mean"));

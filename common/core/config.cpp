@@ -125,6 +125,17 @@ std::string nearestPath(const std::string& path, const std::vector<std::string>&
   return nearest.empty() ? nearestName(path, candidates) : nearest;
 }
 
+// "train.optimizer" of "train.optimizer.name": many of these have a short form of their own.
+std::vector<std::string> parentsOf(const std::vector<std::string>& keys) {
+  std::set<std::string> parents;
+  for (const std::string& key : keys) {
+    for (std::size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1)) {
+      parents.insert(key.substr(0, dot));
+    }
+  }
+  return {parents.begin(), parents.end()};
+}
+
 // The keys that begin like `path`, or if there are none, the first parts of all keys.
 std::string nearbyKeys(const std::string& path, const std::vector<std::string>& known) {
   const auto firstPart = [](const std::string& key) { return key.substr(0, key.find('.')); };
@@ -535,6 +546,7 @@ void Config::refuseUnknown(std::span<const DocumentedKey> documented) const {
     }
     std::string meant = nearestPath(path, known);
     if (meant.empty()) meant = nearestPath(path, unused);
+    if (meant.empty()) meant = nearestPath(path, parentsOf(known));
     const std::string sentence = node->place + ": " + path + " is not a known key";
     if (meant.empty()) {
       throw UsageError("config-unknown-key", sentence, "remove it; " + nearbyKeys(path, known))
