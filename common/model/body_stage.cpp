@@ -60,7 +60,8 @@ BodyStage::~BodyStage() = default;
 TensorBundle BodyStage::forward(const MicroBatch& at, TensorBundle activations0) {
   if (state_->wait.f2) return state_->last.waitForActivations(*state_->wait.f2, at);
   const bool training = at.phase == Phase::train && state_->last.hasGradients();
-  // Autograd is enabled also with `recompute`, since some operators give other results without autograd.
+  // Autograd is enabled also with `recompute`, since some operators give other results without
+  // autograd.
   const at::AutoGradMode recordGraph(training);
   TensorList inputs = state_->first.enter(at, std::move(activations0), training);
   TensorList outputs = state_->part.forward(inputs, {}, at);
