@@ -8,6 +8,7 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 
 #include "proto/wire.pb.h"
 #include "tests/error_code.h"
@@ -63,6 +64,17 @@ class Guard {
     auto ticket = admission->admit(identity, plan, time);
     fs::create_directories(settings.store + "/" + identity + "/" + run);
     return ticket;
+  }
+  // The error of a run that does not fit into memory.
+  RunError memoryError(const std::string& identity, const std::string& run) {
+    try {
+      admit(identity, run);
+    } catch (const RunError& error) {
+      CHECK(error.code() == "not-enough-memory");
+      return error;
+    }
+    FAIL("no error");
+    throw std::logic_error("not reached");
   }
   std::string refusal(const std::string& identity, const std::string& run) {
     return errorCode([&] { admit(identity, run); });
@@ -167,40 +179,24 @@ TEST_CASE("a run that fits once others have ended may be retried") {
   Guard guard("default: {}\n");
   const auto first = guard.admit("a", "a-1");
   guard.settings.memoryBytes = guard.admission->admittedBytes() + 1;
-  try {
-    guard.admit("a", "a-2");
-    FAIL("no error");
-  } catch (const RunError& error) {
-    CHECK(error.code() == "not-enough-memory");
-    CHECK(error.retrySeconds() > 0);
-  }
+  CHECK(guard.memoryError("a", "a-2").retrySeconds() > 0);
 }
 
 TEST_CASE("a run that exceeds its identity's share is not retried, even if the server is full") {
   Guard guard("small: {memory_mib: 0}\ndefault: {}\n");
   const auto first = guard.admit("a", "a-1");
   guard.settings.memoryBytes = guard.admission->admittedBytes() + 1;
-  try {
-    guard.admit("small", "small-1");
-    FAIL("no error");
-  } catch (const RunError& error) {
-    CHECK(error.code() == "not-enough-memory");
-    CHECK_THAT(error.what(), Contains("small has"));
-    CHECK(error.retrySeconds() == 0);
-  }
+  const RunError error = guard.memoryError("small", "small-1");
+  CHECK_THAT(error.what(), Contains("small has"));
+  CHECK(error.retrySeconds() == 0);
 }
 
 TEST_CASE("a run whose codec keeps more samples than fit into memory is refused with a hint") {
   Guard guard("default: {}\n");
   guard.plan = smallPlan(1 << 30);
-  try {
-    guard.admit("a", "a-1");
-    FAIL("no error");
-  } catch (const RunError& error) {
-    CHECK(error.code() == "not-enough-memory");
-    CHECK_THAT(error.hint(), Contains("delta"));
-    CHECK(error.retrySeconds() == 0);  // it does not fit later either
-  }
+  const RunError error = guard.memoryError("a", "a-1");
+  CHECK_THAT(error.hint(), Contains("delta"));
+  CHECK(error.retrySeconds() == 0);  // it does not fit later either
   guard.plan = smallPlan(1 << 10);
   CHECK(guard.refusal("a", "a-1").empty());
 }

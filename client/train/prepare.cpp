@@ -524,12 +524,13 @@ void removeUnbegun(const PreparedRun& run) {
   // If a removal fails, or the process is killed, makeRunFolder() must accept what remains: without
   // run.json, and with the lock, the folder counts as unused.
   std::error_code error;
-  for (const char* name : {"run.json", "config.yaml", "environment.json", "log.txt", "probe.csv",
-                           "generation", "lock"}) {
-    std::filesystem::remove(std::filesystem::path(run.folder) / name, error);
-    if (error) return;
-  }
-  std::filesystem::remove(run.folder, error);
+  const auto remove = [&](std::string_view name) {
+    if (!error) std::filesystem::remove(std::filesystem::path(run.folder) / name, error);
+  };
+  remove("run.json");
+  for (const std::string_view name : kFilesBeforeStart) remove(name);
+  remove("lock");
+  if (!error) std::filesystem::remove(run.folder, error);
 }
 
 void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan) {

@@ -58,8 +58,7 @@ bool isUnused(const std::string& folder) {
     const std::string name = entry->path().filename();
     if (name == "lock") {
       isLocked = true;
-    } else if (name == "config.yaml" || name == "environment.json" || name == "log.txt" ||
-               name == "probe.csv" || name == "generation") {
+    } else if (std::ranges::find(kFilesBeforeStart, name) != kFilesBeforeStart.end()) {
       hasOthers = true;
     } else if (name.find(".tmp-") == std::string::npos) {
       return false;

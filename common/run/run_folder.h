@@ -1,8 +1,10 @@
 // The folder for a run's files, on either side.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 #include "common/core/config.h"
 #include "common/core/open_file.h"
@@ -17,6 +19,10 @@ std::string libtorchVersion();  // such as "2.11.0"
 
 // Throws UsageError "bad-run-id" unless the id is [a-z0-9][a-z0-9-]{0,63}.
 void checkRunId(const std::string& id);
+
+// The files besides `lock` that the folder of a run that has not started may contain.
+inline constexpr std::array<std::string_view, 5> kFilesBeforeStart = {
+    "config.yaml", "environment.json", "log.txt", "probe.csv", "generation"};
 
 // Creates the folder and its parents. An existing folder may contain only what a process leaves
 // behind if it is killed before the run starts; otherwise throws UsageError "run-exists". Throws

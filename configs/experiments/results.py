@@ -98,8 +98,8 @@ SWEEPS = {
     "cola_lora": [("partition 1", {}, ["none"], THREE)],
 }
 # The main metric, which decides a run's best epoch, and the second metric; efficientnet reports the last epoch.
-METRICS = {"reviews": ("eval_matthews", "eval_top1"), "rte": ("eval_top1",), "cola": ("eval_matthews", "eval_top1"),
-           "cola_fairseq": ("eval_matthews", "eval_top1"), "cola_lora": ("eval_matthews", "eval_top1")}  # fmt: skip
+MATTHEWS = ("eval_matthews", "eval_top1")
+METRICS = {"reviews": MATTHEWS, "rte": ("eval_top1",), "cola": MATTHEWS, "cola_fairseq": MATTHEWS, "cola_lora": MATTHEWS}
 TITLES = {"eval_matthews": "Matthews", "eval_top1": "Accuracy"}
 
 
