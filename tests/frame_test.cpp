@@ -376,6 +376,7 @@ TEST_CASE("PROTOCOL.md: every code that can reach a peer is in the table of erro
                           "cannot-read",
                           "openssl-failed",
                           "no-status",
+                          "bad-status",
                           "bad-metric",
                           "bad-target",
                           "status-exposed",
