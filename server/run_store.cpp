@@ -1,5 +1,6 @@
 #include "server/run_store.h"
 
+#include <algorithm>
 #include <google/protobuf/util/json_util.h>
 #include <unistd.h>
 
@@ -92,14 +93,16 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
   const auto onDisk = [&] {
     CheckpointStore store(diskFiles(), folder);
     const std::uint64_t known = knownGeneration(store, hello.run_id());
+    run.generation = hello.generation();
+    if (hello.take_over()) run.generation = std::max(run.generation, known + 1);
     if (known == 0) {
       makeRunFolder(folder, "use another run.name, or try again: each run gets its own id");
-    } else if (hello.generation() <= known) {
+    } else if (run.generation <= known) {
       throw staleGeneration(hello.run_id(), hello.generation(), known);
     }
     run.lock = lockRunFolder(folder);
     // This is the first file of the folder. It marks a run that can be continued.
-    store.setGeneration(hello.generation());
+    store.setGeneration(run.generation);
     if (known == 0) {
       run.disk->take(DiskShare::kRunBytes);
       writeRunDescription(folder,
@@ -110,7 +113,7 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
     if (known != 0) run.recordedStep = recordedStep(folder);
     run.log = fileLog(folder + "/log.txt");
     run.files = std::make_shared<RunFiles>(
-        recorder_, folder, RunIdentity{hello.run_id(), session, hello.generation()},
+        recorder_, folder, RunIdentity{hello.run_id(), session, run.generation},
         std::vector<std::string>{}, settings_.rotateBytes, run.disk, known != 0);
     run.weights = weightsOf(identity, hello.weights_sha256(), maxWeightsBytes, run);
     if (!settings_.allowCheckpoints) return;

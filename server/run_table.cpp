@@ -97,10 +97,11 @@ void RunTable::refuseServed(const RunRequest& request) {
   // This is checked first, so that another identity cannot end a served run.
   if (served.request().identity != request.identity) throw othersRun(runId);
   const std::uint64_t generation = request.hello.generation();
-  if (generation < served.generation()) {
+  const bool takesOver = request.hello.take_over();
+  if (generation < served.generation() && !takesOver) {
     throw staleGeneration(runId, generation, served.generation());
   }
-  const bool isNewer = generation > served.generation();
+  const bool isNewer = generation > served.generation() || takesOver;
   const double fence = served.isParked() ? kParkedFenceSeconds : kFenceSeconds;
   if (isNewer) {
     served.end(std::make_exception_ptr(RunError(

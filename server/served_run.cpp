@@ -94,6 +94,7 @@ asio::awaitable<void> ServedRun::openRecords() {
     stored_ = co_await resources_.store.open(request_.identity, request_.hello, spec_,
                                              request_.session, threads_.threads,
                                              namesWeights() ? maxWeightsBytes(plan_) : 0);
+    generation_ = stored_.generation;
   }
   record_ = std::make_unique<RunRecord>(*stored_.files, plan_.spec.stepsPerEpoch, stored_.disk);
 }
@@ -265,7 +266,7 @@ void ServedRun::attach(const RunRequest& request, std::shared_ptr<Connection> co
     link_->detach();
   }
   if (request.hello.token() != 0) arrived_ = link_->arrived();
-  generation_ = request.hello.generation();
+  generation_ = std::max(generation_, request.hello.generation());
   session_ = request.session;
   stored_.files->reconnected(session_, generation_);
   link_->attach(std::move(connection), arrivedFromWire(request.hello.arrived()));
@@ -286,6 +287,7 @@ wire::HelloOk ServedRun::helloOk() const {
   ok.set_device(resources_.settings.device);
   for (const std::uint64_t step : stored_.available) ok.add_available(step);
   ok.set_recorded_step(stored_.recordedStep);
+  if (request_.hello.take_over()) ok.set_generation(generation_);
   ok.set_exact(stored_.isExact);
   ok.set_checkpoints(stored_.checkpoints != nullptr);
   if (stored_.checkpoints) ok.set_fingerprint(stored_.checkpoints->fingerprint());

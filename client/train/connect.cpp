@@ -1,5 +1,6 @@
 #include "client/train/connect.h"
 
+#include <spdlog/fmt/fmt.h>
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/connect.hpp>
@@ -59,6 +60,8 @@ constexpr std::string_view kWrongUse[] = {"bad-run-spec",
                                           "bad-precision",
                                           "bad-insert"};
 
+constexpr std::uint64_t kMaxGeneration = std::uint64_t{1} << 63;  // leaves room for raising it
+
 asio::steady_timer::duration duration(double seconds) {
   return std::chrono::duration_cast<asio::steady_timer::duration>(
       std::chrono::duration<double>(seconds));
@@ -99,6 +102,12 @@ wire::HelloOk helloOkFrom(std::span<const std::byte> metadata, const wire::Hello
   if (featuresOf(ok) != featuresOf(hello)) {
     throw ProtocolError("bad-metadata",
                         "the features in the HelloOk differ from those requested in the Hello");
+  }
+  const bool isRaised = ok.generation() >= hello.generation() && ok.generation() < kMaxGeneration;
+  if (hello.take_over() ? !isRaised : ok.generation() != 0) {
+    throw ProtocolError("bad-metadata", fmt::format("a HelloOk has the generation {}, but the "
+                                                    "Hello had {}",
+                                                    ok.generation(), hello.generation()));
   }
   if (ok.weights_stored() && hello.weights_sha256().empty()) {
     throw ProtocolError("bad-metadata",

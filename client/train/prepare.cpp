@@ -445,7 +445,10 @@ void openEarlierRun(PreparedRun& run, const RunOptions& options) {
   run.isResumed = true;
   run.lock = lockRunFolder(run.folder);
   writeRecord(run, record.server);
-  if (options.takeOver) takeOver(diskFiles(), run.folder);
+  if (options.takeOver) {
+    repairGeneration(diskFiles(), run.folder);
+    run.hello.set_take_over(true);
+  }
   CheckpointStore(diskFiles(), run.folder).removeIncomplete();
   if (!options.fromStart) {
     run.commits = intactCommits(diskFiles(), run.folder);

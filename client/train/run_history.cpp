@@ -1,7 +1,5 @@
 #include "client/train/run_history.h"
 
-#include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -57,6 +55,29 @@ std::vector<RunCommit> intactCommits(Files& files, const std::string& folder) {
   return intact;
 }
 
+ResumeCounts countResume(Files& files, const std::string& folder, std::uint64_t stepsLost) {
+  const std::string path = folder + "/resumes.json";
+  ResumeCounts counts;
+  try {
+    if (const auto text = files.read(path)) {
+      const auto json = nlohmann::json::parse(*text);
+      counts = {json.at("resumes"), json.at("steps_redone")};
+    }
+  } catch (const nlohmann::json::exception& error) {
+    processLog()->warn("{} is damaged, so resumes are counted from 0: {}", path, error.what());
+  }
+  ++counts.resumes;
+  counts.stepsRedone += stepsLost;
+  try {
+    const nlohmann::ordered_json json = {{"resumes", counts.resumes},
+                                         {"steps_redone", counts.stepsRedone}};
+    files.write(path, json.dump() + "\n");
+  } catch (const RunError& error) {
+    processLog()->warn("resumes will be counted wrongly: {}", error.what());
+  }
+  return counts;
+}
+
 std::uint64_t knownGeneration(Files& files, const std::string& folder) {
   const auto known = CheckpointStore(files, folder).generation();
   if (known) return *known;
@@ -70,15 +91,15 @@ std::uint64_t raiseGeneration(Files& files, const std::string& folder) {
   return next;
 }
 
-// A generation from the clock is above all earlier ones: clients raise theirs by 1 at most a few
-// times per second, from 1 or from an earlier time.
-void takeOver(Files& files, const std::string& folder) {
-  constexpr std::uint64_t kBeyondAnyOther = std::uint64_t{1} << 20;  // if the clock is slow
-  const auto sinceEpoch = std::chrono::system_clock::now().time_since_epoch();
-  const auto microseconds = std::chrono::duration_cast<std::chrono::microseconds>(sinceEpoch);
+void adoptGeneration(Files& files, const std::string& folder, std::uint64_t generation) {
+  if (generation > knownGeneration(files, folder)) {
+    CheckpointStore(files, folder).setGeneration(generation);
+  }
+}
+
+void repairGeneration(Files& files, const std::string& folder) {
   CheckpointStore store(files, folder);
-  store.setGeneration(std::max(store.generation().value_or(0) + kBeyondAnyOther,
-                               static_cast<std::uint64_t>(microseconds.count())));
+  if (!store.generation()) store.setGeneration(0);
 }
 
 }  // namespace cleave

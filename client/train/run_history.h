@@ -32,14 +32,24 @@ bool isRunDone(Files& files, const std::string& folder);
 // each of the others. Throws RunError "bad-checkpoint" if the list itself is damaged.
 std::vector<RunCommit> intactCommits(Files& files, const std::string& folder);
 
+// How often a run was continued after a process or a connection was lost for good.
+struct ResumeCounts {
+  std::uint64_t resumes = 0;      // continuations from a checkpoint or, without one, from step 0
+  std::uint64_t stepsRedone = 0;  // steps that were repeated after a resume
+};
+// Adds a resume after which `stepsLost` steps must be repeated, and returns the run's counts. They
+// are in a file of their own, RUN/resumes.json, because a process may be killed again before its
+// first checkpoint. If the file cannot be read or written, logs a warning.
+ResumeCounts countResume(Files& files, const std::string& folder, std::uint64_t stepsLost);
+
 // The generation of the run's last connection; 0: there was none. Throws RunError "bad-checkpoint"
 // if its file is damaged.
 std::uint64_t knownGeneration(Files& files, const std::string& folder);
 // Raises the run's generation by 1, stores it durably, and returns it.
 std::uint64_t raiseGeneration(Files& files, const std::string& folder);
-// Raises the run's generation above those of all clients that have continued the run from a copy of
-// the folder. Also replaces a damaged generation. If a server has a greater one nevertheless, it
-// refuses this client, and another call raises the generation further.
-void takeOver(Files& files, const std::string& folder);
+// Stores a generation that a server has given to the run, if it is higher than the stored one.
+void adoptGeneration(Files& files, const std::string& folder, std::uint64_t generation);
+// Replaces a damaged generation by 0. Call only if the servers are asked for theirs.
+void repairGeneration(Files& files, const std::string& folder);
 
 }  // namespace cleave

@@ -26,8 +26,7 @@ void RunSpent::add(double moreSeconds, const LinkTotals& more) {
 }
 
 nlohmann::json toJson(const RunSpent& spent) {
-  nlohmann::json json = {
-      {"seconds", spent.seconds}, {"resumes", spent.resumes}, {"steps_redone", spent.stepsRedone}};
+  nlohmann::json json = {{"seconds", spent.seconds}};
   for (const auto& [name, count] : kCounts) json[name] = spent.totals.*count;
   for (const auto& [name, each] : kSeconds) json[name] = spent.totals.*each;
   for (const auto& [name, peak] : kPeaks) json[name] = spent.totals.*peak;
@@ -37,8 +36,6 @@ nlohmann::json toJson(const RunSpent& spent) {
 RunSpent spentFromJson(const nlohmann::json& json) {
   RunSpent spent;
   spent.seconds = json.at("seconds");
-  spent.resumes = json.at("resumes");
-  spent.stepsRedone = json.at("steps_redone");
   for (const auto& [name, count] : kCounts) spent.totals.*count = json.at(name);
   for (const auto& [name, each] : kSeconds) spent.totals.*each = json.at(name);
   for (const auto& [name, peak] : kPeaks) spent.totals.*peak = json.at(name);

@@ -12,9 +12,7 @@ namespace cleave {
 
 struct RunSpent {
   double seconds = 0;
-  LinkTotals totals;              // without `flows` and `transfers`
-  std::uint64_t resumes = 0;      // continuations from a checkpoint or, without one, from step 0
-  std::uint64_t stepsRedone = 0;  // steps that were repeated after a resume
+  LinkTotals totals;  // without `flows` and `transfers`
 
   void add(double moreSeconds, const LinkTotals& more);
 };

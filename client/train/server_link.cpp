@@ -2,6 +2,7 @@
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
+#include <exception>
 #include <optional>
 #include <span>
 #include <utility>
@@ -37,7 +38,11 @@ void ServerLink::connect(std::function<void(std::exception_ptr error)> done) {
   const auto connectIt = options_.isRestart ? reconnectToServer : connectToServer;
   asio::co_spawn(io_.context(), connectIt(address_, firstHello, options_.retrySeconds),
                  [this, done = std::move(done)](std::exception_ptr failed, OpenConnection opened) {
-                   if (!failed) accept(std::move(opened));
+                   try {
+                     if (!failed) accept(std::move(opened));
+                   } catch (const Error&) {
+                     failed = std::current_exception();
+                   }
                    done(std::move(failed));
                  });
 }
@@ -55,6 +60,10 @@ void ServerLink::accept(OpenConnection open) {
   resumes_ = hello_.committed_size() > 0;
   hello_.clear_committed();
   hello_.clear_weights_sha256();
+  if (!hello_.take_over()) return;
+  hello_.clear_take_over();
+  hello_.set_generation(ok_.generation());
+  if (options_.tookOver) options_.tookOver(ok_.generation());
 }
 
 namespace {

@@ -56,6 +56,9 @@ void TrainRun::connect() {
   options.nextGeneration = [folder = prepared_.folder] {
     return raiseGeneration(diskFiles(), folder);
   };
+  options.tookOver = [folder = prepared_.folder](std::uint64_t generation) {
+    adoptGeneration(diskFiles(), folder, generation);
+  };
   try {
     if (prepared_.plan.spec.initialWeights && !resumes()) prepareWeights();
     std::vector<ServerRequest> requests;
@@ -64,6 +67,7 @@ void TrainRun::connect() {
     for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) {
       checkAnswer(answer(b), prepared_.bodies[b]);
     }
+    prepared_.hello.clear_take_over();  // another client may take the run over from this one later
   } catch (...) {
     session_.close("failed");
     removeUnbegun(prepared_);
@@ -151,7 +155,7 @@ void TrainRun::start(DecideFunction decide, const Options& options) {
 // ---- Initial weights and checkpoints ----
 
 void TrainRun::loadWeights() {
-  if (prepared_.isResumed) stepsLost_ = stepsAfter(0);
+  if (prepared_.isResumed) countResumeAt(0);
   std::vector<SharedBytes> weights = std::exchange(bodyWeights_, {});
   for (std::size_t b = 0; b < weights.size(); ++b) {
     if (!answer(b).weights_stored()) {
@@ -201,12 +205,12 @@ void TrainRun::checkExact(const CheckpointInfo& own) const {
 }
 
 // A killed process loses the rows of its last second, so the servers' rows are counted too.
-std::uint64_t TrainRun::stepsAfter(std::uint64_t step) const {
+void TrainRun::countResumeAt(std::uint64_t step) {
   std::uint64_t last = lastRecordedStep(prepared_.folder);
   for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) {
     last = std::max<std::uint64_t>(last, answer(b).recorded_step());
   }
-  return last > step ? last - step : 0;
+  resumeCounts_ = countResume(diskFiles(), prepared_.folder, last > step ? last - step : 0);
 }
 
 nlohmann::json TrainRun::resume() {
@@ -225,7 +229,7 @@ nlohmann::json TrainRun::resume() {
       readCheckpoint(own->file, digestOf(prepared_.plan.spec), fmt::format("step {}", commit.step));
   stage_.restore(tensorsOf(content.stage, "the checkpoint"));
   session_.resume(content.engine, content.codecs);
-  stepsLost_ = stepsAfter(commit.step);
+  countResumeAt(commit.step);
   StepRow row;
   row.phase = "resume";
   row.step = commit.step;

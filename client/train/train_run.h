@@ -18,6 +18,7 @@
 #include "client/data/loader.h"
 #include "client/train/checkpointer.h"
 #include "client/train/prepare.h"
+#include "client/train/run_history.h"
 #include "client/train/session.h"
 #include "common/core/record.h"
 #include "common/model/stage.h"
@@ -57,9 +58,8 @@ class TrainRun {
   // newest checkpoint that all have. Returns the notes that were passed to copyState(). Throws
   // RunError "no-checkpoint", "bad-checkpoint", "other-run-spec", UsageError "inexact".
   nlohmann::json resume();
-  // Call after resume() or loadWeights(). The number of steps that were done before and must be
-  // repeated.
-  std::uint64_t stepsLost() const { return stepsLost_; }
+  // Call after resume() or loadWeights().
+  const ResumeCounts& resumeCounts() const { return resumeCounts_; }
   // Null if the run makes no checkpoints.
   Checkpointer* checkpointer() { return checkpointer_.get(); }
   // Call after a step whose decision had `checkpoint` set. Copies the client's part of the
@@ -97,14 +97,13 @@ class TrainRun {
   ServerRequest requestFor(std::size_t body) const;
   bool allAnswers(const std::function<bool(const wire::HelloOk& ok)>& holds) const;
   const RunCommit& chooseCommit() const;
-  // The number of recorded training steps after this one.
-  std::uint64_t stepsAfter(std::uint64_t step) const;
+  void countResumeAt(std::uint64_t step);
   void checkExact(const CheckpointInfo& own) const;
 
   PreparedRun& prepared_;
   ClientStage stage_;
   std::vector<SharedBytes> bodyWeights_;  // initial weights until they are sent; may be empty
-  std::uint64_t stepsLost_ = 0;
+  ResumeCounts resumeCounts_;
   Recorder recorder_;
   std::unique_ptr<Checkpointer> checkpointer_;  // used by the session's callbacks
   ClientSession session_;

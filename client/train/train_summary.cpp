@@ -100,8 +100,8 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
   summary["peak_down_bytes_per_second"] = totals.peakDown;
   summary["reconnects"] = totals.reconnects;
   summary["offline_seconds"] = totals.offlineSeconds;
-  summary["resumes"] = spent.resumes;
-  summary["steps_redone"] = spent.stepsRedone;
+  summary["resumes"] = result.resumed.resumes;
+  summary["steps_redone"] = result.resumed.stepsRedone;
   summary["steps_skipped"] = result.stepsSkipped;
   if (result.stoppedAfter) summary["stopped_after_epoch"] = *result.stoppedAfter;
   if (run.plan.spec.averageDecay > 0) summary["ema"] = run.plan.spec.averageDecay;

@@ -58,9 +58,8 @@ TrainResult Trainer::run() {
     restore(run_.resume());
   } else {
     run_.loadWeights();
-    if (run_.prepared().isResumed) spentBefore_.resumes = 1;
-    spentBefore_.stepsRedone = run_.stepsLost();
   }
+  result_.resumed = run_.resumeCounts();
   const std::uint64_t perEpoch = stepsPerWholeEpoch();
   shown_.epochs = (totalSteps_ + perEpoch - 1) / perEpoch;
 
@@ -279,8 +278,6 @@ void Trainer::restore(const nlohmann::json& notes) {
   } catch (const nlohmann::json::exception& error) {
     throw badCheckpoint(std::string("its notes cannot be read: ") + error.what());
   }
-  ++spentBefore_.resumes;
-  spentBefore_.stepsRedone += run_.stepsLost();
   shown_.step = result_.steps;
   shown_.samples = result_.samples;
   progress_.resume(shown_.step, shown_.samples);

@@ -41,6 +41,7 @@ struct BestValue {
 struct TrainResult {
   std::uint64_t steps = 0;
   std::uint64_t samples = 0;  // number of samples trained on
+  ResumeCounts resumed;
   double trainSeconds = 0;
   // Values of the last evaluation, in the order of ScoreSpec::names(); empty before the first one.
   std::vector<std::optional<double>> lastEval;

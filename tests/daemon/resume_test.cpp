@@ -141,6 +141,29 @@ TEST_CASE("a client killed at any point resumes and ends with the same weights")
   }
 }
 
+TEST_CASE("resumes are also counted if the next process is killed before its first checkpoint") {
+  const TemporaryFolder folder;
+  const RestartableServer server(folder);
+  const std::string run = folder.path("run");
+  trainUntilKilled(run, server.address());
+  for (int i = 0; i < 2; ++i) {
+    const Process killed = startResume(run, {}, failingAt("batch:2:kill"));
+    REQUIRE(killed.wait(kPatience) == 128 + SIGKILL);
+  }
+  bool isDamaged = false;
+  SECTION("the count is kept") {}
+  SECTION("a damaged count does not end the run") {
+    flipByteIn(run + "/resumes.json");
+    isDamaged = true;
+  }
+  const Ended ended = resume(run);
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  const auto summary = nlohmann::json::parse(readFile(run + "/summary.json"));
+  CHECK(summary.at("resumes") == (isDamaged ? 1 : 3));
+  if (!isDamaged) CHECK(summary.at("steps_redone") >= 3);
+}
+
 // Codecs with a memory, in both directions.
 const Arguments kChangeCodecs = {
     "--set",
@@ -310,8 +333,9 @@ TEST_CASE("only one client can resume a run, the last one that takes it over") {
   CHECK(copied.code == 1);
   CHECK_THAT(copied.errors, Contains("[stale-generation]") && Contains("--take-over"));
 
-  // It can take the run over, even if its own generation is lost.
+  // It can take the run over, even if its own generation is lost, and the server's is far ahead.
   fs::resize_file(copy + "/generation", 0);
+  std::ofstream(serverFolder(folder, run) + "/generation") << (std::uint64_t{1} << 62) << "\n";
   const Ended damaged = resume(copy);
   CHECK(damaged.code == 1);
   CHECK_THAT(damaged.errors, Contains("[bad-checkpoint]") && Contains("--take-over"));
