@@ -172,6 +172,20 @@ TEST_CASE("a newer connection of a run ends the older connection, and waits for 
   CHECK(host.refusal(host.request("a", "run-1", 4)).empty());
 }
 
+TEST_CASE("a client that takes a run over ends the connection of a higher generation") {
+  Host host;
+  const auto run = host.admit(host.request("a", "run-1", 3));
+  Outcome outcome;
+  host.serve(run, outcome);
+  RunRequest request = host.request("a", "run-1", 1);
+  request.hello.set_take_over(true);
+  CHECK(host.refusal(request) == "run-in-use");
+  host.runUntil([&] { return outcome.done; });
+  CHECK(outcome.code == "stale-generation");
+  host.close(run);
+  CHECK(host.refusal(request).empty());
+}
+
 TEST_CASE("another identity can neither take nor end a run, even before it has a folder") {
   Host host;
   const auto request = host.request("a", "run-1");
