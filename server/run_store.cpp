@@ -79,7 +79,7 @@ std::uint64_t RunStore::recordedStep(const std::string& folder) {
   } catch (const Error&) {
     // Some rows are missing in the file. Their number is only shown, so the run can continue.
   }
-  return lastRecordedStep(folder);
+  return lastRecordedStep(folder).step;
 }
 
 boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,

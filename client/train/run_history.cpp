@@ -1,5 +1,6 @@
 #include "client/train/run_history.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -55,22 +56,32 @@ std::vector<RunCommit> intactCommits(Files& files, const std::string& folder) {
   return intact;
 }
 
-ResumeCounts countResume(Files& files, const std::string& folder, std::uint64_t stepsLost) {
+ResumeCounts countResume(Files& files, const std::string& folder, const ResumePoint& point) {
   const std::string path = folder + "/resumes.json";
   ResumeCounts counts;
+  std::uint64_t generation = 0, serversStep = 0;  // of the previous resume
   try {
     if (const auto text = files.read(path)) {
       const auto json = nlohmann::json::parse(*text);
+      generation = json.at("generation");
+      serversStep = json.at("servers_step");
       counts = {json.at("resumes"), json.at("steps_redone")};
     }
   } catch (const nlohmann::json::exception& error) {
     processLog()->warn("{} is damaged, so resumes are counted from 0: {}", path, error.what());
   }
+  // If a side has recorded no step since the previous resume, its last row is older, and has been
+  // counted.
+  std::uint64_t last = 0;
+  if (point.recorded.generation >= generation) last = point.recorded.step;
+  if (point.serversStep != serversStep) last = std::max(last, point.serversStep);
   ++counts.resumes;
-  counts.stepsRedone += stepsLost;
+  if (last > point.step) counts.stepsRedone += last - point.step;
   try {
     const nlohmann::ordered_json json = {{"resumes", counts.resumes},
-                                         {"steps_redone", counts.stepsRedone}};
+                                         {"steps_redone", counts.stepsRedone},
+                                         {"generation", point.generation},
+                                         {"servers_step", point.serversStep}};
     files.write(path, json.dump() + "\n");
   } catch (const RunError& error) {
     processLog()->warn("resumes will be counted wrongly: {}", error.what());

@@ -8,6 +8,7 @@
 
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/commits.h"
+#include "common/record/run_files.h"
 
 namespace cleave {
 
@@ -37,10 +38,16 @@ struct ResumeCounts {
   std::uint64_t resumes = 0;      // continuations from a checkpoint or, without one, from step 0
   std::uint64_t stepsRedone = 0;  // steps that were repeated after a resume
 };
-// Adds a resume after which `stepsLost` steps must be repeated, and returns the run's counts. They
-// are in a file of their own, RUN/resumes.json, because a process may be killed again before its
-// first checkpoint. If the file cannot be read or written, logs a warning.
-ResumeCounts countResume(Files& files, const std::string& folder, std::uint64_t stepsLost);
+struct ResumePoint {
+  std::uint64_t step = 0;         // the run continues after this step
+  std::uint64_t generation = 0;   // of the connection that continues it
+  RecordedStep recorded;          // lastRecordedStep() of the client's folder
+  std::uint64_t serversStep = 0;  // the last step in the servers' records
+};
+// Adds a resume, and returns the run's counts. They are in a file of their own, RUN/resumes.json,
+// because a process may be killed again before its first checkpoint. If the file cannot be read or
+// written, logs a warning.
+ResumeCounts countResume(Files& files, const std::string& folder, const ResumePoint& point);
 
 // The generation of the run's last connection; 0: there was none. Throws RunError "bad-checkpoint"
 // if its file is damaged.

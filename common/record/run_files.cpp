@@ -223,7 +223,7 @@ bool RunFiles::isOverBudget() const {
   return transfers_->isOverBudget() || steps_->isOverBudget() || epochs_->isOverBudget();
 }
 
-std::uint64_t lastRecordedStep(const std::string& folder) {
+RecordedStep lastRecordedStep(const std::string& folder) {
   constexpr std::streamoff kTail = 1 << 22;  // bytes; about ten thousand rows
   const std::vector<std::string> columns = RunFiles::stepColumns({});
   const auto indexOfColumn = [&](const char* name) {
@@ -232,10 +232,14 @@ std::uint64_t lastRecordedStep(const std::string& folder) {
   };
   const std::size_t phase = indexOfColumn("phase");
   const std::size_t step = indexOfColumn("step");
+  const std::size_t generation = indexOfColumn("generation");
   std::ifstream file(folder + "/steps.csv", std::ios::binary | std::ios::ate);
   const std::streamoff size = file.tellg();
   file.seekg(std::max<std::streamoff>(size - kTail, 0));
-  std::uint64_t last = 0;
+  RecordedStep last;
+  const auto read = [](const std::string& text, std::uint64_t& number) {
+    std::from_chars(text.data(), text.data() + text.size(), number);
+  };
   for (std::string line; std::getline(file, line);) {
     std::vector<std::string> fields;
     std::istringstream text(line);
@@ -244,7 +248,8 @@ std::uint64_t lastRecordedStep(const std::string& folder) {
     }
     // The first line may be incomplete.
     if (fields.size() <= step || fields[phase] != phaseName(Phase::train)) continue;
-    std::from_chars(fields[step].data(), fields[step].data() + fields[step].size(), last);
+    read(fields[step], last.step);
+    read(fields[generation], last.generation);
   }
   return last;
 }

@@ -120,8 +120,11 @@ class RunFiles {
   std::shared_ptr<Recorder::Table> epochs_;
 };
 
-// The number of the last training step recorded in the folder's steps.csv. Reads only the end of
-// the file; returns 0 if there is no training step in it, or no such file.
-std::uint64_t lastRecordedStep(const std::string& folder);
+struct RecordedStep {
+  std::uint64_t step = 0, generation = 0;
+};
+// The last training step recorded in the folder's steps.csv, and the generation of its row. Reads
+// only the end of the file; returns zeros if there is no training step in it, or no such file.
+RecordedStep lastRecordedStep(const std::string& folder);
 
 }  // namespace cleave

@@ -60,23 +60,24 @@ std::vector<std::string> fieldsOf(const std::string& line) {
 }  // namespace
 
 // Together, the scenarios cover everything that has a state: dropout, batch statistics, Adam,
-// momentum, a codec with a power iteration. A run takes 24 steps.
+// momentum, and on each side codecs with a power iteration, kept samples and residuals. A run takes
+// 24 steps.
 const std::vector<Scenario>& scenarios() {
   static const std::vector<Scenario> all = {{"mlp, adam, dropout, power iteration", R"(
 model: {name: mlp, width: 8, depth: 2, dropout: 0.1}
 data: {format: synthetic, shape: [1, 4, 4], classes: 4, train: {size: 64}, test: {size: 16}}
 train: {batch: 8, micro_batches: 2, epochs: 3, optimizer: {name: adam}, learning_rate: {schedule: cosine, peak: 0.01}}
 eval: {batch: 8}
-codec: {activation/0: "power:rank=2", activation/1: "block:bits=8", gradient/1: "power:rank=2", gradient/0: "block:bits=8"}
+codec: {activation/0: "power:rank=2", activation/1: "block:bits=8", gradient/1: "block:bits=8", gradient/0: "power:rank=2"}
 checkpoint: {every_steps: 4}
 )",
                                              false},
-                                            {"small_cnn, momentum, batch norm", R"(
+                                            {"small_cnn, momentum, batch norm, delta, ef", R"(
 model: {name: small_cnn, width: 4}
 data: {format: synthetic, shape: [1, 8, 8], classes: 4, train: {size: 48}, test: {size: 8}}
 train: {batch: 6, micro_batches: 3, epochs: 3, optimizer: {name: sgd, momentum: 0.9}, learning_rate: {schedule: constant, peak: 0.05}}
 eval: {batch: 8}
-codec: "block:bits=4"
+codec: {activation/0: 'delta(block:bits=4)', activation/1: 'delta(block:bits=4)', gradient/1: 'ef(block:bits=4)', gradient/0: 'ef(block:bits=4)'}
 checkpoint: {every_steps: 3, keep: 3}
 )",
                                              false},
