@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|servers|zero-bubble|between|metrics|memory|transport|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|servers|edges|zero-bubble|between|metrics|memory|transport|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
 
   split    the demo's split model (codec none, schedule priority), compared with the whole model in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -33,6 +33,9 @@ usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|s
            --short, --json FILE
   servers  1, 2 and 3 servers in a row on emulated links, compared with bound and prediction; all sides wait instead of computing
            --rate MBITS (1000), --latency MS… (0.1, 10), --codec SPEC (none), --rounds N (3), --steps N (5), --json FILE
+  edges    RoBERTa-base on two servers with direct links between them, compared with tensors that pass through the client, in
+           simulated steps
+           --batch N (32), --micro-batches N (4), --json FILE
   zero-bubble
            the schedule zb, compared with priority, in simulated steps of MobileNetV2 on 12 links
            --batch N (32), --micro-batches N (8), --json FILE
@@ -80,6 +83,7 @@ case "${1:-}" in
   codec-step) targets=(cleave-server bench_step) ;;
   codec-auto) targets=(cleave-client cleave-server cleave-link) ;;
   pipeline|servers) targets=(cleave-server cleave-link bench_simulate bench_step) ;;
+  edges) targets=(bench_simulate) ;;
   between|memory|tuning|loading|zero-bubble) targets=(cleave-client cleave-server) ;;
   metrics) targets=(cleave-client cleave-server bench_record) ;;
   transport) targets=(bench_transport cleave-link) ;;

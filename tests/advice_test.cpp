@@ -20,15 +20,21 @@ struct Run {
   explicit Run(const std::vector<std::string>& overrides) {
     Config config = configuration(overrides);
     settings = readClientSettings(config);
-    plan = planRun(makeRunSpec(settings, *openDatasets(settings.data).train));
+    const Datasets data = openDatasets(settings.data);
+    const RunSpec spec = makeRunSpec(settings, *data.train);
+    plan = planClient(spec, innerCutsOf(settings.cutPositions()), nullptr);
+    for (const RunSpec& body : bodyRunSpecs(spec, settings, *data.train, nullptr)) {
+      bodies.push_back(planRun(body));
+    }
   }
 
   Advice advise(const StepCosts& costs, Bottleneck bottleneck, double spread = 0) const {
-    return adviseOn({costs, bottleneck, 0, spread, 0}, plan, settings);
+    return adviseOn({costs, bottleneck, 0, spread, 0}, plan, bodies, settings);
   }
 
   ClientSettings settings;
   RunPlan plan;
+  std::vector<RunPlan> bodies;
 };
 
 // Measured seconds per action and bytes per tensor; coding takes no time.
@@ -99,9 +105,39 @@ TEST_CASE("no advice is given if a step took far longer than its simulation") {
   const StepCosts costs = costsOf(run, 5e-3, 5e-3, 100, 1e9);
   const Advice steady = run.advise(costs, Bottleneck::clientCompute);
   const Advice slow =
-      adviseOn({costs, Bottleneck::clientCompute, 10, 0, 0}, run.plan, run.settings);
+      adviseOn({costs, Bottleneck::clientCompute, 10, 0, 0}, run.plan, run.bodies, run.settings);
   CHECK(steady.saving > 0.1);
   CHECK(slow.settings.empty());
+}
+
+TEST_CASE("with two servers, advice applies to the flows of all cuts") {
+  const Run raw({"codec=none", "model.cuts=[1, 3, 5]"});
+  StepCosts costs = slowLink(raw);
+  costs.bodies.push_back(costs.body());
+  costs.bodies[0].place = {0, 1};
+  costs.bodies[1].place = {1, 2};
+  costs.flows = {};
+  for (const BodyCosts& body : costs.bodies) {
+    for (const Flow flow : body.place.flows()) costs.flows[flow] = {1, 0, 0};
+  }
+  // Only the tensors between the two bodies are large.
+  costs.flows[activationAt(1)].bytes = costs.flows[gradientAt(1)].bytes = 8 * 32 * 4;
+  const Advice lossy = raw.advise(costs, Bottleneck::uplink);
+  INFO(lossy.sentence);
+  CHECK(lossy.settings == Texts{"codec=block:bits=4"});
+
+  // If the servers are slow, no codec helps, and a batch of 32 samples has at most 32
+  // micro-batches.
+  const Run most(
+      {"codec=none", "model.cuts=[1, 3, 5]", "train.batch=32", "train.micro_batches=32"});
+  costs.microBatches = 32;
+  for (auto& [flow, tensor] : costs.flows) tensor.bytes = 1;
+  for (BodyCosts& body : costs.bodies) {
+    body.rateUp = body.rateDown = 1e9;
+    body.forward = body.backward = 0.1;
+  }
+  const Advice servers = most.advise(costs, Bottleneck::serverCompute);
+  CHECK_THAT(servers.sentence, Catch::Matchers::Contains("servers twice as fast"));
 }
 
 TEST_CASE("every advised setting is accepted by the configuration") {

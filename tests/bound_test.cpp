@@ -106,3 +106,64 @@ TEST_CASE("with two servers, the slowest resource of either is the bottleneck") 
   CHECK(slow.body == 1);
   CHECK(slow.seconds > 8 * (2.00704e6 + 1e6) / 20e6);
 }
+
+namespace {
+
+// Two servers on a link of 100 MB/s in each direction. Every action takes 1 ms, and every tensor
+// has 1 MB: 10 ms on the link.
+StepCosts twoBodies() {
+  StepCosts costs;
+  costs.microBatches = 4;
+  costs.headForward = costs.tailStep = costs.headBackward = 1e-3;
+  costs.bodies = {{{0, 1}, 1e-3, 1e-3, 1e8, 1e8, 2e-3, 0}, {{1, 2}, 1e-3, 1e-3, 1e8, 1e8, 3e-3, 0}};
+  for (const BodyCosts& body : costs.bodies) {
+    for (const Flow flow : body.place.flows()) costs.flows[flow] = {1e6, 0, 0};
+  }
+  return costs;
+}
+
+}  // namespace
+
+TEST_CASE("links that share a bandwidth carry the tensors of all bodies one after another") {
+  StepCosts costs = twoBodies();
+  // Each direction carries four tensors per micro-batch: activation/0 and /1, gradient/2 and /1 go
+  // up. The first one leaves after HeadForward; the last one is followed by its latency, the first
+  // body's backward, gradient/0 and HeadBackward.
+  costs.sharesLink = true;
+  const double up = 1e-3 + 4 * 4 * 10e-3 + 2e-3 + 1e-3 + 12e-3 + 1e-3;
+  const StepBound shared = stepBound(costs);
+  CHECK(shared.seconds == Approx(up).epsilon(1e-9));
+  CHECK(shared.bottleneck == Bottleneck::uplink);
+  CHECK(shared.body == 0);
+
+  // Without sharing, each link carries two of them: the path of one micro-batch is longer.
+  costs.sharesLink = false;
+  const double path = 7e-3 + 8 * 10e-3 + 4 * (2e-3 + 3e-3);
+  CHECK(stepBound(costs).seconds >= path);
+  CHECK(stepBound(costs).seconds < up);
+  costs.microBatches = 1;
+  CHECK(stepBound(costs).seconds == Approx(path).epsilon(1e-9));
+}
+
+TEST_CASE("direct links take the tensors between two bodies off the client's link") {
+  StepCosts costs = twoBodies();
+  costs.sharesLink = true;
+  costs.edges = {{4e8, 0.5e-3}};
+  costs.microBatches = 1;
+  // activation/0, /2, gradient/2, /0 cross the client's link, activation/1 and gradient/1 do not.
+  CHECK(stepBound(costs).seconds ==
+        Approx(7e-3 + 4 * 10e-3 + 2 * (2e-3 + 3e-3) + 2 * (2.5e-3 + 0.5e-3)).epsilon(1e-9));
+  costs.microBatches = 4;
+  // In between, the uplink waits until activation/0 has come back as gradient/2.
+  const double idle = 2e-3 + 1e-3 + 3e-3 + 1e-3 + 13e-3 + 1e-3 - 3 * 10e-3;
+  REQUIRE(idle < 0);
+  const double up = 1e-3 + 4 * 2 * 10e-3 + 3e-3 + 1e-3 + 3e-3 + 1e-3 + 12e-3 + 1e-3;
+  CHECK(stepBound(costs).seconds == Approx(up).epsilon(1e-9));
+
+  costs.edges = {{2e6, 0.5e-3}};
+  costs.flows[activationAt(1)].bytes = 1.5e6;  // 0.75 s
+  const StepBound slow = stepBound(costs);
+  CHECK(slow.bottleneck == Bottleneck::uplink);
+  CHECK(slow.body == 1);
+  CHECK(slow.seconds > 4 * 0.75);
+}

@@ -48,15 +48,39 @@ StepCosts randomCosts(std::uint64_t seed, int bodies = 1) {
   return costs;
 }
 
+// The same costs with each kind of links between the client and the bodies, and between the bodies.
+std::vector<StepCosts> withAllLinks(const StepCosts& costs, std::uint64_t seed) {
+  std::vector<StepCosts> all;
+  for (const bool shares : {false, true}) {
+    for (const bool direct : {false, true}) {
+      StepCosts& linked = all.emplace_back(costs);
+      linked.sharesLink = shares;
+      for (BodyCosts& body : linked.bodies) {
+        if (!shares) break;
+        body.rateUp = costs.body().rateUp;
+        body.rateDown = costs.body().rateDown;
+      }
+      // The other bodies' rates and latencies serve as random ones.
+      const StepCosts others = randomCosts(seed + 1000, static_cast<int>(costs.bodies.size()));
+      for (std::size_t e = 0; direct && e + 1 < costs.bodies.size(); ++e) {
+        linked.edges.push_back({others.bodies[e].rateUp, others.bodies[e].latency});
+      }
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 TEST_CASE("a step of one micro-batch takes as long as the bound") {
   for (const int bodies : {1, 2, 4}) {
     StepCosts costs = randomCosts(3, bodies);
     costs.microBatches = 1;
-    for (const Schedule& schedule : scheduleTable()) {
-      const double bound = stepBound(costs, schedule.splitsBackward).seconds;
-      CHECK(simulated(costs, schedule.name) == Approx(bound).epsilon(1e-9));
+    for (const StepCosts& linked : withAllLinks(costs, 3)) {
+      for (const Schedule& schedule : scheduleTable()) {
+        const double bound = stepBound(linked, schedule.splitsBackward).seconds;
+        CHECK(simulated(linked, schedule.name) == Approx(bound).epsilon(1e-9));
+      }
     }
   }
 }
@@ -64,13 +88,16 @@ TEST_CASE("a step of one micro-batch takes as long as the bound") {
 TEST_CASE("no order of actions is faster than the bound") {
   double nearest = 1e9;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
-    const StepCosts costs = randomCosts(seed, 1 + static_cast<int>(seed % 4));
-    for (const Schedule& schedule : scheduleTable()) {
-      const double bound = stepBound(costs, schedule.splitsBackward).seconds;
-      INFO("seed " << seed << ", " << schedule.name);
-      const double seconds = simulated(costs, schedule.name);
-      REQUIRE(seconds >= bound * (1 - 1e-9));
-      nearest = std::min(nearest, seconds / bound);
+    const StepCosts unlinked = randomCosts(seed, 1 + static_cast<int>(seed % 4));
+    for (const StepCosts& costs : withAllLinks(unlinked, seed)) {
+      for (const Schedule& schedule : scheduleTable()) {
+        const double bound = stepBound(costs, schedule.splitsBackward).seconds;
+        INFO("seed " << seed << ", " << schedule.name << ", shared " << costs.sharesLink
+                     << ", edges " << costs.edges.size());
+        const double seconds = simulated(costs, schedule.name);
+        REQUIRE(seconds >= bound * (1 - 1e-9));
+        nearest = std::min(nearest, seconds / bound);
+      }
     }
   }
   CHECK(nearest < 1.001);  // the bound is reached
@@ -138,8 +165,57 @@ TEST_CASE("an urgent tensor overtakes all segments except those already chosen")
   CHECK(waited > queueBytes);
 }
 
+TEST_CASE("the client passes a tensor on between two of its actions") {
+  // activation/1 of the first micro-batch arrives while the client computes HeadForward of the
+  // second one, and leaves when that ends.
+  StepCosts costs;
+  costs.microBatches = 2;
+  costs.headForward = 100e-3;
+  costs.tailStep = costs.headBackward = 1e-3;
+  costs.bodies = {{{0, 1}, 1e-3, 1e-3, 1e9, 1e9, 0, 0}, {{1, 2}, 1e-3, 1e-3, 1e9, 1e9, 0, 0}};
+  for (const BodyCosts& body : costs.bodies) {
+    for (const Flow flow : body.place.flows()) costs.flows[flow] = {1e6, 0, 0};
+  }
+  const auto beginOf = [&](const std::string& what) {
+    const SimulatedStep step =
+        simulateStep(costs, policyOf(findSchedule("priority"), 2), /*withTimeline=*/true);
+    for (const Span& span : step.timeline) {
+      if (span.what == what && span.body == 1) return span.begin;
+    }
+    return -1.0;
+  };
+  CHECK(beginOf("activation/1 0") == Approx(200e-3));
+  costs.edges = {{1e9, 0}};
+  CHECK(beginOf("activation/1 0") == Approx(100e-3 + 1e-3 + 1e-3));
+}
+
+TEST_CASE("tensors on links that share a bandwidth take turns") {
+  // activation/0 and, from the second body, gradient/2 and gradient/1 use the same bandwidth.
+  StepCosts costs;
+  costs.microBatches = 8;
+  costs.headForward = costs.tailStep = costs.headBackward = 1e-3;
+  costs.bodies = {{{0, 1}, 1e-3, 1e-3, 1e8, 1e8, 0, 0}, {{1, 2}, 1e-3, 1e-3, 1e8, 1e8, 0, 0}};
+  for (const BodyCosts& body : costs.bodies) {
+    for (const Flow flow : body.place.flows()) costs.flows[flow] = {10e6, 0, 0};
+  }
+  const double separate = simulated(costs, "priority");
+  costs.sharesLink = true;
+  const double shared = simulated(costs, "priority");
+  // Four tensors of 0.1 s per micro-batch and direction instead of two, plus the path's ends.
+  CHECK(shared > 8 * 4 * 0.1);
+  CHECK(shared < 8 * 4 * 0.1 + 0.5);
+  CHECK(separate > 8 * 2 * 0.1);
+  CHECK(separate < shared / 1.3);
+  costs.edges = {{1e9, 0}};
+  const double direct = simulated(costs, "priority");
+  CHECK(direct > 8 * 2 * 0.1);
+  CHECK(direct < shared / 1.5);
+}
+
 TEST_CASE("the timeline has every action once, and actions in the same lane do not overlap") {
-  const StepCosts costs = randomCosts(8, 3);
+  const bool direct = GENERATE(false, true);
+  StepCosts costs = randomCosts(8, 3);
+  if (direct) costs.edges = {{1e8, 1e-3}, {1e8, 1e-3}};
   const SimulatedStep step =
       simulateStep(costs, policyOf(findSchedule("1f1b"), 1 + costs.microBatches / 2),
                    /*withTimeline=*/true);

@@ -14,6 +14,7 @@
 namespace cleave::test {
 namespace {
 
+using Catch::Matchers::Contains;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::minutes;
@@ -219,7 +220,7 @@ struct TwoSides {
   }
   nlohmann::json joined(const ClockSample& clock) const {
     return nlohmann::json::parse(
-        joinTraces(client.trace(), server.trace(), clock).text({{"run", "a \"b\""}}));
+        joinTraces({{Place{}, client.trace(), server.trace(), clock}}).text({{"run", "a \"b\""}}));
   }
 
   TraceRecorder client{kWindow}, server{kWindow};
@@ -277,6 +278,37 @@ TEST_CASE("slices have names, categories and arguments") {
                                             {"receive: receive activation/0 1", 1}});
 }
 
+TEST_CASE("with two servers, a tensor between them has arrows on both links") {
+  TraceRecorder client0(kWindow), client1(kWindow), server0(kWindow), server1(kWindow);
+  const std::chrono::nanoseconds ahead0 = minutes(3), ahead1 = -minutes(5);
+  const Key key{Phase::train, 2, 0, activationAt(1)};
+  client0.ran(ActionKind::headForward, batchAt(2, 0), {}, at(2), 2e-3);
+  // Server 0 sends to the client, which sends to server 1.
+  server0.moved(TraceActivity::send, key, at(10) + ahead0, at(11) + ahead0);
+  client0.moved(TraceActivity::receive, key, at(13), at(14));
+  client1.moved(TraceActivity::send, key, at(13), at(15));
+  server1.moved(TraceActivity::receive, key, at(16) + ahead1, at(18) + ahead1);
+  server1.ran(ActionKind::bodyForward, batchAt(2, 0), at(10) + ahead1, at(20) + ahead1, 2e-3);
+  const std::vector<TracedLink> links = {
+      {{0, 1}, client0.trace(), server0.trace(), {0, ahead0.count()}},
+      {{1, 2}, client1.trace(), server1.trace(), {0, ahead1.count()}}};
+  const nlohmann::json trace = nlohmann::json::parse(joinTraces(links).text({}));
+  checkTracksDoNotOverlap(trace);  // although the client sends and receives at the same time
+  std::vector<std::string> processes;
+  for (const auto& [pid, name] : processesOf(trace)) processes.push_back(name);
+  CHECK(processes == std::vector<std::string>{"client", "server 1", "server 2"});
+  const std::vector<TraceArrow> arrows = arrowsOf(trace);
+  REQUIRE(arrows.size() == 2);
+  CHECK(arrows[0].fromProcess == "server 1");
+  CHECK(arrows[0].toProcess == "client");
+  CHECK(arrows[0].begin == Approx(10e3));
+  CHECK(arrows[0].end == Approx(13e3));
+  CHECK(arrows[1].fromProcess == "client");
+  CHECK(arrows[1].toProcess == "server 2");
+  CHECK(arrows[1].end == Approx(16e3));
+  CHECK_THAT(trace.dump(), Contains("wait for activation/1 0"));
+}
+
 TEST_CASE("false times from a server only distort the trace") {
   const TwoSides honest(minutes(1));
   constexpr std::int64_t kMax = std::int64_t{1} << 62;
@@ -285,10 +317,10 @@ TEST_CASE("false times from a server only distort the trace") {
   lies.spans[0].begin = 0;
   lies.spans[1].begin = lies.spans[1].end = kMax - 1;
   for (const std::int64_t ahead : {kMax, -kMax, std::int64_t{0}}) {
-    const auto text = joinTraces(honest.client.trace(), lies, {0, ahead}).text({});
+    const auto text = joinTraces({{Place{}, honest.client.trace(), lies, {0, ahead}}}).text({});
     CHECK_FALSE(nlohmann::json::parse(text).at("traceEvents").empty());
   }
-  CHECK_FALSE(nlohmann::json::parse(joinTraces({}, {}, {}).text({})).at("traceEvents").empty());
+  CHECK_FALSE(nlohmann::json::parse(joinTraces({TracedLink{}}).text({})).at("traceEvents").empty());
 }
 
 }  // namespace

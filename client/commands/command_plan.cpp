@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "client/commands/commands.h"
@@ -25,65 +26,82 @@ double samplesPerSecond(const PreparedRun& run, const PlannedRun& plan) {
   return run.settings.batch / plan.seconds;
 }
 
+// "[2, 5, 9]"
+std::string cutsText(const PlannedRun& plan) {
+  return fmt::format("[{}]", fmt::join(plan.cuts, ", "));
+}
+
 // The keys to change in the configuration.
 std::string yamlOf(const PlannedRun& plan, bool withCuts) {
   std::string text;
   if (withCuts) {
-    text += fmt::format("model:\n  cuts: [{}, {}]\n", plan.spec.cut0, plan.spec.cut1);
+    text += fmt::format("model:\n  cuts: {}\n", cutsText(plan));
   }
   return text +
          fmt::format("train:\n  micro_batches: {}\n  in_flight: {}\n  schedule: {}\ncodec: {}\n",
                      plan.spec.microBatches, plan.spec.inFlight, plan.spec.schedule,
-                     codecMapText(plan.spec.codecs));
+                     codecMapText(plan.codecs));
 }
 
 Json toJson(const PreparedRun& run, const PlannedRun& plan) {
-  return {{"cuts", {plan.spec.cut0, plan.spec.cut1}},
-          {"micro_batches", plan.spec.microBatches},
-          {"in_flight", plan.spec.inFlight},
-          {"schedule", plan.spec.schedule},
-          {"codecs", plan.spec.codecs},
-          {"seconds", plan.seconds},
-          {"samples_per_second", samplesPerSecond(run, plan)},
-          {"bytes_up", plan.bytesUp},
-          {"bytes_down", plan.bytesDown},
-          {"client_memory_bytes", plan.clientMemory},
-          {"server_memory_bytes", plan.serverMemory},
-          {"bound_seconds", plan.bound.seconds},
-          {"bottleneck", bottleneckName(plan.bound.bottleneck)}};
+  Json json = {{"cuts", plan.cuts},
+               {"micro_batches", plan.spec.microBatches},
+               {"in_flight", plan.spec.inFlight},
+               {"schedule", plan.spec.schedule},
+               {"codecs", plan.codecs},
+               {"seconds", plan.seconds},
+               {"samples_per_second", samplesPerSecond(run, plan)},
+               {"bytes_up", plan.bytesUp},
+               {"bytes_down", plan.bytesDown},
+               {"client_memory_bytes", plan.clientMemory},
+               {"server_memory_bytes", plan.maxServerMemory()},
+               {"bound_seconds", plan.bound.seconds},
+               {"bottleneck", bottleneckName(plan.bound.bottleneck)}};
+  if (plan.bottleneckServer) json["bottleneck_server"] = *plan.bottleneckServer + 1;
+  return json;
 }
 
 // "none" if all flows have the same codec, otherwise the codec of each flow.
-std::string codecsText(const RunSpec& spec) {
-  const std::string& first = spec.codecs.begin()->second;
-  const bool isOne = std::all_of(spec.codecs.begin(), spec.codecs.end(),
+std::string codecsText(const std::map<std::string, std::string>& codecs) {
+  const std::string& first = codecs.begin()->second;
+  const bool isOne = std::all_of(codecs.begin(), codecs.end(),
                                  [&](const auto& flow) { return flow.second == first; });
-  return isOne ? first : codecMapText(spec.codecs);
+  return isOne ? first : codecMapText(codecs);
 }
 
-std::string rowOf(const PreparedRun& run, const PlannedRun& plan, const std::string& name) {
-  return fmt::format("  {:<11}{:<9}{:>3}{:>4}  {:<9}{:>9.1f}{:>11.0f}{:>9}{:>9}{:>9}{:>9}  {}\n",
-                     name, fmt::format("[{}, {}]", plan.spec.cut0, plan.spec.cut1),
-                     plan.spec.microBatches, plan.spec.inFlight, plan.spec.schedule,
-                     1e3 * plan.seconds, samplesPerSecond(run, plan), bytesText(plan.bytesUp),
-                     bytesText(plan.bytesDown), bytesText(plan.clientMemory),
-                     bytesText(plan.serverMemory), bottleneckName(plan.bound.bottleneck)) +
-         fmt::format("  {:<11}codec: {}\n", "", codecsText(plan.spec));
+std::string bottleneckText(const PlannedRun& plan) {
+  const std::string name(bottleneckName(plan.bound.bottleneck));
+  return plan.bottleneckServer ? fmt::format("{}, server {}", name, *plan.bottleneckServer + 1)
+                               : name;
+}
+
+// `width`: of the column of cuts.
+std::string rowOf(const PreparedRun& run, const PlannedRun& plan, const std::string& name,
+                  std::size_t width) {
+  return fmt::format("  {:<11}{:<{}}{:>3}{:>4}  {:<9}{:>9.1f}{:>11.0f}{:>9}{:>9}{:>9}{:>9}  {}\n",
+                     name, cutsText(plan), width, plan.spec.microBatches, plan.spec.inFlight,
+                     plan.spec.schedule, 1e3 * plan.seconds, samplesPerSecond(run, plan),
+                     bytesText(plan.bytesUp), bytesText(plan.bytesDown),
+                     bytesText(plan.clientMemory), bytesText(plan.maxServerMemory()),
+                     bottleneckText(plan)) +
+         fmt::format("  {:<11}codec: {}\n", "", codecsText(plan.codecs));
 }
 
 void print(const PreparedRun& run, const Plans& plans, const LinkCosts& link, bool withCuts) {
+  std::size_t width = std::max<std::size_t>(9, cutsText(plans.configured).size() + 1);
+  for (const PlannedRun& plan : plans.best) width = std::max(width, cutsText(plan).size() + 1);
   std::cout << fmt::format("link: {}; {} combinations considered\n\n", link.text(),
                            plans.considered)
-            << fmt::format("  {:<11}{:<9}{:>3}{:>4}  {:<9}{:>9}{:>11}{:>9}{:>9}{:>9}{:>9}  {}\n",
-                           "", "cuts", "M", "W", "schedule", "step, ms", "samples/s", "up", "down",
-                           "client", "server", "bottleneck");
+            << fmt::format("  {:<11}{:<{}}{:>3}{:>4}  {:<9}{:>9}{:>11}{:>9}{:>9}{:>9}{:>9}  {}\n",
+                           "", "cuts", width, "M", "W", "schedule", "step, ms", "samples/s", "up",
+                           "down", "client", "server", "bottleneck");
   for (std::size_t p = 0; p < plans.best.size(); ++p) {
-    std::cout << rowOf(run, plans.best[p], p == 0 ? "best" : "");
+    std::cout << rowOf(run, plans.best[p], p == 0 ? "best" : "", width);
   }
-  std::cout << rowOf(run, plans.configured, "configured") << "\n"
+  std::cout << rowOf(run, plans.configured, "configured", width) << "\n"
             << wrappedFor(STDOUT_FILENO,
                           "M: micro-batches, W: micro-batches in flight; up, down: bytes per step; "
-                          "client, server: memory\n",
+                          "client, server: memory (of the server with the most)\n",
                           2)
             << "\nTo use the best plan, change these keys in " << run.settings.name
             << "'s configuration:\n\n"
@@ -91,27 +109,33 @@ void print(const PreparedRun& run, const Plans& plans, const LinkCosts& link, bo
 }
 
 PlannerOptions plannerOptions(const PlanOptions& options, const LinkCosts& link,
-                              const Profile& client, const Profile& server) {
+                              const Profile& client, const std::vector<Profile>& servers) {
   PlannerOptions planner;
-  link.applyTo(planner.link);
+  link.checkServers(servers.size());
+  planner.setLinks = [link](StepCosts& costs) { link.applyTo(costs); };
   for (const std::string& spec : options.codecs) planner.codecs.push_back(makeCodec(spec)->spec());
   planner.keepsCuts = options.keepCuts;
   const auto limit = [](const char* flag, const std::string& text, double otherwise) {
     return text.empty() ? otherwise : static_cast<double>(parseSize({flag, text}));
   };
   planner.clientMemory = limit("--client-memory", options.clientMemory, client.memoryBytes);
-  planner.serverMemory = limit("--server-memory", options.serverMemory, server.memoryBytes);
+  for (const Profile& server : servers) {
+    planner.serverMemory.push_back(
+        limit("--server-memory", options.serverMemory, server.memoryBytes));
+  }
   return planner;
 }
 
 int planCommand(const PlanOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
   const LinkCosts link = linkCosts(options.link);
-  const Profile client = readProfile(options.profile);
-  const Profile server = readProfile(options.serverProfile);
-  const PlannerOptions planner = plannerOptions(options, link, client, server);
   const PreparedRun run = resolveRun(options.run, Purpose::measurement);
-  const Plans plans = makePlans(run, client, server, planner);
+  requireProfilable(run);
+  const Profile client = readProfile(options.profile);
+  const std::vector<Profile> servers =
+      readServerProfiles(options.serverProfiles, run.bodies.size(), /*allowsMore=*/true);
+  const PlannerOptions planner = plannerOptions(options, link, client, servers);
+  const Plans plans = makePlans(run, client, servers, planner);
   const bool withCuts = !options.keepCuts && !run.userModel;
   if (!options.run.json) {
     print(run, plans, link, withCuts);
@@ -130,16 +154,18 @@ int planCommand(const PlanOptions& options) {
 }  // namespace
 
 void addPlanCommand(CLI::App& app, PlanOptions& options, std::function<int()>& command) {
-  CLI::App* plan = app.add_subcommand(
-      "plan",
-      "Finds the cuts, micro-batches, schedule and codecs with the shortest predicted step");
+  CLI::App* plan = app.add_subcommand("plan",
+                                      "Finds the cuts, servers, micro-batches, schedule and codecs "
+                                      "with the shortest predicted step");
   addCommonOptions(*plan, options.run.common, true);
   plan->add_option("--profile", options.profile, "The client's times, from 'cleave-client profile'")
       ->type_name("FILE")
       ->required();
-  plan->add_option("--server-profile", options.serverProfile,
-                   "The server's times, from 'cleave-server profile'")
+  plan->add_option("--server-profile", options.serverProfiles,
+                   "The server's times, from 'cleave-server profile'; repeat it once per server "
+                   "that the plan may use")
       ->type_name("FILE")
+      ->allow_extra_args(false)
       ->required();
   addLinkOptions(*plan, options.link);
   plan->add_option(

@@ -33,9 +33,20 @@ std::vector<std::string> codecsToMeasure(const ClientSettings& settings,
   return {specs.begin(), specs.end()};
 }
 
+// The run spec from which a server makes its own profile. Servers measure all blocks that they may
+// get, so several bodies count as one.
+RunSpec specForServers(const PreparedRun& run) {
+  if (run.bodies.size() == 1) return run.plan.spec;
+  ClientSettings settings = run.settings;
+  settings.cuts = {settings.cuts.front(), settings.cuts.back()};
+  settings.codecs.clear();  // those of the inner cuts do not fit
+  return makeRunSpec(settings, *run.data.train);
+}
+
 int profileCommand(const ProfileOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
   const PreparedRun run = resolveRun(options.run, Purpose::measurement);
+  requireProfilable(run);
   ComputeDevice& device = openDevice(run.settings.device);
   const ThreadCount threads =
       chooseThreads(usableCores(), run.settings.clientThreads, 0, /*sharesMachine=*/false);
@@ -52,7 +63,7 @@ int profileCommand(const ProfileOptions& options) {
   profile.threads = threads.threads;
   const std::size_t ofDevice = device.memoryBytes();
   profile.memoryBytes = static_cast<double>(ofDevice > 0 ? ofDevice : machineMemory());
-  profile.runSpec = toJson(run.plan.spec);
+  profile.runSpec = toJson(specForServers(run));
   writeProfile(options.output, profile);
   std::cout << (options.run.json ? toJson(profile).dump(2) + "\n"
                                  : wrappedFor(STDOUT_FILENO, profileText(profile), 4))

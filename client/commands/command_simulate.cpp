@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -78,28 +77,50 @@ Case measure(const SimulateOptions& options, std::uint32_t microBatches) {
 std::vector<Case> casesFromProfiles(const SimulateOptions& options,
                                     const std::vector<std::uint32_t>& numbers) {
   const Profile client = readProfile(options.profile);
-  const Profile server =
-      options.serverProfile.empty() ? client : readProfile(options.serverProfile);
   const PreparedRun run = resolveRun(options.run, Purpose::measurement);
-  checkProfiles(run.plan, client, server);
+  requireProfilable(run);
+  const std::vector<Profile> servers =
+      options.serverProfiles.empty()
+          ? std::vector<Profile>(run.bodies.size(), client)
+          : readServerProfiles(options.serverProfiles, run.bodies.size(), /*allowsMore=*/false);
+  checkProfiles(run.plan, client, servers);
   std::vector<Case> cases;
   for (const std::uint32_t number : numbers) {
     RunPlan plan = run.plan;
     if (number > 0) plan.spec.microBatches = number;
-    cases.push_back({profiledCosts(plan, run.settings.batch, run.settings.wait, client, server),
-                     run.settings.batch});
+    cases.push_back(
+        {profiledCosts(plan, run.bodies, run.settings.batch, run.settings.wait, client, servers),
+         run.settings.batch});
   }
   return cases;
 }
 
 // ---- Simulating ----
 
-constexpr std::pair<Span::Lane, const char*> kLanes[] = {{Span::Lane::client, "client"},
-                                                         {Span::Lane::clientCodec, "client codec"},
-                                                         {Span::Lane::uplink, "uplink"},
-                                                         {Span::Lane::downlink, "downlink"},
-                                                         {Span::Lane::serverCodec, "server codec"},
-                                                         {Span::Lane::server, "server"}};
+// A row of a timeline: the client's or a body's.
+struct TimelineRow {
+  Span::Lane lane = Span::Lane::client;
+  std::size_t body = 0;
+  std::string name;
+
+  bool has(const Span& span) const { return span.lane == lane && span.body == body; }
+};
+
+// Top down; with several servers, the rows of each one follow each other.
+std::vector<TimelineRow> timelineRows(const StepCosts& costs) {
+  std::vector<TimelineRow> rows = {{Span::Lane::client, 0, "client"},
+                                   {Span::Lane::clientCodec, 0, "client codec"}};
+  constexpr std::pair<Span::Lane, const char*> kOfServer[] = {
+      {Span::Lane::uplink, "uplink"},
+      {Span::Lane::downlink, "downlink"},
+      {Span::Lane::serverCodec, "server codec"},
+      {Span::Lane::server, "server"}};
+  for (std::size_t b = 0; b < costs.bodies.size(); ++b) {
+    const std::string number = costs.bodies.size() == 1 ? "" : fmt::format(" {}", b + 1);
+    for (const auto& [lane, name] : kOfServer) rows.push_back({lane, b, name + number});
+  }
+  return rows;
+}
 
 // The letters of a timeline.
 constexpr const char* kLegend =
@@ -108,20 +129,20 @@ constexpr const char* kLegend =
     "  e encode, d decode; a activation, g gradient; . idle\n";
 
 std::size_t timelineWidth() {
-  constexpr std::size_t kUsual = 83, kMin = 30, kNames = 16;
+  constexpr std::size_t kUsual = 81, kMin = 30, kNames = 18;
   if (!isLiveTerminal(STDOUT_FILENO)) return kUsual;
   const std::size_t columns = terminalColumns(STDOUT_FILENO);
   return columns < kNames + kMin ? kMin : std::min(kUsual, columns - kNames);
 }
 
-// One line per lane, one letter per time slot; see kLegend.
-std::string timelineText(const SimulatedStep& step) {
+// One line per row that is not empty, one letter per time slot; see kLegend.
+std::string timelineText(const SimulatedStep& step, const std::vector<TimelineRow>& rows) {
   const std::size_t width = timelineWidth();
   std::string text;
-  for (const auto& [lane, name] : kLanes) {
+  for (const TimelineRow& row : rows) {
     std::string line(width, '.');
     for (const Span& span : step.timeline) {
-      if (span.lane != lane) continue;
+      if (!row.has(span)) continue;
       const auto column = [&](double time) {
         return std::min(width - 1,
                         static_cast<std::size_t>(time / step.seconds * static_cast<double>(width)));
@@ -134,9 +155,9 @@ std::string timelineText(const SimulatedStep& step) {
       }
     }
     if (line.find_first_not_of('.') == std::string::npos) continue;
-    text += fmt::format("  {:<13}{}\n", name, line);
+    text += fmt::format("  {:<15}{}\n", row.name, line);
   }
-  return text + fmt::format("  {:<13}0{:>{}}\n", "", fmt::format("{:.1f} ms", step.seconds * 1e3),
+  return text + fmt::format("  {:<15}0{:>{}}\n", "", fmt::format("{:.1f} ms", step.seconds * 1e3),
                             width - 1);
 }
 
@@ -147,23 +168,34 @@ SimulatedStep timelineOf(const Case& one, const Schedule& schedule) {
 }
 
 // The trace has one process for each combination of micro-batches and schedule, with one track per
-// lane.
+// row.
 std::string traceText(const std::vector<Case>& cases) {
   TraceFile file;
   for (const Case& one : cases) {
     for (const Schedule* schedule : predictableSchedules(one.costs)) {
       const int process = file.addProcess(
           fmt::format("{}, {} micro-batches", schedule->name, one.costs.microBatches));
-      std::map<Span::Lane, TraceTrack> tracks;
-      for (const auto& [lane, name] : kLanes) tracks[lane] = file.addTrack(process, name);
+      const SimulatedStep step = timelineOf(one, *schedule);
       const auto nanoseconds = [](double time) { return std::llround(time * 1e9); };
-      for (const Span& span : timelineOf(one, *schedule).timeline) {
-        file.slice(tracks.at(span.lane), "simulated", span.what, nanoseconds(span.begin),
-                   nanoseconds(span.end));
+      for (const TimelineRow& row : timelineRows(one.costs)) {
+        const TraceTrack track = file.addTrack(process, row.name);
+        for (const Span& span : step.timeline) {
+          if (!row.has(span)) continue;
+          file.slice(track, "simulated", span.what, nanoseconds(span.begin), nanoseconds(span.end));
+        }
       }
     }
   }
   return file.text({{"software", softwareVersion()}});
+}
+
+// The milliseconds of an action; with several servers, of each one: "1.00 + 2.00".
+std::string bodyMs(const StepCosts& costs, ActionKind kind) {
+  std::string text;
+  for (std::size_t b = 0; b < costs.bodies.size(); ++b) {
+    text += fmt::format("{}{:.2f}", b == 0 ? "" : " + ", 1e3 * costs.of(kind, b));
+  }
+  return text;
 }
 
 void printCosts(const Case& one) {
@@ -173,19 +205,23 @@ void printCosts(const Case& one) {
   double up = 0, down = 0;
   for (const auto& [flow, tensor] : costs.flows) {
     codec += 1e3 * (tensor.encodeSeconds + tensor.decodeSeconds);
-    (costs.body().place.isUp(flow) ? up : down) += tensor.bytes;
+  }
+  for (const BodyCosts& body : costs.bodies) {
+    for (const Flow flow : body.place.flows()) {
+      (body.place.isUp(flow) ? up : down) += costs.flows.at(flow).bytes;
+    }
   }
   const std::string weights =
-      costs.body().weights == 0
+      !costs.hasWeights()
           ? ""
-          : fmt::format(" (of which BodyWeights {:.2f})", ms(ActionKind::bodyWeights));
+          : fmt::format(" (of which BodyWeights {})", bodyMs(costs, ActionKind::bodyWeights));
   const std::string text = fmt::format(
       "\n{} micro-batches; each takes HeadForward {:.2f}, TailStep {:.2f}, HeadBackward "
-      "{:.2f},\nBodyForward {:.2f}, BodyBackward {:.2f}{},\ncodecs {:.2f} ms, and transfers {} up, "
+      "{:.2f},\nBodyForward {}, BodyBackward {}{},\ncodecs {:.2f} ms, and transfers {} up, "
       "{} down\n",
       costs.microBatches, ms(ActionKind::headForward), ms(ActionKind::tailStep),
-      ms(ActionKind::headBackward), ms(ActionKind::bodyForward), ms(ActionKind::bodyBackward),
-      weights, codec, bytesText(up), bytesText(down));
+      ms(ActionKind::headBackward), bodyMs(costs, ActionKind::bodyForward),
+      bodyMs(costs, ActionKind::bodyBackward), weights, codec, bytesText(up), bytesText(down));
   std::cout << wrappedFor(STDOUT_FILENO, text, 2);
 }
 
@@ -204,19 +240,22 @@ void printCase(const Case& one, bool withTimeline) {
     row(each.schedule, each.seconds, each.bound);
   }
   row("best order found", one.prediction.bestOrder, lowest);
-  std::cout << fmt::format("  bound {:.1f} ms: {}\n", 1e3 * one.prediction.bound.seconds,
-                           bottleneckName(one.prediction.bound.bottleneck));
+  const auto server = bottleneckServer(one.costs, one.prediction.bound);
+  std::cout << fmt::format("  bound {:.1f} ms: {}{}\n", 1e3 * one.prediction.bound.seconds,
+                           bottleneckName(one.prediction.bound.bottleneck),
+                           server ? fmt::format(", server {}", *server + 1) : "");
   if (lowest < one.prediction.bound.seconds) {
     std::cout << fmt::format("  bound {:.1f} ms if the server's backward is split, as in zb\n",
                              1e3 * lowest);
   }
-  if (one.costs.body().weights == 0) {
+  if (!one.costs.hasWeights()) {
     std::cout << "  zb is not predicted, because the two parts of the server's backward were not "
                  "measured;\n  to measure them, add --set train.schedule=zb, or use --profile\n";
   }
   if (!withTimeline) return;
   for (const Schedule* schedule : predictableSchedules(one.costs)) {
-    std::cout << "\n  " << schedule->name << "\n" << timelineText(timelineOf(one, *schedule));
+    std::cout << "\n  " << schedule->name << "\n"
+              << timelineText(timelineOf(one, *schedule), timelineRows(one.costs));
   }
   std::cout << "\n" << wrappedFor(STDOUT_FILENO, kLegend, 2);
 }
@@ -264,7 +303,8 @@ int simulateCommand(const SimulateOptions& options) {
   std::vector<Case> cases = casesOf(options);
   for (Case& one : cases) {
     checkMicroBatches(options, one.batch);
-    link.applyTo(one.costs.body());
+    link.checkServers(one.costs.bodies.size());
+    link.applyTo(one.costs);
     one.prediction = predictStep(one.costs);
   }
   const Best best = bestOf(cases);
@@ -281,7 +321,13 @@ int simulateCommand(const SimulateOptions& options) {
     std::cout << json.dump(2) << std::endl;
     return 0;
   }
-  std::cout << "link: " << link.text() << "\n";
+  const bool isShared = cases.front().costs.sharesLink;
+  const bool areSeveral = cases.front().costs.bodies.size() > 1;
+  std::cout << "link: " << link.text()
+            << (isShared     ? ", shared by all servers"
+                : areSeveral ? ", one per server"
+                             : "")
+            << "\n";
   for (const Case& one : cases) printCase(one, options.timeline);
   std::cout << fmt::format("\nbest: {} with {} micro-batches, {:.1f} ms per step\n",
                            best.of.schedule, best.microBatches, 1e3 * best.of.seconds);
@@ -311,9 +357,11 @@ void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<i
                        "The client's times, from 'cleave-client profile', instead of measuring")
           ->type_name("FILE");
   simulate
-      ->add_option("--server-profile", options.serverProfile,
-                   "The server's times, from 'cleave-server profile'; default: the client's")
+      ->add_option("--server-profile", options.serverProfiles,
+                   "The server's times, from 'cleave-server profile'; default: the client's. With "
+                   "several servers, one for all, or repeated once per server")
       ->type_name("FILE")
+      ->allow_extra_args(false)
       ->needs(profile);
   simulate->add_flag("--timeline", options.timeline,
                      "Draws the actions of both sides over time, for each schedule");

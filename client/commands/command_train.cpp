@@ -1,5 +1,6 @@
 // cleave-client train: trains a model and writes its weights and records.
 
+#include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -27,15 +28,27 @@
 namespace cleave {
 namespace {
 
-// Measures the link, and writes the result to the run's folder.
+// Measures the links one after another, and writes the results to the run's folder.
 nlohmann::json probeFirst(const PreparedRun& run, spdlog::logger& log) {
   ProbeOptions options;
   options.seconds = run.settings.probeSeconds;
   options.retrySeconds = run.settings.retrySeconds;
-  const ProbeResult result = probeLink(run.servers.front(), options);
-  writeFileDurably(run.folder + "/probe.csv", probeCsv(result, run.hello.run_id()));
-  log.info("link: {}", sentenceOf(result));
-  return probeJson(result);
+  const bool isOne = run.servers.size() == 1;
+  std::string csv, sentences;
+  nlohmann::json servers = nlohmann::json::array();
+  for (std::size_t s = 0; s < run.servers.size(); ++s) {
+    const ProbeResult result = probeLink(run.servers[s], options);
+    const std::string rows = probeCsv(result, helloFor(run, s).run_id());
+    csv += s == 0 ? rows : rows.substr(rows.find('\n') + 1);  // one header
+    const std::string sentence =
+        isOne ? sentenceOf(result) : fmt::format("server {}: {}", s + 1, sentenceOf(result));
+    log.info("link: {}", sentence);
+    sentences += (s == 0 ? "" : "; ") + sentence;
+    servers.emplace_back(probeJson(result));
+  }
+  writeFileDurably(run.folder + "/probe.csv", csv);
+  if (isOne) return servers.front();
+  return {{"sentence", sentences}, {"servers", servers}};
 }
 
 // The descriptor for progress output; -1: no progress is shown. With --json or --json-lines, stdout
@@ -130,8 +143,8 @@ PreparedRun prepare(const TrainOptions& options) {
 void writeTraceWhenDone(const std::string& path, TrainRun& run, Trainer& trainer,
                         spdlog::logger& log, nlohmann::json& extras) {
   trainer.afterEachStep([&, path](std::uint64_t step) {
-    const TraceRecorder* trace = run.session().trace();
-    if (trace == nullptr || step != trace->window().last()) return;
+    const auto& traces = run.session().traces();
+    if (traces.empty() || step != traces.front()->window().last()) return;
     extras["trace"] = writeRunTrace(path, run.prepared(), run.session());
     log.info("trace: {}", sentenceOfTrace(extras["trace"]));
   });

@@ -60,8 +60,9 @@ struct ProfileOptions {
 void addProfileCommand(CLI::App& app, ProfileOptions& options, std::function<int()>& command);
 
 struct PlanOptions {
-  RunOptions run;                      // only its configuration and `json`
-  std::string profile, serverProfile;  // file paths
+  RunOptions run;                           // only its configuration and `json`
+  std::string profile;                      // file path
+  std::vector<std::string> serverProfiles;  // file paths
   LinkOptions link;
   std::vector<std::string> codecs;
   bool keepCuts = false;
@@ -74,7 +75,8 @@ struct SimulateOptions {
   LinkOptions link;
   std::vector<std::uint32_t> microBatches;
   std::uint32_t steps = 4;
-  std::string profile, serverProfile;  // file paths; empty: no file
+  std::string profile;                      // file path; empty: no file
+  std::vector<std::string> serverProfiles;  // file paths
   bool timeline = false;
   std::string trace;  // a file path; empty: no file
 };

@@ -3,8 +3,15 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
+#include <utility>
 
 namespace cleave {
+namespace {
+
+double seconds(Nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+
+}  // namespace
 
 void addLinkOptions(CLI::App& command, LinkOptions& options) {
   command
@@ -16,8 +23,13 @@ void addLinkOptions(CLI::App& command, LinkOptions& options) {
       ->type_name("RATE");
   command.add_option("--down-rate", options.downRate, "Rate from server to client, if it differs")
       ->type_name("RATE");
-  command.add_option("--latency", options.latency, "One-way latency, such as 10ms or 100us")
+  command
+      .add_option("--latency", options.latencies,
+                  "One-way latency, such as 10ms or 100us; with several servers, one for all, or "
+                  "one per server, separated by commas")
       ->type_name("TIME")
+      ->delimiter(',')
+      ->allow_extra_args(false)
       ->required();
   command
       .add_option("--queue", options.queue,
@@ -25,6 +37,9 @@ void addLinkOptions(CLI::App& command, LinkOptions& options) {
                   "behind the bytes in it")
       ->type_name("SIZE")
       ->default_str("0B");
+  command.add_flag("--separate-links", options.separate,
+                   "Each of several servers has a link of this rate; default: all links share the "
+                   "rate of the client's connection");
 }
 
 LinkCosts linkCosts(const LinkOptions& options) {
@@ -34,28 +49,55 @@ LinkCosts linkCosts(const LinkOptions& options) {
     // 0 means unlimited; this rate is faster than any memory.
     return value > 0 ? value : 1e12;
   };
-  return {rate("--up-rate", options.upRate), rate("--down-rate", options.downRate),
-          parseTime({"--latency", options.latency}),
-          static_cast<double>(parseSize({"--queue", options.queue}))};
+  LinkCosts link{rate("--up-rate", options.upRate),
+                 rate("--down-rate", options.downRate),
+                 {},
+                 static_cast<double>(parseSize({"--queue", options.queue})),
+                 options.separate};
+  for (const std::string& latency : options.latencies) {
+    link.latencies.push_back(parseTime({"--latency", latency}));
+  }
+  return link;
 }
 
-void LinkCosts::applyTo(BodyCosts& body) const {
-  body.rateUp = rateUp;
-  body.rateDown = rateDown;
-  body.latency = latencySeconds();
-  body.queueBytes = queueBytes;
+void LinkCosts::checkServers(std::size_t servers) const {
+  if (latencies.size() == 1 || latencies.size() == servers) return;
+  throw UsageError("bad-value",
+                   fmt::format("--latency has {} values, but there {} {}", latencies.size(),
+                               servers == 1 ? "is" : "are", countText(servers, "server")),
+                   "give one latency for all servers, or one per server");
+}
+
+void LinkCosts::applyTo(StepCosts& costs) const {
+  const std::size_t bodies = costs.bodies.size();
+  costs.sharesLink = bodies > 1 && !separate;
+  for (std::size_t b = 0; b < bodies; ++b) {
+    BodyCosts& body = costs.bodies[b];
+    body.rateUp = rateUp;
+    body.rateDown = rateDown;
+    body.latency = seconds(latencies[latencies.size() == 1 ? 0 : b]);
+    body.queueBytes = queueBytes;
+  }
 }
 
 nlohmann::ordered_json LinkCosts::json() const {
+  nlohmann::ordered_json latency = seconds(latencies.front());
+  if (latencies.size() > 1) {
+    latency = nlohmann::ordered_json::array();
+    for (const Nanoseconds each : latencies) latency.push_back(seconds(each));
+  }
   return {{"rate_up", rateUp},
           {"rate_down", rateDown},
-          {"latency_seconds", latencySeconds()},
+          {"latency_seconds", std::move(latency)},
           {"queue_bytes", queueBytes}};
 }
 
 std::string LinkCosts::text() const {
-  return fmt::format("{} up, {} down, {} one way", rateText(rateUp), rateText(rateDown),
-                     durationText(latency));
+  std::string latency;
+  for (const Nanoseconds each : latencies) {
+    latency += (latency.empty() ? "" : ", ") + durationText(each);
+  }
+  return fmt::format("{} up, {} down, {} one way", rateText(rateUp), rateText(rateDown), latency);
 }
 
 }  // namespace cleave

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "common/core/units.h"
 #include "common/predict/bound.h"
@@ -15,18 +16,22 @@ namespace cleave {
 
 struct LinkOptions {
   std::string rate, upRate, downRate;  // with units
-  std::string latency;
+  std::vector<std::string> latencies;  // one for all servers, or one per server
   std::string queue = "0B";
+  bool separate = false;  // each server's link has a bandwidth of its own
 };
 void addLinkOptions(CLI::App& command, LinkOptions& options);
 
 struct LinkCosts {
-  double rateUp = 0, rateDown = 0;  // bytes per second
-  Nanoseconds latency{0};           // one way
+  double rateUp = 0, rateDown = 0;     // bytes per second
+  std::vector<Nanoseconds> latencies;  // one way; one for all servers, or one per server
   double queueBytes = 0;
+  bool separate = false;
 
-  double latencySeconds() const { return std::chrono::duration<double>(latency).count(); }
-  void applyTo(BodyCosts& body) const;
+  // Throws UsageError "bad-value" unless there is one latency, or one per server.
+  void checkServers(std::size_t servers) const;
+  // Requires a latency for each body, or one for all.
+  void applyTo(StepCosts& costs) const;
   nlohmann::ordered_json json() const;
   std::string text() const;  // "100 Mbit/s up, 100 Mbit/s down, 10 ms one way"
 };

@@ -94,30 +94,43 @@ CodecTrials tryCodecs(const TensorLinkOptions& options, std::uint32_t samples,
   return trials;
 }
 
+// The codecs of a body's flows, and a trial of them.
+struct BodyCodecs {
+  TensorLinkOptions options;
+  Codecs codecs;
+  CodecTrials trials;
+};
+
 // Adds a change of codec for each built-in codec, from the least to the most lossy. Each change
 // applies to all flows.
-void addCodecs(const StepCosts& costs, const RunPlan& plan, std::uint32_t batch,
-               std::vector<Change>& changes) {
-  const TensorLinkOptions options = linkOptions(plan, Role::client);
+void addCodecs(const StepCosts& costs, const RunPlan& plan, std::span<const RunPlan> bodies,
+               std::uint32_t batch, std::vector<Change>& changes) {
   const std::uint32_t samples = microBatchSize(batch, costs.microBatches, 0);
-  for (const Flow flow : plan.flows()) {
-    // Costs are known per cut, not per tensor.
-    if (flow.tensor > 0 || options.spec(flow, samples).dtype != DType::f32) return;
+  std::vector<BodyCodecs> current;
+  for (const RunPlan& body : bodies) {
+    const TensorLinkOptions options = linkOptions(body, Role::client);
+    for (const Flow flow : body.flows()) {
+      // Costs are known per cut, not per tensor.
+      if (flow.tensor > 0 || options.spec(flow, samples).dtype != DType::f32) return;
+    }
+    // The codecs are created from their specs, because the run's own codecs may run on a GPU.
+    Codecs codecs = body.codecs;
+    for (auto& [flow, codec] : codecs) codec = makeCodec(codec->spec());
+    current.push_back({options, codecs, tryCodecs(options, samples, codecs)});
   }
-  // The codecs are created from their specs, because the run's own codecs may run on a GPU.
-  Codecs codecs = plan.codecs;
-  for (auto& [flow, codec] : codecs) codec = makeCodec(codec->spec());
-  const CodecTrials current = tryCodecs(options, samples, codecs);
   for (const std::string spec : {"none", "block:bits=8", "block:bits=4"}) {
-    for (auto& [flow, codec] : codecs) codec = makeCodec(spec);
-    const CodecTrials then = tryCodecs(options, samples, codecs);
     StepCosts changed = costs;
     std::string caveat;
-    for (const auto& [flow, codec] : codecs) {
-      if (plan.codecs.at(flow)->spec() == codec->spec()) continue;  // costs were measured
-      const CodecTrial& tried = then.at(flow);
-      changed.flows[flow] = {tried.bytes, tried.encodeSeconds, tried.decodeSeconds};
-      if (tried.noise > 1.01 * current.at(flow).noise) caveat = kCostsAccuracy;
+    for (const BodyCodecs& body : current) {
+      Codecs codecs = body.codecs;
+      for (auto& [flow, codec] : codecs) codec = makeCodec(spec);
+      const CodecTrials then = tryCodecs(body.options, samples, codecs);
+      for (const auto& [flow, codec] : codecs) {
+        if (body.codecs.at(flow)->spec() == codec->spec()) continue;  // costs were measured
+        const CodecTrial& tried = then.at(flow);
+        changed.flows[flow] = {tried.bytes, tried.encodeSeconds, tried.decodeSeconds};
+        if (tried.noise > 1.01 * body.trials.at(flow).noise) caveat = kCostsAccuracy;
+      }
     }
     changes.push_back(
         {{"codec=" + spec}, simulated(changed, *plan.schedule, plan.inFlight), caveat});
@@ -176,32 +189,38 @@ struct Resource {
   double seconds = 0;  // predicted seconds per step
 };
 
+// With several servers, all of them or all of their links.
 Resource resource(Bottleneck bottleneck, StepCosts costs, const RunPlan& plan) {
   const char* what = nullptr;
-  const auto halve = [&](std::initializer_list<ActionKind> kinds) {
-    for (const ActionKind kind : kinds) costs.of(kind) /= 2;
-  };
+  const bool areSeveral = costs.bodies.size() > 1;
   switch (bottleneck) {
     case Bottleneck::clientCompute:
       what = "a client twice as fast";
-      halve({ActionKind::headForward, ActionKind::tailStep, ActionKind::headBackward});
+      for (const ActionKind kind :
+           {ActionKind::headForward, ActionKind::tailStep, ActionKind::headBackward}) {
+        costs.of(kind) /= 2;
+      }
       costs.updateSeconds /= 2;
       break;
     case Bottleneck::serverCompute:
-      what = "a server twice as fast";
-      halve({ActionKind::bodyForward, ActionKind::bodyBackward, ActionKind::bodyWeights});
+      what = areSeveral ? "servers twice as fast" : "a server twice as fast";
+      for (BodyCosts& body : costs.bodies) {
+        body.forward /= 2;
+        body.backward /= 2;
+        body.weights /= 2;
+      }
       break;
     case Bottleneck::uplink:
       what = "an uplink twice as fast";
-      costs.body().rateUp *= 2;
+      for (BodyCosts& body : costs.bodies) body.rateUp *= 2;
       break;
     case Bottleneck::downlink:
       what = "a downlink twice as fast";
-      costs.body().rateDown *= 2;
+      for (BodyCosts& body : costs.bodies) body.rateDown *= 2;
       break;
     case Bottleneck::latency:
       what = "half the latency";
-      costs.body().latency /= 2;
+      for (BodyCosts& body : costs.bodies) body.latency /= 2;
       break;
     case Bottleneck::codec:
       what = "a codec twice as fast";
@@ -235,7 +254,8 @@ std::optional<double> stepSpread(std::vector<float> seconds) {
   return (quantile(0.9) - quantile(0.1)) / 2 / median;
 }
 
-Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, const ClientSettings& settings) {
+Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, std::span<const RunPlan> bodies,
+                const ClientSettings& settings) {
   if (!steps.spread) {
     Advice none;
     none.sentence = fmt::format("advice requires at least {} steps with a full batch", kMinSteps);
@@ -249,7 +269,7 @@ Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, const ClientSet
   std::vector<Change> changes;
   addSchedule(steps.costs, plan, settings, changes);
   addMicroBatches(steps, plan, settings, changes);
-  addCodecs(steps.costs, plan, settings.batch, changes);
+  addCodecs(steps.costs, plan, bodies, settings.batch, changes);
   // Changes without a caveat come first: if two changes differ by less than the spread, the first
   // one is chosen.
   std::stable_partition(changes.begin(), changes.end(),

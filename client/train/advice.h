@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,9 @@ struct Advice {
 // Simulates the steps with other settings. If none of them saves more than 5 % and more than the
 // spread, simulates a limiting resource that is twice as fast. Among settings whose savings differ
 // by less than the spread, those that cost no accuracy are preferred. Measures the speed of the
-// codecs, which takes about 10 ms.
-Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, const ClientSettings& settings);
+// codecs, which takes about 10 ms per body. `plan`: the client's; `bodies`: the plan of each body.
+Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, std::span<const RunPlan> bodies,
+                const ClientSettings& settings);
 
 nlohmann::json toJson(const Advice& advice);
 

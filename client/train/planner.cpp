@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -22,6 +23,8 @@ namespace {
 // are simulated.
 constexpr std::size_t kMaxSimulated = 2000;
 constexpr std::size_t kMaxPlans = 5;
+// The cuts for n - 1 servers from which the search for n servers starts.
+constexpr std::size_t kMaxStarts = 20;
 
 // The codecs that a flow may have, from the least to the most lossy one.
 using CodecLists = std::map<std::string, std::vector<std::string>>;
@@ -30,33 +33,42 @@ using CodecLists = std::map<std::string, std::vector<std::string>>;
 struct Rungs {
   std::size_t up = 0, down = 0;
 
+  // Tensors between two bodies cross both directions.
+  std::size_t between() const { return std::max(up, down); }
   // One direction at position N + 1 counts more than both at position N.
   double loss() const {
     return std::exp2(static_cast<double>(up)) + std::exp2(static_cast<double>(down)) - 2;
   }
 };
 
+using AllCuts = std::vector<int>;  // of all bodies
+
 struct Candidate {
-  Cuts cuts;
+  AllCuts cuts;
   std::uint32_t microBatches = 0;
   Rungs rungs;
   double bound = 0;  // seconds
 };
 
+struct CandidatePlan {
+  RunPlan client;
+  std::vector<RunPlan> bodies;
+};
+
 class Planner {
  public:
-  Planner(const PreparedRun& run, const Profile& client, const Profile& server,
+  Planner(const PreparedRun& run, const Profile& client, std::span<const Profile> servers,
           const PlannerOptions& options)
       : run_(run),
         client_(client),
-        server_(server),
+        servers_(servers),
         options_(options),
         lists_(codecLists()),
         microBatches_(microBatchNumbers()) {}
 
   Plans make() {
     Plans plans;
-    plans.configured = predicted(run_.plan, 0);
+    plans.configured = predicted({run_.plan, run_.bodies}, 0);
     std::vector<Candidate> candidates = allCandidates();
     plans.considered = candidates.size();
     std::stable_sort(candidates.begin(), candidates.end(),
@@ -100,44 +112,53 @@ class Planner {
     return max;
   }
 
-  std::string codecAt(const std::string& flow, bool isUp, const Rungs& rungs) const {
-    const std::vector<std::string>& list = lists_.at(flow);
-    return list[std::min(isUp ? rungs.up : rungs.down, list.size() - 1)];
+  // Other cuts may have flows that the configured ones lack; these get the codecs of another flow
+  // of their kind.
+  const std::vector<std::string>& codecsFor(Flow flow) const {
+    const auto own = lists_.find(flowName(flow));
+    if (own != lists_.end()) return own->second;
+    const auto similar = std::find_if(lists_.begin(), lists_.end(), [&](const auto& each) {
+      return flowFromName(each.first)->kind == flow.kind;
+    });
+    return similar == lists_.end() ? noCodec_ : similar->second;
   }
 
-  std::vector<Cuts> allCuts() const {
-    if (options_.keepsCuts || run_.userModel || !run_.settings.inserts.empty())
-      return {run_.plan.stage.cuts};
-    std::vector<Cuts> all;
-    const int blocks = static_cast<int>(run_.plan.blocks.size());
-    for (int cut0 = 1; cut0 < blocks - 1; ++cut0) {
-      for (int cut1 = cut0 + 1; cut1 < blocks; ++cut1) all.push_back({cut0, cut1});
-    }
-    return all;
+  std::string codecAt(Flow flow, std::span<const RunPlan> bodies, const Rungs& rungs) const {
+    const Place& first = bodies.front().place;
+    const Place& last = bodies.back().place;
+    const bool isUp = flow == activationAt(first.firstCut) || flow == gradientAt(last.lastCut);
+    const bool isDown = flow == activationAt(last.lastCut) || flow == gradientAt(first.firstCut);
+    const std::vector<std::string>& list = codecsFor(flow);
+    return list[std::min(isUp ? rungs.up : isDown ? rungs.down : rungs.between(), list.size() - 1)];
   }
 
-  // The run spec with these cuts, without codecs. Whether the head is frozen depends on the cuts.
-  RunSpec specWith(const Cuts& cuts) const {
+  bool keepsCuts() const {
+    return options_.keepsCuts || run_.userModel || !run_.settings.inserts.empty();
+  }
+
+  // The settings with these cuts, without codecs.
+  ClientSettings settingsWith(const AllCuts& cuts) const {
     ClientSettings settings = run_.settings;
-    settings.cuts = {cuts.cut0, cuts.cut1};
+    settings.cuts = cuts;
     settings.codecs.clear();
     settings.inFlight = 0;
     settings.schedule = "priority";
-    return makeRunSpec(settings, *run_.data.train, run_.userModel.get());
+    return settings;
   }
 
-  RunPlan planOf(const RunSpec& spec) const {
-    return clientPlan(spec, run_.settings, run_.userModel.get());
+  // Whether the head is frozen depends on the cuts.
+  CandidatePlan planOf(const ClientSettings& settings) const {
+    const Dataset& train = *run_.data.train;
+    const UserModel* const model = run_.userModel.get();
+    CandidatePlan plan{clientPlan(makeRunSpec(settings, train, model), settings, model), {}};
+    plan.bodies = bodyPlans(plan.client, settings, train, model);
+    return plan;
   }
 
-  StepCosts costsOf(const RunPlan& plan) const {
-    StepCosts costs =
-        profiledCosts(plan, run_.settings.batch, run_.settings.wait, client_, server_);
-    BodyCosts& body = costs.body();
-    body.rateUp = options_.link.rateUp;
-    body.rateDown = options_.link.rateDown;
-    body.latency = options_.link.latency;
-    body.queueBytes = options_.link.queueBytes;
+  StepCosts costsOf(const CandidatePlan& plan) const {
+    StepCosts costs = profiledCosts(plan.client, plan.bodies, run_.settings.batch,
+                                    run_.settings.wait, client_, servers_);
+    options_.setLinks(costs);
     return costs;
   }
 
@@ -145,38 +166,99 @@ class Planner {
 
   std::vector<Candidate> allCandidates() const {
     std::vector<Candidate> candidates;
-    for (const Cuts& cuts : allCuts()) {
-      RunPlan plan = planOf(specWith(cuts));
-      for (const std::uint32_t number : microBatches_) {
-        plan.spec.microBatches = number;
-        addCandidates(plan, candidates);
+    if (keepsCuts()) {
+      addCandidates(run_.plan.stage.allCuts(), candidates);
+      return candidates;
+    }
+    std::map<AllCuts, double> bounds;  // the lowest bound with these cuts
+    const auto consider = [&](const AllCuts& cuts) {
+      const auto [found, isNew] = bounds.try_emplace(cuts);
+      if (isNew) found->second = addCandidates(cuts, candidates);
+      return found->second;
+    };
+    const int last = static_cast<int>(run_.plan.blocks.size()) - 1;
+    for (int cut0 = 1; cut0 < last; ++cut0) {
+      for (int cut1 = cut0 + 1; cut1 <= last; ++cut1) consider({cut0, cut1});
+    }
+    for (std::size_t number = 2; number <= servers_.size(); ++number) {
+      for (AllCuts cuts : bestCuts(bounds, number)) {
+        cuts.push_back(0);
+        for (int cut = 1; cut <= last; ++cut) {
+          if (std::find(cuts.begin(), cuts.end() - 1, cut) != cuts.end() - 1) continue;
+          AllCuts more = cuts;
+          more.back() = cut;
+          std::sort(more.begin(), more.end());
+          consider(more);
+        }
+      }
+      for (AllCuts cuts : bestCuts(bounds, number + 1)) {
+        while (moveOneCut(cuts, last, consider)) {
+        }
       }
     }
     return candidates;
   }
 
-  // Adds a candidate for each pair of codec positions.
-  void addCandidates(RunPlan& plan, std::vector<Candidate>& candidates) const {
-    StepCosts costs = costsOf(plan);
-    const std::size_t rungs = maxRungs();
-    for (std::size_t up = 0; up < rungs; ++up) {
-      for (std::size_t down = 0; down < rungs; ++down) {
-        useCodecs(plan, {up, down});
-        setFlows(costs, plan, run_.settings.batch, client_, server_);
-        candidates.push_back({plan.stage.cuts,
-                              plan.spec.microBatches,
-                              {up, down},
-                              std::min(stepBound(costs).seconds, stepBound(costs, true).seconds)});
-      }
+  // The best of this many cuts.
+  static std::vector<AllCuts> bestCuts(const std::map<AllCuts, double>& bounds, std::size_t size) {
+    std::vector<std::pair<double, AllCuts>> sorted;
+    for (const auto& [cuts, bound] : bounds) {
+      if (cuts.size() == size) sorted.emplace_back(bound, cuts);
     }
+    std::sort(sorted.begin(), sorted.end());
+    if (sorted.size() > kMaxStarts) sorted.resize(kMaxStarts);
+    std::vector<AllCuts> best;
+    for (auto& [bound, cuts] : sorted) best.push_back(std::move(cuts));
+    return best;
   }
 
-  void useCodecs(RunPlan& plan, const Rungs& rungs) const {
-    for (auto& [flow, codec] : plan.codecs) {
-      const bool hasFloats = isFloat(flowSpec(plan.blocks, plan.stage.cuts, flow, 1).dtype);
-      const std::string name = flowName(Flow{flow.kind, flow.cut, 0});
-      if (!hasFloats || lists_.count(name) == 0) continue;
-      codec = codecOf(codecAt(name, plan.place.isUp(flow), rungs));
+  // Moves the cut by one block whose move lowers the bound most. Returns false if there is none.
+  template <typename Consider>
+  static bool moveOneCut(AllCuts& cuts, int last, const Consider& consider) {
+    AllCuts best = cuts;
+    for (std::size_t c = 0; c < cuts.size(); ++c) {
+      for (const int by : {-1, 1}) {
+        AllCuts moved = cuts;
+        moved[c] += by;
+        const int min = c == 0 ? 1 : moved[c - 1] + 1;
+        const int max = c + 1 == cuts.size() ? last : moved[c + 1] - 1;
+        if (moved[c] < min || moved[c] > max) continue;
+        if (consider(moved) < consider(best)) best = moved;
+      }
+    }
+    const bool moves = best != cuts;
+    cuts = best;
+    return moves;
+  }
+
+  // Adds a candidate for each number of micro-batches and each pair of codec positions. Returns the
+  // lowest bound.
+  double addCandidates(const AllCuts& cuts, std::vector<Candidate>& candidates) const {
+    double lowest = std::numeric_limits<double>::infinity();
+    CandidatePlan plan = planOf(settingsWith(cuts));
+    const std::size_t rungs = maxRungs();
+    for (const std::uint32_t number : microBatches_) {
+      plan.client.spec.microBatches = number;
+      StepCosts costs = costsOf(plan);
+      for (std::size_t up = 0; up < rungs; ++up) {
+        for (std::size_t down = 0; down < rungs; ++down) {
+          useCodecs(plan.bodies, {up, down});
+          setFlows(costs, plan.bodies, run_.settings.batch, client_, servers_);
+          const double bound = std::min(stepBound(costs).seconds, stepBound(costs, true).seconds);
+          candidates.push_back({cuts, number, {up, down}, bound});
+          lowest = std::min(lowest, bound);
+        }
+      }
+    }
+    return lowest;
+  }
+
+  void useCodecs(std::vector<RunPlan>& bodies, const Rungs& rungs) const {
+    for (RunPlan& body : bodies) {
+      for (auto& [flow, codec] : body.codecs) {
+        const bool hasFloats = isFloat(flowSpec(body.blocks, body.stage.cuts, flow, 1).dtype);
+        if (hasFloats) codec = codecOf(codecAt({flow.kind, flow.cut}, bodies, rungs));
+      }
     }
   }
 
@@ -223,44 +305,57 @@ class Planner {
   }
 
   bool fits(const PlannedRun& plan) const {
-    return plan.clientMemory <= options_.clientMemory && plan.serverMemory <= options_.serverMemory;
+    for (std::size_t b = 0; b < plan.serverMemory.size(); ++b) {
+      if (plan.serverMemory[b] > options_.serverMemory[b]) return false;
+    }
+    return plan.clientMemory <= options_.clientMemory;
   }
 
   // Returns nothing if the run would be refused, for example because a codec does not accept a
   // tensor.
   std::optional<PlannedRun> planWith(const Candidate& candidate, const Schedule& schedule,
                                      std::uint32_t inFlight) const {
-    RunSpec spec = specWith(candidate.cuts);
-    spec.microBatches = candidate.microBatches;
-    spec.schedule = schedule.name;
-    spec.inFlight = inFlight;
+    ClientSettings settings = settingsWith(candidate.cuts);
+    settings.microBatches = candidate.microBatches;
+    settings.schedule = schedule.name;
+    settings.inFlight = inFlight;
     try {
-      const Place place = planOf(spec).place;
-      for (const auto& [flow, list] : lists_) {
-        if (!place.contains(*flowFromName(flow))) continue;
-        spec.codecs[flow] = codecAt(flow, place.isUp(*flowFromName(flow)), candidate.rungs);
+      const CandidatePlan plain = planOf(settings);
+      for (const RunPlan& body : plain.bodies) {
+        for (const Flow flow : body.flows()) {
+          if (flow.tensor > 0) continue;
+          settings.codecs[flowName(flow)] = codecAt(flow, plain.bodies, candidate.rungs);
+        }
       }
-      return predicted(planOf(spec), candidate.rungs.loss());
+      return predicted(planOf(settings), candidate.rungs.loss());
     } catch (const UsageError& error) {
       if (error.code() == "other-profile") throw;
       return std::nullopt;
     }
   }
 
-  PlannedRun predicted(const RunPlan& plan, double loss) const {
+  PlannedRun predicted(const CandidatePlan& plan, double loss) const {
+    const RunPlan& client = plan.client;
     const StepCosts costs = costsOf(plan);
     PlannedRun planned;
-    planned.spec = plan.spec;
-    planned.spec.inFlight = plan.inFlight;
+    planned.spec = client.spec;
+    planned.spec.inFlight = client.inFlight;
+    planned.cuts = client.stage.allCuts();
     planned.loss = loss;
-    planned.bound = stepBound(costs, plan.schedule->splitsBackward);
-    planned.seconds = simulateStep(costs, policyOf(*plan.schedule, plan.inFlight)).seconds;
-    for (const auto& [flow, tensor] : costs.flows) {
-      double& bytes = plan.place.isUp(flow) ? planned.bytesUp : planned.bytesDown;
-      bytes += costs.microBatches * tensor.bytes;
+    planned.bound = stepBound(costs, client.schedule->splitsBackward);
+    planned.bottleneckServer = bottleneckServer(costs, planned.bound);
+    planned.seconds = simulateStep(costs, policyOf(*client.schedule, client.inFlight)).seconds;
+    for (const BodyCosts& body : costs.bodies) {
+      for (const Flow flow : body.place.flows()) {
+        double& bytes = body.place.isUp(flow) ? planned.bytesUp : planned.bytesDown;
+        bytes += costs.microBatches * costs.flows.at(flow).bytes;
+      }
     }
-    planned.clientMemory = static_cast<double>(clientBytes(plan, {plan}, *run_.data.train));
-    planned.serverMemory = static_cast<double>(serverBytes(plan));
+    planned.clientMemory = static_cast<double>(clientBytes(client, plan.bodies, *run_.data.train));
+    for (const RunPlan& body : plan.bodies) {
+      planned.serverMemory.push_back(static_cast<double>(serverBytes(body)));
+      planned.codecs.insert(body.spec.codecs.begin(), body.spec.codecs.end());
+    }
     return planned;
   }
 
@@ -268,17 +363,18 @@ class Planner {
 
   std::vector<PlannedRun> bestOf(std::vector<PlannedRun> plans) const {
     const auto rank = [](const PlannedRun& plan) {
-      return std::tuple(plan.loss, plan.bytesUp + plan.bytesDown,
-                        plan.clientMemory + plan.serverMemory, plan.seconds);
+      return std::tuple(
+          plan.loss, plan.bytesUp + plan.bytesDown,
+          std::accumulate(plan.serverMemory.begin(), plan.serverMemory.end(), plan.clientMemory),
+          plan.seconds);
     };
     std::stable_sort(plans.begin(), plans.end(),
                      [&](const PlannedRun& a, const PlannedRun& b) { return rank(a) < rank(b); });
     std::vector<PlannedRun> best;
     for (PlannedRun& plan : plans) {
       const bool isSimilar = std::any_of(best.begin(), best.end(), [&](const PlannedRun& other) {
-        return other.spec.cut0 == plan.spec.cut0 && other.spec.cut1 == plan.spec.cut1 &&
-               other.spec.microBatches == plan.spec.microBatches &&
-               other.spec.codecs == plan.spec.codecs;
+        return other.cuts == plan.cuts && other.spec.microBatches == plan.spec.microBatches &&
+               other.codecs == plan.codecs;
       });
       if (!isSimilar) best.push_back(std::move(plan));
       if (best.size() == kMaxPlans) break;
@@ -287,27 +383,36 @@ class Planner {
   }
 
   UsageError tooLittleMemory() const {
+    std::string limits;
+    for (const double limit : options_.serverMemory) {
+      limits += (limits.empty() ? "" : ", ") + bytesText(limit);
+    }
     return {"no-plan",
-            fmt::format("no plan fits into {} of memory on the client and {} on the server",
-                        bytesText(options_.clientMemory), bytesText(options_.serverMemory)),
+            fmt::format("no plan fits into {} of memory on the client and {} on the server{}",
+                        bytesText(options_.clientMemory), limits, servers_.size() > 1 ? "s" : ""),
             "lower train.batch or eval.batch, or raise --client-memory or --server-memory"};
   }
 
   const PreparedRun& run_;
   const Profile& client_;
-  const Profile& server_;
+  const std::span<const Profile> servers_;
   const PlannerOptions& options_;
   const CodecLists lists_;
+  const std::vector<std::string> noCodec_ = {"none"};
   const std::vector<std::uint32_t> microBatches_;
   mutable std::map<std::string, std::shared_ptr<const Codec>> codecs_;  // by spec
 };
 
 }  // namespace
 
-Plans makePlans(const PreparedRun& run, const Profile& client, const Profile& server,
+double PlannedRun::maxServerMemory() const {
+  return *std::max_element(serverMemory.begin(), serverMemory.end());
+}
+
+Plans makePlans(const PreparedRun& run, const Profile& client, std::span<const Profile> servers,
                 const PlannerOptions& options) {
-  checkProfiles(run.plan, client, server);
-  return Planner(run, client, server, options).make();
+  checkProfiles(run.plan, client, servers);
+  return Planner(run, client, servers, options).make();
 }
 
 }  // namespace cleave

@@ -1,9 +1,13 @@
-// Searches for the settings with which a run's predicted step is shortest: cuts, micro-batches,
-// schedule, number in flight, and codecs. Computes only from profiles; opens no connection.
+// Searches for the settings with which a run's predicted step is shortest: servers, cuts,
+// micro-batches, schedule, number in flight, and codecs. Computes only from profiles; opens no
+// connection.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,22 +20,29 @@ namespace cleave {
 inline constexpr double kPlanTolerance = 0.05;
 
 struct PlannerOptions {
-  BodyCosts link;  // only rates, latency and queue are used
+  std::function<void(StepCosts&)> setLinks;  // sets the rates, latencies and queues of the links
   // From the least to the most lossy one. Empty: each flow keeps its configured codec; a flow with
   // `auto` may have any codec that `auto` chooses from.
   std::vector<std::string> codecs;
   bool keepsCuts = false;
-  double clientMemory = 0, serverMemory = 0;  // limits in bytes
+  double clientMemory = 0;           // limit in bytes
+  std::vector<double> serverMemory;  // limit of each server, in bytes
 };
 
 // Settings, and what is predicted for them.
 struct PlannedRun {
-  RunSpec spec;        // with the number in flight, not 0
+  RunSpec spec;                               // with the number in flight, not 0
+  std::vector<int> cuts;                      // of all bodies
+  std::map<std::string, std::string> codecs;  // of all flows
   double loss = 0;     // of the codecs, in arbitrary units; 0: the first of each list
   double seconds = 0;  // per step, with full batches
-  double bytesUp = 0, bytesDown = 0;          // per step
-  double clientMemory = 0, serverMemory = 0;  // bytes
+  double bytesUp = 0, bytesDown = 0;  // per step, over the links of all servers
+  double clientMemory = 0;            // bytes
+  std::vector<double> serverMemory;   // bytes, of each server
   StepBound bound;
+  std::optional<std::size_t> bottleneckServer;  // see bottleneckServer()
+
+  double maxServerMemory() const;
 };
 
 struct Plans {
@@ -44,10 +55,12 @@ struct Plans {
 };
 
 // Considers the configured number of micro-batches and those in profiledMicroBatches(). Considers
-// all cuts, except for graphs, for models with inserts, and with keepsCuts: these keep the
-// configured cuts. Throws UsageError "no-plan" if no plan is within the limits, and
-// "other-profile".
-Plans makePlans(const PreparedRun& run, const Profile& client, const Profile& server,
+// all cuts for one server. For n servers, it considers the best cuts for n - 1 servers with one
+// more cut, and moves single cuts of the best ones as long as their bound decreases. A plan with n
+// servers uses the first n of `servers`. Graphs, models with inserts, and keepsCuts keep the
+// configured cuts. Requires a profile in `servers`, and a limit of memory, for each configured
+// body. Throws UsageError "no-plan" if no plan is within the limits, and "other-profile".
+Plans makePlans(const PreparedRun& run, const Profile& client, std::span<const Profile> servers,
                 const PlannerOptions& options);
 
 }  // namespace cleave

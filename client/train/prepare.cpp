@@ -224,7 +224,6 @@ void planRunOf(PreparedRun& run, const RunOptions& options, Purpose purpose,
   }
   RunSpec spec = makeRunSpec(run.settings, *run.data.train, run.userModel.get());
   if (options.traceSteps > 0) {
-    requireOneServer(run.settings, "--trace");
     requestTrace(spec, options.traceSteps, totalSteps(run.settings, *run.data.train));
   }
   planFor(run, spec);
@@ -265,8 +264,6 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpe
   if (!options.server.empty()) run.servers = parseAddresses(options.server);
   Config config = configOf(options, purpose);
   run.settings = readClientSettings(config);
-  // The commands simulate, plan and profile, which measure, support only one server.
-  if (purpose == Purpose::measurement) requireOneServer(run.settings, "this command");
   chooseServersAndThreads(run, options, purpose);
   checkAt(config, kKeysOfErrors, [&] { planRunOf(run, options, purpose, open); });
   run.hello = helloOf(run, purpose);
@@ -290,19 +287,21 @@ RunPlan clientPlan(const RunSpec& spec, const ClientSettings& settings, const Us
   return plan;
 }
 
+std::vector<RunPlan> bodyPlans(const RunPlan& plan, const ClientSettings& settings,
+                               const Dataset& train, const UserModel* model) {
+  if (settings.bodies() == 1) return {plan};
+  RunSpec resolved = plan.spec;
+  resolved.inFlight = plan.inFlight;
+  std::vector<RunPlan> bodies;
+  for (const RunSpec& spec : bodyRunSpecs(resolved, settings, train, model)) {
+    bodies.push_back(planRun(spec));
+  }
+  return bodies;
+}
+
 void planFor(PreparedRun& run, const RunSpec& spec) {
   run.plan = clientPlan(spec, run.settings, run.userModel.get());
-  run.bodies.clear();
-  if (run.settings.bodies() == 1) {
-    run.bodies.push_back(run.plan);
-    return;
-  }
-  RunSpec resolved = run.plan.spec;
-  resolved.inFlight = run.plan.inFlight;
-  for (const RunSpec& each :
-       bodyRunSpecs(resolved, run.settings, *run.data.train, run.userModel.get())) {
-    run.bodies.push_back(planRun(each));
-  }
+  run.bodies = bodyPlans(run.plan, run.settings, *run.data.train, run.userModel.get());
 }
 
 wire::Hello helloFor(const PreparedRun& run, std::size_t body) {
@@ -323,6 +322,13 @@ void requireOneServer(const ClientSettings& settings, const std::string& what) {
                   "model among {}",
                   what, settings.bodies()),
       "give model.cuts two values");
+}
+
+void requireProfilable(const PreparedRun& run) {
+  if (run.userModel) requireOneServer(run.settings, "a profile of an exported model");
+  if (!run.settings.inserts.empty()) {
+    requireOneServer(run.settings, "a profile of a model with learned inserts");
+  }
 }
 
 std::string addressesText(const PreparedRun& run) {

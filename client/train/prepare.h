@@ -55,6 +55,9 @@ wire::Hello helloFor(const PreparedRun& run, std::size_t body);
 // Throws UsageError "several-servers" if there are several. `what`: a command or an option that
 // supports only one.
 void requireOneServer(const ClientSettings& settings, const std::string& what);
+// Throws UsageError "several-servers" if the run has several servers and its blocks cannot be
+// profiled: for learned inserts, and for exported models, whose parts have other names on a server.
+void requireProfilable(const PreparedRun& run);
 // The servers' addresses, such as "10.0.0.5:4800, 10.0.0.6:4800".
 std::string addressesText(const PreparedRun& run);
 
@@ -73,6 +76,9 @@ PreparedRun prepareRun(const RunOptions& options, Purpose purpose,
 RunPlan clientPlan(const RunSpec& spec, const ClientSettings& settings, const UserModel* model);
 // Chooses the flows whose codecs run on the device: see useDeviceCodecs(). Requires `device`.
 void placeCodecs(PreparedRun& run);
+// The plan of each body. `plan`: the client's.
+std::vector<RunPlan> bodyPlans(const RunPlan& plan, const ClientSettings& settings,
+                               const Dataset& train, const UserModel* model);
 // Plans the run with this spec from makeRunSpec(): sets `plan` and `bodies`.
 void planFor(PreparedRun& run, const RunSpec& spec);
 

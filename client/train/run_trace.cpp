@@ -3,13 +3,17 @@
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <vector>
 
 #include "common/core/durable.h"
 #include "common/core/environment.h"
 #include "common/record/trace_file.h"
 
 namespace cleave {
+
+using Json = nlohmann::ordered_json;
 
 void checkTracePath(const std::string& path) {
   std::filesystem::path folder = std::filesystem::path(path).parent_path();
@@ -21,23 +25,37 @@ void checkTracePath(const std::string& path) {
 
 nlohmann::json writeRunTrace(const std::string& path, const PreparedRun& run,
                              ClientSession& session) {
-  const TraceWindow& window = session.trace()->window();
-  const ClockSample clock = session.serverClock(0);
-  const Blob blob = session.fetch(kTraceBody).front();
-  const Trace server =
-      traceFromServer(blob.bytes, window, run.plan.spec.microBatches, run.plan.place);
-  const Trace client = session.trace()->trace();
+  const TraceWindow& window = session.traces().front()->window();
+  std::vector<ClockSample> clocks;  // before the answers to the Fetch are on the link
+  for (std::size_t s = 0; s < session.serverCount(); ++s) clocks.push_back(session.serverClock(s));
+  const std::vector<Blob> blobs = session.fetch(kTraceBody);
+  std::vector<TracedLink> links;
+  std::size_t spans = 0, dropped = 0;
+  double error = 0;
+  Json ahead = Json::array();
+  for (std::size_t s = 0; s < blobs.size(); ++s) {
+    const Place& place = run.bodies[s].place;
+    const TracedLink& link = links.emplace_back(TracedLink{
+        place, session.traces()[s]->trace(),
+        traceFromServer(blobs[s].bytes, window, run.plan.spec.microBatches, place), clocks[s]});
+    for (const Trace* trace : {&link.client, &link.server}) {
+      spans += trace->spans.size();
+      dropped += trace->dropped;
+    }
+    error = std::max(error, clocks[s].roundTripSeconds / 2);
+    ahead.push_back(static_cast<double>(clocks[s].ahead) * 1e-9);
+  }
 
-  nlohmann::ordered_json about;
+  Json about;
   about["software"] = softwareVersion();
   about["run"] = run.hello.run_id();
   about["first_step"] = window.first;
   about["last_step"] = window.last();
-  about["spans"] = client.spans.size() + server.spans.size();
-  about["dropped_spans"] = client.dropped + server.dropped;
-  about["server_clock_ahead_seconds"] = static_cast<double>(clock.ahead) * 1e-9;
-  about["clock_error_seconds"] = clock.roundTripSeconds / 2;
-  writeFileDurably(path, joinTraces(client, server, clock).text(about));
+  about["spans"] = spans;
+  about["dropped_spans"] = dropped;
+  about["server_clock_ahead_seconds"] = links.size() == 1 ? ahead.front() : ahead;
+  about["clock_error_seconds"] = error;
+  writeFileDurably(path, joinTraces(links).text(about));
   about["file"] = path;
   return about;
 }

@@ -11,7 +11,7 @@ namespace cleave {
 // Throws UsageError if no file can be created at `path`.
 void checkTracePath(const std::string& path);
 
-// Fetches the server's spans, joins them with the client's and writes the file. Call between
+// Fetches the servers' spans, joins them with the client's and writes the file. Call between
 // batches, after the last traced step. Returns the value of `trace` in the run's summary. Throws
 // RunError.
 nlohmann::json writeRunTrace(const std::string& path, const PreparedRun& run,

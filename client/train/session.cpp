@@ -113,7 +113,7 @@ void ClientSession::start(const std::vector<RunPlan>& plans, std::uint32_t error
     options.errorEvery = errorEvery;
     options.helper = helper_.get();
     options.codecQueue = codecQueue;
-    if (s == 0) trace_ = options.trace;
+    if (options.trace) traces_.push_back(options.trace);
     servers_[s]->start(std::move(options), pool_, callbacksFor(s, mailbox, saved));
     bodies.push_back({places_[s], servers_[s]->sharedTensors()});
   }
@@ -127,7 +127,7 @@ void ClientSession::start(const std::vector<RunPlan>& plans, std::uint32_t error
         failed_ = true;
         for (const auto& server : servers_) server->tensors().fail(error);
       },
-      compute_.queue(), trace_);
+      compute_.queue(), traces_.empty() ? nullptr : traces_.front());
   device_.attach(worker_);
 }
 

@@ -116,8 +116,9 @@ class ClientSession {
   // The offset of a server's clock, estimated from the latest Pongs. A Ping is sent at the start of
   // each batch.
   ClockSample serverClock(std::size_t server) const { return servers_[server]->tensors().clock(); }
-  // Null if the plan requests no trace.
-  const TraceRecorder* trace() const { return trace_.get(); }
+  // The client's traces, one per server: each has the spans of that server's link, and the first
+  // one also those of actions. Empty if the plan requests no trace.
+  const std::vector<std::shared_ptr<TraceRecorder>>& traces() const { return traces_; }
   const std::shared_ptr<BufferPool>& pool() const { return pool_; }
 
  private:
@@ -149,7 +150,7 @@ class ClientSession {
   std::atomic<bool> isServerDraining_ = false;
   std::shared_ptr<EngineWorker> worker_;
   Coordinator* engine_ = nullptr;  // owned by worker_
-  std::shared_ptr<TraceRecorder> trace_;
+  std::vector<std::shared_ptr<TraceRecorder>> traces_;
 
   std::vector<std::optional<Blob>> weights_;  // requested weights that have arrived, by server
   // Empty if no weights are requested.

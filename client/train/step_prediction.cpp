@@ -1,9 +1,10 @@
 #include "client/train/step_prediction.h"
 
-#include <optional>
-#include <span>
+#include <spdlog/fmt/fmt.h>
+
 #include <utility>
 
+#include "common/core/units.h"
 #include "common/predict/simulator.h"
 #include "common/run/profiler.h"
 
@@ -21,91 +22,133 @@ constexpr std::pair<ActionKind, const char*> kKindKeys[] = {
     {ActionKind::bodyWeights, "body_weights_seconds"},
 };
 
-// The client's and the server's seconds, without transfers.
-void setComputation(StepCosts& costs, const RunPlan& plan, std::uint32_t samples,
-                    const Profile& client, const Profile& server) {
-  std::vector<std::string> names;
-  for (const BlockSpec& block : plan.blocks) names.push_back(block.name);
-  const auto cut0 = static_cast<std::size_t>(plan.stage.cuts.cut0);
-  const auto cut1 = static_cast<std::size_t>(plan.stage.cuts.cut1);
-  const std::span<const std::string> all(names);
-  const std::span head = all.first(cut0), body = all.subspan(cut0, cut1 - cut0);
-  const std::span tail = all.subspan(cut1);
+using Names = std::vector<std::string>;
 
+// The names of the blocks from `first` to `last` - 1.
+Names namesOf(const RunPlan& plan, int first, int last) {
+  Names names;
+  for (int b = first; b < last; ++b) names.push_back(plan.blocks[static_cast<std::size_t>(b)].name);
+  return names;
+}
+
+void setClient(StepCosts& costs, const RunPlan& plan, std::uint32_t samples,
+               const Profile& client) {
+  const Names head = namesOf(plan, 0, plan.stage.cuts.cut0);
+  const Names tail = namesOf(plan, plan.stage.cuts.cut1, static_cast<int>(plan.blocks.size()));
   const PassSeconds ofHead = client.passSeconds(head, samples);
-  const PassSeconds ofBody = server.passSeconds(body, samples);
   const PassSeconds ofTail = client.passSeconds(tail, samples);
   const double repeats = plan.stage.recompute ? 1 : 0;
   costs.headForward = ofHead.forward;
   costs.headBackward = ofHead.backward + repeats * ofHead.forward;
   costs.tailStep = ofTail.forward + ofTail.backward + client.lossSeconds(samples);
-  costs.body().forward = ofBody.forward;
-  costs.body().backward = ofBody.backward + repeats * ofBody.forward;
-  costs.body().weights = ofBody.weights;
   costs.updateSeconds = client.updateSeconds(head) + client.updateSeconds(tail);
 }
 
-void setWaits(StepCosts& costs, const StageWait& client, const StageWait& server) {
+BodyCosts bodyCosts(const RunPlan& plan, std::uint32_t samples, const Profile& server) {
+  BodyCosts body;
+  body.place = plan.place;
+  body.place.first.resize(1);
+  body.place.last.resize(1);
+  const PassSeconds seconds =
+      server.passSeconds(namesOf(plan, plan.stage.cuts.cut0, plan.stage.cuts.cut1), samples);
+  body.forward = seconds.forward;
+  body.backward = seconds.backward + (plan.stage.recompute ? seconds.forward : 0);
+  body.weights = seconds.weights;
+  if (plan.wait.f2) body.forward = 1e-3 * *plan.wait.f2;
+  if (plan.wait.b2) {
+    body.weights = 1e-3 * plan.wait.w2.value_or(0);
+    body.backward = 1e-3 * *plan.wait.b2 + body.weights;
+  }
+  return body;
+}
+
+void setClientWaits(StepCosts& costs, const StageWait& client) {
   const auto set = [](double& seconds, const std::optional<double>& milliseconds) {
     if (milliseconds) seconds = 1e-3 * *milliseconds;
   };
   set(costs.headForward, client.f1);
   set(costs.tailStep, client.t3);
   set(costs.headBackward, client.b1);
-  set(costs.body().forward, server.f2);
-  if (server.b2) {
-    costs.body().weights = 1e-3 * server.w2.value_or(0);
-    costs.body().backward = 1e-3 * *server.b2 + costs.body().weights;
-  }
 }
 
-// All tensors of a cut count as one flow.
-void addFlow(StepCosts& costs, const RunPlan& plan, Flow flow, std::uint32_t samples,
+// Adds this body's part of a flow, and the client's if the client has the other end. All tensors of
+// a cut count as one flow.
+void addFlow(FlowCosts& sum, const RunPlan& body, Flow flow, bool isClients, std::uint32_t samples,
              const Profile& client, const Profile& server) {
-  const Codec& codec = *plan.codecs.at(flow);
-  const TensorSpec tensor = flowSpec(plan.blocks, plan.stage.cuts, flow, samples);
-  const bool isUp = plan.place.isUp(flow);
+  const Codec& codec = *body.codecs.at(flow);
+  const TensorSpec tensor = flowSpec(body.blocks, body.stage.cuts, flow, samples);
+  const bool isUp = body.place.isUp(flow);
   const auto raw = static_cast<double>(tensor.bytes());
-  FlowCosts& sum = costs.flows[{flow.kind, flow.cut}];
-  sum.bytes += static_cast<double>(codec.maxEncodedBytes(tensor));
-  sum.encodeSeconds += raw * (isUp ? client : server).codec(codec.spec()).encodeSeconds;
-  sum.decodeSeconds += raw * (isUp ? server : client).codec(codec.spec()).decodeSeconds;
+  // A tensor between two bodies counts at the body that receives it.
+  if (isUp || isClients) sum.bytes += static_cast<double>(codec.maxEncodedBytes(tensor));
+  if (!isUp || isClients) {
+    sum.encodeSeconds += raw * (isUp ? client : server).codec(codec.spec()).encodeSeconds;
+  }
+  if (isUp || isClients) {
+    sum.decodeSeconds += raw * (isUp ? server : client).codec(codec.spec()).decodeSeconds;
+  }
 }
 
 }  // namespace
 
-void checkProfiles(const RunPlan& plan, const Profile& client, const Profile& server) {
+std::vector<Profile> readServerProfiles(const std::vector<std::string>& files, std::size_t bodies,
+                                        bool allowsMore) {
+  const bool fits =
+      files.size() == 1 || files.size() == bodies || (allowsMore && files.size() > bodies);
+  if (!fits) {
+    throw UsageError(
+        "bad-value",
+        fmt::format("--server-profile names {} files, but model.cuts divides the model among {}",
+                    files.size(), countText(bodies, "server")),
+        "give one profile for all servers, or one per server");
+  }
+  std::vector<Profile> profiles;
+  for (const std::string& file : files) profiles.push_back(readProfile(file));
+  if (profiles.size() == 1) return std::vector<Profile>(bodies, profiles.front());
+  return profiles;
+}
+
+void checkProfiles(const RunPlan& plan, const Profile& client, std::span<const Profile> servers) {
   for (const BlockSpec& block : plan.blocks) {
     client.checkBlock(block.name, outputBytes(block));
-    server.checkBlock(block.name, outputBytes(block));
+    for (const Profile& server : servers) server.checkBlock(block.name, outputBytes(block));
   }
 }
 
-StepCosts profiledCosts(const RunPlan& plan, std::uint32_t batch, const StageWait& wait,
-                        const Profile& client, const Profile& server) {
+StepCosts profiledCosts(const RunPlan& plan, std::span<const RunPlan> bodies, std::uint32_t batch,
+                        const StageWait& wait, const Profile& client,
+                        std::span<const Profile> servers) {
   StepCosts costs;
   costs.microBatches = microBatchCount(batch, plan.spec.microBatches);
   const std::uint32_t samples = microBatchSize(batch, costs.microBatches, 0);
-  costs.body().place = plan.place;
-  costs.body().place.first.resize(1);
-  costs.body().place.last.resize(1);
-  setComputation(costs, plan, samples, client, server);
-  setWaits(costs, wait, plan.wait);
-  setFlows(costs, plan, batch, client, server);
+  setClient(costs, plan, samples, client);
+  setClientWaits(costs, wait);
+  costs.bodies.clear();
+  for (std::size_t b = 0; b < bodies.size(); ++b) {
+    costs.bodies.push_back(bodyCosts(bodies[b], samples, servers[b]));
+  }
+  setFlows(costs, bodies, batch, client, servers);
   return costs;
 }
 
-void setFlows(StepCosts& costs, const RunPlan& plan, std::uint32_t batch, const Profile& client,
-              const Profile& server) {
+void setFlows(StepCosts& costs, std::span<const RunPlan> bodies, std::uint32_t batch,
+              const Profile& client, std::span<const Profile> servers) {
   costs.flows = {};
   const std::uint32_t samples = microBatchSize(batch, costs.microBatches, 0);
-  for (const Flow flow : plan.flows()) addFlow(costs, plan, flow, samples, client, server);
+  for (std::size_t b = 0; b < bodies.size(); ++b) {
+    for (const Flow flow : bodies[b].flows()) {
+      const bool isClients =
+          flow.cut == bodies.front().place.firstCut || flow.cut == bodies.back().place.lastCut;
+      addFlow(costs.flows[{flow.kind, flow.cut}], bodies[b], flow, isClients, samples, client,
+              servers[b]);
+    }
+  }
 }
 
 std::vector<const Schedule*> predictableSchedules(const StepCosts& costs) {
   std::vector<const Schedule*> schedules;
   for (const Schedule& schedule : scheduleTable()) {
-    if (!schedule.splitsBackward || costs.body().weights > 0) schedules.push_back(&schedule);
+    if (!schedule.splitsBackward || costs.hasWeights()) schedules.push_back(&schedule);
   }
   return schedules;
 }
@@ -120,6 +163,14 @@ StepPrediction predictStep(const StepCosts& costs) {
   }
   prediction.bestOrder = bestStepSeconds(costs);
   return prediction;
+}
+
+std::optional<std::size_t> bottleneckServer(const StepCosts& costs, const StepBound& bound) {
+  const bool isLink =
+      bound.bottleneck == Bottleneck::uplink || bound.bottleneck == Bottleneck::downlink;
+  const bool isOfServer =
+      bound.bottleneck == Bottleneck::serverCompute || (isLink && !costs.sharesLink);
+  return costs.bodies.size() > 1 && isOfServer ? std::optional(bound.body) : std::nullopt;
 }
 
 Json toJson(const StepCosts& costs, std::uint32_t batch, const StepPrediction* prediction) {
@@ -140,6 +191,9 @@ Json toJson(const StepCosts& costs, std::uint32_t batch, const StepPrediction* p
   if (prediction == nullptr) return json;
   json["bound_seconds"] = prediction->bound.seconds;
   json["bottleneck"] = bottleneckName(prediction->bound.bottleneck);
+  if (const auto server = bottleneckServer(costs, prediction->bound)) {
+    json["bottleneck_server"] = *server + 1;
+  }
   json["best_order_seconds"] = prediction->bestOrder;
   for (const StepPrediction::Of& each : prediction->schedules) {
     json["schedules"][each.schedule] = {{"seconds", each.seconds},

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,17 +14,24 @@
 
 namespace cleave {
 
+// Reads the servers' profiles. A single file counts for all bodies. `allowsMore`: there may be more
+// servers than bodies. Throws UsageError "bad-value" if the number of files does not fit, and
+// "bad-profile".
+std::vector<Profile> readServerProfiles(const std::vector<std::string>& files, std::size_t bodies,
+                                        bool allowsMore);
 // Throws UsageError "other-profile" if the blocks in a profile differ in size from the model's.
-void checkProfiles(const RunPlan& plan, const Profile& client, const Profile& server);
+void checkProfiles(const RunPlan& plan, const Profile& client, std::span<const Profile> servers);
 
-// Returns the costs of a full batch's step with `plan`. The link's rates and latency stay 0. The
-// size of an encoded tensor is the maximum that its codec writes. `wait`: the client's waits, which
-// replace computation. Throws UsageError "other-profile" if a profile is of another model.
-StepCosts profiledCosts(const RunPlan& plan, std::uint32_t batch, const StageWait& wait,
-                        const Profile& client, const Profile& server);
-// Replaces only the costs of the flows, for other codecs in `plan`.
-void setFlows(StepCosts& costs, const RunPlan& plan, std::uint32_t batch, const Profile& client,
-              const Profile& server);
+// Returns the costs of a full batch's step. The links' rates and latencies stay 0. The size of an
+// encoded tensor is the maximum that its codec writes. `plan`: the client's; `bodies` and
+// `servers`: the plan and the profile of each body. `wait`: the client's waits, which replace
+// computation. Throws UsageError "other-profile" if a profile is of another model.
+StepCosts profiledCosts(const RunPlan& plan, std::span<const RunPlan> bodies, std::uint32_t batch,
+                        const StageWait& wait, const Profile& client,
+                        std::span<const Profile> servers);
+// Replaces only the costs of the flows, for other codecs in `bodies`.
+void setFlows(StepCosts& costs, std::span<const RunPlan> bodies, std::uint32_t batch,
+              const Profile& client, std::span<const Profile> servers);
 
 // The schedules whose steps can be predicted from these costs. Schedules that split the backward
 // are included only if the durations of its parts are known (BodyCosts::weights).
@@ -39,6 +48,9 @@ struct StepPrediction {
   double bestOrder = 0;       // seconds with the best order that a search found
 };
 StepPrediction predictStep(const StepCosts& costs);
+// The index of the server that is the bottleneck, or whose link is; nullopt if there is only one
+// server, or if the bottleneck does not belong to a single server.
+std::optional<std::size_t> bottleneckServer(const StepCosts& costs, const StepBound& bound);
 
 // The costs as JSON, with the prediction if it is not null.
 nlohmann::ordered_json toJson(const StepCosts& costs, std::uint32_t batch,

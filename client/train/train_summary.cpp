@@ -45,14 +45,6 @@ std::string evaluationText(const std::string& main, const nlohmann::json& eval) 
                      loss);
 }
 
-// Advice is only for runs with one server.
-Advice adviceFor(const MeasuredSteps& steps, const PreparedRun& run) {
-  if (run.bodies.size() == 1) return adviseOn(steps, run.plan, run.settings);
-  Advice none;
-  none.sentence = "there is no advice for runs with several servers";
-  return none;
-}
-
 }  // namespace
 
 nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& result,
@@ -109,17 +101,18 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
   if (bounded.bounds > 0 && result.costs && result.costs->hasRates()) {
     const Bottleneck bottleneck = bounded.bottleneck();
     const std::optional<double> spread = stepSpread(bounded.wholeBatches);
+    const BodyCosts link = result.costs->slowestLink();
     const MeasuredSteps steps{*result.costs, bottleneck,
                               bounded.seconds / static_cast<double>(bounded.steps), spread,
                               run.data.train->size() % run.settings.batch};
     summary["bound"] = {{"seconds_per_step", bounded.bounds / static_cast<double>(bounded.steps)},
                         {"over_bound", bounded.seconds / bounded.bounds},
                         {"bottleneck", bottleneckName(bottleneck)},
-                        {"rate_up", result.costs->body().rateUp},
-                        {"rate_down", result.costs->body().rateDown},
-                        {"latency_seconds", result.costs->body().latency},
+                        {"rate_up", link.rateUp},
+                        {"rate_down", link.rateDown},
+                        {"latency_seconds", link.latency},
                         {"step_spread", spread ? nlohmann::json(*spread) : nlohmann::json()},
-                        {"advice", toJson(adviceFor(steps, run))}};
+                        {"advice", toJson(adviseOn(steps, run.plan, run.bodies, run.settings))}};
   } else {
     summary["bound_unknown"] = result.costs ? kTooFewBytes : kTooFewSteps;
   }

@@ -20,8 +20,8 @@ double weightsApart(const BodyCosts& body) {
 // A resource that a micro-batch uses on its path.
 struct Resource {
   Bottleneck kind = Bottleneck::clientCompute;
-  std::size_t body = 0;     // the body of a server or a link
-  bool isOfServer = false;  // for a codec: whether it is the server's
+  std::size_t body = 0;     // see StepBound
+  bool isOfServer = false;  // a codec of a server, or a direct link
   bool operator==(const Resource&) const = default;
 };
 // One use of a resource by a micro-batch.
@@ -31,8 +31,8 @@ struct Visit {
 };
 using Path = std::vector<Visit>;
 
-// Lists the visits of a micro-batch in order. A tensor from one body to the next crosses both
-// links; the client forwards it unchanged.
+// Lists the visits of a micro-batch in order. Without direct links, a tensor from one body to the
+// next crosses the links of both; the client forwards it unchanged.
 class PathMaker {
  public:
   PathMaker(const StepCosts& costs, bool splitsBackward)
@@ -43,18 +43,28 @@ class PathMaker {
     visit({Bottleneck::clientCompute}, costs_.headForward);
     for (std::size_t b = 0; b < bodies; ++b) {
       const Place& place = costs_.bodies[b].place;
-      up(b, activationAt(place.firstCut), b == 0);
+      const bool isFirst = b == 0, isLast = b + 1 == bodies;
+      if (isFirst || !hasEdges()) up(b, activationAt(place.firstCut), isFirst);
       visit({Bottleneck::serverCompute, b}, costs_.bodies[b].forward);
-      down(b, activationAt(place.lastCut), b + 1 == bodies);
+      if (isLast || !hasEdges()) {
+        down(b, activationAt(place.lastCut), isLast);
+      } else {
+        across(b, b + 1, activationAt(place.lastCut));
+      }
     }
     visit({Bottleneck::clientCompute}, costs_.tailStep);
     for (std::size_t b = bodies; b-- > 0;) {
       const Place& place = costs_.bodies[b].place;
+      const bool isFirst = b == 0, isLast = b + 1 == bodies;
       if (!place.contains(gradientAt(place.lastCut))) break;
-      up(b, gradientAt(place.lastCut), b + 1 == bodies);
+      if (isLast || !hasEdges()) up(b, gradientAt(place.lastCut), isLast);
       visit({Bottleneck::serverCompute, b},
             costs_.bodies[b].backward - (splitsBackward_ ? weightsApart(costs_.bodies[b]) : 0));
-      down(b, gradientAt(place.firstCut), b == 0);
+      if (isFirst || !hasEdges()) {
+        down(b, gradientAt(place.firstCut), isFirst);
+      } else {
+        across(b, b - 1, gradientAt(place.firstCut));
+      }
     }
     const Place& first = costs_.bodies.front().place;
     if (first.contains(gradientAt(first.firstCut))) {
@@ -67,13 +77,17 @@ class PathMaker {
 
  private:
   void visit(const Resource& resource, double seconds) { path_.push_back({resource, seconds}); }
+  bool hasEdges() const { return !costs_.edges.empty(); }
+  Resource link(Bottleneck direction, std::size_t b) const {
+    return {direction, costs_.sharesLink ? 0 : b};
+  }
 
   void up(std::size_t b, Flow flow, bool isClients) {
     const BodyCosts& body = costs_.bodies[b];
     if (!body.place.contains(flow)) return;
     const FlowCosts tensor = costs_.flows.get(flow);
     if (isClients) visit({Bottleneck::codec, 0, false}, tensor.encodeSeconds);
-    visit({Bottleneck::uplink, b}, tensor.bytes / body.rateUp);
+    visit(link(Bottleneck::uplink, b), tensor.bytes / body.rateUp);
     visit({Bottleneck::latency}, body.latency);
     visit({Bottleneck::codec, b, true}, tensor.decodeSeconds);
   }
@@ -82,9 +96,20 @@ class PathMaker {
     if (!body.place.contains(flow)) return;
     const FlowCosts tensor = costs_.flows.get(flow);
     visit({Bottleneck::codec, b, true}, tensor.encodeSeconds);
-    visit({Bottleneck::downlink, b}, tensor.bytes / body.rateDown);
+    visit(link(Bottleneck::downlink, b), tensor.bytes / body.rateDown);
     visit({Bottleneck::latency}, body.latency);
     if (isClients) visit({Bottleneck::codec, 0, false}, tensor.decodeSeconds);
+  }
+  // Over the direct link between two neighbouring bodies.
+  void across(std::size_t from, std::size_t to, Flow flow) {
+    if (!costs_.bodies[from].place.contains(flow)) return;
+    const EdgeCosts& edge = costs_.edges[std::min(from, to)];
+    const FlowCosts tensor = costs_.flows.get(flow);
+    visit({Bottleneck::codec, from, true}, tensor.encodeSeconds);
+    visit({from < to ? Bottleneck::uplink : Bottleneck::downlink, std::max(from, to), true},
+          tensor.bytes / edge.rate);
+    visit({Bottleneck::latency}, edge.latency);
+    visit({Bottleneck::codec, to, true}, tensor.decodeSeconds);
   }
 
   const StepCosts& costs_;
@@ -127,7 +152,7 @@ Term termOf(const Resource& resource, const Path& path, double m) {
 }
 
 bool isSame(const Resource& a, const Resource& b) {
-  return a.kind == b.kind && (a.kind == Bottleneck::codec || a.body == b.body);
+  return a == b || (a.kind == Bottleneck::codec && b.kind == Bottleneck::codec);
 }
 
 }  // namespace
@@ -155,6 +180,21 @@ StepCosts StepCosts::inMicroBatches(std::uint32_t number) const {
 bool StepCosts::hasRates() const {
   return std::all_of(bodies.begin(), bodies.end(),
                      [](const BodyCosts& body) { return body.hasRates(); });
+}
+
+bool StepCosts::hasWeights() const {
+  return std::any_of(bodies.begin(), bodies.end(),
+                     [](const BodyCosts& body) { return body.weights > 0; });
+}
+
+BodyCosts StepCosts::slowestLink() const {
+  BodyCosts slowest = bodies.front();
+  for (const BodyCosts& body : bodies) {
+    slowest.rateUp = std::min(slowest.rateUp, body.rateUp);
+    slowest.rateDown = std::min(slowest.rateDown, body.rateDown);
+    slowest.latency = std::max(slowest.latency, body.latency);
+  }
+  return slowest;
 }
 
 double& StepCosts::of(ActionKind kind, std::size_t body) {

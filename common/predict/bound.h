@@ -29,6 +29,12 @@ struct BodyCosts {
   bool hasRates() const { return rateUp > 0 && rateDown > 0; }
 };
 
+// A direct link between two neighbouring bodies.
+struct EdgeCosts {
+  double rate = 0;     // bytes per second in each direction, above 0
+  double latency = 0;  // seconds, one way
+};
+
 // All tensors of one kind at one cut together: bytes on the wire, and codec seconds at their sender
 // and receiver.
 struct FlowCosts {
@@ -42,11 +48,21 @@ struct StepCosts {
   std::vector<BodyCosts> bodies = {{}};                    // in model order, at least one
   FlowMap<FlowCosts> flows;
   double updateSeconds = 0;  // on the client, once per step
+  // Whether the links of all bodies share the bandwidth of the client's connection. Their rates are
+  // then those of the connection, equal for all bodies; the latencies may differ. Otherwise each
+  // link has its own bandwidth.
+  bool sharesLink = false;
+  // Direct links: edges[b] connects the bodies b and b + 1. Empty: the client passes the tensors
+  // between two bodies on.
+  std::vector<EdgeCosts> edges;
 
   // Returns the costs of the same step with another number of micro-batches: all costs except the
   // update are scaled in proportion.
   StepCosts inMicroBatches(std::uint32_t number) const;
   bool hasRates() const;
+  bool hasWeights() const;  // whether BodyCosts::weights is known
+  // The lowest rates and the highest latency of all bodies' links.
+  BodyCosts slowestLink() const;
   // Seconds of an action of the client or of that body; of a whole backward for bodyBackward.
   double of(ActionKind kind, std::size_t body = 0) const;
   double& of(ActionKind kind, std::size_t body = 0);
@@ -72,7 +88,9 @@ struct StepBound {
   // than every term, or if the resource with the largest term is busy for less than half of the
   // bound, the bottleneck is the resource that takes the largest part of the path.
   Bottleneck bottleneck = Bottleneck::clientCompute;
-  std::size_t body = 0;  // index of the body, if the bottleneck is a server or a link
+  // Index of the body, if the bottleneck is a server or a link; 0 for a shared link. A direct link
+  // counts as the link of the second one of its bodies.
+  std::size_t body = 0;
 };
 
 // The bound is the maximum of one term per resource (client, servers, each direction of each link,

@@ -21,18 +21,6 @@ struct QueuedTensor {
   double bytesLeft;
 };
 
-// One direction of the link to a body.
-struct Direction {
-  std::size_t body = 0;
-  bool isUp = true;
-  double rate = 0;
-  double segment = 0;  // bytes
-  double ahead = 0;    // remaining seconds of chosen data when the next segment is chosen
-  std::vector<QueuedTensor> queued;  // by priority, then by arrival
-  bool choosing = false;             // sendNext() is scheduled on the clock
-  double freeAt = 0;                 // when all chosen segments have crossed
-};
-
 // The state of the client or of a server.
 struct Side {
   Side(StageRows rows, const Policy& policy)
@@ -44,6 +32,21 @@ struct Side {
   bool busy = false;
   double codecFreeAt = 0;
   double doneAt = 0;  // when its latest action was done
+};
+
+// One direction of a link: between the client and a body, or between two neighbouring bodies.
+struct Direction {
+  Span::Lane lane = Span::Lane::uplink;
+  std::size_t body = 0;  // see Span
+  Side* to = nullptr;    // the receiving side
+  std::size_t line = 0;  // index of the line whose bandwidth it uses
+  double rate = 0;
+  double latency = 0;
+  double segment = 0;  // bytes
+  double ahead = 0;    // remaining seconds of chosen data when the next segment is chosen
+  std::vector<QueuedTensor> queued = {};  // by priority, then by arrival
+  bool choosing = false;                  // sendNext() is scheduled on the clock
+  double freeAt = 0;                      // when all its chosen segments have crossed
 };
 
 std::vector<Place> placesOf(const StepCosts& costs) {
@@ -67,17 +70,25 @@ class Simulation {
       server.isClient = false;
       server.body = b;
       server.stage.begin(Phase::train, costs.microBatches);
-      for (const bool up : {true, false}) {
-        Direction& direction = directions_.emplace_back();
-        direction.body = b;
-        direction.isUp = up;
-        direction.rate = up ? body.rateUp : body.rateDown;
-        direction.segment = static_cast<double>(segmentBytesFor(direction.rate));
-        // A connection chooses its next segment when less than half a segment is unsent
-        // (FrameStream::readyToWrite).
-        direction.ahead = (direction.segment / 2 + body.queueBytes) / direction.rate;
+    }
+    for (std::size_t b = 0; b < costs.bodies.size(); ++b) {
+      const BodyCosts& body = costs.bodies[b];
+      // With a shared bandwidth, all links use the lines of the first one.
+      const std::size_t line = costs.sharesLink ? 0 : 2 * b;
+      addDirection(Span::Lane::uplink, b, *servers_[b], line, body.rateUp, body.latency,
+                   body.queueBytes);
+      addDirection(Span::Lane::downlink, b, client_, line + 1, body.rateDown, body.latency,
+                   body.queueBytes);
+    }
+    for (std::size_t e = 0; e < costs.edges.size(); ++e) {
+      const EdgeCosts& edge = costs.edges[e];
+      for (const bool forward : {true, false}) {
+        addDirection(forward ? Span::Lane::edgeForward : Span::Lane::edgeBackward, e + 1,
+                     *servers_[forward ? e + 1 : e], directions_.size(), edge.rate, edge.latency,
+                     0);
       }
     }
+    lineFreeAt_.assign(directions_.size(), 0);
   }
 
   SimulatedStep run() {
@@ -94,7 +105,22 @@ class Simulation {
   }
 
  private:
-  Direction& directionOf(std::size_t body, bool up) { return directions_[2 * body + (up ? 0 : 1)]; }
+  void addDirection(Span::Lane lane, std::size_t body, Side& to, std::size_t line, double rate,
+                    double latency, double queueBytes) {
+    Direction direction{lane, body, &to, line, rate, latency};
+    direction.segment = static_cast<double>(segmentBytesFor(rate));
+    // A connection chooses its next segment when less than half a segment is unsent
+    // (FrameStream::readyToWrite).
+    direction.ahead = (direction.segment / 2 + queueBytes) / rate;
+    directions_.push_back(std::move(direction));
+  }
+  Direction& uplinkOf(std::size_t body) { return directions_[2 * body]; }
+  Direction& downlinkOf(std::size_t body) { return directions_[2 * body + 1]; }
+  // Of the direct link between two neighbouring bodies.
+  Direction& edgeFrom(std::size_t body, bool forward) {
+    const std::size_t edge = forward ? body : body - 1;
+    return directions_[2 * (servers_.size() + edge) + (forward ? 0 : 1)];
+  }
 
   void note(Span::Lane lane, std::size_t body, std::string_view what, std::uint32_t i, double begin,
             double end) {
@@ -128,6 +154,9 @@ class Simulation {
     side.doneAt = clock_.now();
     side.stage.completed(kind);
     for (const Flow flow : side.stage.outputsOf(kind)) encode(side, flow, i);
+    if (side.isClient) {
+      for (const auto& [flow, micro] : std::exchange(toPassOn_, {})) sendUp(flow, micro);
+    }
     startWork(side);
   }
 
@@ -149,7 +178,8 @@ class Simulation {
     const double done = runCodec(side, "encode ", flow, i, costs_.flows.at(flow).encodeSeconds);
     clock_.at(done, [this, &side, flow, i] {
       if (side.isClient) return sendUp(flow, i);
-      queue(directionOf(side.body, false), flow, i);
+      const bool isForClient = costs_.edges.empty() || client_.stage.isInput(flow);
+      queue(isForClient ? downlinkOf(side.body) : edgeFrom(side.body, isActivation(flow)), flow, i);
     });
   }
 
@@ -166,15 +196,18 @@ class Simulation {
   // Sends to the body that receives the flow.
   void sendUp(Flow flow, std::uint32_t i) {
     for (std::size_t b = 0; b < servers_.size(); ++b) {
-      if (servers_[b]->stage.isInput(flow)) return queue(directionOf(b, true), flow, i);
+      if (servers_[b]->stage.isInput(flow)) return queue(uplinkOf(b), flow, i);
     }
   }
 
   // Call when a tensor has crossed a direction.
   void arrive(const Direction& direction, Flow flow, std::uint32_t i) {
-    if (direction.isUp) return decode(*servers_[direction.body], flow, i);
-    if (client_.stage.isInput(flow)) return decode(client_, flow, i);
-    sendUp(flow, i);
+    if (direction.to->stage.isInput(flow)) return decode(*direction.to, flow, i);
+    if (client_.busy) {
+      toPassOn_.emplace_back(flow, i);
+    } else {
+      sendUp(flow, i);
+    }
   }
 
   void queue(Direction& direction, Flow flow, std::uint32_t i) {
@@ -205,14 +238,14 @@ class Simulation {
     QueuedTensor& tensor = direction.queued.front();
     const double bytes = std::min(tensor.bytesLeft, direction.segment);
     tensor.bytesLeft -= bytes;
-    const double begin = std::max(clock_.now(), direction.freeAt);
-    direction.freeAt = begin + bytes / direction.rate;
+    const double begin = std::max(clock_.now(), lineFreeAt_[direction.line]);
+    lineFreeAt_[direction.line] = direction.freeAt = begin + bytes / direction.rate;
     if (withTimeline_) {
-      note(direction.isUp ? Span::Lane::uplink : Span::Lane::downlink, direction.body,
-           flowName(tensor.flow), tensor.i, begin, direction.freeAt);
+      note(direction.lane, direction.body, flowName(tensor.flow), tensor.i, begin,
+           direction.freeAt);
     }
     if (tensor.bytesLeft > 0) return;
-    clock_.at(direction.freeAt + costs_.bodies[direction.body].latency,
+    clock_.at(direction.freeAt + direction.latency,
               [this, &direction, flow = tensor.flow, i = tensor.i] { arrive(direction, flow, i); });
     direction.queued.erase(direction.queued.begin());
   }
@@ -224,7 +257,10 @@ class Simulation {
   SimulatedStep step_;
   Side client_;
   std::vector<std::unique_ptr<Side>> servers_;
-  std::deque<Direction> directions_;  // up, down of each body; addresses do not change
+  // Up and down of each body, then forward and backward of each edge. Addresses do not change.
+  std::deque<Direction> directions_;
+  std::vector<double> lineFreeAt_;  // when all segments chosen for a line have crossed
+  std::vector<std::pair<Flow, std::uint32_t>> toPassOn_;  // by the client, after its action
 };
 
 // ---- Search ----
@@ -324,15 +360,13 @@ double bestStepSeconds(const StepCosts& costs, std::uint32_t tries) {
     best = std::move(order);
     shortest = seconds;
   };
-  const bool canSplit = std::any_of(costs.bodies.begin(), costs.bodies.end(),
-                                    [](const BodyCosts& body) { return body.weights > 0; });
   constexpr std::array kFirst = {First::activations, First::gradients, First::any};
   for (const KindRanks& kinds : allKindRanks()) {
     for (const First up : kFirst) {
       for (const First down : kFirst) {
         for (std::uint32_t w = 1; w <= m; ++w) {
           consider(orderOf(costs, kinds, up, down, w, false));
-          if (w == m && canSplit) consider(orderOf(costs, kinds, up, down, w, true));
+          if (w == m && costs.hasWeights()) consider(orderOf(costs, kinds, up, down, w, true));
         }
       }
     }

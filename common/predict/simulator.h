@@ -26,10 +26,20 @@ Policy policyOf(const Schedule& schedule, std::uint32_t inFlight);
 // Activity of one device, codec thread or link direction. Spans are in the order in which they
 // begin.
 struct Span {
-  enum class Lane : std::uint8_t { client, clientCodec, uplink, downlink, serverCodec, server };
+  enum class Lane : std::uint8_t {
+    client,
+    clientCodec,
+    uplink,
+    downlink,
+    serverCodec,
+    server,
+    edgeForward,  // of a direct link, towards the last body
+    edgeBackward
+  };
   Lane lane = Lane::client;
-  std::size_t body = 0;  // index of the body, for a server or a link
-  std::string what;      // such as "HeadForward 3", "encode activation/0 3", "gradient/1 2"
+  // Index of the body, for a server or a link; of a direct link, of its second body.
+  std::size_t body = 0;
+  std::string what;  // such as "HeadForward 3", "encode activation/0 3", "gradient/1 2"
   double begin = 0, end = 0;
 };
 
@@ -42,16 +52,17 @@ struct SimulatedStep {
 // one codec thread, which serves tensors in order of arrival; flows whose encoding and decoding
 // take no time bypass it. Each direction of a link carries segments of 2 ms of data at the link's
 // rate, clamped to [64 KiB, 1 MiB]. As in a Connection, the next segment is chosen when half a
-// segment plus the link's own queue remain to be sent. The client forwards tensors from one body to
-// the next unchanged. Control messages take no time, but the step ends only after the
-// BodyDone of each server, which follows its last action, has crossed the link. Throws
-// std::logic_error if the policy deadlocks.
+// segment plus the link's own queue remain to be sent. Links that share a bandwidth send their
+// segments in the order in which they were chosen. Without direct links, the client forwards
+// tensors from one body to the next unchanged, between two of its actions. Control messages take no
+// time, but the step ends only after the BodyDone of each server, which follows its last action,
+// has crossed the server's link to the client. Throws std::logic_error if the policy deadlocks.
 SimulatedStep simulateStep(const StepCosts& costs, const Policy& policy, bool withTimeline = false);
 
 // Returns the duration of the shortest step found by a search over orders. It tries all priorities
 // of kinds and flows with all numbers in flight, and splits the backward if BodyCosts::weights is
-// known. Then it makes `tries` random changes, with a fixed
-// seed, to the best result's order of single actions and tensors. The result need not be optimal.
+// known. Then it makes `tries` random changes, with a fixed seed, to the best result's order of
+// single actions and tensors. The result need not be optimal.
 double bestStepSeconds(const StepCosts& costs, std::uint32_t tries = 1000);
 
 }  // namespace cleave

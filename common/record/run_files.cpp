@@ -54,9 +54,10 @@ void appendBound(std::vector<Cell>& cells, const StepRow& row) {
     cells.resize(cells.size() + kBoundColumns.size());
     return;
   }
-  cells.emplace_back(row.costs->body().rateUp);
-  cells.emplace_back(row.costs->body().rateDown);
-  cells.emplace_back(row.costs->body().latency);
+  const BodyCosts link = row.costs->slowestLink();
+  cells.emplace_back(link.rateUp);
+  cells.emplace_back(link.rateDown);
+  cells.emplace_back(link.latency);
   cells.emplace_back(row.bound->seconds);
   cells.emplace_back(row.seconds.value_or(0) / row.bound->seconds);
   cells.emplace_back(std::string(bottleneckName(row.bound->bottleneck)));

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <tuple>
+#include <utility>
 
 namespace cleave {
 namespace {
@@ -21,33 +23,31 @@ std::string numbered(std::string_view name, std::uint32_t i) {
   return std::string(name) + " " + std::to_string(i);
 }
 
-// The flow that the action waits for, in a run with one body.
-std::optional<Flow> inputOf(ActionKind kind) {
-  for (const StageRows& stage : {clientRows({Place{}}), bodyRows({})}) {
-    for (const StageRow& row : stage.rows) {
-      if (row.kind == kind && !row.inputs.empty()) return row.inputs.front();
-    }
+// The flow that the action of this stage waits for.
+std::optional<Flow> inputOf(ActionKind kind, const StageRows& stage) {
+  for (const StageRow& row : stage.rows) {
+    if (row.kind == kind && !row.inputs.empty()) return row.inputs.front();
   }
   return std::nullopt;
 }
 
-std::string reasonOfWait(const TraceSpan& span) {
+std::string reasonOfWait(const TraceSpan& span, const StageRows& stage) {
   const ActionKind kind = span.action();
-  if (const auto input = inputOf(kind)) return numbered(flowName(*input), span.i);
+  if (const auto input = inputOf(kind, stage)) return numbered(flowName(*input), span.i);
   if (kind == ActionKind::headForward) return "fewer in flight";
   if (kind == ActionKind::decide) return "BodyDone";
   if (kind == ActionKind::update) return "Step";
   return std::string(actionName(kind));
 }
 
-std::string nameOf(const TraceSpan& span) {
+std::string nameOf(const TraceSpan& span, const StageRows& stage) {
   const std::string category = kCategories[indexOf(span.activity)];
   switch (span.activity) {
     case TraceActivity::compute:
       return indexOf(span.action()) < kScheduledKinds ? numbered(actionName(span.action()), span.i)
                                                       : std::string(actionName(span.action()));
     case TraceActivity::wait:
-      return "wait for " + reasonOfWait(span);
+      return "wait for " + reasonOfWait(span, stage);
     default:
       return category + " " + numbered(flowName(span.flow()), span.i);
   }
@@ -68,66 +68,93 @@ std::optional<std::int64_t> earliest(const Trace& trace) {
 using TensorKey = std::tuple<std::uint64_t, std::uint32_t, Flow>;
 TensorKey keyOf(const TraceSpan& span) { return {span.step, span.i, span.flow()}; }
 
+// The tracks of one end of a link.
+struct LinkTracks {
+  TraceTrack send, receive;
+  // Start of each tensor's first sending and receiving slice.
+  std::map<TensorKey, std::int64_t> sent = {}, received = {};
+};
+
 // The tracks of one side, which the viewer displays as a process.
 class Side {
  public:
-  Side(TraceFile& file, const std::string& name)
+  // `links`: the names of its links; "" for a single one.
+  Side(TraceFile& file, const std::string& name, StageRows stage,
+       const std::vector<std::string>& links)
       : file_(file),
+        stage_(std::move(stage)),
         process_(file.addProcess(name)),
         compute_(file.addTrack(process_, "compute")),
-        codec_(file.addTrack(process_, "codec")),
-        send_(file.addTrack(process_, "send")),
-        receive_(file.addTrack(process_, "receive")) {}
+        codec_(file.addTrack(process_, "codec")) {
+    for (const std::string& link : links) {
+      // The tracks appear in the order in which they are added.
+      const TraceTrack send = file.addTrack(process_, "send" + link);
+      links_.push_back({send, file.addTrack(process_, "receive" + link)});
+    }
+  }
 
   // `origin`: the time on this side's clock that is displayed as 0.
-  void draw(const Trace& trace, std::int64_t origin) {
+  void draw(const Trace& trace, std::size_t link, std::int64_t origin) {
+    LinkTracks& tracks = links_[link];
     for (const TraceSpan& span : trace.spans) {
       const std::int64_t begin = minus(span.begin, origin);
       const std::int64_t end = minus(span.end, origin);
       const char* const category = kCategories[indexOf(span.activity)];
+      const std::string name = nameOf(span, stage_);
       const Json arguments = {{"step", span.step}, {"micro_batch", span.i}};
       if (span.activity == TraceActivity::queue) {
-        file_.overlapping(process_, category, nameOf(span), begin, end, arguments);
+        file_.overlapping(process_, category, name, begin, end, arguments);
       } else {
-        file_.slice(trackOf(span.activity), category, nameOf(span), begin, end, arguments);
+        file_.slice(trackOf(span.activity, tracks), category, name, begin, end, arguments);
       }
-      if (span.activity == TraceActivity::send) sent.emplace(keyOf(span), begin);
-      if (span.activity == TraceActivity::receive) received.emplace(keyOf(span), begin);
+      if (span.activity == TraceActivity::send) tracks.sent.emplace(keyOf(span), begin);
+      if (span.activity == TraceActivity::receive) tracks.received.emplace(keyOf(span), begin);
     }
   }
-  TraceTrack sendTrack() const { return send_; }
-  TraceTrack receiveTrack() const { return receive_; }
-
-  // Start of each tensor's first sending and receiving slice.
-  std::map<TensorKey, std::int64_t> sent, received;
+  const LinkTracks& link(std::size_t number) const { return links_[number]; }
 
  private:
-  TraceTrack trackOf(TraceActivity activity) const {
+  TraceTrack trackOf(TraceActivity activity, const LinkTracks& tracks) const {
     switch (activity) {
       case TraceActivity::encode:
       case TraceActivity::decode:
         return codec_;
       case TraceActivity::send:
-        return send_;
+        return tracks.send;
       case TraceActivity::receive:
-        return receive_;
+        return tracks.receive;
       default:
         return compute_;
     }
   }
 
   TraceFile& file_;
+  const StageRows stage_;
   const int process_;
-  const TraceTrack compute_, codec_, send_, receive_;
+  const TraceTrack compute_, codec_;
+  std::vector<LinkTracks> links_;
 };
 
-void drawArrows(TraceFile& file, const Side& from, const Side& to) {
+void drawArrows(TraceFile& file, const LinkTracks& from, const LinkTracks& to) {
   for (const auto& [key, begin] : from.sent) {
     const auto arrival = to.received.find(key);
     if (arrival == to.received.end()) continue;
-    file.arrow("wire", std::string(flowName(std::get<Flow>(key))), from.sendTrack(), begin,
-               to.receiveTrack(), arrival->second);
+    file.arrow("wire", std::string(flowName(std::get<Flow>(key))), from.send, begin, to.receive,
+               arrival->second);
   }
+}
+
+// The start of the earliest span of any side, on the client's clock.
+std::int64_t earliestOf(const std::vector<TracedLink>& links) {
+  std::optional<std::int64_t> first;
+  for (const TracedLink& link : links) {
+    const auto consider = [&](std::optional<std::int64_t> begin, std::int64_t ahead) {
+      if (begin && (!first || minus(*begin, ahead) < *first)) first = minus(*begin, ahead);
+    };
+    consider(earliest(link.client), 0);
+    consider(earliest(link.server), link.serverClock.ahead);
+  }
+  return first.value_or(0);
 }
 
 }  // namespace
@@ -209,18 +236,25 @@ std::string TraceFile::text(const Json& about) const {
          events_ + "\n]}\n";
 }
 
-TraceFile joinTraces(const Trace& client, const Trace& server, const ClockSample& serverClock) {
+TraceFile joinTraces(const std::vector<TracedLink>& links) {
   TraceFile file;
-  Side clientSide(file, "client");
-  Side serverSide(file, "server");
-  // `origin` is the start of the earliest span of either side, on the server's clock.
-  const std::int64_t ahead = serverClock.ahead;
-  const std::int64_t here = minus(earliest(client).value_or(0), minus(0, ahead));
-  const std::int64_t origin = std::min(here, earliest(server).value_or(here));
-  clientSide.draw(client, minus(origin, ahead));
-  serverSide.draw(server, origin);
-  drawArrows(file, clientSide, serverSide);
-  drawArrows(file, serverSide, clientSide);
+  std::vector<Place> places;
+  std::vector<std::string> numbers, names;
+  for (const TracedLink& link : links) {
+    places.push_back(link.place);
+    const std::string number = std::to_string(places.size());
+    numbers.push_back(links.size() == 1 ? "" : " " + number);
+    names.push_back(links.size() == 1 ? "" : ", server " + number);
+  }
+  const std::int64_t origin = earliestOf(links);
+  Side client(file, "client", clientRows(places), names);
+  for (std::size_t l = 0; l < links.size(); ++l) {
+    Side server(file, "server" + numbers[l], bodyRows(places[l]), {""});
+    client.draw(links[l].client, l, origin);
+    server.draw(links[l].server, 0, minus(origin, minus(0, links[l].serverClock.ahead)));
+    drawArrows(file, client.link(l), server.link(0));
+    drawArrows(file, server.link(0), client.link(l));
+  }
   return file;
 }
 

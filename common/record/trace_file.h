@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "common/engine/trace.h"
 #include "common/net/connection_messages.h"
@@ -48,8 +49,16 @@ class TraceFile {
   std::uint64_t ids_ = 0;
 };
 
-// Combines both sides' spans on the client's clock. An arrow connects the first slice of a tensor's
-// sending with the first slice of its receiving.
-TraceFile joinTraces(const Trace& client, const Trace& server, const ClockSample& serverClock);
+// The traces at both ends of the link to one server. The spans of the client's actions may be in
+// any of its traces.
+struct TracedLink {
+  Place place;  // of the server's body
+  Trace client, server;
+  ClockSample serverClock;
+};
+// Combines the spans of all sides on the client's clock. `links`: at least one, in the order of the
+// bodies. An arrow connects the first slice of a tensor's sending with the first slice of its
+// receiving.
+TraceFile joinTraces(const std::vector<TracedLink>& links);
 
 }  // namespace cleave

@@ -71,7 +71,7 @@ def simulate(options, times, rate, latency):
         json.dump(times, file)
         file.flush()
         done = subprocess.run([f"{options.programs}/bench_simulate", "--times", file.name, "--rate", f"{rate:.6g}Mbit/s",
-                               "--latency", f"{latency:g}ms", "--queue", f"{held_bytes(options, rate):.0f}B"], check=True, stdout=subprocess.PIPE, text=True)
+                               "--latency", f"{latency:g}ms", "--separate-links", "--queue", f"{held_bytes(options, rate):.0f}B"], check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout)
 
 

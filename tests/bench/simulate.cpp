@@ -2,6 +2,7 @@
 // simulate`. Prints JSON.
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -42,11 +43,22 @@ StepCosts costsFrom(const Json& json) {
   return costs;
 }
 
-int run(const std::string& path, const LinkOptions& link) {
+// Direct links between neighbouring servers.
+struct EdgeOptions {
+  std::string rate;  // with unit; empty: no direct links
+  std::string latency = "0";
+};
+
+int run(const std::string& path, const LinkOptions& link, const EdgeOptions& edge) {
   std::ifstream file(path);
   const Json times = Json::parse(file);
   StepCosts costs = costsFrom(times);
-  for (BodyCosts& body : costs.bodies) linkCosts(link).applyTo(body);
+  if (!edge.rate.empty()) {
+    const auto latency = parseTime({"--edge-latency", edge.latency});
+    costs.edges.assign(costs.bodies.size() - 1, {parseRate({"--edge-rate", edge.rate}),
+                                                 std::chrono::duration<double>(latency).count()});
+  }
+  linkCosts(link).applyTo(costs);
   const StepPrediction prediction = predictStep(costs);
   std::cout << toJson(costs, times.at("batch").get<std::uint32_t>(), &prediction).dump()
             << std::endl;
@@ -60,8 +72,12 @@ int main(int argc, char** argv) {
   CLI::App app{"Predicts a step from the times that bench_step measured", "bench_simulate"};
   std::string times;
   cleave::LinkOptions link;
+  cleave::EdgeOptions edge;
   app.add_option("--times", times, "File with the member \"times\" of a line of bench_step")
       ->required();
   cleave::addLinkOptions(app, link);
-  return cleave::runProgram(app, argc, argv, [&] { return cleave::run(times, link); });
+  app.add_option("--edge-rate", edge.rate, "Rate of direct links between neighbouring servers")
+      ->type_name("RATE");
+  app.add_option("--edge-latency", edge.latency, "Their one-way latency")->type_name("TIME");
+  return cleave::runProgram(app, argc, argv, [&] { return cleave::run(times, link, edge); });
 }

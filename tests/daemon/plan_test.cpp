@@ -143,6 +143,54 @@ TEST_CASE("no settings have a shorter predicted step than the plans") {
   }
 }
 
+TEST_CASE("a second server is used if it makes a step shorter") {
+  const TemporaryFolder folder;
+  const std::string client = writeProfile(folder, "client", {0, 500, 0, 500, 0, 1});
+  const std::string server = writeProfile(folder, "server", {0, 20, 0, 20, 0, 0});
+  // One server takes 4 x 40 ms for a batch; two servers at least 4 x 20 ms each.
+  const nlohmann::json one = askJson(planArguments(client, server, kFastLink));
+  CHECK(one.at("plans").at(0).at("cuts").size() == 2);
+  CHECK(one.at("plans").at(0).at("seconds").get<double>() >= 160e-3);
+  const Arguments second = with(kFastLink, {"--server-profile", server});
+  const nlohmann::json two = askJson(planArguments(client, server, second));
+  const nlohmann::json& best = two.at("plans").at(0);
+  REQUIRE(best.at("cuts").size() == 3);
+  CHECK(best.at("cuts").at(0) == 1);
+  CHECK(best.at("cuts").at(2).get<int>() >= 4);
+  CHECK(best.at("seconds").get<double>() >= 80e-3);
+  CHECK(best.at("seconds").get<double>() < 110e-3);
+  CHECK(best.at("codecs").contains("activation/2"));
+  CHECK(two.at("considered") == (10 + 10) * 6);  // 2 or 3 cuts at 5 positions
+  CHECK_THAT(two.at("yaml").get<std::string>(), Contains("cuts: [1, "));
+
+  // The plan is the prediction of simulate for the same settings.
+  Arguments same = planArguments(client, server, second);
+  same.front() = "simulate";
+  const nlohmann::json cases =
+      askJson(with(same, {"--set", "model.cuts=" + best.at("cuts").dump(), "--micro-batches",
+                          best.at("micro_batches").dump()}));
+  const std::string schedule = best.at("schedule");
+  CHECK(cases.at("cases").at(0).at("schedules").at(schedule).at("seconds").get<double>() ==
+        Approx(best.at("seconds").get<double>()));
+  // On a slow link, the tensors between the servers cost more than the second server saves.
+  const nlohmann::json slow = askJson(planArguments(
+      client, server, {"--rate", "100kbit/s", "--latency", "0", "--server-profile", server}));
+  CHECK(slow.at("plans").at(0).at("cuts").size() == 2);
+  CHECK(slow.at("configured").at("cuts") == nlohmann::json({2, 5}));
+}
+
+TEST_CASE("a configuration with two servers is compared with its plans") {
+  const TemporaryFolder folder;
+  const std::string profile = writeProfile(folder, "profile", {0, 1, 0, 1, 0, 1});
+  const nlohmann::json plans =
+      askJson(planArguments(profile, profile,
+                            with(kFastLink, {"--set", "model.cuts=[1, 3, 5]", "--server-memory",
+                                             "100MiB", "--keep-cuts"})));
+  CHECK(plans.at("configured").at("cuts") == nlohmann::json({1, 3, 5}));
+  CHECK(plans.at("plans").at(0).at("cuts") == nlohmann::json({1, 3, 5}));
+  CHECK(plans.at("considered") == 6);
+}
+
 TEST_CASE("an exported model is profiled on both sides, and keeps its cuts") {
   const TemporaryFolder folder;
   const std::string client = folder.path("client.json"), server = folder.path("server.json");
@@ -215,6 +263,8 @@ TEST_CASE("errors of plan and profile have a hint") {
     CHECK_THAT(ended.errors, Contains(sentence) && Contains("hint: "));
   };
   refused(planArguments(profile, folder.path("none"), kFastLink), "cannot be read");
+  refused(planArguments(profile, profile, {"--rate", "1Mbit/s", "--latency", "1ms,2ms"}),
+          "--latency has 2 values");
   refused(planArguments(profile, profile, with(kFastLink, {"--codec", "fp16"})),
           "does not have the codec 'fp16'");
   refused(planArguments(profile, profile, with(kFastLink, {"--set", "model.depth=3"})),

@@ -290,16 +290,54 @@ TEST_CASE("if one server refuses the run, the others do not keep it") {
 
 TEST_CASE("what does not support several servers refuses them") {
   const TemporaryFolder folder;
-  const std::string config = configFile("synthetic.yaml");
-  const Arguments model = {"--config", config, "--set", modelWith("[2, 4, 8]")};
-  for (const Arguments& command : {Arguments{"simulate", "--rate", "1Gbit/s", "--latency", "1ms"},
-                                   Arguments{"train", "--trace", folder.path("trace.json")},
-                                   Arguments{"profile", "--output", folder.path("profile.json")}}) {
-    CAPTURE(command);
-    const Ended ended = ask(with(command, model));
-    CHECK(ended.code == 2);
-    CHECK_THAT(ended.errors, Contains("[several-servers]"));
-  }
+  const Ended ended = ask({"profile", "--config", configFile("synthetic.yaml"), "--set",
+                           "model={name: graph, file: " CLEAVE_SOURCE_DIR
+                           "/tests/data/tiny.pt2, cuts: [conv, norm, pool]}",
+                           "--output", folder.path("profile.json")});
+  CHECK(ended.code == 2);
+  CHECK_THAT(ended.errors, Contains("[several-servers]") && Contains("an exported model"));
+}
+
+TEST_CASE("a run with two servers has a bound and advice, and the link to each is probed first") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  const Ended ended = runClient("train", folder.path("run"),
+                                {"--json",
+                                 "--set",
+                                 modelWith("[2, 4, 8]"),
+                                 "--server",
+                                 server.address() + "," + server.address(),
+                                 "--set",
+                                 "train.max_steps=40",
+                                 "--set",
+                                 "train.epochs=20",
+                                 "--set",
+                                 "data.train.size=1024",
+                                 "--set",
+                                 "train.batch=64",
+                                 "--set",
+                                 "codec=none",
+                                 "--set",
+                                 "model.width=512",
+                                 "--probe",
+                                 "--set",
+                                 "probe.seconds=0.2"});
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  const auto summary = nlohmann::json::parse(ended.output);
+  REQUIRE(summary.contains("bound"));
+  CHECK(summary.at("bound").at("over_bound").get<double>() >= 1);
+  CHECK(summary.at("bound").at("rate_up").get<double>() > 0);
+  CHECK_FALSE(summary.at("bound").at("advice").at("sentence").get<std::string>().empty());
+  CHECK(summary.at("probe").at("servers").size() == 2);
+  CHECK_THAT(summary.at("probe").at("sentence").get<std::string>(),
+             Contains("server 1: ") && Contains("; server 2: "));
+  std::map<std::string, int> rows;  // by run id
+  const std::string run = summary.at("run");
+  for (const CsvRow& row : readCsv(folder.path("run") + "/probe.csv")) ++rows[row.at("run")];
+  CHECK(rows.size() == 2);
+  CHECK(rows[run] > 0);
+  CHECK(rows[run + "-2"] > 0);
 }
 
 TEST_CASE("doctor checks all servers, and whether each would admit its body") {

@@ -120,6 +120,81 @@ TEST_CASE("simulate agrees with a calculation by hand") {
   CHECK(far.at("best").at("seconds").get<double>() > 2);
 }
 
+// Two bodies, with 9 ms and 3 ms per micro-batch of 16 samples. The link to the first one carries
+// 4 kB and 0.5 MB up, the link to the second one 0.5 MB twice.
+const Arguments kTwoBodies = {"--set", "model.cuts=[1, 3, 5]"};
+
+TEST_CASE("simulate with two servers agrees with a calculation by hand") {
+  const TemporaryFolder folder;
+  const auto ofTwo = [&](const Arguments& more) {
+    return simulated(folder, with(kTwoBodies, more)).at("cases").at(0);
+  };
+  const Arguments slow = {"--rate", "unlimited", "--up-rate", "8Mbit/s", "--latency", "0"};
+  const nlohmann::json shared = ofTwo(slow);
+  REQUIRE(shared.at("bodies").size() == 2);
+  CHECK(shared.at("bodies").at(0).at("body_forward_seconds").get<double>() == Approx(3e-3));
+  CHECK(shared.at("bodies").at(1).at("body_backward_seconds").get<double>() == Approx(2e-3));
+  CHECK(shared.at("flows").at("activation/1").at("bytes") == 16 * 4 * 7812);
+  CHECK(shared.at("flows").size() == 5);  // flatten has no parameters, so there is no gradient/0
+  CHECK(shared.at("bottleneck") == "uplink");
+  CHECK_FALSE(shared.contains("bottleneck_server"));
+  CHECK(shared.at("bound_seconds").get<double>() == Approx(4 * (0.004 + 3 * 0.5)).epsilon(0.02));
+
+  // The second link is the bottleneck; after its last tensor, one more crosses the first link.
+  const nlohmann::json separate = ofTwo(with(slow, {"--separate-links"}));
+  CHECK(separate.at("bottleneck") == "uplink");
+  CHECK(separate.at("bottleneck_server") == 2);
+  CHECK(separate.at("bound_seconds").get<double>() == Approx(4 * 2 * 0.5 + 0.5).epsilon(0.02));
+
+  const nlohmann::json far = ofTwo({"--rate", "unlimited", "--latency", "0,500ms"});
+  CHECK(far.at("bottleneck") == "latency");
+  CHECK(far.at("best_order_seconds").get<double>() == Approx(4 * 0.5).epsilon(0.05));
+}
+
+TEST_CASE("simulate shows the links and the actions of each server") {
+  const TemporaryFolder folder;
+  const std::string trace = folder.path("trace.json");
+  const Ended shown =
+      ask(with(with(with({"simulate"}, profiled(folder)), kTwoBodies),
+               {"--rate", "100Mbit/s", "--latency", "5ms,1ms", "--timeline", "--trace", trace}));
+  INFO(shown.errors);
+  REQUIRE(shown.code == 0);
+  CHECK_THAT(shown.output, Contains("100 Mbit/s down, 5 ms, 1 ms one way, shared by all servers") &&
+                               Contains("BodyForward 3.00 + 1.00, BodyBackward 6.00 + 2.00") &&
+                               Contains("  uplink 1 ") && Contains("  uplink 2 ") &&
+                               Contains("  server 2 "));
+  const nlohmann::json file = nlohmann::json::parse(readFile(trace));
+  checkTracksDoNotOverlap(file);
+  CHECK_THAT(file.dump(), Contains("\"downlink 2\""));
+}
+
+TEST_CASE("simulate measures a run with two servers, or uses their profiles") {
+  const TemporaryFolder folder;
+  const Arguments run = {"--config",    configFile("synthetic.yaml"),
+                         "--set",       "model.cuts=[1, 3, 5]",
+                         "--log-level", "error"};
+  const Arguments link = {"--rate", "10Mbit/s", "--latency", "1ms"};
+  const auto measured = askJson(with(with({"simulate", "--steps", "2"}, run), link));
+  const auto& costs = measured.at("cases").at(0);
+  REQUIRE(costs.at("bodies").size() == 2);
+  for (const auto& body : costs.at("bodies")) {
+    CHECK(body.at("body_forward_seconds").get<double>() > 0);
+  }
+  CHECK(costs.at("flows").at("gradient/1").at("bytes").get<double>() > 0);
+
+  const std::string client = folder.path("client.json"), server = folder.path("server.json");
+  askJson(with(with({"profile"}, run), {"--output", client, "--repeat", "1"}));
+  const Ended ended = finish(Process::start({serverProgram(), "profile", "--of", client, "--output",
+                                             server, "--repeat", "1", "--log-level", "error"}));
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  const auto predicted =
+      askJson(with(with(with({"simulate"}, run), link),
+                   {"--profile", client, "--server-profile", server, "--server-profile", server}));
+  CHECK(predicted.at("cases").at(0).at("flows").size() == costs.at("flows").size());
+  CHECK(predicted.at("best").at("seconds").get<double>() > 0);
+}
+
 TEST_CASE("simulate shows a table and a timeline that fit a terminal of 100 columns") {
   const TemporaryFolder folder;
   const Ended shown = ask(with(with({"simulate"}, profiled(folder)),
@@ -164,6 +239,11 @@ TEST_CASE("errors of simulate have a hint") {
   std::ofstream(folder.path("bad")) << R"({"profile": 1})";
   refused({"--rate", "1Gbit/s", "--latency", "1ms", "--server-profile", folder.path("bad")},
           "is not a profile");
+  refused({"--rate", "1Gbit/s", "--latency", "1ms,2ms"}, "--latency has 2 values");
+  const std::string profile = folder.path("profile.json");
+  refused({"--rate", "1Gbit/s", "--latency", "1ms", "--server-profile", profile, "--server-profile",
+           profile},
+          "--server-profile names 2 files");
   refused({"--rate", "1Gbit/s", "--latency", "1ms", "--set", "model.depth=3"},
           "a profile does not have the blocks");
   refused({"--rate", "1Gbit/s", "--latency", "1ms", "--set", "model.width=7813"},

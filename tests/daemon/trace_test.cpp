@@ -146,6 +146,40 @@ TEST_CASE("a trace has the complete steps of client and server on one clock") {
   checkFilesComplete(server.runFolder(summary.at("run").get<std::string>()));
 }
 
+TEST_CASE("a trace with two servers has the spans of both bodies and of both links") {
+  const TemporaryFolder folder;
+  TestServer server(folder);
+  const std::string file = folder.path("trace.json");
+  const nlohmann::json summary =
+      train(folder.path("client"), server.address() + "," + server.address(),
+            {"--trace", file, "--trace-steps", "2", "--set", "model.cuts=[2, 3, 5]"});
+  const nlohmann::json trace = nlohmann::json::parse(readFile(file));
+  checkTracksDoNotOverlap(trace);
+  std::map<std::string, int> forwards;  // by process
+  const auto processes = processesOf(trace);
+  for (const nlohmann::json& event : trace.at("traceEvents")) {
+    if (event.at("ph") == "X" && event.at("name").get<std::string>().starts_with("BodyForward")) {
+      ++forwards[processes.at(event.at("pid").get<int>())];
+    }
+  }
+  CHECK(forwards == std::map<std::string, int>{{"server 1", 2 * kMicroBatches},
+                                               {"server 2", 2 * kMicroBatches}});
+  std::map<std::string, int> arrows;
+  for (const TraceArrow& arrow : arrowsOf(trace)) {
+    ++arrows[arrow.name + " " + arrow.fromProcess + " > " + arrow.toProcess];
+  }
+  CHECK(arrows.size() == 8);
+  for (const char* expected : {"activation/0 client > server 1", "activation/1 server 1 > client",
+                               "activation/1 client > server 2", "activation/2 server 2 > client",
+                               "gradient/2 client > server 2", "gradient/1 server 2 > client",
+                               "gradient/1 client > server 1", "gradient/0 server 1 > client"}) {
+    CAPTURE(expected);
+    CHECK(arrows[expected] == 2 * kMicroBatches);
+  }
+  CHECK(trace.at("otherData").at("server_clock_ahead_seconds").size() == 2);
+  CHECK(summary.at("trace").at("dropped_spans") == 0);
+}
+
 TEST_CASE("a slow link is visible as long arrows and as waiting time of the device") {
   const TemporaryFolder folder;
   TestServer server(folder);
