@@ -5,6 +5,8 @@ final weights with those of an undisturbed run, bit for bit.
 Example: scripts/crash.py --programs build/release/bin --runs 100 --kill both --seed 7 --model graph
 """
 import argparse
+import csv
+import datetime
 import hashlib
 import json
 import os
@@ -35,8 +37,6 @@ keep: {best: top1}"""
 MODELS = {"mlp": "{name: mlp, width: 64, depth: 3, dropout: 0.1}", "graph": GRAPH}
 FREEZE = "freeze: ['*', '!block.*', '!norm.*'], groups: ['*.bias:learning_rate=2,weight_decay=0'], "
 INTERVAL = 15  # steps between two checkpoints
-# Maximum steps that may be done while a checkpoint is being written; the next one begins at a multiple of INTERVAL.
-WRITING = 3 * INTERVAL
 PATIENCE = 120  # maximum seconds of an undisturbed run
 ENVIRONMENT = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # otherwise each program re-executes itself, and takes twice as long to start
 
@@ -76,22 +76,42 @@ def steps_redone(run):
     return json.loads((run / "summary.json").read_text())["steps_redone"]
 
 
+def committed(run):
+    """The step of the run's newest commit; 0: none."""
+    try:
+        return max((entry["step"] for entry in json.loads((run / "checkpoints/commits.json").read_text())), default=0)
+    except FileNotFoundError:
+        return 0
+
+
+def needless(run, kills):
+    """The first resume that did not begin at the newest commit, or later, as text; empty: none. `kills`: (time, committed step)."""
+    with open(run / "steps.csv", encoding="utf-8", newline="") as file:
+        resumes = [(datetime.datetime.fromisoformat(row["time"]).timestamp(), int(row["step"]))
+                   for row in csv.DictReader(file) if row["phase"] == "resume"]  # fmt: skip
+    for at, step in kills:
+        begun = next((begin for time, begin in resumes if time > at), step)
+        if begun < step:
+            return f"continued from step {begun}, although step {step} was committed"
+    return ""
+
+
 def crash_run(daemons, run, kill, seconds, rng):
-    """Returns how often something was killed, or None if the run failed."""
-    kills = 0
+    """Returns the (time, committed step) of each kill, or None if the run failed."""
+    kills = []
     client = daemons.start_client(run)
     while True:
         try:
-            code = client.wait(timeout=0.2 + rng.random() * seconds * 0.6 if kills < 12 else PATIENCE)
+            code = client.wait(timeout=0.2 + rng.random() * seconds * 0.6 if len(kills) < 12 else PATIENCE)
         except subprocess.TimeoutExpired:
-            if kills >= 12:
+            if len(kills) >= 12:
                 client.kill()
                 return None
-            kills += 1
             side = rng.choice(["client", "server", "both"]) if kill == "both" else kill
             if side != "server":
                 client.kill()
                 client.wait()
+            kills.append((time.time(), committed(run)))
             if side != "client":
                 daemons.kill_server()
                 daemons.start_server()
@@ -132,16 +152,16 @@ def main():
             why = "failed"
         elif digest(run) != expected:
             why = "has different weights"
-        elif steps_redone(run) > kills * (INTERVAL + WRITING):
-            why = f"repeated {steps_redone(run)} steps after {kills} kills, with a checkpoint every {INTERVAL} steps"
+        else:
+            why = needless(run, kills)
         if why:
             print(f"crash: the run with seed {seed} {why}; its files: {run}, {folder}/log.txt", file=sys.stderr)
             print(f"  to repeat it: scripts/crash.py --programs {arguments.programs} --runs 1 --kill {arguments.kill} "
                   f"--seed {seed} --model {arguments.model}", file=sys.stderr)  # fmt: skip
             daemons.kill_server()
             raise SystemExit(1)
-        total += kills
-        most_redone = max(most_redone, steps_redone(run) / max(kills, 1))
+        total += len(kills)
+        most_redone = max(most_redone, steps_redone(run) / max(len(kills), 1))
         shutil.rmtree(run)
     daemons.server.send_signal(signal.SIGTERM)
     daemons.server.wait()

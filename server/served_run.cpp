@@ -287,7 +287,7 @@ wire::HelloOk ServedRun::helloOk() const {
   ok.set_device(resources_.settings.device);
   for (const std::uint64_t step : stored_.available) ok.add_available(step);
   ok.set_recorded_step(stored_.recordedStep);
-  if (request_.hello.take_over()) ok.set_generation(generation_);
+  if (request_.hello.take_over() && !arrived_) ok.set_generation(generation_);
   ok.set_exact(stored_.isExact);
   ok.set_checkpoints(stored_.checkpoints != nullptr);
   if (stored_.checkpoints) ok.set_fingerprint(stored_.checkpoints->fingerprint());

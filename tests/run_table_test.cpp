@@ -207,9 +207,12 @@ TEST_CASE("another identity can neither take nor end a run, even before it has a
 
 TEST_CASE("only the next connection of a run continues it") {
   Host host;
-  const auto run = host.admit(host.request("a", "run-1"));
+  RunRequest first = host.request("a", "run-1");
+  first.hello.set_take_over(true);
+  const auto run = host.admit(first);
   CHECK(run->helloOk().token() == run->token());
   CHECK_FALSE(run->helloOk().has_arrived());
+  CHECK(run->helloOk().generation() == run->generation());
   const RunRequest next = host.continuing(*run);
   CHECK(host.refusalToContinue(next).empty());
   auto other = next;
@@ -225,12 +228,13 @@ TEST_CASE("only the next connection of a run continues it") {
   other.hello.set_run_id("run-2");
   CHECK(host.refusalToContinue(other) == "run-not-here");
 
-  Outcome first, second;
-  host.serve(run, first);
+  Outcome before, second;
+  host.serve(run, before);
   host.settle();
   host.reattach(next);
-  host.runUntil([&] { return first.done; });  // the first connection was closed
+  host.runUntil([&] { return before.done; });  // the first connection was closed
   CHECK(run->helloOk().has_arrived());
+  CHECK(run->helloOk().generation() == 0);  // only the first connection takes the run over
   CHECK(run->helloOk().session() == next.session);
   host.serve(run, second);
   host.settle();
