@@ -172,7 +172,7 @@ TEST_CASE("a run whose codecs were chosen can be resumed") {
   const TestServer server(folder);
   const std::string run = folder.path("run");
   const Arguments arguments = {
-      "--server", server.address(),     "--set", "codec=auto",
+      "--server", server.address(),      "--set", "codec=auto",
       "--set",    "train.max_steps=200", "--set", "checkpoint.every_steps=4"};  // two commits
   const Process killed = startClient("train", run, arguments, failingAt("committed:2:kill"));
   REQUIRE(killed.wait(kPatience));
