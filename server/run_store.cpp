@@ -1,8 +1,8 @@
 #include "server/run_store.h"
 
-#include <algorithm>
 #include <google/protobuf/util/json_util.h>
 #include <unistd.h>
+#include <algorithm>
 
 #include <cerrno>
 #include <filesystem>
