@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Kills clients and servers at random times while they train, continues the runs, and compares the
-final weights with those of an undisturbed run, bit for bit.
+"""Kills clients and servers at random times while they train, and continues the runs. Checks that no committed step is repeated, and
+compares the final weights with those of an undisturbed run, bit for bit.
 
 Example: scripts/crash.py --programs build/release/bin --runs 100 --kill both --seed 7 --model graph
 """
@@ -84,15 +84,16 @@ def committed(run):
         return 0
 
 
-def needless(run, kills):
-    """The first resume that did not begin at the newest commit, or later, as text; empty: none. `kills`: (time, committed step)."""
+def repeated_needlessly(run, kills):
+    """Describes the first step that was repeated although it was committed when something was killed; empty: none. `kills`: (time, newest
+    commit) of each."""
     with open(run / "steps.csv", encoding="utf-8", newline="") as file:
-        resumes = [(datetime.datetime.fromisoformat(row["time"]).timestamp(), int(row["step"]))
-                   for row in csv.DictReader(file) if row["phase"] == "resume"]  # fmt: skip
-    for at, step in kills:
-        begun = next((begin for time, begin in resumes if time > at), step)
-        if begun < step:
-            return f"continued from step {begun}, although step {step} was committed"
+        steps = [(datetime.datetime.fromisoformat(row["time"].replace("Z", "+00:00")).timestamp(), int(row["step"]))
+                 for row in csv.DictReader(file) if row["phase"] == "train"]  # fmt: skip
+    for at, commit in kills:
+        first = min((step for time, step in steps if time > at), default=commit + 1)
+        if first <= commit:
+            return f"repeated step {first}, although step {commit} was committed"
     return ""
 
 
@@ -153,7 +154,7 @@ def main():
         elif digest(run) != expected:
             why = "has different weights"
         else:
-            why = needless(run, kills)
+            why = repeated_needlessly(run, kills)
         if why:
             print(f"crash: the run with seed {seed} {why}; its files: {run}, {folder}/log.txt", file=sys.stderr)
             print(f"  to repeat it: scripts/crash.py --programs {arguments.programs} --runs 1 --kill {arguments.kill} "

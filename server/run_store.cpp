@@ -2,8 +2,8 @@
 
 #include <google/protobuf/util/json_util.h>
 #include <unistd.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
@@ -42,16 +42,24 @@ std::string jsonOf(const wire::RunSpec& spec) {
   return json;
 }
 
-// The generation of the run's last connection; 0: there was none. Without it, an old client could
-// not be refused, so the run cannot continue.
+// Without the run's generation, an old client could not be refused, so the run cannot continue.
+RunError badGeneration(const std::string& runId) {
+  return RunError("bad-checkpoint",
+                  "the server's file with the generation of the run " + runId + " is damaged",
+                  "ask the server's operator for 'cleave-server runs remove " + runId +
+                      "', then add --from-start to start over from step 0");
+}
+
+// The generation of the run's last connection; 0: there was none.
 std::uint64_t knownGeneration(const CheckpointStore& store, const std::string& runId) {
   const auto known = store.generation();
-  if (known) return *known;
-  throw RunError("bad-checkpoint",
-                 "the server's file with the generation of the run " + runId + " is damaged",
-                 "ask the server's operator for 'cleave-server runs remove " + runId +
-                     "', then add --from-start to start over from step 0");
+  if (!known) throw badGeneration(runId);
+  return *known;
 }
+
+// Added by a take-over, so that the client which lost the run does not catch up: it raises its
+// generation by 1 with each attempt.
+constexpr std::uint64_t kTakeOverStep = std::uint64_t{1} << 32;
 
 }  // namespace
 
@@ -94,7 +102,10 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
     CheckpointStore store(diskFiles(), folder);
     const std::uint64_t known = knownGeneration(store, hello.run_id());
     run.generation = hello.generation();
-    if (hello.take_over()) run.generation = std::max(run.generation, known + 1);
+    if (hello.take_over() && known != 0) {
+      run.generation = std::max(run.generation, known) + kTakeOverStep;
+    }
+    if (run.generation >= kMaxGeneration) throw badGeneration(hello.run_id());
     if (known == 0) {
       makeRunFolder(folder, "use another run.name, or try again: each run gets its own id");
     } else if (run.generation <= known) {

@@ -38,7 +38,7 @@ struct StoredRun {
   // The first step of Hello.committed whose checkpoint is present and undamaged; empty if there is
   // none.
   std::vector<std::uint64_t> available;
-  std::uint64_t generation = 0;    // of the Hello; higher if it takes the run over
+  std::uint64_t generation = 0;    // of the Hello, or assigned to one that takes the run over
   std::uint64_t recordedStep = 0;  // last training step of the run's earlier generations; 0: none
   // Null: initial weights are neither loaded from the store nor kept in it.
   std::shared_ptr<RunWeights> weights;

@@ -104,8 +104,10 @@ void RunTable::refuseServed(const RunRequest& request) {
   const bool isNewer = generation > served.generation() || takesOver;
   const double fence = served.isParked() ? kParkedFenceSeconds : kFenceSeconds;
   if (isNewer) {
-    served.end(std::make_exception_ptr(RunError(
-        "stale-generation", "the run has reconnected, so this older connection is closed")));
+    served.end(std::make_exception_ptr(
+        RunError("stale-generation",
+                 takesOver ? "another client has taken the run over, so this connection is closed"
+                           : "the run has reconnected, so this older connection is closed")));
   }
   throw RunError("run-in-use", fmt::format("the run {} is already connected to this server", runId),
                  isNewer ? "try again: the older connection is being closed"

@@ -68,7 +68,8 @@ ServedRun::ServedRun(const RunResources& resources, RunRequest request, RunPlan 
       ended_(std::move(ended)),
       token_(randomToken()),
       spec_(digestOf(request_.spec)),
-      generation_(request_.hello.generation()),
+      // Until open() has assigned a generation to a Hello that takes the run over, none is newer.
+      generation_(request_.hello.take_over() ? kMaxGeneration : request_.hello.generation()),
       session_(request_.session) {}
 
 ServedRun::~ServedRun() = default;

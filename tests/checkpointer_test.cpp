@@ -121,5 +121,38 @@ TEST_CASE("with on_failure=stop, a checkpoint that cannot be made ends the run")
   CHECK(ofServer.stored() == Steps{1});
 }
 
+TEST_CASE("a resume counts the steps done since the previous one, each time they are repeated") {
+  MemoryFiles files;
+  const auto redone = [&](std::uint64_t from, std::uint64_t generation, const RecordedStep& own,
+                          const std::vector<std::uint64_t>& servers) {
+    return countResume(files, "run", {from, generation, own, servers}).stepsRedone;
+  };
+  CHECK(redone(10, 2, {19, 1}, {19}) == 9);
+  // The process ended before its first step.
+  CHECK(redone(10, 3, {19, 1}, {19}) == 9);
+  CHECK(redone(10, 4, {12, 3}, {12}) == 11);
+  // The client's rows were lost.
+  CHECK(redone(10, 5, {12, 3}, {15}) == 16);
+  // Both sides stopped at the same step again.
+  CHECK(redone(10, 6, {15, 5}, {15}) == 21);
+  CHECK(countResume(files, "run", {20, 7, {20, 6}, {20}}).stepsRedone == 21);
+  CHECK(countResume(files, "run", {20, 8, {20, 6}, {20}}).resumes == 7);
+}
+
+TEST_CASE("with several servers, only those that have recorded steps since the last resume count") {
+  MemoryFiles files;
+  CHECK(countResume(files, "run", {10, 2, {20, 1}, {20, 18}}).stepsRedone == 10);
+  CHECK(countResume(files, "run", {10, 3, {20, 1}, {20, 15}}).stepsRedone == 15);
+  CHECK(countResume(files, "run", {10, 4, {20, 1}, {20, 15}}).stepsRedone == 15);
+}
+
+TEST_CASE(
+    "damaged counts of resumes start again at 0, and a disk that fails does not end the run") {
+  MemoryFiles files;
+  CHECK(countResume(files, "run", {0, 1, {5, 1}, {5}}).resumes == 1);
+  files.write("run/resumes.json", "{\"resumes\": ");
+  CHECK(countResume(files, "run", {0, 2, {5, 1}, {5}}).resumes == 1);
+}
+
 }  // namespace
 }  // namespace cleave::test

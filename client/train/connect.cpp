@@ -1,6 +1,7 @@
 #include "client/train/connect.h"
 
 #include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/connect.hpp>
@@ -19,6 +20,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/checkpoint/checkpoint_store.h"
 #include "common/core/clock.h"
 #include "common/core/log.h"
 #include "common/core/random.h"
@@ -59,8 +61,6 @@ constexpr std::string_view kWrongUse[] = {"bad-run-spec",
                                           "others-run",
                                           "bad-precision",
                                           "bad-insert"};
-
-constexpr std::uint64_t kMaxGeneration = std::uint64_t{1} << 63;  // leaves room for raising it
 
 asio::steady_timer::duration duration(double seconds) {
   return std::chrono::duration_cast<asio::steady_timer::duration>(
@@ -103,11 +103,18 @@ wire::HelloOk helloOkFrom(std::span<const std::byte> metadata, const wire::Hello
     throw ProtocolError("bad-metadata",
                         "the features in the HelloOk differ from those requested in the Hello");
   }
-  const bool isRaised = ok.generation() >= hello.generation() && ok.generation() < kMaxGeneration;
-  if (hello.take_over() ? !isRaised : ok.generation() != 0) {
-    throw ProtocolError("bad-metadata", fmt::format("a HelloOk has the generation {}, but the "
-                                                    "Hello had {}",
-                                                    ok.generation(), hello.generation()));
+  if (!hello.take_over() && ok.generation() != 0) {
+    throw ProtocolError("bad-metadata",
+                        fmt::format("a HelloOk has the generation {}, but the Hello "
+                                    "does not take the run over",
+                                    ok.generation()));
+  }
+  if (hello.take_over() &&
+      (ok.generation() < hello.generation() || ok.generation() >= kMaxGeneration)) {
+    throw ProtocolError("bad-metadata",
+                        fmt::format("a HelloOk has the generation {}, but the Hello, which takes "
+                                    "the run over, has {}",
+                                    ok.generation(), hello.generation()));
   }
   if (ok.weights_stored() && hello.weights_sha256().empty()) {
     throw ProtocolError("bad-metadata",

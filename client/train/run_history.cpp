@@ -59,32 +59,37 @@ std::vector<RunCommit> intactCommits(Files& files, const std::string& folder) {
 ResumeCounts countResume(Files& files, const std::string& folder, const ResumePoint& point) {
   const std::string path = folder + "/resumes.json";
   ResumeCounts counts;
-  std::uint64_t generation = 0, serversStep = 0;  // of the previous resume
+  ResumePoint previous;
   try {
     if (const auto text = files.read(path)) {
       const auto json = nlohmann::json::parse(*text);
-      generation = json.at("generation");
-      serversStep = json.at("servers_step");
+      previous.generation = json.at("generation");
+      previous.servers = json.at("servers_steps").get<std::vector<std::uint64_t>>();
       counts = {json.at("resumes"), json.at("steps_redone")};
     }
   } catch (const nlohmann::json::exception& error) {
     processLog()->warn("{} is damaged, so resumes are counted from 0: {}", path, error.what());
+  } catch (const RunError& error) {
+    processLog()->warn("resumes are counted from 0: {}", error.what());
   }
   // If a side has recorded no step since the previous resume, its last row is older, and has been
   // counted.
   std::uint64_t last = 0;
-  if (point.recorded.generation >= generation) last = point.recorded.step;
-  if (point.serversStep != serversStep) last = std::max(last, point.serversStep);
+  if (point.recorded.generation >= previous.generation) last = point.recorded.step;
+  previous.servers.resize(point.servers.size());
+  for (std::size_t b = 0; b < point.servers.size(); ++b) {
+    if (point.servers[b] != previous.servers[b]) last = std::max(last, point.servers[b]);
+  }
   ++counts.resumes;
   if (last > point.step) counts.stepsRedone += last - point.step;
   try {
     const nlohmann::ordered_json json = {{"resumes", counts.resumes},
                                          {"steps_redone", counts.stepsRedone},
                                          {"generation", point.generation},
-                                         {"servers_step", point.serversStep}};
+                                         {"servers_steps", point.servers}};
     files.write(path, json.dump() + "\n");
   } catch (const RunError& error) {
-    processLog()->warn("resumes will be counted wrongly: {}", error.what());
+    processLog()->warn("the summary's resumes and steps_redone will be wrong: {}", error.what());
   }
   return counts;
 }

@@ -39,10 +39,10 @@ struct ResumeCounts {
   std::uint64_t stepsRedone = 0;  // steps that were repeated after a resume
 };
 struct ResumePoint {
-  std::uint64_t step = 0;         // the run continues after this step
-  std::uint64_t generation = 0;   // of the connection that continues it
-  RecordedStep recorded;          // lastRecordedStep() of the client's folder
-  std::uint64_t serversStep = 0;  // the last step in the servers' records
+  std::uint64_t step = 0;              // the run continues after this step
+  std::uint64_t generation = 0;        // of the connection that continues it
+  RecordedStep recorded;               // lastRecordedStep() of the client's folder
+  std::vector<std::uint64_t> servers;  // the last step in each server's records
 };
 // Adds a resume, and returns the run's counts. They are in a file of their own, RUN/resumes.json,
 // because a process may be killed again before its first checkpoint. If the file cannot be read or
@@ -56,7 +56,8 @@ std::uint64_t knownGeneration(Files& files, const std::string& folder);
 std::uint64_t raiseGeneration(Files& files, const std::string& folder);
 // Stores a generation that a server has given to the run, if it is higher than the stored one.
 void adoptGeneration(Files& files, const std::string& folder, std::uint64_t generation);
-// Replaces a damaged generation by 0. Call only if the servers are asked for theirs.
+// Replaces a damaged generation by 0. Call only before a Hello with take_over, for which the server
+// assigns the generation.
 void repairGeneration(Files& files, const std::string& folder);
 
 }  // namespace cleave

@@ -40,7 +40,7 @@ void ServerLink::connect(std::function<void(std::exception_ptr error)> done) {
                  [this, done = std::move(done)](std::exception_ptr failed, OpenConnection opened) {
                    try {
                      if (!failed) accept(std::move(opened));
-                   } catch (const Error&) {
+                   } catch (...) {
                      failed = std::current_exception();
                    }
                    done(std::move(failed));

@@ -26,8 +26,8 @@ struct ConnectOptions {
   // Called on the io thread before each attempt to connect. Returns a higher generation each time.
   // If it is empty, each link counts its generation in memory.
   std::function<std::uint64_t()> nextGeneration = nullptr;
-  // Called on the io thread with the run's generation at a server from which the Hello took it
-  // over.
+  // Called on the io thread if the Hello had take_over, with the generation that the server
+  // assigned.
   std::function<void(std::uint64_t)> tookOver = nullptr;
 };
 

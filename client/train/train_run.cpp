@@ -206,10 +206,12 @@ void TrainRun::checkExact(const CheckpointInfo& own) const {
 
 // A killed process loses the rows of its last second, so the servers' rows are counted too.
 void TrainRun::countResumeAt(std::uint64_t step) {
-  ResumePoint point{step, knownGeneration(diskFiles(), prepared_.folder),
-                    lastRecordedStep(prepared_.folder)};
+  ResumePoint point;
+  point.step = step;
+  point.generation = knownGeneration(diskFiles(), prepared_.folder);
+  point.recorded = lastRecordedStep(prepared_.folder);
   for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) {
-    point.serversStep = std::max<std::uint64_t>(point.serversStep, answer(b).recorded_step());
+    point.servers.push_back(answer(b).recorded_step());
   }
   resumeCounts_ = countResume(diskFiles(), prepared_.folder, point);
 }

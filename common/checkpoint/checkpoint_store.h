@@ -17,6 +17,9 @@
 
 namespace cleave {
 
+// Generations are below this, which leaves room for raising them.
+inline constexpr std::uint64_t kMaxGeneration = std::uint64_t{1} << 63;
+
 struct CheckpointInfo {
   std::uint64_t step = 0;
   std::uint64_t bytes = 0;

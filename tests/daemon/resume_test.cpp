@@ -161,7 +161,7 @@ TEST_CASE("resumes are also counted if the next process is killed before its fir
   REQUIRE(ended.code == 0);
   const auto summary = nlohmann::json::parse(readFile(run + "/summary.json"));
   CHECK(summary.at("resumes") == (isDamaged ? 1 : 3));
-  if (!isDamaged) CHECK(summary.at("steps_redone") >= 3);
+  if (!isDamaged) CHECK(summary.at("steps_redone") >= 2);
 }
 
 // Codecs with a memory, in both directions.
@@ -333,9 +333,12 @@ TEST_CASE("only one client can resume a run, the last one that takes it over") {
   CHECK(copied.code == 1);
   CHECK_THAT(copied.errors, Contains("[stale-generation]") && Contains("--take-over"));
 
-  // It can take the run over, even if its own generation is lost, and the server's is far ahead.
+  // It can take the run over, even if its own generation is lost, or the server's is far ahead.
   fs::resize_file(copy + "/generation", 0);
-  std::ofstream(serverFolder(folder, run) + "/generation") << (std::uint64_t{1} << 62) << "\n";
+  SECTION("the server's generation is near") {}
+  SECTION("the server's generation is far ahead") {
+    std::ofstream(serverFolder(folder, run) + "/generation") << (std::uint64_t{1} << 62) << "\n";
+  }
   const Ended damaged = resume(copy);
   CHECK(damaged.code == 1);
   CHECK_THAT(damaged.errors, Contains("[bad-checkpoint]") && Contains("--take-over"));
@@ -343,7 +346,8 @@ TEST_CASE("only one client can resume a run, the last one that takes it over") {
   INFO(taken.errors);
   REQUIRE(taken.code == 0);
   CHECK((modelOf(copy) == expected));
-  CHECK_THAT(resume(run).errors, Contains("[stale-generation]"));
+  // The other folder cannot, however often it tries.
+  for (int i = 0; i < 4; ++i) CHECK_THAT(resume(run).errors, Contains("[stale-generation]"));
 }
 
 TEST_CASE("a folder or a configuration that cannot be resumed is refused") {
