@@ -126,8 +126,8 @@ TEST_CASE("with two servers, advice applies to the flows of all cuts") {
   INFO(lossy.sentence);
   CHECK(lossy.settings == Texts{"codec=block:bits=4"});
 
-  // If the servers are slow, no codec helps, and a batch of 32 samples has at most 32
-  // micro-batches.
+  // With slow servers, no codec helps. More micro-batches are not possible: the batch has 32
+  // samples.
   const Run most(
       {"codec=none", "model.cuts=[1, 3, 5]", "train.batch=32", "train.micro_batches=32"});
   costs.microBatches = 32;

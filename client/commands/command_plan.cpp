@@ -69,12 +69,6 @@ std::string codecsText(const std::map<std::string, std::string>& codecs) {
   return isOne ? first : codecMapText(codecs);
 }
 
-std::string bottleneckText(const PlannedRun& plan) {
-  const std::string name(bottleneckName(plan.bound.bottleneck));
-  return plan.bottleneckServer ? fmt::format("{}, server {}", name, *plan.bottleneckServer + 1)
-                               : name;
-}
-
 // `width`: of the column of cuts.
 std::string rowOf(const PreparedRun& run, const PlannedRun& plan, const std::string& name,
                   std::size_t width) {
@@ -83,7 +77,7 @@ std::string rowOf(const PreparedRun& run, const PlannedRun& plan, const std::str
                      plan.spec.schedule, 1e3 * plan.seconds, samplesPerSecond(run, plan),
                      bytesText(plan.bytesUp), bytesText(plan.bytesDown),
                      bytesText(plan.clientMemory), bytesText(plan.maxServerMemory()),
-                     bottleneckText(plan)) +
+                     bottleneckText(plan.bound.bottleneck, plan.bottleneckServer)) +
          fmt::format("  {:<11}codec: {}\n", "", codecsText(plan.codecs));
 }
 

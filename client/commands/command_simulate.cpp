@@ -240,10 +240,9 @@ void printCase(const Case& one, bool withTimeline) {
     row(each.schedule, each.seconds, each.bound);
   }
   row("best order found", one.prediction.bestOrder, lowest);
-  const auto server = bottleneckServer(one.costs, one.prediction.bound);
-  std::cout << fmt::format("  bound {:.1f} ms: {}{}\n", 1e3 * one.prediction.bound.seconds,
-                           bottleneckName(one.prediction.bound.bottleneck),
-                           server ? fmt::format(", server {}", *server + 1) : "");
+  const StepBound& bound = one.prediction.bound;
+  std::cout << fmt::format("  bound {:.1f} ms: {}\n", 1e3 * bound.seconds,
+                           bottleneckText(bound.bottleneck, bottleneckServer(one.costs, bound)));
   if (lowest < one.prediction.bound.seconds) {
     std::cout << fmt::format("  bound {:.1f} ms if the server's backward is split, as in zb\n",
                              1e3 * lowest);

@@ -25,8 +25,8 @@ struct ValueFigures {
 struct DataFigures {
   std::uint32_t figureSamples = 0;    // number of samples in `figures`
   std::vector<ValueFigures> figures;  // per array, without augmentation
-  std::uint32_t countedSamples =
-      0;  // number of samples in `counts`; all samples if labels can be read quickly
+  // Number of samples in `counts`; all samples if labels can be read quickly.
+  std::uint32_t countedSamples = 0;
   std::vector<std::uint64_t> counts;  // per class; empty if the target is not a class
 };
 // Reads at most `maxSamples` whole samples.

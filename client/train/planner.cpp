@@ -199,7 +199,7 @@ class Planner {
     return candidates;
   }
 
-  // The best of this many cuts.
+  // The combinations of `size` cuts with the lowest bounds, at most kMaxStarts.
   static std::vector<AllCuts> bestCuts(const std::map<AllCuts, double>& bounds, std::size_t size) {
     std::vector<std::pair<double, AllCuts>> sorted;
     for (const auto& [cuts, bound] : bounds) {
@@ -212,7 +212,8 @@ class Planner {
     return best;
   }
 
-  // Moves the cut by one block whose move lowers the bound most. Returns false if there is none.
+  // Tries to move each cut by one block, and keeps the move that lowers the bound most. Returns
+  // false if no move lowers it.
   template <typename Consider>
   static bool moveOneCut(AllCuts& cuts, int last, const Consider& consider) {
     AllCuts best = cuts;

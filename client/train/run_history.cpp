@@ -72,8 +72,8 @@ ResumeCounts countResume(Files& files, const std::string& folder, const ResumePo
   } catch (const RunError& error) {
     processLog()->warn("resumes are counted from 0: {}", error.what());
   }
-  // If a side has recorded no step since the previous resume, its last row is older, and has been
-  // counted.
+  // A side that has recorded no step since the previous resume does not count: its last row was
+  // counted then.
   std::uint64_t last = 0;
   if (point.recorded.generation >= previous.generation) last = point.recorded.step;
   previous.servers.resize(point.servers.size());

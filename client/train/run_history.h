@@ -33,7 +33,7 @@ bool isRunDone(Files& files, const std::string& folder);
 // each of the others. Throws RunError "bad-checkpoint" if the list itself is damaged.
 std::vector<RunCommit> intactCommits(Files& files, const std::string& folder);
 
-// How often a run was continued after a process or a connection was lost for good.
+// How often a run was continued, after it had lost a process, or a connection for too long.
 struct ResumeCounts {
   std::uint64_t resumes = 0;      // continuations from a checkpoint or, without one, from step 0
   std::uint64_t stepsRedone = 0;  // steps that were repeated after a resume

@@ -173,6 +173,11 @@ std::optional<std::size_t> bottleneckServer(const StepCosts& costs, const StepBo
   return costs.bodies.size() > 1 && isOfServer ? std::optional(bound.body) : std::nullopt;
 }
 
+std::string bottleneckText(Bottleneck bottleneck, std::optional<std::size_t> server) {
+  const std::string name(bottleneckName(bottleneck));
+  return server ? fmt::format("{}, server {}", name, *server + 1) : name;
+}
+
 Json toJson(const StepCosts& costs, std::uint32_t batch, const StepPrediction* prediction) {
   Json json = {{"batch", batch}, {"micro_batches", costs.microBatches}};
   for (const auto& [kind, key] : kKindKeys) json[key] = costs.of(kind);

@@ -51,6 +51,8 @@ StepPrediction predictStep(const StepCosts& costs);
 // The index of the server that is the bottleneck, or whose link is; nullopt if there is only one
 // server, or if the bottleneck does not belong to a single server.
 std::optional<std::size_t> bottleneckServer(const StepCosts& costs, const StepBound& bound);
+// Such as "uplink", or, with bottleneckServer(), "uplink, server 2".
+std::string bottleneckText(Bottleneck bottleneck, std::optional<std::size_t> server);
 
 // The costs as JSON, with the prediction if it is not null.
 nlohmann::ordered_json toJson(const StepCosts& costs, std::uint32_t batch,
