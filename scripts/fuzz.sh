@@ -15,7 +15,7 @@ usage: scripts/fuzz.sh [--target NAME]… [--seconds N] [--preset NAME] [--repla
                    trace        spans of a trace, received from a server
                    graph        graphs of bodies, received from a peer
                    safetensors  files of weights
-                   checkpoint   checkpoints and their records, lists of commits, generations, run.json
+                   checkpoint   checkpoints and their records, lists of commits, connections, run.json
                    config       configuration files and overrides
                    csv          texts that are written as CSV cells
                    tokenizer    a tokenizer.json and a text

@@ -13,8 +13,8 @@
 #include "common/core/log.h"
 #include "common/run/fingerprint.h"
 #include "common/run/run_folder.h"
+#include "server/last_connection.h"
 #include "server/on_thread.h"
-#include "server/stale_generation.h"
 
 namespace cleave {
 namespace {
@@ -42,24 +42,21 @@ std::string jsonOf(const wire::RunSpec& spec) {
   return json;
 }
 
-// Without the run's generation, an old client could not be refused, so the run cannot continue.
-RunError badGeneration(const std::string& runId) {
+// Without the run's last connection, an old client could not be refused, so the run cannot
+// continue.
+RunError badConnections(const std::string& runId) {
   return RunError("bad-checkpoint",
-                  "the server's file with the generation of the run " + runId + " is damaged",
+                  "the server's file with the last connection of the run " + runId + " is damaged",
                   "ask the server's operator for 'cleave-server runs remove " + runId +
                       "', then add --from-start to start over from step 0");
 }
 
-// The generation of the run's last connection; 0: there was none.
-std::uint64_t knownGeneration(const CheckpointStore& store, const std::string& runId) {
-  const auto known = store.generation();
-  if (!known) throw badGeneration(runId);
-  return *known;
+// The run's last connection; generation 0: there was none.
+RunConnections lastConnection(const CheckpointStore& store, const std::string& runId) {
+  auto last = store.connections();
+  if (!last || (last->generation != 0 && last->ids.size() != 1)) throw badConnections(runId);
+  return *std::move(last);
 }
-
-// Added by a take-over, so that the client which lost the run does not catch up: it raises its
-// generation by 1 with each attempt.
-constexpr std::uint64_t kTakeOverStep = std::uint64_t{1} << 32;
 
 }  // namespace
 
@@ -100,32 +97,33 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
   const std::string folder = folderOf(identity, hello.run_id());
   const auto onDisk = [&] {
     CheckpointStore store(diskFiles(), folder);
-    const std::uint64_t known = knownGeneration(store, hello.run_id());
-    run.generation = hello.generation();
-    if (hello.take_over() && known != 0) {
-      run.generation = std::max(run.generation, known) + kTakeOverStep;
+    const RunConnections last = lastConnection(store, hello.run_id());
+    const bool isNew = last.generation == 0;
+    run.connection = connectionOf(hello);
+    if (hello.take_over()) {
+      run.connection.generation = std::max(run.connection.generation, last.generation + 1);
     }
-    if (run.generation >= kMaxGeneration) throw badGeneration(hello.run_id());
-    if (known == 0) {
+    if (run.connection.generation >= kMaxGeneration) throw badConnections(hello.run_id());
+    if (isNew) {
       makeRunFolder(folder, "use another run.name, or try again: each run gets its own id");
-    } else if (run.generation <= known) {
-      throw staleGeneration(hello.run_id(), hello.generation(), known);
+    } else if (!hello.take_over()) {
+      checkContinues(hello, last);
     }
     run.lock = lockRunFolder(folder);
     // This is the first file of the folder. It marks a run that can be continued.
-    store.setGeneration(run.generation);
-    if (known == 0) {
+    store.setConnections(run.connection);
+    if (isNew) {
       run.disk->take(DiskShare::kRunBytes);
       writeRunDescription(folder,
                           settings_.resolved + "run_spec: " + jsonOf(hello.run_spec()) + "\n",
                           threads, compute_.description());
     }
     run.disk->giveBack(store.removeIncomplete());
-    if (known != 0) run.recordedStep = recordedStep(folder);
+    if (!isNew) run.recordedStep = recordedStep(folder);
     run.log = fileLog(folder + "/log.txt");
     run.files = std::make_shared<RunFiles>(
-        recorder_, folder, RunIdentity{hello.run_id(), session, run.generation},
-        std::vector<std::string>{}, settings_.rotateBytes, run.disk, known != 0);
+        recorder_, folder, RunIdentity{hello.run_id(), session, run.connection.generation},
+        std::vector<std::string>{}, settings_.rotateBytes, run.disk, !isNew);
     run.weights = weightsOf(identity, hello.weights_sha256(), maxWeightsBytes, run);
     if (!settings_.allowCheckpoints) return;
     const std::string fingerprint = fingerprintOf(threads, compute_.description());
@@ -161,14 +159,14 @@ std::shared_ptr<RunWeights> RunStore::weightsOf(const std::string& identity,
                           .writing = checkpoints_.get_executor()});
 }
 
-boost::asio::awaitable<void> RunStore::setGeneration(const std::string& identity,
-                                                     const std::string& runId,
-                                                     std::uint64_t generation) {
-  const std::string folder = folderOf(identity, runId);
-  // Never lowers the generation: another connection may have continued the run in the meantime.
+boost::asio::awaitable<void> RunStore::storeConnection(const std::string& identity,
+                                                       const wire::Hello& hello) {
+  const std::string folder = folderOf(identity, hello.run_id());
+  // Another client may have continued the run in the meantime.
   const auto onDisk = [&] {
     CheckpointStore store(diskFiles(), folder);
-    if (generation > store.generation().value_or(0)) store.setGeneration(generation);
+    checkContinues(hello, lastConnection(store, hello.run_id()));
+    store.setConnections(connectionOf(hello));
   };
   const auto toThread = [this](auto task) { boost::asio::post(folders_, std::move(task)); };
   co_await runThrough(io_, toThread, onDisk);

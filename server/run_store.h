@@ -38,7 +38,9 @@ struct StoredRun {
   // The first step of Hello.committed whose checkpoint is present and undamaged; empty if there is
   // none.
   std::vector<std::uint64_t> available;
-  std::uint64_t generation = 0;    // of the Hello, or assigned to one that takes the run over
+  // The id is the Hello's; the generation too, or it is assigned to a Hello that takes the run
+  // over.
+  RunConnections connection;
   std::uint64_t recordedStep = 0;  // last training step of the run's earlier generations; 0: none
   // Null: initial weights are neither loaded from the store nor kept in it.
   std::shared_ptr<RunWeights> weights;
@@ -63,9 +65,9 @@ class RunStore {
   boost::asio::awaitable<StoredRun> open(const std::string& identity, const wire::Hello& hello,
                                          const std::string& spec, std::uint64_t session,
                                          int threads, std::uint64_t maxWeightsBytes);
-  // Stores the generation of a run that another connection continues.
-  boost::asio::awaitable<void> setGeneration(const std::string& identity, const std::string& runId,
-                                             std::uint64_t generation);
+  // Stores the connection that continues a run in memory. The arguments must outlive the call.
+  boost::asio::awaitable<void> storeConnection(const std::string& identity,
+                                               const wire::Hello& hello);
 
   // Call it about once per second; does not wait for the disk.
   void look(SteadyTime time) { disk_.look(time); }

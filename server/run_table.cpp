@@ -8,7 +8,7 @@
 
 #include "common/core/printable.h"
 #include "common/run/run_folder.h"
-#include "server/stale_generation.h"
+#include "server/last_connection.h"
 
 namespace cleave {
 namespace {
@@ -96,12 +96,12 @@ void RunTable::refuseServed(const RunRequest& request) {
   ServedRun& served = *found->second.run;
   // This is checked first, so that another identity cannot end a served run.
   if (served.request().identity != request.identity) throw othersRun(runId);
-  const std::uint64_t generation = request.hello.generation();
   const bool takesOver = request.hello.take_over();
-  if (generation < served.generation() && !takesOver) {
-    throw staleGeneration(runId, generation, served.generation());
-  }
-  const bool isNewer = generation > served.generation() || takesOver;
+  const std::uint64_t generation = request.hello.generation();
+  const bool isSame = generation == served.lastConnection().generation &&
+                      isOwn(served.lastConnection(), request.hello);
+  if (!takesOver && !isSame) checkContinues(request.hello, served.lastConnection());
+  const bool isNewer = takesOver || !isSame;
   const double fence = served.isParked() ? kParkedFenceSeconds : kFenceSeconds;
   if (isNewer) {
     served.end(std::make_exception_ptr(
@@ -129,9 +129,7 @@ std::shared_ptr<ServedRun> RunTable::find(const RunRequest& request) const {
                    "longer than its limits.park_seconds");
   }
   const ServedRun& run = *found->second.run;
-  if (request.hello.generation() <= run.generation()) {
-    throw staleGeneration(request.runId(), request.hello.generation(), run.generation());
-  }
+  checkContinues(request.hello, run.lastConnection());
   if (request.spec != run.request().spec) {
     throw UsageError(
         "other-run-spec",

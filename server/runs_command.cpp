@@ -71,7 +71,8 @@ StoredRunInfo infoOf(const std::string& identity, const fs::path& folder) {
   const CheckpointStore store(diskFiles(), info.folder);
   const auto checkpoints = store.list();
   if (!checkpoints.empty()) info.checkpoint = checkpoints.front().step;
-  info.generation = store.generation().value_or(0);  // damaged: the run cannot continue
+  // Damaged connections: the run cannot continue.
+  info.generation = store.connections().value_or(RunConnections()).generation;
   info.days = daysSinceChange(info.folder);
   info.isInUse = isInUse(info.folder);
   return info;

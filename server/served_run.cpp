@@ -19,6 +19,7 @@
 #include "common/run/action_tables.h"
 #include "common/run/torch_errors.h"
 #include "server/deadline.h"
+#include "server/last_connection.h"
 #include "server/on_thread.h"
 
 namespace cleave {
@@ -68,8 +69,7 @@ ServedRun::ServedRun(const RunResources& resources, RunRequest request, RunPlan 
       ended_(std::move(ended)),
       token_(randomToken()),
       spec_(digestOf(request_.spec)),
-      // Until open() has assigned a generation to a Hello that takes the run over, none is newer.
-      generation_(request_.hello.take_over() ? kMaxGeneration : request_.hello.generation()),
+      last_(connectionOf(request_.hello)),
       session_(request_.session) {}
 
 ServedRun::~ServedRun() = default;
@@ -95,7 +95,7 @@ asio::awaitable<void> ServedRun::openRecords() {
     stored_ = co_await resources_.store.open(request_.identity, request_.hello, spec_,
                                              request_.session, threads_.threads,
                                              namesWeights() ? maxWeightsBytes(plan_) : 0);
-    generation_ = stored_.generation;
+    last_ = stored_.connection;
   }
   record_ = std::make_unique<RunRecord>(*stored_.files, plan_.spec.stepsPerEpoch, stored_.disk);
 }
@@ -253,8 +253,8 @@ void ServedRun::removeCheckpoints() {
   if (stored_.checkpoints) stored_.checkpoints->removeAll();
 }
 
-asio::awaitable<void> ServedRun::storeGeneration(std::uint64_t generation) {
-  co_await resources_.store.setGeneration(request_.identity, request_.runId(), generation);
+asio::awaitable<void> ServedRun::storeConnection(const wire::Hello& hello) {
+  co_await resources_.store.storeConnection(request_.identity, hello);
 }
 
 // ---- Connections ----
@@ -266,10 +266,12 @@ void ServedRun::attach(const RunRequest& request, std::shared_ptr<Connection> co
     before->abandon();
     link_->detach();
   }
-  if (request.hello.token() != 0) arrived_ = link_->arrived();
-  generation_ = std::max(generation_, request.hello.generation());
+  if (request.hello.token() != 0) {
+    arrived_ = link_->arrived();
+    last_ = connectionOf(request.hello);
+  }
   session_ = request.session;
-  stored_.files->reconnected(session_, generation_);
+  stored_.files->reconnected(session_, last_.generation);
   link_->attach(std::move(connection), arrivedFromWire(request.hello.arrived()));
 }
 
@@ -288,7 +290,7 @@ wire::HelloOk ServedRun::helloOk() const {
   ok.set_device(resources_.settings.device);
   for (const std::uint64_t step : stored_.available) ok.add_available(step);
   ok.set_recorded_step(stored_.recordedStep);
-  if (request_.hello.take_over() && !arrived_) ok.set_generation(generation_);
+  if (request_.hello.take_over() && !arrived_) ok.set_generation(last_.generation);
   ok.set_exact(stored_.isExact);
   ok.set_checkpoints(stored_.checkpoints != nullptr);
   if (stored_.checkpoints) ok.set_fingerprint(stored_.checkpoints->fingerprint());

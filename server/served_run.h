@@ -86,8 +86,9 @@ class ServedRun {
   // over the new connection: the admitted one, or one that continues the run. Call after open().
   // Throws ProtocolError "bad-arrived".
   void attach(const RunRequest& request, std::shared_ptr<Connection> connection);
-  // Stores the generation of a connection that continues the run, before it is attached.
-  boost::asio::awaitable<void> storeGeneration(std::uint64_t generation);
+  // Stores the connection of a Hello that continues the run, before it is attached. `hello` must
+  // outlive the call. Throws RunError "stale-generation".
+  boost::asio::awaitable<void> storeConnection(const wire::Hello& hello);
   // The answer to the Hello of the connection that was attached last.
   wire::HelloOk helloOk() const;
   // Describes the run for the log. Call after open().
@@ -118,8 +119,8 @@ class ServedRun {
   void log(spdlog::level::level_enum level, const std::string& line);
 
   const RunRequest& request() const { return request_; }
-  // The generation of the connection that was attached last, or that will be attached first.
-  std::uint64_t generation() const { return generation_; }
+  // The connection that was attached last, or that will be attached first.
+  const RunConnections& lastConnection() const { return last_; }
   std::uint64_t session() const { return session_; }
   // A random number, never 0. A Hello with this token continues the run.
   std::uint64_t token() const { return token_; }
@@ -163,7 +164,8 @@ class ServedRun {
   const std::function<void(std::exception_ptr)> ended_;
   const std::uint64_t token_;
   const std::string spec_;  // digestOf() its run spec
-  std::uint64_t generation_, session_;
+  RunConnections last_;     // its last connection
+  std::uint64_t session_;
   std::optional<Arrived> arrived_;  // counts before the last attach(); nullopt before the first one
   ThreadCount threads_;
   StoredRun stored_;

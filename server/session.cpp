@@ -63,6 +63,17 @@ void checkState(const wire::Hello& hello) {
                         fmt::format("the digest of the initial weights has {} bytes instead of {}",
                                     digest, kDigestBytes));
   }
+  if (hello.take_over() && hello.token() != 0) {
+    throw ProtocolError("bad-metadata", "a Hello has both a token and take_over");
+  }
+  const auto& ids = hello.connections();
+  const auto most = static_cast<int>(kMaxConnectionIds);
+  if (ids.empty() || ids.size() > most || std::find(ids.begin(), ids.end(), 0) != ids.end()) {
+    throw ProtocolError(
+        "bad-metadata",
+        fmt::format("a Hello has {} connections; 1 to {}, none of them 0, are allowed", ids.size(),
+                    most));
+  }
 }
 
 }  // namespace
@@ -159,7 +170,7 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
 asio::awaitable<void> Session::continueRun(RunRequest request) {
   run_ = context_.runs.find(request);
   kind_ = "run";
-  co_await run_->storeGeneration(request.hello.generation());
+  co_await run_->storeConnection(request.hello);
   run_ = context_.runs.find(request);  // the run may have ended in the meantime
   context_.runs.attach(request, connection_);
   co_await connection_->writeHandshakeFrame(FrameKind::helloOk,

@@ -1,6 +1,7 @@
 // The checkpoint store and the list of commits, including damaged files and a failing disk.
 #include <stdlib.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -141,16 +142,45 @@ TEST_CASE("a full disk does not affect existing checkpoints") {
   }
 }
 
-TEST_CASE("the generation survives writing and reading") {
+TEST_CASE("a run's connections survive writing and reading") {
   const Folder folder;
   CheckpointStore store(diskFiles(), folder.path());
-  CHECK(store.generation() == 0);
-  store.setGeneration(12);
-  CHECK(CheckpointStore(diskFiles(), folder.path()).generation() == 12);
-  overwrite(folder.path() + "/generation", "12x\n");
-  CHECK_FALSE(store.generation());
-  overwrite(folder.path() + "/generation", "");
-  CHECK_FALSE(store.generation());
+  CHECK(store.connections() == RunConnections());
+  const RunConnections some{12, {~std::uint64_t{0}, 1}};
+  store.setConnections(some);
+  CHECK(CheckpointStore(diskFiles(), folder.path()).connections() == some);
+  const std::string id = "00000000000000ab\n";
+  overwrite(folder.path() + "/connections", "12\n" + id);
+  CHECK(store.connections() == RunConnections{12, {0xab}});
+  std::string tooMany = "12\n";
+  for (std::size_t i = 0; i <= kMaxConnectionIds; ++i) tooMany += id;
+  for (const std::string& damaged :
+       {std::string(), std::string("12"), std::string("12x\n"), "-1\n" + id, "12\n\n" + id,
+        std::string("12\n00000000000000ab"), std::string("12\n0000000000000000\n"),
+        std::string("12\n100000000000000ab\n"), std::string("12\nxyz\n"), tooMany}) {
+    INFO(damaged.substr(0, 40));
+    overwrite(folder.path() + "/connections", damaged);
+    CHECK_FALSE(store.connections());
+  }
+}
+
+TEST_CASE("failed attempts to connect share an id, and only the newest ids are kept") {
+  RunConnections own;
+  addAttempt(own, false);
+  REQUIRE(own.ids.size() == 1);
+  const std::uint64_t first = own.ids.at(0);
+  CHECK(first != 0);
+  addAttempt(own, false);
+  CHECK(own == RunConnections{2, {first}});
+  addAttempt(own, true);
+  CHECK(own.generation == 3);
+  REQUIRE(own.ids.size() == 2);
+  CHECK(own.ids.at(0) != first);
+  CHECK(own.ids.at(1) == first);
+  for (std::size_t i = 0; i < kMaxConnectionIds; ++i) addAttempt(own, true);
+  CHECK(own.ids.size() == kMaxConnectionIds);
+  CHECK(std::find(own.ids.begin(), own.ids.end(), first) == own.ids.end());
+  CHECK(parseConnections(toText(own)) == own);
 }
 
 TEST_CASE("commits are read newest first") {

@@ -19,6 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Connections of the run's client, and of another one.
+constexpr std::uint64_t kOwnId = 7;
+constexpr std::uint64_t kOtherId = 8;
+
 std::string newFolder() {
   std::string name = (fs::temp_directory_path() / "cleave-runs-XXXXXX").string();
   REQUIRE(::mkdtemp(name.data()) != nullptr);
@@ -51,6 +55,7 @@ class Host : public Loopback {
     request.session = ++sessions_;
     request.hello.set_run_id(run);
     request.hello.set_generation(generation);
+    request.hello.add_connections(kOwnId);
     wire::RunSpec& spec = *request.hello.mutable_run_spec();
     spec.set_model("mlp");
     spec.set_cut0(1);
@@ -106,7 +111,7 @@ class Host : public Loopback {
   RunRequest continuing(const ServedRun& run) {
     RunRequest next = run.request();
     next.session = ++sessions_;
-    next.hello.set_generation(run.generation() + 1);
+    next.hello.set_generation(run.lastConnection().generation + 1);
     next.hello.set_token(run.token());
     return next;
   }
@@ -186,6 +191,29 @@ TEST_CASE("a client that takes a run over ends the connection of a higher genera
   CHECK(host.refusal(request).empty());
 }
 
+TEST_CASE("a client that took no part in a run's last connection cannot continue the run") {
+  Host host;
+  const auto run = host.admit(host.request("a", "run-1", 3));
+  Outcome outcome;
+  host.serve(run, outcome);
+  RunRequest other = host.request("a", "run-1", 4);
+  other.hello.set_connections(0, kOtherId);
+  CHECK(host.refusal(other) == "stale-generation");
+  RunRequest next = host.continuing(*run);
+  next.hello.set_connections(0, kOtherId);
+  CHECK(host.refusalToContinue(next) == "stale-generation");
+  host.settle();
+  CHECK_FALSE(outcome.done);
+
+  // The client's next connection, which the other one cannot follow.
+  next.hello.add_connections(kOwnId);
+  host.reattach(next);
+  host.runUntil([&] { return outcome.done; });
+  CHECK(run->lastConnection() == RunConnections{4, {kOtherId}});
+  CHECK(host.refusal(host.request("a", "run-1", 9)) == "stale-generation");
+  host.connection->abandon();
+}
+
 TEST_CASE("another identity can neither take nor end a run, even before it has a folder") {
   Host host;
   const auto request = host.request("a", "run-1");
@@ -212,7 +240,7 @@ TEST_CASE("only the next connection of a run continues it") {
   const auto run = host.admit(first);
   CHECK(run->helloOk().token() == run->token());
   CHECK_FALSE(run->helloOk().has_arrived());
-  CHECK(run->helloOk().generation() == run->generation());
+  CHECK(run->helloOk().generation() == run->lastConnection().generation);
   const RunRequest next = host.continuing(*run);
   CHECK(host.refusalToContinue(next).empty());
   auto other = next;

@@ -242,39 +242,41 @@ TEST_CASE("a run is measured from its summary and its tables, including rotated 
 
 // ---- The folder ----
 
+std::string unchanged(const std::string& config) { return config; }
+
 TEST_CASE("a finished point is found again, and a different plan for it is refused") {
   const Folder folder;
   PlannedPoint planned;
   planned.point = expandGrid(parseGrid({"codec=none"})).at(0);
   planned.config = "train:\n  epochs: 1\n";
-  CHECK_FALSE(loadPoint(folder.path(), planned));
+  CHECK_FALSE(loadPoint(folder.path(), planned, unchanged));
   const std::string run = folder.path() + "/" + planned.point.name();
   std::filesystem::create_directories(run);
-  CHECK_FALSE(loadPoint(folder.path(), planned));  // the point's folder is incomplete
+  CHECK_FALSE(loadPoint(folder.path(), planned, unchanged));  // the point's folder is incomplete
 
   StoredPoint stored;
   stored.result = done({"codec=none"}, {{"top1", 0.5}});
   stored.seconds = 7;
   storePoint(folder.path(), planned, stored);
-  const auto found = loadPoint(folder.path(), planned);
+  const auto found = loadPoint(folder.path(), planned, unchanged);
   REQUIRE(found);
   CHECK(found->seconds == 7);
   CHECK(found->result.measured.metrics.at("top1") == 0.5);
 
   PlannedPoint changed = planned;
   changed.config = "train:\n  epochs: 2\n";
-  CHECK_THAT(refusal([&] { loadPoint(folder.path(), changed); }),
+  CHECK_THAT(refusal([&] { loadPoint(folder.path(), changed, unchanged); }),
              Contains("a different configuration: 'epochs: 1' stored, 'epochs: 2' now"));
   changed = planned;
   changed.link = {"rate=1Gbit/s"};
-  CHECK_THAT(refusal([&] { loadPoint(folder.path(), changed); }),
+  CHECK_THAT(refusal([&] { loadPoint(folder.path(), changed, unchanged); }),
              Contains("a different link: none stored, rate=1Gbit/s now"));
   changed = planned;
   changed.server = "10.0.0.5:4800";
-  CHECK_THAT(refusal([&] { loadPoint(folder.path(), changed); }),
+  CHECK_THAT(refusal([&] { loadPoint(folder.path(), changed, unchanged); }),
              Contains("a different server: none stored, 10.0.0.5:4800 now"));
   std::ofstream(run + "/result.json") << "{";
-  CHECK_THAT(refusal([&] { loadPoint(folder.path(), planned); }),
+  CHECK_THAT(refusal([&] { loadPoint(folder.path(), planned, unchanged); }),
              Contains("was not written by a sweep"));
 }
 

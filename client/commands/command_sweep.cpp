@@ -60,6 +60,16 @@ ClientSettings settingsOf(const RunOptions& options, const SweepPoint& point) {
   return readClientSettings(config);
 }
 
+// Adds the defaults of keys that an earlier version did not have to its configuration.
+std::string completed(const std::string& config) {
+  try {
+    Config stored = Config::parse(config, "config.yaml", {});
+    return readClientSettings(stored).resolved;
+  } catch (const Error&) {
+    return config;  // it has a key or a value that no longer exists
+  }
+}
+
 PlannedPoint planPoint(const RunOptions& options, const SweepPoint& point,
                        const ClientSettings& settings) {
   PlannedPoint planned{
@@ -114,7 +124,7 @@ Sweep plan(const SweepOptions& options) {
     PointResult result;
     result.point = point;
     result.facts = sweep.points.back().facts;
-    if (const auto stored = loadPoint(sweep.folder, sweep.points.back())) {
+    if (const auto stored = loadPoint(sweep.folder, sweep.points.back(), completed)) {
       result = stored->result;
       sweep.seconds.push_back(stored->seconds);
     }

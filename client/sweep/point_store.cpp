@@ -81,13 +81,17 @@ void checkPlan(const std::string& folder, const Json& there, const PlannedPoint&
 
 }  // namespace
 
-std::optional<StoredPoint> loadPoint(const std::string& folder, const PlannedPoint& planned) {
+std::optional<StoredPoint> loadPoint(
+    const std::string& folder, const PlannedPoint& planned,
+    const std::function<std::string(const std::string& config)>& completed) {
   const std::string path = resultPath(folder, planned);
   std::ifstream file(path, std::ios::binary);
   if (!file) return std::nullopt;
   const std::string text(std::istreambuf_iterator<char>(file), {});
   try {
-    const Json json = Json::parse(text);
+    Json json = Json::parse(text);
+    Json& config = json.at("plan").at("config");
+    if (config != planned.config) config = completed(config);
     checkPlan(folder, json.at("plan"), planned);
     StoredPoint stored;
     stored.result.point = planned.point;

@@ -2,6 +2,7 @@
 // written last and durably, and marks the point as done.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -30,7 +31,10 @@ struct StoredPoint {
 
 // Returns the stored point, or nothing if it is not done. Throws UsageError if the point was run
 // with a configuration, link or server that differs from `planned`, or if the file cannot be read.
-std::optional<StoredPoint> loadPoint(const std::string& folder, const PlannedPoint& planned);
+// `completed` adds the defaults of keys that an earlier version did not have to its configuration.
+std::optional<StoredPoint> loadPoint(
+    const std::string& folder, const PlannedPoint& planned,
+    const std::function<std::string(const std::string& config)>& completed);
 
 // Whether the point was started with the plan `planned`, so that it can be continued.
 // FOLDER/POINT.plan.json has the plan of a point that was started but is not done.

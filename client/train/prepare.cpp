@@ -245,7 +245,6 @@ wire::Hello helloOf(const PreparedRun& run, Purpose purpose) {
   hello.set_max_version(kWireVersion);
   hello.set_run_id(
       makeRunId(std::string(kPrefixes[static_cast<std::size_t>(purpose)]) + run.settings.name));
-  hello.set_generation(1);
   hello.set_threads(static_cast<std::uint32_t>(run.threads));
   hello.set_software(softwareVersion());
   return hello;
@@ -452,7 +451,7 @@ void openEarlierRun(PreparedRun& run, const RunOptions& options) {
   run.lock = lockRunFolder(run.folder);
   writeRecord(run, record.server);
   if (options.takeOver) {
-    repairGeneration(diskFiles(), run.folder);
+    repairConnections(diskFiles(), run.folder);
     run.hello.set_take_over(true);
   }
   CheckpointStore(diskFiles(), run.folder).removeIncomplete();

@@ -94,28 +94,30 @@ ResumeCounts countResume(Files& files, const std::string& folder, const ResumePo
   return counts;
 }
 
-std::uint64_t knownGeneration(Files& files, const std::string& folder) {
-  const auto known = CheckpointStore(files, folder).generation();
-  if (known) return *known;
-  throw RunError("bad-checkpoint", folder + "/generation is damaged: it does not contain a number",
+RunConnections knownConnections(Files& files, const std::string& folder) {
+  auto known = CheckpointStore(files, folder).connections();
+  if (known) return *std::move(known);
+  throw RunError("bad-checkpoint", folder + "/connections is damaged",
                  "if no other client has continued this run, add --take-over");
 }
 
-std::uint64_t raiseGeneration(Files& files, const std::string& folder) {
-  const std::uint64_t next = knownGeneration(files, folder) + 1;
-  CheckpointStore(files, folder).setGeneration(next);
-  return next;
+RunConnections nextAttempt(Files& files, const std::string& folder, bool isNew) {
+  RunConnections own = knownConnections(files, folder);
+  addAttempt(own, isNew);
+  CheckpointStore(files, folder).setConnections(own);
+  return own;
 }
 
 void adoptGeneration(Files& files, const std::string& folder, std::uint64_t generation) {
-  if (generation > knownGeneration(files, folder)) {
-    CheckpointStore(files, folder).setGeneration(generation);
-  }
+  RunConnections own = knownConnections(files, folder);
+  if (generation <= own.generation) return;
+  own.generation = generation;
+  CheckpointStore(files, folder).setConnections(own);
 }
 
-void repairGeneration(Files& files, const std::string& folder) {
+void repairConnections(Files& files, const std::string& folder) {
   CheckpointStore store(files, folder);
-  if (!store.generation()) store.setGeneration(0);
+  if (!store.connections()) store.setConnections({});
 }
 
 }  // namespace cleave

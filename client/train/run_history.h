@@ -49,15 +49,14 @@ struct ResumePoint {
 // written, logs a warning.
 ResumeCounts countResume(Files& files, const std::string& folder, const ResumePoint& point);
 
-// The generation of the run's last connection; 0: there was none. Throws RunError "bad-checkpoint"
-// if its file is damaged.
-std::uint64_t knownGeneration(Files& files, const std::string& folder);
-// Raises the run's generation by 1, stores it durably, and returns it.
-std::uint64_t raiseGeneration(Files& files, const std::string& folder);
+// The client's connections of the run. Throws RunError "bad-checkpoint" if their file is damaged.
+RunConnections knownConnections(Files& files, const std::string& folder);
+// Adds an attempt to connect (addAttempt()), stores the result durably, and returns it.
+RunConnections nextAttempt(Files& files, const std::string& folder, bool isNew);
 // Stores a generation that a server has given to the run, if it is higher than the stored one.
 void adoptGeneration(Files& files, const std::string& folder, std::uint64_t generation);
-// Replaces a damaged generation by 0. Call only before a Hello with take_over, for which the server
-// assigns the generation.
-void repairGeneration(Files& files, const std::string& folder);
+// Replaces a damaged file by one without connections. Call only before a Hello with take_over, for
+// which the server assigns the generation.
+void repairConnections(Files& files, const std::string& folder);
 
 }  // namespace cleave

@@ -32,7 +32,7 @@ ServerLink::ServerLink(IoThread& io, ServerRequest request, const ConnectOptions
 
 void ServerLink::connect(std::function<void(std::exception_ptr error)> done) {
   const auto firstHello = [this] {
-    raiseGeneration();
+    nameAttempt();
     return hello_;
   };
   const auto connectIt = options_.isRestart ? reconnectToServer : connectToServer;
@@ -47,22 +47,29 @@ void ServerLink::connect(std::function<void(std::exception_ptr error)> done) {
                  });
 }
 
-// The generation rises with each attempt, so that the server can identify the newest connection.
-void ServerLink::raiseGeneration() {
-  hello_.set_generation(options_.nextGeneration ? options_.nextGeneration()
-                                                : hello_.generation() + 1);
+// The generation rises with each attempt, so that the server can identify the newest one.
+void ServerLink::nameAttempt() {
+  if (options_.nextAttempt) {
+    connections_ = options_.nextAttempt(isNew_);
+  } else {
+    addAttempt(connections_, isNew_);
+  }
+  isNew_ = false;
+  hello_.set_generation(connections_.generation);
+  hello_.mutable_connections()->Assign(connections_.ids.begin(), connections_.ids.end());
 }
 
 void ServerLink::accept(OpenConnection open) {
   connection_ = std::move(open.connection);
   ok_ = std::move(open.ok);
+  isNew_ = true;
   hello_.set_token(ok_.token());
   resumes_ = hello_.committed_size() > 0;
   hello_.clear_committed();
   hello_.clear_weights_sha256();
   if (!hello_.take_over()) return;
   hello_.clear_take_over();
-  hello_.set_generation(ok_.generation());
+  connections_.generation = ok_.generation();
   if (options_.tookOver) options_.tookOver(ok_.generation());
 }
 
@@ -152,13 +159,14 @@ asio::awaitable<OpenConnection> ServerLink::reconnect(const Error& broken) {
   const SteadyTime start = now();
   OpenConnection open = co_await reconnectToServer(
       address_, [this] { return nextHello(); }, options_.reconnectSeconds);
+  isNew_ = true;
   processLog()->info("reconnected to {} after {:.1f} s; the run continues", address_.text(),
                      secondsSince(start));
   co_return open;
 }
 
 wire::Hello ServerLink::nextHello() {
-  raiseGeneration();
+  nameAttempt();
   toWire(link_->arrived(), *hello_.mutable_arrived());
   return hello_;
 }

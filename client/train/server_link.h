@@ -11,6 +11,7 @@
 #include <string>
 
 #include "client/train/connect.h"
+#include "common/checkpoint/run_connections.h"
 #include "common/core/buffer.h"
 #include "common/core/error.h"
 #include "common/link/tensor_link.h"
@@ -23,9 +24,9 @@ struct ConnectOptions {
   // How long to retry if the connection breaks later; 0: the run then ends.
   double reconnectSeconds = 0;
   bool isRestart = false;  // the first connection is retried after all connection faults
-  // Called on the io thread before each attempt to connect. Returns a higher generation each time.
-  // If it is empty, each link counts its generation in memory.
-  std::function<std::uint64_t()> nextGeneration = nullptr;
+  // Called on the io thread before each attempt to connect. Adds it to the client's connections of
+  // the run (addAttempt()), and returns them. If it is empty, each link has its own, in memory.
+  std::function<RunConnections(bool isNew)> nextAttempt = nullptr;
   // Called on the io thread if the Hello had take_over, with the generation that the server
   // assigned.
   std::function<void(std::uint64_t)> tookOver = nullptr;
@@ -86,7 +87,7 @@ class ServerLink {
   boost::asio::awaitable<OpenConnection> reconnect(const Error& broken);
   bool mayReconnect(const Error& error) const;
   wire::Hello nextHello();
-  void raiseGeneration();
+  void nameAttempt();
   void accept(OpenConnection open);
   void end(std::exception_ptr error);
 
@@ -96,6 +97,8 @@ class ServerLink {
   // The members below are used on the io thread, and before start() by the caller of connect().
   wire::Hello hello_;  // of the latest attempt to connect
   wire::HelloOk ok_;   // the answer to the first Hello
+  RunConnections connections_;
+  bool isNew_ = true;  // the next attempt needs a new id, because the last one was accepted
   bool resumes_ = false;
   bool isClosing_ = false;
   bool hasEnded_ = false;

@@ -53,8 +53,8 @@ void TrainRun::connect() {
     options.retrySeconds = std::max(options.retrySeconds, options.reconnectSeconds);
   }
   options.isRestart = prepared_.isRestart;
-  options.nextGeneration = [folder = prepared_.folder] {
-    return raiseGeneration(diskFiles(), folder);
+  options.nextAttempt = [folder = prepared_.folder](bool isNew) {
+    return nextAttempt(diskFiles(), folder, isNew);
   };
   options.tookOver = [folder = prepared_.folder](std::uint64_t generation) {
     adoptGeneration(diskFiles(), folder, generation);
@@ -116,7 +116,7 @@ bool TrainRun::allAnswers(const std::function<bool(const wire::HelloOk& ok)>& ho
 
 void TrainRun::start(DecideFunction decide, const Options& options) {
   const RunIdentity identity{prepared_.hello.run_id(), answer().session(),
-                             knownGeneration(diskFiles(), prepared_.folder)};
+                             knownConnections(diskFiles(), prepared_.folder).generation};
   files_ =
       std::make_shared<RunFiles>(recorder_, prepared_.folder, identity, settings().scores.names(),
                                  options.rotateBytes, nullptr, prepared_.isResumed);
@@ -208,7 +208,7 @@ void TrainRun::checkExact(const CheckpointInfo& own) const {
 void TrainRun::countResumeAt(std::uint64_t step) {
   ResumePoint point;
   point.step = step;
-  point.generation = knownGeneration(diskFiles(), prepared_.folder);
+  point.generation = knownConnections(diskFiles(), prepared_.folder).generation;
   point.recorded = lastRecordedStep(prepared_.folder);
   for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) {
     point.servers.push_back(answer(b).recorded_step());

@@ -176,18 +176,14 @@ std::uint64_t CheckpointStore::removeIncomplete() {
   return bytes;
 }
 
-std::optional<std::uint64_t> CheckpointStore::generation() const {
-  const auto text = files_.read(runFolder_ + "/generation");
-  if (!text) return 0;
-  std::uint64_t generation = 0;
-  const auto parsed = std::from_chars(text->data(), text->data() + text->size(), generation);
-  const bool isWhole = parsed.ec == std::errc() && std::string_view(parsed.ptr) == "\n";
-  return isWhole ? std::optional(generation) : std::nullopt;
+std::optional<RunConnections> CheckpointStore::connections() const {
+  const auto text = files_.read(runFolder_ + "/connections");
+  return text ? parseConnections(*text) : RunConnections();
 }
 
-void CheckpointStore::setGeneration(std::uint64_t generation) {
-  failpoint("generation");
-  files_.write(runFolder_ + "/generation", std::to_string(generation) + "\n");
+void CheckpointStore::setConnections(const RunConnections& connections) {
+  failpoint("connections");
+  files_.write(runFolder_ + "/connections", toText(connections));
 }
 
 }  // namespace cleave

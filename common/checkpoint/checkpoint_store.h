@@ -1,6 +1,6 @@
-// The checkpoints of one run on one side, and the run's generation:
+// The checkpoints of one run on one side, and the run's connections:
 //
-//   RUN/generation                    the highest generation that this side has seen
+//   RUN/connections                   RunConnections, see there
 //   RUN/checkpoints/N.safetensors     this side's state after step N
 //   RUN/checkpoints/N.json            size and SHA-256 of that file; written last
 //
@@ -14,11 +14,9 @@
 #include <vector>
 
 #include "common/checkpoint/files.h"
+#include "common/checkpoint/run_connections.h"
 
 namespace cleave {
-
-// Generations are below this, which leaves room for raising them.
-inline constexpr std::uint64_t kMaxGeneration = std::uint64_t{1} << 63;
 
 struct CheckpointInfo {
   std::uint64_t step = 0;
@@ -56,10 +54,10 @@ class CheckpointStore {
   std::uint64_t removeStep(std::uint64_t step);
   std::uint64_t removeIncomplete();
 
-  // 0: no generation has been set; nullopt: the file is damaged.
-  std::optional<std::uint64_t> generation() const;
-  // The generation is durable when this returns.
-  void setGeneration(std::uint64_t generation);
+  // Generation 0: there were no connections; nullopt: the file is damaged.
+  std::optional<RunConnections> connections() const;
+  // The connections are durable when this returns.
+  void setConnections(const RunConnections& connections);
 
  private:
   std::string pathOf(std::uint64_t step, const char* extension) const;

@@ -22,7 +22,7 @@ void checkRunId(const std::string& id);
 
 // The files besides `lock` that the folder of a run that has not started may contain.
 inline constexpr std::array<std::string_view, 5> kFilesBeforeStart = {
-    "config.yaml", "environment.json", "log.txt", "probe.csv", "generation"};
+    "config.yaml", "environment.json", "log.txt", "probe.csv", "connections"};
 
 // Creates the folder and its parents. An existing folder may contain only what a process leaves
 // behind if it is killed before the run starts; otherwise throws UsageError "run-exists". Throws

@@ -100,6 +100,18 @@ TEST_CASE("a killed sweep over the link resumes, and a finished sweep runs nothi
   CHECK(again.at("points").size() == 4);
   CHECK(startTimes(folder) == times);
 
+  // A version before `servers` and `insert` existed stored the first point's configuration.
+  const std::string result = folder + "/" + rows[0].at("point") + "/result.json";
+  std::string stored = readFile(result);
+  for (const std::string line : {"servers: []\\n", "insert: []\\n"}) {
+    const auto at = stored.find(line);
+    REQUIRE(at != std::string::npos);
+    stored.erase(at, line.size());
+  }
+  std::ofstream(result) << stored;
+  askJson(sweep(folder, kGrid));
+  CHECK(startTimes(folder) == times);
+
   const Ended other = ask(sweep(folder, {"--grid", "codec=none", "--dry-run"}));
   CHECK_THAT(other.output,
              Contains("1 point in") && Contains("4 points of another grid are also in"));

@@ -1,7 +1,7 @@
 // Fuzz target: the files from which a run resumes. The first byte of an input selects the kind: s
-// for the contents of a checkpoint, r for its record, c for a list of commits, g for a generation,
-// j for a run.json. Only RunError is allowed, and UsageError "no-run" for a run.json. What is
-// accepted must be the same after writing and reading it again.
+// for the contents of a checkpoint, r for its record, c for a list of commits, n for
+// connections, j for a run.json. Only RunError is allowed, and UsageError "no-run" for a run.json.
+// What is accepted must be the same after writing and reading it again.
 #include <algorithm>
 
 #include "client/train/run_history.h"
@@ -106,11 +106,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (data[0] == 'j') readRunJson(text);
     if (data[0] == 'c') readListOfCommits(text);
     if (data[0] == 'r') readRecord(text);
-    if (data[0] == 'g') {
+    if (data[0] == 'n') {
       MemoryFiles files;
-      files.write("run/generation", text);
+      files.write("run/connections", text);
       const CheckpointStore store(files, "run");
-      store.generation();
+      store.connections();
     }
   } catch (const RunError&) {
   }
@@ -147,6 +147,6 @@ std::vector<Seed> cleave::fuzz::seeds() {
           {"other step", bytesOf("r"
                                  R"({"step": 8, "bytes": 9, "sha256": ")" +
                                  digest + R"(", "fingerprint": ""})")},
-          {"generation", bytesOf("g12\n")},
-          {"negative", bytesOf("g-1\n")}};
+          {"connections", bytesOf("n12\n00000000000000ab\nffffffffffffffff\n")},
+          {"negative", bytesOf("n-1\n")}};
 }

@@ -161,6 +161,7 @@ std::string helloMetadata() {
   hello.add_features("probe");
   hello.set_run_id("run-1");
   hello.set_generation(1);
+  hello.add_connections(7);
   wire::RunSpec& spec = *hello.mutable_run_spec();
   spec.set_model("mlp");
   (*spec.mutable_model_parameters())["width"] = "16";

@@ -199,6 +199,10 @@ def _(world):
 
 hellos("a graph for another model", spec=w.run_spec(f22=zstd(graph_of(RELU))))
 
+for name, ids in {"no connections": None, "a connection with the id 0": (7, 0), "1,025 connections": range(1, 1026)}.items():
+    hellos(name, "bad-metadata", f14=None if ids is None else w.fixed64s(*ids))
+hellos("a token and take_over", "bad-metadata", f9=5, f13=True)
+
 hellos("a wait of a minute", "wait-not-allowed", spec=w.run_spec(f15=w.message((1, 60000.0), (2, 60000.0))))
 for codec in ("", "x", "none:", "block:bits=0", "block:bits=99999999999", "zstd(" * 100 + "none" + ")" * 100, "topk:ratio=nan",
               "topk:ratio=-1", "kmeans:bits=64", "svd:rank=4294967295", "power:rank=0"):  # fmt: skip
@@ -233,6 +237,16 @@ def _(world):
     first = world.run(f6=5)
     second = world.connect()
     second.send(w.hello(world.last_run_id, f6=4))
+    second.wait_for_close()
+    world.leave(first)
+    return second
+
+
+@case("a higher generation, but another client's connections", "stale-generation", connections=2)
+def _(world):
+    first = world.run(f6=5)
+    second = world.connect()
+    second.send(w.hello(world.last_run_id, f6=6, f14=w.fixed64s(8, 9)))
     second.wait_for_close()
     world.leave(first)
     return second

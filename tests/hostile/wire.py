@@ -106,8 +106,13 @@ def run_spec(codec="none", **more):
     return message(*pairs)
 
 
+def fixed64s(*values):
+    """A packed list of fixed64."""
+    return struct.pack(f"<{len(values)}Q", *values)
+
+
 def hello(run_id, spec=None, **more):
-    fields = {"f1": 1, "f2": 1, "f4": run_spec() if spec is None else spec, "f5": run_id, "f6": 1, "f7": 1, "f8": "hostile"}
+    fields = {"f1": 1, "f2": 1, "f4": run_spec() if spec is None else spec, "f5": run_id, "f6": 1, "f7": 1, "f8": "hostile", "f14": fixed64s(7)}
     fields.update(more)
     return frame(HELLO, message(*((int(name[1:]), value) for name, value in fields.items())))
 

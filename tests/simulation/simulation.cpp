@@ -330,7 +330,7 @@ void Simulation::backUp() {
   copyFiles(store(), backup / "server");
 }
 
-// Replaces the client's folder or the server's store with its backup, including the generation.
+// Replaces the client's folder or the server's store with its backup, including the connections.
 void Simulation::restore(Node node) {
   const fs::path backup = folder_ / "backup" / nameOf(node);
   if (!fs::exists(backup)) return;
