@@ -122,6 +122,7 @@ class Planner {
     settings.cuts = {cuts.cut0, cuts.cut1};
     settings.codecs.clear();
     settings.inFlight = 0;
+    settings.staleness = 0;
     settings.schedule = "priority";
     return makeRunSpec(settings, *run_.data.train, run_.userModel.get());
   }

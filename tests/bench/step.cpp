@@ -106,8 +106,8 @@ class Variant {
     row["decode"] = after.decodeSeconds - before.decodeSeconds;
     row["bytes_up"] = after.up() - before.up();
     row["bytes_down"] = after.down() - before.down();
-    if (const auto costs = meter_.measure(*engine.batch(), engine.seconds(), engine.reports(),
-                                          after, run_.session().linkSpeeds());
+    if (const auto costs = meter_.measure(engine.ended().at, engine.ended().seconds,
+                                          engine.reports(), after, run_.session().linkSpeeds());
         costs && costs->hasRates()) {
       row["rate_up"] = costs->body().rateUp;
       row["rate_down"] = costs->body().rateDown;
