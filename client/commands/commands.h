@@ -74,6 +74,7 @@ struct SimulateOptions {
   LinkOptions link;
   std::vector<std::uint32_t> microBatches;
   std::uint32_t steps = 4;
+  std::uint32_t staleness = 0;         // of the run whose steps overlap; 0: none is predicted
   std::string profile, serverProfile;  // file paths; empty: no file
   bool timeline = false;
   std::string trace;  // a file path; empty: no file
