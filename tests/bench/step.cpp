@@ -95,7 +95,7 @@ class Variant {
     const Coordinator& engine = run_.session().engine();
     for (const ActionKind kind : {ActionKind::headForward, ActionKind::tailStep,
                                   ActionKind::headBackward, ActionKind::update}) {
-      row[std::string(actionName(kind))] = engine.seconds()[indexOf(kind)];
+      row[std::string(actionName(kind))] = engine.ended().seconds[indexOf(kind)];
     }
     row["BodyForward"] = engine.bodyDone()->forwardSeconds;
     row["BodyBackward"] = engine.bodyDone()->backwardSeconds;
