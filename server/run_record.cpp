@@ -54,7 +54,7 @@ void RunRecord::finishedBatch(const Engine& engine, std::optional<double> betwee
   const std::lock_guard lock(mutex_);
   if (ended_) return;
   refuseUnwritten();
-  const MicroBatch at = *engine.batch();
+  const MicroBatch at = engine.ended().at;
   const double seconds = secondsSince(last_);
   last_ = now();
   const bool train = at.phase == Phase::train;
@@ -82,7 +82,7 @@ void RunRecord::finishedBatch(const Engine& engine, std::optional<double> betwee
   row.at = at;
   row.seconds = seconds;
   if (train) row.between = betweenSteps;
-  row.actions = engine.seconds();
+  row.actions = engine.ended().seconds;
   files_.step(row, totals);
 }
 

@@ -338,7 +338,7 @@ void ServedRun::finishedBatch() {
   }
   const LinkTotals totals = link_->totals();
   record_->finishedBatch(engine, worker_->betweenSteps(), totals);
-  pace_.finishedBatch(*engine.batch(), engine.seconds(), totals, link_->receiveRate(),
+  pace_.finishedBatch(engine.ended().at, engine.ended().seconds, totals, link_->receiveRate(),
                       link_->sendRate());
   if (snapshot_) saveSnapshot();
 }

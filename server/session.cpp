@@ -33,8 +33,9 @@ void checkVersion(const wire::Hello& hello) {
                  "install the same version of Cleave on both machines");
 }
 
-constexpr std::array kFeatures = {kProbeFeature,   kTraceFeature,     kTrialFeature,
-                                  kAverageFeature, kCutNumberFeature, kInsertFeature};
+constexpr std::array kFeatures = {kProbeFeature,    kTraceFeature,     kTrialFeature,
+                                  kAverageFeature,  kCutNumberFeature, kInsertFeature,
+                                  kStalenessFeature};
 
 void checkFeatures(const wire::Hello& hello) {
   for (const std::string& feature : hello.features()) {

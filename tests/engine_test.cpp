@@ -55,30 +55,40 @@ std::vector<float> trained(const VirtualOptions& options) {
 // Trains the whole model without engines, one micro-batch after the other. Returns all weights.
 class WholeModel {
  public:
-  WholeModel(std::size_t bodies, std::uint32_t microBatches)
-      : parts_(tinyParts(bodies)), microBatches_(microBatches) {}
+  WholeModel(std::size_t bodies, std::uint32_t microBatches, std::uint32_t staleness = 0)
+      : parts_(tinyParts(bodies)),
+        microBatches_(microBatches),
+        staleness_(staleness),
+        versions_{parts_} {}
 
   void run(Phase phase, std::uint64_t step, std::uint32_t samples) {
     MicroBatch at{phase, step, 0, microBatchCount(samples, microBatches_), samples};
     std::vector<std::vector<float>> inputs(at.microBatches);
+    // The weights with which the step is computed, and its gradients.
+    const bool isStale = phase == Phase::train && staleness_ > 0;
+    std::vector<TinyPart> used = isStale ? versions_.at(versionOf(step)) : parts_;
     for (at.i = 0; at.i < at.microBatches; ++at.i) {
       float x = tinyInput(at);
-      for (const TinyPart& part : parts_) {
+      for (const TinyPart& part : used) {
         inputs[at.i].push_back(x);
         x = part.forward(x);
       }
       outputs_ += x;
       if (phase == Phase::eval) continue;
       float gradient = tinyLossGradient(x);
-      for (std::size_t p = parts_.size(); p-- > 0;) {
-        gradient = parts_[p].backward(inputs[at.i][p], gradient);
+      for (std::size_t p = used.size(); p-- > 0;) {
+        gradient = used[p].backward(inputs[at.i][p], gradient);
       }
     }
     if (phase == Phase::eval) return;
     std::vector<double> squares;
-    for (const TinyPart& part : parts_) squares.push_back(squareOf(part.gradient));
+    for (const TinyPart& part : used) squares.push_back(squareOf(part.gradient));
     const StepDecision decision = tinyDecision(step, squares);
-    for (TinyPart& part : parts_) part.update(decision);
+    for (std::size_t p = 0; p < used.size(); ++p) {
+      parts_[p].gradient = used[p].gradient;
+      parts_[p].update(decision);
+    }
+    versions_.push_back(parts_);
   }
 
   std::vector<float> weights() const {
@@ -89,8 +99,17 @@ class WholeModel {
   }
 
  private:
+  // Not versionFor(), so that the tests detect an error in it.
+  std::size_t versionOf(std::uint64_t step) const {
+    const auto version =
+        static_cast<std::int64_t>(step) - 1 - static_cast<std::int64_t>(staleness_);
+    return static_cast<std::size_t>(std::max<std::int64_t>(0, version));
+  }
+
   std::vector<TinyPart> parts_;
   const std::uint32_t microBatches_;
+  const std::uint32_t staleness_;
+  std::vector<std::vector<TinyPart>> versions_;  // the weights after each update
   float outputs_ = 0;
 };
 
@@ -184,6 +203,133 @@ TEST_CASE("the client fetches the gradients of every body before it decides") {
   }
   run.run(Phase::train, 2, 8);
   CHECK(run.server(1).applied() == 2);
+}
+
+// ---- Staleness ----
+
+// Samples of consecutive training steps; some batches have fewer samples than micro-batches.
+const std::vector<std::uint32_t> kStaleSteps = {8, 8, 3, 8, 5, 8, 8, 8};
+
+std::vector<float> trainedStale(VirtualOptions options, std::uint32_t staleness) {
+  options.staleness = staleness;
+  VirtualRun run(options);
+  run.train(1, kStaleSteps);
+  run.run(Phase::eval, 1, 8);
+  run.train(1 + kStaleSteps.size(), {8, 8});
+  CHECK(run.client().applied() == kStaleSteps.size() + 2);
+  CHECK(run.client().appliedByPeers() == kStaleSteps.size() + 2);
+  CHECK(run.maxInProgress() == staleness + 1);
+  return run.weights();
+}
+
+std::vector<float> trainedStaleWhole(std::size_t bodies, std::uint32_t microBatches,
+                                     std::uint32_t staleness) {
+  WholeModel whole(bodies, microBatches, staleness);
+  std::uint64_t step = 0;
+  for (const std::uint32_t samples : kStaleSteps) whole.run(Phase::train, ++step, samples);
+  whole.run(Phase::eval, 1, 8);
+  for (int more = 0; more < 2; ++more) whole.run(Phase::train, ++step, 8);
+  return whole.weights();
+}
+
+TEST_CASE("with staleness, steps overlap and compute the same as delayed updates in one process") {
+  for (const std::size_t bodies : {1, 3}) {
+    for (const std::uint32_t microBatches : {1, 4}) {  // 1: PipeDream; 4: PipeDream-2BW if D is 1
+      for (const std::uint32_t staleness : {0, 1, 2, 3}) {
+        const std::vector<float> whole = trainedStaleWhole(bodies, microBatches, staleness);
+        for (const Schedule& schedule : scheduleTable()) {
+          if (!schedule.overlapsSteps) continue;
+          for (std::uint64_t seed = 0; seed < 20; ++seed) {
+            CAPTURE(bodies, microBatches, staleness, schedule.name, seed);
+            VirtualOptions options = optionsFor(std::string(schedule.name), microBatches);
+            options.bodies = bodies;
+            options.jitterSeed = seed;
+            REQUIRE((trainedStale(options, staleness) == whole));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("another staleness gives other weights") {
+  const std::vector<float> none = trainedStaleWhole(1, 4, 0);
+  const std::vector<float> one = trainedStaleWhole(1, 4, 1);
+  const std::vector<float> two = trainedStaleWhole(1, 4, 2);
+  for (std::size_t p = 0; p < none.size(); ++p) {
+    CAPTURE(p);
+    CHECK(none[p] != one[p]);
+    CHECK(one[p] != two[p]);
+  }
+}
+
+TEST_CASE("steps run one after the other give the same weights as overlapping steps") {
+  VirtualOptions options = optionsFor("priority");
+  options.staleness = 2;
+  VirtualRun run(options);
+  std::uint64_t step = 0;
+  for (const std::uint32_t samples : kStaleSteps) run.run(Phase::train, ++step, samples);
+  run.run(Phase::eval, 1, 8);
+  for (int more = 0; more < 2; ++more) run.run(Phase::train, ++step, 8);
+  CHECK((run.weights() == trainedStaleWhole(1, 4, 2)));
+}
+
+TEST_CASE("with staleness, a mask crosses each cut, gradients are fetched, and a head is frozen") {
+  VirtualOptions options = optionsFor("priority");
+  options.bodies = 2;
+  options.cut = {{}, {"mask", false}};
+  options.fetchGradients = true;
+  options.jitterSeed = 4;
+  CHECK((trainedStale(options, 2) == trainedStaleWhole(2, 4, 2)));
+  options.headIsFrozen = true;
+  const std::vector<float> frozen = trainedStale(options, 2);
+  CHECK(frozen.front() == tinyParts(2).front().weight);
+  options.jitterSeed = 9;
+  CHECK((trainedStale(options, 2) == frozen));
+}
+
+TEST_CASE("engines restored after a step repeat the steps that were in progress") {
+  VirtualOptions options = optionsFor("priority");
+  options.staleness = 2;
+  VirtualRun before(options);
+  before.train(1, {8, 8, 3, 8, 5});
+  options.jitterSeed = 3;
+  VirtualRun after(options);
+  after.restore(before.save());
+  after.train(6, {8, 8, 8});
+  after.run(Phase::eval, 1, 8);
+  after.train(9, {8, 8});
+  CHECK((after.weights() == trainedStaleWhole(1, 4, 2)));
+}
+
+TEST_CASE("staleness hides the time between two steps") {
+  VirtualOptions options = optionsFor("priority");
+  options.latency = 5;
+  const std::vector<std::uint32_t> steps(30, 8);
+  const auto secondsPerStep = [&](std::uint32_t staleness) {
+    options.staleness = staleness;
+    const std::vector<double> ends = VirtualRun(options).train(1, steps);
+    return (ends[19] - ends[9]) / 10;
+  };
+  // The client computes 4 x 3 s per step. Without staleness, each step also takes the path of a
+  // micro-batch with its four latencies.
+  CHECK(secondsPerStep(0) > 2 * 12);
+  CHECK(secondsPerStep(1) < 1.5 * 12);
+  CHECK(secondsPerStep(2) == Approx(12));
+}
+
+TEST_CASE("a later step begins only when the weights of its version are applied") {
+  const auto link = std::make_shared<NotingLink>();
+  EngineOptions options{&findSchedule("priority"), 4, 8};
+  options.staleness = 1;
+  Coordinator client(options, {{Place{}, link}});
+  CHECK(client.mayBegin(at(Phase::train, 1, 0)));
+  CHECK_FALSE(client.mayBegin(at(Phase::train, 2, 0)));
+  client.begin(at(Phase::train, 1, 0));
+  CHECK_FALSE(client.mayBegin(at(Phase::eval, 1, 0)));
+  CHECK(client.mayBegin(at(Phase::train, 2, 0)));
+  client.begin(at(Phase::train, 2, 0));
+  CHECK_FALSE(client.mayBegin(at(Phase::train, 3, 0)));
 }
 
 // ---- Several clients at one body ----
@@ -403,9 +549,15 @@ TEST_CASE(
 
 // A server's engine without a peer, on a link that records the engine's requests.
 struct Server {
+  explicit Server(std::uint32_t delay = 0)
+      : staleness(delay),
+        engine({&findSchedule("priority"), 4, 4 * (delay + 1), false, false, delay}, Place{},
+               {noted}) {}
+
+  const std::uint32_t staleness;
   std::shared_ptr<NotingLink> noted = std::make_shared<NotingLink>();
   NotingLink& link = *noted;
-  Participant engine{{&findSchedule("priority"), 4, 4}, Place{}, {noted}};
+  Participant engine;
 
   // Runs all actions that are ready.
   int work() {
@@ -428,7 +580,7 @@ struct Server {
   void trainUntilBodyDone(std::uint64_t step) {
     for (const Flow flow : {activationAt(0), gradientAt(1)}) {
       for (std::uint32_t i = 0; i < 4; ++i) {
-        receive(tensor(flow, at(Phase::train, step, i), step - 1));
+        receive(tensor(flow, at(Phase::train, step, i), versionFor(step, staleness)));
         work();
       }
     }
@@ -661,10 +813,11 @@ TEST_CASE("a batch whose first tensor arrives early begins after the previous on
   REQUIRE(update);
   server.engine.complete(update->token, std::monostate{}, 0.5);
   CHECK(server.engine.batchDone());
-  CHECK(server.engine.batch()->step == 1);
-  REQUIRE(server.engine.next());
+  CHECK(server.engine.ended().at.step == 1);
+  const auto next = server.engine.next();
+  REQUIRE(next);
   CHECK_FALSE(server.engine.batchDone());
-  CHECK(server.engine.batch()->step == 2);
+  CHECK(next->at.step == 2);
 }
 
 TEST_CASE("a Fetch after a Step copies the weights after its update, before the next forward") {
@@ -757,6 +910,55 @@ TEST_CASE("messages that no correct client sends are refused, each with its code
   CHECK(refused(fresh, StepOk{1}) == "unexpected-message");
   CHECK(refused(fresh, BodyDone{}) == "unexpected-message");
   CHECK(refused(fresh, Blob{}) == "unexpected-message");
+}
+
+TEST_CASE("with staleness, a server refuses tensors of other steps or weights") {
+  const auto refused = [](std::uint64_t step, std::uint64_t version, Phase phase = Phase::train) {
+    Server server(1);
+    server.receive(tensor(activationAt(0), at(Phase::train, 1, 0), 0));
+    return codeOf([&] { server.receive(tensor(activationAt(0), at(phase, step, 0), version)); });
+  };
+  CHECK(refused(2, 0) == "");
+  CHECK(refused(2, 1) == "bad-key");
+  CHECK(refused(3, 1) == "step-gap");
+  CHECK(refused(1, 0, Phase::eval) == "unexpected-message");
+  Server gap(1);
+  CHECK(codeOf([&] { gap.receive(tensor(activationAt(0), at(Phase::train, 2, 0), 0)); }) ==
+        "step-gap");
+}
+
+TEST_CASE("with staleness, a server reports on a step before the previous one is decided") {
+  Server server(1);
+  server.trainUntilBodyDone(1);
+  server.trainUntilBodyDone(2);
+  CHECK(server.sentOf<BodyDone>() == 2);
+  CHECK(codeOf([&] { server.receive(decisionOf(2)); }) == "step-gap");
+  for (const std::uint64_t step : {1, 2}) {
+    server.receive(decisionOf(step));
+    CHECK(server.work() == 1);
+    CHECK(server.engine.applied() == step);
+  }
+  CHECK(server.sentOf<StepOk>() == 2);
+  CHECK(server.engine.batchDone());
+}
+
+TEST_CASE("with staleness, a client accepts each report once and in order") {
+  const auto link = std::make_shared<NotingLink>();
+  Coordinator client({&findSchedule("priority"), 1, 2, false, false, 1}, {{Place{}, link}});
+  for (const std::uint64_t step : {1, 2}) client.begin(at(Phase::train, step, 0, 1, 1));
+  const auto work = [&] {
+    while (auto next = client.next()) client.complete(next->token, bundleOf(smallPayload(1)), 0.5);
+  };
+  work();
+  for (const std::uint64_t step : {1, 2}) {
+    client.receive(0, tensor(activationAt(1), at(Phase::train, step, 0, 1, 1), 0));
+  }
+  work();
+  CHECK(codeOf([&] { client.receive(0, BodyDone{2, {}, 0, 0, 0, 0}); }) == "bad-key");
+  client.receive(0, BodyDone{1, {}, 0, 0, 0, 0});
+  CHECK(codeOf([&] { client.receive(0, BodyDone{1, {}, 0, 0, 0, 0}); }) == "bad-key");
+  client.receive(0, BodyDone{2, {}, 0, 0, 0, 0});
+  CHECK(codeOf([&] { client.receive(0, BodyDone{3, {}, 0, 0, 0, 0}); }) == "bad-key");
 }
 
 struct Client {

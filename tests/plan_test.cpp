@@ -313,6 +313,36 @@ TEST_CASE("a split backward needs all micro-batches in flight, and memory for it
   CHECK(errorCode([&] { planRun(spec); }) == "bad-in-flight");
 }
 
+TEST_CASE("with staleness, more micro-batches are in flight, and older weights need memory") {
+  RunSpec spec = runSpecFromWire(honest("small_cnn"));
+  const RunPlan without = planRun(spec);
+  spec.staleness = 2;
+  const RunPlan plan = planRun(spec);
+  CHECK(plan.inFlight == 12);
+  CHECK(plan.stage.staleness == 2);
+  CHECK(engineOptions(plan).staleness == 2);
+  const auto trained = static_cast<std::size_t>(trainedCount(plan.blocks, 1, 3));
+  spec.inFlight = 4;
+  // Three copies of the parameters, and the gradients of two more steps.
+  CHECK(serverBytes(planRun(spec)) >= serverBytes(without) + 5 * trained * sizeof(float));
+  CHECK(snapshotBytes(plan) == snapshotBytes(without) + 2 * 2 * trained * sizeof(float));
+
+  const auto refused = [](RunSpec changed) { return errorCode([&] { planRun(changed); }); };
+  spec.inFlight = 13;
+  CHECK(refused(spec) == "bad-in-flight");
+  spec.inFlight = 0;
+  spec.staleness = kMaxStaleness + 1;
+  CHECK(refused(spec) == "bad-staleness");
+  spec.staleness = 1;
+  spec.codecs["activation/0"] = "ef(block:bits=4)";
+  CHECK(refused(spec) == "bad-staleness");
+  spec.codecs.clear();
+  spec.schedule = "gpipe";
+  CHECK(refused(spec) == "bad-staleness");
+  spec.staleness = 0;
+  CHECK(refused(spec) == "");
+}
+
 TEST_CASE("a wait for BodyWeights needs one for BodyBackward, and their sum is limited") {
   RunSpec spec = runSpecFromWire(honest("small_cnn"));
   spec.waitW2 = 1;

@@ -121,6 +121,47 @@ TEST_CASE("no schedule deadlocks, and none exceeds its micro-batches in flight")
   }
 }
 
+TEST_CASE("with staleness, 1f1b goes on alternating over the steps") {
+  VirtualOptions options;
+  options.schedule = &findSchedule("1f1b");
+  options.microBatches = 1;
+  options.inFlight = 3;
+  options.staleness = 2;
+  VirtualRun pair(options);
+  pair.train(1, {1, 1, 1, 1, 1});
+  // As without staleness and with five micro-batches in a step.
+  CHECK(pair.takeClientOrder() == "F0 F0 F0 T0 T0 H0 F0 T0 H0 F0 T0 H0 T0 H0 H0");
+  CHECK(pair.takeServerOrder() == "F0 F0 B0 F0 B0 F0 B0 F0 B0 B0");
+}
+
+TEST_CASE("with staleness, no schedule deadlocks, and none exceeds its micro-batches in flight") {
+  for (const Schedule& schedule : scheduleTable()) {
+    if (!schedule.overlapsSteps) continue;
+    for (std::uint32_t staleness = 1; staleness <= 3; ++staleness) {
+      for (std::uint32_t microBatches = 1; microBatches <= 5; ++microBatches) {
+        const std::uint32_t all = microBatches * (staleness + 1);
+        for (std::uint32_t w = schedule.minInFlight(all); w <= all; ++w) {
+          CAPTURE(schedule.name, staleness, microBatches, w);
+          VirtualOptions options;
+          options.schedule = &schedule;
+          options.microBatches = microBatches;
+          options.inFlight = w;
+          options.staleness = staleness;
+          options.bodies = 1 + (microBatches + w) % 4;
+          options.jitterSeed = 7;
+          options.tensorSeconds = 1;
+          options.latency = 0.5;
+          VirtualRun run(options);
+          run.train(1, {64, 64, 3, 64, 2, 64});
+          run.run(Phase::eval, 1, 64);
+          run.train(7, {64, 1, 64});
+          CHECK(run.maxInFlight() <= w);
+        }
+      }
+    }
+  }
+}
+
 // If the server's two actions take as long as the client's three, and transfers take no time, a
 // pipeline keeps both sides busy except while it fills and drains.
 TEST_CASE("priority overlaps the work of both sides") {

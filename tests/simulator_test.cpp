@@ -4,8 +4,11 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "common/core/random.h"
+#include "tests/virtual_run.h"
 
 using namespace cleave;
 
@@ -241,4 +244,63 @@ TEST_CASE("a policy that selects nothing is an error, not an endless loop") {
   const Policy never{[](const ReadyKinds&, const StageState&) { return std::nullopt; },
                      [](Flow, std::uint32_t, const Place&) { return 0; }, 1};
   CHECK_THROWS_AS(simulateStep(randomCosts(1), never), std::logic_error);
+}
+
+TEST_CASE("steps that overlap take as long as those of the engines") {
+  for (const std::string schedule : {"priority", "1f1b"}) {
+    for (const std::uint32_t staleness : {0, 1, 3}) {
+      for (const double latency : {0.517, 5.013}) {
+        CAPTURE(schedule, staleness, latency);
+        const Schedule& row = findSchedule(schedule);
+        test::VirtualOptions options;
+        options.schedule = &row;
+        options.microBatches = 4;
+        // No two events happen at the same time.
+        options.seconds = test::scheduledSeconds({1, 1.071, 0.937, 1.533, 1.979, 0});
+        options.latency = latency;
+        options.staleness = staleness;
+        const std::vector<double> ends =
+            test::VirtualRun(options).train(1, std::vector<std::uint32_t>(60, 4));
+        StepCosts costs;
+        costs.microBatches = 4;
+        costs.headForward = 1;
+        costs.tailStep = 1.071;
+        costs.headBackward = 0.937;
+        costs.bodies.resize(1);
+        BodyCosts& body = costs.bodies.front();
+        body.forward = 1.533;
+        body.backward = 1.979;
+        body.rateUp = body.rateDown = 1e9;
+        body.latency = latency;
+        for (const Flow flow : body.place.flows()) costs.flows[flow] = {};
+        const Policy policy = policyOf(row, row.defaultInFlight(4 * (staleness + 1)));
+        CHECK(steadyStepSeconds(costs, policy, staleness) ==
+              Approx((ends[47] - ends[15]) / 32).epsilon(1e-6));
+      }
+    }
+  }
+}
+
+TEST_CASE("staleness hides latency until a device is always busy") {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    CAPTURE(seed);
+    const StepCosts costs = randomCosts(seed);
+    const double m = costs.microBatches;
+    const BodyCosts& body = costs.body();
+    const double client = m * (costs.headForward + costs.tailStep +
+                               (body.place.contains(gradientAt(0)) ? costs.headBackward : 0)) +
+                          costs.updateSeconds;
+    const double server = m * (body.forward + body.backward);
+    const Schedule& row = findSchedule("priority");
+    double before = simulated(costs, "priority");
+    for (const std::uint32_t staleness : {1, 3}) {
+      const Policy policy =
+          policyOf(row, row.defaultInFlight(costs.microBatches * (staleness + 1)));
+      const double seconds = steadyStepSeconds(costs, policy, staleness);
+      // The lead of one device over the other may still change slowly.
+      CHECK(seconds >= std::max(client, server) * 0.99);
+      CHECK(seconds <= before * 1.01);
+      before = seconds;
+    }
+  }
 }

@@ -11,6 +11,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <optional>
 
 #include "common/core/buffer.h"
@@ -135,7 +137,7 @@ struct Split {
 
   void runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches, const Batch& batch,
                 Order order) {
-    client.beginBatch(batch.view());
+    client.beginBatch(batch.view(), step);
     const auto samples = static_cast<std::uint32_t>(batch.labels.size());
     const std::uint32_t count = microBatchCount(samples, microBatches);
     const auto forward = [&](std::uint32_t i) {
@@ -176,12 +178,12 @@ struct Split {
     for (const auto& other : others) other->update(decision);
   }
 
-  double squareSum() const {
+  double squareSum() {
     double sum = client.headReport().squareSum + body.report().squareSum;
     for (const auto& other : others) sum += other->report().squareSum;
     return sum + client.tailReport().squareSum;
   }
-  std::vector<NamedTensor> gradientTensors() const {
+  std::vector<NamedTensor> gradientTensors() {
     auto ofBodies = fromSafetensors(body.exportGradients(), "gradients");
     for (const auto& other : others) {
       ofBodies = joined(ofBodies, fromSafetensors(other->exportGradients(), "gradients"), {});
@@ -625,6 +627,196 @@ TEST_CASE("stages restored in a new process continue bit-identically") {
       train(resumed, 5, 7);
       CHECK(difference(resumed.weights(), whole.weights()) == "");
       CHECK(difference(resumed.client.losses(), whole.client.losses()) == "");
+    }
+  }
+}
+
+// ---- Staleness ----
+
+// Runs training steps of a split model so that they overlap: the forwards of D later steps run
+// between the forward and the update of a step.
+class Overlapping {
+ public:
+  Overlapping(const StageOptions& options, std::uint64_t steps)
+      : options_(options), split_(options), steps_(steps) {}
+
+  // Calls `check` for each step after its backwards, before its update.
+  void train(std::uint64_t first, std::uint64_t last,
+             const std::function<void(std::uint64_t step, const Batch& batch)>& check) {
+    begun_ = first - 1;
+    for (std::uint64_t step = first; step <= last; ++step) {
+      while (begun_ < std::min(steps_, step + options_.staleness)) forward(++begun_);
+      backward(step);
+      check(step, batches_.at(step));
+      split_.update(plainDecision(step));
+      batches_.erase(step);
+    }
+  }
+  Split& split() { return split_; }
+
+  // Without a step that is skipped: no step is, unless the loss is scaled.
+  static StepDecision plainDecision(std::uint64_t step) {
+    StepDecision decision = decisionOf(step);
+    decision.apply = true;
+    return decision;
+  }
+  static constexpr std::uint32_t kMicroBatches = 3;
+  static constexpr std::uint32_t kSamples = 11;
+
+ private:
+  MicroBatch at(std::uint64_t step, std::uint32_t i) const {
+    return {Phase::train, step, i, kMicroBatches, kSamples};
+  }
+  void forward(std::uint64_t step) {
+    batches_.emplace(step, makeBatch(options_.model, kSamples, step));
+    split_.client.beginBatch(batches_.at(step).view(), step);
+    for (std::uint32_t i = 0; i < kMicroBatches; ++i) {
+      const TensorBundle activations1 =
+          split_.body.forward(at(step, i), copied(split_.client.headForward(at(step, i))));
+      gradients_[{step, i}] = split_.client.tailStep(at(step, i), copied(activations1));
+    }
+  }
+  void backward(std::uint64_t step) {
+    for (std::uint32_t i = 0; i < kMicroBatches; ++i) {
+      const TensorBundle gradients0 =
+          split_.body.backward(at(step, i), copied(gradients_.at({step, i})));
+      if (options_.splitsBackward) split_.body.backwardWeights(at(step, i));
+      split_.client.headBackward(at(step, i), copied(gradients0));
+    }
+  }
+
+  const StageOptions options_;
+  Split split_;
+  const std::uint64_t steps_;
+  std::uint64_t begun_ = 0;
+  std::map<std::uint64_t, Batch> batches_;
+  std::map<std::pair<std::uint64_t, std::uint32_t>, TensorBundle> gradients_;
+};
+
+TEST_CASE("with staleness, overlapping steps equal those of the whole model") {
+  setComputeThreads(1);
+  for (StageOptions options : {mlpOptions(), cnnOptions()}) {
+    for (options.staleness = 1; options.staleness <= 3; ++options.staleness) {
+      for (const int variant : {0, 1, 2}) {
+        options.recompute = variant == 1;
+        options.splitsBackward = variant == 2;
+        options.averageDecay = variant == 1 ? 0.9 : 0;
+        CAPTURE(options.model.name, options.staleness, variant);
+        constexpr std::uint64_t kSteps = 7;
+        Overlapping overlapping(options, kSteps);
+        Split& split = overlapping.split();
+        WholeStage whole(options);
+        overlapping.train(1, kSteps, [&](std::uint64_t step, const Batch& batch) {
+          CAPTURE(step);
+          whole.runBatch(Phase::train, step, Overlapping::kMicroBatches, batch.view());
+          CHECK(difference(split.client.losses(step), whole.losses()) == "");
+          CHECK(split.squareSum() == whole.report().squareSum);
+          CHECK(difference(split.gradientTensors(), gradientsOf(whole.set())) == "");
+          whole.update(Overlapping::plainDecision(step));
+        });
+        CHECK(difference(split.weights(), weightsOf(whole.evaluatedSet())) == "");
+        const Batch batch = makeBatch(options.model, 10, 1);
+        split.runBatch(Phase::eval, 1, 4, batch, Order::oneByOne);
+        whole.runBatch(Phase::eval, 1, 4, batch.view());
+        CHECK(difference(split.client.losses(1), whole.losses()) == "");
+      }
+    }
+  }
+}
+
+using Values = std::map<std::string, at::Tensor>;
+
+double maxDifference(const Values& left, const Values& right) {
+  double max = 0;
+  for (const auto& [name, tensor] : left) {
+    max = std::max(max, tensor.sub(right.at(name)).abs().max().item<double>());
+  }
+  return max;
+}
+
+// SGD with delayed gradients, written out: the gradients of step n are those of the weights after
+// step n - 1 - D, or of the initial ones.
+Values delayedSgd(StageOptions options, std::uint32_t staleness, std::uint64_t steps) {
+  options.staleness = 0;
+  WholeStage model(options);  // computes gradients only
+  const auto parametersOf = [&] {
+    Values values;
+    for (const NamedTensor& each : model.set().parameters()) {
+      values[each.name] = each.tensor.detach().clone();
+    }
+    return values;
+  };
+  std::vector<Values> history = {parametersOf()};
+  for (std::uint64_t step = 1; step <= steps; ++step) {
+    const std::uint64_t used = step <= staleness + 1 ? 0 : step - 1 - staleness;
+    std::vector<NamedTensor> weights;
+    for (const auto& [name, value] : history.at(used)) weights.push_back({name, value});
+    model.importWeights(weights);
+    model.runBatch(Phase::train, step, Overlapping::kMicroBatches,
+                   makeBatch(options.model, Overlapping::kSamples, step).view());
+    const StepDecision decision = Overlapping::plainDecision(step);
+    Values next = history.back();
+    for (const NamedTensor& gradient : gradientsOf(model.set())) {
+      next.at(gradient.name) =
+          next.at(gradient.name)
+              .sub(gradient.tensor, decision.learningRates.front() * decision.clipFactor);
+    }
+    history.push_back(next);
+    StepDecision skip = decision;
+    skip.apply = false;
+    model.update(skip);  // clears the gradients
+  }
+  return history.back();
+}
+
+TEST_CASE("the whole model with staleness equals a hand-written delayed SGD") {
+  for (StageOptions options : {mlpOptions(), cnnOptions()}) {
+    options.optimizer = {"sgd", {}};
+    constexpr std::uint64_t kSteps = 8;
+    for (const std::uint32_t staleness : {0, 1, 3}) {
+      CAPTURE(options.model.name, staleness);
+      options.staleness = staleness;
+      WholeStage whole(options);
+      for (std::uint64_t step = 1; step <= kSteps; ++step) {
+        const Batch batch = makeBatch(options.model, Overlapping::kSamples, step);
+        whole.runBatch(Phase::train, step, Overlapping::kMicroBatches, batch.view());
+        whole.update(Overlapping::plainDecision(step));
+      }
+      const Values weights = byName(weightsOf(whole.set()));
+      CHECK(maxDifference(delayedSgd(options, staleness, kSteps), weights) < 1e-6);
+      CHECK(maxDifference(delayedSgd(options, staleness + 1, kSteps), weights) > 1e-4);
+    }
+  }
+}
+
+TEST_CASE("with staleness, stages restored while steps overlap continue bit-identically") {
+  for (StageOptions options : {mlpOptions(), cnnOptions()}) {
+    options.staleness = 2;
+    constexpr std::uint64_t kSteps = 8;
+    const auto ignore = [](std::uint64_t, const Batch&) {};
+    for (const std::uint64_t saved : {1, 2, 5}) {  // at first, fewer versions exist
+      CAPTURE(options.model.name, saved);
+      Overlapping whole(options, kSteps);
+      whole.train(1, saved, ignore);
+      const auto client = copyOf(whole.split().client.save());
+      const auto body = copyOf(whole.split().body.save());
+
+      Overlapping resumed(options, kSteps);
+      resumed.split().client.restore(client);
+      resumed.split().body.restore(body);
+      resumed.train(saved + 1, kSteps, ignore);
+
+      Overlapping undisturbed(options, kSteps);
+      undisturbed.train(1, kSteps, ignore);
+      CHECK(difference(resumed.split().weights(), undisturbed.split().weights()) == "");
+
+      auto incomplete = body;
+      const auto version = std::find_if(
+          incomplete.begin(), incomplete.end(),
+          [](const NamedTensor& each) { return each.name.find(":version") != std::string::npos; });
+      REQUIRE(version != incomplete.end());
+      incomplete.erase(version);
+      CHECK(errorCode([&] { resumed.split().body.restore(incomplete); }) == "bad-checkpoint");
     }
   }
 }

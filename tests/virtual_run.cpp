@@ -79,7 +79,10 @@ class VirtualRun::Link : public EngineLink {
       return run_.startSending(body_, isUp_);
     }
     auto shared = std::make_shared<Message>(std::move(message));
-    run_.clock_.after(run_.jittered(run_.options_.latency), [this, shared] {
+    Direction& direction = run_.directions_[body_][isUp_ ? 1 : 0];
+    direction.lastControl =
+        std::max(direction.lastControl, run_.clock_.now() + run_.jittered(run_.options_.latency));
+    run_.clock_.at(direction.lastControl, [this, shared] {
       run_.deliver(isUp_ ? body_ + 1 : 0, isUp_ ? 0 : body_, *shared);
     });
   }
@@ -97,7 +100,9 @@ VirtualRun::VirtualRun(const VirtualOptions& options)
   EngineOptions engine;
   engine.schedule = options.schedule;
   engine.microBatches = options.microBatches;
-  engine.inFlight = resolveInFlight(*options.schedule, options.inFlight, options.microBatches);
+  engine.inFlight = resolveInFlight(*options.schedule, options.inFlight,
+                                    options.microBatches * (options.staleness + 1));
+  engine.staleness = options.staleness;
   const std::vector<TinyPart> parts = tinyParts(options.bodies);
   directions_.resize(options.bodies);
   sides_.resize(options.bodies + 1);
@@ -105,7 +110,7 @@ VirtualRun::VirtualRun(const VirtualOptions& options)
   std::vector<BodyPeer> peers;
   for (std::size_t b = 0; b < options.bodies; ++b) {
     peers.push_back({places_[b], std::make_shared<Link>(*this, b, true)});
-    sides_[b + 1].parts = {parts[b + 1]};
+    sides_[b + 1].versions[0] = {parts[b + 1].weight};
     sides_[b + 1].engine = std::make_unique<Participant>(
         engine, places_[b],
         std::vector<std::shared_ptr<EngineLink>>{std::make_shared<Link>(*this, b, false)});
@@ -113,7 +118,7 @@ VirtualRun::VirtualRun(const VirtualOptions& options)
   auto client = std::make_unique<Coordinator>(engine, peers, options.fetchGradients);
   client_ = client.get();
   sides_[0].engine = std::move(client);
-  sides_[0].parts = {parts.front(), parts.back()};
+  sides_[0].versions[0] = {parts.front().weight, parts.back().weight};
 }
 
 VirtualRun::~VirtualRun() = default;
@@ -128,7 +133,7 @@ VirtualRun::Saved VirtualRun::save() const {
   Saved saved;
   for (const Side& side : sides_) {
     saved.engines.push_back(side.engine->state());
-    saved.parts.push_back(side.parts);
+    saved.versions.push_back(side.versions);
   }
   saved.outputs = outputs_;
   return saved;
@@ -137,15 +142,15 @@ VirtualRun::Saved VirtualRun::save() const {
 void VirtualRun::restore(const Saved& saved) {
   for (std::size_t s = 0; s < sides_.size(); ++s) {
     sides_[s].engine->restore(saved.engines[s]);
-    sides_[s].parts = saved.parts[s];
+    sides_[s].versions = saved.versions[s];
   }
   outputs_ = saved.outputs;
 }
 
 std::vector<float> VirtualRun::weights() const {
-  std::vector<float> all = {sides_[0].parts[0].weight};
-  for (std::size_t b = 1; b < sides_.size(); ++b) all.push_back(sides_[b].parts[0].weight);
-  all.push_back(sides_[0].parts[1].weight);
+  std::vector<float> all = {sides_[0].weights().front()};
+  for (std::size_t b = 1; b < sides_.size(); ++b) all.push_back(sides_[b].weights().front());
+  all.push_back(sides_[0].weights().back());
   all.push_back(outputs_);
   return all;
 }
@@ -169,6 +174,37 @@ double VirtualRun::run(Phase phase, std::uint64_t step, std::uint32_t samples) {
   return end - start;
 }
 
+std::vector<double> VirtualRun::train(std::uint64_t first,
+                                      const std::vector<std::uint32_t>& samples) {
+  const double start = clock_.now();
+  std::vector<double> ends;
+  std::size_t begun = 0;
+  const auto beginAll = [&] {
+    while (begun < samples.size()) {
+      const std::uint32_t count = samples[begun];
+      const MicroBatch at{Phase::train, first + begun, 0,
+                          microBatchCount(count, options_.microBatches), count};
+      if (!client_->mayBegin(at)) break;
+      client_->begin(at);
+      ++begun;
+    }
+    maxInProgress_ = std::max(maxInProgress_, client_->batchesInProgress());
+  };
+  batchEnded_ = [&] {
+    ends.push_back(clock_.now() - start);
+    beginAll();
+  };
+  beginAll();
+  startWork(0);
+  while (ends.size() < samples.size()) {
+    REQUIRE(clock_.runNext());  // if nothing can run, this is a deadlock
+  }
+  batchEnded_ = [] {};
+  while (clock_.runNext()) {
+  }
+  return ends;
+}
+
 // ---- Actions ----
 
 void VirtualRun::startWork(std::size_t index) {
@@ -185,7 +221,9 @@ void VirtualRun::startWork(std::size_t index) {
   clock_.after(seconds, [this, index, shared, seconds] {
     Side& done = sides_[index];
     done.busy = false;
+    const std::uint64_t ended = client_->batchesEnded();
     done.engine->complete(shared->token, perform(done, *shared), seconds);
+    if (client_->batchesEnded() > ended) batchEnded_();
     startWork(index);
   });
 }
@@ -201,14 +239,42 @@ void VirtualRun::countInFlight(const Work& work) {
 
 Result VirtualRun::perform(Side& side, Work& work) {
   const std::size_t tensors = options_.cut.size();
-  TinyPart& first = side.parts.front();
-  TinyPart& last = side.parts.back();
+  const bool train = work.at.phase == Phase::train;
+  std::vector<TinyPart> parts;
+  for (const float weight : train&& indexOf(work.kind) < kScheduledKinds
+                                ? side.versions.at(versionFor(work.at.step, options_.staleness))
+                                : side.weights()) {
+    parts.push_back({weight, 0});
+  }
+  std::vector<float>& gradients = side.gradients[work.at.step];
+  gradients.resize(parts.size());
+  if (train) {
+    for (std::size_t p = 0; p < parts.size(); ++p) parts[p].gradient = gradients[p];
+  }
+  Result result = perform(side, work, parts, tensors);
+  for (std::size_t p = 0; p < parts.size(); ++p) gradients[p] = parts[p].gradient;
+  if (work.kind == ActionKind::update) {
+    side.versions[work.at.step] = {};
+    for (const TinyPart& part : parts) side.versions[work.at.step].push_back(part.weight);
+    side.gradients.erase(work.at.step);
+    // A side may keep the versions that the steps in progress and the next one need.
+    const std::uint64_t oldest = versionFor(work.at.step + 1, options_.staleness);
+    side.versions.erase(side.versions.begin(), side.versions.lower_bound(oldest));
+  }
+  return result;
+}
+
+Result VirtualRun::perform(Side& side, Work& work, std::vector<TinyPart>& parts,
+                           std::size_t tensors) {
+  TinyPart& first = parts.front();
+  TinyPart& last = parts.back();
+  const std::pair which{work.at.step, work.at.i};
   const auto received = [&] {
     CHECK(work.tensors().size() >= 1);
     return valueOf(work.tensors().front());
   };
   const auto forward = [&](float input) {
-    side.forwardInputs[work.at.i] = input;
+    side.forwardInputs[which] = input;
     return bundleOf(first.forward(input), tensors);
   };
   switch (work.kind) {
@@ -225,31 +291,31 @@ Result VirtualRun::perform(Side& side, Work& work) {
     case ActionKind::bodyBackward: {
       // The result does not show when the gradients of the weights are computed.
       const bool sends = !options_.headIsFrozen || &side != &sides_[1];
-      return bundleOf(first.backward(side.forwardInputs.at(work.at.i), received()), sends ? 1 : 0);
+      return bundleOf(first.backward(side.forwardInputs.at(which), received()), sends ? 1 : 0);
     }
     case ActionKind::bodyWeights:
       return std::monostate{};
     case ActionKind::headBackward:
-      first.backward(side.forwardInputs.at(work.at.i), received());
+      first.backward(side.forwardInputs.at(which), received());
       return std::monostate{};
     case ActionKind::report:
       return GradientReport{squareOf(first.gradient), true};
     case ActionKind::decide:
-      return decide(side, work);
+      return decide(parts, work);
     case ActionKind::update:
-      for (TinyPart& part : side.parts) part.update(std::get<StepDecision>(work.input));
+      for (TinyPart& part : parts) part.update(std::get<StepDecision>(work.input));
       return std::monostate{};
     default:
       return std::make_shared<const std::vector<std::byte>>(8);  // exportBlob
   }
 }
 
-StepDecision VirtualRun::decide(Side& client, const Work& work) const {
-  std::vector<double> squares = {squareOf(client.parts.front().gradient)};
+StepDecision VirtualRun::decide(const std::vector<TinyPart>& parts, const Work& work) const {
+  std::vector<double> squares = {squareOf(parts.front().gradient)};
   for (const BodyDone& done : std::get<std::vector<BodyDone>>(work.input)) {
     squares.push_back(done.report.squareSum);
   }
-  squares.push_back(squareOf(client.parts.back().gradient));
+  squares.push_back(squareOf(parts.back().gradient));
   return tinyDecision(work.at.step, squares);
 }
 
@@ -271,7 +337,8 @@ void VirtualRun::startSending(std::size_t body, bool up) {
   clock_.after(crossing, [this, body, up, shared] {
     Direction& sent = directions_[body][up ? 1 : 0];
     sent.sending = false;
-    sent.lastArrival = std::max(sent.lastArrival, clock_.now() + jittered(options_.latency));
+    sent.lastArrival =
+        std::max({sent.lastArrival, sent.lastControl, clock_.now() + jittered(options_.latency)});
     clock_.at(sent.lastArrival,
               [this, body, up, shared] { deliver(up ? body + 1 : 0, up ? 0 : body, *shared); });
     startSending(body, up);

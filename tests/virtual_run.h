@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/core/random.h"
@@ -43,6 +45,7 @@ struct VirtualOptions {
   double latency = 0;
   std::uint64_t jitterSeed = 0;  // if not 0, durations are multiplied by a random factor in [0, 2)
   bool fetchGradients = false;
+  std::uint32_t staleness = 0;
 };
 
 class VirtualRun {
@@ -53,6 +56,9 @@ class VirtualRun {
   // Runs one batch and returns its duration in virtual seconds. Fails the test if no action can run
   // before the batch is done.
   double run(Phase phase, std::uint64_t step, std::uint32_t samples);
+  // Runs consecutive training steps, the first of which is `first`, each as soon as it may begin.
+  // `samples`: of each step. Returns the virtual times at which the steps ended, from the start.
+  std::vector<double> train(std::uint64_t first, const std::vector<std::uint32_t>& samples);
 
   Coordinator& client() { return *client_; }
   Engine& server(std::size_t body = 0) { return *sides_[body + 1].engine; }
@@ -61,10 +67,11 @@ class VirtualRun {
   // out.
   std::string takeClientOrder() { return takeOrder(0); }
   std::string takeServerOrder(std::size_t body = 0) { return takeOrder(body + 1); }
+  using Versions = std::map<std::uint64_t, std::vector<float>>;
   // The state of all sides between two batches. restore() requires a new run with the same options.
   struct Saved {
     std::vector<EngineState> engines;
-    std::vector<std::vector<TinyPart>> parts;
+    std::vector<Versions> versions;
     float outputs = 0;
   };
   Saved save() const;
@@ -74,6 +81,8 @@ class VirtualRun {
   // The maximum number of micro-batches between HeadForward and HeadBackward (in evaluation,
   // TailStep).
   std::size_t maxInFlight() const { return maxInFlight_; }
+  // The maximum number of batches in progress at the same time on the client.
+  std::size_t maxInProgress() const { return maxInProgress_; }
 
  private:
   class Link;
@@ -82,13 +91,21 @@ class VirtualRun {
     std::unique_ptr<Engine> engine;
     bool busy = false;
     std::string order;
-    std::vector<TinyPart> parts;                   // client: head and tail; server: its body
-    std::map<std::uint32_t, float> forwardInputs;  // inputs of the head or the body, by micro-batch
+    // The weights by number of updates, and the gradients by step. Client: of head and tail;
+    // server: of its body.
+    Versions versions, gradients;
+    // Inputs of the head or the body, by step and micro-batch.
+    std::map<std::pair<std::uint64_t, std::uint32_t>, float> forwardInputs;
+
+    const std::vector<float>& weights() const { return versions.rbegin()->second; }
   };
   struct Direction {
     std::vector<TensorMessage> waiting;
     bool sending = false;
-    double lastArrival = 0;  // later messages arrive no earlier, because a link keeps the order
+    // A link keeps the order: later tensors arrive no earlier than tensors and control messages,
+    // and later control messages no earlier than control messages.
+    double lastArrival = 0;
+    double lastControl = 0;
   };
 
   std::string takeOrder(std::size_t side);
@@ -96,7 +113,8 @@ class VirtualRun {
   void startWork(std::size_t side);
   void countInFlight(const Work& work);
   Result perform(Side& side, Work& work);
-  StepDecision decide(Side& client, const Work& work) const;
+  Result perform(Side& side, Work& work, std::vector<TinyPart>& parts, std::size_t tensors);
+  StepDecision decide(const std::vector<TinyPart>& parts, const Work& work) const;
   void startSending(std::size_t body, bool up);
   void deliver(std::size_t side, std::size_t peer, const Message& message);
 
@@ -107,8 +125,10 @@ class VirtualRun {
   std::vector<std::array<Direction, 2>> directions_;  // per body: down, up
   VirtualClock clock_;
   std::uint64_t draws_ = 0;
+  std::function<void()> batchEnded_ = [] {};  // called when a batch has ended on the client
   std::size_t inFlight_ = 0;
   std::size_t maxInFlight_ = 0;
+  std::size_t maxInProgress_ = 0;
   float outputs_ = 0;
 };
 

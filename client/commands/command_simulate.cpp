@@ -31,11 +31,19 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// The predicted seconds per step of a run with staleness.
+struct SteadySteps {
+  std::string schedule;
+  std::uint32_t staleness = 0;
+  double seconds = 0;
+};
+
 // A step with one number of micro-batches.
 struct Case {
   StepCosts costs;
   std::uint32_t batch = 0;  // samples per batch
   StepPrediction prediction = {};
+  std::vector<SteadySteps> steady = {};
 };
 
 // ---- Measuring ----
@@ -49,6 +57,7 @@ Case measure(const SimulateOptions& options, std::uint32_t microBatches) {
   if (microBatches > 0) overrides.push_back("train.micro_batches=" + std::to_string(microBatches));
   overrides.push_back("train.max_steps=" + std::to_string(options.steps + 1));
   overrides.emplace_back("train.in_flight=0");
+  overrides.emplace_back("train.staleness=0");
   overrides.emplace_back("eval.every=0");
   PreparedRun prepared = prepareRun(runOptions, Purpose::measurement);
   prepared.settings.epochs = options.steps + 1;
@@ -96,6 +105,17 @@ std::vector<Case> casesFromProfiles(const SimulateOptions& options,
 }
 
 // ---- Simulating ----
+
+std::vector<SteadySteps> steadySteps(const StepCosts& costs, std::uint32_t staleness) {
+  std::vector<SteadySteps> all;
+  for (const Schedule* schedule : predictableSchedules(costs)) {
+    if (!schedule->overlapsSteps) continue;
+    const std::uint32_t inFlight = schedule->defaultInFlight(costs.microBatches * (staleness + 1));
+    all.push_back({std::string(schedule->name), staleness,
+                   steadyStepSeconds(costs, policyOf(*schedule, inFlight), staleness)});
+  }
+  return all;
+}
 
 // A row of a timeline: the client's or a body's.
 struct TimelineRow {
@@ -251,6 +271,11 @@ void printCase(const Case& one, bool withTimeline) {
     std::cout << "  zb is not predicted, because the two parts of the server's backward were not "
                  "measured;\n  to measure them, add --set train.schedule=zb, or use --profile\n";
   }
+  for (const SteadySteps& each : one.steady) {
+    std::cout << fmt::format("  {:<18}{:>12.1f}{:>14}{:>18}{:>12.0f}\n",
+                             fmt::format("{}, D = {}", each.schedule, each.staleness),
+                             1e3 * each.seconds, "", "", one.batch / each.seconds);
+  }
   if (!withTimeline) return;
   for (const Schedule* schedule : predictableSchedules(one.costs)) {
     std::cout << "\n  " << schedule->name << "\n"
@@ -305,6 +330,7 @@ int simulateCommand(const SimulateOptions& options) {
     link.checkServers(one.costs.bodies.size());
     link.applyTo(one.costs);
     one.prediction = predictStep(one.costs);
+    if (options.staleness > 0) one.steady = steadySteps(one.costs, options.staleness);
   }
   const Best best = bestOf(cases);
   if (!options.trace.empty()) writeFileDurably(options.trace, traceText(cases));
@@ -313,6 +339,11 @@ int simulateCommand(const SimulateOptions& options) {
     json["cases"] = Json::array();
     for (const Case& one : cases) {
       json["cases"].push_back(toJson(one.costs, one.batch, &one.prediction));
+      for (const SteadySteps& each : one.steady) {
+        json["cases"].back()["steady"].push_back({{"schedule", each.schedule},
+                                                  {"staleness", each.staleness},
+                                                  {"seconds", each.seconds}});
+      }
     }
     json["best"] = {{"micro_batches", best.microBatches},
                     {"schedule", best.of.schedule},
@@ -362,6 +393,11 @@ void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<i
       ->type_name("FILE")
       ->allow_extra_args(false)
       ->needs(profile);
+  simulate
+      ->add_option("--staleness", options.staleness,
+                   "Also predicts the time per step of a run with this train.staleness")
+      ->type_name("D")
+      ->check(CLI::Range(0u, kMaxStaleness));
   simulate->add_flag("--timeline", options.timeline,
                      "Draws the actions of both sides over time, for each schedule");
   simulate

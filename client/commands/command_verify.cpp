@@ -8,7 +8,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "client/commands/commands.h"
@@ -135,10 +137,10 @@ class Verification {
   StepDecision decide(const std::vector<BodyDone>& bodies);
   void checkServer(const wire::HelloOk& ok) const;
   void trainSteps();
-  void trainStep(std::uint64_t step, const Batch& batch);
+  void compareStep(std::uint64_t step, const Batch& batch);
   void evaluate();
   void compareGradients(std::uint64_t step);
-  void compareLosses(const std::string& when);
+  void compareLosses(std::uint64_t step, const std::string& when);
 
   const PreparedRun& prepared_;
   const std::uint64_t steps_;
@@ -147,7 +149,11 @@ class Verification {
   WholeStage whole_;
   StepDecider decider_, wholeDecider_;
   Comparisons results_;
-  std::vector<NamedTensor> headGradients_, tailGradients_;
+  struct Gradients {
+    std::vector<NamedTensor> head, body, tail;
+    double norm = 0;
+  };
+  std::map<std::uint64_t, Gradients> gradients_;  // of the split model, by step
 };
 
 Comparisons Verification::perform() {
@@ -207,32 +213,50 @@ void Verification::trainSteps() {
   options.seed = prepared_.settings.seed;
   options.epoch = 1;
   Loader loader(prepared_.data.train, run_.session().pool(), options);
-  for (std::uint64_t step = 1; step <= steps_; ++step) {
-    const auto batch = loader.next();
-    if (!batch) break;
-    trainStep(step, *batch);
+  // With staleness, the split model's steps overlap; the whole model computes one after the other.
+  std::deque<Batch> open;
+  std::uint64_t begun = 0, ended = 0;
+  bool isLoaded = false;  // all batches have been taken
+  for (;;) {
+    while (!isLoaded && begun < steps_ && run_.mayBeginStep(begun + 1)) {
+      auto batch = loader.next();
+      isLoaded = !batch;
+      if (isLoaded) break;
+      run_.stage().setLossScale(decider_.lossScale());
+      run_.beginBatch(Phase::train, ++begun, open.emplace_back(std::move(*batch)));
+    }
+    if (open.empty()) break;
+    run_.finishBatch();
+    compareStep(++ended, open.front());
+    open.pop_front();
   }
 }
 
 StepDecision Verification::decide(const std::vector<BodyDone>& bodies) {
   const GradientReport head = run_.stage().headReport();
-  headGradients_ = copyGradients(run_.stage().head());
-  tailGradients_ = copyGradients(run_.stage().tail());
-  return decider_.decide(bodies.front().step, head, reportsOf(bodies), run_.stage().tailReport());
+  const std::uint64_t step = bodies.front().step;
+  Gradients& gradients = gradients_[step];
+  gradients.head = copyGradients(run_.stage().head());
+  gradients.tail = copyGradients(run_.stage().tail());
+  gradients.body = tensorsOf(run_.session().gradients(), "grads/body");
+  const StepDecision decision =
+      decider_.decide(step, head, reportsOf(bodies), run_.stage().tailReport());
+  gradients.norm = decider_.norm();
+  return decision;
 }
 
-void Verification::trainStep(std::uint64_t step, const Batch& batch) {
-  run_.stage().setLossScale(decider_.lossScale());
+// Call when the split model's step has ended.
+void Verification::compareStep(std::uint64_t step, const Batch& batch) {
   whole_.setLossScale(wholeDecider_.lossScale());
-  run_.runBatch(Phase::train, step, batch);
   withTorchErrors(
       [&] { whole_.runBatch(Phase::train, step, prepared_.settings.microBatches, viewOf(batch)); });
-  compareLosses(fmt::format(" in step {}", step));
+  compareLosses(step, fmt::format(" in step {}", step));
   // Each model computes its own norm, and the two must agree.
   const StepDecision decision = wholeDecider_.decide(step, whole_.report(), {}, {});
   compareGradients(step);
-  results_["gradient norm"].add(decider_.norm(), wholeDecider_.norm(),
+  results_["gradient norm"].add(gradients_.at(step).norm, wholeDecider_.norm(),
                                 fmt::format("step {}", step));
+  gradients_.erase(step);
   whole_.update(decision);
 }
 
@@ -244,11 +268,11 @@ void Verification::evaluate() {
   if (!batch) return;
   run_.runBatch(Phase::eval, 1, *batch);
   whole_.runBatch(Phase::eval, 1, prepared_.settings.microBatches, viewOf(*batch));
-  compareLosses(" in evaluation");
+  compareLosses(1, " in evaluation");
 }
 
-void Verification::compareLosses(const std::string& when) {
-  const auto& split = run_.stage().losses();
+void Verification::compareLosses(std::uint64_t step, const std::string& when) {
+  const auto& split = run_.stage().losses(step);
   const auto& whole = whole_.losses();
   for (std::size_t i = 0; i < whole.size(); ++i) {
     results_["losses"].add(split.at(i), whole[i], fmt::format("micro-batch {}{}", i, when));
@@ -258,13 +282,13 @@ void Verification::compareLosses(const std::string& when) {
 void Verification::compareGradients(std::uint64_t step) {
   const std::string when = fmt::format(" in step {}", step);
   const std::vector<NamedTensor> whole = gradientsOf(whole_.set());
-  const std::vector<NamedTensor> middle = tensorsOf(run_.session().gradients(), "grads/body");
+  const Gradients& split = gradients_.at(step);
   checkComplete(results_["gradients/body"],
-                {headGradients_.size(), middle.size(), tailGradients_.size()}, whole.size(),
+                {split.head.size(), split.body.size(), split.tail.size()}, whole.size(),
                 "gradients");
-  compare(results_["gradients/head"], headGradients_, whole, when);
-  compare(results_["gradients/body"], middle, whole, when);
-  compare(results_["gradients/tail"], tailGradients_, whole, when);
+  compare(results_["gradients/head"], split.head, whole, when);
+  compare(results_["gradients/body"], split.body, whole, when);
+  compare(results_["gradients/tail"], split.tail, whole, when);
 }
 
 // Whether values were compared. A part may have no values to compare: for example, a body without

@@ -140,8 +140,8 @@ BatchMetrics Inference::run(const Visit& each) {
     for (std::uint64_t step = 1; const auto batch = loader.next(); ++step) {
       if (run_) {
         run_->runBatch(Phase::eval, step, *batch);
-        sum.add(run_->stage().metrics());
-        if (each) each(*batch, run_->stage().outputs(), first);
+        sum.add(run_->stage().metrics(step));
+        if (each) each(*batch, run_->stage().outputs(step), first);
       } else {
         withTorchErrors([&] {
           whole_->runBatch(Phase::eval, step, prepared_.settings.microBatches, viewOf(*batch));

@@ -147,7 +147,7 @@ class Trial {
                        batch_.samples()});
     const double seconds = secondsSince(start);
     const Coordinator& engine = session_.engine();
-    meter_.measure(*engine.batch(), engine.seconds(), engine.reports(), session_.totals(),
+    meter_.measure(engine.ended().at, engine.ended().seconds, engine.reports(), session_.totals(),
                    session_.linkSpeeds());
     return seconds;
   }

@@ -142,6 +142,7 @@ class Planner {
     settings.cuts = cuts;
     settings.codecs.clear();
     settings.inFlight = 0;
+    settings.staleness = 0;
     settings.schedule = "priority";
     return settings;
   }

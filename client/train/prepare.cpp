@@ -598,9 +598,9 @@ std::size_t clientBytes(const RunPlan& plan, const std::vector<RunPlan>& bodies,
   double bytes = bytesOf(0, cut0, plan.inFlight) +
                  bytesOf(cut1, static_cast<int>(plan.blocks.size()), 1) + flowBytes(plan) +
                  sampleCacheBytes(plan) + passedOnBytes(bodies);
-  // The batch in use, the batches prepared ahead, and during an evaluation the first batch of the
+  // The batches in use, the batches prepared ahead, and during an evaluation the first batch of the
   // next epoch.
-  const double batches = Loader::Options().ahead + 2;
+  const double batches = plan.spec.staleness + Loader::Options().ahead + 2;
   for (const SampleArray& array : train.arrays()) {
     bytes += batches * plan.spec.maxBatch * static_cast<double>(specOf(array, 1).bytes());
   }

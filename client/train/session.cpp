@@ -239,13 +239,26 @@ void ClientSession::sendSamples(std::uint64_t step, const std::vector<std::uint3
 }
 
 void ClientSession::runBatch(const MicroBatch& at, bool isLast) {
+  beginBatch(at, isLast);
+  finishBatch();
+}
+
+void ClientSession::beginBatch(const MicroBatch& at, bool isLast) {
   if (interrupted_ && !isLast) throw interruptedError();
   if (isServerDraining_ && !makesCheckpoints_) throw endedByServer("shutting-down");
+  const bool isIdle = engine_->batchDone();
   engine_->begin(at);
-  for (const auto& server : servers_) server->ping();  // the link is idle, so this measures latency
+  // If the link is idle, a Ping measures its latency.
+  if (isIdle) {
+    for (const auto& server : servers_) server->ping();
+  }
   device_.notify();
+}
+
+void ClientSession::finishBatch() {
+  const std::uint64_t ended = engine_->batchesEnded();
   // Completes the current step on both sides, so that the saved parts are from the same step.
-  waitUntil([this] { return engine_->batchDone(); }, Patience::untilTimeIsUp);
+  waitUntil([&] { return engine_->batchesEnded() > ended; }, Patience::untilTimeIsUp);
 }
 
 void ClientSession::request(Flow flow) {

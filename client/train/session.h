@@ -80,10 +80,16 @@ class ClientSession {
   // "interrupted" unless `isLast` is set. If a server is about to shut down and the run makes no
   // checkpoints, throws "shutting-down" before the batch.
   void runBatch(const MicroBatch& at, bool isLast = false);
+  // The two halves of runBatch(), for training steps that overlap. beginBatch() requires
+  // mayBegin(). finishBatch() waits until the oldest batch in progress has ended.
+  bool mayBegin(const MicroBatch& at) const { return engine_->mayBegin(at); }
+  void beginBatch(const MicroBatch& at, bool isLast = false);
+  void finishBatch();
   // Waits until the servers have applied all steps, then fetches weights/body or trace/body from
   // each.
   std::vector<Blob> fetch(Flow flow);
-  // grads/body of each body, in the last training step. Requires `fetchGradients` in start().
+  // grads/body of each body, in the training step that is being decided. Call within the decision.
+  // Requires `fetchGradients` in start().
   std::vector<Blob> gradients() const { return *blobs(); }
   // Call between batches. Requests weights/body of all bodies after the last step, and returns
   // immediately. `arrived` is called during a later call on this session that waits. Only one

@@ -287,11 +287,20 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
                      "remove a pattern from train.freeze, or exclude parameters with !PATTERN");
   }
 
+  if (settings.staleness > 0 && settings.scalesLoss()) {
+    throw UsageError(
+        "bad-staleness",
+        "train.staleness is not supported with the loss scaling of fp16, which follows "
+        "the gradients of the step before",
+        "set precision to bf16, or train.staleness to 0");
+  }
+
   RunSpec spec;
   setBody(spec, stage, blocks, settings);
   spec.freeze = settings.freeze;
   spec.recompute = settings.recompute;
   spec.averageDecay = settings.averageDecay;
+  spec.staleness = settings.staleness;
   spec.precision = precisionName(settings.serverPrecision);
   spec.model = settings.model;
   spec.modelParameters = settings.modelParameters;

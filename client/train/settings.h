@@ -93,7 +93,8 @@ struct ClientSettings {
   ScoreSpec scores;
   std::vector<std::string> freeze;  // StageOptions::freeze
   bool recompute = false;
-  double averageDecay = 0;  // StageOptions::averageDecay
+  double averageDecay = 0;      // StageOptions::averageDecay
+  std::uint32_t staleness = 0;  // D, see versionFor()
   EarlyStop stop;
   Precision clientPrecision = Precision::fp32, serverPrecision = Precision::fp32;
   bool mayScaleLoss = true;  // in fp16

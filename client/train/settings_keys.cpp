@@ -695,11 +695,20 @@ void addTraining(Table& table) {
         checkAt(config, "train.schedule", [&] { findSchedule(s.schedule); });
       });
   table
+      .integer("train.staleness", "steps", 0, kMaxStaleness, &Settings::staleness,
+               "number of steps by which the weights of a step lag behind, so that steps overlap; "
+               "see [asynchronous steps](#asynchronous-steps); 0: steps do not overlap")
+      .then([](Config& config, Settings& s) {
+        checkAt(config, "train.staleness",
+                [&] { checkStaleness(findSchedule(s.schedule), s.staleness); });
+      });
+  table
       .integer("train.in_flight", "micro-batches", 0, 1 << 16, &Settings::inFlight,
                "maximum micro-batches in flight; memory grows with it; 0: the schedule's default")
       .then([](Config& config, Settings& s) {
-        checkAt(config, "train.in_flight",
-                [&] { resolveInFlight(findSchedule(s.schedule), s.inFlight, s.microBatches); });
+        checkAt(config, "train.in_flight", [&] {
+          resolveInFlight(findSchedule(s.schedule), s.inFlight, s.microBatches * (s.staleness + 1));
+        });
       });
   table.integer("train.epochs", "", 1, 1 << 20, &Settings::epochs, "passes over the training data");
   table.integer("train.max_steps", "steps", 0, kMany, &Settings::maxSteps,

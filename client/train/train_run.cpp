@@ -25,7 +25,7 @@ BatchView viewOf(const Batch& batch) {
 }
 
 ActionSeconds actionsOfAllSides(const Coordinator& engine) {
-  ActionSeconds actions = engine.seconds();
+  ActionSeconds actions = engine.ended().seconds;
   for (const BodyDone& body : engine.reports()) {
     actions[indexOf(ActionKind::bodyForward)] += body.forwardSeconds;
     actions[indexOf(ActionKind::bodyBackward)] += body.backwardSeconds;
@@ -261,14 +261,28 @@ void TrainRun::saveCheckpoint(std::shared_ptr<Checkpointer::Part> part) {
 // ---- Batches ----
 
 MicroBatch TrainRun::runBatch(Phase phase, std::uint64_t step, const Batch& batch, bool isLast) {
-  stage_.beginBatch(viewOf(batch));
+  const MicroBatch at = beginBatch(phase, step, batch, isLast);
+  finishBatch();
+  return at;
+}
+
+bool TrainRun::mayBeginStep(std::uint64_t step) const {
+  return session_.mayBegin({Phase::train, step, 0, 0, 0});
+}
+
+MicroBatch TrainRun::beginBatch(Phase phase, std::uint64_t step, const Batch& batch, bool isLast) {
+  stage_.beginBatch(viewOf(batch), step);
   const MicroBatch at{phase, step, 0,
                       microBatchCount(batch.samples(), prepared_.settings.microBatches),
                       batch.samples()};
   if (phase == Phase::train) session_.sendSamples(step, batch.numbers);
-  session_.runBatch(at, isLast);
-  failpoint("batch");
+  session_.beginBatch(at, isLast);
   return at;
+}
+
+void TrainRun::finishBatch() {
+  session_.finishBatch();
+  failpoint("batch");
 }
 
 void TrainRun::finishRecords() {

@@ -73,6 +73,12 @@ class TrainRun {
   // during the call. Throws RunError with the cause if the run ended. `isLast`: see
   // ClientSession::runBatch().
   MicroBatch runBatch(Phase phase, std::uint64_t step, const Batch& batch, bool isLast = false);
+  // The two halves of runBatch(), for training steps that overlap; see ClientSession. The batch is
+  // borrowed until finishBatch() has been called for it. Batches end in the order in which they
+  // begin.
+  bool mayBeginStep(std::uint64_t step) const;
+  MicroBatch beginBatch(Phase phase, std::uint64_t step, const Batch& batch, bool isLast = false);
+  void finishBatch();
 
   // Sends Bye with the reason "done", "interrupted" or "failed". Nothing can be sent afterwards.
   void close(const std::string& reason) { session_.close(reason); }

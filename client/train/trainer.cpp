@@ -97,7 +97,7 @@ TrainResult Trainer::run() {
       break;
     }
   }
-  result_.costs = meter_.mean();
+  if (settings_.staleness == 0) result_.costs = meter_.mean();
   result_.stepsSkipped = decider_.skipped();
   return result_;
 }
@@ -132,6 +132,7 @@ std::unique_ptr<Loader> Trainer::trainingLoader(std::uint64_t epoch,
                                                 std::uint64_t firstBatch) const {
   Loader::Options options = trainingOptions(settings_, data_, epoch);
   options.firstBatch = firstBatch;
+  options.ahead += settings_.staleness;
   return std::make_unique<Loader>(data_.train, session_.pool(), options);
 }
 
@@ -145,38 +146,66 @@ void Trainer::trainEpoch(std::uint64_t epoch) {
   std::unique_ptr<Loader> loader = std::move(nextLoader_);
   if (!loader) loader = trainingLoader(epoch, epochSteps_);
   shown_.epoch = epoch;
-  while (stepsLeft()) {
+  for (;;) {
     const SteadyTime start = now();
-    const auto batch = loader->next();
-    if (!batch) break;
-    // The first batch of the next epoch is prepared during the last step and the evaluation of this
-    // epoch.
-    const bool isLast = epochSteps_ + 1 == stepsPerWholeEpoch();
-    if (isLast && result_.steps + 1 < totalSteps_) nextLoader_ = trainingLoader(epoch + 1);
-    leaveIfAsked(Phase::train);
-    run_.stage().setLossScale(decider_.lossScale());
-    const MicroBatch at = runBatch(Phase::train, result_.steps + 1, *batch);
-    ++result_.steps;
-    ++epochSteps_;
-    result_.samples += batch->samples();
-    epochMetrics_.add(run_.stage().metrics());
+    while (mayBeginStep() && beginStep(epoch, *loader)) {
+    }
+    // All steps of an epoch end before its evaluation.
+    if (open_.empty()) break;
+    run_.finishBatch();
     const double seconds = secondsSince(start);
     epochSeconds_ += seconds;
     result_.trainSeconds += seconds;
-    std::shared_ptr<Checkpointer::Part> state;
-    double copySeconds = 0;
-    if (checkpointStep_ == result_.steps) {
-      const SteadyTime copyStart = now();
-      state = run_.copyState(notes());
-      copySeconds = secondsSince(copyStart);
-    }
-    recordStep(at, epoch, copySeconds);
-    if (state) run_.saveCheckpoint(std::move(state));
-    shown_.step = result_.steps;
-    shown_.samples = result_.samples;
-    progress_.batch(shown_, session_.totals());
-    afterStep_(result_.steps);
+    finishStep(epoch);
   }
+}
+
+bool Trainer::mayBeginStep() const {
+  const std::uint64_t begun = result_.steps + open_.size();
+  if (begun >= totalSteps_) return false;
+  return open_.empty() || (run_.mayBeginStep(begun + 1) && !isAskedToLeave());
+}
+
+// Returns false if the epoch has no more batches.
+bool Trainer::beginStep(std::uint64_t epoch, Loader& loader) {
+  auto batch = loader.next();
+  if (!batch) return false;
+  // The first batch of the next epoch is prepared during the last step and the evaluation of this
+  // epoch.
+  const std::uint64_t step = result_.steps + open_.size() + 1;
+  const bool isLast = epochSteps_ + open_.size() + 1 == stepsPerWholeEpoch();
+  if (isLast && step < totalSteps_) nextLoader_ = trainingLoader(epoch + 1);
+  if (open_.empty()) leaveIfAsked(Phase::train);
+  run_.stage().setLossScale(decider_.lossScale());
+  OpenStep& open = open_.emplace_back(OpenStep{std::move(*batch), {}, now()});
+  open.at = run_.beginBatch(Phase::train, step, open.batch, isLastStep_);
+  return true;
+}
+
+// Call when the oldest step in progress has ended.
+void Trainer::finishStep(std::uint64_t epoch) {
+  const OpenStep step = std::move(open_.front());
+  open_.pop_front();
+  const SteadyTime begun = std::max(step.begun, lastEnd_);  // steps may overlap
+  lastEnd_ = now();
+  show(step.at, secondsBetween(begun, lastEnd_));
+  ++result_.steps;
+  ++epochSteps_;
+  result_.samples += step.batch.samples();
+  epochMetrics_.add(run_.stage().metrics(step.at.step));
+  std::shared_ptr<Checkpointer::Part> state;
+  double copySeconds = 0;
+  if (checkpointStep_ == result_.steps) {
+    const SteadyTime copyStart = now();
+    state = run_.copyState(notes());
+    copySeconds = secondsSince(copyStart);
+  }
+  recordStep(step.at, epoch, copySeconds);
+  if (state) run_.saveCheckpoint(std::move(state));
+  shown_.step = result_.steps;
+  shown_.samples = result_.samples;
+  progress_.batch(shown_, session_.totals());
+  afterStep_(result_.steps);
 }
 
 // ---- Checkpoints ----
@@ -293,8 +322,8 @@ void Trainer::evaluate(std::uint64_t epoch) {
   BatchMetrics sum;
   while (const auto batch = loader.next()) {
     leaveIfAsked(Phase::eval);
-    recordStep(runBatch(Phase::eval, ++evalBatches_, *batch), epoch);
-    sum.add(run_.stage().metrics());
+    recordStep(evaluateBatch(*batch), epoch);
+    sum.add(run_.stage().metrics(evalBatches_));
     progress_.batch(shown_, session_.totals());
   }
   evalMetrics_ = sum;
@@ -318,17 +347,21 @@ bool Trainer::updateBest(const std::string& metric, bool isGreatest, std::uint64
   return true;
 }
 
-MicroBatch Trainer::runBatch(Phase phase, std::uint64_t step, const Batch& batch) {
+MicroBatch Trainer::evaluateBatch(const Batch& batch) {
   const SteadyTime start = now();
-  const MicroBatch at = run_.runBatch(phase, step, batch, isLastStep_);
-  shown_.phase = phase;
-  shown_.batchSamples = batch.samples();
-  shown_.seconds = secondsSince(start);
-  shown_.metrics = metricValues(settings_.scores, run_.stage().metrics());
+  const MicroBatch at = run_.runBatch(Phase::eval, ++evalBatches_, batch, isLastStep_);
+  show(at, secondsSince(start));
   return at;
 }
 
-// Records the batch that runBatch() has just run.
+void Trainer::show(const MicroBatch& at, double seconds) {
+  shown_.phase = at.phase;
+  shown_.batchSamples = at.samples;
+  shown_.seconds = seconds;
+  shown_.metrics = metricValues(settings_.scores, run_.stage().metrics(at.step));
+}
+
+// Records the batch that has just ended.
 void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, double copySeconds) {
   const Coordinator& engine = session_.engine();
   const LinkTotals totals = session_.totals();
@@ -340,15 +373,16 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, double copyS
   row.seconds = shown_.seconds;
   row.between = session_.betweenSteps();
   row.metrics = shown_.metrics;
-  row.actions = engine.seconds();
+  row.actions = engine.ended().seconds;
   if (at.phase == Phase::train) {
     row.learningRate = shown_.learningRate = decider_.learningRateOf(at.step);
     row.gradientNorm = shown_.gradientNorm = decider_.norm();
     row.actions = actionsOfAllSides(engine);
     row.costs =
-        meter_.measure(at, engine.seconds(), engine.reports(), totals, session_.linkSpeeds());
+        meter_.measure(at, engine.ended().seconds, engine.reports(), totals, session_.linkSpeeds());
     if (row.costs && !row.costs->hasRates()) row.costs.reset();
-    if (row.costs) {
+    // The bound is for steps that do not overlap.
+    if (row.costs && settings_.staleness == 0) {
       row.bound = stepBound(*row.costs, run_.prepared().plan.schedule->splitsBackward);
       BoundedSteps& bounded = result_.bounded;
       ++bounded.steps;

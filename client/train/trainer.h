@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -83,6 +84,9 @@ class Trainer {
   std::unique_ptr<Loader> trainingLoader(std::uint64_t epoch, std::uint64_t firstBatch = 0) const;
   void beginEpoch();
   void trainEpoch(std::uint64_t epoch);
+  bool mayBeginStep() const;
+  bool beginStep(std::uint64_t epoch, Loader& loader);
+  void finishStep(std::uint64_t epoch);
   void keepIfBest(std::uint64_t epoch);
   bool shouldStop(std::uint64_t epoch);
   void refuseUncounted() const;
@@ -98,7 +102,8 @@ class Trainer {
   // `minChange`, replaces `best` with it. Returns whether `best` was replaced.
   bool updateBest(const std::string& metric, bool isGreatest, std::uint64_t epoch,
                   std::optional<BestValue>& best, double minChange = 0) const;
-  MicroBatch runBatch(Phase phase, std::uint64_t step, const Batch& batch);
+  MicroBatch evaluateBatch(const Batch& batch);
+  void show(const MicroBatch& at, double seconds);
   void recordStep(const MicroBatch& at, std::uint64_t epoch, double copySeconds = 0);
   bool stepsLeft() const { return result_.steps < totalSteps_; }
 
@@ -111,6 +116,14 @@ class Trainer {
   StepDecider decider_;
 
   std::unique_ptr<Loader> nextLoader_;  // created when this epoch's last batch is taken
+  // The steps in progress, oldest first: one, or with staleness D up to D + 1.
+  struct OpenStep {
+    Batch batch;
+    MicroBatch at;
+    SteadyTime begun;
+  };
+  std::deque<OpenStep> open_;
+  SteadyTime lastEnd_ = now();  // of the last training step
   std::function<void(std::uint64_t step)> afterStep_ = [](std::uint64_t) {};
   std::function<void()> afterEpoch_ = [] {};
   std::function<void()> afterBest_ = [] {};

@@ -13,6 +13,11 @@ RunSpec trialSpec(const PreparedRun& run, std::size_t body) {
   spec.trace = {};
   spec.averageDecay = 0;
   spec.initialWeights = false;
+  // Codecs are measured in steps that do not overlap.
+  if (spec.staleness > 0) {
+    spec.staleness = 0;
+    spec.inFlight = 0;
+  }
   return spec;
 }
 

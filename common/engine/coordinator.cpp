@@ -25,21 +25,23 @@ Coordinator::Coordinator(const EngineOptions& options, const std::vector<BodyPee
                          bool fetchGradients)
     : Engine(options, clientRows(placesOf(bodies))), fetchGradients_(fetchGradients) {
   for (const BodyPeer& body : bodies) {
-    peers_.push_back(
-        {body.place, body.link, {}, 0, !options.initialWeights && !options.resumes, {}, {}});
+    Peer& peer = peers_.emplace_back();
+    peer.place = body.place;
+    peer.link = body.link;
+    peer.weightsInPlace = !options.initialWeights && !options.resumes;
   }
 }
 
 void Coordinator::begin(const MicroBatch& at) {
-  assert(batchDone() && weightsInPlace());
-  assert(at.phase == Phase::eval || at.step == applied_ + 1);
+  assert(mayBegin(at) && weightsInPlace());
+  const bool isOnly = batchDone();
   startBatch(at);
+  traffic_.emplace_back();
+  if (!isOnly) return;
   state_ = State::running;
-  sent_ = {};
-  passedOn_ = {};
   if (at.phase == Phase::eval) return;
   for (Peer& peer : peers_) {
-    peer.done.reset();
+    peer.decided.reset();
     peer.blob.reset();
   }
 }
@@ -70,7 +72,7 @@ bool Coordinator::weightsInPlace() const {
 
 void Coordinator::restore(const EngineState& state) {
   Engine::restore(state);
-  for (Peer& peer : peers_) peer.applied = state.applied;
+  for (Peer& peer : peers_) peer.applied = peer.reported = state.applied;
 }
 
 std::uint64_t Coordinator::appliedByPeers() const {
@@ -101,42 +103,52 @@ void Coordinator::receiveTensor(std::size_t from, TensorMessage&& message) {
   if (!place.contains(key.flow) || place.isUp(key.flow)) {
     refuse("bad-key", toString(key) + " cannot come from this server");
   }
-  if (!isCurrent(key)) refuse("bad-key", toString(key) + " does not belong to the current step");
-  checkAgainstBatch(message);
-  if (message.weightVersion != applied_) {
+  const auto batch = find(key);
+  if (!batch) refuse("bad-key", toString(key) + " does not belong to a step in progress");
+  checkAgainstBatch(message, *batch);
+  if (const std::uint64_t version = versionOf(message.at); message.weightVersion != version) {
     refuse("bad-key", toString(key) + " was computed after " +
-                          std::to_string(message.weightVersion) + " steps, but " +
-                          std::to_string(applied_) + " are applied here");
+                          std::to_string(message.weightVersion) +
+                          " steps, but must be computed after " + std::to_string(version));
   }
-  const bool possible = isActivation(key.flow) || isTrain();
-  if (!possible || key.i >= sent_.get(requestOf(key.flow, place))) {
+  Traffic& traffic = traffic_[*batch];
+  const bool possible = isActivation(key.flow) || key.phase == Phase::train;
+  if (!possible || key.i >= traffic.sent.get(requestOf(key.flow, place))) {
     refuse("bad-key", toString(key) + " arrived before it was requested");
   }
-  if (stage_.isInput(key.flow)) return store(std::move(message));
-  if (key.i != passedOn_[key.flow]++) {
+  if (stage_.isInput(key.flow)) return store(std::move(message), *batch);
+  if (key.i != traffic.passedOn[key.flow]++) {
     refuse("bad-key", toString(key) + " arrived twice, or out of order");
   }
   sendTensor(std::move(message));
 }
 
 void Coordinator::receiveBodyDone(Peer& peer, const BodyDone& done) {
-  const bool running = batch() && isTrain() && done.step == batch()->step;
-  if (!running || peer.done) {
+  const auto batch = find({Phase::train, done.step, 0, {}});
+  if (!batch || done.step != peer.reported + 1) {
     refuse("bad-key", "BodyDone of step " + std::to_string(done.step) + " arrived " +
-                          (running ? "twice" : "in another step"));
+                          (done.step <= peer.reported ? "twice" : "in another step"));
   }
   // The flow that the body's last action needs.
   const Flow gradient = gradientAt(peer.place.lastCut);
   const Flow last = peer.place.contains(gradient) ? gradient : activationAt(peer.place.firstCut);
-  if (sent_.get(last) != batch()->microBatches) {
+  if (traffic_[*batch].sent.get(last) != open()[*batch].at.microBatches) {
     refuse("unexpected-message", "BodyDone of step " + std::to_string(done.step) +
                                      " arrived before all of " + flowName(last) + " was sent");
   }
-  peer.done = done;
-  if (fetchGradients_) {
-    peer.fetching = kGradsBody;
-    peer.link->send(Fetch{kGradsBody});
-  }
+  peer.done.push_back(done);
+  peer.reported = done.step;
+  fetchGradientsOf(peer);
+}
+
+// Call after each BodyDone and StepOk. Fetches the gradients of a step once the body has reported
+// on it and has confirmed the step before.
+void Coordinator::fetchGradientsOf(Peer& peer) {
+  const bool isNext = !peer.done.empty() && peer.done.front().step == peer.applied + 1;
+  if (!fetchGradients_ || !isNext || peer.fetching || peer.hasGradients) return;
+  peer.blob.reset();
+  peer.fetching = kGradsBody;
+  peer.link->send(Fetch{kGradsBody});
 }
 
 void Coordinator::receiveStepOk(Peer& peer, const StepOk& ok) {
@@ -154,6 +166,7 @@ void Coordinator::receiveStepOk(Peer& peer, const StepOk& ok) {
                           std::to_string(peer.applied));
   }
   peer.applied = ok.step;
+  fetchGradientsOf(peer);
 }
 
 void Coordinator::receiveBlob(Peer& peer, Blob&& blob) {
@@ -161,6 +174,7 @@ void Coordinator::receiveBlob(Peer& peer, Blob&& blob) {
     refuse("unexpected-message", flowName(blob.flow) + " arrived without a Fetch");
   }
   peer.fetching.reset();
+  peer.hasGradients = blob.flow == kGradsBody;
   peer.blob = std::move(blob);
 }
 
@@ -173,37 +187,45 @@ void Coordinator::sendTensor(TensorMessage&& message) {
     return peer.place.contains(flow) && peer.place.isUp(flow);
   });
   assert(taker != peers_.end());
-  if (flow.tensor == 0) ++sent_[flow];
+  if (flow.tensor == 0) ++traffic_[*find(message.key())].sent[flow];
   taker->link->send(std::move(message));
 }
 
 bool Coordinator::mayDecide() const {
-  return stage_.isDone() && std::all_of(peers_.begin(), peers_.end(), [this](const Peer& peer) {
-           return peer.done && (!fetchGradients_ || peer.blob);
+  return isOldestComputed() && std::all_of(peers_.begin(), peers_.end(), [this](const Peer& peer) {
+           return !peer.done.empty() && (!fetchGradients_ || peer.hasGradients);
          });
-}
-
-std::vector<BodyDone> Coordinator::reports() const {
-  std::vector<BodyDone> reports;
-  for (const Peer& peer : peers_) reports.push_back(peer.done.value());
-  return reports;
 }
 
 Work Coordinator::beginDecision() {
   state_ = State::deciding;
-  return workOf(ActionKind::decide, reports());
+  std::vector<BodyDone> reports;
+  for (Peer& peer : peers_) {
+    peer.decided = peer.done.front();
+    peer.done.pop_front();
+    peer.hasGradients = false;
+    reports.push_back(*peer.decided);
+  }
+  return workOf(ActionKind::decide, std::move(reports));
 }
 
 std::optional<Work> Coordinator::nextWork() {
-  switch (state_) {
-    case State::running:
-      return isTrain() && mayDecide() ? beginDecision() : nextOfStage();
-    case State::decided:
-      state_ = State::updating;
-      return workOf(ActionKind::update, *decision_);
-    default:
-      return std::nullopt;
+  if (state_ == State::running && mayDecide()) return beginDecision();
+  if (state_ == State::decided) {
+    state_ = State::updating;
+    return workOf(ActionKind::update, *decision_);
   }
+  return nextOfStage();
+}
+
+void Coordinator::endOldest() {
+  if (open().front().at.phase == Phase::train) {
+    reports_.clear();
+    for (const Peer& peer : peers_) reports_.push_back(peer.decided.value());
+  }
+  endBatch();
+  traffic_.pop_front();
+  state_ = batchDone() ? State::idle : State::running;
 }
 
 void Coordinator::finish(Work&& work, Result&& result, double) {
@@ -216,14 +238,14 @@ void Coordinator::finish(Work&& work, Result&& result, double) {
       return;
     case ActionKind::update:
       applied_ = decision_->step;
-      state_ = State::idle;
+      endOldest();
       for (Peer& peer : peers_) peer.link->commit(applied_);
       return;
     default:
       for (TensorMessage& message : finishOfStage(work, std::move(result))) {
         sendTensor(std::move(message));
       }
-      if (!isTrain() && stage_.isDone()) state_ = State::idle;
+      if (work.at.phase == Phase::eval && stage_.isDone()) endOldest();
   }
 }
 

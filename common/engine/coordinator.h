@@ -9,13 +9,18 @@
 //   deciding   decided    Decide is complete                            Step to every body
 //   decided    updating   immediately                                   Update
 //   updating   idle       Update is complete                            link: commit
+//   updating   running    the same, if a later step is in progress      link: commit
 // clang-format on
+//
+// With staleness D, the table describes the oldest step; the actions of up to D later steps run at
+// the same time.
 //
 // The order matters in one place: Step is sent before our own Update, so that the bodies update at
 // the same time. Bodies communicate only with the client, which forwards the tensors that one body
 // sends to the next.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -36,7 +41,10 @@ class Coordinator : public Engine {
   Coordinator(const EngineOptions& options, const std::vector<BodyPeer>& bodies,
               bool fetchGradients = false);
 
-  // Starts a batch. Requires batchDone() and weightsInPlace(). `at.i` is not used.
+  // Whether begin() may start this batch: no other one is in progress, or, with staleness, fewer
+  // than D + 1 training steps are.
+  bool mayBegin(const MicroBatch& at) const { return mayStart(at); }
+  // Starts a batch. Requires mayBegin() and weightsInPlace(). `at.i` is not used.
   void begin(const MicroBatch& at);
   // Requests weights/body or trace/body; blob() returns the answer. Requires batchDone().
   void fetch(Flow flow, std::size_t body = 0);
@@ -51,39 +59,46 @@ class Coordinator : public Engine {
   bool weightsInPlace() const;
 
   void receive(std::size_t peer, Message message) override;
-  bool batchDone() const override { return state_ == State::idle; }
   // Every body must have been restored to the same step.
   void restore(const EngineState& state) override;
 
-  // The answer to the last Fetch (including grads/body of the current step); empty until it
-  // arrives, and empty again when the next training batch starts.
+  // The answer to the last Fetch (including grads/body of the step being decided); empty until it
+  // arrives, and empty again when the next training batch starts while no batch is in progress.
   const std::optional<Blob>& blob(std::size_t body = 0) const { return peers_[body].blob; }
   // Whether a step is decided but not yet applied here.
   bool updatePending() const { return state_ == State::decided || state_ == State::updating; }
   // The last step that every body has confirmed.
   std::uint64_t appliedByPeers() const;
-  // The body's report on the current or latest train batch.
-  const std::optional<BodyDone>& bodyDone(std::size_t body = 0) const { return peers_[body].done; }
-  // The reports of all bodies, in the order of the model. Requires that all have reported.
-  std::vector<BodyDone> reports() const;
+  // The body's report on the step that was decided last, or is being decided.
+  const std::optional<BodyDone>& bodyDone(std::size_t body = 0) const {
+    return peers_[body].decided;
+  }
+  // The reports of all bodies on the training step that ended last, in the order of the model;
+  // empty before the first one.
+  const std::vector<BodyDone>& reports() const { return reports_; }
 
  private:
   enum class State { idle, running, deciding, decided, updating };
   struct Peer {
     Place place;
     std::shared_ptr<EngineLink> link;
-    std::optional<BodyDone> done;
+    std::deque<BodyDone> done;        // reports on steps that are not being decided yet, in order
+    std::optional<BodyDone> decided;  // on the step that is being decided, or was decided last
+    std::uint64_t reported = 0;       // the last step on which the body has reported
     std::uint64_t applied = 0;
     bool weightsInPlace = true;
     std::optional<Flow> fetching;
+    bool hasGradients = false;  // `blob` has those of the oldest step
     std::optional<Blob> blob;
   };
 
   void receiveTensor(std::size_t from, TensorMessage&& message);
   void receiveBodyDone(Peer& peer, const BodyDone& done);
+  void fetchGradientsOf(Peer& peer);
   void receiveStepOk(Peer& peer, const StepOk& ok);
   void receiveBlob(Peer& peer, Blob&& blob);
   void sendTensor(TensorMessage&& message);
+  void endOldest();
   bool mayDecide() const;
   Work beginDecision();
 
@@ -94,10 +109,14 @@ class Coordinator : public Engine {
   std::vector<Peer> peers_;
   State state_ = State::idle;
   std::optional<StepDecision> decision_;  // the last one
-  // Per flow, the number of micro-batches of the current batch that have been sent. A body's answer
-  // to a micro-batch that was not sent is a protocol error.
-  FlowMap<std::uint32_t> sent_;
-  FlowMap<std::uint32_t> passedOn_;  // per flow, number of micro-batches forwarded between bodies
+  struct Traffic {
+    // Per flow, the number of micro-batches that have been sent. A body's answer to a micro-batch
+    // that was not sent is a protocol error.
+    FlowMap<std::uint32_t> sent;
+    FlowMap<std::uint32_t> passedOn;  // per flow, number of micro-batches forwarded between bodies
+  };
+  std::deque<Traffic> traffic_;  // of each batch in open()
+  std::vector<BodyDone> reports_;
 };
 
 }  // namespace cleave

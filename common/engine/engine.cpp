@@ -17,31 +17,70 @@ std::string Engine::stepText(Phase phase, std::uint64_t step) {
 Engine::Engine(const EngineOptions& options, StageRows rows)
     : options_(options), stage_(std::move(rows), options.schedule->pick, options.inFlight) {}
 
+// ---- Batches ----
+
+bool Engine::mayStart(const MicroBatch& at) const {
+  const bool train = at.phase == Phase::train;
+  if (open_.empty()) return !train || at.step == applied_ + 1;
+  const MicroBatch& newest = open_.back().at;
+  return train && newest.phase == Phase::train && at.step == newest.step + 1 &&
+         at.step <= applied_ + 1 + options_.staleness;
+}
+
 void Engine::startBatch(const MicroBatch& at) {
-  batch_ = at;
-  batch_->i = 0;
-  seconds_.fill(0);
   if (at.phase == Phase::eval) evaluated_ = at.step;
-  stage_.begin(at.phase, at.microBatches);
+  if (open_.empty()) {
+    stage_.begin(at.phase, at.microBatches);
+  } else {
+    stage_.append(at.microBatches);
+  }
+  open_.push_back({at, {}});
+  open_.back().at.i = 0;
+}
+
+void Engine::endBatch() {
+  ended_ = open_.front();
+  open_.pop_front();
+  stage_.dropFirst(ended_->at.microBatches);
+  ++batchesEnded_;
+}
+
+bool Engine::isOldestComputed() const {
+  return !open_.empty() && open_.front().at.phase == Phase::train &&
+         stage_.isDone(open_.front().at.microBatches);
+}
+
+std::optional<std::size_t> Engine::find(const Key& key) const {
+  for (std::size_t b = 0; b < open_.size(); ++b) {
+    if (open_[b].at.phase == key.phase && open_[b].at.step == key.step) return b;
+  }
+  return std::nullopt;
+}
+
+std::uint32_t Engine::sequenceIndex(std::size_t batch, std::uint32_t i) const {
+  for (std::size_t b = 0; b < batch; ++b) i += open_[b].at.microBatches;
+  return i;
 }
 
 // ---- Tensors that arrive ----
 
-void Engine::checkAgainstBatch(const TensorMessage& message) const {
+void Engine::checkAgainstBatch(const TensorMessage& message, std::size_t batch) const {
   const MicroBatch& at = message.at;
-  if (at.i >= batch_->microBatches || at.microBatches != batch_->microBatches ||
-      at.samples != batch_->samples) {
+  const MicroBatch& own = open_[batch].at;
+  if (at.i >= own.microBatches || at.microBatches != own.microBatches ||
+      at.samples != own.samples) {
     refuse("bad-key", toString(message.key()) + " does not fit a batch of " +
-                          std::to_string(batch_->samples) + " samples in " +
-                          std::to_string(batch_->microBatches) + " micro-batches");
+                          std::to_string(own.samples) + " samples in " +
+                          std::to_string(own.microBatches) + " micro-batches");
   }
 }
 
-void Engine::store(TensorMessage&& message) {
-  if (stage_.hasArrived(message.flow, message.at.i)) {
+void Engine::store(TensorMessage&& message, std::size_t batch) {
+  const std::uint32_t position = sequenceIndex(batch, message.at.i);
+  if (stage_.hasArrived(message.flow, position)) {
     refuse("bad-key", toString(message.key()) + " arrived twice");
   }
-  stage_.arrived(message.flow, message.at.i, std::move(message.payload));
+  stage_.arrived(message.flow, position, std::move(message.payload));
 }
 
 // ---- Actions ----
@@ -49,7 +88,11 @@ void Engine::store(TensorMessage&& message) {
 Work Engine::workOf(ActionKind kind, Input input) const {
   Work work;
   work.kind = kind;
-  if (batch_) work.at = *batch_;
+  if (!open_.empty()) {
+    work.at = open_.front().at;
+  } else if (ended_) {
+    work.at = ended_->at;
+  }
   work.input = std::move(input);
   return work;
 }
@@ -58,6 +101,9 @@ std::optional<Work> Engine::nextOfStage() {
   auto action = stage_.next();
   if (!action) return std::nullopt;
   Work work = workOf(action->kind, std::move(action->inputs));
+  std::size_t batch = 0;
+  while (action->i >= open_[batch].at.microBatches) action->i -= open_[batch++].at.microBatches;
+  work.at = open_[batch].at;
   work.at.i = action->i;
   return work;
 }
@@ -72,7 +118,7 @@ std::vector<TensorMessage> Engine::finishOfStage(const Work& work, Result&& resu
     throw std::logic_error(std::string(actionName(work.kind)) + " made another number of tensors");
   }
   for (std::size_t t = 0; t < flows.size(); ++t) {
-    messages.push_back({flows[t], work.at, applied_, std::move(bundle[t])});
+    messages.push_back({flows[t], work.at, versionOf(work.at), std::move(bundle[t])});
   }
   return messages;
 }
@@ -91,7 +137,10 @@ std::optional<Work> Engine::next() {
 void Engine::complete(std::uint64_t token, Result result, double seconds) {
   auto node = running_.extract(token);
   if (node.empty()) throw std::logic_error("an action completed twice, or was never handed out");
-  seconds_[indexOf(node.mapped().kind)] += seconds;
+  const MicroBatch& at = node.mapped().at;
+  if (const auto batch = find({at.phase, at.step, at.i, {}})) {
+    open_[*batch].seconds[indexOf(node.mapped().kind)] += seconds;
+  }
   finish(std::move(node.mapped()), std::move(result), seconds);
 }
 

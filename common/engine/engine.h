@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -31,11 +32,13 @@ struct EngineOptions {
   bool initialWeights = false;
   // The client sends Resume before anything else; then it sends no initial weights.
   bool resumes = false;
+  // D: up to D + 1 training steps are in progress at the same time; see versionFor().
+  std::uint32_t staleness = 0;
 };
 
 using SharedBytes = std::shared_ptr<const std::vector<std::byte>>;
 
-// The state that an engine keeps from one batch to the next.
+// The state that an engine keeps from one batch to the next. Steps in progress are not part of it.
 struct EngineState {
   std::uint64_t applied = 0;    // steps
   std::uint64_t evaluated = 0;  // batches of evaluation
@@ -67,11 +70,18 @@ using Result = std::variant<std::monostate, TensorBundle, GradientReport, StepDe
 // Seconds that one batch took, by kind of action.
 using ActionSeconds = std::array<double, kActionKinds>;
 
+// A batch, and the seconds of its actions so far.
+struct BatchSeconds {
+  MicroBatch at;  // with i = 0
+  ActionSeconds seconds{};
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Call between batches. An engine that restores the state continues exactly as this one would.
+  // Call when a batch has just ended. An engine that restores the state continues after that batch,
+  // exactly as this one would; it repeats steps that are in progress.
   EngineState state() const { return {applied_, evaluated_}; }
   // Call before the first batch.
   virtual void restore(const EngineState& state) {
@@ -93,15 +103,16 @@ class Engine {
   // Throws the errors of receive() for messages that were deferred until an update.
   void complete(std::uint64_t token, Result result, double seconds);
 
-  // Whether the latest batch is done: in training, the update is complete; in evaluation, all
-  // actions are. True before the first batch.
-  virtual bool batchDone() const = 0;
+  // Whether no batch is in progress. A training batch is in progress until its update is complete,
+  // an evaluation batch until all of its actions are.
+  bool batchDone() const { return open_.empty(); }
+  std::size_t batchesInProgress() const { return open_.size(); }
+  // The number of batches that have ended.
+  std::uint64_t batchesEnded() const { return batchesEnded_; }
+  // The batch that ended last. Requires batchesEnded() > 0.
+  const BatchSeconds& ended() const { return *ended_; }
   // The number of steps whose update is complete on this side.
   std::uint64_t applied() const { return applied_; }
-  // The latest batch, with i = 0; nullopt before the first batch.
-  const std::optional<MicroBatch>& batch() const { return batch_; }
-  // Seconds of the latest batch's actions.
-  const ActionSeconds& seconds() const { return seconds_; }
 
  protected:
   Engine(const EngineOptions& options, StageRows rows);
@@ -109,24 +120,37 @@ class Engine {
   virtual std::optional<Work> nextWork() = 0;
   virtual void finish(Work&& work, Result&& result, double seconds) = 0;
 
+  // The batches in progress, oldest first: one, or up to D + 1 consecutive training batches.
+  const std::deque<BatchSeconds>& open() const { return open_; }
+  // Whether this batch may begin now.
+  bool mayStart(const MicroBatch& at) const;
   void startBatch(const MicroBatch& at);
+  // Ends the oldest batch, which is done.
+  void endBatch();
+  // Whether the oldest batch is a training batch all of whose scheduled actions are done.
+  bool isOldestComputed() const;
+  // The index in open() of the batch that a tensor belongs to; nullopt: none.
+  std::optional<std::size_t> find(const Key& key) const;
+  // The number of the tensor's micro-batch in the sequence of `stage_`.
+  std::uint32_t sequenceIndex(std::size_t batch, std::uint32_t i) const;
+  // The weights with which the batch is computed.
+  std::uint64_t versionOf(const MicroBatch& at) const {
+    return at.phase == Phase::train ? versionFor(at.step, options_.staleness) : applied_;
+  }
+
   // A scheduled action that is ready.
   std::optional<Work> nextOfStage();
   // The tensors that a completed scheduled action sends.
   std::vector<TensorMessage> finishOfStage(const Work& work, Result&& result);
+  // Work on the oldest batch in progress, or, if there is none, on the one that ended last.
   Work workOf(ActionKind kind, Input input = {}) const;
 
   // Throws ProtocolError.
   [[noreturn]] static void refuse(std::string code, const std::string& sentence);
   static std::string stepText(Phase phase, std::uint64_t step);  // "train step 3"
-  // Throw ProtocolError "bad-key".
-  void checkAgainstBatch(const TensorMessage& message) const;
-  void store(TensorMessage&& message);
-
-  bool isTrain() const { return batch_->phase == Phase::train; }
-  bool isCurrent(const Key& key) const {
-    return batch_ && batch_->phase == key.phase && batch_->step == key.step;
-  }
+  // Throw ProtocolError "bad-key". `batch`: an index in open().
+  void checkAgainstBatch(const TensorMessage& message, std::size_t batch) const;
+  void store(TensorMessage&& message, std::size_t batch);
 
   const EngineOptions options_;
   StageEngine stage_;
@@ -134,8 +158,9 @@ class Engine {
   std::uint64_t evaluated_ = 0;  // the last evaluation batch that began
 
  private:
-  std::optional<MicroBatch> batch_;
-  ActionSeconds seconds_{};
+  std::deque<BatchSeconds> open_;
+  std::optional<BatchSeconds> ended_;
+  std::uint64_t batchesEnded_ = 0;
   std::map<std::uint64_t, Work> running_;  // actions in progress, without their tensors
   std::uint64_t nextToken_ = 1;
 };

@@ -50,37 +50,45 @@ void Participant::receiveTensor(std::size_t from, TensorMessage&& message) {
   if (!stage_.isInput(key.flow)) refuse("bad-key", toString(key) + " cannot come from a client");
   const bool train = key.phase == Phase::train;
   const std::uint64_t finished = train ? applied_ : evaluated_;
-  if (key.step <= finished && (train || !isCurrent(key))) {
+  auto batch = find(key);
+  if (key.step <= finished && (train || !batch)) {
     refuse("bad-key", toString(key) + " belongs to a finished step");
   }
-  if (!isCurrent(key)) {
-    if (key.step != finished + 1) {
-      refuse("step-gap", toString(key) + " arrived, but the last known step is " +
-                             stepText(key.phase, finished));
+  if (!batch) {
+    // The steps in progress follow the finished ones without a gap.
+    const bool areTrained = train && !open().empty() && open().back().at.phase == Phase::train;
+    const std::uint64_t last = areTrained ? open().back().at.step : finished;
+    const std::uint64_t max = finished + 1 + (train ? options_.staleness : 0);
+    if (key.step != last + 1 || key.step > max) {
+      refuse("step-gap",
+             toString(key) + " arrived, but the last known step is " + stepText(key.phase, last));
     }
     if (isGradient(key.flow)) {
       refuse("bad-key", toString(key) + " arrived before any activation of its step");
     }
     startBatchOf(message);
+    batch = find(key);
   }
-  checkAgainstBatch(message);
+  checkAgainstBatch(message, *batch);
   if (linkOf_(key.i) != from) refuse("bad-key", toString(key) + " belongs to another client");
-  if (message.weightVersion != applied_) {
+  if (const std::uint64_t version = versionOf(message.at); message.weightVersion != version) {
     refuse("bad-key", toString(key) + " is for weights after " +
-                          std::to_string(message.weightVersion) + " steps, but " +
-                          std::to_string(applied_) + " are applied");
+                          std::to_string(message.weightVersion) +
+                          " steps, but must be for those after " + std::to_string(version));
   }
-  if (isGradient(key.flow) && (!train || key.i >= stage_.completedOf(ActionKind::bodyForward))) {
+  if (isGradient(key.flow) &&
+      (!train || sequenceIndex(*batch, key.i) >= stage_.completedOf(ActionKind::bodyForward))) {
     refuse("bad-key", toString(key) + " arrived before its activation was sent");
   }
-  store(std::move(message));
+  store(std::move(message), *batch);
 }
 
 void Participant::startBatchOf(const TensorMessage& message) {
   const MicroBatch& at = message.at;
-  if (!batchDone()) {
+  if (!mayStart(at)) {
+    const MicroBatch& other = open().back().at;
     refuse("unexpected-message", stepText(at.phase, at.step) + " begins while " +
-                                     stepText(batch()->phase, batch()->step) + " is not finished");
+                                     stepText(other.phase, other.step) + " is not finished");
   }
   if (at.samples == 0 || at.microBatches != microBatchCount(at.samples, options_.microBatches)) {
     refuse("bad-key", toString(message.key()) + " claims " + std::to_string(at.microBatches) +
@@ -88,8 +96,13 @@ void Participant::startBatchOf(const TensorMessage& message) {
                           " samples; the agreed number is " +
                           std::to_string(options_.microBatches) + " per batch");
   }
+  if (batchDone()) state_ = State::running;
   startBatch(at);
-  state_ = State::running;
+}
+
+void Participant::endOldest() {
+  endBatch();
+  state_ = batchDone() ? State::idle : State::running;
 }
 
 void Participant::receiveDecision(const StepDecision& decision) {
@@ -97,7 +110,7 @@ void Participant::receiveDecision(const StepDecision& decision) {
     refuse("step-gap", "Step " + std::to_string(decision.step) + " arrived, but " +
                            std::to_string(applied_) + " steps are applied");
   }
-  if (state_ != State::reported) {
+  if (reported_ < decision.step) {
     refuse("unexpected-message",
            "Step " + std::to_string(decision.step) + " arrived before its BodyDone was sent");
   }
@@ -110,7 +123,7 @@ void Participant::receiveFetch(std::size_t from, const Fetch& fetch) {
     refuse("unexpected-message", "a second Fetch arrived before the first was answered");
   }
   const bool ofWeights = fetch.flow == kWeightsBody;
-  if (state_ != (ofWeights ? State::idle : State::reported)) {
+  if (ofWeights ? state_ != State::idle : reported_ <= applied_) {
     refuse("unexpected-message", "Fetch of " + flowName(fetch.flow) +
                                      (ofWeights ? " arrived in the middle of a batch"
                                                 : " did not arrive between BodyDone and Step"));
@@ -170,23 +183,40 @@ std::optional<Work> Participant::nextWork() {
     return workOf(resumes ? ActionKind::restore : ActionKind::importBlob, std::move(source_));
   }
   if (export_ == Export::requested) return exportWork();
-  if (state_ != State::running) return std::nullopt;
   if (isReportNext()) {
-    state_ = State::reporting;
-    return workOf(ActionKind::report);
+    isReporting_ = true;
+    Work work = workOf(ActionKind::report);
+    work.at = open()[reported_ - applied_].at;
+    return work;
   }
   return nextOfStage();
+}
+
+bool Participant::isReportNext() const {
+  const std::size_t next = reported_ - applied_;  // in open()
+  return !isReporting_ && !isUpdatePending() && export_ == Export::none && next < open().size() &&
+         open()[next].at.phase == Phase::train && stage_.isDone(sequenceIndex(next + 1, 0));
+}
+
+void Participant::restore(const EngineState& state) {
+  Engine::restore(state);
+  reported_ = state.applied;
 }
 
 void Participant::finish(Work&& work, Result&& result, double seconds) {
   switch (work.kind) {
     case ActionKind::report:
-      state_ = State::reported;
-      return sendReport(std::get<GradientReport>(result));
+      isReporting_ = false;
+      reported_ = work.at.step;
+      return sendReport(open()[reported_ - applied_ - 1], std::get<GradientReport>(result));
     case ActionKind::update:
       applied_ = decision_.step;
       updateSeconds_ = seconds;
-      state_ = decision_.checkpoint ? State::updated : State::idle;
+      if (decision_.checkpoint) {
+        state_ = State::updated;
+      } else {
+        endOldest();
+      }
       for (const auto& link : links_) link->commit(applied_);
       for (const auto& link : links_) link->send(StepOk{applied_});
       return;
@@ -198,8 +228,7 @@ void Participant::finish(Work&& work, Result&& result, double seconds) {
       return;
     }
     case ActionKind::snapshot:
-      state_ = State::idle;
-      return;
+      return endOldest();
     case ActionKind::restore:
       restore(std::get<EngineState>(result));
       [[fallthrough]];
@@ -212,17 +241,17 @@ void Participant::finish(Work&& work, Result&& result, double seconds) {
         const std::size_t port = linkOf_(message.at.i);
         links_[port]->send(std::move(message));
       }
-      if (!isTrain() && stage_.isDone()) state_ = State::idle;
+      if (work.at.phase == Phase::eval && stage_.isDone()) endOldest();
   }
 }
 
-void Participant::sendReport(const GradientReport& report) {
+void Participant::sendReport(const BatchSeconds& batch, const GradientReport& report) {
   BodyDone done;
-  done.step = batch()->step;
+  done.step = batch.at.step;
   done.report = report;
-  done.forwardSeconds = seconds()[indexOf(ActionKind::bodyForward)];
-  done.backwardSeconds = seconds()[indexOf(ActionKind::bodyBackward)];
-  done.weightsSeconds = seconds()[indexOf(ActionKind::bodyWeights)];
+  done.forwardSeconds = batch.seconds[indexOf(ActionKind::bodyForward)];
+  done.backwardSeconds = batch.seconds[indexOf(ActionKind::bodyBackward)];
+  done.weightsSeconds = batch.seconds[indexOf(ActionKind::bodyWeights)];
   done.updateSeconds = updateSeconds_;
   for (const auto& link : links_) link->send(done);
 }

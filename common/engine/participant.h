@@ -5,9 +5,9 @@
 //   from        to          when                                     action, what is sent
 //   idle        running     the first tensor of the next batch
 //   running     idle        eval: every action is complete
-//   running     reporting   train: every action is complete          Report
-//   reporting   reported    Report is complete                       BodyDone
-//   reported    decided     Step
+//   running                 train: every action is complete          Report
+//   running                 Report is complete                       BodyDone
+//   running     decided     Step, after BodyDone
 //   decided     updating    immediately                              Update
 //   updating    idle        Update is complete                       link: commit; StepOk
 //   updating    updated     the same, if a checkpoint was requested  link: commit; StepOk
@@ -15,13 +15,17 @@
 //   copying     idle        Snapshot is complete
 // clang-format on
 //
+// With staleness D, the table describes the oldest step, and `idle` means that no step is in
+// progress; the actions and reports of up to D later steps run at the same time. Reports are made
+// in the order of the steps.
+//
 // From `decided` to the end of the update and its snapshot, every other message waits, because
 // messages after a Step refer to the updated weights. Waiting messages are handled in the order of
 // their arrival.
 //
 // Two more actions run outside of this table. Once, before the first batch, initial weights are
 // imported or a checkpoint is restored. A Fetch of weights/body is answered between batches, a
-// Fetch of grads/body in `reported`.
+// Fetch of grads/body between BodyDone and Step of the oldest step.
 #pragma once
 
 #include <deque>
@@ -43,16 +47,14 @@ class Participant : public Engine {
               std::function<std::size_t(std::uint32_t i)> linkOf = nullptr);
 
   void receive(std::size_t peer, Message message) override;
-  bool isReportNext() const override {
-    return state_ == State::running && isTrain() && stage_.isDone();
-  }
-  bool batchDone() const override { return state_ == State::idle; }
+  bool isReportNext() const override;
+  void restore(const EngineState& state) override;
 
   // Whether the body has its weights: received, restored from a checkpoint, or initialized here.
   bool weightsInPlace() const { return weights_ == Weights::inPlace; }
 
  private:
-  enum class State { idle, running, reporting, reported, decided, updating, updated, copying };
+  enum class State { idle, running, decided, updating, updated, copying };
   enum class Weights { expected, arrived, importing, inPlace };
   enum class Export { none, requested, running };
 
@@ -64,17 +66,20 @@ class Participant : public Engine {
   void receiveWeights(Blob&& blob);
   void receiveResume(const Resume& resume);
   bool isUpdatePending() const { return state_ >= State::decided; }
+  void endOldest();
 
   std::optional<Work> nextWork() override;
   Work exportWork();
   void finish(Work&& work, Result&& result, double seconds) override;
-  void sendReport(const GradientReport& report);
+  void sendReport(const BatchSeconds& batch, const GradientReport& report);
 
   const Place place_;
   const std::vector<std::shared_ptr<EngineLink>> links_;
   const std::function<std::size_t(std::uint32_t i)> linkOf_;
   State state_ = State::idle;
-  StepDecision decision_;  // the last one
+  std::uint64_t reported_ = 0;  // the last step whose BodyDone was sent
+  bool isReporting_ = false;    // the next report is in progress
+  StepDecision decision_;       // the last one
   double updateSeconds_ = 0;
   struct Deferred {
     std::size_t peer;

@@ -119,7 +119,7 @@ constexpr Schedule kSchedules[] = {
     {"priority", "runs first what unblocks the most work; urgent tensors are sent first (default)",
      pickByPriority, unlockingFirst, oneInFlight, allInFlight},
     {"gpipe", "all forwards, then all backwards", pickInBlocks, firstComeFirstServed, allInFlight,
-     allInFlight},
+     allInFlight, false, /*overlapsSteps=*/false},
     {"1f1b", "alternately one forward and one backward, with few micro-batches in flight",
      pickOneForwardOneBackward, firstComeFirstServed, twoInFlight, fourInFlight},
     {"zb", "like priority, but servers compute the gradients of their weights last", pickByPriority,

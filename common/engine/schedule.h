@@ -48,13 +48,14 @@ struct ReadyKinds {
   bool any() const;
 };
 
+// With staleness, several training batches are in progress, and their micro-batches count as one
+// sequence. The counts are those since no batch was in progress.
 struct StageState {
   int hop = 0;                               // 0: the client; k: body k - 1
-  std::array<bool, kScheduledKinds> runs{};  // the kinds that this stage runs in this batch
-  std::uint32_t microBatches = 0;            // M of this batch
+  std::array<bool, kScheduledKinds> runs{};  // the kinds that this stage runs in this phase
+  std::uint32_t microBatches = 0;            // number of micro-batches that have begun or may begin
   std::uint32_t inFlight = 0;                // W: maximum micro-batches in flight
-  // Number of actions started in this batch, by scheduled kind. The next action of the kind has
-  // this i.
+  // Number of actions started, by scheduled kind. The next action of the kind has this number.
   std::array<std::uint32_t, kScheduledKinds> started{};
 
   std::uint32_t next(ActionKind kind) const { return started[indexOf(kind)]; }
@@ -75,13 +76,16 @@ struct Schedule {
   // Whether bodies split their backward: BodyBackward computes the gradients that the body sends,
   // and BodyWeights those of its weights.
   bool splitsBackward = false;
+  // Whether the schedule can overlap steps. One that ends each step before the next begins cannot.
+  bool overlapsSteps = true;
 };
 
 std::span<const Schedule> scheduleTable();
 // Throws UsageError "unknown-schedule" with the nearest known name.
 const Schedule& findSchedule(std::string_view name);
 // A run's number of micro-batches in flight: `configured`, or the schedule's default if that is 0.
-// Throws UsageError "bad-in-flight" unless minimum <= W <= M.
+// `microBatches`: M x (D + 1) in a run with staleness D. Throws UsageError "bad-in-flight" unless
+// minimum <= W <= microBatches.
 std::uint32_t resolveInFlight(const Schedule& schedule, std::uint32_t configured,
                               std::uint32_t microBatches);
 // Maximum number of messages waiting on one side, and of tensors that the peer has not acknowledged

@@ -47,13 +47,42 @@ StageEngine::StageEngine(StageRows rows, Pick pick, std::uint32_t inFlight)
 
 void StageEngine::begin(Phase phase, std::uint32_t microBatches) {
   phase_ = phase;
-  microBatches_ = microBatches;
+  microBatches_ = 0;
+  dropped_ = 0;
+  isAlone_ = true;
   started_.fill(0);
   completed_.fill(0);
   for (auto& [flow, input] : inputs_) {
-    input.arrived.assign(microBatches, false);
+    input.arrived.clear();
     input.payloads.clear();
-    input.payloads.resize(microBatches);
+  }
+  extend(microBatches);
+}
+
+void StageEngine::append(std::uint32_t microBatches) {
+  isAlone_ = false;
+  extend(microBatches);
+}
+
+void StageEngine::extend(std::uint32_t microBatches) {
+  microBatches_ += microBatches;
+  for (auto& [flow, input] : inputs_) {
+    input.arrived.resize(microBatches_, false);
+    input.payloads.resize(microBatches_);
+  }
+}
+
+void StageEngine::dropFirst(std::uint32_t microBatches) {
+  microBatches_ -= microBatches;
+  dropped_ += microBatches;
+  for (const StageRow& row : stage_.rows) {
+    if (!runs(row)) continue;
+    started_[indexOf(row.kind)] -= microBatches;
+    completed_[indexOf(row.kind)] -= microBatches;
+  }
+  for (auto& [flow, input] : inputs_) {
+    input.arrived.erase(input.arrived.begin(), input.arrived.begin() + microBatches);
+    input.payloads.erase(input.payloads.begin(), input.payloads.begin() + microBatches);
   }
 }
 
@@ -99,8 +128,13 @@ std::optional<StageEngine::Action> StageEngine::next() {
   ReadyKinds ready;
   for (const StageRow& row : stage_.rows) ready.ready[indexOf(row.kind)] = isReady(row);
   if (!ready.any()) return std::nullopt;
-  StageState state{stage_.hop, {}, microBatches_, std::min(inFlight_, microBatches_), started_};
-  for (const StageRow& row : stage_.rows) state.runs[indexOf(row.kind)] = runs(row);
+  StageState state{stage_.hop, {}, dropped_ + microBatches_, inFlight_, started_};
+  // Another batch may follow at any time, so only a batch that runs alone limits W.
+  if (isAlone_) state.inFlight = std::min(inFlight_, microBatches_);
+  for (const StageRow& row : stage_.rows) {
+    state.runs[indexOf(row.kind)] = runs(row);
+    state.started[indexOf(row.kind)] += dropped_;
+  }
   const auto kind = pick_(ready, state);
   if (!kind) return std::nullopt;
   if (!ready[*kind]) throw std::logic_error("the schedule picked an action that is not ready");
@@ -119,9 +153,9 @@ std::vector<Flow> StageEngine::outputsOf(ActionKind kind) const {
   return outputs;
 }
 
-bool StageEngine::isDone() const {
-  return std::all_of(stage_.rows.begin(), stage_.rows.end(), [this](const StageRow& row) {
-    return !runs(row) || completedOf(row.kind) == microBatches_;
+bool StageEngine::isDone(std::uint32_t microBatches) const {
+  return std::all_of(stage_.rows.begin(), stage_.rows.end(), [&](const StageRow& row) {
+    return !runs(row) || completedOf(row.kind) >= microBatches;
   });
 }
 

@@ -1,6 +1,10 @@
-// The order of one stage's actions within a batch: which are ready, and which one the schedule runs
-// next. It has no notion of peers or roles: a stage is described by rows, and the same class runs
-// in the client, in each server, and in the simulator. One thread at a time.
+// The order of one stage's actions: which are ready, and which one the schedule runs next. It has
+// no notion of peers or roles: a stage is described by rows, and the same class runs in the client,
+// in each server, and in the simulator. One thread at a time.
+//
+// A stage works on one batch, or, in a run with staleness, on several consecutive training batches.
+// Their micro-batches form one sequence, in which i counts from the first micro-batch of the oldest
+// batch. Actions of one kind run in the order of this sequence.
 //
 // clang-format off
 //   client   HeadForward(i)                     -> activation/0
@@ -53,12 +57,17 @@ class StageEngine {
   // `inFlight`: W as negotiated.
   StageEngine(StageRows rows, Pick pick, std::uint32_t inFlight);
 
-  // Starts a batch of M micro-batches. Drops the state of the previous batch.
+  // Starts a batch of M micro-batches. Drops the state of all batches before it.
   void begin(Phase phase, std::uint32_t microBatches);
+  // Adds a batch of the same phase behind the ones that are in progress.
+  void append(std::uint32_t microBatches);
+  // Drops the oldest batch, of M micro-batches, all of whose actions are done. Micro-batch M
+  // becomes micro-batch 0.
+  void dropFirst(std::uint32_t microBatches);
 
   bool isInput(Flow flow) const { return inputs_.find(flow) != nullptr; }
   bool hasArrived(Flow flow, std::uint32_t i) const { return inputs_.at(flow).arrived[i]; }
-  // Requires isInput(), i < M and !hasArrived().
+  // Requires isInput(), !hasArrived(), and that a batch in progress has the micro-batch i.
   void arrived(Flow flow, std::uint32_t i, Payload payload = {});
 
   struct Action {
@@ -76,8 +85,10 @@ class StageEngine {
   // The flows that carry the kind's result in this phase.
   std::vector<Flow> outputsOf(ActionKind kind) const;
   std::uint32_t completedOf(ActionKind kind) const { return completed_[indexOf(kind)]; }
-  // Whether every action of the batch is done; true before the first batch.
-  bool isDone() const;
+  // Whether every action is done; true before the first batch.
+  bool isDone() const { return isDone(microBatches_); }
+  // Whether every action of the first micro-batches is done.
+  bool isDone(std::uint32_t microBatches) const;
 
  private:
   struct Input {
@@ -85,6 +96,7 @@ class StageEngine {
     std::vector<Payload> payloads;  // arrived, not yet passed to an action
   };
 
+  void extend(std::uint32_t microBatches);
   bool runs(const StageRow& row) const;
   const StageRow& rowOf(ActionKind kind) const;
   bool isReady(const StageRow& row) const;
@@ -94,7 +106,10 @@ class StageEngine {
   const Pick pick_;
   const std::uint32_t inFlight_;
   Phase phase_ = Phase::train;
-  std::uint32_t microBatches_ = 0;
+  std::uint32_t microBatches_ = 0;  // of all batches in progress
+  // Micro-batches that were dropped since begin(). Schedules see counts that include them.
+  std::uint32_t dropped_ = 0;
+  bool isAlone_ = true;  // no batch was appended since begin()
   std::array<std::uint32_t, kScheduledKinds> started_{};
   std::array<std::uint32_t, kScheduledKinds> completed_{};
   FlowMap<Input> inputs_;

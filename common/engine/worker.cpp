@@ -79,7 +79,8 @@ bool EngineWorker::completeAll() {
 void EngineWorker::begins(const Work& work) {
   const bool forward = work.kind == ActionKind::headForward || work.kind == ActionKind::bodyForward;
   if (!forward || work.at.i > 0) return;
-  const bool follows = work.at.phase == Phase::train && lastBackward_;
+  const bool follows =
+      work.at.phase == Phase::train && lastBackward_ && engine_->batchesInProgress() == 1;
   betweenSteps_ = follows ? std::optional(secondsSince(*lastBackward_)) : std::nullopt;
   lastBackward_.reset();
 }
@@ -93,9 +94,9 @@ void EngineWorker::complete(const IssuedAction& action, Result result, SteadyTim
   --underWay_;
   if (trace_) trace_->ran(action.kind, action.at, action.idleSince, end, seconds);
   checkSeconds("an action (" + std::string(actionName(action.kind)) + ")", seconds);
-  const bool wasDone = engine_->batchDone();
+  const std::uint64_t ended = engine_->batchesEnded();
   engine_->complete(action.token, std::move(result), seconds);
-  if (!wasDone && engine_->batchDone()) finished_();
+  if (engine_->batchesEnded() > ended) finished_();
 }
 
 void EngineWorker::build() {

@@ -79,10 +79,10 @@ class Mailbox {
 
 class EngineWorker : public DeviceWorker {
  public:
-  // `finished` is called after the last action of each batch. `failed` is called at most once; no
-  // action runs after it. Both are called on the device thread. With a `queue`, which must outlive
-  // the worker's actions, an action is done when the queue reports it; without one, when its
-  // function returns. `trace` may be null.
+  // `finished` is called after each batch that has ended (Engine::ended()). `failed` is called at
+  // most once; no action runs after it. Both are called on the device thread. With a `queue`, which
+  // must outlive the worker's actions, an action is done when the queue reports it; without one,
+  // when its function returns. `trace` may be null.
   EngineWorker(std::unique_ptr<Engine> engine, std::shared_ptr<Mailbox> mailbox, ActionTable table,
                std::function<void()> finished, std::function<void(std::exception_ptr)> failed,
                DeviceQueue* queue = nullptr, std::shared_ptr<TraceRecorder> trace = nullptr);
@@ -112,7 +112,8 @@ class EngineWorker : public DeviceWorker {
   // Device thread.
   Engine& engine() { return *engine_; }
   // Seconds from the end of a training step's last backward on this side to the start of the next
-  // step's first forward, for the latest step; nullopt if no training step preceded it.
+  // step's first forward, for the latest step; nullopt if no training step preceded it, or if it
+  // began before the previous one had ended.
   std::optional<double> betweenSteps() const { return betweenSteps_; }
 
  private:

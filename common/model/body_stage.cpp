@@ -38,8 +38,10 @@ struct BodyStage::State {
   TrainedPart part;
   StageCut first, last;
   const bool splits;
-  std::map<std::uint32_t, Saved> saved;            // by micro-batch
-  std::map<std::uint32_t, SplitBackward> weights;  // by micro-batch, until backwardWeights()
+  // By step and micro-batch.
+  using Which = std::pair<std::uint64_t, std::uint32_t>;
+  std::map<Which, Saved> saved;
+  std::map<Which, SplitBackward> weights;  // until backwardWeights()
 };
 
 void checkBodyWait(const StageWait& wait) {
@@ -68,7 +70,9 @@ TensorBundle BodyStage::forward(const MicroBatch& at, TensorBundle activations0)
   TensorBundle leaving = state_->last.leave(outputs);
   if (!training) return leaving;
   if (state_->options.recompute) outputs.clear();
-  if (!state_->saved.emplace(at.i, Saved{std::move(inputs), std::move(outputs)}).second) {
+  if (!state_->saved
+           .emplace(State::Which(at.step, at.i), Saved{std::move(inputs), std::move(outputs)})
+           .second) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " went forward twice");
   }
   return leaving;
@@ -76,11 +80,11 @@ TensorBundle BodyStage::forward(const MicroBatch& at, TensorBundle activations0)
 
 TensorBundle BodyStage::backward(const MicroBatch& at, TensorBundle gradients1) {
   if (state_->wait.b2) {
-    state_->saved.erase(at.i);
+    state_->saved.erase({at.step, at.i});
     const double weights = state_->splits ? 0 : state_->wait.w2.value_or(0);
     return state_->first.waitForGradients(*state_->wait.b2 + weights, at);
   }
-  const auto node = state_->saved.extract(at.i);
+  const auto node = state_->saved.extract({at.step, at.i});
   if (node.empty()) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " goes backward, not forward");
   }
@@ -90,7 +94,7 @@ TensorBundle BodyStage::backward(const MicroBatch& at, TensorBundle gradients1) 
   if (state_->splits) {
     SplitBackward split =
         state_->last.splitBackward(at, outputs, std::move(gradients1), node.mapped().inputs);
-    if (!state_->weights.emplace(at.i, std::move(split)).second) {
+    if (!state_->weights.emplace(State::Which(at.step, at.i), std::move(split)).second) {
       throw std::logic_error("micro-batch " + std::to_string(at.i) + " went backward twice");
     }
   } else {
@@ -101,14 +105,16 @@ TensorBundle BodyStage::backward(const MicroBatch& at, TensorBundle gradients1) 
 
 void BodyStage::backwardWeights(const MicroBatch& at) {
   if (state_->wait.b2) return waitFor(state_->wait.w2.value_or(0));
-  auto node = state_->weights.extract(at.i);
+  auto node = state_->weights.extract({at.step, at.i});
   if (node.empty()) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " has no split backward");
   }
   node.mapped().finish();
 }
 
-GradientReport BodyStage::report() const { return state_->part.gradientReport(); }
+GradientReport BodyStage::report(std::uint64_t step) {
+  return step == 0 ? state_->part.gradientReport() : state_->part.gradientReport(step);
+}
 
 void BodyStage::update(const StepDecision& decision) { state_->part.update(decision); }
 
@@ -116,7 +122,8 @@ std::vector<std::byte> BodyStage::exportWeights() const {
   return toSafetensors(weightsOf(state_->part.evaluatedSet()));
 }
 
-std::vector<std::byte> BodyStage::exportGradients() const {
+std::vector<std::byte> BodyStage::exportGradients() {
+  state_->part.collectGradients();
   return toSafetensors(gradientsOf(state_->part.set()));
 }
 

@@ -1,6 +1,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -25,8 +26,10 @@ struct ClientStage::State {
             std::any_of(blocks.begin() + options.cuts.cut1, blocks.end(),
                         [](const BlockSpec& block) { return !block.batchInputs.empty(); })),
         first(options, blocks, options.cuts.number0, device),
-        last(options, blocks, options.cuts.number1, device),
-        batch(options.scores, blocks.back().outputShape(), device) {
+        last(options, blocks, options.cuts.number1, device) {
+    for (std::uint32_t b = 0; b <= options.staleness; ++b) {
+      batches.emplace_back(options.scores, blocks.back().outputShape(), device);
+    }
     if (wait.f1 && !wait.b1) {
       throw UsageError("bad-wait",
                        "wait.F1 is set without wait.B1: a forward pass that only waits leaves "
@@ -43,21 +46,27 @@ struct ClientStage::State {
   TrainedPart tail;
   const bool tailTakesInputs;
   StageCut first, last;
-  LabeledBatch batch;
-  // The head's outputs by micro-batch, with their autograd graphs; empty lists with `recompute`.
-  std::map<std::uint32_t, TensorList> headOutputs;
+  std::deque<LabeledBatch> batches;  // of the latest steps
+  // The head's outputs by step and micro-batch, with their autograd graphs; empty lists with
+  // `recompute`.
+  using Which = std::pair<std::uint64_t, std::uint32_t>;
+  std::map<Which, TensorList> headOutputs;
   double lossScale = 1;
+
+  LabeledBatch& batch(std::uint64_t step) { return batches[step % batches.size()]; }
 };
 
 ClientStage::ClientStage(const StageOptions& options, const StageWait& wait, ComputeDevice& device)
     : state_(std::make_unique<State>(options, wait, device)) {}
 ClientStage::~ClientStage() = default;
 
-void ClientStage::beginBatch(const BatchView& batch) { state_->batch.begin(batch); }
+void ClientStage::beginBatch(const BatchView& batch, std::uint64_t step) {
+  state_->batch(step).begin(batch);
+}
 
 TensorBundle ClientStage::headForward(const MicroBatch& at) {
   if (state_->wait.f1) return state_->first.waitForActivations(*state_->wait.f1, at);
-  const TensorList inputs = state_->batch.inputs(at);
+  const TensorList inputs = state_->batch(at.step).inputs(at);
   if (at.phase != Phase::train || !state_->first.hasGradients()) {
     const at::NoGradGuard noGrad;
     return state_->first.leave(state_->head.forward({}, inputs, at));
@@ -65,7 +74,7 @@ TensorBundle ClientStage::headForward(const MicroBatch& at) {
   TensorList outputs = state_->head.forward({}, inputs, at);
   TensorBundle leaving = state_->first.leave(outputs);
   if (state_->options.recompute) outputs.clear();
-  if (!state_->headOutputs.emplace(at.i, std::move(outputs)).second) {
+  if (!state_->headOutputs.emplace(State::Which(at.step, at.i), std::move(outputs)).second) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " went forward twice");
   }
   return leaving;
@@ -73,26 +82,27 @@ TensorBundle ClientStage::headForward(const MicroBatch& at) {
 
 TensorBundle ClientStage::tailStep(const MicroBatch& at, TensorBundle activations1) {
   const bool training = at.phase == Phase::train;
+  LabeledBatch& batch = state_->batch(at.step);
   if (state_->wait.t3) {
-    state_->batch.countOnly(at);
+    batch.countOnly(at);
     if (training) return state_->last.waitForGradients(*state_->wait.t3, at);
     waitFor(*state_->wait.t3);
     return {};
   }
   const at::AutoGradMode recordGraph(training);
   const TensorList leaves = state_->last.enter(at, std::move(activations1), training);
-  const TensorList inputs = state_->tailTakesInputs ? state_->batch.inputs(at) : TensorList();
+  const TensorList inputs = state_->tailTakesInputs ? batch.inputs(at) : TensorList();
   const TensorList outputs = state_->tail.forward(leaves, inputs, at);
-  const at::Tensor loss = state_->batch.loss(outputs.front(), at);
+  const at::Tensor loss = batch.loss(outputs.front(), at);
   // If the loss is scaled, a step that overflows is skipped.
-  if (!training || state_->lossScale == 1) state_->batch.checkLoss(at, leaves);
+  if (!training || state_->lossScale == 1) batch.checkLoss(at, leaves);
   if (!training) return {};
   (state_->lossScale == 1 ? loss : loss.mul(state_->lossScale)).backward();
   return state_->last.leaveGradients(leaves);
 }
 
 void ClientStage::headBackward(const MicroBatch& at, TensorBundle gradients0) {
-  auto node = state_->headOutputs.extract(at.i);
+  auto node = state_->headOutputs.extract({at.step, at.i});
   if (state_->wait.b1) {
     waitFor(*state_->wait.b1);
     return;
@@ -101,29 +111,35 @@ void ClientStage::headBackward(const MicroBatch& at, TensorBundle gradients0) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " goes backward, not forward");
   }
   const TensorList outputs = state_->options.recompute
-                                 ? state_->head.recompute({}, state_->batch.inputs(at), at)
+                                 ? state_->head.recompute({}, state_->batch(at.step).inputs(at), at)
                                  : std::move(node.mapped());
   state_->first.backward(at, outputs, std::move(gradients0));
 }
 
 void ClientStage::setLossScale(double scale) { state_->lossScale = scale; }
 
-GradientReport ClientStage::headReport() const {
-  state_->tail.set().joinGradients();  // adds gradients of parameters tied to the head's
+GradientReport ClientStage::headReport() {
+  state_->tail.collectGradients();  // adds gradients of parameters tied to the head's
   return state_->head.gradientReport();
 }
-GradientReport ClientStage::tailReport() const { return state_->tail.gradientReport(); }
+GradientReport ClientStage::tailReport() { return state_->tail.gradientReport(); }
 
 void ClientStage::update(const StepDecision& decision) {
-  state_->tail.set().joinGradients();
+  state_->tail.collectGradients();
   state_->head.update(decision);
   state_->tail.update(decision);
 }
 
-const BatchMetrics& ClientStage::metrics() const { return state_->batch.metrics(); }
-const std::vector<float>& ClientStage::losses() const { return state_->batch.losses(); }
-void ClientStage::keepOutputs() { state_->batch.keepOutputs(); }
-at::Tensor ClientStage::outputs() const { return state_->batch.outputs(); }
+const BatchMetrics& ClientStage::metrics(std::uint64_t step) const {
+  return state_->batch(step).metrics();
+}
+const std::vector<float>& ClientStage::losses(std::uint64_t step) const {
+  return state_->batch(step).losses();
+}
+void ClientStage::keepOutputs() {
+  for (LabeledBatch& batch : state_->batches) batch.keepOutputs();
+}
+at::Tensor ClientStage::outputs(std::uint64_t step) const { return state_->batch(step).outputs(); }
 const ParameterSet& ClientStage::head() const { return state_->head.set(); }
 const ParameterSet& ClientStage::tail() const { return state_->tail.set(); }
 const ParameterSet& ClientStage::evaluatedHead() const { return state_->head.evaluatedSet(); }

@@ -294,6 +294,37 @@ void ParameterSet::clearGradients() {
   for (const Tied& each : tied_) each.second.mutable_grad().reset();
 }
 
+ParameterSet ParameterSet::leaves(const std::vector<at::Tensor>& values, const ParameterSet* tied,
+                                  const ParameterSet* tiedLeaves) const {
+  ParameterSet set;
+  std::map<const at::TensorImpl*, at::Tensor> leaves;  // by this set's tensor
+  const auto addLeaf = [&](const at::Tensor& own, const at::Tensor& value) {
+    const at::Tensor leaf = value.detach().set_requires_grad(own.requires_grad());
+    return leaves[own.unsafeGetTensorImpl()] = leaf;
+  };
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    set.parameters_.push_back({parameters_[p].name, addLeaf(parameters_[p].tensor, values.at(p))});
+  }
+  if (tied != nullptr) {
+    for (std::size_t p = 0; p < tied->parameters_.size(); ++p) {
+      leaves[tied->parameters_[p].tensor.unsafeGetTensorImpl()] =
+          tiedLeaves->parameters_.at(p).tensor;
+    }
+  }
+  for (const auto& [first, second] : tied_) {
+    const at::Tensor& shared = leaves.at(first.unsafeGetTensorImpl());
+    set.tied_.push_back({shared, addLeaf(second, shared)});
+  }
+  for (const at::Tensor& tensor : tensors_) {
+    const auto leaf = leaves.find(tensor.unsafeGetTensorImpl());
+    set.tensors_.push_back(leaf == leaves.end() ? tensor : leaf->second);
+  }
+  set.buffers_ = buffers_;
+  set.constants_ = constants_;
+  set.norms_ = norms_;
+  return set;
+}
+
 bool ParameterSet::has(const std::string& parameter) const {
   return std::any_of(parameters_.begin(), parameters_.end(),
                      [&](const NamedTensor& each) { return each.name == parameter; });

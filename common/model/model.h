@@ -189,6 +189,12 @@ class ParameterSet {
   // buffers() and constants().
   std::span<const at::Tensor> tensors() const { return tensors_; }
   void clearGradients();
+  // Returns a set for the same blocks whose parameters are separate leaves of autograd, so that
+  // they have gradients of their own. `values`: one tensor per element of parameters(), whose
+  // memory the leaves share. Everything else is shared with this set. `tied`: as for the
+  // constructor, and `tiedLeaves`: its leaves.
+  ParameterSet leaves(const std::vector<at::Tensor>& values, const ParameterSet* tied,
+                      const ParameterSet* tiedLeaves) const;
   // Adds the gradients of tied parameters to those of the parameters that they are tied to. Call
   // when all gradients of a step have been computed; further calls do nothing.
   void joinGradients() const;
@@ -197,6 +203,8 @@ class ParameterSet {
   void addStatistics(const std::vector<NormStatistics>& statistics);
 
  private:
+  ParameterSet() = default;
+
   std::vector<NamedTensor> parameters_;
   std::vector<NamedTensor> buffers_;
   std::vector<NamedTensor> constants_;

@@ -142,9 +142,11 @@ std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>&
     casts += kCastBytes * static_cast<double>(parameterCount(blocks, b, b + 1));
   }
   const double copies = options.averageDecay > 0 ? 2 : 1;  // copies of parameters and buffers
+  // With staleness D, D + 1 versions of the trained parameters, and gradients of D more steps.
+  const double stale = options.staleness == 0 ? 0 : 2.0 * options.staleness + 1;
   const double bytes = copies * parameters * sizeof(float) + trained * trainedBytes +
-                       copies * buffers * sizeof(float) + statistics * microBatches +
-                       casts * (kept + 1) +
+                       stale * trained * sizeof(float) + copies * buffers * sizeof(float) +
+                       statistics * microBatches * (options.staleness + 1) + casts * (kept + 1) +
                        sizeof(float) * (saved * kept + 2 * largest) * maxSamples;
   constexpr auto kMax = std::numeric_limits<std::size_t>::max();
   return bytes < static_cast<double>(kMax) ? static_cast<std::size_t>(bytes) : kMax;

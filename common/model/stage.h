@@ -59,6 +59,8 @@ struct StageOptions {
   // 0: none. Else evaluations and saved weights use a moving average of the weights: after step n,
   // average = d x average + (1 - d) x weights, with d = min(averageDecay, (1 + n) / (10 + n)).
   double averageDecay = 0;
+  // D: up to D + 1 training steps may be in progress at the same time; see versionFor().
+  std::uint32_t staleness = 0;
   // Whether a flow's tensors leave the stage in the device's memory, because their codec runs
   // there.
   FlowMap<bool> staysOnDevice;
@@ -112,18 +114,21 @@ class BodyStage {
   // Computes the gradients of the weights, if the backward is split. Call for the micro-batches in
   // the same order as backward().
   void backwardWeights(const MicroBatch& at);
-  GradientReport report() const;              // after the last backward
-  void update(const StepDecision& decision);  // clears the gradients
+  // About a step, after its last backward; 0: the oldest one in progress.
+  GradientReport report(std::uint64_t step = 0);
+  void update(const StepDecision& decision);  // clears the gradients of that step
 
   // Return a safetensors file: exportWeights() of the body's parameters and buffers, or their
-  // averages if there are any; exportGradients() of the existing gradients.
+  // averages if there are any; exportGradients() of the existing gradients of the oldest step.
   std::vector<std::byte> exportWeights() const;
-  std::vector<std::byte> exportGradients() const;
+  std::vector<std::byte> exportGradients();
   // Loads weights like loadWeights().
   void importWeights(std::span<const std::byte> file);
 
-  // All state that the stage keeps between steps: parameters and buffers under their names, and the
-  // optimizer's state (Optimizer::state()). Shares their memory. Call between steps.
+  // All state that the stage keeps between steps: parameters and buffers under their names, the
+  // optimizer's state (Optimizer::state()) and, with staleness, the older versions of the trained
+  // parameters that later steps need, as "PARAMETER:versionN" after N updates. Shares their memory.
+  // Call after an update. Steps in progress are not part of the state.
   std::vector<NamedTensor> save() const;
   // Restores a state that save() returned: the next steps are bit-identical to those that followed
   // save(). Throws RunError "bad-checkpoint" if a tensor is missing, unknown, or has another shape
@@ -144,27 +149,31 @@ class ClientStage {
               ComputeDevice& device = cpuDevice());
   ~ClientStage();
 
-  // Sets the batch that the actions work on and resets the metrics. The batch is borrowed until the
-  // next call. Throws UsageError if a target is not a class of the model.
-  void beginBatch(const BatchView& batch);
+  // Sets the batch that the actions of `step` work on and resets the metrics. With staleness D, the
+  // D + 1 latest steps have a batch each; without, `step` has no effect. The batch is borrowed
+  // until another one replaces it. Throws UsageError if a target is not a class of the model.
+  void beginBatch(const BatchView& batch, std::uint64_t step = 0);
   // Sets the factor by which the loss, and therefore all gradients, are scaled; initially 1. Call
-  // between batches.
+  // between batches. With staleness, must be 1.
   void setLossScale(double scale);
   TensorBundle headForward(const MicroBatch& at);  // the tensors of the first cut
   // Computes the gradients at the last cut from its tensors; returns none in evaluation.
   TensorBundle tailStep(const MicroBatch& at, TensorBundle activations1);
   void headBackward(const MicroBatch& at, TensorBundle gradients0);
-  GradientReport headReport() const;
-  GradientReport tailReport() const;
+  // About the oldest step in progress, after its last backward. headReport() also puts the step's
+  // gradients into head() and tail().
+  GradientReport headReport();
+  GradientReport tailReport();
   void update(const StepDecision& decision);
+  // `step` below: as for beginBatch().
   // Metrics of the micro-batches whose tailStep has run.
-  const BatchMetrics& metrics() const;
-  // loss_i of each micro-batch of this batch, by i. `verify` compares these bit for bit.
-  const std::vector<float>& losses() const;
+  const BatchMetrics& metrics(std::uint64_t step = 0) const;
+  // loss_i of each micro-batch of the batch, by i. `verify` compares these bit for bit.
+  const std::vector<float>& losses(std::uint64_t step = 0) const;
   // From now on, the model's outputs of each batch are kept until the next batch.
   void keepOutputs();
   // The outputs of the batch, [samples, …], fp32, on the CPU. Call after its last tailStep.
-  at::Tensor outputs() const;
+  at::Tensor outputs(std::uint64_t step = 0) const;
 
   const ParameterSet& head() const;
   const ParameterSet& tail() const;
@@ -191,12 +200,13 @@ class WholeStage {
   ~WholeStage();
 
   // Runs forward and, in training, backward of all micro-batches in order. Gradients accumulate
-  // until update(). If several batches with the same number of micro-batches ran before update(),
-  // the running batch-norm statistics are updated from the last one only.
+  // until update(). With staleness, call update() after each training batch. If several batches
+  // with the same number of micro-batches ran before update(), the running batch-norm statistics
+  // are updated from the last one only.
   void runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches,
                 const BatchView& batch);
   void setLossScale(double scale);  // as ClientStage::setLossScale()
-  GradientReport report() const;
+  GradientReport report();
   void update(const StepDecision& decision);
   const BatchMetrics& metrics() const;
   const std::vector<float>& losses() const;

@@ -3,12 +3,14 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <map>
@@ -282,13 +284,20 @@ void waitFor(double milliseconds) { std::this_thread::sleep_until(deadline(milli
 
 // Suffix of a saved average's name, after the name of its weight.
 static constexpr const char* kAverage = ":average";
+// Suffix of a saved older version of a parameter, before the number of updates.
+static constexpr const char* kVersion = ":version";
 
 TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockSpec>& blocks,
                          int first, int last, at::Device device, std::vector<int> cutsInside,
-                         const TrainedPart* tied)
+                         TrainedPart* tied)
     : seed_(options.seed),
+      staleness_(options.staleness),
+      tied_(tied),
       part_(blocks, first, last, std::move(cutsInside)),
       set_(blocks, first, last, options.seed, device, tied == nullptr ? nullptr : &tied->set_),
+      isTrained_(std::any_of(
+          set_.parameters().begin(), set_.parameters().end(),
+          [](const NamedTensor& parameter) { return parameter.tensor.requires_grad(); })),
       averageDecay_(options.averageDecay),
       optimizer_(makeOptimizer(options.optimizer, set_.parameters())) {
   if (averageDecay_ == 0) return;
@@ -299,33 +308,100 @@ TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockSpe
 TensorList TrainedPart::forward(TensorList x, const TensorList& batch, const MicroBatch& at) {
   BlockContext context{seed_, at};
   if (at.phase == Phase::train) {
-    context.statistics = &statistics_[at.i];
+    context.statistics = &statistics_[{staleness_ > 0 ? at.step : 0, at.i}];
     context.statistics->clear();
   }
-  return part_.forward(std::move(x), batch, at.phase == Phase::train ? set_ : evaluatedSet(),
+  return part_.forward(std::move(x), batch, at.phase == Phase::train ? setFor(at) : evaluatedSet(),
                        context);
 }
 
-TensorList TrainedPart::recompute(TensorList x, const TensorList& batch,
-                                  const MicroBatch& at) const {
+TensorList TrainedPart::recompute(TensorList x, const TensorList& batch, const MicroBatch& at) {
   const at::AutoGradMode recordGraph(true);
-  return part_.forward(std::move(x), batch, set_, {seed_, at});
+  return part_.forward(std::move(x), batch, setFor(at), {seed_, at});
 }
 
-GradientReport TrainedPart::gradientReport() const {
-  set_.joinGradients();
+void TrainedPart::collectGradients() {
+  if (staleness_ == 0) return set_.joinGradients();
+  if (steps_.empty()) return;
+  const ParameterSet& leaves = steps_.begin()->second;
+  leaves.joinGradients();
+  for (std::size_t p = 0; p < set_.parameters().size(); ++p) {
+    at::Tensor& gradient = leaves.parameters()[p].tensor.mutable_grad();
+    if (!gradient.defined()) continue;
+    set_.parameters()[p].tensor.mutable_grad() = gradient;
+    gradient.reset();
+  }
+}
+
+GradientReport TrainedPart::gradientReport() {
+  collectGradients();
   return part_.gradientReport(set_);
 }
 
+GradientReport TrainedPart::gradientReport(std::uint64_t step) const {
+  const auto leaves = steps_.find(step);
+  const ParameterSet& set = leaves == steps_.end() ? set_ : leaves->second;
+  set.joinGradients();
+  return part_.gradientReport(set);
+}
+
 void TrainedPart::update(const StepDecision& decision) {
-  set_.joinGradients();
+  collectGradients();
   optimizer_->update(decision);
+  const auto end = staleness_ > 0 ? statistics_.lower_bound({decision.step + 1, 0})  //
+                                  : statistics_.end();
   if (decision.apply) {
-    for (const auto& [i, statistics] : statistics_) set_.addStatistics(statistics);
+    for (auto each = statistics_.begin(); each != end; ++each) set_.addStatistics(each->second);
     if (average_) moveAverage(decision.step);
   }
-  statistics_.clear();
+  statistics_.erase(statistics_.begin(), end);
   set_.clearGradients();
+  if (staleness_ > 0) addVersion(decision.step);
+}
+
+// ---- Versions of the parameters, with staleness ----
+
+const ParameterSet& TrainedPart::setFor(const MicroBatch& at) {
+  if (staleness_ == 0) return set_;
+  const auto found = steps_.find(at.step);
+  if (found != steps_.end()) return found->second;
+  const ParameterSet* const tiedLeaves = tied_ == nullptr ? nullptr : &tied_->setFor(at);
+  ParameterSet leaves =
+      set_.leaves(valuesFor(at.step), tied_ == nullptr ? nullptr : &tied_->set_, tiedLeaves);
+  return steps_.emplace(at.step, std::move(leaves)).first->second;
+}
+
+const std::vector<at::Tensor>& TrainedPart::valuesFor(std::uint64_t step) {
+  const std::uint64_t version = isTrained_ ? versionFor(step, staleness_) : 0;
+  if (versions_.empty()) versions_[version] = copyValues();
+  return versions_.at(version);
+}
+
+std::vector<at::Tensor> TrainedPart::copyValues() const {
+  std::vector<at::Tensor> values;
+  for (const NamedTensor& parameter : set_.parameters()) {
+    const at::Tensor value = parameter.tensor.detach();
+    values.push_back(parameter.tensor.requires_grad() ? value.clone() : value);
+  }
+  return values;
+}
+
+// Call after the update of `step`. The new version uses the memory of one that is no longer needed.
+void TrainedPart::addVersion(std::uint64_t step) {
+  steps_.erase(step);
+  if (versions_.empty() || !isTrained_) return;
+  const std::uint64_t oldest = versionFor(step + 1, staleness_);
+  if (versions_.begin()->first >= oldest) {
+    versions_[step] = copyValues();
+    return;
+  }
+  auto version = versions_.extract(versions_.begin());
+  for (std::size_t p = 0; p < version.mapped().size(); ++p) {
+    const NamedTensor& parameter = set_.parameters()[p];
+    if (parameter.tensor.requires_grad()) version.mapped()[p].copy_(parameter.tensor.detach());
+  }
+  version.key() = step;
+  versions_.insert(std::move(version));
 }
 
 void TrainedPart::moveAverage(std::uint64_t step) {
@@ -346,6 +422,7 @@ void TrainedPart::moveAverage(std::uint64_t step) {
 void TrainedPart::load(const std::vector<NamedTensor>& weights) {
   loadWeights(set_, weights);
   if (average_) loadWeights(*average_, weights);
+  versions_.clear();
 }
 
 std::vector<NamedTensor> TrainedPart::save() const {
@@ -357,10 +434,64 @@ std::vector<NamedTensor> TrainedPart::save() const {
     }
   }
   for (NamedTensor& each : optimizer_->state()) saved.push_back(std::move(each));
+  // The newest version is equal to the weights.
+  for (const auto& [number, values] : versions_) {
+    if (number == versions_.rbegin()->first) break;
+    for (std::size_t p = 0; p < values.size(); ++p) {
+      const NamedTensor& parameter = set_.parameters()[p];
+      if (!parameter.tensor.requires_grad()) continue;
+      saved.push_back({parameter.name + kVersion + std::to_string(number), values[p]});
+    }
+  }
   return saved;
 }
 
+// Removes the older versions of this part's parameters from `saved`, and returns copies of them.
+TrainedPart::Versions TrainedPart::takeVersions(std::vector<NamedTensor>& saved) const {
+  Versions versions;
+  if (staleness_ == 0) return versions;
+  std::map<std::string, std::size_t> positions;
+  for (std::size_t p = 0; p < set_.parameters().size(); ++p) {
+    const NamedTensor& parameter = set_.parameters()[p];
+    if (parameter.tensor.requires_grad()) positions[parameter.name] = p;
+  }
+  std::size_t taken = 0;
+  std::erase_if(saved, [&](const NamedTensor& each) {
+    const std::size_t suffix = each.name.rfind(kVersion);
+    if (suffix == std::string::npos) return false;
+    const auto position = positions.find(each.name.substr(0, suffix));
+    if (position == positions.end()) return false;
+    const at::Tensor target = set_.parameters()[position->second].tensor.detach();
+    const std::string digits = each.name.substr(suffix + std::string_view(kVersion).size());
+    std::uint64_t number = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    if (error != std::errc() || end != digits.data() + digits.size() ||
+        each.tensor.sizes() != target.sizes() ||
+        each.tensor.scalar_type() != target.scalar_type()) {
+      throw badCheckpoint("the saved state has a version of a weight that does not fit: " +
+                          inAscii(each.name));
+    }
+    const auto [version, isNew] = versions.try_emplace(number);
+    if (isNew) {
+      for (const NamedTensor& parameter : set_.parameters()) {
+        version->second.push_back(parameter.tensor.detach());
+      }
+    }
+    version->second[position->second] = at::empty_like(target).copy_(each.tensor);
+    ++taken;
+    return true;
+  });
+  const bool areConsecutive =
+      versions.empty() || versions.rbegin()->first - versions.begin()->first + 1 == versions.size();
+  if (taken != versions.size() * positions.size() || !areConsecutive ||
+      versions.size() > staleness_) {
+    throw badCheckpoint("the saved state does not contain each version of each weight once");
+  }
+  return versions;
+}
+
 void TrainedPart::restore(std::vector<NamedTensor>& saved) {
+  Versions older = takeVersions(saved);
   std::map<std::string, at::Tensor> own;
   for (NamedTensor& each : stateOf(set_)) own[each.name] = std::move(each.tensor);
   if (average_) {
@@ -402,6 +533,9 @@ void TrainedPart::restore(std::vector<NamedTensor>& saved) {
   loadWeights(set_, weights);
   if (average_) loadWeights(*average_, averages);
   saved = std::move(rest);
+  steps_.clear();
+  versions_ = std::move(older);
+  if (!versions_.empty()) versions_[versions_.rbegin()->first + 1] = copyValues();
 }
 
 void checkAllTaken(const std::vector<NamedTensor>& saved) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "common/device/compute_device.h"
@@ -81,20 +82,36 @@ class StageCut {
 
 // Consecutive blocks in training: their parameters, their optimizer, and the batch norms'
 // statistics of the current step.
+//
+// With staleness D, each step in progress has leaves of its own, which share the memory of the
+// parameters of its version (versionFor()):
+//
+//   set_                      after update n, the newest one, to which update n + 1 is applied
+//   versions_                 copies of the parameters after updates n - D to n
+//   steps_                    leaves, and therefore gradients, of the steps in progress
+//
+// The gradients of the oldest step are moved to set_ before its report or update.
 class TrainedPart {
  public:
-  // Blocks [first, last); for `cutsInside`, see ModelPart. `tied`: parameters of another part that
-  // this part may share, see ParameterSet; borrowed during the call.
+  // Blocks [first, last); for `cutsInside`, see ModelPart. `tied`: another part, whose parameters
+  // this part may share, see ParameterSet; borrowed.
   TrainedPart(const StageOptions& options, const std::vector<BlockSpec>& blocks, int first,
               int last, at::Device device, std::vector<int> cutsInside = {},
-              const TrainedPart* tied = nullptr);
+              TrainedPart* tied = nullptr);
 
   // Like ModelPart::forward(). In training, also keeps the statistics of micro-batch at.i until
   // update(); in evaluation, uses evaluatedSet().
   TensorList forward(TensorList x, const TensorList& batch, const MicroBatch& at);
   // Repeats a training forward for its backward, with autograd; keeps no statistics.
-  TensorList recompute(TensorList x, const TensorList& batch, const MicroBatch& at) const;
-  GradientReport gradientReport() const;
+  TensorList recompute(TensorList x, const TensorList& batch, const MicroBatch& at);
+  // Puts the gradients of the oldest step in progress into set(), and adds those of tied parameters
+  // to the ones that they are tied to, also in another part; call it there afterwards. Call when
+  // the step's backwards are done; further calls do nothing.
+  void collectGradients();
+  // Collects the gradients and reports on them.
+  GradientReport gradientReport();
+  // Reports on the gradients of a step, which need not be the oldest one.
+  GradientReport gradientReport(std::uint64_t step) const;
   // Updates the parameters, adds the step's statistics to the running statistics in the order of
   // the micro-batches, regardless of the order of their forwards, and clears the gradients. A
   // skipped step changes neither parameters nor running statistics: it usually has non-finite
@@ -114,15 +131,29 @@ class TrainedPart {
   void restore(std::vector<NamedTensor>& saved);
 
  private:
+  // Number of updates; the values of parameters(), of which only the trained ones are copies.
+  using Versions = std::map<std::uint64_t, std::vector<at::Tensor>>;
+
   void moveAverage(std::uint64_t step);
+  const ParameterSet& setFor(const MicroBatch& at);
+  const std::vector<at::Tensor>& valuesFor(std::uint64_t step);
+  std::vector<at::Tensor> copyValues() const;
+  void addVersion(std::uint64_t step);
+  Versions takeVersions(std::vector<NamedTensor>& saved) const;
 
   std::uint64_t seed_;
+  const std::uint32_t staleness_;
+  TrainedPart* const tied_;
   ModelPart part_;
   ParameterSet set_;
+  const bool isTrained_;  // whether the part has trained parameters of its own
   double averageDecay_;
   std::unique_ptr<ParameterSet> average_;  // null: none
   std::unique_ptr<Optimizer> optimizer_;
-  std::map<std::uint32_t, std::vector<NormStatistics>> statistics_;  // by micro-batch
+  // By step (0 without staleness) and micro-batch.
+  std::map<std::pair<std::uint64_t, std::uint32_t>, std::vector<NormStatistics>> statistics_;
+  Versions versions_;                            // empty before the first step
+  std::map<std::uint64_t, ParameterSet> steps_;  // by step
 };
 // Throws RunError "bad-checkpoint" unless all tensors have been taken.
 void checkAllTaken(const std::vector<NamedTensor>& saved);

@@ -32,6 +32,10 @@ struct Side {
   bool busy = false;
   double codecFreeAt = 0;
   double doneAt = 0;  // when its latest action was done
+  // Numbers of steps. A step begins at a server when its first tensor arrives.
+  std::uint32_t begun = 1;
+  std::uint32_t reported = 0;        // sent by a server
+  std::uint32_t reportsArrived = 0;  // of a server, at the client
 };
 
 // One direction of a link: between the client and a body, or between two neighbouring bodies.
@@ -91,6 +95,17 @@ class Simulation {
     lineFreeAt_.assign(directions_.size(), 0);
   }
 
+  // The ends of `steps` consecutive steps with this staleness.
+  std::vector<double> run(std::uint32_t steps, std::uint32_t staleness) {
+    steps_ = steps;
+    while (client_.begun < std::min(steps, staleness + 1)) append(client_);
+    startWork(client_);
+    while (clock_.runNext()) {
+    }
+    if (ends_.size() != steps) throw std::logic_error("the simulated run has stalled");
+    return std::move(ends_);
+  }
+
   SimulatedStep run() {
     startWork(client_);
     while (clock_.runNext()) {
@@ -128,6 +143,46 @@ class Simulation {
     step_.timeline.push_back({lane, body, std::string(what) + " " + std::to_string(i), begin, end});
   }
 
+  // ---- Several steps ----
+
+  void append(Side& side) {
+    side.stage.append(costs_.microBatches);
+    ++side.begun;
+  }
+
+  // Sends a server's report on a step if all of its actions are done.
+  void reportIfDone(Side& server) {
+    if (server.reported == server.begun ||
+        !server.stage.isDone((server.reported + 1) * costs_.microBatches)) {
+      return;
+    }
+    ++server.reported;
+    clock_.at(clock_.now() + costs_.bodies[server.body].latency, [this, &server] {
+      ++server.reportsArrived;
+      updateIfReported();
+    });
+  }
+
+  // Decides the oldest step and applies its update, if it is done and all servers have reported.
+  void updateIfReported() {
+    const auto updated = static_cast<std::uint32_t>(ends_.size());
+    if (client_.busy || updated == client_.begun ||
+        !client_.stage.isDone((updated + 1) * costs_.microBatches)) {
+      return;
+    }
+    for (const auto& server : servers_) {
+      if (server->reportsArrived == updated) return;
+    }
+    client_.busy = true;
+    clock_.at(clock_.now() + costs_.updateSeconds, [this] {
+      client_.busy = false;
+      ends_.push_back(clock_.now());
+      if (client_.begun < steps_) append(client_);
+      updateIfReported();
+      startWork(client_);
+    });
+  }
+
   // ---- Devices ----
 
   void startWork(Side& side) {
@@ -157,6 +212,7 @@ class Simulation {
     if (side.isClient) {
       for (const auto& [flow, micro] : std::exchange(toPassOn_, {})) sendUp(flow, micro);
     }
+    if (steps_ > 0) side.isClient ? updateIfReported() : reportIfDone(side);
     startWork(side);
   }
 
@@ -186,6 +242,7 @@ class Simulation {
   void decode(Side& side, Flow flow, std::uint32_t i) {
     const double done = runCodec(side, "decode ", flow, i, costs_.flows.at(flow).decodeSeconds);
     clock_.at(done, [this, &side, flow, i] {
+      while (i >= side.begun * costs_.microBatches) append(side);
       side.stage.arrived(flow, i);
       startWork(side);
     });
@@ -255,6 +312,8 @@ class Simulation {
   const bool withTimeline_;
   VirtualClock clock_;
   SimulatedStep step_;
+  std::uint32_t steps_ = 0;   // 0: one step alone
+  std::vector<double> ends_;  // of the steps whose updates are done
   Side client_;
   std::vector<std::unique_ptr<Side>> servers_;
   // Up and down of each body, then forward and backward of each edge. Addresses do not change.
@@ -348,6 +407,17 @@ Policy policyOf(const Schedule& schedule, std::uint32_t inFlight) {
 
 SimulatedStep simulateStep(const StepCosts& costs, const Policy& policy, bool withTimeline) {
   return Simulation(costs, policy, withTimeline).run();
+}
+
+double steadyStepSeconds(const StepCosts& costs, const Policy& policy, std::uint32_t staleness) {
+  if (staleness == 0) return simulateStep(costs, policy).seconds;
+  // The pipeline fills in the first steps and drains in the last ones.
+  const std::uint32_t window = staleness + 1;
+  const std::uint32_t measured = 8 * window;
+  const std::vector<double> ends =
+      Simulation(costs, policy, false).run(6 * window + measured, staleness);
+  const std::size_t first = std::size_t{4} * window - 1;
+  return (ends[first + measured] - ends[first]) / measured;
 }
 
 double bestStepSeconds(const StepCosts& costs, std::uint32_t tries) {

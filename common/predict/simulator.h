@@ -59,6 +59,10 @@ struct SimulatedStep {
 // has crossed the server's link to the client. Throws std::logic_error if the policy deadlocks.
 SimulatedStep simulateStep(const StepCosts& costs, const Policy& policy, bool withTimeline = false);
 
+// Seconds per step of a long run with this staleness: up to D + 1 steps overlap, as Coordinator and
+// Participant allow. Updates of servers take no time. Without staleness, it equals simulateStep().
+double steadyStepSeconds(const StepCosts& costs, const Policy& policy, std::uint32_t staleness);
+
 // Returns the duration of the shortest step found by a search over orders. It tries all priorities
 // of kinds and flows with all numbers in flight, and splits the backward if BodyCosts::weights is
 // known. Then it makes `tries` random changes, with a fixed seed, to the best result's order of

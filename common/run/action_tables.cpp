@@ -53,7 +53,9 @@ ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched,
     limitMemory(at(table, ActionKind::bodyBackward), memory);
     limitMemory(at(table, ActionKind::bodyWeights), memory);
   }
-  at(table, ActionKind::report) = [&stage](Work) -> Result { return stage.report(); };
+  at(table, ActionKind::report) = [&stage](Work work) -> Result {
+    return stage.report(work.at.step);
+  };
   at(table, ActionKind::update) = [&stage](Work work) -> Result {
     stage.update(std::get<StepDecision>(work.input));
     return std::monostate{};

@@ -126,6 +126,23 @@ void checkTrace(const TraceWindow& trace) {
          "request 1 to " + std::to_string(kMaxTraceSteps) + " steps");
 }
 
+// Codecs with state would have to keep the state of each version of the weights. `tensor`: of the
+// largest batch.
+void checkStateless(const RunSpec& spec, const Codec& codec, Flow flow, TensorSpec tensor) {
+  if (spec.staleness == 0) return;
+  bool hasState = codec.keepsSamples() || codec.memory(tensor).state > 0;
+  // Some codecs have no state for small tensors.
+  for (std::uint32_t samples = spec.maxBatch; samples > 0 && !hasState; samples /= 2) {
+    tensor.shape.front() = samples;
+    hasState = codec.memory(tensor).state > 0;
+  }
+  if (!hasState) return;
+  throw UsageError("bad-staleness",
+                   "codec " + codec.spec() + " of " + flowName(flow) +
+                       " keeps state from step to step, which is not supported with staleness",
+                   "use another codec, such as block:bits=8, or set train.staleness to 0");
+}
+
 void checkBatch(const RunSpec& spec) {
   if (spec.maxBatch == 0 || spec.maxBatch > kMaxBatch) {
     refuse("a batch of " + std::to_string(spec.maxBatch) + " samples is not in 1…" +
@@ -144,6 +161,20 @@ std::vector<Place> placesOf(const std::vector<RunPlan>& bodies) {
   std::vector<Place> places;
   for (const RunPlan& body : bodies) places.push_back(body.place);
   return places;
+}
+
+void checkStaleness(const Schedule& schedule, std::uint32_t staleness) {
+  if (staleness > kMaxStaleness) {
+    throw UsageError("bad-staleness",
+                     "a staleness of " + std::to_string(staleness) + " is not in 0…" +
+                         std::to_string(kMaxStaleness),
+                     "set train.staleness to 1");
+  }
+  if (staleness == 0 || schedule.overlapsSteps) return;
+  throw UsageError("bad-staleness",
+                   "the schedule " + std::string(schedule.name) +
+                       " ends each step before the next one begins, so steps cannot overlap",
+                   "set train.schedule to priority, 1f1b or zb, or train.staleness to 0");
 }
 
 RunPlan planRun(const RunSpec& spec) { return planClient(spec, {}, nullptr); }
@@ -194,18 +225,22 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
     }
   }
   plan.stage.splitsBackward = plan.schedule->splitsBackward;
-  plan.inFlight = resolveInFlight(*plan.schedule, spec.inFlight, spec.microBatches);
+  checkStaleness(*plan.schedule, spec.staleness);
+  plan.stage.staleness = spec.staleness;
+  const std::uint32_t inProgress = spec.microBatches * (spec.staleness + 1);
+  plan.inFlight = resolveInFlight(*plan.schedule, spec.inFlight, inProgress);
   // The body keeps autograd's saved data until the gradient at its last cut has arrived. If no
   // gradient crosses its first cut, the client is not informed when this data is freed, so nothing
   // limits the micro-batches in flight.
   if (spec.headIsFrozen && plan.place.contains(gradientAt(plan.place.lastCut))) {
-    plan.inFlight = spec.microBatches;
+    plan.inFlight = inProgress;
   }
   plan.codecs = codecsOf(spec, plan.place, plan.blocks, plan.stage.cuts);
   for (const auto& [flow, codec] : plan.codecs) {
     const TensorSpec tensor = flowSpec(plan.blocks, plan.stage.cuts, flow, spec.maxBatch);
     checkAccepts(*codec, tensor, flowName(flow));
     checkKeptSamples(spec, *codec, flow, plan.blocks, plan.stage.cuts);
+    checkStateless(spec, *codec, flow, tensor);
   }
   checkTrace(spec.trace);
   return plan;
@@ -220,7 +255,13 @@ void useDeviceCodecs(RunPlan& plan, ComputeDevice& device) {
 }
 
 EngineOptions engineOptions(const RunPlan& plan) {
-  return {plan.schedule, plan.spec.microBatches, plan.inFlight, plan.spec.initialWeights};
+  EngineOptions options;
+  options.schedule = plan.schedule;
+  options.microBatches = plan.spec.microBatches;
+  options.inFlight = plan.inFlight;
+  options.initialWeights = plan.spec.initialWeights;
+  options.staleness = plan.spec.staleness;
+  return options;
 }
 
 TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
@@ -349,7 +390,10 @@ std::size_t serverBytes(const RunPlan& plan) {
   // Bytes of the objects that autograd and the stage keep per block and micro-batch, excluding the
   // tensors.
   constexpr double kBlockObjects = 8 << 10;
-  const double objects = kBlockObjects * plan.inFlight * (last - first);
+  // Bytes that the engine keeps per micro-batch of the steps that overlap.
+  constexpr double kEntries = 256;
+  const double objects = kBlockObjects * plan.inFlight * (last - first) +
+                         kEntries * plan.spec.microBatches * plan.spec.staleness;
   // Initial weights are unpacked while the buffer they arrived in still exists. Later the server
   // may still be writing that buffer to its disk, while another one contains fetched weights.
   const auto unpacked = static_cast<double>(unpackedWeightsBytes(plan));
@@ -371,10 +415,14 @@ std::size_t snapshotBytes(const RunPlan& plan) {
     codecs += plan.spec.microBatches * static_cast<double>(codecMemory(plan, flow).state);
   }
   codecs += sampleCacheBytes(plan);
+  // The newest version of the weights is saved once; so are D older ones of the trained parameters.
+  const double versions = plan.spec.staleness *
+                          static_cast<double>(trainedCount(plan.blocks, first, last)) *
+                          sizeof(float);
   const double averages =
       plan.spec.averageDecay > 0 ? parameters * sizeof(float) + buffers * sizeof(std::int64_t) : 0;
-  return asSize(2 *
-                (parameters * perParameter + buffers * sizeof(std::int64_t) + averages + codecs));
+  return asSize(2 * (parameters * perParameter + buffers * sizeof(std::int64_t) + averages +
+                     versions + codecs));
 }
 
 std::uint64_t maxWeightsBytes(const RunPlan& plan) {

@@ -41,6 +41,9 @@ struct RunPlan {
 // The places of these bodies.
 std::vector<Place> placesOf(const std::vector<RunPlan>& bodies);
 
+// Checks that the schedule supports this staleness. Throws UsageError "bad-staleness".
+void checkStaleness(const Schedule& schedule, std::uint32_t staleness);
+
 // Throws UsageError if a value is unknown, out of range or inconsistent. Builds and allocates
 // nothing.
 RunPlan planRun(const RunSpec& spec);

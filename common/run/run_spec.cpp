@@ -14,6 +14,7 @@ std::vector<std::string> requiredFeatures(const RunSpec& spec) {
   if (spec.averageDecay > 0) features.emplace_back(kAverageFeature);
   if (spec.cutNumber > 0) features.emplace_back(kCutNumberFeature);
   if (!spec.inserts.empty()) features.emplace_back(kInsertFeature);
+  if (spec.staleness > 0) features.emplace_back(kStalenessFeature);
   return features;
 }
 
@@ -66,6 +67,7 @@ void toWire(const RunSpec& spec, wire::RunSpec& proto) {
     }
   }
   proto.set_train_samples(spec.trainSamples);
+  proto.set_staleness(spec.staleness);
 }
 
 RunSpec runSpecFromWire(const wire::RunSpec& proto) {
@@ -115,6 +117,7 @@ RunSpec runSpecFromWire(const wire::RunSpec& proto) {
     }
   }
   spec.trainSamples = proto.train_samples();
+  spec.staleness = proto.staleness();
   return spec;
 }
 

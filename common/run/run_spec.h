@@ -29,6 +29,9 @@ inline constexpr std::string_view kCutNumberFeature = "cut-number";
 // Feature in the Hello and HelloOk of a run whose spec has inserts.
 inline constexpr std::string_view kInsertFeature = "insert";
 
+// Feature in the Hello and HelloOk of a run with staleness > 0.
+inline constexpr std::string_view kStalenessFeature = "staleness";
+
 // Maximum number of servers that compute consecutive parts of a model.
 inline constexpr std::uint32_t kMaxServers = 64;
 
@@ -64,6 +67,7 @@ struct RunSpec {
   std::uint32_t trainSamples = 0;   // of the training data, if a codec keeps samples; else 0
   double averageDecay = 0;          // see StageOptions::averageDecay
   std::vector<InsertSpec> inserts;  // at the cuts before and after the body
+  std::uint32_t staleness = 0;      // D, see versionFor()
 
   bool operator==(const RunSpec&) const = default;
 };

@@ -24,6 +24,15 @@ std::uint32_t microBatchCount(std::uint32_t samples, std::uint32_t microBatches)
 std::uint32_t microBatchSize(std::uint32_t samples, std::uint32_t count, std::uint32_t i);
 std::uint32_t microBatchOffset(std::uint32_t samples, std::uint32_t count, std::uint32_t i);
 
+// With staleness D, training step n is computed with the weights after step n - 1 - D, or with the
+// initial ones; update n is applied to the weights after step n - 1. Returns the number of updates
+// of the weights with which the step is computed. D = 0: each step uses the weights of the step
+// before it.
+constexpr std::uint64_t versionFor(std::uint64_t step, std::uint32_t staleness) {
+  return step > staleness ? step - 1 - staleness : 0;
+}
+inline constexpr std::uint32_t kMaxStaleness = 16;
+
 // One part's report about its gradients before an update.
 struct GradientReport {
   double squareSum = 0;  // fp64, in parameter order

@@ -95,7 +95,7 @@ class Variant {
     const Coordinator& engine = run_.session().engine();
     for (const ActionKind kind : {ActionKind::headForward, ActionKind::tailStep,
                                   ActionKind::headBackward, ActionKind::update}) {
-      row[std::string(actionName(kind))] = engine.seconds()[indexOf(kind)];
+      row[std::string(actionName(kind))] = engine.ended().seconds[indexOf(kind)];
     }
     row["BodyForward"] = engine.bodyDone()->forwardSeconds;
     row["BodyBackward"] = engine.bodyDone()->backwardSeconds;
@@ -106,8 +106,8 @@ class Variant {
     row["decode"] = after.decodeSeconds - before.decodeSeconds;
     row["bytes_up"] = after.up() - before.up();
     row["bytes_down"] = after.down() - before.down();
-    if (const auto costs = meter_.measure(*engine.batch(), engine.seconds(), engine.reports(),
-                                          after, run_.session().linkSpeeds());
+    if (const auto costs = meter_.measure(engine.ended().at, engine.ended().seconds,
+                                          engine.reports(), after, run_.session().linkSpeeds());
         costs && costs->hasRates()) {
       row["rate_up"] = costs->body().rateUp;
       row["rate_down"] = costs->body().rateDown;

@@ -164,6 +164,24 @@ TEST_CASE("resumes are also counted if the next process is killed before its fir
   if (!isDamaged) CHECK(summary.at("steps_redone") >= 2);
 }
 
+TEST_CASE("with staleness, a killed client or server repeats the steps that were in progress") {
+  const TemporaryFolder folder;
+  RestartableServer server(folder);
+  const Arguments stale = {"--set", "train.staleness=2", "--set", "codec=block:bits=8"};
+  const std::string expected = expectedModel(folder, server.address(), stale);
+  int number = 0;
+  for (const std::string place : {"snapshot:2:kill", "committed:4:kill", "batch:17:kill"}) {
+    CAPTURE(place);
+    const std::string run = folder.path("run" + std::to_string(++number));
+    trainUntilKilled(run, server.address(), place, stale);
+    const Ended ended = resume(run);
+    INFO(ended.errors);
+    REQUIRE(ended.code == 0);
+    CHECK((modelOf(run) == expected));
+    CHECK(lossesByStep(run) == lossesByStep(folder.path("undisturbed")));
+  }
+}
+
 // Codecs with a memory, in both directions.
 const Arguments kChangeCodecs = {
     "--set",

@@ -15,10 +15,11 @@ const std::vector<Arguments> kModels = {
     {"--set", "model={name: small_cnn, width: 4, dropout: 0.3}"},
 };
 
-nlohmann::json verify(const TemporaryFolder& folder, const std::string& name, Arguments arguments) {
+nlohmann::json verify(const TemporaryFolder& folder, const std::string& name, Arguments arguments,
+                      const std::string& steps = "2") {
   arguments.insert(
       arguments.end(),
-      {"--json", "--steps", "2", "--set", "train.batch=30", "--set",
+      {"--json", "--steps", steps, "--set", "train.batch=30", "--set",
        "train.optimizer={name: sgd, momentum: 0.9, nesterov: true, weight_decay: 0.001}"});
   const Ended ended = runClient("verify", folder.path(name), arguments);
   INFO(ended.errors);
@@ -49,6 +50,51 @@ TEST_CASE("split and whole model give bit-identical results") {
       }
     }
   }
+}
+
+TEST_CASE("with staleness, steps that overlap are bit-identical to the whole model's") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  // Micro-batches and staleness: PipeDream has one micro-batch per step, PipeDream-2BW a staleness
+  // of 1.
+  const std::pair<std::string, std::string> kCases[] = {{"1", "3"}, {"4", "1"}, {"3", "2"}};
+  for (std::size_t model = 0; model < kModels.size(); ++model) {
+    for (const auto& [microBatches, staleness] : kCases) {
+      for (const std::string schedule : {"priority", "1f1b", "zb"}) {
+        CAPTURE(model, microBatches, staleness, schedule);
+        Arguments arguments = kModels[model];
+        arguments.insert(
+            arguments.end(),
+            {"--server", server.address(), "--set", "train.schedule=" + schedule, "--set",
+             "train.micro_batches=" + microBatches, "--set", "train.staleness=" + staleness});
+        const auto result =
+            verify(folder, std::to_string(model) + schedule + microBatches + staleness, arguments,
+                   /*steps=*/"8");
+        CHECK(result.at("equal") == true);
+        CHECK(result.at("compared").at("gradient norm").at("values") == 8);
+      }
+    }
+  }
+}
+
+TEST_CASE("staleness that a schedule, a codec or a precision does not support is refused") {
+  const TemporaryFolder folder;
+  const auto refused = [&](const std::string& name, const Arguments& arguments) {
+    const Ended ended =
+        runClient("train", folder.path(name), with({"--set", "train.staleness=1"}, arguments));
+    CHECK(ended.code == 2);
+    return ended.errors;
+  };
+  using Catch::Matchers::Contains;
+  CHECK_THAT(refused("gpipe", {"--set", "train.schedule=gpipe"}), Contains("bad-staleness"));
+  CHECK_THAT(refused("power",
+                     {"--set", "codec=power:rank=2", "--set", "model={name: small_cnn, width: 4}"}),
+             Contains("bad-staleness"));
+  CHECK_THAT(refused("ef", {"--set", "codec={gradient/0: 'ef(block:bits=4)'}"}),
+             Contains("bad-staleness"));
+  CHECK_THAT(refused("delta", {"--set", "codec={activation/0: 'delta(block:bits=4)'}"}),
+             Contains("bad-staleness"));
+  CHECK_THAT(refused("fp16", {"--set", "precision.server=fp16"}), Contains("bad-staleness"));
 }
 
 TEST_CASE("mobilenet_v2, clipping and every optimizer give bit-identical results") {
