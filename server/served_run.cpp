@@ -69,7 +69,7 @@ ServedRun::ServedRun(const RunResources& resources, RunRequest request, RunPlan 
       ended_(std::move(ended)),
       token_(randomToken()),
       spec_(digestOf(request_.spec)),
-      last_(connectionOf(request_.hello)),
+      last_(isTrial_ ? RunConnections() : connectionOf(request_.hello)),
       session_(request_.session) {}
 
 ServedRun::~ServedRun() = default;

@@ -164,7 +164,7 @@ class ServedRun {
   const std::function<void(std::exception_ptr)> ended_;
   const std::uint64_t token_;
   const std::string spec_;  // digestOf() its run spec
-  RunConnections last_;     // its last connection
+  RunConnections last_;     // its last connection; of a trial: none
   std::uint64_t session_;
   std::optional<Arrived> arrived_;  // counts before the last attach(); nullopt before the first one
   ThreadCount threads_;

@@ -50,6 +50,17 @@ void checkFeatures(const wire::Hello& hello) {
 }
 
 // Checks the Hello's commits and the digest of the initial weights.
+void checkConnections(const wire::Hello& hello) {
+  const auto& ids = hello.connections();
+  const auto most = static_cast<int>(kMaxConnectionIds);
+  if (ids.empty() || ids.size() > most || std::find(ids.begin(), ids.end(), 0) != ids.end()) {
+    throw ProtocolError(
+        "bad-metadata",
+        fmt::format("a Hello has {} connections; 1 to {}, none of them 0, are allowed", ids.size(),
+                    most));
+  }
+}
+
 void checkState(const wire::Hello& hello) {
   constexpr int kMaxCommits = 8;
   if (hello.committed_size() > kMaxCommits) {
@@ -67,14 +78,7 @@ void checkState(const wire::Hello& hello) {
   if (hello.take_over() && hello.token() != 0) {
     throw ProtocolError("bad-metadata", "a Hello has both a token and take_over");
   }
-  const auto& ids = hello.connections();
-  const auto most = static_cast<int>(kMaxConnectionIds);
-  if (ids.empty() || ids.size() > most || std::find(ids.begin(), ids.end(), 0) != ids.end()) {
-    throw ProtocolError(
-        "bad-metadata",
-        fmt::format("a Hello has {} connections; 1 to {}, none of them 0, are allowed", ids.size(),
-                    most));
-  }
+  if (!asksFor(hello, kTrialFeature)) checkConnections(hello);
 }
 
 }  // namespace

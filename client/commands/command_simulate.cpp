@@ -49,7 +49,7 @@ struct Case {
 // ---- Measuring ----
 
 // Trains a few steps through the server, exactly like `train`.
-Case measure(const SimulateOptions& options, std::uint32_t microBatches) {
+Case measure(const SimulateOptions& options, const LinkCosts& link, std::uint32_t microBatches) {
   const TemporaryFolder folder;
   RunOptions runOptions = options.run;
   runOptions.runDir = folder.path() + "/run";
@@ -60,6 +60,7 @@ Case measure(const SimulateOptions& options, std::uint32_t microBatches) {
   overrides.emplace_back("train.staleness=0");
   overrides.emplace_back("eval.every=0");
   PreparedRun prepared = prepareRun(runOptions, Purpose::measurement);
+  link.checkServers(prepared.bodies.size());
   prepared.settings.epochs = options.steps + 1;
   TrainRun run(prepared);
   run.connect();
@@ -83,11 +84,12 @@ Case measure(const SimulateOptions& options, std::uint32_t microBatches) {
 }
 
 // The costs with each number of micro-batches (0: the configured one), from profiles.
-std::vector<Case> casesFromProfiles(const SimulateOptions& options,
+std::vector<Case> casesFromProfiles(const SimulateOptions& options, const LinkCosts& link,
                                     const std::vector<std::uint32_t>& numbers) {
   const Profile client = readProfile(options.profile);
   const PreparedRun run = resolveRun(options.run, Purpose::measurement);
   requireProfilable(run);
+  link.checkServers(run.bodies.size());
   const std::vector<Profile> servers =
       options.serverProfiles.empty()
           ? std::vector<Profile>(run.bodies.size(), client)
@@ -300,12 +302,12 @@ Best bestOf(const std::vector<Case>& cases) {
 }
 
 // The cases with each requested number of micro-batches, without predictions.
-std::vector<Case> casesOf(const SimulateOptions& options) {
+std::vector<Case> casesOf(const SimulateOptions& options, const LinkCosts& link) {
   const std::vector<std::uint32_t> numbers =
       options.microBatches.empty() ? std::vector<std::uint32_t>{0} : options.microBatches;
-  if (!options.profile.empty()) return casesFromProfiles(options, numbers);
+  if (!options.profile.empty()) return casesFromProfiles(options, link, numbers);
   std::vector<Case> cases;
-  for (const std::uint32_t number : numbers) cases.push_back(measure(options, number));
+  for (const std::uint32_t number : numbers) cases.push_back(measure(options, link, number));
   return cases;
 }
 
@@ -324,10 +326,9 @@ int simulateCommand(const SimulateOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
   const LinkCosts link = linkCosts(options.link);
   if (!options.trace.empty()) checkTracePath(options.trace);
-  std::vector<Case> cases = casesOf(options);
+  std::vector<Case> cases = casesOf(options, link);
   for (Case& one : cases) {
     checkMicroBatches(options, one.batch);
-    link.checkServers(one.costs.bodies.size());
     link.applyTo(one.costs);
     one.prediction = predictStep(one.costs);
     if (options.staleness > 0) one.steady = steadySteps(one.costs, options.staleness);

@@ -75,7 +75,7 @@ struct SimulateOptions {
   LinkOptions link;
   std::vector<std::uint32_t> microBatches;
   std::uint32_t steps = 4;
-  std::uint32_t staleness = 0;                      // of the run whose steps overlap; 0: none is predicted
+  std::uint32_t staleness = 0;              // of the run whose steps overlap; 0: none is predicted
   std::string profile;                      // file path; empty: no file
   std::vector<std::string> serverProfiles;  // file paths
   bool timeline = false;

@@ -89,7 +89,8 @@ nlohmann::ordered_json LinkCosts::json() const {
   return {{"rate_up", rateUp},
           {"rate_down", rateDown},
           {"latency_seconds", std::move(latency)},
-          {"queue_bytes", queueBytes}};
+          {"queue_bytes", queueBytes},
+          {"separate_links", separate}};
 }
 
 std::string LinkCosts::text() const {
@@ -97,7 +98,8 @@ std::string LinkCosts::text() const {
   for (const Nanoseconds each : latencies) {
     latency += (latency.empty() ? "" : ", ") + durationText(each);
   }
-  return fmt::format("{} up, {} down, {} one way", rateText(rateUp), rateText(rateDown), latency);
+  return fmt::format("{} up, {} down, {} one way{}", rateText(rateUp), rateText(rateDown), latency,
+                     separate ? ", separate links" : "");
 }
 
 }  // namespace cleave

@@ -112,15 +112,14 @@ class Planner {
     return max;
   }
 
-  // Other cuts may have flows that the configured ones lack; these get the codecs of another flow
-  // of their kind.
-  const std::vector<std::string>& codecsFor(Flow flow) const {
-    const auto own = lists_.find(flowName(flow));
-    if (own != lists_.end()) return own->second;
-    const auto similar = std::find_if(lists_.begin(), lists_.end(), [&](const auto& each) {
-      return flowFromName(each.first)->kind == flow.kind;
-    });
-    return similar == lists_.end() ? noCodec_ : similar->second;
+  // With another number of cuts than configured, the first and the last cut keep their codecs, and
+  // the cuts between them have those of the first configured cut between servers, or else of the
+  // last one. A flow that the configured cuts lack, because their head is frozen, has none.
+  const std::vector<std::string>& codecsFor(Flow flow, int lastCut) const {
+    const int last = run_.bodies.back().place.lastCut;
+    if (lastCut != last && flow.cut > 0) flow.cut = flow.cut == lastCut ? last : 1;
+    const auto list = lists_.find(flowName(flow));
+    return list == lists_.end() ? noCodec_ : list->second;
   }
 
   std::string codecAt(Flow flow, std::span<const RunPlan> bodies, const Rungs& rungs) const {
@@ -128,7 +127,7 @@ class Planner {
     const Place& last = bodies.back().place;
     const bool isUp = flow == activationAt(first.firstCut) || flow == gradientAt(last.lastCut);
     const bool isDown = flow == activationAt(last.lastCut) || flow == gradientAt(first.firstCut);
-    const std::vector<std::string>& list = codecsFor(flow);
+    const std::vector<std::string>& list = codecsFor(flow, last.lastCut);
     return list[std::min(isUp ? rungs.up : isDown ? rungs.down : rungs.between(), list.size() - 1)];
   }
 

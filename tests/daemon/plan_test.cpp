@@ -179,6 +179,25 @@ TEST_CASE("a second server is used if it makes a step shorter") {
   CHECK(slow.at("configured").at("cuts") == nlohmann::json({2, 5}));
 }
 
+TEST_CASE("with more servers than configured, the first and the last cut keep their codecs") {
+  const TemporaryFolder folder;
+  const std::string client = writeProfile(folder, "client", {0, 500, 0, 500, 0, 1});
+  const std::string server = writeProfile(folder, "server", {0, 20, 0, 20, 0, 0});
+  const nlohmann::json plans = askJson(
+      planArguments(client, server,
+                    with(kFastLink, {"--server-profile", server, "--set",
+                                     "codec={activation/0: block:bits=4, activation/1: none, "
+                                     "gradient/1: block:bits=4, gradient/0: none}"})));
+  const nlohmann::json& best = plans.at("plans").at(0);
+  REQUIRE(best.at("cuts").size() == 3);
+  // The head has no parameters, so gradient/0 does not exist.
+  CHECK(best.at("codecs") == nlohmann::json({{"activation/0", "block:bits=4"},
+                                             {"activation/1", "none"},
+                                             {"activation/2", "none"},
+                                             {"gradient/2", "block:bits=4"},
+                                             {"gradient/1", "block:bits=4"}}));
+}
+
 TEST_CASE("a configuration with two servers is compared with its plans") {
   const TemporaryFolder folder;
   const std::string profile = writeProfile(folder, "profile", {0, 1, 0, 1, 0, 1});
