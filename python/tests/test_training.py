@@ -150,6 +150,8 @@ class Training(Client):
             {"precision": {"server": "bf16", "client": "bf16"}, "train__recompute": True},
             {"precision": {"server": "fp16", "client": "fp16"}},
             {"train__loss": {"label_smoothing": 0.1, "class_weights": [1, 3]}},
+            {"train__staleness": 2, "train__freeze": head},
+            {"train__staleness": 1, "model__lora": lora, "train__recompute": True, "precision": {"server": "bf16", "client": "bf16"}},
         ):
             with self.subTest(overrides=overrides):
                 self.assertTrue(self.client("verify", model, **overrides)["equal"])
@@ -157,7 +159,7 @@ class Training(Client):
     def test_a_tied_embedding_and_next_tokens(self):
         model, exported = self.gpt2()
         text = {"data__target": "input_ids", "train__loss": "next_token"}
-        for overrides in ({}, {"model__lora": {"rank": 4, "targets": ["c_attn", "c_proj"]}}, {"precision": {"server": "bf16"}}):
+        for overrides in ({}, {"model__lora": {"rank": 4, "targets": ["c_attn", "c_proj"]}}, {"precision": {"server": "bf16"}}, {"train__staleness": 2}):
             with self.subTest(overrides=overrides):
                 self.assertTrue(self.client("verify", exported, **text, **overrides)["equal"])
         summary = self.client("train", exported, **text)

@@ -27,16 +27,19 @@ TEST_CASE("a split exported model is bit-identical to the whole model") {
   const TemporaryFolder folder;
   const TestServer server(folder, kAllowed);
   int number = 0;
+  const std::pair<std::string, std::string> kSchedules[] = {
+      {"priority", "0"}, {"gpipe", "0"}, {"1f1b", "0"}, {"zb", "0"}, {"priority", "2"}};
   // In the last two cases, two tensors cross a cut.
   for (const std::string cuts :
        {"[conv, pool]", "[norm, dropout]", "[conv, block.0]", "[block, pool]"}) {
-    for (const std::string schedule : {"priority", "gpipe", "1f1b", "zb"}) {
-      CAPTURE(cuts, schedule);
+    for (const auto& [schedule, staleness] : kSchedules) {
+      CAPTURE(cuts, schedule, staleness);
       const Ended ended =
           runClient("verify", folder.path("run" + std::to_string(++number)),
-                    with(graph(cuts), {"--server", server.address(), "--json", "--set",
-                                       "train.batch=30", "--set", "train.micro_batches=4", "--set",
-                                       "train.schedule=" + schedule}));
+                    with(graph(cuts),
+                         {"--server", server.address(), "--json", "--set", "train.batch=30",
+                          "--set", "train.micro_batches=4", "--set", "train.schedule=" + schedule,
+                          "--set", "train.staleness=" + staleness}));
       INFO(ended.errors);
       REQUIRE(ended.code == 0);
       CHECK(nlohmann::json::parse(ended.output).at("equal") == true);

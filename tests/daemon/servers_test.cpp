@@ -109,6 +109,14 @@ TEST_CASE("without --server, the client starts a server for each body") {
   const auto result = verify(folder.path("run"), {"--set", modelWith("[1, 3, 6, 8]")});
   CHECK(result.at("equal") == true);
   CHECK(std::filesystem::exists(folder.path("run") + "/server-3/local"));
+  // Steps that overlap at all of them.
+  for (const std::string schedule : {"priority", "1f1b", "zb"}) {
+    CAPTURE(schedule);
+    CHECK(
+        verify(folder.path(schedule), {"--set", modelWith("[1, 3, 6, 8]"), "--set",
+                                       "train.schedule=" + schedule, "--set", "train.staleness=2"})
+            .at("equal") == true);
+  }
 }
 
 TEST_CASE("codecs of changes give the same weights with every schedule and with several servers") {

@@ -596,6 +596,40 @@ for name, code, data in (
     CASES.append(Case(name, act, {code}))
 
 
+# ---- Overlapping steps ----
+
+hellos("a staleness of 17", "bad-staleness", f3="staleness", spec=w.run_spec(f31=17))
+hellos("a staleness of 4 billion", "bad-staleness", f3="staleness", spec=w.run_spec(f31=2**32 - 1))
+hellos("staleness with gpipe", "bad-staleness", f3="staleness", spec=w.run_spec(f31=1, f10="gpipe"))
+hellos("staleness with a codec that keeps state", "bad-staleness", f3="staleness", spec=w.run_spec(f31=1, f11=[w.message((1, "gradient/1"), (2, "ef(block:bits=4)"))]))
+
+
+def begin_steps(peer, *numbers):
+    """Sends the activations of these steps, and waits for the answers."""
+    for number in numbers:
+        for i in range(4):
+            peer.send(w.tensor(stream=1000 * number + 1 + i, step=number, micro_batch=i, weight_version=0))
+    for number in numbers:
+        for i in range(4):
+            peer.wait_for(w.TENSOR)
+            peer.send(w.received(step=number, micro_batch=i, flow="activation/1"))
+
+
+for name, code, data in (
+    ("a step more than may overlap", "too-many-in-flight", w.tensor(stream=9000, step=3, weight_version=1)),
+    ("weights that are too new", {"bad-metadata", "bad-tensor", "bad-key"}, w.tensor(stream=9000, step=2, weight_version=1)),
+    ("Step before its step is complete", "unexpected-message", w.step(1)), ("Step of the second step first", "step-gap", w.step(2)),
+):  # fmt: skip
+
+    def overlap(world, data=data, second="weights" not in name):
+        peer = world.run(w.run_spec(f31=1, f9=2 * w.MICRO_BATCHES), f3="staleness")
+        begin_steps(peer, 1, *((2,) if second else ()))
+        peer.send(data)
+        return peer
+
+    CASES.append(Case(f"overlapping steps: {name}", overlap, code if isinstance(code, set) else {code}))
+
+
 # ---- Floods, slow writers, slow readers ----
 
 

@@ -60,8 +60,8 @@ std::vector<std::string> fieldsOf(const std::string& line) {
 }  // namespace
 
 // Together, the scenarios cover everything that has a state: dropout, batch statistics, Adam,
-// momentum, and on each side codecs with a power iteration, kept samples and residuals. A run takes
-// 24 steps.
+// momentum, on each side codecs with a power iteration, kept samples and residuals, and the
+// versions of the weights that overlapping steps need. A run takes 24 steps.
 const std::vector<Scenario>& scenarios() {
   static const std::vector<Scenario> all = {{"mlp, adam, dropout, power iteration", R"(
 model: {name: mlp, width: 8, depth: 2, dropout: 0.1}
@@ -89,7 +89,16 @@ eval: {batch: 8, every: 2}
 codec: {activation/0: "power:rank=2", activation/1: "uniform:bits=8", gradient/1: "block:bits=8", gradient/0: "block:bits=8"}
 checkpoint: {every_seconds: 1}
 )",
-                                             true}};
+                                             true},
+                                            {"small_cnn, overlapping steps", R"(
+model: {name: small_cnn, width: 4, dropout: 0.1}
+data: {format: synthetic, shape: [1, 8, 8], classes: 4, train: {size: 48}, test: {size: 8}}
+train: {batch: 6, micro_batches: 2, epochs: 3, staleness: 2, optimizer: {name: adam}, learning_rate: {schedule: cosine, peak: 0.01}}
+eval: {batch: 8}
+codec: block:bits=8
+checkpoint: {every_steps: 3}
+)",
+                                             false}};
   return all;
 }
 
