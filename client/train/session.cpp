@@ -244,9 +244,9 @@ void ClientSession::runBatch(const MicroBatch& at, bool isLast) {
 }
 
 void ClientSession::beginBatch(const MicroBatch& at, bool isLast) {
-  if (interrupted_ && !isLast) throw interruptedError();
-  if (isServerDraining_ && !makesCheckpoints_) throw endedByServer("shutting-down");
-  const bool isIdle = engine_->batchDone();
+  const bool isIdle = engine_->batchDone();  // otherwise the steps in progress end first
+  if (isIdle && interrupted_ && !isLast) throw interruptedError();
+  if (isIdle && isServerDraining_ && !makesCheckpoints_) throw endedByServer("shutting-down");
   engine_->begin(at);
   // If the link is idle, a Ping measures its latency.
   if (isIdle) {

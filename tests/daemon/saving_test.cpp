@@ -74,10 +74,12 @@ std::map<std::string, std::string> tensorsOf(const std::string& path) {
 }
 
 // Returns the model after an undisturbed run of `steps` steps.
-std::string undisturbed(const TestServer& server, const std::string& run, std::uint64_t steps) {
+std::string undisturbed(const TestServer& server, const std::string& run, std::uint64_t steps,
+                        const Arguments& more = {}) {
   const Ended ended = runClient("train", run,
-                                runWith(server, {"--set", "train.epochs=100000", "--set",
-                                                 "train.max_steps=" + std::to_string(steps)}));
+                                with(runWith(server, {"--set", "train.epochs=100000", "--set",
+                                                      "train.max_steps=" + std::to_string(steps)}),
+                                     more));
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
   CHECK_FALSE(fs::exists(partial(run)));
@@ -88,20 +90,30 @@ TEST_CASE("Ctrl-C saves the whole model as of the last step") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const std::string run = folder.path("run");
-  Process client = startLong(server, run);
+  Arguments more;
+  SECTION("one step at a time") {}
+  // A lower learning rate, because the run would diverge with 0.05.
+  const Arguments overlapping = {"--set", "train.staleness=3", "--set",
+                                 "train.learning_rate.peak=0.002"};
+  SECTION("steps that overlap are completed") { more = overlapping; }
+  SECTION("the same, without checkpoints") {
+    more = with(overlapping, {"--set", "checkpoint.every_seconds=0"});
+  }
+  Process client = startLong(server, run, more);
   waitForSteps(run);
   client.signal(SIGINT);
   const Ended ended = finish(client);
   CHECK(ended.code == kFailedRun);
   CHECK_FALSE(fs::exists(partial(run)));
   const std::uint64_t steps = numberIn(ended.errors, "interrupted after ([0-9]+) of");
-  CHECK((readTensors(whole(run)) == undisturbed(server, folder.path("alone"), steps)));
+  CHECK((readTensors(whole(run)) == undisturbed(server, folder.path("alone"), steps, more)));
   checkFilesComplete(run);
 
   // The saved model can be the initial weights of another run.
-  CHECK(runClient("train", folder.path("next"),
-                  runWith(server, {"--set", "weights.file=" + whole(run)}))
-            .code == 0);
+  const Ended next = runClient("train", folder.path("next"),
+                               runWith(server, {"--set", "weights.file=" + whole(run)}));
+  INFO(next.errors);
+  CHECK(next.code == 0);
 }
 
 TEST_CASE("if the server is killed, the last epoch's model and the current head and tail remain") {
