@@ -11,33 +11,25 @@
 
 namespace cleave {
 
-// The connection that a Hello asks for. `hello` has at least one id.
-inline RunConnections connectionOf(const wire::Hello& hello) {
-  return {hello.generation(), {hello.connections(0)}};
+// The connection of a Hello that the server has accepted. Generation 0: there was none.
+struct LastConnection {
+  std::uint64_t generation = 0;
+  std::uint64_t id = 0;
+};
+
+// The connection that a Hello asks for. Requires that `hello` has an id.
+inline LastConnection connectionOf(const wire::Hello& hello) {
+  return {hello.generation(), hello.connections(0)};
 }
 
-// Whether the last connection was one of this client's.
-inline bool isOwn(const RunConnections& last, const wire::Hello& hello) {
+// Throws RunError "stale-generation" unless the last connection was one of this client's.
+inline void checkContinues(const wire::Hello& hello, const LastConnection& last) {
   const auto& ids = hello.connections();
-  return std::find(ids.begin(), ids.end(), last.ids.at(0)) != ids.end();
-}
-
-// Throws RunError "stale-generation" unless the last connection was one of this client's, and
-// older.
-inline void checkContinues(const wire::Hello& hello, const RunConnections& last) {
-  const char* hint =
-      "another client continues this run; if there is none, and the run's folder was restored from "
-      "a backup, add --take-over";
-  if (!isOwn(last, hello)) {
-    throw RunError("stale-generation",
-                   fmt::format("another client has continued the run {}", hello.run_id()), hint);
-  }
-  if (hello.generation() <= last.generation) {
-    throw RunError("stale-generation",
-                   fmt::format("generation {} of the run {} is not newer than the last one, {}",
-                               hello.generation(), hello.run_id(), last.generation),
-                   hint);
-  }
+  if (std::find(ids.begin(), ids.end(), last.id) != ids.end()) return;
+  throw RunError(
+      "stale-generation", fmt::format("another client has continued the run {}", hello.run_id()),
+      "use that client's folder; if that client is gone for good, or if the run's folder "
+      "was restored from a backup, add --take-over");
 }
 
 }  // namespace cleave

@@ -42,7 +42,7 @@ std::string jsonOf(const wire::RunSpec& spec) {
   return json;
 }
 
-// Without the run's last connection, an old client could not be refused, so the run cannot
+// Without the run's last connection, another client could not be refused, so the run cannot
 // continue.
 RunError badConnections(const std::string& runId) {
   return RunError("bad-checkpoint",
@@ -51,11 +51,23 @@ RunError badConnections(const std::string& runId) {
                       "', then add --from-start to start over from step 0");
 }
 
-// The run's last connection; generation 0: there was none.
-RunConnections lastConnection(const CheckpointStore& store, const std::string& runId) {
-  auto last = store.connections();
-  if (!last || (last->generation != 0 && last->ids.size() != 1)) throw badConnections(runId);
-  return *std::move(last);
+LastConnection loadConnection(const CheckpointStore& store, const std::string& runId) {
+  const auto stored = store.connections();
+  if (!stored) throw badConnections(runId);
+  if (stored->generation == 0) return {};
+  if (stored->servers.size() != 1 || stored->servers[0].accepted.size() != 1) {
+    throw badConnections(runId);
+  }
+  return {stored->generation, stored->servers[0].accepted[0]};
+}
+
+// Returns what was stored: the Hello's connection, with a generation above the last one's.
+LastConnection saveConnection(CheckpointStore& store, const wire::Hello& hello,
+                              const LastConnection& last) {
+  LastConnection next = connectionOf(hello);
+  next.generation = std::max(next.generation, std::min(last.generation + 1, kMaxGeneration - 1));
+  store.setConnections({next.generation, {{.accepted = {next.id}, .sent = {}}}});
+  return next;
 }
 
 }  // namespace
@@ -80,7 +92,7 @@ std::string RunStore::folderOf(const std::string& identity, const std::string& r
 
 std::uint64_t RunStore::recordedStep(const std::string& folder) {
   try {
-    recorder_.flush();  // rows of an earlier generation may still wait
+    recorder_.flush();  // rows of an earlier connection may still wait
   } catch (const Error&) {
     // Some rows are missing in the file. Their number is only shown, so the run can continue.
   }
@@ -97,13 +109,8 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
   const std::string folder = folderOf(identity, hello.run_id());
   const auto onDisk = [&] {
     CheckpointStore store(diskFiles(), folder);
-    const RunConnections last = lastConnection(store, hello.run_id());
+    const LastConnection last = loadConnection(store, hello.run_id());
     const bool isNew = last.generation == 0;
-    run.connection = connectionOf(hello);
-    if (hello.take_over()) {
-      run.connection.generation = std::max(run.connection.generation, last.generation + 1);
-    }
-    if (run.connection.generation >= kMaxGeneration) throw badConnections(hello.run_id());
     if (isNew) {
       makeRunFolder(folder, "use another run.name, or try again: each run gets its own id");
     } else if (!hello.take_over()) {
@@ -111,7 +118,7 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
     }
     run.lock = lockRunFolder(folder);
     // This is the first file of the folder. It marks a run that can be continued.
-    store.setConnections(run.connection);
+    run.connection = saveConnection(store, hello, last);
     if (isNew) {
       run.disk->take(DiskShare::kRunBytes);
       writeRunDescription(folder,
@@ -159,17 +166,21 @@ std::shared_ptr<RunWeights> RunStore::weightsOf(const std::string& identity,
                           .writing = checkpoints_.get_executor()});
 }
 
-boost::asio::awaitable<void> RunStore::storeConnection(const std::string& identity,
-                                                       const wire::Hello& hello) {
+boost::asio::awaitable<LastConnection> RunStore::storeConnection(const std::string& identity,
+                                                                 const wire::Hello& hello) {
   const std::string folder = folderOf(identity, hello.run_id());
+  LastConnection stored;
   // Another client may have continued the run in the meantime.
   const auto onDisk = [&] {
     CheckpointStore store(diskFiles(), folder);
-    checkContinues(hello, lastConnection(store, hello.run_id()));
-    store.setConnections(connectionOf(hello));
+    const LastConnection last = loadConnection(store, hello.run_id());
+    if (last.generation == 0) throw badConnections(hello.run_id());  // the file was removed
+    checkContinues(hello, last);
+    stored = saveConnection(store, hello, last);
   };
   const auto toThread = [this](auto task) { boost::asio::post(folders_, std::move(task)); };
   co_await runThrough(io_, toThread, onDisk);
+  co_return stored;
 }
 
 }  // namespace cleave

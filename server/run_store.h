@@ -21,6 +21,7 @@
 #include "proto/wire.pb.h"
 #include "server/access.h"
 #include "server/disk_share.h"
+#include "server/last_connection.h"
 #include "server/run_checkpoints.h"
 #include "server/run_weights.h"
 #include "server/settings.h"
@@ -38,10 +39,8 @@ struct StoredRun {
   // The first step of Hello.committed whose checkpoint is present and undamaged; empty if there is
   // none.
   std::vector<std::uint64_t> available;
-  // The id is the Hello's; the generation too, or it is assigned to a Hello that takes the run
-  // over.
-  RunConnections connection;
-  std::uint64_t recordedStep = 0;  // last training step of the run's earlier generations; 0: none
+  LastConnection connection;       // that of the Hello; its generation may be higher
+  std::uint64_t recordedStep = 0;  // last training step of the run's earlier connections; 0: none
   // Null: initial weights are neither loaded from the store nor kept in it.
   std::shared_ptr<RunWeights> weights;
   OpenFile lock;        // lock of the run's folder
@@ -57,7 +56,7 @@ class RunStore {
            std::shared_ptr<Metrics> metrics, boost::asio::any_io_executor io);
 
   // Creates the folder of the requested run, with its description, its log and its CSV files, or
-  // continues those of an earlier generation. `spec`: digestOf() its run spec. `maxWeightsBytes`:
+  // continues those of an earlier connection. `spec`: digestOf() its run spec. `maxWeightsBytes`:
   // maximum size of the run's initial weights; 0: the run does not use the store of weights. The
   // disk is used on the store's thread. Throws UsageError "run-exists", RunError
   // "stale-generation", and RunError if there is no room or nothing can be written. The arguments
@@ -65,9 +64,10 @@ class RunStore {
   boost::asio::awaitable<StoredRun> open(const std::string& identity, const wire::Hello& hello,
                                          const std::string& spec, std::uint64_t session,
                                          int threads, std::uint64_t maxWeightsBytes);
-  // Stores the connection that continues a run in memory. The arguments must outlive the call.
-  boost::asio::awaitable<void> storeConnection(const std::string& identity,
-                                               const wire::Hello& hello);
+  // Stores the connection that continues a run in memory, and returns it. The arguments must
+  // outlive the call. Throws RunError "stale-generation".
+  boost::asio::awaitable<LastConnection> storeConnection(const std::string& identity,
+                                                         const wire::Hello& hello);
 
   // Call it about once per second; does not wait for the disk.
   void look(SteadyTime time) { disk_.look(time); }

@@ -97,22 +97,14 @@ void RunTable::refuseServed(const RunRequest& request) {
   // This is checked first, so that another identity cannot end a served run.
   if (served.request().identity != request.identity) throw othersRun(runId);
   const bool takesOver = request.hello.take_over();
-  const std::uint64_t generation = request.hello.generation();
-  const bool isSame = generation == served.lastConnection().generation &&
-                      isOwn(served.lastConnection(), request.hello);
-  if (!takesOver && !isSame) checkContinues(request.hello, served.lastConnection());
-  const bool isNewer = takesOver || !isSame;
-  const double fence = served.isParked() ? kParkedFenceSeconds : kFenceSeconds;
-  if (isNewer) {
-    served.end(std::make_exception_ptr(
-        RunError("stale-generation",
-                 takesOver ? "another client has taken the run over, so this connection is closed"
-                           : "the run has reconnected, so this older connection is closed")));
-  }
+  if (!takesOver) checkContinues(request.hello, served.lastConnection());
+  served.end(std::make_exception_ptr(
+      RunError("stale-generation",
+               takesOver ? "another client has taken the run over, so this connection is closed"
+                         : "the run has reconnected, so this older connection is closed")));
   throw RunError("run-in-use", fmt::format("the run {} is already connected to this server", runId),
-                 isNewer ? "try again: the older connection is being closed"
-                         : "stop the other client first, or start a separate run",
-                 isNewer ? fence : 0);
+                 "try again: the older connection is being closed",
+                 served.isParked() ? kParkedFenceSeconds : kFenceSeconds);
 }
 
 std::shared_ptr<ServedRun> RunTable::find(const RunRequest& request) const {

@@ -30,8 +30,8 @@ class RunTable {
   // Decides whether the run may start, and adds it. The caller must close() or park() it. Throws
   // UsageError or RunError with the code and sentence of the refusal: the errors of planRun() and
   // Admission, "bad-run-id", "wait-not-allowed", "run-in-use", "stale-generation". If the same run
-  // is already being served with a lower generation, the earlier one ends; until it has ended, the
-  // new request is refused as "run-in-use".
+  // is already being served, it ends if this client may continue it; until it has ended, the new
+  // request is refused as "run-in-use".
   std::shared_ptr<ServedRun> admit(RunRequest request);
   // Returns the run that a Hello with a token continues. Throws UsageError or RunError:
   // "others-run", "run-not-here", "stale-generation", "other-run-spec".

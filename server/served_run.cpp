@@ -69,7 +69,7 @@ ServedRun::ServedRun(const RunResources& resources, RunRequest request, RunPlan 
       ended_(std::move(ended)),
       token_(randomToken()),
       spec_(digestOf(request_.spec)),
-      last_(isTrial_ ? RunConnections() : connectionOf(request_.hello)),
+      last_(isTrial_ ? LastConnection() : connectionOf(request_.hello)),
       session_(request_.session) {}
 
 ServedRun::~ServedRun() = default;
@@ -254,7 +254,7 @@ void ServedRun::removeCheckpoints() {
 }
 
 asio::awaitable<void> ServedRun::storeConnection(const wire::Hello& hello) {
-  co_await resources_.store.storeConnection(request_.identity, hello);
+  last_ = co_await resources_.store.storeConnection(request_.identity, hello);
 }
 
 // ---- Connections ----
@@ -266,10 +266,7 @@ void ServedRun::attach(const RunRequest& request, std::shared_ptr<Connection> co
     before->abandon();
     link_->detach();
   }
-  if (request.hello.token() != 0) {
-    arrived_ = link_->arrived();
-    last_ = connectionOf(request.hello);
-  }
+  if (request.hello.token() != 0) arrived_ = link_->arrived();
   session_ = request.session;
   stored_.files->reconnected(session_, last_.generation);
   link_->attach(std::move(connection), arrivedFromWire(request.hello.arrived()));
@@ -290,7 +287,6 @@ wire::HelloOk ServedRun::helloOk() const {
   ok.set_device(resources_.settings.device);
   for (const std::uint64_t step : stored_.available) ok.add_available(step);
   ok.set_recorded_step(stored_.recordedStep);
-  if (request_.hello.take_over() && !arrived_) ok.set_generation(last_.generation);
   ok.set_exact(stored_.isExact);
   ok.set_checkpoints(stored_.checkpoints != nullptr);
   if (stored_.checkpoints) ok.set_fingerprint(stored_.checkpoints->fingerprint());

@@ -86,8 +86,8 @@ class ServedRun {
   // over the new connection: the admitted one, or one that continues the run. Call after open().
   // Throws ProtocolError "bad-arrived".
   void attach(const RunRequest& request, std::shared_ptr<Connection> connection);
-  // Stores the connection of a Hello that continues the run, before it is attached. `hello` must
-  // outlive the call. Throws RunError "stale-generation".
+  // Stores the connection of a Hello that continues the run, before it is attached.
+  // `hello` must outlive the call. Throws RunError "stale-generation".
   boost::asio::awaitable<void> storeConnection(const wire::Hello& hello);
   // The answer to the Hello of the connection that was attached last.
   wire::HelloOk helloOk() const;
@@ -119,8 +119,8 @@ class ServedRun {
   void log(spdlog::level::level_enum level, const std::string& line);
 
   const RunRequest& request() const { return request_; }
-  // The connection that was attached last, or that will be attached first.
-  const RunConnections& lastConnection() const { return last_; }
+  // The connection that was stored last, or that will be stored first.
+  const LastConnection& lastConnection() const { return last_; }
   std::uint64_t session() const { return session_; }
   // A random number, never 0. A Hello with this token continues the run.
   std::uint64_t token() const { return token_; }
@@ -164,7 +164,7 @@ class ServedRun {
   const std::function<void(std::exception_ptr)> ended_;
   const std::uint64_t token_;
   const std::string spec_;  // digestOf() its run spec
-  RunConnections last_;     // its last connection; of a trial: none
+  LastConnection last_;     // of a trial: none
   std::uint64_t session_;
   std::optional<Arrived> arrived_;  // counts before the last attach(); nullopt before the first one
   ThreadCount threads_;

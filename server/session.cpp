@@ -49,18 +49,24 @@ void checkFeatures(const wire::Hello& hello) {
   }
 }
 
-// Checks the Hello's commits and the digest of the initial weights.
+// Checks what identifies the client's connection.
 void checkConnections(const wire::Hello& hello) {
+  constexpr auto kMax = static_cast<int>(2 * kMaxConnectionIds);
   const auto& ids = hello.connections();
-  const auto most = static_cast<int>(kMaxConnectionIds);
-  if (ids.empty() || ids.size() > most || std::find(ids.begin(), ids.end(), 0) != ids.end()) {
+  if (ids.empty() || ids.size() > kMax || std::find(ids.begin(), ids.end(), 0) != ids.end()) {
     throw ProtocolError(
         "bad-metadata",
         fmt::format("a Hello has {} connections; 1 to {}, none of them 0, are allowed", ids.size(),
-                    most));
+                    kMax));
+  }
+  if (hello.generation() == 0 || hello.generation() >= kMaxGeneration) {
+    throw ProtocolError("bad-metadata", fmt::format("a Hello has the generation {}; 1 to {} are "
+                                                    "allowed",
+                                                    hello.generation(), kMaxGeneration - 1));
   }
 }
 
+// Checks the fields that continue a run.
 void checkState(const wire::Hello& hello) {
   constexpr int kMaxCommits = 8;
   if (hello.committed_size() > kMaxCommits) {

@@ -1,11 +1,11 @@
 // The checkpoint store and the list of commits, including damaged files and a failing disk.
 #include <stdlib.h>
 
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string>
 
 #include "common/checkpoint/checkpoint_store.h"
@@ -146,40 +146,47 @@ TEST_CASE("a run's connections survive writing and reading") {
   const Folder folder;
   CheckpointStore store(diskFiles(), folder.path());
   CHECK(store.connections() == RunConnections());
-  const RunConnections some{12, {~std::uint64_t{0}, 1}};
+  const RunConnections some{
+      12, {{.accepted = {~std::uint64_t{0}, 1}, .sent = {}}, {.accepted = {}, .sent = {2, 3}}}};
   store.setConnections(some);
   CHECK(CheckpointStore(diskFiles(), folder.path()).connections() == some);
-  const std::string id = "00000000000000ab\n";
+  const std::string id = "0 sent 00000000000000ab\n";
   overwrite(folder.path() + "/connections", "12\n" + id);
-  CHECK(store.connections() == RunConnections{12, {0xab}});
+  CHECK(store.connections() == RunConnections{12, {{.accepted = {}, .sent = {0xab}}}});
   std::string tooMany = "12\n";
   for (std::size_t i = 0; i <= kMaxConnectionIds; ++i) tooMany += id;
   for (const std::string& damaged :
-       {std::string(), std::string("12"), std::string("12x\n"), "-1\n" + id, "12\n\n" + id,
-        std::string("12\n00000000000000ab"), std::string("12\n0000000000000000\n"),
-        std::string("12\n100000000000000ab\n"), std::string("12\nxyz\n"), tooMany}) {
+       {std::string(), std::string("12"), std::string("12x\n"), "-1\n" + id,
+        "9223372036854775808\n" + id, "12\n\n" + id, std::string("12\n0 sent 00000000000000ab"),
+        std::string("12\n0 sent 0000000000000000\n"), std::string("12\n0 sent xyz\n"),
+        std::string("12\n0 sent 100000000000000ab\n"), std::string("12\n64 sent ab\n"),
+        std::string("12\n0 lost ab\n"), std::string("12\n00000000000000ab\n"), tooMany}) {
     INFO(damaged.substr(0, 40));
     overwrite(folder.path() + "/connections", damaged);
     CHECK_FALSE(store.connections());
   }
 }
 
-TEST_CASE("failed attempts to connect share an id, and only the newest ids are kept") {
+TEST_CASE("each Hello has an id of its own, and the accepted one is kept") {
   RunConnections own;
-  addAttempt(own, false);
-  REQUIRE(own.ids.size() == 1);
-  const std::uint64_t first = own.ids.at(0);
+  addHello(own, 1);
+  REQUIRE(own.servers.size() == 2);
+  const std::uint64_t first = own.servers[1].sent.at(0);
   CHECK(first != 0);
-  addAttempt(own, false);
-  CHECK(own == RunConnections{2, {first}});
-  addAttempt(own, true);
-  CHECK(own.generation == 3);
-  REQUIRE(own.ids.size() == 2);
-  CHECK(own.ids.at(0) != first);
-  CHECK(own.ids.at(1) == first);
-  for (std::size_t i = 0; i < kMaxConnectionIds; ++i) addAttempt(own, true);
-  CHECK(own.ids.size() == kMaxConnectionIds);
-  CHECK(std::find(own.ids.begin(), own.ids.end(), first) == own.ids.end());
+  CHECK(own == RunConnections{1, {{}, {.accepted = {}, .sent = {first}}}});
+  acceptHello(own, 1);
+  CHECK(own == RunConnections{1, {{}, {.accepted = {first}, .sent = {}}}});
+  // Hellos that are not accepted, to either server, do not displace it.
+  for (std::size_t i = 0; i < 2 * kMaxConnectionIds; ++i) addHello(own, i % 2);
+  CHECK(own.generation == 1 + 2 * kMaxConnectionIds);
+  for (std::size_t i = 0; i < 2; ++i) addHello(own, 1);
+  const std::vector<std::uint64_t> all = own.servers[1].all();
+  CHECK(all.size() == kMaxConnectionIds + 1);
+  CHECK(all.front() == own.servers[1].sent.front());
+  CHECK(all.back() == first);
+  CHECK(std::set(all.begin(), all.end()).size() == all.size());
+  acceptHello(own, 1);
+  CHECK(own.servers[1].all() == std::vector{all.front(), first});
   CHECK(parseConnections(toText(own)) == own);
 }
 

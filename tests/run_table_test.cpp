@@ -19,9 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Connections of the run's client, and of another one.
+// Connections of the run's client, first and second, and of another one.
 constexpr std::uint64_t kOwnId = 7;
-constexpr std::uint64_t kOtherId = 8;
+constexpr std::uint64_t kNextId = 8;
+constexpr std::uint64_t kOtherId = 9;
 
 std::string newFolder() {
   std::string name = (fs::temp_directory_path() / "cleave-runs-XXXXXX").string();
@@ -160,38 +161,7 @@ class Host : public Loopback {
 
 }  // namespace
 
-TEST_CASE("a newer connection of a run ends the older connection, and waits for its end") {
-  Host host;
-  const auto run = host.admit(host.request("a", "run-1", 3));
-  Outcome outcome;
-  host.serve(run, outcome);
-  CHECK(host.refusal(host.request("a", "run-1", 2)) == "stale-generation");
-  CHECK(host.refusal(host.request("a", "run-1", 3)) == "run-in-use");
-  host.settle();
-  CHECK_FALSE(outcome.done);
-  CHECK(host.refusal(host.request("a", "run-1", 4)) == "run-in-use");
-  host.runUntil([&] { return outcome.done; });
-  CHECK(outcome.code == "stale-generation");
-  CHECK(host.refusal(host.request("a", "run-1", 4)) == "run-in-use");
-  host.close(run);
-  CHECK(host.refusal(host.request("a", "run-1", 4)).empty());
-}
-
-TEST_CASE("a client that takes a run over ends the connection of a higher generation") {
-  Host host;
-  const auto run = host.admit(host.request("a", "run-1", 3));
-  Outcome outcome;
-  host.serve(run, outcome);
-  RunRequest request = host.request("a", "run-1", 1);
-  request.hello.set_take_over(true);
-  CHECK(host.refusal(request) == "run-in-use");
-  host.runUntil([&] { return outcome.done; });
-  CHECK(outcome.code == "stale-generation");
-  host.close(run);
-  CHECK(host.refusal(request).empty());
-}
-
-TEST_CASE("a client that took no part in a run's last connection cannot continue the run") {
+TEST_CASE("a new connection of a run ends the older one, and waits for its end") {
   Host host;
   const auto run = host.admit(host.request("a", "run-1", 3));
   Outcome outcome;
@@ -199,19 +169,51 @@ TEST_CASE("a client that took no part in a run's last connection cannot continue
   RunRequest other = host.request("a", "run-1", 4);
   other.hello.set_connections(0, kOtherId);
   CHECK(host.refusal(other) == "stale-generation");
+  host.settle();
+  CHECK_FALSE(outcome.done);
+  RunRequest next = host.request("a", "run-1", 4);
+  next.hello.set_connections(0, kNextId);
+  next.hello.add_connections(kOwnId);
+  CHECK(host.refusal(next) == "run-in-use");
+  host.runUntil([&] { return outcome.done; });
+  CHECK(outcome.code == "stale-generation");
+  CHECK(host.refusal(next) == "run-in-use");
+  host.close(run);
+  CHECK(host.refusal(next).empty());
+}
+
+TEST_CASE("a client that takes a run over ends the connection of any other client") {
+  Host host;
+  auto run = host.admit(host.request("a", "run-1", 3));
+  Outcome outcome;
+  host.serve(run, outcome);
+  RunRequest request = host.request("a", "run-1", 1);
+  request.hello.set_connections(0, kOtherId);
+  request.hello.set_take_over(true);
+  CHECK(host.refusal(request) == "run-in-use");
+  host.runUntil([&] { return outcome.done; });
+  CHECK(outcome.code == "stale-generation");
+  host.close(std::move(run));
+  const auto taken = host.admit(request);
+  CHECK(taken->lastConnection().id == kOtherId);
+  CHECK(taken->lastConnection().generation == 4);  // the records' rows continue
+  CHECK(host.refusal(host.request("a", "run-1", 9)) == "stale-generation");
+}
+
+TEST_CASE("a client that took no part in a run's last connection cannot continue the run") {
+  Host host;
+  const auto run = host.admit(host.request("a", "run-1", 3));
+  Outcome outcome;
+  host.serve(run, outcome);
   RunRequest next = host.continuing(*run);
-  next.hello.set_connections(0, kOtherId);
+  next.hello.set_connections(0, kNextId);
   CHECK(host.refusalToContinue(next) == "stale-generation");
   host.settle();
   CHECK_FALSE(outcome.done);
-
-  // The client's next connection, which the other one cannot follow.
   next.hello.add_connections(kOwnId);
-  host.reattach(next);
-  host.runUntil([&] { return outcome.done; });
-  CHECK(run->lastConnection() == RunConnections{4, {kOtherId}});
-  CHECK(host.refusal(host.request("a", "run-1", 9)) == "stale-generation");
+  CHECK(host.refusalToContinue(next).empty());
   host.connection->abandon();
+  host.runUntil([&] { return outcome.done; });
 }
 
 TEST_CASE("another identity can neither take nor end a run, even before it has a folder") {
@@ -235,19 +237,16 @@ TEST_CASE("another identity can neither take nor end a run, even before it has a
 
 TEST_CASE("only the next connection of a run continues it") {
   Host host;
-  RunRequest first = host.request("a", "run-1");
-  first.hello.set_take_over(true);
-  const auto run = host.admit(first);
+  const auto run = host.admit(host.request("a", "run-1"));
   CHECK(run->helloOk().token() == run->token());
   CHECK_FALSE(run->helloOk().has_arrived());
-  CHECK(run->helloOk().generation() == run->lastConnection().generation);
   const RunRequest next = host.continuing(*run);
   CHECK(host.refusalToContinue(next).empty());
   auto other = next;
   other.hello.set_token(run->token() + 1);
   CHECK(host.refusalToContinue(other) == "run-not-here");
   other = next;
-  other.hello.set_generation(1);
+  other.hello.set_connections(0, kOtherId);
   CHECK(host.refusalToContinue(other) == "stale-generation");
   other = next;
   other.spec.seed = 7;
@@ -262,12 +261,10 @@ TEST_CASE("only the next connection of a run continues it") {
   host.reattach(next);
   host.runUntil([&] { return before.done; });  // the first connection was closed
   CHECK(run->helloOk().has_arrived());
-  CHECK(run->helloOk().generation() == 0);  // only the first connection takes the run over
   CHECK(run->helloOk().session() == next.session);
   host.serve(run, second);
   host.settle();
   CHECK_FALSE(second.done);
-  CHECK(host.refusalToContinue(next) == "stale-generation");
   host.connection->abandon();
   host.runUntil([&] { return second.done; });
   host.close(run);

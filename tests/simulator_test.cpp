@@ -283,14 +283,18 @@ TEST_CASE("steps that overlap take as long as those of the engines") {
 
 TEST_CASE("staleness hides latency until a device is always busy") {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
-    CAPTURE(seed);
-    const StepCosts costs = randomCosts(seed);
+    const int bodies = 1 + static_cast<int>(seed % 4);
+    CAPTURE(seed, bodies);
+    const StepCosts costs = randomCosts(seed, bodies);
     const double m = costs.microBatches;
-    const BodyCosts& body = costs.body();
-    const double client = m * (costs.headForward + costs.tailStep +
-                               (body.place.contains(gradientAt(0)) ? costs.headBackward : 0)) +
-                          costs.updateSeconds;
-    const double server = m * (body.forward + body.backward);
+    const bool hasGradient = costs.bodies.front().place.contains(gradientAt(0));
+    const double client =
+        m * (costs.headForward + costs.tailStep + (hasGradient ? costs.headBackward : 0)) +
+        costs.updateSeconds;
+    double server = 0;
+    for (const BodyCosts& body : costs.bodies) {
+      server = std::max(server, m * (body.forward + body.backward));
+    }
     const Schedule& row = findSchedule("priority");
     double before = simulated(costs, "priority");
     for (const std::uint32_t staleness : {1, 3}) {

@@ -142,6 +142,8 @@ PreparedRun prepare(const TrainOptions& options) {
 // Writes the trace when the steps that the run spec selects are done.
 void writeTraceWhenDone(const std::string& path, TrainRun& run, Trainer& trainer,
                         spdlog::logger& log, nlohmann::json& extras) {
+  // A trace can only be fetched while no step is in progress.
+  trainer.pauseAfter(run.prepared().plan.spec.trace.last());
   trainer.afterEachStep([&, path](std::uint64_t step) {
     const auto& traces = run.session().traces();
     if (traces.empty() || step != traces.front()->window().last()) return;

@@ -15,15 +15,14 @@
 #include <exception>
 #include <iterator>
 #include <optional>
+#include <random>
 #include <set>
 #include <sstream>
 #include <string_view>
 #include <utility>
 
-#include "common/checkpoint/checkpoint_store.h"
 #include "common/core/clock.h"
 #include "common/core/log.h"
-#include "common/core/random.h"
 #include "common/link/link_faults.h"
 #include "common/link/wire_messages.h"
 #include "common/net/connection_messages.h"
@@ -103,19 +102,6 @@ wire::HelloOk helloOkFrom(std::span<const std::byte> metadata, const wire::Hello
   if (featuresOf(ok) != featuresOf(hello)) {
     throw ProtocolError("bad-metadata",
                         "the features in the HelloOk differ from those requested in the Hello");
-  }
-  if (!hello.take_over() && ok.generation() != 0) {
-    throw ProtocolError("bad-metadata",
-                        fmt::format("a HelloOk has the generation {}, but the Hello "
-                                    "does not take the run over",
-                                    ok.generation()));
-  }
-  if (hello.take_over() &&
-      (ok.generation() < hello.generation() || ok.generation() >= kMaxGeneration)) {
-    throw ProtocolError("bad-metadata",
-                        fmt::format("a HelloOk has the generation {}, but the Hello, which takes "
-                                    "the run over, has {}",
-                                    ok.generation(), hello.generation()));
   }
   if (ok.weights_stored() && hello.weights_sha256().empty()) {
     throw ProtocolError("bad-metadata",
@@ -237,8 +223,8 @@ bool mayPass(const RunError& error, Stage stage) {
 }
 
 // Returns failures that a retry may fix, and throws all others.
-asio::awaitable<Attempt> tryToConnect(const ServerAddress& address, const wire::Hello& hello,
-                                      Stage stage) {
+asio::awaitable<Attempt> tryToConnect(const ServerAddress& address,
+                                      const std::function<wire::Hello()>& hello, Stage stage) {
   Attempt attempt;
   std::shared_ptr<Connection> connection;
   try {
@@ -263,7 +249,8 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address, const wire::
     co_return attempt;
   }
   try {
-    wire::HelloOk ok = co_await shakeHandsWith(address, *connection, hello);
+    const wire::Hello sent = hello();
+    wire::HelloOk ok = co_await shakeHandsWith(address, *connection, sent);
     attempt.open = OpenConnection{std::move(connection), std::move(ok)};
   } catch (const RunError& error) {
     if (!mayPass(error, stage)) throw;
@@ -274,32 +261,22 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address, const wire::
   co_return attempt;
 }
 
-// A factor between 0.8 and 1.2 for the pause before a retry. It differs per run and attempt, so
-// that the clients of a restarted server do not all reconnect at the same time.
-double jitter(const wire::Hello& hello) {
-  constexpr double kRange = 0x1p64;
-  const RandomKey key = randomKey(0, "reconnection/" + hello.run_id());
-  return 0.8 + 0.4 * (static_cast<double>(randomBits(key, hello.generation())) / kRange);
+// A random factor between 0.8 and 1.2 for the pause before a retry, so that the clients of a
+// restarted server do not all reconnect at the same time.
+double jitter(std::random_device& random) {
+  return std::uniform_real_distribution<double>(0.8, 1.2)(random);
 }
 
 asio::awaitable<OpenConnection> retry(ServerAddress address, std::function<wire::Hello()> hello,
                                       double retrySeconds, Stage stage) {
   const SteadyTime start = now();
   double backOff = kFirstPause;
+  std::random_device random;
   for (;;) {
-    Attempt attempt;
-    std::optional<wire::Hello> next;
-    try {
-      next = hello();
-    } catch (const RunError& error) {
-      if (error.code() == "bad-checkpoint") throw;  // the stored generation is damaged
-      attempt.error = std::current_exception();
-      attempt.what = error.what();
-    }
-    if (next) attempt = co_await tryToConnect(address, *next, stage);
+    Attempt attempt = co_await tryToConnect(address, hello, stage);
     if (attempt.open) co_return std::move(*attempt.open);
     const double left = retrySeconds - secondsSince(start);
-    double pause = std::min(next ? backOff * jitter(*next) : backOff, left);
+    double pause = std::min(backOff * jitter(random), left);
     if (attempt.retrySeconds > 0) {
       pause = attempt.retrySeconds;  // the server would refuse an earlier attempt
     } else {

@@ -29,9 +29,9 @@ struct OpenConnection {
 };
 
 // Connects and shakes hands. Retries for `retrySeconds`: with back-off if no server answers, or
-// after the delay that the server's refusal specifies. `hello` is called for each attempt. With
-// TLS, the server's certificate must be valid for address.host. Throws RunError or UsageError with
-// the cause or with the server's refusal.
+// after the delay that the server's refusal specifies. `hello` is called for each connection that
+// opens. With TLS, the server's certificate must be valid for address.host. Throws RunError or
+// UsageError with the cause or with the server's refusal.
 boost::asio::awaitable<OpenConnection> connectToServer(ServerAddress address,
                                                        std::function<wire::Hello()> hello,
                                                        double retrySeconds);

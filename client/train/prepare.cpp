@@ -600,7 +600,7 @@ std::size_t clientBytes(const RunPlan& plan, const std::vector<RunPlan>& bodies,
                  sampleCacheBytes(plan) + passedOnBytes(bodies);
   // The batches in use, the batches prepared ahead, and during an evaluation the first batch of the
   // next epoch.
-  const double batches = plan.spec.staleness + Loader::Options().ahead + 2;
+  const double batches = 2 * plan.spec.staleness + Loader::Options().ahead + 2;
   for (const SampleArray& array : train.arrays()) {
     bytes += batches * plan.spec.maxBatch * static_cast<double>(specOf(array, 1).bytes());
   }

@@ -101,18 +101,21 @@ RunConnections knownConnections(Files& files, const std::string& folder) {
                  "if no other client has continued this run, add --take-over");
 }
 
-RunConnections nextAttempt(Files& files, const std::string& folder, bool isNew) {
+RunConnections nextHello(Files& files, const std::string& folder, std::size_t server) {
   RunConnections own = knownConnections(files, folder);
-  addAttempt(own, isNew);
+  addHello(own, server);
   CheckpointStore(files, folder).setConnections(own);
   return own;
 }
 
-void adoptGeneration(Files& files, const std::string& folder, std::uint64_t generation) {
-  RunConnections own = knownConnections(files, folder);
-  if (generation <= own.generation) return;
-  own.generation = generation;
-  CheckpointStore(files, folder).setConnections(own);
+void storeAccepted(Files& files, const std::string& folder, std::size_t server) {
+  try {
+    RunConnections own = knownConnections(files, folder);
+    acceptHello(own, server);
+    CheckpointStore(files, folder).setConnections(own);
+  } catch (const RunError& error) {
+    processLog()->warn("{}", error.what());
+  }
 }
 
 void repairConnections(Files& files, const std::string& folder) {

@@ -51,12 +51,12 @@ ResumeCounts countResume(Files& files, const std::string& folder, const ResumePo
 
 // The client's connections of the run. Throws RunError "bad-checkpoint" if their file is damaged.
 RunConnections knownConnections(Files& files, const std::string& folder);
-// Adds an attempt to connect (addAttempt()), stores the result durably, and returns it.
-RunConnections nextAttempt(Files& files, const std::string& folder, bool isNew);
-// Stores a generation that a server has given to the run, if it is higher than the stored one.
-void adoptGeneration(Files& files, const std::string& folder, std::uint64_t generation);
-// Replaces a damaged file by one without connections. Call only before a Hello with take_over, for
-// which the server assigns the generation.
+// Adds a Hello to this server (addHello()), stores the result durably, and returns it.
+RunConnections nextHello(Files& files, const std::string& folder, std::size_t server);
+// Stores that the server has accepted this Hello. If that fails, only logs it: the id is also kept
+// among those that were sent.
+void storeAccepted(Files& files, const std::string& folder, std::size_t server);
+// Replaces a damaged file by one without connections. Call only before a Hello with take_over.
 void repairConnections(Files& files, const std::string& folder);
 
 }  // namespace cleave

@@ -27,14 +27,12 @@ RunError endedByServer(const std::string& reason) {
 ServerLink::ServerLink(IoThread& io, ServerRequest request, const ConnectOptions& options)
     : io_(io),
       address_(std::move(request.address)),
+      number_(request.number),
       options_(options),
       hello_(std::move(request.hello)) {}
 
 void ServerLink::connect(std::function<void(std::exception_ptr error)> done) {
-  const auto firstHello = [this] {
-    nameAttempt();
-    return hello_;
-  };
+  const auto firstHello = [this] { return numberedHello(); };
   const auto connectIt = options_.isRestart ? reconnectToServer : connectToServer;
   asio::co_spawn(io_.context(), connectIt(address_, firstHello, options_.retrySeconds),
                  [this, done = std::move(done)](std::exception_ptr failed, OpenConnection opened) {
@@ -47,30 +45,33 @@ void ServerLink::connect(std::function<void(std::exception_ptr error)> done) {
                  });
 }
 
-// The generation rises with each attempt, so that the server can identify the newest one.
-void ServerLink::nameAttempt() {
-  if (options_.nextAttempt) {
-    connections_ = options_.nextAttempt(isNew_);
+// The Hello with a new id and generation.
+const wire::Hello& ServerLink::numberedHello() {
+  if (options_.nextHello) {
+    connections_ = options_.nextHello(number_);
   } else {
-    addAttempt(connections_, isNew_);
+    addHello(connections_, number_);
   }
-  isNew_ = false;
+  const std::vector<std::uint64_t> ids = connections_.servers.at(number_).all();
   hello_.set_generation(connections_.generation);
-  hello_.mutable_connections()->Assign(connections_.ids.begin(), connections_.ids.end());
+  hello_.mutable_connections()->Assign(ids.begin(), ids.end());
+  return hello_;
+}
+
+void ServerLink::wasAccepted() {
+  acceptHello(connections_, number_);
+  if (options_.accepted) options_.accepted(number_);
 }
 
 void ServerLink::accept(OpenConnection open) {
   connection_ = std::move(open.connection);
   ok_ = std::move(open.ok);
-  isNew_ = true;
+  wasAccepted();
   hello_.set_token(ok_.token());
   resumes_ = hello_.committed_size() > 0;
   hello_.clear_committed();
   hello_.clear_weights_sha256();
-  if (!hello_.take_over()) return;
   hello_.clear_take_over();
-  connections_.generation = ok_.generation();
-  if (options_.tookOver) options_.tookOver(ok_.generation());
 }
 
 namespace {
@@ -159,16 +160,15 @@ asio::awaitable<OpenConnection> ServerLink::reconnect(const Error& broken) {
   const SteadyTime start = now();
   OpenConnection open = co_await reconnectToServer(
       address_, [this] { return nextHello(); }, options_.reconnectSeconds);
-  isNew_ = true;
+  wasAccepted();
   processLog()->info("reconnected to {} after {:.1f} s; the run continues", address_.text(),
                      secondsSince(start));
   co_return open;
 }
 
 wire::Hello ServerLink::nextHello() {
-  nameAttempt();
   toWire(link_->arrived(), *hello_.mutable_arrived());
-  return hello_;
+  return numberedHello();
 }
 
 void ServerLink::end(std::exception_ptr error) {

@@ -24,18 +24,18 @@ struct ConnectOptions {
   // How long to retry if the connection breaks later; 0: the run then ends.
   double reconnectSeconds = 0;
   bool isRestart = false;  // the first connection is retried after all connection faults
-  // Called on the io thread before each attempt to connect. Adds it to the client's connections of
-  // the run (addAttempt()), and returns them. If it is empty, each link has its own, in memory.
-  std::function<RunConnections(bool isNew)> nextAttempt = nullptr;
-  // Called on the io thread if the Hello had take_over, with the generation that the server
-  // assigned.
-  std::function<void(std::uint64_t)> tookOver = nullptr;
+  // Called on the io thread before each Hello to this server: adds it to the client's connections
+  // of the run (addHello()), and returns them. If it is empty, each link has its own, in memory.
+  std::function<RunConnections(std::size_t server)> nextHello = nullptr;
+  // Called on the io thread when the server has accepted the Hello; may be empty.
+  std::function<void(std::size_t server)> accepted = nullptr;
 };
 
 // A server's address, and the Hello for it.
 struct ServerRequest {
   ServerAddress address;
   wire::Hello hello;
+  std::size_t number = 0;  // of the server in this run, from 0
 };
 
 // The error with which a run ends if the server sends Bye with this reason.
@@ -87,18 +87,19 @@ class ServerLink {
   boost::asio::awaitable<OpenConnection> reconnect(const Error& broken);
   bool mayReconnect(const Error& error) const;
   wire::Hello nextHello();
-  void nameAttempt();
+  const wire::Hello& numberedHello();
+  void wasAccepted();
   void accept(OpenConnection open);
   void end(std::exception_ptr error);
 
   IoThread& io_;
   const ServerAddress address_;
+  const std::size_t number_;
   const ConnectOptions options_;
   // The members below are used on the io thread, and before start() by the caller of connect().
   wire::Hello hello_;  // of the latest attempt to connect
   wire::HelloOk ok_;   // the answer to the first Hello
   RunConnections connections_;
-  bool isNew_ = true;  // the next attempt needs a new id, because the last one was accepted
   bool resumes_ = false;
   bool isClosing_ = false;
   bool hasEnded_ = false;

@@ -256,9 +256,9 @@ void ClientSession::beginBatch(const MicroBatch& at, bool isLast) {
 }
 
 void ClientSession::finishBatch() {
-  const std::uint64_t ended = engine_->batchesEnded();
+  ++finished_;
   // Completes the current step on both sides, so that the saved parts are from the same step.
-  waitUntil([&] { return engine_->batchesEnded() > ended; }, Patience::untilTimeIsUp);
+  waitUntil([&] { return engine_->batchesEnded() >= finished_; }, Patience::untilTimeIsUp);
 }
 
 void ClientSession::request(Flow flow) {

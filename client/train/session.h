@@ -156,6 +156,7 @@ class ClientSession {
   std::atomic<bool> isServerDraining_ = false;
   std::shared_ptr<EngineWorker> worker_;
   Coordinator* engine_ = nullptr;  // owned by worker_
+  std::uint64_t finished_ = 0;     // number of calls of finishBatch()
   std::vector<std::shared_ptr<TraceRecorder>> traces_;
 
   std::vector<std::optional<Blob>> weights_;  // requested weights that have arrived, by server

@@ -53,11 +53,11 @@ void TrainRun::connect() {
     options.retrySeconds = std::max(options.retrySeconds, options.reconnectSeconds);
   }
   options.isRestart = prepared_.isRestart;
-  options.nextAttempt = [folder = prepared_.folder](bool isNew) {
-    return nextAttempt(diskFiles(), folder, isNew);
+  options.nextHello = [folder = prepared_.folder](std::size_t server) {
+    return nextHello(diskFiles(), folder, server);
   };
-  options.tookOver = [folder = prepared_.folder](std::uint64_t generation) {
-    adoptGeneration(diskFiles(), folder, generation);
+  options.accepted = [folder = prepared_.folder](std::size_t server) {
+    storeAccepted(diskFiles(), folder, server);
   };
   try {
     if (prepared_.plan.spec.initialWeights && !resumes()) prepareWeights();
@@ -76,7 +76,7 @@ void TrainRun::connect() {
 }
 
 ServerRequest TrainRun::requestFor(std::size_t body) const {
-  ServerRequest request{prepared_.servers[body], helloFor(prepared_, body)};
+  ServerRequest request{prepared_.servers[body], helloFor(prepared_, body), body};
   for (const RunCommit& commit : prepared_.commits) {
     wire::Commit& each = *request.hello.add_committed();
     each.set_step(commit.step);

@@ -38,6 +38,8 @@ StepDecision Trainer::decide(const std::vector<BodyDone>& bodies) {
   const std::uint64_t step = bodies.front().step;
   const GradientReport head = run_.stage().headReport();
   StepDecision decision = decider_.decide(step, head, reportsOf(bodies), run_.stage().tailReport());
+  // The next step may be decided before this one is recorded.
+  norms_.push_back(decider_.norm());
   if (Checkpointer* const checkpointer = run_.checkpointer()) {
     if (isAskedToLeave() || precedesLongEvaluation(step)) checkpointer->request();
     decision.checkpoint = checkpointer->isDue(step);
@@ -162,7 +164,7 @@ void Trainer::trainEpoch(std::uint64_t epoch) {
 
 bool Trainer::mayBeginStep() const {
   const std::uint64_t begun = result_.steps + open_.size();
-  if (begun >= totalSteps_) return false;
+  if (begun >= totalSteps_ || (begun == pauseAfter_ && !open_.empty())) return false;
   return open_.empty() || (run_.mayBeginStep(begun + 1) && !isAskedToLeave());
 }
 
@@ -376,7 +378,8 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, double copyS
   row.actions = engine.ended().seconds;
   if (at.phase == Phase::train) {
     row.learningRate = shown_.learningRate = decider_.learningRateOf(at.step);
-    row.gradientNorm = shown_.gradientNorm = decider_.norm();
+    row.gradientNorm = shown_.gradientNorm = norms_.front();
+    norms_.pop_front();
     row.actions = actionsOfAllSides(engine);
     row.costs =
         meter_.measure(at, engine.ended().seconds, engine.reports(), totals, session_.linkSpeeds());

@@ -66,6 +66,8 @@ class Trainer {
   void afterEachStep(std::function<void(std::uint64_t step)> function) {
     afterStep_ = std::move(function);
   }
+  // No later step begins before this one has ended, even if steps overlap.
+  void pauseAfter(std::uint64_t step) { pauseAfter_ = step; }
   // `function` is called after the last step of each epoch, before its evaluation.
   void afterEachEpoch(std::function<void()> function) { afterEpoch_ = std::move(function); }
   // `function` is called after each evaluation that has the best value so far of the metric in
@@ -123,7 +125,9 @@ class Trainer {
     SteadyTime begun;
   };
   std::deque<OpenStep> open_;
-  SteadyTime lastEnd_ = now();  // of the last training step
+  std::uint64_t pauseAfter_ = 0;  // 0: no step
+  std::deque<double> norms_;      // the gradients' norms of decided steps that are not recorded
+  SteadyTime lastEnd_ = now();    // of the last training step
   std::function<void(std::uint64_t step)> afterStep_ = [](std::uint64_t) {};
   std::function<void()> afterEpoch_ = [] {};
   std::function<void()> afterBest_ = [] {};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -48,7 +49,7 @@ void Coordinator::begin(const MicroBatch& at) {
 
 void Coordinator::fetch(Flow flow, std::size_t body) {
   Peer& peer = peers_[body];
-  assert(batchDone() && !peer.fetching);
+  if (!batchDone() || peer.fetching) throw std::logic_error("a Fetch in the middle of a batch");
   peer.blob.reset();
   peer.fetching = flow;
   peer.link->send(Fetch{flow});

@@ -177,6 +177,7 @@ class Simulation {
     clock_.at(clock_.now() + costs_.updateSeconds, [this] {
       client_.busy = false;
       ends_.push_back(clock_.now());
+      passOn();
       if (client_.begun < steps_) append(client_);
       updateIfReported();
       startWork(client_);
@@ -209,9 +210,7 @@ class Simulation {
     side.doneAt = clock_.now();
     side.stage.completed(kind);
     for (const Flow flow : side.stage.outputsOf(kind)) encode(side, flow, i);
-    if (side.isClient) {
-      for (const auto& [flow, micro] : std::exchange(toPassOn_, {})) sendUp(flow, micro);
-    }
+    if (side.isClient) passOn();
     if (steps_ > 0) side.isClient ? updateIfReported() : reportIfDone(side);
     startWork(side);
   }
@@ -255,6 +254,11 @@ class Simulation {
     for (std::size_t b = 0; b < servers_.size(); ++b) {
       if (servers_[b]->stage.isInput(flow)) return queue(uplinkOf(b), flow, i);
     }
+  }
+
+  // Call when the client's device is free: sends the tensors that it had to keep.
+  void passOn() {
+    for (const auto& [flow, i] : std::exchange(toPassOn_, {})) sendUp(flow, i);
   }
 
   // Call when a tensor has crossed a direction.

@@ -22,7 +22,7 @@ namespace cleave {
 struct RunIdentity {
   std::string run;
   std::uint64_t session = 0;     // the server's number for the connection
-  std::uint64_t generation = 0;  // the run's generation, incremented with each connection
+  std::uint64_t generation = 0;  // rises with each connection of the run
 };
 
 // One row of steps.csv. Values unknown to a side stay empty.

@@ -390,10 +390,12 @@ std::size_t serverBytes(const RunPlan& plan) {
   // Bytes of the objects that autograd and the stage keep per block and micro-batch, excluding the
   // tensors.
   constexpr double kBlockObjects = 8 << 10;
-  // Bytes that the engine keeps per micro-batch of the steps that overlap.
-  constexpr double kEntries = 256;
+  // Bytes that the engine keeps per flow and micro-batch of the steps that overlap: an entry for a
+  // tensor, and as much again while its list grows.
+  constexpr double kEntry = 160;
   const double objects = kBlockObjects * plan.inFlight * (last - first) +
-                         kEntries * plan.spec.microBatches * plan.spec.staleness;
+                         kEntry * static_cast<double>(plan.flows().size()) *
+                             plan.spec.microBatches * (plan.spec.staleness + 1);
   // Initial weights are unpacked while the buffer they arrived in still exists. Later the server
   // may still be writing that buffer to its disk, while another one contains fetched weights.
   const auto unpacked = static_cast<double>(unpackedWeightsBytes(plan));

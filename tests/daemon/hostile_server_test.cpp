@@ -190,7 +190,6 @@ TEST_CASE("a HelloOk with numbers out of range is refused") {
       {"no body", [](auto& ok) { ok.set_body_bytes(0); }, "0 bytes"},
       {"largest body", [](auto& ok) { ok.set_body_bytes(~0ull); }, "18446744073709551615"},
       {"unnamed weights", [](auto& ok) { ok.set_weights_stored(true); }, "had no digest"},
-      {"a generation", [](auto& ok) { ok.set_generation(7); }, "generation 7"},
       {"a feature", [](auto& ok) { ok.add_features("trace"); }, "features"},
   };
   const TemporaryFolder folder;

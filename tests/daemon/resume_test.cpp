@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/checkpoint/run_connections.h"
 #include "tests/daemon/daemons.h"
 #include "tests/daemon/mistakes.h"
 
@@ -360,7 +361,7 @@ TEST_CASE("only one client can resume a run, the last one that takes it over") {
   SECTION("the server's generation is far ahead") {
     const std::string stored = serverFolder(folder, run) + "/connections";
     const std::string before = readFile(stored);
-    std::ofstream(stored) << (std::uint64_t{1} << 62) << before.substr(before.find('\n'));
+    std::ofstream(stored) << kMaxGeneration - 1 << before.substr(before.find('\n'));
   }
   const Ended damaged = resume(copy);
   CHECK(damaged.code == 1);

@@ -212,6 +212,19 @@ TEST_CASE("a training run of one step is traced completely") {
   checkWhole(nlohmann::json::parse(readFile(file)), 1, 1, true);
 }
 
+// Steps after the traced ones begin when the trace has been fetched.
+TEST_CASE("a trace of steps that overlap is complete, and the run continues") {
+  const TemporaryFolder folder;
+  TestServer server(folder);
+  const std::string client = folder.path("client"), file = folder.path("trace.json");
+  const nlohmann::json summary =
+      train(client, server.address(),
+            {"--trace", file, "--trace-steps", "3", "--set", "train.staleness=3", "--set",
+             "train.learning_rate.peak=0.005"});
+  checkWhole(nlohmann::json::parse(readFile(file)), 2, 4, true);
+  CHECK(summary.at("steps") == 6);
+}
+
 TEST_CASE("a trace that cannot be written is refused before anything begins") {
   const TemporaryFolder folder;
   const std::string config = configFile("synthetic.yaml");

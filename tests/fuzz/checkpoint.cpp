@@ -147,6 +147,6 @@ std::vector<Seed> cleave::fuzz::seeds() {
           {"other step", bytesOf("r"
                                  R"({"step": 8, "bytes": 9, "sha256": ")" +
                                  digest + R"(", "fingerprint": ""})")},
-          {"connections", bytesOf("n12\n00000000000000ab\nffffffffffffffff\n")},
+          {"connections", bytesOf("n12\n0 accepted 00000000000000ab\n1 sent ffffffffffffffff\n")},
           {"negative", bytesOf("n-1\n")}};
 }
