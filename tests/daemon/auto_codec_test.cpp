@@ -171,9 +171,11 @@ TEST_CASE("a run whose codecs were chosen can be resumed") {
   const TemporaryFolder folder;
   const TestServer server(folder);
   const std::string run = folder.path("run");
+  // Enough steps for two commits, even if the disk is busy.
   const Arguments arguments = {
-      "--server", server.address(),      "--set", "codec=auto",
-      "--set",    "train.max_steps=200", "--set", "checkpoint.every_steps=4"};  // two commits
+      "--server", server.address(),          "--set", "codec=auto",
+      "--set",    "train.epochs=100",        "--set", "train.max_steps=1500",
+      "--set",    "checkpoint.every_steps=4"};
   const Process killed = startClient("train", run, arguments, failingAt("committed:2:kill"));
   REQUIRE(killed.wait(kPatience));
   REQUIRE_FALSE(std::filesystem::exists(run + "/summary.json"));
