@@ -105,9 +105,10 @@ int run(int argc, char** argv) {
       ->default_str("3")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1000000}));
   verifyApp
-      ->add_option("--tolerance", verify.tolerance,
-                   "Maximum difference, |split - whole| / |whole|, per kind of result; 0 requires "
-                   "bit-identical results, which only CPUs give")
+      ->add_option(
+          "--tolerance", verify.tolerance,
+          "Maximum difference, |split - whole| / |whole|, per kind of result; 0 requires "
+          "bit-identical results, which needs CPUs on both sides, or GPUs of the same model")
       ->default_str("0")
       ->check(CLI::Range(0.0, 1.0));
   verifyApp->footer(

@@ -56,6 +56,7 @@ if(TARGET cuda_test)
   set_target_properties(${tests} PROPERTIES INSTALL_RPATH "$ORIGIN/../${libraries}")
   install(TARGETS ${tests} RUNTIME DESTINATION tests COMPONENT gpu_tests EXCLUDE_FROM_ALL)
   install(PROGRAMS scripts/gpu.sh tests/bench/gpu.py DESTINATION . COMPONENT gpu_tests EXCLUDE_FROM_ALL)
+  install(FILES tests/bench/roberta.py tests/data/tiny.pt2 DESTINATION tests COMPONENT gpu_tests EXCLUDE_FROM_ALL)
   add_custom_target(gpu_tests DEPENDS programs ${tests})
 endif()
 

@@ -33,11 +33,14 @@ done
 
 run=()
 if [ -d "$here/bin" ]; then  # this is an archive
-  programs=$here/bin tests=$here/tests configs=$here/share/cleave/configs benchmark=$here/gpu.py
+  programs=$here/bin tests=$here/tests configs=$here/share/cleave/configs benchmark=$here/gpu.py model=$tests/tiny.pt2 roberta=$tests/roberta.py
+  export PYTHONPATH=$here/share/cleave/python${PYTHONPATH:+:$PYTHONPATH}
   run=("$here/bin/cleave-with-torch")
 else
   root=$(cd "$here/.." && pwd)
   programs=$root/build/release/bin tests=$programs configs=$root/configs benchmark=$root/tests/bench/gpu.py
+  model=$root/tests/data/tiny.pt2 roberta=$root/tests/bench/roberta.py
+  export PYTHONPATH=$root/python${PYTHONPATH:+:$PYTHONPATH}
 fi
 [ -x "$programs/cleave-server" ] || { echo "gpu.sh: there is no $programs/cleave-server: build first" >&2; exit 2; }
 export OMP_WAIT_POLICY=passive
@@ -58,4 +61,5 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "${run[@]+"${run[@]}"}" python3 "$benchmark" --programs "$programs" --configs "$configs" --device "$device" --work "$work" \
+  --model "$model" --roberta "$roberta" \
   "${bench[@]+"${bench[@]}"}"

@@ -125,7 +125,7 @@ class Verification {
         steps_(steps),
         tolerance_(tolerance),
         run_(prepared),
-        whole_(prepared.plan.stage),
+        whole_(prepared.plan.stage, *prepared.device),
         decider_(prepared.settings, *prepared.data.train),
         wholeDecider_(prepared.settings, *prepared.data.train) {}
 
@@ -184,13 +184,14 @@ Comparisons Verification::perform() {
 // Throws unless the server can compute the same bits as this process and lets the client fetch its
 // weights.
 void Verification::checkServer(const wire::HelloOk& ok) const {
-  if (tolerance_ == 0 && (prepared_.settings.device != "cpu" || ok.device() != "cpu")) {
+  const auto isCpu = [](const std::string& device) { return device == "cpu"; };
+  if (tolerance_ == 0 && isCpu(prepared_.settings.device) != isCpu(ok.device())) {
     throw UsageError(
         "bits-differ",
-        fmt::format("head and tail compute on {}, the body on {}: only CPUs give bit-identical "
-                    "results, because the whole model computes on the CPU",
+        fmt::format("head and tail compute on {}, the body on {}, and CPU and GPU "
+                    "round differently",
                     prepared_.settings.device, ok.device()),
-        "allow a difference, such as --tolerance 1e-3");
+        fmt::format("--set device={}, or allow a difference: --tolerance 1e-3", ok.device()));
   }
   if (tolerance_ == 0 && static_cast<int>(ok.threads()) != prepared_.threads) {
     throw RunError("thread-mismatch",

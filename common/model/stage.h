@@ -192,17 +192,18 @@ class ClientStage {
   std::unique_ptr<State> state_;
 };
 
-// The unsplit model in one process, on the CPU. The split model's results must be bit-identical to
-// its results.
+// The unsplit model in one process. The split model's results must be bit-identical to its results
+// if all parts compute on devices of the same kind.
 class WholeStage {
  public:
-  explicit WholeStage(const StageOptions& options);
+  // The device is borrowed.
+  explicit WholeStage(const StageOptions& options, ComputeDevice& device = cpuDevice());
   ~WholeStage();
 
-  // Runs forward and, in training, backward of all micro-batches in order. Gradients accumulate
-  // until update(). With staleness, call update() after each training batch. If several batches
-  // with the same number of micro-batches ran before update(), the running batch-norm statistics
-  // are updated from the last one only.
+  // Runs forward and, in training, backward of all micro-batches in order, and returns when the
+  // device is done. Gradients accumulate until update(). With staleness, call update() after each
+  // training batch. If several batches with the same number of micro-batches ran before update(),
+  // the running batch-norm statistics are updated from the last one only.
   void runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches,
                 const BatchView& batch);
   void setLossScale(double scale);  // as ClientStage::setLossScale()

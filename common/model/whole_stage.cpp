@@ -9,23 +9,30 @@
 namespace cleave {
 
 struct WholeStage::State {
-  explicit State(const StageOptions& stageOptions) : State(stageOptions, blocksFor(stageOptions)) {}
-  State(const StageOptions& stageOptions, const std::vector<BlockSpec>& blocks)
+  State(const StageOptions& stageOptions, ComputeDevice& on)
+      : State(stageOptions, blocksFor(stageOptions), on) {}
+  State(const StageOptions& stageOptions, const std::vector<BlockSpec>& blocks, ComputeDevice& on)
       : options(stageOptions),
-        part(options, blocks, 0, static_cast<int>(blocks.size()), at::kCPU, options.allCuts()),
-        batch(options.scores, blocks.back().outputShape(), cpuDevice()) {}
+        device(on),
+        part(options, blocks, 0, static_cast<int>(blocks.size()), device.device(),
+             options.allCuts()),
+        batch(options.scores, blocks.back().outputShape(), device) {}
 
   StageOptions options;
+  ComputeDevice& device;
   TrainedPart part;
   LabeledBatch batch;
   double lossScale = 1;
 };
 
-WholeStage::WholeStage(const StageOptions& options) : state_(std::make_unique<State>(options)) {}
+WholeStage::WholeStage(const StageOptions& options, ComputeDevice& device)
+    : state_(std::make_unique<State>(options, device)) {}
 WholeStage::~WholeStage() = default;
 
 void WholeStage::runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches,
                           const BatchView& given) {
+  DeviceQueue* const queue = state_->device.queue();
+  if (queue != nullptr) queue->begin();
   LabeledBatch& batch = state_->batch;
   batch.begin(given);
   const bool training = phase == Phase::train;
@@ -35,6 +42,10 @@ void WholeStage::runBatch(Phase phase, std::uint64_t step, std::uint32_t microBa
     const TensorList outputs = state_->part.forward({}, batch.inputs(at), at);
     const at::Tensor loss = batch.loss(outputs.front(), at);
     if (training) (state_->lossScale == 1 ? loss : loss.mul(state_->lossScale)).backward();
+  }
+  if (queue != nullptr) {
+    queue->end([] {});
+    queue->drain();
   }
 }
 

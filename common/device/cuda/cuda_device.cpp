@@ -150,8 +150,10 @@ class CudaDevice : public ComputeDevice, public DeviceQueue {
   Seconds end(std::function<void()> done) override {
     const auto stop = std::make_shared<Event>(true);
     stop->record(compute_);
-    // The output is copied after the last kernel.
+    // An action is complete when both its output has been copied and its last kernel is done:
+    // kernels can follow the output's.
     const CUDAStream& last = leaving_ ? copyOut_ : compute_;
+    if (leaving_) stop->block(copyOut_);
     auto callback = std::make_unique<std::function<void()>>(std::move(done));
     check(cudaStreamAddCallback(last.stream(), callDone, callback.get(), 0));
     callback.release();
