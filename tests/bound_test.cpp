@@ -68,6 +68,27 @@ TEST_CASE("each resource is named if it is the bottleneck") {
   CHECK(bottleneckName(Bottleneck::serverCompute) == "server compute");
 }
 
+TEST_CASE("if steps overlap, the bound is the busiest resource's work, or the path's share") {
+  StepCosts costs = mobileNet(125e6, 50e-3);
+  costs.updateSeconds = 5e-3;
+  const double work = 8 * (12.845056e6 + 2.00704e6) / 125e6;
+  const StepBound busy = steadyStepBound(costs, 1);
+  CHECK(busy.seconds == Approx(work).epsilon(1e-9));
+  CHECK(busy.bottleneck == Bottleneck::uplink);
+  CHECK(busy.seconds < stepBound(costs).seconds);
+  costs.microBatches = 1;
+  const double path = stepBound(costs).seconds;
+  CHECK(steadyStepBound(costs, 0).seconds == Approx(path));
+  CHECK(steadyStepBound(costs, 1).seconds == Approx(path / 2));
+  // On a fast link, a client that computes for 20.9 ms is busy, and updates once per step.
+  costs = mobileNet(1e12, 0);
+  costs.updateSeconds = 5e-3;
+  const StepBound client = steadyStepBound(costs, 16);
+  CHECK(client.bottleneck == Bottleneck::clientCompute);
+  const double computing = costs.headForward + costs.tailStep + costs.headBackward;
+  CHECK(client.seconds == Approx(8 * computing + 5e-3));
+}
+
 TEST_CASE("higher costs never lower the bound") {
   const StepCosts base = mobileNet(125e6, 1e-3);
   const double before = stepBound(base).seconds;

@@ -37,10 +37,11 @@ std::string yamlOf(const PlannedRun& plan, bool withCuts) {
   if (withCuts) {
     text += fmt::format("model:\n  cuts: {}\n", cutsText(plan));
   }
-  return text +
-         fmt::format("train:\n  micro_batches: {}\n  in_flight: {}\n  schedule: {}\ncodec: {}\n",
-                     plan.spec.microBatches, plan.spec.inFlight, plan.spec.schedule,
-                     codecMapText(plan.codecs));
+  return text + fmt::format(
+                    "train:\n  micro_batches: {}\n  in_flight: {}\n  schedule: {}\n"
+                    "  staleness: {}\ncodec: {}\n",
+                    plan.spec.microBatches, plan.spec.inFlight, plan.spec.schedule,
+                    plan.spec.staleness, codecMapText(plan.codecs));
 }
 
 Json toJson(const PreparedRun& run, const PlannedRun& plan) {
@@ -48,6 +49,7 @@ Json toJson(const PreparedRun& run, const PlannedRun& plan) {
                {"micro_batches", plan.spec.microBatches},
                {"in_flight", plan.spec.inFlight},
                {"schedule", plan.spec.schedule},
+               {"staleness", plan.spec.staleness},
                {"codecs", plan.codecs},
                {"seconds", plan.seconds},
                {"samples_per_second", samplesPerSecond(run, plan)},
@@ -72,12 +74,13 @@ std::string codecsText(const std::map<std::string, std::string>& codecs) {
 // `width`: of the column of cuts.
 std::string rowOf(const PreparedRun& run, const PlannedRun& plan, const std::string& name,
                   std::size_t width) {
-  return fmt::format("  {:<11}{:<{}}{:>3}{:>4}  {:<9}{:>9.1f}{:>11.0f}{:>9}{:>9}{:>9}{:>9}  {}\n",
-                     name, cutsText(plan), width, plan.spec.microBatches, plan.spec.inFlight,
-                     plan.spec.schedule, 1e3 * plan.seconds, samplesPerSecond(run, plan),
-                     bytesText(plan.bytesUp), bytesText(plan.bytesDown),
-                     bytesText(plan.clientMemory), bytesText(plan.maxServerMemory()),
-                     bottleneckText(plan.bound.bottleneck, plan.bottleneckServer)) +
+  return fmt::format(
+             "  {:<11}{:<{}}{:>3}{:>4}{:>3}  {:<9}{:>9.1f}{:>11.0f}{:>9}{:>9}{:>9}{:>9}  {}\n",
+             name, cutsText(plan), width, plan.spec.microBatches, plan.spec.inFlight,
+             plan.spec.staleness, plan.spec.schedule, 1e3 * plan.seconds,
+             samplesPerSecond(run, plan), bytesText(plan.bytesUp), bytesText(plan.bytesDown),
+             bytesText(plan.clientMemory), bytesText(plan.maxServerMemory()),
+             bottleneckText(plan.bound.bottleneck, plan.bottleneckServer)) +
          fmt::format("  {:<11}codec: {}\n", "", codecsText(plan.codecs));
 }
 
@@ -86,25 +89,30 @@ void print(const PreparedRun& run, const Plans& plans, const LinkCosts& link, bo
   for (const PlannedRun& plan : plans.best) width = std::max(width, cutsText(plan).size() + 1);
   std::cout << fmt::format("link: {}; {} combinations considered\n\n", link.text(),
                            plans.considered)
-            << fmt::format("  {:<11}{:<{}}{:>3}{:>4}  {:<9}{:>9}{:>11}{:>9}{:>9}{:>9}{:>9}  {}\n",
-                           "", "cuts", width, "M", "W", "schedule", "step, ms", "samples/s", "up",
-                           "down", "client", "server", "bottleneck");
+            << fmt::format(
+                   "  {:<11}{:<{}}{:>3}{:>4}{:>3}  {:<9}{:>9}{:>11}{:>9}{:>9}{:>9}{:>9}  {}\n", "",
+                   "cuts", width, "M", "W", "D", "schedule", "step, ms", "samples/s", "up", "down",
+                   "client", "server", "bottleneck");
   for (std::size_t p = 0; p < plans.best.size(); ++p) {
     std::cout << rowOf(run, plans.best[p], p == 0 ? "best" : "", width);
   }
   std::cout << rowOf(run, plans.configured, "configured", width) << "\n"
-            << wrappedFor(STDOUT_FILENO,
-                          "M: micro-batches, W: micro-batches in flight; up, down: bytes per step; "
-                          "client, server: memory (of the server with the most)\n",
-                          2)
+            << wrappedFor(
+                   STDOUT_FILENO,
+                   "M: micro-batches, W: micro-batches in flight, D: staleness, which may cost "
+                   "accuracy; up, down: bytes per step; client, server: memory (of the "
+                   "server with the most)\n",
+                   2)
             << "\nTo use the best plan, change these keys in " << run.settings.name
             << "'s configuration:\n\n"
             << yamlOf(plans.best.front(), withCuts) << std::flush;
 }
 
-PlannerOptions plannerOptions(const PlanOptions& options, const LinkCosts& link,
-                              const Profile& client, const std::vector<Profile>& servers) {
+PlannerOptions plannerOptions(const PlanOptions& options, const PreparedRun& run,
+                              const LinkCosts& link, const Profile& client,
+                              const std::vector<Profile>& servers) {
   PlannerOptions planner;
+  planner.staleness = options.staleness.value_or(run.settings.staleness);
   link.checkServers(servers.size());
   planner.setLinks = [link](StepCosts& costs) { link.applyTo(costs); };
   for (const std::string& spec : options.codecs) planner.codecs.push_back(makeCodec(spec)->spec());
@@ -128,7 +136,7 @@ int planCommand(const PlanOptions& options) {
   const Profile client = readProfile(options.profile);
   const std::vector<Profile> servers =
       readServerProfiles(options.serverProfiles, run.bodies.size(), /*allowsMore=*/true);
-  const PlannerOptions planner = plannerOptions(options, link, client, servers);
+  const PlannerOptions planner = plannerOptions(options, run, link, client, servers);
   const Plans plans = makePlans(run, client, servers, planner);
   const bool withCuts = !options.keepCuts && !run.userModel;
   if (!options.run.json) {
@@ -168,6 +176,10 @@ void addPlanCommand(CLI::App& app, PlanOptions& options, std::function<int()>& c
           "default: each flow's configured codec, or, with auto, those that it chooses from")
       ->type_name("SPEC")
       ->allow_extra_args(false);
+  plan->add_option("--staleness", options.staleness,
+                   "The highest train.staleness that the plan may use; default: the configured one")
+      ->type_name("D")
+      ->check(CLI::Range(0u, kMaxStaleness));
   plan->add_flag("--keep-cuts", options.keepCuts, "Keeps the configured cuts");
   plan->add_option("--client-memory", options.clientMemory,
                    "Memory for the run on the client, such as 4GiB; default: all that the profile "
@@ -182,8 +194,10 @@ void addPlanCommand(CLI::App& app, PlanOptions& options, std::function<int()>& c
       "  cleave-server profile --of client.json --output server.json   # on the server\n"
       "  cleave-client plan --config configs/fashion_mnist.yaml --profile client.json \\\n"
       "    --server-profile server.json --rate 100Mbit/s --latency 10ms\n\n"
-      "Of all plans whose step is at most 5 % longer than the shortest one, the best has the least "
-      "lossy codecs, then the fewest bytes, then the least memory. More layers on the client "
+      "Of all plans whose step is at most 5 % longer than the shortest one, the best has the "
+      "lowest "
+      "staleness, then the least lossy codecs, then the fewest bytes, then the least memory. More "
+      "layers on the client "
       "reveal "
       "less about the data; --keep-cuts keeps your choice.\n\n"
       "Exit codes: 0 done, 2 usage error or no plan fits into memory.");

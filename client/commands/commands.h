@@ -66,6 +66,7 @@ struct PlanOptions {
   LinkOptions link;
   std::vector<std::string> codecs;
   bool keepCuts = false;
+  std::optional<std::uint32_t> staleness;  // the maximum; default: the configured one
   std::string clientMemory, serverMemory;  // with units; empty: from the profiles
 };
 void addPlanCommand(CLI::App& app, PlanOptions& options, std::function<int()>& command);

@@ -46,6 +46,7 @@ using AllCuts = std::vector<int>;  // of all bodies
 struct Candidate {
   AllCuts cuts;
   std::uint32_t microBatches = 0;
+  std::uint32_t staleness = 0;
   Rungs rungs;
   double bound = 0;  // seconds
 };
@@ -64,7 +65,8 @@ class Planner {
         servers_(servers),
         options_(options),
         lists_(codecLists()),
-        microBatches_(microBatchNumbers()) {}
+        microBatches_(microBatchNumbers()),
+        stalenesses_(stalenessNumbers()) {}
 
   Plans make() {
     Plans plans;
@@ -92,6 +94,16 @@ class Planner {
       } catch (const UsageError&) {  // too few samples
       }
     }
+    return numbers;
+  }
+
+  std::vector<std::uint32_t> stalenessNumbers() const {
+    std::vector<std::uint32_t> numbers = {0};
+    if (options_.staleness == 0 || run_.settings.scalesLoss()) return numbers;
+    for (std::uint32_t number = 1; number < options_.staleness; number *= 2) {
+      numbers.push_back(number);
+    }
+    numbers.push_back(options_.staleness);
     return numbers;
   }
 
@@ -232,8 +244,8 @@ class Planner {
     return moves;
   }
 
-  // Adds a candidate for each number of micro-batches and each pair of codec positions. Returns the
-  // lowest bound.
+  // Adds a candidate for each number of micro-batches, staleness and pair of codec positions.
+  // Returns the lowest bound.
   double addCandidates(const AllCuts& cuts, std::vector<Candidate>& candidates) const {
     double lowest = std::numeric_limits<double>::infinity();
     CandidatePlan plan = planOf(settingsWith(cuts));
@@ -245,13 +257,21 @@ class Planner {
         for (std::size_t down = 0; down < rungs; ++down) {
           useCodecs(plan.bodies, {up, down});
           setFlows(costs, plan.bodies, run_.settings.batch, client_, servers_);
-          const double bound = std::min(stepBound(costs).seconds, stepBound(costs, true).seconds);
-          candidates.push_back({cuts, number, {up, down}, bound});
-          lowest = std::min(lowest, bound);
+          for (const std::uint32_t staleness : stalenesses_) {
+            const double bound = std::min(boundOf(costs, staleness, false).seconds,
+                                          boundOf(costs, staleness, true).seconds);
+            candidates.push_back({cuts, number, staleness, {up, down}, bound});
+            lowest = std::min(lowest, bound);
+          }
         }
       }
     }
     return lowest;
+  }
+
+  static StepBound boundOf(const StepCosts& costs, std::uint32_t staleness, bool splitsBackward) {
+    return staleness == 0 ? stepBound(costs, splitsBackward)
+                          : steadyStepBound(costs, staleness, splitsBackward);
   }
 
   void useCodecs(std::vector<RunPlan>& bodies, const Rungs& rungs) const {
@@ -280,6 +300,7 @@ class Planner {
       if (candidate.bound > (1 + kPlanTolerance) * shortest || number == kMaxSimulated) break;
       ++number;
       for (const Schedule& schedule : scheduleTable()) {
+        if (candidate.staleness > 0 && !schedule.overlapsSteps) continue;
         const std::optional<PlannedRun> plan = largestThatFits(candidate, schedule);
         if (!plan) continue;
         shortest = std::min(shortest, plan->seconds);
@@ -295,8 +316,9 @@ class Planner {
   // Starting with the schedule's default, halves the number in flight until memory suffices.
   std::optional<PlannedRun> largestThatFits(const Candidate& candidate,
                                             const Schedule& schedule) const {
-    const std::uint32_t min = schedule.minInFlight(candidate.microBatches);
-    std::uint32_t inFlight = schedule.defaultInFlight(candidate.microBatches);
+    const std::uint32_t inProgress = candidate.microBatches * (candidate.staleness + 1);
+    const std::uint32_t min = schedule.minInFlight(inProgress);
+    std::uint32_t inFlight = schedule.defaultInFlight(inProgress);
     while (true) {
       std::optional<PlannedRun> plan = planWith(candidate, schedule, inFlight);
       if (!plan || fits(*plan)) return plan;
@@ -320,6 +342,7 @@ class Planner {
     settings.microBatches = candidate.microBatches;
     settings.schedule = schedule.name;
     settings.inFlight = inFlight;
+    settings.staleness = candidate.staleness;
     try {
       const CandidatePlan plain = planOf(settings);
       for (const RunPlan& body : plain.bodies) {
@@ -343,9 +366,10 @@ class Planner {
     planned.spec.inFlight = client.inFlight;
     planned.cuts = client.stage.allCuts();
     planned.loss = loss;
-    planned.bound = stepBound(costs, client.schedule->splitsBackward);
+    planned.bound = boundOf(costs, client.spec.staleness, client.schedule->splitsBackward);
     planned.bottleneckServer = bottleneckServer(costs, planned.bound);
-    planned.seconds = simulateStep(costs, policyOf(*client.schedule, client.inFlight)).seconds;
+    planned.seconds = steadyStepSeconds(costs, policyOf(*client.schedule, client.inFlight),
+                                        client.spec.staleness);
     for (const BodyCosts& body : costs.bodies) {
       for (const Flow flow : body.place.flows()) {
         double& bytes = body.place.isUp(flow) ? planned.bytesUp : planned.bytesDown;
@@ -365,7 +389,7 @@ class Planner {
   std::vector<PlannedRun> bestOf(std::vector<PlannedRun> plans) const {
     const auto rank = [](const PlannedRun& plan) {
       return std::tuple(
-          plan.loss, plan.bytesUp + plan.bytesDown,
+          plan.spec.staleness, plan.loss, plan.bytesUp + plan.bytesDown,
           std::accumulate(plan.serverMemory.begin(), plan.serverMemory.end(), plan.clientMemory),
           plan.seconds);
     };
@@ -375,7 +399,7 @@ class Planner {
     for (PlannedRun& plan : plans) {
       const bool isSimilar = std::any_of(best.begin(), best.end(), [&](const PlannedRun& other) {
         return other.cuts == plan.cuts && other.spec.microBatches == plan.spec.microBatches &&
-               other.codecs == plan.codecs;
+               other.spec.staleness == plan.spec.staleness && other.codecs == plan.codecs;
       });
       if (!isSimilar) best.push_back(std::move(plan));
       if (best.size() == kMaxPlans) break;
@@ -401,6 +425,7 @@ class Planner {
   const CodecLists lists_;
   const std::vector<std::string> noCodec_ = {"none"};
   const std::vector<std::uint32_t> microBatches_;
+  const std::vector<std::uint32_t> stalenesses_;
   mutable std::map<std::string, std::shared_ptr<const Codec>> codecs_;  // by spec
 };
 

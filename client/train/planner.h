@@ -25,6 +25,7 @@ struct PlannerOptions {
   // `auto` may have any codec that `auto` chooses from.
   std::vector<std::string> codecs;
   bool keepsCuts = false;
+  std::uint32_t staleness = 0;       // the maximum
   double clientMemory = 0;           // limit in bytes
   std::vector<double> serverMemory;  // limit of each server, in bytes
 };
@@ -35,7 +36,7 @@ struct PlannedRun {
   std::vector<int> cuts;                      // of all bodies
   std::map<std::string, std::string> codecs;  // of all flows
   double loss = 0;     // of the codecs, in arbitrary units; 0: the first of each list
-  double seconds = 0;  // per step, with full batches
+  double seconds = 0;  // per step, with full batches; with staleness, of a long run
   double bytesUp = 0, bytesDown = 0;  // per step, over the links of all servers
   double clientMemory = 0;            // bytes
   std::vector<double> serverMemory;   // bytes, of each server
@@ -47,14 +48,15 @@ struct PlannedRun {
 
 struct Plans {
   // Plans within kPlanTolerance of the shortest step and within the memory limits, at most one per
-  // combination of cuts, micro-batches and codecs. The first is the best: the least lossy codecs,
-  // then the fewest bytes, then the least memory.
+  // combination of cuts, micro-batches, staleness and codecs. The first is the best: the lowest
+  // staleness, then the least lossy codecs, then the fewest bytes, then the least memory.
   std::vector<PlannedRun> best;
   PlannedRun configured;       // what the configuration says, even if it exceeds a limit
-  std::size_t considered = 0;  // combinations of cuts, micro-batches and codecs
+  std::size_t considered = 0;  // combinations of cuts, micro-batches, staleness and codecs
 };
 
-// Considers the configured number of micro-batches and those in profiledMicroBatches(). Considers
+// Considers the configured number of micro-batches and those in profiledMicroBatches(), and a
+// staleness of 0, 1, 2, 4, … up to the maximum, except with loss scaling. Considers
 // all cuts for one server. For n servers, it considers the best cuts for n - 1 servers with one
 // more cut, and moves single cuts of the best ones as long as their bound decreases. A plan with n
 // servers uses the first n of `servers`. Graphs, models with inserts, and keepsCuts keep the

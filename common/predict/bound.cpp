@@ -151,8 +151,41 @@ Term termOf(const Resource& resource, const Path& path, double m) {
   return {before + m * work + idle, since};
 }
 
+bool isOne(const Resource& a, const Resource& b) { return a == b; }
+// Takes all codecs as one resource.
 bool isSame(const Resource& a, const Resource& b) {
   return a == b || (a.kind == Bottleneck::codec && b.kind == Bottleneck::codec);
+}
+
+// Seconds of a resource.
+struct Use {
+  double seconds = 0;
+  Resource resource;
+};
+
+// The longest use; of equally long ones, the first one in this order: client, server, uplink,
+// downlink, codecs, latency.
+Use longest(std::vector<Use> uses) {
+  const auto rank = [](const Use& use) {
+    return use.resource.kind == Bottleneck::latency ? kBottlenecks
+                                                    : static_cast<std::size_t>(use.resource.kind);
+  };
+  std::stable_sort(uses.begin(), uses.end(),
+                   [&](const Use& a, const Use& b) { return rank(a) < rank(b); });
+  return *std::max_element(uses.begin(), uses.end(),
+                           [](const Use& a, const Use& b) { return a.seconds < b.seconds; });
+}
+
+void add(std::vector<Use>& uses, const Visit& visit,
+         bool (*areOne)(const Resource&, const Resource&)) {
+  const auto found = std::find_if(uses.begin(), uses.end(), [&](const Use& use) {
+    return areOne(use.resource, visit.resource);
+  });
+  if (found == uses.end()) {
+    uses.push_back({visit.seconds, visit.resource});
+  } else {
+    found->seconds += visit.seconds;
+  }
 }
 
 }  // namespace
@@ -230,23 +263,12 @@ StepBound stepBound(const StepCosts& costs, bool splitsBackward) {
   const double m = costs.microBatches;
   const Path path = PathMaker(costs, splitsBackward).path();
 
-  struct Use {
-    double seconds;
-    Resource resource;
-  };
   double pathSeconds = 0;
-  std::vector<Use> terms;   // per resource; on a tie, the first one counts
+  std::vector<Use> terms;   // per resource
   std::vector<Use> shares;  // seconds of the path per resource; all codecs together
   for (const Visit& visit : path) {
     pathSeconds += visit.seconds;
-    const auto share = std::find_if(shares.begin(), shares.end(), [&](const Use& use) {
-      return isSame(use.resource, visit.resource);
-    });
-    if (share == shares.end()) {
-      shares.push_back({visit.seconds, visit.resource});
-    } else {
-      share->seconds += visit.seconds;
-    }
+    add(shares, visit, isSame);
     const bool isNew = std::none_of(terms.begin(), terms.end(),
                                     [&](const Use& use) { return use.resource == visit.resource; });
     if (!isNew || visit.resource.kind == Bottleneck::latency) continue;
@@ -259,19 +281,8 @@ StepBound stepBound(const StepCosts& costs, bool splitsBackward) {
     }
     terms.push_back({seconds, visit.resource});
   }
-  const auto byKind = [](const Use& a, const Use& b) {
-    const auto rank = [](const Use& use) {  // codecs before latency
-      return use.resource.kind == Bottleneck::latency ? kBottlenecks
-                                                      : static_cast<std::size_t>(use.resource.kind);
-    };
-    return rank(a) < rank(b);
-  };
-  std::stable_sort(terms.begin(), terms.end(), byKind);
-  std::stable_sort(shares.begin(), shares.end(), byKind);
-
-  const auto less = [](const Use& a, const Use& b) { return a.seconds < b.seconds; };
-  const Use& max = *std::max_element(terms.begin(), terms.end(), less);
-  const Use& share = *std::max_element(shares.begin(), shares.end(), less);
+  const Use max = longest(terms);
+  const Use share = longest(shares);
   const double seconds = std::max(max.seconds, pathSeconds);
   double busy = m * std::find_if(shares.begin(), shares.end(), [&](const Use& use) {
                       return isSame(use.resource, max.resource);
@@ -282,6 +293,28 @@ StepBound stepBound(const StepCosts& costs, bool splitsBackward) {
   const bool pathRules = pathSeconds >= max.seconds || 2 * busy < seconds;
   const Resource& named = pathRules ? share.resource : max.resource;
   return {seconds + costs.updateSeconds, named.kind, named.body};
+}
+
+StepBound steadyStepBound(const StepCosts& costs, std::uint32_t staleness, bool splitsBackward) {
+  double pathSeconds = costs.updateSeconds;
+  std::vector<Use> work;    // per resource and step
+  std::vector<Use> shares;  // as in stepBound()
+  for (const Visit& visit : PathMaker(costs, splitsBackward).path()) {
+    pathSeconds += visit.seconds;
+    add(shares, visit, isSame);
+    const Visit ofStep{visit.resource, costs.microBatches * visit.seconds};
+    if (visit.resource.kind != Bottleneck::latency) add(work, ofStep, isOne);
+  }
+  for (Use& use : work) {
+    if (use.resource.kind == Bottleneck::clientCompute) use.seconds += costs.updateSeconds;
+    if (use.resource.kind == Bottleneck::serverCompute && splitsBackward) {
+      use.seconds += costs.microBatches * weightsApart(costs.bodies[use.resource.body]);
+    }
+  }
+  const Use max = longest(work);
+  const double latencyBound = pathSeconds / (staleness + 1);
+  const Resource named = latencyBound > max.seconds ? longest(shares).resource : max.resource;
+  return {std::max(max.seconds, latencyBound), named.kind, named.body};
 }
 
 }  // namespace cleave

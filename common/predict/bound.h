@@ -100,4 +100,10 @@ struct StepBound {
 // hasRates(). `splitsBackward`: as Schedule::splitsBackward.
 StepBound stepBound(const StepCosts& costs, bool splitsBackward = false);
 
+// The same for the seconds per step of a long run with staleness D, in which up to D + 1 steps
+// overlap: each resource does the work of one step per step, and the path of a micro-batch and the
+// update take at most D + 1 steps. Without staleness, stepBound() is higher.
+StepBound steadyStepBound(const StepCosts& costs, std::uint32_t staleness,
+                          bool splitsBackward = false);
+
 }  // namespace cleave

@@ -242,6 +242,46 @@ TEST_CASE("a lossy codec is chosen only if it makes a step shorter") {
   CHECK(slow.at("plans").at(0).at("codecs").at("gradient/0") == "block:bits=4");
 }
 
+TEST_CASE("steps overlap in a plan only if this is allowed and makes a step shorter") {
+  const TemporaryFolder folder;
+  const std::string client = writeProfile(folder, "client", {0, 1, 0, 1, 0, 1});
+  const std::string server = writeProfile(folder, "server", {0, 5, 0, 5, 0, 0});
+  const Arguments slow = {"--rate", "unlimited", "--latency", "50ms", "--keep-cuts"};
+  const nlohmann::json alone = askJson(planArguments(client, server, slow));
+  CHECK(alone.at("plans").at(0).at("staleness") == 0);
+  CHECK(alone.at("considered") == 6);
+  // The path of a micro-batch, 4 x 50 ms and more, takes up to 4 steps.
+  const Arguments overlapping = with(slow, {"--staleness", "3"});
+  const nlohmann::json plans = askJson(planArguments(client, server, overlapping));
+  const nlohmann::json& best = plans.at("plans").at(0);
+  CHECK(best.at("staleness") == 3);
+  CHECK(plans.at("considered") == 4 * 6);  // D = 0, 1, 2, 3
+  CHECK(best.at("seconds").get<double>() >= 50e-3);
+  CHECK(best.at("seconds").get<double>() < 75e-3);
+  CHECK(best.at("bottleneck") == "latency");
+  CHECK(best.at("seconds") >= best.at("bound_seconds").get<double>() * (1 - 1e-9));
+  CHECK_THAT(plans.at("yaml").get<std::string>(), Contains("staleness: 3"));
+  // The configured staleness is allowed, and the configuration is predicted with it.
+  const nlohmann::json configured =
+      askJson(planArguments(client, server, with(slow, {"--set", "train.staleness=3"})));
+  CHECK(configured.at("plans").at(0) == best);
+  CHECK(configured.at("configured").at("seconds").get<double>() <
+        0.5 * alone.at("configured").at("seconds").get<double>());
+  // The plan is the prediction of simulate for the same settings.
+  Arguments same = planArguments(client, server, {"--rate", "unlimited", "--latency", "50ms"});
+  same.front() = "simulate";
+  const nlohmann::json cases =
+      askJson(with(same, {"--staleness", "3", "--micro-batches", best.at("micro_batches").dump()}));
+  for (const nlohmann::json& steady : cases.at("cases").at(0).at("steady")) {
+    if (steady.at("schedule") != best.at("schedule")) continue;
+    CHECK(steady.at("seconds").get<double>() == Approx(best.at("seconds").get<double>()));
+  }
+  // Without latency, one server is always busy, and overlapping steps gain nothing.
+  const nlohmann::json fast = askJson(
+      planArguments(client, server, {"--rate", "unlimited", "--latency", "0", "--staleness", "3"}));
+  CHECK(fast.at("plans").at(0).at("staleness") == 0);
+}
+
 TEST_CASE("plans that do not fit into memory are left out") {
   const TemporaryFolder folder;
   const std::string profile = writeProfile(folder, "profile", {0, 1, 0, 1, 0, 1});
