@@ -207,6 +207,9 @@ void Simulation::startClient() {
       code = reportError("cleave-client", std::current_exception());
       try {
         throw;
+      } catch (const ProtocolError& error) {
+        errorCode_ = error.code();
+        peerIsWrong_ = true;
       } catch (const Error& error) {
         errorCode_ = error.code();
       } catch (...) {
@@ -442,6 +445,8 @@ bool Simulation::run() {
     const bool wasDone = exitCode_ && errorCode_ == "run-done";
     if (exitCode_ == 0 || ((wasDone || !isAlive(kClient)) && isDone())) return true;
     if (exitCode_) {
+      // Two honest peers never violate the protocol, whatever faults occur.
+      if (peerIsWrong_) return false;
       if (left == 0 && ++failures > kMaxFailures) return false;
       clientFailed();
     }

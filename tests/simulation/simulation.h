@@ -85,6 +85,7 @@ class Simulation {
   const std::string logLevel_;
   std::optional<int> exitCode_;  // exit code of the client; empty while it runs
   std::string errorCode_;
+  bool peerIsWrong_ = false;  // the client has found a violation of the protocol
   bool serverEnded_ = false;
   bool filesAreLost_ = false;  // files were lost on either side, so the run may have to start over
   bool disksWork_ = true;      // no file was lost or damaged, and no change of a file has failed
