@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the GPU tests: the unit tests labelled cuda, a benchmark of the GPU codecs compared with a copy within GPU memory, `verify` with the
-# server on the GPU, and a benchmark with the client on the CPU and the server on the GPU. Runs inside an archive of scripts/package.sh
-# --gpu, or in the sources after a build.
+# server on the GPU, runs that are killed and resumed there, and benchmarks of MobileNetV2 and RoBERTa-base. Runs inside an archive of
+# scripts/package.sh --gpu, or in the sources after a build.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 

@@ -195,11 +195,9 @@ void addPlanCommand(CLI::App& app, PlanOptions& options, std::function<int()>& c
       "  cleave-client plan --config configs/fashion_mnist.yaml --profile client.json \\\n"
       "    --server-profile server.json --rate 100Mbit/s --latency 10ms\n\n"
       "Of all plans whose step is at most 5 % longer than the shortest one, the best has the "
-      "lowest "
-      "staleness, then the least lossy codecs, then the fewest bytes, then the least memory. More "
-      "layers on the client "
-      "reveal "
-      "less about the data; --keep-cuts keeps your choice.\n\n"
+      "lowest staleness, then the least lossy codecs, then the fewest bytes, then the least "
+      "memory. "
+      "More layers on the client reveal less about the data; --keep-cuts keeps your choice.\n\n"
       "Exit codes: 0 done, 2 usage error or no plan fits into memory.");
   plan->callback([&] { command = [&] { return planCommand(options); }; });
 }

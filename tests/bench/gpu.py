@@ -24,8 +24,11 @@ TOLERANCES = {"mobilenet_v2": 0.05}
 MIB = 1 << 20
 SMALL_CNN = ["model={name: small_cnn}", "data.shape=[1, 28, 28]"]
 ACTIONS = ("head_forward", "body_forward", "tail_step", "body_backward", "head_backward")
-COLUMNS = ["codec", "ratio by shape", "top-1 %", "avg MiB/s", "peak client", "peak server", "computation s", "total s",
-           "chunks"]
+
+
+def environment(fail):
+    """For a program that is killed at the failpoint `fail`; None: it is not killed."""
+    return {**os.environ, **({"CLEAVE_FAIL": fail} if fail else {})}
 
 
 class Server:
@@ -34,7 +37,7 @@ class Server:
             [options.programs / "cleave-server", "serve", "--config", options.configs / "server.yaml", "--set",
              f"listen.port={port}", "--set", f"store={options.work}/store", "--set", f"device={options.device}", "--set",
              "limits.memory_mib=32768", "--set", "models.allow=[mlp, small_cnn, mobilenet_v2, graph]", "--log-level", "warn"],
-            stdout=subprocess.PIPE, text=True, env={**os.environ, **({"CLEAVE_FAIL": fail} if fail else {})})
+            stdout=subprocess.PIPE, text=True, env=environment(fail))
         line = self.process.stdout.readline()
         if " listens on " not in line:
             sys.exit(f"gpu.py: cleave-server did not start (exit code {self.process.wait()})")
@@ -48,15 +51,20 @@ class Server:
         self.process.wait()
 
 
-def client(options, command, folder, server, settings, fail=None):
-    """Runs the client, and returns its result, or None if it was killed as `fail` says."""
+def client_command(options, command, folder, server, settings):
     arguments = [options.programs / "cleave-client", command, "--config", options.configs / "synthetic.yaml", "--server",
                  server.address, "--run-dir", options.work / folder, "--json", "--log-level", "warn"]
     for setting in settings:
         arguments += ["--set", setting]
+    return arguments
+
+
+def client(options, command, folder, server, settings, fail=None):
+    """Runs the client, and returns its result, or None if it was killed as `fail` says."""
+    arguments = client_command(options, command, folder, server, settings)
     if command == "verify" and options.device != "cpu":
         arguments += ["--tolerance", "1"]  # verify() below compares
-    ended = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, env={**os.environ, **({"CLEAVE_FAIL": fail} if fail else {})})
+    ended = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, env=environment(fail))
     if fail and ended.returncode == -signal.SIGKILL:
         return None
     if ended.returncode != 0:
@@ -68,6 +76,13 @@ def client(options, command, folder, server, settings, fail=None):
 def rows(path):
     with open(path, newline="") as file:
         return list(csv.DictReader(file))
+
+
+def step_means(options, folder, warm):
+    """A function that returns the mean of a column of steps.csv over the training steps, without the first `warm` ones: in these, memory
+    is allocated and kernels are selected."""
+    counted = [row for row in rows(options.work / folder / "steps.csv") if row["phase"] == "train"][warm:]
+    return lambda column: sum(float(row[column] or 0) for row in counted) / len(counted)
 
 
 def verify(options, server):
@@ -112,11 +127,7 @@ def check_resume(options):
         arguments = [options.programs / "cleave-client", "train", "--resume", options.work / "client-killed", "--quiet"]
         subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL)
     with Server(options, fail="batch:17:kill") as server:
-        arguments = [options.programs / "cleave-client", "train", "--config", options.configs / "synthetic.yaml", "--server",
-                     server.address, "--run-dir", options.work / "server-killed", "--log-level", "error", "--json"]
-        for setting in settings:
-            arguments += ["--set", setting]
-        running = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
+        running = subprocess.Popen(client_command(options, "train", "server-killed", server, settings), stdout=subprocess.DEVNULL)
         server.process.wait(timeout=300)
         with Server(options, port=server.address.rsplit(":", 1)[1]):
             if running.wait() != 0:
@@ -138,15 +149,13 @@ def peak(transfers, role):
 
 def measure(options, server, micro_batches):
     size, batch, steps = (64, 8, 4) if options.short else (224, 64, 12)
-    warm = 2  # first steps, which are not counted, because memory is allocated and kernels are selected
     folder = f"bench-{micro_batches}"
     result = client(options, "train", folder, server, [
         "codec=none", "model={name: mobilenet_v2, tail: " + ("global" if options.short else "prototype") + "}",
         f"data.shape=[3, {size}, {size}]", f"data.train.size={batch * steps}", f"data.test.size={batch}",
         f"train.batch={batch}", f"eval.batch={batch}", f"train.micro_batches={micro_batches}", "train.epochs=1",
         "train.optimizer={name: sgd, momentum: 0.1}", "train.learning_rate={peak: 0.005}"])
-    counted = [row for row in rows(options.work / folder / "steps.csv") if row["phase"] == "train"][warm:]
-    mean = lambda column: sum(float(row[column] or 0) for row in counted) / len(counted)
+    mean = step_means(options, folder, warm=2)
     computation = sum(mean(f"{action}_seconds") for action in ACTIONS)
     raw = mean("raw_up_bytes") + mean("raw_down_bytes")
     wire = mean("wire_up_bytes") + mean("wire_down_bytes")
@@ -179,8 +188,7 @@ def measure_precision(options, server, folder, precision, adapters, micro_batche
                 "train.learning_rate={peak: 2.0e-5}", "codec=" + ("none" if precision == "fp32" else "bf16"), f"device={options.device}",
                 f"precision={{client: {precision}, server: {precision}}}", "eval.every=0"]
     client(options, "train", folder, server, settings)
-    counted = [row for row in rows(options.work / folder / "steps.csv") if row["phase"] == "train"][4:]
-    mean = lambda column: sum(float(row[column] or 0) for row in counted) / len(counted)
+    mean = step_means(options, folder, warm=4)
     return {"precision": precision + (", LoRA" if adapters else ""), "M": micro_batches, "step s": mean("seconds"), "samples/s": 32 / mean("seconds"),
             **{f"{action} s": mean(f"{action}_seconds") for action in ACTIONS},
             "MB up": mean("wire_up_bytes") / 1e6, "MB down": mean("wire_down_bytes") / 1e6}
@@ -219,7 +227,7 @@ def main():
                                               ("fp32", False, 4), ("bf16", False, 4)]):
                 precisions.append(measure_precision(options, server, f"roberta-{number}", *variant))
         print("\nRoBERTa-base with random weights, 32 samples of 128 tokens in M micro-batches, client and server on " + options.device +
-              "; seconds are of a step\n")
+              ". All times are per step.\n")
         print_table(precisions)
     if options.json:
         options.json.write_text(json.dumps({"mobilenet_v2": table, "roberta": precisions}, indent=2) + "\n")
