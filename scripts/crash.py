@@ -145,7 +145,9 @@ def main():
     seconds = time.monotonic() - start
     expected = digest(folder / "whole")
     total, most_redone = 0, 0  # most_redone: per kill
-    for seed in range(arguments.seed, arguments.seed + arguments.runs):
+    for done, seed in enumerate(range(arguments.seed, arguments.seed + arguments.runs)):
+        if done % 10 == 0 and done > 0:
+            print(f"crash: {done} of {arguments.runs} runs, {total} kills", file=sys.stderr)
         run = folder / f"run{seed}"
         kills = crash_run(daemons, run, arguments.kill, seconds, random.Random(seed))
         why = ""

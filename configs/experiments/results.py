@@ -4,15 +4,18 @@
     python3 configs/experiments/results.py efficientnet
     python3 configs/experiments/results.py reviews --jobs 2
     python3 configs/experiments/results.py rte --server SERVER:4800 --set device=cuda
+    python3 configs/experiments/results.py staleness
 
-Run it in the repository's root, after a build and `pip install ./python`. The experiments rte and cola need GLUE's files in data/glue. If
-interrupted, rerun the same command to resume. Data and models are written to experiments/, the runs to sweeps/. The step times at 100
-Mbit/s are measured last, one run at a time, and are meaningful only if nothing else runs on the machine meanwhile.
+Run it in the repository's root, after a build and `pip install ./python` (staleness needs no Python package). The experiments rte and cola
+need GLUE's files in data/glue. If interrupted, rerun the same command to resume. Data and models are written to experiments/, the runs to
+sweeps/. The step times over an emulated link are measured last, one run at a time, and are meaningful only if nothing else runs on the
+machine meanwhile.
 """
 
 import argparse
 import concurrent.futures
 import csv
+import itertools
 import os
 import statistics
 import subprocess
@@ -31,7 +34,12 @@ PREPARE = {
     "cola": COLA,
     "cola_fairseq": COLA,
     "cola_lora": COLA,
+    "staleness": {},
 }
+CONFIGS = {"staleness": "configs/fashion_mnist.yaml"}  # of the other experiments: configs/experiments/EXPERIMENT.yaml
+# The link of the step times: its name, and its settings.
+SLOW_LINK = ("100 Mbit/s", {"link.rate": "100Mbit/s"})
+LINKS = {"staleness": ("1 Gbit/s, 50 ms", {"link.rate": "1Gbit/s", "link.latency": "50ms"})}
 SORT = {bits: f"sort:q={q},s={s},select=exact" for bits, q, s in ((16, 12, 4), (12, 9, 3), (8, 6, 2), (4, 3, 1), ("1:1", 4, 4))}
 HEADLINE = ["none", SORT[8], "block:bits=4"]
 POWER = "{activation/0: power:rank=3, activation/1: power:rank=7, gradient/1: power:rank=7, gradient/0: power:rank=3}"
@@ -59,9 +67,18 @@ def precision(name, **more):
     return {"precision.client": name, "precision.server": name, **more}
 
 
+THREE, ONE = (1, 2, 3), (1,)
+
+
+def stale(steps, warmup, nesterov):
+    """A sweep of the experiment staleness: the recipe of its configuration, with or without warm-up and Nesterov's momentum."""
+    parts = [f"D = {steps}", *([] if warmup else ["no warm-up"]), *([] if nesterov else ["plain momentum"])]
+    settings = {"train.staleness": str(steps), "train.optimizer.nesterov": str(int(nesterov)), **({} if warmup else {"train.learning_rate.warmup_epochs": "0"})}
+    return ", ".join(parts), settings, ["none"], THREE
+
+
 # Per experiment, its sweeps: (name of the table's rows, settings, codecs, seeds). Of two sweeps with the same name, one lacks the codec
 # `none`; its folder ends in "-more".
-THREE, ONE = (1, 2, 3), (1,)
 SWEEPS = {
     "efficientnet": [
         ("f1l1", {}, VISION, ONE),
@@ -96,8 +113,10 @@ SWEEPS = {
     ],
     "cola_fairseq": [("partition 1", {}, ["none", SORT[16], SORT[12], SORT[8], SORT[4]], THREE)],
     "cola_lora": [("partition 1", {}, ["none"], THREE)],
+    "staleness": [stale(steps, warmup, nesterov) for warmup, nesterov in itertools.product((True, False), repeat=2) for steps in (0, 1, 3)],
 }
-# The main metric, which decides a run's best epoch, and the second metric; efficientnet reports the last epoch.
+# The main metric, which decides a run's best epoch, and the second metric; the other experiments
+# report the last epoch.
 MATTHEWS = ("eval_matthews", "eval_top1")
 METRICS = {"reviews": MATTHEWS, "rte": ("eval_top1",), "cola": MATTHEWS, "cola_fairseq": MATTHEWS, "cola_lora": MATTHEWS}
 TITLES = {"eval_matthews": "Matthews", "eval_top1": "Accuracy"}
@@ -111,15 +130,15 @@ def prepare(experiment):
 
 def folder(experiment, row, what):
     name, _, codecs, _ = row
-    return os.path.join("sweeps", experiment, f"{what}-{name.replace(',', '').replace(' ', '-')}{'' if 'none' in codecs else '-more'}")
+    return os.path.join("sweeps", experiment, f"{what}-{name.replace(',', '').replace(' = ', '').replace(' ', '-')}{'' if 'none' in codecs else '-more'}")
 
 
 def sweep(options, row, what, more):
     """Runs or resumes one sweep, and returns its exit code."""
     experiment = options.experiment
     _, settings, codecs, seeds = row
-    command = [os.path.join(options.programs, "cleave-client"), "sweep", "--config", f"configs/experiments/{experiment}.yaml", "--folder",
-               folder(experiment, row, what)]  # fmt: skip
+    config = CONFIGS.get(experiment, f"configs/experiments/{experiment}.yaml")
+    command = [os.path.join(options.programs, "cleave-client"), "sweep", "--config", config, "--folder", folder(experiment, row, what)]
     if options.server:
         command += ["--server", options.server]
     for key, value in {"threads.client": "1", "threads.server": "1", **settings, **more}.items():
@@ -130,8 +149,8 @@ def sweep(options, row, what, more):
         command += ["--grid", f"run.seed={seed}"]
     for codec in codecs:
         command += ["--grid", f"codec={codec}"]
-    if what == "speed":
-        command += ["--grid", "link.rate=100Mbit/s"]
+    for key, value in LINKS.get(experiment, SLOW_LINK)[1].items() if what == "speed" else ():
+        command += ["--grid", f"{key}={value}"]
     with open(os.path.join("sweeps", experiment, "log.txt"), "a", encoding="utf-8") as log:
         return subprocess.run(command, stdout=log, stderr=log).returncode
 
@@ -165,7 +184,7 @@ def epochs(experiment, row, codec):
 
 
 def titles(experiment):
-    if experiment == "efficientnet":
+    if experiment not in METRICS:
         return ["Accuracy", "Std"]
     main, *others = [TITLES[name] for name in METRICS[experiment]]
     return [main, "Std", *others, "Best epochs"]
@@ -173,7 +192,7 @@ def titles(experiment):
 
 def cells(experiment, row, codec, group):
     """The cells under titles(): means over the seeds, in each run's best epoch."""
-    if experiment == "efficientnet":
+    if experiment not in METRICS:
         return [f"{float(group['top1']):.4f}", f"{float(group['top1_std']):.4f}" if group["top1_std"] else ""]
     main, *others = METRICS[experiment]
     best = [max(run, key=lambda each: float(each[main])) for run in epochs(experiment, row, codec)]
@@ -195,7 +214,7 @@ def epoch_table(experiment, rows):
 
 
 def table(experiment, rows):
-    lines = [["Rows", "Codec", "Bytes, share of fp32", *titles(experiment), "Seeds", "Step at 100 Mbit/s"]]
+    lines = [["Rows", "Codec", "Bytes, share of fp32", *titles(experiment), "Seeds", f"Step at {LINKS.get(experiment, SLOW_LINK)[0]}"]]
     for row in rows:
         speeds = groups(experiment, row, "speed")
         for codec, group in groups(experiment, row, "accuracy").items():
