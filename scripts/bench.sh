@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|servers|edges|zero-bubble|between|metrics|memory|transport|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|servers|edges|plan|zero-bubble|between|metrics|memory|transport|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
 
   split    the demo's split model (codec none, schedule priority), compared with the whole model in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -36,6 +36,9 @@ usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|s
   edges    RoBERTa-base on two servers with direct links between them, compared with tensors that pass through the client, in
            simulated steps
            --batch N (32), --micro-batches N (4), --json FILE
+  plan     plans of cleave-client plan for three models on four emulated links, compared with 20 settings chosen by hand; both sides
+           wait instead of computing
+           --model mobilenet_v2|small_cnn|mlp, --link NUMBER (0 to 3), --server-speed N (4), --rounds N (5), --json FILE
   zero-bubble
            the schedule zb, compared with priority, in simulated steps of MobileNetV2 on 12 links
            --batch N (32), --micro-batches N (8), --json FILE
@@ -83,6 +86,7 @@ case "${1:-}" in
   codec-step) targets=(cleave-server bench_step) ;;
   codec-auto) targets=(cleave-client cleave-server cleave-link) ;;
   pipeline|servers) targets=(cleave-server cleave-link bench_simulate bench_step) ;;
+  plan) targets=(cleave-client cleave-server cleave-link bench_step) ;;
   edges) targets=(bench_simulate) ;;
   between|memory|tuning|loading|zero-bubble) targets=(cleave-client cleave-server) ;;
   metrics) targets=(cleave-client cleave-server bench_record) ;;

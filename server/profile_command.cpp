@@ -18,9 +18,8 @@
 namespace cleave {
 namespace {
 
-// All blocks that cuts allow in a body. Of an exported model, a server has only the body's graph.
+// All blocks that cuts allow in a body.
 std::pair<int, int> blocksOfServers(const RunPlan& plan) {
-  if (plan.stage.model.graphBlocks) return {plan.stage.cuts.cut0, plan.stage.cuts.cut1};
   return {1, static_cast<int>(plan.blocks.size()) - 1};
 }
 
@@ -30,7 +29,7 @@ int profileCommand(const ServerProfileOptions& options) {
   const ServerSettings settings = readServerSettings(config);
   const Profile client = readProfile(options.client);
   ComputeDevice& device = openDevice(settings.device);
-  const RunPlan plan = planRun(runSpecFromJson(client.runSpec));
+  const RunPlan plan = planOfProfile(client);
   const int threads = chooseThreads(usableCores(), static_cast<int>(plan.spec.threads),
                                     settings.threads, /*sharesMachine=*/false)
                           .threads;

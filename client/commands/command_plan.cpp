@@ -9,6 +9,7 @@
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "client/commands/commands.h"
 #include "client/train/auto_codec.h"
@@ -26,16 +27,27 @@ double samplesPerSecond(const PreparedRun& run, const PlannedRun& plan) {
   return run.settings.batch / plan.seconds;
 }
 
-// "[2, 5, 9]"
-std::string cutsText(const PlannedRun& plan) {
-  return fmt::format("[{}]", fmt::join(plan.cuts, ", "));
+// Positions, or names of an exported model's modules.
+Json cutsOf(const PreparedRun& run, const PlannedRun& plan) {
+  if (!run.userModel) return plan.cuts;
+  Json names = Json::array();
+  for (const int cut : plan.cuts) {
+    names.push_back(run.plan.blocks[static_cast<std::size_t>(cut) - 1].name);
+  }
+  return names;
+}
+
+// "[2, 5, 9]" or "[layer1, layer4]"
+std::string cutsText(const PreparedRun& run, const PlannedRun& plan) {
+  if (!run.userModel) return fmt::format("[{}]", fmt::join(plan.cuts, ", "));
+  return fmt::format("[{}]", fmt::join(cutsOf(run, plan).get<std::vector<std::string>>(), ", "));
 }
 
 // The keys to change in the configuration.
-std::string yamlOf(const PlannedRun& plan, bool withCuts) {
+std::string yamlOf(const PreparedRun& run, const PlannedRun& plan, bool withCuts) {
   std::string text;
   if (withCuts) {
-    text += fmt::format("model:\n  cuts: {}\n", cutsText(plan));
+    text += fmt::format("model:\n  cuts: {}\n", cutsText(run, plan));
   }
   return text + fmt::format(
                     "train:\n  micro_batches: {}\n  in_flight: {}\n  schedule: {}\n"
@@ -45,7 +57,7 @@ std::string yamlOf(const PlannedRun& plan, bool withCuts) {
 }
 
 Json toJson(const PreparedRun& run, const PlannedRun& plan) {
-  Json json = {{"cuts", plan.cuts},
+  Json json = {{"cuts", cutsOf(run, plan)},
                {"micro_batches", plan.spec.microBatches},
                {"in_flight", plan.spec.inFlight},
                {"schedule", plan.spec.schedule},
@@ -76,7 +88,7 @@ std::string rowOf(const PreparedRun& run, const PlannedRun& plan, const std::str
                   std::size_t width) {
   return fmt::format(
              "  {:<11}{:<{}}{:>3}{:>4}{:>3}  {:<9}{:>9.1f}{:>11.0f}{:>9}{:>9}{:>9}{:>9}  {}\n",
-             name, cutsText(plan), width, plan.spec.microBatches, plan.spec.inFlight,
+             name, cutsText(run, plan), width, plan.spec.microBatches, plan.spec.inFlight,
              plan.spec.staleness, plan.spec.schedule, 1e3 * plan.seconds,
              samplesPerSecond(run, plan), bytesText(plan.bytesUp), bytesText(plan.bytesDown),
              bytesText(plan.clientMemory), bytesText(plan.maxServerMemory()),
@@ -85,8 +97,8 @@ std::string rowOf(const PreparedRun& run, const PlannedRun& plan, const std::str
 }
 
 void print(const PreparedRun& run, const Plans& plans, const LinkCosts& link, bool withCuts) {
-  std::size_t width = std::max<std::size_t>(9, cutsText(plans.configured).size() + 1);
-  for (const PlannedRun& plan : plans.best) width = std::max(width, cutsText(plan).size() + 1);
+  std::size_t width = std::max<std::size_t>(9, cutsText(run, plans.configured).size() + 1);
+  for (const PlannedRun& plan : plans.best) width = std::max(width, cutsText(run, plan).size() + 1);
   std::cout << fmt::format("link: {}; {} combinations considered\n\n", link.text(),
                            plans.considered)
             << fmt::format(
@@ -105,7 +117,7 @@ void print(const PreparedRun& run, const Plans& plans, const LinkCosts& link, bo
                    2)
             << "\nTo use the best plan, change these keys in " << run.settings.name
             << "'s configuration:\n\n"
-            << yamlOf(plans.best.front(), withCuts) << std::flush;
+            << yamlOf(run, plans.best.front(), withCuts) << std::flush;
 }
 
 PlannerOptions plannerOptions(const PlanOptions& options, const PreparedRun& run,
@@ -128,17 +140,26 @@ PlannerOptions plannerOptions(const PlanOptions& options, const PreparedRun& run
   return planner;
 }
 
+void requireOneProfile(const PlanOptions& options, const PreparedRun& run) {
+  if (!run.userModel || options.serverProfiles.size() == 1) return;
+  throw UsageError("several-servers",
+                   "a plan of an exported model does not support several servers yet",
+                   "give --server-profile once");
+}
+
 int planCommand(const PlanOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
   const LinkCosts link = linkCosts(options.link);
-  const PreparedRun run = resolveRun(options.run, Purpose::measurement);
-  requireProfilable(run);
   const Profile client = readProfile(options.profile);
+  PreparedRun resolved = resolveRun(options.run, Purpose::measurement);
+  requireProfilable(resolved);
+  requireOneProfile(options, resolved);
+  const PreparedRun run = dividedAt(std::move(resolved), cutsOf(client));
   const std::vector<Profile> servers =
       readServerProfiles(options.serverProfiles, run.bodies.size(), /*allowsMore=*/true);
   const PlannerOptions planner = plannerOptions(options, run, link, client, servers);
   const Plans plans = makePlans(run, client, servers, planner);
-  const bool withCuts = !options.keepCuts && !run.userModel;
+  const bool withCuts = !options.keepCuts && run.settings.inserts.empty();
   if (!options.run.json) {
     print(run, plans, link, withCuts);
     return 0;
@@ -148,7 +169,7 @@ int planCommand(const PlanOptions& options) {
   json["plans"] = Json::array();
   for (const PlannedRun& plan : plans.best) json["plans"].push_back(toJson(run, plan));
   json["configured"] = toJson(run, plans.configured);
-  json["yaml"] = yamlOf(plans.best.front(), withCuts);
+  json["yaml"] = yamlOf(run, plans.best.front(), withCuts);
   std::cout << json.dump(2) << std::endl;
   return 0;
 }

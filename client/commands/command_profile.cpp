@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <set>
+#include <utility>
 
 #include "client/commands/commands.h"
 #include "client/train/codec_choice.h"
@@ -34,19 +35,42 @@ std::vector<std::string> codecsToMeasure(const ClientSettings& settings,
 }
 
 // The run spec from which a server makes its own profile. Servers measure all blocks that they may
-// get, so several bodies count as one.
+// get, so several bodies count as one. Of an exported model, the run spec has one graph and
+// Profile::graphs has all.
 RunSpec specForServers(const PreparedRun& run) {
-  if (run.bodies.size() == 1) return run.plan.spec;
   ClientSettings settings = run.settings;
-  settings.cuts = {settings.cuts.front(), settings.cuts.back()};
-  settings.codecs.clear();  // those of the inner cuts do not fit
-  return makeRunSpec(settings, *run.data.train);
+  if (run.userModel) {
+    settings.cuts = {1, 2};
+  } else if (run.bodies.size() > 1) {
+    settings.cuts = {settings.cuts.front(), settings.cuts.back()};
+    settings.codecs.clear();  // those of the inner cuts do not fit
+  }
+  return makeRunSpec(settings, *run.data.train, run.userModel.get());
+}
+
+std::vector<std::string> graphsForServers(const PreparedRun& run) {
+  std::vector<std::string> graphs;
+  if (!run.userModel) return graphs;
+  RunSpec spec;
+  for (const std::string& packed : run.userModel->packedBodies()) {
+    spec.graph = packed;
+    graphs.push_back(toJson(spec).at("graph"));
+  }
+  return graphs;
+}
+
+// Divides an exported model at the cuts among which a plan may choose.
+PreparedRun dividedForPlan(PreparedRun run) {
+  if (!run.userModel) return run;
+  std::vector<std::string> cuts = run.userModel->possibleCuts(run.settings);
+  return dividedAt(std::move(run), std::move(cuts));
 }
 
 int profileCommand(const ProfileOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
-  const PreparedRun run = resolveRun(options.run, Purpose::measurement);
-  requireProfilable(run);
+  PreparedRun resolved = resolveRun(options.run, Purpose::measurement);
+  requireProfilable(resolved);
+  const PreparedRun run = dividedForPlan(std::move(resolved));
   ComputeDevice& device = openDevice(run.settings.device);
   const ThreadCount threads =
       chooseThreads(usableCores(), run.settings.clientThreads, 0, /*sharesMachine=*/false);
@@ -64,6 +88,7 @@ int profileCommand(const ProfileOptions& options) {
   const std::size_t ofDevice = device.memoryBytes();
   profile.memoryBytes = static_cast<double>(ofDevice > 0 ? ofDevice : machineMemory());
   profile.runSpec = toJson(specForServers(run));
+  profile.graphs = graphsForServers(run);
   writeProfile(options.output, profile);
   std::cout << (options.run.json ? toJson(profile).dump(2) + "\n"
                                  : wrappedFor(STDOUT_FILENO, profileText(profile), 4))

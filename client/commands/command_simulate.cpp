@@ -10,6 +10,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "client/commands/commands.h"
 #include "client/train/prepare.h"
@@ -87,8 +88,9 @@ Case measure(const SimulateOptions& options, const LinkCosts& link, std::uint32_
 std::vector<Case> casesFromProfiles(const SimulateOptions& options, const LinkCosts& link,
                                     const std::vector<std::uint32_t>& numbers) {
   const Profile client = readProfile(options.profile);
-  const PreparedRun run = resolveRun(options.run, Purpose::measurement);
-  requireProfilable(run);
+  PreparedRun resolved = resolveRun(options.run, Purpose::measurement);
+  requireProfilable(resolved);
+  const PreparedRun run = dividedAt(std::move(resolved), cutsOf(client));
   link.checkServers(run.bodies.size());
   const std::vector<Profile> servers =
       options.serverProfiles.empty()

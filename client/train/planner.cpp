@@ -56,6 +56,31 @@ struct CandidatePlan {
   std::vector<RunPlan> bodies;
 };
 
+// Several consecutive blocks as one, without its forward.
+BlockSpec joined(std::span<const BlockSpec> blocks) {
+  BlockSpec whole = blocks.back();
+  whole.tensors.clear();
+  whole.savedPerSample = 0;
+  for (const BlockSpec& block : blocks) {
+    whole.tensors.insert(whole.tensors.end(), block.tensors.begin(), block.tensors.end());
+    whole.savedPerSample += block.savedPerSample;
+  }
+  return whole;
+}
+
+// The plan of a run of an exported model, whose head, body and tail are one block each. Their
+// memory depends on that.
+RunPlan withJoinedBlocks(RunPlan plan) {
+  const auto cut0 = static_cast<std::size_t>(plan.stage.cuts.cut0);
+  const auto cut1 = static_cast<std::size_t>(plan.stage.cuts.cut1);
+  const std::span<const BlockSpec> blocks(plan.blocks);
+  plan.blocks = {joined(blocks.first(cut0)), joined(blocks.subspan(cut0, cut1 - cut0)),
+                 joined(blocks.subspan(cut1))};
+  plan.stage.cuts.cut0 = 1;
+  plan.stage.cuts.cut1 = 2;
+  return plan;
+}
+
 class Planner {
  public:
   Planner(const PreparedRun& run, const Profile& client, std::span<const Profile> servers,
@@ -143,9 +168,7 @@ class Planner {
     return list[std::min(isUp ? rungs.up : isDown ? rungs.down : rungs.between(), list.size() - 1)];
   }
 
-  bool keepsCuts() const {
-    return options_.keepsCuts || run_.userModel || !run_.settings.inserts.empty();
-  }
+  bool keepsCuts() const { return options_.keepsCuts || !run_.settings.inserts.empty(); }
 
   // The settings with these cuts, without codecs.
   ClientSettings settingsWith(const AllCuts& cuts) const {
@@ -376,12 +399,24 @@ class Planner {
         bytes += costs.microBatches * costs.flows.at(flow).bytes;
       }
     }
-    planned.clientMemory = static_cast<double>(clientBytes(client, plan.bodies, *run_.data.train));
+    setMemory(planned, plan);
     for (const RunPlan& body : plan.bodies) {
-      planned.serverMemory.push_back(static_cast<double>(serverBytes(body)));
       planned.codecs.insert(body.spec.codecs.begin(), body.spec.codecs.end());
     }
     return planned;
+  }
+
+  void setMemory(PlannedRun& planned, const CandidatePlan& divided) const {
+    CandidatePlan plan = divided;
+    if (run_.userModel) {
+      plan.client = withJoinedBlocks(plan.client);
+      plan.bodies = {plan.client};
+    }
+    planned.clientMemory =
+        static_cast<double>(clientBytes(plan.client, plan.bodies, *run_.data.train));
+    for (const RunPlan& body : plan.bodies) {
+      planned.serverMemory.push_back(static_cast<double>(serverBytes(body)));
+    }
   }
 
   // ---- Choice ----

@@ -330,6 +330,27 @@ void requireProfilable(const PreparedRun& run) {
   }
 }
 
+PreparedRun dividedAt(PreparedRun run, std::vector<std::string> cuts) {
+  if (!run.userModel) return run;
+  ClientSettings settings = run.settings;
+  settings.cuts = run.userModel->positionsAmong(settings.cutNames, cuts);
+  settings.cutNames = cuts;
+  cuts.emplace_back("(rest)");
+  run.userModel =
+      withTorchErrors([&] { return std::make_shared<const UserModel>(settings, cuts); });
+  settings.cutNames.clear();  // the positions count
+  run.settings = std::move(settings);
+  planFor(run, makeRunSpec(run.settings, *run.data.train, run.userModel.get()));
+  return run;
+}
+
+std::vector<std::string> cutsOf(const Profile& profile) {
+  std::vector<std::string> names;
+  for (const BlockProfile& block : profile.blocks) names.push_back(block.name);
+  names.pop_back();
+  return names;
+}
+
 std::string addressesText(const PreparedRun& run) {
   std::string text;
   for (const ServerAddress& server : run.servers) {

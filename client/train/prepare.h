@@ -16,6 +16,7 @@
 #include "client/train/user_model.h"
 #include "common/core/environment.h"
 #include "common/core/open_file.h"
+#include "common/predict/profile.h"
 #include "common/run/plan.h"
 
 namespace cleave {
@@ -58,6 +59,13 @@ void requireOneServer(const ClientSettings& settings, const std::string& what);
 // Throws UsageError "several-servers" if the run has several servers and its blocks cannot be
 // profiled: for learned inserts, and for exported models, whose parts have other names on a server.
 void requireProfilable(const PreparedRun& run);
+// Returns the run with its exported model divided at all of these cuts, so that its blocks can be
+// profiled and `plan` can move its cuts. A block has the name of the cut after it; the last one is
+// called "(rest)". Such a run cannot be trained. Returns a run with another model unchanged. Throws
+// UsageError "other-profile" if `cuts` lacks one of the configured cuts.
+PreparedRun dividedAt(PreparedRun run, std::vector<std::string> cuts);
+// The cuts at which the model of this profile was divided.
+std::vector<std::string> cutsOf(const Profile& profile);
 // The servers' addresses, such as "10.0.0.5:4800, 10.0.0.6:4800".
 std::string addressesText(const PreparedRun& run);
 

@@ -113,27 +113,70 @@ std::vector<std::string> adapt(GraphParts& parts, const LoraSpec& lora) {
                 layers.size() > kShown ? fmt::format(" and {} more", layers.size() - kShown) : ""));
 }
 
+std::vector<GraphCut> cutsNamed(const GraphCuts& cuts, const std::vector<std::string>& names) {
+  std::vector<GraphCut> found;
+  for (const std::string& name : names) found.push_back(cuts.find(name));
+  return found;
+}
+
 GraphParts divide(const GraphFile& file, const std::vector<std::string>& names) {
   const GraphCuts cuts(file.graph());
   if (names.empty()) {
     throw UsageError("bad-cuts", "model.cuts must name the modules after which the model is cut",
                      "list the possible ones: cleave-client models show " + file.path());
   }
-  std::vector<GraphCut> chosen;
-  for (const std::string& name : names) chosen.push_back(cuts.find(name));
-  return cuts.split(chosen);
+  return cuts.split(cutsNamed(cuts, names));
 }
 
 }  // namespace
 
-UserModel::UserModel(const ClientSettings& settings) : file_(settings.modelFile) {
+UserModel::UserModel(const ClientSettings& settings, const std::vector<std::string>& blockNames)
+    : file_(settings.modelFile) {
   GraphParts parts = divide(file_, settings.cutNames);
   if (settings.lora.rank > 0) inputsFirst_ = adapt(parts, settings.lora);
-  blocks_ = blocksOfParts(parts);
+  blocks_ = blocksOfParts(parts, blockNames);
   for (const GraphPart& body : parts.bodies) packedBodies_.push_back(packGraph(body.graph));
   std::string serialized;
   for (const GraphPart* part : parts.all()) serialized += part->graph.SerializeAsString();
   digest_ = sha256Of(serialized);
+}
+
+std::vector<std::string> UserModel::possibleCuts(const ClientSettings& settings) const {
+  constexpr std::size_t kMax = 32;
+  // Other cuts would move layers to a part without adapters, or to one with adapters.
+  const bool adaptsSomeParts = settings.lora.rank > 0 && settings.lora.parts.size() < 3;
+  if (adaptsSomeParts || !settings.inserts.empty()) return settings.cutNames;
+  const GraphCuts cuts(file_.graph());
+  std::vector<std::string> names;
+  for (const GraphCut& cut : cuts.cutsBeside(cutsNamed(cuts, settings.cutNames), kMax)) {
+    names.push_back(cut.names.front());
+  }
+  return names;
+}
+
+std::vector<int> UserModel::positionsAmong(const std::vector<std::string>& cuts,
+                                           const std::vector<std::string>& blocks) const {
+  const GraphCuts known(file_.graph());
+  const auto otherProfile = [](const std::string& sentence) {
+    return UsageError("other-profile", sentence,
+                      "make both profiles again: cleave-client profile with this configuration, "
+                      "then cleave-server profile");
+  };
+  std::vector<std::size_t> ends;
+  try {
+    for (const GraphCut& cut : cutsNamed(known, blocks)) ends.push_back(cut.position);
+  } catch (const UsageError& error) {
+    throw otherProfile("a profile is of another model: " + std::string(error.what()));
+  }
+  std::vector<int> positions;
+  for (const GraphCut& cut : cutsNamed(known, cuts)) {
+    const auto found = std::find(ends.begin(), ends.end(), cut.position);
+    if (found == ends.end()) {
+      throw otherProfile("a profile does not have the cut after " + printable(cut.names.front()));
+    }
+    positions.push_back(static_cast<int>(found - ends.begin()) + 1);
+  }
+  return positions;
 }
 
 Datasets UserModel::inputsFrom(const Datasets& data) const {

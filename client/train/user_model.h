@@ -18,11 +18,21 @@ class UserModel {
  public:
   // Throws UsageError if the file cannot be used, a cut is not possible, or adapters have no layer
   // to adapt.
-  explicit UserModel(const ClientSettings& settings);
+  // `blockNames`: see blocksOfParts().
+  explicit UserModel(const ClientSettings& settings,
+                     const std::vector<std::string>& blockNames = {});
 
   // Returns the data with only those arrays that are inputs of the model. Arrays with names are
   // selected by name. Throws UsageError "bad-input" if the arrays do not fit the model.
   Datasets inputsFrom(const Datasets& data) const;
+
+  // Returns the configured cuts and up to 32 others among which a plan may choose, in the order of
+  // the model.
+  std::vector<std::string> possibleCuts(const ClientSettings& settings) const;
+  // Returns, for each of these cuts, the block that follows it in a model that is divided at all
+  // cuts of `blocks`. Throws UsageError "other-profile" if `blocks` lacks a cut, or the model does.
+  std::vector<int> positionsAmong(const std::vector<std::string>& cuts,
+                                  const std::vector<std::string>& blocks) const;
 
   const GraphBlocks& blocks() const { return blocks_; }
   // The values for RunSpec::graph, one per body.

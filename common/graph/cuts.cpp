@@ -3,12 +3,14 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <stdexcept>
 
 #include "common/core/names.h"
 #include "common/core/printable.h"
+#include "common/graph/costs.h"
 
 namespace cleave {
 namespace {
@@ -499,6 +501,46 @@ GraphParts GraphCuts::split(const std::vector<GraphCut>& cuts) const {
   checkShared(parts, cuts);
   checkParts(parts, cuts);
   return parts;
+}
+
+bool GraphCuts::canSplit(const std::vector<GraphCut>& cuts) const {
+  try {
+    split(cuts);
+    return true;
+  } catch (const UsageError&) {
+    return false;
+  }
+}
+
+std::vector<GraphCut> GraphCuts::cutsBeside(const std::vector<GraphCut>& chosen,
+                                            std::size_t max) const {
+  const auto isPossible = [&](const GraphCut& cut) {
+    if (!cut.obstacle.empty() || cut.tensors.size() != 1) return false;
+    if (graph_.values(static_cast<int>(cut.tensors.front())).dtype() != "f32") return false;
+    const GraphCut &first = chosen.front(), &last = chosen.back();
+    if (cut.position == last.position) return false;
+    return cut.position < last.position ? canSplit({cut, last}) : canSplit({first, cut});
+  };
+  std::vector<GraphCut> possible;
+  std::copy_if(cuts_.begin(), cuts_.end(), std::back_inserter(possible), isPossible);
+
+  // The computation is divided into `max` equal intervals, and each has at most one of the cuts.
+  const auto flopsBefore = [&](std::size_t position) {
+    return costsOf(graph_, 0, position).flopsPerSample;
+  };
+  const double whole = flopsBefore(static_cast<std::size_t>(graph_.nodes_size()));
+  std::map<std::size_t, GraphCut> found;  // by position
+  for (const GraphCut& cut : chosen) found.emplace(cut.position, cut);
+  std::set<std::size_t> intervals;
+  for (const GraphCut& cut : possible) {
+    const double share = whole > 0 ? flopsBefore(cut.position) / whole : 0;
+    const auto interval = static_cast<std::size_t>(share * static_cast<double>(max));
+    if (possible.size() > max && !intervals.insert(interval).second) continue;
+    found.emplace(cut.position, cut);
+  }
+  std::vector<GraphCut> all;
+  for (const auto& [position, cut] : found) all.push_back(cut);
+  return canSplit(all) ? all : chosen;
 }
 
 }  // namespace cleave

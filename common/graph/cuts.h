@@ -59,6 +59,11 @@ class GraphCuts {
   // obstacle, or a body needs an input that the model looks up in a table.
   GraphParts split(const std::vector<GraphCut>& cuts) const;
 
+  // Returns `chosen` and up to `max` more cuts, at about equal distances of computation, in
+  // ascending order. Exactly one tensor crosses each of the others, and a body may begin or end
+  // there. `chosen`: two or more cuts at which the graph can be split.
+  std::vector<GraphCut> cutsBeside(const std::vector<GraphCut>& chosen, std::size_t max) const;
+
   // Bytes per sample that cross a cut.
   double bytesPerSample(const GraphCut& cut) const;
 
@@ -81,6 +86,7 @@ class GraphCuts {
   wire::Graph extract(const Part& part, const GraphIds& outputs) const;
   void addUnusedWeights(GraphParts& parts) const;
   void checkObstacle(const GraphCut& cut) const;
+  bool canSplit(const std::vector<GraphCut>& cuts) const;
   std::string crossingText(const GraphIds& tensors) const;
   void checkPrivate(const Part& body, const GraphCut& first, const GraphCut& second) const;
 

@@ -82,7 +82,7 @@ BlockSpec blockOfGraph(std::string name, const wire::Graph& graph) {
   return block;
 }
 
-GraphBlocks blocksOfParts(const GraphParts& parts) {
+GraphBlocks blocksOfParts(const GraphParts& parts, const std::vector<std::string>& names) {
   std::vector<BlockSpec> blocks = {blockOfGraph("head", parts.head.graph)};
   for (std::size_t b = 0; b < parts.bodies.size(); ++b) {
     const std::string number = parts.bodies.size() == 1 ? "" : std::to_string(b + 1);
@@ -91,6 +91,7 @@ GraphBlocks blocksOfParts(const GraphParts& parts) {
   blocks.push_back(blockOfGraph("tail", parts.tail.graph));
   blocks.front().batchInputs = parts.head.batchInputs;
   blocks.back().batchInputs = parts.tail.batchInputs;
+  for (std::size_t b = 0; b < names.size(); ++b) blocks.at(b).name = names[b];
   return std::make_shared<const std::vector<BlockSpec>>(std::move(blocks));
 }
 

@@ -20,7 +20,8 @@ BlockSpec blockOfGraph(std::string name, const wire::Graph& graph);
 
 // Requires valid graphs. Throws UsageError "bad-graph" if an operator's arguments do not fit the
 // operator, or a tensor of an unsupported dtype crosses a cut.
-GraphBlocks blocksOfParts(const GraphParts& parts);
+// `names`: of the blocks; empty: "head", "body" or "body1", …, "tail".
+GraphBlocks blocksOfParts(const GraphParts& parts, const std::vector<std::string>& names = {});
 GraphBlocks blocksOfBody(const wire::Graph& body);
 
 }  // namespace cleave

@@ -107,6 +107,12 @@ Profile fromJson(const Json& json) {
                             numberAt(codec, "decode_seconds_per_byte")};
   }
   profile.runSpec = json.at("run_spec");
+  if (json.contains("graphs")) {
+    profile.graphs = json.at("graphs").get<std::vector<std::string>>();
+    if (profile.graphs.size() + 2 != profile.blocks.size()) {
+      throw std::out_of_range("it has another number of graphs than of blocks between two cuts");
+    }
+  }
   return profile;
 }
 
@@ -197,6 +203,7 @@ Json toJson(const Profile& profile) {
                             {"decode_seconds_per_byte", codec.decodeSeconds}};
   }
   json["run_spec"] = profile.runSpec;
+  if (!profile.graphs.empty()) json["graphs"] = profile.graphs;
   return json;
 }
 

@@ -47,6 +47,8 @@ struct Profile {
   std::map<std::string, CodecProfile> codecs;  // by spec
   // The run spec of the profiled configuration, from which a server makes its own profile.
   nlohmann::ordered_json runSpec;
+  // The graphs of an exported model's blocks, except the first and the last one, as in runSpec.
+  std::vector<std::string> graphs;
 
   // Return the seconds of consecutive blocks for a micro-batch of this size, of their loss, and of
   // their update. Between two measured sizes they are interpolated; beyond them, seconds are

@@ -13,6 +13,8 @@
 
 #include "common/core/clock.h"
 #include "common/core/random.h"
+#include "common/graph/packed_graph.h"
+#include "common/model/graph_blocks.h"
 #include "common/model/stage_parts.h"
 #include "common/model/torch_tensor.h"
 #include "compression/registry.h"
@@ -234,6 +236,23 @@ Profile measureProfile(const RunPlan& plan, ComputeDevice& device, const Profile
     profile.codecs[spec] = measureCodec(*makeCodec(spec), tensor);
   }
   return profile;
+}
+
+RunPlan planOfProfile(const Profile& client) {
+  RunPlan plan = planRun(runSpecFromJson(client.runSpec));
+  if (client.graphs.empty()) return plan;
+  // The run spec has the first graph, and its learned inserts.
+  std::vector<BlockSpec> blocks = {plan.blocks[0], plan.blocks[1]};
+  blocks[1].name = client.blocks[1].name;
+  nlohmann::ordered_json spec = client.runSpec;
+  for (std::size_t b = 2; b <= client.graphs.size(); ++b) {
+    spec["graph"] = client.graphs[b - 1];
+    blocks.push_back(blockOfGraph(client.blocks[b].name, unpackGraph(runSpecFromJson(spec).graph)));
+  }
+  plan.stage.cuts.cut1 = static_cast<int>(blocks.size());
+  blocks.push_back(plan.blocks.back());
+  plan.blocks = std::move(blocks);
+  return plan;
 }
 
 CodecProfile measureCodec(const Codec& codec, const TensorSpec& tensor) {

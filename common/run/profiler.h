@@ -32,6 +32,10 @@ double outputBytes(const BlockSpec& block);
 // not have other work.
 Profile measureProfile(const RunPlan& plan, ComputeDevice& device, const ProfilerOptions& options);
 
+// Returns the plan of a server that measures the model of a client's profile: all blocks of an
+// exported model except the first and the last one are in its body. Throws UsageError.
+RunPlan planOfProfile(const Profile& client);
+
 // Seconds to encode and decode a tensor of this spec with random values on the CPU, per byte of the
 // tensor: the minimum of a few repetitions. Codecs with states encode as in their first step.
 CodecProfile measureCodec(const Codec& codec, const TensorSpec& tensor);

@@ -210,24 +210,110 @@ TEST_CASE("a configuration with two servers is compared with its plans") {
   CHECK(plans.at("considered") == 6);
 }
 
-TEST_CASE("an exported model is profiled on both sides, and keeps its cuts") {
-  const TemporaryFolder folder;
-  const std::string client = folder.path("client.json"), server = folder.path("server.json");
-  const Arguments model = {"--set", "model={name: graph, file: " CLEAVE_SOURCE_DIR
-                                    "/tests/data/tiny.pt2, cuts: [conv, block.0]}"};
-  const nlohmann::json profile =
-      askJson(with(with(with({"profile"}, kConfig), model), {"--output", client}));
-  CHECK(profile.at("blocks").size() == 3);
-  const Ended ended = finish(Process::start({serverProgram(), "profile", "--of", client, "--output",
-                                             server, "--json", "--log-level", "error"}));
+Arguments exportedModel(const std::string& cuts, const std::string& more = "") {
+  return {"--set", "codec=none", "--set",
+          "model={name: graph, file: " CLEAVE_SOURCE_DIR "/tests/data/tiny.pt2, cuts: [" + cuts +
+              "]" + more + "}"};
+}
+
+// Profiles of both sides.
+struct Profiles {
+  std::string client, server;
+  std::vector<std::string> blocks, ofServer;  // names
+};
+
+Profiles profileBoth(const TemporaryFolder& folder, const Arguments& model) {
+  Profiles profiles{folder.path("client.json"), folder.path("server.json"), {}, {}};
+  const nlohmann::json client = askJson(with(with(with({"profile"}, kConfig), model),
+                                             {"--output", profiles.client, "--repeat", "1"}));
+  const Ended ended =
+      finish(Process::start({serverProgram(), "profile", "--of", profiles.client, "--output",
+                             profiles.server, "--repeat", "1", "--json", "--log-level", "error"}));
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
-  CHECK(nlohmann::json::parse(ended.output).at("blocks").size() == 1);
-  const nlohmann::json plans =
-      askJson(with(with(with({"plan"}, kConfig), model),
-                   with({"--profile", client, "--server-profile", server}, kFastLink)));
-  CHECK(plans.at("plans").at(0).at("cuts") == plans.at("configured").at("cuts"));
-  CHECK_THAT(plans.at("yaml").get<std::string>(), !Contains("cuts"));
+  const nlohmann::json server = nlohmann::json::parse(ended.output);
+  for (const auto& block : client.at("blocks")) profiles.blocks.push_back(block.at("name"));
+  for (const auto& block : server.at("blocks")) profiles.ofServer.push_back(block.at("name"));
+  return profiles;
+}
+
+Arguments planOf(const Profiles& profiles, const Arguments& model, const Arguments& more) {
+  return with(with(with({"plan"}, kConfig), model),
+              with({"--profile", profiles.client, "--server-profile", profiles.server}, more));
+}
+
+TEST_CASE("a plan chooses the cuts of an exported model by name, and the run has its memory") {
+  const TemporaryFolder folder;
+  // Two tensors cross the cuts block.0 and block. A plan may choose block.0 because it is
+  // configured.
+  const Arguments model = exportedModel("conv, block.0");
+  const Profiles profiles = profileBoth(folder, model);
+  CHECK(profiles.blocks ==
+        std::vector<std::string>{"conv", "norm", "block.0", "pool", "dropout", "(rest)"});
+  CHECK(profiles.ofServer == std::vector<std::string>{"norm", "block.0", "pool", "dropout"});
+  const Arguments link = {"--rate", "100Mbit/s", "--latency", "1ms"};
+  const nlohmann::json plans = askJson(planOf(profiles, model, link));
+  CHECK(plans.at("considered") == 10 * 6);  // pairs of cuts x 1, 2, 4, …, 32 micro-batches
+  CHECK(plans.at("configured").at("cuts") == nlohmann::json({"conv", "block.0"}));
+  const nlohmann::json& best = plans.at("plans").at(0);
+  const std::string first = best.at("cuts").at(0), last = best.at("cuts").at(1);
+  CHECK_THAT(plans.at("yaml").get<std::string>(), Contains("cuts: [" + first + ", " + last + "]"));
+  const nlohmann::json used =
+      askJson(with(with(with({"train", "--dry-run"}, kConfig), exportedModel(first + ", " + last)),
+                   {"--set", "train.micro_batches=" + best.at("micro_batches").dump(), "--set",
+                    "train.in_flight=" + best.at("in_flight").dump(), "--set",
+                    "train.schedule=" + best.at("schedule").get<std::string>()}));
+  CHECK(used.at("client_memory_bytes") == best.at("client_memory_bytes"));
+  CHECK(used.at("server_memory_bytes").at(0) == best.at("server_memory_bytes"));
+  CHECK(used.at("step").at("up_bytes") == best.at("bytes_up"));
+  CHECK(used.at("step").at("down_bytes") == best.at("bytes_down"));
+
+  // The prediction is that of simulate for other cuts of the same profile.
+  Arguments same = planOf(profiles, exportedModel(first + ", " + last), link);
+  same.front() = "simulate";
+  const nlohmann::json cases =
+      askJson(with(same, {"--micro-batches", best.at("micro_batches").dump()}));
+  CHECK(cases.at("cases").at(0).at("bound_seconds").get<double>() <=
+        best.at("seconds").get<double>() * (1 + 1e-9));
+  CHECK(cases.at("best").at("seconds").get<double>() ==
+        Approx(best.at("seconds").get<double>()).epsilon(0.05));
+
+  const nlohmann::json kept = askJson(planOf(profiles, model, with(link, {"--keep-cuts"})));
+  CHECK(kept.at("plans").at(0).at("cuts") == nlohmann::json({"conv", "block.0"}));
+  CHECK_THAT(kept.at("yaml").get<std::string>(), !Contains("cuts"));
+}
+
+TEST_CASE("an exported model with learned inserts, or adapters in one part, keeps its cuts") {
+  const TemporaryFolder folder;
+  const Arguments inserts =
+      with(exportedModel("conv, pool"), {"--set", "insert=[{cut: 0, kind: conv, channels: 2}]"});
+  const Profiles profiles = profileBoth(folder, inserts);
+  CHECK(profiles.blocks == std::vector<std::string>{"conv", "pool", "(rest)"});
+  CHECK(profiles.ofServer == std::vector<std::string>{"pool"});
+  const nlohmann::json plans = askJson(planOf(profiles, inserts, kFastLink));
+  CHECK(plans.at("plans").at(0).at("cuts") == nlohmann::json({"conv", "pool"}));
+  const Arguments adapters =
+      exportedModel("conv, pool", ", lora: {rank: 2, targets: [classifier], parts: [tail]}");
+  CHECK(profileBoth(folder, adapters).blocks.size() == 3);
+}
+
+TEST_CASE("a profile of other cuts or of another model is refused with a hint") {
+  const TemporaryFolder folder;
+  const Profiles profiles = profileBoth(folder, exportedModel("conv, pool"));
+  const auto refused = [&](const Arguments& arguments, const std::string& sentence) {
+    const Ended ended = ask(arguments);
+    INFO(ended.errors);
+    CHECK(ended.code == 2);
+    CHECK_THAT(ended.errors, Contains(sentence) && Contains("hint: "));
+  };
+  refused(planOf(profiles, exportedModel("conv, block.0"), kFastLink),
+          "does not have the cut after block.0");
+  const std::string builtIn = writeProfile(folder, "profile", {0, 1, 0, 1, 0, 1});
+  refused(planOf({builtIn, builtIn, {}, {}}, exportedModel("conv, pool"), kFastLink),
+          "a profile is of another model");
+  refused(planOf(profiles, exportedModel("conv, pool"),
+                 with(kFastLink, {"--server-profile", profiles.server})),
+          "does not support several servers yet");
 }
 
 TEST_CASE("a lossy codec is chosen only if it makes a step shorter") {
