@@ -140,20 +140,12 @@ PlannerOptions plannerOptions(const PlanOptions& options, const PreparedRun& run
   return planner;
 }
 
-void requireOneProfile(const PlanOptions& options, const PreparedRun& run) {
-  if (!run.userModel || options.serverProfiles.size() == 1) return;
-  throw UsageError("several-servers",
-                   "a plan of an exported model does not support several servers yet",
-                   "give --server-profile once");
-}
-
 int planCommand(const PlanOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
   const LinkCosts link = linkCosts(options.link);
   const Profile client = readProfile(options.profile);
   PreparedRun resolved = resolveRun(options.run, Purpose::measurement);
   requireProfilable(resolved);
-  requireOneProfile(options, resolved);
   const PreparedRun run = dividedAt(std::move(resolved), cutsOf(client));
   const std::vector<Profile> servers =
       readServerProfiles(options.serverProfiles, run.bodies.size(), /*allowsMore=*/true);

@@ -39,10 +39,9 @@ std::vector<std::string> codecsToMeasure(const ClientSettings& settings,
 // Profile::graphs has all.
 RunSpec specForServers(const PreparedRun& run) {
   ClientSettings settings = run.settings;
-  if (run.userModel) {
-    settings.cuts = {1, 2};
-  } else if (run.bodies.size() > 1) {
-    settings.cuts = {settings.cuts.front(), settings.cuts.back()};
+  if (run.userModel) settings.cuts = {1, 2};
+  if (run.bodies.size() > 1) {
+    if (!run.userModel) settings.cuts = {settings.cuts.front(), settings.cuts.back()};
     settings.codecs.clear();  // those of the inner cuts do not fit
   }
   return makeRunSpec(settings, *run.data.train, run.userModel.get());

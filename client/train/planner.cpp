@@ -68,16 +68,25 @@ BlockSpec joined(std::span<const BlockSpec> blocks) {
   return whole;
 }
 
-// The plan of a run of an exported model, whose head, body and tail are one block each. Their
-// memory depends on that.
+// The plan of a run of an exported model, whose parts are one block each. Their memory depends on
+// that.
 RunPlan withJoinedBlocks(RunPlan plan) {
-  const auto cut0 = static_cast<std::size_t>(plan.stage.cuts.cut0);
-  const auto cut1 = static_cast<std::size_t>(plan.stage.cuts.cut1);
-  const std::span<const BlockSpec> blocks(plan.blocks);
-  plan.blocks = {joined(blocks.first(cut0)), joined(blocks.subspan(cut0, cut1 - cut0)),
-                 joined(blocks.subspan(cut1))};
+  std::vector<int> ends = plan.stage.allCuts();
+  ends.push_back(static_cast<int>(plan.blocks.size()));
+  std::vector<BlockSpec> parts;
+  int first = 0;
+  for (const int end : ends) {
+    parts.push_back(joined(
+        std::span(plan.blocks)
+            .subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(end - first))));
+    first = end;
+  }
+  const auto count = static_cast<int>(parts.size());
+  plan.blocks = std::move(parts);
   plan.stage.cuts.cut0 = 1;
-  plan.stage.cuts.cut1 = 2;
+  plan.stage.cuts.cut1 = count - 1;
+  plan.stage.innerCuts.clear();
+  for (int cut = 2; cut < count - 1; ++cut) plan.stage.innerCuts.push_back(cut);
   return plan;
 }
 
@@ -409,8 +418,8 @@ class Planner {
   void setMemory(PlannedRun& planned, const CandidatePlan& divided) const {
     CandidatePlan plan = divided;
     if (run_.userModel) {
-      plan.client = withJoinedBlocks(plan.client);
-      plan.bodies = {plan.client};
+      plan.client = withJoinedBlocks(std::move(plan.client));
+      for (RunPlan& body : plan.bodies) body = withJoinedBlocks(std::move(body));
     }
     planned.clientMemory =
         static_cast<double>(clientBytes(plan.client, plan.bodies, *run_.data.train));

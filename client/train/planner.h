@@ -60,7 +60,7 @@ struct Plans {
 // all cuts for one server. For n servers, it considers the best cuts for n - 1 servers with one
 // more cut, and moves single cuts of the best ones as long as their bound decreases. A plan with n
 // servers uses the first n of `servers`. Models with inserts, and keepsCuts, keep the configured
-// cuts. An exported model has the cuts of dividedAt(), and one server. Requires a profile in
+// cuts. An exported model has the cuts of dividedAt(). Requires a profile in
 // `servers`, and a limit of memory, for each configured body. Throws UsageError "no-plan" if no
 // plan is within the limits, and "other-profile".
 Plans makePlans(const PreparedRun& run, const Profile& client, std::span<const Profile> servers,

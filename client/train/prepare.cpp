@@ -293,7 +293,8 @@ std::vector<RunPlan> bodyPlans(const RunPlan& plan, const ClientSettings& settin
   resolved.inFlight = plan.inFlight;
   std::vector<RunPlan> bodies;
   for (const RunSpec& spec : bodyRunSpecs(resolved, settings, train, model)) {
-    bodies.push_back(planRun(spec));
+    bodies.push_back(isDivided(settings, model) ? planClient(spec, {}, model->blocks())
+                                                : planRun(spec));
   }
   return bodies;
 }
@@ -324,7 +325,6 @@ void requireOneServer(const ClientSettings& settings, const std::string& what) {
 }
 
 void requireProfilable(const PreparedRun& run) {
-  if (run.userModel) requireOneServer(run.settings, "a profile of an exported model");
   if (!run.settings.inserts.empty()) {
     requireOneServer(run.settings, "a profile of a model with learned inserts");
   }

@@ -56,8 +56,7 @@ wire::Hello helloFor(const PreparedRun& run, std::size_t body);
 // Throws UsageError "several-servers" if there are several. `what`: a command or an option that
 // supports only one.
 void requireOneServer(const ClientSettings& settings, const std::string& what);
-// Throws UsageError "several-servers" if the run has several servers and its blocks cannot be
-// profiled: for learned inserts, and for exported models, whose parts have other names on a server.
+// Throws UsageError "several-servers" if the run has several servers and learned inserts.
 void requireProfilable(const PreparedRun& run);
 // Returns the run with its exported model divided at all of these cuts, so that its blocks can be
 // profiled and `plan` can move its cuts. A block has the name of the cut after it; the last one is

@@ -329,6 +329,10 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   return spec;
 }
 
+bool isDivided(const ClientSettings& settings, const UserModel* userModel) {
+  return userModel != nullptr && settings.cutNames.empty();
+}
+
 std::vector<int> innerCutsOf(const std::vector<int>& cuts) {
   if (cuts.size() <= 2) return {};
   return {cuts.begin() + 1, cuts.end() - 1};
@@ -347,7 +351,7 @@ std::vector<RunSpec> bodyRunSpecs(const RunSpec& whole, const ClientSettings& se
     StageOptions stage = stageFor(settings, model, {cuts[b], cuts[b + 1], number, number + 1});
     stage.inserts = insertsAt(settings, stage.cuts);
     setBody(spec, stage, blocks, settings);
-    if (userModel == nullptr) continue;
+    if (userModel == nullptr || isDivided(settings, userModel)) continue;
     spec.graph = userModel->packedBodies()[b];
     spec.cut0 = 1;  // the server's graph has an empty head, this body, and an empty tail
     spec.cut1 = 2;

@@ -169,6 +169,8 @@ class UserModel;
 // unless the model is "graph".
 RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
                     const UserModel* userModel = nullptr);
+// Whether the exported model is divided at more cuts than the run has: see dividedAt().
+bool isDivided(const ClientSettings& settings, const UserModel* userModel);
 // The cuts between several bodies: all of `cuts` except the first and the last one.
 std::vector<int> innerCutsOf(const std::vector<int>& cuts);
 // The run specs of the bodies. `whole`: from makeRunSpec(), with the number of micro-batches in

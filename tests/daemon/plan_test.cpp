@@ -283,6 +283,29 @@ TEST_CASE("a plan chooses the cuts of an exported model by name, and the run has
   CHECK_THAT(kept.at("yaml").get<std::string>(), !Contains("cuts"));
 }
 
+TEST_CASE("a plan divides an exported model among several servers") {
+  const TemporaryFolder folder;
+  const Arguments model = exportedModel("conv, norm, pool");
+  const Profiles profiles = profileBoth(folder, model);
+  const Arguments link = {"--rate", "100Mbit/s",        "--latency",
+                          "1ms",    "--server-profile", profiles.server};
+  const nlohmann::json kept = askJson(planOf(profiles, model, with(link, {"--keep-cuts"})));
+  const nlohmann::json& best = kept.at("plans").at(0);
+  CHECK(best.at("cuts") == nlohmann::json({"conv", "norm", "pool"}));
+  const nlohmann::json used =
+      askJson(with(with(with({"train", "--dry-run"}, kConfig), model),
+                   {"--set", "train.micro_batches=" + best.at("micro_batches").dump(), "--set",
+                    "train.in_flight=" + best.at("in_flight").dump(), "--set",
+                    "train.schedule=" + best.at("schedule").get<std::string>()}));
+  CHECK(used.at("client_memory_bytes") == best.at("client_memory_bytes"));
+  const auto memory = used.at("server_memory_bytes").get<std::vector<double>>();
+  CHECK(*std::max_element(memory.begin(), memory.end()) == best.at("server_memory_bytes"));
+  const nlohmann::json plans = askJson(planOf(profiles, model, link));
+  CHECK(plans.at("considered") > 2 * kept.at("considered").get<int>());
+  CHECK(plans.at("plans").at(0).at("seconds").get<double>() <=
+        1.05 * best.at("seconds").get<double>());
+}
+
 TEST_CASE("an exported model with learned inserts, or adapters in one part, keeps its cuts") {
   const TemporaryFolder folder;
   const Arguments inserts =
@@ -311,9 +334,6 @@ TEST_CASE("a profile of other cuts or of another model is refused with a hint") 
   const std::string builtIn = writeProfile(folder, "profile", {0, 1, 0, 1, 0, 1});
   refused(planOf({builtIn, builtIn, {}, {}}, exportedModel("conv, pool"), kFastLink),
           "a profile is of another model");
-  refused(planOf(profiles, exportedModel("conv, pool"),
-                 with(kFastLink, {"--server-profile", profiles.server})),
-          "does not support several servers yet");
 }
 
 TEST_CASE("a lossy codec is chosen only if it makes a step shorter") {

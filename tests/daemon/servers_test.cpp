@@ -298,12 +298,12 @@ TEST_CASE("if one server refuses the run, the others do not keep it") {
 
 TEST_CASE("what does not support several servers refuses them") {
   const TemporaryFolder folder;
-  const Ended ended = ask({"profile", "--config", configFile("synthetic.yaml"), "--set",
-                           "model={name: graph, file: " CLEAVE_SOURCE_DIR
-                           "/tests/data/tiny.pt2, cuts: [conv, norm, pool]}",
-                           "--output", folder.path("profile.json")});
+  const Ended ended =
+      ask({"profile", "--config", configFile("synthetic.yaml"), "--set", "model.cuts=[2, 3, 5]",
+           "--set", "insert=[{cut: 0, kind: linear, rank: 8}]", "--output",
+           folder.path("profile.json")});
   CHECK(ended.code == 2);
-  CHECK_THAT(ended.errors, Contains("[several-servers]") && Contains("an exported model"));
+  CHECK_THAT(ended.errors, Contains("[several-servers]") && Contains("learned inserts"));
 }
 
 TEST_CASE("a run with two servers has a bound and advice, and the link to each is probed first") {
