@@ -260,6 +260,10 @@ TEST_CASE("a missing key is named, with the mistyped key that was probably meant
 
   error = refusal([&] { c.text("model.name"); });
   CHECK(error.hint == "add model.name (text), or pass --set model.name=VALUE");
+  // A key in another section is not a misspelt one.
+  Config other = config("data:\n  test:\n    file: a\n");
+  error = refusal([&] { other.text("model.file"); });
+  CHECK(error.hint == "add model.file (text), or pass --set model.file=VALUE");
 }
 
 TEST_CASE("a value in place of a map is refused, even if the map has defaults") {

@@ -466,6 +466,23 @@ TEST_CASE("an exported model that cannot be trained is refused, and the error lo
              Contains("returns 2 values") && Contains("output="));
 }
 
+TEST_CASE("what a graph cannot express is refused with what to change in the model") {
+  const auto value = [](Json& file) -> Json& {
+    return file["graph_module"]["graph"]["tensor_values"]["conv2d"];
+  };
+  CHECK_THAT(errorAfter([&](Json& file) { value(file)["dtype"] = 10; }),
+             Contains("aten.conv2d.default (conv2d, in module 'conv') makes complex numbers"));
+  CHECK_THAT(errorAfter([&](Json& file) {
+               value(file)["sizes"][0] = {{"as_expr", {{"expr_str", "u0"}, {"hint", nullptr}}}};
+             }),
+             Contains("in module 'conv') makes a tensor whose size depends on values"));
+  CHECK_THAT(errorAfter([&](Json& file) {
+               Json& node = file["graph_module"]["graph"]["nodes"][0];
+               node["outputs"] = {{{"as_sym_float", {{"as_name", "item"}}}}};
+             }),
+             Contains("in module 'conv') reads the value of a tensor"));
+}
+
 TEST_CASE("hostile graphs are refused") {
   CHECK_THAT(errorAfterChange([](wire::Graph& graph) { graph.set_outputs(0, 1'000'000); }),
              Contains("not defined"));

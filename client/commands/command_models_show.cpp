@@ -102,9 +102,8 @@ void printCuts(const Json& model, bool all) {
   }
   if (more > 0) {
     std::cout << fmt::format(
-        "\n{} more positions, where several tensors cross or no cut is possible; --all lists "
-        "them\n",
-        more);
+        "\nAt {}, several tensors cross or no cut is possible; --all lists them\n",
+        countText(more, "more position"));
   }
 }
 
@@ -120,6 +119,13 @@ void print(const Json& model, bool all) {
   }
   std::cout << fmt::format("  output  {}\n\n", model["output"].get<std::string>());
   printCuts(model, all);
+  const bool canBeCut = std::any_of(model["cuts"].begin(), model["cuts"].end(),
+                                    [](const Json& cut) { return cut["possible"].get<bool>(); });
+  if (!canBeCut) {
+    std::cout << "\nThis model cannot be cut; --all shows the reasons. If its parameters are not "
+                 "fp32, export model.float().\n";
+    return;
+  }
   std::cout << std::endl
             << "In a configuration, with two of these names:\n  model: {name: graph, file: " << file
             << ", cuts: [FIRST, SECOND]}\n";

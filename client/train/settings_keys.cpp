@@ -50,6 +50,7 @@ std::vector<std::string> listOf(const Rows& rows) {
 void readModel(Config& config, Settings& settings) {
   settings.model = config.text("model.name");
   checkAt(config, "model.name", [&] { findModel(settings.model); });
+  if (settings.model == "graph") return;  // has no parameters, so other keys are unknown
   for (const std::string& key : config.keys("model")) {
     if (key == "name" || key == "cuts" || key == "file" || key == "lora") continue;
     settings.modelParameters[key] = config.text("model." + key);
@@ -374,7 +375,14 @@ void readMetrics(Config& config, Settings& settings) {
 void readKeepBest(Config& config, Settings& settings) {
   config.expand("keep.best", "metric");
   if (config.keys("keep.best").empty()) return;
-  settings.bestMetric = config.text("keep.best.metric", std::nullopt, settings.scores.names());
+  settings.bestMetric = config.text("keep.best.metric");
+  const std::vector<std::string> measured = settings.scores.names();
+  if (std::count(measured.begin(), measured.end(), settings.bestMetric) > 0) return;
+  throw UsageError("bad-config",
+                   config.where("keep.best.metric") + ": the run does not measure " + "'" +
+                       settings.bestMetric + "', only " +
+                       fmt::format("{}", fmt::join(measured, ", ")),
+                   "name one of these, or add the metric to train.metrics");
 }
 
 void readKeepLast(Config& config, Settings& settings) {

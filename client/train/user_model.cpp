@@ -71,9 +71,9 @@ std::vector<std::string> adapt(GraphParts& parts, const LoraSpec& lora) {
   named.emplace_back("tail", &parts.tail);
   for (const auto& [name, part] : named) {
     const std::vector<LinearModule> modules = linearModules(part->graph);
-    for (const LinearModule& module : modules) layers.push_back(module.name);
     if (std::find(lora.parts.begin(), lora.parts.end(), std::string_view(name)) == lora.parts.end())
       continue;
+    for (const LinearModule& module : modules) layers.push_back(module.name);
     for (std::string& layer : addAdapters(part->graph, lora)) {
       const auto module = std::find_if(modules.begin(), modules.end(),
                                        [&](const auto& each) { return each.name == layer; });
@@ -107,9 +107,9 @@ std::vector<std::string> adapt(GraphParts& parts, const LoraSpec& lora) {
                            : "'" + *unused + "' in model.lora.targets matches no linear layer of " +
                                  "model.lora.parts",
       layers.empty()
-          ? "this model has no linear layers"
+          ? "these parts have no linear layers"
           : fmt::format(
-                "its linear layers are {}{}", shown,
+                "their linear layers are {}{}", shown,
                 layers.size() > kShown ? fmt::format(" and {} more", layers.size() - kShown) : ""));
 }
 

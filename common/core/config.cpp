@@ -125,6 +125,14 @@ std::string nearestPath(const std::string& path, const std::vector<std::string>&
   return nearest.empty() ? nearestName(path, candidates) : nearest;
 }
 
+// Whether the second key could be a misspelt form of the first one, judged by the names above them:
+// "model.file" is never spelt "data.test.file". A key without a name above it may be misplaced.
+bool hasSimilarSection(const std::string& path, const std::string& other) {
+  const auto sectionOf = [](const std::string& key) { return key.substr(0, key.rfind('.')); };
+  if (path.find('.') == std::string::npos || other.find('.') == std::string::npos) return true;
+  return !nearestName(lastKey(sectionOf(path)), {lastKey(sectionOf(other))}).empty();
+}
+
 // "train.optimizer" of "train.optimizer.name": many of these have a short form of their own.
 std::vector<std::string> parentsOf(const std::vector<std::string>& keys) {
   std::set<std::string> parents;
@@ -293,7 +301,7 @@ struct Config::State {
   [[noreturn]] void refuseMissing(const std::string& path, const std::string& expected) const {
     std::vector<std::string> unread;
     for (const auto& [leaf, node] : leaves()) {
-      if (!isKnown(leaf)) unread.push_back(leaf);
+      if (!isKnown(leaf) && hasSimilarSection(path, leaf)) unread.push_back(leaf);
     }
     const std::string misspelt = nearestPath(path, unread);
     throw UsageError("config-missing", name + ": " + path + " is missing",

@@ -111,7 +111,8 @@ void EngineWorker::checkSeconds(const std::string& what, double seconds) const {
                  what + " took " + durationText(seconds) + "; the limit is " +
                      durationText(maxSeconds_) +
                      " (limits.action_seconds in the server's configuration)",
-                 "use a smaller batch, more micro-batches, or fewer layers in the body");
+                 "use a smaller batch, more micro-batches, or fewer layers in the body, or ask the "
+                 "server's operator to raise the limit");
 }
 
 void EngineWorker::issue(Work work) {

@@ -284,6 +284,9 @@ void GraphCuts::checkObstacle(const GraphCut& cut) const {
     if (other.position > cut.position && after.empty()) after = other.names.front();
   }
   std::string hint = "cut after another module";
+  if (before.empty() && after.empty()) {
+    hint = "no other cut is possible either; if the parameters are not fp32, export model.float()";
+  }
   if (!before.empty() || !after.empty()) {
     hint = "cut after " + before + (before.empty() || after.empty() ? "" : " or ") + after +
            ", where one tensor crosses";
@@ -465,7 +468,7 @@ GraphParts GraphCuts::split(const std::vector<GraphCut>& cuts) const {
       throw UsageError("bad-cuts",
                        fmt::format("the cut after {} is not after the one after {}",
                                    cuts[c].names.front(), cuts[c - 1].names.front()),
-                       "swap them, or choose a later module");
+                       "cut after a later module, and name the cuts in the model's order");
     }
     checkObstacle(cuts[c]);
   }

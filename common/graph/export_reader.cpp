@@ -43,6 +43,12 @@ std::string dtypeOf(const Json& number) {
   return found == kNames.end() ? "dtype " + std::to_string(number.get<int>()) : found->second;
 }
 
+bool isComplex(const Json& number) {
+  constexpr int kComplexHalf = 9, kComplexDouble = 11;
+  const int dtype = number.get<int>();
+  return dtype >= kComplexHalf && dtype <= kComplexDouble;
+}
+
 std::string memoryFormatOf(const Json& number) {
   constexpr std::array kNames = {"", "contiguous", "channels_last", "channels_last_3d", "preserve"};
   return kNames.at(number.get<std::size_t>());
@@ -354,6 +360,7 @@ class Reader {
   void readResults(const Json& json, wire::Node& node, Scope& scope) {
     const auto make = [&](const std::string& name, bool isSize) {
       const Json& values = scope.values != nullptr ? *scope.values : *values_;
+      if (!isSize) checkResult(node, values.at(name));
       const std::uint32_t id = isSize ? add(wire::Value::SIZE, "", nullptr)
                                       : add(wire::Value::RESULT, "", &values.at(name));
       idsIn(scope)[name] = id;
@@ -369,9 +376,21 @@ class Reader {
       } else if (kind == "as_sym_int") {
         make(content.at("as_name"), true);
       } else {
-        throw badFile(source_, fmt::format("{} ({}) has a result of the kind {}",
-                                           printable(node.op()), printable(node.name()), kind));
+        throw badFile(source_, nodeText(node) + " reads the value of a tensor",
+                      "remove calls such as .item(), and conditions on tensors, from the model");
       }
+    }
+  }
+
+  void checkResult(const wire::Node& node, const Json& meta) const {
+    if (isComplex(meta.at("dtype"))) {
+      throw badFile(source_, nodeText(node) + " makes complex numbers, which are not supported",
+                    "compute with the real and the imaginary part as separate tensors");
+    }
+    for (const Json& size : meta.at("sizes")) {
+      if (!size.contains("as_expr") || !size.at("as_expr").at("hint").is_null()) continue;
+      throw badFile(source_, nodeText(node) + " makes a tensor whose size depends on values",
+                    "replace it in the model, for example by a product with a mask");
     }
   }
 

@@ -312,8 +312,9 @@ bool changesInPlace(const wire::Node& node) {
 }
 
 std::string nodeText(const wire::Node& node) {
-  return fmt::format("{} ({}, in module '{}')", printable(node.op()), printable(node.name()),
-                     printable(node.module()));
+  const std::string module =
+      node.module().empty() ? "" : fmt::format(", in module '{}'", printable(node.module()));
+  return fmt::format("{} ({}{})", printable(node.op()), printable(node.name()), module);
 }
 
 const wire::Argument* findArgument(const wire::Node& node, std::string_view name) {

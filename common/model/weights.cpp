@@ -185,7 +185,7 @@ void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<Blo
   throw UsageError("bad-weights", sentence,
                    "use weights of this model, with the same parameters" +
                        (blockAtFault.empty() ? std::string()
-                                             : ", or initialize blocks again: weights.except: [" +
+                                             : ", or initialise blocks again: weights.except: [" +
                                                    blockAtFault + "]"));
 }
 

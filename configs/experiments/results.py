@@ -113,7 +113,10 @@ SWEEPS = {
     ],
     "cola_fairseq": [("partition 1", {}, ["none", SORT[16], SORT[12], SORT[8], SORT[4]], THREE)],
     "cola_lora": [("partition 1", {}, ["none"], THREE)],
-    "staleness": [stale(steps, warmup, nesterov) for warmup, nesterov in itertools.product((True, False), repeat=2) for steps in (0, 1, 3)],
+    "staleness": [
+        *(stale(steps, warmup, nesterov) for warmup, nesterov in itertools.product((True, False), repeat=2) for steps in (0, 1, 3)),
+        *((f"D = {steps}, peak 0.03", {"train.staleness": str(steps), "train.learning_rate.peak": "0.03"}, ["none"], THREE) for steps in (0, 1, 3)),
+    ],
 }
 # The main metric, which decides a run's best epoch, and the second metric; the other experiments
 # report the last epoch.

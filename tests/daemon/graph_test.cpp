@@ -154,6 +154,9 @@ TEST_CASE("settings that conflict with the model or with each other are refused"
   refused({"--set", "train.loss={class_weights: [1, 2]}"}, "[bad-target]", "2 class weights");
   refused({"--set", "precision.server=int8"}, "config-value", "bf16");
   refused({"--set", "keep.best=top1", "--set", "eval.every=0"}, "bad-config", "keep.best");
+  refused({"--set", "keep.best=matthews"}, "bad-config", "add the metric to train.metrics");
+  refused({"--set", "model.kuts=3"}, "config-unknown-key", "model.cuts");
+  refused({"--set", "model.width=3"}, "config-unknown-key", "model.width");
 }
 
 TEST_CASE("`models show` lists the possible cuts") {
