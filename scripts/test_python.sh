@@ -38,6 +38,7 @@ cmake --preset release -DBUILD_TESTING=ON >/dev/null
 cmake --build --preset release --target graph_runner tokenizer_runner cleave-client cleave-server
 # Installs the package as a user would, but without downloading PyTorch again.
 "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall ./python
+# Otherwise the next installation would contain modules that have been deleted since.
 rm -rf python/build python/*.egg-info
 # Threads that wait must not compete with those that compute: client and server share the processors.
 HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore \

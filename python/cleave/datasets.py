@@ -5,7 +5,7 @@ import shutil
 
 import torch
 
-from cleave.convert import write_safetensors
+from cleave.safetensors_file import write_safetensors
 
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
@@ -41,14 +41,18 @@ def _has_splits(dataset):
 
 
 def _columns_of(dataset, wanted):
+    if not hasattr(dataset, "column_names") and not hasattr(dataset, "keys"):
+        raise DatasetError(f"the dataset is of type {type(dataset).__name__}, not a dict of columns: give one list per column, "
+                           'such as {"x": [0.5, 1.5], "label": [0, 1]}')
     names = list(getattr(dataset, "column_names", None) or dataset.keys())
+    if not names:
+        raise DatasetError('the dataset has no columns: give at least one, such as {"x": [0.5, 1.5]}')
     for name in wanted or []:
         if name not in names:
             raise DatasetError(f"there is no column {name}, only {', '.join(names)}")
     columns, skipped = {}, []
     for name in wanted or names:
-        values = dataset[name]
-        tensor = _as_tensor(name, values if isinstance(values, torch.Tensor) else values[:])
+        tensor = _as_tensor(name, dataset[name])
         if tensor is not None:
             columns[name] = tensor
         elif wanted:
@@ -62,26 +66,61 @@ def _columns_of(dataset, wanted):
 
 def _as_tensor(name, values):
     """The column as a tensor that Cleave can read; None if its values are not numbers."""
-    if not isinstance(values, torch.Tensor):
-        if len(values) and _contains_text(values[0]):
+    try:
+        values = values[:]
+    except (TypeError, IndexError, KeyError) as error:
+        raise DatasetError(f"the column {name} is a single value of type {type(values).__name__}: give a list or an array with one value per sample") from error
+    try:
+        tensor = torch.as_tensor(values)
+    except (ValueError, TypeError, RuntimeError):
+        if not _contains_numbers(values):
             return None
+        tensor = _stacked(name, values)
+    if tensor.is_complex():
+        raise DatasetError(f"the column {name} has complex numbers, which Cleave does not read: split them into real and imaginary parts")
+    if tensor.is_floating_point():
+        return tensor if tensor.dtype == torch.float64 else tensor.float()
+    return tensor if tensor.dtype in _INTEGERS else tensor.long()
+
+
+def _stacked(name, values):
+    """Stacks the rows of a column. The error names the first row that does not fit."""
+    rows = []
+    for row, value in enumerate(values):
         try:
-            values = torch.as_tensor(values)
-        except (ValueError, TypeError) as error:
-            raise DatasetError(
-                f"the samples of the column {name} have different lengths: tokenize with padding='max_length', truncation=True"
-            ) from error
-    if values.is_complex():
-        raise DatasetError(f"the column {name} has complex numbers, which Cleave does not read")
-    if values.is_floating_point():
-        return values if values.dtype == torch.float64 else values.float()
-    return values if values.dtype in _INTEGERS else values.long()
+            rows.append(torch.as_tensor(value))
+        except (ValueError, TypeError, RuntimeError) as error:
+            wrong = [each for each in _leaves(value) if not _is_number(each)]
+            fault = (f"contains {wrong[0]!r:.40}, which is not a number: replace it, or remove the row" if wrong
+                     else "has lists of different lengths: give it a rectangular shape")
+            raise DatasetError(f"row {row} of the column {name} {fault}") from error
+        if rows[row].shape != rows[0].shape:
+            raise DatasetError(f"row {row} of the column {name} has the shape {list(rows[row].shape)}, but row 0 has {list(rows[0].shape)}: "
+                               "give all rows the same shape; for text, tokenize with padding='max_length', truncation=True")
+    return torch.stack(rows)
 
 
-def _contains_text(value):
-    while isinstance(value, (list, tuple)) and value:
-        value = value[0]
-    return isinstance(value, (str, bytes)) or value is None
+def _leaves(value):
+    """The values in nested lists."""
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _leaves(each)
+    else:
+        yield value
+
+
+def _is_number(value):
+    try:
+        torch.as_tensor(value)
+    except (ValueError, TypeError, RuntimeError):
+        return False
+    return True
+
+
+def _contains_numbers(values):
+    """Whether the first value of a column that is not missing is a number."""
+    first = next((each for each in _leaves(list(values)) if each is not None), None)
+    return first is not None and _is_number(first)
 
 
 def _save_split(dataset, path, wanted, max_shard_bytes):

@@ -2,10 +2,16 @@
 
 import contextlib
 import functools
+import io
+import logging
+import operator
 import os
 import re
+import sys
+import traceback
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 MAX_BATCH = 65536
 
@@ -35,14 +41,16 @@ def export(model, example_inputs, path, *, output=None, train_mode=True):
     """
     args, kwargs = _arguments(example_inputs)
     _check_examples({**dict(enumerate(args)), **kwargs})
-    if not str(path).endswith(".pt2"):
-        raise ExportError(f"the path {path} does not end with .pt2")
+    _check_path(str(path))
+    _check_parameters(model)
     batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
     shapes = {name: {0: batch} for name in kwargs} if kwargs else tuple({0: batch} for _ in args)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with _mode(model, train_mode), _returning(model, output):
+        _check_batch_norms(model)
         try:
-            program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
+            with _silent():
+                program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
         except ExportError:
             raise
         except Exception as error:  # torch.export raises errors of many kinds
@@ -80,6 +88,38 @@ def _check_examples(examples):
         raise ExportError(f"the example inputs have different numbers of samples: {sorted(sizes)}")
 
 
+def _check_path(path):
+    if not path.endswith(".pt2"):
+        raise ExportError(f"the path {path} does not end with .pt2")
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise ExportError(f"there is no folder {folder}: create it, or give another path")
+
+
+def _check_parameters(model):
+    if not isinstance(model, torch.nn.Module):
+        raise ExportError(f"the model is of type {type(model).__name__}, not a torch.nn.Module: give an instance of a class derived from it")
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            raise ExportError(f"the trained parameter {name} is {_dtype_name(parameter)}: export model.float(), "
+                              "and set precision in Cleave's configuration; or set requires_grad=False")
+
+
+def _check_batch_norms(model):
+    for name, module in model.named_modules():
+        if module.training and getattr(module, "track_running_stats", False) and getattr(module, "momentum", 0) is None:
+            raise ExportError(f"{_module_called(name)} has momentum=None, so its running statistics depend on the number of batches, "
+                              "which Cleave does not support: set momentum=0.1")
+
+
+def _dtype_name(tensor):
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _module_called(name):
+    return f"module {name}" if name else "the model"
+
+
 @contextlib.contextmanager
 def _mode(model, train_mode):
     """Sets train mode if `train_mode`, and restores the mode of each module afterwards."""
@@ -96,38 +136,89 @@ def _mode(model, train_mode):
 @contextlib.contextmanager
 def _returning(model, output):
     """Makes forward return only the value `output`. A wrapper module would change all names."""
-    if output is None:
-        yield
-        return
-    forward = model.forward
+    forward, own = model.forward, model.__dict__.get("forward")
 
     @functools.wraps(forward)
     def chosen(*args, **kwargs):
-        returned = forward(*args, **kwargs)
-        names = list(returned.keys()) if hasattr(returned, "keys") else None
-        if isinstance(output, str) and (output not in names if names is not None else not hasattr(returned, output)):
-            raise ExportError(f"forward returns no {output}" + (f", only {', '.join(names)}" if names else ""))
-        if isinstance(output, int) or isinstance(returned, dict) or hasattr(returned, "keys"):
-            return returned[output]
-        return getattr(returned, output)
+        return _choose(forward(*args, **kwargs), output)
 
     model.forward = chosen
     try:
         yield
     finally:
         del model.forward
+        if own is not None:
+            model.forward = own
 
 
-def _users_line(error):
-    """The last line of the model's own code in an error of torch.export, or an empty string."""
-    frames = re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s+(.*)', str(error))
-    own = [frame for frame in frames if "/site-packages/torch/" not in frame[0]]
-    return f' at {os.path.basename(own[-1][0])}:{own[-1][1]}: "{own[-1][2].strip()}"' if own else ""
+def _choose(returned, output):
+    """The value `output` of those that forward returned; the only one if `output` is None."""
+    if isinstance(returned, torch.Tensor):
+        if output is None:
+            return returned
+        raise ExportError(f"forward returns one tensor, which has no value {output!r}: omit output=")
+    values = _values_in(returned)
+    names = ", ".join(map(str, values))
+    if output is None and len(values) == 1:
+        output = 0
+    if output is None:
+        suggested = "logits" if "logits" in values else next(iter(values))
+        raise ExportError(f"forward returns {len(values)} values ({names}); name the one to train on: output={suggested!r}")
+    if isinstance(output, int) and -len(values) <= output < len(values):
+        value = list(values.values())[output]
+    elif output in values:
+        value = values[output]
+    else:
+        raise ExportError(f"forward returns no {output!r}, only {names}: set output= to one of these")
+    if not isinstance(value, torch.Tensor):
+        raise ExportError(f"the value {output!r} that forward returns is of type {type(value).__name__}, not a tensor: choose another one, or change forward")
+    return value
+
+
+def _values_in(returned):
+    """The values that forward returned, by name, or by position if they have no names."""
+    if hasattr(returned, "keys"):  # a dict, or an output of transformers
+        values = {name: returned[name] for name in returned.keys()}
+    elif hasattr(returned, "_asdict"):
+        values = returned._asdict()
+    elif isinstance(returned, (tuple, list)):
+        values = dict(enumerate(returned))
+    else:
+        values = getattr(returned, "__dict__", {})
+    if not values:
+        raise ExportError(f"forward returns a value of type {type(returned).__name__}: return a tensor")
+    return values
+
+
+@contextlib.contextmanager
+def _silent():
+    """Discards what torch.export logs and prints about an error: ExportError explains it."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()) as printed:
+            yield
+        sys.stderr.write(printed.getvalue())
+    finally:
+        logging.disable(before)
+
+
+def _is_users(file):
+    """Whether a source file belongs to the model, rather than to PyTorch, to Python or to this package."""
+    if file.startswith(os.path.dirname(os.__file__)) and "site-packages" not in file:
+        return False
+    return not file.startswith((os.path.dirname(torch.__file__), os.path.dirname(__file__), "<"))
+
+
+def _place(frames):
+    """The last line of the model's own code in a traceback, or an empty string."""
+    own = [frame for frame in frames if _is_users(frame.filename)]
+    return f' at {os.path.basename(own[-1].filename)}:{own[-1].lineno}: "{own[-1].line}"' if own else ""
 
 
 def _explain(error):
     kind, text = type(error).__name__, str(error)
-    where = _users_line(error)
+    where = _place(traceback.extract_tb(error.__traceback__))
     if "data-dependent" in text.lower() or "DataDependent" in kind:
         return (f"the model's forward branches on the values of a tensor{where}. Replace the condition, for "
                 "example by torch.where, since an exported model always runs the same operators")
@@ -139,21 +230,40 @@ def _explain(error):
 
 
 def _check_program(program):
-    outputs = [spec for spec in program.graph_signature.output_specs if spec.kind.name == "USER_OUTPUT"]
-    if len(outputs) != 1:
-        raise ExportError(f"the model returns {len(outputs)} values; name the one to train on: output=\"logits\", or output=0")
     for module in program.graph_module.modules():
         for node in getattr(module, "graph", torch.fx.Graph()).nodes:
-            if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-                continue
-            if node.target.namespace != "aten":
+            if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace != "aten":
                 raise ExportError(f"the operator {node.target} in {_module_of(node)} is not one of PyTorch's own: replace it in the model")
+            _check_value(node)
+    for spec, node in zip(program.graph_signature.output_specs, program.graph.output_node().args[0]):
+        if spec.kind.name == "USER_OUTPUT" and _has_no_gradient(node):
+            raise ExportError("forward computes its output without gradients: remove torch.no_grad() from its last operators, "
+                              "and set use_reentrant=False in calls of torch.utils.checkpoint")
+
+
+def _check_value(node):
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor) and value.is_complex():
+        raise ExportError(f"{_module_of(node)} uses complex numbers ({node.target}){_line_of(node)}: compute with real numbers instead")
+    if free_unbacked_symbols(value):
+        raise ExportError(f"{_module_of(node)} uses the values of a tensor as a Python number or as a shape ({node.target}){_line_of(node)}. "
+                          "Keep the value in a tensor: omit .item(), and write torch.where(mask, x, 0) instead of x[mask]")
+
+
+def _has_no_gradient(node):
+    """Whether the node is a result of a part in torch.no_grad()."""
+    part = node.args[0] if node.target is operator.getitem else node
+    return part.target is torch.ops.higher_order.wrap_with_set_grad_enabled and not part.args[0]
 
 
 def _module_of(node):
     stack = node.meta.get("nn_module_stack") or {}
-    path = list(stack.values())[-1][0] if stack else ""
-    return f"module {path}" if path else "the model"
+    return _module_called(list(stack.values())[-1][0] if stack else "")
+
+
+def _line_of(node):
+    frames = re.findall(r'File "([^"]+)", line (\d+), in (.*)\n[ \t]+(\S.*)', node.meta.get("stack_trace") or "")
+    return _place([traceback.FrameSummary(file, int(line), name, line=code) for file, line, name, code in frames])
 
 
 def _remove_private_parts(program):

@@ -5,6 +5,8 @@
 GRAPH_RUNNER is the path of the program graph_runner.
 """
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -14,11 +16,12 @@ import warnings
 import zipfile
 
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 import cleave
 from cleave.convert import main as convert
-from cleave.convert import write_safetensors
+from cleave.safetensors_file import write_safetensors
 from models import MODELS, MORE_CUTS
 
 RUNNER = os.environ.get("GRAPH_RUNNER", "build/release/bin/graph_runner")
@@ -79,6 +82,18 @@ class Own(nn.Module):
 
     def forward(self, x):
         return torch.relu(self.linear(x)) + 1
+
+
+class Applied(nn.Module):
+    """A linear layer, followed by a function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(self.linear(x))
 
 
 class Exported(unittest.TestCase):
@@ -191,10 +206,6 @@ class Exported(unittest.TestCase):
             def forward(self, x):
                 return x.view(2, 4)
 
-        class Two(nn.Module):
-            def forward(self, x):
-                return x, x + 1
-
         out = self.path("model.pt2")
         self.assert_refused(["at least 2 samples"], linear, torch.randn(1, 4), out)
         self.assert_refused(["different numbers of samples"], linear, (torch.randn(2, 4), torch.randn(3, 4)), out)
@@ -202,8 +213,81 @@ class Exported(unittest.TestCase):
         self.assert_refused([".pt2"], linear, torch.randn(2, 4), self.path("model.pth"))
         self.assert_refused(["values of a tensor", "test_export.py", "torch.where"], Branch(), torch.randn(2, 4), out)
         self.assert_refused(["batch size of the example"], Fixed(), torch.randn(2, 4), out)
-        self.assert_refused(["2 values", "output="], Two(), torch.randn(2, 4), out)
+        self.assert_refused(["no folder"], linear, torch.randn(2, 4), self.path("missing/model.pt2"))
+        self.assert_refused(["of type function, not a torch.nn.Module"], lambda x: x, torch.randn(2, 4), out)
+        self.assert_refused(["linear.weight is bfloat16", "model.float()"], Applied(torch.relu).bfloat16(), torch.randn(2, 4), out)
+        self.assert_refused(["module 1 has momentum=None", "momentum=0.1"], nn.Sequential(linear, nn.BatchNorm1d(2, momentum=None)), torch.randn(2, 4), out)
+        self.assert_refused(["missing a required argument"], linear, {"x": torch.randn(2, 4)}, out)
         self.assertFalse(os.path.exists(out))
+
+    def test_values_that_cleave_cannot_compute_are_refused(self):
+        def refused(words, function):
+            self.assert_refused(words, Applied(function), torch.randn(2, 4), self.path("model.pt2"))
+
+        refused(["complex numbers", "fft", "test_export.py"], lambda y: torch.fft.fft(y).abs())
+        refused(["as a Python number", "aten.item", "test_export.py"], lambda y: y * y.sum().item())
+        refused(["as a shape", "torch.where"], lambda y: y[y > 0].sum() + y)
+        refused(["without gradients", "use_reentrant=False"], lambda y: torch.utils.checkpoint.checkpoint(torch.relu, y, use_reentrant=True))
+        fourier = nn.Sequential(nn.Linear(4, 4), Applied(lambda y: torch.fft.fft(y).abs()))
+        self.assert_refused(["module 1 uses complex numbers"], fourier, torch.randn(2, 4), self.path("model.pt2"))
+
+    def test_the_output_is_chosen(self):
+        def exported(returned, **options):
+            cleave.export(Applied(returned), torch.randn(2, 4), self.path("model.pt2"), **options)
+
+        def refused(words, returned, **options):
+            self.assert_refused(words, Applied(returned), torch.randn(2, 4), self.path("none.pt2"), **options)
+
+        def two(y):
+            return {"loss": y.sum(), "logits": y}
+
+        exported(two, output="logits")
+        exported(two, output=-1)
+        exported(lambda y: (y, None), output=0)
+        exported(lambda y: {"logits": y})
+        refused(["2 values (loss, logits)", "output='logits'"], two)
+        refused(["2 values (0, 1)", "output=0"], lambda y: (y, y))
+        refused(["no 'logit', only loss, logits"], two, output="logit")
+        refused(["no 2, only 0, 1"], lambda y: (y, y), output=2)
+        refused(["one tensor", "omit output="], lambda y: y, output="logits")
+        refused(["one tensor", "omit output="], lambda y: y, output=0)
+        refused(["'cache' that forward returns is of type object"], lambda y: {"logits": y, "cache": object()}, output="cache")
+        refused(["type NoneType"], lambda y: None)
+        gpt2 = {name: make for name, make, *_ in MODELS}["gpt2"]()
+        self.assert_refused(["past_key_values", "output='logits'"], gpt2, {"input_ids": torch.ones(2, 5).long()}, self.path("none.pt2"))
+
+    def test_a_forward_of_the_instance_is_kept(self):
+        model = Own()
+        model.forward = own = lambda x: {"logits": torch.relu(model.linear(x))}
+        cleave.export(model, torch.randn(2, 4), self.path("model.pt2"), output="logits")
+        self.assertIs(model.forward, own)
+
+    def test_checkpointing_that_is_not_reentrant_is_exported(self):
+        class Checkpointed(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+
+            def forward(self, x):
+                return self.last(torch.utils.checkpoint.checkpoint(torch.relu, self.first(x), use_reentrant=False))
+
+        x, labels, model = torch.randn(2, 4), torch.tensor([0, 2]), Checkpointed()
+        cleave.export(model, x, self.path("model.pt2"))
+        self.assert_equal_to_eager(self.run_graph({"x": x}, labels), eager_step(model, x, None, labels), {})
+
+    def test_failed_exports_print_nothing(self):
+        program = ("import torch, cleave\n"
+                   "class Branch(torch.nn.Module):\n"
+                   "    def forward(self, x):\n"
+                   "        return x if x.sum() > 0 else -x\n"
+                   "for model in (Branch(), torch.nn.Linear(5, 2)):\n"
+                   "    try:\n"
+                   "        cleave.export(model, torch.randn(2, 4), 'none.pt2')\n"
+                   "    except cleave.ExportError as error:\n"
+                   "        print(error)\n")
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        self.assertEqual(ended.stderr, "")
+        self.assertIn("branches on the values", ended.stdout)
 
     def test_convert(self):
         model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
@@ -212,20 +296,63 @@ class Exported(unittest.TestCase):
         written = read_safetensors(self.path("model.safetensors"))
         for name, value in model.state_dict().items():
             self.assertTrue(torch.equal(written[name], value), name)
-        with self.assertRaises(SystemExit) as refused:
-            convert([self.path("checkpoint.pth"), self.path("none.safetensors")])
-        self.assertIn("--key", str(refused.exception))
+
+    def save(self, value, name="checkpoint.pth", **options):
+        torch.save(value, self.path(name), **options)
+        return self.path(name)
+
+    def assert_not_converted(self, words, *arguments):
+        """Expects an error and a hint on two lines, exit code 2, and no file."""
+        with contextlib.redirect_stderr(io.StringIO()) as printed:
+            self.assertEqual(convert([arguments[0], self.path("none.safetensors"), *arguments[1:]]), 2)
+        lines = printed.getvalue().splitlines()
+        self.assertEqual([line.split(": ")[:2] for line in lines], [["cleave.convert", "error"], ["cleave.convert", "hint"]])
+        for word in words:
+            self.assertIn(word, printed.getvalue())
+        self.assertFalse(os.path.exists(self.path("none.safetensors")))
+
+    def test_convert_finds_nested_entries(self):
+        nested = self.save({"trainer": {"state_dict": {"a": torch.ones(2)}, "epoch": 3}, "optimizer": {"state": {0: {"step": torch.ones(1)}}}})
+        self.assertEqual(convert([nested, self.path("model.safetensors"), "--key", "trainer.state_dict"]), 0)
+        self.assertEqual(list(read_safetensors(self.path("model.safetensors"))), ["a"])
+        self.assert_not_converted(["top level", "--key trainer.state_dict; other", "optimizer.state.0"], nested)
+        self.assert_not_converted(["the entry sd", "--key trainer.state_dict"], nested, "--key", "sd")
+        self.assert_not_converted(["trainer.epoch", "--key trainer.state_dict"], nested, "--key", "trainer.epoch")
+        self.assert_not_converted(["the entry sd", "omit --key"], self.save({"a": torch.ones(2)}), "--key", "sd")
+
+    def test_convert_reports_wrong_use(self):
+        with open(self.path("text.pth"), "w") as file:
+            file.write("hello")
+        with open(self.save({"a": torch.ones(2)}, "whole.pth"), "rb") as whole, open(self.path("cut.pth"), "wb") as cut:
+            cut.write(whole.read()[:300])
+        self.assert_not_converted(["not a file that torch.save wrote"], self.path("text.pth"))
+        self.assert_not_converted(["damaged or incomplete"], self.path("cut.pth"))
+        self.assert_not_converted(["No such file"], self.path("missing.pth"))
+        self.assert_not_converted(["no dict of tensors"], self.save([torch.ones(2)]))
+        self.assert_not_converted(["the tensor a is complex64"], self.save({"a": torch.zeros(2, dtype=torch.complex64)}))
+        self.assert_not_converted(["the tensor a?[1m is sparse_coo"], self.save({"a\033[1m": torch.zeros(2).to_sparse()}))
+        with contextlib.redirect_stderr(io.StringIO()) as printed:
+            self.assertEqual(convert([self.path("whole.pth"), self.path("missing/none.safetensors")]), 2)
+        self.assertIn("no folder", printed.getvalue())
 
     def test_convert_executes_nothing(self):
         class Evil:
             def __reduce__(self):
-                return (open, ("evil.txt", "w"))
+                return (open, (marker, "w"))
 
-        torch.save({"a": Evil()}, self.path("evil.pth"))
-        with self.assertRaises(SystemExit) as refused:
-            convert([self.path("evil.pth"), self.path("none.safetensors")])
-        self.assertIn("without executing", str(refused.exception))
-        self.assertFalse(os.path.exists("evil.txt"))
+        marker = self.path("evil.txt")
+        for new_format in (True, False):
+            evil = self.save({"a": Evil()}, _use_new_zipfile_serialization=new_format)
+            self.assert_not_converted(["contains code", "open), which Cleave never runs", "state_dict()"], evil)
+        self.assert_not_converted(["contains code (torch.nn.modules.linear.Linear)"], self.save(nn.Linear(2, 2)))
+        torch.jit.script(nn.Linear(2, 2)).save(self.path("script.pth"))
+        self.assert_not_converted(["contains code, which"], self.path("script.pth"))
+        self.assertFalse(os.path.exists(marker))
+
+    def test_the_command_prints_nothing_else(self):
+        command = [sys.executable, "-W", "default", "-m", "cleave.convert", self.save({"a": torch.ones(2)}), self.path("model.safetensors")]
+        ended = subprocess.run(command, capture_output=True, text=True)
+        self.assertEqual((ended.returncode, ended.stderr), (0, ""))
 
 
 if __name__ == "__main__":

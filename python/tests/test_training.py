@@ -18,7 +18,7 @@ import torch
 import transformers
 
 import cleave
-from cleave.convert import write_safetensors
+from cleave.safetensors_file import write_safetensors
 from models import MODELS, NO_DROPOUT, SMALL
 from test_export import RUNNER, read_safetensors
 
@@ -455,6 +455,10 @@ class SavedDatasets(Folder):
         self.assertEqual(written["input_ids"].dtype, torch.int64)
         self.assertEqual(written["score"].dtype, torch.float32)
 
+    def test_a_column_may_be_a_list_of_tensors(self):
+        paths = cleave.save_dataset({"x": [torch.ones(2), torch.zeros(2)]}, self.path("data"))
+        self.assertEqual(read_safetensors(paths["data"])["x"].tolist(), [[1, 1], [0, 0]])
+
     def test_a_large_split_becomes_a_folder(self):
         values = torch.arange(10)
         paths = cleave.save_dataset({"x": values}, self.path("data"), max_shard_bytes=32)
@@ -481,6 +485,14 @@ class SavedDatasets(Folder):
         refused("none of the columns", {"a": ["x"]})
         refused("different numbers of samples", {"a": [1, 2], "b": [1]})
         refused("no samples", {"a": torch.zeros(0)})
+        refused("row 1 of the column a contains None", {"a": [1.0, None]})
+        refused("row 0 of the column a contains None", {"a": [None, 1.0]})
+        refused("row 1 of the column a contains 'x'", {"a": [[1.0], ["x"]]})
+        refused("row 1 of the column a has lists of different lengths", {"a": [[[1], [2]], [[1], [2, 3]]]})
+        refused("the column a is a single value of type float", {"a": 1.0})
+        refused("the column a is a single value of type Tensor", {"a": torch.tensor(1.0)})
+        refused("the dataset is of type list, not a dict of columns", [{"a": 1.0}, {"a": 2.0}])
+        refused("no columns", {})
 
 
 if __name__ == "__main__":
