@@ -16,6 +16,7 @@ namespace {
 // Estimated time until a fenced connection or a parked run has ended.
 constexpr double kFenceSeconds = 1;
 constexpr double kParkedFenceSeconds = 0.1;
+constexpr double kEdgeRetrySeconds = 0.1;
 
 [[noreturn]] void refuseWait() {
   throw UsageError(
@@ -39,6 +40,8 @@ std::shared_ptr<ServedRun> RunTable::admit(RunRequest request) {
   if (!request.spec.graph.empty()) admission_.checkModel(request.identity, "graph");
   RunPlan plan = planRun(request.spec);
   if (plan.wait.any() && !resources_.settings.allowWait) refuseWait();
+  checkEdges(request.hello, plan, resources_.settings.edges);
+  plan.hasEdges = asksForEdges(request.hello);
   useDeviceCodecs(plan, resources_.compute);
   std::unique_ptr<Admission::Ticket> ticket;
   if (request.isTrial()) {
@@ -129,6 +132,18 @@ std::shared_ptr<ServedRun> RunTable::find(const RunRequest& request) const {
         "continue it with its original configuration");
   }
   return found->second.run;
+}
+
+// The other server may ask before the client has asked for the run. The answer does not say whether
+// the run exists.
+std::shared_ptr<RunEdge> RunTable::findEdge(const std::string& runId,
+                                            const std::string& token) const {
+  const auto found = runs_.find(runId);
+  if (found != runs_.end() && !found->second.isClosing) {
+    if (auto edge = found->second.run->edge(token)) return edge;
+  }
+  throw RunError("edge-not-here", "this server has no run that expects this direct link",
+                 "the client may not have connected yet: try again", kEdgeRetrySeconds);
 }
 
 // ---- Parking ----

@@ -29,13 +29,16 @@ class RunTable {
 
   // Decides whether the run may start, and adds it. The caller must close() or park() it. Throws
   // UsageError or RunError with the code and sentence of the refusal: the errors of planRun() and
-  // Admission, "bad-run-id", "wait-not-allowed", "run-in-use", "stale-generation". If the same run
-  // is already being served, it ends if this client may continue it; until it has ended, the new
-  // request is refused as "run-in-use".
+  // Admission, checkEdges(), "bad-run-id", "wait-not-allowed", "run-in-use", "stale-generation". If
+  // the same run is already being served, it ends if this client may continue it; until it has
+  // ended, the new request is refused as "run-in-use".
   std::shared_ptr<ServedRun> admit(RunRequest request);
   // Returns the run that a Hello with a token continues. Throws UsageError or RunError:
   // "others-run", "run-not-here", "stale-generation", "other-run-spec".
   std::shared_ptr<ServedRun> find(const RunRequest& request) const;
+  // Returns the edge of a served run that expects another server with this token. Throws RunError
+  // "edge-not-here".
+  std::shared_ptr<RunEdge> findEdge(const std::string& runId, const std::string& token) const;
   // Closes the run, and removes it. Its memory and session are free for others once the caller has
   // released the run too.
   boost::asio::awaitable<void> close(std::shared_ptr<ServedRun> run);

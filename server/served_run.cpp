@@ -9,12 +9,15 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <exception>
+#include <functional>
+#include <iterator>
 #include <optional>
 #include <random>
 #include <utility>
 
 #include "common/core/failpoint.h"
 #include "common/core/log.h"
+#include "common/link/edge.h"
 #include "common/link/wire_messages.h"
 #include "common/run/action_tables.h"
 #include "common/run/torch_errors.h"
@@ -70,7 +73,9 @@ ServedRun::ServedRun(const RunResources& resources, RunRequest request, RunPlan 
       token_(randomToken()),
       spec_(digestOf(request_.spec)),
       last_(isTrial_ ? LastConnection() : connectionOf(request_.hello)),
-      session_(request_.session) {}
+      session_(request_.session),
+      edges_(request_.hello, resources_.settings, resources_.certificates, resources_.io,
+             [this](const RunError& error) { edgeFailed(error); }) {}
 
 ServedRun::~ServedRun() = default;
 
@@ -109,23 +114,41 @@ std::shared_ptr<TensorLink> ServedRun::makeLink() {
   options.account = account_ = std::make_shared<MemoryAccount>(transitBytes(plan_));
   options.codecQueue = codecQueue_ = resources_.codecs.open();
   trace_ = options.trace;
-  return std::make_shared<TensorLink>(
-      std::move(options), resources_.pool, resources_.io,
-      TensorLink::Callbacks{
-          .deliver = [mailbox =
-                          mailbox_](Message message) { mailbox->deliver(std::move(message)); },
-          .record = [files =
-                         stored_.files](const TransferRecord& record) { files->transfer(record); },
-          .failed = ended_,
-      });
+  const auto deliver = [mailbox = mailbox_](Message message) {
+    mailbox->deliver(std::move(message));
+  };
+  const auto record = [files = stored_.files](const TransferRecord& each) {
+    files->transfer(each);
+  };
+  edges_.takeFlows(options);
+  edges_.start(options, resources_.pool, deliver, record);
+  return std::make_shared<TensorLink>(std::move(options), resources_.pool, resources_.io,
+                                      TensorLink::Callbacks{deliver, record, ended_});
+}
+
+// The client learns from this server why the run ends.
+void ServedRun::edgeFailed(const RunError& error) {
+  *hasFailed_ = true;
+  end(std::make_exception_ptr(
+      RunError(error.code(),
+               fmt::format("{} (from the server of blocks {} to {})", error.what(),
+                           plan_.stage.cuts.cut0, plan_.stage.cuts.cut1 - 1),
+               error.hint())));
+}
+
+LinkTotals ServedRun::totals() const {
+  LinkTotals totals = link_->totals();
+  totals += edges_.totals();
+  return totals;
 }
 
 std::shared_ptr<EngineWorker> ServedRun::makeWorker() {
   EngineOptions options = engineOptions(plan_);
   options.resumes = resumes();
+  options.hasEdgeBefore = edges_.hasBefore();
   auto worker = std::make_shared<EngineWorker>(
       std::make_unique<Participant>(options, plan_.place,
-                                    std::vector<std::shared_ptr<EngineLink>>{link_}),
+                                    std::vector<std::shared_ptr<EngineLink>>{edges_.with(link_)}),
       mailbox_, ActionTable{}, [this] { finishedBatch(); }, failWith(link_),
       resources_.compute.queue(), trace_);
   worker->limitActions(resources_.settings.actionSeconds);
@@ -225,11 +248,36 @@ void ServedRun::saveSnapshot() {
     return reply(refused);
   }
   // Runs after this step's commit, which is already in the queue.
-  link_->saveCodecs([checkpoints = stored_.checkpoints, snapshot = std::move(snapshot),
-                     reply](std::vector<TensorCodecs::SavedState> states) mutable {
+  saveCodecs([checkpoints = stored_.checkpoints, snapshot = std::move(snapshot),
+              reply](std::vector<TensorCodecs::SavedState> states) mutable {
     snapshot->state.codecs = std::move(states);
     checkpoints->save(std::move(snapshot), reply);
   });
+}
+
+// The links' codecs run in one queue, so the last link's states are the last to arrive.
+void ServedRun::saveCodecs(std::function<void(std::vector<TensorCodecs::SavedState>)> saved) const {
+  const auto all = std::make_shared<std::vector<TensorCodecs::SavedState>>();
+  const auto add = [all](std::vector<TensorCodecs::SavedState> states) {
+    std::move(states.begin(), states.end(), std::back_inserter(*all));
+  };
+  for (TensorLink* const edge : edges_.links()) edge->saveCodecs(add);
+  link_->saveCodecs(
+      [all, add, saved = std::move(saved)](std::vector<TensorCodecs::SavedState> states) {
+        add(std::move(states));
+        saved(std::move(*all));
+      });
+}
+
+void ServedRun::restoreCodecs(std::vector<TensorCodecs::SavedState> states) const {
+  for (TensorLink* const edge : edges_.links()) {
+    const auto isOwn = [&](const auto& state) { return edge->carries(state.flow); };
+    const auto own = std::stable_partition(states.begin(), states.end(), std::not_fn(isOwn));
+    edge->restoreCodecs(std::vector<TensorCodecs::SavedState>(
+        std::make_move_iterator(own), std::make_move_iterator(states.end())));
+    states.erase(own, states.end());
+  }
+  link_->restoreCodecs(std::move(states));
 }
 
 EngineState ServedRun::restore(const Resume& resume) {
@@ -244,8 +292,8 @@ EngineState ServedRun::restore(const Resume& resume) {
   CheckpointContent content =
       readCheckpoint(file, stored_.checkpoints->spec(), fmt::format("step {}", resume.step));
   stage_->restore(tensorsOf(content.stage, "the checkpoint"));
-  link_->restoreCodecs(std::move(content.codecs));
-  record_->resumed(resume.step, content.notes, link_->totals());
+  restoreCodecs(std::move(content.codecs));
+  record_->resumed(resume.step, content.notes, totals());
   return content.engine;
 }
 
@@ -291,6 +339,7 @@ wire::HelloOk ServedRun::helloOk() const {
   ok.set_checkpoints(stored_.checkpoints != nullptr);
   if (stored_.checkpoints) ok.set_fingerprint(stored_.checkpoints->fingerprint());
   if (isTrial_) ok.add_features(std::string(kTrialFeature));
+  if (!edges_.isEmpty()) ok.add_features(std::string(kDirectFeature));
   for (const std::string& feature : requiredFeatures(plan_.spec)) ok.add_features(feature);
   return ok;
 }
@@ -306,7 +355,7 @@ std::string ServedRun::summary() const {
 // ---- Serving ----
 
 void ServedRun::start() {
-  record_->begin(link_->totals());
+  record_->begin(totals());
   resources_.device.attach(worker_, request_.identity);
   isServing_ = true;
   if (hasStoredWeights()) loadStoredWeights();
@@ -332,7 +381,7 @@ void ServedRun::finishedBatch() {
   if (isTrial_ && ++batches_ > kMaxTrialBatches) {
     throw trialTooLong(fmt::format("{} batches", kMaxTrialBatches));
   }
-  const LinkTotals totals = link_->totals();
+  const LinkTotals totals = this->totals();
   record_->finishedBatch(engine, worker_->betweenSteps(), totals);
   pace_.finishedBatch(engine.ended().at, engine.ended().seconds, totals, link_->receiveRate(),
                       link_->sendRate());
@@ -352,7 +401,8 @@ void ServedRun::drain() {
 
 bool ServedRun::hasWork() const {
   const bool isLoading = hasStoredWeights() && isUsingWeightsStore();
-  return !isServing_ || worker_->hasWork() || link_->hasCodecWork() || isLoading;
+  return !isServing_ || worker_->hasWork() || link_->hasCodecWork() || edges_.hasCodecWork() ||
+         isLoading;
 }
 
 void ServedRun::describe(SessionStatus& status) const {
@@ -378,16 +428,18 @@ asio::awaitable<void> ServedRun::close() {
   isServing_ = false;
   if (codecQueue_) codecQueue_->cancel();
   if (stored_.weights) stored_.weights->cancel();
+  if (link_) edges_.close();
   if (worker_) co_await closeWorker();
-  // Waits for snapshots and initial weights, which hold memory of this run and use its folder.
+  // Waits for snapshots, initial weights and edges, which hold memory of this run, or use its
+  // folder.
   asio::steady_timer pause(resources_.io);
-  while (isSaving() || isUsingWeightsStore()) {
+  while (isSaving() || isUsingWeightsStore() || edges_.isServing()) {
     pause.expires_after(kSnapshotPoll);
     co_await pause.async_wait(asio::use_awaitable);
   }
   if (link_) {
     completeRecords();
-    const LinkTotals totals = link_->totals();
+    const LinkTotals totals = this->totals();
     log(spdlog::level::info, fmt::format("session {}: {} steps applied, {} bytes up, {} bytes down",
                                          session_, applied_, totals.up(), totals.down()));
   }
@@ -416,7 +468,8 @@ asio::awaitable<void> ServedRun::closeWorker() {
 void ServedRun::completeRecords() {
   if (!link_) return;
   link_->recordUnacknowledged();
-  record_->end(link_->totals());
+  for (TensorLink* const edge : edges_.links()) edge->recordUnacknowledged();
+  record_->end(totals());
 }
 
 }  // namespace cleave

@@ -33,6 +33,7 @@
 #include "proto/wire.pb.h"
 #include "server/admission.h"
 #include "server/hello.h"
+#include "server/run_edges.h"
 #include "server/run_record.h"
 #include "server/run_store.h"
 #include "server/session_lines.h"
@@ -53,6 +54,7 @@ struct RunResources {
   ForkJoinPair* helper;  // shared by all codec threads; null: none
   RunStore& store;
   SessionLines& lines;
+  const ServerCertificates& certificates;
 };
 
 // A client's request for a run.
@@ -122,6 +124,14 @@ class ServedRun {
   // The connection that was stored last, or that will be stored first.
   const LastConnection& lastConnection() const { return last_; }
   std::uint64_t session() const { return session_; }
+  // The edge before the body, if there is one with this token; else null.
+  std::shared_ptr<RunEdge> edge(const std::string& token) const {
+    return link_ ? edges_.find(token) : nullptr;
+  }
+  // When something other than a Ping last crossed an edge; nullopt: no edge is connected.
+  std::optional<SteadyTime> edgeActivity() const {
+    return link_ ? edges_.lastActivity() : std::nullopt;
+  }
   // A random number, never 0. A Hello with this token continues the run.
   std::uint64_t token() const { return token_; }
   // Whether the client may be waiting for the server: the server has work for the run, or is
@@ -134,6 +144,10 @@ class ServedRun {
  private:
   boost::asio::awaitable<void> openRecords();
   std::shared_ptr<TensorLink> makeLink();
+  void edgeFailed(const RunError& error);
+  LinkTotals totals() const;
+  void saveCodecs(std::function<void(std::vector<TensorCodecs::SavedState>)> saved) const;
+  void restoreCodecs(std::vector<TensorCodecs::SavedState> states) const;
   std::shared_ptr<EngineWorker> makeWorker();
   ActionTable build();                          // device thread
   void snapshot(const StepDecision& decision);  // device thread
@@ -174,7 +188,8 @@ class ServedRun {
   std::shared_ptr<TraceRecorder> trace_;  // null: none
   std::shared_ptr<MemoryAccount> account_;
   std::shared_ptr<Mailbox> mailbox_;
-  std::shared_ptr<TensorLink> link_;
+  std::shared_ptr<TensorLink> link_;  // to the client
+  RunEdges edges_;
   std::unique_ptr<BodyStage> stage_;
   std::shared_ptr<EngineWorker> worker_;
   ThroughputMeter pace_;

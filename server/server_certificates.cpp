@@ -9,10 +9,28 @@
 
 namespace cleave {
 
+std::shared_ptr<const TlsContext> ServerCertificates::openEdges() const {
+  if (!settings_.enabled || !edgesFolder_) return nullptr;
+  try {
+    return openTls({true, *edgesFolder_}, TlsRole::client);
+  } catch (const UsageError& error) {
+    if (error.code() != "no-certificates") throw;
+    throw UsageError(error.code(),
+                     std::string(error.what()) +
+                         "; this server needs it to connect to those in "
+                         "edges.allow",
+                     "make it where the CA is: cleave-server certs client NAME, in which NAME "
+                     "stands for this server; then copy ca.crt, client.crt and client.key to " +
+                         *edgesFolder_ + " (edges.folder)");
+  }
+}
+
 void ServerCertificates::reload() {
   if (!settings_.enabled) return;
   try {
-    tls_ = openTls(settings_, TlsRole::server);
+    const auto loaded = openTls(settings_, TlsRole::server);
+    ofEdges_ = openEdges();
+    tls_ = loaded;
     processLog()->info("SIGHUP: reloaded the certificates");
   } catch (const Error& error) {
     processLog()->error("SIGHUP: {}; keeping the current certificates; {}", error.what(),
@@ -26,6 +44,7 @@ boost::asio::awaitable<void> ServerCertificates::watch(boost::asio::any_io_execu
     day.expires_after(std::chrono::hours(24));
     co_await day.async_wait(boost::asio::use_awaitable);
     if (tls_) warnOfEnd(*tls_);
+    if (ofEdges_) warnOfEnd(*ofEdges_);
   }
 }
 

@@ -9,8 +9,10 @@
 #include <span>
 #include <utility>
 
+#include "common/core/environment.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
+#include "common/link/edge.h"
 #include "common/link/link_faults.h"
 #include "common/link/trial.h"
 #include "common/link/wire_messages.h"
@@ -33,9 +35,9 @@ void checkVersion(const wire::Hello& hello) {
                  "install the same version of Cleave on both machines");
 }
 
-constexpr std::array kFeatures = {kProbeFeature,    kTraceFeature,     kTrialFeature,
-                                  kAverageFeature,  kCutNumberFeature, kInsertFeature,
-                                  kStalenessFeature};
+constexpr std::array kFeatures = {kProbeFeature,     kTraceFeature,     kTrialFeature,
+                                  kAverageFeature,   kCutNumberFeature, kInsertFeature,
+                                  kStalenessFeature, kDirectFeature,    kEdgeFeature};
 
 void checkFeatures(const wire::Hello& hello) {
   for (const std::string& feature : hello.features()) {
@@ -132,6 +134,8 @@ asio::awaitable<void> Session::serve() {
     if (helloCame_) co_await refuse(*refused);
   } else if (probe_) {
     co_await probe_->serve();
+  } else if (edge_) {
+    co_await serveEdge();
   } else {
     mayPark = co_await serveRun();
   }
@@ -145,6 +149,8 @@ asio::awaitable<void> Session::open() {
       context_.access.of(identity_).idleSeconds.value_or(context_.settings.share.idleSeconds);
   if (asksFor(hello, kProbeFeature)) {
     co_await openProbe(std::move(hello));
+  } else if (asksFor(hello, kEdgeFeature)) {
+    co_await openEdge(std::move(hello));
   } else {
     co_await openRun(std::move(hello));
   }
@@ -196,6 +202,24 @@ asio::awaitable<void> Session::openProbe(wire::Hello hello) {
   co_await probe_->accept();
 }
 
+// The token proves that the client of the run has asked for this connection.
+asio::awaitable<void> Session::openEdge(wire::Hello hello) {
+  if (hello.features_size() != 1 || hello.has_run_spec() || hello.token() != 0) {
+    throw ProtocolError("bad-metadata", "the Hello of a direct link has fields of a run");
+  }
+  edge_ = context_.runs.findEdge(hello.run_id(), hello.edge_token());
+  kind_ = "edge";
+  edgeRun_ = hello.run_id();
+  wire::HelloOk ok;
+  ok.set_version(kWireVersion);
+  ok.set_session(number_);
+  ok.set_software(softwareVersion());
+  ok.add_features(std::string(kEdgeFeature));
+  const Arrived arrived = arrivedFromWire(hello.arrived());
+  co_await edge_->accept(connection_, arrived, std::move(ok));
+  processLog()->debug("{}: a direct link of the run {}", name(), edgeRun_);
+}
+
 asio::awaitable<void> Session::refuse(std::string answer) {
   try {
     co_await connection_->writeHandshakeFrame(FrameKind::refused, std::move(answer));
@@ -220,6 +244,16 @@ asio::awaitable<bool> Session::serveRun() {
     co_return known != nullptr&& isLinkFault(known->code());
   }
   co_return false;
+}
+
+asio::awaitable<void> Session::serveEdge() {
+  try {
+    co_await edge_->serve(connection_);
+  } catch (const std::exception& error) {
+    processLog()->warn("{}: the direct link of the run {} ended: {}", name(), edgeRun_,
+                       printable(error.what()));
+    context_.refusals.count(error);
+  }
 }
 
 // Parks or closes the run, unless a newer connection has taken it over.
@@ -248,7 +282,7 @@ void Session::shutDown() {
 void Session::drain() {
   if (run_) {
     run_->drain();
-  } else {
+  } else if (!edge_) {  // an edge ends with its run
     shutDown();
   }
 }
@@ -258,7 +292,9 @@ void Session::end(const Error& error) {
 }
 
 void Session::endIfIdle(SteadyTime time) {
-  const double idle = idle_.look(time, connection_->lastActivity(), waitsForServer());
+  SteadyTime last = connection_->lastActivity();
+  if (run_) last = std::max(last, run_->edgeActivity().value_or(last));
+  const double idle = idle_.look(time, last, waitsForServer());
   if (!wasAdmitted() || idle < maxIdleSeconds_) return;
   connection_->fail(std::make_exception_ptr(
       ProtocolError("session-idle",
@@ -272,6 +308,7 @@ void Session::endIfIdle(SteadyTime time) {
 bool Session::waitsForServer() const {
   if (connection_->outbox().hasTensors()) return true;
   if (probe_) return false;
+  if (edge_) return true;           // it ends with its run
   return !run_ || run_->hasWork();  // without a run, the Hello has not been answered yet
 }
 
@@ -287,7 +324,7 @@ void Session::endIfNoLongerAllowed() {
 }
 
 std::optional<SessionStatus> Session::status() const {
-  if (!run_ && !probe_) return std::nullopt;
+  if (!run_ && !probe_ && !edge_) return std::nullopt;
   SessionStatus status;
   status.number = number_;
   status.identity = identity_;
@@ -295,6 +332,7 @@ std::optional<SessionStatus> Session::status() const {
   status.seconds = secondsSince(start_);
   status.kind = kind_;
   if (run_) run_->describe(status);
+  if (edge_) status.run = edgeRun_;
   return status;
 }
 

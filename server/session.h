@@ -1,5 +1,5 @@
 // One client's connection, from the handshake and admission through a run or a probe of the link to
-// its end.
+// its end; or that of another server, which is an edge of a run.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -65,7 +65,7 @@ class Session {
   std::uint64_t number() const { return number_; }
   // Whether a client was admitted, so that there may be memory to release.
   bool wasAdmitted() const { return kind_ != nullptr; }
-  // "run", "trial" (of codecs) or "probe"; only for an admitted session.
+  // "run", "trial" (of codecs), "probe" or "edge"; only for an admitted session.
   const char* kind() const { return kind_; }
   // Nullopt if no run or probe is admitted.
   std::optional<SessionStatus> status() const;
@@ -79,8 +79,10 @@ class Session {
   boost::asio::awaitable<void> openRun(wire::Hello hello);
   boost::asio::awaitable<void> continueRun(RunRequest request);
   boost::asio::awaitable<void> openProbe(wire::Hello hello);
+  boost::asio::awaitable<void> openEdge(wire::Hello hello);
   boost::asio::awaitable<void> refuse(std::string answer);
   boost::asio::awaitable<bool> serveRun();
+  boost::asio::awaitable<void> serveEdge();
   boost::asio::awaitable<void> leaveRun(bool mayPark);
   bool waitsForServer() const;
   std::string name() const;
@@ -99,6 +101,8 @@ class Session {
   // After admission, exactly one of these is set.
   std::shared_ptr<ServedRun> run_;
   std::unique_ptr<ProbeSession> probe_;
+  std::shared_ptr<RunEdge> edge_;
+  std::string edgeRun_;  // id of the edge's run
 };
 
 }  // namespace cleave

@@ -29,7 +29,7 @@ void SessionTable::forEach(const std::function<void(Session&)>& function) const 
 }
 
 std::map<std::string, SessionTable::Count> SessionTable::counts() const {
-  std::map<std::string, Count> counts = {{"run", {}}, {"trial", {}}, {"probe", {}}};
+  std::map<std::string, Count> counts = {{"run", {}}, {"trial", {}}, {"probe", {}}, {"edge", {}}};
   for (const auto& [kind, ended] : ended_) counts[kind].total = ended;
   for (const auto& session : sessions_) {
     if (!session->wasAdmitted()) continue;

@@ -15,17 +15,17 @@
 namespace cleave {
 namespace {
 
-void print(const std::string& text) { writeAll(STDOUT_FILENO, text); }
+void show(const std::string& text) { writeAll(STDOUT_FILENO, text); }
 
 int listCommand(const SessionsOptions& options) {
   const auto status = askServer(socketOfServer(options.common), kStatusRequest);
   if (options.json) {
-    print(status.at("sessions").dump(2) + "\n");
+    show(status.at("sessions").dump(2) + "\n");
     return 0;
   }
   const std::size_t columns = isLiveTerminal(STDOUT_FILENO) ? terminalColumns(STDOUT_FILENO) : 0;
   const std::string table = sessionsTable(status, columns);
-  print(table.empty() ? "no sessions\n" : table);
+  show(table.empty() ? "no sessions\n" : table);
   return 0;
 }
 
@@ -36,8 +36,8 @@ int endCommand(const SessionsOptions& options) {
     throw RunError("no-such-session", "the server has no session " + number,
                    "list its sessions: cleave-server sessions list");
   }
-  print(options.json ? nlohmann::json({{"ended", options.session}}).dump(2) + "\n"
-                     : "ended session " + number + "\n");
+  show(options.json ? nlohmann::json({{"ended", options.session}}).dump(2) + "\n"
+                    : "ended session " + number + "\n");
   return 0;
 }
 

@@ -50,6 +50,19 @@ void readDial(Config& config, ServerSettings& settings) {
                    "set dial.secret to a copy of the relay's file --secret");
 }
 
+void readEdges(Config& config, ServerSettings& settings) {
+  const std::string place = config.where("edges.allow") + ": edges.allow";
+  for (const std::string& each : config.texts("edges.allow", std::vector<std::string>{})) {
+    const Endpoint address = parseEndpoint({place, each}, 1);
+    settings.edges.allow.push_back(address);
+    if (settings.tls.enabled || isLoopback(address.host) || address.host == "localhost") continue;
+    throw UsageError("unsafe-edge",
+                     place + ": connecting to " + each +
+                         " without TLS would let anyone on the way read and change the tensors",
+                     "set tls.enabled, or use a loopback address");
+  }
+}
+
 ConfigTable<ServerSettings> makeTable() {
   using Settings = ServerSettings;
   constexpr int kMaxSessions = 10000;
@@ -74,6 +87,20 @@ ConfigTable<ServerSettings> makeTable() {
   table.text(
       "tls.folder", "path", [](Settings & s) -> auto& { return s.tls.folder; },
       "folder with `ca.crt`, `server.crt`, `server.key`, `revoked.crl`; SIGHUP reloads them");
+  table.add("edges.allow", "list of `HOST:PORT`", "", "`[]`",
+            "servers that this one may connect to, for runs with [direct "
+            "links](#direct-links-between-servers) between servers",
+            readEdges);
+  table.boolean(
+      "edges.accept", [](Settings & s) -> auto& { return s.edges.isAccepting; },
+      "whether other servers may connect to this one, for such runs");
+  table.add("edges.folder", "path", "", "`tls.folder`",
+            "folder with `ca.crt`, `client.crt`, `client.key`, with which this server connects to "
+            "those in `edges.allow` if TLS is enabled",
+            [](Config& config, Settings& s) {
+              s.edges.folder = config.text("edges.folder", s.tls.folder);
+              if (s.edges.folder.empty()) s.edges.folder = s.tls.folder;
+            });
   table
       .text("device", "`cpu`, `cuda`, `cuda:N`", &Settings::device,
             "device for the bodies; see [GPUs](#gpus)")

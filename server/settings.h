@@ -30,10 +30,18 @@ struct DialSettings {
   std::string secretFile;
 };
 
+// Direct links to other servers, for runs with several servers.
+struct EdgeSettings {
+  std::vector<Endpoint> allow;  // servers that this one may connect to
+  bool isAccepting = false;     // whether other servers may connect
+  std::string folder;           // with the certificate for connecting; needed with TLS
+};
+
 struct ServerSettings {
   std::string address = "127.0.0.1";
   std::uint16_t port = 4800;         // 0: the system chooses
   std::optional<DialSettings> dial;  // empty: clients connect directly
+  EdgeSettings edges;
   std::string device = "cpu";
   int threads = 0;  // per run for computing, and maximum codec tasks at a time; 0: all cores
   std::vector<std::string> allowedModels;  // names of the model table

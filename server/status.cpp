@@ -41,6 +41,7 @@ Json sessionJson(const SessionStatus& session) {
                {"kind", session.kind}};
   if (session.run.empty()) return json;
   json["run"] = session.run;
+  if (session.model.empty()) return json;  // an edge
   json["model"] = session.model;
   json["memory_bytes"] = session.memoryBytes;
   addThroughput(json, session);

@@ -31,14 +31,15 @@ const Row kHead = {"session",   "identity", "run",  "from",       "step",   "epo
 // session always stay; `cleave-server sessions end` needs the session.
 const Row kLeftOutFirst = {"memory", "for", "epoch", "from", "up", "down", "samples/s", "identity"};
 
-// Shows "-" for a value that probes do not have, or that a run does not have yet.
+// Shows "-" for a value that probes and edges do not have, or that a run does not have yet.
 Row rowOf(const Json& session) {
   const auto text = [&](const char* key) -> std::string {
     const auto found = session.find(key);
     if (found == session.end()) return "-";
     return found->is_string() ? found->get<std::string>() : found->dump();
   };
-  const bool isRun = session.at("kind") != "probe";
+  const std::string kind = session.at("kind");
+  const bool isRun = kind != "probe" && kind != "edge";
   const bool hasPace = session.contains("step");
   const auto rate = [&](const char* key) {
     return hasPace ? bytesOf(session, key) + "/s" : std::string("-");
@@ -52,7 +53,9 @@ Row rowOf(const Json& session) {
   }
   return {text("session"),
           text("identity"),
-          isRun ? text("run") : "(a probe of the link)",
+          kind == "probe"  ? "(a probe of the link)"
+          : kind == "edge" ? "(a direct link of " + text("run") + ")"
+                           : text("run"),
           text("from"),
           step,
           text("epoch"),

@@ -29,6 +29,12 @@ TensorMessage tensor(Flow flow, const MicroBatch& where, std::uint64_t weightVer
   return {flow, where, weightVersion, smallPayload(0)};
 }
 
+BodyDone doneOf(std::uint64_t step) {
+  BodyDone done;
+  done.step = step;
+  return done;
+}
+
 std::string codeOf(const std::function<void()>& action) {
   try {
     action();
@@ -127,15 +133,28 @@ TEST_CASE("one to four bodies in a row compute the same as the whole model, for 
   for (const std::size_t bodies : {1, 2, 3, 4}) {
     const std::vector<float> whole = trainedWhole(bodies);
     for (const Schedule& schedule : scheduleTable()) {
-      for (std::uint64_t seed = 0; seed < 30; ++seed) {
+      for (std::uint64_t seed = 0; seed < 60; ++seed) {
         CAPTURE(bodies, schedule.name, seed);
         VirtualOptions options = optionsFor(std::string(schedule.name));
         options.bodies = bodies;
         options.jitterSeed = seed;
+        options.hasEdges = seed % 2 == 1;
         REQUIRE((trained(options) == whole));
       }
     }
   }
+}
+
+TEST_CASE("direct links shorten a step, because tensors do not pass through the client") {
+  VirtualOptions options = optionsFor("priority", 1);
+  options.bodies = 3;
+  VirtualRun hub(options);
+  options.hasEdges = true;
+  VirtualRun direct(options);
+  const double seconds = hub.run(Phase::train, 1, 8);
+  // Two cuts, in both directions: one crossing less for each.
+  CHECK(direct.run(Phase::train, 1, 8) == Approx(seconds - 4 * (0.2 + 0.3)));
+  CHECK((direct.weights() == hub.weights()));
 }
 
 TEST_CASE("the comparison detects a missing or extra step") {
@@ -154,6 +173,8 @@ TEST_CASE("a mask beside the activation crosses each cut, and has no gradient") 
     options.cut = {{}, {"mask", false}};
     options.jitterSeed = 5;
     CHECK((trained(options) == trainedWhole(bodies)));
+    options.hasEdges = true;
+    CHECK((trained(options) == trainedWhole(bodies)));
   }
 }
 
@@ -168,8 +189,11 @@ TEST_CASE("a frozen head gets no gradients, and the result is the same in every 
     for (const Schedule& schedule : scheduleTable()) {
       CAPTURE(schedule.name);
       options.schedule = &schedule;
-      options.jitterSeed = 7;
-      CHECK((trained(options) == expected));
+      for (const bool hasEdges : {false, true}) {
+        options.hasEdges = hasEdges;
+        options.jitterSeed = 7;
+        CHECK((trained(options) == expected));
+      }
     }
   }
 }
@@ -244,6 +268,7 @@ TEST_CASE("with staleness, steps overlap and compute the same as delayed updates
             VirtualOptions options = optionsFor(std::string(schedule.name), microBatches);
             options.bodies = bodies;
             options.jitterSeed = seed;
+            options.hasEdges = seed % 2 == 1;
             REQUIRE((trainedStale(options, staleness) == whole));
           }
         }
@@ -549,10 +574,11 @@ TEST_CASE(
 
 // A server's engine without a peer, on a link that records the engine's requests.
 struct Server {
-  explicit Server(std::uint32_t delay = 0)
+  explicit Server(std::uint32_t delay = 0, bool hasEdgeBefore = false)
       : staleness(delay),
-        engine({&findSchedule("priority"), 4, 4 * (delay + 1), false, false, delay}, Place{},
-               {noted}) {}
+        engine({&findSchedule("priority"), 4, 4 * (delay + 1), false, false, delay, hasEdgeBefore,
+                hasEdgeBefore},
+               Place{}, {noted}) {}
 
   const std::uint32_t staleness;
   std::shared_ptr<NotingLink> noted = std::make_shared<NotingLink>();
@@ -912,6 +938,75 @@ TEST_CASE("messages that no correct client sends are refused, each with its code
   CHECK(refused(fresh, Blob{}) == "unexpected-message");
 }
 
+TEST_CASE("tensors of another server that overtake the client's messages wait for their batch") {
+  Server server(0, true);
+  server.trainUntilBodyDone(1);
+  server.receive(tensor(activationAt(0), at(Phase::train, 2, 0), 1));
+  CHECK(server.work() == 0);  // Step 1 has not arrived
+  server.receive(decisionOf(1));
+  CHECK(server.work() == 2);  // the update, and the forward of step 2
+  CHECK(server.engine.applied() == 1);
+  server.receive(Fetch{kWeightsBody});  // was sent before step 2 began
+  CHECK(server.work() == 1);
+  CHECK(server.sentOf<Blob>() == 1);
+
+  Server evaluating(0, true);
+  evaluating.trainUntilBodyDone(1);
+  evaluating.receive(tensor(activationAt(0), at(Phase::eval, 1, 0, 1, 1), 1));
+  CHECK(evaluating.work() == 0);
+  evaluating.receive(decisionOf(1));
+  CHECK(evaluating.work() == 2);
+  CHECK(evaluating.engine.batchDone());
+  // The next batches follow without a message of the client.
+  evaluating.receive(tensor(activationAt(0), at(Phase::eval, 2, 0, 1, 1), 1));
+  evaluating.receive(tensor(activationAt(0), at(Phase::train, 2, 0), 1));
+  CHECK(evaluating.work() == 2);
+}
+
+TEST_CASE("another server cannot be ahead by more than the next batch") {
+  const auto refused = [](std::uint64_t step, std::uint32_t staleness, Phase phase = Phase::train) {
+    Server server(staleness, true);
+    return codeOf([&] { server.receive(tensor(activationAt(0), at(phase, step, 0), 0)); });
+  };
+  CHECK(refused(1, 0) == "");
+  CHECK(refused(2, 0) == "step-gap");
+  CHECK(refused(2, 1) == "step-gap");  // step 1 is missing
+  CHECK(refused(1, 0, Phase::eval) == "");
+  CHECK(refused(2, 0, Phase::eval) == "step-gap");
+  Server server(1, true);
+  server.receive(tensor(activationAt(0), at(Phase::train, 1, 0), 0));
+  server.receive(tensor(activationAt(0), at(Phase::train, 2, 0), 0));
+  CHECK(codeOf([&] { server.receive(tensor(activationAt(0), at(Phase::train, 3, 0), 1)); }) ==
+        "step-gap");
+  // Repeated and wrong tensors are refused when their turn comes.
+  Server repeated(0, true);
+  repeated.receive(tensor(activationAt(0), at(Phase::train, 1, 0), 0));
+  repeated.receive(tensor(activationAt(0), at(Phase::train, 1, 0), 0));
+  CHECK(codeOf([&] { repeated.work(); }) == "bad-key");
+  Server version(0, true);
+  version.receive(tensor(activationAt(0), at(Phase::train, 1, 0), 7));
+  CHECK(codeOf([&] { version.work(); }) == "bad-key");
+}
+
+TEST_CASE("with direct links, a client takes only the tensors of the first cut and the last one") {
+  const auto first = std::make_shared<NotingLink>(), last = std::make_shared<NotingLink>();
+  EngineOptions options{&findSchedule("priority"), 4, 4};
+  options.hasEdges = true;
+  Coordinator client(options, {{Place{0, 1}, first}, {Place{1, 2}, last}});
+  client.begin(at(Phase::train, 1, 0));
+  CHECK(codeOf([&] { client.receive(0, tensor(activationAt(1), at(Phase::train, 1, 0), 0)); }) ==
+        "bad-key");
+  // Not before the head's output was sent to the first body.
+  CHECK(codeOf([&] { client.receive(1, tensor(activationAt(2), at(Phase::train, 1, 0), 0)); }) ==
+        "bad-key");
+  const auto forward = client.next();
+  REQUIRE(forward);
+  client.complete(forward->token, bundleOf(smallPayload(1)), 0.5);
+  CHECK(first->sent.size() == 1);
+  CHECK(last->sent.empty());
+  client.receive(1, tensor(activationAt(2), at(Phase::train, 1, 0), 0));
+}
+
 TEST_CASE("with staleness, a server refuses tensors of other steps or weights") {
   const auto refused = [](std::uint64_t step, std::uint64_t version, Phase phase = Phase::train) {
     Server server(1);
@@ -954,11 +1049,11 @@ TEST_CASE("with staleness, a client accepts each report once and in order") {
     client.receive(0, tensor(activationAt(1), at(Phase::train, step, 0, 1, 1), 0));
   }
   work();
-  CHECK(codeOf([&] { client.receive(0, BodyDone{2, {}, 0, 0, 0, 0}); }) == "bad-key");
-  client.receive(0, BodyDone{1, {}, 0, 0, 0, 0});
-  CHECK(codeOf([&] { client.receive(0, BodyDone{1, {}, 0, 0, 0, 0}); }) == "bad-key");
-  client.receive(0, BodyDone{2, {}, 0, 0, 0, 0});
-  CHECK(codeOf([&] { client.receive(0, BodyDone{3, {}, 0, 0, 0, 0}); }) == "bad-key");
+  CHECK(codeOf([&] { client.receive(0, doneOf(2)); }) == "bad-key");
+  client.receive(0, doneOf(1));
+  CHECK(codeOf([&] { client.receive(0, doneOf(1)); }) == "bad-key");
+  client.receive(0, doneOf(2));
+  CHECK(codeOf([&] { client.receive(0, doneOf(3)); }) == "bad-key");
 }
 
 struct Client {
@@ -1008,7 +1103,7 @@ TEST_CASE("the client refuses repeated messages") {
       std::vector<Message> all;
       all.push_back(tensor(activationAt(1), at(Phase::train, 1, 0, 1, 1), 0));
       all.push_back(tensor(gradientAt(0), at(Phase::train, 1, 0, 1, 1), 0));
-      all.push_back(BodyDone{1, {}, 0, 0, 0, 0});
+      all.push_back(doneOf(1));
       all.push_back(StepOk{1});
       return all;
     };
@@ -1041,8 +1136,8 @@ TEST_CASE("messages that no correct server sends are refused, each with its code
   CHECK(refused(tensor(gradientAt(0), at(Phase::train, 1, 0), 0)) == "bad-key");
   CHECK(refused(tensor(activationAt(1), at(Phase::train, 1, 0), 1)) == "bad-key");
   CHECK(refused(tensor(activationAt(0), at(Phase::train, 1, 0), 0)) == "bad-key");
-  CHECK(refused(BodyDone{1, {}, 0, 0, 0, 0}) == "unexpected-message");
-  CHECK(refused(BodyDone{2, {}, 0, 0, 0, 0}) == "bad-key");
+  CHECK(refused(doneOf(1)) == "unexpected-message");
+  CHECK(refused(doneOf(2)) == "bad-key");
   CHECK(refused(StepOk{1}) == "step-gap");
   CHECK(refused(Blob{}) == "unexpected-message");
   CHECK(refused(decisionOf(1)) == "unexpected-message");

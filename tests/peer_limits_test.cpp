@@ -61,3 +61,24 @@ TEST_CASE("many control frames are accepted beside tensors, but only a few witho
   CHECK(takeAll(start + 1h) == 256);
   CHECK(errorCode([&] { allowance.take(start + 1h); }) == "flood");
 }
+
+TEST_CASE("Steps, BodyDones and Pings allow the peer its answers, and answers allow nothing") {
+  const SteadyTime start{};
+  ControlAllowance allowance(start);
+  const auto takeAll = [&] {
+    int taken = 0;
+    while (errorCode([&] { allowance.take(start); }).empty()) ++taken;
+    return taken;
+  };
+  CHECK(takeAll() == 256);
+  for (const FrameKind kind : {FrameKind::step, FrameKind::bodyDone}) {
+    allowance.sends(kind);
+    CHECK(takeAll() == 2);  // the refused frame has been deducted too
+  }
+  for (int ping = 0; ping < 3; ++ping) allowance.sends(FrameKind::ping);
+  CHECK(takeAll() == 2);
+  for (const FrameKind kind : {FrameKind::pong, FrameKind::stepOk, FrameKind::received}) {
+    for (int frame = 0; frame < 10; ++frame) allowance.sends(kind);
+  }
+  CHECK(takeAll() == 0);
+}

@@ -7,8 +7,10 @@
 #include <boost/asio/co_spawn.hpp>
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/error_code.h"
@@ -30,7 +32,8 @@ std::string newFolder() {
   return name;
 }
 
-ServerSettings settingsWith(const std::string& store, std::chrono::milliseconds park) {
+ServerSettings settingsWith(const std::string& store, std::chrono::milliseconds park,
+                            EdgeSettings edges) {
   ServerSettings settings;
   settings.park = park;
   settings.maxSessions = 2;
@@ -39,14 +42,16 @@ ServerSettings settingsWith(const std::string& store, std::chrono::milliseconds 
   settings.memoryBytes = std::size_t{1} << 30;
   settings.share.diskBytes = std::size_t{1} << 30;
   settings.store = store;
+  settings.edges = std::move(edges);
   return settings;
 }
 
 // All parts of a server except its sessions. The device runs no actions.
 class Host : public Loopback {
  public:
-  explicit Host(std::chrono::milliseconds park = std::chrono::hours(1))
-      : settings_(settingsWith(store_, park)) {}
+  explicit Host(std::chrono::milliseconds park = std::chrono::hours(1), EdgeSettings edges = {})
+      : settings_(settingsWith(store_, park, std::move(edges))) {}
+  explicit Host(EdgeSettings edges) : Host(std::chrono::hours(1), std::move(edges)) {}
   ~Host() { fs::remove_all(store_); }
 
   RunRequest request(const std::string& identity, const std::string& run,
@@ -140,6 +145,7 @@ class Host : public Loopback {
   SessionLines lines_;
   DeviceExecutor device_;
   CodecExecutor codecs_{1};
+  const ServerCertificates certificates_{settings_.tls};
   const RunResources resources_{.settings = settings_,
                                 .compute = cpuDevice(),
                                 .device = device_,
@@ -148,7 +154,8 @@ class Host : public Loopback {
                                 .codecs = codecs_,
                                 .helper = nullptr,
                                 .store = runStore_,
-                                .lines = lines_};
+                                .lines = lines_,
+                                .certificates = certificates_};
   std::vector<boost::asio::ip::tcp::socket> clients_;
   std::uint64_t sessions_ = 0;
 
@@ -363,6 +370,57 @@ TEST_CASE("trials need no run id, and leave no files") {
   host.close(std::move(second));
   CHECK(host.admission.admittedBytes() == 0);
   CHECK_FALSE(fs::exists(host.folderOf(request)));
+}
+
+TEST_CASE("another server finds the edge of a run by its token, until the run is closed") {
+  Host host(EdgeSettings{{}, true, ""});
+  const std::string token(16, 't');
+  RunRequest request = host.request("a", "run-1", 1);
+  request.hello.add_features("direct");
+  request.hello.mutable_edge_before()->set_token(token);
+  const auto found = [&](const std::string& runId, const std::string& text) {
+    return errorCode([&] { host.runs.findEdge(runId, text); });
+  };
+  CHECK(found("run-1", token) == "edge-not-here");  // the client has not connected yet
+  const auto run = host.admit(request);
+  CHECK(found("run-1", token).empty());
+  CHECK(found("run-1", std::string(16, 'u')) == "edge-not-here");
+  CHECK(found("run-1", token.substr(1)) == "edge-not-here");
+  CHECK(found("run-1", "") == "edge-not-here");
+  CHECK(found("run-2", token) == "edge-not-here");
+  host.close(run);
+  CHECK(found("run-1", token) == "edge-not-here");
+}
+
+TEST_CASE("a run may have the edges that the server's configuration allows") {
+  const auto refusal = [](bool isAccepting, const std::string& allowed,
+                          const std::function<void(wire::Hello&)>& change) {
+    EdgeSettings edges{{}, isAccepting, ""};
+    if (!allowed.empty()) edges.allow = {parseEndpoint({"test", allowed}, 1)};
+    Host host(edges);
+    RunRequest request = host.request("a", "run-1", 1);
+    request.hello.add_features("direct");
+    change(request.hello);
+    return host.refusal(request);
+  };
+  const auto before = [](wire::Hello& hello) {
+    hello.mutable_edge_before()->set_token(std::string(16, 't'));
+  };
+  const auto after = [](wire::Hello& hello) {
+    hello.mutable_edge_after()->set_token(std::string(16, 't'));
+    hello.mutable_edge_after()->set_address("127.0.0.1:4801");
+    hello.mutable_edge_after()->set_run_id("run-1-2");
+  };
+  CHECK(refusal(false, "", before) == "edges-not-accepted");
+  CHECK(refusal(true, "", before).empty());
+  CHECK(refusal(true, "", after) == "edge-not-allowed");
+  CHECK(refusal(true, "127.0.0.1:4802", after) == "edge-not-allowed");
+  CHECK(refusal(false, "127.0.0.1:4801", after).empty());
+  CHECK(refusal(false, "[::1]:4801", [&](wire::Hello& hello) {
+          after(hello);
+          hello.mutable_edge_after()->set_address("[::1]:4801");
+        }).empty());
+  CHECK(refusal(true, "", [](wire::Hello&) {}) == "bad-metadata");
 }
 
 }  // namespace cleave

@@ -118,3 +118,32 @@ TEST_CASE("with two bodies, a tensor between them crosses two links and is encod
     CHECK(tensor.decodeSeconds == Approx(3e-3));
   }
 }
+
+TEST_CASE("with a direct link, the second body reports the costs of the flows between two bodies") {
+  const std::vector<Place> places = {{0, 1}, {1, 2}};
+  StepMeter meter(places);
+  LinkTotals totals;
+  for (const Flow flow : {activationAt(0), gradientAt(0), activationAt(2), gradientAt(2)}) {
+    totals.flows[flow] = {2, 2000, 2e-3, 6e-3};
+  }
+  std::vector<BodyDone> bodies(2);
+  const std::vector<LinkSpeed> links = {{1e8, 2e8, 4e-3}, {3e8, 0, 6e-3}};
+  CHECK_FALSE(meter.measure(step(1, 2), actions(0.4), bodies, totals, links));
+  bodies[1].edge = EdgeReport{5e8, 1e-3, {3000, 1e-4, 2e-4}, {4000, 3e-4, 4e-4}};
+  const auto costs = meter.measure(step(2, 2), actions(0.4), bodies, totals, links);
+  REQUIRE(costs);
+  REQUIRE(costs->edges.size() == 1);
+  CHECK(costs->edges[0].rate == 5e8);
+  CHECK(costs->edges[0].latency == Approx(5e-4));
+  CHECK(costs->flows.at(activationAt(1)).bytes == 3000);
+  CHECK(costs->flows.at(gradientAt(1)).decodeSeconds == 4e-4);
+  CHECK_FALSE(costs->hasRates());
+  // A step in which nothing was measured keeps the costs. Rates of directions that carry no tensors
+  // may be unknown.
+  bodies[1].edge = EdgeReport{5e8, 1e-3, {}, {}};
+  const auto later =
+      meter.measure(step(3, 2), actions(0.4), bodies, totals, {{1e8, 2e8, 4e-3}, {3e8, 1e8, 6e-3}});
+  REQUIRE(later);
+  CHECK(later->flows.at(activationAt(1)).bytes == 3000);
+  CHECK(later->hasRates());
+}

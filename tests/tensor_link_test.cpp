@@ -484,9 +484,11 @@ struct HostileClient {
   explicit HostileClient(bool initialWeights = false, Role ours = Role::server,
                          std::shared_ptr<TraceRecorder> trace = nullptr,
                          std::size_t limit = std::size_t{1} << 30,
-                         const std::string& weightsSha256 = "")
+                         const std::string& weightsSha256 = "", bool isEdge = false)
       : account(std::make_shared<MemoryAccount>(limit)) {
     TensorLinkOptions options = optionsFor(ours, "none", findSchedule("priority"), 2);
+    options.isEdge = isEdge;
+    if (isEdge) options.elsewhere = FlowMap<bool>({activationAt(1), gradientAt(1)}, true);
     options.account = account;
     options.initialWeights = initialWeights;
     options.weightsSha256 = weightsSha256;
@@ -832,6 +834,44 @@ TEST_CASE(
   received.set_wire_seconds(1);
   CHECK(control(FrameKind::received, received.SerializeAsString()) ==
         "bad-key");  // acknowledges a tensor that was not sent
+}
+
+TEST_CASE("an edge carries only the tensors of its cut") {
+  const auto refused = [](Flow flow) {
+    HostileClient edge(false, Role::server, nullptr, std::size_t{1} << 30, "", true);
+    edge.tensor.mutable_key()->set_flow(flowName(flow));
+    return edge.open(1, 3 * kWidth * 4);
+  };
+  CHECK(refused(activationAt(0)) == "");
+  CHECK(refused(gradientAt(0)) == "unexpected-message");
+  CHECK(refused(activationAt(1)) == "bad-key");
+  CHECK(refused(gradientAt(1)) == "bad-key");
+  CHECK(refused(kWeightsBody) == "unexpected-message");
+  for (const FrameKind kind : {FrameKind::step, FrameKind::fetch, FrameKind::bodyDone,
+                               FrameKind::resume, FrameKind::samples, FrameKind::drain}) {
+    HostileClient edge(false, Role::server, nullptr, std::size_t{1} << 30, "", true);
+    CHECK(edge.codeOf([&] { edge.frame(kind, 0, "", 0); }) == "unexpected-message");
+  }
+}
+
+TEST_CASE("in a run with edges, a Received without a key confirms control frames") {
+  HostileClient edge(false, Role::server, nullptr, std::size_t{1} << 30, "", true);
+  wire::Received received;
+  const auto confirm = [&](std::uint64_t control) {
+    received.set_control(control);
+    return edge.codeOf(
+        [&] { edge.frame(FrameKind::received, 0, received.SerializeAsString(), 0); });
+  };
+  CHECK(confirm(0) == "");
+  CHECK(confirm(1) == "bad-arrived");  // nothing was sent
+  for (int frame = 0; frame < 255; ++frame) REQUIRE(confirm(0) == "");
+  edge.io.poll();
+  CHECK(confirm(1) == "");  // 256 frames were confirmed by one
+  CHECK(confirm(2) == "bad-arrived");
+  HostileClient client;
+  CHECK(client.codeOf([&] {
+    client.frame(FrameKind::received, 0, wire::Received().SerializeAsString(), 0);
+  }) == "bad-key");
 }
 
 TEST_CASE("the cut context of an activation is kept only for a gradient that uses it") {

@@ -89,3 +89,54 @@ TEST_CASE("starting the next step does not release the credits of unsettled micr
   CHECK(server.open(activationAt(0), 1, 0).empty());
   CHECK(server.open(activationAt(0), 2, 0) == "too-many-in-flight");
 }
+
+TEST_CASE("with direct links, another W micro-batches may wait for the end of their last reply") {
+  constexpr std::uint32_t kInFlight = 2;
+  TransferOrder order(Role::server, Place{}, kInFlight, nullptr, true);
+  const auto open = [&](std::uint64_t step, std::uint32_t i, Phase phase) {
+    return errorCode([&] { order.opened(keyOf(activationAt(0), step, i, phase)); });
+  };
+  CHECK(open(1, 0, Phase::eval).empty());
+  CHECK(open(1, 1, Phase::eval).empty());
+  CHECK(open(1, 2, Phase::eval) == "too-many-in-flight");
+  for (const std::uint32_t i : {0, 1}) order.queued(keyOf(activationAt(1), 1, i, Phase::eval));
+  CHECK(open(1, 2, Phase::eval).empty());
+  CHECK(open(1, 3, Phase::eval).empty());
+  order.queued(keyOf(activationAt(1), 1, 2, Phase::eval));
+  CHECK(open(1, 4, Phase::eval) == "too-many-in-flight");
+  CHECK(order.inFlight() == 2 * kInFlight);
+  order.settled(keyOf(activationAt(1), 1, 0, Phase::eval));
+  CHECK(open(1, 4, Phase::eval).empty());
+}
+
+TEST_CASE("with direct links, training micro-batches with gradients stay within W") {
+  TransferOrder order(Role::server, Place{}, 2, nullptr, true);
+  for (const std::uint32_t i : {0, 1}) {
+    order.opened(keyOf(activationAt(0), 1, i));
+    order.queued(keyOf(activationAt(1), 1, i));
+  }
+  order.opened(keyOf(gradientAt(1), 1, 0));
+  order.queued(keyOf(gradientAt(0), 1, 0));
+  CHECK(errorCode([&] { order.opened(keyOf(activationAt(0), 1, 2)); }) == "too-many-in-flight");
+  order.settled(keyOf(gradientAt(0), 1, 0));
+  CHECK(errorCode([&] { order.opened(keyOf(activationAt(0), 1, 2)); }).empty());
+}
+
+TEST_CASE("with direct links, micro-batches release written replies that are older than W") {
+  TransferOrder order(Role::server, Place{}, 1, nullptr, true);
+  bool isWritten = true;
+  const auto exchange = [&](std::uint32_t i) {
+    return errorCode([&] {
+      order.opened(keyOf(activationAt(0), 1, i, Phase::eval));
+      order.queued(keyOf(activationAt(1), 1, i, Phase::eval), [&] { return isWritten; });
+    });
+  };
+  for (std::uint32_t i = 0; i < 100; ++i) REQUIRE(exchange(i).empty());  // none is settled
+  CHECK(order.inFlight() == 1);
+  isWritten = false;
+  CHECK(exchange(100).empty());
+  CHECK(exchange(101) == "too-many-in-flight");
+  isWritten = true;
+  CHECK(exchange(102).empty());
+  CHECK(order.inFlight() == 1);
+}

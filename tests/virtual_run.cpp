@@ -69,29 +69,31 @@ float valueOf(const Payload& payload) {
   return value;
 }
 
+// `direction`: of everything that crosses no edge. `edges`: by cut, the direction of its tensors.
 class VirtualRun::Link : public EngineLink {
  public:
-  Link(VirtualRun& run, std::size_t body, bool isUp) : run_(run), body_(body), isUp_(isUp) {}
+  Link(VirtualRun& run, std::size_t direction, std::map<int, std::size_t> edges = {})
+      : run_(run), direction_(direction), edges_(std::move(edges)) {}
 
   void send(Message message) override {
     if (auto* tensor = std::get_if<TensorMessage>(&message)) {
-      run_.directions_[body_][isUp_ ? 1 : 0].waiting.push_back(std::move(*tensor));
-      return run_.startSending(body_, isUp_);
+      const auto edge = edges_.find(tensor->flow.cut);
+      const std::size_t direction = edge == edges_.end() ? direction_ : edge->second;
+      run_.directions_[direction].waiting.push_back(std::move(*tensor));
+      return run_.startSending(direction);
     }
     auto shared = std::make_shared<Message>(std::move(message));
-    Direction& direction = run_.directions_[body_][isUp_ ? 1 : 0];
+    Direction& direction = run_.directions_[direction_];
     direction.lastControl =
         std::max(direction.lastControl, run_.clock_.now() + run_.jittered(run_.options_.latency));
-    run_.clock_.at(direction.lastControl, [this, shared] {
-      run_.deliver(isUp_ ? body_ + 1 : 0, isUp_ ? 0 : body_, *shared);
-    });
+    run_.clock_.at(direction.lastControl, [this, shared] { run_.deliver(direction_, *shared); });
   }
   void commit(std::uint64_t) override {}
 
  private:
   VirtualRun& run_;
-  const std::size_t body_;
-  const bool isUp_;
+  const std::size_t direction_;
+  const std::map<int, std::size_t> edges_;
 };
 
 VirtualRun::VirtualRun(const VirtualOptions& options)
@@ -104,16 +106,31 @@ VirtualRun::VirtualRun(const VirtualOptions& options)
                                     options.microBatches * (options.staleness + 1));
   engine.staleness = options.staleness;
   const std::vector<TinyPart> parts = tinyParts(options.bodies);
-  directions_.resize(options.bodies);
+  engine.hasEdges = options.hasEdges;
   sides_.resize(options.bodies + 1);
+  for (std::size_t b = 0; b < options.bodies; ++b) {
+    directions_.push_back({.to = 0, .peer = b, .place = places_[b]});
+    directions_.push_back({.to = b + 1, .peer = 0, .place = places_[b]});
+  }
+  const std::size_t firstEdge = directions_.size();
+  for (std::size_t e = 0; options.hasEdges && e + 1 < options.bodies; ++e) {
+    directions_.push_back({.to = e + 1, .peer = 0, .place = places_[e + 1]});
+    directions_.push_back({.to = e + 2, .peer = 0, .place = places_[e]});
+  }
 
   std::vector<BodyPeer> peers;
   for (std::size_t b = 0; b < options.bodies; ++b) {
-    peers.push_back({places_[b], std::make_shared<Link>(*this, b, true)});
+    std::map<int, std::size_t> edges;
+    engine.hasEdgeBefore = options.hasEdges && b > 0;
+    if (engine.hasEdgeBefore) edges[places_[b].firstCut] = firstEdge + 2 * (b - 1);
+    if (options.hasEdges && b + 1 < options.bodies) {
+      edges[places_[b].lastCut] = firstEdge + 2 * b + 1;
+    }
+    peers.push_back({places_[b], std::make_shared<Link>(*this, 2 * b + 1)});
     sides_[b + 1].versions[0] = {parts[b + 1].weight};
     sides_[b + 1].engine = std::make_unique<Participant>(
         engine, places_[b],
-        std::vector<std::shared_ptr<EngineLink>>{std::make_shared<Link>(*this, b, false)});
+        std::vector<std::shared_ptr<EngineLink>>{std::make_shared<Link>(*this, 2 * b, edges)});
   }
   auto client = std::make_unique<Coordinator>(engine, peers, options.fetchGradients);
   client_ = client.get();
@@ -321,11 +338,11 @@ StepDecision VirtualRun::decide(const std::vector<TinyPart>& parts, const Work& 
 
 // ---- Links ----
 
-void VirtualRun::startSending(std::size_t body, bool up) {
-  Direction& direction = directions_[body][up ? 1 : 0];
+void VirtualRun::startSending(std::size_t index) {
+  Direction& direction = directions_[index];
   if (direction.sending || direction.waiting.empty()) return;
   const auto priorityOf = [&](const TensorMessage& message) {
-    return options_.schedule->linkPriority(message.flow, places_[body]);
+    return options_.schedule->linkPriority(message.flow, direction.place);
   };
   const auto urgent =
       std::min_element(direction.waiting.begin(), direction.waiting.end(),
@@ -334,20 +351,20 @@ void VirtualRun::startSending(std::size_t body, bool up) {
   direction.waiting.erase(urgent);
   direction.sending = true;
   const double crossing = jittered(options_.tensorSeconds);
-  clock_.after(crossing, [this, body, up, shared] {
-    Direction& sent = directions_[body][up ? 1 : 0];
+  clock_.after(crossing, [this, index, shared] {
+    Direction& sent = directions_[index];
     sent.sending = false;
     sent.lastArrival =
         std::max({sent.lastArrival, sent.lastControl, clock_.now() + jittered(options_.latency)});
-    clock_.at(sent.lastArrival,
-              [this, body, up, shared] { deliver(up ? body + 1 : 0, up ? 0 : body, *shared); });
-    startSending(body, up);
+    clock_.at(sent.lastArrival, [this, index, shared] { deliver(index, *shared); });
+    startSending(index);
   });
 }
 
-void VirtualRun::deliver(std::size_t side, std::size_t peer, const Message& message) {
-  sides_[side].engine->receive(peer, copyOf(message));
-  startWork(side);
+void VirtualRun::deliver(std::size_t index, const Message& message) {
+  const Direction& direction = directions_[index];
+  sides_[direction.to].engine->receive(direction.peer, copyOf(message));
+  startWork(direction.to);
 }
 
 }  // namespace cleave::test

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <iterator>
@@ -46,6 +45,7 @@ struct VirtualOptions {
   std::uint64_t jitterSeed = 0;  // if not 0, durations are multiplied by a random factor in [0, 2)
   bool fetchGradients = false;
   std::uint32_t staleness = 0;
+  bool hasEdges = false;  // neighbouring bodies have direct links
 };
 
 class VirtualRun {
@@ -100,7 +100,10 @@ class VirtualRun {
     const std::vector<float>& weights() const { return versions.rbegin()->second; }
   };
   struct Direction {
-    std::vector<TensorMessage> waiting;
+    std::size_t to = 0;    // the side that receives
+    std::size_t peer = 0;  // the sender, as the receiver numbers it
+    Place place;           // determines the priorities
+    std::vector<TensorMessage> waiting = {};
     bool sending = false;
     // A link keeps the order: later tensors arrive no earlier than tensors and control messages,
     // and later control messages no earlier than control messages.
@@ -115,14 +118,15 @@ class VirtualRun {
   Result perform(Side& side, Work& work);
   Result perform(Side& side, Work& work, std::vector<TinyPart>& parts, std::size_t tensors);
   StepDecision decide(const std::vector<TinyPart>& parts, const Work& work) const;
-  void startSending(std::size_t body, bool up);
-  void deliver(std::size_t side, std::size_t peer, const Message& message);
+  void startSending(std::size_t direction);
+  void deliver(std::size_t direction, const Message& message);
 
   const VirtualOptions options_;
   std::vector<Place> places_;
   std::vector<Side> sides_;  // the client, then the servers
   Coordinator* client_ = nullptr;
-  std::vector<std::array<Direction, 2>> directions_;  // per body: down, up
+  // Per body: down, up. Then, with direct links, per pair of neighbours: backwards, forwards.
+  std::vector<Direction> directions_;
   VirtualClock clock_;
   std::uint64_t draws_ = 0;
   std::function<void()> batchEnded_ = [] {};  // called when a batch has ended on the client

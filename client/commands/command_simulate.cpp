@@ -141,6 +141,10 @@ std::vector<TimelineRow> timelineRows(const StepCosts& costs) {
       {Span::Lane::server, "server"}};
   for (std::size_t b = 0; b < costs.bodies.size(); ++b) {
     const std::string number = costs.bodies.size() == 1 ? "" : fmt::format(" {}", b + 1);
+    if (b > 0 && !costs.edges.empty()) {
+      rows.push_back({Span::Lane::edgeForward, b, fmt::format("edge {} to {}", b, b + 1)});
+      rows.push_back({Span::Lane::edgeBackward, b, fmt::format("edge {} to {}", b + 1, b)});
+    }
     for (const auto& [lane, name] : kOfServer) rows.push_back({lane, b, name + number});
   }
   return rows;
@@ -230,8 +234,11 @@ void printCosts(const Case& one) {
   for (const auto& [flow, tensor] : costs.flows) {
     codec += 1e3 * (tensor.encodeSeconds + tensor.decodeSeconds);
   }
+  const int first = costs.bodies.front().place.firstCut;
+  const int last = costs.bodies.back().place.lastCut;
   for (const BodyCosts& body : costs.bodies) {
     for (const Flow flow : body.place.flows()) {
+      if (!costs.edges.empty() && flow.cut != first && flow.cut != last) continue;
       (body.place.isUp(flow) ? up : down) += costs.flows.at(flow).bytes;
     }
   }
@@ -360,6 +367,7 @@ int simulateCommand(const SimulateOptions& options) {
             << (isShared     ? ", shared by all servers"
                 : areSeveral ? ", one per server"
                              : "")
+            << (cases.front().costs.edges.empty() ? "" : ", and direct links between the servers")
             << "\n";
   for (const Case& one : cases) printCase(one, options.timeline);
   std::cout << fmt::format("\nbest: {} with {} micro-batches, {:.1f} ms per step\n",

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "client/commands/commands.h"
 #include "client/commands/dashboard.h"
@@ -175,15 +176,6 @@ void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer
            run.checkpointer()->lastCommit(), run.prepared().folder);
 }
 
-// Whether the run may be restarted from a checkpoint, because the server has lost the run or is
-// about to shut down.
-bool mayRestart(const std::exception& error, TrainRun& run) {
-  if (run.checkpointer() == nullptr || !run.prepared().localServers.empty()) return false;
-  if (run.settings().reconnectSeconds == 0 || run.session().isInterrupted()) return false;
-  const std::string code = codeOf(error);
-  return code == "run-not-here" || code == "shutting-down";
-}
-
 // State that lives as long as the training run, across restarts from a checkpoint.
 struct TrainCommand {
   const TrainOptions& options;
@@ -191,7 +183,20 @@ struct TrainCommand {
   PreparedRun& prepared;
   spdlog::logger& log;
   nlohmann::json extras = nlohmann::json::object();  // additional keys of the summary
+  std::uint64_t edgeFailedAt = 0;  // steps done when a direct link between servers failed last
 };
+
+// Whether the run may be restarted from a checkpoint, because a server has lost the run, is about
+// to shut down, or cannot reach another server. In the last case, steps must have been made since
+// the last time.
+bool mayRestart(const std::exception& error, TrainRun& run, std::uint64_t steps,
+                TrainCommand& command) {
+  if (run.checkpointer() == nullptr || !run.prepared().localServers.empty()) return false;
+  if (run.settings().reconnectSeconds == 0 || run.session().isInterrupted()) return false;
+  const std::string code = codeOf(error);
+  if (code == "edge-failed") return steps > std::exchange(command.edgeFailedAt, steps);
+  return code == "run-not-here" || code == "shutting-down";
+}
 
 nlohmann::json summaryOf(const TrainCommand& command, const TrainResult& result,
                          const RunSpent& spent, bool hasModel) {
@@ -305,7 +310,7 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   try {
     trained = trainToTheEnd(command, run, trainer, saver);
   } catch (const std::exception& error) {
-    if (!mayRestart(error, run)) {
+    if (!mayRestart(error, run, trainer.steps(), command)) {
       endEarly(error, run, trainer, saver, log);
       throw;
     }

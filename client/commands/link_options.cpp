@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -40,6 +41,15 @@ void addLinkOptions(CLI::App& command, LinkOptions& options) {
   command.add_flag("--separate-links", options.separate,
                    "Each of several servers has a link of this rate; default: all links share the "
                    "rate of the client's connection");
+  command
+      .add_option("--edge-rate", options.edgeRate,
+                  "Rate of the direct links between servers (connect.direct) in each direction; "
+                  "default: --rate")
+      ->type_name("RATE");
+  command
+      .add_option("--edge-latency", options.edgeLatency,
+                  "Their one-way latency; default: the higher --latency of the two servers")
+      ->type_name("TIME");
 }
 
 LinkCosts linkCosts(const LinkOptions& options) {
@@ -53,7 +63,12 @@ LinkCosts linkCosts(const LinkOptions& options) {
                  rate("--down-rate", options.downRate),
                  {},
                  static_cast<double>(parseSize({"--queue", options.queue})),
-                 options.separate};
+                 options.separate,
+                 rate("--edge-rate", options.edgeRate),
+                 {}};
+  if (!options.edgeLatency.empty()) {
+    link.edgeLatency = parseTime({"--edge-latency", options.edgeLatency});
+  }
   for (const std::string& latency : options.latencies) {
     link.latencies.push_back(parseTime({"--latency", latency}));
   }
@@ -77,6 +92,10 @@ void LinkCosts::applyTo(StepCosts& costs) const {
     body.rateDown = rateDown;
     body.latency = seconds(latencies[latencies.size() == 1 ? 0 : b]);
     body.queueBytes = queueBytes;
+  }
+  for (std::size_t e = 0; e < costs.edges.size(); ++e) {
+    const double higher = std::max(costs.bodies[e].latency, costs.bodies[e + 1].latency);
+    costs.edges[e] = {edgeRate, edgeLatency ? seconds(*edgeLatency) : higher};
   }
 }
 

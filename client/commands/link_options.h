@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@ struct LinkOptions {
   std::string rate, upRate, downRate;  // with units
   std::vector<std::string> latencies;  // one for all servers, or one per server
   std::string queue = "0B";
-  bool separate = false;  // each server's link has a bandwidth of its own
+  bool separate = false;              // each server's link has a bandwidth of its own
+  std::string edgeRate, edgeLatency;  // of direct links between servers; empty: as the client's
 };
 void addLinkOptions(CLI::App& command, LinkOptions& options);
 
@@ -27,10 +29,13 @@ struct LinkCosts {
   std::vector<Nanoseconds> latencies;  // one way; one for all servers, or one per server
   double queueBytes = 0;
   bool separate = false;
+  double edgeRate = 0;                     // bytes per second
+  std::optional<Nanoseconds> edgeLatency;  // nullopt: the higher latency of the two servers
 
   // Throws UsageError "bad-value" unless there is one latency, or one per server.
   void checkServers(std::size_t servers) const;
-  // Requires a latency for each body, or one for all.
+  // Requires a latency for each body, or one for all. Also sets the costs of the step's edges, if
+  // it has any.
   void applyTo(StepCosts& costs) const;
   nlohmann::ordered_json json() const;
   std::string text() const;  // "100 Mbit/s up, 100 Mbit/s down, 10 ms one way"

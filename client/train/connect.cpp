@@ -3,8 +3,6 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/connect.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -25,6 +23,7 @@
 #include "common/core/log.h"
 #include "common/link/link_faults.h"
 #include "common/link/wire_messages.h"
+#include "common/net/connect_to.h"
 #include "common/net/connection_messages.h"
 
 namespace cleave {
@@ -35,7 +34,6 @@ using asio::ip::tcp;
 
 constexpr double kFirstPause = 0.25;  // seconds; doubled each time
 constexpr double kLongestPause = 4;
-constexpr std::chrono::seconds kConnectDeadline{5};
 constexpr std::chrono::seconds kHttpDeadline{2};
 // Refusals caused by the client's configuration. All others may be temporary.
 constexpr std::string_view kWrongUse[] = {"bad-run-spec",
@@ -60,7 +58,9 @@ constexpr std::string_view kWrongUse[] = {"bad-run-spec",
                                           "unknown-identity",
                                           "others-run",
                                           "bad-precision",
-                                          "bad-insert"};
+                                          "bad-insert",
+                                          "edges-not-accepted",
+                                          "edge-not-allowed"};
 
 asio::steady_timer::duration duration(double seconds) {
   return std::chrono::duration_cast<asio::steady_timer::duration>(
@@ -111,25 +111,6 @@ wire::HelloOk helloOkFrom(std::span<const std::byte> metadata, const wire::Hello
   return ok;
 }
 
-asio::awaitable<tcp::socket> connectOnce(ServerAddress address) {
-  using namespace asio::experimental::awaitable_operators;
-  const auto executor = co_await asio::this_coro::executor;
-  tcp::resolver resolver(executor);
-  const auto endpoints =
-      co_await resolver.async_resolve(address.host, address.port, asio::use_awaitable);
-  tcp::socket socket(executor);
-  asio::steady_timer deadline(executor, kConnectDeadline);
-  // The result is a tuple because || waits for the first success: if a refused connection threw an
-  // error, || would wait for the deadline.
-  const auto first =
-      co_await (asio::async_connect(socket, endpoints, asio::as_tuple(asio::use_awaitable)) ||
-                deadline.async_wait(asio::use_awaitable));
-  if (first.index() == 1) throw boost::system::system_error(asio::error::timed_out);
-  const boost::system::error_code error = std::get<0>(std::get<0>(first));
-  if (error) throw boost::system::system_error(error);
-  co_return socket;
-}
-
 void warnWherePlain(const ServerAddress& address, const tcp::socket& socket) {
   boost::system::error_code error;
   const auto remote = socket.remote_endpoint(error);
@@ -169,7 +150,7 @@ asio::awaitable<bool> speaksHttp(const ServerAddress& address) {
   constexpr std::string_view kRequest = "GET / HTTP/1.0\r\n\r\n";
   constexpr std::string_view kAnswer = "HTTP/";
   const auto ask = [&]() -> asio::awaitable<bool> {
-    tcp::socket socket = co_await connectOnce(address);
+    tcp::socket socket = co_await connectTo(address.host, address.port);
     co_await asio::async_write(socket, asio::buffer(kRequest), asio::use_awaitable);
     std::string answer(kAnswer.size(), '\0');
     co_await asio::async_read(socket, asio::buffer(answer), asio::use_awaitable);
@@ -228,7 +209,7 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address,
   Attempt attempt;
   std::shared_ptr<Connection> connection;
   try {
-    auto socket = co_await connectOnce(address);
+    auto socket = co_await connectTo(address.host, address.port);
     warnWherePlain(address, socket);
     ConnectionOptions options;
     options.tls = address.tls;

@@ -16,7 +16,10 @@ struct ServerAddress {
   std::string host;
   std::string port;
   std::shared_ptr<const TlsContext> tls;  // null: connect without TLS
-  std::string text() const { return host + ":" + port; }
+  // An IPv6 address is in brackets.
+  std::string text() const {
+    return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + port;
+  }
 };
 // Parses "HOST:PORT", such as "[::1]:4800". The result has no TLS. Throws UsageError.
 ServerAddress parseAddress(const std::string& text);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "client/train/child.h"
 #include "client/train/session.h"
@@ -12,9 +13,11 @@ namespace cleave {
 class LocalServer {
  public:
   // Starts the cleave-server in this program's folder and waits until it listens. The server stores
-  // its runs in `store`, computes on `device`, and may use all memory. `errors`: descriptor for the
-  // server's stderr; -1: inherit this process's stderr. Throws RunError.
-  LocalServer(const std::string& store, const std::string& device, int errors = -1);
+  // its runs in `store`, computes on `device`, and may use all memory. `overrides`: more of its
+  // configuration, as for --set. `errors`: descriptor for the server's stderr; -1: inherit this
+  // process's stderr. Throws RunError.
+  LocalServer(const std::string& store, const std::string& device,
+              const std::vector<std::string>& overrides = {}, int errors = -1);
 
   const ServerAddress& address() const { return address_; }
 

@@ -295,6 +295,10 @@ std::vector<RunPlan> bodyPlans(const RunPlan& plan, const ClientSettings& settin
   for (const RunSpec& spec : bodyRunSpecs(resolved, settings, train, model)) {
     bodies.push_back(isDivided(settings, model) ? planClient(spec, {}, model->blocks())
                                                 : planRun(spec));
+    bodies.back().hasEdges = settings.hasEdges();
+    if (settings.hasEdges() && bodies.size() > 1) {
+      checkEdgeCodecs(bodies.back(), true, false);
+    }
   }
   return bodies;
 }
@@ -304,11 +308,15 @@ void planFor(PreparedRun& run, const RunSpec& spec) {
   run.bodies = bodyPlans(run.plan, run.settings, *run.data.train, run.userModel.get());
 }
 
+// Several bodies may be on the same server.
+std::string runIdOf(const PreparedRun& run, std::size_t body) {
+  return body == 0 ? run.hello.run_id() : fmt::format("{}-{}", run.hello.run_id(), body + 1);
+}
+
 wire::Hello helloFor(const PreparedRun& run, std::size_t body) {
   wire::Hello hello = run.hello;
   toWire(run.bodies[body].spec, *hello.mutable_run_spec());
-  // Several bodies may be on the same server.
-  if (body > 0) hello.set_run_id(fmt::format("{}-{}", hello.run_id(), body + 1));
+  hello.set_run_id(runIdOf(run, body));
   for (const std::string& feature : requiredFeatures(run.bodies[body].spec))
     hello.add_features(feature);
   return hello;
@@ -492,12 +500,18 @@ void openEarlierRun(PreparedRun& run, const RunOptions& options) {
   }
 }
 
+// Starts the last one first, because each may connect to the next one only.
 void startLocalServers(PreparedRun& run) {
-  for (std::size_t b = 0; b < run.bodies.size(); ++b) {
+  std::vector<std::string> edges;
+  for (std::size_t b = run.bodies.size(); b-- > 0;) {
     const std::string store =
         run.folder + "/server" + (b == 0 ? std::string() : fmt::format("-{}", b + 1));
-    run.localServers.push_back(std::make_unique<LocalServer>(store, run.settings.device));
-    run.servers.push_back(run.localServers.back()->address());
+    if (run.settings.hasEdges() && b > 0) edges.emplace_back("edges.accept=true");
+    run.localServers.insert(run.localServers.begin(),
+                            std::make_unique<LocalServer>(store, run.settings.device, edges));
+    const ServerAddress address = run.localServers.front()->address();
+    run.servers.insert(run.servers.begin(), address);
+    if (run.settings.hasEdges()) edges = {fmt::format("edges.allow=[\"{}\"]", address.text())};
   }
 }
 

@@ -51,6 +51,8 @@ struct PreparedRun {
   std::vector<ServerAddress> servers;  // one per body; empty until local servers are started
 };
 
+// The id of a body's run on its server.
+std::string runIdOf(const PreparedRun& run, std::size_t body);
 // The Hello for the server of this body.
 wire::Hello helloFor(const PreparedRun& run, std::size_t body);
 // Throws UsageError "several-servers" if there are several. `what`: a command or an option that

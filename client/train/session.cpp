@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/core/log.h"
+#include "common/link/transfer_order.h"
 
 namespace cleave {
 
@@ -87,13 +88,22 @@ void ClientSession::leave() {
 namespace {
 
 // The flows of a server that also are flows of a neighbouring server.
-FlowMap<bool> passedOn(const std::vector<RunPlan>& plans, std::size_t server) {
+FlowMap<bool> innerFlows(const std::vector<RunPlan>& plans, std::size_t server) {
   const int first = plans.front().place.firstCut, last = plans.back().place.lastCut;
-  FlowMap<bool> passed;
+  FlowMap<bool> inner;
   for (const Flow flow : plans[server].flows()) {
-    passed[flow] = flow.cut != first && flow.cut != last;
+    if (flow.cut != first && flow.cut != last) inner[flow] = true;
   }
-  return passed;
+  return inner;
+}
+
+// The order that the links share if the inner flows cross edges: the bodies are then one long body.
+std::shared_ptr<TransferOrder> orderOfAll(const std::vector<RunPlan>& plans) {
+  const Place& first = plans.front().place;
+  const Place& last = plans.back().place;
+  return std::make_shared<TransferOrder>(
+      Role::client, Place{first.firstCut, last.lastCut, first.first, last.last},
+      plans.front().inFlight, nullptr);
 }
 
 }  // namespace
@@ -106,10 +116,17 @@ void ClientSession::start(const std::vector<RunPlan>& plans, std::uint32_t error
   places_ = placesOf(plans);
   const std::shared_ptr<CodecQueue> codecQueue = codecs_.open();
   const auto mailbox = std::make_shared<Mailbox>(device_, plans.front().inFlight, servers_.size());
+  hasEdges_ = plans.front().hasEdges;
+  const auto order = hasEdges_ ? orderOfAll(plans) : nullptr;
   std::vector<BodyPeer> bodies;
   for (std::size_t s = 0; s < servers_.size(); ++s) {
     TensorLinkOptions options = linkOptions(plans[s], Role::client);
-    options.passedOn = passedOn(plans, s);
+    if (hasEdges_) {
+      options.elsewhere = innerFlows(plans, s);
+      options.order = order;
+    } else {
+      options.passedOn = innerFlows(plans, s);
+    }
     options.errorEvery = errorEvery;
     options.helper = helper_.get();
     options.codecQueue = codecQueue;
@@ -119,6 +136,7 @@ void ClientSession::start(const std::vector<RunPlan>& plans, std::uint32_t error
   }
   EngineOptions options = engineOptions(plans.front());
   options.resumes = servers_.front()->resumes();
+  options.hasEdges = hasEdges_;
   auto engine = std::make_unique<Coordinator>(options, bodies, fetchGradients);
   engine_ = engine.get();
   worker_ = std::make_shared<EngineWorker>(
@@ -248,8 +266,9 @@ void ClientSession::beginBatch(const MicroBatch& at, bool isLast) {
   if (isIdle && interrupted_ && !isLast) throw interruptedError();
   if (isIdle && isServerDraining_ && !makesCheckpoints_) throw endedByServer("shutting-down");
   engine_->begin(at);
-  // If the link is idle, a Ping measures its latency.
-  if (isIdle) {
+  // If the link is idle, a Ping measures its latency. With edges, an evaluation sends no other
+  // frame to the servers in the middle, and its Pings could exceed their limit.
+  if (isIdle && (!hasEdges_ || at.phase == Phase::train)) {
     for (const auto& server : servers_) server->ping();
   }
   device_.notify();

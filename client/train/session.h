@@ -151,6 +151,7 @@ class ClientSession {
   boost::asio::steady_timer lastWork_;                // io thread
   std::vector<std::unique_ptr<ServerLink>> servers_;  // in the order of the bodies
   std::vector<Place> places_;                         // of their bodies
+  bool hasEdges_ = false;                             // between the servers
   std::shared_ptr<RunFiles> files_;
   bool makesCheckpoints_ = false;
   std::atomic<bool> isServerDraining_ = false;

@@ -76,6 +76,9 @@ struct ClientSettings {
   std::vector<int> cuts;              // positions of blocks; empty: the model's default
   std::vector<InsertSpec> inserts;    // learned inserts, each at a different cut
   std::vector<std::string> servers;   // HOST:PORT of each body's server; may be empty
+  bool hasDirectLinks = false;        // the servers exchange the tensors between them directly
+  // HOST:PORT at which the server before it reaches each server but the first; empty: the client's.
+  std::vector<std::string> directAddresses;
   WeightsSettings weights;
   DataSettings data;
   std::uint32_t batch = 64;
@@ -134,6 +137,8 @@ struct ClientSettings {
     const std::size_t count = std::max(cuts.size(), cutNames.size());
     return count == 0 ? 1 : count - 1;
   }
+  // Whether the run has edges: direct links between its servers.
+  bool hasEdges() const { return hasDirectLinks && bodies() > 1; }
   // The configured positions of the cuts among the model's blocks; empty: the model's default. The
   // blocks of a graph are its head, its bodies and its tail.
   std::vector<int> cutPositions() const;

@@ -12,6 +12,7 @@
 
 #include "client/train/codec_choice.h"
 #include "client/train/settings.h"
+#include "common/core/endpoint.h"
 #include "common/core/metric_titles.h"
 #include "common/core/units.h"
 #include "common/engine/schedule.h"
@@ -836,6 +837,17 @@ void addWaits(Table& table) {
   last->then(refuseLoneWait);
 }
 
+void checkDirectAddresses(Config& config, Settings& settings) {
+  const std::size_t count = settings.directAddresses.size();
+  const std::string place = config.where("connect.direct_addresses") + ": connect.direct_addresses";
+  for (const std::string& each : settings.directAddresses) parseEndpoint({place, each}, 1);
+  if (count == 0 || count + 1 == settings.bodies()) return;
+  throw UsageError("bad-servers",
+                   fmt::format("{} has {}, but the run has {}", place, countText(count, "address"),
+                               countText(settings.bodies(), "server")),
+                   "give one address for each server but the first");
+}
+
 void addCodecDeviceLink(Table& table) {
   table.section("Codec, device, link");
   addCodecs(table);
@@ -868,6 +880,18 @@ void addCodecDeviceLink(Table& table) {
             [](Config& config, Settings& s) {
               s.servers = config.texts("servers", std::vector<std::string>{});
             });
+  table.boolean("connect.direct", &Settings::hasDirectLinks,
+                "with several servers: neighbouring servers exchange their tensors over [direct "
+                "links](#direct-links-between-servers) instead of through the client");
+  table
+      .add("connect.direct_addresses", "list of `HOST:PORT`", "", "those of `servers`",
+           "the addresses at which each server but the first is reached by the server before it, "
+           "if they differ from the client's",
+           [](Config& config, Settings& s) {
+             s.directAddresses =
+                 config.texts("connect.direct_addresses", std::vector<std::string>{});
+           })
+      .then(checkDirectAddresses);
   table.number(
       "connect.retry_seconds", "s", 0, 1e6, &Settings::retrySeconds,
       "how long to retry if no server answers, or if a full server asks the client to retry later");

@@ -127,6 +127,7 @@ StepCosts profiledCosts(const RunPlan& plan, std::span<const RunPlan> bodies, st
   for (std::size_t b = 0; b < bodies.size(); ++b) {
     costs.bodies.push_back(bodyCosts(bodies[b], samples, servers[b]));
   }
+  if (bodies.front().hasEdges) costs.edges.resize(bodies.size() - 1);
   setFlows(costs, bodies, batch, client, servers);
   return costs;
 }

@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "common/checkpoint/checkpoint_store.h"
@@ -11,6 +12,7 @@
 #include "common/core/failpoint.h"
 #include "common/core/log.h"
 #include "common/core/units.h"
+#include "common/link/edge.h"
 #include "common/record/run_events.h"
 #include "common/run/action_tables.h"
 #include "common/run/fingerprint.h"
@@ -33,6 +35,23 @@ ActionSeconds actionsOfAllSides(const Coordinator& engine) {
   }
   return actions;
 }
+
+namespace {
+
+// A random token for the edge after each body but the last; empty if the run has no edges. New ones
+// are made for each attempt, so servers that still serve an earlier one are told apart.
+std::vector<std::string> makeEdgeTokens(const PreparedRun& run) {
+  std::vector<std::string> tokens;
+  if (!run.settings.hasEdges()) return tokens;
+  std::random_device random;
+  for (std::size_t e = 0; e + 1 < run.bodies.size(); ++e) {
+    std::string& token = tokens.emplace_back();
+    while (token.size() < kEdgeTokenBytes) token += static_cast<char>(random() & 0xff);
+  }
+  return tokens;
+}
+
+}  // namespace
 
 TrainRun::TrainRun(PreparedRun& prepared)
     : prepared_(prepared),
@@ -61,6 +80,7 @@ void TrainRun::connect() {
   };
   try {
     if (prepared_.plan.spec.initialWeights && !resumes()) prepareWeights();
+    edgeTokens_ = makeEdgeTokens(prepared_);
     std::vector<ServerRequest> requests;
     for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) requests.push_back(requestFor(b));
     session_.connect(std::move(requests), options);
@@ -77,6 +97,7 @@ void TrainRun::connect() {
 
 ServerRequest TrainRun::requestFor(std::size_t body) const {
   ServerRequest request{prepared_.servers[body], helloFor(prepared_, body), body};
+  requestEdges(body, request.hello);
   for (const RunCommit& commit : prepared_.commits) {
     wire::Commit& each = *request.hello.add_committed();
     each.set_step(commit.step);
@@ -86,6 +107,19 @@ ServerRequest TrainRun::requestFor(std::size_t body) const {
     request.hello.set_weights_sha256(sha256Of(textOf(*bodyWeights_[body])));
   }
   return request;
+}
+
+// Asks for direct links to the servers of the neighbouring bodies.
+void TrainRun::requestEdges(std::size_t body, wire::Hello& hello) const {
+  if (edgeTokens_.empty()) return;
+  hello.add_features(std::string(kDirectFeature));
+  if (body > 0) hello.mutable_edge_before()->set_token(edgeTokens_[body - 1]);
+  if (body == edgeTokens_.size()) return;
+  const auto& addresses = settings().directAddresses;
+  wire::Edge& after = *hello.mutable_edge_after();
+  after.set_token(edgeTokens_[body]);
+  after.set_run_id(runIdOf(prepared_, body + 1));
+  after.set_address(addresses.empty() ? prepared_.servers[body + 1].text() : addresses[body]);
 }
 
 // Call before connecting, because the Hellos contain the digests of the bodies' weights.

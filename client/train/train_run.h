@@ -101,6 +101,7 @@ class TrainRun {
  private:
   void prepareWeights();
   ServerRequest requestFor(std::size_t body) const;
+  void requestEdges(std::size_t body, wire::Hello& hello) const;
   bool allAnswers(const std::function<bool(const wire::HelloOk& ok)>& holds) const;
   const RunCommit& chooseCommit() const;
   void countResumeAt(std::uint64_t step);
@@ -108,6 +109,7 @@ class TrainRun {
 
   PreparedRun& prepared_;
   ClientStage stage_;
+  std::vector<std::string> edgeTokens_;   // of the edge after each body but the last
   std::vector<SharedBytes> bodyWeights_;  // initial weights until they are sent; may be empty
   ResumeCounts resumeCounts_;
   Recorder recorder_;

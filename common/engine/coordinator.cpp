@@ -15,6 +15,12 @@ std::vector<Place> placesOf(const std::vector<BodyPeer>& bodies) {
   return places;
 }
 
+Place placeOfAll(const std::vector<BodyPeer>& bodies) {
+  const Place& first = bodies.front().place;
+  const Place& last = bodies.back().place;
+  return {first.firstCut, last.lastCut, first.first, last.last};
+}
+
 // The flow that a body must have received before it can send this one.
 Flow requestOf(Flow flow, const Place& body) {
   return isActivation(flow) ? activationAt(body.firstCut) : gradientAt(body.lastCut);
@@ -24,7 +30,9 @@ Flow requestOf(Flow flow, const Place& body) {
 
 Coordinator::Coordinator(const EngineOptions& options, const std::vector<BodyPeer>& bodies,
                          bool fetchGradients)
-    : Engine(options, clientRows(placesOf(bodies))), fetchGradients_(fetchGradients) {
+    : Engine(options, clientRows(placesOf(bodies))),
+      fetchGradients_(fetchGradients),
+      all_(placeOfAll(bodies)) {
   for (const BodyPeer& body : bodies) {
     Peer& peer = peers_.emplace_back();
     peer.place = body.place;
@@ -98,10 +106,15 @@ void Coordinator::receive(std::size_t peer, Message message) {
   }
 }
 
+// The place whose tensors the client exchanges with the bodies.
+const Place& Coordinator::servedPlace(const Peer& peer) const {
+  return options_.hasEdges ? all_ : peer.place;
+}
+
 void Coordinator::receiveTensor(std::size_t from, TensorMessage&& message) {
   const Key key = message.key();
-  const Place& place = peers_[from].place;
-  if (!place.contains(key.flow) || place.isUp(key.flow)) {
+  const Place& place = servedPlace(peers_[from]);
+  if (!peers_[from].place.contains(key.flow) || !place.contains(key.flow) || place.isUp(key.flow)) {
     refuse("bad-key", toString(key) + " cannot come from this server");
   }
   const auto batch = find(key);
@@ -131,8 +144,10 @@ void Coordinator::receiveBodyDone(Peer& peer, const BodyDone& done) {
                           (done.step <= peer.reported ? "twice" : "in another step"));
   }
   // The flow that the body's last action needs.
-  const Flow gradient = gradientAt(peer.place.lastCut);
-  const Flow last = peer.place.contains(gradient) ? gradient : activationAt(peer.place.firstCut);
+  const Place& place = servedPlace(peer);
+  const Flow gradient = gradientAt(place.lastCut);
+  const bool hasGradient = peer.place.contains(gradientAt(peer.place.lastCut));
+  const Flow last = hasGradient ? gradient : activationAt(place.firstCut);
   if (traffic_[*batch].sent.get(last) != open()[*batch].at.microBatches) {
     refuse("unexpected-message", "BodyDone of step " + std::to_string(done.step) +
                                      " arrived before all of " + flowName(last) + " was sent");

@@ -16,8 +16,8 @@
 // the same time.
 //
 // The order matters in one place: Step is sent before our own Update, so that the bodies update at
-// the same time. Bodies communicate only with the client, which forwards the tensors that one body
-// sends to the next.
+// the same time. The client forwards the tensors that one body sends to the next, unless the bodies
+// have direct links (EngineOptions::hasEdges). They are then one long body for it.
 #pragma once
 
 #include <deque>
@@ -92,6 +92,7 @@ class Coordinator : public Engine {
     std::optional<Blob> blob;
   };
 
+  const Place& servedPlace(const Peer& peer) const;
   void receiveTensor(std::size_t from, TensorMessage&& message);
   void receiveBodyDone(Peer& peer, const BodyDone& done);
   void fetchGradientsOf(Peer& peer);
@@ -106,6 +107,7 @@ class Coordinator : public Engine {
   void finish(Work&& work, Result&& result, double seconds) override;
 
   const bool fetchGradients_;
+  const Place all_;  // from the first body to the last one
   std::vector<Peer> peers_;
   State state_ = State::idle;
   std::optional<StepDecision> decision_;  // the last one

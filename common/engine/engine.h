@@ -34,6 +34,11 @@ struct EngineOptions {
   bool resumes = false;
   // D: up to D + 1 training steps are in progress at the same time; see versionFor().
   std::uint32_t staleness = 0;
+  // Client: the bodies exchange the tensors between them over direct links.
+  bool hasEdges = false;
+  // Server: the tensors at the body's first cut arrive over such a link, so they may overtake the
+  // client's messages.
+  bool hasEdgeBefore = false;
 };
 
 using SharedBytes = std::shared_ptr<const std::vector<std::byte>>;

@@ -32,6 +32,18 @@ struct TensorMessage {
   Key key() const { return {at.phase, at.step, at.i, flow}; }
 };
 
+// Measurements of a direct link between two bodies.
+struct EdgeReport {
+  double rate = 0;              // bytes per second; 0: unknown
+  double roundTripSeconds = 0;  // 0: unknown
+  // Means per micro-batch since the last report; all 0: none has crossed.
+  struct OfFlow {
+    double bytes = 0;
+    double encodeSeconds = 0, decodeSeconds = 0;
+  };
+  OfFlow activation, gradient;
+};
+
 // The server has accumulated all gradients of a step.
 struct BodyDone {
   std::uint64_t step = 0;
@@ -39,11 +51,12 @@ struct BodyDone {
   double forwardSeconds = 0;   // F2, sum over the micro-batches
   double backwardSeconds = 0;  // B2
   double weightsSeconds = 0;   // BodyWeights, if the backward is split
-  double codecSeconds = 0;     // codec time on the server since the last BodyDone; set by the link
+  double codecSeconds = 0;     // codec time on the server since the last BodyDone; links add theirs
   double updateSeconds = 0;    // duration of the previous update
   // Throughput in bytes per second, measured by the server's connection; 0: unknown.
   double sendRate = 0;
   double receiveRate = 0;
+  std::optional<EdgeReport> edge;  // of the direct link before the body, if there is one
 };
 
 inline std::vector<GradientReport> reportsOf(const std::vector<BodyDone>& bodies) {

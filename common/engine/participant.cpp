@@ -1,5 +1,6 @@
 #include "common/engine/participant.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -19,6 +20,12 @@ Participant::Participant(const EngineOptions& options, const Place& place,
 // ---- Incoming messages ----
 
 void Participant::receive(std::size_t peer, Message message) {
+  if (options_.hasEdgeBefore) {
+    auto* tensor = std::get_if<TensorMessage>(&message);
+    if (tensor != nullptr && isActivation(tensor->flow)) {
+      return keepUntilItsBatch(std::move(*tensor));
+    }
+  }
   if (!isUpdatePending() && deferred_.empty()) return dispatch(peer, std::move(message));
   const std::size_t max = maxWaiting(options_.inFlight);
   if (deferred_.size() >= max) {
@@ -43,6 +50,34 @@ void Participant::dispatch(std::size_t peer, Message&& message) {
   } else {
     refuse("unexpected-message", "received a message that this client may not send");
   }
+}
+
+// The other server is at most one batch ahead: the client begins a batch only when this body has
+// reported on the step, or computed the evaluation batch, that it must follow.
+void Participant::keepUntilItsBatch(TensorMessage&& message) {
+  const Key key = message.key();
+  const bool train = key.phase == Phase::train;
+  latestStep_ = std::max(latestStep_, applied_);
+  const std::uint64_t last = train ? latestStep_ : evaluated_;
+  const bool isTooFar = train && key.step > reported_ + 1 + options_.staleness;
+  if (key.step > last + 1 || isTooFar) {
+    refuse("step-gap", toString(key) + " arrived, but the last known step is " +
+                           stepText(key.phase, isTooFar ? reported_ : last));
+  }
+  if (early_.size() >= maxWaiting(options_.inFlight)) {
+    refuse("too-many-in-flight", toString(key) + " arrived long before its step may begin");
+  }
+  if (train) latestStep_ = std::max(latestStep_, key.step);
+  early_.push_back(std::move(message));
+}
+
+// Whether receiveTensor() can handle the message now.
+bool Participant::mayTake(const TensorMessage& message) const {
+  const Key key = message.key();
+  if (isUpdatePending() || !weightsInPlace()) return false;
+  if (find(key)) return true;
+  if (key.phase == Phase::train) return key.step <= applied_ || mayStart(message.at);
+  return batchDone() && message.weightVersion <= applied_;
 }
 
 void Participant::receiveTensor(std::size_t from, TensorMessage&& message) {
@@ -123,7 +158,10 @@ void Participant::receiveFetch(std::size_t from, const Fetch& fetch) {
     refuse("unexpected-message", "a second Fetch arrived before the first was answered");
   }
   const bool ofWeights = fetch.flow == kWeightsBody;
-  if (ofWeights ? state_ != State::idle : reported_ <= applied_) {
+  // A tensor from another server may have begun the next batch before. The weights are the same.
+  const bool isBetween =
+      state_ == State::idle || (options_.hasEdgeBefore && state_ == State::running);
+  if (ofWeights ? !isBetween : reported_ <= applied_) {
     refuse("unexpected-message", "Fetch of " + flowName(fetch.flow) +
                                      (ofWeights ? " arrived in the middle of a batch"
                                                 : " did not arrive between BodyDone and Step"));
@@ -162,6 +200,11 @@ std::optional<Work> Participant::nextWork() {
     Deferred first = std::move(deferred_.front());
     deferred_.pop_front();
     dispatch(first.peer, std::move(first.message));
+  }
+  while (!early_.empty() && mayTake(early_.front())) {
+    TensorMessage first = std::move(early_.front());
+    early_.pop_front();
+    receiveTensor(0, std::move(first));
   }
   // Gradients are requested before the Step, and the update clears them.
   if (fetch_.flow == kGradsBody) {

@@ -23,6 +23,9 @@
 // messages after a Step refer to the updated weights. Waiting messages are handled in the order of
 // their arrival.
 //
+// Activations that another server sends over a direct link may overtake the client's
+// Step. They wait until their batch may begin.
+//
 // Two more actions run outside of this table. Once, before the first batch, initial weights are
 // imported or a checkpoint is restored. A Fetch of weights/body is answered between batches, a
 // Fetch of grads/body between BodyDone and Step of the oldest step.
@@ -60,6 +63,8 @@ class Participant : public Engine {
 
   void dispatch(std::size_t peer, Message&& message);
   void receiveTensor(std::size_t from, TensorMessage&& message);
+  void keepUntilItsBatch(TensorMessage&& message);
+  bool mayTake(const TensorMessage& message) const;
   void startBatchOf(const TensorMessage& message);
   void receiveDecision(const StepDecision& decision);
   void receiveFetch(std::size_t from, const Fetch& fetch);
@@ -86,6 +91,9 @@ class Participant : public Engine {
     Message message;
   };
   std::deque<Deferred> deferred_;
+  // With an edge before the body: activations whose batch may not begin yet. All pass through it.
+  std::deque<TensorMessage> early_;
+  std::uint64_t latestStep_ = 0;  // the latest training step of those
 
   Weights weights_;
   Input source_;  // the Blob or Resume that has arrived and is not yet imported or restored

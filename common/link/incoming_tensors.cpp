@@ -97,9 +97,13 @@ void IncomingTensors::checkDirection(const Key& key) const {
   if (!options_.place.contains(key.flow)) {
     throw ProtocolError("bad-key", toString(key) + " is not a flow of this run");
   }
+  if (options_.elsewhere.get(key.flow)) {
+    throw ProtocolError("bad-key", toString(key) + " does not cross this link");
+  }
   if (options_.place.isUp(key.flow) == atServer) return;
-  throw ProtocolError("unexpected-message", toString(key) + " is not a tensor that the " +
-                                                (atServer ? "client" : "server") + " sends");
+  const char* peer = options_.isEdge ? "other server" : atServer ? "client" : "server";
+  throw ProtocolError("unexpected-message",
+                      toString(key) + " is not a tensor that the " + peer + " sends");
 }
 
 void IncomingTensors::checkTensor(const IncomingTensor& tensor, std::uint64_t encodedBytes) const {

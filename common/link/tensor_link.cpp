@@ -9,6 +9,13 @@
 #include "common/link/wire_messages.h"
 
 namespace cleave {
+namespace {
+
+// After this many control frames, a link that may lack tensors confirms them.
+constexpr std::uint64_t kConfirmEvery = 256;
+static_assert(8 * kConfirmEvery <= ConnectionSlot::kMaxUnconfirmed);
+
+}  // namespace
 
 // Passes on what arrives over one connection, until the link has detached it.
 class TensorLink::Gate : public FrameSink {
@@ -36,6 +43,9 @@ class TensorLink::Gate : public FrameSink {
 TensorLink::TensorLink(TensorLinkOptions options, std::shared_ptr<BufferPool> pool,
                        boost::asio::any_io_executor io, Callbacks callbacks)
     : role_(options.role),
+      place_(options.place),
+      elsewhere_(options.elsewhere),
+      isEdge_(options.isEdge),
       needsSamples_(std::any_of(options.codecs.begin(), options.codecs.end(),
                                 [](const auto& each) { return each.second->keepsSamples(); })),
       deliver_(std::move(callbacks.deliver)),
@@ -44,8 +54,9 @@ TensorLink::TensorLink(TensorLinkOptions options, std::shared_ptr<BufferPool> po
       samples_(needsSamples_ ? options.trainSamples : 0, options.maxBatch) {
   if (options.account) pool = pool->chargedTo(options.account);
   const auto agreed = std::make_shared<const TensorLinkOptions>(std::move(options));
-  const auto order =
-      std::make_shared<TransferOrder>(role_, agreed->place, agreed->inFlight, agreed->account);
+  const auto order = agreed->order ? agreed->order
+                                   : std::make_shared<TransferOrder>(
+                                         role_, agreed->place, agreed->inFlight, agreed->account);
   codecTasks_ = std::make_shared<CodecTasks>(*agreed, pool, slot_);
   sender_ = std::make_shared<TensorSender>(agreed, slot_, codecTasks_, order, log_);
   receiver_ =
@@ -90,7 +101,7 @@ void TensorLink::send(Message message) {
   } else if (auto* blob = std::get_if<Blob>(&message)) {
     sender_->sendBlob(std::move(*blob));
   } else if (auto* done = std::get_if<BodyDone>(&message)) {
-    done->codecSeconds = log_->takeCodecSeconds();
+    done->codecSeconds += takeCodecSeconds();
     done->sendRate = slot_->sendRate();
     done->receiveRate = slot_->receiveRate();
     slot_->sendControl(FrameKind::bodyDone, toWire(*done));
@@ -136,12 +147,28 @@ void TensorLink::receivedFrame(const FrameHeader& header, std::span<const std::b
   if (isTensorData(header.kind)) return receiver_->received(header);
   receivedControl(header.kind, metadata);
   slot_->countControl();
+  if (mayLackTensors() && slot_->controlReceived() % kConfirmEvery == 0) confirmControl();
+}
+
+void TensorLink::confirmControl() {
+  wire::Received proto;
+  proto.set_control(slot_->controlReceived());
+  slot_->sendControl(FrameKind::received, proto.SerializeAsString());
 }
 
 void TensorLink::receivedControl(FrameKind kind, std::span<const std::byte> metadata) {
   const bool atServer = role_ == Role::server;
+  if (isEdge_ && kind != FrameKind::received) {
+    throw ProtocolError("unexpected-message", std::string(frameKindName(kind)) +
+                                                  " arrived over a direct link, which carries only "
+                                                  "tensors");
+  }
   switch (kind) {
     case FrameKind::received: {
+      if (mayLackTensors()) {
+        const auto proto = parseMetadata<wire::Received>(FrameKind::received, metadata);
+        if (!proto.has_key()) return slot_->confirmControl(proto.control());
+      }
       const ReceivedReport report = receivedFromWire(metadata);
       slot_->confirmControl(report.control);
       return sender_->acknowledged(report);

@@ -12,6 +12,8 @@
 //   TransferOrder    credits                 TransferLog      records, totals
 //   CodecTasks       the codec queue         ConnectionSlot   the connection
 // clang-format on
+//
+// A link connects a server with its client or, as an edge, with the server of a neighbouring body.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -91,6 +93,9 @@ class TensorLink : public EngineLink, public FrameSink {
 
   // Any thread.
   LinkTotals totals() const;
+  // Any thread. Codec seconds on this side since the last call, or since the last BodyDone that was
+  // sent over this link.
+  double takeCodecSeconds() { return log_->takeCodecSeconds(); }
   // Any thread. Whether tensors are being encoded or decoded here, or are waiting for that.
   bool hasCodecWork() const { return codecTasks_->any(); }
   // Any thread. See Connection; 0 without one.
@@ -99,6 +104,8 @@ class TensorLink : public EngineLink, public FrameSink {
   // Any thread. See Connection. Before the first Pong of a connection, returns the sample of the
   // previous one.
   ClockSample clock() const { return slot_->clock(); }
+  // Any thread. Whether tensors of the flow cross this link.
+  bool carries(Flow flow) const { return place_.contains(flow) && !elsewhere_.get(flow); }
   // io thread, after the connection has ended: records the tensors that were sent but not
   // acknowledged.
   void recordUnacknowledged() { log_->recordUnacknowledged(); }
@@ -106,8 +113,16 @@ class TensorLink : public EngineLink, public FrameSink {
  private:
   class Gate;
   void receivedControl(FrameKind kind, std::span<const std::byte> metadata);
+  void confirmControl();
+
+  // Whether control frames may arrive for a long time while no tensor does, whose Received would
+  // confirm them: the tensors cross another link.
+  bool mayLackTensors() const { return !elsewhere_.empty(); }
 
   const Role role_;
+  const Place place_;
+  const FlowMap<bool> elsewhere_;
+  const bool isEdge_;
   const bool needsSamples_;  // a codec keeps samples
   const std::function<void(Message)> deliver_;
   const std::shared_ptr<ConnectionSlot> slot_;

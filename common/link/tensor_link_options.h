@@ -14,6 +14,8 @@
 
 namespace cleave {
 
+class TransferOrder;
+
 struct TensorLinkOptions : TensorCodecOptions {
   Role role = Role::client;
   Place place;  // the place of the server's body
@@ -25,6 +27,15 @@ struct TensorLinkOptions : TensorCodecOptions {
   // Flows whose tensors the client receives from one server and sends to another. They stay encoded
   // (TensorMessage::encodedBytes).
   FlowMap<bool> passedOn;
+  // ---- For a run with edges ----
+  // Flows of `place` that cross another link; empty: none.
+  FlowMap<bool> elsewhere;
+  // The order that all links of the place share; null: the link has its own.
+  std::shared_ptr<TransferOrder> order;
+  // The link is an edge between two servers, at both of which its role is `server`. It carries
+  // tensors of a step, and nothing else.
+  bool isEdge = false;
+  // ----
   std::uint64_t maxBlobBytes = 0;  // maximum size of weights/body or grads/body
   bool initialWeights = false;     // the client may send weights/body, once
   std::string weightsSha256;       // required digest of weights/body, 32 bytes; empty: any

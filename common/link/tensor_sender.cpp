@@ -109,7 +109,13 @@ void TensorSender::queueOnIo(std::shared_ptr<Encoding> encoding) {
 void TensorSender::queue(const std::shared_ptr<Encoding>& encoding) {
   const Key key = encoding->message.key();
   const bool blob = isBlob(key.flow);
-  if (!blob) order_->queued(key);
+  if (!blob) {
+    order_->queued(key, [weak = weak_from_this(), key] {
+      const auto self = weak.lock();
+      return !self || self->release(key);
+    });
+  }
+  if (log_->isFull()) settleReleased();
   TransferRecord record;
   record.key = key;
   record.codec = encoding->codec;
@@ -186,7 +192,39 @@ std::string TensorSender::openMetadata(const Encoding& encoding, std::uint64_t b
 // ---- Acknowledgements ----
 
 void TensorSender::acknowledged(const ReceivedReport& report) {
+  if (!log_->isPending(report.key) && late_.get(report.key.flow) > 0) {
+    --late_[report.key.flow];
+    return;
+  }
   if (log_->acknowledged(report)) settle(report.key);
+}
+
+// Later micro-batches prove that the peer has all tensors of this cut. Their acknowledgements,
+// which cross another link, are still on their way. Returns false if not all of them were written.
+bool TensorSender::release(const Key& key) {
+  std::vector<std::shared_ptr<Encoding>> tensors;
+  for (const auto& encoding : unsettled_) {
+    Key each = encoding->message.key();
+    each.flow.tensor = key.flow.tensor;
+    if (each == key) tensors.push_back(encoding);
+  }
+  const auto isWritten = [&](const auto& each) { return log_->isWritten(each->message.key()); };
+  if (!std::all_of(tensors.begin(), tensors.end(), isWritten)) return false;
+  for (const auto& each : tensors) {
+    each->isReleased = true;
+    drop(*each);
+  }
+  return true;
+}
+
+// Settles the oldest released tensor without its acknowledgement.
+void TensorSender::settleReleased() {
+  const auto oldest = std::find_if(unsettled_.begin(), unsettled_.end(),
+                                   [](const auto& encoding) { return encoding->isReleased; });
+  if (oldest == unsettled_.end()) return;
+  const Key key = (*oldest)->message.key();
+  ++late_[key.flow];
+  settle(key);
 }
 
 // Call when the tensor has been written and acknowledged.
@@ -215,6 +253,11 @@ void TensorSender::resume(const Arrived& peer) {
       --count.complete;
       arrived(encoding);
     } else {
+      if (encoding->isReleased) {
+        throw ProtocolError("bad-arrived", "the peer claims to lack " +
+                                               toString(encoding->message.key()) +
+                                               ", but the tensors after it answer it");
+      }
       const std::uint64_t begin = std::exchange(count.bytes, 0);
       if (begin > encoding->bytes.size()) {
         throw ProtocolError("bad-arrived", "the peer claims " + std::to_string(begin) +
@@ -252,11 +295,15 @@ void TensorSender::arrived(const std::shared_ptr<Encoding>& encoding) {
   ++encoding->connections;
   const Key key = encoding->message.key();
   const bool isAcknowledged = log_->written(key, *encoding->wireBytes);
-  encoding->bytes = {};
-  encoding->owner.reset();
-  encoding->message.payload = Payload();
-  encoding->charge = MemoryCharge();
+  drop(*encoding);
   if (isAcknowledged) settle(key);
+}
+
+void TensorSender::drop(Encoding& encoding) {
+  encoding.bytes = {};
+  encoding.owner.reset();
+  encoding.message.payload = Payload();
+  encoding.charge = MemoryCharge();
 }
 
 }  // namespace cleave

@@ -63,6 +63,7 @@ class TensorSender : public std::enable_shared_from_this<TensorSender> {
     MemoryCharge charge;  // charge for a stage's output; the pool charges its buffers itself
     std::shared_ptr<std::uint64_t> wireBytes = std::make_shared<std::uint64_t>(0);
     unsigned connections = 0;  // number of connections so far, when it was queued
+    bool isReleased = false;   // see release()
   };
 
   MemoryCharge chargeFor(const TensorView& view) const;
@@ -78,8 +79,11 @@ class TensorSender : public std::enable_shared_from_this<TensorSender> {
   OutgoingTensor outgoing(const std::shared_ptr<Encoding>& encoding, std::uint64_t begin);
   void checkArrived(const Arrived& peer) const;
   void arrived(const std::shared_ptr<Encoding>& encoding);
+  static void drop(Encoding& encoding);
   static std::string openMetadata(const Encoding& encoding, std::uint64_t begin,
                                   double queueSeconds);
+  bool release(const Key& key);
+  void settleReleased();
   void settle(const Key& key);
 
   const std::shared_ptr<const TensorLinkOptions> options_;
@@ -90,7 +94,8 @@ class TensorSender : public std::enable_shared_from_this<TensorSender> {
   // io thread
   std::deque<std::shared_ptr<Encoding>> unsettled_;  // in queueing order
   FlowMap<std::uint64_t> settled_;                   // number of settled tensors
-  bool blobUnderWay_ = false;  // server: a Fetch is unanswered, or its answer is not settled
+  FlowMap<std::uint64_t> late_;  // of those, how many the peer has not acknowledged yet
+  bool blobUnderWay_ = false;    // server: a Fetch is unanswered, or its answer is not settled
 };
 
 }  // namespace cleave

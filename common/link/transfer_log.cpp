@@ -12,7 +12,7 @@ namespace cleave {
 // Both sides acknowledge arriving tensors before they send the next one, so only a peer that does
 // not acknowledge exceeds the maximum.
 void TransferLog::queued(TransferRecord record) {
-  if (pending_.size() >= maxPending_) {
+  if (isFull()) {
     throw ProtocolError("too-many-in-flight", "the peer has not acknowledged " +
                                                   std::to_string(maxPending_) + " tensors");
   }

@@ -26,6 +26,15 @@ class TransferLog {
 
   // ---- Sent tensors: queued, started, written and acknowledged, settled ----
 
+  // Whether queued() would throw.
+  bool isFull() const { return pending_.size() >= maxPending_; }
+  // Whether the tensor is neither settled nor unknown.
+  bool isPending(const Key& key) const { return pending_.contains(key); }
+  // False: the tensor is pending, and not all of it was written to its latest connection.
+  bool isWritten(const Key& key) const {
+    const auto found = pending_.find(key);
+    return found == pending_.end() || found->second.written;
+  }
   // Begins a record. Throws ProtocolError "too-many-in-flight" if the number of unacknowledged
   // tensors is far above what the peer's credits allow.
   void queued(TransferRecord record);

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "common/core/error.h"
 
@@ -42,20 +43,61 @@ void TransferOrder::checkAnswers(const Key& key) {
                       toString(key) + " arrived before its " + flowName(*request) + " was sent");
 }
 
+void TransferOrder::queued(const Key& key, std::function<bool()> release) {
+  at(queued_, key) = {key.step, key.i};
+  // Gradients are not counted: they return over the link on which the micro-batch arrived.
+  if (!hasEdges_ || !isActivation(key.flow) || key.flow != lastReply(key.phase)) return;
+  const auto found = taken_.find({key.phase, key.step, key.i});
+  if (found == taken_.end() || std::exchange(found->second.isAnswered, true)) return;
+  found->second.release = std::move(release);
+  ++answered_;
+}
+
+// If the last reply and the next micro-batch cross different links, the next one may arrive before
+// the acknowledgement of the reply, or before this side knows that the reply was written, because
+// its connection has just broken. So another W micro-batches may be in flight of which only the
+// reply is left. No more than that: the client waits for replies that have not arrived.
 void TransferOrder::takeCredit(const Key& key) {
-  if (taken_.size() >= inFlight_) {
+  ++arrived_;
+  if (hasEdges_) releaseProven();
+  const std::size_t max = std::size_t{inFlight_} * (hasEdges_ ? 2 : 1);
+  if (taken_.size() - answered_ >= inFlight_ || taken_.size() >= max) {
     throw ProtocolError("too-many-in-flight", toString(key) + " exceeds the " +
                                                   std::to_string(inFlight_) +
                                                   " micro-batches in flight that were agreed");
   }
-  taken_.emplace(std::tuple{key.phase, key.step, key.i}, MemoryCharge(account_, kMicroBatchBytes));
+  taken_.emplace(MicroBatchKey{key.phase, key.step, key.i},
+                 Credit{MemoryCharge(account_, kMicroBatchBytes), arrived_, false, nullptr});
+}
+
+// The client sends a micro-batch only when all but the W - 1 before it are done, so it has their
+// replies.
+void TransferOrder::releaseProven() {
+  for (auto each = taken_.begin(); each != taken_.end();) {
+    Credit& credit = each->second;
+    const bool isProven = credit.isAnswered && credit.number + inFlight_ <= arrived_;
+    if (isProven && credit.release && credit.release()) {
+      --answered_;
+      each = taken_.erase(each);
+    } else {
+      ++each;
+    }
+  }
 }
 
 void TransferOrder::settled(const Key& key) {
+  if (key.flow != lastReply(key.phase)) return;
+  const auto found = taken_.find({key.phase, key.step, key.i});
+  if (found == taken_.end()) return;
+  if (found->second.isAnswered) --answered_;
+  taken_.erase(found);
+}
+
+// The tensor whose settling returns the credit of its micro-batch.
+Flow TransferOrder::lastReply(Phase phase) const {
   const bool hasGradient = body_.contains(gradientAt(body_.firstCut));
-  const Flow last = key.phase == Phase::train && hasGradient ? gradientAt(body_.firstCut)
-                                                             : activationAt(body_.lastCut);
-  if (key.flow == last) taken_.erase({key.phase, key.step, key.i});
+  return phase == Phase::train && hasGradient ? gradientAt(body_.firstCut)
+                                              : activationAt(body_.lastCut);
 }
 
 }  // namespace cleave

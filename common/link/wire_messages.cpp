@@ -21,6 +21,17 @@ double checkedRate(double rate) {
   return rate;
 }
 
+void toWire(const EdgeReport::OfFlow& flow, wire::EdgeFlow& proto) {
+  proto.set_bytes(flow.bytes);
+  proto.set_encode_seconds(flow.encodeSeconds);
+  proto.set_decode_seconds(flow.decodeSeconds);
+}
+
+EdgeReport::OfFlow fromWire(const wire::EdgeFlow& proto) {
+  return {checkedRate(proto.bytes()), checkedSeconds(proto.encode_seconds()),
+          checkedSeconds(proto.decode_seconds())};
+}
+
 }  // namespace
 
 double checkedSeconds(double seconds) {
@@ -77,6 +88,13 @@ std::string toWire(const BodyDone& done) {
   proto.set_update_seconds(done.updateSeconds);
   proto.set_send_rate(done.sendRate);
   proto.set_receive_rate(done.receiveRate);
+  if (done.edge) {
+    wire::EdgeReport& edge = *proto.mutable_edge();
+    edge.set_rate(done.edge->rate);
+    edge.set_round_trip_seconds(done.edge->roundTripSeconds);
+    toWire(done.edge->activation, *edge.mutable_activation());
+    toWire(done.edge->gradient, *edge.mutable_gradient());
+  }
   return proto.SerializeAsString();
 }
 
@@ -96,6 +114,11 @@ BodyDone bodyDoneFromWire(std::span<const std::byte> metadata) {
   done.updateSeconds = checkedSeconds(proto.update_seconds());
   done.sendRate = checkedRate(proto.send_rate());
   done.receiveRate = checkedRate(proto.receive_rate());
+  if (proto.has_edge()) {
+    done.edge = EdgeReport{checkedRate(proto.edge().rate()),
+                           checkedSeconds(proto.edge().round_trip_seconds()),
+                           fromWire(proto.edge().activation()), fromWire(proto.edge().gradient())};
+  }
   return done;
 }
 

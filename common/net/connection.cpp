@@ -409,8 +409,7 @@ awaitable<void> Connection::writeOne() {
     writtenBy_.reset();
     co_return;
   }
-  if (frame->kind == FrameKind::tensor) allowance_.tensorCrosses();
-  if (frame->kind == FrameKind::segment) allowance_.segmentCrosses();
+  allowance_.sends(frame->kind);
   if (frame->kind == FrameKind::ping) notePing();
   if (frame->isBackground) {
     notePing();

@@ -86,6 +86,8 @@ class Connection {
   void sayBye(std::string reason);
   // Ends run() with `error`, which is sent to the peer as a Failure. The first cause wins.
   void fail(std::exception_ptr error);
+  // After run(): whether our side found the fault that ended it.
+  bool hasFoundFault() const { return end_.state() == EndState::failing; }
   // Closes immediately without a message; everything that waits for the peer fails with
   // "connection-lost".
   void abandon() { stream_.close(); }

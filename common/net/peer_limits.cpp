@@ -30,6 +30,13 @@ void FrameProgress::arrived(std::size_t bytes, SteadyTime time) {
                       "use a faster link, or set the receiver's limits lower");
 }
 
+void ControlAllowance::sends(FrameKind kind) {
+  if (kind == FrameKind::tensor) tensorCrosses();
+  if (kind == FrameKind::segment) segmentCrosses();
+  if (kind == FrameKind::step || kind == FrameKind::bodyDone) add(kPerStep);
+  if (kind == FrameKind::ping) add(1);
+}
+
 void ControlAllowance::take(SteadyTime time) {
   const double refill = kPerSecond * secondsBetween(refilled_, time);
   refilled_ = time;

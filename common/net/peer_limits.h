@@ -7,6 +7,7 @@
 #include <cstddef>
 
 #include "common/core/clock.h"
+#include "common/net/frame.h"
 
 namespace cleave {
 
@@ -38,24 +39,31 @@ class FrameProgress {
 };
 
 // Limits the rate of control frames. A correct peer sends a few per tensor in either direction, two
-// per long segment, and an occasional Ping. A short segment counts as a control frame, because it
-// costs as much to process.
+// per long segment, three per step, an answer to each Ping, and an occasional Ping. A short segment
+// counts as a control frame, because it costs as much to process.
 class ControlAllowance {
  public:
   static constexpr double kIdle = 256;      // frames that an idle connection may send at once
   static constexpr double kPerSecond = 10;  // refilled per second, up to kIdle
   static constexpr double kPerTensor = 3;
   static constexpr double kPerLongSegment = 2;
+  // Per Step or BodyDone that this side sends. A Step is answered by a StepOk and perhaps a Saved,
+  // and followed by the next BodyDone; a BodyDone by a Step, a Ping and perhaps a Fetch.
+  static constexpr double kPerStep = 3;
   static constexpr double kMax = 16384;  // maximum that tensors can accumulate
   static constexpr std::size_t kShortSegmentBytes = 4096;
 
   explicit ControlAllowance(SteadyTime start) : refilled_(start) {}
-  void tensorCrosses() { left_ = std::min(kMax, left_ + kPerTensor); }
-  void segmentCrosses() { left_ = std::min(kMax, left_ + kPerLongSegment); }
+  void tensorCrosses() { add(kPerTensor); }
+  void segmentCrosses() { add(kPerLongSegment); }
+  // Reports that this side sends a frame. Only frames that the peer cannot cause at will count.
+  void sends(FrameKind kind);
   // Reports that a control frame or a short segment arrived. Throws ProtocolError "flood".
   void take(SteadyTime time);
 
  private:
+  void add(double frames) { left_ = std::min(kMax, left_ + frames); }
+
   double left_ = kIdle;
   SteadyTime refilled_;
 };

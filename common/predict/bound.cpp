@@ -210,7 +210,21 @@ StepCosts StepCosts::inMicroBatches(std::uint32_t number) const {
   return costs;
 }
 
+// With direct links, only the links of the first body and of the last one carry tensors.
 bool StepCosts::hasRates() const {
+  const auto isKnown = [](const BodyCosts& body, Flow flow) {
+    const double rate = body.place.isUp(flow) ? body.rateUp : body.rateDown;
+    return rate > 0 || !body.place.contains(flow);
+  };
+  const auto areKnown = [&](const BodyCosts& body, int cut) {
+    return isKnown(body, activationAt(cut)) && isKnown(body, gradientAt(cut));
+  };
+  if (!edges.empty()) {
+    return areKnown(bodies.front(), bodies.front().place.firstCut) &&
+           areKnown(bodies.back(), bodies.back().place.lastCut) &&
+           std::all_of(edges.begin(), edges.end(),
+                       [](const EdgeCosts& edge) { return edge.rate > 0; });
+  }
   return std::all_of(bodies.begin(), bodies.end(),
                      [](const BodyCosts& body) { return body.hasRates(); });
 }
@@ -221,10 +235,14 @@ bool StepCosts::hasWeights() const {
 }
 
 BodyCosts StepCosts::slowestLink() const {
+  // With direct links, no tensors measure the rates of the other links.
+  const auto lower = [this](double a, double b) {
+    return !edges.empty() && (a == 0 || b == 0) ? std::max(a, b) : std::min(a, b);
+  };
   BodyCosts slowest = bodies.front();
   for (const BodyCosts& body : bodies) {
-    slowest.rateUp = std::min(slowest.rateUp, body.rateUp);
-    slowest.rateDown = std::min(slowest.rateDown, body.rateDown);
+    slowest.rateUp = lower(slowest.rateUp, body.rateUp);
+    slowest.rateDown = lower(slowest.rateDown, body.rateDown);
     slowest.latency = std::max(slowest.latency, body.latency);
   }
   return slowest;

@@ -43,6 +43,9 @@ std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSe
     costs.of(kind) = client[indexOf(kind)] / at.microBatches;
   }
   costs.updateSeconds = client[indexOf(ActionKind::decide)] + client[indexOf(ActionKind::update)];
+  for (std::size_t b = 1; b < costs.bodies.size(); ++b) {
+    if (bodies[b].edge) setEdge(costs, b, *bodies[b].edge);
+  }
   bool known = true;
   for (std::size_t b = 0; b < costs.bodies.size(); ++b) {
     BodyCosts& body = costs.bodies[b];
@@ -53,7 +56,10 @@ std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSe
     body.rateUp = links[b].rateUp;
     body.rateDown = links[b].rateDown;
     for (const Flow flow : body.place.flows()) {
-      known = setFlow(costs.flows[flow], flow, totals) && known;
+      FlowCosts& tensor = costs.flows[flow];
+      // The client has no transfers of flows that cross an edge.
+      setFlow(tensor, flow, totals);
+      known = known && tensor.bytes > 0;
     }
   }
   before_ = totals;
@@ -64,9 +70,21 @@ std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSe
   return costs;
 }
 
+// The edge before body b.
+void StepMeter::setEdge(StepCosts& costs, std::size_t b, const EdgeReport& report) {
+  costs.edges.resize(costs.bodies.size() - 1);
+  costs.edges[b - 1] = {report.rate, report.roundTripSeconds / 2};
+  const int cut = costs.bodies[b].place.firstCut;
+  const auto set = [&](Flow flow, const EdgeReport::OfFlow& mean) {
+    if (mean.bytes > 0) costs.flows[flow] = {mean.bytes, mean.encodeSeconds, mean.decodeSeconds};
+  };
+  set(activationAt(cut), report.activation);
+  set(gradientAt(cut), report.gradient);
+}
+
 // Transfers are recorded with a delay: a step may see those of the previous step, or none. If there
-// are none, `costs` stays unchanged. Returns whether the flow's bytes are known.
-bool StepMeter::setFlow(FlowCosts& costs, Flow flow, const LinkTotals& totals) const {
+// are none, `costs` stays unchanged.
+void StepMeter::setFlow(FlowCosts& costs, Flow flow, const LinkTotals& totals) const {
   FlowCosts sum;
   double tensors = 0;
   for (const auto& [each, after] : totals.flows) {
@@ -85,7 +103,6 @@ bool StepMeter::setFlow(FlowCosts& costs, Flow flow, const LinkTotals& totals) c
     costs = {sum.bytes / tensors, crossings * sum.encodeSeconds / tensors,
              crossings * sum.decodeSeconds / tensors};
   }
-  return costs.bytes > 0;
 }
 
 void StepMeter::add(const StepCosts& costs) {

@@ -22,8 +22,8 @@ class StepMeter {
   // `places`: those of the bodies, in the order of the model.
   explicit StepMeter(const std::vector<Place>& places = {{}});
   // Call after a training step. `client`: the seconds of the client's actions. `bodies` and
-  // `links`: one element per body. `totals`: of all links together. Returns nullopt until the bytes
-  // of every flow are known. An unknown rate is 0.
+  // `links`: one element per body; the bodies' reports contain their edges. `totals`: of all links
+  // together. Returns nullopt until the bytes of every flow are known. An unknown rate is 0.
   std::optional<StepCosts> measure(const MicroBatch& at, const ActionSeconds& client,
                                    const std::vector<BodyDone>& bodies, const LinkTotals& totals,
                                    const std::vector<LinkSpeed>& links);
@@ -36,7 +36,8 @@ class StepMeter {
 
  private:
   void add(const StepCosts& costs);
-  bool setFlow(FlowCosts& costs, Flow flow, const LinkTotals& totals) const;
+  static void setEdge(StepCosts& costs, std::size_t b, const EdgeReport& report);
+  void setFlow(FlowCosts& costs, Flow flow, const LinkTotals& totals) const;
 
   LinkTotals before_;
   StepCosts last_;

@@ -177,6 +177,19 @@ void checkStaleness(const Schedule& schedule, std::uint32_t staleness) {
                    "set train.schedule to priority, 1f1b or zb, or train.staleness to 0");
 }
 
+// Codecs that keep samples need the numbers of a batch before its tensors. They come from the
+// client, so the tensors of another server may overtake them.
+void checkEdgeCodecs(const RunPlan& plan, bool hasEdgeBefore, bool hasEdgeAfter) {
+  for (const auto& [flow, codec] : plan.codecs) {
+    const bool isConcerned = hasEdgeBefore || (hasEdgeAfter && flow.cut == plan.place.lastCut);
+    if (!isConcerned || !codec->keepsSamples()) continue;
+    throw UsageError("bad-codec-spec",
+                     "codec " + codec->spec() + " of " + flowName(flow) +
+                         " keeps samples, which is not supported by direct links between servers",
+                     "use another codec for this flow, or set connect.direct to false");
+  }
+}
+
 RunPlan planRun(const RunSpec& spec) { return planClient(spec, {}, nullptr); }
 
 RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
@@ -344,6 +357,7 @@ double flowBytes(const RunPlan& plan) {
 
 double passedOnBytes(const std::vector<RunPlan>& bodies) {
   double bytes = 0;
+  if (bodies.front().hasEdges) return bytes;
   for (const RunPlan& body : bodies) {
     const TensorLinkOptions link = linkOptions(body, Role::client);
     for (const Flow flow : body.flows()) {
@@ -359,6 +373,21 @@ double passedOnBytes(const std::vector<RunPlan>& bodies) {
   return bytes;
 }
 
+namespace {
+
+// The encoded tensors that a micro-batch sends forwards.
+double answerBytes(const RunPlan& plan) {
+  const TensorLinkOptions link = linkOptions(plan, Role::server);
+  double bytes = 0;
+  for (const Flow flow : activationsOf(plan.place.lastCut, plan.place.last)) {
+    const TensorSpec spec = link.spec(flow, plan.maxMicroBatchSamples());
+    bytes += bufferBytes(link.maxEncodedBytes(flow, spec));
+  }
+  return bytes;
+}
+
+}  // namespace
+
 std::size_t transitBytes(const RunPlan& plan) {
   double largest = 0;
   double cuts = 0;
@@ -370,10 +399,13 @@ std::size_t transitBytes(const RunPlan& plan) {
   }
   // To measure its SNR, a tensor is decoded again and, on a GPU, copied to the host.
   const double measured = 2 * largest;
+  // See TransferOrder::takeCredit().
+  const double answered =
+      plan.hasEdges ? plan.inFlight * (answerBytes(plan) + kMicroBatchBytes) : 0;
   const double blob = bufferBytes(maxWeightsBytes(plan)) +
                       (plan.spec.trace.steps > 0 ? bufferBytes(kMaxTraceBytes) : 0);
   return asSize(flowBytes(plan) + plan.inFlight * (cuts + double{kMicroBatchBytes}) + measured +
-                blob);
+                answered + blob);
 }
 
 std::size_t graphMemoryLimit(const RunPlan& plan) {

@@ -28,6 +28,8 @@ struct RunPlan {
   Place place;  // the body's place
   const Schedule* schedule = nullptr;
   std::uint32_t inFlight = 1;
+  // Whether the bodies of the run have direct links between them. Set after planRun().
+  bool hasEdges = false;
   FlowMap<std::shared_ptr<const Codec>> codecs;  // for every flow of `place`, in its order
   // See TensorCodecOptions; set by useDeviceCodecs().
   FlowMap<std::shared_ptr<const DeviceCodec>> deviceCodecs;
@@ -43,6 +45,10 @@ std::vector<Place> placesOf(const std::vector<RunPlan>& bodies);
 
 // Checks that the schedule supports this staleness. Throws UsageError "bad-staleness".
 void checkStaleness(const Schedule& schedule, std::uint32_t staleness);
+
+// Checks that the body's codecs can be used if it has an edge before it or after it. Throws
+// UsageError "bad-codec-spec".
+void checkEdgeCodecs(const RunPlan& plan, bool hasEdgeBefore, bool hasEdgeAfter);
 
 // Throws UsageError if a value is unknown, out of range or inconsistent. Builds and allocates
 // nothing.
@@ -66,7 +72,7 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role);
 double flowBytes(const RunPlan& plan);
 
 // Bytes of pool buffers on the client for the encoded tensors of the micro-batches in flight that
-// it passes on from one body to the next.
+// it passes on from one body to the next; 0 with direct links.
 double passedOnBytes(const std::vector<RunPlan>& bodies);
 
 // Maximum memory of the samples that the codecs of all flows keep (SampleCache), on each side.

@@ -43,21 +43,12 @@ StepCosts costsFrom(const Json& json) {
   return costs;
 }
 
-// Direct links between neighbouring servers.
-struct EdgeOptions {
-  std::string rate;  // with unit; empty: no direct links
-  std::string latency = "0";
-};
-
-int run(const std::string& path, const LinkOptions& link, const EdgeOptions& edge) {
+// With --edge-rate, neighbouring servers have direct links.
+int run(const std::string& path, const LinkOptions& link) {
   std::ifstream file(path);
   const Json times = Json::parse(file);
   StepCosts costs = costsFrom(times);
-  if (!edge.rate.empty()) {
-    const auto latency = parseTime({"--edge-latency", edge.latency});
-    costs.edges.assign(costs.bodies.size() - 1, {parseRate({"--edge-rate", edge.rate}),
-                                                 std::chrono::duration<double>(latency).count()});
-  }
+  if (!link.edgeRate.empty()) costs.edges.resize(costs.bodies.size() - 1);
   linkCosts(link).applyTo(costs);
   const StepPrediction prediction = predictStep(costs);
   std::cout << toJson(costs, times.at("batch").get<std::uint32_t>(), &prediction).dump()
@@ -72,12 +63,8 @@ int main(int argc, char** argv) {
   CLI::App app{"Predicts a step from the times that bench_step measured", "bench_simulate"};
   std::string times;
   cleave::LinkOptions link;
-  cleave::EdgeOptions edge;
   app.add_option("--times", times, "File with the member \"times\" of a line of bench_step")
       ->required();
   cleave::addLinkOptions(app, link);
-  app.add_option("--edge-rate", edge.rate, "Rate of direct links between neighbouring servers")
-      ->type_name("RATE");
-  app.add_option("--edge-latency", edge.latency, "Their one-way latency")->type_name("TIME");
-  return cleave::runProgram(app, argc, argv, [&] { return cleave::run(times, link, edge); });
+  return cleave::runProgram(app, argc, argv, [&] { return cleave::run(times, link); });
 }

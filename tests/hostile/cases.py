@@ -622,6 +622,144 @@ for name, code, data in (
     CASES.append(Case(f"overlapping steps: {name}", overlap, code if isinstance(code, set) else {code}))
 
 
+# ---- Edges: direct links between servers ----
+
+TOKEN = bytes(range(16))
+OTHER_TOKEN = bytes(range(1, 17))
+EDGE = {"f3": "edge", "f4": None, "f6": None, "f7": None, "f14": None}
+AFTER = ((2, "127.0.0.1:4800"), (3, "other"))
+
+hellos("an edge of no run", "edge-not-here", **EDGE, f42=TOKEN)
+for token in (b"", TOKEN[:15], TOKEN * 100):
+    hellos(f"an edge with a token of {len(token)} bytes", "edge-not-here", **EDGE, f42=token)
+hellos("an edge with a run spec", "bad-metadata", f3="edge", f42=TOKEN)
+hellos("an edge without the feature", "bad-metadata", f40=w.message((1, TOKEN)))
+hellos("the feature of edges without an edge", "bad-metadata", f3="direct")
+hellos("a run with an edge token of 15 bytes", "bad-metadata", f3="direct", f40=w.message((1, TOKEN[:15])))
+hellos("a run whose server must connect elsewhere", "edge-not-allowed", f3="direct", f41=w.message((1, TOKEN), *AFTER))
+for address in ("", "x", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999", ESCAPES, "x" * 2000):
+    hellos(f"an edge to '{address[:12]!r}'", {"bad-metadata", "edge-not-allowed"}, f3="direct", f41=w.message((1, TOKEN), (2, address), (3, "other")))
+hellos("an edge to a run '../x'", "bad-run-id", f3="direct", f41=w.message((1, TOKEN), (2, "127.0.0.1:4800"), (3, "../x")))
+
+
+def run_with_edge(world):
+    """A run that expects another server to send activation/0."""
+    return world.run(f3="direct", f40=w.message((1, TOKEN)))
+
+
+def edge(world, token=TOKEN):
+    return world.connect().open(world.last_run_id, b"", **EDGE, f42=token)
+
+
+def refused_edge(world, token):
+    peer = world.connect()
+    peer.send(w.hello(world.last_run_id, b"", **EDGE, f42=token))
+    peer.wait_for_close()
+    return peer
+
+
+@case("an edge with the token of another edge", "edge-not-here", connections=2)
+def _(world):
+    run = run_with_edge(world)
+    peer = refused_edge(world, OTHER_TOKEN)
+    world.leave(run)
+    return peer
+
+
+@case("an edge of a run that has none", "edge-not-here", connections=2)
+def _(world):
+    run = world.run()
+    peer = refused_edge(world, TOKEN)
+    world.leave(run)
+    return peer
+
+
+@case("an edge of a run that has ended", "edge-not-here", connections=2)
+def _(world):
+    world.leave(run_with_edge(world))
+    return refused_edge(world, TOKEN)
+
+
+@case("a newer edge replaces an older one, and the run goes on", "", connections=3, uncounted=True)
+def _(world):
+    run = run_with_edge(world)
+    first = edge(world)
+    second = edge(world)
+    first.wait_for_close()
+    second.send(w.tensor())
+    run.wait_for(w.TENSOR)  # activation/1
+    assert second.is_alive()
+    world.leave(run)
+    second.wait_for_close(answer_bye=True)
+    second.close()
+    first.close()
+    return None
+
+
+@case("the end of an edge does not end the run", "", connections=3, uncounted=True)
+def _(world):
+    run = run_with_edge(world)
+    edge(world).close()
+    second = edge(world)
+    second.send(w.tensor())
+    run.wait_for(w.TENSOR)
+    second.close()
+    time.sleep(0.1)
+    assert run.is_alive()
+    world.leave(run)
+    return None
+
+
+@case("the flow of an edge over the client's connection", "bad-key")
+def _(world):
+    run = run_with_edge(world)
+    run.send(w.tensor())
+    return run
+
+
+for name, code, data in (
+    ("a Step", "unexpected-message", w.step()), ("a Fetch", "unexpected-message", w.fetch("weights/body")),
+    ("numbers of samples", "unexpected-message", w.samples((0,))), ("a Resume", "unexpected-message", w.frame(w.RESUME, w.message((1, 1)))),
+    ("a BodyDone", "unexpected-message", w.frame(w.BODY_DONE, w.message((1, 1)))),
+    ("initial weights", "unexpected-message", w.tensor(flow="weights/body", step=0)),
+    ("a flow of the client", "bad-key", w.tensor(flow="gradient/1")), ("its own flow", "unexpected-message", w.tensor(flow="gradient/0")),
+    ("another cut's flow", "bad-key", w.tensor(flow="activation/2")), ("a tensor twice", "bad-key", w.tensor() + w.tensor(stream=2)),
+    ("a step too far", "step-gap", w.tensor(step=2)), ("an evaluation too far", "step-gap", w.tensor(step=2, phase="eval")),
+    ("a weight version", "bad-key", w.tensor(weight_version=9)), ("too much data", "bad-tensor", w.tensor(bytes(w.RAW_BYTES + 4))),
+    ("more micro-batches than agreed", "bad-key", w.tensor(micro_batch=4)),
+    ("a flood of Receiveds without a key", {"flood", "bad-arrived"}, w.frame(w.RECEIVED, w.message((4, 0))) * 20000),
+    ("a Received that confirms too much", "bad-arrived", w.frame(w.RECEIVED, w.message((4, 9)))),
+    ("a flood of Pings", "flood", w.frame(w.PING, w.message((1, 1))) * 20000),
+):  # fmt: skip
+
+    def on_edge(world, data=data):
+        run = run_with_edge(world)
+        peer = edge(world)
+        peer.send(data)
+        run.wait_for_close()
+        peer.wait_for_close(answer_bye=True)
+        assert peer.code in (run.code, None), f"the edge ended with {peer.code}"
+        peer.close()
+        return run
+
+    CASES.append(Case(f"over an edge: {name}", on_edge, code if isinstance(code, set) else {code}, connections=2, deadline=2))
+
+
+@case("200 Hellos of edges, with wrong tokens", {"edge-not-here", "too-many-from-address", "too-many-handshakes"}, connections=200, deadline=10)
+def _(world):
+    run = run_with_edge(world)
+    peers = [world.connect() for _ in range(200)]
+    for peer in peers:
+        peer.send(w.hello(world.last_run_id, b"", **EDGE, f42=OTHER_TOKEN))
+    for peer in peers:
+        peer.wait_for_close()
+        world.refused.append(peer)
+    assert any(peer.code == "edge-not-here" for peer in world.refused), "no token was compared"
+    assert run.is_alive()
+    world.leave(run)
+    return world.refused.pop()
+
+
 # ---- Floods, slow writers, slow readers ----
 
 

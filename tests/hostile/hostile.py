@@ -58,7 +58,7 @@ class Server:
         settings = [*transport.server_settings, *(f"--set=limits.{key}={value}" for key, value in limits.items())]
         self.process = subprocess.Popen(
             [programs / "cleave-server", "serve", "--config", ROOT / "configs/server.yaml", "--set=listen.port=0",
-             "--set=models.allow=[mlp, small_cnn, mobilenet_v2, graph]",
+             "--set=models.allow=[mlp, small_cnn, mobilenet_v2, graph]", "--set=edges.accept=true",
              f"--set=store={folder}/store", *settings],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")  # fmt: skip
         self.log = []
