@@ -109,6 +109,18 @@ class Experiments(unittest.TestCase):
         food101.main(["--data", self.path("data/food-101")])
         self.trains("food101", **{"data.crop": 48, "train.batch": 50})
 
+    def test_data_parallel(self):
+        script = os.path.join(ROOT, "configs/experiments/data_parallel.py")
+        ended = subprocess.run([sys.executable, script, "--model", "mobilenet_v2", "--devices", "2", "--batch", "5", "--steps", "1"],
+                               capture_output=True, text=True)  # fmt: skip
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        found = json.loads(ended.stdout)
+        self.assertEqual(len(found["peak_bytes"]), 2)
+        self.assertAlmostEqual(found["samples_per_second"], 5 / found["seconds"])
+        self.assertAlmostEqual(found["seconds"], found["forward"] + found["backward"] + found["update"], delta=0.5 * found["seconds"])
+        model = torchvision.models.mobilenet_v2(num_classes=10)
+        self.assertEqual(found["gradient_bytes"], 4 * sum(each.numel() for each in model.parameters()))
+
     def test_gpt2(self):
         generator = numpy.random.default_rng(3)
         words = numpy.array("the a film story keyboard player works never again , . !".split())

@@ -1,0 +1,355 @@
+#!/usr/bin/env python3
+"""Tests the arithmetic and the tables of configs/experiments/parallelism.py, with measurements that are made up."""
+import contextlib
+import io
+import itertools
+import json
+import math
+import os
+import pathlib
+import random
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "configs/experiments"))
+import parallel_costs as costs  # noqa: E402
+import parallelism  # noqa: E402
+
+MB = 1e6
+ALONE = {"batch": 8, "forward": 0.8, "backward": 1.6, "update": 0.1, "gradient_bytes": 100 * MB, "seconds": 2.5}
+
+
+def part(forward, backward, output=0, update=0, saved=0, parameters=0):
+    return {"forward_seconds": forward, "backward_seconds": backward, "update_seconds": update, "output_bytes": output,
+            "output_bytes_per_sample": output, "saved_bytes_per_sample": saved, "parameter_bytes": parameters}  # fmt: skip
+
+
+def profile(blocks):
+    """A profile in which each block takes 10 ms per sample forward and 20 ms backward."""
+    return {"blocks": [{"name": name, "output_bytes_per_sample": 1000, "parameter_bytes": 4 * MB, "saved_bytes_per_sample": 1 * MB,
+                        "update_seconds": 0.001} for name in blocks],
+            "sizes": [{"samples": 4, "forward_seconds": [0.04] * len(blocks), "backward_seconds": [0.08] * len(blocks), "loss_seconds": 0.01}]}
+
+
+class DataParallel(unittest.TestCase):
+    def test_ring_bytes(self):
+        self.assertEqual(costs.ring_bytes(100, 1), 0)
+        self.assertEqual(costs.ring_bytes(100, 2), 100)
+        self.assertEqual(costs.ring_bytes(100, 4), 150)
+
+    def test_a_step_without_a_link_is_the_computation(self):
+        seconds = costs.data_parallel_seconds(ALONE, 2, 32, math.inf, 0, overlaps=False)
+        self.assertAlmostEqual(seconds, 2 * (0.8 + 1.6) + 0.1)
+
+    def test_only_the_excess_over_the_backward_counts_if_they_overlap(self):
+        buckets = math.ceil(100 * MB / costs.BUCKET)
+        for rate, latency in ((1e9, 0), (20 * MB, 0), (20 * MB, 0.01)):
+            sending = 1.5 * 100 * MB / rate + buckets * 6 * latency
+            apart = costs.data_parallel_seconds(ALONE, 4, 32, rate, latency, overlaps=False)
+            together = costs.data_parallel_seconds(ALONE, 4, 32, rate, latency, overlaps=True)
+            self.assertAlmostEqual(apart, 0.8 + 1.6 + sending + 0.1)
+            self.assertAlmostEqual(together, 0.8 + max(1.6, sending) + 0.1)
+
+
+class Pipeline(unittest.TestCase):
+    def test_one_micro_batch_takes_the_sum_of_its_path(self):
+        parts = [part(1, 2, 10, update=0.5), part(3, 6, 20), part(4, 8, update=0.25)]
+        seconds = costs.pipeline_seconds(parts, 1, 1, rate=10, latency=0.1)
+        self.assertAlmostEqual(seconds, 1 + 3 + 4 + 8 + 6 + 2 + 2 * (1 + 2) + 4 * 0.1 + 0.75)
+
+    def test_recompute_repeats_the_forward_of_head_and_bodies(self):
+        parts = [part(1, 2), part(3, 6), part(4, 8)]
+        self.assertAlmostEqual(costs.pipeline_seconds(parts, 1, 1, math.inf, 0, recompute=True), 24 + 1 + 3)
+
+    def test_many_micro_batches_are_limited_by_the_busiest_resource(self):
+        client_and_servers = {"client": 1.0, "server": 3.0, "link": 2.0}
+        parts = [part(0.2, 0.3, 10), part(0.5, 0.5), part(0.25, 0.25)]
+        for busiest, factor in client_and_servers.items():
+            chunks = 200
+            scaled = [dict(each) for each in parts]
+            if busiest == "server":
+                scaled[1].update(forward_seconds=factor, backward_seconds=factor)
+            if busiest == "client":
+                scaled[0].update(forward_seconds=factor, backward_seconds=factor)
+            if busiest == "link":
+                scaled[0].update(output_bytes=200)  # 2 s per direction
+            found = costs.pipeline_seconds(scaled, chunks, chunks, rate=100, latency=0)
+            work = {"client": sum(scaled[p][key] for p in (0, 2) for key in ("forward_seconds", "backward_seconds")),
+                    "server": scaled[1]["forward_seconds"] + scaled[1]["backward_seconds"], "link": scaled[0]["output_bytes"] / 100}
+            self.assertEqual(max(work, key=work.get), busiest)
+            self.assertGreaterEqual(found, chunks * work[busiest])
+            self.assertLess(found, 1.05 * chunks * work[busiest])
+
+    def test_one_micro_batch_in_flight_is_no_pipeline(self):
+        parts = [part(1, 2), part(3, 6), part(1, 1), part(1, 1)]
+        self.assertAlmostEqual(costs.pipeline_seconds(parts, 5, 1, math.inf, 0), 5 * 16)
+
+    def test_micro_batches_in_flight_overlap(self):
+        # Forward 1 s and backward 2 s on each of four devices, without a link.
+        parts = [part(0.5, 1), part(1, 2), part(1, 2), part(1, 2), part(0.5, 1)]
+        one, two, all_ = (costs.pipeline_seconds(parts, 8, flight, math.inf, 0) for flight in (1, 2, 8))
+        self.assertEqual(one, 8 * 12)
+        self.assertLess(two, 0.6 * one)
+        self.assertLess(all_, 0.4 * one)
+        self.assertGreaterEqual(all_, 8 * 3)
+
+    def test_a_tensor_between_two_servers_passes_the_link_twice(self):
+        none = [part(0, 0), part(0, 0), part(0, 0), part(0, 0)]
+        inner = [part(0, 0), part(0, 0, output=10), part(0, 0), part(0, 0)]
+        self.assertEqual(costs.pipeline_seconds(none, 1, 1, 10, 0), 0)
+        self.assertEqual(costs.pipeline_seconds(inner, 1, 1, 10, 0), 4)
+
+
+class Profiles(unittest.TestCase):
+    def test_times_are_interpolated_and_beyond_them_proportional(self):
+        sizes = [{"samples": 2, "s": 1.0}, {"samples": 4, "s": 1.5}]
+        found = [costs.at_size(sizes, samples, lambda size: size["s"]) for samples in (1, 2, 3, 4, 8)]
+        self.assertEqual(found, [0.5, 1.0, 1.25, 1.5, 3.0])
+
+    def test_the_loss_belongs_to_the_tail(self):
+        head, tail = (costs.part_of(profile("abc"), *blocks, 8) for blocks in ((0, 2), (2, 3)))
+        self.assertAlmostEqual(head["backward_seconds"], 2 * 0.16)
+        self.assertAlmostEqual(tail["backward_seconds"], 0.16 + 0.02)
+        self.assertEqual(head["output_bytes"], 8000)
+
+    def test_scaling_changes_times_only(self):
+        fast = costs.scaled({**profile("ab"), "codecs": {"none": {"encode_seconds_per_byte": 1.0}}}, 0.1)
+        self.assertAlmostEqual(fast["sizes"][0]["forward_seconds"][1], 0.004)
+        self.assertAlmostEqual(fast["codecs"]["none"]["encode_seconds_per_byte"], 0.1)
+        self.assertEqual(fast["blocks"][0]["parameter_bytes"], 4 * MB)
+        self.assertEqual(costs.scaled(ALONE, 0.5)["backward"], 0.8)
+
+
+class Memory(unittest.TestCase):
+    PARTS = [part(0, 0, 7, saved=5, parameters=10), part(0, 0, 3, saved=50, parameters=100), part(0, 0, 1, saved=2, parameters=20)]
+
+    def test_data_parallel_has_the_whole_model_and_its_buckets(self):
+        self.assertEqual(costs.data_parallel_memory(self.PARTS, 1, 16), 130 * 4 + 57 * 16)
+
+    def test_a_pipeline_keeps_the_micro_batches_in_flight(self):
+        self.assertEqual(costs.pipeline_memory(self.PARTS, 1, 8, 4, recompute=False), [30 * 3 + 5 * 32 + 2 * 8, 300 + 50 * 32])
+
+    def test_recompute_keeps_only_the_inputs(self):
+        self.assertEqual(costs.pipeline_memory(self.PARTS, 1, 8, 4, recompute=True), [30 * 3 + 5 * 8 + 2 * 8, 300 + 7 * 32 + 50 * 8])
+
+
+class Partitions(unittest.TestCase):
+    def test_no_partition_is_better(self):
+        random.seed(1)
+        for _ in range(60):
+            layers = [costs.Layer(*(random.expovariate(1) for _ in range(3))) for _ in range(random.randint(1, 5))]
+            workers, bandwidth = random.randint(1, 4), random.expovariate(0.1)
+            stages, moved = costs.best_partition(layers, workers, bandwidth)
+
+            def cost(stages):
+                slowest, moved = 0, 0
+                for first, last, replicas in stages:
+                    sync = costs.ring_bytes(sum(layer.parameter_bytes for layer in layers[first:last]), replicas)
+                    received = 2 * layers[first - 1].output_bytes if first else 0
+                    computing = sum(layer.seconds for layer in layers[first:last])
+                    slowest = max(slowest, (computing + sync / bandwidth) / replicas, received / bandwidth)
+                    moved += sync + received
+                return slowest, moved
+
+            every = []
+            for count in range(1, min(len(layers), workers) + 1):
+                for inner in itertools.combinations(range(1, len(layers)), count - 1):
+                    for replicas in itertools.product(range(1, workers + 1), repeat=count):
+                        if sum(replicas) == workers:
+                            every.append([(*ends, r) for ends, r in zip(itertools.pairwise([0, *inner, len(layers)]), replicas)])
+            limit = 1.05 * min(cost(each)[0] for each in every)
+            best = min((len(each), cost(each)[1]) for each in every if cost(each)[0] <= limit * (1 + 1e-12))
+            self.assertEqual(len(stages), best[0])
+            self.assertAlmostEqual(moved, best[1])
+            self.assertAlmostEqual(cost(stages)[1], moved)
+
+    @unittest.skipUnless(os.environ.get("CLEAVE_PIPEDREAM"), "CLEAVE_PIPEDREAM does not name a folder with PipeDream's profiles")
+    def test_the_published_partitions_are_found(self):
+        found = {row["model"]: row for row in parallelism.bytes_of_profiles(os.environ["CLEAVE_PIPEDREAM"])}
+        self.assertEqual({name: row["partition"] for name, row in found.items()},
+                         {"vgg16": "15-1", "alexnet": "15-1", "resnet50": "16", "gnmt": "1-1-1-1", "gnmt_large": "1-1-1-1"})
+        self.assertEqual({name for name, row in found.items() if row["ratio"] <= 0.1}, {"alexnet", "gnmt", "gnmt_large"})
+
+    def test_a_graph_becomes_a_chain(self):
+        text = ("node1 -- Input -- forward_compute_time=0.000, backward_compute_time=0.000, activation_size=8.0, parameter_size=0.000\n"
+                "node3 -- Add -- forward_compute_time=1.000, backward_compute_time=1.000, activation_size=4.0, parameter_size=0.000\n"
+                "node2 -- Linear -- forward_compute_time=1.000, backward_compute_time=2.000, activation_size=[2.0; 3.0], parameter_size=40.000\n"
+                "\tnode1 -- node2\n\tnode2 -- node3\n\tnode1 -- node3\n")  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "profile.txt")
+            path.write_text(text)
+            layers = costs.read_profile(path)
+        self.assertEqual([layer.output_bytes for layer in layers], [8 + 5, 0])  # the sum also needs the input
+        self.assertEqual([layer.parameter_bytes for layer in layers], [40, 0])
+        self.assertAlmostEqual(layers[0].seconds, 3e-3)
+
+
+class FakeLab(parallelism.Lab):
+    """All programs have the same made-up figures."""
+
+    def profile(self, model, cuts):
+        return profile(["head", "body", "tail"] if parallelism.MODELS[model].exported else [f"block {n}" for n in range(24)])
+
+    def alone(self, model):
+        return ALONE
+
+    def simulate(self, row, speed):
+        return 10 / speed
+
+    def plan(self, row):
+        return {"parts": [{"parameter_bytes": 100 * MB}] * 2, "step": {"up_bytes": 3 * MB * row.batch, "down_bytes": 1 * MB * row.batch}}
+
+    def pipeline(self, row, steps):
+        return {"seconds": 8.0, "steps": steps, "peak_bytes": [1 << 30, 2 << 30]}
+
+    def data_parallel(self, row, steps):
+        return {"seconds": 4.0, "steps": steps, "peak_bytes": [3 << 30] * row.devices}
+
+
+class Tables(unittest.TestCase):
+    busy = 0.1  # cores
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.addCleanup(setattr, parallelism, "Lab", parallelism.Lab)
+        parallelism.Lab = FakeLab
+        self.said = []
+        for name, value in (("available_memory", lambda: 1 << 40), ("busy_cores", lambda: self.busy), ("say", self.said.append)):
+            self.addCleanup(setattr, parallelism, name, getattr(parallelism, name))
+            setattr(parallelism, name, value)
+        self.addCleanup(setattr, os, "sched_getaffinity", os.sched_getaffinity)
+        os.sched_getaffinity = lambda process: {0, 1}
+        self.addCleanup(os.environ.update, {name: os.environ.pop(name) for name in ["CLEAVE_PIPEDREAM"] if name in os.environ})
+
+    def compare(self, *arguments):
+        return parallelism.compare(parallelism.parse(["--folder", self.folder, *arguments]))
+
+    def rows(self, found, **values):
+        return [row for row in found["rows"] if all(row[name] == value for name, value in values.items())]
+
+    def test_a_machine_with_two_cores_measures_two_devices(self):
+        found = self.compare("--only", "mobilenet_v2")
+        self.assertEqual(len(found["rows"]), 7)
+        for row in found["rows"]:
+            self.assertEqual("measured" in row, row["devices"] == 2, row)
+        parallel, pipeline = self.rows(found, method="data parallel")[0], self.rows(found, cuts="f4l3")[0]
+        self.assertEqual((parallel["speed_up"], parallel["speed_up_is"]), (1, "measured"))
+        self.assertEqual((pipeline["speed_up"], pipeline["speed_up_is"]), (0.5, "measured"))
+        self.assertAlmostEqual(pipeline["published_speed_up"], 0.85, delta=0.005)
+        four = self.rows(found, devices=4, method="pipeline")[0]
+        self.assertEqual(four["speed_up_is"], "predicted")
+        self.assertAlmostEqual(four["speed_up"], 25.6 / self.rows(found, devices=2)[0]["predicted"]["samples_per_second"])
+
+    def test_measurements_are_kept(self):
+        self.compare("--only", "mobilenet_v2")
+        self.addCleanup(setattr, FakeLab, "pipeline", FakeLab.pipeline)
+        FakeLab.pipeline = lambda *arguments: self.fail("measured again")
+        self.assertIn("measured", self.rows(self.compare("--only", "mobilenet_v2", "--table"), cuts="f2l2")[0])
+
+    def test_other_work_during_a_measurement_is_reported(self):
+        self.compare("--only", "mobilenet_v2", "--max-seconds", "15")
+        self.assertFalse(any("unreliable" in text for text in self.said))
+        self.busy = 1.5
+        self.compare("--only", "mobilenet_v2")  # measures the pipelines too
+        self.busy = 0.1
+        found = self.compare("--only", "mobilenet_v2", "--table")
+        self.assertEqual(found["busy_cores"], 1.5)
+        self.assertIn("unreliable", self.said[-1])
+
+    def test_rows_that_take_too_long_are_predicted(self):
+        found = self.compare("--only", "mobilenet_v2", "--max-seconds", "15")
+        self.assertFalse(any("measured" in row for row in self.rows(found, method="pipeline")))
+
+    def test_predictions_for_other_devices_are_not_compared_with_measurements(self):
+        self.compare("--only", "mobilenet_v2")
+        found = self.compare("--only", "mobilenet_v2", "--device-speed", "10")
+        self.assertFalse(any("measured" in row for row in found["rows"]))
+        self.assertAlmostEqual(self.rows(found, cuts="f4l3")[0]["predicted"]["samples_per_second"], 64)
+
+    def test_rows_without_memory_are_marked(self):
+        # The whole model: 12 MB of parameters and 3 MB per sample. 4096 samples on 4 devices need 3.1 GB, in the pipeline far less.
+        found = self.compare("--only", "resnet101", "--memory-gib", "2")
+        out = [(row["method"], row["devices"], row["batch"]) for row in self.rows(found, out_of_memory=True)]
+        self.assertEqual(out, [("data parallel", 2, 4096), ("data parallel", 4, 4096)])
+        for row in self.rows(found, out_of_memory=True):
+            self.assertNotIn("predicted", row)
+            self.assertNotIn("speed_up", row)
+        self.assertIn("out of memory", parallelism.speed_table(found["rows"]))
+
+    def test_bytes_per_sample(self):
+        found = self.compare("--only", "bytes")
+        self.assertEqual(found["rows"], [])
+        row = next(row for row in found["bytes"] if row["model"] == "roberta_base" and row["devices"] == 2)
+        self.assertEqual(row["pipeline_bytes"], 4 * MB)
+        self.assertEqual(row["data_parallel_bytes"], 200 * MB / 16)
+        self.assertAlmostEqual(row["ratio"], 0.32)
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            parallelism.print_tables(json.loads(json.dumps(found)))
+        self.assertIn("for 0 of 3 models: none.", printed.getvalue())
+
+    def test_everything_is_printed(self):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            parallelism.print_tables(self.compare())
+        lines = printed.getvalue().splitlines()
+        self.assertEqual(sum(line.startswith(("| data parallel", "| pipeline")) for line in lines), len(parallelism.ROWS))
+
+
+@unittest.skipUnless(os.environ.get("PROGRAMS"), "PROGRAMS does not name the folder of cleave-client")
+class Simulator(unittest.TestCase):
+    """pipeline_seconds() against cleave-client simulate, which supports several servers for built-in models."""
+
+    MODEL = ["--config", str(ROOT / "configs/synthetic.yaml"), "--set", "model.depth=6", "--set", "train.batch=64"]
+
+    def client(self, command, *arguments):
+        return parallelism.run([os.path.join(os.environ["PROGRAMS"], "cleave-client"), command, *self.MODEL, *arguments], command)
+
+    def test_both_predict_about_the_same(self):
+        random.seed(2)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "profile.json")
+            self.client("profile", "--output", path, "--repeat", "1")
+            measured = parallelism.read_json(path)
+            cases = (([2, 10], 4, "1MB/s"), ([2, 6, 9], 8, "800kbit/s"), ([1, 4, 7, 10], 8, "2Mbit/s"))
+            latency = "1ms"
+            for cuts, chunks, rate in cases:
+                for size in measured["sizes"]:  # up to 30 ms per sample, instead of the measured microseconds
+                    for key in ("forward_seconds", "backward_seconds"):
+                        size[key] = [size["samples"] * random.uniform(0.003, 0.03) / 8 for _ in measured["blocks"]]
+                parallelism.write_json(path, measured)
+                text = self.client("simulate", "--profile", path, "--set", f"model.cuts={cuts}", "--micro-batches", str(chunks), "--rate", rate,
+                                   "--latency", latency, "--json")  # fmt: skip
+                expected = json.loads(text)["cases"][0]["schedules"]["priority"]["seconds"]
+                ends = itertools.pairwise([0, *cuts, len(measured["blocks"])])
+                parts = [costs.part_of(measured, *blocks, 64 // chunks) for blocks in ends]
+                found = costs.pipeline_seconds(parts, chunks, chunks, parallelism.rate_of(rate), parallelism.seconds_of(latency))
+                self.assertAlmostEqual(found, expected, delta=0.08 * expected, msg=f"{cuts}, {chunks} micro-batches")
+
+
+class Wrong(unittest.TestCase):
+    def test_wrong_use_is_refused(self):
+        for arguments in (["--rate", "fast"], ["--rate", "0bit/s"], ["--latency", "5"], ["--device-speed", "0"], ["--only", "vgg"]):
+            with self.assertRaises(SystemExit) as ended, contextlib.redirect_stderr(io.StringIO()):
+                parallelism.parse(arguments)
+            self.assertEqual(ended.exception.code, 2, arguments)
+
+    def test_a_failed_program_is_named_with_its_error(self):
+        with self.assertRaises(parallelism.Failure) as failed:
+            parallelism.run([sys.executable, "-c", "import sys; sys.exit('no such model')"], "the measurement")
+        self.assertIn("the measurement failed with exit code 1:\nno such model", str(failed.exception))
+        self.assertEqual(failed.exception.code, 1)
+
+    def test_missing_programs_are_wrong_use(self):
+        with tempfile.TemporaryDirectory() as folder, self.assertRaises(parallelism.Failure) as failed:
+            parallelism.check_requirements(parallelism.parse(["--programs", folder, "--table"]))
+        self.assertEqual(failed.exception.code, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
