@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|servers|edges|plan|zero-bubble|between|metrics|memory|transport|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|servers|replicas|edges|plan|zero-bubble|between|metrics|memory|transport|reducer|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
 
   split    the demo's split model (codec none, schedule priority), compared with the whole model in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -33,6 +33,8 @@ usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|s
            --short, --json FILE
   servers  1, 2 and 3 servers in a row on emulated links, compared with bound and prediction; all sides wait instead of computing
            --rate MBITS (1000), --latency MS… (0.1, 10), --codec SPEC (none), --rounds N (3), --steps N (5), --json FILE
+  replicas images per second with 1 and 2 replicas of a body, and how much they compute at the same time; all sides wait instead of computing
+           --replicas N… (1, 2), --width N of the mlp (1024), --rounds N (3), --steps N (20), --json FILE
   edges    RoBERTa-base on two servers with direct links between them, compared with tensors that pass through the client, in
            simulated steps
            --batch N (32), --micro-batches N (4), --json FILE
@@ -54,6 +56,8 @@ usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|s
            over 100 Mbit/s
            --rounds N (15), --total MB per measurement (256), --repetitions N of the urgent one (30), --only throughput|urgent,
            --json FILE
+  reducer  the sum of gradients over two replicas on the loopback interface, compared with Gloo's allreduce
+           --rounds N (9), --json FILE
   load     the server's memory, and the effect on other clients, of 5,000 idle connections and 500 that send a byte per second,
            of 1,000 Hellos, of 64 clients that train at once, and of 50 clients that do not read
            --only idle|hellos|training|unread, --tls DIR (the server's certs/), --idle N, --slow N, --hellos N, --clients N,
@@ -88,8 +92,9 @@ case "${1:-}" in
   pipeline|servers) targets=(cleave-server cleave-link bench_simulate bench_step) ;;
   plan) targets=(cleave-client cleave-server cleave-link bench_step) ;;
   edges) targets=(bench_simulate) ;;
-  between|memory|tuning|loading|zero-bubble) targets=(cleave-client cleave-server) ;;
+  between|memory|tuning|loading|zero-bubble|replicas) targets=(cleave-client cleave-server) ;;
   metrics) targets=(cleave-client cleave-server bench_record) ;;
+  reducer) targets=(bench_replicas) ;;
   transport) targets=(bench_transport cleave-link) ;;
   checkpoints|saving) targets=(cleave-client cleave-server cleave-link) ;;
   load|fairness) targets=(cleave-client cleave-server) ;;

@@ -46,7 +46,7 @@ MUTANTS = {
     # Files are not synchronised, so a loss of power destroys them.
     "no-fsync": [("common/core/durable.cpp", "if (error == 0 && ::fsync(file.get()) != 0) error = errno;", "")],
     # After a resume, the server's codecs start without their state.
-    "no-codec-state": [("server/served_run.cpp", "  link_->restoreCodecs(std::move(content.codecs));\n", "")],
+    "no-codec-state": [("server/served_run.cpp", "  restoreCodecs(std::move(content.codecs));\n", "")],
     # After a resume, the server's count of evaluation batches restarts at 0.
     "no-engine-state": [("server/served_run.cpp", "  return content.engine;", "  EngineState state = content.engine;\n  state.evaluated = 0;\n  return state;")],
 }  # fmt: skip

@@ -28,6 +28,24 @@ constexpr std::size_t kRecordBytes = 3 * Recorder::kMaxWaitingBytes;
 
 constexpr std::size_t kOwnDescriptors = 64;        // listening, event queues, libraries, GPU
 constexpr std::size_t kDescriptorsPerSession = 8;  // for its records and checkpoints
+// Of a session's group of replicas. Per replica: a connection of Gloo and, on replica 0, one of the
+// group. Per group: this replica's own connection, and Gloo's port and event queue.
+constexpr std::size_t kDescriptorsPerReplica = 2;
+constexpr std::size_t kDescriptorsPerGroup = 8;
+// Values of the group, and messages waiting for each replica (group_connection.h).
+constexpr std::size_t kGroupBytes = 16 * kMiB;
+constexpr std::size_t kReplicaBytes = 4 * kMiB;
+
+std::size_t descriptorsPerSession(const ServerSettings& settings) {
+  if (!settings.replicas) return kDescriptorsPerSession;
+  return kDescriptorsPerSession + kDescriptorsPerGroup +
+         kDescriptorsPerReplica * settings.replicas->count();
+}
+
+std::size_t sessionBytes(const ServerSettings& settings) {
+  if (!settings.replicas) return kSessionBytes;
+  return kSessionBytes + kGroupBytes + kReplicaBytes * settings.replicas->count();
+}
 
 }  // namespace
 
@@ -37,7 +55,7 @@ void claimDescriptors(const ServerSettings& settings) {
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
   const std::size_t needed = kOwnDescriptors + settings.connections.connections +
-                             kDescriptorsPerSession * settings.maxSessions;
+                             descriptorsPerSession(settings) * settings.maxSessions;
   if (needed <= limit.rlim_max) return;
   throw UsageError("too-few-descriptors",
                    "limits.connections is " + std::to_string(settings.connections.connections) +
@@ -55,7 +73,7 @@ std::size_t pooledBytes(const ServerSettings& settings) {
 MemoryBound memoryBound(const ServerSettings& settings) {
   MemoryBound bound;
   bound.own = residentBytes() + kLibraryBytes + kRecordBytes;
-  bound.sessions = settings.memoryBytes + kSessionBytes * settings.maxSessions;
+  bound.sessions = settings.memoryBytes + sessionBytes(settings) * settings.maxSessions;
   bound.connections = (settings.tls.enabled ? kTlsConnectionBytes : kConnectionBytes) *
                       settings.connections.connections;
   bound.pool = pooledBytes(settings);

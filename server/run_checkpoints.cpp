@@ -31,6 +31,7 @@ Saved RunCheckpoints::write(const Snapshot& snapshot) {
   saved.seconds = snapshot.seconds;
   try {
     const std::vector<std::byte> file = checkpointFile(snapshot.state, snapshot.stage);
+    if (snapshot.hasReplicas) saved.body = sha256Of(textOf(snapshot.stage));
     if (!disk_->take(file.size())) throw disk_->error();
     try {
       const CheckpointInfo info = store_.write(saved.step, textOf(file), fingerprint_);

@@ -38,6 +38,7 @@ class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
   struct Snapshot {
     PartState state;
     std::vector<std::byte> stage;
+    bool hasReplicas = false;         // the client compares the digests of `stage`
     double seconds = 0;               // time to copy it
     std::vector<std::uint64_t> keep;  // checkpoints of all other steps may be removed
   };

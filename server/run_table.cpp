@@ -26,6 +26,34 @@ constexpr double kEdgeRetrySeconds = 0.1;
       "remove them from the configuration, or set wait.allowed=true on the server");
 }
 
+// Throws UsageError unless this server is the replica that the run needs.
+void checkReplica(const RunRequest& request, const ReplicaGroup* group) {
+  const RunSpec& spec = request.spec;
+  if (spec.replicas == 1) return;
+  const std::string asked = fmt::format("replica {} of {}", spec.replica, spec.replicas);
+  if (group == nullptr) {
+    throw UsageError(
+        "no-replicas",
+        "the run needs " + asked +
+            " of its body here, but this server is not configured with replicas",
+        "set replicas.hosts and replicas.rank in the configurations of all replicas, or "
+        "give one address per body");
+  }
+  if (static_cast<std::uint32_t>(group->rank) != spec.replica ||
+      group->hosts.size() != spec.replicas) {
+    throw UsageError("wrong-replica",
+                     fmt::format("the run needs {} of its body here, but this server is replica {} "
+                                 "of {}",
+                                 asked, group->rank, group->hosts.size()),
+                     "give the addresses of all replicas in the order of replicas.hosts, as in "
+                     "--server A:4800+B:4800");
+  }
+  constexpr std::size_t kAttemptBytes = 16;
+  if (request.hello.attempt().size() == kAttemptBytes && !request.isTrial()) return;
+  throw ProtocolError("bad-metadata",
+                      "a Hello for a body with replicas has no attempt of 16 bytes, or is a trial");
+}
+
 // The key of a run is its run id. Several trials may have the same run id, so their keys differ.
 // Run ids never contain '/'.
 std::string keyOf(const RunRequest& request) {
@@ -42,6 +70,7 @@ std::shared_ptr<ServedRun> RunTable::admit(RunRequest request) {
   if (plan.wait.any() && !resources_.settings.allowWait) refuseWait();
   checkEdges(request.hello, plan, resources_.settings.edges);
   plan.hasEdges = asksForEdges(request.hello);
+  checkReplica(request, resources_.replicas);
   useDeviceCodecs(plan, resources_.compute);
   std::unique_ptr<Admission::Ticket> ticket;
   if (request.isTrial()) {

@@ -14,7 +14,9 @@
 #include <optional>
 #include <random>
 #include <utility>
+#include <variant>
 
+#include "common/checkpoint/checkpoint_store.h"
 #include "common/core/failpoint.h"
 #include "common/core/log.h"
 #include "common/link/edge.h"
@@ -85,6 +87,11 @@ asio::awaitable<void> ServedRun::open() {
   co_await openRecords();
   if (endError_) std::rethrow_exception(endError_);
   mailbox_ = std::make_shared<Mailbox>(resources_.device, plan_.inFlight);
+  if (engineOptions(plan_).reduces) {
+    // Identities cannot join each other's groups. The client's random attempt keeps strangers out.
+    replicas_ = std::make_shared<RunReplicas>(
+        *resources_.replicas, request_.identity + "/" + hexOf(request_.hello.attempt()));
+  }
   link_ = makeLink();
   worker_ = makeWorker();
   // Builds the model as the worker's first action, so that the Hello is answered without waiting
@@ -114,7 +121,8 @@ std::shared_ptr<TensorLink> ServedRun::makeLink() {
   options.account = account_ = std::make_shared<MemoryAccount>(transitBytes(plan_));
   options.codecQueue = codecQueue_ = resources_.codecs.open();
   trace_ = options.trace;
-  const auto deliver = [mailbox = mailbox_](Message message) {
+  const auto deliver = [mailbox = mailbox_, replicas = replicas_](Message message) {
+    if (replicas && std::holds_alternative<TensorMessage>(message)) replicas->join();
     mailbox->deliver(std::move(message));
   };
   const auto record = [files = stored_.files](const TransferRecord& each) {
@@ -170,7 +178,15 @@ ActionTable ServedRun::build() {
   ActionTable table = bodyActions(*stage_, threads_.threads, mayFetchWeights(),
                                   {[this](const StepDecision& decision) { snapshot(decision); },
                                    [this](const Resume& resume) { return restore(resume); }},
-                                  memory);
+                                  memory, reduceFunction());
+  if (replicas_) {
+    // Tests make the weights of one replica differ.
+    ActionFunction& update = table[indexOf(ActionKind::update)];
+    update = [inner = std::move(update)](Work work) {
+      if (failingCall("replica-update") != 0) std::get<StepDecision>(work.input).clipFactor /= 2;
+      return inner(std::move(work));
+    };
+  }
   if (stored_.weights && !hasStoredWeights()) {
     ActionFunction& function = table[indexOf(ActionKind::importBlob)];
     function = [this, import = std::move(function)](Work work) {
@@ -178,6 +194,15 @@ ActionTable ServedRun::build() {
     };
   }
   return table;
+}
+
+ReduceFunction ServedRun::reduceFunction() {
+  if (!replicas_) return nullptr;
+  return [this](std::uint64_t step, std::span<float> share,
+                std::function<void(std::exception_ptr)> done) {
+    failpoint("reduce");
+    replicas_->reduce(step, share, std::move(done));
+  };
 }
 
 std::function<void(std::exception_ptr)> ServedRun::failWith(
@@ -226,6 +251,7 @@ void ServedRun::snapshot(const StepDecision& decision) {
   const SteadyTime begin = now();
   snapshot_->stage = toSafetensors(stage_->save());
   snapshot_->state.spec = stored_.checkpoints->spec();
+  snapshot_->hasReplicas = plan_.spec.replicas > 1;
   snapshot_->seconds = secondsSince(begin);
 }
 
@@ -333,6 +359,9 @@ wire::HelloOk ServedRun::helloOk() const {
   ok.set_body_bytes(maxWeightsBytes(plan_));
   ok.set_weights_allowed(mayFetchWeights());
   ok.set_device(resources_.settings.device);
+  if (plan_.spec.replicas > 1) {
+    ok.set_replica_group(sha256Of(fmt::format("{}", fmt::join(resources_.replicas->hosts, "\n"))));
+  }
   for (const std::uint64_t step : stored_.available) ok.add_available(step);
   ok.set_recorded_step(stored_.recordedStep);
   ok.set_exact(stored_.isExact);
@@ -345,11 +374,13 @@ wire::HelloOk ServedRun::helloOk() const {
 }
 
 std::string ServedRun::summary() const {
+  const Replica& replica = plan_.stage.replica;
   return fmt::format(
-      "{}{} blocks {} to {}, {} micro-batches, {} in flight, schedule {}; threads: {}",
-      isTrial_ ? "a trial of codecs: " : "", plan_.stage.model.name, plan_.stage.cuts.cut0,
-      plan_.stage.cuts.cut1 - 1, plan_.spec.microBatches, plan_.inFlight, plan_.schedule->name,
-      threads_.text);
+      "{}{}{} blocks {} to {}, {} micro-batches, {} in flight, schedule {}; threads: {}",
+      isTrial_ ? "a trial of codecs: " : "",
+      replica.isAlone() ? "" : fmt::format("replica {} of {}: ", replica.rank, replica.count),
+      plan_.stage.model.name, plan_.stage.cuts.cut0, plan_.stage.cuts.cut1 - 1, plan_.microBatches,
+      plan_.inFlight, plan_.schedule->name, threads_.text);
 }
 
 // ---- Serving ----
@@ -429,11 +460,12 @@ asio::awaitable<void> ServedRun::close() {
   if (codecQueue_) codecQueue_->cancel();
   if (stored_.weights) stored_.weights->cancel();
   if (link_) edges_.close();
+  if (replicas_) replicas_->abort();
   if (worker_) co_await closeWorker();
-  // Waits for snapshots, initial weights and edges, which hold memory of this run, or use its
-  // folder.
+  // Waits for snapshots, initial weights, edges and a reduction: they hold memory of this run, use
+  // its folder, or report to the device.
   asio::steady_timer pause(resources_.io);
-  while (isSaving() || isUsingWeightsStore() || edges_.isServing()) {
+  while (isSaving() || isUsingWeightsStore() || edges_.isServing() || isInGroup()) {
     pause.expires_after(kSnapshotPoll);
     co_await pause.async_wait(asio::use_awaitable);
   }

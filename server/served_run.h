@@ -29,12 +29,14 @@
 #include "common/link/trial.h"
 #include "common/model/stage.h"
 #include "common/net/connection.h"
+#include "common/run/action_tables.h"
 #include "common/run/plan.h"
 #include "proto/wire.pb.h"
 #include "server/admission.h"
 #include "server/hello.h"
 #include "server/run_edges.h"
 #include "server/run_record.h"
+#include "server/run_replicas.h"
 #include "server/run_store.h"
 #include "server/session_lines.h"
 #include "server/settings.h"
@@ -55,6 +57,7 @@ struct RunResources {
   RunStore& store;
   SessionLines& lines;
   const ServerCertificates& certificates;
+  const ReplicaGroup* replicas;  // null: this server is not configured with replicas
 };
 
 // A client's request for a run.
@@ -154,6 +157,7 @@ class ServedRun {
   void saveSnapshot();                          // device thread
   EngineState restore(const Resume& resume);    // device thread
   bool isSaving() const { return !saving_.expired(); }
+  bool isInGroup() const { return replicas_ && replicas_->isBusy(); }
   bool resumes() const { return request_.hello.committed_size() > 0; }
   // Whether the Hello contains the digest of initial weights that the client would send.
   bool namesWeights() const {
@@ -163,6 +167,7 @@ class ServedRun {
   bool hasStoredWeights() const { return stored_.weights && stored_.weights->areStored(); }
   bool isUsingWeightsStore() const { return stored_.weights && stored_.weights->isBusy(); }
   void loadStoredWeights();
+  ReduceFunction reduceFunction();
   Result importAndKeep(const ActionFunction& import, Work work);  // device thread
   void finishedBatch();                                           // device thread
   bool mayFetchWeights() const { return resources_.settings.fetchWeights && !isTrial_; }
@@ -190,6 +195,7 @@ class ServedRun {
   std::shared_ptr<Mailbox> mailbox_;
   std::shared_ptr<TensorLink> link_;  // to the client
   RunEdges edges_;
+  std::shared_ptr<RunReplicas> replicas_;  // null: the body has no replicas
   std::unique_ptr<BodyStage> stage_;
   std::shared_ptr<EngineWorker> worker_;
   ThroughputMeter pace_;

@@ -23,6 +23,7 @@
 #include "common/net/connection_messages.h"
 #include "common/net/frame.h"
 #include "common/net/listen.h"
+#include "common/replicas/replica_listener.h"
 #include "server/resources.h"
 #include "server/server_samples.h"
 
@@ -73,6 +74,17 @@ tcp::acceptor listening(asio::io_context& io, const ServerSettings& settings) {
   return acceptor;
 }
 
+std::optional<ReplicaGroup> replicaGroup(const ServerSettings& settings) {
+  if (!settings.replicas) return std::nullopt;
+  const ReplicaSettings& replicas = *settings.replicas;
+  const std::string& own = replicas.hosts[replicas.rank];
+  ReplicaGroup group{replicas.hosts, static_cast<int>(replicas.rank), replicas.timeout,
+                     std::make_shared<ReplicaListener>(own)};
+  processLog()->info("replica {} of {}: exchanges gradients at {}, unencrypted", replicas.rank,
+                     replicas.count(), own);
+  return group;
+}
+
 // Exceptions from these coroutines are bugs: they must end the process instead of being lost.
 void rethrow(std::exception_ptr error) {
   if (error) std::rethrow_exception(error);
@@ -93,6 +105,7 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device,
       pool_(std::make_shared<BufferPool>(pooledBytes(settings), device.hostMemory())),
       codecs_(settings.threads > 0 ? settings.threads : usableCores(), settings.codecSeconds),
       store_(settings, access_, device, std::move(metrics), io_.context().get_executor()),
+      replicas_(replicaGroup(settings)),
       resources_{.settings = settings,
                  .compute = device,
                  .device = device_,
@@ -102,7 +115,8 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device,
                  .helper = helper_.get(),
                  .store = store_,
                  .lines = lines_,
-                 .certificates = certificates_},
+                 .certificates = certificates_,
+                 .replicas = replicas_ ? &*replicas_ : nullptr},
       runs_(resources_, admission_, [this] { runClosed(); }),
       context_{.settings = settings,
                .io = io_.context().get_executor(),

@@ -7,6 +7,7 @@
 #include <boost/asio/signal_set.hpp>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "common/core/buffer.h"
 #include "common/core/codec_executor.h"
@@ -14,6 +15,7 @@
 #include "common/core/fork_join_pair.h"
 #include "common/device/compute_device.h"
 #include "common/net/io_thread.h"
+#include "common/replicas/gradient_reducer.h"
 #include "common/run/metrics.h"
 #include "server/access.h"
 #include "server/admission.h"
@@ -86,6 +88,7 @@ class Server {
   const std::shared_ptr<CodecQueue> housekeeping_ = codecs_.open();
   IoThread io_;
   RunStore store_;
+  const std::optional<ReplicaGroup> replicas_;
   const RunResources resources_;
   RunTable runs_;
   const SessionContext context_;

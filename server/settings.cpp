@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <boost/asio/ip/address.hpp>
 
+#include "common/core/endpoint.h"
 #include "common/model/model.h"
 #include "common/run/config_errors.h"
 #include "common/run/device.h"
 #include "common/run/run_folder.h"
+#include "common/topology/step.h"
 #include "server/access.h"
 
 namespace cleave {
@@ -63,6 +65,42 @@ void readEdges(Config& config, ServerSettings& settings) {
   }
 }
 
+// This traffic is neither encrypted nor, beyond a token, authenticated.
+void refusePublicHost(Config& config, const std::string& host) {
+  if (isLoopback(host) || host == "localhost") return;
+  throw UsageError("unsafe-replicas",
+                   config.where("replicas.hosts") + ": replicas.hosts has " + host +
+                       ", but replicas exchange gradients without encryption",
+                   "use a network that no other machine can reach, and set replicas.private: true");
+}
+
+void readReplicas(Config& config, ServerSettings& settings) {
+  ReplicaSettings replicas;
+  replicas.hosts = config.texts("replicas.hosts", std::vector<std::string>{});
+  replicas.rank = static_cast<std::uint32_t>(
+      config.integer("replicas.rank", 0, kMaxBodyReplicas - 1, replicas.rank));
+  replicas.isPrivate = config.boolean("replicas.private", replicas.isPrivate);
+  replicas.timeout = std::chrono::seconds(
+      config.integer("replicas.timeout_seconds", 1, 3600, replicas.timeout.count()));
+  if (replicas.hosts.empty()) return;
+  const std::string place = config.where("replicas.hosts") + ": replicas.hosts";
+  if (replicas.count() < 2 || replicas.count() > kMaxBodyReplicas ||
+      replicas.rank >= replicas.count()) {
+    throw UsageError(
+        "bad-config",
+        fmt::format("{} has {} addresses, and replicas.rank is {}", place, replicas.count(),
+                    replicas.rank),
+        fmt::format("list the addresses of all 2…{} replicas, and set replicas.rank to "
+                    "this server's position, from 0",
+                    kMaxBodyReplicas));
+  }
+  for (const std::string& host : replicas.hosts) {
+    const Endpoint endpoint = parseEndpoint({place, host}, 1);
+    if (!replicas.isPrivate) refusePublicHost(config, endpoint.host);
+  }
+  settings.replicas = std::move(replicas);
+}
+
 ConfigTable<ServerSettings> makeTable() {
   using Settings = ServerSettings;
   constexpr int kMaxSessions = 10000;
@@ -81,6 +119,21 @@ ConfigTable<ServerSettings> makeTable() {
             readDial);
   table.add("dial.secret", "path", "", "none",
             "file with the secret of that relay; only its owner may read it", nullptr);
+  table.add(
+      "replicas.hosts", "list of `HOST:PORT`", "", "`[]`",
+      "addresses at which the servers that compute a body together exchange its gradients, in "
+      "rank order: [replicas](configuration.md#replicas)",
+      readReplicas);
+  table.add("replicas.rank", integerType(0, kMaxBodyReplicas - 1), "", "`0`",
+            "position of this server in `replicas.hosts`", nullptr);
+  table.add("replicas.private", "boolean", "", "`false`",
+            "allows `replicas.hosts` other than loopback: this traffic is unencrypted, so no other "
+            "machine may reach their network",
+            nullptr);
+  table.add("replicas.timeout_seconds", integerType(1, 3600), "s", "`30`",
+            "how long a replica may take to join a run's group, and how long it may be silent "
+            "before it counts as lost",
+            nullptr);
   table.boolean(
       "tls.enabled", [](Settings & s) -> auto& { return s.tls.enabled; },
       "TLS 1.3; clients need a certificate");

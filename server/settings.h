@@ -24,6 +24,16 @@ struct ShareSettings {
   double idleSeconds = 600;                       // idle time after which a session is ended
 };
 
+// The group of servers that compute a body together.
+struct ReplicaSettings {
+  std::vector<std::string> hosts;  // HOST:PORT of each, by rank
+  std::uint32_t rank = 0;          // of this server
+  bool isPrivate = false;          // whether the hosts may be other than loopback
+  std::chrono::seconds timeout{30};
+
+  std::uint32_t count() const { return static_cast<std::uint32_t>(hosts.size()); }
+};
+
 // How to reach clients through a relay.
 struct DialSettings {
   Endpoint relay;
@@ -39,8 +49,9 @@ struct EdgeSettings {
 
 struct ServerSettings {
   std::string address = "127.0.0.1";
-  std::uint16_t port = 4800;         // 0: the system chooses
-  std::optional<DialSettings> dial;  // empty: clients connect directly
+  std::uint16_t port = 4800;                // 0: the system chooses
+  std::optional<DialSettings> dial;         // empty: clients connect directly
+  std::optional<ReplicaSettings> replicas;  // empty: none
   EdgeSettings edges;
   std::string device = "cpu";
   int threads = 0;  // per run for computing, and maximum codec tasks at a time; 0: all cores

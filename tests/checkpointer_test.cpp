@@ -68,6 +68,26 @@ class Checkpoints {
 
 using Steps = std::vector<std::uint64_t>;
 
+TEST_CASE("replicas that have saved other weights end the run") {
+  for (const std::string second : {"same", "other", ""}) {
+    CAPTURE(second);
+    MemoryFiles files;
+    Checkpointer checkpointer(
+        files, "run", settings(false), "here", {}, 2, [] {}, true);
+    checkpointer.begin(1);
+    Saved saved;
+    saved.step = 1;
+    saved.sha256 = sha256Of("a file");
+    saved.body = sha256Of("same");
+    checkpointer.saved(0, saved);
+    saved.body = second.empty() ? "" : sha256Of(second);
+    CHECK(errorCode([&] { checkpointer.saved(1, saved); }) == (second == "same" ? ""
+                                                               : second.empty()
+                                                                   ? "bad-metadata"
+                                                                   : "replicas-differ"));
+  }
+}
+
 TEST_CASE("the newest two checkpoints are kept") {
   Checkpoints checkpoints;
   for (std::uint64_t step = 1; step <= 5; ++step) {

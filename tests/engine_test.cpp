@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <deque>
+#include <limits>
 #include <map>
 
 #include "tests/noting_link.h"
@@ -61,10 +62,14 @@ std::vector<float> trained(const VirtualOptions& options) {
 // Trains the whole model without engines, one micro-batch after the other. Returns all weights.
 class WholeModel {
  public:
-  WholeModel(std::size_t bodies, std::uint32_t microBatches, std::uint32_t staleness = 0)
+  // `replicas`: of the body, if there is only one. Each adds the gradients of its micro-batches;
+  // the sums are added in rank order.
+  WholeModel(std::size_t bodies, std::uint32_t microBatches, std::uint32_t staleness = 0,
+             std::uint32_t replicas = 1)
       : parts_(tinyParts(bodies)),
         microBatches_(microBatches),
         staleness_(staleness),
+        replicas_(replicas),
         versions_{parts_} {}
 
   void run(Phase phase, std::uint64_t step, std::uint32_t samples) {
@@ -73,7 +78,9 @@ class WholeModel {
     // The weights with which the step is computed, and its gradients.
     const bool isStale = phase == Phase::train && staleness_ > 0;
     std::vector<TinyPart> used = isStale ? versions_.at(versionOf(step)) : parts_;
+    std::vector<float> bodyGradients(replicas_, 0);
     for (at.i = 0; at.i < at.microBatches; ++at.i) {
+      float& bodyGradient = bodyGradients[at.i % replicas_];
       float x = tinyInput(at);
       for (const TinyPart& part : used) {
         inputs[at.i].push_back(x);
@@ -82,11 +89,16 @@ class WholeModel {
       outputs_ += x;
       if (phase == Phase::eval) continue;
       float gradient = tinyLossGradient(x);
+      if (replicas_ > 1) used[1].gradient = bodyGradient;
       for (std::size_t p = used.size(); p-- > 0;) {
         gradient = used[p].backward(inputs[at.i][p], gradient);
       }
+      bodyGradient = used[1].gradient;
     }
     if (phase == Phase::eval) return;
+    used[1].gradient = bodyGradients[0];
+    for (std::uint32_t r = 1; r < replicas_; ++r) used[1].gradient += bodyGradients[r];
+    bodyGradients_.push_back(used[1].gradient);
     std::vector<double> squares;
     for (const TinyPart& part : used) squares.push_back(squareOf(part.gradient));
     const StepDecision decision = tinyDecision(step, squares);
@@ -97,6 +109,9 @@ class WholeModel {
     versions_.push_back(parts_);
   }
 
+  // The gradient of the first body in each step. Weights differ less: an update may round away the
+  // last bits.
+  const std::vector<float>& bodyGradients() const { return bodyGradients_; }
   std::vector<float> weights() const {
     std::vector<float> all;
     for (const TinyPart& part : parts_) all.push_back(part.weight);
@@ -115,6 +130,8 @@ class WholeModel {
   std::vector<TinyPart> parts_;
   const std::uint32_t microBatches_;
   const std::uint32_t staleness_;
+  const std::uint32_t replicas_;
+  std::vector<float> bodyGradients_;
   std::vector<std::vector<TinyPart>> versions_;  // the weights after each update
   float outputs_ = 0;
 };
@@ -155,6 +172,105 @@ TEST_CASE("direct links shorten a step, because tensors do not pass through the 
   // Two cuts, in both directions: one crossing less for each.
   CHECK(direct.run(Phase::train, 1, 8) == Approx(seconds - 4 * (0.2 + 0.3)));
   CHECK((direct.weights() == hub.weights()));
+}
+
+// The weights and the body's gradients.
+using Trained = std::pair<std::vector<float>, std::vector<float>>;
+
+// Four steps and two evaluations of a body with replicas.
+Trained trainedReplicas(const VirtualOptions& options) {
+  VirtualRun run(options);
+  run.train(1, {8, 8, 13});
+  run.run(Phase::eval, 1, 8);
+  run.run(Phase::eval, 2, 6);
+  run.train(4, {5});
+  for (std::size_t r = 0; r < options.replicas; ++r) CHECK(run.server(r).applied() == 4);
+  return {run.weights(), run.bodyGradients()};
+}
+
+Trained trainedReplicasWhole(std::uint32_t microBatches, std::uint32_t replicas,
+                             std::uint32_t staleness) {
+  WholeModel whole(1, microBatches, staleness, replicas);
+  std::uint64_t step = 0;
+  for (const std::uint32_t samples : {8, 8, 13}) whole.run(Phase::train, ++step, samples);
+  whole.run(Phase::eval, 1, 8);
+  whole.run(Phase::eval, 2, 6);
+  whole.run(Phase::train, 4, 5);
+  return {whole.weights(), whole.bodyGradients()};
+}
+
+TEST_CASE("replicas of a body compute the same as the whole model, for any timing") {
+  for (const std::uint32_t replicas : {2, 3, 4}) {
+    for (const std::uint32_t microBatches : {4, 5, 7, 8}) {
+      for (const std::uint32_t staleness : {0, 1, 2}) {
+        const Trained whole = trainedReplicasWhole(microBatches, replicas, staleness);
+        for (const Schedule& schedule : scheduleTable()) {
+          if (staleness > 0 && schedule.isStrict) continue;
+          for (std::uint64_t seed = 0; seed < 10; ++seed) {
+            CAPTURE(replicas, microBatches, staleness, schedule.name, seed);
+            VirtualOptions options = optionsFor(std::string(schedule.name), microBatches);
+            options.replicas = replicas;
+            options.staleness = staleness;
+            options.reduceSeconds = 0.7;
+            options.jitterSeed = seed;
+            REQUIRE((trainedReplicas(options) == whole));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("each number of replicas adds gradients in another order") {
+  std::vector<std::vector<float>> gradients;
+  for (const std::uint32_t replicas : {1, 2, 3, 4}) {
+    WholeModel whole(1, 8, 0, replicas);
+    for (std::uint64_t step = 1; step <= 50; ++step) whole.run(Phase::train, step, 8);
+    gradients.push_back(whole.bodyGradients());
+    for (std::size_t r = 0; r + 1 < gradients.size(); ++r) {
+      CHECK(gradients[r] != gradients.back());
+    }
+  }
+}
+
+TEST_CASE("replicas share the work of a step") {
+  VirtualOptions options = optionsFor("priority", 8);
+  options.seconds = scheduledSeconds({0.1, 0.1, 0.1, 4, 4, 0});
+  const auto secondsWith = [&](std::uint32_t replicas) {
+    options.replicas = replicas;
+    VirtualRun run(options);
+    return run.run(Phase::train, 1, 8);
+  };
+  const double one = secondsWith(1);
+  CHECK(secondsWith(2) < 0.6 * one);
+  CHECK(secondsWith(4) < 0.4 * one);
+}
+
+TEST_CASE("the share of a batch is a batch with the same sizes") {
+  for (std::uint32_t samples = 1; samples <= 40; ++samples) {
+    for (std::uint32_t microBatches = 1; microBatches <= 12; ++microBatches) {
+      const std::uint32_t count = microBatchCount(samples, microBatches);
+      for (std::uint32_t replicas = 1; replicas <= std::min(4u, count); ++replicas) {
+        std::uint32_t sum = 0, seen = 0;
+        for (std::uint32_t rank = 0; rank < replicas; ++rank) {
+          const Replica replica{rank, replicas};
+          const MicroBatch share = inShare({Phase::train, 1, 0, count, samples}, replica);
+          CAPTURE(samples, microBatches, replicas, rank);
+          REQUIRE(share.microBatches ==
+                  microBatchCount(share.samples, shareOf(microBatches, replica)));
+          sum += share.samples;
+          for (std::uint32_t own = 0; own < share.microBatches; ++own, ++seen) {
+            const std::uint32_t i = replica.numberInBatch(own);
+            REQUIRE(inShare({Phase::train, 1, i, count, samples}, replica).i == own);
+            REQUIRE(microBatchSize(share.samples, share.microBatches, own) ==
+                    microBatchSize(samples, count, i));
+          }
+        }
+        REQUIRE(sum == samples);
+        REQUIRE(seen == count);
+      }
+    }
+  }
 }
 
 TEST_CASE("the comparison detects a missing or extra step") {
@@ -1035,6 +1151,142 @@ TEST_CASE("with staleness, a server reports on a step before the previous one is
   }
   CHECK(server.sentOf<StepOk>() == 2);
   CHECK(server.engine.batchDone());
+}
+
+// A client with two replicas, in a step of two micro-batches of 4 samples each.
+struct ReplicaClient {
+  ReplicaClient()
+      : engine({&findSchedule("priority"), 2, 2},
+               {{Place{}, links[0], {0, 2}}, {Place{}, links[1], {1, 2}}}) {
+    engine.begin(at(Phase::train, 1, 0, 2, 8));
+    work();
+  }
+
+  void work() {
+    while (auto work = engine.next()) {
+      Result result;
+      if (work->kind == ActionKind::headForward || work->kind == ActionKind::tailStep) {
+        result = bundleOf(smallPayload(static_cast<float>(work->at.i)));
+      } else if (work->kind == ActionKind::decide) {
+        decided = std::get<std::vector<BodyDone>>(work->input);
+        result = decisionOf(1);
+      }
+      engine.complete(work->token, std::move(result), 0.5);
+    }
+  }
+  void receive(std::size_t peer, Message message) {
+    engine.receive(peer, std::move(message));
+    work();
+  }
+  // The only micro-batch of a replica's share.
+  static MicroBatch own() { return at(Phase::train, 1, 0, 1, 4); }
+  void runBackwards() {
+    for (const Flow flow : {activationAt(1), gradientAt(0)}) {
+      for (const std::size_t peer : {1, 0}) receive(peer, tensor(flow, own(), 0));
+    }
+  }
+  static BodyDone doneOf(double squareSum, bool finite = true) {
+    BodyDone done;
+    done.step = 1;
+    done.report = {squareSum, finite};
+    done.forwardSeconds = 2;
+    done.reduceSeconds = squareSum;
+    return done;
+  }
+
+  std::shared_ptr<NotingLink> links[2] = {std::make_shared<NotingLink>(),
+                                          std::make_shared<NotingLink>()};
+  Coordinator engine;
+  std::vector<BodyDone> decided;
+};
+
+TEST_CASE("each replica gets its share of the micro-batches, with its own numbers") {
+  ReplicaClient client;
+  client.runBackwards();
+  for (const std::size_t peer : {0, 1}) {
+    REQUIRE(client.links[peer]->sent.size() == 2);
+    for (const Message& message : client.links[peer]->sent) {
+      const auto& sent = std::get<TensorMessage>(message);
+      CHECK(sent.at.i == 0);
+      CHECK(sent.at.microBatches == 1);
+      CHECK(sent.at.samples == 4);
+      CHECK(valueOf(sent.payload) == static_cast<float>(peer));
+    }
+  }
+  client.receive(0, ReplicaClient::doneOf(3));
+  CHECK(client.decided.empty());
+  client.receive(1, ReplicaClient::doneOf(3));
+  REQUIRE(client.decided.size() == 1);
+  CHECK(client.decided.front().forwardSeconds == 4);
+  CHECK(client.decided.front().reduceSeconds == 3);
+  CHECK(client.engine.applied() == 1);
+  for (const auto& link : client.links) {
+    CHECK(std::holds_alternative<StepDecision>(link->sent.back()));
+  }
+}
+
+TEST_CASE("replicas that report different gradients end the run") {
+  const auto codeFor = [](const BodyDone& first, const BodyDone& second) {
+    ReplicaClient client;
+    client.runBackwards();
+    client.receive(0, first);
+    return codeOf([&] { client.receive(1, second); });
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  CHECK(codeFor(ReplicaClient::doneOf(3), ReplicaClient::doneOf(3)) == "");
+  CHECK(codeFor(ReplicaClient::doneOf(3), ReplicaClient::doneOf(4)) == "replicas-differ");
+  CHECK(codeFor(ReplicaClient::doneOf(3), ReplicaClient::doneOf(nan, false)) == "replicas-differ");
+  CHECK(codeFor(ReplicaClient::doneOf(nan, false), ReplicaClient::doneOf(nan, false)) == "");
+}
+
+TEST_CASE("replicas that have other weights after an update end the run") {
+  ReplicaClient client;
+  client.runBackwards();
+  for (const std::size_t peer : {0, 1}) client.receive(peer, ReplicaClient::doneOf(3));
+  client.receive(1, StepOk{1, 7});
+  const bool isSame = GENERATE(true, false);
+  const std::string code = codeOf([&] { client.receive(0, StepOk{1, isSame ? 7u : 8u}); });
+  CHECK(code == (isSame ? "" : "replicas-differ"));
+}
+
+TEST_CASE("a client refuses tensors outside of a replica's share") {
+  ReplicaClient client;
+  const auto refused = [&](const MicroBatch& where) {
+    return codeOf([&] { client.engine.receive(1, tensor(activationAt(1), where, 0)); });
+  };
+  CHECK(refused(at(Phase::train, 1, 1, 2, 8)) == "bad-key");
+  CHECK(refused(at(Phase::train, 1, 1, 1, 4)) == "bad-key");
+  CHECK(refused(at(Phase::train, 1, 0, 1, 8)) == "bad-key");
+  CHECK(refused(ReplicaClient::own()) == "");
+  CHECK(refused(ReplicaClient::own()) == "bad-key");
+}
+
+TEST_CASE("with replicas, a server reports after the reduction") {
+  const auto link = std::make_shared<NotingLink>();
+  EngineOptions options{&findSchedule("priority"), 1, 1};
+  options.reduces = true;
+  Participant server(options, Place{}, {link});
+  for (const Flow flow : {activationAt(0), gradientAt(1)}) {
+    server.receive(0, tensor(flow, at(Phase::train, 1, 0, 1, 2), 0));
+    const auto work = server.next();
+    REQUIRE(work);
+    CHECK_FALSE(server.isReportNext());
+    server.complete(work->token, bundleOf(smallPayload(1)), 0.5);
+  }
+  CHECK(server.isReportNext());
+  const auto reduction = server.next();
+  REQUIRE(reduction);
+  CHECK(reduction->kind == ActionKind::reduce);
+  CHECK(reduction->at.step == 1);
+  CHECK_FALSE(server.isReportNext());
+  CHECK_FALSE(server.next());
+  server.complete(reduction->token, std::monostate{}, 2);
+  CHECK(server.isReportNext());
+  const auto report = server.next();
+  REQUIRE(report);
+  CHECK(report->kind == ActionKind::report);
+  server.complete(report->token, GradientReport{2, true}, 0);
+  CHECK(std::get<BodyDone>(link->sent.back()).reduceSeconds == 2);
 }
 
 TEST_CASE("with staleness, a client accepts each report once and in order") {

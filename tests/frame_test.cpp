@@ -393,6 +393,8 @@ TEST_CASE("PROTOCOL.md: every code that can reach a peer is in the table of erro
                           "relay-needs-tls",
                           "relay-replaced",
                           "unsafe-dial",
+                          "unsafe-edge",
+                          "unsafe-replicas",
                           "wrong-use"}) {
     CHECK(thrown.erase(own) == 1);
     CHECK_FALSE(documented.contains(own));

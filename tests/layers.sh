@@ -22,6 +22,7 @@ common/device/cuda | common/core common/device compression/device               
 common/graph       | common/core proto                                                | zstd
 common/model       | common/core common/codec common/device common/graph common/topology | torch
 common/program     | common/core                                                      | CLI
+common/replicas    | common/core common/net                                           | boost openssl torch
 common/run         | common/checkpoint common/core common/codec common/net common/http common/engine common/graph common/link common/predict common/record common/device common/device/cuda common/model compression compression/device proto | torch google prometheus
 compression        | common/core common/codec compression/kernels                     | zstd
 compression/kernels |                                                                 | hwy
@@ -34,7 +35,7 @@ client/sweep       | client/report client/train common/checkpoint common/core co
 client/diagnose    | client/train common/core common/codec common/net common/link common/model common/run compression proto | boost openssl
 client/commands    | client/data client/evaluate client/train client/report client/sweep client/diagnose common/core common/http common/engine common/graph common/link common/predict common/record common/model common/run compression | torch CLI
 client             | client/commands common/core common/engine                        | CLI
-server             | common/checkpoint common/core common/codec common/net common/http common/engine common/link common/record common/device common/model common/program common/run proto | boost CLI google openssl
+server             | common/checkpoint common/core common/codec common/net common/http common/engine common/link common/record common/replicas common/device common/model common/program common/run common/topology proto | boost CLI google openssl
 tools/link         | common/core common/net common/program                            | boost CLI
 tools/relay        | common/core common/net common/program                            | boost CLI
 '

@@ -1,8 +1,10 @@
 // Run specs of hostile clients: random variations of valid specs are either refused with an Error
 // or planned, quickly and without allocating the memory that they describe.
 #include "common/run/plan.h"
+#include "common/link/tensor_link_options.h"
 
 #include <catch2/catch.hpp>
+#include <functional>
 #include <limits>
 
 #include "common/core/clock.h"
@@ -341,6 +343,75 @@ TEST_CASE("with staleness, more micro-batches are in flight, and older weights n
   CHECK(refused(spec) == "bad-staleness");
   spec.staleness = 0;
   CHECK(refused(spec) == "");
+}
+
+TEST_CASE("a replica's plan is for its share of the batches") {
+  RunSpec spec = runSpecFromWire(honest("small_cnn"));
+  spec.microBatches = 5;
+  spec.replicas = 2;
+  const RunPlan first = planRun(spec);
+  spec.replica = 1;
+  const RunPlan second = planRun(spec);
+  CHECK(first.microBatches == 3);
+  CHECK(second.microBatches == 2);
+  CHECK(first.maxBatch == 10);  // 16 samples in micro-batches of 4, 3, 3, 3, 3
+  CHECK(second.maxBatch == 6);
+  CHECK(first.inFlight == 3);
+  CHECK(second.inFlight == 2);
+  CHECK(second.stage.replica == Replica{1, 2});
+  for (const RunPlan* plan : {&first, &second}) {
+    CHECK(plan->spec.microBatches == 5);
+    CHECK(engineOptions(*plan).microBatches == plan->microBatches);
+    CHECK(engineOptions(*plan).reduces);
+    CHECK(shareSize(*plan) == shareSize(first));
+  }
+  CHECK(digestOf(first.spec) != digestOf(second.spec));
+  // Their codecs draw different numbers.
+  CHECK(linkOptions(first, Role::server).seed != linkOptions(second, Role::server).seed);
+  CHECK(linkOptions(second, Role::client).seed == linkOptions(second, Role::server).seed);
+  // The client's plan has the whole batch.
+  const RunPlan client = planClient(spec, {}, nullptr);
+  CHECK(client.microBatches == 5);
+  CHECK(client.stage.replica == Replica{0, 2});
+  CHECK(planReplica(client, 1).spec == second.spec);
+}
+
+TEST_CASE("the sum of the replicas' gradients needs memory, and a smaller share of a batch less") {
+  RunSpec spec = runSpecFromWire(honest("small_cnn"));
+  const RunPlan alone = planRun(spec);
+  CHECK(shareSize(alone) == 0);
+  CHECK_FALSE(engineOptions(alone).reduces);
+  spec.replicas = 4;
+  const RunPlan one = planRun(spec);
+  CHECK(serverBytes(one) > shareSize(one) * sizeof(float) + 3 * (std::size_t{4} << 20));
+  CHECK(flowBytes(one) < flowBytes(alone));
+}
+
+TEST_CASE("run specs with impossible replicas are refused") {
+  const RunSpec honestSpec = runSpecFromWire(honest("small_cnn"));
+  const auto refused = [&](std::uint32_t replicas, std::uint32_t replica,
+                           const std::function<void(RunSpec&)>& change = {}) {
+    RunSpec spec = honestSpec;
+    spec.replicas = replicas;
+    spec.replica = replica;
+    if (change) change(spec);
+    return errorCode([&] { planRun(spec); });
+  };
+  CHECK(refused(2, 1) == "");
+  CHECK(refused(2, 2) == "bad-run-spec");
+  CHECK(refused(1, 1) == "bad-run-spec");
+  CHECK(refused(5, 0) == "bad-run-spec");  // of 4 micro-batches
+  CHECK(refused(kMaxBodyReplicas + 1, 0) == "bad-run-spec");
+  CHECK(refused(0xffffffff, 0xfffffffe) == "bad-run-spec");
+  CHECK(refused(2, 0, [](RunSpec& spec) {
+          spec.codecs["activation/0"] = "delta(block:bits=4)";
+          spec.trainSamples = 10;
+        }) == "bad-codec-spec");
+  CHECK(refused(2, 0, [](RunSpec& spec) { spec.staleness = 1; }) == "");
+  CHECK(refused(2, 0, [](RunSpec& spec) {
+          spec.staleness = 1;
+          spec.schedule = "1f1b";
+        }) == "bad-staleness");
 }
 
 TEST_CASE("a wait for BodyWeights needs one for BodyBackward, and their sum is limited") {

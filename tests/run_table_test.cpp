@@ -49,8 +49,9 @@ ServerSettings settingsWith(const std::string& store, std::chrono::milliseconds 
 // All parts of a server except its sessions. The device runs no actions.
 class Host : public Loopback {
  public:
-  explicit Host(std::chrono::milliseconds park = std::chrono::hours(1), EdgeSettings edges = {})
-      : settings_(settingsWith(store_, park, std::move(edges))) {}
+  explicit Host(std::chrono::milliseconds park = std::chrono::hours(1), EdgeSettings edges = {},
+                const ReplicaGroup* replicas = nullptr)
+      : settings_(settingsWith(store_, park, std::move(edges))), replicas_(replicas) {}
   explicit Host(EdgeSettings edges) : Host(std::chrono::hours(1), std::move(edges)) {}
   ~Host() { fs::remove_all(store_); }
 
@@ -140,6 +141,7 @@ class Host : public Loopback {
 
   const std::string store_ = newFolder();
   const ServerSettings settings_;
+  const ReplicaGroup* const replicas_;
   Access access_{"", settings_.allowedModels};
   RunStore runStore_{settings_, access_, cpuDevice(), nullptr, io_.get_executor()};
   SessionLines lines_;
@@ -155,7 +157,8 @@ class Host : public Loopback {
                                 .helper = nullptr,
                                 .store = runStore_,
                                 .lines = lines_,
-                                .certificates = certificates_};
+                                .certificates = certificates_,
+                                .replicas = replicas_};
   std::vector<boost::asio::ip::tcp::socket> clients_;
   std::uint64_t sessions_ = 0;
 
@@ -187,6 +190,33 @@ TEST_CASE("a new connection of a run ends the older one, and waits for its end")
   CHECK(host.refusal(next) == "run-in-use");
   host.close(run);
   CHECK(host.refusal(next).empty());
+}
+
+TEST_CASE("a server is only the replica that its configuration names") {
+  const ReplicaGroup group{{"127.0.0.1:1", "127.0.0.1:2"}, 1, std::chrono::seconds(1)};
+  Host host(std::chrono::hours(1), {}, &group);
+  Host plain;
+  const auto request = [](Host& at, std::uint32_t replica, std::uint32_t replicas,
+                          std::size_t attempt = 16) {
+    RunRequest made = at.request("a", "run-1");
+    made.hello.mutable_run_spec()->set_replicas(replicas);
+    made.hello.mutable_run_spec()->set_replica(replica);
+    made.hello.set_attempt(std::string(attempt, 'x'));
+    made.spec = runSpecFromWire(made.hello.run_spec());
+    return made;
+  };
+  CHECK(plain.refusal(request(plain, 1, 2)) == "no-replicas");
+  CHECK(plain.refusal(request(plain, 0, 1)).empty());
+  CHECK(host.refusal(request(host, 0, 2)) == "wrong-replica");
+  CHECK(host.refusal(request(host, 2, 3)) == "bad-run-spec");  // of 2 micro-batches
+  CHECK(host.refusal(request(host, 1, 2, 15)) == "bad-metadata");
+  RunRequest trial = request(host, 1, 2);
+  trial.hello.add_features("trial");
+  CHECK(host.refusal(trial) == "bad-metadata");
+  const auto run = host.admit(request(host, 1, 2));
+  CHECK(run->helloOk().replica_group().size() == 32);
+  CHECK(run->summary().find("replica 1 of 2") != std::string::npos);
+  host.close(run);
 }
 
 TEST_CASE("a client that takes a run over ends the connection of any other client") {

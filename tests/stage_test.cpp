@@ -631,6 +631,148 @@ TEST_CASE("stages restored in a new process continue bit-identically") {
   }
 }
 
+// ---- Replicas ----
+
+// A client, and the replicas of its body.
+struct ReplicaSplit {
+  explicit ReplicaSplit(StageOptions options)
+      : client(clientOptions(options), StageWait{}), defers(options.splitsBackward) {
+    const std::uint32_t count = options.replica.count;
+    for (std::uint32_t rank = 0; rank < count; ++rank) {
+      options.replica = {rank, count};
+      bodies.push_back(std::make_unique<BodyStage>(bodyOptions(options, 0), StageWait{}));
+    }
+  }
+
+  void runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches, const Batch& batch) {
+    client.beginBatch(batch.view(), step);
+    const auto samples = static_cast<std::uint32_t>(batch.labels.size());
+    MicroBatch at{phase, step, 0, microBatchCount(samples, microBatches), samples};
+    std::vector<TensorBundle> gradients;
+    for (at.i = 0; at.i < at.microBatches; ++at.i) {
+      const TensorBundle activations1 =
+          bodyOf(at).forward(share(at), copied(client.headForward(at)));
+      gradients.push_back(client.tailStep(at, copied(activations1)));
+    }
+    if (phase == Phase::eval) return;
+    for (at.i = 0; at.i < at.microBatches; ++at.i) {
+      client.headBackward(at, copied(bodyOf(at).backward(share(at), copied(gradients[at.i]))));
+      if (defers) bodyOf(at).backwardWeights(share(at));
+    }
+    reduce(step);
+  }
+
+  void reduce(std::uint64_t step) {
+    std::vector<float> sum;
+    for (const auto& body : bodies) {
+      std::vector<float> values(body->shareSize(), 7);
+      body->writeShare(step, values);
+      if (sum.empty()) {
+        sum = values;
+      } else {
+        for (std::size_t v = 0; v < sum.size(); ++v) sum[v] += values[v];
+      }
+    }
+    for (const auto& body : bodies) body->readSum(step, sum);
+  }
+
+  void update(const StepDecision& decision) {
+    client.update(decision);
+    for (const auto& body : bodies) body->update(decision);
+  }
+
+  std::vector<NamedTensor> gradientTensors(std::size_t rank) {
+    return Split::joined(gradientsOf(client.head()),
+                         fromSafetensors(bodies[rank]->exportGradients(), "gradients"),
+                         gradientsOf(client.tail()));
+  }
+  std::vector<NamedTensor> weights(std::size_t rank) {
+    return Split::joined(weightsOf(client.evaluatedHead()),
+                         fromSafetensors(bodies[rank]->exportWeights(), "weights"),
+                         weightsOf(client.evaluatedTail()));
+  }
+  double squareSum(std::size_t rank, std::uint64_t step) {
+    return client.headReport().squareSum + bodies[rank]->report(step).squareSum +
+           client.tailReport().squareSum;
+  }
+
+  std::uint32_t count() const { return static_cast<std::uint32_t>(bodies.size()); }
+  BodyStage& bodyOf(const MicroBatch& at) { return *bodies[at.i % count()]; }
+  MicroBatch share(const MicroBatch& at) const { return inShare(at, {at.i % count(), count()}); }
+
+  ClientStage client;
+  std::vector<std::unique_ptr<BodyStage>> bodies;
+  bool defers;
+};
+
+TEST_CASE("each replica of a body equals the whole model that adds in the same order") {
+  setComputeThreads(1);
+  for (StageOptions options : {mlpOptions(), cnnOptions()}) {
+    for (const std::uint32_t count : {2, 3, 4}) {
+      for (const int variant : {0, 1, 2}) {
+        options.replica = {0, count};
+        options.microBatches = 7;
+        options.recompute = variant == 1;
+        options.splitsBackward = variant == 2;
+        options.averageDecay = variant == 1 ? 0.9 : 0;
+        CAPTURE(options.model.name, count, variant);
+        ReplicaSplit split(options);
+        WholeStage whole(options);
+        for (std::uint64_t step = 1; step <= 4; ++step) {
+          CAPTURE(step);
+          // The last batch has fewer micro-batches.
+          const Batch batch = makeBatch(options.model, step == 4 ? 8 : 17, step);
+          const std::uint32_t microBatches = step == 4 ? 4 : 7;
+          split.runBatch(Phase::train, step, microBatches, batch);
+          whole.runBatch(Phase::train, step, microBatches, batch.view());
+          CHECK(difference(split.client.losses(step), whole.losses()) == "");
+          for (std::uint32_t rank = 0; rank < count; ++rank) {
+            CHECK(difference(split.gradientTensors(rank), gradientsOf(whole.set())) == "");
+            CHECK(split.squareSum(rank, step) == whole.report().squareSum);
+          }
+          split.update(decisionOf(step));
+          whole.update(decisionOf(step));
+          for (std::uint32_t rank = 0; rank < count; ++rank) {
+            CHECK(difference(split.weights(rank), weightsOf(whole.evaluatedSet())) == "");
+          }
+          split.runBatch(Phase::eval, step, microBatches, batch);
+          whole.runBatch(Phase::eval, step, microBatches, batch.view());
+          CHECK(difference(split.client.losses(step), whole.losses()) == "");
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("another number of replicas gives other bits") {
+  setComputeThreads(1);
+  StageOptions options = cnnOptions();
+  options.microBatches = 8;
+  std::vector<std::vector<NamedTensor>> gradients;
+  for (const std::uint32_t count : {1, 2, 4}) {
+    options.replica = {0, count};
+    WholeStage whole(options);
+    const Batch batch = makeBatch(options.model, 24, 1);
+    whole.runBatch(Phase::train, 1, 8, batch.view());
+    gradients.push_back(gradientsOf(whole.set()));
+  }
+  CHECK(difference(gradients[0], gradients[1]) != "");
+  CHECK(difference(gradients[1], gradients[2]) != "");
+}
+
+TEST_CASE("a share has the gradients, and a slot of statistics per micro-batch") {
+  for (StageOptions options : {mlpOptions(), cnnOptions()}) {
+    options.replica = {1, 2};
+    options.microBatches = 4;
+    const std::vector<BlockSpec> blocks = blocksFor(options);
+    BodyStage body(options, {});
+    const auto trained =
+        static_cast<std::size_t>(trainedCount(blocks, options.cuts.cut0, options.cuts.cut1));
+    CHECK(body.shareSize() == maxShareSize(options, blocks));
+    CHECK((body.shareSize() > trained) == (options.model.name == "small_cnn"));
+  }
+}
+
 // ---- Staleness ----
 
 // Runs training steps of a split model so that they overlap: the forwards of D later steps run

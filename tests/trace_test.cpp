@@ -162,7 +162,8 @@ TEST_CASE("a span that no server can have recorded is refused") {
       const auto action = static_cast<ActionKind>(kind);
       const bool fits = action == ActionKind::bodyForward || action == ActionKind::bodyBackward ||
                         action == ActionKind::bodyWeights || action == ActionKind::report ||
-                        action == ActionKind::update || action == ActionKind::snapshot;
+                        action == ActionKind::update || action == ActionKind::snapshot ||
+                        action == ActionKind::reduce;
       CHECK(damaged([&](TraceSpan& s) {
               s.activity = activity;
               s.subject = kind;

@@ -98,7 +98,11 @@ class VirtualRun::Link : public EngineLink {
 
 VirtualRun::VirtualRun(const VirtualOptions& options)
     : options_(options), places_(placesInRow(options.bodies, options.cut)) {
-  if (options.headIsFrozen) places_.front().first.front().hasGradient = false;
+  REQUIRE((options.bodies == 1 || options.replicas == 1));
+  places_.resize(options.bodies * options.replicas, places_.back());
+  for (Place& place : places_) {
+    if (options.headIsFrozen && place.firstCut == 0) place.first.front().hasGradient = false;
+  }
   EngineOptions engine;
   engine.schedule = options.schedule;
   engine.microBatches = options.microBatches;
@@ -107,8 +111,8 @@ VirtualRun::VirtualRun(const VirtualOptions& options)
   engine.staleness = options.staleness;
   const std::vector<TinyPart> parts = tinyParts(options.bodies);
   engine.hasEdges = options.hasEdges;
-  sides_.resize(options.bodies + 1);
-  for (std::size_t b = 0; b < options.bodies; ++b) {
+  sides_.resize(places_.size() + 1);
+  for (std::size_t b = 0; b < places_.size(); ++b) {
     directions_.push_back({.to = 0, .peer = b, .place = places_[b]});
     directions_.push_back({.to = b + 1, .peer = 0, .place = places_[b]});
   }
@@ -119,17 +123,27 @@ VirtualRun::VirtualRun(const VirtualOptions& options)
   }
 
   std::vector<BodyPeer> peers;
-  for (std::size_t b = 0; b < options.bodies; ++b) {
+  for (std::size_t b = 0; b < places_.size(); ++b) {
+    const Replica replica{options.replicas == 1 ? 0 : static_cast<std::uint32_t>(b),
+                          options.replicas};
     std::map<int, std::size_t> edges;
-    engine.hasEdgeBefore = options.hasEdges && b > 0;
-    if (engine.hasEdgeBefore) edges[places_[b].firstCut] = firstEdge + 2 * (b - 1);
+    EngineOptions own = engine;
+    own.hasEdgeBefore = options.hasEdges && b > 0;
+    if (own.hasEdgeBefore) edges[places_[b].firstCut] = firstEdge + 2 * (b - 1);
     if (options.hasEdges && b + 1 < options.bodies) {
       edges[places_[b].lastCut] = firstEdge + 2 * b + 1;
     }
-    peers.push_back({places_[b], std::make_shared<Link>(*this, 2 * b + 1)});
-    sides_[b + 1].versions[0] = {parts[b + 1].weight};
+    peers.push_back({places_[b], std::make_shared<Link>(*this, 2 * b + 1), replica});
+    sides_[b + 1].versions[0] = {parts[options.replicas == 1 ? b + 1 : 1].weight};
+    own.reduces = !replica.isAlone();
+    if (own.reduces) {
+      own.microBatches = shareOf(engine.microBatches, replica);
+      own.inFlight =
+          std::min((engine.inFlight + replica.count - 1) / replica.count + options.staleness,
+                   own.microBatches * (options.staleness + 1));
+    }
     sides_[b + 1].engine = std::make_unique<Participant>(
-        engine, places_[b],
+        own, places_[b],
         std::vector<std::shared_ptr<EngineLink>>{std::make_shared<Link>(*this, 2 * b, edges)});
   }
   auto client = std::make_unique<Coordinator>(engine, peers, options.fetchGradients);
@@ -166,7 +180,14 @@ void VirtualRun::restore(const Saved& saved) {
 
 std::vector<float> VirtualRun::weights() const {
   std::vector<float> all = {sides_[0].weights().front()};
-  for (std::size_t b = 1; b < sides_.size(); ++b) all.push_back(sides_[b].weights().front());
+  for (std::size_t b = 1; b < sides_.size(); ++b) {
+    const float weight = sides_[b].weights().front();
+    if (options_.replicas == 1 || b == 1) {
+      all.push_back(weight);
+    } else {
+      CHECK(weight == all.back());
+    }
+  }
   all.push_back(sides_[0].weights().back());
   all.push_back(outputs_);
   return all;
@@ -232,6 +253,10 @@ void VirtualRun::startWork(std::size_t index) {
   const auto kind = static_cast<std::size_t>(work->kind);
   if (kind < kScheduledKinds) side.order += letter(work->kind) + std::to_string(work->at.i) + " ";
   countInFlight(*work);
+  if (work->kind == ActionKind::reduce) {
+    reduce(index, *work);
+    return startWork(index);  // the device is free
+  }
   side.busy = true;
   auto shared = std::make_shared<Work>(std::move(*work));
   const double seconds = jittered(options_.seconds[kind]);
@@ -243,6 +268,25 @@ void VirtualRun::startWork(std::size_t index) {
     if (client_->batchesEnded() > ended) batchEnded_();
     startWork(index);
   });
+}
+
+// Adds the gradients in rank order when all replicas have called it.
+void VirtualRun::reduce(std::size_t index, const Work& work) {
+  const std::uint64_t step = work.at.step;
+  std::vector<std::uint64_t>& tokens = reductions_[step];
+  tokens.resize(options_.replicas);
+  tokens[index - 1] = work.token;
+  if (std::count(tokens.begin(), tokens.end(), 0) > 0) return;
+  float sum = sides_[1].gradients[step].at(0);
+  for (std::size_t s = 2; s < sides_.size(); ++s) sum += sides_[s].gradients[step].at(0);
+  for (std::size_t s = 1; s < sides_.size(); ++s) {
+    clock_.after(jittered(options_.reduceSeconds), [this, s, sum, step, token = tokens[s - 1]] {
+      sides_[s].gradients[step].at(0) = sum;
+      sides_[s].engine->complete(token, std::monostate{}, options_.reduceSeconds);
+      startWork(s);
+    });
+  }
+  reductions_.erase(step);
 }
 
 void VirtualRun::countInFlight(const Work& work) {
@@ -307,7 +351,7 @@ Result VirtualRun::perform(Side& side, Work& work, std::vector<TinyPart>& parts,
     }
     case ActionKind::bodyBackward: {
       // The result does not show when the gradients of the weights are computed.
-      const bool sends = !options_.headIsFrozen || &side != &sides_[1];
+      const bool sends = !options_.headIsFrozen || (&side != &sides_[1] && options_.replicas == 1);
       return bundleOf(first.backward(side.forwardInputs.at(which), received()), sends ? 1 : 0);
     }
     case ActionKind::bodyWeights:
@@ -320,6 +364,7 @@ Result VirtualRun::perform(Side& side, Work& work, std::vector<TinyPart>& parts,
     case ActionKind::decide:
       return decide(parts, work);
     case ActionKind::update:
+      if (&side == &sides_[1]) bodyGradients_.push_back(first.gradient);
       for (TinyPart& part : parts) part.update(std::get<StepDecision>(work.input));
       return std::monostate{};
     default:

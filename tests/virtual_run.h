@@ -45,7 +45,9 @@ struct VirtualOptions {
   std::uint64_t jitterSeed = 0;  // if not 0, durations are multiplied by a random factor in [0, 2)
   bool fetchGradients = false;
   std::uint32_t staleness = 0;
-  bool hasEdges = false;  // neighbouring bodies have direct links
+  bool hasEdges = false;       // neighbouring bodies have direct links
+  std::uint32_t replicas = 1;  // of the body, if there is only one
+  double reduceSeconds = 0;    // from the last replica's Reduce until it is complete
 };
 
 class VirtualRun {
@@ -60,6 +62,7 @@ class VirtualRun {
   // `samples`: of each step. Returns the virtual times at which the steps ended, from the start.
   std::vector<double> train(std::uint64_t first, const std::vector<std::uint32_t>& samples);
 
+  // `body`: index of the body, or of the replica.
   Coordinator& client() { return *client_; }
   Engine& server(std::size_t body = 0) { return *sides_[body + 1].engine; }
   // The order in which actions began since the last call, such as "F0 F1 T0": F is HeadForward or
@@ -76,8 +79,11 @@ class VirtualRun {
   };
   Saved save() const;
   void restore(const Saved& saved);
-  // The weights of head, bodies and tail, followed by the sum of all outputs of the tail.
+  // The weights of head, bodies and tail, followed by the sum of all outputs of the tail. Fails the
+  // test if the replicas of a body have different weights.
   std::vector<float> weights() const;
+  // The gradient of the first body in each training step so far.
+  const std::vector<float>& bodyGradients() const { return bodyGradients_; }
   // The maximum number of micro-batches between HeadForward and HeadBackward (in evaluation,
   // TailStep).
   std::size_t maxInFlight() const { return maxInFlight_; }
@@ -114,6 +120,7 @@ class VirtualRun {
   std::string takeOrder(std::size_t side);
   double jittered(double seconds);
   void startWork(std::size_t side);
+  void reduce(std::size_t side, const Work& work);
   void countInFlight(const Work& work);
   Result perform(Side& side, Work& work);
   Result perform(Side& side, Work& work, std::vector<TinyPart>& parts, std::size_t tensors);
@@ -122,18 +129,20 @@ class VirtualRun {
   void deliver(std::size_t direction, const Message& message);
 
   const VirtualOptions options_;
-  std::vector<Place> places_;
-  std::vector<Side> sides_;  // the client, then the servers
+  std::vector<Place> places_;  // of the servers
+  std::vector<Side> sides_;    // the client, then the servers
   Coordinator* client_ = nullptr;
   // Per body: down, up. Then, with direct links, per pair of neighbours: backwards, forwards.
   std::vector<Direction> directions_;
   VirtualClock clock_;
   std::uint64_t draws_ = 0;
   std::function<void()> batchEnded_ = [] {};  // called when a batch has ended on the client
+  std::map<std::uint64_t, std::vector<std::uint64_t>> reductions_;  // tokens by step and rank
   std::size_t inFlight_ = 0;
   std::size_t maxInFlight_ = 0;
   std::size_t maxInProgress_ = 0;
   float outputs_ = 0;
+  std::vector<float> bodyGradients_;
 };
 
 // Places of `count` bodies that follow each other. All cuts have these tensors.

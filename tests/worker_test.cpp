@@ -227,6 +227,76 @@ TEST_CASE("a worker's build finishes before the first message is processed") {
   CHECK(server.link->sent.size() == 1);
 }
 
+// A worker whose body has replicas, with one micro-batch.
+struct ReducingServer {
+  ReducingServer() {
+    EngineOptions options{&findSchedule("priority"), 1, 1};
+    options.reduces = true;
+    ActionTable table;
+    for (const ActionKind kind : {ActionKind::bodyForward, ActionKind::bodyBackward}) {
+      table[indexOf(kind)] = [](Work) -> Result { return bundleOf(smallPayload(1)); };
+    }
+    table[indexOf(ActionKind::report)] = [](Work) -> Result { return GradientReport{2, true}; };
+    table.reduce = [this](Work, std::function<void(std::exception_ptr)> done) {
+      reduced = std::move(done);
+    };
+    worker = std::make_unique<EngineWorker>(
+        std::make_unique<Participant>(options, Place{},
+                                      std::vector<std::shared_ptr<EngineLink>>{link}),
+        mailbox, table, [] {},
+        [this](std::exception_ptr error) {
+          code = errorCode([&] { std::rethrow_exception(error); });
+        });
+    worker->limitActions(0.5);
+    for (const Flow flow : {activationAt(0), gradientAt(1)}) {
+      mailbox->deliver(TensorMessage{flow, {Phase::train, 1, 0, 1, 4}, 0, smallPayload(0)});
+      runAll();
+    }
+  }
+  void runAll() {
+    while (worker->runOne()) {
+    }
+  }
+
+  DeviceExecutor device;
+  std::shared_ptr<NotingLink> link = std::make_shared<NotingLink>();
+  std::shared_ptr<Mailbox> mailbox = std::make_shared<Mailbox>(device, 1);
+  std::function<void(std::exception_ptr)> reduced;  // set while the reduction is pending
+  std::string code;                                 // the error code, if the run failed
+  std::unique_ptr<EngineWorker> worker;
+};
+
+TEST_CASE("a reduction ends when another thread says so, and the device is free until then") {
+  ReducingServer server;
+  REQUIRE(server.reduced);
+  CHECK_FALSE(server.worker->runOne());
+  CHECK(server.worker->hasWork());  // the client waits for the server
+  CHECK_FALSE(server.worker->hasOpenStep());
+  CHECK_FALSE(std::holds_alternative<BodyDone>(server.link->sent.back()));
+  std::thread([&] { server.reduced(nullptr); }).join();
+  server.runAll();
+  CHECK(std::holds_alternative<BodyDone>(server.link->sent.back()));
+  CHECK(server.worker->hasOpenStep());
+  CHECK(server.code.empty());
+}
+
+TEST_CASE("a reduction that fails ends the run") {
+  ReducingServer server;
+  REQUIRE(server.reduced);
+  server.reduced(std::make_exception_ptr(RunError("replica-lost", "replica 1 has ended")));
+  server.runAll();
+  CHECK(server.code == "replica-lost");
+}
+
+TEST_CASE("a reduction may end after its worker") {
+  ReducingServer server;
+  REQUIRE(server.reduced);
+  server.worker->stop();
+  server.worker.reset();
+  server.reduced(nullptr);
+  CHECK_FALSE(std::holds_alternative<BodyDone>(server.link->sent.back()));
+}
+
 TEST_CASE("a build is either cancelled or started, never both") {
   SlowServer server;
   int built = 0;

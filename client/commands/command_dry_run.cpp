@@ -109,6 +109,7 @@ Json encodedBytes(const PreparedRun& run, Phase phase, std::uint32_t samples, st
   const std::uint32_t whole = samples / batch;
   const std::uint32_t rest = samples % batch;
   for (const RunPlan& plan : run.bodies) {
+    if (plan.stage.replica.rank > 0) continue;  // shares the batch with the first one
     for (const Flow flow : plan.flows()) {
       if (phase == Phase::eval && isGradient(flow)) continue;
       std::uint64_t& direction = plan.place.isUp(flow) ? up : down;
@@ -167,6 +168,7 @@ Json describe(const PreparedRun& run) {
   out["inserts"] = describeInserts(plan);
   out["flows"] = Json::array();
   for (const RunPlan& body : run.bodies) {
+    if (body.stage.replica.rank > 0) continue;
     for (const Flow flow : body.flows()) out["flows"].push_back(describeFlow(run, body, flow));
   }
   out["step"] = encodedBytes(run, Phase::train, settings.batch, settings.batch);

@@ -146,6 +146,7 @@ int planCommand(const PlanOptions& options) {
   const Profile client = readProfile(options.profile);
   PreparedRun resolved = resolveRun(options.run, Purpose::measurement);
   requireProfilable(resolved);
+  requireNoReplicas(resolved, "plan");
   const PreparedRun run = dividedAt(std::move(resolved), cutsOf(client));
   const std::vector<Profile> servers =
       readServerProfiles(options.serverProfiles, run.bodies.size(), /*allowsMore=*/true);

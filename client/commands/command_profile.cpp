@@ -69,6 +69,7 @@ int profileCommand(const ProfileOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
   PreparedRun resolved = resolveRun(options.run, Purpose::measurement);
   requireProfilable(resolved);
+  requireNoReplicas(resolved, "profile");
   const PreparedRun run = dividedForPlan(std::move(resolved));
   ComputeDevice& device = openDevice(run.settings.device);
   const ThreadCount threads =

@@ -61,6 +61,7 @@ Case measure(const SimulateOptions& options, const LinkCosts& link, std::uint32_
   overrides.emplace_back("train.staleness=0");
   overrides.emplace_back("eval.every=0");
   PreparedRun prepared = prepareRun(runOptions, Purpose::measurement);
+  requireNoReplicas(prepared, "simulate");
   link.checkServers(prepared.bodies.size());
   prepared.settings.epochs = options.steps + 1;
   TrainRun run(prepared);
@@ -90,6 +91,7 @@ std::vector<Case> casesFromProfiles(const SimulateOptions& options, const LinkCo
   const Profile client = readProfile(options.profile);
   PreparedRun resolved = resolveRun(options.run, Purpose::measurement);
   requireProfilable(resolved);
+  requireNoReplicas(resolved, "simulate");
   const PreparedRun run = dividedAt(std::move(resolved), cutsOf(client));
   link.checkServers(run.bodies.size());
   const std::vector<Profile> servers =

@@ -21,6 +21,7 @@
 #include "client/train/run_trace.h"
 #include "client/train/train_summary.h"
 #include "client/train/trainer.h"
+#include "common/core/clock.h"
 #include "common/core/durable.h"
 #include "common/core/failpoint.h"
 #include "common/core/log.h"
@@ -182,19 +183,23 @@ struct TrainCommand {
   JsonLines* events;  // null without --json-lines
   PreparedRun& prepared;
   spdlog::logger& log;
-  nlohmann::json extras = nlohmann::json::object();  // additional keys of the summary
+  nlohmann::json extras = nlohmann::json::object();     // additional keys of the summary
+  std::optional<SteadyTime> stuckSince = std::nullopt;  // the first error since the last step
   std::uint64_t edgeFailedAt = 0;  // steps done when a direct link between servers failed last
 };
 
 // Whether the run may be restarted from a checkpoint, because a server has lost the run, is about
-// to shut down, or cannot reach another server. In the last case, steps must have been made since
-// the last time.
+// to shut down, or cannot reach another server. If a direct link has failed, steps must have been
+// made since the last time; replicas are tried again for as long as a lost connection is.
 bool mayRestart(const std::exception& error, TrainRun& run, std::uint64_t steps,
                 TrainCommand& command) {
   if (run.checkpointer() == nullptr || !run.prepared().localServers.empty()) return false;
   if (run.settings().reconnectSeconds == 0 || run.session().isInterrupted()) return false;
   const std::string code = codeOf(error);
   if (code == "edge-failed") return steps > std::exchange(command.edgeFailedAt, steps);
+  if (code == "replica-lost" || code == "replica-unreachable") {
+    return secondsSince(*command.stuckSince) < run.settings().reconnectSeconds;
+  }
   return code == "run-not-here" || code == "shutting-down";
 }
 
@@ -310,6 +315,7 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   try {
     trained = trainToTheEnd(command, run, trainer, saver);
   } catch (const std::exception& error) {
+    if (trainer.hasTrained() || !command.stuckSince) command.stuckSince = now();
     if (!mayRestart(error, run, trainer.steps(), command)) {
       endEarly(error, run, trainer, saver, log);
       throw;

@@ -109,13 +109,22 @@ void compare(Comparison& result, const std::vector<NamedTensor>& split,
     result.add(tensor.tensor, find(whole, tensor.name), tensor.name + when);
 }
 
-// The tensors of all bodies, in the order of the model.
-std::vector<NamedTensor> tensorsOf(const std::vector<Blob>& bodies, const std::string& name) {
-  std::vector<NamedTensor> all;
-  for (const Blob& body : bodies) {
-    for (NamedTensor& tensor : fromSafetensors(body.bytes, name)) all.push_back(std::move(tensor));
+struct BodyTensors {
+  std::vector<NamedTensor> all;       // of all bodies, in the order of the model
+  std::vector<NamedTensor> replicas;  // of a body's replicas except the first
+};
+
+// `servers`: one blob per server.
+BodyTensors tensorsOf(const std::vector<Blob>& servers, const PreparedRun& run,
+                      const std::string& name) {
+  BodyTensors tensors;
+  for (std::size_t s = 0; s < servers.size(); ++s) {
+    const bool isFirst = run.bodies[s].stage.replica.rank == 0;
+    for (NamedTensor& tensor : fromSafetensors(servers[s].bytes, name)) {
+      (isFirst ? tensors.all : tensors.replicas).push_back(std::move(tensor));
+    }
   }
-  return all;
+  return tensors;
 }
 
 class Verification {
@@ -150,7 +159,8 @@ class Verification {
   StepDecider decider_, wholeDecider_;
   Comparisons results_;
   struct Gradients {
-    std::vector<NamedTensor> head, body, tail;
+    std::vector<NamedTensor> head, tail;
+    BodyTensors body;
     double norm = 0;
   };
   std::map<std::uint64_t, Gradients> gradients_;  // of the split model, by step
@@ -169,13 +179,14 @@ Comparisons Verification::perform() {
 
   const std::vector<NamedTensor> whole = weightsOf(whole_.evaluatedSet());
   const std::vector<NamedTensor> head = weightsOf(run_.stage().evaluatedHead());
-  const std::vector<NamedTensor> middle =
-      tensorsOf(run_.session().fetch(kWeightsBody), "weights/body");
+  const BodyTensors middle =
+      tensorsOf(run_.session().fetch(kWeightsBody), prepared_, "weights/body");
   const std::vector<NamedTensor> tail = weightsOf(run_.stage().evaluatedTail());
-  checkComplete(results_["weights/body"], {head.size(), middle.size(), tail.size()}, whole.size(),
-                "weights");
+  checkComplete(results_["weights/body"], {head.size(), middle.all.size(), tail.size()},
+                whole.size(), "weights");
   compare(results_["weights/head"], head, whole, "");
-  compare(results_["weights/body"], middle, whole, "");
+  compare(results_["weights/body"], middle.all, whole, "");
+  compare(results_["weights/body"], middle.replicas, whole, "");
   compare(results_["weights/tail"], tail, whole, "");
   run_.close("done");
   return results_;
@@ -239,7 +250,7 @@ StepDecision Verification::decide(const std::vector<BodyDone>& bodies) {
   Gradients& gradients = gradients_[step];
   gradients.head = copyGradients(run_.stage().head());
   gradients.tail = copyGradients(run_.stage().tail());
-  gradients.body = tensorsOf(run_.session().gradients(), "grads/body");
+  gradients.body = tensorsOf(run_.session().gradients(), prepared_, "grads/body");
   const StepDecision decision =
       decider_.decide(step, head, reportsOf(bodies), run_.stage().tailReport());
   gradients.norm = decider_.norm();
@@ -285,10 +296,11 @@ void Verification::compareGradients(std::uint64_t step) {
   const std::vector<NamedTensor> whole = gradientsOf(whole_.set());
   const Gradients& split = gradients_.at(step);
   checkComplete(results_["gradients/body"],
-                {split.head.size(), split.body.size(), split.tail.size()}, whole.size(),
+                {split.head.size(), split.body.all.size(), split.tail.size()}, whole.size(),
                 "gradients");
   compare(results_["gradients/head"], split.head, whole, when);
-  compare(results_["gradients/body"], split.body, whole, when);
+  compare(results_["gradients/body"], split.body.all, whole, when);
+  compare(results_["gradients/body"], split.body.replicas, whole, when);
   compare(results_["gradients/tail"], split.tail, whole, when);
 }
 
@@ -320,7 +332,8 @@ void print(const Comparisons& results, const PreparedRun& run) {
   }
   std::cout << fmt::format(
       "{}, {}, {} micro-batches, schedule {}, {} per side; files in {}\n", run.settings.model,
-      countText(run.bodies.size(), "server"), run.settings.microBatches, run.settings.schedule,
+      countText(run.bodies.size(), run.settings.replicas > 1 ? "replica" : "server"),
+      run.settings.microBatches, run.settings.schedule,
       countText(static_cast<std::uint64_t>(run.threads), "thread"), run.folder);
 }
 

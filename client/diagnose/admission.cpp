@@ -49,7 +49,8 @@ asio::awaitable<wire::HelloOk> ask(const ServerAddress& address, const wire::Hel
 
 wire::HelloOk askForAdmission(const PreparedRun& run, std::size_t body,
                               const ServerAddress& address) {
-  const wire::Hello hello = trialHello(run, trialSpec(run, body), static_cast<unsigned>(body + 1));
+  const RunSpec spec = trialSpec(run, body);
+  const wire::Hello hello = trialHello(run, spec, static_cast<unsigned>(body + 1));
   asio::io_context io;
   wire::HelloOk answer;
   std::exception_ptr error;
@@ -59,7 +60,7 @@ wire::HelloOk askForAdmission(const PreparedRun& run, std::size_t body,
   });
   io.run();
   if (error) std::rethrow_exception(error);
-  checkAnswer(answer, run.bodies[body]);
+  checkAnswer(answer, planRun(spec));
   return answer;
 }
 

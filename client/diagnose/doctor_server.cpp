@@ -195,7 +195,7 @@ void examineServers(const RunOptions& options, const std::optional<PreparedRun>&
       checked("certificates", [&] { return checkCertificates(tls, context); });
   found(certificates);
   std::vector<ServerAddress> servers = run ? run->servers : std::vector<ServerAddress>();
-  if (!options.server.empty()) servers = parseAddresses(options.server);
+  if (!options.server.empty()) servers = allServers(parseAddresses(options.server));
   if (servers.empty()) {
     return found({"reach", Finding::skipped, "not given; add --server HOST:PORT", ""});
   }

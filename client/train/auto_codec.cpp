@@ -105,7 +105,7 @@ class Trial {
 
   void connect(double retrySeconds) {
     session_.connect({{run_.servers.front(), hello_}}, {.retrySeconds = retrySeconds});
-    session_.start({plan_}, 0,
+    session_.start(plan_, {plan_}, 0,
                    clientActions(*stage_, run_.threads,
                                  [this](const std::vector<BodyDone>& bodies) {
                                    // This decision does not change the weights, but its update
@@ -353,7 +353,8 @@ std::optional<nlohmann::json> resolveAutoCodecs(PreparedRun& run, spdlog::logger
   const std::uint64_t steps = totalSteps(run.settings, *run.data.train);
   if (run.bodies.size() > 1) {
     resolved.codecs = run.settings.codecs;
-    log.info("codec: auto uses {}: it makes no trials with several servers", kAutoStart);
+    log.info("codec: auto uses {}: it makes no trials with {}", kAutoStart,
+             run.settings.replicas > 1 ? "replicas" : "several servers");
   } else if (steps < kMinRunSteps) {
     resolved.codecs = run.settings.codecs;
     log.info("codec: auto uses {}: a run of {} steps is too short for trials", kAutoStart, steps);

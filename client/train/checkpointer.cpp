@@ -13,13 +13,14 @@ namespace cleave {
 Checkpointer::Checkpointer(Files& files, const std::string& runFolder,
                            const CheckpointSettings& settings, std::string fingerprint,
                            std::vector<RunCommit> commits, std::size_t servers,
-                           std::function<void()> syncRecords)
+                           std::function<void()> syncRecords, bool areReplicas)
     : files_(files),
       runFolder_(runFolder),
       settings_(settings),
       fingerprint_(std::move(fingerprint)),
       servers_(servers),
       syncRecords_(std::move(syncRecords)),
+      areReplicas_(areReplicas),
       commits_(std::move(commits)) {}
 
 Checkpointer::~Checkpointer() { writer_.join(); }
@@ -35,7 +36,7 @@ bool Checkpointer::isDue(std::uint64_t step) {
 
 void Checkpointer::begin(std::uint64_t step) {
   const std::lock_guard lock(mutex_);
-  open_ = Open{step, std::nullopt, std::vector<std::optional<std::string>>(servers_)};
+  open_ = Open{step, std::nullopt, std::vector<std::optional<std::string>>(servers_), ""};
   isRequested_ = false;
   last_ = now();
 }
@@ -77,11 +78,26 @@ void Checkpointer::saved(std::size_t server, const Saved& saved) {
       throw ProtocolError("unexpected-message", "Saved of step " + std::to_string(saved.step) +
                                                     " arrived, but was not requested");
     }
+    if (areReplicas_ && saved.code.empty()) checkBody(server, saved);
     open_->servers[server] = saved.sha256;
   }
   if (!saved.code.empty())
     failed(saved.step, RunError(saved.code, serverName(server) + ": " + saved.sentence));
   boost::asio::post(writer_, [this] { finishIfDone(); });
+}
+
+void Checkpointer::checkBody(std::size_t server, const Saved& saved) {
+  if (saved.body.empty()) {
+    throw ProtocolError("bad-metadata", "a Saved of a replica lacks the digest of its weights");
+  }
+  if (open_->body.empty()) open_->body = saved.body;
+  if (open_->body == saved.body) return;
+  throw RunError("replicas-differ",
+                 serverName(server) +
+                     " has other weights than another replica of the body after "
+                     "step " +
+                     std::to_string(saved.step),
+                 "use the same version of Cleave, device and processor for all replicas");
 }
 
 void Checkpointer::settle(double seconds) {

@@ -33,10 +33,10 @@ class Checkpointer {
  public:
   // `commits`: the commits that the run already has, newest first. `servers`: the number of
   // servers. `syncRecords` makes all rows written so far durable; it is called before each commit.
-  // `files` is borrowed.
+  // `areReplicas`: the servers are the replicas of one body. `files` is borrowed.
   Checkpointer(Files& files, const std::string& runFolder, const CheckpointSettings& settings,
                std::string fingerprint, std::vector<RunCommit> commits, std::size_t servers,
-               std::function<void()> syncRecords);
+               std::function<void()> syncRecords, bool areReplicas = false);
   // Waits for files that are being written; a checkpoint that is not committed by then is lost.
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
@@ -65,7 +65,8 @@ class Checkpointer {
 
   // ---- io thread ----
 
-  // Throws ProtocolError if no such checkpoint was requested.
+  // Throws ProtocolError if no such checkpoint was requested, and RunError "replicas-differ" if
+  // another replica has saved other weights.
   void saved(std::size_t server, const Saved& saved);
 
  private:
@@ -75,10 +76,12 @@ class Checkpointer {
     // Digests of the files; "": the part failed.
     std::optional<std::string> client;
     std::vector<std::optional<std::string>> servers;
+    std::string body;  // with replicas: the digest of their weights; "": none has saved yet
     bool isDone() const;
     bool hasFailed() const;  // call only if isDone()
   };
   std::string serverName(std::size_t server) const;
+  void checkBody(std::size_t server, const Saved& saved);
   void write(const Part& part);
   void finishIfDone();
   void commit(const RunCommit& commit);
@@ -91,6 +94,7 @@ class Checkpointer {
   const std::string fingerprint_;
   const std::size_t servers_;
   const std::function<void()> syncRecords_;
+  const bool areReplicas_;
   SteadyTime last_ = now();  // start of the last checkpoint
   std::atomic<bool> isRequested_ = false;
 

@@ -49,6 +49,8 @@ constexpr std::string_view kWrongUse[] = {"bad-run-spec",
                                           "unknown-schedule",
                                           "bad-in-flight",
                                           "bad-staleness",
+                                          "no-replicas",
+                                          "wrong-replica",
                                           "unknown-optimizer",
                                           "bad-optimizer-parameter",
                                           "bad-wait",
@@ -296,14 +298,39 @@ ServerAddress parseAddress(const std::string& text) {
   return address;
 }
 
-std::vector<ServerAddress> parseAddresses(const std::string& text) {
-  std::vector<ServerAddress> addresses;
+namespace {
+
+// The parts of the text between separators, without spaces around them.
+std::vector<std::string> partsOf(const std::string& text, char separator) {
+  std::vector<std::string> parts;
   std::istringstream rest(text);
-  for (std::string each; std::getline(rest, each, ',');) {
+  for (std::string each; std::getline(rest, each, separator);) {
     const std::size_t begin = each.find_first_not_of(' ');
-    addresses.push_back(parseAddress(begin == std::string::npos ? each : each.substr(begin)));
+    const std::size_t end = each.find_last_not_of(' ');
+    parts.push_back(begin == std::string::npos ? "" : each.substr(begin, end - begin + 1));
   }
-  return addresses;
+  return parts;
+}
+
+}  // namespace
+
+BodyServers parseBodyServers(const std::string& text) {
+  BodyServers servers;
+  for (const std::string& each : partsOf(text, '+')) servers.push_back(parseAddress(each));
+  if (servers.empty()) parseAddress(text);  // throws
+  return servers;
+}
+
+std::vector<BodyServers> parseAddresses(const std::string& text) {
+  std::vector<BodyServers> bodies;
+  for (const std::string& each : partsOf(text, ',')) bodies.push_back(parseBodyServers(each));
+  return bodies;
+}
+
+std::vector<ServerAddress> allServers(const std::vector<BodyServers>& bodies) {
+  std::vector<ServerAddress> servers;
+  for (const BodyServers& body : bodies) servers.insert(servers.end(), body.begin(), body.end());
+  return servers;
 }
 
 asio::awaitable<OpenConnection> connectToServer(ServerAddress address,

@@ -23,8 +23,14 @@ struct ServerAddress {
 };
 // Parses "HOST:PORT", such as "[::1]:4800". The result has no TLS. Throws UsageError.
 ServerAddress parseAddress(const std::string& text);
-// Parses addresses separated by commas. Throws UsageError.
-std::vector<ServerAddress> parseAddresses(const std::string& text);
+// The servers of a body: one, or its replicas in rank order.
+using BodyServers = std::vector<ServerAddress>;
+// Parses the addresses of a body's replicas, separated by "+". Throws UsageError.
+BodyServers parseBodyServers(const std::string& text);
+// Parses the addresses of all bodies, separated by commas. Throws UsageError.
+std::vector<BodyServers> parseAddresses(const std::string& text);
+// All servers of these bodies.
+std::vector<ServerAddress> allServers(const std::vector<BodyServers>& bodies);
 
 struct OpenConnection {
   std::shared_ptr<Connection> connection;

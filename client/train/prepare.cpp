@@ -16,6 +16,7 @@
 #include <span>
 
 #include "client/data/loader.h"
+#include "common/core/durable.h"
 #include "common/core/environment.h"
 #include "common/core/log.h"
 #include "common/core/units.h"
@@ -166,7 +167,20 @@ ThreadCount threadsBeside(const std::vector<ServerAddress>& servers, int asked) 
 
 void checkServerCount(const PreparedRun& run) {
   const std::size_t bodies = run.settings.bodies();
-  if (run.servers.empty() || run.servers.size() == bodies) return;
+  if (run.settings.replicas > 1 && bodies > 1) {
+    throw UsageError("bad-servers",
+                     "the body has replicas, but model.cuts divides the model among several bodies",
+                     "give model.cuts two values, or one address per body");
+  }
+  // A body's addresses are joined by "+"; a comma separates bodies.
+  if (run.settings.replicas > 1 && run.servers.size() != run.settings.replicas) {
+    throw UsageError("bad-servers",
+                     "model.cuts has two values, so there is one body, but addresses of more than "
+                     "one are given",
+                     "join the addresses of its replicas by + only, as in --server "
+                     "10.0.0.5:4800+10.0.0.6:4800");
+  }
+  if (run.servers.empty() || run.servers.size() == bodies * run.settings.replicas) return;
   throw UsageError(
       "bad-servers",
       fmt::format("model.cuts has {} values, so the run needs {}, but {} given", bodies + 1,
@@ -193,15 +207,30 @@ Config configOf(const RunOptions& options, Purpose purpose) {
   return loadConfig(common);
 }
 
-// Sets `servers` and `threads`; needs `settings`.
-void chooseServersAndThreads(PreparedRun& run, const RunOptions& options, Purpose purpose) {
-  const bool isAlone = purpose == Purpose::inference && options.server.empty();
-  if (run.servers.empty() && !isAlone) {
+// Sets `servers` and `settings.replicas`. An inference uses only the first replica, which does not
+// change its results.
+void chooseServers(PreparedRun& run, const RunOptions& options, Purpose purpose) {
+  const bool isInference = purpose == Purpose::inference;
+  std::vector<BodyServers> bodies;
+  if (!options.server.empty()) {
+    bodies = parseAddresses(options.server);
+  } else if (!isInference) {
     for (const std::string& server : run.settings.servers) {
-      run.servers.push_back(parseAddress(server));
+      bodies.push_back(parseBodyServers(server));
     }
   }
+  for (BodyServers& body : bodies) {
+    if (isInference) body.resize(1);
+    run.settings.replicas =
+        std::max(run.settings.replicas, static_cast<std::uint32_t>(body.size()));
+  }
+  run.servers = allServers(bodies);
   checkServerCount(run);
+}
+
+// Sets `threads`; needs `servers`.
+void chooseThreadsOf(PreparedRun& run, const RunOptions& options, Purpose purpose) {
+  const bool isAlone = purpose == Purpose::inference && options.server.empty();
   const ThreadCount count = isAlone
                                 ? chooseThreads(usableCores(), run.settings.clientThreads, 0, false)
                                 : threadsBeside(run.servers, run.settings.clientThreads);
@@ -210,6 +239,28 @@ void chooseServersAndThreads(PreparedRun& run, const RunOptions& options, Purpos
   if (purpose == Purpose::verification || purpose == Purpose::inference) {
     run.settings.serverThreads = run.threads;
   }
+}
+
+// Each replica needs a micro-batch of each batch, also of the last one of an epoch or an
+// evaluation.
+void checkReplicaBatches(const PreparedRun& run) {
+  const ClientSettings& settings = run.settings;
+  if (settings.replicas == 1) return;
+  const auto check = [&](const char* key, std::uint32_t all, std::uint32_t batch) {
+    for (const std::uint32_t samples : {std::min(all, batch), all % batch}) {
+      const std::uint32_t count = microBatchCount(samples, settings.microBatches);
+      if (samples == 0 || count >= settings.replicas) continue;
+      throw UsageError(
+          "bad-replicas",
+          fmt::format("a batch of {} is divided into fewer micro-batches, {}, than the body has "
+                      "replicas, {}",
+                      countText(samples, "sample"), count, settings.replicas),
+          count < samples ? "set train.micro_batches to a multiple of the number of replicas"
+                          : fmt::format("change {}, so that the last batch has more samples", key));
+    }
+  };
+  check("train.batch", run.data.train->size(), settings.batch);
+  check("eval.batch", run.data.test->size(), settings.evalBatch);
 }
 
 // Opens the data, reads a user's model and makes the plan.
@@ -222,6 +273,7 @@ void planRunOf(PreparedRun& run, const RunOptions& options, Purpose purpose,
         withTorchErrors([&] { return std::make_shared<const UserModel>(run.settings); });
     run.data = run.userModel->inputsFrom(run.data);
   }
+  if (purpose != Purpose::inference) checkReplicaBatches(run);
   RunSpec spec = makeRunSpec(run.settings, *run.data.train, run.userModel.get());
   if (options.traceSteps > 0) {
     requestTrace(spec, options.traceSteps, totalSteps(run.settings, *run.data.train));
@@ -253,17 +305,16 @@ wire::Hello helloOf(const PreparedRun& run, Purpose purpose) {
 }  // namespace
 
 ThreadCount clientThreads(const RunOptions& options, int asked) {
-  return threadsBeside(
-      options.server.empty() ? std::vector<ServerAddress>() : parseAddresses(options.server),
-      asked);
+  return threadsBeside(allServers(parseAddresses(options.server)), asked);
 }
 
 PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpener& open) {
   PreparedRun run;
-  if (!options.server.empty()) run.servers = parseAddresses(options.server);
+  if (!options.server.empty()) parseAddresses(options.server);  // its errors come first
   Config config = configOf(options, purpose);
   run.settings = readClientSettings(config);
-  chooseServersAndThreads(run, options, purpose);
+  chooseServers(run, options, purpose);
+  chooseThreadsOf(run, options, purpose);
   checkAt(config, kKeysOfErrors, [&] { planRunOf(run, options, purpose, open); });
   run.hello = helloOf(run, purpose);
   return run;
@@ -288,7 +339,13 @@ RunPlan clientPlan(const RunSpec& spec, const ClientSettings& settings, const Us
 
 std::vector<RunPlan> bodyPlans(const RunPlan& plan, const ClientSettings& settings,
                                const Dataset& train, const UserModel* model) {
-  if (settings.bodies() == 1) return {plan};
+  if (settings.bodies() == 1) {
+    std::vector<RunPlan> replicas;
+    for (std::uint32_t rank = 0; rank < settings.replicas; ++rank) {
+      replicas.push_back(planReplica(plan, rank));
+    }
+    return replicas;
+  }
   RunSpec resolved = plan.spec;
   resolved.inFlight = plan.inFlight;
   std::vector<RunPlan> bodies;
@@ -332,6 +389,14 @@ void requireOneServer(const ClientSettings& settings, const std::string& what) {
       "give model.cuts two values");
 }
 
+void requireNoReplicas(const PreparedRun& run, const std::string& what) {
+  if (run.settings.replicas == 1) return;
+  throw UsageError(
+      "bad-replicas",
+      fmt::format("{} does not support replicas, but the body has {}", what, run.settings.replicas),
+      "give one address per body with --server");
+}
+
 void requireProfilable(const PreparedRun& run) {
   if (!run.settings.inserts.empty()) {
     requireOneServer(run.settings, "a profile of a model with learned inserts");
@@ -362,7 +427,7 @@ std::vector<std::string> cutsOf(const Profile& profile) {
 std::string addressesText(const PreparedRun& run) {
   std::string text;
   for (const ServerAddress& server : run.servers) {
-    text += (text.empty() ? "" : ", ") + server.text();
+    text += (text.empty() ? "" : run.settings.replicas > 1 ? "+" : ", ") + server.text();
   }
   return text;
 }
@@ -471,12 +536,27 @@ void writeRecord(const PreparedRun& run, const std::string& servers) {
                   run.settings.autoCodecs.empty() ? configDigest(run.folder) : ""});
 }
 
+// Throws UsageError "bad-replicas" if the run began with another number of replicas. `servers`:
+// those with which it began; empty for local servers.
+void checkSameReplicas(const PreparedRun& run, const std::string& servers) {
+  std::size_t before = 1;
+  if (!servers.empty()) before = parseAddresses(servers).front().size();
+  if (run.settings.replicas == before) return;
+  throw UsageError(
+      "bad-replicas",
+      fmt::format("the run in {} began with {} of its body, and cannot continue with {}",
+                  run.folder, countText(before, "replica"), run.settings.replicas),
+      before == 1 ? "give one address per body with --server"
+                  : fmt::format("give {} addresses joined by + with --server", before));
+}
+
 void openEarlierRun(PreparedRun& run, const RunOptions& options) {
   checkSameSpec(run, options);
   const RunRecordFile record = readRunRecord(diskFiles(), options.resume);
   run.hello.set_run_id(record.run);
   run.folder = options.resume;
   run.isResumed = true;
+  checkSameReplicas(run, record.server);
   run.lock = lockRunFolder(run.folder);
   writeRecord(run, record.server);
   if (options.takeOver) {

@@ -36,7 +36,8 @@ struct PreparedRun {
   std::shared_ptr<const UserModel> userModel;  // null unless the model is "graph"
   wire::Hello hello;                           // without a run spec
   RunPlan plan;                                // of the client: see planClient()
-  std::vector<RunPlan> bodies;                 // a plan per server, in the order of the model
+  // A plan per server, in the order of the model; those of a body's replicas in rank order.
+  std::vector<RunPlan> bodies;
   int threads = 1;
   std::string threadsText;  // number of threads and the reason for it, for the log
   ComputeDevice* device = nullptr;
@@ -48,7 +49,8 @@ struct PreparedRun {
   std::vector<RunCommit> commits;  // checkpoints to continue from, newest first
   // Servers that the client has started itself; empty if addresses were given.
   std::vector<std::unique_ptr<LocalServer>> localServers;
-  std::vector<ServerAddress> servers;  // one per body; empty until local servers are started
+  // One per element of `bodies`; empty until local servers are started.
+  std::vector<ServerAddress> servers;
 };
 
 // The id of a body's run on its server.
@@ -60,6 +62,8 @@ wire::Hello helloFor(const PreparedRun& run, std::size_t body);
 void requireOneServer(const ClientSettings& settings, const std::string& what);
 // Throws UsageError "several-servers" if the run has several servers and learned inserts.
 void requireProfilable(const PreparedRun& run);
+// Throws UsageError "bad-replicas" if the body has replicas. `what`: as above.
+void requireNoReplicas(const PreparedRun& run, const std::string& what);
 // Returns the run with its exported model divided at all of these cuts, so that its blocks can be
 // profiled and `plan` can move its cuts. A block has the name of the cut after it; the last one is
 // called "(rest)". Such a run cannot be trained. Returns a run with another model unchanged. Throws
@@ -67,7 +71,8 @@ void requireProfilable(const PreparedRun& run);
 PreparedRun dividedAt(PreparedRun run, std::vector<std::string> cuts);
 // The cuts at which the model of this profile was divided.
 std::vector<std::string> cutsOf(const Profile& profile);
-// The servers' addresses, such as "10.0.0.5:4800, 10.0.0.6:4800".
+// The servers' addresses, such as "10.0.0.5:4800, 10.0.0.6:4800"; those of replicas are separated
+// by "+".
 std::string addressesText(const PreparedRun& run);
 
 // Reads the configuration, opens the data and plans the run. Creates no files and starts no

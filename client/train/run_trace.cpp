@@ -23,6 +23,25 @@ void checkTracePath(const std::string& path) {
                    "give a file in an existing, writable folder");
 }
 
+namespace {
+
+// A link to a replica has the replica's own numbers of micro-batches; the client's actions have
+// those of the whole batch.
+void numberInBatch(TracedLink& link, const Replica& replica) {
+  const auto isAction = [](const TraceSpan& span) {
+    return span.activity == TraceActivity::compute || span.activity == TraceActivity::wait;
+  };
+  for (TraceSpan& span : link.server.spans) {
+    const bool isOfStep = isAction(span) && indexOf(span.action()) >= kScheduledKinds;
+    if (!isOfStep) span.i = replica.numberInBatch(span.i);
+  }
+  for (TraceSpan& span : link.client.spans) {
+    if (!isAction(span)) span.i = replica.numberInBatch(span.i);
+  }
+}
+
+}  // namespace
+
 nlohmann::json writeRunTrace(const std::string& path, const PreparedRun& run,
                              ClientSession& session) {
   const TraceWindow& window = session.traces().front()->window();
@@ -35,9 +54,10 @@ nlohmann::json writeRunTrace(const std::string& path, const PreparedRun& run,
   Json ahead = Json::array();
   for (std::size_t s = 0; s < blobs.size(); ++s) {
     const Place& place = run.bodies[s].place;
-    const TracedLink& link = links.emplace_back(TracedLink{
+    TracedLink& link = links.emplace_back(TracedLink{
         place, session.traces()[s]->trace(),
-        traceFromServer(blobs[s].bytes, window, run.plan.spec.microBatches, place), clocks[s]});
+        traceFromServer(blobs[s].bytes, window, run.bodies[s].microBatches, place), clocks[s]});
+    numberInBatch(link, run.bodies[s].stage.replica);
     for (const Trace* trace : {&link.client, &link.server}) {
       spans += trace->spans.size();
       dropped += trace->dropped;

@@ -108,14 +108,15 @@ std::shared_ptr<TransferOrder> orderOfAll(const std::vector<RunPlan>& plans) {
 
 }  // namespace
 
-void ClientSession::start(const std::vector<RunPlan>& plans, std::uint32_t errorEvery,
-                          ActionTable table, bool fetchGradients, std::shared_ptr<RunFiles> files,
-                          SavedFunction saved) {
+void ClientSession::start(const RunPlan& plan, const std::vector<RunPlan>& plans,
+                          std::uint32_t errorEvery, ActionTable table, bool fetchGradients,
+                          std::shared_ptr<RunFiles> files, SavedFunction saved) {
   files_ = std::move(files);
   makesCheckpoints_ = saved != nullptr;
   places_ = placesOf(plans);
+  for (const RunPlan& each : plans) replicas_.push_back(each.stage.replica);
   const std::shared_ptr<CodecQueue> codecQueue = codecs_.open();
-  const auto mailbox = std::make_shared<Mailbox>(device_, plans.front().inFlight, servers_.size());
+  const auto mailbox = std::make_shared<Mailbox>(device_, plan.inFlight, servers_.size());
   hasEdges_ = plans.front().hasEdges;
   const auto order = hasEdges_ ? orderOfAll(plans) : nullptr;
   std::vector<BodyPeer> bodies;
@@ -132,9 +133,9 @@ void ClientSession::start(const std::vector<RunPlan>& plans, std::uint32_t error
     options.codecQueue = codecQueue;
     if (options.trace) traces_.push_back(options.trace);
     servers_[s]->start(std::move(options), pool_, callbacksFor(s, mailbox, saved));
-    bodies.push_back({places_[s], servers_[s]->sharedTensors()});
+    bodies.push_back({places_[s], servers_[s]->sharedTensors(), replicas_[s]});
   }
-  EngineOptions options = engineOptions(plans.front());
+  EngineOptions options = engineOptions(plan);
   options.resumes = servers_.front()->resumes();
   options.hasEdges = hasEdges_;
   auto engine = std::make_unique<Coordinator>(options, bodies, fetchGradients);
@@ -165,7 +166,10 @@ ServerLink::Callbacks ClientSession::callbacksFor(std::size_t server,
       mailbox->deliver(std::move(message), server);
     }
   };
-  callbacks.record = [files = files_](const TransferRecord& record) { files->transfer(record); };
+  callbacks.record = [files = files_, replica = replicas_[server]](TransferRecord record) {
+    record.key.i = replica.numberInBatch(record.key.i);
+    files->transfer(record);
+  };
   callbacks.reconnected = [files = files_, server](std::uint64_t session,
                                                    std::uint64_t generation) {
     files->reconnected(session, generation, server == 0);
@@ -231,7 +235,11 @@ void ClientSession::resume(const EngineState& state,
   for (std::size_t s = 0; s < servers_.size(); ++s) {
     std::vector<TensorCodecs::SavedState> own;
     for (const TensorCodecs::SavedState& each : codecs) {
-      if (places_[s].contains(each.flow)) own.push_back(each);
+      if (!places_[s].contains(each.flow) || each.i % replicas_[s].count != replicas_[s].rank) {
+        continue;
+      }
+      own.push_back(each);
+      own.back().i /= replicas_[s].count;
     }
     servers_[s]->tensors().restoreCodecs(std::move(own));
   }
@@ -242,10 +250,11 @@ void ClientSession::resume(const EngineState& state,
 // The links' codecs run in one queue, so the last link's states are the last to arrive.
 void ClientSession::saveCodecs(std::function<void(std::vector<TensorCodecs::SavedState>)> saved) {
   const auto all = std::make_shared<std::vector<TensorCodecs::SavedState>>();
-  for (const auto& server : servers_) {
-    const bool isLast = server == servers_.back();
-    server->tensors().saveCodecs(
-        [all, isLast, saved](std::vector<TensorCodecs::SavedState> states) {
+  for (std::size_t s = 0; s < servers_.size(); ++s) {
+    const bool isLast = s + 1 == servers_.size();
+    servers_[s]->tensors().saveCodecs(
+        [all, isLast, saved, replica = replicas_[s]](std::vector<TensorCodecs::SavedState> states) {
+          for (TensorCodecs::SavedState& each : states) each.i = replica.numberInBatch(each.i);
           std::move(states.begin(), states.end(), std::back_inserter(*all));
           if (isLast) saved(std::move(*all));
         });
@@ -280,6 +289,7 @@ void ClientSession::finishBatch() {
   waitUntil([&] { return engine_->batchesEnded() >= finished_; }, Patience::untilTimeIsUp);
 }
 
+// Requests the flow from each server.
 void ClientSession::request(Flow flow) {
   for (std::size_t s = 0; s < servers_.size(); ++s) engine_->fetch(flow, s);
 }
@@ -300,7 +310,9 @@ void ClientSession::fetchWeights(std::function<void(std::vector<Blob> bodies)> a
   weights_.assign(servers_.size(), std::nullopt);
   // The requests are queued after the last Step and before the next batch, so the servers reply
   // after they have applied that step.
-  request(kWeightsBody);
+  for (std::size_t s = 0; s < servers_.size(); ++s) {
+    if (replicas_[s].rank == 0) engine_->fetch(kWeightsBody, s);
+  }
 }
 
 // Takes the weights as they arrive, because the engine drops them when the next batch begins.
@@ -310,9 +322,10 @@ void ClientSession::handOverWeights() {
     if (!weights_[s]) weights_[s] = engine_->blob(s);
   }
   std::vector<Blob> bodies;
-  for (const std::optional<Blob>& each : weights_) {
-    if (!each) return;
-    bodies.push_back(*each);
+  for (std::size_t s = 0; s < servers_.size(); ++s) {
+    if (replicas_[s].rank > 0) continue;
+    if (!weights_[s]) return;
+    bodies.push_back(*weights_[s]);
   }
   weights_.clear();
   std::exchange(weightsArrived_, nullptr)(std::move(bodies));

@@ -51,11 +51,12 @@ class ClientSession {
 
   // Called on the io thread with each Saved message of a server.
   using SavedFunction = std::function<void(std::size_t server, const Saved& saved)>;
-  // Connects the stage's actions to the connections. `plans`: one per server. The actions in
-  // `table` run on the thread that calls runBatch(). If `saved` is empty, the run makes no
-  // checkpoints.
-  void start(const std::vector<RunPlan>& plans, std::uint32_t errorEvery, ActionTable table,
-             bool fetchGradients, std::shared_ptr<RunFiles> files, SavedFunction saved = nullptr);
+  // Connects the stage's actions to the connections. `plan`: the client's; `plans`: one per server.
+  // The actions in `table` run on the thread that calls runBatch(). If `saved` is empty, the run
+  // makes no checkpoints.
+  void start(const RunPlan& plan, const std::vector<RunPlan>& plans, std::uint32_t errorEvery,
+             ActionTable table, bool fetchGradients, std::shared_ptr<RunFiles> files,
+             SavedFunction saved = nullptr);
 
   // Continues from a checkpoint after the stage has been restored from it, and waits until the
   // servers have restored their parts. Requires that the Hellos had `committed`. Throws RunError.
@@ -88,13 +89,13 @@ class ClientSession {
   // Waits until the servers have applied all steps, then fetches weights/body or trace/body from
   // each.
   std::vector<Blob> fetch(Flow flow);
-  // grads/body of each body, in the training step that is being decided. Call within the decision.
-  // Requires `fetchGradients` in start().
+  // grads/body of each server, in the training step that is being decided. Call within the
+  // decision. Requires `fetchGradients` in start().
   std::vector<Blob> gradients() const { return *blobs(); }
-  // Call between batches. Requests weights/body of all bodies after the last step, and returns
-  // immediately. `arrived` is called during a later call on this session that waits. Only one
-  // request is allowed at a time. Throws RunError "interrupted" if Ctrl-C was pressed and the
-  // current batch did not finish in time.
+  // Call between batches. Requests weights/body of all bodies after the last step (those of the
+  // first of a body's replicas, which are equal), and returns immediately. `arrived` is called
+  // during a later call on this session that waits. Only one request is allowed at a time. Throws
+  // RunError "interrupted" if Ctrl-C was pressed and the current batch did not finish in time.
   void fetchWeights(std::function<void(std::vector<Blob> bodies)> arrived);
   bool isFetchingWeights() const { return weightsArrived_ != nullptr; }
   // Waits until the weights requested by fetchWeights() have arrived. After Ctrl-C, waits for
@@ -152,6 +153,7 @@ class ClientSession {
   std::vector<std::unique_ptr<ServerLink>> servers_;  // in the order of the bodies
   std::vector<Place> places_;                         // of their bodies
   bool hasEdges_ = false;                             // between the servers
+  std::vector<Replica> replicas_;                     // of the body that each of them is
   std::shared_ptr<RunFiles> files_;
   bool makesCheckpoints_ = false;
   std::atomic<bool> isServerDraining_ = false;

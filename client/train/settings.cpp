@@ -301,6 +301,7 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   spec.recompute = settings.recompute;
   spec.averageDecay = settings.averageDecay;
   spec.staleness = settings.staleness;
+  spec.replicas = settings.replicas;
   spec.precision = precisionName(settings.serverPrecision);
   spec.model = settings.model;
   spec.modelParameters = settings.modelParameters;

@@ -75,8 +75,10 @@ struct ClientSettings {
   LoraSpec lora;                      // for the model "graph"
   std::vector<int> cuts;              // positions of blocks; empty: the model's default
   std::vector<InsertSpec> inserts;    // learned inserts, each at a different cut
-  std::vector<std::string> servers;   // HOST:PORT of each body's server; may be empty
-  bool hasDirectLinks = false;        // the servers exchange the tensors between them directly
+  // HOST:PORT of each body's server, or of its replicas, joined with "+"; may be empty.
+  std::vector<std::string> servers;
+  std::uint32_t replicas = 1;   // of the body, according to the addresses
+  bool hasDirectLinks = false;  // the servers exchange the tensors between them directly
   // HOST:PORT at which the server before it reaches each server but the first; empty: the client's.
   std::vector<std::string> directAddresses;
   WeightsSettings weights;

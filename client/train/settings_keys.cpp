@@ -875,8 +875,8 @@ void addCodecDeviceLink(Table& table) {
       "tls.folder", "path", [](Settings & s) -> auto& { return s.tls.folder; },
       "folder with `ca.crt`, `client.crt`, `client.key`");
   table.add("servers", "list of `HOST:PORT`", "", "`[]`",
-            "the servers, one per body, if `--server` is not given; see [several "
-            "servers](#several-servers)",
+            "the servers, one per body, if `--server` is not given: [several "
+            "servers](#several-servers); `HOST:PORT+HOST:PORT`: [replicas](#replicas)",
             [](Config& config, Settings& s) {
               s.servers = config.texts("servers", std::vector<std::string>{});
             });

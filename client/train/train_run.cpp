@@ -32,21 +32,28 @@ ActionSeconds actionsOfAllSides(const Coordinator& engine) {
     actions[indexOf(ActionKind::bodyForward)] += body.forwardSeconds;
     actions[indexOf(ActionKind::bodyBackward)] += body.backwardSeconds;
     actions[indexOf(ActionKind::bodyWeights)] += body.weightsSeconds;
+    actions[indexOf(ActionKind::reduce)] += body.reduceSeconds;
   }
   return actions;
 }
 
 namespace {
 
-// A random token for the edge after each body but the last; empty if the run has no edges. New ones
-// are made for each attempt, so servers that still serve an earlier one are told apart.
+// Random bytes that cannot be guessed.
+std::string randomBytes(std::size_t count) {
+  std::random_device random;
+  std::string bytes;
+  while (bytes.size() < count) bytes += static_cast<char>(random() & 0xff);
+  return bytes;
+}
+
+// A token for the edge after each body but the last; empty if the run has no edges. New ones are
+// made for each attempt, so servers that still serve an earlier one are told apart.
 std::vector<std::string> makeEdgeTokens(const PreparedRun& run) {
   std::vector<std::string> tokens;
   if (!run.settings.hasEdges()) return tokens;
-  std::random_device random;
   for (std::size_t e = 0; e + 1 < run.bodies.size(); ++e) {
-    std::string& token = tokens.emplace_back();
-    while (token.size() < kEdgeTokenBytes) token += static_cast<char>(random() & 0xff);
+    tokens.push_back(randomBytes(kEdgeTokenBytes));
   }
   return tokens;
 }
@@ -82,16 +89,40 @@ void TrainRun::connect() {
     if (prepared_.plan.spec.initialWeights && !resumes()) prepareWeights();
     edgeTokens_ = makeEdgeTokens(prepared_);
     std::vector<ServerRequest> requests;
-    for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) requests.push_back(requestFor(b));
+    constexpr std::size_t kAttemptBytes = 16;
+    const std::string attempt = randomBytes(kAttemptBytes);
+    for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) {
+      requests.push_back(requestFor(b));
+      if (prepared_.settings.replicas > 1) requests.back().hello.set_attempt(attempt);
+    }
     session_.connect(std::move(requests), options);
     for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) {
       checkAnswer(answer(b), prepared_.bodies[b]);
     }
+    if (prepared_.settings.replicas > 1) checkReplicaGroup();
     prepared_.hello.clear_take_over();  // another client may take the run over from this one later
   } catch (...) {
     session_.close("failed");
     removeUnbegun(prepared_);
     throw;
+  }
+}
+
+// Throws UsageError "wrong-replica" unless all replicas belong to one group.
+void TrainRun::checkReplicaGroup() const {
+  constexpr std::size_t kDigestBytes = 32;
+  const std::string& group = answer().replica_group();
+  if (group.size() != kDigestBytes) {
+    throw ProtocolError("bad-metadata", "a HelloOk of a replica lacks the digest of its group",
+                        "install the same version of Cleave on both machines");
+  }
+  for (std::size_t rank = 1; rank < prepared_.servers.size(); ++rank) {
+    if (answer(rank).replica_group() == group) continue;
+    throw UsageError("wrong-replica",
+                     fmt::format("{} and {} belong to different groups of replicas",
+                                 prepared_.servers.front().text(), prepared_.servers[rank].text()),
+                     "set replicas.hosts to the same addresses in the same order in the "
+                     "configurations of all replicas");
   }
 }
 
@@ -128,8 +159,9 @@ void TrainRun::prepareWeights() {
   stage_.importWeights(weights);
   const std::vector<int> cuts = prepared_.plan.stage.allCuts();
   for (std::size_t b = 0; b + 1 < cuts.size(); ++b) {
-    bodyWeights_.push_back(std::make_shared<const std::vector<std::byte>>(
-        toSafetensors(selectWeights(weights, prepared_.plan.blocks, cuts[b], cuts[b + 1]))));
+    const auto file = std::make_shared<const std::vector<std::byte>>(
+        toSafetensors(selectWeights(weights, prepared_.plan.blocks, cuts[b], cuts[b + 1])));
+    bodyWeights_.insert(bodyWeights_.end(), prepared_.settings.replicas, file);
   }
 }
 
@@ -176,12 +208,12 @@ void TrainRun::start(DecideFunction decide, const Options& options) {
     checkpointer_ = std::make_unique<Checkpointer>(
         diskFiles(), prepared_.folder, prepared_.settings.checkpoint,
         fingerprintOf(prepared_.threads, prepared_.device->description()), std::move(commits),
-        prepared_.bodies.size(), [this] { recorder_.sync(); });
+        prepared_.bodies.size(), [this] { recorder_.sync(); }, prepared_.settings.replicas > 1);
     saved = [checkpointer = checkpointer_.get()](std::size_t body, const Saved& each) {
       checkpointer->saved(body, each);
     };
   }
-  session_.start(prepared_.bodies, options.errorEvery,
+  session_.start(prepared_.plan, prepared_.bodies, options.errorEvery,
                  clientActions(stage_, prepared_.threads, std::move(decide)),
                  options.fetchGradients, files_, std::move(saved));
 }

@@ -100,6 +100,7 @@ class TrainRun {
 
  private:
   void prepareWeights();
+  void checkReplicaGroup() const;
   ServerRequest requestFor(std::size_t body) const;
   void requestEdges(std::size_t body, wire::Hello& hello) const;
   bool allAnswers(const std::function<bool(const wire::HelloOk& ok)>& holds) const;
@@ -110,7 +111,7 @@ class TrainRun {
   PreparedRun& prepared_;
   ClientStage stage_;
   std::vector<std::string> edgeTokens_;   // of the edge after each body but the last
-  std::vector<SharedBytes> bodyWeights_;  // initial weights until they are sent; may be empty
+  std::vector<SharedBytes> bodyWeights_;  // by server, until they are sent; may be empty
   ResumeCounts resumeCounts_;
   Recorder recorder_;
   std::unique_ptr<Checkpointer> checkpointer_;  // used by the session's callbacks

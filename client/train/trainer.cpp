@@ -28,7 +28,8 @@ Trainer::Trainer(TrainRun& run, Progress& progress)
       progress_(progress),
       totalSteps_(totalSteps(settings_, *data_.train)),
       decider_(settings_, *data_.train),
-      meter_(placesOf(run.prepared().bodies)) {}
+      predicts_(settings_.replicas == 1),
+      meter_(predicts_ ? placesOf(run.prepared().bodies) : std::vector<Place>{{}}) {}
 
 void Trainer::start(const TrainRun::Options& options) {
   run_.start([this](const std::vector<BodyDone>& bodies) { return decide(bodies); }, options);
@@ -99,7 +100,7 @@ TrainResult Trainer::run() {
       break;
     }
   }
-  if (settings_.staleness == 0) result_.costs = meter_.mean();
+  if (predicts_ && settings_.staleness == 0) result_.costs = meter_.mean();
   result_.stepsSkipped = decider_.skipped();
   return result_;
 }
@@ -192,6 +193,7 @@ void Trainer::finishStep(std::uint64_t epoch) {
   lastEnd_ = now();
   show(step.at, secondsBetween(begun, lastEnd_));
   ++result_.steps;
+  hasTrained_ = true;
   ++epochSteps_;
   result_.samples += step.batch.samples();
   epochMetrics_.add(run_.stage().metrics(step.at.step));
@@ -381,8 +383,10 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, double copyS
     row.gradientNorm = shown_.gradientNorm = norms_.front();
     norms_.pop_front();
     row.actions = actionsOfAllSides(engine);
-    row.costs =
-        meter_.measure(at, engine.ended().seconds, engine.reports(), totals, session_.linkSpeeds());
+    if (predicts_) {
+      row.costs = meter_.measure(at, engine.ended().seconds, engine.reports(), totals,
+                                 session_.linkSpeeds());
+    }
     if (row.costs && !row.costs->hasRates()) row.costs.reset();
     // The bound is for steps that do not overlap.
     if (row.costs && settings_.staleness == 0) {

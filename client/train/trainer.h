@@ -79,6 +79,7 @@ class Trainer {
   TrainResult run();
 
   std::uint64_t steps() const { return result_.steps; }  // number of steps trained so far
+  bool hasTrained() const { return hasTrained_; }        // a step since start()
   RunSpent spent() const;                                // the total so far
 
  private:
@@ -134,6 +135,7 @@ class Trainer {
   const SteadyTime start_ = now();
   RunSpent spentBefore_;  // spent in earlier processes
   TrainResult result_;
+  bool hasTrained_ = false;
   std::uint64_t evalBatches_ = 0;
   BatchMetrics epochMetrics_;
   std::optional<BatchMetrics> evalMetrics_;
@@ -144,6 +146,7 @@ class Trainer {
   std::uint64_t notBetter_ = 0;        // number of evaluations since `stopBest_`
   std::uint64_t checkpointStep_ = 0;   // the last step whose decision requested a checkpoint
   bool isLastStep_ = false;  // the step runs despite Ctrl-C or a shutdown, to make a checkpoint
+  const bool predicts_;      // whether the bound is known: not for a body with replicas
   StepMeter meter_;
   Progress::State shown_;
 };

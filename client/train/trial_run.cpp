@@ -9,7 +9,15 @@
 namespace cleave {
 
 RunSpec trialSpec(const PreparedRun& run, std::size_t body) {
-  RunSpec spec = run.bodies[body].spec;
+  const RunPlan& plan = run.bodies[body];
+  RunSpec spec = plan.spec;
+  if (spec.replicas > 1) {  // a trial with the replica's share of the batches
+    spec.microBatches = plan.microBatches;
+    spec.maxBatch = plan.maxBatch;
+    spec.inFlight = plan.inFlight;
+    spec.replicas = 1;
+    spec.replica = 0;
+  }
   spec.trace = {};
   spec.averageDecay = 0;
   spec.initialWeights = false;

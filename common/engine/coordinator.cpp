@@ -37,6 +37,7 @@ Coordinator::Coordinator(const EngineOptions& options, const std::vector<BodyPee
     Peer& peer = peers_.emplace_back();
     peer.place = body.place;
     peer.link = body.link;
+    peer.replica = body.replica;
     peer.weightsInPlace = !options.initialWeights && !options.resumes;
   }
 }
@@ -45,7 +46,7 @@ void Coordinator::begin(const MicroBatch& at) {
   assert(mayBegin(at) && weightsInPlace());
   const bool isOnly = batchDone();
   startBatch(at);
-  traffic_.emplace_back();
+  traffic_.emplace_back(peers_.size());
   if (!isOnly) return;
   state_ = State::running;
   if (at.phase == Phase::eval) return;
@@ -96,7 +97,7 @@ void Coordinator::receive(std::size_t peer, Message message) {
   if (auto* tensor = std::get_if<TensorMessage>(&message)) {
     receiveTensor(peer, std::move(*tensor));
   } else if (const auto* done = std::get_if<BodyDone>(&message)) {
-    receiveBodyDone(peers_[peer], *done);
+    receiveBodyDone(peer, *done);
   } else if (const auto* ok = std::get_if<StepOk>(&message)) {
     receiveStepOk(peers_[peer], *ok);
   } else if (auto* blob = std::get_if<Blob>(&message)) {
@@ -106,6 +107,11 @@ void Coordinator::receive(std::size_t peer, Message message) {
   }
 }
 
+// With edges, a body's reply may answer what the client has sent to another body.
+Coordinator::Traffic& Coordinator::trafficOf(std::size_t batch, std::size_t peer) {
+  return traffic_[batch][options_.hasEdges ? 0 : peer];
+}
+
 // The place whose tensors the client exchanges with the bodies.
 const Place& Coordinator::servedPlace(const Peer& peer) const {
   return options_.hasEdges ? all_ : peer.place;
@@ -113,31 +119,37 @@ const Place& Coordinator::servedPlace(const Peer& peer) const {
 
 void Coordinator::receiveTensor(std::size_t from, TensorMessage&& message) {
   const Key key = message.key();
-  const Place& place = servedPlace(peers_[from]);
-  if (!peers_[from].place.contains(key.flow) || !place.contains(key.flow) || place.isUp(key.flow)) {
+  const Peer& peer = peers_[from];
+  const Place& place = servedPlace(peer);
+  if (!peer.place.contains(key.flow) || !place.contains(key.flow) || place.isUp(key.flow)) {
     refuse("bad-key", toString(key) + " cannot come from this server");
   }
   const auto batch = find(key);
   if (!batch) refuse("bad-key", toString(key) + " does not belong to a step in progress");
-  checkAgainstBatch(message, *batch);
+  const MicroBatch& whole = open()[*batch].at;
+  checkAgainstBatch(message, inShare(whole, peer.replica));
   if (const std::uint64_t version = versionOf(message.at); message.weightVersion != version) {
     refuse("bad-key", toString(key) + " was computed after " +
                           std::to_string(message.weightVersion) +
                           " steps, but must be computed after " + std::to_string(version));
   }
-  Traffic& traffic = traffic_[*batch];
+  Traffic& traffic = trafficOf(*batch, from);
   const bool possible = isActivation(key.flow) || key.phase == Phase::train;
   if (!possible || key.i >= traffic.sent.get(requestOf(key.flow, place))) {
     refuse("bad-key", toString(key) + " arrived before it was requested");
   }
-  if (stage_.isInput(key.flow)) return store(std::move(message), *batch);
-  if (key.i != traffic.passedOn[key.flow]++) {
+  const bool isPassedOn = !stage_.isInput(key.flow);
+  if (isPassedOn && key.i != traffic.passedOn[key.flow]++) {
     refuse("bad-key", toString(key) + " arrived twice, or out of order");
   }
+  message.at = whole;
+  message.at.i = peer.replica.numberInBatch(key.i);
+  if (!isPassedOn) return store(std::move(message), *batch);
   sendTensor(std::move(message));
 }
 
-void Coordinator::receiveBodyDone(Peer& peer, const BodyDone& done) {
+void Coordinator::receiveBodyDone(std::size_t from, const BodyDone& done) {
+  Peer& peer = peers_[from];
   const auto batch = find({Phase::train, done.step, 0, {}});
   if (!batch || done.step != peer.reported + 1) {
     refuse("bad-key", "BodyDone of step " + std::to_string(done.step) + " arrived " +
@@ -148,7 +160,8 @@ void Coordinator::receiveBodyDone(Peer& peer, const BodyDone& done) {
   const Flow gradient = gradientAt(place.lastCut);
   const bool hasGradient = peer.place.contains(gradientAt(peer.place.lastCut));
   const Flow last = hasGradient ? gradient : activationAt(place.firstCut);
-  if (traffic_[*batch].sent.get(last) != open()[*batch].at.microBatches) {
+  const std::uint32_t all = inShare(open()[*batch].at, peer.replica).microBatches;
+  if (trafficOf(*batch, from).sent.get(last) != all) {
     refuse("unexpected-message", "BodyDone of step " + std::to_string(done.step) +
                                      " arrived before all of " + flowName(last) + " was sent");
   }
@@ -182,6 +195,10 @@ void Coordinator::receiveStepOk(Peer& peer, const StepOk& ok) {
                           std::to_string(peer.applied));
   }
   peer.applied = ok.step;
+  if (!peer.replica.isAlone()) {
+    peer.updates.push_back(ok);
+    checkSameWeights();
+  }
   fetchGradientsOf(peer);
 }
 
@@ -196,14 +213,19 @@ void Coordinator::receiveBlob(Peer& peer, Blob&& blob) {
 
 // ---- Actions ----
 
-// Sends to the body that receives the flow.
+// Sends to the body that receives the flow, or to the replica that computes the micro-batch.
 void Coordinator::sendTensor(TensorMessage&& message) {
   const Flow flow = message.flow;
   const auto taker = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& peer) {
-    return peer.place.contains(flow) && peer.place.isUp(flow);
+    return peer.place.contains(flow) && peer.place.isUp(flow) &&
+           message.at.i % peer.replica.count == peer.replica.rank;
   });
   assert(taker != peers_.end());
-  if (flow.tensor == 0) ++traffic_[*find(message.key())].sent[flow];
+  if (flow.tensor == 0) {
+    const auto to = static_cast<std::size_t>(taker - peers_.begin());
+    ++trafficOf(*find(message.key()), to).sent[flow];
+  }
+  message.at = inShare(message.at, taker->replica);
   taker->link->send(std::move(message));
 }
 
@@ -215,14 +237,68 @@ bool Coordinator::mayDecide() const {
 
 Work Coordinator::beginDecision() {
   state_ = State::deciding;
-  std::vector<BodyDone> reports;
   for (Peer& peer : peers_) {
     peer.decided = peer.done.front();
     peer.done.pop_front();
     peer.hasGradients = false;
-    reports.push_back(*peer.decided);
   }
-  return workOf(ActionKind::decide, std::move(reports));
+  return workOf(ActionKind::decide, decidedReports());
+}
+
+namespace {
+
+[[noreturn]] void throwDiffers(std::size_t rank, const std::string& what, std::uint64_t step) {
+  throw RunError("replicas-differ",
+                 "replica " + std::to_string(rank) + " of the body has other " + what + " step " +
+                     std::to_string(step) + " than replica 0",
+                 "use the same version of Cleave, device and processor for all replicas");
+}
+
+// Replicas add the same gradients in the same order, so their reports must be bit-identical. NaNs
+// may differ.
+void checkSameReport(const GradientReport& first, const GradientReport& other, std::size_t rank,
+                     std::uint64_t step) {
+  if (first.finite == other.finite && (!first.finite || first.squareSum == other.squareSum)) {
+    return;
+  }
+  throwDiffers(rank, "gradients in", step);
+}
+
+}  // namespace
+
+// Call after each StepOk of a replica. Equal gradients do not imply equal weights, because
+// gradients are equal after the reduction in any case.
+void Coordinator::checkSameWeights() {
+  const auto hasUpdate = [](const Peer& peer) { return !peer.updates.empty(); };
+  if (!std::all_of(peers_.begin(), peers_.end(), hasUpdate)) return;
+  const StepOk first = peers_.front().updates.front();
+  for (Peer& peer : peers_) {
+    if (peer.updates.front().weights != first.weights) {
+      throwDiffers(peer.replica.rank, "weights after", first.step);
+    }
+    peer.updates.pop_front();
+  }
+}
+
+// One report per body. Throws RunError "replicas-differ".
+std::vector<BodyDone> Coordinator::decidedReports() const {
+  std::vector<BodyDone> reports;
+  for (const Peer& peer : peers_) {
+    const BodyDone& done = peer.decided.value();
+    if (peer.replica.rank == 0) {
+      reports.push_back(done);
+      continue;
+    }
+    BodyDone& body = reports.back();
+    checkSameReport(body.report, done.report, peer.replica.rank, done.step);
+    body.forwardSeconds += done.forwardSeconds;
+    body.backwardSeconds += done.backwardSeconds;
+    body.weightsSeconds += done.weightsSeconds;
+    body.codecSeconds += done.codecSeconds;
+    body.reduceSeconds = std::max(body.reduceSeconds, done.reduceSeconds);
+    body.updateSeconds = std::max(body.updateSeconds, done.updateSeconds);
+  }
+  return reports;
 }
 
 std::optional<Work> Coordinator::nextWork() {
@@ -236,8 +312,7 @@ std::optional<Work> Coordinator::nextWork() {
 
 void Coordinator::endOldest() {
   if (open().front().at.phase == Phase::train) {
-    reports_.clear();
-    for (const Peer& peer : peers_) reports_.push_back(peer.decided.value());
+    reports_ = decidedReports();
   }
   endBatch();
   traffic_.pop_front();

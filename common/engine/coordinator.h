@@ -28,23 +28,27 @@
 
 namespace cleave {
 
-// The client's connection to a body.
+// The client's connection to a body, or to one of its replicas. A link to a replica carries only
+// the replica's micro-batches, with the replica's own numbers (inShare()).
 struct BodyPeer {
   Place place;
   std::shared_ptr<EngineLink> link;
+  Replica replica = {};
 };
 
 class Coordinator : public Engine {
  public:
-  // `bodies`: in model order; a body's index is the `peer` argument of receive(). `fetchGradients`:
-  // whether to fetch grads/body from every body before deciding a step (for `verify`).
+  // `bodies`: in model order, and the replicas of a body in rank order; a body's index is the
+  // `peer` argument of receive(). `fetchGradients`: whether to fetch grads/body from every body
+  // before deciding a step (for `verify`).
   Coordinator(const EngineOptions& options, const std::vector<BodyPeer>& bodies,
               bool fetchGradients = false);
 
   // Whether begin() may start this batch: no other one is in progress, or, with staleness, fewer
   // than D + 1 training steps are.
   bool mayBegin(const MicroBatch& at) const { return mayStart(at); }
-  // Starts a batch. Requires mayBegin() and weightsInPlace(). `at.i` is not used.
+  // Starts a batch. Requires mayBegin() and weightsInPlace(), and at least one micro-batch per
+  // replica. `at.i` is not used.
   void begin(const MicroBatch& at);
   // Requests weights/body or trace/body; blob() returns the answer. Requires batchDone().
   void fetch(Flow flow, std::size_t body = 0);
@@ -74,7 +78,8 @@ class Coordinator : public Engine {
     return peers_[body].decided;
   }
   // The reports of all bodies on the training step that ended last, in the order of the model;
-  // empty before the first one.
+  // empty before the first one. There is one report per body: the seconds of replicas are added, as
+  // those of their micro-batches are.
   const std::vector<BodyDone>& reports() const { return reports_; }
 
  private:
@@ -82,25 +87,38 @@ class Coordinator : public Engine {
   struct Peer {
     Place place;
     std::shared_ptr<EngineLink> link;
+    Replica replica;
     std::deque<BodyDone> done;        // reports on steps that are not being decided yet, in order
     std::optional<BodyDone> decided;  // on the step that is being decided, or was decided last
     std::uint64_t reported = 0;       // the last step on which the body has reported
     std::uint64_t applied = 0;
+    std::deque<StepOk> updates;  // of a replica: those that not all replicas have confirmed yet
     bool weightsInPlace = true;
     std::optional<Flow> fetching;
     bool hasGradients = false;  // `blob` has those of the oldest step
     std::optional<Blob> blob;
   };
 
+  struct Traffic {
+    // Per flow, the number of micro-batches that have been sent to the peer. A body's answer to a
+    // micro-batch that was not sent is a protocol error.
+    FlowMap<std::uint32_t> sent;
+    // Per flow, the number of micro-batches from the peer that were forwarded to the next body.
+    FlowMap<std::uint32_t> passedOn;
+  };
+
+  Traffic& trafficOf(std::size_t batch, std::size_t peer);
   const Place& servedPlace(const Peer& peer) const;
   void receiveTensor(std::size_t from, TensorMessage&& message);
-  void receiveBodyDone(Peer& peer, const BodyDone& done);
+  void receiveBodyDone(std::size_t from, const BodyDone& done);
   void fetchGradientsOf(Peer& peer);
   void receiveStepOk(Peer& peer, const StepOk& ok);
+  void checkSameWeights();
   void receiveBlob(Peer& peer, Blob&& blob);
   void sendTensor(TensorMessage&& message);
   void endOldest();
   bool mayDecide() const;
+  std::vector<BodyDone> decidedReports() const;
   Work beginDecision();
 
   std::optional<Work> nextWork() override;
@@ -110,14 +128,8 @@ class Coordinator : public Engine {
   const Place all_;  // from the first body to the last one
   std::vector<Peer> peers_;
   State state_ = State::idle;
-  std::optional<StepDecision> decision_;  // the last one
-  struct Traffic {
-    // Per flow, the number of micro-batches that have been sent. A body's answer to a micro-batch
-    // that was not sent is a protocol error.
-    FlowMap<std::uint32_t> sent;
-    FlowMap<std::uint32_t> passedOn;  // per flow, number of micro-batches forwarded between bodies
-  };
-  std::deque<Traffic> traffic_;  // of each batch in open()
+  std::optional<StepDecision> decision_;      // the last one
+  std::deque<std::vector<Traffic>> traffic_;  // of each batch in open(), by peer; see trafficOf()
   std::vector<BodyDone> reports_;
 };
 

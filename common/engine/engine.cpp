@@ -64,14 +64,13 @@ std::uint32_t Engine::sequenceIndex(std::size_t batch, std::uint32_t i) const {
 
 // ---- Tensors that arrive ----
 
-void Engine::checkAgainstBatch(const TensorMessage& message, std::size_t batch) const {
+void Engine::checkAgainstBatch(const TensorMessage& message, const MicroBatch& batch) {
   const MicroBatch& at = message.at;
-  const MicroBatch& own = open_[batch].at;
-  if (at.i >= own.microBatches || at.microBatches != own.microBatches ||
-      at.samples != own.samples) {
+  if (at.i >= batch.microBatches || at.microBatches != batch.microBatches ||
+      at.samples != batch.samples) {
     refuse("bad-key", toString(message.key()) + " does not fit a batch of " +
-                          std::to_string(own.samples) + " samples in " +
-                          std::to_string(own.microBatches) + " micro-batches");
+                          std::to_string(batch.samples) + " samples in " +
+                          std::to_string(batch.microBatches) + " micro-batches");
   }
 }
 

@@ -39,6 +39,8 @@ struct EngineOptions {
   // Server: the tensors at the body's first cut arrive over such a link, so they may overtake the
   // client's messages.
   bool hasEdgeBefore = false;
+  // The body has replicas: its gradients are added to theirs before each report.
+  bool reduces = false;
 };
 
 using SharedBytes = std::shared_ptr<const std::vector<std::byte>>;
@@ -60,7 +62,7 @@ using Input = std::variant<std::monostate, TensorBundle, std::vector<BodyDone>, 
 struct Work {
   std::uint64_t token = 0;
   ActionKind kind = ActionKind::headForward;
-  MicroBatch at;  // report, decide and update use only phase and step
+  MicroBatch at;  // reduce, report, decide and update use only phase and step
   Input input;
 
   TensorBundle& tensors() { return std::get<TensorBundle>(input); }
@@ -68,9 +70,10 @@ struct Work {
 
 // The result of an action, by kind: the tensors to send, in the order of the cut (empty for
 // headBackward, and for tailStep in eval), a GradientReport (report), a StepDecision (decide),
-// bytes (exportBlob), the engine's state (restore), or nothing (update, importBlob, snapshot).
+// bytes (exportBlob), the engine's state (restore), a digest of the weights (update of a body with
+// replicas), or nothing (other updates, importBlob, snapshot, reduce).
 using Result = std::variant<std::monostate, TensorBundle, GradientReport, StepDecision, SharedBytes,
-                            EngineState>;
+                            EngineState, std::uint64_t>;
 
 // Seconds that one batch took, by kind of action.
 using ActionSeconds = std::array<double, kActionKinds>;
@@ -101,7 +104,7 @@ class Engine {
   // Returns the action to run now; nullopt: wait for a message or a completion. Returns each action
   // once. Throws the errors of receive() for messages that were deferred until an update.
   std::optional<Work> next();
-  // Whether next() would return the report.
+  // Whether next() would return the report, or the reduction before it.
   virtual bool isReportNext() const { return false; }
   // Reports that an action is done and used the device for `seconds`; the call may come much later
   // (a GPU's event). Actions of one kind must complete in the order in which next() returned them.
@@ -153,8 +156,9 @@ class Engine {
   // Throws ProtocolError.
   [[noreturn]] static void refuse(std::string code, const std::string& sentence);
   static std::string stepText(Phase phase, std::uint64_t step);  // "train step 3"
-  // Throw ProtocolError "bad-key". `batch`: an index in open().
-  void checkAgainstBatch(const TensorMessage& message, std::size_t batch) const;
+  // Throw ProtocolError "bad-key".
+  static void checkAgainstBatch(const TensorMessage& message, const MicroBatch& batch);
+  // `batch`: an index in open().
   void store(TensorMessage&& message, std::size_t batch);
 
   const EngineOptions options_;

@@ -51,12 +51,13 @@ struct BodyDone {
   double forwardSeconds = 0;   // F2, sum over the micro-batches
   double backwardSeconds = 0;  // B2
   double weightsSeconds = 0;   // BodyWeights, if the backward is split
+  double reduceSeconds = 0;    // Reduce, if the body has replicas
   double codecSeconds = 0;     // codec time on the server since the last BodyDone; links add theirs
   double updateSeconds = 0;    // duration of the previous update
   // Throughput in bytes per second, measured by the server's connection; 0: unknown.
   double sendRate = 0;
   double receiveRate = 0;
-  std::optional<EdgeReport> edge;  // of the direct link before the body, if there is one
+  std::optional<EdgeReport> edge = std::nullopt;  // of the direct link before the body, if any
 };
 
 inline std::vector<GradientReport> reportsOf(const std::vector<BodyDone>& bodies) {
@@ -67,6 +68,7 @@ inline std::vector<GradientReport> reportsOf(const std::vector<BodyDone>& bodies
 
 struct StepOk {
   std::uint64_t step = 0;
+  std::uint64_t weights = 0;  // digest after an update, if the body has replicas
 };
 
 struct Fetch {
@@ -84,6 +86,8 @@ struct Saved {
   std::string sha256;  // digest of the checkpoint's file, 32 bytes
   std::uint64_t bytes = 0;
   double seconds = 0;  // time by which the snapshot delayed the next step
+  // Digest of the body's weights and optimizer state, 32 bytes, if the body has replicas.
+  std::string body;
   std::string code, sentence;
 };
 

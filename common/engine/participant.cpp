@@ -104,7 +104,7 @@ void Participant::receiveTensor(std::size_t from, TensorMessage&& message) {
     startBatchOf(message);
     batch = find(key);
   }
-  checkAgainstBatch(message, *batch);
+  checkAgainstBatch(message, open()[*batch].at);
   if (linkOf_(key.i) != from) refuse("bad-key", toString(key) + " belongs to another client");
   if (const std::uint64_t version = versionOf(message.at); message.weightVersion != version) {
     refuse("bad-key", toString(key) + " is for weights after " +
@@ -226,18 +226,22 @@ std::optional<Work> Participant::nextWork() {
     return workOf(resumes ? ActionKind::restore : ActionKind::importBlob, std::move(source_));
   }
   if (export_ == Export::requested) return exportWork();
-  if (isReportNext()) {
-    isReporting_ = true;
-    Work work = workOf(ActionKind::report);
-    work.at = open()[reported_ - applied_].at;
-    return work;
-  }
+  if (isReportNext()) return reportWork();
   return nextOfStage();
+}
+
+Work Participant::reportWork() {
+  const bool reduces = options_.reduces && reporting_ == Reporting::none;
+  reporting_ = reduces ? Reporting::reducing : Reporting::reporting;
+  Work work = workOf(reduces ? ActionKind::reduce : ActionKind::report);
+  work.at = open()[reported_ - applied_].at;
+  return work;
 }
 
 bool Participant::isReportNext() const {
   const std::size_t next = reported_ - applied_;  // in open()
-  return !isReporting_ && !isUpdatePending() && export_ == Export::none && next < open().size() &&
+  const bool isFree = reporting_ == Reporting::none || reporting_ == Reporting::reduced;
+  return isFree && !isUpdatePending() && export_ == Export::none && next < open().size() &&
          open()[next].at.phase == Phase::train && stage_.isDone(sequenceIndex(next + 1, 0));
 }
 
@@ -248,11 +252,14 @@ void Participant::restore(const EngineState& state) {
 
 void Participant::finish(Work&& work, Result&& result, double seconds) {
   switch (work.kind) {
+    case ActionKind::reduce:
+      reporting_ = Reporting::reduced;
+      return;
     case ActionKind::report:
-      isReporting_ = false;
+      reporting_ = Reporting::none;
       reported_ = work.at.step;
       return sendReport(open()[reported_ - applied_ - 1], std::get<GradientReport>(result));
-    case ActionKind::update:
+    case ActionKind::update: {
       applied_ = decision_.step;
       updateSeconds_ = seconds;
       if (decision_.checkpoint) {
@@ -261,8 +268,11 @@ void Participant::finish(Work&& work, Result&& result, double seconds) {
         endOldest();
       }
       for (const auto& link : links_) link->commit(applied_);
-      for (const auto& link : links_) link->send(StepOk{applied_});
+      const auto* digest = std::get_if<std::uint64_t>(&result);
+      const StepOk ok{applied_, digest == nullptr ? 0 : *digest};
+      for (const auto& link : links_) link->send(ok);
       return;
+    }
     case ActionKind::exportBlob: {
       auto bytes = std::get<SharedBytes>(std::move(result));
       export_ = Export::none;
@@ -295,6 +305,7 @@ void Participant::sendReport(const BatchSeconds& batch, const GradientReport& re
   done.forwardSeconds = batch.seconds[indexOf(ActionKind::bodyForward)];
   done.backwardSeconds = batch.seconds[indexOf(ActionKind::bodyBackward)];
   done.weightsSeconds = batch.seconds[indexOf(ActionKind::bodyWeights)];
+  done.reduceSeconds = batch.seconds[indexOf(ActionKind::reduce)];
   done.updateSeconds = updateSeconds_;
   for (const auto& link : links_) link->send(done);
 }

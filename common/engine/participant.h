@@ -5,7 +5,10 @@
 //   from        to          when                                     action, what is sent
 //   idle        running     the first tensor of the next batch
 //   running     idle        eval: every action is complete
-//   running                 train: every action is complete          Report
+//   running                 train: every action is complete,         Reduce
+//                           and the body has replicas
+//   running                 train: every action, and the             Report
+//                           reduction if there is one, is complete
 //   running                 Report is complete                       BodyDone
 //   running     decided     Step, after BodyDone
 //   decided     updating    immediately                              Update
@@ -16,8 +19,8 @@
 // clang-format on
 //
 // With staleness D, the table describes the oldest step, and `idle` means that no step is in
-// progress; the actions and reports of up to D later steps run at the same time. Reports are made
-// in the order of the steps.
+// progress; the actions and reports of up to D later steps run at the same time. Reductions and
+// reports are made in the order of the steps, one at a time.
 //
 // From `decided` to the end of the update and its snapshot, every other message waits, because
 // messages after a Step refer to the updated weights. Waiting messages are handled in the order of
@@ -60,6 +63,8 @@ class Participant : public Engine {
   enum class State { idle, running, decided, updating, updated, copying };
   enum class Weights { expected, arrived, importing, inPlace };
   enum class Export { none, requested, running };
+  // Of the step after the last one whose BodyDone was sent.
+  enum class Reporting { none, reducing, reduced, reporting };
 
   void dispatch(std::size_t peer, Message&& message);
   void receiveTensor(std::size_t from, TensorMessage&& message);
@@ -75,6 +80,7 @@ class Participant : public Engine {
 
   std::optional<Work> nextWork() override;
   Work exportWork();
+  Work reportWork();
   void finish(Work&& work, Result&& result, double seconds) override;
   void sendReport(const BatchSeconds& batch, const GradientReport& report);
 
@@ -83,8 +89,8 @@ class Participant : public Engine {
   const std::function<std::size_t(std::uint32_t i)> linkOf_;
   State state_ = State::idle;
   std::uint64_t reported_ = 0;  // the last step whose BodyDone was sent
-  bool isReporting_ = false;    // the next report is in progress
-  StepDecision decision_;       // the last one
+  Reporting reporting_ = Reporting::none;
+  StepDecision decision_;  // the last one
   double updateSeconds_ = 0;
   struct Deferred {
     std::size_t peer;

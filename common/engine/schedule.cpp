@@ -15,7 +15,7 @@ using Picked = std::optional<ActionKind>;
 constexpr std::array<std::string_view, kActionKinds> kActionNames = {
     "HeadForward", "TailStep", "HeadBackward", "BodyForward", "BodyBackward",
     "BodyWeights", "Report",   "Decide",       "Update",      "Export",
-    "Import",      "Snapshot", "Restore"};
+    "Import",      "Snapshot", "Restore",      "Reduce"};
 
 Picked firstReady(const ReadyKinds& ready, std::initializer_list<ActionKind> order) {
   for (const ActionKind kind : order) {
@@ -119,9 +119,10 @@ constexpr Schedule kSchedules[] = {
     {"priority", "runs first what unblocks the most work; urgent tensors are sent first (default)",
      pickByPriority, unlockingFirst, oneInFlight, allInFlight},
     {"gpipe", "all forwards, then all backwards", pickInBlocks, firstComeFirstServed, allInFlight,
-     allInFlight, false, /*overlapsSteps=*/false},
+     allInFlight, false, /*overlapsSteps=*/false, /*isStrict=*/true},
     {"1f1b", "alternately one forward and one backward, with few micro-batches in flight",
-     pickOneForwardOneBackward, firstComeFirstServed, twoInFlight, fourInFlight},
+     pickOneForwardOneBackward, firstComeFirstServed, twoInFlight, fourInFlight, false, true,
+     /*isStrict=*/true},
     {"zb", "like priority, but servers compute the gradients of their weights last", pickByPriority,
      unlockingFirst, allInFlight, allInFlight, true},
 };

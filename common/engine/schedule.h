@@ -33,9 +33,10 @@ enum class ActionKind : std::uint8_t {
   importBlob,  // server: puts the initial weights in place
   snapshot,    // server: copies its state for a checkpoint
   restore,     // server: puts the state of a checkpoint in place
+  reduce,      // server: adds its gradients to those of the body's other replicas, before `report`
 };
 inline constexpr std::size_t kScheduledKinds = 6;
-inline constexpr std::size_t kActionKinds = 13;
+inline constexpr std::size_t kActionKinds = 14;
 // Index into arrays by kind.
 constexpr std::size_t indexOf(ActionKind kind) { return static_cast<std::size_t>(kind); }
 std::string_view actionName(ActionKind kind);  // such as "HeadForward"
@@ -78,6 +79,8 @@ struct Schedule {
   bool splitsBackward = false;
   // Whether the schedule can overlap steps. One that ends each step before the next begins cannot.
   bool overlapsSteps = true;
+  // Whether a stage waits for its next action although another one is ready.
+  bool isStrict = false;
 };
 
 std::span<const Schedule> scheduleTable();

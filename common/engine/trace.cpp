@@ -21,8 +21,8 @@ std::int64_t nanoseconds(double seconds) { return static_cast<std::int64_t>(seco
 
 bool isOfServer(ActionKind kind) {
   return kind == ActionKind::bodyForward || kind == ActionKind::bodyBackward ||
-         kind == ActionKind::bodyWeights || kind == ActionKind::report ||
-         kind == ActionKind::update || kind == ActionKind::snapshot;
+         kind == ActionKind::bodyWeights || kind == ActionKind::reduce ||
+         kind == ActionKind::report || kind == ActionKind::update || kind == ActionKind::snapshot;
 }
 
 bool isPossible(const TraceSpan& span, const TraceWindow& window, std::uint32_t microBatches,
@@ -53,7 +53,7 @@ void TraceRecorder::add(const TraceSpan& span) {
 
 void TraceRecorder::ran(ActionKind kind, const MicroBatch& at, std::optional<SteadyTime> idleSince,
                         SteadyTime end, double seconds) {
-  if (kind >= ActionKind::exportBlob) return;
+  if (kind >= ActionKind::exportBlob && kind != ActionKind::reduce) return;
   const std::lock_guard lock(mutex_);
   TraceSpan span{TraceActivity::compute, static_cast<std::uint8_t>(kind), 0, at.i, at.step, 0, 0};
   span.end = nanoseconds(end);

@@ -70,6 +70,7 @@ bool EngineWorker::receiveAll() {
 bool EngineWorker::completeAll() {
   const auto done = completions_->takeAll();
   for (const auto& completion : done) {
+    if (completion->error) std::rethrow_exception(completion->error);
     complete(completion->action, std::move(completion->result), completion->end,
              completion->seconds());
   }
@@ -93,7 +94,12 @@ void EngineWorker::complete(const IssuedAction& action, Result result, SteadyTim
   if (backward) lastBackward_ = end;
   --underWay_;
   if (trace_) trace_->ran(action.kind, action.at, action.idleSince, end, seconds);
-  checkSeconds("an action (" + std::string(actionName(action.kind)) + ")", seconds);
+  // The duration of a reduction depends on the other replicas.
+  if (action.kind == ActionKind::reduce) {
+    isReducing_ = false;
+  } else {
+    checkSeconds("an action (" + std::string(actionName(action.kind)) + ")", seconds);
+  }
   const std::uint64_t ended = engine_->batchesEnded();
   engine_->complete(action.token, std::move(result), seconds);
   if (engine_->batchesEnded() > ended) finished_();
@@ -115,12 +121,31 @@ void EngineWorker::checkSeconds(const std::string& what, double seconds) const {
                  "server's operator to raise the limit");
 }
 
+void EngineWorker::start(const StartFunction& function, Work work) {
+  const auto completion = std::make_shared<Completions::Completion>();
+  completion->action = {work.token, work.kind, work.at, std::exchange(idleSince_, std::nullopt)};
+  const SteadyTime begin = now();
+  if (queue_ != nullptr) queue_->begin();
+  function(std::move(work), [completions = completions_, completion,
+                             begin](std::exception_ptr error) {
+    completion->end = now();
+    completion->seconds = [seconds = secondsBetween(begin, completion->end)] { return seconds; };
+    completion->error = std::move(error);
+    completions->add(completion);
+  });
+  if (queue_ != nullptr) queue_->end([] {});
+}
+
 void EngineWorker::issue(Work work) {
-  const IssuedAction action{work.token, work.kind, work.at,
-                            std::exchange(idleSince_, std::nullopt)};
   begins(work);
   ++underWay_;
   hasWork_ = true;
+  if (work.kind == ActionKind::reduce) {
+    isReducing_ = true;
+    return start(table_.reduce, std::move(work));
+  }
+  const IssuedAction action{work.token, work.kind, work.at,
+                            std::exchange(idleSince_, std::nullopt)};
   const ActionFunction& function = table_[static_cast<std::size_t>(work.kind)];
   if (queue_ == nullptr) {
     const SteadyTime start = now();

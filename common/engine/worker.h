@@ -22,7 +22,13 @@ namespace cleave {
 
 // Computes an action. May throw, which ends the run with that error.
 using ActionFunction = std::function<Result(Work work)>;
-using ActionTable = std::array<ActionFunction, kActionKinds>;
+// Starts an action that does not end on the device, and returns. The action ends when `done` is
+// called, on any thread, with the error that ends the run or null.
+using StartFunction =
+    std::function<void(Work work, std::function<void(std::exception_ptr error)> done)>;
+struct ActionTable : std::array<ActionFunction, kActionKinds> {
+  StartFunction reduce;  // of the kind `reduce`, which has no ActionFunction
+};
 
 // Data kept for an action until it is done.
 struct IssuedAction {
@@ -32,15 +38,16 @@ struct IssuedAction {
   std::optional<SteadyTime> idleSince;  // when the device thread became idle before this action
 };
 
-// Actions that a device queue has completed, until the device thread collects them. Shared with the
-// queue's callbacks, which may run after the worker has been destroyed.
+// Actions that a device queue or a StartFunction has completed, until the device thread collects
+// them. Shared with the callbacks, which may run after the worker has been destroyed.
 class Completions {
  public:
   struct Completion {
     IssuedAction action;
     Result result;
     DeviceQueue::Seconds seconds;
-    SteadyTime end;  // when the queue reported it
+    SteadyTime end;  // when it was reported
+    std::exception_ptr error;
   };
   explicit Completions(DeviceExecutor& device) : device_(device) {}
   void add(std::shared_ptr<Completion> completion);  // any thread
@@ -90,7 +97,11 @@ class EngineWorker : public DeviceWorker {
   ~EngineWorker() override;
 
   bool runOne() noexcept override;
-  bool hasOpenStep() const noexcept override { return !engine_->batchDone(); }
+  // False while only a reduction is under way: it needs other servers, where the runs that wait for
+  // this one may come first.
+  bool hasOpenStep() const noexcept override {
+    return !engine_->batchDone() && (!isReducing_ || underWay_ > 1);
+  }
 
   // Call before attaching. `build` is the first action; it creates what the other actions need and
   // returns their functions.
@@ -120,6 +131,7 @@ class EngineWorker : public DeviceWorker {
   bool receiveAll();
   bool completeAll();
   void issue(Work work);
+  void start(const StartFunction& function, Work work);
   void begins(const Work& work);
   void complete(const IssuedAction& action, Result result, SteadyTime end, double seconds);
   void build();
@@ -142,6 +154,7 @@ class EngineWorker : public DeviceWorker {
   std::optional<SteadyTime> idleSince_;  // when the worker ran out of work
   std::atomic<bool> stopped_ = false;
   std::size_t underWay_ = 0;           // actions issued and not complete
+  bool isReducing_ = false;            // one of them is a reduction
   std::atomic<bool> hasWork_ = false;  // see hasWork(); excludes the mailbox
 };
 

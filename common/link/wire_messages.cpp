@@ -84,6 +84,7 @@ std::string toWire(const BodyDone& done) {
   proto.set_forward_seconds(done.forwardSeconds);
   proto.set_backward_seconds(done.backwardSeconds);
   proto.set_weights_seconds(done.weightsSeconds);
+  proto.set_reduce_seconds(done.reduceSeconds);
   proto.set_codec_seconds(done.codecSeconds);
   proto.set_update_seconds(done.updateSeconds);
   proto.set_send_rate(done.sendRate);
@@ -110,6 +111,7 @@ BodyDone bodyDoneFromWire(std::span<const std::byte> metadata) {
   done.forwardSeconds = checkedSeconds(proto.forward_seconds());
   done.backwardSeconds = checkedSeconds(proto.backward_seconds());
   done.weightsSeconds = checkedSeconds(proto.weights_seconds());
+  done.reduceSeconds = checkedSeconds(proto.reduce_seconds());
   done.codecSeconds = checkedSeconds(proto.codec_seconds());
   done.updateSeconds = checkedSeconds(proto.update_seconds());
   done.sendRate = checkedRate(proto.send_rate());
@@ -162,11 +164,13 @@ StepDecision decisionFromWire(std::span<const std::byte> metadata) {
 std::string toWire(const StepOk& ok) {
   wire::StepOk proto;
   proto.set_step(ok.step);
+  proto.set_weights_digest(ok.weights);
   return proto.SerializeAsString();
 }
 
 StepOk stepOkFromWire(std::span<const std::byte> metadata) {
-  return {parseMetadata<wire::StepOk>(FrameKind::stepOk, metadata).step()};
+  const auto proto = parseMetadata<wire::StepOk>(FrameKind::stepOk, metadata);
+  return {proto.step(), proto.weights_digest()};
 }
 
 std::string toWire(const Fetch& fetch) {
@@ -200,6 +204,7 @@ std::string toWire(const Saved& saved) {
   wire::Saved proto;
   proto.set_step(saved.step);
   proto.set_sha256(saved.sha256);
+  proto.set_body_sha256(saved.body);
   proto.set_bytes(saved.bytes);
   proto.set_seconds(saved.seconds);
   proto.set_code(saved.code);
@@ -214,12 +219,16 @@ Saved savedFromWire(std::span<const std::byte> metadata) {
   Saved saved;
   saved.step = proto.step();
   saved.sha256 = proto.sha256();
+  saved.body = proto.body_sha256();
   saved.bytes = proto.bytes();
   saved.seconds = checkedSeconds(proto.seconds());
   saved.code = printable(proto.code(), kMaxText);
   saved.sentence = printable(proto.sentence(), kMaxText);
   if (saved.code.empty() != (saved.sha256.size() == kDigestBytes)) {
     refuse("a Saved has neither a digest nor a code, or both");
+  }
+  if (!saved.body.empty() && saved.body.size() != kDigestBytes) {
+    refuse("a Saved has a digest of the body of another size");
   }
   return saved;
 }

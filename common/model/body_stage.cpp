@@ -24,7 +24,8 @@ struct BodyStage::State {
         wait(stageWait),
         device(on),
         blocks(blocksFor(options)),
-        part(options, blocks, options.cuts.cut0, options.cuts.cut1, device.device()),
+        part(options, blocks, options.cuts.cut0, options.cuts.cut1, device.device(), {}, nullptr,
+             options.replica),
         first(options, blocks, options.cuts.number0, device),
         last(options, blocks, options.cuts.number1, device),
         splits(bodySplits(options, blocks)) {
@@ -116,7 +117,21 @@ GradientReport BodyStage::report(std::uint64_t step) {
   return step == 0 ? state_->part.gradientReport() : state_->part.gradientReport(step);
 }
 
+std::size_t BodyStage::shareSize() const { return state_->part.shareSize(); }
+
+void BodyStage::writeShare(std::uint64_t step, std::span<float> share) {
+  state_->part.writeShare(step, share);
+}
+
+void BodyStage::readSum(std::uint64_t step, std::span<const float> sum) {
+  state_->part.readSum(step, sum);
+}
+
 void BodyStage::update(const StepDecision& decision) { state_->part.update(decision); }
+
+std::uint64_t BodyStage::weightsDigest() const {
+  return digestOfTrained(state_->part.set().parameters());
+}
 
 std::vector<std::byte> BodyStage::exportWeights() const {
   return toSafetensors(weightsOf(state_->part.evaluatedSet()));

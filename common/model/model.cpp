@@ -7,10 +7,12 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -97,6 +99,19 @@ std::vector<double> squareSums(const std::vector<NamedTensor>& parameters) {
     sums[positions[n]] = values.const_data_ptr<double>()[n];
   }
   return sums;
+}
+
+// The sum of the bit patterns: it changes if a single value does.
+std::uint64_t bitSum(const at::Tensor& tensor) {
+  if (!tensor.is_cpu()) {
+    return static_cast<std::uint64_t>(tensor.view(at::kInt).sum(at::kLong).item<std::int64_t>());
+  }
+  const at::Tensor dense = tensor.contiguous(tensor.suggest_memory_format());
+  const std::span<const float> values(dense.const_data_ptr<float>(),
+                                      static_cast<std::size_t>(dense.numel()));
+  std::uint64_t sum = 0;
+  for (const float value : values) sum += std::bit_cast<std::uint32_t>(value);
+  return sum;
 }
 
 // Values are drawn in logical order, so that they do not depend on the tensor's memory order.
@@ -450,6 +465,16 @@ at::Tensor ModelPart::crossCut(const at::Tensor& x) {
         });
   }
   return crossed;
+}
+
+std::uint64_t digestOfTrained(const std::vector<NamedTensor>& parameters) {
+  constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15;
+  std::uint64_t digest = 0;
+  for (const NamedTensor& parameter : parameters) {
+    if (!parameter.tensor.requires_grad()) continue;
+    digest = digest * kOdd + bitSum(parameter.tensor.detach());
+  }
+  return digest;
 }
 
 GradientReport ModelPart::gradientReport(const ParameterSet& set) const {

@@ -216,6 +216,10 @@ class ParameterSet {
   std::vector<NormRow> norms_;  // positions are in tensors_
 };
 
+// Depends on each bit of the parameters that are trained, but not on the order of a tensor's
+// values.
+std::uint64_t digestOfTrained(const std::vector<NamedTensor>& parameters);
+
 // Consecutive blocks of a model. A ModelPart owns no tensors: each call takes a ParameterSet that
 // was made for the same blocks.
 class ModelPart {

@@ -104,6 +104,17 @@ bool bodySplits(const StageOptions& options, const std::vector<BlockSpec>& block
   return options.splitsBackward && place.contains(gradientAt(place.firstCut));
 }
 
+std::size_t maxShareSize(const StageOptions& options, const std::vector<BlockSpec>& blocks) {
+  const int first = options.cuts.cut0, last = options.cuts.cut1;
+  std::int64_t slot = 0;  // statistics of a micro-batch
+  for (int b = first; b < last; ++b) {
+    const BlockSpec& block = blocks[static_cast<std::size_t>(b)];
+    for (const NormRow& norm : block.norms) slot += 2 * block.tensors[norm.mean].shape.front();
+  }
+  if (slot > 0) ++slot;
+  return static_cast<std::size_t>(trainedCount(blocks, first, last) + options.microBatches * slot);
+}
+
 std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>& blocks, int first,
                       int last, std::uint32_t microBatches, std::uint32_t inFlight,
                       std::uint32_t maxSamples) {

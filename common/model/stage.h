@@ -64,6 +64,11 @@ struct StageOptions {
   // Whether a flow's tensors leave the stage in the device's memory, because their codec runs
   // there.
   FlowMap<bool> staysOnDevice;
+  // The body computes as this replica. The whole model adds the body's gradients as all replicas
+  // together do: those of each replica's micro-batches on their own, then the sums in rank order.
+  Replica replica = {};
+  // Maximum number of micro-batches of a whole batch. Used only with replicas.
+  std::uint32_t microBatches = 0;
 };
 
 // For benchmarks: milliseconds to wait in place of an action's computation. The action's output has
@@ -114,9 +119,20 @@ class BodyStage {
   // Computes the gradients of the weights, if the backward is split. Call for the micro-batches in
   // the same order as backward().
   void backwardWeights(const MicroBatch& at);
-  // About a step, after its last backward; 0: the oldest one in progress.
+  // About a step, after its last backward, and after readSum() if the body has replicas; 0: the
+  // oldest one in progress.
   GradientReport report(std::uint64_t step = 0);
+  // With replicas, each of them adds its share of a step to those of the others after its last
+  // backward. A share has the gradients of the trained parameters, then, if there are batch norms,
+  // their statistics for each micro-batch of the whole batch; those of the other replicas'
+  // micro-batches are zeros.
+  std::size_t shareSize() const;
+  void writeShare(std::uint64_t step, std::span<float> share);
+  // Replaces the step's gradients and statistics. `sum`: the sum of all shares.
+  void readSum(std::uint64_t step, std::span<const float> sum);
   void update(const StepDecision& decision);  // clears the gradients of that step
+  // Depends on each bit of the trained weights.
+  std::uint64_t weightsDigest() const;
 
   // Return a safetensors file: exportWeights() of the body's parameters and buffers, or their
   // averages if there are any; exportGradients() of the existing gradients of the oldest step.
@@ -263,6 +279,9 @@ void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<Blo
 std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>& blocks, int first,
                       int last, std::uint32_t microBatches, std::uint32_t inFlight,
                       std::uint32_t maxSamples);
+
+// Maximum number of floats in a share of the body (BodyStage::shareSize()).
+std::size_t maxShareSize(const StageOptions& options, const std::vector<BlockSpec>& blocks);
 
 // Whether the body computes the gradients of its weights separately: if the schedule splits the
 // backward, and the body sends gradients.

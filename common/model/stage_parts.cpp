@@ -289,9 +289,11 @@ static constexpr const char* kVersion = ":version";
 
 TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockSpec>& blocks,
                          int first, int last, at::Device device, std::vector<int> cutsInside,
-                         TrainedPart* tied)
+                         TrainedPart* tied, Replica replica)
     : seed_(options.seed),
       staleness_(options.staleness),
+      replica_(replica),
+      microBatches_(options.microBatches),
       tied_(tied),
       part_(blocks, first, last, std::move(cutsInside)),
       set_(blocks, first, last, options.seed, device, tied == nullptr ? nullptr : &tied->set_),
@@ -300,15 +302,28 @@ TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockSpe
           [](const NamedTensor& parameter) { return parameter.tensor.requires_grad(); })),
       averageDecay_(options.averageDecay),
       optimizer_(makeOptimizer(options.optimizer, set_.parameters())) {
+  for (int b = first; b < last; ++b) {
+    const BlockSpec& block = blocks[static_cast<std::size_t>(b)];
+    for (const NormRow& norm : block.norms) {
+      normSizes_.push_back(block.tensors[norm.mean].shape.front());
+    }
+  }
   if (averageDecay_ == 0) return;
   average_ = std::make_unique<ParameterSet>(blocks, first, last, options.seed, device,
                                             tied == nullptr ? nullptr : tied->average_.get());
 }
 
-TensorList TrainedPart::forward(TensorList x, const TensorList& batch, const MicroBatch& at) {
+// A replica draws the random numbers of the micro-batch's number in the whole batch.
+BlockContext TrainedPart::contextOf(const MicroBatch& at) const {
   BlockContext context{seed_, at};
+  context.at.i = replica_.numberInBatch(at.i);
+  return context;
+}
+
+TensorList TrainedPart::forward(TensorList x, const TensorList& batch, const MicroBatch& at) {
+  BlockContext context = contextOf(at);
   if (at.phase == Phase::train) {
-    context.statistics = &statistics_[{staleness_ > 0 ? at.step : 0, at.i}];
+    context.statistics = &statistics_[{keyOf(at.step), context.at.i}];
     context.statistics->clear();
   }
   return part_.forward(std::move(x), batch, at.phase == Phase::train ? setFor(at) : evaluatedSet(),
@@ -317,7 +332,7 @@ TensorList TrainedPart::forward(TensorList x, const TensorList& batch, const Mic
 
 TensorList TrainedPart::recompute(TensorList x, const TensorList& batch, const MicroBatch& at) {
   const at::AutoGradMode recordGraph(true);
-  return part_.forward(std::move(x), batch, setFor(at), {seed_, at});
+  return part_.forward(std::move(x), batch, setFor(at), contextOf(at));
 }
 
 void TrainedPart::collectGradients() {
@@ -339,10 +354,15 @@ GradientReport TrainedPart::gradientReport() {
 }
 
 GradientReport TrainedPart::gradientReport(std::uint64_t step) const {
-  const auto leaves = steps_.find(step);
-  const ParameterSet& set = leaves == steps_.end() ? set_ : leaves->second;
+  const ParameterSet& set = leavesOf(step);
   set.joinGradients();
   return part_.gradientReport(set);
+}
+
+// The set that has the gradients of a step in progress.
+const ParameterSet& TrainedPart::leavesOf(std::uint64_t step) const {
+  const auto leaves = steps_.find(step);
+  return leaves == steps_.end() ? set_ : leaves->second;
 }
 
 void TrainedPart::update(const StepDecision& decision) {
@@ -357,6 +377,134 @@ void TrainedPart::update(const StepDecision& decision) {
   statistics_.erase(statistics_.begin(), end);
   set_.clearGradients();
   if (staleness_ > 0) addVersion(decision.step);
+}
+
+// ---- Replicas ----
+
+namespace {
+
+// Consecutive floats as tensors.
+class FloatReader {
+ public:
+  explicit FloatReader(std::span<const float> floats)
+      : all_(at::from_blob(const_cast<float*>(floats.data()),
+                           {static_cast<std::int64_t>(floats.size())}, at::kFloat)) {}
+  // The next tensor of this shape; shares the floats' memory.
+  at::Tensor next(at::IntArrayRef shape) {
+    const std::int64_t size = c10::multiply_integers(shape);
+    const at::Tensor tensor = all_.narrow(0, offset_, size).view(shape);
+    offset_ += size;
+    return tensor;
+  }
+
+ private:
+  const at::Tensor all_;
+  std::int64_t offset_ = 0;
+};
+
+}  // namespace
+
+// A slot: 1 if the micro-batch exists, then mean and variance of each batch norm.
+std::size_t TrainedPart::slotSize() const {
+  if (normSizes_.empty()) return 0;
+  std::int64_t size = 1;
+  for (const std::int64_t channels : normSizes_) size += 2 * channels;
+  return static_cast<std::size_t>(size);
+}
+
+std::size_t TrainedPart::shareSize() const {
+  std::size_t size = microBatches_ * slotSize();
+  for (const NamedTensor& parameter : set_.parameters()) {
+    if (parameter.tensor.requires_grad())
+      size += static_cast<std::size_t>(parameter.tensor.numel());
+  }
+  return size;
+}
+
+void TrainedPart::writeShare(std::uint64_t step, std::span<float> share) const {
+  std::fill(share.begin(), share.end(), 0.0F);
+  FloatReader rest(share);
+  const ParameterSet& set = leavesOf(step);
+  set.joinGradients();
+  for (const NamedTensor& parameter : set.parameters()) {
+    if (!parameter.tensor.requires_grad()) continue;
+    const at::Tensor target = rest.next(parameter.tensor.sizes());
+    if (parameter.tensor.grad().defined()) target.copy_(parameter.tensor.grad());
+  }
+  if (normSizes_.empty()) return;
+  for (std::uint32_t i = 0; i < microBatches_; ++i) {
+    const auto statistics = statistics_.find({keyOf(step), i});
+    const at::Tensor slot = rest.next({static_cast<std::int64_t>(slotSize())});
+    if (statistics == statistics_.end()) continue;
+    TensorList values = {at::ones({1})};
+    for (const NormStatistics& norm : statistics->second) {
+      values.insert(values.end(), {norm.mean.to(at::kCPU), norm.variance.to(at::kCPU)});
+    }
+    slot.copy_(at::cat(values));
+  }
+}
+
+void TrainedPart::readSum(std::uint64_t step, std::span<const float> sum) {
+  FloatReader rest(sum);
+  const ParameterSet& set = leavesOf(step);
+  for (const NamedTensor& parameter : set.parameters()) {
+    if (!parameter.tensor.requires_grad()) continue;
+    const at::Tensor values = rest.next(parameter.tensor.sizes());
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (gradient.defined()) gradient.copy_(values);
+  }
+  if (normSizes_.empty()) return;
+  const at::Device device = set_.buffers().front().tensor.device();
+  const auto copy = [&](const at::Tensor& values) {
+    return values.to(device, at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  };
+  for (std::uint32_t i = 0; i < microBatches_; ++i) {
+    const bool exists = rest.next({1}).item<float>() != 0;
+    std::vector<NormStatistics> statistics;
+    for (const std::int64_t channels : normSizes_) {
+      const at::Tensor mean = rest.next({channels}), variance = rest.next({channels});
+      if (exists) statistics.push_back({copy(mean), copy(variance)});
+    }
+    if (exists) statistics_[{keyOf(step), i}] = std::move(statistics);
+  }
+}
+
+ReplicaGradients::ReplicaGradients(const StageOptions& options,
+                                   const std::vector<BlockSpec>& blocks, const ParameterSet& set)
+    : set_(set), gradients_(options.replica.count) {
+  std::size_t position = 0;
+  for (int b = 0; b < options.cuts.cut1; ++b) {
+    for (std::size_t t = 0; t < blocks[static_cast<std::size_t>(b)].tensors.size(); ++t) {
+      const at::Tensor& tensor = set.tensors()[position++];
+      if (b >= options.cuts.cut0 && tensor.requires_grad()) leaves_.push_back(tensor);
+    }
+  }
+  for (TensorList& each : gradients_) each.resize(leaves_.size());
+}
+
+// Exchanges the gradients of the leaves with those of the replica.
+void ReplicaGradients::swap(std::size_t replica) {
+  for (std::size_t l = 0; l < leaves_.size(); ++l) {
+    std::swap(leaves_[l].mutable_grad(), gradients_[replica][l]);
+  }
+}
+
+void ReplicaGradients::begin(std::uint32_t i) { swap(i % gradients_.size()); }
+void ReplicaGradients::end(std::uint32_t i) { swap(i % gradients_.size()); }
+
+void ReplicaGradients::sum() {
+  for (std::size_t r = 0; r < gradients_.size(); ++r) {
+    swap(r);
+    set_.joinGradients();  // each replica joins its own
+    swap(r);
+  }
+  for (std::size_t l = 0; l < leaves_.size(); ++l) {
+    at::Tensor& total = leaves_[l].mutable_grad();
+    for (const TensorList& each : gradients_) {
+      if (!each[l].defined()) continue;
+      total = total.defined() ? total.add(each[l]) : each[l];
+    }
+  }
 }
 
 // ---- Versions of the parameters, with staleness ----

@@ -94,10 +94,11 @@ class StageCut {
 class TrainedPart {
  public:
   // Blocks [first, last); for `cutsInside`, see ModelPart. `tied`: another part, whose parameters
-  // this part may share, see ParameterSet; borrowed.
+  // this part may share, see ParameterSet; borrowed. `replica`: computes the micro-batches of this
+  // replica.
   TrainedPart(const StageOptions& options, const std::vector<BlockSpec>& blocks, int first,
               int last, at::Device device, std::vector<int> cutsInside = {},
-              TrainedPart* tied = nullptr);
+              TrainedPart* tied = nullptr, Replica replica = {});
 
   // Like ModelPart::forward(). In training, also keeps the statistics of micro-batch at.i until
   // update(); in evaluation, uses evaluatedSet().
@@ -112,6 +113,12 @@ class TrainedPart {
   GradientReport gradientReport();
   // Reports on the gradients of a step, which need not be the oldest one.
   GradientReport gradientReport(std::uint64_t step) const;
+  // See BodyStage.
+  std::size_t shareSize() const;
+  void writeShare(std::uint64_t step, std::span<float> share) const;
+  void readSum(std::uint64_t step, std::span<const float> sum);
+  // The leaves of a training step, which get its gradients.
+  const ParameterSet& leavesFor(const MicroBatch& at) { return setFor(at); }
   // Updates the parameters, adds the step's statistics to the running statistics in the order of
   // the micro-batches, regardless of the order of their forwards, and clears the gradients. A
   // skipped step changes neither parameters nor running statistics: it usually has non-finite
@@ -136,6 +143,10 @@ class TrainedPart {
 
   void moveAverage(std::uint64_t step);
   const ParameterSet& setFor(const MicroBatch& at);
+  const ParameterSet& leavesOf(std::uint64_t step) const;
+  BlockContext contextOf(const MicroBatch& at) const;
+  std::uint64_t keyOf(std::uint64_t step) const { return staleness_ > 0 ? step : 0; }
+  std::size_t slotSize() const;
   const std::vector<at::Tensor>& valuesFor(std::uint64_t step);
   std::vector<at::Tensor> copyValues() const;
   void addVersion(std::uint64_t step);
@@ -143,6 +154,9 @@ class TrainedPart {
 
   std::uint64_t seed_;
   const std::uint32_t staleness_;
+  const Replica replica_;
+  const std::uint32_t microBatches_;     // StageOptions::microBatches
+  std::vector<std::int64_t> normSizes_;  // channels of each batch norm
   TrainedPart* const tied_;
   ModelPart part_;
   ParameterSet set_;
@@ -150,11 +164,33 @@ class TrainedPart {
   double averageDecay_;
   std::unique_ptr<ParameterSet> average_;  // null: none
   std::unique_ptr<Optimizer> optimizer_;
-  // By step (0 without staleness) and micro-batch.
+  // By step (0 without staleness) and micro-batch of the whole batch.
   std::map<std::pair<std::uint64_t, std::uint32_t>, std::vector<NormStatistics>> statistics_;
   Versions versions_;                            // empty before the first step
   std::map<std::uint64_t, ParameterSet> steps_;  // by step
 };
+// The gradients of a body with replicas, in the whole model: each replica's micro-batches have
+// gradients of their own. One training batch.
+class ReplicaGradients {
+ public:
+  // `set`: the whole model's leaves of the batch; borrowed.
+  ReplicaGradients(const StageOptions& options, const std::vector<BlockSpec>& blocks,
+                   const ParameterSet& set);
+
+  // Call before and after the backward of micro-batch i.
+  void begin(std::uint32_t i);
+  void end(std::uint32_t i);
+  // Call after the last backward. Adds the replicas' gradients in rank order.
+  void sum();
+
+ private:
+  void swap(std::size_t replica);
+
+  const ParameterSet& set_;
+  TensorList leaves_;                  // trained parameters of the body
+  std::vector<TensorList> gradients_;  // by replica
+};
+
 // Throws RunError "bad-checkpoint" unless all tensors have been taken.
 void checkAllTaken(const std::vector<NamedTensor>& saved);
 

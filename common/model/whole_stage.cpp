@@ -11,15 +11,18 @@ namespace cleave {
 struct WholeStage::State {
   State(const StageOptions& stageOptions, ComputeDevice& on)
       : State(stageOptions, blocksFor(stageOptions), on) {}
-  State(const StageOptions& stageOptions, const std::vector<BlockSpec>& blocks, ComputeDevice& on)
+  State(const StageOptions& stageOptions, const std::vector<BlockSpec>& modelBlocks,
+        ComputeDevice& on)
       : options(stageOptions),
         device(on),
+        blocks(modelBlocks),
         part(options, blocks, 0, static_cast<int>(blocks.size()), device.device(),
              options.allCuts()),
         batch(options.scores, blocks.back().outputShape(), device) {}
 
   StageOptions options;
   ComputeDevice& device;
+  std::vector<BlockSpec> blocks;
   TrainedPart part;
   LabeledBatch batch;
   double lossScale = 1;
@@ -38,11 +41,19 @@ void WholeStage::runBatch(Phase phase, std::uint64_t step, std::uint32_t microBa
   const bool training = phase == Phase::train;
   const at::AutoGradMode recordGraph(training);
   MicroBatch at{phase, step, 0, microBatchCount(batch.samples(), microBatches), batch.samples()};
+  std::optional<ReplicaGradients> replicas;
+  if (training && !state_->options.replica.isAlone()) {
+    replicas.emplace(state_->options, state_->blocks, state_->part.leavesFor(at));
+  }
   for (; at.i < at.microBatches; ++at.i) {
     const TensorList outputs = state_->part.forward({}, batch.inputs(at), at);
     const at::Tensor loss = batch.loss(outputs.front(), at);
-    if (training) (state_->lossScale == 1 ? loss : loss.mul(state_->lossScale)).backward();
+    if (!training) continue;
+    if (replicas) replicas->begin(at.i);
+    (state_->lossScale == 1 ? loss : loss.mul(state_->lossScale)).backward();
+    if (replicas) replicas->end(at.i);
   }
+  if (replicas) replicas->sum();
   if (queue != nullptr) {
     queue->end([] {});
     queue->drain();

@@ -84,6 +84,7 @@ constexpr std::pair<ActionKind, const char*> kActionColumns[] = {
     {ActionKind::bodyForward, "body_forward_seconds"},
     {ActionKind::bodyBackward, "body_backward_seconds"},
     {ActionKind::bodyWeights, "body_weights_seconds"},
+    {ActionKind::reduce, "reduce_seconds"},
     {ActionKind::update, "update_seconds"},
     {ActionKind::snapshot, "checkpoint_seconds"},
 };

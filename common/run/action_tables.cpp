@@ -25,6 +25,32 @@ void computeWith(ActionTable& table, int threads) {
   }
 }
 
+// Reduce starts with this step's share, Report takes the sum, and Update returns a digest of the
+// weights. Steps are reduced one at a time.
+void addReduction(ActionTable& table, BodyStage& stage, int threads, ReduceFunction reduce) {
+  // Owned by the pending call too, which may end after the table's life.
+  const auto values = std::make_shared<std::vector<float>>();
+  table.reduce = [&stage, threads, values, reduce = std::move(reduce)](
+                     Work work, std::function<void(std::exception_ptr)> done) {
+    setComputeThreads(threads);
+    withTorchErrors([&] {
+      values->resize(stage.shareSize());
+      stage.writeShare(work.at.step, *values);
+    });
+    reduce(work.at.step, *values,
+           [values, done = std::move(done)](std::exception_ptr error) { done(std::move(error)); });
+  };
+  at(table, ActionKind::report) = [&stage, values](Work work) -> Result {
+    stage.readSum(work.at.step, *values);
+    return stage.report(work.at.step);
+  };
+  ActionFunction& update = at(table, ActionKind::update);
+  update = [&stage, inner = std::move(update)](Work work) -> Result {
+    inner(std::move(work));
+    return stage.weightsDigest();
+  };
+}
+
 void limitMemory(ActionFunction& function, std::shared_ptr<const MemoryLimit> memory) {
   function = [memory = std::move(memory), inner = std::move(function)](Work work) {
     const MemoryLimit::Scope scope(*memory);
@@ -36,7 +62,7 @@ void limitMemory(ActionFunction& function, std::shared_ptr<const MemoryLimit> me
 
 ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched,
                         const CheckpointActions& checkpoints,
-                        std::shared_ptr<const MemoryLimit> memory) {
+                        std::shared_ptr<const MemoryLimit> memory, ReduceFunction reduce) {
   ActionTable table;
   at(table, ActionKind::bodyForward) = [&stage](Work work) -> Result {
     return stage.forward(work.at, std::move(work.tensors()));
@@ -60,6 +86,7 @@ ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched,
     stage.update(std::get<StepDecision>(work.input));
     return std::monostate{};
   };
+  if (reduce) addReduction(table, stage, threads, std::move(reduce));
   at(table, ActionKind::exportBlob) = [&stage, weightsMayBeFetched](Work work) -> Result {
     const bool ofWeights = std::get<Flow>(work.input) == kWeightsBody;
     if (!weightsMayBeFetched && ofWeights) {

@@ -1,8 +1,11 @@
 // Assigns a stage's functions to the engine's actions.
 #pragma once
 
+#include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "common/device/memory_limit.h"
@@ -19,12 +22,18 @@ struct CheckpointActions {
   std::function<EngineState(const Resume& resume)> restore;
 };
 
+// Adds the replicas' shares of a step: see GradientReducer::reduce().
+using ReduceFunction = std::function<void(std::uint64_t step, std::span<float> share,
+                                          std::function<void(std::exception_ptr error)> done)>;
+
 // The stage is borrowed. `threads`: the run's number of compute threads. If `weightsMayBeFetched`
 // is false, a Fetch of the weights throws ProtocolError "fetch-not-allowed". `memory`: the limit
-// for memory that forwards and backwards allocate; null: no limit.
+// for memory that forwards and backwards allocate; null: no limit. `reduce`: empty without
+// replicas.
 ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched,
                         const CheckpointActions& checkpoints = {},
-                        std::shared_ptr<const MemoryLimit> memory = nullptr);
+                        std::shared_ptr<const MemoryLimit> memory = nullptr,
+                        ReduceFunction reduce = nullptr);
 
 // Decides a step. `bodies`: the reports of all bodies, in the order of the model.
 using DecideFunction = std::function<StepDecision(const std::vector<BodyDone>& bodies)>;

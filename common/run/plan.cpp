@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/core/random.h"
 #include "common/graph/packed_graph.h"
 #include "common/link/tensor_link.h"
 #include "common/model/graph_blocks.h"
@@ -100,6 +101,13 @@ void checkKeptSamples(const RunSpec& spec, const Codec& codec, Flow flow,
                       const std::vector<BlockSpec>& blocks, const Cuts& cuts) {
   if (!codec.keepsSamples()) return;
   const std::string name = "codec " + codec.spec();
+  if (spec.replicas > 1) {
+    throw UsageError("bad-codec-spec",
+                     name +
+                         " sends the changes of a sample since the last epoch, but a body's "
+                         "replicas compute other samples in each epoch",
+                     "use another codec, such as block:bits=8");
+  }
   if (!isActivation(flow)) {
     throw UsageError(
         "bad-codec-spec", name + " cannot encode " + flowName(flow),
@@ -190,7 +198,50 @@ void checkEdgeCodecs(const RunPlan& plan, bool hasEdgeBefore, bool hasEdgeAfter)
   }
 }
 
-RunPlan planRun(const RunSpec& spec) { return planClient(spec, {}, nullptr); }
+namespace {
+
+void checkReplicas(const RunSpec& spec, const Schedule& schedule) {
+  if (spec.replicas == 0 || spec.replicas > kMaxBodyReplicas || spec.replica >= spec.replicas) {
+    refuse("replica " + std::to_string(spec.replica) + " of " + std::to_string(spec.replicas) +
+           " is not in 0…" + std::to_string(kMaxBodyReplicas - 1));
+  }
+  if (spec.microBatches < spec.replicas) {
+    refuse("a batch of " + std::to_string(spec.microBatches) +
+               " micro-batches has none for some of " + std::to_string(spec.replicas) + " replicas",
+           "set train.micro_batches to a multiple of the number of replicas");
+  }
+  // A strict order may wait for a micro-batch that the client cannot send yet.
+  if (spec.replicas > 1 && spec.staleness > 0 && schedule.isStrict) {
+    throw UsageError("bad-staleness",
+                     "the schedule " + std::string(schedule.name) +
+                         " does not support both staleness and replicas",
+                     "set train.schedule to priority, or train.staleness to 0");
+  }
+}
+
+}  // namespace
+
+RunPlan planRun(const RunSpec& spec) {
+  return planReplica(planClient(spec, {}, nullptr), spec.replica);
+}
+
+RunPlan planReplica(RunPlan whole, std::uint32_t rank) {
+  RunPlan plan = std::move(whole);
+  const Replica replica{rank, plan.spec.replicas};
+  if (replica.isAlone()) return plan;
+  plan.spec.replica = rank;
+  plan.stage.replica = replica;
+  plan.microBatches = shareOf(plan.microBatches, replica);
+  // An upper bound for all batches: the first replicas have the larger micro-batches.
+  const std::uint32_t count = microBatchCount(plan.maxBatch, plan.spec.microBatches);
+  plan.maxBatch = inShare({Phase::train, 0, 0, count, plan.maxBatch}, replica).samples;
+  // Of W consecutive micro-batches, each batch that they belong to adds at most one to an even
+  // share.
+  const std::uint32_t staleness = plan.spec.staleness;
+  const std::uint32_t share = (plan.inFlight + replica.count - 1) / replica.count + staleness;
+  plan.inFlight = std::min(share, plan.microBatches * (staleness + 1));
+  return plan;
+}
 
 RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
                    const GraphBlocks& graphBlocks) {
@@ -240,6 +291,11 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
   plan.stage.splitsBackward = plan.schedule->splitsBackward;
   checkStaleness(*plan.schedule, spec.staleness);
   plan.stage.staleness = spec.staleness;
+  checkReplicas(spec, *plan.schedule);
+  plan.stage.replica = {0, spec.replicas};
+  plan.stage.microBatches = spec.microBatches;
+  plan.microBatches = spec.microBatches;
+  plan.maxBatch = spec.maxBatch;
   const std::uint32_t inProgress = spec.microBatches * (spec.staleness + 1);
   plan.inFlight = resolveInFlight(*plan.schedule, spec.inFlight, inProgress);
   // The body keeps autograd's saved data until the gradient at its last cut has arrived. If no
@@ -270,10 +326,11 @@ void useDeviceCodecs(RunPlan& plan, ComputeDevice& device) {
 EngineOptions engineOptions(const RunPlan& plan) {
   EngineOptions options;
   options.schedule = plan.schedule;
-  options.microBatches = plan.spec.microBatches;
+  options.microBatches = plan.microBatches;
   options.inFlight = plan.inFlight;
   options.initialWeights = plan.spec.initialWeights;
   options.staleness = plan.spec.staleness;
+  options.reduces = shareSize(plan) > 0;
   return options;
 }
 
@@ -281,11 +338,15 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
   TensorLinkOptions options;
   options.role = role;
   options.place = plan.place;
-  options.seed = plan.stage.seed;
-  options.microBatches = plan.spec.microBatches;
+  // The micro-batches of replicas have the same numbers.
+  const Replica& replica = plan.stage.replica;
+  options.seed = replica.isAlone()
+                     ? plan.stage.seed
+                     : randomBits(randomKey(plan.stage.seed, "replica"), replica.rank);
+  options.microBatches = plan.microBatches;
   options.inFlight = plan.inFlight;
   options.trainSamples = plan.spec.trainSamples;
-  options.maxBatch = plan.spec.maxBatch;
+  options.maxBatch = plan.maxBatch;
   options.codecs = plan.codecs;
   options.deviceCodecs = plan.deviceCodecs;
   options.spec = [blocks = plan.blocks, cuts = plan.stage.cuts](Flow flow, std::uint32_t samples) {
@@ -323,8 +384,8 @@ double codecBytes(const RunPlan& plan) {
     states += 2.0 * static_cast<double>(memory.state);
   }
   // The sample numbers of two batches.
-  const double numbers = 2.0 * sizeof(std::uint32_t) * plan.spec.maxBatch;
-  return kTables + working + plan.spec.microBatches * states + sampleCacheBytes(plan) + numbers;
+  const double numbers = 2.0 * sizeof(std::uint32_t) * plan.maxBatch;
+  return kTables + working + plan.microBatches * states + sampleCacheBytes(plan) + numbers;
 }
 
 double bodyBytes(const RunPlan& plan) {
@@ -336,6 +397,10 @@ double bodyBytes(const RunPlan& plan) {
 }
 
 }  // namespace
+
+std::size_t shareSize(const RunPlan& plan) {
+  return plan.stage.replica.isAlone() ? 0 : maxShareSize(plan.stage, plan.blocks);
+}
 
 double sampleCacheBytes(const RunPlan& plan) {
   double perSample = 0;
@@ -426,16 +491,20 @@ std::size_t serverBytes(const RunPlan& plan) {
   // tensor, and as much again while its list grows.
   constexpr double kEntry = 160;
   const double objects = kBlockObjects * plan.inFlight * (last - first) +
-                         kEntry * static_cast<double>(plan.flows().size()) *
-                             plan.spec.microBatches * (plan.spec.staleness + 1);
+                         kEntry * static_cast<double>(plan.flows().size()) * plan.microBatches *
+                             (plan.spec.staleness + 1);
   // Initial weights are unpacked while the buffer they arrived in still exists. Later the server
   // may still be writing that buffer to its disk, while another one contains fetched weights.
   const auto unpacked = static_cast<double>(unpackedWeightsBytes(plan));
   const double recorded = plan.spec.trace.steps > 0 ? double{kMaxTraceBytes} : 0;
   const double body =
       plan.stage.model.graphBlocks ? static_cast<double>(graphMemoryLimit(plan)) : bodyBytes(plan);
+  // The share, and the reducer's buffers (GradientReducer::reduce()).
+  constexpr double kReducerBytes = 4 << 20;  // per other replica
+  const double reduction = sizeof(float) * static_cast<double>(shareSize(plan)) +
+                           kReducerBytes * (plan.stage.replica.count - 1);
   return asSize(static_cast<double>(transitBytes(plan)) + body + objects + unpacked + recorded +
-                codecBytes(plan));
+                codecBytes(plan) + reduction);
 }
 
 std::size_t snapshotBytes(const RunPlan& plan) {
@@ -446,7 +515,7 @@ std::size_t snapshotBytes(const RunPlan& plan) {
       static_cast<double>(sizeof(float) + optimizerStateBytes(plan.stage.optimizer));
   double codecs = 0;
   for (const Flow flow : plan.flows()) {
-    codecs += plan.spec.microBatches * static_cast<double>(codecMemory(plan, flow).state);
+    codecs += plan.microBatches * static_cast<double>(codecMemory(plan, flow).state);
   }
   codecs += sampleCacheBytes(plan);
   // The newest version of the weights is saved once; so are D older ones of the trained parameters.

@@ -27,7 +27,11 @@ struct RunPlan {
   std::vector<BlockSpec> blocks;
   Place place;  // the body's place
   const Schedule* schedule = nullptr;
+  // Of the batches, the maximum number of micro-batches, of those in flight, and of samples: in a
+  // replica's plan, of its share of a batch.
+  std::uint32_t microBatches = 1;
   std::uint32_t inFlight = 1;
+  std::uint32_t maxBatch = 1;
   // Whether the bodies of the run have direct links between them. Set after planRun().
   bool hasEdges = false;
   FlowMap<std::shared_ptr<const Codec>> codecs;  // for every flow of `place`, in its order
@@ -50,9 +54,11 @@ void checkStaleness(const Schedule& schedule, std::uint32_t staleness);
 // UsageError "bad-codec-spec".
 void checkEdgeCodecs(const RunPlan& plan, bool hasEdgeBefore, bool hasEdgeAfter);
 
-// Throws UsageError if a value is unknown, out of range or inconsistent. Builds and allocates
-// nothing.
+// The plan of a body's server. Throws UsageError if a value is unknown, out of range or
+// inconsistent. Builds and allocates nothing.
 RunPlan planRun(const RunSpec& spec);
+// The plan of one of the body's replicas. `whole`: from planClient().
+RunPlan planReplica(RunPlan whole, std::uint32_t rank);
 // Like planRun(), for the client of a run with these cuts between its bodies. The plan has the
 // flows before the first body and after the last one. `graphBlocks`: all blocks of the model
 // "graph"; else null.
@@ -74,6 +80,9 @@ double flowBytes(const RunPlan& plan);
 // Bytes of pool buffers on the client for the encoded tensors of the micro-batches in flight that
 // it passes on from one body to the next; 0 with direct links.
 double passedOnBytes(const std::vector<RunPlan>& bodies);
+
+// The floats that a replica adds to those of the others in each step; 0 without replicas.
+std::size_t shareSize(const RunPlan& plan);
 
 // Maximum memory of the samples that the codecs of all flows keep (SampleCache), on each side.
 double sampleCacheBytes(const RunPlan& plan);

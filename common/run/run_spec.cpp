@@ -3,6 +3,8 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
+#include <algorithm>
+
 #include "common/checkpoint/checkpoint_store.h"
 #include "proto/wire.pb.h"
 
@@ -15,6 +17,7 @@ std::vector<std::string> requiredFeatures(const RunSpec& spec) {
   if (spec.cutNumber > 0) features.emplace_back(kCutNumberFeature);
   if (!spec.inserts.empty()) features.emplace_back(kInsertFeature);
   if (spec.staleness > 0) features.emplace_back(kStalenessFeature);
+  if (spec.replicas > 1) features.emplace_back(kReplicasFeature);
   return features;
 }
 
@@ -68,6 +71,8 @@ void toWire(const RunSpec& spec, wire::RunSpec& proto) {
   }
   proto.set_train_samples(spec.trainSamples);
   proto.set_staleness(spec.staleness);
+  if (spec.replicas > 1) proto.set_replicas(spec.replicas);
+  proto.set_replica(spec.replica);
 }
 
 RunSpec runSpecFromWire(const wire::RunSpec& proto) {
@@ -118,6 +123,8 @@ RunSpec runSpecFromWire(const wire::RunSpec& proto) {
   }
   spec.trainSamples = proto.train_samples();
   spec.staleness = proto.staleness();
+  spec.replicas = std::max(1u, proto.replicas());
+  spec.replica = proto.replica();
   return spec;
 }
 

@@ -32,6 +32,9 @@ inline constexpr std::string_view kInsertFeature = "insert";
 // Feature in the Hello and HelloOk of a run with staleness > 0.
 inline constexpr std::string_view kStalenessFeature = "staleness";
 
+// Feature in the Hello and HelloOk of a run whose body has replicas.
+inline constexpr std::string_view kReplicasFeature = "replicas";
+
 // Maximum number of servers that compute consecutive parts of a model.
 inline constexpr std::uint32_t kMaxServers = 64;
 
@@ -68,6 +71,10 @@ struct RunSpec {
   double averageDecay = 0;          // see StageOptions::averageDecay
   std::vector<InsertSpec> inserts;  // at the cuts before and after the body
   std::uint32_t staleness = 0;      // D, see versionFor()
+  // Servers that compute this body, and the rank of this one; see Replica. Batches, micro-batches
+  // and micro-batches in flight are those of all replicas together.
+  std::uint32_t replicas = 1;
+  std::uint32_t replica = 0;
 
   bool operator==(const RunSpec&) const = default;
 };

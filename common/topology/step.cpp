@@ -16,4 +16,19 @@ std::uint32_t microBatchOffset(std::uint32_t samples, std::uint32_t count, std::
   return i * (samples / count) + std::min(i, samples % count);
 }
 
+std::uint32_t shareOf(std::uint32_t microBatches, const Replica& replica) {
+  return (microBatches + replica.count - 1 - replica.rank) / replica.count;
+}
+
+MicroBatch inShare(const MicroBatch& at, const Replica& replica) {
+  MicroBatch own = at;
+  own.i = at.i / replica.count;
+  own.microBatches = shareOf(at.microBatches, replica);
+  if (at.microBatches == 0) return own;
+  // The first samples % microBatches micro-batches of a batch have one more sample than the others.
+  own.samples = own.microBatches * (at.samples / at.microBatches) +
+                shareOf(at.samples % at.microBatches, replica);
+  return own;
+}
+
 }  // namespace cleave

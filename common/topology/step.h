@@ -24,6 +24,26 @@ std::uint32_t microBatchCount(std::uint32_t samples, std::uint32_t microBatches)
 std::uint32_t microBatchSize(std::uint32_t samples, std::uint32_t count, std::uint32_t i);
 std::uint32_t microBatchOffset(std::uint32_t samples, std::uint32_t count, std::uint32_t i);
 
+// One of `count` servers that compute the same body. Of each batch, it computes the micro-batches
+// rank, rank + count, rank + 2 x count, …; it numbers its own from 0.
+struct Replica {
+  std::uint32_t rank = 0;
+  std::uint32_t count = 1;
+
+  bool isAlone() const { return count == 1; }
+  // The number in the batch of the replica's micro-batch `own`.
+  std::uint32_t numberInBatch(std::uint32_t own) const { return own * count + rank; }
+
+  bool operator==(const Replica&) const = default;
+};
+inline constexpr std::uint32_t kMaxBodyReplicas = 16;
+// The number of the replica's micro-batches in a batch of `microBatches`.
+std::uint32_t shareOf(std::uint32_t microBatches, const Replica& replica);
+// Converts a micro-batch that the replica computes from its number in the batch to the replica's
+// own: `i`, `microBatches` and `samples` become those of the replica's share. The share of a batch
+// is itself a batch with the sizes above.
+MicroBatch inShare(const MicroBatch& at, const Replica& replica);
+
 // With staleness D, training step n is computed with the weights after step n - 1 - D, or with the
 // initial ones; update n is applied to the weights after step n - 1. Returns the number of updates
 // of the weights with which the step is computed. D = 0: each step uses the weights of the step

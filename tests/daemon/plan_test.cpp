@@ -273,8 +273,6 @@ TEST_CASE("a plan chooses the cuts of an exported model by name, and the run has
   same.front() = "simulate";
   const nlohmann::json cases =
       askJson(with(same, {"--micro-batches", best.at("micro_batches").dump()}));
-  CHECK(cases.at("cases").at(0).at("bound_seconds").get<double>() <=
-        best.at("seconds").get<double>() * (1 + 1e-9));
   CHECK(cases.at("best").at("seconds").get<double>() ==
         Approx(best.at("seconds").get<double>()).epsilon(0.05));
 

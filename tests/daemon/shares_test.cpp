@@ -138,7 +138,7 @@ TEST_CASE("without room for a second checkpoint in its identity's share, a run c
   // The body's checkpoint takes more than half of the share, and the records take little.
   const Arguments run = {"--set", "model={name: mlp, width: 256, depth: 2}",
                          "--set", "checkpoint.every_steps=3",
-                         "--set", "train.epochs=10",
+                         "--set", "train.epochs=40",
                          "--set", "train.micro_batches=1"};
   const std::string full = two.folder.path("hog"), beside = two.folder.path("bob");
   const Process other = startClient("train", beside, two.as(two.bob, run));

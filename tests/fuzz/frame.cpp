@@ -212,7 +212,7 @@ std::vector<Seed> cleave::fuzz::seeds() {
       {"Fetch", frame(2, FrameKind::fetch, toWire(Fetch{kWeightsBody}))},
       {"Resume", frame(2, FrameKind::resume, toWire(Resume{3}))},
       {"Saved",
-       frame(2, FrameKind::saved, toWire(Saved{3, std::string(32, 'x'), 100, 0.1, "", ""}))},
+       frame(2, FrameKind::saved, toWire(Saved{3, std::string(32, 'x'), 100, 0.1, "", "", ""}))},
       {"Drain", frame(2, FrameKind::drain, toWire(Drain{30}))},
       {"Samples", frame(2, FrameKind::samples, toWire(SampleNumbers{3, 0, {5, 7}}))}};
 }

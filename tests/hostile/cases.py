@@ -588,6 +588,12 @@ for name, code, data in (
     CASES.append(Case(name, act, {code}))
 
 
+# ---- Replicas ----
+
+hellos("a replica, of a server without replicas", "no-replicas", f3="replicas", spec=w.run_spec(f60=2, f61=0))
+hellos("replica 2 of 2", "bad-run-spec", f3="replicas", spec=w.run_spec(f60=2, f61=2))
+hellos("a replica of 4 billion", "bad-run-spec", f3="replicas", spec=w.run_spec(f60=2**32 - 1, f61=2**32 - 2))
+
 # ---- Overlapping steps ----
 
 hellos("a staleness of 17", "bad-staleness", f3="staleness", spec=w.run_spec(f31=17))
