@@ -68,7 +68,7 @@ def measure(options, count, folder, turn):
     steps = options.steps + WARM_UP
     with running_replicas(options, count, folder) as server:
         subprocess.run([f"{options.programs}/cleave-client", "train", "--config", "configs/synthetic.yaml", "--server", server, "--run-dir", run,
-                        "--quiet", "--log-level", "error", "--set", f"model={{name: mlp, width: {options.width}}}", "--set", f"data.train.size={BATCH * steps}",
+                        "--quiet", "--set", f"model={{name: mlp, width: {options.width}}}", "--set", f"data.train.size={BATCH * steps}",
                         "--set", f"train.batch={BATCH}", "--set", f"train.micro_batches={MICRO_BATCHES}", "--set", "train.epochs=1",
                         "--set", "eval.every=0", "--set", "codec=none", "--set", "threads={client: 1, server: 1}",
                         "--set", "checkpoint.every_seconds=0", "--set", "wait=" + json.dumps(WAIT),
