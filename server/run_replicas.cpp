@@ -81,7 +81,9 @@ void RunReplicas::useGroup(State& state) {
     if (state.reducer) {
       state.reducer->reduce(call->step, call->values, std::move(call->done));
     } else {
-      call->done(error);
+      lock.unlock();
+      call->done(error ? error : leftError());
+      lock.lock();
     }
   }
   state.changed.wait(lock, [&] { return state.leaving.stop_requested(); });
