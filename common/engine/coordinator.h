@@ -47,8 +47,8 @@ class Coordinator : public Engine {
   // Whether begin() may start this batch: no other one is in progress, or, with staleness, fewer
   // than D + 1 training steps are.
   bool mayBegin(const MicroBatch& at) const { return mayStart(at); }
-  // Starts a batch. Requires mayBegin() and weightsInPlace(), and at least one micro-batch per
-  // replica. `at.i` is not used.
+  // Starts a batch. Requires mayBegin() and weightsInPlace(). The batch has at least one micro-batch
+  // per replica; `at.i` is not used.
   void begin(const MicroBatch& at);
   // Requests weights/body or trace/body; blob() returns the answer. Requires batchDone().
   void fetch(Flow flow, std::size_t body = 0);

@@ -52,8 +52,8 @@ void Participant::dispatch(std::size_t peer, Message&& message) {
   }
 }
 
-// The other server is at most one batch ahead: the client begins a batch only when this body has
-// reported on the step, or computed the evaluation batch, that it must follow.
+// The other server is at most one batch ahead: before the client begins a batch, this body has
+// reported on the step before it, or has computed the evaluation batch before it.
 void Participant::keepUntilItsBatch(TensorMessage&& message) {
   const Key key = message.key();
   const bool train = key.phase == Phase::train;

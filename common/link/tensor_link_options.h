@@ -33,7 +33,7 @@ struct TensorLinkOptions : TensorCodecOptions {
   // The order that all links of the place share; null: the link has its own.
   std::shared_ptr<TransferOrder> order;
   // The link is an edge between two servers, at both of which its role is `server`. It carries
-  // tensors of a step, and nothing else.
+  // only tensors of steps.
   bool isEdge = false;
   // ----
   std::uint64_t maxBlobBytes = 0;  // maximum size of weights/body or grads/body

@@ -119,13 +119,12 @@ class BodyStage {
   // Computes the gradients of the weights, if the backward is split. Call for the micro-batches in
   // the same order as backward().
   void backwardWeights(const MicroBatch& at);
-  // About a step, after its last backward, and after readSum() if the body has replicas; 0: the
-  // oldest one in progress.
+  // The report on a step; 0: the oldest step in progress. Call after the step's last backward and,
+  // if the body has replicas, after readSum().
   GradientReport report(std::uint64_t step = 0);
-  // With replicas, each of them adds its share of a step to those of the others after its last
-  // backward. A share has the gradients of the trained parameters, then, if there are batch norms,
-  // their statistics for each micro-batch of the whole batch; those of the other replicas'
-  // micro-batches are zeros.
+  // If the body has replicas, their shares of a step are added after the step's last backward. A
+  // share has the gradients of the trained parameters and, if there are batch norms, their
+  // statistics for each micro-batch of the whole batch: zeros for those of other replicas.
   std::size_t shareSize() const;
   void writeShare(std::uint64_t step, std::span<float> share);
   // Replaces the step's gradients and statistics. `sum`: the sum of all shares.

@@ -359,7 +359,7 @@ GradientReport TrainedPart::gradientReport(std::uint64_t step) const {
   return part_.gradientReport(set);
 }
 
-// The set that has the gradients of a step in progress.
+// Returns the parameters that have the gradients of this step.
 const ParameterSet& TrainedPart::leavesOf(std::uint64_t step) const {
   const auto leaves = steps_.find(step);
   return leaves == steps_.end() ? set_ : leaves->second;

@@ -26,8 +26,8 @@ struct Lookup {
   tcp::resolver::results_type endpoints;
 };
 
-// The system's resolver cannot be interrupted. So the wait ends at the deadline or when it is
-// cancelled, and the lookup goes on without it.
+// The system's resolver cannot be interrupted. If the wait for it is cancelled or times out, the
+// lookup goes on in the background.
 asio::awaitable<tcp::resolver::results_type> resolve(std::string host, std::string port) {
   constexpr std::chrono::seconds kDeadline{30};
   const auto executor = co_await asio::this_coro::executor;

@@ -47,8 +47,9 @@ class ControlAllowance {
   static constexpr double kPerSecond = 10;  // refilled per second, up to kIdle
   static constexpr double kPerTensor = 3;
   static constexpr double kPerLongSegment = 2;
-  // Per Step or BodyDone that this side sends. A Step is answered by a StepOk and perhaps a Saved,
-  // and followed by the next BodyDone; a BodyDone by a Step, a Ping and perhaps a Fetch.
+  // Per Step or BodyDone that this side sends. The peer answers a Step with a StepOk and perhaps a
+  // Saved, and then sends the next BodyDone. It answers a BodyDone with a Step, a Ping and perhaps
+  // a Fetch.
   static constexpr double kPerStep = 3;
   static constexpr double kMax = 16384;  // maximum that tensors can accumulate
   static constexpr std::size_t kShortSegmentBytes = 4096;

@@ -4,10 +4,10 @@
 //   auto reducer = joinReplicas({hosts, rank, timeout, listener}, runId + attempt + token);
 //   reducer->reduce(step, gradients, done);
 //
-// Network: the replicas agree on each call through a connection of each replica to replica 0's
-// group port (group_channel.h); the values travel through connections of Gloo between all pairs of
+// Network: each replica has a connection to replica 0's group port, through which the replicas agree
+// on each call (group_channel.h). The values cross connections of Gloo between all pairs of
 // replicas, on ports that the system chooses. Neither is encrypted, and Gloo's connections are not
-// authenticated: the replicas need a private network in which no other machine can reach them.
+// authenticated, so the replicas need a private network that no other machine can reach.
 #pragma once
 
 #include <chrono>

@@ -56,6 +56,22 @@ Arguments planArguments(const std::string& client, const std::string& server,
               more);
 }
 
+// What a run with these settings of a plan needs. `settings`: those that the plan does not choose,
+// and the cuts.
+nlohmann::json dryRunOf(const nlohmann::json& plan, const Arguments& settings) {
+  return askJson(with(with(with({"train", "--dry-run"}, kConfig), settings),
+                      {"--set", "train.micro_batches=" + plan.at("micro_batches").dump(), "--set",
+                       "train.in_flight=" + plan.at("in_flight").dump(), "--set",
+                       "train.schedule=" + plan.at("schedule").get<std::string>()}));
+}
+
+void checkSameNeeds(const nlohmann::json& used, const nlohmann::json& plan) {
+  CHECK(used.at("client_memory_bytes") == plan.at("client_memory_bytes"));
+  CHECK(used.at("server_memory_bytes").at(0) == plan.at("server_memory_bytes"));
+  CHECK(used.at("step").at("up_bytes") == plan.at("bytes_up"));
+  CHECK(used.at("step").at("down_bytes") == plan.at("bytes_down"));
+}
+
 const Arguments kFastLink = {"--rate", "unlimited", "--latency", "0"};
 
 TEST_CASE("both sides are profiled, and the plan made from their profiles can be used") {
@@ -87,16 +103,9 @@ TEST_CASE("both sides are profiled, and the plan made from their profiles can be
   const nlohmann::json& best = plans.at("plans").at(0);
   CHECK(best.at("seconds") <= plans.at("configured").at("seconds").get<double>() * 1.05);
   CHECK(best.at("seconds") >= best.at("bound_seconds").get<double>() * (1 - 1e-9));
-  const nlohmann::json used =
-      askJson(with(with({"train", "--dry-run"}, kConfig),
-                   {"--set", "codec=none", "--set", "model.cuts=" + best.at("cuts").dump(), "--set",
-                    "train.micro_batches=" + best.at("micro_batches").dump(), "--set",
-                    "train.in_flight=" + best.at("in_flight").dump(), "--set",
-                    "train.schedule=" + best.at("schedule").get<std::string>()}));
-  CHECK(used.at("client_memory_bytes") == best.at("client_memory_bytes"));
-  CHECK(used.at("server_memory_bytes").at(0) == best.at("server_memory_bytes"));
-  CHECK(used.at("step").at("up_bytes") == best.at("bytes_up"));
-  CHECK(used.at("step").at("down_bytes") == best.at("bytes_down"));
+  checkSameNeeds(
+      dryRunOf(best, {"--set", "codec=none", "--set", "model.cuts=" + best.at("cuts").dump()}),
+      best);
   CHECK_THAT(plans.at("yaml").get<std::string>(), Contains("cuts: [") && Contains("codec: {"));
 }
 
@@ -258,15 +267,7 @@ TEST_CASE("a plan chooses the cuts of an exported model by name, and the run has
   const nlohmann::json& best = plans.at("plans").at(0);
   const std::string first = best.at("cuts").at(0), last = best.at("cuts").at(1);
   CHECK_THAT(plans.at("yaml").get<std::string>(), Contains("cuts: [" + first + ", " + last + "]"));
-  const nlohmann::json used =
-      askJson(with(with(with({"train", "--dry-run"}, kConfig), exportedModel(first + ", " + last)),
-                   {"--set", "train.micro_batches=" + best.at("micro_batches").dump(), "--set",
-                    "train.in_flight=" + best.at("in_flight").dump(), "--set",
-                    "train.schedule=" + best.at("schedule").get<std::string>()}));
-  CHECK(used.at("client_memory_bytes") == best.at("client_memory_bytes"));
-  CHECK(used.at("server_memory_bytes").at(0) == best.at("server_memory_bytes"));
-  CHECK(used.at("step").at("up_bytes") == best.at("bytes_up"));
-  CHECK(used.at("step").at("down_bytes") == best.at("bytes_down"));
+  checkSameNeeds(dryRunOf(best, exportedModel(first + ", " + last)), best);
 
   // The prediction is that of simulate for other cuts of the same profile.
   Arguments same = planOf(profiles, exportedModel(first + ", " + last), link);
@@ -290,11 +291,7 @@ TEST_CASE("a plan divides an exported model among several servers") {
   const nlohmann::json kept = askJson(planOf(profiles, model, with(link, {"--keep-cuts"})));
   const nlohmann::json& best = kept.at("plans").at(0);
   CHECK(best.at("cuts") == nlohmann::json({"conv", "norm", "pool"}));
-  const nlohmann::json used =
-      askJson(with(with(with({"train", "--dry-run"}, kConfig), model),
-                   {"--set", "train.micro_batches=" + best.at("micro_batches").dump(), "--set",
-                    "train.in_flight=" + best.at("in_flight").dump(), "--set",
-                    "train.schedule=" + best.at("schedule").get<std::string>()}));
+  const nlohmann::json used = dryRunOf(best, model);
   CHECK(used.at("client_memory_bytes") == best.at("client_memory_bytes"));
   const auto memory = used.at("server_memory_bytes").get<std::vector<double>>();
   CHECK(*std::max_element(memory.begin(), memory.end()) == best.at("server_memory_bytes"));
