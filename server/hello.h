@@ -2,8 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
+#include <string>
 #include <string_view>
 
+#include "common/core/environment.h"
+#include "common/net/frame.h"
 #include "proto/wire.pb.h"
 
 namespace cleave {
@@ -12,6 +16,16 @@ namespace cleave {
 inline bool asksFor(const wire::Hello& hello, std::string_view feature) {
   const auto& features = hello.features();
   return std::find(features.begin(), features.end(), feature) != features.end();
+}
+
+// The HelloOk of a session without a run.
+inline wire::HelloOk helloOkWith(std::string_view feature, std::uint64_t session) {
+  wire::HelloOk ok;
+  ok.set_version(kWireVersion);
+  ok.set_session(session);
+  ok.set_software(softwareVersion());
+  ok.add_features(std::string(feature));
+  return ok;
 }
 
 }  // namespace cleave

@@ -51,7 +51,7 @@ void refuseUnsafeBind(const ServerSettings& settings, const CommonOptions& optio
 void refuseUnsafeDial(const ServerSettings& settings, const CommonOptions& options) {
   if (!settings.dial || settings.tls.enabled) return;
   const std::string& host = settings.dial->relay.host;
-  if (isLoopback(host) || host == "localhost") return;
+  if (isLoopbackHost(host)) return;
   throw UsageError("unsafe-dial",
                    "serving through the relay at " + host +
                        " without TLS would let anyone who can reach it train here and read the "

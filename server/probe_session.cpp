@@ -44,11 +44,7 @@ ProbeSession::ProbeSession(const SessionContext& context, std::shared_ptr<Connec
       }) {}
 
 asio::awaitable<void> ProbeSession::accept() {
-  wire::HelloOk ok;
-  ok.set_version(kWireVersion);
-  ok.add_features(std::string(kProbeFeature));
-  ok.set_session(number_);
-  ok.set_software(softwareVersion());
+  const wire::HelloOk ok = helloOkWith(kProbeFeature, number_);
   co_await connection_->writeHandshakeFrame(FrameKind::helloOk, ok.SerializeAsString());
   if (context_.lines.take(identity_, now())) {
     processLog()->info("session {} from {}: a probe of the link", number_, connection_->peer());

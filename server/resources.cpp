@@ -9,6 +9,8 @@
 #include "common/core/process.h"
 #include "common/core/record.h"
 #include "common/core/units.h"
+#include "common/replicas/group_channel.h"
+#include "common/replicas/group_connection.h"
 
 namespace cleave {
 namespace {
@@ -32,9 +34,6 @@ constexpr std::size_t kDescriptorsPerSession = 8;  // for its records and checkp
 // group. Per group: this replica's own connection, and Gloo's port and event queue.
 constexpr std::size_t kDescriptorsPerReplica = 2;
 constexpr std::size_t kDescriptorsPerGroup = 8;
-// Values of the group, and messages waiting for each replica (group_connection.h).
-constexpr std::size_t kGroupBytes = 16 * kMiB;
-constexpr std::size_t kReplicaBytes = 4 * kMiB;
 
 std::size_t descriptorsPerSession(const ServerSettings& settings) {
   if (!settings.replicas) return kDescriptorsPerSession;
@@ -44,7 +43,7 @@ std::size_t descriptorsPerSession(const ServerSettings& settings) {
 
 std::size_t sessionBytes(const ServerSettings& settings) {
   if (!settings.replicas) return kSessionBytes;
-  return kSessionBytes + kGroupBytes + kReplicaBytes * settings.replicas->count();
+  return kSessionBytes + kMaxGroupBytes + kMaxQueuedBytes * settings.replicas->count();
 }
 
 }  // namespace

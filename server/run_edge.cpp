@@ -1,6 +1,5 @@
 #include "server/run_edge.h"
 
-#include <openssl/crypto.h>
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
@@ -22,6 +21,7 @@
 #include "common/net/connect_to.h"
 #include "common/net/connection_messages.h"
 #include "common/net/listen.h"
+#include "common/net/same_secret.h"
 
 namespace cleave {
 namespace {
@@ -30,7 +30,7 @@ namespace asio = boost::asio;
 
 constexpr std::chrono::milliseconds kFirstEdgePause{50};  // doubled after each failure
 constexpr std::chrono::milliseconds kLongestEdgePause{2000};
-// How long the first connection is tried. The client has connected to both servers before.
+// How long to try to connect the first time. The client has already connected to both servers.
 constexpr std::chrono::milliseconds kFirstPatience{10'000};
 // A connection that lasted for this long has worked, although no tensor may have needed it.
 constexpr std::chrono::minutes kLongEnough{1};
@@ -113,8 +113,7 @@ EdgeReport RunEdge::report() {
 // ---- Connections ----
 
 bool RunEdge::hasToken(const std::string& token) const {
-  return token.size() == options_.token.size() &&
-         CRYPTO_memcmp(token.data(), options_.token.data(), token.size()) == 0;
+  return isSameSecret(token, options_.token);
 }
 
 asio::awaitable<void> RunEdge::accept(std::shared_ptr<Connection> connection, const Arrived& peer,

@@ -38,7 +38,7 @@ struct RunEdgeOptions {
   std::optional<EdgeTarget> target;  // nullopt: the other server connects
   ConnectionOptions connection;
   const ServerCertificates* certificates = nullptr;
-  // How long a broken connection is tried again, until the run ends.
+  // How long to reconnect after the connection has broken; then the run ends.
   std::chrono::milliseconds patience{0};
 };
 

@@ -37,12 +37,9 @@ Endpoint addressOf(const wire::Edge& edge) {
   }
 }
 
-bool areEqual(const Endpoint& a, const Endpoint& b) { return a.host == b.host && a.port == b.port; }
-
 void checkAllowed(const wire::Edge& edge, const EdgeSettings& settings) {
-  const Endpoint address = addressOf(edge);
-  const auto isIt = [&](const Endpoint& each) { return areEqual(each, address); };
-  if (std::any_of(settings.allow.begin(), settings.allow.end(), isIt)) return;
+  const std::vector<Endpoint>& allowed = settings.allow;
+  if (std::find(allowed.begin(), allowed.end(), addressOf(edge)) != allowed.end()) return;
   const std::string text = printable(edge.address(), kMaxAddress);
   throw UsageError(
       "edge-not-allowed",

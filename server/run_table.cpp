@@ -48,7 +48,6 @@ void checkReplica(const RunRequest& request, const ReplicaGroup* group) {
                      "give the addresses of all replicas in the order of replicas.hosts, as in "
                      "--server A:4800+B:4800");
   }
-  constexpr std::size_t kAttemptBytes = 16;
   if (request.hello.attempt().size() == kAttemptBytes && !request.isTrial()) return;
   throw ProtocolError("bad-metadata",
                       "a Hello for a body with replicas has no attempt of 16 bytes, or is a trial");

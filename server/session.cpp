@@ -210,11 +210,7 @@ asio::awaitable<void> Session::openEdge(wire::Hello hello) {
   edge_ = context_.runs.findEdge(hello.run_id(), hello.edge_token());
   kind_ = "edge";
   edgeRun_ = hello.run_id();
-  wire::HelloOk ok;
-  ok.set_version(kWireVersion);
-  ok.set_session(number_);
-  ok.set_software(softwareVersion());
-  ok.add_features(std::string(kEdgeFeature));
+  wire::HelloOk ok = helloOkWith(kEdgeFeature, number_);
   const Arrived arrived = arrivedFromWire(hello.arrived());
   co_await edge_->accept(connection_, arrived, std::move(ok));
   processLog()->debug("{}: a direct link of the run {}", name(), edgeRun_);

@@ -57,7 +57,7 @@ void readEdges(Config& config, ServerSettings& settings) {
   for (const std::string& each : config.texts("edges.allow", std::vector<std::string>{})) {
     const Endpoint address = parseEndpoint({place, each}, 1);
     settings.edges.allow.push_back(address);
-    if (settings.tls.enabled || isLoopback(address.host) || address.host == "localhost") continue;
+    if (settings.tls.enabled || isLoopbackHost(address.host)) continue;
     throw UsageError("unsafe-edge",
                      place + ": connecting to " + each +
                          " without TLS would let anyone on the way read and change the tensors",
@@ -67,7 +67,7 @@ void readEdges(Config& config, ServerSettings& settings) {
 
 // This traffic is neither encrypted nor, beyond a token, authenticated.
 void refusePublicHost(Config& config, const std::string& host) {
-  if (isLoopback(host) || host == "localhost") return;
+  if (isLoopbackHost(host)) return;
   throw UsageError("unsafe-replicas",
                    config.where("replicas.hosts") + ": replicas.hosts has " + host +
                        ", but replicas exchange gradients without encryption",
@@ -304,6 +304,8 @@ ConfigTable<ServerSettings> makeTable() {
 }
 
 }  // namespace
+
+bool isLoopbackHost(const std::string& host) { return isLoopback(host) || host == "localhost"; }
 
 bool isLoopback(const std::string& address) {
   boost::system::error_code error;

@@ -89,5 +89,7 @@ const ConfigTable<ServerSettings>& serverKeys();
 ServerSettings readServerSettings(Config& config);
 
 bool isLoopback(const std::string& address);
+// The same for a host: "localhost" counts too.
+bool isLoopbackHost(const std::string& host);
 
 }  // namespace cleave

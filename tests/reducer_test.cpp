@@ -32,7 +32,6 @@
 #include "common/core/random.h"
 #include "common/replicas/gradient_reducer.h"
 #include "common/replicas/group_channel.h"
-#include "common/replicas/replica_listener.h"
 #include "tests/daemon/process.h"
 #include "tests/error_code.h"
 #include "tests/replica_servers.h"
@@ -314,10 +313,7 @@ TEST_CASE("all threads of the reducer and of Gloo block SIGPIPE") {
 }
 
 TEST_CASE("replicas without a listener use their own ports") {
-  std::vector<std::string> hosts;
-  for (int rank = 0; rank < 2; ++rank) {
-    hosts.push_back("127.0.0.1:" + std::to_string(ReplicaListener("127.0.0.1:0").port()));
-  }
+  const std::vector<std::string> hosts = ReplicaServers(2).hosts();
   std::vector<std::future<Reducer>> joining;
   for (int rank = 0; rank < 2; ++rank) {
     joining.push_back(std::async(std::launch::async, [=] {
@@ -395,23 +391,13 @@ TEST_CASE("a replica of the tests", "[.replica]") {
   std::cout << "ended: " << code << std::endl;
 }
 
-std::vector<std::string> freeHosts(std::size_t replicas) {
-  std::vector<std::unique_ptr<ReplicaListener>> listeners;
-  std::vector<std::string> hosts;
-  for (std::size_t rank = 0; rank < replicas; ++rank) {
-    listeners.push_back(std::make_unique<ReplicaListener>("127.0.0.1:0"));
-    hosts.push_back("127.0.0.1:" + std::to_string(listeners.back()->port()));
-  }
-  return hosts;
-}
-
 TEST_CASE("a lost process ends the others' calls in bounded time") {
   const std::size_t lost = GENERATE(0, 1, 2);
   const int number = GENERATE(SIGKILL, SIGSTOP);
   // Small sums are lost between calls, large ones in an exchange.
   const std::string script = GENERATE("small", "large");
   CAPTURE(lost, number, script);
-  const auto hosts = freeHosts(3);
+  const std::vector<std::string> hosts = ReplicaServers(3).hosts();
   std::vector<Process> replicas;
   for (std::size_t rank = 0; rank < 3; ++rank) {
     replicas.push_back(startReplica(rank, hosts, script));
@@ -453,7 +439,7 @@ std::vector<std::uint16_t> listeningPorts(pid_t pid) {
 }
 
 TEST_CASE("garbage on all ports of the replicas does not end a run") {
-  const auto hosts = freeHosts(2);
+  const std::vector<std::string> hosts = ReplicaServers(2).hosts();
   std::vector<Process> replicas;
   for (std::size_t rank = 0; rank < 2; ++rank) {
     replicas.push_back(startReplica(rank, hosts, "small"));

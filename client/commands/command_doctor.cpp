@@ -30,8 +30,7 @@ nlohmann::ordered_json jsonOf(const Check& check) {
 
 int doctorCommand(const DoctorOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
-  if (!options.run.server.empty())
-    parseAddresses(options.run.server);  // throws on an invalid address before any check runs
+  parseAddresses(options.run.server);  // throws on an invalid address before any check runs
   int warnings = 0;
   int failures = 0;
   nlohmann::ordered_json checks = nlohmann::ordered_json::array();

@@ -145,8 +145,7 @@ int planCommand(const PlanOptions& options) {
   const LinkCosts link = linkCosts(options.link);
   const Profile client = readProfile(options.profile);
   PreparedRun resolved = resolveRun(options.run, Purpose::measurement);
-  requireProfilable(resolved);
-  requireNoReplicas(resolved, "plan");
+  requireProfilable(resolved, "plan");
   const PreparedRun run = dividedAt(std::move(resolved), cutsOf(client));
   const std::vector<Profile> servers =
       readServerProfiles(options.serverProfiles, run.bodies.size(), /*allowsMore=*/true);
@@ -210,8 +209,8 @@ void addPlanCommand(CLI::App& app, PlanOptions& options, std::function<int()>& c
       "    --server-profile server.json --rate 100Mbit/s --latency 10ms\n\n"
       "Of all plans whose step is at most 5 % longer than the shortest one, the best has the "
       "lowest staleness, then the least lossy codecs, then the fewest bytes, then the least "
-      "memory. "
-      "More layers on the client reveal less about the data; --keep-cuts keeps your choice.\n\n"
+      "memory. More layers on the client reveal less about the data; --keep-cuts keeps your "
+      "choice.\n\n"
       "Exit codes: 0 done, 2 usage error or no plan fits into memory.");
   plan->callback([&] { command = [&] { return planCommand(options); }; });
 }

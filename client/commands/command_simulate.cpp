@@ -90,8 +90,7 @@ std::vector<Case> casesFromProfiles(const SimulateOptions& options, const LinkCo
                                     const std::vector<std::uint32_t>& numbers) {
   const Profile client = readProfile(options.profile);
   PreparedRun resolved = resolveRun(options.run, Purpose::measurement);
-  requireProfilable(resolved);
-  requireNoReplicas(resolved, "simulate");
+  requireProfilable(resolved, "simulate");
   const PreparedRun run = dividedAt(std::move(resolved), cutsOf(client));
   link.checkServers(run.bodies.size());
   const std::vector<Profile> servers =

@@ -56,13 +56,13 @@ struct Plans {
 };
 
 // Considers the configured number of micro-batches and those in profiledMicroBatches(), and a
-// staleness of 0, 1, 2, 4, … up to the maximum, except with loss scaling. Considers
-// all cuts for one server. For n servers, it considers the best cuts for n - 1 servers with one
-// more cut, and moves single cuts of the best ones as long as their bound decreases. A plan with n
-// servers uses the first n of `servers`. Models with inserts, and keepsCuts, keep the configured
-// cuts. An exported model has the cuts of dividedAt(). Requires a profile in
-// `servers`, and a limit of memory, for each configured body. Throws UsageError "no-plan" if no
-// plan is within the limits, and "other-profile".
+// staleness of 0, 1, 2, 4, … up to the maximum, except with loss scaling. Considers all cuts for
+// one server; of an exported model, those of dividedAt(). For n servers, it considers the best cuts
+// for n - 1 servers with one more cut, and moves single cuts of the best ones as long as their
+// bound decreases. A plan with n servers uses the first n of `servers`. Models with inserts, and
+// keepsCuts, keep the configured cuts. Requires a profile in `servers`, and a limit of memory, for
+// each configured body. Throws UsageError "no-plan" if no plan is within the limits, and
+// "other-profile".
 Plans makePlans(const PreparedRun& run, const Profile& client, std::span<const Profile> servers,
                 const PlannerOptions& options);
 

@@ -207,14 +207,11 @@ Config configOf(const RunOptions& options, Purpose purpose) {
   return loadConfig(common);
 }
 
-// Sets `servers` and `settings.replicas`. An inference uses only the first replica, which does not
-// change its results.
-void chooseServers(PreparedRun& run, const RunOptions& options, Purpose purpose) {
+// Sets `servers` and `settings.replicas`. `bodies`: from --server; if empty, those of the
+// configuration count. An inference uses only the first replica, which does not change its results.
+void chooseServers(PreparedRun& run, std::vector<BodyServers> bodies, Purpose purpose) {
   const bool isInference = purpose == Purpose::inference;
-  std::vector<BodyServers> bodies;
-  if (!options.server.empty()) {
-    bodies = parseAddresses(options.server);
-  } else if (!isInference) {
+  if (bodies.empty() && !isInference) {
     for (const std::string& server : run.settings.servers) {
       bodies.push_back(parseBodyServers(server));
     }
@@ -229,8 +226,8 @@ void chooseServers(PreparedRun& run, const RunOptions& options, Purpose purpose)
 }
 
 // Sets `threads`; needs `servers`.
-void chooseThreadsOf(PreparedRun& run, const RunOptions& options, Purpose purpose) {
-  const bool isAlone = purpose == Purpose::inference && options.server.empty();
+void chooseThreadsOf(PreparedRun& run, Purpose purpose) {
+  const bool isAlone = purpose == Purpose::inference && run.servers.empty();
   const ThreadCount count = isAlone
                                 ? chooseThreads(usableCores(), run.settings.clientThreads, 0, false)
                                 : threadsBeside(run.servers, run.settings.clientThreads);
@@ -310,11 +307,11 @@ ThreadCount clientThreads(const RunOptions& options, int asked) {
 
 PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpener& open) {
   PreparedRun run;
-  if (!options.server.empty()) parseAddresses(options.server);  // its errors come first
+  std::vector<BodyServers> servers = parseAddresses(options.server);  // its errors come first
   Config config = configOf(options, purpose);
   run.settings = readClientSettings(config);
-  chooseServers(run, options, purpose);
-  chooseThreadsOf(run, options, purpose);
+  chooseServers(run, std::move(servers), purpose);
+  chooseThreadsOf(run, purpose);
   checkAt(config, kKeysOfErrors, [&] { planRunOf(run, options, purpose, open); });
   run.hello = helloOf(run, purpose);
   return run;
@@ -397,7 +394,8 @@ void requireNoReplicas(const PreparedRun& run, const std::string& what) {
       "give one address per body with --server");
 }
 
-void requireProfilable(const PreparedRun& run) {
+void requireProfilable(const PreparedRun& run, const std::string& what) {
+  requireNoReplicas(run, what);
   if (!run.settings.inserts.empty()) {
     requireOneServer(run.settings, "a profile of a model with learned inserts");
   }

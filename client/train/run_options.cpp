@@ -10,8 +10,8 @@ void addRunOptions(CLI::App& command, RunOptions& options) {
       .add_option(
           "--server", options.server,
           "The server, or one per body, separated by commas, or the replicas of a body, separated "
-          "by +; "
-          "default: the key 'servers', or else the client starts its own on free loopback ports")
+          "by +; default: the key 'servers', or else the client starts its own on free loopback "
+          "ports")
       ->type_name("HOST:PORT");
   addTlsOption(command, options.tls);
   command

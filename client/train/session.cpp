@@ -97,15 +97,6 @@ FlowMap<bool> innerFlows(const std::vector<RunPlan>& plans, std::size_t server) 
   return inner;
 }
 
-// The order that the links share if the inner flows cross edges: the bodies are then one long body.
-std::shared_ptr<TransferOrder> orderOfAll(const std::vector<RunPlan>& plans) {
-  const Place& first = plans.front().place;
-  const Place& last = plans.back().place;
-  return std::make_shared<TransferOrder>(
-      Role::client, Place{first.firstCut, last.lastCut, first.first, last.last},
-      plans.front().inFlight, nullptr);
-}
-
 }  // namespace
 
 void ClientSession::start(const RunPlan& plan, const std::vector<RunPlan>& plans,
@@ -118,7 +109,10 @@ void ClientSession::start(const RunPlan& plan, const std::vector<RunPlan>& plans
   const std::shared_ptr<CodecQueue> codecQueue = codecs_.open();
   const auto mailbox = std::make_shared<Mailbox>(device_, plan.inFlight, servers_.size());
   hasEdges_ = plans.front().hasEdges;
-  const auto order = hasEdges_ ? orderOfAll(plans) : nullptr;
+  // If the inner flows cross edges, the links share an order: the bodies are then one long body.
+  const auto order = hasEdges_ ? std::make_shared<TransferOrder>(Role::client, placeOfAll(places_),
+                                                                 plans.front().inFlight, nullptr)
+                               : nullptr;
   std::vector<BodyPeer> bodies;
   for (std::size_t s = 0; s < servers_.size(); ++s) {
     TensorLinkOptions options = linkOptions(plans[s], Role::client);

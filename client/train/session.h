@@ -153,7 +153,7 @@ class ClientSession {
   std::vector<std::unique_ptr<ServerLink>> servers_;  // in the order of the bodies
   std::vector<Place> places_;                         // of their bodies
   bool hasEdges_ = false;                             // between the servers
-  std::vector<Replica> replicas_;                     // of the body that each of them is
+  std::vector<Replica> replicas_;                     // by server: which replica of its body
   std::shared_ptr<RunFiles> files_;
   bool makesCheckpoints_ = false;
   std::atomic<bool> isServerDraining_ = false;

@@ -79,7 +79,8 @@ struct ClientSettings {
   std::vector<std::string> servers;
   std::uint32_t replicas = 1;   // of the body, according to the addresses
   bool hasDirectLinks = false;  // the servers exchange the tensors between them directly
-  // HOST:PORT at which the server before it reaches each server but the first; empty: the client's.
+  // HOST:PORT of each server but the first, as the server before it reaches it; empty: as the
+  // client does.
   std::vector<std::string> directAddresses;
   WeightsSettings weights;
   DataSettings data;

@@ -380,7 +380,7 @@ void readKeepBest(Config& config, Settings& settings) {
   const std::vector<std::string> measured = settings.scores.names();
   if (std::count(measured.begin(), measured.end(), settings.bestMetric) > 0) return;
   throw UsageError("bad-config",
-                   config.where("keep.best.metric") + ": the run does not measure " + "'" +
+                   config.where("keep.best.metric") + ": the run does not measure '" +
                        settings.bestMetric + "', only " +
                        fmt::format("{}", fmt::join(measured, ", ")),
                    "name one of these, or add the metric to train.metrics");

@@ -89,11 +89,10 @@ void TrainRun::connect() {
     if (prepared_.plan.spec.initialWeights && !resumes()) prepareWeights();
     edgeTokens_ = makeEdgeTokens(prepared_);
     std::vector<ServerRequest> requests;
-    constexpr std::size_t kAttemptBytes = 16;
-    const std::string attempt = randomBytes(kAttemptBytes);
-    for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) {
-      requests.push_back(requestFor(b));
-      if (prepared_.settings.replicas > 1) requests.back().hello.set_attempt(attempt);
+    for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) requests.push_back(requestFor(b));
+    if (prepared_.settings.replicas > 1) {
+      const std::string attempt = randomBytes(kAttemptBytes);
+      for (ServerRequest& request : requests) request.hello.set_attempt(attempt);
     }
     session_.connect(std::move(requests), options);
     for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) {

@@ -29,7 +29,7 @@ Trainer::Trainer(TrainRun& run, Progress& progress)
       totalSteps_(totalSteps(settings_, *data_.train)),
       decider_(settings_, *data_.train),
       predicts_(settings_.replicas == 1),
-      meter_(predicts_ ? placesOf(run.prepared().bodies) : std::vector<Place>{{}}) {}
+      meter_(placesOf(run.prepared().bodies)) {}
 
 void Trainer::start(const TrainRun::Options& options) {
   run_.start([this](const std::vector<BodyDone>& bodies) { return decide(bodies); }, options);

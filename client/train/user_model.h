@@ -17,8 +17,7 @@ namespace cleave {
 class UserModel {
  public:
   // Throws UsageError if the file cannot be used, a cut is not possible, or adapters have no layer
-  // to adapt.
-  // `blockNames`: see blocksOfParts().
+  // to adapt. `blockNames`: see blocksOfParts().
   explicit UserModel(const ClientSettings& settings,
                      const std::vector<std::string>& blockNames = {});
 

@@ -12,6 +12,7 @@ namespace cleave {
 struct Endpoint {
   std::string host;  // IPv6 without brackets
   std::uint16_t port = 0;
+  bool operator==(const Endpoint&) const = default;
 };
 
 // Throws UsageError "bad-address".

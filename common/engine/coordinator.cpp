@@ -15,12 +15,6 @@ std::vector<Place> placesOf(const std::vector<BodyPeer>& bodies) {
   return places;
 }
 
-Place placeOfAll(const std::vector<BodyPeer>& bodies) {
-  const Place& first = bodies.front().place;
-  const Place& last = bodies.back().place;
-  return {first.firstCut, last.lastCut, first.first, last.last};
-}
-
 // The flow that a body must have received before it can send this one.
 Flow requestOf(Flow flow, const Place& body) {
   return isActivation(flow) ? activationAt(body.firstCut) : gradientAt(body.lastCut);
@@ -32,7 +26,7 @@ Coordinator::Coordinator(const EngineOptions& options, const std::vector<BodyPee
                          bool fetchGradients)
     : Engine(options, clientRows(placesOf(bodies))),
       fetchGradients_(fetchGradients),
-      all_(placeOfAll(bodies)) {
+      all_(placeOfAll(placesOf(bodies))) {
   for (const BodyPeer& body : bodies) {
     Peer& peer = peers_.emplace_back();
     peer.place = body.place;

@@ -47,8 +47,8 @@ class Coordinator : public Engine {
   // Whether begin() may start this batch: no other one is in progress, or, with staleness, fewer
   // than D + 1 training steps are.
   bool mayBegin(const MicroBatch& at) const { return mayStart(at); }
-  // Starts a batch. Requires mayBegin() and weightsInPlace(). The batch has at least one micro-batch
-  // per replica; `at.i` is not used.
+  // Starts a batch. Requires mayBegin() and weightsInPlace(). The batch has at least one
+  // micro-batch per replica; `at.i` is not used.
   void begin(const MicroBatch& at);
   // Requests weights/body or trace/body; blob() returns the answer. Requires batchDone().
   void fetch(Flow flow, std::size_t body = 0);
@@ -92,7 +92,7 @@ class Coordinator : public Engine {
     std::optional<BodyDone> decided;  // on the step that is being decided, or was decided last
     std::uint64_t reported = 0;       // the last step on which the body has reported
     std::uint64_t applied = 0;
-    std::deque<StepOk> updates;  // of a replica: those that not all replicas have confirmed yet
+    std::deque<StepOk> updates;  // of a replica: not compared with the others' yet
     bool weightsInPlace = true;
     std::optional<Flow> fetching;
     bool hasGradients = false;  // `blob` has those of the oldest step

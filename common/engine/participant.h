@@ -26,8 +26,8 @@
 // messages after a Step refer to the updated weights. Waiting messages are handled in the order of
 // their arrival.
 //
-// Activations that another server sends over a direct link may overtake the client's
-// Step. They wait until their batch may begin.
+// Activations that another server sends over a direct link may overtake the client's Step. They
+// wait until their batch may begin.
 //
 // Two more actions run outside of this table. Once, before the first batch, initial weights are
 // imported or a checkpoint is restored. A Fetch of weights/body is answered between batches, a

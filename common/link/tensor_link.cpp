@@ -165,11 +165,9 @@ void TensorLink::receivedControl(FrameKind kind, std::span<const std::byte> meta
   }
   switch (kind) {
     case FrameKind::received: {
-      if (mayLackTensors()) {
-        const auto proto = parseMetadata<wire::Received>(FrameKind::received, metadata);
-        if (!proto.has_key()) return slot_->confirmControl(proto.control());
-      }
-      const ReceivedReport report = receivedFromWire(metadata);
+      const auto proto = parseMetadata<wire::Received>(FrameKind::received, metadata);
+      if (mayLackTensors() && !proto.has_key()) return slot_->confirmControl(proto.control());
+      const ReceivedReport report = reportFrom(proto);
       slot_->confirmControl(report.control);
       return sender_->acknowledged(report);
     }

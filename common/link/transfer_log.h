@@ -28,7 +28,7 @@ class TransferLog {
 
   // Whether queued() would throw.
   bool isFull() const { return pending_.size() >= maxPending_; }
-  // Whether the tensor is neither settled nor unknown.
+  // Whether the tensor was queued and is not settled.
   bool isPending(const Key& key) const { return pending_.contains(key); }
   // False: the tensor is pending, and not all of it was written to its latest connection.
   bool isWritten(const Key& key) const {

@@ -60,8 +60,7 @@ void TransferOrder::queued(const Key& key, std::function<bool()> release) {
 void TransferOrder::takeCredit(const Key& key) {
   ++arrived_;
   if (hasEdges_) releaseProven();
-  const std::size_t max = std::size_t{inFlight_} * (hasEdges_ ? 2 : 1);
-  if (taken_.size() - answered_ >= inFlight_ || taken_.size() >= max) {
+  if (taken_.size() - answered_ >= inFlight_ || taken_.size() >= std::size_t{2} * inFlight_) {
     throw ProtocolError("too-many-in-flight", toString(key) + " exceeds the " +
                                                   std::to_string(inFlight_) +
                                                   " micro-batches in flight that were agreed");

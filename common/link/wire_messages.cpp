@@ -268,7 +268,10 @@ std::string toWire(const ReceivedReport& report) {
 }
 
 ReceivedReport receivedFromWire(std::span<const std::byte> metadata) {
-  const auto proto = parseMetadata<wire::Received>(FrameKind::received, metadata);
+  return reportFrom(parseMetadata<wire::Received>(FrameKind::received, metadata));
+}
+
+ReceivedReport reportFrom(const wire::Received& proto) {
   return {keyFromWire(proto.key()), checkedSeconds(proto.wire_seconds()),
           checkedSeconds(proto.decode_seconds()), proto.control()};
 }

@@ -61,6 +61,7 @@ struct ReceivedReport {
 };
 std::string toWire(const ReceivedReport& report);
 ReceivedReport receivedFromWire(std::span<const std::byte> metadata);
+ReceivedReport reportFrom(const wire::Received& proto);
 
 void toWire(const Arrived& arrived, wire::Arrived& proto);
 Arrived arrivedFromWire(const wire::Arrived& proto);

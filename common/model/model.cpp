@@ -103,9 +103,6 @@ std::vector<double> squareSums(const std::vector<NamedTensor>& parameters) {
 
 // The sum of the bit patterns: it changes if a single value does.
 std::uint64_t bitSum(const at::Tensor& tensor) {
-  if (!tensor.is_cpu()) {
-    return static_cast<std::uint64_t>(tensor.view(at::kInt).sum(at::kLong).item<std::int64_t>());
-  }
   const at::Tensor dense = tensor.contiguous(tensor.suggest_memory_format());
   const std::span<const float> values(dense.const_data_ptr<float>(),
                                       static_cast<std::size_t>(dense.numel()));
@@ -470,9 +467,21 @@ at::Tensor ModelPart::crossCut(const at::Tensor& x) {
 std::uint64_t digestOfTrained(const std::vector<NamedTensor>& parameters) {
   constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15;
   std::uint64_t digest = 0;
+  const auto add = [&](std::uint64_t sum) { digest = digest * kOdd + sum; };
+  std::vector<at::Tensor> onDevice;  // copied together: one wait for the device, not one per copy
   for (const NamedTensor& parameter : parameters) {
     if (!parameter.tensor.requires_grad()) continue;
-    digest = digest * kOdd + bitSum(parameter.tensor.detach());
+    const at::Tensor values = parameter.tensor.detach();
+    if (values.is_cpu()) {
+      add(bitSum(values));
+    } else {
+      onDevice.push_back(values.view(at::kInt).sum(at::kLong));
+    }
+  }
+  if (onDevice.empty()) return digest;
+  const at::Tensor sums = at::stack(onDevice).cpu();
+  for (std::size_t n = 0; n < onDevice.size(); ++n) {
+    add(static_cast<std::uint64_t>(sums.const_data_ptr<std::int64_t>()[n]));
   }
   return digest;
 }

@@ -1,6 +1,5 @@
 #include "common/net/relay_protocol.h"
 
-#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
@@ -16,6 +15,7 @@
 
 #include "common/core/durable.h"
 #include "common/core/error.h"
+#include "common/net/same_secret.h"
 
 namespace cleave {
 namespace {
@@ -52,11 +52,6 @@ std::string macOf(const std::string& secret, std::string_view signer, std::strin
          reinterpret_cast<const unsigned char*>(whole.data()), whole.size(),
          reinterpret_cast<unsigned char*>(mac.data()), &size);
   return mac;
-}
-
-// Takes the same time for all texts, so that a peer cannot find a MAC byte by byte.
-bool isSame(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
 void appendNumber(std::string& text, std::uint64_t number) {
@@ -165,7 +160,7 @@ asio::awaitable<std::optional<RelayRequest>> RelayServerCheck::readRequest() {
   const std::string head = text.substr(0, kRequestHead);
   nonces_ += text.substr(kRequestHead, kNonceBytes);
   const std::string_view mac = std::string_view(text).substr(kRequestHead + kNonceBytes);
-  if (!isSame(mac, macOf(secret_, "server", nonces_ + head))) co_return std::nullopt;
+  if (!isSameSecret(mac, macOf(secret_, "server", nonces_ + head))) co_return std::nullopt;
   co_return RelayRequest{.purpose = static_cast<RelayPurpose>(head[0]),
                          .hasTls = head[1] != 0,
                          .client = numberIn(std::string_view(head).substr(2))};
@@ -197,7 +192,7 @@ asio::awaitable<void> joinRelay(SharedSocket socket, const std::string& secret,
   const std::string text = co_await readText(*socket, kVerdictBytes);
   const std::string verdict = text.substr(0, 1);
   // A relay with another secret signs its verdict with that secret.
-  if (!isSame(text.substr(1), macOf(secret, "relay", nonces + verdict))) throw wrongSecret();
+  if (!isSameSecret(text.substr(1), macOf(secret, "relay", nonces + verdict))) throw wrongSecret();
   checkVerdict(static_cast<RelayVerdict>(verdict[0]));
 }
 

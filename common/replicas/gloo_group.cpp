@@ -52,6 +52,10 @@ class ChannelStore : public c10d::Store {
   GroupChannel& channel_;
 };
 
+std::vector<at::Tensor> asTensors(std::span<float> values) {
+  return {at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, at::kFloat)};
+}
+
 RunError failed(const std::string& code, const std::string& sentence) {
   return {code, sentence, "check the network between the servers, and resume the run"};
 }
@@ -102,16 +106,14 @@ GlooGroup::Transfer GlooGroup::begin(std::size_t peer, const Start& start) {
 
 GlooGroup::Transfer GlooGroup::send(std::size_t peer, std::span<float> values, int tag) {
   return begin(peer, [&](c10d::ProcessGroupGloo& group) {
-    std::vector<at::Tensor> tensors = {
-        at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, at::kFloat)};
+    std::vector<at::Tensor> tensors = asTensors(values);
     return group.send(tensors, static_cast<int>(peer), tag);
   });
 }
 
 GlooGroup::Transfer GlooGroup::receive(std::size_t peer, std::span<float> values, int tag) {
   return begin(peer, [&](c10d::ProcessGroupGloo& group) {
-    std::vector<at::Tensor> tensors = {
-        at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, at::kFloat)};
+    std::vector<at::Tensor> tensors = asTensors(values);
     return group.recv(tensors, static_cast<int>(peer), tag);
   });
 }

@@ -227,7 +227,12 @@ class GlooReducer : public GradientReducer {
   }
 
   void reduce(std::uint64_t step, std::span<float> values, Done done) override {
-    submit({step, values, std::move(done)});
+    {
+      const std::lock_guard lock(mutex_);
+      if (call_) throw std::logic_error("a call of the reducer is pending");
+      call_ = Call{step, values, std::move(done)};
+    }
+    changed_.notify_all();
   }
 
   void abort() override {
@@ -236,15 +241,6 @@ class GlooReducer : public GradientReducer {
   }
 
  private:
-  void submit(Call call) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (call_) throw std::logic_error("a call of the reducer is pending");
-      call_ = std::move(call);
-    }
-    changed_.notify_all();
-  }
-
   void run(std::promise<void> opened) {
     try {
       blockSigpipe();
@@ -343,7 +339,8 @@ std::unique_ptr<GradientReducer> joinReplicas(const ReplicaGroup& group, std::st
   const std::size_t replicas = group.hosts.size();
   if (replicas < 1 || replicas > kMaxReplicas || group.rank < 0 ||
       static_cast<std::size_t>(group.rank) >= replicas) {
-    throw std::invalid_argument("a group has 1 to 64 replicas, and ranks from 0");
+    throw std::invalid_argument("a group has 1 to " + std::to_string(kMaxReplicas) +
+                                " replicas, and ranks from 0");
   }
   return std::make_unique<GlooReducer>(group, groupName, stop);
 }

@@ -4,8 +4,8 @@
 //   auto reducer = joinReplicas({hosts, rank, timeout, listener}, runId + attempt + token);
 //   reducer->reduce(step, gradients, done);
 //
-// Network: each replica has a connection to replica 0's group port, through which the replicas agree
-// on each call (group_channel.h). The values cross connections of Gloo between all pairs of
+// Network: each replica has a connection to replica 0's group port, through which the replicas
+// agree on each call (group_channel.h). The values cross connections of Gloo between all pairs of
 // replicas, on ports that the system chooses. Neither is encrypted, and Gloo's connections are not
 // authenticated, so the replicas need a private network that no other machine can reach.
 #pragma once

@@ -20,6 +20,7 @@
 #include "common/core/clock.h"
 #include "common/core/endpoint.h"
 #include "common/core/units.h"
+#include "common/net/same_secret.h"
 #include "common/replicas/group_connection.h"
 #include "common/replicas/group_hub.h"
 #include "common/replicas/replica_listener.h"
@@ -33,7 +34,6 @@ using Kind = GroupMessage::Kind;
 
 constexpr std::chrono::milliseconds kRetryPause{100};
 constexpr std::chrono::milliseconds kConnectTime{5000};
-constexpr std::size_t kMaxBytes = 16 * kMiB;
 constexpr std::chrono::milliseconds kEndTime{2500};  // a connection takes at most 2 s to finish
 
 }  // namespace
@@ -181,7 +181,7 @@ void GroupMembership::received(const GroupMessage& message) {
 void GroupMembership::store(const GroupMessage& message) {
   std::string& value = values_[message.key];
   bytes_ = bytes_ - value.size() + message.value.size();
-  if (bytes_ > kMaxBytes) throw RunError("too-many-values", "it sent too many values");
+  if (bytes_ > kMaxGroupBytes) throw RunError("too-many-values", "it sent too many values");
   value = message.value;
 }
 

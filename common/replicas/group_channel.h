@@ -13,9 +13,12 @@
 #include <string_view>
 
 #include "common/core/error.h"
+#include "common/core/units.h"
 #include "common/replicas/gradient_reducer.h"
 
 namespace cleave {
+
+inline constexpr std::size_t kMaxGroupBytes = 16 * kMiB;  // of all values of a group
 
 class GroupHub;
 class GroupMembership;  // group_channel.cpp
@@ -31,7 +34,7 @@ class GroupChannel {
   ~GroupChannel();
 
   // Sets a value in all replicas, this one too. At most kMaxKeyBytes and kMaxValueBytes
-  // (group_connection.h); all values of the group together: 16 MiB.
+  // (group_connection.h); all values of the group together: kMaxGroupBytes.
   void set(const std::string& key, const std::string& value);
   // Waits for the value; take() also removes it, in this replica. Throws RunError "replica-lost" if
   // the group ends before the value arrives, or after `timeout`.

@@ -21,7 +21,6 @@ using boost::system::error_code;
 
 constexpr std::size_t kSizeBytes = 4;
 constexpr std::size_t kHeadBytes = 2;  // kind, size of the key
-constexpr std::size_t kMaxQueuedBytes = 4 * kMiB;
 constexpr std::chrono::milliseconds kAlive{1000};
 constexpr std::chrono::seconds kFinishTime{2};
 

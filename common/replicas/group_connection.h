@@ -15,6 +15,7 @@
 #include <string>
 
 #include "common/core/clock.h"
+#include "common/core/units.h"
 #include "common/net/relay_protocol.h"
 
 namespace cleave {
@@ -36,6 +37,7 @@ struct GroupMessage {
 
 inline constexpr std::size_t kMaxKeyBytes = 255;
 inline constexpr std::size_t kMaxValueBytes = 16 << 10;
+inline constexpr std::size_t kMaxQueuedBytes = 4 * kMiB;  // of messages that wait to be sent
 
 // All functions: io thread.
 class GroupConnection : public std::enable_shared_from_this<GroupConnection> {
@@ -47,7 +49,7 @@ class GroupConnection : public std::enable_shared_from_this<GroupConnection> {
   // caller keeps the object alive until then.
   boost::asio::awaitable<std::string> run(std::function<void(GroupMessage)> received);
 
-  // Ends the connection if the peer reads too slowly: more than 4 MiB are queued.
+  // Ends the connection if the peer reads too slowly: more than kMaxQueuedBytes are queued.
   void send(const GroupMessage& message);
   // Closes after everything sent is written and the peer has closed too, or after 2 s.
   void finish();

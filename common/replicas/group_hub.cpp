@@ -1,6 +1,5 @@
 #include "common/replicas/group_hub.h"
 
-#include <openssl/crypto.h>
 #include <openssl/evp.h>
 
 #include <algorithm>
@@ -58,10 +57,6 @@ std::string hubProof(std::string_view groupName) {
   return digestOf("hub\n" + std::string(groupName));
 }
 
-bool isSameSecret(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
-}
-
 GroupHub::GroupHub(std::string_view groupName, std::size_t replicas,
                    std::chrono::milliseconds timeout)
     : digest_(memberDigest(groupName)),
@@ -91,7 +86,7 @@ void GroupHub::admit(const GroupHello& hello, SharedSocket socket) {
 }
 
 GroupMessage::Kind GroupHub::answerTo(const GroupHello& hello) const {
-  if (hello.replicas != members_.size() || hello.rank >= members_.size()) return Kind::differs;
+  if (!differenceText(members_.size(), hello).empty()) return Kind::differs;
   return members_[hello.rank] != nullptr ? Kind::taken : Kind::accepted;
 }
 

@@ -36,8 +36,6 @@ GroupHello decodeHello(std::string_view bytes);
 // 32 bytes that only those who know the group's name can compute.
 std::string memberDigest(std::string_view groupName);
 std::string hubProof(std::string_view groupName);
-// Takes the same time for all texts of the same size.
-bool isSameSecret(std::string_view a, std::string_view b);
 
 // All functions except the constructor and ended(): io thread.
 class GroupHub : public std::enable_shared_from_this<GroupHub> {

@@ -14,6 +14,7 @@
 #include "common/core/log.h"
 #include "common/net/accept.h"
 #include "common/net/listen.h"
+#include "common/net/same_secret.h"
 
 namespace cleave {
 namespace {

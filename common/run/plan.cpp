@@ -225,8 +225,7 @@ RunPlan planRun(const RunSpec& spec) {
   return planReplica(planClient(spec, {}, nullptr), spec.replica);
 }
 
-RunPlan planReplica(RunPlan whole, std::uint32_t rank) {
-  RunPlan plan = std::move(whole);
+RunPlan planReplica(RunPlan plan, std::uint32_t rank) {
   const Replica replica{rank, plan.spec.replicas};
   if (replica.isAlone()) return plan;
   plan.spec.replica = rank;

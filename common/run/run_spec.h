@@ -34,6 +34,7 @@ inline constexpr std::string_view kStalenessFeature = "staleness";
 
 // Feature in the Hello and HelloOk of a run whose body has replicas.
 inline constexpr std::string_view kReplicasFeature = "replicas";
+inline constexpr std::size_t kAttemptBytes = 16;  // of Hello.attempt
 
 // Maximum number of servers that compute consecutive parts of a model.
 inline constexpr std::uint32_t kMaxServers = 64;

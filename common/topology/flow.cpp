@@ -61,6 +61,11 @@ std::optional<Flow> flowFromNumber(std::uint64_t number) {
   return flowNumber(flow) == number ? std::optional(flow) : std::nullopt;
 }
 
+Place placeOfAll(const std::vector<Place>& bodies) {
+  const Place &first = bodies.front(), &last = bodies.back();
+  return {first.firstCut, last.lastCut, first.first, last.last};
+}
+
 std::vector<Flow> activationsOf(int cut, const CutTensors& tensors) {
   std::vector<Flow> flows;
   for (std::size_t t = 0; t < tensors.size(); ++t) {

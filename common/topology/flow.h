@@ -83,6 +83,9 @@ struct Place {
   bool isUp(Flow flow) const { return flow.cut == (isActivation(flow) ? firstCut : lastCut); }
 };
 
+// The place of consecutive bodies, taken as one.
+Place placeOfAll(const std::vector<Place>& bodies);
+
 // The flows of one cut and kind.
 std::vector<Flow> activationsOf(int cut, const CutTensors& tensors);
 std::vector<Flow> gradientsOf(int cut, const CutTensors& tensors);

@@ -547,8 +547,10 @@ def compare(options):
     add_speed_ups(rows, published_rates())
     sizes = []
     if "bytes" in only:
-        pipelines = {(row.model, row.cuts): row for row in reversed(ROWS) if row.cuts}  # the smallest batch of each
-        sizes = [bytes_of_pipeline(lab, row) for row in ROWS if row.cuts and pipelines[row.model, row.cuts] is row]
+        pipelines = {}  # of each partition, the row with the smallest batch
+        for row in (each for each in ROWS if each.cuts):
+            pipelines.setdefault((row.model, row.cuts), row)
+        sizes = [bytes_of_pipeline(lab, row) for row in pipelines.values()]
         folder = os.environ.get("CLEAVE_PIPEDREAM")
         if folder:
             sizes += bytes_of_profiles(folder)

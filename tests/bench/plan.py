@@ -29,6 +29,7 @@ MODELS = {
 LINKS = [(100, 1), (100, 20), (1000, 0.1), (1000, 20)]  # Mbit/s, ms one way
 MICRO_BATCHES = [4, 8]
 CODECS = ["none", "block:bits=8"]
+CODEC_ARGUMENTS = [argument for codec in CODECS for argument in ("--codec", codec)]
 
 
 def assignments(settings):
@@ -45,8 +46,7 @@ def client(options, command, model, *arguments):
 def profiles(options, name, folder):
     """The files of the client's and of the server's profile."""
     own, other = f"{folder}/{name}-client.json", f"{folder}/{name}-server.json"
-    codecs = [argument for codec in CODECS for argument in ("--codec", codec)]
-    client(options, "profile", MODELS[name], "--set", "threads.client=1", "--output", own, *codecs)
+    client(options, "profile", MODELS[name], "--set", "threads.client=1", "--output", own, *CODEC_ARGUMENTS)
     with open(own) as file:
         profile = json.load(file)
     for size in profile["sizes"]:
@@ -87,20 +87,20 @@ def measure_link(options, name, files, server, rate, latency):
     model = MODELS[name]
     link = ["--rate", f"{rate:g}Mbit/s", "--latency", f"{latency:g}ms", "--queue", f"{held_bytes(options, rate):.0f}B", "--profile", files[0],
             "--server-profile", files[1]]  # fmt: skip
-    codecs = [argument for codec in CODECS for argument in ("--codec", codec)]
-    best = client(options, "plan", model, *link, *codecs)["plans"][0]
+    best = client(options, "plan", model, *link, *CODEC_ARGUMENTS)["plans"][0]
     plan = {"cuts": best["cuts"], "micro_batches": best["micro_batches"], "in_flight": best["in_flight"], "schedule": best["schedule"],
             "codec": best["codecs"]}  # fmt: skip
     grid = [{"cuts": cuts, "micro_batches": count, "in_flight": 0, "schedule": "priority", "codec": codec}
             for cuts in model["cuts"] for count in MICRO_BATCHES for codec in CODECS]  # fmt: skip
+    predicted = {id(setting): costs(options, model, link, setting) for setting in [plan, *grid]}
     with running_link(options, server, rate, latency) as address:
 
         def run(setting):
-            return measure(options, model, address, setting, costs(options, model, link, setting))
+            return measure(options, model, address, setting, predicted[id(setting)])
 
         seconds = run(plan)
         for setting in grid:
-            setting["bound"] = costs(options, model, link, setting)["bound_seconds"]
+            setting["bound"] = predicted[id(setting)]["bound_seconds"]
             setting["seconds"] = run(setting) if setting["bound"] < seconds else None
         fastest = min((setting for setting in grid if setting["seconds"]), key=lambda setting: setting["seconds"], default=None)
         if fastest and fastest["seconds"] < seconds:  # again, one right after the other

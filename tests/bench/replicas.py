@@ -1,8 +1,8 @@
 """Images per second with 1, 2 and more replicas of a body.
 
 Client and servers wait instead of computing (in ms per micro-batch, below), so that only sockets, the sum of the gradients and the update use
-the processors. The numbers of replicas take turns. Reads from each run's trace for which share of the time in which any replica computes two or more
-do. Called by scripts/bench.sh replicas."""
+the processors. The numbers of replicas take turns. From each run's trace, it reads in which share of the replicas' computing time two or more of them
+compute. Called by scripts/bench.sh replicas."""
 
 import argparse
 import contextlib
@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import tempfile
 
+from codec_step import Loopback, running_server
 from machine import Others, conclude
 
 BATCH, MICRO_BATCHES = 64, 8
@@ -33,16 +34,9 @@ def running_replicas(options, count, folder):
     """The servers' addresses, as --server takes them."""
     hosts = json.dumps([f"127.0.0.1:{port}" for port in free_ports(count)])
     with contextlib.ExitStack() as stack:
-        addresses = []
-        for rank in range(count):
-            replicas = ["--set", f"replicas.hosts={hosts}", "--set", f"replicas.rank={rank}"] if count > 1 else []
-            server = subprocess.Popen([f"{options.programs}/cleave-server", "serve", "--log-level", "error", "--set", "listen.port=0", "--set",
-                                       f"store={folder}/store-{count}-{rank}", "--set", "wait.allowed=true", *replicas],
-                                      stdout=subprocess.PIPE, text=True)
-            stack.callback(server.wait)
-            stack.callback(server.terminate)
-            addresses.append(server.stdout.readline().strip().rpartition(" ")[2])
-        yield "+".join(addresses)
+        yield "+".join(stack.enter_context(running_server(
+            options, Loopback(), f"{folder}/{count}-{rank}",
+            ["--set", f"replicas.hosts={hosts}", "--set", f"replicas.rank={rank}"] if count > 1 else [])) for rank in range(count))  # fmt: skip
 
 
 def overlap(path):

@@ -1,5 +1,9 @@
 #include "tests/daemon/daemons.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstdlib>
@@ -141,6 +145,39 @@ Ended finish(const Process& process) {
 
 Ended runClient(const std::string& command, const std::string& runFolder, const Arguments& more) {
   return finish(startClient(command, runFolder, more));
+}
+
+nlohmann::json verifySteps(const std::string& run, const Arguments& more) {
+  const Ended ended = runClient("verify", run,
+                                with({"--json", "--steps", "2", "--set", "train.batch=30", "--set",
+                                      "train.optimizer={name: sgd, momentum: 0.9}"},
+                                     more));
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  return nlohmann::json::parse(ended.output);
+}
+
+void checkSameModel(const std::string& expected, const std::string& run) {
+  const std::string weights = readFile(expected + "/model.safetensors");
+  REQUIRE_FALSE(weights.empty());
+  CHECK((readFile(run + "/model.safetensors") == weights));
+}
+
+std::vector<std::uint16_t> freePorts(std::size_t count) {
+  std::vector<int> sockets;
+  std::vector<std::uint16_t> ports;
+  for (std::size_t n = 0; n < count; ++n) {
+    sockets.push_back(::socket(AF_INET, SOCK_STREAM, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    REQUIRE(::bind(sockets.back(), reinterpret_cast<sockaddr*>(&address), size) == 0);
+    REQUIRE(::getsockname(sockets.back(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    ports.push_back(ntohs(address.sin_port));
+  }
+  for (const int each : sockets) ::close(each);
+  return ports;
 }
 
 Ended ask(Arguments arguments) {

@@ -110,6 +110,12 @@ Ended runClient(const std::string& command, const std::string& runFolder, const 
 Ended ask(Arguments arguments);
 // Runs cleave-client with these arguments and --json. Fails the test unless it exits with 0.
 nlohmann::json askJson(Arguments arguments);
+// Runs `verify --json` for two steps. Fails the test if it fails; returns its output.
+nlohmann::json verifySteps(const std::string& run, const Arguments& more);
+// Fails the test unless the two runs have the same weights.
+void checkSameModel(const std::string& expected, const std::string& run);
+// Ports that are free now. All are open at the same time, so they differ.
+std::vector<std::uint16_t> freePorts(std::size_t count);
 // Starts a training run that lasts long enough for the test to interfere, because its micro-batches
 // wait.
 Process startSlowClient(const std::string& runFolder, const std::string& server,

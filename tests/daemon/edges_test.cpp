@@ -50,13 +50,7 @@ struct TwoServers {
 };
 
 nlohmann::json verify(const std::string& run, const Arguments& more) {
-  const Ended ended = runClient("verify", run,
-                                with({"--json", "--steps", "2", "--set", "train.batch=30", "--set",
-                                      "train.optimizer={name: sgd, momentum: 0.9}"},
-                                     with(kDirect, more)));
-  INFO(ended.errors);
-  REQUIRE(ended.code == 0);
-  return nlohmann::json::parse(ended.output);
+  return verifySteps(run, with(kDirect, more));
 }
 
 std::string weightsOf(const std::string& run) {
@@ -350,10 +344,8 @@ TEST_CASE("codecs that keep samples, and wrong numbers of addresses, are refused
 }
 
 TEST_CASE("without TLS, a server may connect to loopback addresses only") {
-  const Ended ended = [] {
-    return finish(Process::start({serverProgram(), "serve", "--set", "listen.port=0", "--set",
-                                  "edges.allow=[\"10.0.0.5:4800\"]"}));
-  }();
+  const Ended ended = finish(Process::start({serverProgram(), "serve", "--set", "listen.port=0",
+                                             "--set", "edges.allow=[\"10.0.0.5:4800\"]"}));
   CHECK(ended.code == 2);
   CHECK_THAT(ended.errors, Contains("[unsafe-edge]"));
 }

@@ -1,6 +1,5 @@
 // The page /metrics of client and server: during real training, within TLS, scraped by a real
 // Prometheus, and with invalid settings.
-#include <boost/asio/ip/tcp.hpp>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
@@ -68,14 +67,6 @@ class Metrics {
 std::string flowLabels(const std::string& flow) {
   const bool up = flow == "activation/0" || flow == "gradient/1";
   return std::string("{direction=\"") + (up ? "up" : "down") + "\",flow=\"" + flow + "\"}";
-}
-
-// A currently unused port.
-std::uint16_t freePort() {
-  boost::asio::io_context context;
-  const boost::asio::ip::tcp::acceptor acceptor(context,
-                                                {boost::asio::ip::address_v4::loopback(), 0});
-  return acceptor.local_endpoint().port();
 }
 
 // Compares the metrics of one side with the sums over its files, after its run has ended.
@@ -197,7 +188,7 @@ TEST_CASE("Prometheus scrapes both client and server") {
       << "  - job_name: cleave\n"
       << "    static_configs: [{targets: ['" << target(server.process()) << "', '" << target(client)
       << "']}]\n";
-  const std::uint16_t port = freePort();
+  const std::uint16_t port = freePorts(1).front();
   const Process prometheus =
       Process::start({CLEAVE_PROMETHEUS, "--config.file=" + folder.path("prometheus.yml"),
                       "--storage.tsdb.path=" + folder.path("tsdb"),

@@ -1,8 +1,4 @@
 // A body on several servers, each of which computes a share of the micro-batches.
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
@@ -21,24 +17,6 @@ using Catch::Matchers::Contains;
 
 const std::string kGraph =
     "model={name: graph, file: " CLEAVE_SOURCE_DIR "/tests/data/tiny.pt2, cuts: [conv, pool]}";
-
-// Ports that are free now. All are open at the same time, so they differ.
-std::vector<std::uint16_t> freePorts(std::size_t count) {
-  std::vector<int> sockets;
-  std::vector<std::uint16_t> ports;
-  for (std::size_t n = 0; n < count; ++n) {
-    sockets.push_back(::socket(AF_INET, SOCK_STREAM, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    REQUIRE(::bind(sockets.back(), reinterpret_cast<sockaddr*>(&address), size) == 0);
-    REQUIRE(::getsockname(sockets.back(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
-    ports.push_back(ntohs(address.sin_port));
-  }
-  for (const int each : sockets) ::close(each);
-  return ports;
-}
 
 // "[127.0.0.1:1001, 127.0.0.1:1002]"
 std::string hostsAt(const std::vector<std::uint16_t>& ports) {
@@ -77,14 +55,7 @@ struct Replicas {
 };
 
 nlohmann::json verify(const std::string& run, const std::string& server, const Arguments& more) {
-  const Ended ended =
-      runClient("verify", run,
-                with({"--json", "--steps", "2", "--server", server, "--set", "train.batch=30",
-                      "--set", "train.optimizer={name: sgd, momentum: 0.9}"},
-                     more));
-  INFO(ended.errors);
-  REQUIRE(ended.code == 0);
-  return nlohmann::json::parse(ended.output);
+  return verifySteps(run, with({"--server", server}, more));
 }
 
 // Everything that has a state: dropout, Adam, and codecs with states.
@@ -93,12 +64,6 @@ const Arguments kStateful = {"--set", "model={name: mlp, width: 16, depth: 4, dr
                              "--set", "codec=power:rank=2",
                              "--set", "train.epochs=20",
                              "--set", "checkpoint.every_steps=3"};
-
-void checkSameModel(const std::string& expected, const std::string& run) {
-  const std::string weights = readFile(expected + "/model.safetensors");
-  REQUIRE_FALSE(weights.empty());
-  CHECK((readFile(run + "/model.safetensors") == weights));
-}
 
 std::string errorOf(const TemporaryFolder& folder, const std::string& server,
                     const Arguments& more = {}) {

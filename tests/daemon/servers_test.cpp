@@ -24,16 +24,6 @@ const Arguments kTwoBodies = {
     "--set", "codec=power:rank=2",      "--set", "train.epochs=20",
     "--set", "checkpoint.every_steps=3"};
 
-nlohmann::json verify(const std::string& run, const Arguments& more) {
-  const Ended ended = runClient("verify", run,
-                                with({"--json", "--steps", "2", "--set", "train.batch=30", "--set",
-                                      "train.optimizer={name: sgd, momentum: 0.9}"},
-                                     more));
-  INFO(ended.errors);
-  REQUIRE(ended.code == 0);
-  return nlohmann::json::parse(ended.output);
-}
-
 std::string runIdOf(const std::string& run) {
   return nlohmann::json::parse(readFile(run + "/run.json")).at("run");
 }
@@ -54,13 +44,6 @@ struct TwoServers {
   const Arguments arguments;
 };
 
-// Fails the test unless the run's weights are those of the run in the folder "undisturbed".
-void checkSameModel(const TemporaryFolder& folder, const std::string& run) {
-  const std::string expected = readFile(folder.path("undisturbed") + "/model.safetensors");
-  REQUIRE_FALSE(expected.empty());
-  CHECK((readFile(run + "/model.safetensors") == expected));
-}
-
 TEST_CASE("split and whole model are bit-identical with 2, 3 and 4 servers") {
   const TemporaryFolder folder;
   const TestServer server(folder);
@@ -72,10 +55,10 @@ TEST_CASE("split and whole model are bit-identical with 2, 3 and 4 servers") {
     for (const std::string schedule : {"priority", "gpipe", "1f1b", "zb"}) {
       for (const std::string microBatches : {"1", "4"}) {
         CAPTURE(cuts, schedule, microBatches);
-        const auto result =
-            verify(folder.path("run" + std::to_string(++number)),
-                   {"--server", addresses, "--set", modelWith(cuts), "--set",
-                    "train.schedule=" + schedule, "--set", "train.micro_batches=" + microBatches});
+        const auto result = verifySteps(
+            folder.path("run" + std::to_string(++number)),
+            {"--server", addresses, "--set", modelWith(cuts), "--set", "train.schedule=" + schedule,
+             "--set", "train.micro_batches=" + microBatches});
         CHECK(result.at("equal") == true);
         CHECK(result.at("compared").at("gradients/body").at("values") > 0);
       }
@@ -94,10 +77,10 @@ TEST_CASE("split and whole are bit-identical with an exported model and several 
       for (const std::string schedule : {"priority", "1f1b", "zb"}) {
         CAPTURE(cuts, freeze, schedule);
         const auto result =
-            verify(folder.path("run" + std::to_string(++number)),
-                   {"--set", "model={name: graph, file: " + file + ", cuts: " + cuts + "}", "--set",
-                    "train.freeze=" + freeze, "--set", "train.schedule=" + schedule, "--set",
-                    "train.micro_batches=8"});
+            verifySteps(folder.path("run" + std::to_string(++number)),
+                        {"--set", "model={name: graph, file: " + file + ", cuts: " + cuts + "}",
+                         "--set", "train.freeze=" + freeze, "--set", "train.schedule=" + schedule,
+                         "--set", "train.micro_batches=8"});
         CHECK(result.at("equal") == true);
       }
     }
@@ -106,16 +89,16 @@ TEST_CASE("split and whole are bit-identical with an exported model and several 
 
 TEST_CASE("without --server, the client starts a server for each body") {
   const TemporaryFolder folder;
-  const auto result = verify(folder.path("run"), {"--set", modelWith("[1, 3, 6, 8]")});
+  const auto result = verifySteps(folder.path("run"), {"--set", modelWith("[1, 3, 6, 8]")});
   CHECK(result.at("equal") == true);
   CHECK(std::filesystem::exists(folder.path("run") + "/server-3/local"));
   // Steps that overlap at all of them.
   for (const std::string schedule : {"priority", "1f1b", "zb"}) {
     CAPTURE(schedule);
-    CHECK(
-        verify(folder.path(schedule), {"--set", modelWith("[1, 3, 6, 8]"), "--set",
-                                       "train.schedule=" + schedule, "--set", "train.staleness=2"})
-            .at("equal") == true);
+    CHECK(verifySteps(folder.path(schedule),
+                      {"--set", modelWith("[1, 3, 6, 8]"), "--set", "train.schedule=" + schedule,
+                       "--set", "train.staleness=2"})
+              .at("equal") == true);
   }
 }
 
@@ -178,7 +161,7 @@ TEST_CASE("if a server is killed, the run continues and ends with the same weigh
       CAPTURE(killed == &first, place);
       const std::string path = folder.path("run" + std::to_string(++number));
       trainThroughKills(*killed, {place}, path, arguments);
-      checkSameModel(folder, path);
+      checkSameModel(folder.path("undisturbed"), path);
     }
   }
 }
@@ -194,7 +177,7 @@ TEST_CASE("a killed client resumes with all servers") {
   const Ended ended = resume(run);
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
-  checkSameModel(folder, run);
+  checkSameModel(folder.path("undisturbed"), run);
 }
 
 TEST_CASE(
@@ -220,7 +203,7 @@ TEST_CASE(
     const Ended ended = resume(run);
     INFO(ended.errors);
     REQUIRE(ended.code == 0);
-    checkSameModel(folder, run);
+    checkSameModel(folder.path("undisturbed"), run);
   }
 }
 
@@ -240,7 +223,7 @@ TEST_CASE("a broken connection to one of several servers is replaced") {
     REQUIRE(ended.code == 0);
     CHECK_THAT(ended.errors, Contains("reconnected to " + through));
     CHECK(nlohmann::json::parse(readFile(run + "/summary.json")).at("steps_redone") == 0);
-    checkSameModel(folder, run);
+    checkSameModel(folder.path("undisturbed"), run);
   }
 }
 
@@ -261,7 +244,7 @@ TEST_CASE("within TLS, no step is lost if one of several servers is restarted") 
     const Process client = startClient("train", run, arguments);
     waitForSteps(run);
     restartWithoutLoss(*restarted, client, run);
-    checkSameModel(folder, run);
+    checkSameModel(folder.path("undisturbed"), run);
   }
 }
 
