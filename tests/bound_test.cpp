@@ -166,6 +166,37 @@ TEST_CASE("links that share a bandwidth carry the tensors of all bodies one afte
   CHECK(stepBound(costs).seconds == Approx(path).epsilon(1e-9));
 }
 
+TEST_CASE("a server has its share of the work of replicas, a shared link has all of it") {
+  StepCosts costs = mobileNet(125e6, 0.1e-3);
+  costs.body().forward = 100e-3;
+  costs.body().backward = 200e-3;
+  costs.replicas = {3, 0, 50e-3};
+  // The first tensor takes 6 ms to compute, 12.845056 MB / 125 MB/s to cross, and the latency; the
+  // first replica computes 3 of the 8 micro-batches; then come the sum and BodyDone.
+  const double across = 12.845056e6 / 125e6;
+  const StepBound bound = stepBound(costs);
+  CHECK(bound.bottleneck == Bottleneck::serverCompute);
+  CHECK(bound.seconds ==
+        Approx(6e-3 + across + 0.1e-3 + 3 * 300e-3 + across + 0.1e-3 + 10.9e-3).epsilon(1e-9));
+  costs.replicas.seconds = 500e-3;
+  CHECK(stepBound(costs).seconds ==
+        Approx(6e-3 + across + 0.1e-3 + 3 * 300e-3 + 500e-3 + 0.1e-3).epsilon(1e-9));
+  CHECK(steadyStepBound(costs, 16).seconds == Approx(3 * 300e-3).epsilon(1e-9));
+
+  costs.body().forward = costs.body().backward = 1e-6;
+  const double separate = steadyStepBound(costs, 16).seconds;
+  costs.sharesLink = true;
+  const double work = 8 * (12.845056e6 + 2.00704e6) / 125e6;
+  CHECK(steadyStepBound(costs, 16).seconds == Approx(work).epsilon(1e-9));
+  CHECK(separate == Approx(work * 3 / 8).epsilon(1e-9));
+}
+
+TEST_CASE("the sum of replicas sends and receives most of the bytes twice") {
+  CHECK(reduceSeconds({1, 1e6, 0}, 1e6, 1e-3) == 0);
+  CHECK(reduceSeconds({2, 1e6, 0}, 1e6, 1e-3) == Approx(1 + 4e-3));
+  CHECK(reduceSeconds({4, 1e6, 0}, 1e6, 1e-3) == Approx(1.5 + 4e-3));
+}
+
 TEST_CASE("direct links take the tensors between two bodies off the client's link") {
   StepCosts costs = twoBodies();
   costs.sharesLink = true;

@@ -51,7 +51,8 @@ StepCosts randomCosts(std::uint64_t seed, int bodies = 1) {
   return costs;
 }
 
-// The same costs with each kind of links between the client and the bodies, and between the bodies.
+// The same costs with each kind of links between the client and the bodies, and between the bodies,
+// and with replicas.
 std::vector<StepCosts> withAllLinks(const StepCosts& costs, std::uint64_t seed) {
   std::vector<StepCosts> all;
   for (const bool shares : {false, true}) {
@@ -69,6 +70,11 @@ std::vector<StepCosts> withAllLinks(const StepCosts& costs, std::uint64_t seed) 
         linked.edges.push_back({others.bodies[e].rateUp, others.bodies[e].latency});
       }
     }
+    if (costs.bodies.size() > 1 || costs.microBatches == 1) continue;
+    StepCosts& replicated = all.emplace_back(costs);
+    replicated.sharesLink = shares;
+    replicated.replicas.count = 2 + static_cast<std::uint32_t>(seed % (costs.microBatches - 1));
+    replicated.replicas.seconds = randomCosts(seed + 2000).updateSeconds;
   }
   return all;
 }
@@ -96,7 +102,7 @@ TEST_CASE("no order of actions is faster than the bound") {
       for (const Schedule& schedule : scheduleTable()) {
         const double bound = stepBound(costs, schedule.splitsBackward).seconds;
         INFO("seed " << seed << ", " << schedule.name << ", shared " << costs.sharesLink
-                     << ", edges " << costs.edges.size());
+                     << ", edges " << costs.edges.size() << ", replicas " << costs.replicas.count);
         const double seconds = simulated(costs, schedule.name);
         REQUIRE(seconds >= bound * (1 - 1e-9));
         nearest = std::min(nearest, seconds / bound);
@@ -183,7 +189,7 @@ TEST_CASE("the client passes a tensor on between two of its actions") {
     const SimulatedStep step =
         simulateStep(costs, policyOf(findSchedule("priority"), 2), /*withTimeline=*/true);
     for (const Span& span : step.timeline) {
-      if (span.what == what && span.body == 1) return span.begin;
+      if (span.what == what && span.server == 1) return span.begin;
     }
     return -1.0;
   };
@@ -225,7 +231,7 @@ TEST_CASE("the timeline has every action once, and actions in the same lane do n
   std::map<std::pair<Span::Lane, std::size_t>, double> free;
   std::map<std::string, int> count;
   for (const Span& span : step.timeline) {
-    double& freeAt = free[{span.lane, span.body}];
+    double& freeAt = free[{span.lane, span.server}];
     CHECK(span.begin >= freeAt - 1e-12);
     freeAt = span.end;
     ++count[span.what];
@@ -240,18 +246,37 @@ TEST_CASE("the timeline has every action once, and actions in the same lane do n
   }
 }
 
+TEST_CASE("replicas share the micro-batches, and add their gradients after the last one") {
+  StepCosts costs;
+  costs.microBatches = 5;
+  costs.headForward = costs.tailStep = costs.headBackward = 1e-6;
+  costs.bodies = {{{}, 10e-3, 20e-3, 1e12, 1e12, 1e-6, 0}};
+  costs.flows = FlowMap<FlowCosts>(costs.body().place.flows(), {1, 0, 0});
+  costs.replicas = {2, 0, 7e-3};
+  const SimulatedStep step =
+      simulateStep(costs, policyOf(findSchedule("priority"), 5), /*withTimeline=*/true);
+  for (const Span& span : step.timeline) {
+    if (span.lane != Span::Lane::server) continue;
+    CHECK(span.server == static_cast<std::size_t>(span.what.back() - '0') % 2);
+  }
+  // Replica 0 computes the micro-batches 0, 2 and 4.
+  CHECK(step.seconds == Approx(3 * 30e-3 + 7e-3).epsilon(1e-3));
+}
+
 TEST_CASE("a policy that selects nothing is an error, not an endless loop") {
   const Policy never{[](const ReadyKinds&, const StageState&) { return std::nullopt; },
                      [](Flow, std::uint32_t, const Place&) { return 0; }, 1};
   CHECK_THROWS_AS(simulateStep(randomCosts(1), never), std::logic_error);
 }
 
-TEST_CASE("steps that overlap take as long as those of the engines") {
+TEST_CASE("steps of replicas, and steps that overlap, take as long as those of the engines") {
   for (const std::string schedule : {"priority", "1f1b"}) {
     for (const std::uint32_t staleness : {0, 1, 3}) {
       for (const double latency : {0.517, 5.013}) {
-        CAPTURE(schedule, staleness, latency);
+        const std::uint32_t replicas = GENERATE(1, 2, 3);
+        CAPTURE(schedule, staleness, latency, replicas);
         const Schedule& row = findSchedule(schedule);
+        if (replicas > 1 && staleness > 0 && row.isStrict) continue;
         test::VirtualOptions options;
         options.schedule = &row;
         options.microBatches = 4;
@@ -259,6 +284,8 @@ TEST_CASE("steps that overlap take as long as those of the engines") {
         options.seconds = test::scheduledSeconds({1, 1.071, 0.937, 1.533, 1.979, 0});
         options.latency = latency;
         options.staleness = staleness;
+        options.replicas = replicas;
+        options.reduceSeconds = replicas > 1 ? 1.377 : 0;
         const std::vector<double> ends =
             test::VirtualRun(options).train(1, std::vector<std::uint32_t>(60, 4));
         StepCosts costs;
@@ -266,7 +293,7 @@ TEST_CASE("steps that overlap take as long as those of the engines") {
         costs.headForward = 1;
         costs.tailStep = 1.071;
         costs.headBackward = 0.937;
-        costs.bodies.resize(1);
+        costs.replicas = {replicas, 0, options.reduceSeconds};
         BodyCosts& body = costs.bodies.front();
         body.forward = 1.533;
         body.backward = 1.979;

@@ -49,6 +49,11 @@ std::string yamlOf(const PreparedRun& run, const PlannedRun& plan, bool withCuts
   if (withCuts) {
     text += fmt::format("model:\n  cuts: {}\n", cutsText(run, plan));
   }
+  if (plan.spec.replicas > 1) {
+    text += fmt::format("# servers: [{}]  # {} replicas\n",
+                        fmt::join(std::vector<std::string>(plan.spec.replicas, "HOST:PORT"), "+"),
+                        plan.spec.replicas);
+  }
   return text + fmt::format(
                     "train:\n  micro_batches: {}\n  in_flight: {}\n  schedule: {}\n"
                     "  staleness: {}\ncodec: {}\n",
@@ -58,6 +63,7 @@ std::string yamlOf(const PreparedRun& run, const PlannedRun& plan, bool withCuts
 
 Json toJson(const PreparedRun& run, const PlannedRun& plan) {
   Json json = {{"cuts", cutsOf(run, plan)},
+               {"replicas", plan.spec.replicas},
                {"micro_batches", plan.spec.microBatches},
                {"in_flight", plan.spec.inFlight},
                {"schedule", plan.spec.schedule},
@@ -87,9 +93,9 @@ std::string codecsText(const std::map<std::string, std::string>& codecs) {
 std::string rowOf(const PreparedRun& run, const PlannedRun& plan, const std::string& name,
                   std::size_t width) {
   return fmt::format(
-             "  {:<11}{:<{}}{:>3}{:>4}{:>3}  {:<9}{:>9.1f}{:>11.0f}{:>9}{:>9}{:>9}{:>9}  {}\n",
-             name, cutsText(run, plan), width, plan.spec.microBatches, plan.spec.inFlight,
-             plan.spec.staleness, plan.spec.schedule, 1e3 * plan.seconds,
+             "  {:<11}{:<{}}{:>2}{:>4}{:>4}{:>3}  {:<9}{:>9.1f}{:>11.0f}{:>9}{:>9}{:>9}{:>9}  {}\n",
+             name, cutsText(run, plan), width, plan.spec.replicas, plan.spec.microBatches,
+             plan.spec.inFlight, plan.spec.staleness, plan.spec.schedule, 1e3 * plan.seconds,
              samplesPerSecond(run, plan), bytesText(plan.bytesUp), bytesText(plan.bytesDown),
              bytesText(plan.clientMemory), bytesText(plan.maxServerMemory()),
              bottleneckText(plan.bound.bottleneck, plan.bottleneckServer)) +
@@ -102,18 +108,18 @@ void print(const PreparedRun& run, const Plans& plans, const LinkCosts& link, bo
   std::cout << fmt::format("link: {}; {} combinations considered\n\n", link.text(),
                            plans.considered)
             << fmt::format(
-                   "  {:<11}{:<{}}{:>3}{:>4}{:>3}  {:<9}{:>9}{:>11}{:>9}{:>9}{:>9}{:>9}  {}\n", "",
-                   "cuts", width, "M", "W", "D", "schedule", "step, ms", "samples/s", "up", "down",
-                   "client", "server", "bottleneck");
+                   "  {:<11}{:<{}}{:>2}{:>4}{:>4}{:>3}  {:<9}{:>9}{:>11}{:>9}{:>9}{:>9}{:>9}  {}\n",
+                   "", "cuts", width, "R", "M", "W", "D", "schedule", "step, ms", "samples/s", "up",
+                   "down", "client", "server", "bottleneck");
   for (std::size_t p = 0; p < plans.best.size(); ++p) {
     std::cout << rowOf(run, plans.best[p], p == 0 ? "best" : "", width);
   }
   std::cout << rowOf(run, plans.configured, "configured", width) << "\n"
             << wrappedFor(
                    STDOUT_FILENO,
-                   "M: micro-batches, W: micro-batches in flight, D: staleness, which may cost "
-                   "accuracy; up, down: bytes per step; client, server: memory (of the "
-                   "server with the most)\n",
+                   "R: replicas, M: micro-batches, W: micro-batches in flight, D: staleness, which "
+                   "may cost accuracy; up, down: bytes per step over the client's links; client, "
+                   "server: memory (of the server with the most)\n",
                    2)
             << "\nTo use the best plan, change these keys in " << run.settings.name
             << "'s configuration:\n\n"
@@ -125,6 +131,7 @@ PlannerOptions plannerOptions(const PlanOptions& options, const PreparedRun& run
                               const std::vector<Profile>& servers) {
   PlannerOptions planner;
   planner.staleness = options.staleness.value_or(run.settings.staleness);
+  planner.replicas = options.replicas.value_or(run.settings.replicas);
   link.checkServers(servers.size());
   planner.setLinks = [link](StepCosts& costs) { link.applyTo(costs); };
   for (const std::string& spec : options.codecs) planner.codecs.push_back(makeCodec(spec)->spec());
@@ -145,10 +152,10 @@ int planCommand(const PlanOptions& options) {
   const LinkCosts link = linkCosts(options.link);
   const Profile client = readProfile(options.profile);
   PreparedRun resolved = resolveRun(options.run, Purpose::measurement);
-  requireProfilable(resolved, "plan");
+  requireProfilable(resolved);
   const PreparedRun run = dividedAt(std::move(resolved), cutsOf(client));
   const std::vector<Profile> servers =
-      readServerProfiles(options.serverProfiles, run.bodies.size(), /*allowsMore=*/true);
+      readServerProfiles(options.serverProfiles, run.settings.bodies(), /*allowsMore=*/true);
   const PlannerOptions planner = plannerOptions(options, run, link, client, servers);
   const Plans plans = makePlans(run, client, servers, planner);
   const bool withCuts = !options.keepCuts && run.settings.inserts.empty();
@@ -170,8 +177,8 @@ int planCommand(const PlanOptions& options) {
 
 void addPlanCommand(CLI::App& app, PlanOptions& options, std::function<int()>& command) {
   CLI::App* plan = app.add_subcommand("plan",
-                                      "Finds the cuts, servers, micro-batches, schedule and codecs "
-                                      "with the shortest predicted step");
+                                      "Finds the cuts, servers, replicas, micro-batches, schedule "
+                                      "and codecs with the shortest predicted step");
   addCommonOptions(*plan, options.run.common, true);
   plan->add_option("--profile", options.profile, "The client's times, from 'cleave-client profile'")
       ->type_name("FILE")
@@ -193,6 +200,11 @@ void addPlanCommand(CLI::App& app, PlanOptions& options, std::function<int()>& c
                    "The highest train.staleness that the plan may use; default: the configured one")
       ->type_name("D")
       ->check(CLI::Range(0u, kMaxStaleness));
+  plan->add_option("--replicas", options.replicas,
+                   "The most replicas of a single server that the plan may use, each with this "
+                   "server's profile; default: the configured number")
+      ->type_name("R")
+      ->check(CLI::Range(1u, kMaxBodyReplicas));
   plan->add_flag("--keep-cuts", options.keepCuts, "Keeps the configured cuts");
   plan->add_option("--client-memory", options.clientMemory,
                    "Memory for the run on the client, such as 4GiB; default: all that the profile "
@@ -208,8 +220,9 @@ void addPlanCommand(CLI::App& app, PlanOptions& options, std::function<int()>& c
       "  cleave-client plan --config configs/fashion_mnist.yaml --profile client.json \\\n"
       "    --server-profile server.json --rate 100Mbit/s --latency 10ms\n\n"
       "Of all plans whose step is at most 5 % longer than the shortest one, the best has the "
-      "lowest staleness, then the least lossy codecs, then the fewest bytes, then the least "
-      "memory. More layers on the client reveal less about the data; --keep-cuts keeps your "
+      "lowest staleness, then the least lossy codecs, then the fewest replicas, then the fewest "
+      "bytes, then the least memory. More layers on the client reveal less about the data; "
+      "--keep-cuts keeps your "
       "choice.\n\n"
       "Exit codes: 0 done, 2 usage error or no plan fits into memory.");
   plan->callback([&] { command = [&] { return planCommand(options); }; });

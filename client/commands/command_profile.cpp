@@ -68,7 +68,7 @@ PreparedRun dividedForPlan(PreparedRun run) {
 int profileCommand(const ProfileOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
   PreparedRun resolved = resolveRun(options.run, Purpose::measurement);
-  requireProfilable(resolved, "profile");
+  requireProfilable(resolved);
   const PreparedRun run = dividedForPlan(std::move(resolved));
   ComputeDevice& device = openDevice(run.settings.device);
   const ThreadCount threads =

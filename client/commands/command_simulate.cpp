@@ -42,7 +42,8 @@ struct SteadySteps {
 // A step with one number of micro-batches.
 struct Case {
   StepCosts costs;
-  std::uint32_t batch = 0;  // samples per batch
+  std::uint32_t batch = 0;     // samples per batch
+  std::uint32_t inFlight = 0;  // see predictedInFlight()
   StepPrediction prediction = {};
   std::vector<SteadySteps> steady = {};
 };
@@ -61,8 +62,7 @@ Case measure(const SimulateOptions& options, const LinkCosts& link, std::uint32_
   overrides.emplace_back("train.staleness=0");
   overrides.emplace_back("eval.every=0");
   PreparedRun prepared = prepareRun(runOptions, Purpose::measurement);
-  requireNoReplicas(prepared, "simulate");
-  link.checkServers(prepared.bodies.size());
+  link.checkServers(prepared.settings.bodies());
   prepared.settings.epochs = options.steps + 1;
   TrainRun run(prepared);
   run.connect();
@@ -82,7 +82,9 @@ Case measure(const SimulateOptions& options, const LinkCosts& link, std::uint32_
                    "no step could be measured, because the data has too few batches",
                    "give more samples, or a smaller train.batch");
   }
-  return {*result.costs, prepared.settings.batch};
+  StepCosts costs = *result.costs;
+  costs.replicas = replicaCosts(prepared.plansOfBodies().front(), costs.replicas.count);
+  return {std::move(costs), prepared.settings.batch};
 }
 
 // The costs with each number of micro-batches (0: the configured one), from profiles.
@@ -90,20 +92,22 @@ std::vector<Case> casesFromProfiles(const SimulateOptions& options, const LinkCo
                                     const std::vector<std::uint32_t>& numbers) {
   const Profile client = readProfile(options.profile);
   PreparedRun resolved = resolveRun(options.run, Purpose::measurement);
-  requireProfilable(resolved, "simulate");
+  requireProfilable(resolved);
   const PreparedRun run = dividedAt(std::move(resolved), cutsOf(client));
-  link.checkServers(run.bodies.size());
+  const std::span<const RunPlan> bodies = run.plansOfBodies();
+  link.checkServers(bodies.size());
   const std::vector<Profile> servers =
       options.serverProfiles.empty()
-          ? std::vector<Profile>(run.bodies.size(), client)
-          : readServerProfiles(options.serverProfiles, run.bodies.size(), /*allowsMore=*/false);
+          ? std::vector<Profile>(bodies.size(), client)
+          : readServerProfiles(options.serverProfiles, bodies.size(), /*allowsMore=*/false);
   checkProfiles(run.plan, client, servers);
   std::vector<Case> cases;
   for (const std::uint32_t number : numbers) {
     RunPlan plan = run.plan;
     if (number > 0) plan.spec.microBatches = number;
+    checkReplicas(plan.spec, *plan.schedule);
     cases.push_back(
-        {profiledCosts(plan, run.bodies, run.settings.batch, run.settings.wait, client, servers),
+        {profiledCosts(plan, bodies, run.settings.batch, run.settings.wait, client, servers),
          run.settings.batch});
   }
   return cases;
@@ -111,24 +115,26 @@ std::vector<Case> casesFromProfiles(const SimulateOptions& options, const LinkCo
 
 // ---- Simulating ----
 
-std::vector<SteadySteps> steadySteps(const StepCosts& costs, std::uint32_t staleness) {
+std::vector<SteadySteps> steadySteps(const Case& one, std::uint32_t staleness) {
+  const StepCosts& costs = one.costs;
   std::vector<SteadySteps> all;
   for (const Schedule* schedule : predictableSchedules(costs)) {
     if (!schedule->overlapsSteps) continue;
-    const std::uint32_t inFlight = schedule->defaultInFlight(costs.microBatches * (staleness + 1));
+    const std::uint32_t inFlight =
+        predictedInFlight(*schedule, one.inFlight, costs.microBatches * (staleness + 1));
     all.push_back({std::string(schedule->name), staleness,
                    steadyStepSeconds(costs, policyOf(*schedule, inFlight), staleness)});
   }
   return all;
 }
 
-// A row of a timeline: the client's or a body's.
+// A row of a timeline: the client's or a server's.
 struct TimelineRow {
   Span::Lane lane = Span::Lane::client;
-  std::size_t body = 0;
+  std::size_t server = 0;
   std::string name;
 
-  bool has(const Span& span) const { return span.lane == lane && span.body == body; }
+  bool has(const Span& span) const { return span.lane == lane && span.server == server; }
 };
 
 // Top down; with several servers, the rows of each one follow each other.
@@ -140,13 +146,13 @@ std::vector<TimelineRow> timelineRows(const StepCosts& costs) {
       {Span::Lane::downlink, "downlink"},
       {Span::Lane::serverCodec, "server codec"},
       {Span::Lane::server, "server"}};
-  for (std::size_t b = 0; b < costs.bodies.size(); ++b) {
-    const std::string number = costs.bodies.size() == 1 ? "" : fmt::format(" {}", b + 1);
-    if (b > 0 && !costs.edges.empty()) {
-      rows.push_back({Span::Lane::edgeForward, b, fmt::format("edge {} to {}", b, b + 1)});
-      rows.push_back({Span::Lane::edgeBackward, b, fmt::format("edge {} to {}", b + 1, b)});
+  for (std::size_t s = 0; s < costs.servers(); ++s) {
+    const std::string number = costs.servers() == 1 ? "" : fmt::format(" {}", s + 1);
+    if (s > 0 && !costs.edges.empty()) {
+      rows.push_back({Span::Lane::edgeForward, s, fmt::format("edge {} to {}", s, s + 1)});
+      rows.push_back({Span::Lane::edgeBackward, s, fmt::format("edge {} to {}", s + 1, s)});
     }
-    for (const auto& [lane, name] : kOfServer) rows.push_back({lane, b, name + number});
+    for (const auto& [lane, name] : kOfServer) rows.push_back({lane, s, name + number});
   }
   return rows;
 }
@@ -192,8 +198,8 @@ std::string timelineText(const SimulatedStep& step, const std::vector<TimelineRo
 
 SimulatedStep timelineOf(const Case& one, const Schedule& schedule) {
   const StepCosts& costs = one.costs;
-  return simulateStep(costs, policyOf(schedule, schedule.defaultInFlight(costs.microBatches)),
-                      true);
+  const std::uint32_t inFlight = predictedInFlight(schedule, one.inFlight, costs.microBatches);
+  return simulateStep(costs, policyOf(schedule, inFlight), /*withTimeline=*/true);
 }
 
 // The trace has one process for each combination of micro-batches and schedule, with one track per
@@ -231,18 +237,10 @@ void printCosts(const Case& one) {
   const StepCosts& costs = one.costs;
   const auto ms = [&](ActionKind kind) { return 1e3 * costs.of(kind); };
   double codec = 0;
-  double up = 0, down = 0;
   for (const auto& [flow, tensor] : costs.flows) {
     codec += 1e3 * (tensor.encodeSeconds + tensor.decodeSeconds);
   }
-  const int first = costs.bodies.front().place.firstCut;
-  const int last = costs.bodies.back().place.lastCut;
-  for (const BodyCosts& body : costs.bodies) {
-    for (const Flow flow : body.place.flows()) {
-      if (!costs.edges.empty() && flow.cut != first && flow.cut != last) continue;
-      (body.place.isUp(flow) ? up : down) += costs.flows.at(flow).bytes;
-    }
-  }
+  const ClientBytes bytes = clientBytesOf(costs);
   const std::string weights =
       !costs.hasWeights()
           ? ""
@@ -253,7 +251,8 @@ void printCosts(const Case& one) {
       "{} down\n",
       costs.microBatches, ms(ActionKind::headForward), ms(ActionKind::tailStep),
       ms(ActionKind::headBackward), bodyMs(costs, ActionKind::bodyForward),
-      bodyMs(costs, ActionKind::bodyBackward), weights, codec, bytesText(up), bytesText(down));
+      bodyMs(costs, ActionKind::bodyBackward), weights, codec, bytesText(bytes.up),
+      bytesText(bytes.down));
   std::cout << wrappedFor(STDOUT_FILENO, text, 2);
 }
 
@@ -340,8 +339,9 @@ int simulateCommand(const SimulateOptions& options) {
   for (Case& one : cases) {
     checkMicroBatches(options, one.batch);
     link.applyTo(one.costs);
-    one.prediction = predictStep(one.costs);
-    if (options.staleness > 0) one.steady = steadySteps(one.costs, options.staleness);
+    one.inFlight = options.inFlight;
+    one.prediction = predictStep(one.costs, one.inFlight);
+    if (options.staleness > 0) one.steady = steadySteps(one, options.staleness);
   }
   const Best best = bestOf(cases);
   if (!options.trace.empty()) writeFileDurably(options.trace, traceText(cases));
@@ -363,7 +363,7 @@ int simulateCommand(const SimulateOptions& options) {
     return 0;
   }
   const bool isShared = cases.front().costs.sharesLink;
-  const bool areSeveral = cases.front().costs.bodies.size() > 1;
+  const bool areSeveral = cases.front().costs.servers() > 1;
   std::cout << "link: " << link.text()
             << (isShared     ? ", shared by all servers"
                 : areSeveral ? ", one per server"
@@ -389,6 +389,12 @@ void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<i
           "Number of micro-batches to predict for; repeatable; default: the configured number")
       ->type_name("N")
       ->allow_extra_args(false)
+      ->check(CLI::Range(1u, 65536u));
+  simulate
+      ->add_option("--in-flight", options.inFlight,
+                   "Micro-batches in flight, within what each schedule supports; default: the "
+                   "default of each schedule")
+      ->type_name("W")
       ->check(CLI::Range(1u, 65536u));
   simulate->add_option("--steps", options.steps, "Steps to measure, after one warm-up step")
       ->default_str("4")

@@ -67,6 +67,7 @@ struct PlanOptions {
   std::vector<std::string> codecs;
   bool keepCuts = false;
   std::optional<std::uint32_t> staleness;  // the maximum; default: the configured one
+  std::optional<std::uint32_t> replicas;   // the maximum; default: the configured number
   std::string clientMemory, serverMemory;  // with units; empty: from the profiles
 };
 void addPlanCommand(CLI::App& app, PlanOptions& options, std::function<int()>& command);
@@ -75,6 +76,7 @@ struct SimulateOptions {
   RunOptions run;
   LinkOptions link;
   std::vector<std::uint32_t> microBatches;
+  std::uint32_t inFlight = 0;  // 0: the default of each schedule
   std::uint32_t steps = 4;
   std::uint32_t staleness = 0;              // of the run whose steps overlap; 0: none is predicted
   std::string profile;                      // file path; empty: no file

@@ -43,12 +43,12 @@ void addLinkOptions(CLI::App& command, LinkOptions& options) {
                    "rate of the client's connection");
   command
       .add_option("--edge-rate", options.edgeRate,
-                  "Rate of the direct links between servers (connect.direct) in each direction; "
-                  "default: --rate")
+                  "Rate of the links between servers in each direction: direct links "
+                  "(connect.direct), and the network of replicas; default: --rate")
       ->type_name("RATE");
   command
       .add_option("--edge-latency", options.edgeLatency,
-                  "Their one-way latency; default: the higher --latency of the two servers")
+                  "Their one-way latency; default: the highest --latency of these servers")
       ->type_name("TIME");
 }
 
@@ -85,7 +85,7 @@ void LinkCosts::checkServers(std::size_t servers) const {
 
 void LinkCosts::applyTo(StepCosts& costs) const {
   const std::size_t bodies = costs.bodies.size();
-  costs.sharesLink = bodies > 1 && !separate;
+  costs.sharesLink = costs.servers() > 1 && !separate;
   for (std::size_t b = 0; b < bodies; ++b) {
     BodyCosts& body = costs.bodies[b];
     body.rateUp = rateUp;
@@ -97,6 +97,8 @@ void LinkCosts::applyTo(StepCosts& costs) const {
     const double higher = std::max(costs.bodies[e].latency, costs.bodies[e + 1].latency);
     costs.edges[e] = {edgeRate, edgeLatency ? seconds(*edgeLatency) : higher};
   }
+  const double latency = edgeLatency ? seconds(*edgeLatency) : costs.body().latency;
+  costs.replicas.seconds = reduceSeconds(costs.replicas, edgeRate, latency);
 }
 
 nlohmann::ordered_json LinkCosts::json() const {

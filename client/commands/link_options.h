@@ -20,7 +20,7 @@ struct LinkOptions {
   std::vector<std::string> latencies;  // one for all servers, or one per server
   std::string queue = "0B";
   bool separate = false;              // each server's link has a bandwidth of its own
-  std::string edgeRate, edgeLatency;  // of direct links between servers; empty: as the client's
+  std::string edgeRate, edgeLatency;  // of links between servers; empty: as the client's
 };
 void addLinkOptions(CLI::App& command, LinkOptions& options);
 
@@ -34,8 +34,8 @@ struct LinkCosts {
 
   // Throws UsageError "bad-value" unless there is one latency, or one per server.
   void checkServers(std::size_t servers) const;
-  // Requires a latency for each body, or one for all. Also sets the costs of the step's edges, if
-  // it has any.
+  // Requires a latency for each body, or one for all. Also sets the costs of the step's edges and
+  // of the replicas' sum, if it has any.
   void applyTo(StepCosts& costs) const;
   nlohmann::ordered_json json() const;
   std::string text() const;  // "100 Mbit/s up, 100 Mbit/s down, 10 ms one way"

@@ -45,6 +45,7 @@ using AllCuts = std::vector<int>;  // of all bodies
 
 struct Candidate {
   AllCuts cuts;
+  std::uint32_t replicas = 1;
   std::uint32_t microBatches = 0;
   std::uint32_t staleness = 0;
   Rungs rungs;
@@ -53,7 +54,7 @@ struct Candidate {
 
 struct CandidatePlan {
   RunPlan client;
-  std::vector<RunPlan> bodies;
+  std::vector<RunPlan> bodies;  // of replicas, only the first one
 };
 
 // Several consecutive blocks as one, without its forward.
@@ -104,7 +105,8 @@ class Planner {
 
   Plans make() {
     Plans plans;
-    plans.configured = predicted({run_.plan, run_.bodies}, 0);
+    const std::span<const RunPlan> bodies = run_.plansOfBodies();
+    plans.configured = predicted({run_.plan, {bodies.begin(), bodies.end()}}, 0);
     std::vector<Candidate> candidates = allCandidates();
     plans.considered = candidates.size();
     std::stable_sort(candidates.begin(), candidates.end(),
@@ -183,6 +185,7 @@ class Planner {
   ClientSettings settingsWith(const AllCuts& cuts) const {
     ClientSettings settings = run_.settings;
     settings.cuts = cuts;
+    settings.replicas = 1;
     settings.codecs.clear();
     settings.inFlight = 0;
     settings.staleness = 0;
@@ -196,6 +199,7 @@ class Planner {
     const UserModel* const model = run_.userModel.get();
     CandidatePlan plan{clientPlan(makeRunSpec(settings, train, model), settings, model), {}};
     plan.bodies = bodyPlans(plan.client, settings, train, model);
+    if (settings.replicas > 1) plan.bodies = {std::move(plan.bodies.front())};
     return plan;
   }
 
@@ -276,8 +280,8 @@ class Planner {
     return moves;
   }
 
-  // Adds a candidate for each number of micro-batches, staleness and pair of codec positions.
-  // Returns the lowest bound.
+  // Adds a candidate for each number of replicas and micro-batches, staleness and pair of codec
+  // positions. Returns the lowest bound.
   double addCandidates(const AllCuts& cuts, std::vector<Candidate>& candidates) const {
     double lowest = std::numeric_limits<double>::infinity();
     CandidatePlan plan = planOf(settingsWith(cuts));
@@ -289,16 +293,24 @@ class Planner {
         for (std::size_t down = 0; down < rungs; ++down) {
           useCodecs(plan.bodies, {up, down});
           setFlows(costs, plan.bodies, run_.settings.batch, client_, servers_);
-          for (const std::uint32_t staleness : stalenesses_) {
-            const double bound = std::min(boundOf(costs, staleness, false).seconds,
-                                          boundOf(costs, staleness, true).seconds);
-            candidates.push_back({cuts, number, staleness, {up, down}, bound});
-            lowest = std::min(lowest, bound);
+          for (std::uint32_t replicas = 1; replicas <= maxReplicas(cuts, number); ++replicas) {
+            costs.replicas = replicaCosts(plan.bodies.front(), replicas);
+            options_.setLinks(costs);
+            for (const std::uint32_t staleness : stalenesses_) {
+              const double bound = std::min(boundOf(costs, staleness, false).seconds,
+                                            boundOf(costs, staleness, true).seconds);
+              candidates.push_back({cuts, replicas, number, staleness, {up, down}, bound});
+              lowest = std::min(lowest, bound);
+            }
           }
         }
       }
     }
     return lowest;
+  }
+
+  std::uint32_t maxReplicas(const AllCuts& cuts, std::uint32_t microBatches) const {
+    return cuts.size() > 2 ? 1 : std::min(options_.replicas, microBatches);
   }
 
   static StepBound boundOf(const StepCosts& costs, std::uint32_t staleness, bool splitsBackward) {
@@ -371,6 +383,7 @@ class Planner {
   std::optional<PlannedRun> planWith(const Candidate& candidate, const Schedule& schedule,
                                      std::uint32_t inFlight) const {
     ClientSettings settings = settingsWith(candidate.cuts);
+    settings.replicas = candidate.replicas;
     settings.microBatches = candidate.microBatches;
     settings.schedule = schedule.name;
     settings.inFlight = inFlight;
@@ -402,12 +415,9 @@ class Planner {
     planned.bottleneckServer = bottleneckServer(costs, planned.bound);
     planned.seconds = steadyStepSeconds(costs, policyOf(*client.schedule, client.inFlight),
                                         client.spec.staleness);
-    for (const BodyCosts& body : costs.bodies) {
-      for (const Flow flow : body.place.flows()) {
-        double& bytes = body.place.isUp(flow) ? planned.bytesUp : planned.bytesDown;
-        bytes += costs.microBatches * costs.flows.at(flow).bytes;
-      }
-    }
+    const ClientBytes bytes = clientBytesOf(costs);
+    planned.bytesUp = costs.microBatches * bytes.up;
+    planned.bytesDown = costs.microBatches * bytes.down;
     setMemory(planned, plan);
     for (const RunPlan& body : plan.bodies) {
       planned.codecs.insert(body.spec.codecs.begin(), body.spec.codecs.end());
@@ -433,7 +443,7 @@ class Planner {
   std::vector<PlannedRun> bestOf(std::vector<PlannedRun> plans) const {
     const auto rank = [](const PlannedRun& plan) {
       return std::tuple(
-          plan.spec.staleness, plan.loss, plan.bytesUp + plan.bytesDown,
+          plan.spec.staleness, plan.loss, plan.spec.replicas, plan.bytesUp + plan.bytesDown,
           std::accumulate(plan.serverMemory.begin(), plan.serverMemory.end(), plan.clientMemory),
           plan.seconds);
     };
@@ -442,7 +452,8 @@ class Planner {
     std::vector<PlannedRun> best;
     for (PlannedRun& plan : plans) {
       const bool isSimilar = std::any_of(best.begin(), best.end(), [&](const PlannedRun& other) {
-        return other.cuts == plan.cuts && other.spec.microBatches == plan.spec.microBatches &&
+        return other.cuts == plan.cuts && other.spec.replicas == plan.spec.replicas &&
+               other.spec.microBatches == plan.spec.microBatches &&
                other.spec.staleness == plan.spec.staleness && other.codecs == plan.codecs;
       });
       if (!isSimilar) best.push_back(std::move(plan));

@@ -386,16 +386,7 @@ void requireOneServer(const ClientSettings& settings, const std::string& what) {
       "give model.cuts two values");
 }
 
-void requireNoReplicas(const PreparedRun& run, const std::string& what) {
-  if (run.settings.replicas == 1) return;
-  throw UsageError(
-      "bad-replicas",
-      fmt::format("{} does not support replicas, but the body has {}", what, run.settings.replicas),
-      "give one address per body with --server");
-}
-
-void requireProfilable(const PreparedRun& run, const std::string& what) {
-  requireNoReplicas(run, what);
+void requireProfilable(const PreparedRun& run) {
   if (!run.settings.inserts.empty()) {
     requireOneServer(run.settings, "a profile of a model with learned inserts");
   }

@@ -51,6 +51,11 @@ struct PreparedRun {
   std::vector<std::unique_ptr<LocalServer>> localServers;
   // One per element of `bodies`; empty until local servers are started.
   std::vector<ServerAddress> servers;
+
+  // One per body: of replicas, that of the first one.
+  std::span<const RunPlan> plansOfBodies() const {
+    return std::span(bodies).first(settings.bodies());
+  }
 };
 
 // The id of a body's run on its server.
@@ -60,11 +65,8 @@ wire::Hello helloFor(const PreparedRun& run, std::size_t body);
 // Throws UsageError "several-servers" if there are several. `what`: a command or an option that
 // supports only one.
 void requireOneServer(const ClientSettings& settings, const std::string& what);
-// Throws UsageError "bad-replicas" if the body has replicas. `what`: as above.
-void requireNoReplicas(const PreparedRun& run, const std::string& what);
-// Like requireNoReplicas(). Also throws UsageError "several-servers" if the run has several servers
-// and learned inserts.
-void requireProfilable(const PreparedRun& run, const std::string& what);
+// Throws UsageError "several-servers" if the run has several servers and learned inserts.
+void requireProfilable(const PreparedRun& run);
 // Returns the run with its exported model divided at all of these cuts, so that its blocks can be
 // profiled and `plan` can move its cuts. A block has the name of the cut after it; the last one is
 // called "(rest)". Such a run cannot be trained. Returns a run with another model unchanged. Throws

@@ -2,6 +2,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "common/core/units.h"
@@ -115,6 +116,12 @@ void checkProfiles(const RunPlan& plan, const Profile& client, std::span<const P
   }
 }
 
+ReplicaCosts replicaCosts(const RunPlan& body, std::uint32_t count) {
+  if (count == 1) return {};
+  const auto values = static_cast<double>(maxShareSize(body.stage, body.blocks));
+  return {count, values * sizeof(float), 0};
+}
+
 StepCosts profiledCosts(const RunPlan& plan, std::span<const RunPlan> bodies, std::uint32_t batch,
                         const StageWait& wait, const Profile& client,
                         std::span<const Profile> servers) {
@@ -127,6 +134,7 @@ StepCosts profiledCosts(const RunPlan& plan, std::span<const RunPlan> bodies, st
   for (std::size_t b = 0; b < bodies.size(); ++b) {
     costs.bodies.push_back(bodyCosts(bodies[b], samples, servers[b]));
   }
+  costs.replicas = replicaCosts(bodies.front(), plan.spec.replicas);
   if (bodies.front().hasEdges) costs.edges.resize(bodies.size() - 1);
   setFlows(costs, bodies, batch, client, servers);
   return costs;
@@ -154,10 +162,17 @@ std::vector<const Schedule*> predictableSchedules(const StepCosts& costs) {
   return schedules;
 }
 
-StepPrediction predictStep(const StepCosts& costs) {
+std::uint32_t predictedInFlight(const Schedule& schedule, std::uint32_t asked,
+                                std::uint32_t microBatches) {
+  if (asked == 0) return schedule.defaultInFlight(microBatches);
+  return std::clamp(asked, schedule.minInFlight(microBatches), microBatches);
+}
+
+StepPrediction predictStep(const StepCosts& costs, std::uint32_t inFlight) {
   StepPrediction prediction{stepBound(costs), {}, 0};
   for (const Schedule* schedule : predictableSchedules(costs)) {
-    const Policy policy = policyOf(*schedule, schedule->defaultInFlight(costs.microBatches));
+    const Policy policy =
+        policyOf(*schedule, predictedInFlight(*schedule, inFlight, costs.microBatches));
     prediction.schedules.push_back({std::string(schedule->name),
                                     simulateStep(costs, policy).seconds,
                                     stepBound(costs, schedule->splitsBackward).seconds});
@@ -187,6 +202,10 @@ Json toJson(const StepCosts& costs, std::uint32_t batch, const StepPrediction* p
     json["bodies"].push_back({{"body_forward_seconds", costs.bodies[b].forward},
                               {"body_backward_seconds", costs.bodies[b].backward},
                               {"body_weights_seconds", costs.bodies[b].weights}});
+  }
+  if (costs.replicas.count > 1) {
+    json["replicas"] = costs.replicas.count;
+    json["reduce_seconds"] = costs.replicas.seconds;
   }
   json["update_seconds"] = costs.updateSeconds;
   for (const auto& [flow, tensor] : costs.flows) {

@@ -22,10 +22,13 @@ std::vector<Profile> readServerProfiles(const std::vector<std::string>& files, s
 // Throws UsageError "other-profile" if the blocks in a profile differ in size from the model's.
 void checkProfiles(const RunPlan& plan, const Profile& client, std::span<const Profile> servers);
 
-// Returns the costs of a full batch's step. The links' rates and latencies stay 0. The size of an
-// encoded tensor is the maximum that its codec writes. `plan`: the client's; `bodies` and
-// `servers`: the plan and the profile of each body. `wait`: the client's waits, which replace
-// computation. Throws UsageError "other-profile" if a profile is of another model.
+// The costs of `count` replicas of a body; the seconds of their sum stay 0.
+ReplicaCosts replicaCosts(const RunPlan& body, std::uint32_t count);
+// Returns the costs of a full batch's step. The links' rates and latencies, and the seconds of the
+// replicas' sum, stay 0. The size of an encoded tensor is the maximum that its codec writes.
+// `plan`: the client's; `bodies` and `servers`: the plan and the profile of each body. `wait`: the
+// client's waits, which replace computation. Throws UsageError "other-profile" if a profile is of
+// another model.
 StepCosts profiledCosts(const RunPlan& plan, std::span<const RunPlan> bodies, std::uint32_t batch,
                         const StageWait& wait, const Profile& client,
                         std::span<const Profile> servers);
@@ -37,6 +40,11 @@ void setFlows(StepCosts& costs, std::span<const RunPlan> bodies, std::uint32_t b
 // are included only if the durations of its parts are known (BodyCosts::weights).
 std::vector<const Schedule*> predictableSchedules(const StepCosts& costs);
 
+// The number in flight to predict with: `asked`, clamped to what the schedule supports with this
+// many micro-batches; if it is 0, the schedule's default.
+std::uint32_t predictedInFlight(const Schedule& schedule, std::uint32_t asked,
+                                std::uint32_t microBatches);
+
 struct StepPrediction {
   StepBound bound;  // with an undivided backward
   struct Of {
@@ -44,10 +52,11 @@ struct StepPrediction {
     double seconds = 0;
     double bound = 0;  // seconds; may be lower if the schedule splits the backward
   };
-  std::vector<Of> schedules;  // with their default numbers in flight
-  double bestOrder = 0;       // seconds with the best order that a search found
+  std::vector<Of> schedules;
+  double bestOrder = 0;  // seconds with the best order that a search found
 };
-StepPrediction predictStep(const StepCosts& costs);
+// `inFlight`: see predictedInFlight().
+StepPrediction predictStep(const StepCosts& costs, std::uint32_t inFlight = 0);
 // The index of the server that is the bottleneck, or whose link is; nullopt if there is only one
 // server, or if the bottleneck does not belong to a single server.
 std::optional<std::size_t> bottleneckServer(const StepCosts& costs, const StepBound& bound);

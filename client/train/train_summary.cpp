@@ -21,7 +21,6 @@ namespace {
 // Reasons why a run has no bound.
 constexpr const char* kTooFewSteps = "at least 3 training steps are needed";
 constexpr const char* kOverlap = "the steps overlap (train.staleness)";
-constexpr const char* kReplicas = "the body has replicas";
 constexpr const char* kTooFewBytes =
     "at least 1 MB must cross the link each way to measure its rate";
 
@@ -107,19 +106,19 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
     const MeasuredSteps steps{*result.costs, bottleneck,
                               bounded.seconds / static_cast<double>(bounded.steps), spread,
                               run.data.train->size() % run.settings.batch};
-    summary["bound"] = {{"seconds_per_step", bounded.bounds / static_cast<double>(bounded.steps)},
-                        {"over_bound", bounded.seconds / bounded.bounds},
-                        {"bottleneck", bottleneckName(bottleneck)},
-                        {"rate_up", link.rateUp},
-                        {"rate_down", link.rateDown},
-                        {"latency_seconds", link.latency},
-                        {"step_spread", spread ? nlohmann::json(*spread) : nlohmann::json()},
-                        {"advice", toJson(adviseOn(steps, run.plan, run.bodies, run.settings))}};
+    summary["bound"] = {
+        {"seconds_per_step", bounded.bounds / static_cast<double>(bounded.steps)},
+        {"over_bound", bounded.seconds / bounded.bounds},
+        {"bottleneck", bottleneckName(bottleneck)},
+        {"rate_up", link.rateUp},
+        {"rate_down", link.rateDown},
+        {"latency_seconds", link.latency},
+        {"step_spread", spread ? nlohmann::json(*spread) : nlohmann::json()},
+        {"advice", toJson(adviseOn(steps, run.plan, run.plansOfBodies(), run.settings))}};
   } else {
-    summary["bound_unknown"] = run.settings.replicas > 1    ? kReplicas
-                               : run.settings.staleness > 0 ? kOverlap
-                               : result.costs               ? kTooFewBytes
-                                                            : kTooFewSteps;
+    summary["bound_unknown"] = run.settings.staleness > 0 ? kOverlap
+                               : result.costs             ? kTooFewBytes
+                                                          : kTooFewSteps;
   }
   if (hasModel && run.settings.lora.rank > 0 && fitsPeft(run.plan.blocks)) {
     summary["adapter"] = run.folder + "/adapter";

@@ -28,8 +28,7 @@ Trainer::Trainer(TrainRun& run, Progress& progress)
       progress_(progress),
       totalSteps_(totalSteps(settings_, *data_.train)),
       decider_(settings_, *data_.train),
-      predicts_(settings_.replicas == 1),
-      meter_(placesOf(run.prepared().bodies)) {}
+      meter_(placesOf(run.prepared().plansOfBodies()), settings_.replicas) {}
 
 void Trainer::start(const TrainRun::Options& options) {
   run_.start([this](const std::vector<BodyDone>& bodies) { return decide(bodies); }, options);
@@ -100,7 +99,7 @@ TrainResult Trainer::run() {
       break;
     }
   }
-  if (predicts_ && settings_.staleness == 0) result_.costs = meter_.mean();
+  if (settings_.staleness == 0) result_.costs = meter_.mean();
   result_.stepsSkipped = decider_.skipped();
   return result_;
 }
@@ -383,10 +382,8 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, double copyS
     row.gradientNorm = shown_.gradientNorm = norms_.front();
     norms_.pop_front();
     row.actions = actionsOfAllSides(engine);
-    if (predicts_) {
-      row.costs = meter_.measure(at, engine.ended().seconds, engine.reports(), totals,
-                                 session_.linkSpeeds());
-    }
+    row.costs =
+        meter_.measure(at, engine.ended().seconds, engine.reports(), totals, session_.linkSpeeds());
     if (row.costs && !row.costs->hasRates()) row.costs.reset();
     // The bound is for steps that do not overlap.
     if (row.costs && settings_.staleness == 0) {

@@ -146,7 +146,6 @@ class Trainer {
   std::uint64_t notBetter_ = 0;        // number of evaluations since `stopBest_`
   std::uint64_t checkpointStep_ = 0;   // the last step whose decision requested a checkpoint
   bool isLastStep_ = false;  // the step runs despite Ctrl-C or a shutdown, to make a checkpoint
-  const bool predicts_;      // whether the bound is known: not for a body with replicas
   StepMeter meter_;
   Progress::State shown_;
 };

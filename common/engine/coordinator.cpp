@@ -281,6 +281,7 @@ std::vector<BodyDone> Coordinator::decidedReports() const {
     const BodyDone& done = peer.decided.value();
     if (peer.replica.rank == 0) {
       reports.push_back(done);
+      reports.back().sumSeconds = done.reduceSeconds;
       continue;
     }
     BodyDone& body = reports.back();
@@ -289,6 +290,7 @@ std::vector<BodyDone> Coordinator::decidedReports() const {
     body.backwardSeconds += done.backwardSeconds;
     body.weightsSeconds += done.weightsSeconds;
     body.codecSeconds += done.codecSeconds;
+    body.sumSeconds = std::min(body.sumSeconds, done.reduceSeconds);
     body.reduceSeconds = std::max(body.reduceSeconds, done.reduceSeconds);
     body.updateSeconds = std::max(body.updateSeconds, done.updateSeconds);
   }

@@ -51,9 +51,12 @@ struct BodyDone {
   double forwardSeconds = 0;   // F2, sum over the micro-batches
   double backwardSeconds = 0;  // B2
   double weightsSeconds = 0;   // BodyWeights, if the backward is split
-  double reduceSeconds = 0;    // Reduce, if the body has replicas
-  double codecSeconds = 0;     // codec time on the server since the last BodyDone; links add theirs
-  double updateSeconds = 0;    // duration of the previous update
+  double reduceSeconds = 0;    // Reduce, if the body has replicas; includes waiting for the others
+  // At the client: the lowest reduceSeconds of the body's replicas. The last replica to finish
+  // waits for no other, so this is the time of the sum alone.
+  double sumSeconds = 0;
+  double codecSeconds = 0;   // codec time on the server since the last BodyDone; links add theirs
+  double updateSeconds = 0;  // duration of the previous update
   // Throughput in bytes per second, measured by the server's connection; 0: unknown.
   double sendRate = 0;
   double receiveRate = 0;

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <ranges>
 #include <stdexcept>
+
+#include "common/topology/step.h"
 
 namespace cleave {
 namespace {
@@ -122,6 +125,31 @@ struct Term {
   double rest = 0;         // of the path
 };
 
+// The micro-batches of a step that a resource serves; of a replica's resources, the most that one
+// of them serves.
+double servedBy(const Resource& resource, const StepCosts& costs) {
+  const bool isLink = resource.kind == Bottleneck::uplink || resource.kind == Bottleneck::downlink;
+  const bool isOfReplica = resource.kind == Bottleneck::serverCompute || resource.isOfServer ||
+                           (isLink && !costs.sharesLink);
+  return isOfReplica ? shareOf(costs.microBatches, {0, costs.replicas.count}) : costs.microBatches;
+}
+
+// The seconds of a path from the last visit of a resource, or from its start, to the client's
+// receipt of BodyDone: the replicas' gradients are added after the last backward. 0 without
+// replicas, or if the visit is after that backward.
+double untilReport(const StepCosts& costs, const Path& path, const Resource* resource) {
+  if (costs.replicas.count == 1) return 0;
+  double seconds = 0;
+  bool isBefore = false;
+  for (const Visit& visit : std::views::reverse(path)) {
+    if (resource != nullptr && visit.resource == *resource) break;
+    isBefore = isBefore || visit.resource.kind == Bottleneck::serverCompute;
+    if (isBefore) seconds += visit.seconds;
+  }
+  const bool isServer = resource != nullptr && resource->kind == Bottleneck::serverCompute;
+  return isBefore || isServer ? seconds + costs.replicas.seconds + costs.body().latency : 0;
+}
+
 // The minimum time in which the resource serves all M micro-batches. Before the first micro-batch
 // arrives for its second visit, the resource can serve only first visits. After the last
 // micro-batch has finished its second-to-last visit, it can serve only last visits. In between,
@@ -210,6 +238,12 @@ StepCosts StepCosts::inMicroBatches(std::uint32_t number) const {
   return costs;
 }
 
+double reduceSeconds(const ReplicaCosts& replicas, double rate, double latency) {
+  if (replicas.count == 1) return 0;
+  const double others = replicas.count - 1;
+  return 2 * others / replicas.count * replicas.bytes / rate + 4 * latency;
+}
+
 // With direct links, only the links of the first body and of the last one carry tensors.
 bool StepCosts::hasRates() const {
   const auto isKnown = [](const BodyCosts& body, Flow flow) {
@@ -248,6 +282,19 @@ BodyCosts StepCosts::slowestLink() const {
   return slowest;
 }
 
+ClientBytes clientBytesOf(const StepCosts& costs) {
+  ClientBytes bytes;
+  const int first = costs.bodies.front().place.firstCut;
+  const int last = costs.bodies.back().place.lastCut;
+  for (const BodyCosts& body : costs.bodies) {
+    for (const Flow flow : body.place.flows()) {
+      if (!costs.edges.empty() && flow.cut != first && flow.cut != last) continue;
+      (body.place.isUp(flow) ? bytes.up : bytes.down) += costs.flows.at(flow).bytes;
+    }
+  }
+  return bytes;
+}
+
 double& StepCosts::of(ActionKind kind, std::size_t body) {
   switch (kind) {
     case ActionKind::headForward:
@@ -278,7 +325,6 @@ std::string_view bottleneckName(Bottleneck bottleneck) {
 // ---- The bound ----
 
 StepBound stepBound(const StepCosts& costs, bool splitsBackward) {
-  const double m = costs.microBatches;
   const Path path = PathMaker(costs, splitsBackward).path();
 
   double pathSeconds = 0;
@@ -290,18 +336,23 @@ StepBound stepBound(const StepCosts& costs, bool splitsBackward) {
     const bool isNew = std::none_of(terms.begin(), terms.end(),
                                     [&](const Use& use) { return use.resource == visit.resource; });
     if (!isNew || visit.resource.kind == Bottleneck::latency) continue;
+    const double m = servedBy(visit.resource, costs);
     const Term term = termOf(visit.resource, path, m);
-    double seconds = term.untilServed + term.rest;
+    double seconds =
+        term.untilServed + std::max(term.rest, untilReport(costs, path, &visit.resource));
     if (splitsBackward && visit.resource.kind == Bottleneck::serverCompute) {
       // BodyDone follows the last BodyWeights.
       const BodyCosts& body = costs.bodies[visit.resource.body];
-      seconds = std::max(seconds, term.untilServed + m * weightsApart(body) + body.latency);
+      seconds = std::max(seconds, term.untilServed + m * weightsApart(body) +
+                                      costs.replicas.seconds + body.latency);
     }
     terms.push_back({seconds, visit.resource});
   }
   const Use max = longest(terms);
   const Use share = longest(shares);
+  pathSeconds = std::max(pathSeconds, untilReport(costs, path, nullptr));
   const double seconds = std::max(max.seconds, pathSeconds);
+  const double m = servedBy(max.resource, costs);
   double busy = m * std::find_if(shares.begin(), shares.end(), [&](const Use& use) {
                       return isSame(use.resource, max.resource);
                     })->seconds;
@@ -314,22 +365,24 @@ StepBound stepBound(const StepCosts& costs, bool splitsBackward) {
 }
 
 StepBound steadyStepBound(const StepCosts& costs, std::uint32_t staleness, bool splitsBackward) {
-  double pathSeconds = costs.updateSeconds;
+  const Path path = PathMaker(costs, splitsBackward).path();
+  double pathSeconds = 0;
   std::vector<Use> work;    // per resource and step
   std::vector<Use> shares;  // as in stepBound()
-  for (const Visit& visit : PathMaker(costs, splitsBackward).path()) {
+  for (const Visit& visit : path) {
     pathSeconds += visit.seconds;
     add(shares, visit, isSame);
-    const Visit ofStep{visit.resource, costs.microBatches * visit.seconds};
+    const Visit ofStep{visit.resource, servedBy(visit.resource, costs) * visit.seconds};
     if (visit.resource.kind != Bottleneck::latency) add(work, ofStep, isOne);
   }
   for (Use& use : work) {
     if (use.resource.kind == Bottleneck::clientCompute) use.seconds += costs.updateSeconds;
     if (use.resource.kind == Bottleneck::serverCompute && splitsBackward) {
-      use.seconds += costs.microBatches * weightsApart(costs.bodies[use.resource.body]);
+      use.seconds += servedBy(use.resource, costs) * weightsApart(costs.bodies[use.resource.body]);
     }
   }
   const Use max = longest(work);
+  pathSeconds = std::max(pathSeconds, untilReport(costs, path, nullptr)) + costs.updateSeconds;
   const double latencyBound = pathSeconds / (staleness + 1);
   const Resource named = latencyBound > max.seconds ? longest(shares).resource : max.resource;
   return {std::max(max.seconds, latencyBound), named.kind, named.body};

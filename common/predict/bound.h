@@ -35,6 +35,19 @@ struct EdgeCosts {
   double latency = 0;  // seconds, one way
 };
 
+// The replicas of a body: servers that share its micro-batches (Replica in step.h), and add their
+// gradients at the end of a step.
+struct ReplicaCosts {
+  std::uint32_t count = 1;
+  double bytes = 0;    // that each replica adds to those of the others
+  double seconds = 0;  // of the sum, from the last backward of all replicas until all have it
+};
+// The seconds of a sum over a network with this rate, in bytes per second per replica and
+// direction, and one-way latency. Each replica sends and receives (R - 1) / R of the bytes twice:
+// to and from those that add a part, and the sums. Before, all agree on the call, which takes a
+// round trip.
+double reduceSeconds(const ReplicaCosts& replicas, double rate, double latency);
+
 // All tensors of one kind at one cut together: bytes on the wire, and codec seconds at their sender
 // and receiver.
 struct FlowCosts {
@@ -48,9 +61,12 @@ struct StepCosts {
   std::vector<BodyCosts> bodies = {{}};                    // in model order, at least one
   FlowMap<FlowCosts> flows;
   double updateSeconds = 0;  // on the client, once per step
-  // Whether the links of all bodies share the bandwidth of the client's connection. Their rates are
-  // then those of the connection, equal for all bodies; the latencies may differ. Otherwise each
-  // link has its own bandwidth.
+  // If there are several, there is one body, each of its servers has the costs in `bodies`, and
+  // each link to them those of the body's link.
+  ReplicaCosts replicas;
+  // Whether the links of all servers share the bandwidth of the client's connection. Their rates
+  // are then those of the connection, equal for all servers; the latencies may differ. Otherwise
+  // each link has its own bandwidth.
   bool sharesLink = false;
   // Direct links: edges[b] connects the bodies b and b + 1. Empty: the client passes the tensors
   // between two bodies on.
@@ -59,6 +75,7 @@ struct StepCosts {
   // Returns the costs of the same step with another number of micro-batches: all costs except the
   // update are scaled in proportion.
   StepCosts inMicroBatches(std::uint32_t number) const;
+  std::size_t servers() const { return replicas.count > 1 ? replicas.count : bodies.size(); }
   bool hasRates() const;
   bool hasWeights() const;  // whether BodyCosts::weights is known
   // The lowest rates and the highest latency of all bodies' links.
@@ -70,6 +87,13 @@ struct StepCosts {
   BodyCosts& body() { return bodies.front(); }
   const BodyCosts& body() const { return bodies.front(); }
 };
+
+// Bytes per micro-batch, over the client's links to all servers. A tensor that the client passes on
+// counts twice; one that crosses a direct link does not count.
+struct ClientBytes {
+  double up = 0, down = 0;
+};
+ClientBytes clientBytesOf(const StepCosts& costs);
 
 enum class Bottleneck : std::uint8_t {
   clientCompute,
@@ -88,8 +112,8 @@ struct StepBound {
   // than every term, or if the resource with the largest term is busy for less than half of the
   // bound, the bottleneck is the resource that takes the largest part of the path.
   Bottleneck bottleneck = Bottleneck::clientCompute;
-  // Index of the body, if the bottleneck is a server or a link; 0 for a shared link. A direct link
-  // counts as the link of the second one of its bodies.
+  // Index of the body, if the bottleneck is a server or a link; 0 for a shared link and for
+  // replicas. A direct link counts as the link of the second one of its bodies.
   std::size_t body = 0;
 };
 

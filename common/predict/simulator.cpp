@@ -10,6 +10,7 @@
 #include "common/core/random.h"
 #include "common/engine/virtual_clock.h"
 #include "common/net/frame.h"
+#include "common/topology/step.h"
 
 namespace cleave {
 namespace {
@@ -23,12 +24,17 @@ struct QueuedTensor {
 
 // The state of the client or of a server.
 struct Side {
-  Side(StageRows rows, const Policy& policy)
-      : stage(std::move(rows), policy.pick, policy.inFlight) {}
+  Side(StageRows rows, const Policy& policy, std::uint32_t inFlight, std::uint32_t m)
+      : stage(std::move(rows), policy.pick, inFlight), microBatches(m) {
+    stage.begin(Phase::train, microBatches);
+  }
 
   bool isClient = true;
+  std::size_t server = 0;
   std::size_t body = 0;
+  Replica replica;
   StageEngine stage;
+  std::uint32_t microBatches = 0;  // that it computes in each step
   bool busy = false;
   double codecFreeAt = 0;
   double doneAt = 0;  // when its latest action was done
@@ -38,12 +44,13 @@ struct Side {
   std::uint32_t reportsArrived = 0;  // of a server, at the client
 };
 
-// One direction of a link: between the client and a body, or between two neighbouring bodies.
+// One direction of a link: between the client and a server, or between the servers of two
+// neighbouring bodies.
 struct Direction {
   Span::Lane lane = Span::Lane::uplink;
-  std::size_t body = 0;  // see Span
-  Side* to = nullptr;    // the receiving side
-  std::size_t line = 0;  // index of the line whose bandwidth it uses
+  std::size_t server = 0;  // see Span
+  Side* to = nullptr;      // the receiving side
+  std::size_t line = 0;    // index of the line whose bandwidth it uses
   double rate = 0;
   double latency = 0;
   double segment = 0;  // bytes
@@ -61,27 +68,22 @@ std::vector<Place> placesOf(const StepCosts& costs) {
 
 class Simulation {
  public:
-  Simulation(const StepCosts& costs, const Policy& policy, bool withTimeline)
+  Simulation(const StepCosts& costs, const Policy& policy, bool withTimeline,
+             std::uint32_t staleness = 0)
       : costs_(costs),
         policy_(policy),
         withTimeline_(withTimeline),
-        client_(clientRows(placesOf(costs)), policy) {
-    client_.stage.begin(Phase::train, costs.microBatches);
-    for (std::size_t b = 0; b < costs.bodies.size(); ++b) {
-      const BodyCosts& body = costs.bodies[b];
-      Side& server = *servers_.emplace_back(
-          std::make_unique<Side>(bodyRows(body.place, int(b) + 1, policy.splitsBackward), policy));
-      server.isClient = false;
-      server.body = b;
-      server.stage.begin(Phase::train, costs.microBatches);
-    }
-    for (std::size_t b = 0; b < costs.bodies.size(); ++b) {
-      const BodyCosts& body = costs.bodies[b];
+        staleness_(staleness),
+        client_(clientRows(placesOf(costs)), policy, policy.inFlight, costs.microBatches) {
+    for (std::size_t s = 0; s < costs.servers(); ++s) addServer(s);
+    for (const auto& server : servers_) {
+      const std::size_t s = server->server;
+      const BodyCosts& body = costs.bodies[server->body];
       // With a shared bandwidth, all links use the lines of the first one.
-      const std::size_t line = costs.sharesLink ? 0 : 2 * b;
-      addDirection(Span::Lane::uplink, b, *servers_[b], line, body.rateUp, body.latency,
+      const std::size_t line = costs.sharesLink ? 0 : 2 * s;
+      addDirection(Span::Lane::uplink, s, *server, line, body.rateUp, body.latency,
                    body.queueBytes);
-      addDirection(Span::Lane::downlink, b, client_, line + 1, body.rateDown, body.latency,
+      addDirection(Span::Lane::downlink, s, client_, line + 1, body.rateDown, body.latency,
                    body.queueBytes);
     }
     for (std::size_t e = 0; e < costs.edges.size(); ++e) {
@@ -95,10 +97,10 @@ class Simulation {
     lineFreeAt_.assign(directions_.size(), 0);
   }
 
-  // The ends of `steps` consecutive steps with this staleness.
-  std::vector<double> run(std::uint32_t steps, std::uint32_t staleness) {
+  // The ends of `steps` consecutive steps.
+  std::vector<double> run(std::uint32_t steps) {
     steps_ = steps;
-    while (client_.begun < std::min(steps, staleness + 1)) append(client_);
+    while (client_.begun < std::min(steps, staleness_ + 1)) append(client_);
     startWork(client_);
     while (clock_.runNext()) {
     }
@@ -113,51 +115,89 @@ class Simulation {
     if (!client_.stage.isDone()) throw std::logic_error("the simulated step has stalled");
     double end = client_.doneAt;
     for (const auto& server : servers_) {
-      end = std::max(end, server->doneAt + costs_.bodies[server->body].latency);
+      end = std::max(
+          end, server->doneAt + costs_.replicas.seconds + costs_.bodies[server->body].latency);
     }
     step_.seconds = end + costs_.updateSeconds;
     return std::move(step_);
   }
 
  private:
-  void addDirection(Span::Lane lane, std::size_t body, Side& to, std::size_t line, double rate,
+  void addServer(std::size_t s) {
+    const std::uint32_t count = costs_.replicas.count;
+    const std::size_t body = count > 1 ? 0 : s;
+    const Replica replica{count > 1 ? static_cast<std::uint32_t>(s) : 0, count};
+    const std::uint32_t microBatches = shareOf(costs_.microBatches, replica);
+    Side& server = *servers_.emplace_back(std::make_unique<Side>(
+        bodyRows(costs_.bodies[body].place, int(body) + 1, policy_.splitsBackward), policy_,
+        inFlightOf(policy_.inFlight, count, microBatches, staleness_), microBatches));
+    server.isClient = false;
+    server.server = s;
+    server.body = body;
+    server.replica = replica;
+  }
+  void addDirection(Span::Lane lane, std::size_t server, Side& to, std::size_t line, double rate,
                     double latency, double queueBytes) {
-    Direction direction{lane, body, &to, line, rate, latency};
+    Direction direction{lane, server, &to, line, rate, latency};
     direction.segment = static_cast<double>(segmentBytesFor(rate));
     // A connection chooses its next segment when less than half a segment is unsent
     // (FrameStream::readyToWrite).
     direction.ahead = (direction.segment / 2 + queueBytes) / rate;
     directions_.push_back(std::move(direction));
   }
-  Direction& uplinkOf(std::size_t body) { return directions_[2 * body]; }
-  Direction& downlinkOf(std::size_t body) { return directions_[2 * body + 1]; }
+  Direction& uplinkOf(std::size_t server) { return directions_[2 * server]; }
+  Direction& downlinkOf(std::size_t server) { return directions_[2 * server + 1]; }
   // Of the direct link between two neighbouring bodies.
   Direction& edgeFrom(std::size_t body, bool forward) {
     const std::size_t edge = forward ? body : body - 1;
     return directions_[2 * (servers_.size() + edge) + (forward ? 0 : 1)];
   }
 
-  void note(Span::Lane lane, std::size_t body, std::string_view what, std::uint32_t i, double begin,
-            double end) {
+  void note(Span::Lane lane, std::size_t server, std::string_view what, std::uint32_t i,
+            double begin, double end) {
     if (!withTimeline_ || end == begin) return;
-    step_.timeline.push_back({lane, body, std::string(what) + " " + std::to_string(i), begin, end});
+    step_.timeline.push_back(
+        {lane, server, std::string(what) + " " + std::to_string(i), begin, end});
+  }
+
+  // ---- Micro-batches of a replica ----
+
+  // Stages count the micro-batches of all steps as one sequence. Converts a number in the
+  // sequence of all micro-batches to that in the sequence of those that the replica computes.
+  std::uint32_t toOwn(const Side& side, std::uint32_t i) const {
+    const std::uint32_t m = costs_.microBatches;
+    return i / m * side.microBatches + i % m / side.replica.count;
+  }
+  std::uint32_t fromOwn(const Side& side, std::uint32_t own) const {
+    return own / side.microBatches * costs_.microBatches +
+           side.replica.numberInBatch(own % side.microBatches);
   }
 
   // ---- Several steps ----
 
-  void append(Side& side) {
-    side.stage.append(costs_.microBatches);
+  static void append(Side& side) {
+    side.stage.append(side.microBatches);
     ++side.begun;
   }
 
-  // Sends a server's report on a step if all of its actions are done.
+  // Sends a server's report on a step if all of its actions are done, and with replicas, if those
+  // of the other replicas are done and the sum is made.
   void reportIfDone(Side& server) {
     if (server.reported == server.begun ||
-        !server.stage.isDone((server.reported + 1) * costs_.microBatches)) {
+        !server.stage.isDone((server.reported + 1) * server.microBatches)) {
       return;
     }
     ++server.reported;
-    clock_.at(clock_.now() + costs_.bodies[server.body].latency, [this, &server] {
+    if (costs_.replicas.count == 1) return sendReport(server, clock_.now());
+    for (const auto& other : servers_) {
+      if (other->reported < server.reported) return;
+    }
+    summedAt_ = std::max(summedAt_, clock_.now()) + costs_.replicas.seconds;
+    for (const auto& replica : servers_) sendReport(*replica, summedAt_);
+  }
+
+  void sendReport(Side& server, double at) {
+    clock_.at(at + costs_.bodies[server.body].latency, [this, &server] {
       ++server.reportsArrived;
       updateIfReported();
     });
@@ -190,12 +230,13 @@ class Simulation {
     if (side.busy) return;
     const auto action = side.stage.next();
     if (!action) return;
-    const double end = clock_.now() + secondsOf(side, action->kind);
-    note(side.isClient ? Span::Lane::client : Span::Lane::server, side.body,
-         actionName(action->kind), action->i, clock_.now(), end);
+    const ActionKind kind = action->kind;
+    const std::uint32_t i = fromOwn(side, action->i);
+    const double end = clock_.now() + secondsOf(side, kind);
+    note(side.isClient ? Span::Lane::client : Span::Lane::server, side.server, actionName(kind), i,
+         clock_.now(), end);
     side.busy = true;
-    clock_.at(end,
-              [this, &side, kind = action->kind, i = action->i] { finishWork(side, kind, i); });
+    clock_.at(end, [this, &side, kind, i] { finishWork(side, kind, i); });
   }
 
   double secondsOf(const Side& side, ActionKind kind) const {
@@ -223,7 +264,7 @@ class Simulation {
     const double begin = std::max(clock_.now(), side.codecFreeAt);
     side.codecFreeAt = begin + seconds;
     if (withTimeline_) {
-      note(side.isClient ? Span::Lane::clientCodec : Span::Lane::serverCodec, side.body,
+      note(side.isClient ? Span::Lane::clientCodec : Span::Lane::serverCodec, side.server,
            what + flowName(flow), i, begin, side.codecFreeAt);
     }
     return side.codecFreeAt;
@@ -234,25 +275,29 @@ class Simulation {
     clock_.at(done, [this, &side, flow, i] {
       if (side.isClient) return sendUp(flow, i);
       const bool isForClient = costs_.edges.empty() || client_.stage.isInput(flow);
-      queue(isForClient ? downlinkOf(side.body) : edgeFrom(side.body, isActivation(flow)), flow, i);
+      queue(isForClient ? downlinkOf(side.server) : edgeFrom(side.body, isActivation(flow)), flow,
+            i);
     });
   }
 
   void decode(Side& side, Flow flow, std::uint32_t i) {
     const double done = runCodec(side, "decode ", flow, i, costs_.flows.at(flow).decodeSeconds);
     clock_.at(done, [this, &side, flow, i] {
-      while (i >= side.begun * costs_.microBatches) append(side);
-      side.stage.arrived(flow, i);
+      const std::uint32_t own = toOwn(side, i);
+      while (own >= side.begun * side.microBatches) append(side);
+      side.stage.arrived(flow, own);
       startWork(side);
     });
   }
 
   // ---- Links ----
 
-  // Sends to the body that receives the flow.
+  // Sends to the body that receives the flow, or to the replica that computes the micro-batch.
   void sendUp(Flow flow, std::uint32_t i) {
-    for (std::size_t b = 0; b < servers_.size(); ++b) {
-      if (servers_[b]->stage.isInput(flow)) return queue(uplinkOf(b), flow, i);
+    for (const auto& server : servers_) {
+      const Replica& replica = server->replica;
+      const bool isIts = i % costs_.microBatches % replica.count == replica.rank;
+      if (isIts && server->stage.isInput(flow)) return queue(uplinkOf(server->server), flow, i);
     }
   }
 
@@ -272,11 +317,12 @@ class Simulation {
   }
 
   void queue(Direction& direction, Flow flow, std::uint32_t i) {
-    const int priority = policy_.linkPriority(flow, i, costs_.bodies[direction.body].place);
-    const auto place =
+    const Place& place = costs_.bodies[servers_[direction.server]->body].place;
+    const int priority = policy_.linkPriority(flow, i, place);
+    const auto next =
         std::find_if(direction.queued.begin(), direction.queued.end(),
                      [&](const QueuedTensor& other) { return other.priority > priority; });
-    direction.queued.insert(place, {flow, i, priority, costs_.flows.at(flow).bytes});
+    direction.queued.insert(next, {flow, i, priority, costs_.flows.at(flow).bytes});
     sendNext(direction);
   }
 
@@ -302,7 +348,7 @@ class Simulation {
     const double begin = std::max(clock_.now(), lineFreeAt_[direction.line]);
     lineFreeAt_[direction.line] = direction.freeAt = begin + bytes / direction.rate;
     if (withTimeline_) {
-      note(direction.lane, direction.body, flowName(tensor.flow), tensor.i, begin,
+      note(direction.lane, direction.server, flowName(tensor.flow), tensor.i, begin,
            direction.freeAt);
     }
     if (tensor.bytesLeft > 0) return;
@@ -314,13 +360,15 @@ class Simulation {
   const StepCosts& costs_;
   const Policy& policy_;
   const bool withTimeline_;
+  const std::uint32_t staleness_;
   VirtualClock clock_;
   SimulatedStep step_;
   std::uint32_t steps_ = 0;   // 0: one step alone
   std::vector<double> ends_;  // of the steps whose updates are done
   Side client_;
   std::vector<std::unique_ptr<Side>> servers_;
-  // Up and down of each body, then forward and backward of each edge. Addresses do not change.
+  double summedAt_ = 0;  // when the latest sum of the replicas is made
+  // Up and down of each server, then forward and backward of each edge. Addresses do not change.
   std::deque<Direction> directions_;
   std::vector<double> lineFreeAt_;  // when all segments chosen for a line have crossed
   std::vector<std::pair<Flow, std::uint32_t>> toPassOn_;  // by the client, after its action
@@ -419,7 +467,7 @@ double steadyStepSeconds(const StepCosts& costs, const Policy& policy, std::uint
   const std::uint32_t window = staleness + 1;
   const std::uint32_t measured = 8 * window;
   const std::vector<double> ends =
-      Simulation(costs, policy, false).run(6 * window + measured, staleness);
+      Simulation(costs, policy, false, staleness).run(6 * window + measured);
   const std::size_t first = std::size_t{4} * window - 1;
   return (ends[first + measured] - ends[first]) / measured;
 }

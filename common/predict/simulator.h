@@ -37,8 +37,8 @@ struct Span {
     edgeBackward
   };
   Lane lane = Lane::client;
-  // Index of the body, for a server or a link; of a direct link, of its second body.
-  std::size_t body = 0;
+  // Index of the server, also for its link; of a direct link, of its second server.
+  std::size_t server = 0;
   std::string what;  // such as "HeadForward 3", "encode activation/0 3", "gradient/1 2"
   double begin = 0, end = 0;
 };
@@ -54,9 +54,11 @@ struct SimulatedStep {
 // rate, clamped to [64 KiB, 1 MiB]. As in a Connection, the next segment is chosen when half a
 // segment plus the link's own queue remain to be sent. Links that share a bandwidth send their
 // segments in the order in which they were chosen. Without direct links, the client forwards
-// tensors from one body to the next unchanged, between two of its actions. Control messages take no
-// time, but the step ends only after the BodyDone of each server, which follows its last action,
-// has crossed the server's link to the client. Throws std::logic_error if the policy deadlocks.
+// tensors from one body to the next unchanged, between two of its actions. Replicas add their
+// gradients after the last action of all of them; their sums are made one at a time. Control
+// messages take no time, but the step ends only after the BodyDone of each server, which follows
+// its last action or the sum, has crossed the server's link to the client. Throws std::logic_error
+// if the policy deadlocks.
 SimulatedStep simulateStep(const StepCosts& costs, const Policy& policy, bool withTimeline = false);
 
 // Seconds per step of a long run with this staleness: up to D + 1 steps overlap, as Coordinator and

@@ -23,7 +23,8 @@ void eachOf(StepCosts& costs, const StepCosts& others, Function function) {
 }  // namespace
 
 // All tensors of a cut count as one flow.
-StepMeter::StepMeter(const std::vector<Place>& places) {
+StepMeter::StepMeter(const std::vector<Place>& places, std::uint32_t replicas) {
+  last_.replicas.count = replicas;
   last_.bodies.clear();
   for (const Place& place : places) {
     BodyCosts& body = last_.bodies.emplace_back();
@@ -62,12 +63,26 @@ std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSe
       known = known && tensor.bytes > 0;
     }
   }
+  if (costs.replicas.count > 1) setReplicas(costs, bodies.front(), links);
   before_ = totals;
   last_ = costs;
   if (!known) return std::nullopt;
   if (warm_) add(costs);
   warm_ = true;
   return costs;
+}
+
+// The body's report is about all replicas. Its link is the fastest one, so that no step is shorter
+// than the bound.
+void StepMeter::setReplicas(StepCosts& costs, const BodyDone& report,
+                            const std::vector<LinkSpeed>& links) {
+  costs.replicas.seconds = report.sumSeconds;
+  BodyCosts& body = costs.body();
+  for (const LinkSpeed& link : links) {
+    body.latency = std::min(body.latency, link.roundTripSeconds / 2);
+    body.rateUp = std::max(body.rateUp, link.rateUp);
+    body.rateDown = std::max(body.rateDown, link.rateDown);
+  }
 }
 
 // The edge before body b.
@@ -120,6 +135,7 @@ void StepMeter::add(const StepCosts& costs) {
       tensor.decodeSeconds += others.decodeSeconds;
     }
     sum_.updateSeconds += before.updateSeconds;
+    sum_.replicas.seconds += before.replicas.seconds;
   }
   ++steps_;
 }
@@ -135,6 +151,7 @@ std::optional<StepCosts> StepMeter::mean() const {
     tensor.decodeSeconds /= steps;
   }
   mean.updateSeconds /= steps;
+  mean.replicas.seconds /= steps;
   return mean;
 }
 

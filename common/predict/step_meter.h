@@ -19,10 +19,10 @@ struct LinkSpeed {
 
 class StepMeter {
  public:
-  // `places`: those of the bodies, in the order of the model.
-  explicit StepMeter(const std::vector<Place>& places = {{}});
-  // Call after a training step. `client`: the seconds of the client's actions. `bodies` and
-  // `links`: one element per body; the bodies' reports contain their edges. `totals`: of all links
+  // `places`: those of the bodies, in the order of the model. `replicas`: of the only body.
+  explicit StepMeter(const std::vector<Place>& places = {{}}, std::uint32_t replicas = 1);
+  // Call after a training step. `client`: the seconds of the client's actions. `bodies`: one report
+  // per body, which contain their edges. `links`: one element per server. `totals`: of all links
   // together. Returns nullopt until the bytes of every flow are known. An unknown rate is 0.
   std::optional<StepCosts> measure(const MicroBatch& at, const ActionSeconds& client,
                                    const std::vector<BodyDone>& bodies, const LinkTotals& totals,
@@ -36,6 +36,8 @@ class StepMeter {
 
  private:
   void add(const StepCosts& costs);
+  static void setReplicas(StepCosts& costs, const BodyDone& report,
+                          const std::vector<LinkSpeed>& links);
   static void setEdge(StepCosts& costs, std::size_t b, const EdgeReport& report);
   void setFlow(FlowCosts& costs, Flow flow, const LinkTotals& totals) const;
 

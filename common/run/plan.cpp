@@ -165,7 +165,7 @@ void checkBatch(const RunSpec& spec) {
 
 }  // namespace
 
-std::vector<Place> placesOf(const std::vector<RunPlan>& bodies) {
+std::vector<Place> placesOf(std::span<const RunPlan> bodies) {
   std::vector<Place> places;
   for (const RunPlan& body : bodies) places.push_back(body.place);
   return places;
@@ -198,8 +198,6 @@ void checkEdgeCodecs(const RunPlan& plan, bool hasEdgeBefore, bool hasEdgeAfter)
   }
 }
 
-namespace {
-
 void checkReplicas(const RunSpec& spec, const Schedule& schedule) {
   if (spec.replicas == 0 || spec.replicas > kMaxBodyReplicas || spec.replica >= spec.replicas) {
     refuse("replica " + std::to_string(spec.replica) + " of " + std::to_string(spec.replicas) +
@@ -219,8 +217,6 @@ void checkReplicas(const RunSpec& spec, const Schedule& schedule) {
   }
 }
 
-}  // namespace
-
 RunPlan planRun(const RunSpec& spec) {
   return planReplica(planClient(spec, {}, nullptr), spec.replica);
 }
@@ -234,11 +230,7 @@ RunPlan planReplica(RunPlan plan, std::uint32_t rank) {
   // An upper bound for all batches: the first replicas have the larger micro-batches.
   const std::uint32_t count = microBatchCount(plan.maxBatch, plan.spec.microBatches);
   plan.maxBatch = inShare({Phase::train, 0, 0, count, plan.maxBatch}, replica).samples;
-  // Of W consecutive micro-batches, each batch that they belong to adds at most one to an even
-  // share.
-  const std::uint32_t staleness = plan.spec.staleness;
-  const std::uint32_t share = (plan.inFlight + replica.count - 1) / replica.count + staleness;
-  plan.inFlight = std::min(share, plan.microBatches * (staleness + 1));
+  plan.inFlight = inFlightOf(plan.inFlight, replica.count, plan.microBatches, plan.spec.staleness);
   return plan;
 }
 

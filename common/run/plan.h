@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "common/codec/codec.h"
@@ -45,10 +46,15 @@ struct RunPlan {
 };
 
 // The places of these bodies.
-std::vector<Place> placesOf(const std::vector<RunPlan>& bodies);
+std::vector<Place> placesOf(std::span<const RunPlan> bodies);
 
 // Checks that the schedule supports this staleness. Throws UsageError "bad-staleness".
 void checkStaleness(const Schedule& schedule, std::uint32_t staleness);
+
+// Checks the number of replicas, the rank, and that each replica has a micro-batch. Throws
+// UsageError "bad-run-spec", or "bad-staleness" if the schedule does not support staleness with
+// replicas.
+void checkReplicas(const RunSpec& spec, const Schedule& schedule);
 
 // Checks that the body's codecs can be used if it has an edge before it or after it. Throws
 // UsageError "bad-codec-spec".

@@ -20,6 +20,14 @@ std::uint32_t shareOf(std::uint32_t microBatches, const Replica& replica) {
   return (microBatches + replica.count - 1 - replica.rank) / replica.count;
 }
 
+// Of W consecutive micro-batches, each batch that they belong to adds at most one to an even share.
+std::uint32_t inFlightOf(std::uint32_t inFlight, std::uint32_t replicas, std::uint32_t ofBatch,
+                         std::uint32_t staleness) {
+  if (replicas == 1) return inFlight;
+  const std::uint32_t share = (inFlight + replicas - 1) / replicas + staleness;
+  return std::min(share, ofBatch * (staleness + 1));
+}
+
 MicroBatch inShare(const MicroBatch& at, const Replica& replica) {
   MicroBatch own = at;
   own.i = at.i / replica.count;

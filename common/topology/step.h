@@ -39,6 +39,10 @@ struct Replica {
 inline constexpr std::uint32_t kMaxBodyReplicas = 16;
 // The number of the replica's micro-batches in a batch of `microBatches`.
 std::uint32_t shareOf(std::uint32_t microBatches, const Replica& replica);
+// Of W micro-batches in flight, the maximum that belong to one of `replicas`.
+// `ofBatch`: shareOf() of a batch.
+std::uint32_t inFlightOf(std::uint32_t inFlight, std::uint32_t replicas, std::uint32_t ofBatch,
+                         std::uint32_t staleness);
 // Converts a micro-batch that the replica computes from its number in the batch to the replica's
 // own: `i`, `microBatches` and `samples` become those of the replica's share. The share of a batch
 // is itself a batch with the sizes above.

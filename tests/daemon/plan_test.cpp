@@ -188,6 +188,49 @@ TEST_CASE("a second server is used if it makes a step shorter") {
   CHECK(slow.at("configured").at("cuts") == nlohmann::json({2, 5}));
 }
 
+TEST_CASE("replicas are used if they are allowed and make a step shorter") {
+  const TemporaryFolder folder;
+  const std::string client = writeProfile(folder, "client", {0, 500, 0, 500, 0, 1});
+  const std::string server = writeProfile(folder, "server", {0, 20, 0, 20, 0, 0});
+  // One server takes 4 x 40 ms for a batch, and 3 replicas a third of that.
+  const Arguments three = with(kFastLink, {"--replicas", "3"});
+  const nlohmann::json plans = askJson(planArguments(client, server, three));
+  const nlohmann::json& best = plans.at("plans").at(0);
+  CHECK(best.at("replicas") == 3);
+  CHECK(best.at("seconds").get<double>() >= 160e-3 / 3);
+  CHECK(best.at("seconds").get<double>() < 75e-3);
+  // Pairs of cuts x (1 micro-batch, 2 with up to 2 replicas, 4, …, 32 with up to 3).
+  CHECK(plans.at("considered") == 10 * (1 + 2 + 4 * 3));
+  CHECK(plans.at("configured").at("replicas") == 1);
+  CHECK_THAT(plans.at("yaml").get<std::string>(),
+             Contains("# servers: [HOST:PORT+HOST:PORT+HOST:PORT]"));
+  CHECK(askJson(planArguments(client, server, kFastLink)).at("plans").at(0).at("replicas") == 1);
+
+  // The plan is the prediction of simulate, and the run has the plan's needs.
+  const Arguments addresses = {"--set", "servers=[a:1+b:1+c:1]", "--set",
+                               "model.cuts=" + best.at("cuts").dump()};
+  Arguments same = planArguments(client, server, with(kFastLink, addresses));
+  same.front() = "simulate";
+  const nlohmann::json cases =
+      askJson(with(same, {"--micro-batches", best.at("micro_batches").dump()}));
+  const std::string schedule = best.at("schedule");
+  CHECK(cases.at("cases").at(0).at("schedules").at(schedule).at("seconds").get<double>() ==
+        Approx(best.at("seconds").get<double>()));
+  checkSameNeeds(dryRunOf(best, with(addresses, {"--set", "codec=none"})), best);
+  // With one micro-batch in flight, the replicas compute their 4 x 20 ms of forwards in turn.
+  const nlohmann::json alone = askJson(with(same, {"--micro-batches", "4", "--in-flight", "1"}));
+  CHECK(alone.at("cases").at(0).at("schedules").at("priority").at("seconds").get<double>() >=
+        80e-3);
+  const Ended few = ask(with(same, {"--micro-batches", "2"}));
+  CHECK(few.code == 2);
+  CHECK_THAT(few.errors, Contains("[bad-run-spec]") && Contains("hint: set train.micro_batches"));
+
+  // On a slow network of the servers, the sum of the gradients takes longer than replicas save.
+  const nlohmann::json slow =
+      askJson(planArguments(client, server, with(three, {"--edge-rate", "10kbit/s"})));
+  CHECK(slow.at("plans").at(0).at("replicas") == 1);
+}
+
 TEST_CASE("with more servers than configured, the first and the last cut keep their codecs") {
   const TemporaryFolder folder;
   const std::string client = writeProfile(folder, "client", {0, 500, 0, 500, 0, 1});
