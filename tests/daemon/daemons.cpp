@@ -163,20 +163,23 @@ void checkSameModel(const std::string& expected, const std::string& run) {
   CHECK((readFile(run + "/model.safetensors") == weights));
 }
 
+// The kernel chooses ports from 32768 on for connections and for port 0, so it does not take these.
+// Tests that run at the same time begin at different ports.
 std::vector<std::uint16_t> freePorts(std::size_t count) {
-  std::vector<int> sockets;
+  constexpr std::uint32_t kFirst = 10'000, kEnd = 32'000;
+  static std::uint32_t next = static_cast<std::uint32_t>(::getpid()) * 64;
   std::vector<std::uint16_t> ports;
-  for (std::size_t n = 0; n < count; ++n) {
-    sockets.push_back(::socket(AF_INET, SOCK_STREAM, 0));
+  while (ports.size() < count) {
+    const auto port = static_cast<std::uint16_t>(kFirst + next++ % (kEnd - kFirst));
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    REQUIRE(::bind(sockets.back(), reinterpret_cast<sockaddr*>(&address), size) == 0);
-    REQUIRE(::getsockname(sockets.back(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
-    ports.push_back(ntohs(address.sin_port));
+    address.sin_port = htons(port);
+    const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+    const bool isFree = ::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    ::close(socket);
+    if (isFree) ports.push_back(port);
   }
-  for (const int each : sockets) ::close(each);
   return ports;
 }
 

@@ -114,7 +114,7 @@ nlohmann::json askJson(Arguments arguments);
 nlohmann::json verifySteps(const std::string& run, const Arguments& more);
 // Fails the test unless the two runs have the same weights.
 void checkSameModel(const std::string& expected, const std::string& run);
-// Ports that are free now. All are open at the same time, so they differ.
+// Different ports that are free now.
 std::vector<std::uint16_t> freePorts(std::size_t count);
 // Starts a training run that lasts long enough for the test to interfere, because its micro-batches
 // wait.
