@@ -54,55 +54,6 @@ class DataParallel(unittest.TestCase):
             self.assertAlmostEqual(together, 0.8 + max(1.6, sending) + 0.1)
 
 
-class Pipeline(unittest.TestCase):
-    def test_one_micro_batch_takes_the_sum_of_its_path(self):
-        parts = [part(1, 2, 10, update=0.5), part(3, 6, 20), part(4, 8, update=0.25)]
-        seconds = costs.pipeline_seconds(parts, 1, 1, rate=10, latency=0.1)
-        self.assertAlmostEqual(seconds, 1 + 3 + 4 + 8 + 6 + 2 + 2 * (1 + 2) + 4 * 0.1 + 0.75)
-
-    def test_recompute_repeats_the_forward_of_head_and_bodies(self):
-        parts = [part(1, 2), part(3, 6), part(4, 8)]
-        self.assertAlmostEqual(costs.pipeline_seconds(parts, 1, 1, math.inf, 0, recompute=True), 24 + 1 + 3)
-
-    def test_many_micro_batches_are_limited_by_the_busiest_resource(self):
-        client_and_servers = {"client": 1.0, "server": 3.0, "link": 2.0}
-        parts = [part(0.2, 0.3, 10), part(0.5, 0.5), part(0.25, 0.25)]
-        for busiest, factor in client_and_servers.items():
-            chunks = 200
-            scaled = [dict(each) for each in parts]
-            if busiest == "server":
-                scaled[1].update(forward_seconds=factor, backward_seconds=factor)
-            if busiest == "client":
-                scaled[0].update(forward_seconds=factor, backward_seconds=factor)
-            if busiest == "link":
-                scaled[0].update(output_bytes=200)  # 2 s per direction
-            found = costs.pipeline_seconds(scaled, chunks, chunks, rate=100, latency=0)
-            work = {"client": sum(scaled[p][key] for p in (0, 2) for key in ("forward_seconds", "backward_seconds")),
-                    "server": scaled[1]["forward_seconds"] + scaled[1]["backward_seconds"], "link": scaled[0]["output_bytes"] / 100}
-            self.assertEqual(max(work, key=work.get), busiest)
-            self.assertGreaterEqual(found, chunks * work[busiest])
-            self.assertLess(found, 1.05 * chunks * work[busiest])
-
-    def test_one_micro_batch_in_flight_is_no_pipeline(self):
-        parts = [part(1, 2), part(3, 6), part(1, 1), part(1, 1)]
-        self.assertAlmostEqual(costs.pipeline_seconds(parts, 5, 1, math.inf, 0), 5 * 16)
-
-    def test_micro_batches_in_flight_overlap(self):
-        # Forward 1 s and backward 2 s on each of four devices, without a link.
-        parts = [part(0.5, 1), part(1, 2), part(1, 2), part(1, 2), part(0.5, 1)]
-        one, two, all_ = (costs.pipeline_seconds(parts, 8, flight, math.inf, 0) for flight in (1, 2, 8))
-        self.assertEqual(one, 8 * 12)
-        self.assertLess(two, 0.6 * one)
-        self.assertLess(all_, 0.4 * one)
-        self.assertGreaterEqual(all_, 8 * 3)
-
-    def test_a_tensor_between_two_servers_passes_the_link_twice(self):
-        none = [part(0, 0), part(0, 0), part(0, 0), part(0, 0)]
-        inner = [part(0, 0), part(0, 0, output=10), part(0, 0), part(0, 0)]
-        self.assertEqual(costs.pipeline_seconds(none, 1, 1, 10, 0), 0)
-        self.assertEqual(costs.pipeline_seconds(inner, 1, 1, 10, 0), 4)
-
-
 class Profiles(unittest.TestCase):
     def test_times_are_interpolated_and_beyond_them_proportional(self):
         sizes = [{"samples": 2, "s": 1.0}, {"samples": 4, "s": 1.5}]
@@ -191,7 +142,7 @@ class FakeLab(parallelism.Lab):
     """All programs have the same made-up figures."""
 
     def profile(self, model, cuts):
-        return profile(["head", "body", "tail"] if parallelism.MODELS[model].exported else [f"block {n}" for n in range(24)])
+        return profile([*cuts, "(rest)"] if parallelism.MODELS[model].exported else [f"block {n}" for n in range(24)])
 
     def alone(self, model):
         return ALONE
@@ -299,37 +250,6 @@ class Tables(unittest.TestCase):
             parallelism.print_tables(self.compare())
         lines = printed.getvalue().splitlines()
         self.assertEqual(sum(line.startswith(("| data parallel", "| pipeline")) for line in lines), len(parallelism.ROWS))
-
-
-@unittest.skipUnless(os.environ.get("PROGRAMS"), "PROGRAMS does not name the folder of cleave-client")
-class Simulator(unittest.TestCase):
-    """pipeline_seconds() against cleave-client simulate, which supports several servers for built-in models."""
-
-    MODEL = ["--config", str(ROOT / "configs/synthetic.yaml"), "--set", "model.depth=6", "--set", "train.batch=64"]
-
-    def client(self, command, *arguments):
-        return parallelism.run([os.path.join(os.environ["PROGRAMS"], "cleave-client"), command, *self.MODEL, *arguments], command)
-
-    def test_both_predict_about_the_same(self):
-        random.seed(2)
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "profile.json")
-            self.client("profile", "--output", path, "--repeat", "1")
-            measured = parallelism.read_json(path)
-            cases = (([2, 10], 4, "1MB/s"), ([2, 6, 9], 8, "800kbit/s"), ([1, 4, 7, 10], 8, "2Mbit/s"))
-            latency = "1ms"
-            for cuts, chunks, rate in cases:
-                for size in measured["sizes"]:  # up to 30 ms per sample, instead of the measured microseconds
-                    for key in ("forward_seconds", "backward_seconds"):
-                        size[key] = [size["samples"] * random.uniform(0.003, 0.03) / 8 for _ in measured["blocks"]]
-                parallelism.write_json(path, measured)
-                text = self.client("simulate", "--profile", path, "--set", f"model.cuts={cuts}", "--micro-batches", str(chunks), "--rate", rate,
-                                   "--latency", latency, "--json")  # fmt: skip
-                expected = json.loads(text)["cases"][0]["schedules"]["priority"]["seconds"]
-                ends = itertools.pairwise([0, *cuts, len(measured["blocks"])])
-                parts = [costs.part_of(measured, *blocks, 64 // chunks) for blocks in ends]
-                found = costs.pipeline_seconds(parts, chunks, chunks, parallelism.rate_of(rate), parallelism.seconds_of(latency))
-                self.assertAlmostEqual(found, expected, delta=0.08 * expected, msg=f"{cuts}, {chunks} micro-batches")
 
 
 class Wrong(unittest.TestCase):

@@ -1,4 +1,4 @@
-"""The arithmetic of parallelism.py: seconds, bytes and memory of pipelines and of data parallelism, and PipeDream's partitions."""
+"""The arithmetic of parallelism.py: seconds of data parallelism, bytes and memory of both, and PipeDream's partitions."""
 
 import collections
 import functools
@@ -20,44 +20,6 @@ def data_parallel_seconds(alone, devices, batch, rate, latency, overlaps):
     buckets = math.ceil(alone["gradient_bytes"] / BUCKET)
     sending = ring_bytes(alone["gradient_bytes"], devices) / rate + buckets * 2 * (devices - 1) * latency
     return forward + (max(backward, sending) if overlaps else backward + sending) + alone["update"]
-
-
-def pipeline_seconds(parts, chunks, in_flight, rate, latency, recompute=False):
-    """Seconds of a step of one client and several servers.
-
-    parts      those of part_of() for a micro-batch: head, bodies, tail
-    in_flight  maximum number of micro-batches between the start of their first and of their last action
-    recompute  head and bodies repeat the forward before the backward
-
-    All tensors pass through the client, whose link has this rate per direction; the gradient at a cut has as many bytes as the activation.
-    Of the micro-batches that are ready, devices and links take those that Cleave's schedule `priority` prefers (pickByPriority and
-    unlockingFirst in common/engine/schedule.cpp), and of these the one that is furthest. Unlike in Cleave, transfers are not divided into
-    segments. The servers' updates overlap with the next step.
-    """
-    head, *bodies, tail = parts
-    up, down, repeats = "up", "down", int(recompute)
-    transfers = [part["output_bytes"] / rate for part in parts[:-1]]
-    path = [("client", head["forward_seconds"], 1)]  # a micro-batch's work in its order: (resource, seconds, rank; 0 is preferred)
-    for body, part in enumerate(bodies):
-        path += [(up, transfers[body], 1), (body, part["forward_seconds"], 1), (down, transfers[body + 1], 0)]
-    path.append(("client", tail["forward_seconds"] + tail["backward_seconds"], 0))
-    for body, part in reversed(list(enumerate(bodies))):
-        seconds = part["backward_seconds"] + repeats * part["forward_seconds"]
-        path += [(up, transfers[body + 1], 0), (body, seconds, 0), (down, transfers[body], 1)]
-    path.append(("client", head["backward_seconds"] + repeats * head["forward_seconds"], 2))
-    free = collections.defaultdict(float)  # per resource, when its work so far ends
-    done = [0] * chunks  # per micro-batch, positions of its path that are scheduled
-    ready = [0.0 if chunk < in_flight else math.inf for chunk in range(chunks)]
-    while min(done) < len(path):
-        begin, _, _, chunk = min((max(ready[chunk], free[path[done[chunk]][0]]), path[done[chunk]][2], -done[chunk], chunk)
-                                 for chunk in range(chunks) if done[chunk] < len(path))  # fmt: skip
-        resource, seconds, _ = path[done[chunk]]
-        free[resource] = begin + seconds
-        ready[chunk] = free[resource] + (latency if resource in (up, down) else 0)
-        done[chunk] += 1
-        if done[chunk] == len(path) and chunk + in_flight < chunks:
-            ready[chunk + in_flight] = begin
-    return max(ready) + head["update_seconds"] + tail["update_seconds"]
 
 
 # ---- Profiles of cleave-client profile ----

@@ -22,17 +22,15 @@ way.
                  s = 2 (R - 1) / R x gradient bytes / rate + buckets x 2 (R - 1) x latency, with buckets of 25 MiB. Sources: for the ring
                  all-reduce, Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009; for the
                  buckets and the overlap with the backward, Li et al., "PyTorch Distributed", VLDB 2020.
-  pipeline       cleave-client simulate, with the times of cleave-client profile. For exported models, these commands support one server.
-                 If there are several, each server's part is profiled between its own two cuts, and pipeline_seconds()
-                 (parallel_costs.py) simulates the step. ResNet-101 uses train.recompute, as torchgpipe does.
+  pipeline       cleave-client simulate, with the times of cleave-client profile. Servers have direct links (connect.direct), each with a
+                 rate of its own. ResNet-101 uses train.recompute, as torchgpipe does.
 
 Memory per device is estimated from shapes: weights, gradients, optimizer state, and what autograd keeps for the micro-batches in flight; in
 data parallel also the buckets, which have the size of the gradients. Programs, data and the buffers of links are excluded. Resident memory
 is measured, and includes them.
 
 Bytes per sample are the bytes that all devices send, divided by the samples of the batch. In a pipeline, these are the activations and
-gradients at the cuts in fp32. A tensor between two servers counts twice, because it passes through the client. In data parallel, they are
-2 (R - 1) / R x gradient bytes / samples per device.
+gradients at the cuts in fp32. In data parallel, they are 2 (R - 1) / R x gradient bytes / samples per device.
 """
 
 import argparse
@@ -55,6 +53,7 @@ from results import markdown
 HERE = os.path.dirname(os.path.abspath(__file__))
 GIB = 1 << 30
 WARM_UP, MAX_STEPS = 1, 2
+SCHEDULE = "priority"
 MAX_BUSY_CORES = 0.3  # of other work: more makes measurements unreliable
 
 # cuts: per name, the positions or modules where the model is cut; the client has the parts before the first and after the last cut. With
@@ -157,11 +156,6 @@ def write_json(path, value):
 
 def cuts_of(row):
     return MODELS[row.model].cuts[row.cuts]
-
-
-def schedule_of(row):
-    """simulate predicts each schedule with its default number in flight, which is 4 for 1f1b."""
-    return "1f1b" if row.in_flight == 4 else "priority"
 
 
 def rate_of(text):
@@ -287,15 +281,15 @@ class Lab:
         """The settings of a row of a pipeline."""
         threads = self.options.threads
         return {"model.cuts": json.dumps(cuts_of(row)), "train.batch": row.batch, "train.micro_batches": row.chunks,
-                "train.in_flight": row.in_flight, "train.schedule": schedule_of(row), "threads.client": threads,
-                "threads.server": threads}  # fmt: skip
+                "train.in_flight": row.in_flight, "train.schedule": SCHEDULE, "threads.client": threads, "threads.server": threads,
+                "connect.direct": json.dumps(row.devices > 2)}  # fmt: skip
 
     def plan(self, row):
         """The JSON of a dry run."""
         return json.loads(run([*self.client("train", row.model, self.settings(row)), "--dry-run", "--json"], "cleave-client train --dry-run"))
 
     def profile(self, model, cuts):
-        """The JSON of cleave-client profile. A built-in model has the same profile with all cuts."""
+        """The JSON of cleave-client profile. A built-in model has the same profile with any cuts."""
         def measure():
             settings = {"model.cuts": json.dumps(cuts), "train.batch": MODELS[model].profiled, "train.micro_batches": 1, "train.recompute": "false",
                         "threads.client": self.options.threads}  # fmt: skip
@@ -354,31 +348,25 @@ class Lab:
             write_json(path, costs.scaled(self.profile(row.model, cuts_of(row)), 1 / speed))
             link = self.options.link
             found = json.loads(run([*self.client("simulate", row.model, self.settings(row)), "--profile", path, "--rate", link["rate"],
-                                    "--latency", link["latency"], "--json"], "cleave-client simulate"))  # fmt: skip
-        return found["cases"][0]["schedules"][schedule_of(row)]["seconds"]
+                                    "--latency", link["latency"], "--in-flight", row.in_flight or row.chunks, "--json"],
+                                   "cleave-client simulate"))  # fmt: skip
+        return found["cases"][0]["schedules"][SCHEDULE]["seconds"]
 
     def parts(self, row):
         """The costs of the pipeline's parts for one micro-batch: head, bodies, tail."""
-        cuts, samples = cuts_of(row), costs.largest_part(row.batch, row.chunks)
-        if not MODELS[row.model].exported:
-            profile = self.profile(row.model, cuts)
-            return [costs.part_of(profile, *blocks, samples) for blocks in itertools.pairwise([0, *cuts, len(profile["blocks"])])]
-        profiles = [self.profile(row.model, pair) for pair in map(list, itertools.pairwise(cuts))]
-        return [costs.part_of(profiles[0], 0, 1, samples), *(costs.part_of(each, 1, 2, samples) for each in profiles),
-                costs.part_of(profiles[-1], 2, 3, samples)]  # fmt: skip
+        profile = self.profile(row.model, cuts_of(row))
+        names = [block["name"] for block in profile["blocks"]]  # of an exported model: those of the cuts
+        ends = [cut if isinstance(cut, int) else names.index(cut) + 1 for cut in cuts_of(row)]
+        samples = costs.largest_part(row.batch, row.chunks)
+        return [costs.part_of(profile, *blocks, samples) for blocks in itertools.pairwise([0, *ends, len(names)])]
 
     def predicted(self, row, speed):
         """The seconds of a step on devices of this speed: {"seconds", "by", …}."""
-        rate, latency = self.options.rate, self.options.latency
-        if not row.cuts:
-            alone = costs.scaled(self.alone(row.model), 1 / speed)
-            seconds = {overlaps: costs.data_parallel_seconds(alone, row.devices, row.batch, rate, latency, overlaps) for overlaps in (True, False)}
-            return {"seconds": seconds[True], "seconds_without_overlap": seconds[False], "by": "formula"}
-        if row.devices == 2 or not MODELS[row.model].exported:
+        if row.cuts:
             return {"seconds": self.simulate(row, speed), "by": "cleave-client simulate"}
-        parts = [costs.scaled(part, 1 / speed) for part in self.parts(row)]
-        return {"seconds": costs.pipeline_seconds(parts, row.chunks, row.in_flight or row.chunks, rate, latency, MODELS[row.model].recompute),
-                "by": "pipeline_seconds"}  # fmt: skip
+        alone, link = costs.scaled(self.alone(row.model), 1 / speed), (self.options.rate, self.options.latency)
+        seconds = {overlaps: costs.data_parallel_seconds(alone, row.devices, row.batch, *link, overlaps) for overlaps in (True, False)}
+        return {"seconds": seconds[True], "seconds_without_overlap": seconds[False], "by": "formula"}
 
     def memory(self, row):
         """The estimated bytes of memory per device: of each process, or of the client and each server."""
