@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "client/commands/commands.h"
@@ -102,25 +103,45 @@ Bytes batchBytes(const RunPlan& plan, Flow flow, std::uint32_t samples) {
   return bytes;
 }
 
-// For each direction, the encoded bytes of all batches into which `samples` samples are divided.
-Json encodedBytes(const PreparedRun& run, Phase phase, std::uint32_t samples, std::uint32_t batch) {
-  std::uint64_t up = 0;
-  std::uint64_t down = 0;
-  const std::uint32_t whole = samples / batch;
-  const std::uint32_t rest = samples % batch;
-  for (const RunPlan& plan : run.bodies) {
-    if (plan.stage.replica.rank > 0) continue;  // shares the batch with the first one
-    for (const Flow flow : plan.flows()) {
-      if (phase == Phase::eval && isGradient(flow)) continue;
-      std::uint64_t& direction = plan.place.isUp(flow) ? up : down;
-      direction += whole * batchBytes(plan, flow, batch).encoded;
-      if (rest > 0) direction += batchBytes(plan, flow, rest).encoded;
+// A flow on a link: "up" or "down" between the client and a body, "direct" between two servers.
+struct Crossing {
+  const RunPlan* body;
+  Flow flow;
+  std::string direction;
+};
+
+// The flows on all links, in the order of the model.
+std::vector<Crossing> crossingsOf(const PreparedRun& run) {
+  std::vector<Crossing> crossings;
+  for (const RunPlan& body : run.bodies) {
+    if (body.stage.replica.rank > 0) continue;  // shares the batch with the first one
+    for (const Flow flow : body.flows()) {
+      const bool isUp = body.place.isUp(flow);
+      const bool isDirect = run.settings.hasEdges() && !run.plan.place.contains(flow);
+      if (isDirect && isUp) continue;  // listed with the body that sends it
+      crossings.push_back({&body, flow, isDirect ? "direct" : isUp ? "up" : "down"});
     }
   }
-  return {{"up_bytes", up}, {"down_bytes", down}};
+  return crossings;
 }
 
-Json describeFlow(const PreparedRun& run, const RunPlan& plan, Flow flow) {
+// For each direction, the encoded bytes of all batches into which `samples` samples are divided.
+Json encodedBytes(const PreparedRun& run, Phase phase, std::uint32_t samples, std::uint32_t batch) {
+  std::map<std::string, std::uint64_t> bytes;
+  const std::uint32_t whole = samples / batch;
+  const std::uint32_t rest = samples % batch;
+  for (const auto& [body, flow, direction] : crossingsOf(run)) {
+    if (phase == Phase::eval && isGradient(flow)) continue;
+    bytes[direction] += whole * batchBytes(*body, flow, batch).encoded;
+    if (rest > 0) bytes[direction] += batchBytes(*body, flow, rest).encoded;
+  }
+  return {
+      {"up_bytes", bytes["up"]}, {"down_bytes", bytes["down"]}, {"direct_bytes", bytes["direct"]}};
+}
+
+Json describeFlow(const PreparedRun& run, const Crossing& crossing) {
+  const RunPlan& plan = *crossing.body;
+  const Flow flow = crossing.flow;
   const Codec& codec = *plan.codecs.at(flow);
   const std::uint32_t samples = microBatchSize(run.settings.batch, plan.spec.microBatches, 0);
   const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, samples);
@@ -129,7 +150,7 @@ Json describeFlow(const PreparedRun& run, const RunPlan& plan, Flow flow) {
   const auto choices = autos.find(flowName(flow));
   const bool isMeasured = choices != autos.end() && run.bodies.size() == 1;
   return {{"flow", flowName(flow)},
-          {"direction", plan.place.isUp(flow) ? "up" : "down"},
+          {"direction", crossing.direction},
           {"cut", flow.cut},
           {"micro_batch_shape", spec.shape},
           {"memory_order", memoryOrderName(spec.order)},
@@ -167,9 +188,8 @@ Json describe(const PreparedRun& run) {
   for (const Part& part : partsOf(plan)) out["parts"].push_back(describePart(plan, part));
   out["inserts"] = describeInserts(plan);
   out["flows"] = Json::array();
-  for (const RunPlan& body : run.bodies) {
-    if (body.stage.replica.rank > 0) continue;
-    for (const Flow flow : body.flows()) out["flows"].push_back(describeFlow(run, body, flow));
+  for (const Crossing& crossing : crossingsOf(run)) {
+    out["flows"].push_back(describeFlow(run, crossing));
   }
   out["step"] = encodedBytes(run, Phase::train, settings.batch, settings.batch);
   out["epoch"] = encodedBytes(run, Phase::train, run.data.train->size(), settings.batch);
@@ -247,18 +267,20 @@ void printInserts(const Json& out) {
 void printFlows(const Json& out) {
   std::size_t shape = std::string_view("micro-batch").size();
   std::size_t codec = std::string_view("codec").size();
+  std::size_t way = std::string_view("down").size();
   for (const Json& flow : out.at("flows")) {
+    way = std::max(way, flow.at("direction").get<std::string>().size());
     shape = std::max(shape, shapeText(flow.at("micro_batch_shape")).size());
     codec = std::max(codec, flow.at("codec").get<std::string>().size());
   }
-  std::cout << fmt::format("  {:<12}  {:<4}  {:<{}}  {:<{}}  {:>8}  {:>8}  {:>6}\n", "flow", "way",
-                           "micro-batch", shape, "codec", codec, "raw", "encoded", "ratio");
+  std::cout << fmt::format("  {:<12}  {:<{}}  {:<{}}  {:<{}}  {:>8}  {:>8}  {:>6}\n", "flow", "way",
+                           way, "micro-batch", shape, "codec", codec, "raw", "encoded", "ratio");
   for (const Json& flow : out.at("flows")) {
     const auto raw = flow.at("raw_bytes_per_step").get<double>();
     const auto encoded = flow.at("encoded_bytes_per_step").get<double>();
     std::cout << fmt::format(
-        "  {:<12}  {:<4}  {:<{}}  {:<{}}  {:>8}  {:>8}  {:>6.4f}{}\n",
-        flow.at("flow").get<std::string>(), flow.at("direction").get<std::string>(),
+        "  {:<12}  {:<{}}  {:<{}}  {:<{}}  {:>8}  {:>8}  {:>6.4f}{}\n",
+        flow.at("flow").get<std::string>(), flow.at("direction").get<std::string>(), way,
         shapeText(flow.at("micro_batch_shape")), shape, flow.at("codec").get<std::string>(), codec,
         bytesText(raw), bytesText(encoded), encoded / raw,
         flow.at("encoded_bytes_are") == "exact" ? "" : "  (maximum)");
@@ -300,8 +322,12 @@ void print(const Json& out) {
   printFlows(out);
   printAutoCodecs(out);
   for (const char* all : {"step", "epoch", "evaluation"}) {
-    std::cout << fmt::format("  {:<12}  {} up, {} down\n", all, bytesOf(out.at(all).at("up_bytes")),
-                             bytesOf(out.at(all).at("down_bytes")));
+    const Json& bytes = out.at(all);
+    const std::string direct = number(bytes.at("direct_bytes")) == 0
+                                   ? ""
+                                   : ", " + bytesOf(bytes.at("direct_bytes")) + " between servers";
+    std::cout << fmt::format("  {:<12}  {} up, {} down{}\n", all, bytesOf(bytes.at("up_bytes")),
+                             bytesOf(bytes.at("down_bytes")), direct);
   }
   std::cout << "  Not included: " << out.at("left_out").get<std::string>() << ".\n"
             << "\n# Memory, estimated from shapes; excludes the programs and the data\n"

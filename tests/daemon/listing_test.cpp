@@ -133,6 +133,35 @@ TEST_CASE("a dry run shows the bytes that a training run sends") {
   CHECK(planned.at("steps") == 3);
 }
 
+TEST_CASE("a dry run counts the bytes of direct links apart from those of the client's link") {
+  const Arguments twoBodies = {
+      "train",    "--dry-run",
+      "--config", configFile("synthetic.yaml"),
+      "--set",    "model={name: mlp, width: 16, depth: 4, cuts: [2, 4, 8]}",
+      "--set",    "codec=none"};
+  const Arguments direct = with(twoBodies, {"--set", "connect.direct=true"});
+  const nlohmann::json hub = askJson(twoBodies), planned = askJson(direct);
+  // All cuts have the same size. Without direct links, the tensors of cut 1 cross the client's link
+  // twice. A batch is 32 samples of 16 values.
+  const std::uint64_t perCut = std::uint64_t{32} * 16 * sizeof(float);
+  for (const char* way : {"up_bytes", "down_bytes"}) {
+    CHECK(hub.at("step").at(way) == 4 * perCut);
+    CHECK(planned.at("step").at(way) == 2 * perCut);
+  }
+  CHECK(hub.at("step").at("direct_bytes") == 0);
+  CHECK(planned.at("step").at("direct_bytes") == 2 * perCut);
+  CHECK(planned.at("evaluation").at("direct_bytes") == planned.at("evaluation").at("up_bytes"));
+  std::vector<std::string> flows;
+  for (const auto& flow : planned.at("flows")) {
+    if (flow.at("direction") == "direct") flows.push_back(flow.at("flow"));
+  }
+  CHECK(flows == std::vector<std::string>{"activation/1", "gradient/1"});
+  const std::string text = ask(direct).output;
+  checkFitsTerminal(text);
+  CHECK_THAT(text, Contains("activation/1  direct  ") && Contains(" between servers\n"));
+  CHECK_THAT(ask(twoBodies).output, !Contains("between servers"));
+}
+
 TEST_CASE("a dry run shows the encoded bytes of a codec") {
   const nlohmann::json planned =
       askJson(dryRun({"--set", "codec={activation/0: 'uniform:bits=8', gradient/0: fp16}"}));
