@@ -2,13 +2,15 @@
 """Attacks a cleave-server with the cases in cases.py while honest clients train. Each attack must end in time, with an expected code,
 without increasing the server's memory use, and the server must count it. The honest clients' weights must be the same as without attacks.
 With --memory, the attacks are those on a session's memory limit (memory_cases.py), and the server's memory use must not exceed the bound
-that it prints."""
+that it prints. With --replicas, the attacks are on one of two replicas (replica_cases.py), which the honest clients use too."""
 import argparse
 import collections
 import hashlib
+import json
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,7 @@ import unicodedata
 
 import cases
 import memory_cases
+import replica_cases
 import wire as w
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -54,8 +57,8 @@ class Plain:
 
 
 class Server:
-    def __init__(self, programs, folder, transport, limits):
-        settings = [*transport.server_settings, *(f"--set=limits.{key}={value}" for key, value in limits.items())]
+    def __init__(self, programs, folder, transport, limits, more=()):
+        settings = [*transport.server_settings, *(f"--set=limits.{key}={value}" for key, value in limits.items()), *more]
         self.process = subprocess.Popen(
             [programs / "cleave-server", "serve", "--config", ROOT / "configs/server.yaml", "--set=listen.port=0",
              "--set=models.allow=[mlp, small_cnn, mobilenet_v2, graph]", "--set=edges.accept=true",
@@ -66,6 +69,7 @@ class Server:
         self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr))
         self.reader.start()
         self.port = int(line.rsplit(":", 1)[1])
+        self.address = f"127.0.0.1:{self.port}"  # that honest clients use
 
     def memory_kib(self, name):
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
@@ -82,6 +86,13 @@ class Server:
             time.sleep(0.1)
         raise AssertionError("the server printed no memory bound")
 
+    def listening_ports(self):
+        """The TCP ports on which the process listens."""
+        process = pathlib.Path(f"/proc/{self.process.pid}")
+        own = {str(link.readlink()) for link in (process / "fd").iterdir() if link.is_symlink()}
+        rows = [row.split() for row in (process / "net/tcp").read_text().splitlines()[1:]]
+        return [int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own]
+
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(30)
@@ -92,16 +103,18 @@ class Server:
 class World:
     """The environment in which a case acts."""
 
-    def __init__(self, port, tls):
-        self.port = port
+    def __init__(self, servers, tls, group_port):
+        self.servers = servers  # the first one is attacked; the others are its replicas
         self.tls = tls
+        self.identity = b"hostile" if tls else b"local"
+        self.group_port = group_port
         self.runs = 0
         self.refused = []  # further peers of a case, with the codes that they received
         self.learned = {}  # what learn() found out, by codec
         self.expected = collections.Counter()  # number of refusals that the server must count, by reason
 
-    def connect(self, receive_buffer=None):
-        return w.Peer(self.port, receive_buffer, self.tls)
+    def connect(self, receive_buffer=None, rank=0):
+        return w.Peer(self.servers[rank].port, receive_buffer, self.tls)
 
     def run_id(self):
         self.runs += 1
@@ -140,11 +153,14 @@ def train(programs, folder, server, transport, name):
     """Trains once. Returns (SHA-256 of the weights or None, errors)."""
     run = folder / name
     ended = subprocess.run(
-        [programs / "cleave-client", "train", "--config", ROOT / "configs/synthetic.yaml", "--server", f"127.0.0.1:{server.port}",
+        [programs / "cleave-client", "train", "--config", ROOT / "configs/synthetic.yaml", "--server", server.address,
          "--run-dir", run, *transport.client_settings, *(f"--set={setting}" for setting in HONEST)],
         capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
     if ended.returncode != 0:
         return None, ended.stderr
+    resumes = json.loads((run / "summary.json").read_text())["resumes"]
+    if resumes > 0:
+        return None, f"the run was resumed {resumes} times: {ended.stderr}"
     return hashlib.sha256((run / "model.safetensors").read_bytes()).hexdigest(), ""
 
 
@@ -208,25 +224,47 @@ def raw_texts(server, store):
     return [f"{name} has {unprintable(text)!r}" for name, text in texts.items() if unprintable(text)]
 
 
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def replica_settings(rank, ports):
+    hosts = ", ".join(f'"127.0.0.1:{port}"' for port in ports)
+    return [f"--set=replicas.hosts=[{hosts}]", f"--set=replicas.rank={rank}", f"--set=replicas.timeout_seconds={replica_cases.TIMEOUT}"]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, epilog="Example: tests/hostile/hostile.py --only segment")
     parser.add_argument("--programs", type=pathlib.Path, default=ROOT / "build/release/bin", help="folder of the programs")
     parser.add_argument("--only", default="", help="only cases whose name contains this text")
     parser.add_argument("--memory", action="store_true", help="runs the attacks on the memory of a server with a low limit")
+    parser.add_argument("--replicas", action="store_true", help="runs the attacks on a server that has a replica")
     parser.add_argument("--tls", action="store_true", help="uses TLS for all connections; hostile peers have a certificate")
     options = parser.parse_args()
-    chosen = [case for case in (memory_cases if options.memory else cases).CASES if options.only in case.name]
+    table = memory_cases if options.memory else replica_cases if options.replicas else cases
+    chosen = [case for case in table.CASES if options.only in case.name]
     with tempfile.TemporaryDirectory(prefix="cleave-hostile-") as name:
         folder = pathlib.Path(name)
         transport = Tls(options.programs, folder) if options.tls else Plain()
-        server = Server(options.programs, folder, transport, MEMORY_LIMITS if options.memory else LIMITS)
+        limits = MEMORY_LIMITS if options.memory else LIMITS
+        servers, ports = [], free_ports(replica_cases.REPLICAS) if options.replicas else [None]
         try:
-            return run_all(chosen, options.programs, folder, server, transport, options.memory)
+            for rank, port in enumerate(ports):
+                group = replica_settings(rank, ports) if port else []
+                servers.append(Server(options.programs, folder / str(rank), transport, limits, group))
+            servers[0].address = "+".join(server.address for server in servers)
+            world = World(servers, transport.hostile, ports[0])
+            return run_all(chosen, options.programs, folder, servers[0], world, transport, options.memory)
         finally:
-            server.process.kill()  # also ends an honest client, because its run fails
+            for server in servers:
+                server.process.kill()  # also ends an honest client, because its run fails
 
 
-def run_all(chosen, programs, folder, server, transport, memory):
+def run_all(chosen, programs, folder, server, world, transport, memory):
     failed = 0
     bound_kib = server.bound_kib() if memory else None
     alone, errors = train(programs, folder, server, transport, "alone")
@@ -235,7 +273,6 @@ def run_all(chosen, programs, folder, server, transport, memory):
         return 1
     honest = Honest(programs, folder, server, transport, alone)
     honest.start()
-    world = World(server.port, transport.hostile)
     probe = world.connect().open("", b"", f3="probe", f4=None, f5=None)  # the first session allocates memory that all sessions share
     world.leave(probe)
     start, fresh = time.monotonic(), server.memory_kib("VmRSS")
@@ -247,7 +284,7 @@ def run_all(chosen, programs, folder, server, transport, memory):
     honest.enough = True
     honest.join()
     code = server.stop()
-    faults = [*honest.wrong, *raw_texts(server, folder / "store")]
+    faults = [*honest.wrong, *raw_texts(server, folder / "0/store")]
     if code != 0:
         faults.append(f"the server exited with {code}: " + "".join(server.log[-20:]))
     if not memory and growth > MAX_GROWTH_KIB:
