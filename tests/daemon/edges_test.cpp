@@ -1,11 +1,14 @@
 // Direct links between neighbouring servers (edges), instead of through the client.
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <csignal>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "tests/certificates.h"
 #include "tests/daemon/daemons.h"
+#include "tests/daemon/mistakes.h"
 #include "tests/relay.h"
 
 namespace cleave::test {
@@ -197,7 +200,8 @@ TEST_CASE("the acknowledgements of the client may be later than the next micro-b
   CHECK(ended.code == 0);
 }
 
-TEST_CASE("a broken direct link is replaced, and no step is redone") {
+TEST_CASE(
+    "broken direct links, and connections of the client, are replaced without redoing a step") {
   const TemporaryFolder folder;
   const TestServer second(folder, kAccepting, "second");
   Relay relay("127.0.0.1", second.port());
@@ -215,12 +219,39 @@ TEST_CASE("a broken direct link is replaced, and no step is redone") {
     CHECK(nlohmann::json::parse(readFile(run + "/summary.json")).at("steps_redone") == 0);
   }
   CHECK_THAT(relayed.process().errors(), Contains("direct link to " + through + ": "));
+  // The client's connections to both servers break too.
+  Relay toFirst("127.0.0.1", relayed.port()), toSecond("127.0.0.1", second.port());
+  const RepeatedCuts cuts(relay, Relay::Way::up, 9'011), firstCuts(toFirst, Relay::Way::up, 8'009),
+      secondCuts(toSecond, Relay::Way::down, 7'013);
+  const std::string run = folder.path("all");
+  const std::string errors =
+      train(run, {"--server", addressAt(toFirst.port()) + "," + addressAt(toSecond.port()), "--set",
+                  "connect.direct_addresses=[\"" + through + "\"]"});
+  for (const Relay* each : {&toFirst, &toSecond}) {
+    CHECK_THAT(errors, Contains("reconnected to " + addressAt(each->port())));
+  }
+  CHECK(nlohmann::json::parse(readFile(run + "/summary.json")).at("steps_redone") == 0);
+  checkSameModel(folder.path("undisturbed"), run);
 }
 
-TEST_CASE("if a server with direct links is killed, the run continues with the same weights") {
+TEST_CASE(
+    "if a server with direct links or the client is killed, the run ends with the same weights") {
   TwoServers servers;
   auto& [folder, second, first] = servers;
   train(folder.path("undisturbed"), servers.server());
+  // The servers keep the run of a killed client until it resumes, and then replace its direct link.
+  const std::string ofClient = folder.path("client");
+  const Process client =
+      startClient("train", ofClient, with(with(kTwoBodies, kDirect), servers.server()),
+                  failingAt("batch:17:kill"));
+  REQUIRE(client.wait(kPatience));
+  for (RestartableServer* const server : {&first, &second}) {
+    CHECK(server->server().process().waitForOutput("is kept for", kPatience));
+  }
+  const Ended ended = resume(ofClient);
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  checkSameModel(folder.path("undisturbed"), ofClient);
   int number = 0;
   for (RestartableServer* const killed : {&first, &second}) {
     for (const std::string place : {"batch:17:kill", "snapshot:4:kill"}) {
@@ -254,19 +285,55 @@ TEST_CASE("if a server is away for longer than the other one waits, the run cont
   CHECK((weightsOf(run) == weightsOf(folder.path("undisturbed"))));
 }
 
-TEST_CASE("if a server with direct links is restarted, the run continues without losing a step") {
+// Waits until the server with this store serves no runs and keeps none.
+void waitUntilFree(const TemporaryFolder& folder, const std::string& store) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  nlohmann::json status;
+  while (std::chrono::steady_clock::now() < end) {
+    const Ended ended =
+        finish(Process::start({serverProgram(), "status", "--json", "--config",
+                               configFile("server.yaml"), "--set", "store=" + folder.path(store)}));
+    REQUIRE(ended.code == 0);
+    status = nlohmann::json::parse(ended.output);
+    if (status.at("sessions").empty() && status.at("memory").at("admitted_bytes") == 0) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  FAIL("the server still has a run: " << status.dump());
+}
+
+TEST_CASE("if a server with direct links restarts, or the client is interrupted, no step is lost") {
   TwoServers servers;
   auto& [folder, second, first] = servers;
+  // There are no periodic checkpoints.
+  const Arguments arguments =
+      with(with(with(kTwoBodies, kDirect), servers.server()),
+           {"--set", "checkpoint.every_steps=100000", "--set", "train.epochs=60"});
+  const std::string expected = folder.path("undisturbed");
+  REQUIRE(runClient("train", expected, arguments).code == 0);
   for (RestartableServer* const restarted : {&first, &second}) {
     CAPTURE(restarted == &first);
     const std::string run = folder.path(restarted == &first ? "run 1" : "run 2");
-    const Process client =
-        startClient("train", run,
-                    with(with(with(kTwoBodies, kDirect), servers.server()),
-                         {"--set", "checkpoint.every_steps=100000", "--set", "train.epochs=60"}));
+    const Process client = startClient("train", run, arguments);
     waitForSteps(run);
     restartWithoutLoss(*restarted, client, run);
+    checkSameModel(expected, run);
   }
+  const std::string run = folder.path("interrupted");
+  Process client = startClient("train", run, arguments);
+  waitForSteps(run);
+  client.signal(SIGINT);
+  checkError(finish(client), kFailedRun,
+             {"cleave-client: error [interrupted]: ", "train --resume " + run});
+  for (RestartableServer* const server : {&first, &second}) {
+    CHECK(server->server().process().waitForOutput("the client ended it (interrupted)", kPatience));
+  }
+  waitUntilFree(folder, "store");
+  waitUntilFree(folder, "second");
+  const Ended ended = resume(run);
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK(nlohmann::json::parse(readFile(run + "/summary.json")).at("steps_redone") == 0);
+  checkSameModel(expected, run);
 }
 
 TEST_CASE("a run may continue without direct links, or with them") {
@@ -352,50 +419,54 @@ TEST_CASE("without TLS, a server may connect to loopback addresses only") {
 
 // ---- TLS ----
 
-TEST_CASE("within TLS, a direct link needs a certificate that the other server accepts") {
+TEST_CASE(
+    "within TLS, both servers of a direct link need certificates that the other one accepts") {
   const TemporaryFolder folder;
   const CertificateFolder certificates;
   const TestAuthority authority, other;
   const std::string own = certificates.path("server"), alice = certificates.path("alice"),
                     edge = certificates.path("edge"), both = certificates.path("both"),
-                    stranger = certificates.path("stranger");
-  authority.writeServer(own);
+                    stranger = certificates.path("stranger"), misled = certificates.path("misled");
+  authority.writeServer(own, serverRequest("URI:cleave:server,IP:127.0.0.1"));
   authority.write(alice, "client", clientRequest());
   authority.write(edge, "client", clientRequest("server-1"));
   authority.writeServer(both);
   authority.write(both, "client", clientRequest("server-1"));
+  // The first server trusts the second one's CA but has a certificate from another, and vice versa.
   other.write(stranger, "client", clientRequest("server-1"));
+  authority.write(misled, "client", clientRequest("server-1"));
+  std::filesystem::rename(stranger + "/ca.crt", certificates.path("other") + "/ca.crt");
+  std::filesystem::rename(misled + "/ca.crt", stranger + "/ca.crt");
+  std::filesystem::rename(certificates.path("other") + "/ca.crt", misled + "/ca.crt");
   const Arguments tls = {"--set", "tls.enabled=true", "--set", "tls.folder=" + own};
   const TestServer second(folder, with(tls, kAccepting), "second");
-  const auto firstWith = [&](const std::string& client) {
-    return with(with(tls, mayDial(second.address())), {"--set", "edges.folder=" + client});
-  };
-  const auto verifyWith = [&](const TestServer& first, const std::string& run) {
-    return runClient("verify", folder.path(run),
-                     with(kDirect, {"--steps", "2", "--set", modelWith("[2, 4, 8]"), "--tls", alice,
-                                    "--server", first.address() + "," + second.address()}));
-  };
-  {
-    const TestServer first(folder, firstWith(edge), "first");
-    const Ended ended = verifyWith(first, "good");
-    INFO(ended.errors);
-    CHECK(ended.code == 0);
-  }
-  {
-    const TestServer first(folder, with(firstWith("\"\""), {"--set", "tls.folder=" + both}),
+  int number = 0;
+  // `certificate`: the setting with the first server's certificate. It connects to `dialled`.
+  const auto verifyWith = [&](const std::string& certificate, const std::string& dialled) {
+    const TestServer first(folder, with(with(tls, mayDial(dialled)), {"--set", certificate}),
                            "first");
-    const Ended ended = verifyWith(first, "in tls.folder");
+    return runClient("verify", folder.path("run" + std::to_string(++number)),
+                     with(kDirect, {"--steps", "2", "--set", modelWith("[2, 4, 8]"), "--tls", alice,
+                                    "--server", first.address() + "," + second.address(), "--set",
+                                    "connect.direct_addresses=[\"" + dialled + "\"]"}));
+  };
+  for (const std::string& certificate : {"edges.folder=" + edge, "tls.folder=" + both}) {
+    const Ended ended = verifyWith(certificate, second.address());
     INFO(ended.errors);
     CHECK(ended.code == 0);
   }
-  {
-    const TestServer first(folder, firstWith(stranger), "first");
-    const Ended ended = verifyWith(first, "bad");
+  const auto errorOf = [&](const std::string& client, const std::string& dialled) {
+    const Ended ended = verifyWith("edges.folder=" + client, dialled);
     INFO(ended.errors);
     CHECK(ended.code == 1);
-    CHECK_THAT(ended.errors,
-               Contains("the direct link to " + second.address()) && Contains("certificate"));
-  }
+    CHECK_THAT(ended.errors, Contains("the direct link to " + dialled));
+    return ended.errors;
+  };
+  CHECK_THAT(errorOf(stranger, second.address()), Contains("refuses the certificate"));
+  CHECK_THAT(errorOf(misled, second.address()),
+             Contains("the server's certificate is not from a CA that is trusted here"));
+  CHECK_THAT(errorOf(edge, "localhost:" + std::to_string(second.port())),
+             Contains("[wrong-server-name]") && Contains("it is for 127.0.0.1"));
 }
 
 }  // namespace

@@ -58,9 +58,11 @@ nlohmann::json verify(const std::string& run, const std::string& server, const A
   return verifySteps(run, with({"--server", server}, more));
 }
 
-// Everything that has a state: dropout, Adam, and codecs with states.
+// Everything that has a state: dropout, Adam, averaged weights, and codecs with states.
 const Arguments kStateful = {"--set", "model={name: mlp, width: 16, depth: 4, dropout: 0.2}",
                              "--set", "train.optimizer={name: adam}",
+                             "--set", "train.ema=0.9",
+                             "--set", "train.clip_norm=0.5",
                              "--set", "codec=power:rank=2",
                              "--set", "train.epochs=20",
                              "--set", "checkpoint.every_steps=3"};
@@ -109,6 +111,29 @@ TEST_CASE("a body with batch norms and replicas is bit-identical to the whole mo
                              {"--set", "model={name: small_cnn, width: 8, dropout: 0.2}", "--set",
                               "train.micro_batches=5", "--set", "eval.batch=8"});
   CHECK(result.at("equal") == true);
+}
+
+TEST_CASE("clipping, averaged weights and adapters are bit-identical with replicas") {
+  const TemporaryFolder folder;
+  const Replicas replicas(folder, 2);
+  const std::string adapters = "model={name: graph, file: " CLEAVE_SOURCE_DIR
+                               "/tests/data/tiny.pt2, cuts: [norm, dropout], lora: {rank: 2, "
+                               "dropout: 0.1, targets: [classifier]}}";
+  int number = 0;
+  for (const Arguments& more : std::vector<Arguments>{
+           {"--set", "train.clip_norm=0.05", "--set", "train.optimizer={name: adam}"},
+           {"--set", "train.clip_norm=0.05", "--set", "train.staleness=1"},
+           {"--set", "train.ema=0.5", "--set", "model={name: small_cnn, width: 4}"},
+           {"--set", adapters, "--set", "train.freeze=['*', '!block.*']"},
+           // Nothing in the body is trained, so the replicas exchange nothing.
+           {"--set", adapters}}) {
+    CAPTURE(++number);
+    const auto result =
+        verify(folder.path(std::to_string(number)), replicas.addresses(),
+               with({"--set", "train.micro_batches=5", "--set", "eval.batch=8"}, more));
+    CHECK(result.at("equal") == true);
+    CHECK(result.at("compared").at("weights/body").at("values") > 0);
+  }
 }
 
 TEST_CASE("a run with replicas records all micro-batches, the reduction, and equal weights") {
