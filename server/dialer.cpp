@@ -83,7 +83,7 @@ asio::awaitable<void> Dialer::run() {
 // Ends only by throwing an exception.
 asio::awaitable<void> Dialer::serveControl() {
   control_ = co_await registerServer();
-  processLog()->info("registered with the relay {}:{}", relay_.host, relay_.port);
+  processLog()->info("registered with the relay {}", relay_.text());
   reported_.clear();
   pause_ = kFirstPause;
   waiting_.clear();
@@ -147,7 +147,7 @@ asio::awaitable<void> Dialer::openFor(RelayEvent event, tcp::endpoint relay) {
 void Dialer::report(const std::string& problem) {
   if (stopped_ || problem == reported_) return;
   reported_ = problem;
-  processLog()->warn("the relay {}:{}: {}; trying again", relay_.host, relay_.port, problem);
+  processLog()->warn("the relay {}: {}; trying again", relay_.text(), problem);
 }
 
 }  // namespace cleave

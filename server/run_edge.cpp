@@ -282,21 +282,24 @@ asio::awaitable<std::shared_ptr<Connection>> RunEdge::connect() {
 }
 
 // Faults of a connection get a code of their own: their codes would tell the client that its own
-// connection broke.
+// connection broke. Hints about certificates speak of "the client".
 void RunEdge::fail(const Error& error) {
   if (!failed_) return;
+  const bool isOfCertificate =
+      error.code().starts_with("certificate-") || error.code() == "wrong-server-name";
+  const std::string before =
+      isOfCertificate
+          ? "in a direct link, the client is the first of the two servers, and its folder is "
+            "edges.folder; "
+          : "";
   const RunError whole(isLinkFault(error.code()) ? "edge-failed" : error.code(),
                        fmt::format("the direct link to {}: {}", peerName(), error.what()),
-                       error.hint());
+                       before + error.hint());
   std::exchange(failed_, nullptr)(whole);
 }
 
 std::string RunEdge::peerName() const {
-  if (options_.target) {
-    const auto& [host, port] = options_.target->address;
-    const bool isIpv6 = host.find(':') != std::string::npos;
-    return fmt::format("{}:{}", isIpv6 ? "[" + host + "]" : host, port);
-  }
+  if (options_.target) return options_.target->address.text();
   return peer_.empty() ? "the server before this one" : peer_;
 }
 

@@ -7,6 +7,11 @@
 
 namespace cleave {
 
+std::string Endpoint::text() const {
+  const bool isIpv6 = host.find(':') != std::string::npos;
+  return (isIpv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
 void refuseEndpoint(const Placed& value, const std::string& why, const std::string& hint) {
   throw UsageError("bad-address", value.place + ": " + quotedForError(value.text) + " " + why,
                    hint);

@@ -12,6 +12,8 @@ namespace cleave {
 struct Endpoint {
   std::string host;  // IPv6 without brackets
   std::uint16_t port = 0;
+
+  std::string text() const;  // "[::1]:4800"
   bool operator==(const Endpoint&) const = default;
 };
 

@@ -23,7 +23,7 @@ namespace cleave {
 struct GroupMessage {
   enum class Kind : std::uint8_t {
     alive,     // sent at least once per second
-    accepted,  // hub: the first message; key: the hub's proof (group_hub.h)
+    accepted,  // hub: the first message but `alive`; key: the hub's proof (group_hub.h)
     taken,     // hub, instead of `accepted`: another connection has this rank; key: proof
     differs,   // hub, instead of `accepted`: value: a sentence; key: proof
     missing,   // hub: value: the ranks that have not joined, a byte each; empty: all have joined

@@ -466,7 +466,8 @@ TEST_CASE(
   CHECK_THAT(errorOf(misled, second.address()),
              Contains("the server's certificate is not from a CA that is trusted here"));
   CHECK_THAT(errorOf(edge, "localhost:" + std::to_string(second.port())),
-             Contains("[wrong-server-name]") && Contains("it is for 127.0.0.1"));
+             Contains("[wrong-server-name]") && Contains("it is for 127.0.0.1") &&
+                 Contains("edges.folder"));
 }
 
 }  // namespace

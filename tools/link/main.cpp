@@ -40,7 +40,7 @@ int serve(const CommonOptions& options, const Flags& flags) {
     relay.stop();
     stats.stop();
   });
-  processLog()->info("to {}:{}; up {}; down {}", settings.target.host, settings.target.port,
+  processLog()->info("to {}; up {}; down {}", settings.target.text(),
                      profileText(relay.up().profile()), profileText(relay.down().profile()));
   std::cout << "listening on " << relay.address() << std::endl;
   context.run();

@@ -121,8 +121,8 @@ asio::awaitable<void> Relay::connect(std::shared_ptr<Connection> connection, std
   const error_code error = co_await connectTo(socket);
   if (stopped_ || connection->isClosed()) co_return;
   if (error) {
-    processLog()->warn("connection {} is reset: the target {}:{} cannot be reached: {}", number,
-                       settings_.target.host, settings_.target.port, error.message());
+    processLog()->warn("connection {} is reset: the target {} cannot be reached: {}", number,
+                       settings_.target.text(), error.message());
     connection->reset();
   } else {
     connection->start(std::move(socket));
