@@ -18,7 +18,7 @@ inline bool asksFor(const wire::Hello& hello, std::string_view feature) {
   return std::find(features.begin(), features.end(), feature) != features.end();
 }
 
-// The HelloOk of a session without a run.
+// The HelloOk of a probe or of a direct link.
 inline wire::HelloOk helloOkWith(std::string_view feature, std::uint64_t session) {
   wire::HelloOk ok;
   ok.set_version(kWireVersion);

@@ -49,8 +49,8 @@ void checkReplica(const RunRequest& request, const ReplicaGroup* group) {
                      "--server A:4800+B:4800");
   }
   if (request.hello.attempt().size() == kAttemptBytes && !request.isTrial()) return;
-  throw ProtocolError("bad-metadata",
-                      "a Hello for a body with replicas has no attempt of 16 bytes, or is a trial");
+  throw ProtocolError("bad-metadata", "a Hello for a body with replicas has no attempt of " +
+                                          std::to_string(kAttemptBytes) + " bytes, or is a trial");
 }
 
 // The key of a run is its run id. Several trials may have the same run id, so their keys differ.

@@ -171,24 +171,33 @@ TEST_CASE("a server has its share of the work of replicas, a shared link has all
   costs.body().forward = 100e-3;
   costs.body().backward = 200e-3;
   costs.replicas = {3, 0, 50e-3};
-  // The first tensor takes 6 ms to compute, 12.845056 MB / 125 MB/s to cross, and the latency; the
-  // first replica computes 3 of the 8 micro-batches; then come the sum and BodyDone.
+  // The first tensor takes 6 ms to compute, 12.845056 MB / 125 MB/s to cross, and the latency; a
+  // replica computes 8 / 3 micro-batches on average; then come the sum and BodyDone.
   const double across = 12.845056e6 / 125e6;
   const StepBound bound = stepBound(costs);
   CHECK(bound.bottleneck == Bottleneck::serverCompute);
   CHECK(bound.seconds ==
-        Approx(6e-3 + across + 0.1e-3 + 3 * 300e-3 + across + 0.1e-3 + 10.9e-3).epsilon(1e-9));
+        Approx(6e-3 + across + 0.1e-3 + 8 * 100e-3 + across + 0.1e-3 + 10.9e-3).epsilon(1e-9));
   costs.replicas.seconds = 500e-3;
   CHECK(stepBound(costs).seconds ==
-        Approx(6e-3 + across + 0.1e-3 + 3 * 300e-3 + 500e-3 + 0.1e-3).epsilon(1e-9));
-  CHECK(steadyStepBound(costs, 16).seconds == Approx(3 * 300e-3).epsilon(1e-9));
+        Approx(6e-3 + across + 0.1e-3 + 8 * 100e-3 + 500e-3 + 0.1e-3).epsilon(1e-9));
+  CHECK(steadyStepBound(costs, 16).seconds == Approx(8 * 100e-3).epsilon(1e-9));
 
   costs.body().forward = costs.body().backward = 1e-6;
   const double separate = steadyStepBound(costs, 16).seconds;
   costs.sharesLink = true;
   const double work = 8 * (12.845056e6 + 2.00704e6) / 125e6;
   CHECK(steadyStepBound(costs, 16).seconds == Approx(work).epsilon(1e-9));
-  CHECK(separate == Approx(work * 3 / 8).epsilon(1e-9));
+  CHECK(separate == Approx(work / 3).epsilon(1e-9));
+}
+
+TEST_CASE("if the body is frozen, the step does not wait for BodyDone") {
+  StepCosts costs = mobileNet(125e6, 0.1e-3);
+  costs.microBatches = 1;
+  costs.body().place.first.front().hasGradient = false;
+  costs.body().place.last.front().hasGradient = false;
+  CHECK(stepBound(costs).seconds ==
+        Approx(6e-3 + 2e-3 + 1e-3 + (12.845056e6 + 2.00704e6) / 125e6 + 2 * 0.1e-3).epsilon(1e-9));
 }
 
 TEST_CASE("the sum of replicas sends and receives most of the bytes twice") {

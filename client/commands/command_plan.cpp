@@ -49,10 +49,10 @@ std::string yamlOf(const PreparedRun& run, const PlannedRun& plan, bool withCuts
   if (withCuts) {
     text += fmt::format("model:\n  cuts: {}\n", cutsText(run, plan));
   }
-  if (plan.spec.replicas > 1) {
-    text += fmt::format("# servers: [{}]  # {} replicas\n",
-                        fmt::join(std::vector<std::string>(plan.spec.replicas, "HOST:PORT"), "+"),
-                        plan.spec.replicas);
+  if (plan.spec.replicas > 1 || plan.spec.replicas != run.settings.replicas) {
+    const std::vector<std::string> servers(plan.spec.replicas, "HOST:PORT");
+    text += fmt::format("# servers: [{}]  # {}\n", fmt::join(servers, "+"),
+                        countText(servers.size(), "replica"));
   }
   return text + fmt::format(
                     "train:\n  micro_batches: {}\n  in_flight: {}\n  schedule: {}\n"
@@ -201,8 +201,8 @@ void addPlanCommand(CLI::App& app, PlanOptions& options, std::function<int()>& c
       ->type_name("D")
       ->check(CLI::Range(0u, kMaxStaleness));
   plan->add_option("--replicas", options.replicas,
-                   "The most replicas of a single server that the plan may use, each with this "
-                   "server's profile; default: the configured number")
+                   "Maximum number of replicas of the body, in plans with one body; all have the "
+                   "first --server-profile; default: the configured number")
       ->type_name("R")
       ->check(CLI::Range(1u, kMaxBodyReplicas));
   plan->add_flag("--keep-cuts", options.keepCuts, "Keeps the configured cuts");

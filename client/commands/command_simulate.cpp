@@ -83,7 +83,8 @@ Case measure(const SimulateOptions& options, const LinkCosts& link, std::uint32_
                    "give more samples, or a smaller train.batch");
   }
   StepCosts costs = *result.costs;
-  costs.replicas = replicaCosts(prepared.plansOfBodies().front(), costs.replicas.count);
+  costs.replicas =
+      replicaCosts(prepared.plansOfBodies().front(), costs.replicas.count, costs.microBatches);
   return {std::move(costs), prepared.settings.batch};
 }
 
@@ -119,9 +120,8 @@ std::vector<SteadySteps> steadySteps(const Case& one, std::uint32_t staleness) {
   const StepCosts& costs = one.costs;
   std::vector<SteadySteps> all;
   for (const Schedule* schedule : predictableSchedules(costs)) {
-    if (!schedule->overlapsSteps) continue;
-    const std::uint32_t inFlight =
-        predictedInFlight(*schedule, one.inFlight, costs.microBatches * (staleness + 1));
+    if (!supportsStaleness(*schedule, costs.replicas.count)) continue;
+    const std::uint32_t inFlight = predictedInFlight(costs, *schedule, one.inFlight, staleness);
     all.push_back({std::string(schedule->name), staleness,
                    steadyStepSeconds(costs, policyOf(*schedule, inFlight), staleness)});
   }
@@ -198,7 +198,7 @@ std::string timelineText(const SimulatedStep& step, const std::vector<TimelineRo
 
 SimulatedStep timelineOf(const Case& one, const Schedule& schedule) {
   const StepCosts& costs = one.costs;
-  const std::uint32_t inFlight = predictedInFlight(schedule, one.inFlight, costs.microBatches);
+  const std::uint32_t inFlight = predictedInFlight(costs, schedule, one.inFlight);
   return simulateStep(costs, policyOf(schedule, inFlight), /*withTimeline=*/true);
 }
 

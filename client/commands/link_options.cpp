@@ -78,9 +78,10 @@ LinkCosts linkCosts(const LinkOptions& options) {
 void LinkCosts::checkServers(std::size_t servers) const {
   if (latencies.size() == 1 || latencies.size() == servers) return;
   throw UsageError("bad-value",
-                   fmt::format("--latency has {} values, but there {} {}", latencies.size(),
-                               servers == 1 ? "is" : "are", countText(servers, "server")),
-                   "give one latency for all servers, or one per server");
+                   fmt::format("--latency has {} values, but model.cuts divides the model among {}",
+                               latencies.size(), countText(servers, "server")),
+                   "give one latency for all servers, or one per server; the replicas of a body "
+                   "share one");
 }
 
 void LinkCosts::applyTo(StepCosts& costs) const {

@@ -192,7 +192,7 @@ struct Resource {
 // With several servers, all of them or all of their links.
 Resource resource(Bottleneck bottleneck, StepCosts costs, const RunPlan& plan) {
   const char* what = nullptr;
-  const bool areSeveral = costs.bodies.size() > 1;
+  const bool areSeveral = costs.servers() > 1;
   switch (bottleneck) {
     case Bottleneck::clientCompute:
       what = "a client twice as fast";

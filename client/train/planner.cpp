@@ -281,7 +281,7 @@ class Planner {
   }
 
   // Adds a candidate for each number of replicas and micro-batches, staleness and pair of codec
-  // positions. Returns the lowest bound.
+  // positions. Returns the lowest bound without replicas, which only a single body may have.
   double addCandidates(const AllCuts& cuts, std::vector<Candidate>& candidates) const {
     double lowest = std::numeric_limits<double>::infinity();
     CandidatePlan plan = planOf(settingsWith(cuts));
@@ -294,13 +294,13 @@ class Planner {
           useCodecs(plan.bodies, {up, down});
           setFlows(costs, plan.bodies, run_.settings.batch, client_, servers_);
           for (std::uint32_t replicas = 1; replicas <= maxReplicas(cuts, number); ++replicas) {
-            costs.replicas = replicaCosts(plan.bodies.front(), replicas);
+            costs.replicas = replicaCosts(plan.bodies.front(), replicas, number);
             options_.setLinks(costs);
             for (const std::uint32_t staleness : stalenesses_) {
               const double bound = std::min(boundOf(costs, staleness, false).seconds,
                                             boundOf(costs, staleness, true).seconds);
               candidates.push_back({cuts, replicas, number, staleness, {up, down}, bound});
-              lowest = std::min(lowest, bound);
+              if (replicas == 1) lowest = std::min(lowest, bound);
             }
           }
         }
@@ -309,8 +309,19 @@ class Planner {
     return lowest;
   }
 
+  // Limited by the last batches of the training data and of the test data.
   std::uint32_t maxReplicas(const AllCuts& cuts, std::uint32_t microBatches) const {
-    return cuts.size() > 2 ? 1 : std::min(options_.replicas, microBatches);
+    if (cuts.size() > 2) return 1;
+    ClientSettings settings = run_.settings;
+    settings.microBatches = microBatches;
+    for (settings.replicas = options_.replicas; settings.replicas > 1; --settings.replicas) {
+      try {
+        checkReplicaBatches(settings, run_.data);
+        break;
+      } catch (const UsageError&) {  // too few micro-batches
+      }
+    }
+    return settings.replicas;
   }
 
   static StepBound boundOf(const StepCosts& costs, std::uint32_t staleness, bool splitsBackward) {
@@ -344,7 +355,7 @@ class Planner {
       if (candidate.bound > (1 + kPlanTolerance) * shortest || number == kMaxSimulated) break;
       ++number;
       for (const Schedule& schedule : scheduleTable()) {
-        if (candidate.staleness > 0 && !schedule.overlapsSteps) continue;
+        if (candidate.staleness > 0 && !supportsStaleness(schedule, candidate.replicas)) continue;
         const std::optional<PlannedRun> plan = largestThatFits(candidate, schedule);
         if (!plan) continue;
         shortest = std::min(shortest, plan->seconds);

@@ -238,28 +238,6 @@ void chooseThreadsOf(PreparedRun& run, Purpose purpose) {
   }
 }
 
-// Each replica needs a micro-batch of each batch, also of the last one of an epoch or an
-// evaluation.
-void checkReplicaBatches(const PreparedRun& run) {
-  const ClientSettings& settings = run.settings;
-  if (settings.replicas == 1) return;
-  const auto check = [&](const char* key, std::uint32_t all, std::uint32_t batch) {
-    for (const std::uint32_t samples : {std::min(all, batch), all % batch}) {
-      const std::uint32_t count = microBatchCount(samples, settings.microBatches);
-      if (samples == 0 || count >= settings.replicas) continue;
-      throw UsageError(
-          "bad-replicas",
-          fmt::format("a batch of {} is divided into fewer micro-batches, {}, than the body has "
-                      "replicas, {}",
-                      countText(samples, "sample"), count, settings.replicas),
-          count < samples ? "set train.micro_batches to a multiple of the number of replicas"
-                          : fmt::format("change {}, so that the last batch has more samples", key));
-    }
-  };
-  check("train.batch", run.data.train->size(), settings.batch);
-  check("eval.batch", run.data.test->size(), settings.evalBatch);
-}
-
 // Opens the data, reads a user's model and makes the plan.
 void planRunOf(PreparedRun& run, const RunOptions& options, Purpose purpose,
                const DataOpener& open) {
@@ -270,7 +248,7 @@ void planRunOf(PreparedRun& run, const RunOptions& options, Purpose purpose,
         withTorchErrors([&] { return std::make_shared<const UserModel>(run.settings); });
     run.data = run.userModel->inputsFrom(run.data);
   }
-  if (purpose != Purpose::inference) checkReplicaBatches(run);
+  if (purpose != Purpose::inference) checkReplicaBatches(run.settings, run.data);
   RunSpec spec = makeRunSpec(run.settings, *run.data.train, run.userModel.get());
   if (options.traceSteps > 0) {
     requestTrace(spec, options.traceSteps, totalSteps(run.settings, *run.data.train));
@@ -384,6 +362,25 @@ void requireOneServer(const ClientSettings& settings, const std::string& what) {
                   "model among {}",
                   what, settings.bodies()),
       "give model.cuts two values");
+}
+
+void checkReplicaBatches(const ClientSettings& settings, const Datasets& data) {
+  if (settings.replicas == 1) return;
+  const auto check = [&](const char* key, std::uint32_t all, std::uint32_t batch) {
+    for (const std::uint32_t samples : {std::min(all, batch), all % batch}) {
+      const std::uint32_t count = microBatchCount(samples, settings.microBatches);
+      if (samples == 0 || count >= settings.replicas) continue;
+      throw UsageError(
+          "bad-replicas",
+          fmt::format("a batch of {} is divided into fewer micro-batches, {}, than the body has "
+                      "replicas, {}",
+                      countText(samples, "sample"), count, settings.replicas),
+          count < samples ? "set train.micro_batches to a multiple of the number of replicas"
+                          : fmt::format("change {}, so that the last batch has more samples", key));
+    }
+  };
+  check("train.batch", data.train->size(), settings.batch);
+  check("eval.batch", data.test->size(), settings.evalBatch);
 }
 
 void requireProfilable(const PreparedRun& run) {

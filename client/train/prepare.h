@@ -65,6 +65,9 @@ wire::Hello helloFor(const PreparedRun& run, std::size_t body);
 // Throws UsageError "several-servers" if there are several. `what`: a command or an option that
 // supports only one.
 void requireOneServer(const ClientSettings& settings, const std::string& what);
+// Throws UsageError "bad-replicas" unless each replica has a micro-batch of each batch, also of the
+// last one of an epoch or an evaluation.
+void checkReplicaBatches(const ClientSettings& settings, const Datasets& data);
 // Throws UsageError "several-servers" if the run has several servers and learned inserts.
 void requireProfilable(const PreparedRun& run);
 // Returns the run with its exported model divided at all of these cuts, so that its blocks can be

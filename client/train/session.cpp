@@ -229,11 +229,11 @@ void ClientSession::resume(const EngineState& state,
   for (std::size_t s = 0; s < servers_.size(); ++s) {
     std::vector<TensorCodecs::SavedState> own;
     for (const TensorCodecs::SavedState& each : codecs) {
-      if (!places_[s].contains(each.flow) || each.i % replicas_[s].count != replicas_[s].rank) {
+      if (!places_[s].contains(each.flow) || !replicas_[s].computes(each.i)) {
         continue;
       }
       own.push_back(each);
-      own.back().i /= replicas_[s].count;
+      own.back().i = replicas_[s].ownNumber(each.i);
     }
     servers_[s]->tensors().restoreCodecs(std::move(own));
   }

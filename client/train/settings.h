@@ -79,8 +79,8 @@ struct ClientSettings {
   std::vector<std::string> servers;
   std::uint32_t replicas = 1;   // of the body, according to the addresses
   bool hasDirectLinks = false;  // the servers exchange the tensors between them directly
-  // HOST:PORT of each server but the first, as the server before it reaches it; empty: as the
-  // client does.
+  // Addresses (HOST:PORT) that servers use to connect to the next server, for each server except
+  // the first; empty: the addresses that the client uses.
   std::vector<std::string> directAddresses;
   WeightsSettings weights;
   DataSettings data;

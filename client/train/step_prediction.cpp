@@ -101,7 +101,7 @@ std::vector<Profile> readServerProfiles(const std::vector<std::string>& files, s
         "bad-value",
         fmt::format("--server-profile names {} files, but model.cuts divides the model among {}",
                     files.size(), countText(bodies, "server")),
-        "give one profile for all servers, or one per server");
+        "give one profile for all servers, or one per server; the replicas of a body share one");
   }
   std::vector<Profile> profiles;
   for (const std::string& file : files) profiles.push_back(readProfile(file));
@@ -116,9 +116,11 @@ void checkProfiles(const RunPlan& plan, const Profile& client, std::span<const P
   }
 }
 
-ReplicaCosts replicaCosts(const RunPlan& body, std::uint32_t count) {
+ReplicaCosts replicaCosts(const RunPlan& body, std::uint32_t count, std::uint32_t microBatches) {
   if (count == 1) return {};
-  const auto values = static_cast<double>(maxShareSize(body.stage, body.blocks));
+  StageOptions stage = body.stage;
+  stage.microBatches = microBatches;
+  const auto values = static_cast<double>(maxShareSize(stage, body.blocks));
   return {count, values * sizeof(float), 0};
 }
 
@@ -134,7 +136,7 @@ StepCosts profiledCosts(const RunPlan& plan, std::span<const RunPlan> bodies, st
   for (std::size_t b = 0; b < bodies.size(); ++b) {
     costs.bodies.push_back(bodyCosts(bodies[b], samples, servers[b]));
   }
-  costs.replicas = replicaCosts(bodies.front(), plan.spec.replicas);
+  costs.replicas = replicaCosts(bodies.front(), plan.spec.replicas, costs.microBatches);
   if (bodies.front().hasEdges) costs.edges.resize(bodies.size() - 1);
   setFlows(costs, bodies, batch, client, servers);
   return costs;
@@ -162,8 +164,12 @@ std::vector<const Schedule*> predictableSchedules(const StepCosts& costs) {
   return schedules;
 }
 
-std::uint32_t predictedInFlight(const Schedule& schedule, std::uint32_t asked,
-                                std::uint32_t microBatches) {
+std::uint32_t predictedInFlight(const StepCosts& costs, const Schedule& schedule,
+                                std::uint32_t asked, std::uint32_t staleness) {
+  const std::uint32_t microBatches = costs.microBatches * (staleness + 1);
+  const Place &first = costs.bodies.front().place, &last = costs.bodies.back().place;
+  const bool isHeadTrained = first.contains(gradientAt(first.firstCut));
+  if (!isHeadTrained && last.contains(gradientAt(last.lastCut))) return microBatches;
   if (asked == 0) return schedule.defaultInFlight(microBatches);
   return std::clamp(asked, schedule.minInFlight(microBatches), microBatches);
 }
@@ -171,8 +177,7 @@ std::uint32_t predictedInFlight(const Schedule& schedule, std::uint32_t asked,
 StepPrediction predictStep(const StepCosts& costs, std::uint32_t inFlight) {
   StepPrediction prediction{stepBound(costs), {}, 0};
   for (const Schedule* schedule : predictableSchedules(costs)) {
-    const Policy policy =
-        policyOf(*schedule, predictedInFlight(*schedule, inFlight, costs.microBatches));
+    const Policy policy = policyOf(*schedule, predictedInFlight(costs, *schedule, inFlight));
     prediction.schedules.push_back({std::string(schedule->name),
                                     simulateStep(costs, policy).seconds,
                                     stepBound(costs, schedule->splitsBackward).seconds});

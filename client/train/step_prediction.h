@@ -22,8 +22,9 @@ std::vector<Profile> readServerProfiles(const std::vector<std::string>& files, s
 // Throws UsageError "other-profile" if the blocks in a profile differ in size from the model's.
 void checkProfiles(const RunPlan& plan, const Profile& client, std::span<const Profile> servers);
 
-// The costs of `count` replicas of a body; the seconds of their sum stay 0.
-ReplicaCosts replicaCosts(const RunPlan& body, std::uint32_t count);
+// The costs of `count` replicas of a body; the seconds of their sum stay 0. `microBatches`: of a
+// step.
+ReplicaCosts replicaCosts(const RunPlan& body, std::uint32_t count, std::uint32_t microBatches);
 // Returns the costs of a full batch's step. The links' rates and latencies, and the seconds of the
 // replicas' sum, stay 0. The size of an encoded tensor is the maximum that its codec writes.
 // `plan`: the client's; `bodies` and `servers`: the plan and the profile of each body. `wait`: the
@@ -40,10 +41,11 @@ void setFlows(StepCosts& costs, std::span<const RunPlan> bodies, std::uint32_t b
 // are included only if the durations of its parts are known (BodyCosts::weights).
 std::vector<const Schedule*> predictableSchedules(const StepCosts& costs);
 
-// The number in flight to predict with: `asked`, clamped to what the schedule supports with this
-// many micro-batches; if it is 0, the schedule's default.
-std::uint32_t predictedInFlight(const Schedule& schedule, std::uint32_t asked,
-                                std::uint32_t microBatches);
+// The number in flight to predict with: `asked`, clamped to what the schedule supports with the
+// micro-batches of D + 1 steps; if it is 0, the schedule's default. As in a run, nothing limits it
+// if the head is frozen and the body is trained.
+std::uint32_t predictedInFlight(const StepCosts& costs, const Schedule& schedule,
+                                std::uint32_t asked, std::uint32_t staleness = 0);
 
 struct StepPrediction {
   StepBound bound;  // with an undivided backward

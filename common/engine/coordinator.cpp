@@ -212,7 +212,7 @@ void Coordinator::sendTensor(TensorMessage&& message) {
   const Flow flow = message.flow;
   const auto taker = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& peer) {
     return peer.place.contains(flow) && peer.place.isUp(flow) &&
-           message.at.i % peer.replica.count == peer.replica.rank;
+           peer.replica.computes(message.at.i);
   });
   assert(taker != peers_.end());
   if (flow.tensor == 0) {

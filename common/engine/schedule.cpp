@@ -141,6 +141,10 @@ const Schedule& findSchedule(std::string_view name) {
   return findByName(kSchedules, name, "unknown-schedule", "a schedule");
 }
 
+bool supportsStaleness(const Schedule& schedule, std::uint32_t replicas) {
+  return schedule.overlapsSteps && (replicas == 1 || !schedule.isStrict);
+}
+
 std::uint32_t resolveInFlight(const Schedule& schedule, std::uint32_t configured,
                               std::uint32_t microBatches) {
   const std::uint32_t inFlight =

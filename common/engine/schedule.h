@@ -86,6 +86,9 @@ struct Schedule {
 std::span<const Schedule> scheduleTable();
 // Throws UsageError "unknown-schedule" with the nearest known name.
 const Schedule& findSchedule(std::string_view name);
+// Whether runs with staleness and this number of replicas may use the schedule. A strict order may
+// wait for a micro-batch that the client cannot send to a replica yet.
+bool supportsStaleness(const Schedule& schedule, std::uint32_t replicas = 1);
 // A run's number of micro-batches in flight: `configured`, or the schedule's default if that is 0.
 // `microBatches`: M x (D + 1) in a run with staleness D. Throws UsageError "bad-in-flight" unless
 // minimum <= W <= microBatches.

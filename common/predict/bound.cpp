@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <ranges>
 #include <stdexcept>
-
-#include "common/topology/step.h"
 
 namespace cleave {
 namespace {
@@ -56,10 +55,12 @@ class PathMaker {
       }
     }
     visit({Bottleneck::clientCompute}, costs_.tailStep);
+    std::optional<std::size_t> last;  // the last body that computes a backward
     for (std::size_t b = bodies; b-- > 0;) {
       const Place& place = costs_.bodies[b].place;
       const bool isFirst = b == 0, isLast = b + 1 == bodies;
       if (!place.contains(gradientAt(place.lastCut))) break;
+      last = b;
       if (isLast || !hasEdges()) up(b, gradientAt(place.lastCut), isLast);
       visit({Bottleneck::serverCompute, b},
             costs_.bodies[b].backward - (splitsBackward_ ? weightsApart(costs_.bodies[b]) : 0));
@@ -72,8 +73,8 @@ class PathMaker {
     const Place& first = costs_.bodies.front().place;
     if (first.contains(gradientAt(first.firstCut))) {
       visit({Bottleneck::clientCompute}, costs_.headBackward);
-    } else {
-      visit({Bottleneck::latency}, costs_.bodies.front().latency);  // latency of BodyDone
+    } else if (last) {
+      visit({Bottleneck::latency}, costs_.bodies[*last].latency);  // latency of BodyDone
     }
     return std::move(path_);
   }
@@ -125,18 +126,18 @@ struct Term {
   double rest = 0;         // of the path
 };
 
-// The micro-batches of a step that a resource serves; of a replica's resources, the most that one
-// of them serves.
+// The micro-batches of a step that a resource serves. Replicas serve M / R on average, and the
+// bound also holds for replicas that differ, so this is not rounded.
 double servedBy(const Resource& resource, const StepCosts& costs) {
   const bool isLink = resource.kind == Bottleneck::uplink || resource.kind == Bottleneck::downlink;
   const bool isOfReplica = resource.kind == Bottleneck::serverCompute || resource.isOfServer ||
                            (isLink && !costs.sharesLink);
-  return isOfReplica ? shareOf(costs.microBatches, {0, costs.replicas.count}) : costs.microBatches;
+  return static_cast<double>(costs.microBatches) / (isOfReplica ? costs.replicas.count : 1);
 }
 
-// The seconds of a path from the last visit of a resource, or from its start, to the client's
-// receipt of BodyDone: the replicas' gradients are added after the last backward. 0 without
-// replicas, or if the visit is after that backward.
+// Seconds from the end of a resource's last visit (null: from the start of the path) until the
+// client has received BodyDone: the rest of the path up to the last backward, the replicas' sum,
+// and the latency. 0 without replicas, or if the last visit follows the last backward.
 double untilReport(const StepCosts& costs, const Path& path, const Resource* resource) {
   if (costs.replicas.count == 1) return 0;
   double seconds = 0;

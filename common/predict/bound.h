@@ -39,13 +39,13 @@ struct EdgeCosts {
 // gradients at the end of a step.
 struct ReplicaCosts {
   std::uint32_t count = 1;
-  double bytes = 0;    // that each replica adds to those of the others
+  double bytes = 0;    // size of one replica's gradients and statistics
   double seconds = 0;  // of the sum, from the last backward of all replicas until all have it
 };
-// The seconds of a sum over a network with this rate, in bytes per second per replica and
-// direction, and one-way latency. Each replica sends and receives (R - 1) / R of the bytes twice:
-// to and from those that add a part, and the sums. Before, all agree on the call, which takes a
-// round trip.
+// Seconds of a sum over a network with this rate (bytes per second per replica and direction) and
+// one-way latency. First the replicas agree on the call, which takes one round trip. Then each
+// sends parts of its values to the replicas that add them, and receives the sums: (R - 1) / R of
+// the bytes and one latency each time.
 double reduceSeconds(const ReplicaCosts& replicas, double rate, double latency);
 
 // All tensors of one kind at one cut together: bytes on the wire, and codec seconds at their sender
@@ -61,8 +61,8 @@ struct StepCosts {
   std::vector<BodyCosts> bodies = {{}};                    // in model order, at least one
   FlowMap<FlowCosts> flows;
   double updateSeconds = 0;  // on the client, once per step
-  // If there are several, there is one body, each of its servers has the costs in `bodies`, and
-  // each link to them those of the body's link.
+  // With replicas, there is one body. Its costs apply to each replica, and its link's costs to each
+  // replica's link.
   ReplicaCosts replicas;
   // Whether the links of all servers share the bandwidth of the client's connection. Their rates
   // are then those of the connection, equal for all servers; the latencies may differ. Otherwise
@@ -73,12 +73,13 @@ struct StepCosts {
   std::vector<EdgeCosts> edges;
 
   // Returns the costs of the same step with another number of micro-batches: all costs except the
-  // update are scaled in proportion.
+  // update and the replicas' sum are scaled in proportion.
   StepCosts inMicroBatches(std::uint32_t number) const;
   std::size_t servers() const { return replicas.count > 1 ? replicas.count : bodies.size(); }
   bool hasRates() const;
   bool hasWeights() const;  // whether BodyCosts::weights is known
-  // The lowest rates and the highest latency of all bodies' links.
+  // The lowest rates and the highest latency of all bodies' links. Replicas have one entry in
+  // `bodies`.
   BodyCosts slowestLink() const;
   // Seconds of an action of the client or of that body; of a whole backward for bodyBackward.
   double of(ActionKind kind, std::size_t body = 0) const;

@@ -166,7 +166,7 @@ class Simulation {
   // sequence of all micro-batches to that in the sequence of those that the replica computes.
   std::uint32_t toOwn(const Side& side, std::uint32_t i) const {
     const std::uint32_t m = costs_.microBatches;
-    return i / m * side.microBatches + i % m / side.replica.count;
+    return i / m * side.microBatches + side.replica.ownNumber(i % m);
   }
   std::uint32_t fromOwn(const Side& side, std::uint32_t own) const {
     return own / side.microBatches * costs_.microBatches +
@@ -295,8 +295,7 @@ class Simulation {
   // Sends to the body that receives the flow, or to the replica that computes the micro-batch.
   void sendUp(Flow flow, std::uint32_t i) {
     for (const auto& server : servers_) {
-      const Replica& replica = server->replica;
-      const bool isIts = i % costs_.microBatches % replica.count == replica.rank;
+      const bool isIts = server->replica.computes(i % costs_.microBatches);
       if (isIts && server->stage.isInput(flow)) return queue(uplinkOf(server->server), flow, i);
     }
   }

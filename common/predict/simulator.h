@@ -55,10 +55,10 @@ struct SimulatedStep {
 // segment plus the link's own queue remain to be sent. Links that share a bandwidth send their
 // segments in the order in which they were chosen. Without direct links, the client forwards
 // tensors from one body to the next unchanged, between two of its actions. Replicas add their
-// gradients after the last action of all of them; their sums are made one at a time. Control
-// messages take no time, but the step ends only after the BodyDone of each server, which follows
-// its last action or the sum, has crossed the server's link to the client. Throws std::logic_error
-// if the policy deadlocks.
+// gradients after the last action of all of them, one step at a time. Control messages take no
+// time, except BodyDone: each server sends it after its last action, or after the sum, and the step
+// ends when the client has received all of them and has made its update. Throws std::logic_error if
+// the policy deadlocks.
 SimulatedStep simulateStep(const StepCosts& costs, const Policy& policy, bool withTimeline = false);
 
 // Seconds per step of a long run with this staleness: up to D + 1 steps overlap, as Coordinator and

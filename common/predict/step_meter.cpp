@@ -72,8 +72,8 @@ std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSe
   return costs;
 }
 
-// The body's report is about all replicas. Its link is the fastest one, so that no step is shorter
-// than the bound.
+// The body's report is about all replicas. The fastest link counts, so that no step is shorter than
+// the bound.
 void StepMeter::setReplicas(StepCosts& costs, const BodyDone& report,
                             const std::vector<LinkSpeed>& links) {
   costs.replicas.seconds = report.sumSeconds;

@@ -22,7 +22,8 @@ class StepMeter {
   // `places`: those of the bodies, in the order of the model. `replicas`: of the only body.
   explicit StepMeter(const std::vector<Place>& places = {{}}, std::uint32_t replicas = 1);
   // Call after a training step. `client`: the seconds of the client's actions. `bodies`: one report
-  // per body, which contain their edges. `links`: one element per server. `totals`: of all links
+  // per body, which contain their edges. `links`: one element per server; of replicas, the fastest
+  // one counts. `totals`: of all links
   // together. Returns nullopt until the bytes of every flow are known. An unknown rate is 0.
   std::optional<StepCosts> measure(const MicroBatch& at, const ActionSeconds& client,
                                    const std::vector<BodyDone>& bodies, const LinkTotals& totals,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/connect.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -20,6 +19,7 @@
 #include "common/core/clock.h"
 #include "common/core/endpoint.h"
 #include "common/core/units.h"
+#include "common/net/connect_to.h"
 #include "common/net/same_secret.h"
 #include "common/replicas/group_connection.h"
 #include "common/replicas/group_hub.h"
@@ -33,7 +33,6 @@ using asio::ip::tcp;
 using Kind = GroupMessage::Kind;
 
 constexpr std::chrono::milliseconds kRetryPause{100};
-constexpr std::chrono::milliseconds kConnectTime{5000};
 constexpr std::chrono::milliseconds kEndTime{2500};  // a connection takes at most 2 s to finish
 
 }  // namespace
@@ -72,7 +71,7 @@ class GroupMembership : public std::enable_shared_from_this<GroupMembership> {
   asio::awaitable<void> participate(std::optional<tcp::endpoint> hub);
   // One connection, from its start to its end. Returns why it ended.
   asio::awaitable<std::string> connect(std::optional<tcp::endpoint> hub);
-  asio::awaitable<void> reach(std::optional<tcp::endpoint> hub, SharedSocket socket);
+  asio::awaitable<SharedSocket> reach(std::optional<tcp::endpoint> hub);
   void received(const GroupMessage& message);
   void store(const GroupMessage& message);
   bool isOver() const;
@@ -128,13 +127,11 @@ asio::awaitable<void> GroupMembership::participate(std::optional<tcp::endpoint> 
 }
 
 asio::awaitable<std::string> GroupMembership::connect(std::optional<tcp::endpoint> hub) {
-  auto socket = std::make_shared<tcp::socket>(io_);
+  SharedSocket socket;
   try {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - now());
-    const asio::steady_timer deadline = closeAfter(std::min(left, kConnectTime), socket);
-    co_await reach(hub, socket);
+    socket = co_await reach(hub);
   } catch (const boost::system::system_error& error) {
-    co_return socket->is_open() ? error.code().message() : "it does not reply";
+    co_return error.code() == asio::error::timed_out ? "it does not reply" : error.code().message();
   }
   if (isOver()) co_return fault_;
   connection_ = std::make_shared<GroupConnection>(socket, timeout_);
@@ -144,19 +141,14 @@ asio::awaitable<std::string> GroupMembership::connect(std::optional<tcp::endpoin
   co_return fault;
 }
 
-asio::awaitable<void> GroupMembership::reach(std::optional<tcp::endpoint> hub,
-                                             SharedSocket socket) {
-  if (hub) {
-    co_await socket->async_connect(*hub, asio::use_awaitable);
-  } else {
-    const Endpoint host = parseEndpoint({"replicas", hosts_[0]}, 1);
-    const std::string port = std::to_string(host.port);
-    tcp::resolver resolver(io_);
-    const auto found = co_await resolver.async_resolve(host.host, port, asio::use_awaitable);
-    co_await asio::async_connect(*socket, found, asio::use_awaitable);
-  }
+asio::awaitable<SharedSocket> GroupMembership::reach(std::optional<tcp::endpoint> hub) {
+  const Endpoint host = hub ? Endpoint{hub->address().to_string(), hub->port()}
+                            : parseEndpoint({"replicas", hosts_[0]}, 1);
+  tcp::socket connected = co_await connectTo(host.host, std::to_string(host.port));
+  auto socket = std::make_shared<tcp::socket>(std::move(connected));
   const std::string hello = encodeHello(hello_);
   co_await asio::async_write(*socket, asio::buffer(hello), asio::use_awaitable);
+  co_return socket;
 }
 
 void GroupMembership::received(const GroupMessage& message) {

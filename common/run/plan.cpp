@@ -208,8 +208,7 @@ void checkReplicas(const RunSpec& spec, const Schedule& schedule) {
                " micro-batches has none for some of " + std::to_string(spec.replicas) + " replicas",
            "set train.micro_batches to a multiple of the number of replicas");
   }
-  // A strict order may wait for a micro-batch that the client cannot send yet.
-  if (spec.replicas > 1 && spec.staleness > 0 && schedule.isStrict) {
+  if (spec.replicas > 1 && spec.staleness > 0 && !supportsStaleness(schedule, spec.replicas)) {
     throw UsageError("bad-staleness",
                      "the schedule " + std::string(schedule.name) +
                          " does not support both staleness and replicas",

@@ -30,7 +30,7 @@ std::uint32_t inFlightOf(std::uint32_t inFlight, std::uint32_t replicas, std::ui
 
 MicroBatch inShare(const MicroBatch& at, const Replica& replica) {
   MicroBatch own = at;
-  own.i = at.i / replica.count;
+  own.i = replica.ownNumber(at.i);
   own.microBatches = shareOf(at.microBatches, replica);
   if (at.microBatches == 0) return own;
   // The first samples % microBatches micro-batches of a batch have one more sample than the others.

@@ -31,7 +31,9 @@ struct Replica {
   std::uint32_t count = 1;
 
   bool isAlone() const { return count == 1; }
-  // The number in the batch of the replica's micro-batch `own`.
+  // `i`: a micro-batch's number in the batch; `own`: the replica's number of the same micro-batch.
+  bool computes(std::uint32_t i) const { return i % count == rank; }
+  std::uint32_t ownNumber(std::uint32_t i) const { return i / count; }
   std::uint32_t numberInBatch(std::uint32_t own) const { return own * count + rank; }
 
   bool operator==(const Replica&) const = default;

@@ -1,4 +1,5 @@
-"""The arithmetic of parallelism.py: seconds of data parallelism, bytes and memory of both, and PipeDream's partitions."""
+"""The arithmetic of parallelism.py: the time of a data-parallel step, bytes and memory of data parallelism and of pipelines, and PipeDream's
+partitions."""
 
 import collections
 import functools

@@ -329,7 +329,8 @@ class Lab:
 
     def measured(self, row, memory, expected):
         """The measured figures of a row, or None. `expected`: seconds per step, as predicted."""
-        method = f"pipeline {row.cuts} {row.chunks} chunks" if row.cuts else "data parallel"
+        in_flight = f" {row.in_flight} in flight" if row.in_flight else ""
+        method = f"pipeline {row.cuts} {row.chunks} chunks{in_flight} {SCHEDULE}" if row.cuts else "data parallel"
         name = f"measured {row.model} {row.devices} devices batch {row.batch} {method}"
         steps = min(MAX_STEPS, int(self.options.max_seconds / expected) - WARM_UP)
         has_room = row.devices * self.options.threads <= len(os.sched_getaffinity(0)) and sum(memory) < available_memory()

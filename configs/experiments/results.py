@@ -95,8 +95,8 @@ SWEEPS = {
                   "train.freeze": "['!classifier.*']", "train.learning_rate.peak": "1.0e-3"}, ["none"], THREE),
         ("bf16", precision("bf16"), ["none"], THREE),
         # A processor without fp16 arithmetic takes about 12 times as long.
-        ("fp16", precision("fp16"), ["none"], ONE),
-        ("fp16, loss not scaled", precision("fp16", **{"precision.scale_loss": "false"}), ["none"], ONE),
+        ("fp16", precision("fp16"), ["none"], THREE),
+        ("fp16, loss not scaled", precision("fp16", **{"precision.scale_loss": "false"}), ["none"], THREE),
     ],
     "rte": [
         ("partition 1", {}, RTE, THREE),

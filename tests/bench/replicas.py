@@ -1,32 +1,28 @@
 """Images per second with 1, 2 and more replicas of a body.
 
 Client and servers wait instead of computing (in ms per micro-batch, below), so that only sockets, the sum of the gradients and the update use
-the processors. The numbers of replicas take turns. From each run's trace, it reads in which share of the replicas' computing time two or more of them
-compute. Called by scripts/bench.sh replicas."""
+the processors. The numbers of replicas take turns. Reads each run's trace, and prints the share of the computing time in which at least two
+replicas compute. Called by scripts/bench.sh replicas."""
 
 import argparse
 import contextlib
 import csv
 import json
-import socket
+import os
 import statistics
 import subprocess
+import sys
 import tempfile
 
 from codec_step import Loopback, running_server
 from machine import Others, conclude
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from free_ports import free_ports  # noqa: E402
+
 BATCH, MICRO_BATCHES = 64, 8
 WAIT = {"F1": 1, "T3": 1, "B1": 1, "F2": 20, "B2": 40}
 WARM_UP = 3  # steps that are not counted
-
-
-def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 @contextlib.contextmanager

@@ -217,13 +217,38 @@ TEST_CASE("replicas are used if they are allowed and make a step shorter") {
   CHECK(cases.at("cases").at(0).at("schedules").at(schedule).at("seconds").get<double>() ==
         Approx(best.at("seconds").get<double>()));
   checkSameNeeds(dryRunOf(best, with(addresses, {"--set", "codec=none"})), best);
-  // With one micro-batch in flight, the replicas compute their 4 x 20 ms of forwards in turn.
-  const nlohmann::json alone = askJson(with(same, {"--micro-batches", "4", "--in-flight", "1"}));
-  CHECK(alone.at("cases").at(0).at("schedules").at("priority").at("seconds").get<double>() >=
-        80e-3);
+  const auto simulated = [&](const Arguments& more) {
+    return askJson(with(same, more)).at("cases").at(0);
+  };
+  // With one micro-batch in flight, each of the 4 passes forward and backward alone.
+  const Arguments trained = {"--set", "model.cuts=[2, 5]", "--micro-batches", "4"};
+  const auto secondsOf = [](const nlohmann::json& one) {
+    return one.at("schedules").at("priority").at("seconds").get<double>();
+  };
+  const double together = secondsOf(simulated(trained));
+  const double alone = secondsOf(simulated(with(trained, {"--in-flight", "1"})));
+  CHECK(alone >= 4 * 20e-3);
+  CHECK(alone > together * 1.01);
+  // The strict order of 1f1b would wait for a micro-batch that the client cannot send yet.
+  for (const auto& steady : simulated(with(trained, {"--staleness", "2"})).at("steady")) {
+    CHECK(steady.at("schedule") != "1f1b");
+  }
   const Ended few = ask(with(same, {"--micro-batches", "2"}));
   CHECK(few.code == 2);
   CHECK_THAT(few.errors, Contains("[bad-run-spec]") && Contains("hint: set train.micro_batches"));
+
+  const Ended latencies = ask(with(same, {"--latency", "1ms,2ms,3ms"}));
+  CHECK(latencies.code == 2);
+  CHECK_THAT(latencies.errors, Contains("replicas of a body share one"));
+  // A last batch of 2 samples has no micro-batch for a third replica.
+  const nlohmann::json rest =
+      askJson(planArguments(client, server, with(three, {"--set", "data.train.size=130"})));
+  CHECK(rest.at("plans").at(0).at("replicas") == 2);
+  // The plan of a run with replicas may have none.
+  const nlohmann::json without =
+      askJson(planArguments(client, server, with(kFastLink, with(addresses, {"--replicas", "1"}))));
+  CHECK_THAT(without.at("yaml").get<std::string>(),
+             Contains("# servers: [HOST:PORT]  # 1 replica"));
 
   // On a slow network of the servers, the sum of the gradients takes longer than replicas save.
   const nlohmann::json slow =

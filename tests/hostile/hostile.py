@@ -10,7 +10,6 @@ import json
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,9 @@ import cases
 import memory_cases
 import replica_cases
 import wire as w
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from free_ports import free_ports  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # The deadlines are shorter than the defaults, to reduce waiting. The limits have room for all connections from this single address.
@@ -222,14 +224,6 @@ def raw_texts(server, store):
     files = [path for path in store.rglob("*") if path.is_file() and ".weights" not in path.parts]
     texts.update({str(path): path.read_text(errors="replace") for path in files})
     return [f"{name} has {unprintable(text)!r}" for name, text in texts.items() if unprintable(text)]
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def replica_settings(rank, ports):
