@@ -45,8 +45,9 @@ void checkReplica(const RunRequest& request, const ReplicaGroup* group) {
                      fmt::format("the run needs {} of its body here, but this server is replica {} "
                                  "of {}",
                                  asked, group->rank, group->hosts.size()),
-                     "give the addresses of all replicas in the order of replicas.hosts, as in "
-                     "--server A:4800+B:4800");
+                     "give the address of each replica once, in the order of replicas.hosts, as in "
+                     "--server A:4800+B:4800; if this order is right, correct this server's "
+                     "replicas.rank");
   }
   if (request.hello.attempt().size() == kAttemptBytes && !request.isTrial()) return;
   throw ProtocolError("bad-metadata", "a Hello for a body with replicas has no attempt of " +

@@ -34,6 +34,13 @@ namespace asio = boost::asio;
 
 constexpr std::chrono::milliseconds kSnapshotPoll{10};  // checks for a saved snapshot
 
+// "block 2" or "blocks 2 to 4"
+std::string blocksText(const RunPlan& plan) {
+  const int first = plan.stage.cuts.cut0, last = plan.stage.cuts.cut1 - 1;
+  return first == last ? fmt::format("block {}", first)
+                       : fmt::format("blocks {} to {}", first, last);
+}
+
 // The coroutine resumes on the io thread once no task of the cancelled queue is running.
 asio::awaitable<void> codecWorkEnded(CodecQueue& queue, asio::any_io_executor io) {
   co_await asio::async_initiate<const asio::use_awaitable_t<>&, void(std::exception_ptr)>(
@@ -137,11 +144,9 @@ std::shared_ptr<TensorLink> ServedRun::makeLink() {
 // The client learns from this server why the run ends.
 void ServedRun::edgeFailed(const RunError& error) {
   *hasFailed_ = true;
-  end(std::make_exception_ptr(
-      RunError(error.code(),
-               fmt::format("{} (from the server of blocks {} to {})", error.what(),
-                           plan_.stage.cuts.cut0, plan_.stage.cuts.cut1 - 1),
-               error.hint())));
+  end(std::make_exception_ptr(RunError(
+      error.code(), fmt::format("{} (from the server of {})", error.what(), blocksText(plan_)),
+      error.hint())));
 }
 
 LinkTotals ServedRun::totals() const {
@@ -376,11 +381,11 @@ wire::HelloOk ServedRun::helloOk() const {
 std::string ServedRun::summary() const {
   const Replica& replica = plan_.stage.replica;
   return fmt::format(
-      "{}{}{} blocks {} to {}, {} micro-batches, {} in flight, schedule {}; threads: {}",
+      "{}{}{} {}, {} micro-batches, {} in flight, schedule {}; threads: {}",
       isTrial_ ? "a trial of codecs: " : "",
       replica.isAlone() ? "" : fmt::format("replica {} of {}: ", replica.rank, replica.count),
-      plan_.stage.model.name, plan_.stage.cuts.cut0, plan_.stage.cuts.cut1 - 1, plan_.microBatches,
-      plan_.inFlight, plan_.schedule->name, threads_.text);
+      plan_.stage.model.name, blocksText(plan_), plan_.microBatches, plan_.inFlight,
+      plan_.schedule->name, threads_.text);
 }
 
 // ---- Serving ----

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <boost/asio/ip/address.hpp>
+#include <set>
 
 #include "common/core/endpoint.h"
 #include "common/model/model.h"
@@ -82,14 +83,21 @@ void readReplicas(Config& config, ServerSettings& settings) {
   replicas.isPrivate = config.boolean("replicas.private", replicas.isPrivate);
   replicas.timeout = std::chrono::seconds(
       config.integer("replicas.timeout_seconds", 1, 3600, replicas.timeout.count()));
-  if (replicas.hosts.empty()) return;
+  if (replicas.hosts.empty()) {
+    if (replicas.rank == 0 && !replicas.isPrivate) return;
+    const std::string key = replicas.rank > 0 ? "replicas.rank" : "replicas.private";
+    throw UsageError("bad-config",
+                     config.where(key) + ": " + key + " has no effect without replicas.hosts",
+                     "set replicas.hosts, or remove this key");
+  }
   const std::string place = config.where("replicas.hosts") + ": replicas.hosts";
+  const std::set<std::string> different(replicas.hosts.begin(), replicas.hosts.end());
   if (replicas.count() < 2 || replicas.count() > kMaxBodyReplicas ||
-      replicas.rank >= replicas.count()) {
+      replicas.rank >= replicas.count() || different.size() < replicas.count()) {
     throw UsageError(
         "bad-config",
-        fmt::format("{} has {} addresses, and replicas.rank is {}", place, replicas.count(),
-                    replicas.rank),
+        fmt::format("{} lists {}, of which {} different, and replicas.rank is {}", place,
+                    countText(replicas.count(), "server"), different.size(), replicas.rank),
         fmt::format("list the addresses of all 2…{} replicas, and set replicas.rank to "
                     "this server's position, from 0",
                     kMaxBodyReplicas));

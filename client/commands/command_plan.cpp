@@ -43,16 +43,24 @@ std::string cutsText(const PreparedRun& run, const PlannedRun& plan) {
   return fmt::format("[{}]", fmt::join(cutsOf(run, plan).get<std::vector<std::string>>(), ", "));
 }
 
+// Whether the plan has several servers, or fewer than the configuration.
+bool needsServers(const PreparedRun& run, const PlannedRun& plan) {
+  const std::size_t bodies = plan.cuts.size() - 1;
+  return bodies > 1 || plan.spec.replicas > 1 || bodies != run.settings.bodies() ||
+         plan.spec.replicas != run.settings.replicas;
+}
+
 // The keys to change in the configuration.
 std::string yamlOf(const PreparedRun& run, const PlannedRun& plan, bool withCuts) {
   std::string text;
   if (withCuts) {
     text += fmt::format("model:\n  cuts: {}\n", cutsText(run, plan));
   }
-  if (plan.spec.replicas > 1 || plan.spec.replicas != run.settings.replicas) {
-    const std::vector<std::string> servers(plan.spec.replicas, "HOST:PORT");
-    text += fmt::format("# servers: [{}]  # {}\n", fmt::join(servers, "+"),
-                        countText(servers.size(), "replica"));
+  if (needsServers(run, plan)) {
+    const std::vector<std::string> replicas(plan.spec.replicas, "HOST:PORT");
+    const std::vector<std::string> bodies(plan.cuts.size() - 1,
+                                          fmt::format("{}", fmt::join(replicas, "+")));
+    text += fmt::format("# servers: [{}]\n", fmt::join(bodies, ", "));
   }
   return text + fmt::format(
                     "train:\n  micro_batches: {}\n  in_flight: {}\n  schedule: {}\n"
@@ -102,7 +110,23 @@ std::string rowOf(const PreparedRun& run, const PlannedRun& plan, const std::str
          fmt::format("  {:<11}codec: {}\n", "", codecsText(plan.codecs));
 }
 
-void print(const PreparedRun& run, const Plans& plans, const LinkCosts& link, bool withCuts) {
+std::string choiceText(const Plans& plans) {
+  double shortest = plans.best.front().seconds;
+  for (const PlannedRun& plan : plans.best) shortest = std::min(shortest, plan.seconds);
+  std::string text = fmt::format(
+      "The plans' steps are within {:.0f} % of the shortest one. Of these plans, the best has the "
+      "lowest staleness, then the least lossy codecs, then the fewest replicas, then the fewest "
+      "bytes, then the least memory.",
+      100 * kPlanTolerance);
+  if (plans.configured.seconds <= shortest * (1 + kPlanTolerance)) {
+    text += " The configuration's step is also within this limit.";
+  }
+  return text + "\n";
+}
+
+// `config`: the configuration's path.
+void print(const PreparedRun& run, const Plans& plans, const LinkCosts& link, bool withCuts,
+           const std::string& config) {
   std::size_t width = std::max<std::size_t>(9, cutsText(run, plans.configured).size() + 1);
   for (const PlannedRun& plan : plans.best) width = std::max(width, cutsText(run, plan).size() + 1);
   std::cout << fmt::format("link: {}; {} combinations considered\n\n", link.text(),
@@ -121,8 +145,9 @@ void print(const PreparedRun& run, const Plans& plans, const LinkCosts& link, bo
                    "may cost accuracy; up, down: bytes per step over the client's links; client, "
                    "server: memory (of the server with the most)\n",
                    2)
-            << "\nTo use the best plan, change these keys in " << run.settings.name
-            << "'s configuration:\n\n"
+            << "\n"
+            << wrappedFor(STDOUT_FILENO, choiceText(plans), 2)
+            << "\nTo use the best plan, change these keys in " << config << ":\n\n"
             << yamlOf(run, plans.best.front(), withCuts) << std::flush;
 }
 
@@ -160,7 +185,7 @@ int planCommand(const PlanOptions& options) {
   const Plans plans = makePlans(run, client, servers, planner);
   const bool withCuts = !options.keepCuts && run.settings.inserts.empty();
   if (!options.run.json) {
-    print(run, plans, link, withCuts);
+    print(run, plans, link, withCuts, options.run.common.config);
     return 0;
   }
   Json json = link.json();

@@ -254,6 +254,11 @@ void printCosts(const Case& one) {
       bodyMs(costs, ActionKind::bodyBackward), weights, codec, bytesText(bytes.up),
       bytesText(bytes.down));
   std::cout << wrappedFor(STDOUT_FILENO, text, 2);
+  if (costs.replicas.count > 1) {
+    std::cout << fmt::format(
+        "  {} replicas, whose sum of {} takes {:.2f} ms (--edge-rate, --edge-latency)\n",
+        costs.replicas.count, bytesText(costs.replicas.bytes), 1e3 * costs.replicas.seconds);
+  }
 }
 
 void printCase(const Case& one, bool withTimeline) {

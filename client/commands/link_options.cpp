@@ -10,6 +10,11 @@
 namespace cleave {
 namespace {
 
+// Stands for "unlimited": faster than any memory.
+constexpr double kUnlimitedRate = 1e12;
+
+std::string shownRate(double rate) { return rate == kUnlimitedRate ? "unlimited" : rateText(rate); }
+
 double seconds(Nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
 }  // namespace
@@ -56,8 +61,7 @@ LinkCosts linkCosts(const LinkOptions& options) {
   const auto rate = [&](const char* flag, const std::string& own) {
     const bool isOwn = !own.empty();
     const double value = parseRate({isOwn ? flag : "--rate", isOwn ? own : options.rate});
-    // 0 means unlimited; this rate is faster than any memory.
-    return value > 0 ? value : 1e12;
+    return value > 0 ? value : kUnlimitedRate;
   };
   LinkCosts link{rate("--up-rate", options.upRate),
                  rate("--down-rate", options.downRate),
@@ -120,8 +124,8 @@ std::string LinkCosts::text() const {
   for (const Nanoseconds each : latencies) {
     latency += (latency.empty() ? "" : ", ") + durationText(each);
   }
-  return fmt::format("{} up, {} down, {} one way{}", rateText(rateUp), rateText(rateDown), latency,
-                     separate ? ", separate links" : "");
+  return fmt::format("{} up, {} down, {} one way{}", shownRate(rateUp), shownRate(rateDown),
+                     latency, separate ? ", separate links" : "");
 }
 
 }  // namespace cleave

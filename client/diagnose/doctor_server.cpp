@@ -142,6 +142,12 @@ void explain(const ServerAddress& address, const Error& error, const Findings& f
   found(link);
 }
 
+// What a trial does not ask for.
+std::string uncheckedText(const ClientSettings& settings) {
+  if (settings.replicas > 1) return "; not checked: its rank and its group of replicas";
+  return settings.hasEdges() ? "; not checked: its direct links" : "";
+}
+
 Check checkOfAdmission(const std::optional<PreparedRun>& run, std::size_t body,
                        const ServerAddress& address) {
   if (!run) return {"admission", Finding::skipped, "requires a valid configuration", ""};
@@ -151,8 +157,9 @@ Check checkOfAdmission(const std::optional<PreparedRun>& run, std::size_t body,
     return {"admission",
             Finding::ok,
             fmt::format("the server would admit this run; it needs about {} there, and computes on "
-                        "{} with {}",
-                        bytesText(needed), answer.device(), countText(answer.threads(), "thread")),
+                        "{} with {}{}",
+                        bytesText(needed), answer.device(), countText(answer.threads(), "thread"),
+                        uncheckedText(run->settings)),
             "",
             {{"needed_bytes", needed}, {"device", answer.device()}, {"threads", answer.threads()}}};
   } catch (const Error& error) {

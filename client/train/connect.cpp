@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "common/core/clock.h"
+#include "common/core/endpoint.h"
 #include "common/core/log.h"
 #include "common/link/link_faults.h"
 #include "common/link/wire_messages.h"
@@ -276,26 +277,12 @@ asio::awaitable<OpenConnection> retry(ServerAddress address, std::function<wire:
 }  // namespace
 
 ServerAddress parseAddress(const std::string& text) {
-  const std::size_t colon = text.rfind(':');
-  ServerAddress address;
-  if (colon != std::string::npos) {
-    address.host = text.substr(0, colon);
-    address.port = text.substr(colon + 1);
+  const Placed value{"--server", text};
+  if (text.find_first_of(",+") != std::string::npos) {
+    refuseEndpoint(value, "lists several servers", "give one address, such as 10.0.0.5:4800");
   }
-  if (address.host.size() > 2 && address.host.front() == '[' && address.host.back() == ']') {
-    address.host = address.host.substr(1, address.host.size() - 2);
-  }
-  const bool isNumber = !address.port.empty() && address.port.size() <= 5 &&
-                        std::all_of(address.port.begin(), address.port.end(),
-                                    [](char c) { return c >= '0' && c <= '9'; });
-  const int port = isNumber ? std::stoi(address.port) : 0;
-  const bool isOne = address.host.find(',') == std::string::npos;
-  if (address.host.empty() || !isOne || port < 1 || port > 65535) {
-    throw UsageError(
-        "bad-address", "--server '" + text + "' is not HOST:PORT",
-        "give a name or an address and a port in 1…65535, such as 10.0.0.5:4800 or [::1]:4800");
-  }
-  return address;
+  const Endpoint endpoint = parseEndpoint(value, 1);
+  return {endpoint.host, std::to_string(endpoint.port), nullptr};
 }
 
 namespace {

@@ -101,7 +101,8 @@ class Planner {
         options_(options),
         lists_(codecLists()),
         microBatches_(microBatchNumbers()),
-        stalenesses_(stalenessNumbers()) {}
+        stalenesses_(stalenessNumbers()),
+        firstCut_(firstCut()) {}
 
   Plans make() {
     Plans plans;
@@ -131,6 +132,16 @@ class Planner {
       }
     }
     return numbers;
+  }
+
+  // The lowest position of the first cut: before it are the first parameters, or it is the
+  // configured one. A server after a head without parameters would receive the inputs.
+  int firstCut() const {
+    const std::vector<BlockSpec>& blocks = run_.plan.blocks;
+    const int configured = run_.plan.stage.cuts.cut0;
+    int cut = 1;
+    while (cut < configured && parameterCount(blocks, 0, cut) == 0) ++cut;
+    return cut;
   }
 
   std::vector<std::uint32_t> stalenessNumbers() const {
@@ -225,13 +236,13 @@ class Planner {
       return found->second;
     };
     const int last = static_cast<int>(run_.plan.blocks.size()) - 1;
-    for (int cut0 = 1; cut0 < last; ++cut0) {
+    for (int cut0 = firstCut_; cut0 < last; ++cut0) {
       for (int cut1 = cut0 + 1; cut1 <= last; ++cut1) consider({cut0, cut1});
     }
     for (std::size_t number = 2; number <= servers_.size(); ++number) {
       for (AllCuts cuts : bestCuts(bounds, number)) {
         cuts.push_back(0);
-        for (int cut = 1; cut <= last; ++cut) {
+        for (int cut = firstCut_; cut <= last; ++cut) {
           if (std::find(cuts.begin(), cuts.end() - 1, cut) != cuts.end() - 1) continue;
           AllCuts more = cuts;
           more.back() = cut;
@@ -263,13 +274,13 @@ class Planner {
   // Tries to move each cut by one block, and keeps the move that lowers the bound most. Returns
   // false if no move lowers it.
   template <typename Consider>
-  static bool moveOneCut(AllCuts& cuts, int last, const Consider& consider) {
+  bool moveOneCut(AllCuts& cuts, int last, const Consider& consider) const {
     AllCuts best = cuts;
     for (std::size_t c = 0; c < cuts.size(); ++c) {
       for (const int by : {-1, 1}) {
         AllCuts moved = cuts;
         moved[c] += by;
-        const int min = c == 0 ? 1 : moved[c - 1] + 1;
+        const int min = c == 0 ? firstCut_ : moved[c - 1] + 1;
         const int max = c + 1 == cuts.size() ? last : moved[c + 1] - 1;
         if (moved[c] < min || moved[c] > max) continue;
         if (consider(moved) < consider(best)) best = moved;
@@ -492,6 +503,7 @@ class Planner {
   const std::vector<std::string> noCodec_ = {"none"};
   const std::vector<std::uint32_t> microBatches_;
   const std::vector<std::uint32_t> stalenesses_;
+  const int firstCut_;
   mutable std::map<std::string, std::shared_ptr<const Codec>> codecs_;  // by spec
 };
 

@@ -81,6 +81,13 @@ void warnOfLargeBatch(const ClientSettings& settings, const Dataset& train) {
       settings.batch, train.size(), train.size());
 }
 
+void warnOfInputs(const RunPlan& plan) {
+  if (parameterCount(plan.blocks, 0, plan.stage.cuts.cut0) > 0) return;
+  processLog()->warn(
+      "the head has no parameters, so the server receives the inputs themselves; to keep them on "
+      "the client, move the first cut (model.cuts) behind a layer with parameters");
+}
+
 // Removes the codecs of flows that the run does not have, such as the gradient of a cut that needs
 // none.
 void dropUnusedFlows(PreparedRun& run) {
@@ -254,6 +261,7 @@ void planRunOf(PreparedRun& run, const RunOptions& options, Purpose purpose,
     requestTrace(spec, options.traceSteps, totalSteps(run.settings, *run.data.train));
   }
   planFor(run, spec);
+  if (purpose == Purpose::training) warnOfInputs(run.plan);
   dropUnusedFlows(run);
   checkTarget(run);
   if (purpose != Purpose::inference) {

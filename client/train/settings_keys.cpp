@@ -843,7 +843,7 @@ void checkDirectAddresses(Config& config, Settings& settings) {
   for (const std::string& each : settings.directAddresses) parseEndpoint({place, each}, 1);
   if (count == 0 || count + 1 == settings.bodies()) return;
   throw UsageError("bad-servers",
-                   fmt::format("{} has {}, but the run has {}", place, countText(count, "address"),
+                   fmt::format("{} lists {}, but the run has {}", place, countText(count, "server"),
                                countText(settings.bodies(), "server")),
                    "give one address for each server but the first");
 }

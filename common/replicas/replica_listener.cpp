@@ -52,7 +52,13 @@ void logBug(const std::exception_ptr& error) {
 }  // namespace
 
 ReplicaListener::ReplicaListener(const std::string& address) : acceptor_(io_.context()) {
-  listenOn(acceptor_, resolve(io_.context(), address), {"replicas.hosts", ""});
+  try {
+    listenOn(acceptor_, resolve(io_.context(), address), {});
+  } catch (const UsageError& error) {
+    throw UsageError(error.code(), error.what(),
+                     "this server's address is the one at replicas.rank in replicas.hosts; correct "
+                     "the rank, or change the address in the configurations of all replicas");
+  }
   endpoint_ = acceptor_.local_endpoint();
   asio::co_spawn(io_.context(),
                  acceptAll<tcp>(

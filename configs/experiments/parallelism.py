@@ -66,7 +66,7 @@ MODELS = {
                           recompute=False),
     "roberta_base": Model(
         "RoBERTa-base, RTE", True,
-        {"f1l1": ["roberta.embeddings", "roberta.encoder.layer.11"], "f2l2": ["roberta.encoder.layer.0", "roberta.encoder.layer.10"],
+        {"f1l1": ["roberta.embeddings", "roberta"], "f2l2": ["roberta.encoder.layer.0", "roberta.encoder.layer.10"],
          "f4l3": ["roberta.encoder.layer.2", "roberta.encoder.layer.9"],
          "balanced": [f"roberta.encoder.layer.{layer}" for layer in (1, 4, 7, 10)]},
         {"name": "adamw"}, 2, 8, 8, recompute=False),

@@ -205,11 +205,11 @@ TEST_CASE("mistakes in the configuration of a run are reported with location and
           {"no HOST:PORT",
            {"--server", "nowhere"},
            kWrongUse,
-           {"[bad-address]", "--server 'nowhere' is not HOST:PORT", "such as 10.0.0.5:4800"}},
+           {"[bad-address]", "--server: 'nowhere' has no port", "write HOST:PORT"}},
           {"port out of range",
            {"--server", "here:70000"},
            kWrongUse,
-           {"[bad-address]", "--server 'here:70000'", "a port in 1…65535"}},
+           {"[bad-address]", "--server: 'here:70000' does not end in a port", "1…65535"}},
       });
   CHECK_FALSE(std::filesystem::exists(runFolder));
 }

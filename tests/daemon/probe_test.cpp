@@ -110,7 +110,8 @@ TEST_CASE("errors of probe have a hint") {
   checkMistakes(
       {clientProgram(), "probe"},
       {{"no server", {"--server", "127.0.0.1:1"}, kFailedRun, {"[no-server]", "cannot connect to"}},
-       {"no port", {"--server", "nowhere"}, kWrongUse, {"[bad-address]", "is not HOST:PORT"}},
+       {"two servers", {"--server", "a:1+b:1"}, kWrongUse, {"[bad-address]", "give one address"}},
+       {"no port", {"--server", "nowhere"}, kWrongUse, {"[bad-address]", "has no port"}},
        {"no unit", {"--max-size", "100"}, kWrongUse, {"[bad-value]", "--max-size: '100'", "unit"}},
        {"too much", {"--max-size", "2GB"}, kWrongUse, {"[bad-value]", "out of range", "1GB"}},
        {"too little", {"--max-size", "5B"}, kWrongUse, {"[bad-value]", "1kB"}},
