@@ -409,6 +409,18 @@ TEST_CASE("a damaged archive is refused, or reads as before") {
     read(bytes);
   }
   CHECK(refused > files / 4);  // others are in padding and in unused records
+  // Offsets, sizes, names and flags in the archive's directory.
+  const std::size_t directory = whole.find("PK\x01\x02");
+  REQUIRE(directory != std::string::npos);
+  for (std::size_t at = directory; at + 4 <= whole.size(); at += 2) {
+    for (const std::string& word :
+         {std::string(4, '\0'), std::string(4, '\xff'), std::string("\xff\xff\xff\x7f")}) {
+      CAPTURE(at, word);
+      std::string bytes = whole;
+      bytes.replace(at, word.size(), word);
+      read(bytes);
+    }
+  }
   for (std::size_t size = 0; size < whole.size(); size += 401) {
     CAPTURE(size);
     const int before = refused;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Trains MobileNetV2 on CIFAR-10 through a server with each codec and number of micro-batches, and prints a table of bandwidths and seconds.
+"""Trains MobileNetV2 on CIFAR-10 through a server with each codec or insert and number of micro-batches, and prints a table of bandwidths and
+seconds.
 
     python3 configs/experiments/two_machines.py --server SERVER:4800 --steps 20
     python3 configs/experiments/two_machines.py --server SERVER:4800            # all 40 epochs, for the accuracies
@@ -7,7 +8,7 @@
 Run it in the repository's root, after a build. If interrupted, rerun the same command to resume. The published figures of reference.csv are
 printed below ours. The columns, with bytes and seconds per batch of 64 images:
 
-    ratio        bytes on the wire divided by those of fp32
+    ratio        bytes on the wire divided by those of fp32 without an insert
     accuracy     top-1 of the best epoch; empty with --steps
     average      bytes of one direction (the mean of both) divided by the computation seconds
     peak client  largest bandwidth of one micro-batch's tensor from the client, measured where the server receives it
@@ -22,13 +23,22 @@ import argparse
 import csv
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
 
 from results import POWER, markdown
 
-CODECS = {"none": "none", "power (3,7)": POWER}
+
+
+def conv_insert(channels):
+    """4 x 4 windows with a stride of 4 at the first cut, and 1280 to 320 channels at the second one."""
+    return {"codec": "none", "insert": f"[{{cut: 0, kind: conv, channels: {channels}, kernel: 4}}, {{cut: 1, kind: conv, channels: 320}}]"}
+
+
+CODECS = {"none": {"codec": "none"}, "conv insert, 32 channels": conv_insert(32), "conv insert, 20 channels": conv_insert(20),
+          "power (3,7)": {"codec": POWER}}  # fmt: skip
 MICRO_BATCHES = [1, 4, 8]
 MIB = 1 << 20
 COLUMNS = ["Codec", "Ratio", "Accuracy", "Average", "Peak client", "Peak server", "Computation", "Total", "Micro-batches"]
@@ -42,7 +52,7 @@ def rows_of(path):
 
 
 def point_folder(options, codec, micro_batches):
-    return os.path.join(options.folder, f"{codec.split()[0]}-{micro_batches}")
+    return os.path.join(options.folder, f"{re.sub(r'[^a-z0-9]+', '-', codec).strip('-')}-{micro_batches}")
 
 
 def train(options, codec, micro_batches):
@@ -56,7 +66,7 @@ def train(options, codec, micro_batches):
     else:
         command += ["--config", options.config, "--run-dir", folder, "--trace", os.path.join(options.folder, os.path.basename(folder) + ".trace"),
                     "--trace-steps", str(min(TRACED, options.steps or TRACED))]
-        settings = [f"codec={CODECS[codec]}", f"train.micro_batches={micro_batches}", *options.set]
+        settings = [*(f"{key}={value}" for key, value in CODECS[codec].items()), f"train.micro_batches={micro_batches}", *options.set]
         if options.steps:
             settings += [f"train.max_steps={options.steps}", "eval.every=0"]
         for setting in settings:
@@ -81,16 +91,27 @@ def computation_seconds(trace):
     return busy / steps * 1e-6
 
 
+def training_steps(folder):
+    """The rows of the steps, without the first one, which is a warm-up."""
+    steps = [row for row in rows_of(os.path.join(folder, "steps.csv")) if row["phase"] == "train"]
+    return steps[1:] or steps
+
+
+def direction_bytes(steps):
+    """Bytes of one direction per step, the mean of both."""
+    return statistics.mean((float(row["wire_up_bytes"]) + float(row["wire_down_bytes"])) / 2 for row in steps)
+
+
 def figures(options, codec, micro_batches):
     """The point's row, or None if it is not done."""
-    folder = point_folder(options, codec, micro_batches)
-    if not os.path.exists(os.path.join(folder, "summary.json")):
+    folder, without = point_folder(options, codec, micro_batches), point_folder(options, "none", micro_batches)
+    if not all(os.path.exists(os.path.join(each, "summary.json")) for each in (folder, without)):
         return None
     with open(os.path.join(folder, "summary.json"), encoding="utf-8") as file:
         summary = json.load(file)
-    steps = [row for row in rows_of(os.path.join(folder, "steps.csv")) if row["phase"] == "train"]
-    steps = steps[1:] or steps  # the first step is a warm-up
-    bytes_ = statistics.mean((float(row["wire_up_bytes"]) + float(row["wire_down_bytes"])) / 2 for row in steps)
+    steps = training_steps(folder)
+    bytes_ = direction_bytes(steps)
+    ratio = bytes_ / direction_bytes(training_steps(without))
     peaks = {"send": 0.0, "recv": 0.0}
     for row in rows_of(os.path.join(folder, "transfers.csv")):
         if row["phase"] == "train" and row["flow"].split("/")[0] in ("activation", "gradient") and row["wire_seconds"]:
@@ -100,7 +121,7 @@ def figures(options, codec, micro_batches):
     trace = os.path.join(options.folder, os.path.basename(folder) + ".trace")
     computation = computation_seconds(trace) if os.path.exists(trace) else None
     accuracy = summary.get("eval", {}).get("best_top1")
-    return [codec, f"{summary['ratio']:.3f}", f"{100 * accuracy:.2f} %" if accuracy is not None else "",
+    return [codec, f"{ratio:.3f}", f"{100 * accuracy:.2f} %" if accuracy is not None else "",
             f"{bytes_ / computation / MIB:.1f}" if computation else "", f"{peaks['send'] / MIB:.0f}", f"{peaks['recv'] / MIB:.0f}",
             f"{computation:.3f} s" if computation else "", f"{statistics.mean(float(row['seconds']) for row in steps):.3f} s",
             str(micro_batches)]
