@@ -162,7 +162,8 @@ TEST_CASE("resumes are also counted if the next process is killed before its fir
   REQUIRE(ended.code == 0);
   const auto summary = nlohmann::json::parse(readFile(run + "/summary.json"));
   CHECK(summary.at("resumes") == (isDamaged ? 1 : 3));
-  if (!isDamaged) CHECK(summary.at("steps_redone") >= 2);
+  // A process that is killed early may have lost the row of its only step.
+  if (!isDamaged) CHECK(summary.at("steps_redone") > 0);
 }
 
 TEST_CASE("with staleness, a killed client or server repeats the steps that were in progress") {
