@@ -245,6 +245,8 @@ def main():
         folder = pathlib.Path(name)
         transport = Tls(options.programs, folder) if options.tls else Plain()
         limits = MEMORY_LIMITS if options.memory else LIMITS
+        if options.replicas:  # while a case waits for one replica, it does not answer the Pings of the other one
+            limits = {**limits, "ping_timeout_seconds": 20, "idle_seconds": 40}
         servers, ports = [], free_ports(replica_cases.REPLICAS) if options.replicas else [None]
         try:
             for rank, port in enumerate(ports):
