@@ -255,7 +255,7 @@ asio::awaitable<std::shared_ptr<Connection>> RunEdge::connect() {
     throw RunError("no-certificates", "this server has no certificate for direct links",
                    "set edges.folder in its configuration");
   }
-  auto socket = co_await connectTo(address.host, std::to_string(address.port));
+  auto socket = co_await connectTo(address);
   ConnectionOptions options = options_.connection;
   options.tls = options_.certificates->ofEdges();
   options.serverName = address.host;

@@ -23,6 +23,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// How the best plan is chosen.
+constexpr const char* kChoice =
+    "the best has the lowest staleness, then the least lossy codecs, then the fewest replicas, "
+    "then the fewest bytes, then the least memory.";
+
 double samplesPerSecond(const PreparedRun& run, const PlannedRun& plan) {
   return run.settings.batch / plan.seconds;
 }
@@ -43,23 +48,17 @@ std::string cutsText(const PreparedRun& run, const PlannedRun& plan) {
   return fmt::format("[{}]", fmt::join(cutsOf(run, plan).get<std::vector<std::string>>(), ", "));
 }
 
-// Whether the plan has several servers, or fewer than the configuration.
-bool needsServers(const PreparedRun& run, const PlannedRun& plan) {
-  const std::size_t bodies = plan.cuts.size() - 1;
-  return bodies > 1 || plan.spec.replicas > 1 || bodies != run.settings.bodies() ||
-         plan.spec.replicas != run.settings.replicas;
-}
-
 // The keys to change in the configuration.
 std::string yamlOf(const PreparedRun& run, const PlannedRun& plan, bool withCuts) {
   std::string text;
   if (withCuts) {
     text += fmt::format("model:\n  cuts: {}\n", cutsText(run, plan));
   }
-  if (needsServers(run, plan)) {
-    const std::vector<std::string> replicas(plan.spec.replicas, "HOST:PORT");
-    const std::vector<std::string> bodies(plan.cuts.size() - 1,
-                                          fmt::format("{}", fmt::join(replicas, "+")));
+  const std::vector<std::string> replicas(plan.spec.replicas, "HOST:PORT");
+  const std::vector<std::string> bodies(plan.cuts.size() - 1,
+                                        fmt::format("{}", fmt::join(replicas, "+")));
+  // One server, which is also configured, needs no change.
+  if (replicas.size() * bodies.size() > 1 || run.bodies.size() > 1) {
     text += fmt::format("# servers: [{}]\n", fmt::join(bodies, ", "));
   }
   return text + fmt::format(
@@ -111,14 +110,10 @@ std::string rowOf(const PreparedRun& run, const PlannedRun& plan, const std::str
 }
 
 std::string choiceText(const Plans& plans) {
-  double shortest = plans.best.front().seconds;
-  for (const PlannedRun& plan : plans.best) shortest = std::min(shortest, plan.seconds);
-  std::string text = fmt::format(
-      "The plans' steps are within {:.0f} % of the shortest one. Of these plans, the best has the "
-      "lowest staleness, then the least lossy codecs, then the fewest replicas, then the fewest "
-      "bytes, then the least memory.",
-      100 * kPlanTolerance);
-  if (plans.configured.seconds <= shortest * (1 + kPlanTolerance)) {
+  std::string text =
+      fmt::format("The plans' steps are within {:.0f} % of the shortest one. Of these plans, {}",
+                  100 * kPlanTolerance, kChoice);
+  if (plans.configured.seconds <= plans.shortest * (1 + kPlanTolerance)) {
     text += " The configuration's step is also within this limit.";
   }
   return text + "\n";
@@ -239,17 +234,15 @@ void addPlanCommand(CLI::App& app, PlanOptions& options, std::function<int()>& c
                    "Memory for the run on the server; default: the server's limits.memory_mib")
       ->type_name("SIZE");
   plan->add_flag("--json", options.run.json, "Prints the plans as JSON, and nothing else");
-  plan->footer(
+  plan->footer(fmt::format(
       "Example:\n  cleave-client profile --config configs/fashion_mnist.yaml --output client.json\n"
       "  cleave-server profile --of client.json --output server.json   # on the server\n"
       "  cleave-client plan --config configs/fashion_mnist.yaml --profile client.json \\\n"
       "    --server-profile server.json --rate 100Mbit/s --latency 10ms\n\n"
-      "Of all plans whose step is at most 5 % longer than the shortest one, the best has the "
-      "lowest staleness, then the least lossy codecs, then the fewest replicas, then the fewest "
-      "bytes, then the least memory. More layers on the client reveal less about the data; "
-      "--keep-cuts keeps your "
-      "choice.\n\n"
-      "Exit codes: 0 done, 2 usage error or no plan fits into memory.");
+      "Of all plans whose step is at most {:.0f} % longer than the shortest one, {} More layers on "
+      "the client reveal less about the data; --keep-cuts keeps your choice.\n\n"
+      "Exit codes: 0 done, 2 usage error or no plan fits into memory.",
+      100 * kPlanTolerance, kChoice));
   plan->callback([&] { command = [&] { return planCommand(options); }; });
 }
 

@@ -10,7 +10,7 @@
 namespace cleave {
 namespace {
 
-// Stands for "unlimited": faster than any memory.
+// The rate of an unlimited link: faster than any memory.
 constexpr double kUnlimitedRate = 1e12;
 
 std::string shownRate(double rate) { return rate == kUnlimitedRate ? "unlimited" : rateText(rate); }

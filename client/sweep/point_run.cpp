@@ -103,7 +103,7 @@ TrainingEnd train(const RunOptions& options, const PlannedPoint& planned,
       address = server->address().text();
     }
     link.emplace(linkCommand(planned, address), log);
-    address = "127.0.0.1:" + link->port();
+    address = link->address().text();
   }
   const OpenFile output(::memfd_create("cleave-sweep", MFD_CLOEXEC));
   if (!output) throwCannotWrite("a file in memory", "cannot be created", errno);

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <chrono>
 #include <filesystem>
 #include <thread>
@@ -104,10 +105,11 @@ ListeningChild::ListeningChild(const std::vector<std::string>& argv, int errors)
   to.close();  // only the child may hold the write end, so that its exit closes the pipe
   const std::string line = readLine(from.get());
   const std::size_t colon = line.rfind(':');
-  if (line.find("listen") == std::string::npos || colon == std::string::npos) {
+  const bool listens = line.find("listen") != std::string::npos && colon != std::string::npos;
+  const char* const end = line.data() + line.size();
+  if (!listens || std::from_chars(line.data() + colon + 1, end, address_.port).ptr != end) {
     refuseStart(argv.front(), "it does not listen; see its error on stderr");
   }
-  port_ = line.substr(colon + 1);
 }
 
 }  // namespace cleave

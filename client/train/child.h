@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "common/core/endpoint.h"
+
 namespace cleave {
 
 // The path of "cleave-server" or another program in this program's folder. Throws RunError
@@ -48,12 +50,12 @@ class ListeningChild {
  public:
   // Starts argv[0] and waits until it listens. `errors`: see Child::Output. Throws RunError.
   ListeningChild(const std::vector<std::string>& argv, int errors);
-  // The loopback port on which the child listens.
-  const std::string& port() const { return port_; }
+  // The loopback address on which the child listens.
+  const Endpoint& address() const { return address_; }
 
  private:
   std::optional<Child> child_;
-  std::string port_;
+  Endpoint address_{"127.0.0.1", 0};
 };
 
 }  // namespace cleave

@@ -20,7 +20,6 @@
 #include <utility>
 
 #include "common/core/clock.h"
-#include "common/core/endpoint.h"
 #include "common/core/log.h"
 #include "common/link/link_faults.h"
 #include "common/link/wire_messages.h"
@@ -153,7 +152,7 @@ asio::awaitable<bool> speaksHttp(const ServerAddress& address) {
   constexpr std::string_view kRequest = "GET / HTTP/1.0\r\n\r\n";
   constexpr std::string_view kAnswer = "HTTP/";
   const auto ask = [&]() -> asio::awaitable<bool> {
-    tcp::socket socket = co_await connectTo(address.host, address.port);
+    tcp::socket socket = co_await connectTo(address);
     co_await asio::async_write(socket, asio::buffer(kRequest), asio::use_awaitable);
     std::string answer(kAnswer.size(), '\0');
     co_await asio::async_read(socket, asio::buffer(answer), asio::use_awaitable);
@@ -212,7 +211,7 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address,
   Attempt attempt;
   std::shared_ptr<Connection> connection;
   try {
-    auto socket = co_await connectTo(address.host, address.port);
+    auto socket = co_await connectTo(address);
     warnWherePlain(address, socket);
     ConnectionOptions options;
     options.tls = address.tls;
@@ -229,7 +228,7 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address,
     attempt.error = std::make_exception_ptr(RunError(
         "no-server", attempt.what,
         "start it there: cleave-server serve --config configs/server.yaml --set listen.port=" +
-            address.port + "; or check host, port and firewall"));
+            std::to_string(address.port) + "; or check host, port and firewall"));
     co_return attempt;
   }
   try {
@@ -281,8 +280,7 @@ ServerAddress parseAddress(const std::string& text) {
   if (text.find_first_of(",+") != std::string::npos) {
     refuseEndpoint(value, "lists several servers", "give one address, such as 10.0.0.5:4800");
   }
-  const Endpoint endpoint = parseEndpoint(value, 1);
-  return {endpoint.host, std::to_string(endpoint.port), nullptr};
+  return {parseEndpoint(value, 1), nullptr};
 }
 
 namespace {

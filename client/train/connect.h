@@ -7,19 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "common/core/endpoint.h"
 #include "common/net/connection.h"
 #include "proto/wire.pb.h"
 
 namespace cleave {
 
-struct ServerAddress {
-  std::string host;
-  std::string port;
+struct ServerAddress : Endpoint {
   std::shared_ptr<const TlsContext> tls;  // null: connect without TLS
-  // An IPv6 address is in brackets.
-  std::string text() const {
-    return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + port;
-  }
 };
 // Parses "HOST:PORT", such as "[::1]:4800". The result has no TLS. Throws UsageError.
 ServerAddress parseAddress(const std::string& text);

@@ -47,6 +47,6 @@ std::vector<std::string> commandLine(const std::string& store, const std::string
 LocalServer::LocalServer(const std::string& store, const std::string& device,
                          const std::vector<std::string>& overrides, int errors)
     : server_(commandLine(store, device, overrides), errors),
-      address_{"127.0.0.1", server_.port(), nullptr} {}
+      address_{server_.address(), nullptr} {}
 
 }  // namespace cleave

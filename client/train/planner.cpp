@@ -101,6 +101,7 @@ class Planner {
         options_(options),
         lists_(codecLists()),
         microBatches_(microBatchNumbers()),
+        maxReplicas_(maxReplicas()),
         stalenesses_(stalenessNumbers()),
         firstCut_(firstCut()) {}
 
@@ -112,8 +113,13 @@ class Planner {
     plans.considered = candidates.size();
     std::stable_sort(candidates.begin(), candidates.end(),
                      [](const Candidate& a, const Candidate& b) { return a.bound < b.bound; });
-    plans.best = bestOf(simulated(candidates));
-    if (plans.best.empty()) throw tooLittleMemory();
+    std::vector<PlannedRun> fast = simulated(candidates);
+    if (fast.empty()) throw tooLittleMemory();
+    plans.shortest =
+        std::min_element(fast.begin(), fast.end(), [](const PlannedRun& a, const PlannedRun& b) {
+          return a.seconds < b.seconds;
+        })->seconds;
+    plans.best = bestOf(std::move(fast));
     return plans;
   }
 
@@ -132,6 +138,24 @@ class Planner {
       }
     }
     return numbers;
+  }
+
+  // The last batches of the training data and of the test data may have fewer micro-batches.
+  std::map<std::uint32_t, std::uint32_t> maxReplicas() const {
+    std::map<std::uint32_t, std::uint32_t> all;
+    ClientSettings settings = run_.settings;
+    for (const std::uint32_t number : microBatches_) {
+      settings.microBatches = number;
+      for (settings.replicas = options_.replicas; settings.replicas > 1; --settings.replicas) {
+        try {
+          checkReplicaBatches(settings, run_.data);
+          break;
+        } catch (const UsageError&) {  // too few micro-batches
+        }
+      }
+      all[number] = settings.replicas;
+    }
+    return all;
   }
 
   // The lowest position of the first cut: before it are the first parameters, or it is the
@@ -298,13 +322,14 @@ class Planner {
     CandidatePlan plan = planOf(settingsWith(cuts));
     const std::size_t rungs = maxRungs();
     for (const std::uint32_t number : microBatches_) {
+      const std::uint32_t max = cuts.size() > 2 ? 1 : maxReplicas_.at(number);
       plan.client.spec.microBatches = number;
       StepCosts costs = costsOf(plan);
       for (std::size_t up = 0; up < rungs; ++up) {
         for (std::size_t down = 0; down < rungs; ++down) {
           useCodecs(plan.bodies, {up, down});
           setFlows(costs, plan.bodies, run_.settings.batch, client_, servers_);
-          for (std::uint32_t replicas = 1; replicas <= maxReplicas(cuts, number); ++replicas) {
+          for (std::uint32_t replicas = 1; replicas <= max; ++replicas) {
             costs.replicas = replicaCosts(plan.bodies.front(), replicas, number);
             options_.setLinks(costs);
             for (const std::uint32_t staleness : stalenesses_) {
@@ -318,21 +343,6 @@ class Planner {
       }
     }
     return lowest;
-  }
-
-  // Limited by the last batches of the training data and of the test data.
-  std::uint32_t maxReplicas(const AllCuts& cuts, std::uint32_t microBatches) const {
-    if (cuts.size() > 2) return 1;
-    ClientSettings settings = run_.settings;
-    settings.microBatches = microBatches;
-    for (settings.replicas = options_.replicas; settings.replicas > 1; --settings.replicas) {
-      try {
-        checkReplicaBatches(settings, run_.data);
-        break;
-      } catch (const UsageError&) {  // too few micro-batches
-      }
-    }
-    return settings.replicas;
   }
 
   static StepBound boundOf(const StepCosts& costs, std::uint32_t staleness, bool splitsBackward) {
@@ -502,6 +512,7 @@ class Planner {
   const CodecLists lists_;
   const std::vector<std::string> noCodec_ = {"none"};
   const std::vector<std::uint32_t> microBatches_;
+  const std::map<std::uint32_t, std::uint32_t> maxReplicas_;  // by number of micro-batches
   const std::vector<std::uint32_t> stalenesses_;
   const int firstCut_;
   mutable std::map<std::string, std::shared_ptr<const Codec>> codecs_;  // by spec

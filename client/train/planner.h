@@ -54,6 +54,7 @@ struct Plans {
   // lowest staleness, then the least lossy codecs, then the fewest replicas, then the fewest bytes,
   // then the least memory.
   std::vector<PlannedRun> best;
+  double shortest = 0;         // seconds of the shortest step of all plans
   PlannedRun configured;       // what the configuration says, even if it exceeds a limit
   std::size_t considered = 0;  // combinations of cuts, replicas, micro-batches, staleness, codecs
 };

@@ -167,9 +167,7 @@ std::vector<const Schedule*> predictableSchedules(const StepCosts& costs) {
 std::uint32_t predictedInFlight(const StepCosts& costs, const Schedule& schedule,
                                 std::uint32_t asked, std::uint32_t staleness) {
   const std::uint32_t microBatches = costs.microBatches * (staleness + 1);
-  const Place &first = costs.bodies.front().place, &last = costs.bodies.back().place;
-  const bool isHeadTrained = first.contains(gradientAt(first.firstCut));
-  if (!isHeadTrained && last.contains(gradientAt(last.lastCut))) return microBatches;
+  if (!placeOfAll(costs.places()).limitsInFlight()) return microBatches;
   if (asked == 0) return schedule.defaultInFlight(microBatches);
   return std::clamp(asked, schedule.minInFlight(microBatches), microBatches);
 }

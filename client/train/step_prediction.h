@@ -42,8 +42,8 @@ void setFlows(StepCosts& costs, std::span<const RunPlan> bodies, std::uint32_t b
 std::vector<const Schedule*> predictableSchedules(const StepCosts& costs);
 
 // The number in flight to predict with: `asked`, clamped to what the schedule supports with the
-// micro-batches of D + 1 steps; if it is 0, the schedule's default. As in a run, nothing limits it
-// if the head is frozen and the body is trained.
+// micro-batches of D + 1 steps; if it is 0, the schedule's default. All of them unless the place of
+// all bodies limitsInFlight().
 std::uint32_t predictedInFlight(const StepCosts& costs, const Schedule& schedule,
                                 std::uint32_t asked, std::uint32_t staleness = 0);
 

@@ -39,8 +39,8 @@ struct BodyPeer {
 class Coordinator : public Engine {
  public:
   // `bodies`: in model order, and the replicas of a body in rank order; a body's index is the
-  // `peer` argument of receive(). `fetchGradients`: whether to fetch grads/body from every body
-  // before deciding a step (for `verify`).
+  // `peer` argument of receive(). `fetchGradients`: whether grads/body of every body is
+  // fetched before each step is decided; for `verify`.
   Coordinator(const EngineOptions& options, const std::vector<BodyPeer>& bodies,
               bool fetchGradients = false);
 

@@ -7,7 +7,7 @@
 namespace cleave {
 
 inline constexpr std::string_view kDirectFeature = "direct";  // of a run that has edges
-inline constexpr std::string_view kEdgeFeature = "edge";      // of a connection that is an edge
+inline constexpr std::string_view kEdgeFeature = "edge";      // of an edge's connection
 inline constexpr std::size_t kEdgeTokenBytes = 16;
 
 }  // namespace cleave

@@ -122,9 +122,10 @@ class BodyStage {
   // The report on a step; 0: the oldest step in progress. Call after the step's last backward and,
   // if the body has replicas, after readSum().
   GradientReport report(std::uint64_t step = 0);
-  // If the body has replicas, their shares of a step are added after the step's last backward. A
-  // share has the gradients of the trained parameters and, if there are batch norms, their
-  // statistics for each micro-batch of the whole batch: zeros for those of other replicas.
+  // With replicas, each one writes its share of a step after the step's last backward, and the
+  // shares are added. A share has the gradients of the trained parameters and, if there are batch
+  // norms, their statistics for each micro-batch of the whole batch: zeros for those of other
+  // replicas.
   std::size_t shareSize() const;
   void writeShare(std::uint64_t step, std::span<float> share);
   // Replaces the step's gradients and statistics. `sum`: the sum of all shares.

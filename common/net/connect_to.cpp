@@ -9,6 +9,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <memory>
+#include <string>
 #include <utility>
 
 namespace cleave {
@@ -28,12 +29,13 @@ struct Lookup {
 
 // The system's resolver cannot be interrupted. If the wait for it is cancelled or times out, the
 // lookup goes on in the background.
-asio::awaitable<tcp::resolver::results_type> resolve(std::string host, std::string port) {
+asio::awaitable<tcp::resolver::results_type> resolve(Endpoint endpoint) {
   constexpr std::chrono::seconds kDeadline{30};
   const auto executor = co_await asio::this_coro::executor;
   const auto lookup = std::make_shared<Lookup>(executor);
   lookup->ended.expires_after(kDeadline);
-  lookup->resolver.async_resolve(host, port, [lookup](auto error, auto endpoints) {
+  const std::string port = std::to_string(endpoint.port);
+  lookup->resolver.async_resolve(endpoint.host, port, [lookup](auto error, auto endpoints) {
     lookup->error = error;
     lookup->endpoints = std::move(endpoints);
     lookup->ended.expires_at(asio::steady_timer::time_point::min());
@@ -46,11 +48,11 @@ asio::awaitable<tcp::resolver::results_type> resolve(std::string host, std::stri
 
 }  // namespace
 
-asio::awaitable<tcp::socket> connectTo(std::string host, std::string port) {
+asio::awaitable<tcp::socket> connectTo(Endpoint endpoint) {
   using namespace asio::experimental::awaitable_operators;
   constexpr std::chrono::seconds kDeadline{5};
   const auto executor = co_await asio::this_coro::executor;
-  const auto endpoints = co_await resolve(std::move(host), std::move(port));
+  const auto endpoints = co_await resolve(std::move(endpoint));
   tcp::socket socket(executor);
   asio::steady_timer deadline(executor, kDeadline);
   // The result is a tuple because || waits for the first success: if a refused connection threw an

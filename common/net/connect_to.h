@@ -1,15 +1,16 @@
-// Opens a TCP connection to a host and port.
+// Opens a TCP connection to an endpoint.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <string>
+
+#include "common/core/endpoint.h"
 
 namespace cleave {
 
 // Resolves the host within 30 s, and connects to the first of its addresses that answers, within
 // 5 s. Can be cancelled at any time. Throws boost::system::system_error;
 // asio::error::host_not_found if there is no such host.
-boost::asio::awaitable<boost::asio::ip::tcp::socket> connectTo(std::string host, std::string port);
+boost::asio::awaitable<boost::asio::ip::tcp::socket> connectTo(Endpoint endpoint);
 
 }  // namespace cleave

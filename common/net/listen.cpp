@@ -14,16 +14,19 @@ using boost::system::error_code;
                                const error_code& error) {
   const std::string sentence = "cannot listen on " + textOf(endpoint) + ": ";
   const auto otherPort = [&](int port) { return options.port + std::to_string(port); };
+  const auto hintOr = [&](const std::string& usual) {
+    return options.hint.empty() ? usual : options.hint;
+  };
   if (error == asio::error::address_in_use) {
     const int next = endpoint.port() == 65535 ? 65534 : endpoint.port() + 1;
-    throw UsageError(
-        "port-in-use", sentence + "another program already uses the port",
-        "stop it, or choose another port: " + otherPort(next) + "; port 0 picks a free one");
+    throw UsageError("port-in-use", sentence + "another program already uses the port",
+                     hintOr("stop it, or choose another port: " + otherPort(next) +
+                            "; port 0 picks a free one"));
   }
   throw UsageError("cannot-bind", sentence + error.message(),
-                   error == asio::error::access_denied
-                       ? "choose a port above 1023: " + otherPort(8000 + endpoint.port())
-                       : "set " + options.address + " to an address of this machine");
+                   hintOr(error == asio::error::access_denied
+                              ? "choose a port above 1023: " + otherPort(8000 + endpoint.port())
+                              : "set " + options.address + " to an address of this machine"));
 }
 
 }  // namespace

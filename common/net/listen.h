@@ -17,6 +17,7 @@ boost::asio::ip::tcp::endpoint parseListen(const Placed& value);
 struct ListenOptions {
   std::string address;
   std::string port;
+  std::string hint = {};  // of all errors, instead of hints about these two
 };
 
 // Binds and listens. Opens the acceptor unless it is open. Throws UsageError "port-in-use",

@@ -126,8 +126,8 @@ struct Term {
   double rest = 0;         // of the path
 };
 
-// The micro-batches of a step that a resource serves. Replicas serve M / R on average, and the
-// bound also holds for replicas that differ, so this is not rounded.
+// The micro-batches of a step that a resource serves: M / R on average for a replica's. If this
+// were rounded up, a step of replicas that differ in speed could be shorter than the bound.
 double servedBy(const Resource& resource, const StepCosts& costs) {
   const bool isLink = resource.kind == Bottleneck::uplink || resource.kind == Bottleneck::downlink;
   const bool isOfReplica = resource.kind == Bottleneck::serverCompute || resource.isOfServer ||
@@ -237,6 +237,12 @@ StepCosts StepCosts::inMicroBatches(std::uint32_t number) const {
   }
   costs.microBatches = number;
   return costs;
+}
+
+std::vector<Place> StepCosts::places() const {
+  std::vector<Place> places;
+  for (const BodyCosts& body : bodies) places.push_back(body.place);
+  return places;
 }
 
 double reduceSeconds(const ReplicaCosts& replicas, double rate, double latency) {

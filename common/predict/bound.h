@@ -75,6 +75,7 @@ struct StepCosts {
   // Returns the costs of the same step with another number of micro-batches: all costs except the
   // update and the replicas' sum are scaled in proportion.
   StepCosts inMicroBatches(std::uint32_t number) const;
+  std::vector<Place> places() const;  // of the bodies
   std::size_t servers() const { return replicas.count > 1 ? replicas.count : bodies.size(); }
   bool hasRates() const;
   bool hasWeights() const;  // whether BodyCosts::weights is known

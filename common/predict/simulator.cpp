@@ -60,12 +60,6 @@ struct Direction {
   double freeAt = 0;                      // when all its chosen segments have crossed
 };
 
-std::vector<Place> placesOf(const StepCosts& costs) {
-  std::vector<Place> places;
-  for (const BodyCosts& body : costs.bodies) places.push_back(body.place);
-  return places;
-}
-
 class Simulation {
  public:
   Simulation(const StepCosts& costs, const Policy& policy, bool withTimeline,
@@ -74,7 +68,7 @@ class Simulation {
         policy_(policy),
         withTimeline_(withTimeline),
         staleness_(staleness),
-        client_(clientRows(placesOf(costs)), policy, policy.inFlight, costs.microBatches) {
+        client_(clientRows(costs.places()), policy, policy.inFlight, costs.microBatches) {
     for (std::size_t s = 0; s < costs.servers(); ++s) addServer(s);
     for (const auto& server : servers_) {
       const std::size_t s = server->server;

@@ -144,7 +144,7 @@ asio::awaitable<std::string> GroupMembership::connect(std::optional<tcp::endpoin
 asio::awaitable<SharedSocket> GroupMembership::reach(std::optional<tcp::endpoint> hub) {
   const Endpoint host = hub ? Endpoint{hub->address().to_string(), hub->port()}
                             : parseEndpoint({"replicas", hosts_[0]}, 1);
-  tcp::socket connected = co_await connectTo(host.host, std::to_string(host.port));
+  tcp::socket connected = co_await connectTo(host);
   auto socket = std::make_shared<tcp::socket>(std::move(connected));
   const std::string hello = encodeHello(hello_);
   co_await asio::async_write(*socket, asio::buffer(hello), asio::use_awaitable);

@@ -25,6 +25,9 @@ using boost::system::error_code;
 
 constexpr std::chrono::seconds kHelloTime{5};
 constexpr std::size_t kMaxUnidentified = 64;
+constexpr const char* kListenHint =
+    "this server's address is the one at replicas.rank in replicas.hosts; correct the rank, or "
+    "change the address in the configurations of all replicas";
 
 tcp::endpoint resolve(asio::io_context& io, const std::string& address) {
   const Endpoint endpoint = parseEndpoint({"replicas", address}, 0);
@@ -34,7 +37,7 @@ tcp::endpoint resolve(asio::io_context& io, const std::string& address) {
       resolver.resolve(endpoint.host, std::to_string(endpoint.port), tcp::resolver::passive, error);
   if (error || found.empty()) {
     throw UsageError("cannot-bind", "cannot listen on " + address + ": " + error.message(),
-                     "use an address of this machine");
+                     kListenHint);
   }
   return found.begin()->endpoint();
 }
@@ -52,13 +55,7 @@ void logBug(const std::exception_ptr& error) {
 }  // namespace
 
 ReplicaListener::ReplicaListener(const std::string& address) : acceptor_(io_.context()) {
-  try {
-    listenOn(acceptor_, resolve(io_.context(), address), {});
-  } catch (const UsageError& error) {
-    throw UsageError(error.code(), error.what(),
-                     "this server's address is the one at replicas.rank in replicas.hosts; correct "
-                     "the rank, or change the address in the configurations of all replicas");
-  }
+  listenOn(acceptor_, resolve(io_.context(), address), {"", "", kListenHint});
   endpoint_ = acceptor_.local_endpoint();
   asio::co_spawn(io_.context(),
                  acceptAll<tcp>(

@@ -288,12 +288,7 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
   plan.maxBatch = spec.maxBatch;
   const std::uint32_t inProgress = spec.microBatches * (spec.staleness + 1);
   plan.inFlight = resolveInFlight(*plan.schedule, spec.inFlight, inProgress);
-  // The body keeps autograd's saved data until the gradient at its last cut has arrived. If no
-  // gradient crosses its first cut, the client is not informed when this data is freed, so nothing
-  // limits the micro-batches in flight.
-  if (spec.headIsFrozen && plan.place.contains(gradientAt(plan.place.lastCut))) {
-    plan.inFlight = inProgress;
-  }
+  if (!plan.place.limitsInFlight()) plan.inFlight = inProgress;
   plan.codecs = codecsOf(spec, plan.place, plan.blocks, plan.stage.cuts);
   for (const auto& [flow, codec] : plan.codecs) {
     const TensorSpec tensor = flowSpec(plan.blocks, plan.stage.cuts, flow, spec.maxBatch);

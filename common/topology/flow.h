@@ -81,6 +81,12 @@ struct Place {
   bool contains(Flow flow) const;
   // Whether the client sends the flow to this body. Requires contains().
   bool isUp(Flow flow) const { return flow.cut == (isActivation(flow) ? firstCut : lastCut); }
+  // Whether the number of micro-batches in flight can be limited. The body keeps autograd's saved
+  // data until the gradient at its last cut has arrived. If no gradient crosses its first cut, the
+  // client is not informed when this data is freed.
+  bool limitsInFlight() const {
+    return contains(gradientAt(firstCut)) || !contains(gradientAt(lastCut));
+  }
 };
 
 // The place of consecutive bodies, taken as one.

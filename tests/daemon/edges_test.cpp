@@ -56,12 +56,6 @@ nlohmann::json verify(const std::string& run, const Arguments& more) {
   return verifySteps(run, with(kDirect, more));
 }
 
-std::string weightsOf(const std::string& run) {
-  const std::string weights = readFile(run + "/model.safetensors");
-  REQUIRE_FALSE(weights.empty());
-  return weights;
-}
-
 // Trains with direct links, and fails the test if the run fails. Returns the client's log.
 std::string train(const std::string& run, const Arguments& more) {
   const Ended ended = runClient("train", run, with(with(kTwoBodies, kDirect), more));
@@ -112,7 +106,7 @@ TEST_CASE("direct links give the same weights as the client's, and each side rec
   const std::string hub = folder.path("hub"), direct = folder.path("direct");
   REQUIRE(runClient("train", hub, with(kTwoBodies, servers.server())).code == 0);
   train(direct, servers.server());
-  CHECK((weightsOf(direct) == weightsOf(hub)));
+  checkSameModel(hub, direct);
   const auto ofClient = readCsv(direct + "/transfers.csv");
   for (const CsvRow& row : ofClient) {
     CHECK(row.at("flow") != "activation/1");
@@ -215,7 +209,7 @@ TEST_CASE(
     const std::string run = folder.path(way == Relay::Way::up ? "up" : "down");
     train(run, {"--server", relayed.address() + "," + second.address(), "--set",
                 "connect.direct_addresses=[\"" + through + "\"]"});
-    CHECK((weightsOf(run) == weightsOf(folder.path("undisturbed"))));
+    checkSameModel(folder.path("undisturbed"), run);
     CHECK(nlohmann::json::parse(readFile(run + "/summary.json")).at("steps_redone") == 0);
   }
   CHECK_THAT(relayed.process().errors(), Contains("direct link to " + through + ": "));
@@ -258,7 +252,7 @@ TEST_CASE(
       CAPTURE(killed == &first, place);
       const std::string run = folder.path("run" + std::to_string(++number));
       trainThroughKills(*killed, {place}, run, with(with(kTwoBodies, kDirect), servers.server()));
-      CHECK((weightsOf(run) == weightsOf(folder.path("undisturbed"))));
+      checkSameModel(folder.path("undisturbed"), run);
     }
   }
 }
@@ -282,7 +276,7 @@ TEST_CASE("if a server is away for longer than the other one waits, the run cont
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
   CHECK_THAT(ended.errors, Contains("the direct link to " + second.address()));
-  CHECK((weightsOf(run) == weightsOf(folder.path("undisturbed"))));
+  checkSameModel(folder.path("undisturbed"), run);
 }
 
 // Waits until the server with this store serves no runs and keeps none.
@@ -352,7 +346,7 @@ TEST_CASE("a run may continue without direct links, or with them") {
         run, {"--set", std::string("connect.direct=") + (before == "true" ? "false" : "true")});
     INFO(ended.errors);
     REQUIRE(ended.code == 0);
-    CHECK((weightsOf(run) == weightsOf(folder.path("undisturbed"))));
+    checkSameModel(folder.path("undisturbed"), run);
   }
 }
 

@@ -21,24 +21,33 @@ HUGE = (2**31, 2**32, 2**62, 2**63, 2**64 - 1)
 class Case:
     name: str
     act: Callable  # takes a World; returns the Peer that hostile.py must close, or None if act() has closed it
-    codes: set = field(default_factory=set)  # acceptable error codes; "": the connection may be closed without a message
+    codes: set = field(default_factory=set)  # or one text; acceptable error codes; "": the connection may be closed without a message
     deadline: float = 1.0  # seconds
     connections: int = 1  # number of connections for which the server may allocate memory
     uncounted: bool = False  # ended by the peer, or a run that failed: the server counts no refusal
     untold: str = "not-cleave"  # reason that the server counts if it closes the connection without a message
 
+    def __post_init__(self):
+        self.codes = {self.codes} if isinstance(self.codes, str) else set(self.codes)
+
 
 CASES = []
 
 
-def case(name, codes, **more):
-    """Decorator: adds the function to the table of cases."""
+def adds_to(table):
+    """A decorator with the arguments of a Case, which adds the function to the table."""
 
-    def add(act):
-        CASES.append(Case(name, act, {codes} if isinstance(codes, str) else set(codes), **more))
-        return act
+    def case(name, codes, **more):
+        def add(act):
+            table.append(Case(name, act, codes, **more))
+            return act
 
-    return add
+        return add
+
+    return case
+
+
+case = adds_to(CASES)
 
 
 def sends(name, codes, data, run=True, spec=None, **more):
@@ -49,7 +58,7 @@ def sends(name, codes, data, run=True, spec=None, **more):
         peer.send(data)
         return peer
 
-    CASES.append(Case(name, act, {codes} if isinstance(codes, str) else set(codes), **more))
+    CASES.append(Case(name, act, codes, **more))
 
 
 # ---- Before a Hello ----
@@ -114,7 +123,7 @@ def hellos(what, codes=REFUSALS, spec=None, **fields):
         peer.send(w.hello(**{"run_id": world.run_id(), "spec": spec, **fields}))
         return peer
 
-    CASES.append(Case(f"Hello: {what}", act, {codes} if isinstance(codes, str) else codes))
+    CASES.append(Case(f"Hello: {what}", act, codes))
 
 
 for least, greatest in ((0, 0), (2, 2), (2, 1), (2**32 - 1, 2**32 - 1)):

@@ -3,19 +3,12 @@ form as in cases.py. The server must stay within the memory bound that it prints
 import time
 
 import wire as w
-from cases import Case
+from cases import Case, adds_to
 
 CASES = []
+case = adds_to(CASES)
 SAMPLES, WIDTH = 512, 512  # per micro-batch
 TENSOR_BYTES = SAMPLES * WIDTH * 4
-
-
-def case(name, codes, **more):
-    def add(act):
-        CASES.append(Case(name, act, {codes} if isinstance(codes, str) else set(codes), **more))
-        return act
-
-    return add
 
 
 def spec(codec="none", micro_batches=4, in_flight=4, samples=SAMPLES, width=WIDTH, **more):

@@ -7,24 +7,15 @@ import struct
 import time
 
 import wire as w
-from cases import REFUSALS, Case
+from cases import REFUSALS, Case, adds_to
 
 CASES = []
+case = adds_to(CASES)
 TIMEOUT = 2  # replicas.timeout_seconds of both servers
 REPLICAS, SHARE = 2, w.MICRO_BATCHES // 2  # micro-batches of each replica
 SHARE_SAMPLES = SHARE * w.OF_MICRO_BATCH
 GROUP_CONNECTIONS = 8  # connections that allow for the memory of a group
 LOST = {"replica-lost", "replica-unreachable"}
-
-
-def case(name, codes, **more):
-    """Decorator: adds the function to the table of cases."""
-
-    def add(act):
-        CASES.append(Case(name, act, {codes} if isinstance(codes, str) else set(codes), **more))
-        return act
-
-    return add
 
 
 def spec(rank=0, replicas=REPLICAS, **more):
@@ -81,7 +72,7 @@ def hellos(what, codes, **fields):
         peer.send(hello(world, **fields))
         return peer
 
-    CASES.append(Case(f"Hello: {what}", act, {codes} if isinstance(codes, str) else set(codes)))
+    CASES.append(Case(f"Hello: {what}", act, codes))
 
 
 for rank, replicas in ((1, 2), (0, 3), (2, 3), (0, 16)):
@@ -108,7 +99,7 @@ for name, codes, data in (
         peer.send(data)
         return peer
 
-    CASES.append(Case(f"in a run: {name}", in_run, {codes} if isinstance(codes, str) else codes, connections=GROUP_CONNECTIONS))
+    CASES.append(Case(f"in a run: {name}", in_run, codes, connections=GROUP_CONNECTIONS))
 
 
 @case("three correct steps", "", connections=GROUP_CONNECTIONS, uncounted=True)
