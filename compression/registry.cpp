@@ -112,6 +112,12 @@ bool sizeIsFixed(const Codec& codec) {
                      [&](const CodecRow& row) { return row.name == name && row.sizeIsFixed; });
 }
 
+bool hasRawFormat(const Codec& codec) {
+  constexpr std::array kWithout = {"none", "fp16", "bf16"};
+  const std::string name = parseCodecSpec(codec.spec()).name;
+  return std::find(kWithout.begin(), kWithout.end(), name) == kWithout.end();
+}
+
 void throwBadPayload(const Codec& codec, const Key& key, const std::string& fault) {
   throw ProtocolError("bad-payload",
                       toString(key) + " cannot be decoded by " + codec.spec() + ": " + fault);

@@ -29,5 +29,8 @@ std::span<const CodecRow> codecTable();
 std::unique_ptr<Codec> makeCodec(std::string_view spec);
 // Whether this codec always writes exactly maxEncodedBytes.
 bool sizeIsFixed(const Codec& codec);
+// Whether the codec's payloads begin with a format byte, so that a tensor can be sent raw (raw.h):
+// all codecs but `none`, `fp16` and `bf16`.
+bool hasRawFormat(const Codec& codec);
 
 }  // namespace cleave

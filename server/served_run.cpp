@@ -124,6 +124,7 @@ std::shared_ptr<TensorLink> ServedRun::makeLink() {
   if (resumes() || hasStoredWeights()) options.initialWeights = false;
   if (namesWeights()) options.weightsSha256 = request_.hello.weights_sha256();
   options.errorEvery = resources_.settings.errorEvery;
+  options.levels = std::make_shared<CodecLevels>();  // shared with the edges
   options.helper = resources_.helper;
   options.account = account_ = std::make_shared<MemoryAccount>(transitBytes(plan_));
   options.codecQueue = codecQueue_ = resources_.codecs.open();

@@ -16,7 +16,7 @@ constexpr double kSamplesBytes = 1e6;  // bytes of each flow's raw tensor
 // block:bits=4 an eighth, and so on.
 CodecCandidates candidates(const std::string& spec = "auto", double codecSeconds = 0.2e-3) {
   CodecCandidates all;
-  const std::vector<std::string> specs = autoCodecs(spec).value();
+  const std::vector<std::string> specs = autoCodec(spec).value().choices;
   for (const Flow flow : Place{}.flows()) {
     for (const std::string& each : specs) {
       const double bits = each == "none"           ? 32
@@ -24,7 +24,7 @@ CodecCandidates candidates(const std::string& spec = "auto", double codecSeconds
                           : each == "block:bits=4" ? 4.5
                                                    : 2.5;
       const double seconds = each == "none" ? 0 : codecSeconds;
-      all[flow].push_back({each, kSamplesBytes * bits / 32, seconds, seconds});
+      all[flow].push_back({each, kSamplesBytes, kSamplesBytes * bits / 32, seconds, seconds});
     }
   }
   return all;
@@ -112,7 +112,7 @@ TEST_CASE("each flow has its own codec: only flows of the slow direction get a l
 
 TEST_CASE("a flow with a given codec keeps it") {
   CodecCandidates some = candidates();
-  some[gradientAt(0)] = {{"bf16", kSamplesBytes / 2, 0, 0}};
+  some[gradientAt(0)] = {{"bf16", kSamplesBytes, kSamplesBytes / 2, 0, 0}};
   CodecChoice start = all(kBlock8);
   start[gradientAt(0)] = 0;
   const CodecChooser one(costs(1e6, 10e9), policy(), some, start, {1, 0});
@@ -208,17 +208,86 @@ TEST_CASE("a lower rate that a later trial measures replaces the first") {
   CHECK(one.best() == all(kBlock4));
 }
 
-TEST_CASE("`auto` and its parameter are parsed, and no other spec counts as auto") {
+// The choice within a budget, after trials that take as long as predicted.
+struct Budgeted {
+  CodecChoice choice;
+  bool isWithinBudget;
+};
+Budgeted within(const AutoBudget& budget, double rate, const CodecCandidates& some,
+                const CodecChoice& start = all(kBlock8)) {
+  const double seconds = simulateStep(costs(rate, rate), policy()).seconds;
+  CodecChooser one(costs(rate, rate), policy(), some, start, {seconds, 0}, budget);
+  while (const auto trial = one.nextTrial()) one.measured(trial->choice, {trial->seconds, 0});
+  return {one.best(), one.isWithinBudget()};
+}
+
+TEST_CASE("a budget of bytes excludes larger codecs, even on a fast link") {
+  CHECK(within({1, 0}, 10e9, candidates()).choice == all(kNone));
+  const Budgeted half = within({0.65, 0}, 10e9, candidates());
+  CHECK(half.isWithinBudget);
+  int none = 0;
+  for (const auto& [flow, rung] : half.choice) none += rung == kNone ? 1 : 0;
+  CHECK(none == 2);  // one direction: (1 + 0.27) / 2 of the bytes
+  CHECK(within({0.3, 0}, 10e9, candidates()).choice == all(kBlock8));
+  const Budgeted small = within({0.15, 0}, 10e9, candidates());
+  CHECK(small.choice == all(kBlock4));
+  CHECK(small.isWithinBudget);
+  CHECK(within({0.08, 0}, 10e9, candidates("auto:min_bits=2")).choice == all(kBlock2));
+}
+
+TEST_CASE("a budget of bytes that given codecs exceed leaves the smallest choice") {
+  CodecCandidates some = candidates();
+  some[gradientAt(0)] = {{"none", kSamplesBytes, kSamplesBytes, 0, 0}};
+  CodecChoice start = all(kBlock8);
+  start[gradientAt(0)] = 0;
+  const Budgeted result = within({0.15, 0}, 10e9, some, start);
+  CHECK(result.choice.at(activationAt(0)) == kBlock4);
+  CHECK_FALSE(result.isWithinBudget);
+}
+
+TEST_CASE("with a budget of seconds, the least lossy codecs that keep it are chosen") {
+  constexpr double kRate = 20e6;
+  const CodecChoice fastest = within({}, kRate, candidates()).choice;
+  CHECK(fastest == all(kBlock4));
+  StepCosts withEight = costs(kRate, kRate);
+  const double eight = simulateStep(withEight, policy()).seconds;
+  const Budgeted relaxed = within({1, 1.01 * eight}, kRate, candidates());
+  CHECK(relaxed.choice == all(kBlock8));
+  CHECK(relaxed.isWithinBudget);
+  CHECK(within({1, 100}, kRate, candidates()).choice == all(kNone));
+  const Budgeted tooShort = within({1, 1e-3}, kRate, candidates());
+  CHECK(tooShort.choice == fastest);
+  CHECK_FALSE(tooShort.isWithinBudget);
+}
+
+TEST_CASE("`auto` and its parameters are parsed, and no other spec counts as auto") {
   using List = std::vector<std::string>;
-  CHECK(autoCodecs("auto") == List{"none", "block:bits=8", "block:bits=4"});
-  CHECK(autoCodecs("auto:min_bits=4") == autoCodecs("auto"));
-  CHECK(autoCodecs("auto:min_bits=5") == List{"none", "block:bits=8"});
-  CHECK(autoCodecs("auto:min_bits=2") ==
-        List{"none", "block:bits=8", "block:bits=4", "block:bits=2"});
-  CHECK_FALSE(autoCodecs("none"));
-  CHECK_FALSE(autoCodecs("block:bits=8"));
-  CHECK(errorCode([] { autoCodecs("auto:min_bits=9"); }) == "bad-codec-spec");
-  CHECK(errorCode([] { autoCodecs("auto:bits=4"); }) == "bad-codec-spec");
+  const auto choices = [](const char* spec) { return autoCodec(spec).value().choices; };
+  CHECK(choices("auto") == List{"none", "block:bits=8", "block:bits=4"});
+  CHECK(choices("auto:min_bits=4") == choices("auto"));
+  CHECK(choices("auto:min_bits=5") == List{"none", "block:bits=8"});
+  const List all{"none", "block:bits=8", "block:bits=4", "block:bits=2"};
+  CHECK(choices("auto:min_bits=2") == all);
+  CHECK_FALSE(autoCodec("none"));
+  CHECK_FALSE(autoCodec("block:bits=8"));
+  CHECK(autoCodec("auto").value().start == "block:bits=8");
+  CHECK(autoCodec("auto:max_ratio=0.2").value().start == "block:bits=4");
+  CHECK(choices("auto:max_ratio=0.2") == choices("auto"));
+  CHECK(autoCodec("auto:max_ratio=0.1").value().start == "block:bits=2");
+  CHECK(choices("auto:max_ratio=0.1") == all);
+  CHECK(autoCodec("auto:max_step=0.5").value().budget.maxStepSeconds == 0.5);
+  for (const char* wrong :
+       {"auto:min_bits=9", "auto:bits=4", "auto:max_ratio=0.05", "auto:max_ratio=0.1,min_bits=4",
+        "auto:max_ratio=2", "auto:max_step=-1"}) {
+    INFO(wrong);
+    CHECK(errorCode([&] { autoCodec(wrong); }) == "bad-codec-spec");
+  }
+}
+
+TEST_CASE("the budgets of several flows are combined") {
+  const AutoBudget both = AutoBudget{0.5, 0}.stricter({0.2, 3}).stricter({1, 2});
+  CHECK(both.maxRatio == 0.2);
+  CHECK(both.maxStepSeconds == 2);
 }
 
 }  // namespace

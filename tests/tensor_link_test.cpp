@@ -51,6 +51,13 @@ TensorLinkOptions optionsFor(Role role, const std::string& codec, const Schedule
   return options;
 }
 
+void addLevels(TensorLinkOptions& options) {
+  options.hasCodecLevels = true;
+  for (const auto& [flow, codec] : options.codecs) {
+    if (hasRawFormat(*codec)) options.eightBitCodecs[flow] = makeCodec("block:bits=8");
+  }
+}
+
 // ---- A device whose memory only its own codecs can read ----
 
 std::vector<std::byte> turned(const std::byte* data, std::size_t bytes) {
@@ -93,7 +100,12 @@ class TurnedCodec : public DeviceCodec {
 
 void useTurnedCodecs(TensorLinkOptions& options) {
   for (const auto& [flow, codec] : options.codecs) {
-    if (!codec->isIdentity()) options.deviceCodecs[flow] = std::make_shared<TurnedCodec>(codec);
+    if (codec->isIdentity()) continue;
+    options.deviceCodecs[flow] = std::make_shared<TurnedCodec>(codec);
+    if (options.hasLevels(flow)) {
+      options.eightBitDeviceCodecs[flow] =
+          std::make_shared<TurnedCodec>(options.eightBitCodecs.at(flow));
+    }
   }
 }
 
@@ -131,6 +143,8 @@ struct Side {
     TensorLinkOptions options =
         optionsFor(role, codec, schedule, schedule.defaultInFlight(kMicroBatches));
     options.codecQueue = codecs.open();
+    addLevels(options);
+    options.levels = levels;
     if (onDevice) useTurnedCodecs(options);
     staysOnDevice = !options.deviceCodecs.empty();
     trace = options.trace = std::make_shared<TraceRecorder>(TraceWindow{2, 3});
@@ -215,6 +229,7 @@ struct Side {
   }
 
   const Role role;
+  const std::shared_ptr<CodecLevels> levels = std::make_shared<CodecLevels>();
   bool staysOnDevice = false;
   IoThread& io;
   DeviceExecutor device;
@@ -284,6 +299,9 @@ asio::awaitable<void> connectLinks(Side& client, Side& server, std::uint16_t por
   ++connections;
 }
 
+// The level of a training step; evaluations have CodecLevel::own.
+using LevelOf = std::function<CodecLevel(std::uint64_t step)>;
+
 // Cuts the connection each time this many bytes have crossed.
 struct Cut {
   Relay::Way way = Relay::Way::up;
@@ -301,7 +319,8 @@ struct Trained {
 };
 
 Trained trainThroughLinks(const std::string& codec, const std::string& scheduleName,
-                          bool serverOnDevice = false, Cut cut = {}) {
+                          bool serverOnDevice = false, Cut cut = {},
+                          const LevelOf& levelOf = nullptr) {
   const Schedule& schedule = findSchedule(scheduleName);
   IoThread io;
   tcp::acceptor acceptor(io.context(), {asio::ip::address_v4::loopback(), 0});
@@ -326,6 +345,7 @@ Trained trainThroughLinks(const std::string& codec, const std::string& scheduleN
   });
   Coordinator& engine = *client.client;
   const auto run = [&](Phase phase, std::uint64_t step, std::uint32_t samples) {
+    if (levelOf && phase == Phase::train) client.levels->set(phase, step, levelOf(step));
     engine.begin({phase, step, 0, microBatchCount(samples, kMicroBatches), samples});
     client.device.notify();
     client.device.runUntil([&] { return engine.batchDone(); });
@@ -378,8 +398,31 @@ Trained trainThroughLinks(const std::string& codec, const std::string& scheduleN
   // These codecs are exact on a ramp of 256 values.
   const bool isExact = codec == "none" || codec == "fp16" || codec == "uniform:bits=16" ||
                        codec == "power:rank=2,iterations=1";
-  CHECK(anySnr != isExact);
+  if (!levelOf) CHECK(anySnr != isExact);
+  // Each tensor has the codec of its batch's level, on both sides.
+  for (const auto* records : {&client.records, &server.records}) {
+    for (const TransferRecord& record : *records) {
+      if (!levelOf || isBlob(record.key.flow)) continue;
+      const CodecLevel level =
+          record.key.phase == Phase::train ? levelOf(record.key.step) : CodecLevel::own;
+      CHECK(record.codec == (level == CodecLevel::eight ? "block:bits=8" : codec));
+      if (level == CodecLevel::raw) CHECK(record.wireBytes > record.rawBytes);
+    }
+  }
   return {client.sum(), server.sum(), connections};
+}
+
+TEST_CASE("each batch has the level that the client chooses, in both directions") {
+  const auto levelOf = [](std::uint64_t step) { return static_cast<CodecLevel>(step % 3); };
+  for (const std::string codec :
+       {"uniform:bits=4", "topk:ratio=0.1", "power:rank=2,iterations=1"}) {
+    for (const bool isOnDevice : {false, true}) {
+      CAPTURE(codec, isOnDevice);
+      const Trained trained = trainThroughLinks(codec, "priority", isOnDevice, {}, levelOf);
+      CHECK(trained.sameValues(
+          trainThroughLinks(codec, "1f1b", isOnDevice, {Relay::Way::up, 29'989}, levelOf)));
+    }
+  }
 }
 
 TEST_CASE(
@@ -484,9 +527,11 @@ struct HostileClient {
   explicit HostileClient(bool initialWeights = false, Role ours = Role::server,
                          std::shared_ptr<TraceRecorder> trace = nullptr,
                          std::size_t limit = std::size_t{1} << 30,
-                         const std::string& weightsSha256 = "", bool isEdge = false)
+                         const std::string& weightsSha256 = "", bool isEdge = false,
+                         bool hasCodecLevels = false)
       : account(std::make_shared<MemoryAccount>(limit)) {
     TensorLinkOptions options = optionsFor(ours, "none", findSchedule("priority"), 2);
+    options.hasCodecLevels = hasCodecLevels;
     options.isEdge = isEdge;
     if (isEdge) options.elsewhere = FlowMap<bool>({activationAt(1), gradientAt(1)}, true);
     options.account = account;
@@ -616,6 +661,7 @@ TEST_CASE("an unexpected tensor is refused before memory is allocated") {
        }},
       {"bad-tensor", [](auto& tensor) { tensor.clear_spec(); }},
       {"bad-tensor", [](auto& tensor) { tensor.set_codec("fp16"); }},
+      {"bad-tensor", [](auto& tensor) { tensor.set_codec_level(1); }},  // the run has no levels
       {"bad-tensor", [](auto& tensor) { tensor.set_encoded_bytes(12001); }},
       {"bad-tensor", [](auto& tensor) { tensor.set_encoded_bytes(11999); }},
       {"bad-tensor", [](auto& tensor) { tensor.set_encoded_bytes(~std::uint64_t{0}); }},
@@ -629,6 +675,25 @@ TEST_CASE("an unexpected tensor is refused before memory is allocated") {
     damages[damage].second(client.tensor);
     CHECK(client.open(1, 1000) == damages[damage].first);
     CHECK(client.delivered.empty());
+  }
+}
+
+TEST_CASE("a tensor must have a level of the run, and that of its batch") {
+  const auto client = [] {
+    return HostileClient(false, Role::server, nullptr, std::size_t{1} << 30, "", false, true);
+  };
+  for (const std::uint32_t level : {3u, 4u, 0xffffffffu}) {
+    HostileClient hostile = client();
+    hostile.tensor.set_codec_level(level);
+    CHECK(hostile.open(1, 12000) == "bad-tensor");
+  }
+  for (const std::uint32_t second : {0u, 1u, 2u}) {
+    HostileClient hostile = client();
+    hostile.tensor.set_codec_level(2);
+    CHECK(hostile.open(1, 12000) == "");
+    hostile.tensor.mutable_key()->set_micro_batch(1);
+    hostile.tensor.set_codec_level(second);
+    CHECK(hostile.open(2, 12000) == (second == 2 ? "" : "bad-tensor"));
   }
 }
 

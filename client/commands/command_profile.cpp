@@ -28,8 +28,8 @@ std::vector<std::string> codecsToMeasure(const ClientSettings& settings,
   std::set<std::string> specs;
   const auto add = [&](const std::string& spec) { specs.insert(makeCodec(spec)->spec()); };
   for (const auto& [flow, spec] : settings.codecs) add(spec);
-  const auto ofAuto = autoCodecs("auto:min_bits=2");
-  for (const std::string& spec : *ofAuto) add(spec);
+  const auto ofAuto = autoCodec("auto:min_bits=2");
+  for (const std::string& spec : ofAuto->choices) add(spec);
   for (const std::string& spec : asked) add(spec);
   return {specs.begin(), specs.end()};
 }

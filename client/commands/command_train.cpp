@@ -309,6 +309,9 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   const bool keepsLast = prepared.settings.keepsLast;
   if (keepsLast) trainer.afterEachEpoch([&] { saver.save(); });
   trainer.afterEachBest([&] { saver.keepAsBest(keepsLast); });
+  trainer.afterEachFallback([&](const std::string& reason) {
+    log.warn("codec: falls back to {} (to keep the codecs: --set quality.every=0)", reason);
+  });
   warnOfMissingFiles(run, log);
 
   Trained trained;

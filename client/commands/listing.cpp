@@ -48,12 +48,14 @@ std::vector<ListedItem> schedules() {
 }
 
 std::vector<ListedItem> codecs() {
-  std::vector<ListedItem> items = {{"auto",
-                                    "the default: train measures a few steps, then chooses for "
-                                    "each direction the least lossy of "
-                                    "none, block:bits=8 and block:bits=4 whose step is at most "
-                                    "about 3 % longer than the shortest",
-                                    "min_bits=2..8 (4)", "codec: auto"}};
+  std::vector<ListedItem> items = {
+      {"auto",
+       "the default: train measures a few steps, then chooses for "
+       "each direction the least lossy of "
+       "none, block:bits=8 and block:bits=4 whose step is at most "
+       "about 3 % longer than the shortest, within limits of bytes and "
+       "seconds per step",
+       "min_bits=2..8 (4), max_ratio=0..1 (1), max_step=SECONDS (0)", "codec: auto"}};
   for (const CodecRow& row : codecTable()) {
     items.push_back({std::string(row.name), std::string(row.description),
                      std::string(row.parameters), fmt::format("codec: {}", row.example)});

@@ -164,8 +164,18 @@ class Trial {
 
 // ---- Candidates ----
 
+// Of all tensors that cross the flow's cut in its direction, per micro-batch.
+double rawBytesOf(const RunPlan& plan, Flow flow, std::uint32_t samples) {
+  double bytes = 0;
+  for (const Flow each : plan.flows()) {
+    if (each.kind != flow.kind || each.cut != flow.cut) continue;
+    bytes += static_cast<double>(flowSpec(plan.blocks, plan.stage.cuts, each, samples).bytes());
+  }
+  return bytes;
+}
+
 // The codecs that each flow may get. Their bytes are computed from the shapes. Their seconds are
-// those of kAutoStart on each side in the first trial, scaled by the ratio of the codecs' times on
+// those of the first trial's codec on each side, scaled by the ratio of the codecs' times on
 // this machine.
 CodecCandidates candidatesOf(const PreparedRun& run, std::uint32_t samples,
                              const StepCosts& costs) {
@@ -174,8 +184,8 @@ CodecCandidates candidatesOf(const PreparedRun& run, std::uint32_t samples,
   for (const Flow flow : costs.body().place.flows()) {
     const std::string name = flowName(flow);
     const FlowCosts& measured = costs.flows.at(flow);
-    const CodecCandidate given{run.settings.codecs.at(name), measured.bytes, measured.encodeSeconds,
-                               measured.decodeSeconds};
+    const CodecCandidate given{run.settings.codecs.at(name), rawBytesOf(run.plan, flow, samples),
+                               measured.bytes, measured.encodeSeconds, measured.decodeSeconds};
     const auto choices = run.settings.autoCodecs.find(name);
     if (choices == run.settings.autoCodecs.end()) {
       candidates[flow] = {given};
@@ -205,7 +215,7 @@ CodecCandidates candidatesOf(const PreparedRun& run, std::uint32_t samples,
       if (codec->isIdentity()) {
         candidate.encodeSeconds = candidate.decodeSeconds = 0;
       } else if (run.plan.deviceCodecs.get(flow) == nullptr) {
-        // Only for codecs on the CPU: on a GPU, all codecs take about as long as kAutoStart.
+        // Only for codecs on the CPU: on a GPU, all of these codecs take about as long.
         const CodecProfile own = measureCodec(*codec, tensor);
         candidate.encodeSeconds *= own.encodeSeconds / start.encodeSeconds;
         candidate.decodeSeconds *= own.decodeSeconds / start.decodeSeconds;
@@ -260,7 +270,7 @@ class AutoCodecs {
     const std::uint32_t samples = microBatchSize(batch_.samples(), microBatches(), 0);
     const CodecCandidates candidates = candidatesOf(run_, samples, costs);
     CodecChooser chooser(costs, policyOf(*run_.plan.schedule, run_.plan.inFlight), candidates,
-                         startOf(candidates, run_.settings), first->time);
+                         startOf(candidates, run_.settings), first->time, run_.settings.autoBudget);
     for (unsigned number = 2; number <= kMaxTrials; ++number) {
       const auto next = chooser.nextTrial();
       if (!next) break;
@@ -275,6 +285,12 @@ class AutoCodecs {
       }
     }
     resolved_.codecs = codecsOf(run_.settings, candidates, chooser.best());
+    if (!chooser.isWithinBudget()) {
+      log_.warn(
+          "codec: auto cannot keep within its limits; it uses the nearest codecs, {}. Raise "
+          "max_ratio or max_step, or lower min_bits",
+          shortText(resolved_.codecs));
+    }
     return resolved_;
   }
 
@@ -297,8 +313,8 @@ class AutoCodecs {
     } catch (const Error& error) {
       if (error.code() == "interrupted") throw;
       if (!isConnected && error.code() != "missing-feature") throw;
-      log_.warn("codec: auto uses {}, because its first trial failed: {}", kAutoStart,
-                error.what());
+      log_.warn("codec: auto uses {}, because its first trial failed: {}",
+                shortText(run_.settings.codecs), error.what());
     }
     return std::nullopt;
   }
@@ -331,6 +347,7 @@ void useCodecs(PreparedRun& run, const FlowCodecs& codecs) {
   run.settings.autoCodecs.clear();
   RunSpec spec = run.plan.spec;
   for (auto& [flow, codec] : spec.codecs) codec = codecs.at(flow);
+  spec.codecLevels = run.settings.quality.every > 0 && hasLossyCodec(run.settings);
   planFor(run, spec);
   placeCodecs(run);
   rewriteConfig(run);
@@ -353,11 +370,12 @@ std::optional<nlohmann::json> resolveAutoCodecs(PreparedRun& run, spdlog::logger
   const std::uint64_t steps = totalSteps(run.settings, *run.data.train);
   if (run.bodies.size() > 1) {
     resolved.codecs = run.settings.codecs;
-    log.info("codec: auto uses {}: it makes no trials with {}", kAutoStart,
+    log.info("codec: auto uses {}: it makes no trials with {}", shortText(resolved.codecs),
              run.settings.replicas > 1 ? "replicas" : "several servers");
   } else if (steps < kMinRunSteps) {
     resolved.codecs = run.settings.codecs;
-    log.info("codec: auto uses {}: a run of {} steps is too short for trials", kAutoStart, steps);
+    log.info("codec: auto uses {}: a run of {} steps is too short for trials",
+             shortText(resolved.codecs), steps);
   } else {
     log.info("codec: auto measures a few steps with the server");
     setComputeThreads(run.threads);

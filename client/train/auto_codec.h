@@ -14,8 +14,8 @@ namespace cleave {
 
 // Replaces the `auto` codecs in the run's settings, plan and run spec, and in the run folder's
 // config.yaml. Returns the trials for summary.json, or nothing if no flow has `auto`. If no trial
-// is possible, uses kAutoStart and logs the reason. Throws the errors of ClientSession::connect(),
-// and RunError "interrupted".
+// is possible, uses AutoCodec::start and logs the reason. Throws the errors of
+// ClientSession::connect(), and RunError "interrupted".
 std::optional<nlohmann::json> resolveAutoCodecs(PreparedRun& run, spdlog::logger& log);
 
 // Returns {activation/0: "none", …}, a value that the key `codec` accepts in a configuration and in

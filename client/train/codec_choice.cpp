@@ -23,6 +23,8 @@ constexpr double kNoneIsFaster = 0.12;
 constexpr double kPredictionError = 0.02;
 // The assumed rate, in bytes per second, of a link whose rate could not be measured.
 constexpr double kFastRate = 1e10;
+// A ratio may exceed the limit by this factor, because tensors have headers.
+constexpr double kRounding = 1.01;
 // More micro-batches hardly change a prediction, but take longer to simulate.
 constexpr std::uint32_t kMaxSimulated = 64;
 
@@ -30,7 +32,11 @@ struct Rung {
   std::string_view spec;
   int bits;
 };
-constexpr Rung kRungs[] = {{"none", 32}, {kAutoStart, 8}, {"block:bits=4", 4}, {"block:bits=2", 2}};
+constexpr Rung kRungs[] = {
+    {"none", 32}, {"block:bits=8", 8}, {"block:bits=4", 4}, {"block:bits=2", 2}};
+constexpr int kStartBits = 8;
+// The bytes of `block` with this many bits, relative to fp32.
+double ratioOf(int bits) { return bits == 32 ? 1 : (bits + 0.5) / 32; }
 
 // The loss of one direction, in arbitrary units. The loss grows so that one direction at rung N + 1
 // counts more than both directions at rung N.
@@ -38,23 +44,49 @@ double lossOf(std::size_t rung) { return std::exp2(static_cast<double>(rung)) - 
 
 }  // namespace
 
-std::optional<std::vector<std::string>> autoCodecs(std::string_view text) {
-  constexpr int kDefaultBits = 4;
+AutoBudget AutoBudget::stricter(const AutoBudget& other) const {
+  const double seconds = std::max(maxStepSeconds, other.maxStepSeconds);
+  const bool areBoth = maxStepSeconds > 0 && other.maxStepSeconds > 0;
+  return {std::min(maxRatio, other.maxRatio),
+          areBoth ? std::min(maxStepSeconds, other.maxStepSeconds) : seconds};
+}
+
+std::optional<AutoCodec> autoCodec(std::string_view text) {
+  constexpr int kDefaultBits = 4, kFewestBits = 2;
+  constexpr double kMaxSeconds = 1e6;
   const CodecSpec spec = parseCodecSpec(text);
   if (spec.name != "auto") return std::nullopt;
   CodecParameters parameters(spec);
-  const int bits = parameters.integer("min_bits", 2, 8, kDefaultBits);
+  AutoCodec result;
+  result.budget.maxRatio = parameters.number("max_ratio", 0, 1, 1);
+  result.budget.maxStepSeconds = parameters.number("max_step", 0, kMaxSeconds, 0);
+  // A small budget alone should not need a second parameter.
+  const bool isSmall = result.budget.maxRatio < ratioOf(kDefaultBits);
+  const int bits =
+      parameters.integer("min_bits", kFewestBits, 8, isSmall ? kFewestBits : kDefaultBits);
   parameters.finish();
-  std::vector<std::string> specs;
   for (const Rung& rung : kRungs) {
-    if (rung.bits >= bits) specs.emplace_back(rung.spec);
+    if (rung.bits < bits) continue;
+    result.choices.emplace_back(rung.spec);
+    const bool fits = ratioOf(rung.bits) <= result.budget.maxRatio;
+    if (rung.bits <= kStartBits && fits && result.start.empty()) result.start = rung.spec;
   }
-  return specs;
+  if (!result.start.empty()) return result;
+  throw UsageError("bad-codec-spec",
+                   "codec " + toString(spec) + ": even block:bits=" + std::to_string(bits) +
+                       " has " + shortestText(ratioOf(bits)) + " of the bytes",
+                   bits > kFewestBits
+                       ? "raise max_ratio, or lower min_bits"
+                       : "raise max_ratio, or make the tensors smaller with learned inserts");
 }
 
 CodecChooser::CodecChooser(const StepCosts& costs, Policy policy, CodecCandidates candidates,
-                           const CodecChoice& start, StepTime time)
-    : costs_(costs), policy_(std::move(policy)), candidates_(std::move(candidates)), start_(start) {
+                           const CodecChoice& start, StepTime time, const AutoBudget& budget)
+    : costs_(costs),
+      policy_(std::move(policy)),
+      candidates_(std::move(candidates)),
+      start_(start),
+      budget_(budget) {
   if (costs_.body().rateUp <= 0) costs_.body().rateUp = kFastRate;
   if (costs_.body().rateDown <= 0) costs_.body().rateDown = kFastRate;
   for (std::size_t up = 0; up < rungs(true); ++up) {
@@ -71,7 +103,28 @@ CodecChooser::CodecChooser(const StepCosts& costs, Policy policy, CodecCandidate
   std::stable_sort(options_.begin(), options_.end(),
                    [](const Option& a, const Option& b) { return a.loss < b.loss; });
   find(start).measured = time;
+  excludeTooLarge();
   predict();
+}
+
+// The bytes of a step with this choice, relative to those of its tensors.
+double CodecChooser::ratioWith(const CodecChoice& choice) const {
+  double bytes = 0, raw = 0;
+  for (const auto& [flow, some] : candidates_) {
+    bytes += some[choice.at(flow)].bytes;
+    raw += some[choice.at(flow)].rawBytes;
+  }
+  return raw > 0 ? bytes / raw : 0;
+}
+
+void CodecChooser::excludeTooLarge() {
+  if (budget_.maxRatio >= 1) return;
+  double smallest = kInfinity;
+  for (const Option& option : options_) {
+    if (!option.isExcluded) smallest = std::min(smallest, ratioWith(option.choice));
+  }
+  const double limit = std::max(kRounding * budget_.maxRatio, smallest);
+  for (Option& option : options_) option.isTooLarge = ratioWith(option.choice) > limit;
 }
 
 // The longest list among the flows of a direction.
@@ -92,7 +145,10 @@ void CodecChooser::measured(const CodecChoice& choice, StepTime time) {
   find(choice).measured = time;
 }
 
-void CodecChooser::exclude(const CodecChoice& choice) { find(choice).isExcluded = true; }
+void CodecChooser::exclude(const CodecChoice& choice) {
+  find(choice).isExcluded = true;
+  excludeTooLarge();
+}
 
 void CodecChooser::limitRates(double rateUp, double rateDown) {
   BodyCosts& link = costs_.body();
@@ -135,7 +191,7 @@ void CodecChooser::predict() {
     option.isNeeded = true;
     for (const auto& [flow, rung] : option.choice) {
       const bool limits = isUp(flow) ? upLimits : downLimits;
-      if (rung > start_.at(flow) && !limits) option.isNeeded = false;
+      if (rung > start_.at(flow) && !limits && budget_.maxRatio >= 1) option.isNeeded = false;
     }
   }
 }
@@ -178,7 +234,9 @@ StepTime CodecChooser::optimistic(const Option& option) const {
 
 template <typename Time>
 const CodecChooser::Option& CodecChooser::minLossy(const Time& timeOf) const {
-  const auto isAllowed = [](const Option& option) { return !option.isExcluded && option.isNeeded; };
+  const auto isAllowed = [](const Option& option) {
+    return !option.isExcluded && !option.isTooLarge && option.isNeeded;
+  };
   StepTime fastest{kInfinity, 0};
   for (const Option& option : options_) {
     if (isAllowed(option) && timeOf(option).seconds < fastest.seconds) fastest = timeOf(option);
@@ -188,7 +246,8 @@ const CodecChooser::Option& CodecChooser::minLossy(const Time& timeOf) const {
     if (!isAllowed(option)) continue;
     const StepTime time = timeOf(option);
     const double tolerance = kTolerance + std::hypot(time.uncertainty, fastest.uncertainty);
-    if (time.seconds > (1 + tolerance) * fastest.seconds) continue;
+    const double enough = std::max((1 + tolerance) * fastest.seconds, budget_.maxStepSeconds);
+    if (time.seconds > enough) continue;
     if (chosen == nullptr ||
         (option.loss == chosen->loss && time.seconds < timeOf(*chosen).seconds)) {
       chosen = &option;
@@ -199,6 +258,13 @@ const CodecChooser::Option& CodecChooser::minLossy(const Time& timeOf) const {
 
 CodecChoice CodecChooser::best() const {
   return minLossy([&](const Option& option) { return expected(option); }).choice;
+}
+
+bool CodecChooser::isWithinBudget() const {
+  const Option& option = minLossy([&](const Option& each) { return expected(each); });
+  const double limit = budget_.maxStepSeconds > 0 ? budget_.maxStepSeconds : kInfinity;
+  return ratioWith(option.choice) <= kRounding * budget_.maxRatio &&
+         expected(option).seconds <= (1 + kTolerance) * limit;
 }
 
 std::optional<CodecChooser::Trial> CodecChooser::nextTrial() const {

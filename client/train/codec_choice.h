@@ -12,16 +12,30 @@
 
 namespace cleave {
 
-// The codec that `auto` flows have in the first trial, and in the run if no trial is possible.
-inline constexpr std::string_view kAutoStart = "block:bits=8";
+// Limits of the choice; by default there are none.
+struct AutoBudget {
+  double maxRatio = 1;        // of a step's bytes, relative to those of its tensors; 1: no limit
+  double maxStepSeconds = 0;  // 0: no limit
 
-// If `spec` is `auto` or `auto:min_bits=N`, returns the codecs to choose from, starting with the
-// least lossy one. Returns nothing for any other codec. Throws UsageError.
-std::optional<std::vector<std::string>> autoCodecs(std::string_view spec);
+  // The limits of both.
+  AutoBudget stricter(const AutoBudget& other) const;
+};
+
+// What a flow with the codec `auto` may get.
+struct AutoCodec {
+  std::vector<std::string> choices;  // starting with the least lossy one
+  std::string start;                 // in the first trial, and in the run if no trial is possible
+  AutoBudget budget;
+};
+
+// If `spec` is `auto` with or without parameters, returns what it stands for. Returns nothing for
+// any other codec. Throws UsageError.
+std::optional<AutoCodec> autoCodec(std::string_view spec);
 
 // One codec that a flow may get. Bytes and seconds are per tensor of one micro-batch.
 struct CodecCandidate {
   std::string spec;
+  double rawBytes = 0;  // of the tensor
   double bytes = 0;
   double encodeSeconds = 0, decodeSeconds = 0;
 };
@@ -40,10 +54,12 @@ struct StepTime {
 
 // Chooses the least lossy codecs with which the link is no longer the bottleneck. This is the
 // case if no other choice is faster by more than 3 % plus the uncertainty of the two measurements.
+// With AutoBudget::maxStepSeconds, a step that is not longer is fast enough. With maxRatio, choices
+// with more bytes are excluded, unless all have more: then the smallest ones are allowed.
 //
 // All flows of a direction get the codec at the same index of their candidate lists, called the
 // rung. A flow whose list is shorter gets the last codec in its list. A rung beyond that of `start`
-// is used only if the link's rate in that direction limits the step.
+// is used only if the link's rate in that direction limits the step, or if maxRatio requires it.
 //
 // The step times of choices that were not measured are predicted by the simulator. Predictions are
 // scaled so that the one for `start` equals its measured time, and corrected by the measured times
@@ -55,7 +71,7 @@ class CodecChooser {
   // `costs` and `time` were measured with `start`. A rate of 0 means that too few bytes were sent
   // to measure it.
   CodecChooser(const StepCosts& costs, Policy policy, CodecCandidates candidates,
-               const CodecChoice& start, StepTime time);
+               const CodecChoice& start, StepTime time, const AutoBudget& budget = {});
 
   // Records the measured step time of a choice.
   void measured(const CodecChoice& choice, StepTime time);
@@ -66,6 +82,8 @@ class CodecChooser {
   void limitRates(double rateUp, double rateDown);
 
   CodecChoice best() const;
+  // Whether best() is within the limits, as far as measured or predicted.
+  bool isWithinBudget() const;
   // A choice whose measurement may change best(), and its predicted step time.
   struct Trial {
     CodecChoice choice;
@@ -82,10 +100,13 @@ class CodecChooser {
     double predicted = 0;
     std::optional<StepTime> measured;
     bool isExcluded = false;
+    bool isTooLarge = false;  // exceeds maxRatio
     // False if a rung is beyond that of `start`, although its direction does not limit the step.
     bool isNeeded = true;
   };
 
+  double ratioWith(const CodecChoice& choice) const;
+  void excludeTooLarge();
   void predict();
   double simulated(const CodecChoice& choice, double rateUp, double rateDown) const;
   bool isUp(Flow flow) const { return costs_.body().place.isUp(flow); }
@@ -102,6 +123,7 @@ class CodecChooser {
   const Policy policy_;
   const CodecCandidates candidates_;
   const CodecChoice start_;
+  const AutoBudget budget_;
   std::vector<Option> options_;
 };
 

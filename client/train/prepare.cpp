@@ -595,7 +595,11 @@ void placeCodecs(PreparedRun& run) {
   useDeviceCodecs(run.plan, *run.device);
   for (RunPlan& body : run.bodies) {
     for (const Flow flow : body.flows()) {
-      if (run.plan.place.contains(flow)) body.deviceCodecs[flow] = run.plan.deviceCodecs.get(flow);
+      if (!run.plan.place.contains(flow)) continue;
+      body.deviceCodecs[flow] = run.plan.deviceCodecs.get(flow);
+      if (const auto* eight = run.plan.eightBitDeviceCodecs.find(flow)) {
+        body.eightBitDeviceCodecs[flow] = *eight;
+      }
     }
   }
 }

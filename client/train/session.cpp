@@ -125,6 +125,12 @@ void ClientSession::start(const RunPlan& plan, const std::vector<RunPlan>& plans
     options.errorEvery = errorEvery;
     options.helper = helper_.get();
     options.codecQueue = codecQueue;
+    options.levels = levels_;
+    options.watchEvery = watchEvery_;
+    options.watch = [this](const Key&, double snrDb) {
+      const std::lock_guard lock(mutex_);
+      lowestSnr_ = std::min(lowestSnr_.value_or(snrDb), snrDb);
+    };
     if (options.trace) traces_.push_back(options.trace);
     servers_[s]->start(std::move(options), pool_, callbacksFor(s, mailbox, saved));
     bodies.push_back({places_[s], servers_[s]->sharedTensors(), replicas_[s]});
@@ -142,6 +148,11 @@ void ClientSession::start(const RunPlan& plan, const std::vector<RunPlan>& plans
       },
       compute_.queue(), traces_.empty() ? nullptr : traces_.front());
   device_.attach(worker_);
+}
+
+std::optional<double> ClientSession::takeLowestSnr() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(lowestSnr_, std::nullopt);
 }
 
 ServerLink::Callbacks ClientSession::callbacksFor(std::size_t server,

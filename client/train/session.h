@@ -49,6 +49,16 @@ class ClientSession {
   // Ctrl-C. After an exception, the session cannot be used.
   void connect(std::vector<ServerRequest> servers, const ConnectOptions& options);
 
+  // Call before start(): measures the SNR of the client's tensors in every N-th training step.
+  void watchSnr(std::uint64_t every) { watchEvery_ = every; }
+  // The lowest SNR measured since the last call, in dB; nullopt: no tensor had an error. Call
+  // between batches.
+  std::optional<double> takeLowestSnr();
+  // Sets the level of a batch that has not begun; see CodecLevels.
+  void setCodecLevel(Phase phase, std::uint64_t step, CodecLevel level) {
+    levels_->set(phase, step, level);
+  }
+
   // Called on the io thread with each Saved message of a server.
   using SavedFunction = std::function<void(std::size_t server, const Saved& saved)>;
   // Connects the stage's actions to the connections. `plan`: the client's; `plans`: one per server.
@@ -161,6 +171,8 @@ class ClientSession {
   Coordinator* engine_ = nullptr;  // owned by worker_
   std::uint64_t finished_ = 0;     // number of calls of finishBatch()
   std::vector<std::shared_ptr<TraceRecorder>> traces_;
+  const std::shared_ptr<CodecLevels> levels_ = std::make_shared<CodecLevels>();
+  std::uint64_t watchEvery_ = 0;
 
   std::vector<std::optional<Blob>> weights_;  // requested weights that have arrived, by server
   // Empty if no weights are requested.
@@ -172,6 +184,7 @@ class ClientSession {
   std::atomic<std::size_t> linksEnded_ = 0;  // if it is not 0, the run cannot continue
   std::mutex mutex_;
   std::exception_ptr error_;  // the first error
+  std::optional<double> lowestSnr_;
 };
 
 }  // namespace cleave

@@ -131,7 +131,7 @@ bool ClientSettings::hasSameResults(const ClientSettings& other) const {
   return scores == other.scores && clientPrecision == other.clientPrecision &&
          scalesLoss() == other.scalesLoss() && groupRates == other.groupRates &&
          bestMetric == other.bestMetric && bestIsGreatest == other.bestIsGreatest &&
-         stop == other.stop && data.subset == other.data.subset &&
+         stop == other.stop && quality == other.quality && data.subset == other.data.subset &&
          data.holdout == other.data.holdout && data.skip == other.data.skip &&
          data.keys.dataSeed == other.data.keys.dataSeed;
 }
@@ -275,6 +275,11 @@ bool keepsSamples(const ClientSettings& settings) {
 
 }  // namespace
 
+bool hasLossyCodec(const ClientSettings& settings) {
+  return std::any_of(settings.codecs.begin(), settings.codecs.end(),
+                     [](const auto& flow) { return hasRawFormat(*makeCodec(flow.second)); });
+}
+
 RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
                     const UserModel* userModel) {
   const ModelSpec model = modelFor(settings, train, userModel);
@@ -322,6 +327,7 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   // With loss scaling, gradients that are not finite are expected: a step with such gradients is
   // skipped.
   spec.rawNonFinite = settings.rawNonFinite || settings.scalesLoss();
+  spec.codecLevels = settings.quality.every > 0 && hasLossyCodec(settings);
   spec.initialWeights = userModel != nullptr || !settings.weights.file.empty();
   if (userModel != nullptr) {
     spec.graph = userModel->packedBodies().front();

@@ -12,7 +12,9 @@
 
 #include "client/data/formats.h"
 #include "client/data/subset.h"
+#include "client/train/codec_choice.h"
 #include "client/train/learning_rate.h"
+#include "client/train/quality_watch.h"
 #include "client/train/weights_file.h"
 #include "common/core/config.h"
 #include "common/graph/adapters.h"
@@ -109,11 +111,13 @@ struct ClientSettings {
   bool keepsLast = true;  // saves the model after each epoch
   std::uint32_t evalBatch = 256;
   std::uint32_t evalEvery = 1;                // in epochs
-  std::map<std::string, std::string> codecs;  // flow -> spec; kAutoStart for `auto`
+  std::map<std::string, std::string> codecs;  // flow -> spec; AutoCodec::start for `auto`
   // For each flow with the codec `auto`, the codecs to choose from. Flows with a fixed codec have
   // no entry.
   std::map<std::string, std::vector<std::string>> autoCodecs;
-  bool rawNonFinite = false;   // see TensorLinkOptions
+  AutoBudget autoBudget;      // of all these flows
+  bool rawNonFinite = false;  // see TensorLinkOptions
+  QualitySettings quality;
   std::string device = "cpu";  // device of head and tail
   int clientThreads = 0;
   int serverThreads = 0;
@@ -177,6 +181,8 @@ class UserModel;
 // unless the model is "graph".
 RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
                     const UserModel* userModel = nullptr);
+// Whether a flow has a codec that loses precision and whose tensors can also be sent raw.
+bool hasLossyCodec(const ClientSettings& settings);
 // Whether the exported model is divided at more cuts than the run has: see dividedAt().
 bool isDivided(const ClientSettings& settings, const UserModel* userModel);
 // The cuts between several bodies: all of `cuts` except the first and the last one.

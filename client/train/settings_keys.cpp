@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "client/train/codec_choice.h"
 #include "client/train/settings.h"
 #include "common/core/endpoint.h"
 #include "common/core/metric_titles.h"
@@ -766,9 +765,10 @@ void readCodecs(Config& config, Settings& settings) {
     const std::string path = isMap ? "codec." + flow : "codec";
     std::string spec = config.text(path, kDefaultCodec);
     checkAt(config, path, [&] {
-      if (const auto choices = autoCodecs(spec)) {
-        settings.autoCodecs[flow] = *choices;
-        spec = kAutoStart;
+      if (const auto given = autoCodec(spec)) {
+        settings.autoCodecs[flow] = given->choices;
+        settings.autoBudget = settings.autoBudget.stricter(given->budget);
+        spec = given->start;
       } else {
         makeCodec(spec);
       }
@@ -851,6 +851,22 @@ void checkDirectAddresses(Config& config, Settings& settings) {
 void addCodecDeviceLink(Table& table) {
   table.section("Codec, device, link");
   addCodecs(table);
+  table.add(
+      "quality.every", "integer", "steps", "100 if a codec is `auto`, else 0",
+      "checks every N steps [what lossy codecs cost in quality](codecs.md#quality), and sends "
+      "less lossy tensors if it is too much; 0: no checks",
+      [](Config& config, Settings& s) {
+        constexpr std::int64_t kDefault = 100;
+        s.quality.every = static_cast<std::uint64_t>(
+            config.integer("quality.every", 0, kMany, s.autoCodecs.empty() ? 0 : kDefault));
+      });
+  table.number(
+      "quality.max_loss_increase", "", 0, 1e6,
+      [](Settings & s) -> auto& { return s.quality.maxLossIncrease; },
+      "how much higher the loss may be with the codecs than without, relative to the loss");
+  table.number(
+      "quality.min_snr", "dB", -1000, 1000, [](Settings & s) -> auto& { return s.quality.minSnr; },
+      "lowest signal-to-noise ratio of a tensor that the client sends");
   table.add("non_finite", "`fail`, `raw`", "", "`fail`",
             "if a codec cannot encode NaN or infinity: `fail` ends the run, `raw` sends that "
             "tensor uncompressed",

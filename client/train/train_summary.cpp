@@ -46,6 +46,20 @@ std::string evaluationText(const std::string& main, const nlohmann::json& eval) 
                      loss);
 }
 
+std::string qualityText(const nlohmann::json& quality) {
+  std::string text =
+      fmt::format("quality     {} checks", quality.at("checks").get<std::uint64_t>());
+  if (const auto& increase = quality.at("highest_loss_increase"); !increase.is_null()) {
+    text += fmt::format("; the codecs changed the loss by {:+.1f} % at most",
+                        100 * increase.get<double>());
+  }
+  for (const auto& each : quality.at("fallbacks")) {
+    text += fmt::format("; {} from step {}", each.at("codec").get<std::string>(),
+                        each.at("step").get<std::uint64_t>());
+  }
+  return text + "\n";
+}
+
 }  // namespace
 
 nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& result,
@@ -96,6 +110,7 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
   summary["resumes"] = result.resumed.resumes;
   summary["steps_redone"] = result.resumed.stepsRedone;
   summary["steps_skipped"] = result.stepsSkipped;
+  if (!result.quality.is_null()) summary["quality"] = result.quality;
   if (result.stoppedAfter) summary["stopped_after_epoch"] = *result.stoppedAfter;
   if (run.plan.spec.averageDecay > 0) summary["ema"] = run.plan.spec.averageDecay;
   const BoundedSteps& bounded = result.bounded;
@@ -157,6 +172,7 @@ void printSummary(const nlohmann::json& summary) {
                       number("images_per_second"));
   text << "codec       "
        << codecMapText(summary.at("codec").get<std::map<std::string, std::string>>()) << "\n";
+  if (summary.contains("quality")) text << qualityText(summary.at("quality"));
   text << fmt::format("bytes       {} up, {} down; {:.4f} times the raw tensor size\n",
                       bytesText(number("bytes_up")), bytesText(number("bytes_down")),
                       number("ratio"));

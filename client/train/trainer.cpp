@@ -18,6 +18,14 @@ namespace {
 constexpr std::pair<const char*, std::optional<BestValue> TrainResult::*> kBestNotes[] = {
     {"best", &TrainResult::best}, {"kept", &TrainResult::kept}};
 
+// Whether the tensors of CodecLevel::eight differ from those of CodecLevel::own.
+bool hasEightBits(std::span<const RunPlan> bodies) {
+  return std::any_of(bodies.begin(), bodies.end(), [](const RunPlan& body) {
+    return std::any_of(body.eightBitCodecs.begin(), body.eightBitCodecs.end(),
+                       [&](const auto& each) { return each.second != body.codecs.at(each.first); });
+  });
+}
+
 }  // namespace
 
 Trainer::Trainer(TrainRun& run, Progress& progress)
@@ -28,9 +36,11 @@ Trainer::Trainer(TrainRun& run, Progress& progress)
       progress_(progress),
       totalSteps_(totalSteps(settings_, *data_.train)),
       decider_(settings_, *data_.train),
+      quality_(settings_.quality, hasEightBits(run.prepared().plansOfBodies())),
       meter_(placesOf(run.prepared().plansOfBodies()), settings_.replicas) {}
 
 void Trainer::start(const TrainRun::Options& options) {
+  if (run_.prepared().plan.spec.codecLevels) session_.watchSnr(settings_.quality.every);
   run_.start([this](const std::vector<BodyDone>& bodies) { return decide(bodies); }, options);
 }
 
@@ -101,6 +111,7 @@ TrainResult Trainer::run() {
   }
   if (settings_.staleness == 0) result_.costs = meter_.mean();
   result_.stepsSkipped = decider_.skipped();
+  result_.quality = quality_.summary();
   return result_;
 }
 
@@ -164,7 +175,9 @@ void Trainer::trainEpoch(std::uint64_t epoch) {
 
 bool Trainer::mayBeginStep() const {
   const std::uint64_t begun = result_.steps + open_.size();
-  if (begun >= totalSteps_ || (begun == pauseAfter_ && !open_.empty())) return false;
+  if (begun >= totalSteps_) return false;
+  // Between some steps, none is in progress.
+  if (!open_.empty() && (begun == pauseAfter_ || checksQualityAfter(begun))) return false;
   return open_.empty() || (run_.mayBeginStep(begun + 1) && !isAskedToLeave());
 }
 
@@ -178,6 +191,8 @@ bool Trainer::beginStep(std::uint64_t epoch, Loader& loader) {
   const bool isLast = epochSteps_ + open_.size() + 1 == stepsPerWholeEpoch();
   if (isLast && step < totalSteps_) nextLoader_ = trainingLoader(epoch + 1);
   if (open_.empty()) leaveIfAsked(Phase::train);
+  if (open_.empty() && checksQualityAfter(result_.steps)) checkQuality(*batch, epoch);
+  session_.setCodecLevel(Phase::train, step, quality_.level());
   run_.stage().setLossScale(decider_.lossScale());
   OpenStep& open = open_.emplace_back(OpenStep{std::move(*batch), {}, now()});
   open.at = run_.beginBatch(Phase::train, step, open.batch, isLastStep_);
@@ -196,6 +211,7 @@ void Trainer::finishStep(std::uint64_t epoch) {
   ++epochSteps_;
   result_.samples += step.batch.samples();
   epochMetrics_.add(run_.stage().metrics(step.at.step));
+  if (checksQualityAfter(result_.steps)) quality_.measuredSnr(session_.takeLowestSnr());
   std::shared_ptr<Checkpointer::Part> state;
   double copySeconds = 0;
   if (checkpointStep_ == result_.steps) {
@@ -263,6 +279,7 @@ nlohmann::json Trainer::notes() const {
                           {"epoch_seconds", epochSeconds_},
                           {"epoch_metrics", metricsJson(epochMetrics_)},
                           {"decider", decider_.save()},
+                          {"quality", quality_.save()},
                           {"spent", toJson(spent())}};
   for (const std::optional<double>& value : result_.lastEval) {
     notes["last_eval"].push_back(value ? nlohmann::json(*value) : nlohmann::json());
@@ -307,6 +324,7 @@ void Trainer::restore(const nlohmann::json& notes) {
       notBetter_ = stop.at("not_better");
     }
     decider_.restore(notes.at("decider"));
+    if (notes.contains("quality")) quality_.restore(notes.at("quality"));
   } catch (const nlohmann::json::exception& error) {
     throw badCheckpoint(std::string("its notes cannot be read: ") + error.what());
   }
@@ -325,7 +343,8 @@ void Trainer::evaluate(std::uint64_t epoch) {
   BatchMetrics sum;
   while (const auto batch = loader.next()) {
     leaveIfAsked(Phase::eval);
-    recordStep(evaluateBatch(*batch), epoch);
+    const MicroBatch at = evaluateBatch(*batch, quality_.level());
+    recordStep(at, epoch);
     sum.add(run_.stage().metrics(evalBatches_));
     progress_.batch(shown_, session_.totals());
   }
@@ -350,11 +369,34 @@ bool Trainer::updateBest(const std::string& metric, bool isGreatest, std::uint64
   return true;
 }
 
-MicroBatch Trainer::evaluateBatch(const Batch& batch) {
+MicroBatch Trainer::evaluateBatch(const Batch& batch, CodecLevel level) {
   const SteadyTime start = now();
-  const MicroBatch at = run_.runBatch(Phase::eval, ++evalBatches_, batch, isLastStep_);
+  session_.setCodecLevel(Phase::eval, ++evalBatches_, level);
+  const MicroBatch at = run_.runBatch(Phase::eval, evalBatches_, batch, isLastStep_);
   show(at, secondsSince(start));
   return at;
+}
+
+// ---- Quality ----
+
+bool Trainer::checksQualityAfter(std::uint64_t step) const {
+  return run_.prepared().plan.spec.codecLevels && quality_.isDue(step);
+}
+
+// Compares the losses of this batch, which the next step trains on, without and with the codecs. A
+// run that continues from a checkpoint of the last step makes the same check.
+void Trainer::checkQuality(const Batch& batch, std::uint64_t epoch) {
+  QualityCheck check;
+  check.step = result_.steps;
+  check.lossWithout = lossAt(CodecLevel::raw, batch, epoch);
+  check.lossWith = lossAt(quality_.level(), batch, epoch);
+  if (const auto reason = quality_.check(check)) afterFallback_(*reason);
+}
+
+std::optional<double> Trainer::lossAt(CodecLevel level, const Batch& batch, std::uint64_t epoch) {
+  const MicroBatch at = evaluateBatch(batch, level);
+  recordStep(at, epoch);
+  return metricValues(settings_.scores, run_.stage().metrics(at.step)).front();
 }
 
 void Trainer::show(const MicroBatch& at, double seconds) {

@@ -12,6 +12,7 @@
 
 #include "client/data/loader.h"
 #include "client/train/progress.h"
+#include "client/train/quality_watch.h"
 #include "client/train/run_spent.h"
 #include "client/train/step_decider.h"
 #include "client/train/train_run.h"
@@ -52,6 +53,7 @@ struct TrainResult {
   std::optional<std::uint64_t> stoppedAfter;  // epoch, if ClientSettings::stop ended the run
   std::optional<StepCosts> costs;             // means per step
   BoundedSteps bounded;
+  nlohmann::json quality;  // QualityWatch::summary()
 };
 
 class Trainer {
@@ -73,6 +75,10 @@ class Trainer {
   // `function` is called after each evaluation that has the best value so far of the metric in
   // keep.best.
   void afterEachBest(std::function<void()> function) { afterBest_ = std::move(function); }
+  // `function` is called with the reason, a sentence, when the run falls back to another level.
+  void afterEachFallback(std::function<void(const std::string& reason)> function) {
+    afterFallback_ = std::move(function);
+  }
   // Trains from the initial weights, or from a checkpoint, to the last step. Throws RunError with
   // the cause if the run ended early, for example "non-finite". The code "shutting-down" means that
   // the server is about to shut down and has a checkpoint of the last step.
@@ -105,7 +111,10 @@ class Trainer {
   // `minChange`, replaces `best` with it. Returns whether `best` was replaced.
   bool updateBest(const std::string& metric, bool isGreatest, std::uint64_t epoch,
                   std::optional<BestValue>& best, double minChange = 0) const;
-  MicroBatch evaluateBatch(const Batch& batch);
+  MicroBatch evaluateBatch(const Batch& batch, CodecLevel level);
+  bool checksQualityAfter(std::uint64_t step) const;
+  void checkQuality(const Batch& batch, std::uint64_t epoch);
+  std::optional<double> lossAt(CodecLevel level, const Batch& batch, std::uint64_t epoch);
   void show(const MicroBatch& at, double seconds);
   void recordStep(const MicroBatch& at, std::uint64_t epoch, double copySeconds = 0);
   bool stepsLeft() const { return result_.steps < totalSteps_; }
@@ -117,6 +126,7 @@ class Trainer {
   Progress& progress_;
   const std::uint64_t totalSteps_;
   StepDecider decider_;
+  QualityWatch quality_;
 
   std::unique_ptr<Loader> nextLoader_;  // created when this epoch's last batch is taken
   // The steps in progress, oldest first: one, or with staleness D up to D + 1.
@@ -132,6 +142,7 @@ class Trainer {
   std::function<void(std::uint64_t step)> afterStep_ = [](std::uint64_t) {};
   std::function<void()> afterEpoch_ = [] {};
   std::function<void()> afterBest_ = [] {};
+  std::function<void(const std::string&)> afterFallback_ = [](const std::string&) {};
   const SteadyTime start_ = now();
   RunSpent spentBefore_;  // spent in earlier processes
   TrainResult result_;

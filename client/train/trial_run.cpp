@@ -19,6 +19,7 @@ RunSpec trialSpec(const PreparedRun& run, std::size_t body) {
     spec.replica = 0;
   }
   spec.trace = {};
+  spec.codecLevels = false;
   spec.averageDecay = 0;
   spec.initialWeights = false;
   // Codecs are measured in steps that do not overlap.

@@ -45,6 +45,7 @@ void IncomingTensors::open(const FrameHeader& header, std::span<const std::byte>
     checkBlob(tensor, proto.encoded_bytes());
   } else {
     tensor.spec = specFromWire(proto.spec());
+    tensor.level = levelOf(key, proto.codec_level());
     checkTensor(tensor, proto.encoded_bytes());
   }
   if (header.payloadBytes > proto.encoded_bytes()) {
@@ -57,6 +58,7 @@ void IncomingTensors::open(const FrameHeader& header, std::span<const std::byte>
     expectedBlob_.reset();
   } else {
     order_.opened(key);
+    options_.levels->arrived(key, tensor.level);
   }
   for (const auto& [stream, open] : streams_) {
     if (open.message.flow != key.flow) continue;
@@ -106,6 +108,15 @@ void IncomingTensors::checkDirection(const Key& key) const {
                       toString(key) + " is not a tensor that the " + peer + " sends");
 }
 
+CodecLevel IncomingTensors::levelOf(const Key& key, std::uint32_t level) const {
+  if (level == 0) return CodecLevel::own;
+  if (!options_.hasCodecLevels || level >= kCodecLevels) {
+    throw ProtocolError("bad-tensor", toString(key) + " has the codec level " +
+                                          std::to_string(level) + ", which the run does not have");
+  }
+  return static_cast<CodecLevel>(level);
+}
+
 void IncomingTensors::checkTensor(const IncomingTensor& tensor, std::uint64_t encodedBytes) const {
   const MicroBatch& at = tensor.message.at;
   const Flow flow = tensor.message.flow;
@@ -122,12 +133,12 @@ void IncomingTensors::checkTensor(const IncomingTensor& tensor, std::uint64_t en
     throw ProtocolError("bad-tensor", name + " is " + toString(tensor.spec) + ", but " +
                                           toString(agreed) + " was agreed");
   }
-  const Codec& codec = options_.codec(flow);
+  const Codec& codec = options_.codec(flow, tensor.level);
   if (tensor.codec != codec.spec()) {
     throw ProtocolError("bad-tensor",
                         name + " is encoded with a codec other than the agreed " + codec.spec());
   }
-  const std::size_t max = options_.maxEncodedBytes(flow, agreed);
+  const std::size_t max = options_.maxEncodedBytes(flow, agreed, tensor.level);
   if (encodedBytes > max || (codec.isIdentity() && encodedBytes != max)) {
     throw ProtocolError("bad-tensor", name + " claims " + std::to_string(encodedBytes) +
                                           " bytes; its codec produces at most " +

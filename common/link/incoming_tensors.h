@@ -26,6 +26,7 @@ struct IncomingTensor {
   TensorMessage message;  // its payload is not set yet
   TensorSpec spec;        // not used for blobs
   std::string codec;
+  CodecLevel level = CodecLevel::own;
   Buffer buffer;             // holds the complete encoding
   std::size_t received = 0;  // bytes of the encoding received so far
   std::uint64_t wireBytes = 0;
@@ -64,6 +65,7 @@ class IncomingTensors {
   void continueTensor(const FrameHeader& header, const Key& key, std::uint64_t offset,
                       std::uint64_t encodedBytes);
   void checkDirection(const Key& key) const;
+  CodecLevel levelOf(const Key& key, std::uint32_t level) const;
   void checkTensor(const IncomingTensor& tensor, std::uint64_t encodedBytes) const;
   void checkBlob(const IncomingTensor& tensor, std::uint64_t encodedBytes) const;
   std::uint64_t maxBlobBytes(Flow flow) const;

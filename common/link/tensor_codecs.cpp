@@ -10,11 +10,23 @@
 
 namespace cleave {
 
-std::size_t TensorCodecOptions::maxEncodedBytes(Flow flow, const TensorSpec& tensor) const {
-  const std::size_t max = codec(flow).maxEncodedBytes(tensor);
+std::size_t TensorCodecOptions::maxEncodedBytes(Flow flow, const TensorSpec& tensor,
+                                                CodecLevel level) const {
+  const Codec& used = codec(flow, level);
+  const std::size_t max = used.maxEncodedBytes(tensor);
   // The codec `none` can encode every value.
-  const bool maySendRaw = rawNonFinite && !codec(flow).isIdentity();
+  const bool maySendRaw =
+      (rawNonFinite && !used.isIdentity()) || (level == CodecLevel::raw && hasLevels(flow));
   return maySendRaw ? std::max(max, rawPayloadBytes(tensor)) : max;
+}
+
+std::size_t TensorCodecOptions::maxEncodedBytes(Flow flow, const TensorSpec& tensor) const {
+  std::size_t max = maxEncodedBytes(flow, tensor, CodecLevel::own);
+  if (!hasLevels(flow)) return max;
+  for (const CodecLevel level : {CodecLevel::eight, CodecLevel::raw}) {
+    max = std::max(max, maxEncodedBytes(flow, tensor, level));
+  }
+  return max;
 }
 
 TensorCodecs::TensorCodecs(TensorCodecOptions options, std::shared_ptr<BufferPool> pool)
@@ -22,8 +34,9 @@ TensorCodecs::TensorCodecs(TensorCodecOptions options, std::shared_ptr<BufferPoo
 
 // ---- Codec state ----
 
-CodecState TensorCodecs::stateOf(const Key& key) const {
-  const auto found = states_.find({key.flow, key.i});
+CodecState TensorCodecs::stateOf(const How& how) const {
+  if (!how.mayHaveState()) return nullptr;
+  const auto found = states_.find({how.key.flow, how.key.i});
   return found == states_.end() ? nullptr : found->second;
 }
 
@@ -61,8 +74,9 @@ void TensorCodecs::addSamples(std::uint64_t step, std::span<const std::uint32_t>
 }
 
 // The history of a tensor's samples; nullopt if its codec does not use it.
-std::optional<SampleHistory> TensorCodecs::historyOf(const Key& key, const TensorSpec& spec) {
-  if (key.phase != Phase::train || !options_.codec(key.flow).keepsSamples()) return std::nullopt;
+std::optional<SampleHistory> TensorCodecs::historyOf(const How& how, const TensorSpec& spec) {
+  const Key& key = how.key;
+  if (!how.mayHaveState() || !options_.codec(key.flow).keepsSamples()) return std::nullopt;
   replaceRows(key.step);
   const std::span<const std::uint32_t> batch = samples_[key.step];
   const auto samples = static_cast<std::uint32_t>(batch.size());
@@ -106,9 +120,10 @@ TensorCodecs::Cut& TensorCodecs::cutFor(const Key& key, const TensorSpec& spec) 
 }
 
 // Whether the gradient will use the CutContext of its activation.
-bool TensorCodecs::needsCut(const Key& key) const {
-  if (key.phase != Phase::train) return false;
-  const auto* codec = options_.codecs.find(gradientAt(key.flow.cut, key.flow.tensor));
+bool TensorCodecs::needsCut(const How& how) const {
+  if (!how.mayHaveState()) return false;
+  const Flow flow = how.key.flow;
+  const auto* codec = options_.codecs.find(gradientAt(flow.cut, flow.tensor));
   return codec != nullptr && !(*codec)->isIdentity();
 }
 
@@ -119,58 +134,74 @@ void TensorCodecs::forgetCutAfter(const Key& key) {
 
 // ---- Encoding ----
 
-TensorCodecs::EncodedTensor TensorCodecs::encode(const Key& key, const TensorView& view) {
-  const bool train = key.phase == Phase::train;
+TensorCodecs::EncodedTensor TensorCodecs::encode(const Key& key, const TensorView& view,
+                                                 CodecLevel level) {
+  const How how{key, level};
   CutContext unused;
-  CutContext& cut = needsCut(key) ? cutFor(key, view.spec).context : unused;
+  CutContext& cut = needsCut(how) ? cutFor(key, view.spec).context : unused;
   const CutContext cutBefore = cut;
-  const CodecState state = train ? stateOf(key) : nullptr;
-  std::optional<SampleHistory> history = historyOf(key, view.spec);
+  const CodecState state = stateOf(how);
+  std::optional<SampleHistory> history = historyOf(how, view.spec);
   const CodecContext context = contextOf(key, history);
 
   EncodedTensor result;
-  result.bytes = pool_->acquire(options_.maxEncodedBytes(key.flow, view.spec));
+  result.bytes = pool_->acquire(options_.maxEncodedBytes(key.flow, view.spec, level));
   result.begin = now();
-  const Encoded encoded = encodeOrRaw(context, state, cut, view, result.bytes.span());
+  const Encoded encoded = encodeOrRaw(level, context, state, cut, view, result.bytes.span());
   result.end = now();
   context.checkpoint();
   result.bytes.shrink(encoded.bytes);
-  if (train && encoded.state) stagedStates_[{key.flow, key.i}] = encoded.state;
+  if (how.mayHaveState() && encoded.state) stagedStates_[{key.flow, key.i}] = encoded.state;
 
-  std::uint64_t& count = encoded_[key.flow];
-  if (options_.errorEvery > 0 && count++ % options_.errorEvery == 0) {
+  const bool isWatched = options_.watchEvery > 0 && key.phase == Phase::train && key.i == 0 &&
+                         key.step % options_.watchEvery == 0;
+  if (isMeasured(how) || isWatched) {
     std::optional<SampleHistory> copy = history;
-    result.snrDb = measureError(contextOf(key, copy), state, cutBefore, view, result.bytes.span());
+    result.snrDb =
+        measureError(how, contextOf(key, copy), state, cutBefore, view, result.bytes.span());
+    if (isWatched && result.snrDb) options_.watch(key, *result.snrDb);
   }
   stageRows(key, std::move(history));
   forgetCutAfter(key);
   return result;
 }
 
-Encoded TensorCodecs::encodeOrRaw(const CodecContext& context, const CodecState& state,
-                                  CutContext& cut, const TensorView& view,
+// Whether this tensor is one of those of metrics.error_every.
+bool TensorCodecs::isMeasured(const How& how) {
+  return options_.errorEvery > 0 && encoded_[how.key.flow]++ % options_.errorEvery == 0;
+}
+
+Encoded TensorCodecs::encodeOrRaw(CodecLevel level, const CodecContext& context,
+                                  const CodecState& state, CutContext& cut, const TensorView& view,
                                   std::span<std::byte> out) const {
   const Flow flow = context.key.flow;
   const bool isThere = view.place == MemoryPlace::device;
-  const DeviceCodec* const device = isThere ? options_.deviceCodec(flow) : nullptr;
+  const DeviceCodec* const device = isThere ? options_.deviceCodec(flow, level) : nullptr;
   if (isThere && device == nullptr) {
     throw std::logic_error(toString(context.key) + " is on a device that its codec is not on");
   }
+  if (level == CodecLevel::raw && options_.hasLevels(flow)) return encodeRawFrom(device, view, out);
   try {
-    return (device != nullptr ? *device : options_.codec(flow))
+    return (device != nullptr ? *device : options_.codec(flow, level))
         .encode(context, state, cut, view, out);
   } catch (const NonFiniteError&) {
     if (!options_.rawNonFinite) throw;
-    if (device == nullptr) return encodeRaw(view, out);
-    out[0] = kRawFormat;
-    device->copyToHost(view.data, view.spec.bytes(), &out[1]);
-    return {rawPayloadBytes(view.spec), nullptr};
+    return encodeRawFrom(device, view, out);
   }
+}
+
+// `device`: null if the tensor is in host memory.
+Encoded TensorCodecs::encodeRawFrom(const DeviceCodec* device, const TensorView& view,
+                                    std::span<std::byte> out) const {
+  if (device == nullptr || view.spec.elements() == 0) return encodeRaw(view, out);
+  out[0] = kRawFormat;
+  device->copyToHost(view.data, view.spec.bytes(), &out[1]);
+  return {rawPayloadBytes(view.spec), nullptr};
 }
 
 // The signal-to-noise ratio of the tensor that the peer will decode; nullopt if there is no noise
 // or the dtype is not f32.
-std::optional<double> TensorCodecs::measureError(const CodecContext& context,
+std::optional<double> TensorCodecs::measureError(const How& how, const CodecContext& context,
                                                  const CodecState& state, const CutContext& cut,
                                                  const TensorView& view,
                                                  std::span<const std::byte> encoded) const {
@@ -179,12 +210,13 @@ std::optional<double> TensorCodecs::measureError(const CodecContext& context,
   TensorView original = view;
   if (view.place == MemoryPlace::device) {
     copy = pool_->acquire(view.spec.bytes());
-    options_.deviceCodec(context.key.flow)->copyToHost(view.data, view.spec.bytes(), copy.data());
+    options_.deviceCodec(how.key.flow, how.level)
+        ->copyToHost(view.data, view.spec.bytes(), copy.data());
     original = {copy.data(), view.spec};
   }
   Buffer decoded = pool_->acquire(original.spec.bytes());
   CutContext cutCopy = cut;
-  options_.codec(context.key.flow)
+  options_.codec(how.key.flow, how.level)
       .decode(context, state, cutCopy, encoded, {decoded.data(), original.spec});
   double signal = 0;
   double noise = 0;
@@ -204,21 +236,21 @@ std::optional<double> TensorCodecs::measureError(const CodecContext& context,
 // ---- Decoding ----
 
 TensorCodecs::DecodedTensor TensorCodecs::decode(const Key& key, std::span<const std::byte> encoded,
-                                                 const TensorSpec& spec) {
-  const bool train = key.phase == Phase::train;
+                                                 const TensorSpec& spec, CodecLevel level) {
+  const How how{key, level};
   CutContext unused;
-  CutContext& cut = needsCut(key) ? cutFor(key, spec).context : unused;
-  const CodecState state = train ? stateOf(key) : nullptr;
-  std::optional<SampleHistory> history = historyOf(key, spec);
+  CutContext& cut = needsCut(how) ? cutFor(key, spec).context : unused;
+  const CodecState state = stateOf(how);
+  std::optional<SampleHistory> history = historyOf(how, spec);
   const CodecContext context = contextOf(key, history);
   auto [out, payload] = roomFor(key.flow, spec);
-  const DeviceCodec* const device = options_.deviceCodec(key.flow);
+  const DeviceCodec* const device = options_.deviceCodec(key.flow, level);
   const SteadyTime begin = now();
-  CodecState after = (device != nullptr ? *device : options_.codec(key.flow))
+  CodecState after = (device != nullptr ? *device : options_.codec(key.flow, level))
                          .decode(context, state, cut, encoded, out);
   const SteadyTime end = now();
   context.checkpoint();
-  if (train && after) stagedStates_[{key.flow, key.i}] = std::move(after);
+  if (how.mayHaveState() && after) stagedStates_[{key.flow, key.i}] = std::move(after);
   stageRows(key, std::move(history));
   forgetCutAfter(key);
   return {std::move(payload), begin, end};

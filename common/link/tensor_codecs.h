@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "common/core/clock.h"
 #include "common/core/memory_account.h"
 #include "common/engine/messages.h"
+#include "common/link/codec_levels.h"
 
 namespace cleave {
 
@@ -25,6 +27,10 @@ struct TensorCodecOptions {
   // GPU implementations of the codecs. They decode tensors into a device's memory and encode
   // tensors that are there; null if a flow's tensors are in host memory.
   FlowMap<std::shared_ptr<const DeviceCodec>> deviceCodecs;
+  bool hasCodecLevels = false;  // whether batches may have a level other than CodecLevel::own
+  // The codecs of CodecLevel::eight and their GPU implementations, for the flows that have levels.
+  FlowMap<std::shared_ptr<const Codec>> eightBitCodecs;
+  FlowMap<std::shared_ptr<const DeviceCodec>> eightBitDeviceCodecs;
   // If a codec cannot encode a tensor because it contains NaN or infinity: true sends it raw, false
   // fails the run.
   bool rawNonFinite = false;
@@ -34,13 +40,27 @@ struct TensorCodecOptions {
   std::uint32_t microBatches = 1;
   std::uint32_t trainSamples = 0;  // samples of the training data, for codecs that keep samples
   std::uint32_t errorEvery = 100;  // measures the SNR of one in N tensors; 0: never
+  // Client: also measures the SNR of the first micro-batch of every N-th training step, and passes
+  // it on; 0: never. Called in the codec queue before the tensor is sent.
+  std::uint64_t watchEvery = 0;
+  std::function<void(const Key& key, double snrDb)> watch;
   // Account that is charged for the host memory that the session holds; null: nothing is charged.
   std::shared_ptr<MemoryAccount> account;
 
-  const Codec& codec(Flow flow) const { return *codecs.at(flow); }
+  bool hasLevels(Flow flow) const { return eightBitCodecs.find(flow) != nullptr; }
+  // Payloads of CodecLevel::raw are decoded by the flow's codec.
+  const Codec& codec(Flow flow, CodecLevel level = CodecLevel::own) const {
+    const bool isEight = level == CodecLevel::eight && hasLevels(flow);
+    return *(isEight ? eightBitCodecs : codecs).at(flow);
+  }
   // Null if the flow's tensors are in host memory.
-  const DeviceCodec* deviceCodec(Flow flow) const { return deviceCodecs.get(flow).get(); }
-  // Maximum encoded size of a tensor of the flow, including when it is sent raw.
+  const DeviceCodec* deviceCodec(Flow flow, CodecLevel level = CodecLevel::own) const {
+    const bool isEight = level == CodecLevel::eight && hasLevels(flow);
+    return (isEight ? eightBitDeviceCodecs : deviceCodecs).get(flow).get();
+  }
+  // Maximum encoded size of a tensor of the flow, including when it is sent raw: at this level, and
+  // at all levels that the run has.
+  std::size_t maxEncodedBytes(Flow flow, const TensorSpec& tensor, CodecLevel level) const;
   std::size_t maxEncodedBytes(Flow flow, const TensorSpec& tensor) const;
 };
 
@@ -55,14 +75,15 @@ class TensorCodecs {
     std::optional<double> snrDb;
   };
   // Throws NonFiniteError if the codec cannot encode the tensor, unless rawNonFinite is set.
-  EncodedTensor encode(const Key& key, const TensorView& view);
+  EncodedTensor encode(const Key& key, const TensorView& view, CodecLevel level = CodecLevel::own);
 
   struct DecodedTensor {
     Payload payload;  // in host or device memory, as the stage requires
     SteadyTime begin, end;
   };
   // Throws ProtocolError if no encoder writes these bytes.
-  DecodedTensor decode(const Key& key, std::span<const std::byte> encoded, const TensorSpec& spec);
+  DecodedTensor decode(const Key& key, std::span<const std::byte> encoded, const TensorSpec& spec,
+                       CodecLevel level = CodecLevel::own);
 
   // Adds the sample numbers of a training batch, each below trainSamples. Call it with the numbers
   // of the whole batch, in one or more calls, before its first tensor is encoded or decoded, if a
@@ -92,19 +113,30 @@ class TensorCodecs {
     CutContext context;
     MemoryCharge charge;
   };
-  CodecState stateOf(const Key& key) const;
+  // How a tensor is encoded: its key, and the level of its batch.
+  struct How {
+    Key key;
+    CodecLevel level;
+    // Whether the flow's own codec encodes it, in training: only then does it have states.
+    bool mayHaveState() const { return key.phase == Phase::train && level == CodecLevel::own; }
+  };
+  CodecState stateOf(const How& how) const;
   Cut& cutFor(const Key& key, const TensorSpec& spec);
-  bool needsCut(const Key& key) const;
+  bool needsCut(const How& how) const;
   void forgetCutAfter(const Key& key);
 
-  std::optional<SampleHistory> historyOf(const Key& key, const TensorSpec& spec);
+  std::optional<SampleHistory> historyOf(const How& how, const TensorSpec& spec);
   void stageRows(const Key& key, std::optional<SampleHistory>&& history);
   void replaceRows(std::uint64_t before);
 
-  Encoded encodeOrRaw(const CodecContext& context, const CodecState& state, CutContext& cut,
-                      const TensorView& view, std::span<std::byte> out) const;
-  std::optional<double> measureError(const CodecContext& context, const CodecState& state,
-                                     const CutContext& cut, const TensorView& view,
+  bool isMeasured(const How& how);
+  Encoded encodeOrRaw(CodecLevel level, const CodecContext& context, const CodecState& state,
+                      CutContext& cut, const TensorView& view, std::span<std::byte> out) const;
+  Encoded encodeRawFrom(const DeviceCodec* device, const TensorView& view,
+                        std::span<std::byte> out) const;
+  std::optional<double> measureError(const How& how, const CodecContext& context,
+                                     const CodecState& state, const CutContext& cut,
+                                     const TensorView& view,
                                      std::span<const std::byte> encoded) const;
   struct Room {
     MutableTensorView out;

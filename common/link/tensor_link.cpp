@@ -52,6 +52,7 @@ TensorLink::TensorLink(TensorLinkOptions options, std::shared_ptr<BufferPool> po
       slot_(std::make_shared<ConnectionSlot>(std::move(io), std::move(callbacks.failed))),
       log_(std::make_shared<TransferLog>(role_, options.inFlight, std::move(callbacks.record))),
       samples_(needsSamples_ ? options.trainSamples : 0, options.maxBatch) {
+  if (!options.levels) options.levels = std::make_shared<CodecLevels>();
   if (options.account) pool = pool->chargedTo(options.account);
   const auto agreed = std::make_shared<const TensorLinkOptions>(std::move(options));
   const auto order = agreed->order ? agreed->order

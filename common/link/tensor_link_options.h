@@ -27,6 +27,8 @@ struct TensorLinkOptions : TensorCodecOptions {
   // Flows whose tensors the client receives from one server and sends to another. They stay encoded
   // (TensorMessage::encodedBytes).
   FlowMap<bool> passedOn;
+  // The levels of the batches, which all links of the place share; null: the link has its own.
+  std::shared_ptr<CodecLevels> levels;
   // ---- For a run with edges ----
   // Flows of `place` that cross another link; empty: none.
   FlowMap<bool> elsewhere;

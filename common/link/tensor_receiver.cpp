@@ -74,7 +74,7 @@ bool TensorReceiver::isDecodedHere(Flow flow) const {
 
 void TensorReceiver::decode(TensorCodecs& codecs, IncomingTensor&& tensor, double wireSeconds) {
   const Key key = tensor.message.key();
-  auto [payload, begin, end] = codecs.decode(key, tensor.buffer.span(), tensor.spec);
+  auto [payload, begin, end] = codecs.decode(key, tensor.buffer.span(), tensor.spec, tensor.level);
   options_->recordActivity(TraceActivity::decode, key, begin, end);
   deliverTensor(std::move(tensor), std::move(payload), wireSeconds, secondsBetween(begin, end));
 }

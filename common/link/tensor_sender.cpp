@@ -30,11 +30,12 @@ MemoryCharge TensorSender::chargeFor(const TensorView& view) const {
 void TensorSender::sendTensor(TensorMessage&& message) {
   const TensorView view = message.payload.view();
   MemoryCharge charge = chargeFor(view);
+  const CodecLevel level = options_->levels->of(message.key());
   if (!message.encodedBytes && !options_->codec(message.flow).isIdentity()) {
     codecTasks_->post([self = shared_from_this(), message = std::move(message),
-                       charge = std::move(charge)](TensorCodecs& codecs) mutable {
+                       charge = std::move(charge), level](TensorCodecs& codecs) mutable {
       const MemoryCharge untilEncoded = std::move(charge);
-      self->encode(codecs, std::move(message));
+      self->encode(codecs, std::move(message), level);
     });
     return;
   }
@@ -43,19 +44,21 @@ void TensorSender::sendTensor(TensorMessage&& message) {
   encoding->spec = view.spec;
   encoding->bytes = {view.data, message.encodedBytes.value_or(view.spec.bytes())};
   encoding->owner = message.payload.owner();
-  encoding->codec = options_->codec(message.flow).spec();
+  encoding->codec = options_->codec(message.flow, level).spec();
+  encoding->level = level;
   encoding->message = std::move(message);
   queueOnIo(std::move(encoding));
 }
 
-void TensorSender::encode(TensorCodecs& codecs, TensorMessage&& message) {
-  auto [bytes, begin, end, snrDb] = codecs.encode(message.key(), message.payload.view());
+void TensorSender::encode(TensorCodecs& codecs, TensorMessage&& message, CodecLevel level) {
+  auto [bytes, begin, end, snrDb] = codecs.encode(message.key(), message.payload.view(), level);
   options_->recordActivity(TraceActivity::encode, message.key(), begin, end);
   auto encoding = std::make_shared<Encoding>();
   encoding->encodeSeconds = secondsBetween(begin, end);
   encoding->snrDb = snrDb;
   encoding->spec = message.payload.view().spec;
-  encoding->codec = options_->codec(message.flow).spec();
+  encoding->codec = options_->codec(message.flow, level).spec();
+  encoding->level = level;
   message.payload = Payload();
   encoding->message = std::move(message);
   encoding->bytes = bytes.span();
@@ -179,6 +182,7 @@ std::string TensorSender::openMetadata(const Encoding& encoding, std::uint64_t b
   toWire(message.key(), *proto.mutable_key());
   if (!isBlob(message.flow)) toWire(encoding.spec, *proto.mutable_spec());
   proto.set_codec(encoding.codec);
+  proto.set_codec_level(static_cast<std::uint32_t>(encoding.level));
   proto.set_encoded_bytes(encoding.bytes.size());
   proto.set_offset(begin);
   proto.set_micro_batches(message.at.microBatches);

@@ -60,6 +60,7 @@ class TensorSender : public std::enable_shared_from_this<TensorSender> {
     std::optional<double> snrDb;
     std::string sha256;  // blobs only
     std::string codec;
+    CodecLevel level = CodecLevel::own;
     MemoryCharge charge;  // charge for a stage's output; the pool charges its buffers itself
     std::shared_ptr<std::uint64_t> wireBytes = std::make_shared<std::uint64_t>(0);
     unsigned connections = 0;  // number of connections so far, when it was queued
@@ -68,7 +69,7 @@ class TensorSender : public std::enable_shared_from_this<TensorSender> {
 
   MemoryCharge chargeFor(const TensorView& view) const;
   // codec queue
-  void encode(TensorCodecs& codecs, TensorMessage&& message);
+  void encode(TensorCodecs& codecs, TensorMessage&& message, CodecLevel level);
   // any thread
   void queueOnIo(std::shared_ptr<Encoding> encoding);
   // io thread

@@ -95,6 +95,19 @@ FlowMap<std::shared_ptr<const Codec>> codecsOf(const RunSpec& spec, const Place&
   return codecs;
 }
 
+// The codecs of CodecLevel::eight, for the flows that have levels.
+FlowMap<std::shared_ptr<const Codec>> eightBitCodecsOf(const RunPlan& plan) {
+  const std::shared_ptr<const Codec> eight = makeCodec("block:bits=8");
+  FlowMap<std::shared_ptr<const Codec>> codecs;
+  for (const auto& [flow, codec] : plan.codecs) {
+    if (!hasRawFormat(*codec)) continue;
+    const TensorSpec tensor = flowSpec(plan.blocks, plan.stage.cuts, flow, plan.spec.maxBatch);
+    const bool isSmaller = codec->maxEncodedBytes(tensor) < eight->maxEncodedBytes(tensor);
+    codecs[flow] = isSmaller ? eight : codec;
+  }
+  return codecs;
+}
+
 // Codecs that keep samples need the samples' numbers, and tensors with one row per sample. They are
 // for activations: those of a sample change little from epoch to epoch, unlike its gradients.
 void checkKeptSamples(const RunSpec& spec, const Codec& codec, Flow flow,
@@ -296,6 +309,7 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
     checkKeptSamples(spec, *codec, flow, plan.blocks, plan.stage.cuts);
     checkStateless(spec, *codec, flow, tensor);
   }
+  if (spec.codecLevels) plan.eightBitCodecs = eightBitCodecsOf(plan);
   checkTrace(spec.trace);
   return plan;
 }
@@ -305,6 +319,9 @@ void useDeviceCodecs(RunPlan& plan, ComputeDevice& device) {
   for (const auto& [flow, codec] : plan.codecs) {
     plan.deviceCodecs[flow] = makeDeviceCodec(codec, *device.gpu());
     plan.stage.staysOnDevice[flow] = plan.deviceCodecs[flow] != nullptr;
+    if (const auto* eight = plan.eightBitCodecs.find(flow); eight && plan.deviceCodecs[flow]) {
+      plan.eightBitDeviceCodecs[flow] = makeDeviceCodec(*eight, *device.gpu());
+    }
   }
 }
 
@@ -334,6 +351,9 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
   options.maxBatch = plan.maxBatch;
   options.codecs = plan.codecs;
   options.deviceCodecs = plan.deviceCodecs;
+  options.hasCodecLevels = plan.spec.codecLevels;
+  options.eightBitCodecs = plan.eightBitCodecs;
+  options.eightBitDeviceCodecs = plan.eightBitDeviceCodecs;
   options.spec = [blocks = plan.blocks, cuts = plan.stage.cuts](Flow flow, std::uint32_t samples) {
     return flowSpec(blocks, cuts, flow, samples);
   };

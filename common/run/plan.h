@@ -38,6 +38,9 @@ struct RunPlan {
   FlowMap<std::shared_ptr<const Codec>> codecs;  // for every flow of `place`, in its order
   // See TensorCodecOptions; set by useDeviceCodecs().
   FlowMap<std::shared_ptr<const DeviceCodec>> deviceCodecs;
+  // See TensorCodecOptions.
+  FlowMap<std::shared_ptr<const Codec>> eightBitCodecs;
+  FlowMap<std::shared_ptr<const DeviceCodec>> eightBitDeviceCodecs;
 
   std::vector<Flow> flows() const { return place.flows(); }
   std::uint32_t maxMicroBatchSamples() const {

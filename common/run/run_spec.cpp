@@ -17,6 +17,7 @@ std::vector<std::string> requiredFeatures(const RunSpec& spec) {
   if (spec.cutNumber > 0) features.emplace_back(kCutNumberFeature);
   if (!spec.inserts.empty()) features.emplace_back(kInsertFeature);
   if (spec.staleness > 0) features.emplace_back(kStalenessFeature);
+  if (spec.codecLevels) features.emplace_back(kCodecLevelsFeature);
   if (spec.replicas > 1) features.emplace_back(kReplicasFeature);
   return features;
 }
@@ -71,6 +72,7 @@ void toWire(const RunSpec& spec, wire::RunSpec& proto) {
   }
   proto.set_train_samples(spec.trainSamples);
   proto.set_staleness(spec.staleness);
+  proto.set_codec_levels(spec.codecLevels);
   if (spec.replicas > 1) proto.set_replicas(spec.replicas);
   proto.set_replica(spec.replica);
 }
@@ -123,6 +125,7 @@ RunSpec runSpecFromWire(const wire::RunSpec& proto) {
   }
   spec.trainSamples = proto.train_samples();
   spec.staleness = proto.staleness();
+  spec.codecLevels = proto.codec_levels();
   spec.replicas = std::max(1u, proto.replicas());
   spec.replica = proto.replica();
   return spec;

@@ -32,6 +32,9 @@ inline constexpr std::string_view kInsertFeature = "insert";
 // Feature in the Hello and HelloOk of a run with staleness > 0.
 inline constexpr std::string_view kStalenessFeature = "staleness";
 
+// Feature in the Hello and HelloOk of a run with codecLevels.
+inline constexpr std::string_view kCodecLevelsFeature = "codec-levels";
+
 // Feature in the Hello and HelloOk of a run whose body has replicas.
 inline constexpr std::string_view kReplicasFeature = "replicas";
 inline constexpr std::size_t kAttemptBytes = 16;  // of Hello.attempt
@@ -72,6 +75,7 @@ struct RunSpec {
   double averageDecay = 0;          // see StageOptions::averageDecay
   std::vector<InsertSpec> inserts;  // at the cuts before and after the body
   std::uint32_t staleness = 0;      // D, see versionFor()
+  bool codecLevels = false;         // see CodecLevel
   // Servers that compute this body, and the rank of this one; see Replica. Batches, micro-batches
   // and micro-batches in flight are those of all replicas together.
   std::uint32_t replicas = 1;

@@ -331,7 +331,7 @@ for name, values, fields in (
     ("samples", [0, 3, 33, *HUGE32], "samples"), ("weight version", [1, *HUGE], "weight_version"),
     ("step", [2, *HUGE], "step"), ("phase", ["", "probe", "infer", "x" * 500], "phase"),
     ("flow", ["", "activation/1", "gradient/0", "gradient/1", "weights/body", "grads/body", "probe", "x"], "flow"),
-    ("seconds", [NAN, INF, -1.0], "seconds"),
+    ("seconds", [NAN, INF, -1.0], "seconds"), ("codec level", [1, 2, 3, *HUGE32], "codec_level"),
 ):  # fmt: skip
     for value in values:
         sends(f"tensor with {name} {str(value)[:30]!r}", TENSOR_CODES, w.tensor(**{fields: value}))
@@ -602,6 +602,19 @@ for name, code, data in (
 hellos("a replica, of a server without replicas", "no-replicas", f3="replicas", spec=w.run_spec(f60=2, f61=0))
 hellos("replica 2 of 2", "bad-run-spec", f3="replicas", spec=w.run_spec(f60=2, f61=2))
 hellos("a replica of 4 billion", "bad-run-spec", f3="replicas", spec=w.run_spec(f60=2**32 - 1, f61=2**32 - 2))
+
+# ---- Codec levels ----
+
+RAW = bytes(1 + w.RAW_BYTES)
+for name, frames in (
+    ("a codec level that no run has", [w.tensor(RAW, codec="block:bits=4", codec_level=3)]),
+    ("eight bits, and another codec", [w.tensor(bytes(100), codec="block:bits=4", codec_level=1)]),
+    ("a raw tensor with too many bytes", [w.tensor(RAW + bytes(1), codec="block:bits=4", codec_level=2)]),
+    ("a raw tensor with a wrong format byte", [w.tensor(b"\x01" + RAW[1:], codec="block:bits=4", codec_level=2)]),
+    ("two levels in one batch",
+     [w.tensor(RAW, codec="block:bits=4", codec_level=2), w.tensor(bytes(1), stream=2, micro_batch=1, codec="block:bits=4")]),
+):  # fmt: skip
+    sends(name, {"bad-tensor", "bad-payload"}, b"".join(frames), spec=w.run_spec("block:bits=4", f32=True))
 
 # ---- Overlapping steps ----
 
