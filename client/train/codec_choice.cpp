@@ -260,6 +260,18 @@ CodecChoice CodecChooser::best() const {
   return minLossy([&](const Option& option) { return expected(option); }).choice;
 }
 
+double CodecChooser::timeOf(const CodecChoice& choice) const {
+  const auto option = std::find_if(options_.begin(), options_.end(),
+                                   [&](const Option& each) { return each.choice == choice; });
+  return option->measured ? option->measured->seconds : corrected(*option);
+}
+
+bool CodecChooser::isLinkBound(const CodecChoice& choice) const {
+  const BodyCosts& link = costs_.body();
+  return simulated(choice, link.rateUp, link.rateDown) >
+         (1 + kTolerance) * simulated(choice, kFastRate, kFastRate);
+}
+
 bool CodecChooser::isWithinBudget() const {
   const Option& option = minLossy([&](const Option& each) { return expected(each); });
   const double limit = budget_.maxStepSeconds > 0 ? budget_.maxStepSeconds : kInfinity;

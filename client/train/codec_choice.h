@@ -82,6 +82,11 @@ class CodecChooser {
   void limitRates(double rateUp, double rateDown);
 
   CodecChoice best() const;
+  // Whether the link makes a step with this choice longer than an infinitely fast link would,
+  // beyond the tolerance.
+  bool isLinkBound(const CodecChoice& choice) const;
+  // The measured duration of a step with this choice in seconds, or the expected one.
+  double timeOf(const CodecChoice& choice) const;
   // Whether best() is within the limits, as far as measured or predicted.
   bool isWithinBudget() const;
   // A choice whose measurement may change best(), and its predicted step time.

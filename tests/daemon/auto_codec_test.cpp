@@ -63,6 +63,11 @@ std::string resolvedCodecs(const std::string& config) {
   return config.substr(begin + 1, end - begin - 1);
 }
 
+// The codec without the entropy coding that may wrap it.
+std::string quantiser(const std::string& codec) {
+  return codec.starts_with("rans(") ? codec.substr(5, codec.size() - 6) : codec;
+}
+
 // Sums up the bytes of the steps' tensors by flow and codec. Weights are excluded, because the
 // number of fetches depends on the link.
 std::map<std::string, double> tensorBytes(const std::string& folder) {
@@ -135,7 +140,8 @@ TEST_CASE("a slow link gets 4 bits, and fewer only if configured") {
     const Ended ended = runClient("train", run, withCodec(wideModel(link.address()), spec));
     INFO(ended.errors);
     REQUIRE(ended.code == 0);
-    for (const char* flow : kFlows) CHECK(summaryOf(run).at("codec").at(flow) == expected);
+    for (const char* flow : kFlows)
+      CHECK(quantiser(summaryOf(run).at("codec").at(flow)) == expected);
   }
 }
 
@@ -149,9 +155,9 @@ TEST_CASE("only the flows of a slow direction get lossier codecs, and configured
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
   const json codecs = summaryOf(run).at("codec");
-  CHECK(codecs.at("activation/0") == "block:bits=4");
-  CHECK(codecs.at("gradient/1") == "block:bits=4");
-  CHECK(codecs.at("activation/1") != "block:bits=4");
+  CHECK(quantiser(codecs.at("activation/0")) == "block:bits=4");
+  CHECK(quantiser(codecs.at("gradient/1")) == "block:bits=4");
+  CHECK(quantiser(codecs.at("activation/1")) != "block:bits=4");
   CHECK(codecs.at("gradient/0") == "bf16");
 }
 
