@@ -71,6 +71,38 @@ class TakeHome(Training):
                     wanted = torch.cat([model(part.contiguous(memory_format=torch.channels_last)) for part in images.split(BATCH // MICRO_BATCHES)])
                 self.assertTrue(torch.equal(self.predictions(), wanted))
 
+    def test_inserts_are_added_to_the_original_model(self):
+        images = self.images()
+        cuts = ["features.1", "features.18"]
+        model = torchvision.models.mobilenet_v2(num_classes=4)
+        cleave.export(model, {"x": images[:2]}, self.path("model.pt2"))
+        graph = {"file": self.path("model.pt2"), "cuts": cuts}
+        for first, second in (
+            ({"kind": "conv", "channels": 6, "kernel": 3}, {"kind": "linear", "rank": 40}),  # 3 does not divide the 32 pixels
+            ({"kind": "residual", "rank": 5}, {"kind": "conv", "channels": 64}),
+        ):
+            with self.subTest(first=first, second=second):
+                self.client("train", graph, insert=[{"cut": 0, **first}, {"cut": 1, **second}])
+                tensors = self.exported()
+                whole = torchvision.models.mobilenet_v2(num_classes=4)
+                self.assertIs(cleave.add_inserts(whole, tensors, cuts), whole)
+                whole.load_state_dict(tensors, strict=True)
+                whole.eval()
+                wanted = self.predictions()
+                with torch.no_grad():
+                    self.assertLess((whole(images) - wanted).abs().max(), 1e-4)
+                    # Without its inserts, the model computes something else.
+                    plain = torchvision.models.mobilenet_v2(num_classes=4).eval()
+                    plain.load_state_dict(tensors, strict=False)
+                    self.assertGreater((plain(images) - wanted).abs().max(), 1e-2)
+                with self.assertRaisesRegex(cleave.InsertError, "already has"):
+                    cleave.add_inserts(whole, tensors, cuts)
+                for wrong in (["features.1"], ["features.1", "features.99"]):
+                    with self.assertRaisesRegex(cleave.InsertError, "cut 1"):
+                        cleave.add_inserts(torchvision.models.mobilenet_v2(num_classes=4), tensors, wrong)
+        with self.assertRaisesRegex(cleave.InsertError, "no inserts"):
+            cleave.add_inserts(model, model.state_dict(), cuts)
+
     def test_averaged_weights_are_evaluated_and_saved(self):
         self.images()
         model = torchvision.models.mobilenet_v2(num_classes=4)

@@ -1,0 +1,99 @@
+"""Adds the layers of learned inserts to a PyTorch model, so that it computes what Cleave trained: docs/take_home.md."""
+
+import re
+
+import torch
+
+_NAME = re.compile(r"insert\.(\d+)\.(encoder|decoder)\.(.+)")
+
+
+class InsertError(ValueError):
+    """The inserts do not fit the model."""
+
+
+class _Half(torch.nn.Module):
+    """The encoder or the decoder of an insert; holds its tensors under the names that they have in Cleave's files."""
+
+    def __init__(self, tensors):
+        super().__init__()
+        for name, tensor in tensors.items():
+            module, parts = self, name.split(".")
+            for part in parts[:-1]:
+                if part not in module._modules:
+                    module.add_module(part, torch.nn.Module())
+                module = module._modules[part]
+            module.register_parameter(parts[-1], torch.nn.Parameter(tensor.detach().clone()))
+
+    def apply_linear(self, x):
+        """y = W x + b, of the channels of images and of the last dimension of other tensors, plus the correction of `residual`."""
+        y = _affine(x, self.weight, self.bias)
+        if hasattr(self, "inner"):
+            hidden = torch.relu(_affine(x, self.inner.weight, self.inner.bias))
+            y = y + _affine(hidden, self.outer.weight, self.outer.bias)
+        return y
+
+
+def _affine(x, weight, bias):
+    return torch.nn.functional.conv2d(x, weight, bias) if weight.dim() == 4 else torch.nn.functional.linear(x, weight, bias)
+
+
+class _Insert(torch.nn.Module):
+    def __init__(self, encoder, decoder):
+        super().__init__()
+        self.encoder, self.decoder = _Half(encoder), _Half(decoder)
+        # The decoder of `conv` has the encoder's shape; that of the other kinds has it transposed.
+        self.is_conv = encoder["weight"].dim() == 4 and encoder["weight"].shape == decoder["weight"].shape
+
+    def forward(self, x):
+        if not self.is_conv:
+            return self.decoder.apply_linear(self.encoder.apply_linear(x))
+        kernel = self.encoder.weight.shape[-1]
+        height, width = x.shape[-2:]
+        padded = torch.nn.functional.pad(x, (0, -width % kernel, 0, -height % kernel))
+        encoded = torch.nn.functional.conv2d(padded, self.encoder.weight, self.encoder.bias, stride=kernel)
+        decoded = torch.nn.functional.conv_transpose2d(encoded, self.decoder.weight, self.decoder.bias, stride=kernel)
+        return decoded[..., :height, :width]
+
+
+def _group(tensors):
+    """{cut: {"encoder": {name: tensor}, "decoder": …}}"""
+    inserts = {}
+    for name, tensor in tensors.items():
+        match = _NAME.fullmatch(name)
+        if match:
+            inserts.setdefault(int(match[1]), {"encoder": {}, "decoder": {}})[match[2]][match[3]] = tensor
+    return inserts
+
+
+def add_inserts(model, tensors, cuts):
+    """Adds the inserts in `tensors` to `model`, after the modules that `cuts` names.
+
+    `tensors`: a model file of a run or of `cleave-client export`, loaded as a dict. `cuts`: the run's `model.cuts`. Afterwards
+    `model.load_state_dict(tensors, strict=True)` succeeds, and the model's outputs include the inserts: each is a submodule
+    `insert.CUT`, which a forward hook of the cut's module applies to the module's output. Raises InsertError.
+    """
+    inserts = _group(tensors)
+    if not inserts:
+        raise InsertError("the file has no inserts; load it with load_state_dict alone")
+    if hasattr(model, "insert"):
+        raise InsertError("the model already has an attribute 'insert'; if it is a Sequential, put it into a module of your own")
+    modules = dict(model.named_modules())
+    for cut, halves in inserts.items():
+        if cut >= len(cuts) or cuts[cut] not in modules:
+            known = f"'{cuts[cut]}' is not one of its modules" if cut < len(cuts) else f"only {len(cuts)} cuts are given"
+            raise InsertError(f"the file has an insert at cut {cut}, but {known}; cuts must be the run's model.cuts")
+        if any("weight" not in half or "bias" not in half for half in halves.values()):
+            raise InsertError(f"the insert at cut {cut} is not complete")
+        encoder, decoder = halves["encoder"]["weight"], halves["decoder"]["weight"]
+        if encoder.shape[:2] == decoder.shape[:2] and encoder.shape[0] == encoder.shape[1] and encoder[0, 0].numel() == 1:
+            raise InsertError(f"the insert at cut {cut} has as many features as its input, so its kind cannot be told; leave it out of the run")
+    model.insert = torch.nn.Module()
+    for cut, halves in sorted(inserts.items()):
+        insert = _Insert(**halves)
+        model.insert.add_module(str(cut), insert)
+
+        def apply(_module, _inputs, output, insert=insert):
+            return (insert(output[0]), *output[1:]) if isinstance(output, tuple) else insert(output)
+
+        modules[cuts[cut]].register_forward_hook(apply)
+    return model
