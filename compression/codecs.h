@@ -29,6 +29,7 @@ std::unique_ptr<Codec> makePower(const CodecSpec& spec);
 std::unique_ptr<Codec> makeSvd(const CodecSpec& spec);
 std::unique_ptr<Codec> makeDelta(const CodecSpec& spec);
 std::unique_ptr<Codec> makeErrorFeedback(const CodecSpec& spec);
+std::unique_ptr<Codec> makeNonzero(const CodecSpec& spec);
 std::unique_ptr<Codec> makeRans(const CodecSpec& spec);
 std::unique_ptr<Codec> makeZstd(const CodecSpec& spec);
 

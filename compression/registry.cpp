@@ -13,7 +13,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::array<CodecRow, 18> kCodecs = {{
+constexpr std::array<CodecRow, 19> kCodecs = {{
     {"none", "", "the values, unchanged", "none", makeNone, true},
     {"fp16", "", "16-bit floats of IEEE 754; values above 65504 become infinity", "fp16", makeFp16,
      true},
@@ -55,6 +55,8 @@ constexpr std::array<CodecRow, 18> kCodecs = {{
      "delta:first_bits=8,skip=0(block:bits=4)", makeDelta, false, true},
     {"ef", "(CODEC)", "CODEC with error feedback: the next step's tensor includes what CODEC lost",
      "ef(block:bits=4)", makeErrorFeedback, false, true},
+    {"nonzero", "(CODEC)", "CODEC for the features that are not zero in the whole tensor",
+     "nonzero(block:bits=4)", makeNonzero},
     {"rans", "(CODEC)", "the output of CODEC, with shorter codes for its more frequent bytes",
      "rans(block:bits=4)", makeRans},
     {"zstd", "level=1..19(CODEC)",

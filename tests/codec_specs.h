@@ -45,7 +45,10 @@ inline std::vector<std::string> contractSpecs() {
                            "rans(delta:first_bits=4,skip=0(topk:ratio=0.1))",
                            "ef(topk:ratio=0.1)",
                            "ef(power:rank=2,iterations=1)",
-                           "zstd:level=1(ef(uniform:bits=3))"})
+                           "zstd:level=1(ef(uniform:bits=3))",
+                           "nonzero(none)",
+                           "nonzero(rans(power:rank=2,iterations=1))",
+                           "rans(nonzero(topk:ratio=0.1))"})
     specs.emplace_back(spec);
   return specs;
 }
