@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 
 #include <catch2/catch.hpp>
+#include <limits>
 
 #include "common/core/random.h"
 #include "common/model/blocks.h"
@@ -30,13 +31,11 @@ StageOptions mlp() {
   return options;
 }
 
-InsertSpec conv(std::uint32_t cut, std::int64_t channels, std::int64_t kernel) {
+InsertSpec conv(std::uint32_t cut, double channels, double kernel) {
   return {cut, "conv", {{"channels", channels}, {"kernel", kernel}}};
 }
 
-InsertSpec linear(std::uint32_t cut, std::int64_t rank) {
-  return {cut, "linear", {{"rank", rank}}};
-}
+InsertSpec linear(std::uint32_t cut, double rank) { return {cut, "linear", {{"rank", rank}}}; }
 
 double bytesAtCuts(const StageOptions& options) {
   const std::vector<BlockSpec> blocks = blocksFor(options);
@@ -99,20 +98,44 @@ at::Tensor values(const Shape& shape) {
   return tensor;
 }
 
-TEST_CASE("linear and residual begin as the identity of the first features") {
-  for (const std::string kind : {"linear", "residual"}) {
+TEST_CASE("linear, decaying and residual begin as the identity of the first features") {
+  for (const std::string kind : {"linear", "decaying", "residual"}) {
     for (const auto& [shape, dimension] : {std::pair{Shape{2, 6}, 1}, std::pair{Shape{2, 5, 6}, 2},
                                            std::pair{Shape{2, 6, 3, 4}, 1}}) {
       CAPTURE(kind, shape.size());
       const at::Tensor x = values(shape);
-      const Passed passed = pass(x, {0, kind, {{"rank", 4}}});
+      const auto ofRank = [&](double rank) {
+        InsertSpec insert{0, kind, {{"rank", rank}}};
+        if (kind == "decaying") insert.parameters["every_steps"] = 10;
+        return insert;
+      };
+      const Passed passed = pass(x, ofRank(4));
       CHECK(passed.encoded.equal(x.narrow(dimension, 0, 4)));
       CHECK(passed.decoded.narrow(dimension, 0, 4).equal(x.narrow(dimension, 0, 4)));
       CHECK(passed.decoded.narrow(dimension, 4, 2).abs().max().item<float>() == 0);
-      const Passed all = pass(x, {0, kind, {{"rank", 6}}});
+      const Passed all = pass(x, ofRank(6));
       CHECK(all.decoded.equal(x));
     }
   }
+}
+
+TEST_CASE("the rank is the previous interval's share, rounded down, and at least min_rank") {
+  const auto ranks = [](const RankDecay& decay, std::uint64_t steps) {
+    std::vector<std::int64_t> all;
+    for (std::uint64_t step = 1; step <= steps; ++step) all.push_back(decay.rankAt(step));
+    return all;
+  };
+  using Ranks = std::vector<std::int64_t>;
+  CHECK(ranks({.rank = 10, .minRank = 1, .share = 0.5, .everySteps = 2}, 10) ==
+        Ranks{10, 10, 5, 5, 2, 2, 1, 1, 1, 1});
+  CHECK(ranks({.rank = 10, .minRank = 4, .share = 0.9, .everySteps = 1}, 9) ==
+        Ranks{10, 9, 8, 7, 6, 5, 4, 4, 4});
+  CHECK(ranks({.rank = 3, .minRank = 2, .share = 0, .everySteps = 1}, 3) == Ranks{3, 2, 2});
+  const RankDecay constant{.rank = 7, .minRank = 1, .share = 1, .everySteps = 1};
+  CHECK(constant.rankAt(std::uint64_t{1} << 62) == 7);
+  const RankDecay slow{.rank = 1 << 16, .minRank = 1, .share = 0.99999, .everySteps = 1};
+  CHECK(slow.rankAt(3) == (1 << 16) - 2);
+  CHECK(slow.rankAt(std::uint64_t{1} << 62) == 1);
 }
 
 TEST_CASE("a convolution covers images that its kernel does not divide") {
@@ -184,6 +207,29 @@ TEST_CASE("inserts that do not fit their cut are refused") {
   refused(mobileNet(), {conv(0, 32 * 16 + 1, 4)}, "larger than the tensor", "insert[0].channels");
   refused(mobileNet(), {conv(1, 8, 8)}, "images of 7 x 7", "insert[0].kernel");
   refused(mlp(), {conv(1, 2, 1)}, "[6]", "insert[0].kind");
+  const auto decaying = [](const std::string& name, double value) {
+    InsertSpec insert{0, "decaying", {{"rank", 4}, {"every_steps", 100}}};
+    insert.parameters[name] = value;
+    return insert;
+  };
+  const double kNaN = std::numeric_limits<double>::quiet_NaN();
+  const double kInfinity = std::numeric_limits<double>::infinity();
+  refused(mlp(), {{0, "decaying", {{"rank", 4}}}}, "needs every_steps", "insert[0].kind");
+  refused(mlp(), {decaying("every_steps", 0)}, "every_steps is 0", "insert[0].every_steps");
+  refused(mlp(), {decaying("every_steps", 2.5)}, "every_steps is 2.5", "insert[0].every_steps");
+  refused(mlp(), {decaying("every_steps", 1e18)}, "every_steps is 1e+18", "insert[0].every_steps");
+  refused(mlp(), {decaying("decay", 1.5)}, "decay is 1.5", "insert[0].decay");
+  refused(mlp(), {decaying("decay", kNaN)}, "decay is nan", "insert[0].decay");
+  refused(mlp(), {decaying("l1", -0.1)}, "l1 is -0.1", "insert[0].l1");
+  refused(mlp(), {decaying("l1", kInfinity)}, "l1 is inf", "insert[0].l1");
+  refused(mlp(), {decaying("rank", kNaN)}, "rank is nan", "insert[0].rank");
+  refused(mlp(), {decaying("rank", 7)}, "more than the 6 features", "insert[0].rank");
+  refused(mlp(), {decaying("min_rank", 5)}, "min_rank of 5 is more than the rank of 4",
+          "insert[0].min_rank");
+  StageOptions frozen = mlp();
+  frozen.freeze = {"insert.0.decoder.weight"};
+  refused(frozen, {decaying("l1", 0.5)}, "insert.0.decoder.weight is frozen", "insert");
+  CHECK(refusalOf(mlp(), {decaying("l1", 0.5)}).sentence == "accepted");
   CHECK(refusalOf(mlp(), {linear(0, 6), linear(1, 1)}).sentence == "accepted");
 
   std::vector<BlockSpec> blocks = passing({4, 8});

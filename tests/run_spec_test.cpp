@@ -52,7 +52,7 @@ void fill(Message& message, std::uint64_t& next) {
         reflection.SetUInt64(&message, &field, next);
         break;
       case FieldDescriptor::CPPTYPE_DOUBLE:
-        reflection.SetDouble(&message, &field, static_cast<double>(next));
+        reflection.SetDouble(&message, &field, static_cast<double>(next) + 0.5);
         break;
       case FieldDescriptor::CPPTYPE_BOOL:
         reflection.SetBool(&message, &field, true);

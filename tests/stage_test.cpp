@@ -372,6 +372,12 @@ const InsertSpec kLinear1{1, "linear", {{"rank", 4}}};
 const InsertSpec kResidual0{0, "residual", {{"rank", 2}}};
 const InsertSpec kResidual1{1, "residual", {{"rank", 4}}};
 
+// Their ranks are 4, 2, 1, … and 4, 4, 4, 2, …: the second one changes after the step that is
+// skipped.
+const std::vector<InsertSpec> kDecaying = {
+    {0, "decaying", {{"rank", 4}, {"every_steps", 1}, {"decay", 0.5}, {"l1", 0.01}}},
+    {1, "decaying", {{"rank", 4}, {"every_steps", 3}, {"decay", 0.5}, {"min_rank", 2}}}};
+
 TEST_CASE("split equals whole with learned inserts") {
   setComputeThreads(1);
   StageOptions mobile = cnnOptions();
@@ -419,6 +425,22 @@ TEST_CASE("split equals whole with inserts in every precision, averages, and rec
     options.averageDecay = 0.9 - options.averageDecay;
     CAPTURE(precisionName(body));
     CHECK(splitAgainstWhole(options, 13, 4, Order::alternating) == "");
+  }
+}
+
+TEST_CASE("split equals whole with inserts whose rank shrinks") {
+  setComputeThreads(1);
+  for (StageOptions options : {mlpOptions(), cnnOptions()}) {
+    options.inserts = kDecaying;
+    for (const Precision precision : {Precision::fp32, Precision::fp16}) {
+      options.clientPrecision = options.bodyPrecision = precision;
+      for (const bool splitsBackward : {false, true}) {
+        options.splitsBackward = options.recompute = splitsBackward;
+        options.averageDecay = splitsBackward ? 0.9 : 0;
+        CAPTURE(options.model.name, precisionName(precision), splitsBackward);
+        CHECK(splitAgainstWhole(options, 13, 4, Order::alternating) == "");
+      }
+    }
   }
 }
 
@@ -631,6 +653,105 @@ TEST_CASE("stages restored in a new process continue bit-identically") {
   }
 }
 
+// ---- Inserts whose rank shrinks ----
+
+// The features of an insert at cut 0: rows of E, elements of e, columns of D.
+std::vector<at::Tensor> featuresIn(const std::vector<NamedTensor>& tensors, std::int64_t first,
+                                   std::int64_t count) {
+  const auto named = byName(tensors);
+  return {named.at("insert.0.encoder.weight").narrow(0, first, count),
+          named.at("insert.0.encoder.bias").narrow(0, first, count),
+          named.at("insert.0.decoder.weight").narrow(1, first, count)};
+}
+
+double largestOf(const std::vector<at::Tensor>& tensors) {
+  double largest = 0;
+  for (const at::Tensor& each : tensors) {
+    if (each.numel() > 0) largest = std::max(largest, each.abs().max().item<double>());
+  }
+  return largest;
+}
+
+TEST_CASE("dropped features of an insert stay zero with every optimizer, and have no gradient") {
+  const OptimizerSpec optimizers[] = {
+      {"sgd", {{"momentum", 0.9}, {"weight_decay", 0.1}, {"nesterov", 1}}},
+      {"adam", {{"weight_decay", 0.1}}},
+      {"adamw", {{"weight_decay", 0.1}}}};
+  const std::int64_t ranks[] = {4, 4, 2, 2, 1, 1, 1, 1};  // of steps 1 to 8
+  for (StageOptions options : {mlpOptions(), cnnOptions()}) {
+    options.inserts = {
+        {0, "decaying", {{"rank", 4}, {"every_steps", 2}, {"decay", 0.5}, {"l1", 0.01}}}};
+    for (const OptimizerSpec& optimizer : optimizers) {
+      options.optimizer = optimizer;
+      options.averageDecay = 0.9 - options.averageDecay;
+      WholeStage whole(options);
+      for (std::uint64_t step = 1; step <= 7; ++step) {
+        CAPTURE(options.model.name, optimizer.name, options.averageDecay, step);
+        whole.runBatch(Phase::train, step, 2, makeBatch(options.model, 9, step).view());
+        const std::int64_t now = ranks[step - 1], next = ranks[step];
+        CHECK(largestOf(featuresIn(gradientsOf(whole.set()), now, 4 - now)) == 0);
+        CHECK(largestOf(featuresIn(gradientsOf(whole.set()), now - 1, 1)) > 0);
+        whole.update(decisionOf(step));
+        for (const ParameterSet* set : {&whole.set(), &whole.evaluatedSet()}) {
+          CHECK(largestOf(featuresIn(weightsOf(*set), next, 4 - next)) == 0);
+          CHECK(largestOf(featuresIn(weightsOf(*set), next - 1, 1)) > 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("the L1 penalty changes only the features that are dropped next") {
+  StageOptions options = mlpOptions();
+  options.optimizer = {"sgd", {}};
+  const std::map<std::string, double> plain = {
+      {"rank", 8}, {"every_steps", 3}, {"decay", 0.75}, {"min_rank", 5}};
+  std::map<std::string, double> penalised = plain;
+  penalised["l1"] = 0.01;
+  // Features 6 and 7 are dropped after step 3, feature 5 after step 6, and no others.
+  const std::pair<std::int64_t, std::int64_t> penalisedIn[] = {{6, 8}, {6, 8}, {6, 8}, {5, 6},
+                                                               {5, 6}, {5, 6}, {5, 5}};
+  for (std::uint64_t step = 1; step <= 7; ++step) {
+    CAPTURE(step);
+    std::vector<std::vector<NamedTensor>> weights;
+    std::vector<NamedTensor> before;
+    for (const auto& parameters : {plain, penalised}) {
+      options.inserts = {{0, "decaying", parameters}};
+      WholeStage whole(options);
+      before = weightsOf(whole.set());
+      for (NamedTensor& each : before) {
+        if (each.name.starts_with("insert.")) each.tensor = normal(each.tensor.sizes().vec(), step);
+      }
+      whole.importWeights(before);
+      whole.runBatch(Phase::train, step, 2, makeBatch(options.model, 9, step).view());
+      StepDecision decision = decisionOf(step);
+      decision.apply = true;
+      decision.clipFactor = 0.25;
+      decision.lossScale = 2;
+      whole.update(decision);
+      weights.push_back(copyOf(weightsOf(whole.set())));
+    }
+    const auto [first, last] = penalisedIn[step - 1];
+    const std::int64_t left = step % 3 == 0 ? first : last;  // those that remain after the step
+    for (std::int64_t f = 0; f < left; ++f) {
+      CAPTURE(f);
+      const auto with = featuresIn(weights[1], f, 1), without = featuresIn(weights[0], f, 1);
+      const auto old = featuresIn(before, f, 1);
+      const double change = f < first ? 0 : 0.01 * decisionOf(step).learningRates.front();
+      for (std::size_t t = 0; t < with.size(); ++t) {
+        const at::Tensor expected = old[t].sign().mul(-change);
+        CHECK(largestOf({with[t].sub(without[t]).sub(expected)}) <= (f < first ? 0 : 1e-6));
+      }
+    }
+    // Nothing else changes, in particular not the decoder's bias.
+    auto a = byName(weights[0]), b = byName(weights[1]);
+    for (const char* name : {"encoder.weight", "encoder.bias", "decoder.weight"}) {
+      a.erase("insert.0." + std::string(name));
+    }
+    for (const auto& [name, tensor] : a) CHECK(tensor.equal(b.at(name)));
+  }
+}
+
 // ---- Replicas ----
 
 // A client, and the replicas of its body.
@@ -715,6 +836,7 @@ TEST_CASE("each replica of a body equals the whole model that adds in the same o
         options.recompute = variant == 1;
         options.splitsBackward = variant == 2;
         options.averageDecay = variant == 1 ? 0.9 : 0;
+        options.inserts = variant == 1 ? kDecaying : std::vector<InsertSpec>{};
         CAPTURE(options.model.name, count, variant);
         ReplicaSplit split(options);
         WholeStage whole(options);
@@ -843,6 +965,7 @@ TEST_CASE("with staleness, overlapping steps equal those of the whole model") {
         options.recompute = variant == 1;
         options.splitsBackward = variant == 2;
         options.averageDecay = variant == 1 ? 0.9 : 0;
+        options.inserts = variant == 1 ? kDecaying : std::vector<InsertSpec>{};
         CAPTURE(options.model.name, options.staleness, variant);
         constexpr std::uint64_t kSteps = 7;
         Overlapping overlapping(options, kSteps);
@@ -934,6 +1057,7 @@ TEST_CASE("the whole model with staleness equals a hand-written delayed SGD") {
 TEST_CASE("with staleness, stages restored while steps overlap continue bit-identically") {
   for (StageOptions options : {mlpOptions(), cnnOptions()}) {
     options.staleness = 2;
+    options.inserts = kDecaying;
     constexpr std::uint64_t kSteps = 8;
     const auto ignore = [](std::uint64_t, const Batch&) {};
     for (const std::uint64_t saved : {1, 2, 5}) {  // at first, fewer versions exist

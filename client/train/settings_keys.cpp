@@ -148,6 +148,14 @@ void addModelParameters(Table& table) {
   }
 }
 
+double readParameter(Config& config, const std::string& path, const InsertParameterRow& row) {
+  if (!row.isWhole) return config.number(path, row.min, row.max, row.defaultValue);
+  std::optional<std::int64_t> defaultValue;
+  if (row.defaultValue) defaultValue = static_cast<std::int64_t>(*row.defaultValue);
+  return static_cast<double>(config.integer(path, static_cast<std::int64_t>(row.min),
+                                            static_cast<std::int64_t>(row.max), defaultValue));
+}
+
 void readInserts(Config& config, Settings& settings) {
   const std::size_t count = config.items("insert");
   for (std::size_t i = 0; i < count; ++i) {
@@ -157,9 +165,15 @@ void readInserts(Config& config, Settings& settings) {
     insert.kind = config.text(item + "kind", std::nullopt, listOf(insertTable()));
     for (const InsertParameterRow& row : findInsert(insert.kind).parameters) {
       const std::string name(row.name);
-      insert.parameters[name] = config.integer(item + name, row.min, row.max, row.defaultValue);
+      insert.parameters[name] = readParameter(config, item + name, row);
     }
   }
+}
+
+std::string typeOf(const InsertParameterRow& row) {
+  return row.isWhole
+             ? integerType(static_cast<std::int64_t>(row.min), static_cast<std::int64_t>(row.max))
+             : numberType(row.min, row.max);
 }
 
 // The rows of parameters only document the keys: the row `insert.cut` reads their values.
@@ -188,7 +202,7 @@ void addInsertKeys(Table& table) {
     }
   }
   for (const auto& [row, users] : parameters) {
-    table.add(fmt::format("insert.{}", row.name), integerType(row.min, row.max), "",
+    table.add(fmt::format("insert.{}", row.name), typeOf(row), "",
               row.defaultValue ? fmt::format("`{}`", *row.defaultValue) : "required",
               fmt::format("{}: {}", users, row.meaning), nullptr);
   }

@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "common/codec/spec.h"
 #include "common/core/names.h"
 #include "common/model/blocks.h"
 
@@ -19,6 +20,10 @@ namespace {
 
 UsageError badInsert(const std::string& sentence, const std::string& hint, const std::string& key) {
   return UsageError("bad-insert", sentence, hint).about(key);
+}
+
+std::int64_t wholeNumber(const InsertParameters& parameters, const std::string& name) {
+  return static_cast<std::int64_t>(parameters.at(name));
 }
 
 // Bound of a uniform distribution with which a sum of `inputs` products keeps the variance of its
@@ -31,7 +36,8 @@ double boundFor(std::int64_t inputs) { return std::sqrt(3.0 / static_cast<double
 // position. If k does not divide height or width, the encoder appends zeros and the decoder removes
 // these positions again.
 InsertLayers convLayers(const Shape& shape, const InsertParameters& parameters) {
-  const std::int64_t channels = parameters.at("channels"), kernel = parameters.at("kernel");
+  const std::int64_t channels = wholeNumber(parameters, "channels");
+  const std::int64_t kernel = wholeNumber(parameters, "kernel");
   if (shape.size() != 3) {
     throw badInsert("conv needs a tensor of images [channels, height, width], but this one is " +
                         toString(shape),
@@ -71,7 +77,7 @@ InsertLayers convLayers(const Shape& shape, const InsertParameters& parameters) 
   return layers;
 }
 
-// ---- linear, residual ----
+// ---- linear, decaying, residual ----
 
 // A linear layer over the channels of images [channels, height, width], as a 1 x 1 convolution, or
 // over the last dimension of other tensors.
@@ -101,7 +107,7 @@ struct Features {
 };
 
 Features featuresOf(const Shape& shape, const InsertParameters& parameters) {
-  const Features features{shape, parameters.at("rank")};
+  const Features features{shape, wholeNumber(parameters, "rank")};
   if (features.rank <= features.count()) return features;
   throw badInsert("a rank of " + std::to_string(features.rank) + " is more than the " +
                       std::to_string(features.count()) + " features of the tensor " +
@@ -126,6 +132,25 @@ InsertLayers linearLayers(const Shape& shape, const InsertParameters& parameters
   };
   return {half(features.rank, features.count(), features.encoded()),
           half(features.count(), features.rank, shape)};
+}
+
+// linear, whose last features are dropped during training: the rows of E, the elements of e and the
+// columns of D that belong to them become 0. So do the features of z, and their gradients.
+InsertLayers decayingLayers(const Shape& shape, const InsertParameters& parameters) {
+  const RankDecay decay{.rank = wholeNumber(parameters, "rank"),
+                        .minRank = wholeNumber(parameters, "min_rank"),
+                        .share = parameters.at("decay"),
+                        .everySteps = static_cast<std::uint64_t>(parameters.at("every_steps")),
+                        .l1 = parameters.at("l1")};
+  InsertLayers layers = linearLayers(shape, parameters);
+  if (decay.minRank > decay.rank) {
+    throw badInsert("a min_rank of " + std::to_string(decay.minRank) +
+                        " is more than the rank of " + std::to_string(decay.rank),
+                    "set min_rank to at most " + std::to_string(decay.rank), "min_rank");
+  }
+  for (ParameterSpec& tensor : layers.encoder.tensors) tensor.decaying = {decay, 0};
+  layers.decoder.tensors.front().decaying = {decay, 1};
+  return layers;
 }
 
 // linear plus a nonlinear correction of `rank` hidden features in each half:
@@ -156,8 +181,9 @@ InsertLayers residualLayers(const Shape& shape, const InsertParameters& paramete
 // ---- The table ----
 
 // Upper limits, so that products of sizes received from a peer cannot overflow.
-constexpr std::int64_t kMaxFeatures = 1 << 16;
-constexpr std::int64_t kMaxKernel = 64;
+constexpr double kMaxFeatures = 1 << 16;
+constexpr double kMaxKernel = 64;
+constexpr double kMaxSteps = 1e9;
 
 constexpr InsertParameterRow kConvParameters[] = {
     {"channels", 1, kMaxFeatures, std::nullopt, "channels that cross the cut"},
@@ -167,14 +193,31 @@ constexpr InsertParameterRow kRankParameters[] = {
     {"rank", 1, kMaxFeatures, std::nullopt, "features that cross the cut"},
 };
 
+constexpr InsertParameterRow kDecayParameters[] = {
+    kRankParameters[0],
+    {"decay", 0, 1, 0.5, "share of the features that remain after every `every_steps` steps",
+     false},
+    {"every_steps", 1, kMaxSteps, std::nullopt, "number of training steps between two drops"},
+    {"min_rank", 1, kMaxFeatures, 1, "minimum number of features"},
+    {"l1", 0, 1, 0, "coefficient of the L1 penalty on the features that the next drop removes",
+     false},
+};
+
 constexpr InsertRow kInserts[] = {
     {"conv", "a convolution whose stride is its kernel, and the transposed convolution",
      kConvParameters, convLayers},
     {"linear", "a linear bottleneck of the features, initialised as the identity", kRankParameters,
      linearLayers},
+    {"decaying", "linear, with features that are dropped during training", kDecayParameters,
+     decayingLayers},
     {"residual", "linear, plus a nonlinear correction in each half", kRankParameters,
      residualLayers},
 };
+
+std::string textOf(double value, const InsertParameterRow& row) {
+  const bool isShort = row.isWhole && value == std::floor(value) && std::abs(value) <= kMaxSteps;
+  return isShort ? std::to_string(static_cast<std::int64_t>(value)) : shortestText(value);
+}
 
 InsertParameters checkedParameters(const InsertSpec& insert) {
   const InsertRow& row = findInsert(insert.kind);
@@ -189,9 +232,14 @@ InsertParameters checkedParameters(const InsertSpec& insert) {
                       "set " + name + ", the " + std::string(each.meaning), "kind");
     }
     values[name] = given == insert.parameters.end() ? *each.defaultValue : given->second;
-    if (values[name] >= each.min && values[name] <= each.max) continue;
-    throw badInsert(name + " is " + std::to_string(values[name]),
-                    "set it to " + std::to_string(each.min) + "…" + std::to_string(each.max), name);
+    const double value = values[name];
+    const bool hasType = !each.isWhole || value == std::floor(value);
+    if (hasType && value >= each.min && value <= each.max) continue;
+    throw badInsert(name + " is " + textOf(value, each),
+                    std::string("set it to ") +
+                        (each.isWhole ? "a whole number from " : "a number from ") +
+                        textOf(each.min, each) + " to " + textOf(each.max, each),
+                    name);
   }
   for (const auto& [name, value] : insert.parameters) {
     if (values.contains(name)) continue;

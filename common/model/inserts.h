@@ -21,9 +21,9 @@
 namespace cleave {
 
 struct InsertSpec {
-  std::uint32_t cut = 0;                           // number of the cut among all cuts of the run
-  std::string kind;                                // a name in insertTable()
-  std::map<std::string, std::int64_t> parameters;  // those of the kind; absent ones have defaults
+  std::uint32_t cut = 0;                     // number of the cut among all cuts of the run
+  std::string kind;                          // a name in insertTable()
+  std::map<std::string, double> parameters;  // those of the kind; absent ones have defaults
   bool operator==(const InsertSpec&) const = default;
 };
 
@@ -42,13 +42,14 @@ struct InsertLayers {
 
 struct InsertParameterRow {
   std::string_view name;
-  std::int64_t min, max;
-  std::optional<std::int64_t> defaultValue;  // nullopt: required
+  double min, max;
+  std::optional<double> defaultValue;  // nullopt: required
   std::string_view meaning;
+  bool isWhole = true;  // whether it must be a whole number
 };
 
 // Values of a kind's parameters, with defaults.
-using InsertParameters = std::map<std::string, std::int64_t, std::less<>>;
+using InsertParameters = std::map<std::string, double>;
 
 struct InsertRow {
   std::string_view name;

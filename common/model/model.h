@@ -17,6 +17,7 @@
 
 #include "common/codec/tensor.h"
 #include "common/core/error.h"
+#include "common/model/rank_decay.h"
 #include "common/topology/flow.h"
 #include "common/topology/step.h"
 
@@ -72,6 +73,7 @@ struct ParameterSpec {
   bool isTrainable = true;  // for parameters: whether it has a gradient
   bool isSaved = true;      // whether it is part of the model's saved weights
   bool isInsert = false;    // whether it belongs to a learned insert (inserts.h)
+  std::optional<DecayingFeatures> decaying = std::nullopt;  // of an insert whose rank shrinks
   at::ScalarType type = at::kFloat;
   // The initial values: `initial`; uniform in ±bound if there is one; or, for a matrix or the
   // weight of a 1 x 1 convolution, the first rows and columns of the identity.

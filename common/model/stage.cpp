@@ -89,7 +89,15 @@ std::vector<BlockSpec> blocksFor(const StageOptions& options) {
     const bool isBody = static_cast<int>(b) >= cut0 && static_cast<int>(b) < cut1;
     blocks[b].precision = isBody ? options.bodyPrecision : options.clientPrecision;
     for (ParameterSpec& tensor : blocks[b].tensors) {
-      if (isFrozen(tensor, options.freeze)) tensor.isTrainable = false;
+      if (!isFrozen(tensor, options.freeze)) continue;
+      if (tensor.decaying) {
+        throw UsageError(
+            "bad-insert",
+            "the rank of an insert shrinks, but its parameter " + tensor.name + " is frozen",
+            "remove the pattern from train.freeze, or use kind: linear")
+            .about("insert");
+      }
+      tensor.isTrainable = false;
     }
   }
   const bool bodyTrains = trainedCount(blocks, cut0, cut1) > 0;

@@ -308,9 +308,20 @@ TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockSpe
       normSizes_.push_back(block.tensors[norm.mean].shape.front());
     }
   }
-  if (averageDecay_ == 0) return;
-  average_ = std::make_unique<ParameterSet>(blocks, first, last, options.seed, device,
-                                            tied == nullptr ? nullptr : tied->average_.get());
+  if (averageDecay_ > 0) {
+    average_ = std::make_unique<ParameterSet>(blocks, first, last, options.seed, device,
+                                              tied == nullptr ? nullptr : tied->average_.get());
+  }
+  std::size_t position = 0;
+  for (int b = first; b < last; ++b) {
+    for (const ParameterSpec& tensor : blocks[static_cast<std::size_t>(b)].tensors) {
+      if (tensor.decaying) {
+        decaying_.add(*tensor.decaying, set_.tensors()[position],
+                      average_ ? average_->tensors()[position] : at::Tensor());
+      }
+      ++position;
+    }
+  }
 }
 
 // A replica draws the random numbers of the micro-batch's number in the whole batch.
@@ -367,6 +378,7 @@ const ParameterSet& TrainedPart::leavesOf(std::uint64_t step) const {
 
 void TrainedPart::update(const StepDecision& decision) {
   collectGradients();
+  decaying_.addPenalty(decision);
   optimizer_->update(decision);
   const auto end = staleness_ > 0 ? statistics_.lower_bound({decision.step + 1, 0})  //
                                   : statistics_.end();
@@ -376,6 +388,7 @@ void TrainedPart::update(const StepDecision& decision) {
   }
   statistics_.erase(statistics_.begin(), end);
   set_.clearGradients();
+  decaying_.drop(decision.step);
   if (staleness_ > 0) addVersion(decision.step);
 }
 

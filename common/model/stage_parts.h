@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/device/compute_device.h"
+#include "common/model/rank_decay.h"
 #include "common/model/split_backward.h"
 #include "common/model/stage.h"
 
@@ -123,7 +124,7 @@ class TrainedPart {
   // the micro-batches, regardless of the order of their forwards, and clears the gradients. A
   // skipped step changes neither parameters nor running statistics: it usually has non-finite
   // gradients, so its statistics may contain a NaN, which would stay in the running statistics
-  // forever.
+  // forever. After either, drops the features of inserts whose rank shrinks.
   void update(const StepDecision& decision);
   const ParameterSet& set() const { return set_; }
   // Returns the averages if there are any; otherwise set().
@@ -163,6 +164,7 @@ class TrainedPart {
   const bool isTrained_;  // whether the part has trained parameters of its own
   double averageDecay_;
   std::unique_ptr<ParameterSet> average_;  // null: none
+  DecayingParameters decaying_;
   std::unique_ptr<Optimizer> optimizer_;
   // By step (0 without staleness) and micro-batch of the whole batch.
   std::map<std::pair<std::uint64_t, std::uint32_t>, std::vector<NormStatistics>> statistics_;

@@ -4,6 +4,7 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "common/checkpoint/checkpoint_store.h"
 #include "proto/wire.pb.h"
@@ -67,7 +68,12 @@ void toWire(const RunSpec& spec, wire::RunSpec& proto) {
     each.set_cut(insert.cut);
     each.set_kind(insert.kind);
     for (const auto& [name, value] : insert.parameters) {
-      (*each.mutable_parameters())[name] = static_cast<std::uint64_t>(value);
+      constexpr double kMaxWhole = 1e15;  // fp64 represents all whole numbers up to it
+      if (value >= 0 && value <= kMaxWhole && value == std::floor(value)) {
+        (*each.mutable_parameters())[name] = static_cast<std::uint64_t>(value);
+      } else {
+        (*each.mutable_fractions())[name] = value;
+      }
     }
   }
   proto.set_train_samples(spec.trainSamples);
@@ -120,8 +126,9 @@ RunSpec runSpecFromWire(const wire::RunSpec& proto) {
     insert.cut = each.cut();
     insert.kind = each.kind();
     for (const auto& [name, value] : each.parameters()) {
-      insert.parameters[name] = static_cast<std::int64_t>(value);
+      insert.parameters[name] = static_cast<double>(value);
     }
+    for (const auto& [name, value] : each.fractions()) insert.parameters[name] = value;
   }
   spec.trainSamples = proto.train_samples();
   spec.staleness = proto.staleness();
