@@ -2,6 +2,7 @@
 // inserts are trained, saved, continued and pre-trained, and wrong ones are refused.
 #include <catch2/catch.hpp>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tests/daemon/daemons.h"
@@ -25,13 +26,18 @@ TEST_CASE("models with inserts give bit-identical results") {
                                     "/tests/data/tiny.pt2, cuts: [norm, pool]}"};
   const Arguments mlp = {"--set", "model={name: mlp, width: 16}"};
   const Arguments linear = {"--set", "insert={cut: 1, kind: linear, rank: 6}"};
+  const Arguments decaying = {
+      "--set",
+      "insert=[{cut: 0, kind: decaying, rank: 4, every_steps: 1, decay: 0.75, l1: 0.01}, "
+      "{cut: 1, kind: decaying, rank: 3, every_steps: 2, l1: 0.01}]"};
   int number = 0;
-  for (const Arguments& model : {with(kCnn, kBoth), with(mlp, linear), with(graph, kBoth)}) {
+  for (const Arguments& model :
+       {with(kCnn, kBoth), with(mlp, linear), with(graph, kBoth), with(kCnn, decaying)}) {
     for (const std::string schedule : {"priority", "gpipe", "1f1b", "zb"}) {
       CAPTURE(model.at(1), schedule);
       const Ended ended =
           runClient("verify", folder.path("run" + std::to_string(++number)),
-                    with(model, {"--server", server.address(), "--json", "--steps", "2", "--set",
+                    with(model, {"--server", server.address(), "--json", "--steps", "3", "--set",
                                  "train.batch=30", "--set", "train.micro_batches=4", "--set",
                                  "train.schedule=" + schedule}));
       INFO(ended.errors);
@@ -91,6 +97,59 @@ TEST_CASE("inserts are trained, saved, evaluated, resumed, and trained further")
   INFO(added.errors);
   REQUIRE(added.code == 0);
   CHECK_THAT(added.errors, Contains("initialised: insert.0.decoder.bias"));
+}
+
+TEST_CASE("an insert whose rank shrinks sends fewer bytes, also when resumed at a drop") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  // 32 steps: ranks 32, 16, 8 and 4, for eight steps each.
+  const Arguments arguments = {"--server",
+                               server.address(),
+                               "--set",
+                               "insert=[{cut: 0, kind: decaying, rank: 32, every_steps: 8, l1: "
+                               "0.001}, {cut: 1, kind: decaying, rank: 32, every_steps: 8}]",
+                               "--set",
+                               "codec=nonzero(block:bits=4)",
+                               "--set",
+                               "train.batch=128",
+                               "--set",
+                               "train.micro_batches=1",
+                               "--set",
+                               "train.epochs=16"};
+  const std::string whole = folder.path("whole");
+  const Ended ended = runClient("train", whole, with(arguments, {"--json"}));
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  std::map<std::string, std::map<int, double>> bytes;  // by flow and step
+  for (const CsvRow& row : readCsv(whole + "/transfers.csv")) {
+    if (row.at("phase") != "train" || row.at("flow") == "weights/body") continue;
+    bytes[row.at("flow")][std::stoi(row.at("step"))] = std::stod(row.at("wire_bytes"));
+  }
+  REQUIRE(bytes.size() == 4);
+  for (auto& [flow, ofStep] : bytes) {
+    REQUIRE(ofStep.size() == 32);
+    for (int step = 1; step <= 24; ++step) {
+      CAPTURE(flow, step);
+      CHECK(ofStep[step + 8] < 0.7 * ofStep[step]);
+    }
+  }
+
+  const auto summary = nlohmann::json::parse(ended.output);
+  const auto evaluated = askJson({"eval", whole, "--set", "threads.client=1"});
+  CHECK(evaluated.at("metrics").at("top1").get<double>() ==
+        Approx(summary.at("eval").at("top1").get<double>()).margin(0.05));
+
+  // The newest checkpoint is before, at or after the first drop.
+  for (const std::string step : {"7", "8", "9"}) {
+    CAPTURE(step);
+    const std::string run = folder.path("run-" + step);
+    const Process client =
+        startClient("train", run, with(arguments, {"--set", "checkpoint.every_steps=" + step}),
+                    failingAt("committed:1:kill"));
+    REQUIRE(client.wait(kPatience));
+    REQUIRE(resume(run).code == 0);
+    CHECK((readFile(run + "/model.safetensors") == readFile(whole + "/model.safetensors")));
+  }
 }
 
 TEST_CASE("codecs are chosen for a model with inserts") {
@@ -189,6 +248,13 @@ TEST_CASE("wrong inserts are refused with their line") {
   refused("  [{cut: 0, kind: linear, rank: 2}, {cut: 0, kind: linear, rank: 2}]\n",
           {"[bad-insert]", "insert[1].cut", "two inserts"});
   refused("  conv\n", {"config.yaml:3: insert", "a map of keys"});
+  refused("  cut: 0\n  kind: decaying\n  rank: 2\n", {"insert[0].every_steps is missing"});
+  refused("  cut: 0\n  kind: decaying\n  rank: 2\n  every_steps: 5\n  min_rank: 3\n",
+          {"[bad-insert]", "config.yaml:8: insert[0].min_rank", "more than the rank of 2"});
+  refused("  cut: 0\n  kind: decaying\n  rank: 2\n  every_steps: 5\n  decay: 2\n",
+          {"config.yaml:8: insert[0].decay"});
+  refused("  cut: 0\n  kind: decaying\n  rank: 2\n  every_steps: 5\ntrain: {freeze: [insert.*]}\n",
+          {"[bad-insert]", "insert.0.encoder.weight is frozen", "train.freeze"});
 
   const TestServer server(folder, kGraphAllowed);
   checkError(runClient("train", folder.path("run"),

@@ -228,6 +228,30 @@ hellos("65 parameter groups", "bad-run-spec", spec=w.run_spec(f12=w.message((1, 
 hellos("a group without a pattern", "bad-optimizer-parameter", spec=w.run_spec(f12=w.message((1, "sgd"), (3, w.message((2, 0.5))))))
 hellos("a group's weight decay is not a number", "bad-optimizer-parameter",
        spec=w.run_spec(f12=w.message((1, "sgd"), (3, w.message((1, "*"), (2, float("nan")))))))
+
+
+def insert_with(kind, cut=0, fractions=(), **parameters):
+    """An insert of a run spec. `parameters`: whole numbers; `fractions`: pairs of a name and another number."""
+    numbers = [(3, w.message((1, name), (2, value))) for name, value in parameters.items()]
+    return w.message((1, cut), (2, kind), *numbers, *((4, w.message((1, name), (2, value))) for name, value in fractions))
+
+
+for what, inserts in (
+    ("of an unknown kind", [insert_with("x" * 300, rank=2)]), ("at cut 4 billion", [insert_with("linear", 2**32 - 1, rank=2)]),
+    ("without a rank", [insert_with("linear")]), ("of rank 2^64 - 1", [insert_with("linear", rank=2**64 - 1)]),
+    ("of rank 2.5", [insert_with("linear", fractions=[("rank", 2.5)])]), ("of rank NaN", [insert_with("linear", fractions=[("rank", NAN)])]),
+    ("of rank 1e300", [insert_with("linear", fractions=[("rank", 1e300)])]),
+    ("twice at a cut", [insert_with("linear", rank=2), insert_with("linear", rank=2)]),
+    ("that decays every 0 steps", [insert_with("decaying", rank=2, every_steps=0)]),
+    ("that decays every 2^64 - 1 steps", [insert_with("decaying", rank=2, every_steps=2**64 - 1)]),
+    ("that decays to more than its rank", [insert_with("decaying", rank=2, every_steps=1, min_rank=3)]),
+    *((f"that decays by {value}", [insert_with("decaying", fractions=[("decay", value)], rank=2, every_steps=1)]) for value in (NAN, INF, -0.5, 1.5)),
+    *((f"with an L1 penalty of {value}", [insert_with("decaying", fractions=[("l1", value)], rank=2, every_steps=1)]) for value in (NAN, INF, -0.5, 1e300)),
+):  # fmt: skip
+    hellos(f"an insert {what}", "bad-insert", f3="insert", spec=w.run_spec(f29=inserts))
+hellos("an insert that decays, but is frozen", "bad-insert", f3="insert",
+       spec=w.run_spec(f29=[insert_with("decaying", rank=2, every_steps=1)], f24=["insert.*"]))  # fmt: skip
+hellos("1000 inserts", "bad-run-spec", f3="insert", spec=w.run_spec(f29=[insert_with("linear", rank=2)] * 1000))
 hellos("fields repeated as often as fit", spec=w.run_spec(f11=[w.message((1, "f%d" % i)) for i in range(400)]))
 hellos("messages nested 900 deep", "bad-metadata", spec=b"\xa3\x06" * 900 + b"\xa4\x06" * 900)
 hellos("messages nested 900 deep, not ended", "bad-metadata", spec=b"\xa3\x06" * 900)
