@@ -705,7 +705,7 @@ TEST_CASE("the L1 penalty changes only the features that are dropped next") {
   StageOptions options = mlpOptions();
   options.optimizer = {"sgd", {}};
   const std::map<std::string, double> plain = {
-      {"rank", 8}, {"every_steps", 3}, {"decay", 0.75}, {"min_rank", 5}};
+      {"rank", 8}, {"every_steps", 3}, {"decay", 0.75}, {"min_rank", 5}, {"l1", 0}};
   std::map<std::string, double> penalised = plain;
   penalised["l1"] = 0.01;
   // Features 6 and 7 are dropped after step 3, feature 5 after step 6, and no others.

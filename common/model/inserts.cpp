@@ -199,7 +199,7 @@ constexpr InsertParameterRow kDecayParameters[] = {
      false},
     {"every_steps", 1, kMaxSteps, std::nullopt, "number of training steps between two drops"},
     {"min_rank", 1, kMaxFeatures, 1, "minimum number of features"},
-    {"l1", 0, 1, 0, "coefficient of the L1 penalty on the features that the next drop removes",
+    {"l1", 0, 1, 0.1, "coefficient of the L1 penalty on the features that the next drop removes",
      false},
 };
 
