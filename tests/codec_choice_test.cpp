@@ -218,7 +218,8 @@ Budgeted within(const AutoBudget& budget, double rate, const CodecCandidates& so
   const double seconds = simulateStep(costs(rate, rate), policy()).seconds;
   CodecChooser one(costs(rate, rate), policy(), some, start, {seconds, 0}, budget);
   while (const auto trial = one.nextTrial()) one.measured(trial->choice, {trial->seconds, 0});
-  return {one.best(), one.isWithinBudget()};
+  const CodecChoice best = one.best();
+  return {best, one.isWithinBudget(best, one.timeOf(best))};
 }
 
 TEST_CASE("a budget of bytes excludes larger codecs, even on a fast link") {

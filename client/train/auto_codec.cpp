@@ -286,8 +286,9 @@ class AutoCodecs {
     }
     const CodecChoice best = chooser.best();
     resolved_.codecs = codecsOf(run_.settings, candidates, best);
-    if (chooser.isLinkBound(best)) tryEntropyCoding(chooser.timeOf(best), left());
-    if (!chooser.isWithinBudget()) {
+    double seconds = chooser.timeOf(best);
+    if (chooser.isLinkBound(best)) seconds = tryEntropyCoding(seconds, left());
+    if (!chooser.isWithinBudget(best, seconds)) {
       log_.warn(
           "codec: auto cannot keep within its limits; it uses the nearest codecs, {}. Raise "
           "max_ratio or max_step, or lower min_bits",
@@ -303,8 +304,8 @@ class AutoCodecs {
 
   // Shorter codes for frequent bytes lose nothing, but take time. How many bytes they save depends
   // on the tensors, so only a trial can tell. Uses them if a step becomes more than 3 % shorter
-  // than `before`, the time with the chosen codecs.
-  void tryEntropyCoding(double before, double budget) {
+  // than `before`, the time with the chosen codecs. Returns the time of a step afterwards.
+  double tryEntropyCoding(double before, double budget) {
     FlowCodecs coded = resolved_.codecs;
     for (auto& [flow, codec] : coded) {
       const bool isChosen = run_.settings.autoCodecs.contains(flow);
@@ -312,11 +313,15 @@ class AutoCodecs {
     }
     constexpr unsigned kNumber = kMaxTrials + 1;
     constexpr double kShorter = 0.97;
-    if (coded == resolved_.codecs || (kWarmUpSteps + kMinMeasuredSteps) * before > budget) return;
+    if (coded == resolved_.codecs || (kWarmUpSteps + kMinMeasuredSteps) * before > budget) {
+      return before;
+    }
     const auto result = performNext(coded, kNumber, budget);
-    if (!result) return;
+    if (!result) return before;
     resolved_.note(coded, *result);
-    if (result->time.seconds < kShorter * before) resolved_.codecs = coded;
+    if (result->time.seconds >= kShorter * before) return before;
+    resolved_.codecs = coded;
+    return result->time.seconds;
   }
 
   // An error that prevents the first trial from connecting would also prevent the run from

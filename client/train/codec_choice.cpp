@@ -272,11 +272,9 @@ bool CodecChooser::isLinkBound(const CodecChoice& choice) const {
          (1 + kTolerance) * simulated(choice, kFastRate, kFastRate);
 }
 
-bool CodecChooser::isWithinBudget() const {
-  const Option& option = minLossy([&](const Option& each) { return expected(each); });
+bool CodecChooser::isWithinBudget(const CodecChoice& choice, double seconds) const {
   const double limit = budget_.maxStepSeconds > 0 ? budget_.maxStepSeconds : kInfinity;
-  return ratioWith(option.choice) <= kRounding * budget_.maxRatio &&
-         expected(option).seconds <= (1 + kTolerance) * limit;
+  return ratioWith(choice) <= kRounding * budget_.maxRatio && seconds <= (1 + kTolerance) * limit;
 }
 
 std::optional<CodecChooser::Trial> CodecChooser::nextTrial() const {

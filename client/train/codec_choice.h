@@ -87,8 +87,8 @@ class CodecChooser {
   bool isLinkBound(const CodecChoice& choice) const;
   // The measured duration of a step with this choice in seconds, or the expected one.
   double timeOf(const CodecChoice& choice) const;
-  // Whether best() is within the limits, as far as measured or predicted.
-  bool isWithinBudget() const;
+  // Whether this choice is within the limits if its step takes so many seconds.
+  bool isWithinBudget(const CodecChoice& choice, double seconds) const;
   // A choice whose measurement may change best(), and its predicted step time.
   struct Trial {
     CodecChoice choice;

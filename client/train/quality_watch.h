@@ -46,7 +46,7 @@ class QualityWatch {
   // If the quality is too low, changes to the next level, and returns the reason as a sentence.
   std::optional<std::string> check(const QualityCheck& check);
 
-  // {"checks": …, "highest_loss_increase": …, "fallbacks": [{"step", "level", "reason"}, …]};
+  // {"checks": …, "highest_loss_increase": …, "fallbacks": [{"step", "codec", "reason"}, …]};
   // null if there was no check.
   nlohmann::json summary() const;
   nlohmann::json save() const;

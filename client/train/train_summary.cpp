@@ -47,8 +47,7 @@ std::string evaluationText(const std::string& main, const nlohmann::json& eval) 
 }
 
 std::string qualityText(const nlohmann::json& quality) {
-  std::string text =
-      fmt::format("quality     {} checks", quality.at("checks").get<std::uint64_t>());
+  std::string text = "quality     " + countText(quality.at("checks").get<std::uint64_t>(), "check");
   if (const auto& increase = quality.at("highest_loss_increase"); !increase.is_null()) {
     text += fmt::format("; the codecs changed the loss by {:+.1f} % at most",
                         100 * increase.get<double>());
