@@ -29,8 +29,8 @@ constexpr std::byte kWhole{1};
 constexpr std::byte kKept{2};
 
 // A tensor's memory as [outer, features, inner].
-struct Layout {
-  explicit Layout(const TensorSpec& spec) : elementBytes(dtypeBytes(spec.dtype)) {
+struct FeatureLayout {
+  explicit FeatureLayout(const TensorSpec& spec) : elementBytes(dtypeBytes(spec.dtype)) {
     if (spec.shape.empty()) return;
     const bool areChannels = spec.shape.size() == 4;
     dimension = areChannels ? 1 : spec.shape.size() - 1;
@@ -62,7 +62,7 @@ bool isZero(const std::byte* values, std::size_t count) {
 
 // Reads only those features that have been zero so far.
 template <typename Word>
-KeptFeatures keptIn(const std::byte* data, const Layout& layout) {
+KeptFeatures keptIn(const std::byte* data, const FeatureLayout& layout) {
   std::vector<std::size_t> zeros(layout.features);
   for (std::size_t f = 0; f < zeros.size(); ++f) zeros[f] = f;
   for (std::size_t row = 0; row < layout.outer && !zeros.empty(); ++row) {
@@ -76,7 +76,7 @@ KeptFeatures keptIn(const std::byte* data, const Layout& layout) {
   return kept;
 }
 
-KeptFeatures keptIn(const std::byte* data, const Layout& layout) {
+KeptFeatures keptIn(const std::byte* data, const FeatureLayout& layout) {
   return layout.elementBytes == sizeof(float) ? keptIn<std::uint32_t>(data, layout)
                                               : keptIn<std::uint16_t>(data, layout);
 }
@@ -88,7 +88,7 @@ std::size_t countOf(const KeptFeatures& kept) {
 // Calls use(offset in the tensor, offset in the tensor of kept features, bytes) for each piece of
 // memory that belongs to kept features only.
 template <typename Use>
-void forEachPiece(const KeptFeatures& kept, const Layout& layout, const Use& use) {
+void forEachPiece(const KeptFeatures& kept, const FeatureLayout& layout, const Use& use) {
   const std::size_t featureBytes = layout.inner * layout.elementBytes;
   struct Piece {
     std::size_t first, bytes;
@@ -125,14 +125,14 @@ class Nonzero : public Codec {
     const CodecMemory inner = inner_->memory(spec);
     // The kept features, one number per feature, and the tensor that is made from them.
     const std::size_t own =
-        Layout(spec).features * (sizeof(std::uint8_t) + sizeof(std::size_t)) + spec.bytes();
+        FeatureLayout(spec).features * (sizeof(std::uint8_t) + sizeof(std::size_t)) + spec.bytes();
     return {.working = inner.working + inner.cut + inner.state + own};
   }
 
   Encoded encode(const CodecContext& context, const CodecState&, CutContext&,
                  const TensorView& view, std::span<std::byte> out) const override {
     if (view.spec.elements() == 0) return {};
-    const Layout layout(view.spec);
+    const FeatureLayout layout(view.spec);
     const KeptFeatures kept = keptIn(view.data, layout);
     const TensorSpec narrow = narrowed(view.spec, layout, countOf(kept));
     if (maxKeptBytes(layout, narrow) < inner_->maxEncodedBytes(view.spec)) {
@@ -162,13 +162,13 @@ class Nonzero : public Codec {
   }
 
  private:
-  static TensorSpec narrowed(TensorSpec spec, const Layout& layout, std::size_t features) {
+  static TensorSpec narrowed(TensorSpec spec, const FeatureLayout& layout, std::size_t features) {
     if (!spec.shape.empty()) spec.shape[layout.dimension] = static_cast<std::int64_t>(features);
     return spec;
   }
 
   // Maximum size of `kept` and CODEC's payload. `narrow`: the tensor of kept features.
-  std::size_t maxKeptBytes(const Layout& layout, const TensorSpec& narrow) const {
+  std::size_t maxKeptBytes(const FeatureLayout& layout, const TensorSpec& narrow) const {
     return packedBytes(layout.features, 1) + inner_->maxEncodedBytes(narrow);
   }
 
@@ -178,9 +178,9 @@ class Nonzero : public Codec {
     return inner_->encode(context, nullptr, none, view, out).bytes;
   }
 
-  std::size_t encodeKept(const CodecContext& context, const TensorView& view, const Layout& layout,
-                         const KeptFeatures& kept, const TensorSpec& narrow,
-                         std::span<std::byte> out) const {
+  std::size_t encodeKept(const CodecContext& context, const TensorView& view,
+                         const FeatureLayout& layout, const KeptFeatures& kept,
+                         const TensorSpec& narrow, std::span<std::byte> out) const {
     const std::size_t head = packedBytes(kept.size(), 1);
     pack(kept.data(), kept.size(), 1, out.data());
     if (narrow.elements() == 0) return head;
@@ -200,7 +200,7 @@ class Nonzero : public Codec {
 
   void decodeKept(const CodecContext& context, std::span<const std::byte> bytes,
                   const MutableTensorView& out) const {
-    const Layout layout(out.spec);
+    const FeatureLayout layout(out.spec);
     const std::size_t head = packedBytes(layout.features, 1);
     if (bytes.size() < head) {
       throwBadPayload(*this, context.key, "it ends within its features' bits");
