@@ -38,11 +38,10 @@ def _affine(x, weight, bias):
 
 
 class _Insert(torch.nn.Module):
-    def __init__(self, encoder, decoder):
+    def __init__(self, is_conv, encoder, decoder):
         super().__init__()
         self.encoder, self.decoder = _Half(encoder), _Half(decoder)
-        # The decoder of `conv` has the encoder's shape; that of the other kinds has it transposed.
-        self.is_conv = encoder["weight"].dim() == 4 and encoder["weight"].shape == decoder["weight"].shape
+        self.is_conv = is_conv
 
     def forward(self, x):
         if not self.is_conv:
@@ -65,10 +64,23 @@ def _group(tensors):
     return inserts
 
 
-def add_inserts(model, tensors, cuts):
+def _is_conv(cut, kind, encoder, decoder):
+    """Whether an insert is of the kind `conv`, from the shapes of its weights: the decoder of `conv` has the encoder's shape, and that of
+    the other kinds has it transposed."""
+    if kind is not None:
+        return kind == "conv"
+    if encoder.dim() != 4 or encoder.shape != decoder.shape:
+        return False
+    if encoder.shape[0] == encoder.shape[1] and encoder[0, 0].numel() == 1:
+        raise InsertError(f"the insert at cut {cut} has as many features as its input, so its kind cannot be told: add kinds={{{cut}: KIND}}")
+    return True
+
+
+def add_inserts(model, tensors, cuts, kinds=None):
     """Adds the inserts in `tensors` to `model`, after the modules that `cuts` names.
 
-    `tensors`: a model file of a run or of `cleave-client export`, loaded as a dict. `cuts`: the run's `model.cuts`. Afterwards
+    `tensors`: a model file of a run or of `cleave-client export`, loaded as a dict. `cuts`: the run's `model.cuts`. `kinds`: the kinds of
+    the inserts by cut, such as {0: "conv"}; needed only where the shapes of the weights do not determine the kind. Afterwards
     `model.load_state_dict(tensors, strict=True)` succeeds, and the model's outputs include the inserts: each is a submodule
     `insert.CUT`, which a forward hook of the cut's module applies to the module's output. Raises InsertError.
     """
@@ -84,12 +96,10 @@ def add_inserts(model, tensors, cuts):
             raise InsertError(f"the file has an insert at cut {cut}, but {known}; cuts must be the run's model.cuts")
         if any("weight" not in half or "bias" not in half for half in halves.values()):
             raise InsertError(f"the insert at cut {cut} is not complete")
-        encoder, decoder = halves["encoder"]["weight"], halves["decoder"]["weight"]
-        if encoder.shape[:2] == decoder.shape[:2] and encoder.shape[0] == encoder.shape[1] and encoder[0, 0].numel() == 1:
-            raise InsertError(f"the insert at cut {cut} has as many features as its input, so its kind cannot be told; leave it out of the run")
+    conv = {cut: _is_conv(cut, (kinds or {}).get(cut), halves["encoder"]["weight"], halves["decoder"]["weight"]) for cut, halves in inserts.items()}
     model.insert = torch.nn.Module()
     for cut, halves in sorted(inserts.items()):
-        insert = _Insert(**halves)
+        insert = _Insert(conv[cut], **halves)
         model.insert.add_module(str(cut), insert)
 
         def apply(_module, _inputs, output, insert=insert):

@@ -80,12 +80,14 @@ class TakeHome(Training):
         for first, second in (
             ({"kind": "conv", "channels": 6, "kernel": 3}, {"kind": "linear", "rank": 40}),  # 3 does not divide the 32 pixels
             ({"kind": "residual", "rank": 5}, {"kind": "conv", "channels": 64}),
+            ({"kind": "decaying", "rank": 16, "every_steps": 2}, {"kind": "decaying", "rank": 1280, "every_steps": 2}),
         ):
             with self.subTest(first=first, second=second):
                 self.client("train", graph, insert=[{"cut": 0, **first}, {"cut": 1, **second}])
                 tensors = self.exported()
                 whole = torchvision.models.mobilenet_v2(num_classes=4)
-                self.assertIs(cleave.add_inserts(whole, tensors, cuts), whole)
+                kinds = {0: first["kind"], 1: second["kind"]} if first["kind"] == "decaying" else None
+                self.assertIs(cleave.add_inserts(whole, tensors, cuts, kinds), whole)
                 whole.load_state_dict(tensors, strict=True)
                 whole.eval()
                 wanted = self.predictions()
@@ -100,6 +102,8 @@ class TakeHome(Training):
                 for wrong in (["features.1"], ["features.1", "features.99"]):
                     with self.assertRaisesRegex(cleave.InsertError, "cut 1"):
                         cleave.add_inserts(torchvision.models.mobilenet_v2(num_classes=4), tensors, wrong)
+        with self.assertRaisesRegex(cleave.InsertError, r"kinds=\{0: KIND\}"):  # of the last case
+            cleave.add_inserts(torchvision.models.mobilenet_v2(num_classes=4), tensors, cuts)
         with self.assertRaisesRegex(cleave.InsertError, "no inserts"):
             cleave.add_inserts(model, model.state_dict(), cuts)
 
