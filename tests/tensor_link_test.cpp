@@ -412,6 +412,27 @@ Trained trainThroughLinks(const std::string& codec, const std::string& scheduleN
   return {client.sum(), server.sum(), connections};
 }
 
+TEST_CASE("levels are kept for the latest batches of each phase") {
+  CodecLevels levels;
+  const auto key = [](Phase phase, std::uint64_t step) {
+    return Key{phase, step, 0, activationAt(0)};
+  };
+  for (std::uint64_t step = 1; step <= 1000; ++step) {
+    levels.set(Phase::train, step, CodecLevel::eight);
+    CHECK(levels.of(key(Phase::train, step)) == CodecLevel::eight);
+  }
+  levels.set(Phase::eval, 1, CodecLevel::raw);
+  CHECK(levels.of(key(Phase::eval, 1)) == CodecLevel::raw);
+  CHECK(levels.of(key(Phase::eval, 2)) == CodecLevel::own);
+  levels.arrived(key(Phase::eval, 2), CodecLevel::eight);
+  CHECK(levels.of(key(Phase::eval, 2)) == CodecLevel::eight);
+  CHECK(levels.of(key(Phase::train, 990)) == CodecLevel::eight);
+  CHECK(levels.of(key(Phase::train, 1)) == CodecLevel::own);  // forgotten
+  levels.arrived(key(Phase::train, 1000), CodecLevel::eight);
+  CHECK(errorCode([&] { levels.arrived(key(Phase::train, 1000), CodecLevel::own); }) ==
+        "bad-tensor");
+}
+
 TEST_CASE("each batch has the level that the client chooses, in both directions") {
   const auto levelOf = [](std::uint64_t step) { return static_cast<CodecLevel>(step % 3); };
   for (const std::string codec :

@@ -2,10 +2,10 @@
 // so servers need not be told in advance. All links of a place share one object. Any thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <utility>
 
 #include "common/topology/codec_level.h"
 #include "common/topology/key.h"
@@ -24,11 +24,12 @@ class CodecLevels {
   void arrived(const Key& key, CodecLevel level);
 
  private:
-  using Batch = std::pair<Phase, std::uint64_t>;
-  void insert(const Batch& batch, CodecLevel level);
+  using ByStep = std::map<std::uint64_t, CodecLevel>;
+  ByStep& levelsIn(Phase phase) { return levels_[static_cast<std::size_t>(phase)]; }
+  void insert(Phase phase, std::uint64_t step, CodecLevel level);
 
   mutable std::mutex mutex_;
-  std::map<Batch, CodecLevel> levels_;  // of the latest batches
+  std::array<ByStep, kPhases> levels_;  // of the latest batches
 };
 
 }  // namespace cleave

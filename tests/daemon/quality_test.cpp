@@ -117,6 +117,32 @@ TEST_CASE("checks that find no fault change nothing but the bytes of the checks"
   CHECK_FALSE(summaryOf(without).contains("quality"));
 }
 
+TEST_CASE("a check evaluates first without codecs, then with them, in both directions") {
+  const TemporaryFolder folder;
+  TestServer server(folder);
+  const std::string run = folder.path("run");
+  // More steps before the first check than the links remember.
+  const Ended ended = runClient("train", run,
+                                {"--server", server.address(), "--set", "codec=block:bits=4",
+                                 "--set", "train.epochs=10", "--set", "eval.every=0", "--set",
+                                 "quality={every: 70, min_snr: -1000, max_loss_increase: 1000}"});
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK(summaryOf(run).at("quality").at("checks") == 1);
+  server.stop();
+  for (const std::string& side : {run, server.runFolders().front()}) {
+    std::size_t tensors = 0;
+    for (const CsvRow& row : readCsv(side + "/transfers.csv")) {
+      if (row.at("phase") != "eval") continue;
+      INFO(side << ": evaluation " << row.at("step") << ", " << row.at("flow"));
+      const double ratio = std::stod(row.at("wire_bytes")) / std::stod(row.at("raw_bytes"));
+      CHECK((ratio > 1) == (row.at("step") == "1"));
+      ++tensors;
+    }
+    CHECK(tensors == 2 * 2 * 4);  // evaluations, flows, micro-batches
+  }
+}
+
 TEST_CASE("several servers with direct links and overlapping steps fall back in the same step") {
   const TemporaryFolder folder;
   for (const bool isDirect : {false, true}) {
