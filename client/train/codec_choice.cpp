@@ -273,8 +273,9 @@ bool CodecChooser::isLinkBound(const CodecChoice& choice) const {
 }
 
 bool CodecChooser::isWithinBudget(const CodecChoice& choice, double seconds) const {
-  const double limit = budget_.maxStepSeconds > 0 ? budget_.maxStepSeconds : kInfinity;
-  return ratioWith(choice) <= kRounding * budget_.maxRatio && seconds <= (1 + kTolerance) * limit;
+  const double limit = budget_.maxStepSeconds;
+  const bool isInTime = limit <= 0 || seconds <= (1 + kTolerance) * limit;
+  return isInTime && ratioWith(choice) <= kRounding * budget_.maxRatio;
 }
 
 std::optional<CodecChooser::Trial> CodecChooser::nextTrial() const {
