@@ -2,44 +2,66 @@
 """Runs an experiment of docs/results.md with all its codecs and seeds, and prints its table.
 
     python3 configs/experiments/results.py efficientnet
+    python3 configs/experiments/results.py efficientnet_bytes --chart docs/images/efficientnet_bytes.svg
     python3 configs/experiments/results.py reviews --jobs 2
     python3 configs/experiments/results.py rte --server SERVER:4800 --set device=cuda
     python3 configs/experiments/results.py staleness
 
 Run it in the repository's root, after a build and `pip install ./python` (staleness needs no Python package). The experiments rte and cola
 need GLUE's files in data/glue. If interrupted, rerun the same command to resume. Data and models are written to experiments/, the runs to
-sweeps/. The step times over an emulated link are measured last, one run at a time, and are meaningful only if nothing else runs on the
-machine meanwhile.
+sweeps/. The step times over emulated links are measured last, one run at a time, and are meaningful only if nothing else runs on the
+machine meanwhile: --no-speed leaves them out, --speed-only measures them later.
+
+In a row with learned inserts, the file of `weights.file` is written by `cleave-client pretrain-inserts` if it is missing.
 """
 
 import argparse
 import concurrent.futures
 import csv
 import itertools
+import math
 import os
+import re
 import statistics
 import subprocess
 import sys
+from typing import NamedTuple
 
 # Per experiment, the files that it needs, and the scripts that make them.
 GLUE = "data/glue"  # GLUE's tasks, as they are distributed
 COLA = {"experiments/cola/model.pt2": ["glue.py", "--task", "cola", "--glue", f"{GLUE}/CoLA", "--output", "experiments/cola"]}
+EFFICIENTNET = {"experiments/efficientnet/model.pt2": ["efficientnet.py", "--output", "experiments/efficientnet"]}
 PREPARE = {
     "efficientnet": {
-        "experiments/efficientnet/model.pt2": ["efficientnet.py", "--output", "experiments/efficientnet"],
+        **EFFICIENTNET,
         "experiments/efficientnet/scratch.pt2": ["efficientnet.py", "--output", "experiments/efficientnet", "--from-scratch"],
     },
+    "efficientnet_bytes": EFFICIENTNET,
+    "efficientnet_epochs": EFFICIENTNET,
     "reviews": {"experiments/reviews/model.pt2": ["reviews.py", "--output", "experiments/reviews"]},
     "rte": {"experiments/rte/model.pt2": ["glue.py", "--task", "rte", "--glue", f"{GLUE}/RTE", "--output", "experiments/rte"]},
     "cola": COLA,
     "cola_fairseq": COLA,
     "cola_lora": COLA,
+    "gpt2_lora": {"experiments/gpt2/model.pt2": ["gpt2.py", "--output", "experiments/gpt2"]},
     "staleness": {},
 }
-CONFIGS = {"staleness": "configs/fashion_mnist.yaml"}  # of the other experiments: configs/experiments/EXPERIMENT.yaml
-# The link of the step times: its name, and its settings.
-SLOW_LINK = ("100 Mbit/s", {"link.rate": "100Mbit/s"})
-LINKS = {"staleness": ("1 Gbit/s, 50 ms", {"link.rate": "1Gbit/s", "link.latency": "50ms"})}
+# Of the other experiments: configs/experiments/EXPERIMENT.yaml
+CONFIGS = {"staleness": "configs/fashion_mnist.yaml",
+           **dict.fromkeys(("efficientnet_bytes", "efficientnet_epochs"), "configs/experiments/efficientnet.yaml")}
+
+
+class Link(NamedTuple):
+    """An emulated link on which step times are measured."""
+    name: str
+    settings: dict
+    steps: int  # of a run; the first is not counted
+
+
+LINKS = [Link("10 Mbit/s", {"link.rate": "10Mbit/s"}, 4), Link("100 Mbit/s", {"link.rate": "100Mbit/s"}, 12), Link("1 Gbit/s", {"link.rate": "1Gbit/s"}, 12)]
+LINKS_OF = {"staleness": [Link("1 Gbit/s, 50 ms", {"link.rate": "1Gbit/s", "link.latency": "50ms"}, 12)]}  # of the others: LINKS
+# Settings of the step times' short runs. With fewer images, they also have steps of later epochs, whose changes `delta` encodes.
+SHORT = {"efficientnet_epochs": {"data.train.per_class": "6"}}
 SORT = {bits: f"sort:q={q},s={s},select=exact" for bits, q, s in ((16, 12, 4), (12, 9, 3), (8, 6, 2), (4, 3, 1), ("1:1", 4, 4))}
 HEADLINE = ["none", SORT[8], "block:bits=4"]
 POWER = "{activation/0: power:rank=3, activation/1: power:rank=7, gradient/1: power:rank=7, gradient/0: power:rank=3}"
@@ -63,11 +85,41 @@ PARTITIONS = {
 INSERT = {**PARTITIONS["partition 3"], "insert": "[{cut: 1, kind: linear, rank: 50}]"}
 
 
+def flows(activations, gradients):
+    """A codec for the activations at both cuts, and one for the gradients."""
+    return f'{{activation/0: "{activations}", activation/1: "{activations}", gradient/1: "{gradients}", gradient/0: "{gradients}"}}'
+
+
+F1L1, F2L2, F4L3 = ({"model.cuts": cuts} for cuts in ("[net._bn0, net._bn1]", "[net._blocks.0, net._blocks.15]", "[net._blocks.2, net._blocks.14]"))
+# The stem's convolution is frozen, so its outputs never change, and no gradient is sent to it.
+FROZEN = {"model.cuts": "[net._conv_stem, net._blocks.15]", "train.freeze": "[net._conv_stem.*]"}
+# As many steps as one epoch of efficientnet.yaml, in which each image is used five times. `delta` needs the same pixels in each epoch.
+FIVE_EPOCHS = {"data.train.per_class": "240", "train.epochs": "5", "data.augment": "{flip: false}", "eval.every": "5"}
+# Of learned inserts.
+ADAM = {"train.optimizer": "{name: adam, weight_decay: 0}", "train.learning_rate.peak": "0.01"}
+PRETRAINING = {
+    **dict.fromkeys(("efficientnet_bytes", "efficientnet_epochs"), {**ADAM, "data.train.per_class": "240", "train.epochs": "15"}),
+    "gpt2_lora": {**ADAM, "train.epochs": "3"},
+}
+WTE = {"model.cuts": "[transformer.wte, transformer.h.2]"}
+CONV = "[{cut: 0, kind: conv, channels: 20, kernel: 4}, {cut: 1, kind: conv, channels: 320}]"
+
+
+def once(bits, last, skip=0.05):
+    """Codecs for a frozen head: its activations are sent once, with this many bits; `last` is the codec of the last cut."""
+    return f'{{activation/0: "rans(delta:first_bits={bits},skip={skip}(block:bits=2))", activation/1: "{last}", gradient/1: "{last}"}}'
+
+
+def inserted(inserts, pretrained=None):
+    """Settings with learned inserts; those that are pre-trained have a file of this name."""
+    return {"insert": inserts, **({"weights.file": f"experiments/efficientnet/{pretrained}.safetensors"} if pretrained else {})}
+
+
 def precision(name, **more):
     return {"precision.client": name, "precision.server": name, **more}
 
 
-THREE, ONE = (1, 2, 3), (1,)
+FIVE, THREE, ONE = (1, 2, 3, 4, 5), (1, 2, 3), (1,)
 
 
 def stale(steps, warmup, nesterov):
@@ -77,15 +129,38 @@ def stale(steps, warmup, nesterov):
     return ", ".join(parts), settings, ["none"], THREE
 
 
-# Per experiment, its sweeps: (name of the table's rows, settings, codecs, seeds). Of two sweeps with the same name, one lacks the codec
-# `none`; its folder ends in "-more".
+class Row(NamedTuple):
+    """A sweep: its codecs and seeds with the same settings. The rows of the table are its codecs."""
+    name: str
+    settings: dict
+    codecs: list
+    seeds: tuple
+    base: str = ""  # the name of the rows whose `none` this one is compared with, in bytes and accuracy; default: its own
+
+
+# Per experiment, its sweeps, as the fields of a Row. Several sweeps may have the same name; the first one has the codec `none`.
 SWEEPS = {
     "efficientnet": [
-        ("f1l1", {}, VISION, ONE),
         ("f1l1", {}, HEADLINE, THREE),
+        ("f1l1", {}, VISION, ONE),
         ("f2l2", {"model.cuts": "[net._blocks.0, net._blocks.15]"}, HEADLINE, THREE),
         ("f4l3", {"model.cuts": "[net._blocks.2, net._blocks.14]"}, HEADLINE, THREE),
         ("from scratch", {"model.file": "experiments/efficientnet/scratch.pt2"}, ["none", "uniform:bits=16", "topk:ratio=0.5"], THREE),
+    ],
+    "efficientnet_bytes": [
+        ("f2l2", F2L2, ["none", "rans(block:bits=2)", flows("rans(block:bits=3)", "rans(adaptive:bits=1)")], ONE),
+        ("f1l1", F1L1, ["none"], ONE),
+        ("f1l1, conv inserts", {**F1L1, **inserted(CONV, "conv20-320")}, ["none", "block:bits=8", "block:bits=4"], ONE, "f1l1"),
+        ("f1l1, conv inserts not pretrained", {**F1L1, **inserted(CONV)}, ["none"], ONE, "f1l1"),
+    ],
+    "efficientnet_epochs": [
+        ("f1l2", {**FIVE_EPOCHS, "model.cuts": FROZEN["model.cuts"]}, ["none"], ONE),
+        ("f1l2", {**FIVE_EPOCHS, "model.cuts": FROZEN["model.cuts"]}, [flows("rans(delta:first_bits=4(block:bits=2))", "rans(adaptive:bits=1)")], ONE),
+        ("f1l2, frozen stem", {**FIVE_EPOCHS, **FROZEN}, ["none", once(4, "block:bits=4", 0.2)], ONE, "f1l2"),
+        ("f1l2, frozen stem", {**FIVE_EPOCHS, **FROZEN}, [once(8, "none"), once(4, "block:bits=8", 0.2), once(2, "block:bits=4", 0.5)], ONE, "f1l2"),
+        ("f1l2, frozen stem and encoder", {**FIVE_EPOCHS, **FROZEN, "train.freeze": "[net._conv_stem.*, insert.0.encoder.*]",
+                                           **inserted("[{cut: 0, kind: conv, channels: 20, kernel: 4}]", "epochs-conv20")},
+         [once(8, "none"), once(8, "block:bits=8")], ONE, "f1l2"),
     ],
     "reviews": [
         ("f2l2", {}, HEADLINE, THREE),
@@ -113,58 +188,192 @@ SWEEPS = {
     ],
     "cola_fairseq": [("partition 1", {}, ["none", SORT[16], SORT[12], SORT[8], SORT[4]], THREE)],
     "cola_lora": [("partition 1", {}, ["none"], THREE)],
+    "gpt2_lora": [
+        ("LoRA", {}, ["none", "block:bits=4"], THREE),
+        ("LoRA", {}, ["block:bits=2", "block:bits=2,rotation=hadamard"], ONE),
+        ("LoRA, cut before positions", WTE, ["none", once(4, "block:bits=4,rotation=hadamard", 0.2), once(4, "block:bits=2,rotation=hadamard", 0.2)], ONE, "LoRA"),
+        ("LoRA, linear insert", {**WTE, "insert": "[{cut: 1, kind: linear, rank: 32}]", "weights.file": "experiments/gpt2/linear32.safetensors"},
+         [once(4, "none", 0.2), once(4, "block:bits=4", 0.2)], ONE, "LoRA"),
+    ],
     "staleness": [
         *(stale(steps, warmup, nesterov) for warmup, nesterov in itertools.product((True, False), repeat=2) for steps in (0, 1, 3)),
         *((f"D = {steps}, peak 0.03", {"train.staleness": str(steps), "train.learning_rate.peak": "0.03"}, ["none"], THREE) for steps in (0, 1, 3)),
     ],
 }
-# The main metric, which decides a run's best epoch, and the second metric; the other experiments
-# report the last epoch.
+# The main metric, and the second metric; of the other experiments, accuracy.
 MATTHEWS = ("eval_matthews", "eval_top1")
-METRICS = {"reviews": MATTHEWS, "rte": ("eval_top1",), "cola": MATTHEWS, "cola_fairseq": MATTHEWS, "cola_lora": MATTHEWS}
-TITLES = {"eval_matthews": "Matthews", "eval_top1": "Accuracy"}
+METRICS = {"reviews": MATTHEWS, "cola": MATTHEWS, "cola_fairseq": MATTHEWS, "cola_lora": MATTHEWS, "gpt2_lora": ("eval_perplexity",)}
+TITLES = {"eval_matthews": "Matthews", "eval_top1": "Accuracy", "eval_perplexity": "Perplexity"}
+# The experiments that report the best epoch by the main metric; the others report the last epoch.
+BEST_EPOCH = ("reviews", "rte", "cola", "cola_fairseq", "cola_lora")
 
 
-def prepare(experiment):
-    for file, (script, *arguments) in PREPARE[experiment].items():
+ROWS = {experiment: [Row(*fields) for fields in sweeps] for experiment, sweeps in SWEEPS.items()}
+
+
+def client(options, command, settings):
+    """A command line of cleave-client with the experiment's configuration and these settings."""
+    config = CONFIGS.get(options.experiment, f"configs/experiments/{options.experiment}.yaml")
+    assignments = [*(f"{key}={value}" for key, value in {"threads.client": "1", **settings}.items()), *options.set]
+    return [os.path.join(options.programs, "cleave-client"), command, "--config", config, *(part for each in assignments for part in ("--set", each))]
+
+
+def prepare(options):
+    """Makes the files that the experiment needs, unless they exist."""
+    for file, (script, *arguments) in PREPARE[options.experiment].items():
         if not os.path.exists(file):
             subprocess.run([sys.executable, os.path.join("configs/experiments", script), *arguments], check=True)
 
 
+def pretrain(options, row):
+    """Writes the weights of a row with pre-trained inserts, unless they exist."""
+    settings = dict(row.settings)
+    file = settings.pop("weights.file", None)
+    if "insert" in settings and file and not os.path.exists(file):
+        command = [*client(options, "pretrain-inserts", {**settings, **PRETRAINING[options.experiment], "run.seed": "1"}), "--output", file]
+        with open(log_file(options.experiment), "a", encoding="utf-8") as log:
+            subprocess.run(command, stdout=log, stderr=log, check=True)
+
+
+def log_file(experiment):
+    return os.path.join("sweeps", experiment, "log.txt")
+
+
 def folder(experiment, row, what):
-    name, _, codecs, _ = row
-    return os.path.join("sweeps", experiment, f"{what}-{name.replace(',', '').replace(' = ', '').replace(' ', '-')}{'' if 'none' in codecs else '-more'}")
+    number = [each for each in ROWS[experiment] if each.name == row.name].index(row)
+    name = row.name.replace(",", "").replace(" = ", "").replace(" ", "-")
+    return os.path.join("sweeps", experiment, f"{what}-{name}{('', '-more', '-more-2')[number]}")
 
 
-def sweep(options, row, what, more):
+def sweep(options, row, what, grid, more):
     """Runs or resumes one sweep, and returns its exit code."""
-    experiment = options.experiment
-    _, settings, codecs, seeds = row
-    config = CONFIGS.get(experiment, f"configs/experiments/{experiment}.yaml")
-    command = [os.path.join(options.programs, "cleave-client"), "sweep", "--config", config, "--folder", folder(experiment, row, what)]
+    command = [*client(options, "sweep", {"threads.server": "1", **row.settings, **more}), "--folder", folder(options.experiment, row, what)]
     if options.server:
         command += ["--server", options.server]
-    for key, value in {"threads.client": "1", "threads.server": "1", **settings, **more}.items():
-        command += ["--set", f"{key}={value}"]
-    for assignment in options.set:
-        command += ["--set", assignment]
-    for seed in seeds if what == "accuracy" else ONE:
-        command += ["--grid", f"run.seed={seed}"]
-    for codec in codecs:
-        command += ["--grid", f"codec={codec}"]
-    for key, value in LINKS.get(experiment, SLOW_LINK)[1].items() if what == "speed" else ():
-        command += ["--grid", f"{key}={value}"]
-    with open(os.path.join("sweeps", experiment, "log.txt"), "a", encoding="utf-8") as log:
+    for key, values in grid.items():
+        for value in values:
+            command += ["--grid", f"{key}={value}"]
+    with open(log_file(options.experiment), "a", encoding="utf-8") as log:
         return subprocess.run(command, stdout=log, stderr=log).returncode
 
 
-def groups(experiment, row, what):
-    """The rows of a sweep's groups.csv by codec; empty if the sweep has not run."""
-    file = os.path.join(folder(experiment, row, what), "groups.csv")
+def train(options, row):
+    """Trains a row with all its codecs and seeds, and returns the sweep's exit code."""
+    pretrain(options, row)
+    return sweep(options, row, "accuracy", {"run.seed": row.seeds, "codec": row.codecs}, {})
+
+
+def measure(options, row, link):
+    """Measures the step times over a link of those of a row's codecs that have been trained, and returns the sweep's exit code."""
+    codecs = [codec for codec in row.codecs if runs(options.experiment, row, codec)]
+    short = {**SHORT.get(options.experiment, {}), "train.max_steps": link.steps, "eval.every": "0", "keep": "{}"}
+    grid = {"run.seed": ONE, "codec": codecs, **{key: [value] for key, value in link.settings.items()}}
+    return sweep(options, row, speed(link), grid, short) if codecs else 0
+
+
+def speed(link):
+    return "speed-" + link.name.replace(",", "").replace("/", "").replace(" ", "-")
+
+
+def links(experiment):
+    return LINKS_OF.get(experiment, LINKS)
+
+
+def read(file):
+    """The rows of a CSV file; none if it does not exist."""
     if not os.path.exists(file):
-        return {}
+        return []
     with open(file, encoding="utf-8", newline="") as text:
-        return {each["codec"]: each for each in csv.DictReader(text) if int(each["seeds"]) > 0}
+        return list(csv.DictReader(text))
+
+
+def runs(experiment, row, codec):
+    """The folders of the finished runs of a codec, by seed."""
+    where = folder(experiment, row, "accuracy")
+    return {int(each["run.seed"]): os.path.join(where, each["point"]) for each in read(os.path.join(where, "results.csv"))
+            if each["codec"] == codec and each["status"] == "done"}  # fmt: skip
+
+
+def epochs(run):
+    """The rows of a run's epochs.csv, one per epoch; without rows that a resume has replaced."""
+    return list({each["epoch"]: each for each in read(os.path.join(run, "epochs.csv"))}.values())
+
+
+def sent(run):
+    """The bytes of a run's training steps, both ways: tensors and control messages."""
+    steps = {each["step"]: each for each in read(os.path.join(run, "steps.csv")) if each["phase"] == "train"}
+    return sum(int(each[f"{kind}_{way}_bytes"]) for each in steps.values() for kind in ("wire", "control") for way in ("up", "down"))
+
+
+def metrics(experiment):
+    """The main metric, and the others."""
+    return METRICS.get(experiment, ("eval_top1",))
+
+
+def result(experiment, run):
+    """The row of epochs.csv that the experiment reports."""
+    main = metrics(experiment)[0]
+    evaluated = [each for each in epochs(run) if each[main]]
+    return max(evaluated, key=lambda each: float(each[main])) if experiment in BEST_EPOCH else evaluated[-1]
+
+
+def compared_with(experiment, row):
+    """The finished runs, by seed, that a row is compared with."""
+    first = next(each for each in ROWS[experiment] if each.name == (row.base or row.name))
+    return runs(experiment, first, "none")
+
+
+# Two-sided 95 % quantiles of Student's t, by degrees of freedom.
+QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+
+
+class Measured(NamedTuple):
+    """What the runs of one codec of a row have measured."""
+    row: Row
+    codec: str
+    share: float  # of the bytes of `none`
+    values: dict  # the main metric, by seed
+    others: list  # means of the other metrics
+    best_epochs: list
+    differences: list  # of the main metric from `none` with the same seed
+
+    def mean(self):
+        return statistics.mean(self.values.values())
+
+    def interval(self):
+        """The mean difference from `none` with its 95 % interval, in points; empty with fewer than three seeds."""
+        count = len(self.differences)
+        if count < 3 or not any(self.differences):
+            return ""
+        half = QUANTILES[count - 1] * statistics.stdev(self.differences) / math.sqrt(count)
+        return f"{100 * statistics.mean(self.differences):+.2f} ± {100 * half:.2f}"
+
+
+def measured(experiment, rows):
+    """What has been measured so far, in the table's order."""
+    main, *others = metrics(experiment)
+    of_codecs = []
+    for row, codec in ((row, codec) for row in rows for codec in row.codecs):
+        done, reference = runs(experiment, row, codec), compared_with(experiment, row)
+        results = {seed: result(experiment, run) for seed, run in done.items()}
+        base = {seed: float(result(experiment, run)[main]) for seed, run in reference.items()}
+        values = {seed: float(each[main]) for seed, each in results.items()}
+        if done:
+            share = statistics.mean(map(sent, done.values())) / statistics.mean(map(sent, reference.values())) if reference else math.nan
+            of_codecs.append(Measured(row, codec, share, values, [statistics.mean(float(each[name]) for each in results.values()) for name in others],
+                                      [each["epoch"] for each in results.values()], [values[seed] - base[seed] for seed in values if seed in base]))
+    return of_codecs
+
+
+def shown(codec):
+    """A codec as the table shows it: one per direction instead of one per flow, where they are the same."""
+    if not codec.startswith("{"):
+        return f"`{codec}`"
+    flow = dict(re.findall(r'(\w+/\d): "?([^"}]+?)"?(?:, (?=\w+/\d)|})', codec))
+    kinds = [(kind, [spec for name, spec in flow.items() if name.startswith(kind)]) for kind in ("activation", "gradient")]
+    if all(len(set(specs)) == 1 for _, specs in kinds):
+        return ", ".join(f"{kind}s `{specs[0]}`" for kind, specs in kinds)
+    return ", ".join(f"{name} `{spec}`" for name, spec in flow.items())
 
 
 def markdown(lines):
@@ -174,57 +383,67 @@ def markdown(lines):
                      for line in [lines[0], ["-" * width for width in widths], *lines[1:]])
 
 
-def epochs(experiment, row, codec):
-    """Per seed of a codec, the rows of epochs.csv, one per epoch; without rows that a resume has replaced."""
-    where = folder(experiment, row, "accuracy")
-    with open(os.path.join(where, "results.csv"), encoding="utf-8", newline="") as text:
-        points = [each["point"] for each in csv.DictReader(text) if each["codec"] == codec and each["status"] == "done"]
-    runs = []
-    for point in points:
-        with open(os.path.join(where, point, "epochs.csv"), encoding="utf-8", newline="") as text:
-            runs.append(list({each["epoch"]: each for each in csv.DictReader(text)}.values()))
-    return runs
-
-
-def titles(experiment):
-    if experiment not in METRICS:
-        return ["Accuracy", "Std"]
-    main, *others = [TITLES[name] for name in METRICS[experiment]]
-    return [main, "Std", *others, "Best epochs"]
-
-
-def cells(experiment, row, codec, group):
-    """The cells under titles(): means over the seeds, in each run's best epoch."""
-    if experiment not in METRICS:
-        return [f"{float(group['top1']):.4f}", f"{float(group['top1_std']):.4f}" if group["top1_std"] else ""]
-    main, *others = METRICS[experiment]
-    best = [max(run, key=lambda each: float(each[main])) for run in epochs(experiment, row, codec)]
-    of = {name: [float(each[name]) for each in best] for name in METRICS[experiment]}
-    return [f"{statistics.mean(of[main]):.4f}", f"{statistics.stdev(of[main]):.4f}" if len(best) > 1 else "",
-            *(f"{statistics.mean(of[name]):.4f}" for name in others), ", ".join(each["epoch"] for each in best)]  # fmt: skip
-
-
 def epoch_table(experiment, rows):
     """The metrics after each epoch, as means over the seeds."""
-    names = METRICS.get(experiment, ("eval_top1",))
+    names = metrics(experiment)
     lines = [["Rows", "Codec", "Epoch", *(TITLES[name] for name in names)]]
-    for row in rows:
-        for codec in groups(experiment, row, "accuracy"):
-            for of_seeds in zip(*epochs(experiment, row, codec)):
+    for row, codec in ((row, codec) for row in rows for codec in row.codecs):
+        for of_seeds in zip(*(epochs(run) for run in runs(experiment, row, codec).values())):
+            if all(each[name] for each in of_seeds for name in names):
                 means = (statistics.mean(float(each[name]) for each in of_seeds) for name in names)
-                lines.append([row[0], f"`{codec}`", of_seeds[0]["epoch"], *(f"{mean:.4f}" for mean in means)])
+                lines.append([row.name, shown(codec), of_seeds[0]["epoch"], *(f"{mean:.4f}" for mean in means)])
     return markdown(lines)
+
+
+def step_seconds(experiment, row, codec, link):
+    groups = read(os.path.join(folder(experiment, row, speed(link)), "groups.csv"))
+    return next((f"{float(each['step_seconds']):.3f} s" for each in groups if each["codec"] == codec and each["step_seconds"]), "")
 
 
 def table(experiment, rows):
-    lines = [["Rows", "Codec", "Bytes, share of fp32", *titles(experiment), "Seeds", f"Step at {LINKS.get(experiment, SLOW_LINK)[0]}"]]
-    for row in rows:
-        speeds = groups(experiment, row, "speed")
-        for codec, group in groups(experiment, row, "accuracy").items():
-            seconds = speeds.get(codec, {}).get("step_seconds")
-            lines.append([row[0], f"`{codec}`", f"{float(group['ratio']):.3f}", *cells(experiment, row, codec, group), group["seeds"],
-                          f"{float(seconds):.3f} s" if seconds else ""])
+    main, *others = (TITLES[name] for name in metrics(experiment))
+    best = ["Best epochs"] if experiment in BEST_EPOCH else []
+    lines = [["Rows", "Codec", "Bytes, share of fp32", main, "Std", "Difference from `none`, points", *others, *best, "Seeds",
+              *(f"Step at {link.name}" for link in links(experiment))]]
+    for each in measured(experiment, rows):
+        values = list(each.values.values())
+        lines.append([each.row.name, shown(each.codec), f"{each.share:.4f}", f"{each.mean():.4f}",
+                      f"{statistics.stdev(values):.4f}" if len(values) > 1 else "", each.interval(), *(f"{other:.4f}" for other in each.others),
+                      *([", ".join(each.best_epochs)] if best else []), str(len(values)),
+                      *(step_seconds(experiment, each.row, each.codec, link) for link in links(experiment))])
     return markdown(lines)
+
+
+def chart(experiment, rows, file):
+    """Draws the main metric against the share of bytes, with the Pareto front."""
+    try:
+        import matplotlib
+    except ImportError:
+        sys.exit("--chart needs matplotlib: pip install matplotlib")
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    points = sorted((each for each in measured(experiment, rows) if each.share > 0), key=lambda each: (each.share, -each.mean()))
+    front, best = [], -math.inf
+    for each in points:
+        if each.mean() > best:
+            front.append(each)
+            best = each.mean()
+    figure, axes = pyplot.subplots(figsize=(11, 6.5))
+    axes.set_xscale("log")
+    axes.step([each.share for each in front], [100 * each.mean() for each in front], where="post", color="tab:blue", linewidth=1, label="Pareto front")
+    for number, each in enumerate(points, 1):
+        color = "tab:blue" if each in front else "tab:gray"
+        axes.plot(each.share, 100 * each.mean(), "o", color=color, markersize=5)
+        axes.annotate(str(number), (each.share, 100 * each.mean()), xytext=(5, 4), textcoords="offset points", fontsize=8, color=color)
+    axes.set_xlabel("bytes sent in training, both ways, as a share of those of `none`")
+    axes.set_ylabel(f"{TITLES[metrics(experiment)[0]]}, %")
+    axes.grid(True, which="both", linewidth=0.3)
+    names = [f"{number:2}  {each.row.name}: {shown(each.codec).replace('`', '')}" for number, each in enumerate(points, 1)]
+    figure.text(0.52, 0.98, "\n".join(names), fontsize=6.5, va="top", family="monospace")
+    figure.subplots_adjust(left=0.06, right=0.51, top=0.98, bottom=0.08)
+    os.makedirs(os.path.dirname(file) or ".", exist_ok=True)
+    figure.savefig(file)
 
 
 def main():
@@ -235,33 +454,39 @@ def main():
     parser.add_argument("--server", metavar="HOST:PORT", help="trains through this server; default: each run starts one on this machine")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="sets a key in all runs, such as device=cuda; repeatable")
     parser.add_argument("--table", action="store_true", help="only print the table of the runs that are done")
+    parser.add_argument("--chart", metavar="FILE.svg", help="also draw accuracy against bytes; needs matplotlib")
     parser.add_argument("--per-epoch", action="store_true", help="also print the metrics after each epoch")
     parser.add_argument("--only", action="append", help="only the rows of this name, such as LoRA; repeatable; default: all")
-    parser.add_argument("--no-speed", action="store_true", help="do not measure the step times")
+    speeds = parser.add_mutually_exclusive_group()
+    speeds.add_argument("--no-speed", action="store_true", help="do not measure the step times")
+    speeds.add_argument("--speed-only", action="store_true", help="only measure the step times of the rows that have been trained")
     options = parser.parse_args()
-    names = list(dict.fromkeys(row[0] for row in SWEEPS[options.experiment]))
+    experiment = options.experiment
+    names = list(dict.fromkeys(row.name for row in ROWS[experiment]))
     for name in options.only or []:
         if name not in names:
-            parser.error(f"--only: {options.experiment} has no rows '{name}'; choose from {', '.join(names)}")
-    rows = [row for row in SWEEPS[options.experiment] if options.only is None or row[0] in options.only]
+            parser.error(f"--only: {experiment} has no rows '{name}'; choose from {'; '.join(names)}")
+    rows = [row for row in ROWS[experiment] if options.only is None or row.name in options.only]
     codes = []
     if not options.table:
-        os.makedirs(os.path.join("sweeps", options.experiment), exist_ok=True)
-        prepare(options.experiment)
-        pool = concurrent.futures.ThreadPoolExecutor(options.jobs)
-        try:
-            codes += pool.map(lambda row: sweep(options, row, "accuracy", {}), rows)
-        except KeyboardInterrupt:
-            pool.shutdown(cancel_futures=True)  # the sweeps under way have received the signal too
-            sys.exit("interrupted; rerun the same command to resume")
+        os.makedirs(os.path.join("sweeps", experiment), exist_ok=True)
+        prepare(options)
+        if not options.speed_only:
+            pool = concurrent.futures.ThreadPoolExecutor(options.jobs)
+            try:
+                codes += pool.map(lambda row: train(options, row), rows)
+            except KeyboardInterrupt:
+                pool.shutdown(cancel_futures=True)  # the sweeps under way have received the signal too
+                sys.exit("interrupted; rerun the same command to resume")
         if not options.no_speed:
-            short = {"train.max_steps": "12", "eval.every": "0", "keep": "{}"}
-            codes += [sweep(options, row, "speed", short) for row in rows]
-    print(table(options.experiment, rows))
+            codes += [measure(options, row, link) for row in rows for link in links(experiment)]
+    print(table(experiment, rows))
     if options.per_epoch:
-        print("\n" + epoch_table(options.experiment, rows))
+        print("\n" + epoch_table(experiment, rows))
+    if options.chart:
+        chart(experiment, rows, options.chart)
     if any(codes):
-        sys.exit(f"some runs failed or were interrupted: see sweeps/{options.experiment}/log.txt")
+        sys.exit(f"some runs failed or were interrupted: see {log_file(experiment)}")
 
 
 if __name__ == "__main__":
