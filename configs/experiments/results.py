@@ -27,7 +27,7 @@ import subprocess
 import sys
 from typing import NamedTuple
 
-# Per experiment, the files that it needs, and the scripts that make them.
+# Per experiment, the files that it needs, and the commands that make them.
 GLUE = "data/glue"  # GLUE's tasks, as they are distributed
 COLA = {"experiments/cola/model.pt2": ["glue.py", "--task", "cola", "--glue", f"{GLUE}/CoLA", "--output", "experiments/cola"]}
 EFFICIENTNET = {"experiments/efficientnet/model.pt2": ["efficientnet.py", "--output", "experiments/efficientnet"]}
@@ -43,7 +43,11 @@ PREPARE = {
     "cola": COLA,
     "cola_fairseq": COLA,
     "cola_lora": COLA,
-    "gpt2_lora": {"experiments/gpt2/model.pt2": ["gpt2.py", "--output", "experiments/gpt2"]},
+    "gpt2_lora": {
+        "experiments/gpt2/model.pt2": ["gpt2.py", "--output", "experiments/gpt2"],
+        "experiments/gpt2/base/model.safetensors": ["cleave-client", "train", "--config", "configs/experiments/gpt2.yaml",
+                                                    "--run-dir", "experiments/gpt2/base"],
+    },
     "staleness": {},
 }
 # Of the other experiments: configs/experiments/EXPERIMENT.yaml
@@ -59,9 +63,13 @@ class Link(NamedTuple):
 
 
 LINKS = [Link("10 Mbit/s", {"link.rate": "10Mbit/s"}, 4), Link("100 Mbit/s", {"link.rate": "100Mbit/s"}, 12), Link("1 Gbit/s", {"link.rate": "1Gbit/s"}, 12)]
-LINKS_OF = {"staleness": [Link("1 Gbit/s, 50 ms", {"link.rate": "1Gbit/s", "link.latency": "50ms"}, 12)]}  # of the others: LINKS
-# Settings of the step times' short runs. With fewer images, they also have steps of later epochs, whose changes `delta` encodes.
-SHORT = {"efficientnet_epochs": {"data.train.per_class": "6"}}
+LINKS_OF = {  # of the others: LINKS
+    "staleness": [Link("1 Gbit/s, 50 ms", {"link.rate": "1Gbit/s", "link.latency": "50ms"}, 12)],
+    "efficientnet_epochs": [link._replace(steps=6) for link in LINKS],
+}
+# Further settings of the step times' short runs. With two steps per epoch, of 60 images each, one of the five counted steps is in the first
+# epoch, as in the whole run, and `delta` encodes changes in the others.
+SHORT = {"efficientnet_epochs": {"data.train.per_class": "12", "train.batch": "60"}}
 SORT = {bits: f"sort:q={q},s={s},select=exact" for bits, q, s in ((16, 12, 4), (12, 9, 3), (8, 6, 2), (4, 3, 1), ("1:1", 4, 4))}
 HEADLINE = ["none", SORT[8], "block:bits=4"]
 POWER = "{activation/0: power:rank=3, activation/1: power:rank=7, gradient/1: power:rank=7, gradient/0: power:rank=3}"
@@ -124,9 +132,9 @@ FIVE, THREE, ONE = (1, 2, 3, 4, 5), (1, 2, 3), (1,)
 
 def stale(steps, warmup, nesterov):
     """A sweep of the experiment staleness: the recipe of its configuration, with or without warm-up and Nesterov's momentum."""
-    parts = [f"D = {steps}", *([] if warmup else ["no warm-up"]), *([] if nesterov else ["plain momentum"])]
+    recipe = "".join([*([] if warmup else [", no warm-up"]), *([] if nesterov else [", plain momentum"])])
     settings = {"train.staleness": str(steps), "train.optimizer.nesterov": str(int(nesterov)), **({} if warmup else {"train.learning_rate.warmup_epochs": "0"})}
-    return ", ".join(parts), settings, ["none"], THREE
+    return f"D = {steps}{recipe}", settings, ["none"], THREE, f"D = 0{recipe}"
 
 
 class Row(NamedTuple):
@@ -143,24 +151,24 @@ SWEEPS = {
     "efficientnet": [
         ("f1l1", {}, HEADLINE, THREE),
         ("f1l1", {}, VISION, ONE),
-        ("f2l2", {"model.cuts": "[net._blocks.0, net._blocks.15]"}, HEADLINE, THREE),
-        ("f4l3", {"model.cuts": "[net._blocks.2, net._blocks.14]"}, HEADLINE, THREE),
+        ("f2l2", F2L2, HEADLINE, THREE),
+        ("f4l3", F4L3, HEADLINE, THREE),
         ("from scratch", {"model.file": "experiments/efficientnet/scratch.pt2"}, ["none", "uniform:bits=16", "topk:ratio=0.5"], THREE),
     ],
     "efficientnet_bytes": [
         ("f2l2", F2L2, ["none", "rans(block:bits=2)", flows("rans(block:bits=3)", "rans(adaptive:bits=1)")], ONE),
         ("f1l1", F1L1, ["none"], ONE),
-        ("f1l1, conv inserts", {**F1L1, **inserted(CONV, "conv20-320")}, ["none", "block:bits=8", "block:bits=4"], ONE, "f1l1"),
+        ("f1l1, conv inserts", {**F1L1, **inserted(CONV, "conv20-320")}, ["block:bits=8", "none"], ONE, "f1l1"),
         ("f1l1, conv inserts not pretrained", {**F1L1, **inserted(CONV)}, ["none"], ONE, "f1l1"),
     ],
     "efficientnet_epochs": [
         ("f1l2", {**FIVE_EPOCHS, "model.cuts": FROZEN["model.cuts"]}, ["none"], ONE),
         ("f1l2", {**FIVE_EPOCHS, "model.cuts": FROZEN["model.cuts"]}, [flows("rans(delta:first_bits=4(block:bits=2))", "rans(adaptive:bits=1)")], ONE),
-        ("f1l2, frozen stem", {**FIVE_EPOCHS, **FROZEN}, ["none", once(4, "block:bits=4", 0.2)], ONE, "f1l2"),
-        ("f1l2, frozen stem", {**FIVE_EPOCHS, **FROZEN}, [once(8, "none"), once(4, "block:bits=8", 0.2), once(2, "block:bits=4", 0.5)], ONE, "f1l2"),
+        ("f1l2, frozen stem", {**FIVE_EPOCHS, **FROZEN}, ["none"], ONE, "f1l2"),
+        ("f1l2, frozen stem", {**FIVE_EPOCHS, **FROZEN}, [once(2, "block:bits=4", 0.5), once(4, "block:bits=8", 0.2)], ONE, "f1l2"),
         ("f1l2, frozen stem and encoder", {**FIVE_EPOCHS, **FROZEN, "train.freeze": "[net._conv_stem.*, insert.0.encoder.*]",
                                            **inserted("[{cut: 0, kind: conv, channels: 20, kernel: 4}]", "epochs-conv20")},
-         [once(8, "none"), once(8, "block:bits=8")], ONE, "f1l2"),
+         [once(8, "block:bits=4"), once(8, "block:bits=8")], ONE, "f1l2"),
     ],
     "reviews": [
         ("f2l2", {}, HEADLINE, THREE),
@@ -178,13 +186,13 @@ SWEEPS = {
         *((name, cuts, ["none"], THREE) for name, cuts in PARTITIONS.items()),
         ("fp16", precision("fp16"), ["none"], THREE),
         ("fp16, loss not scaled", precision("fp16", **{"precision.scale_loss": "false"}), ["none"], THREE),
-        ("linear insert", INSERT, ["none"], THREE),
+        ("linear insert", INSERT, ["none"], THREE, "partition 3"),
     ],
     "cola": [
         ("partition 1", {}, COLA_CODECS, THREE),
         *((name, cuts, ["none"], THREE) for name, cuts in PARTITIONS.items()),
         ("fp32", precision("fp32"), ["none"], THREE),
-        ("linear insert", INSERT, ["none"], THREE),
+        ("linear insert", INSERT, ["none"], THREE, "partition 3"),
     ],
     "cola_fairseq": [("partition 1", {}, ["none", SORT[16], SORT[12], SORT[8], SORT[4]], THREE)],
     "cola_lora": [("partition 1", {}, ["none"], THREE)],
@@ -197,13 +205,15 @@ SWEEPS = {
     ],
     "staleness": [
         *(stale(steps, warmup, nesterov) for warmup, nesterov in itertools.product((True, False), repeat=2) for steps in (0, 1, 3)),
-        *((f"D = {steps}, peak 0.03", {"train.staleness": str(steps), "train.learning_rate.peak": "0.03"}, ["none"], THREE) for steps in (0, 1, 3)),
+        *((f"D = {steps}, peak 0.03", {"train.staleness": str(steps), "train.learning_rate.peak": "0.03"}, ["none"], THREE, "D = 0, peak 0.03")
+          for steps in (0, 1, 3)),
     ],
 }
 # The main metric, and the second metric; of the other experiments, accuracy.
 MATTHEWS = ("eval_matthews", "eval_top1")
 METRICS = {"reviews": MATTHEWS, "cola": MATTHEWS, "cola_fairseq": MATTHEWS, "cola_lora": MATTHEWS, "gpt2_lora": ("eval_perplexity",)}
 TITLES = {"eval_matthews": "Matthews", "eval_top1": "Accuracy", "eval_perplexity": "Perplexity"}
+LOWER_IS_BETTER = ("eval_perplexity",)
 # The experiments that report the best epoch by the main metric; the others report the last epoch.
 BEST_EPOCH = ("reviews", "rte", "cola", "cola_fairseq", "cola_lora")
 
@@ -220,9 +230,10 @@ def client(options, command, settings):
 
 def prepare(options):
     """Makes the files that the experiment needs, unless they exist."""
-    for file, (script, *arguments) in PREPARE[options.experiment].items():
+    for file, (program, *arguments) in PREPARE[options.experiment].items():
         if not os.path.exists(file):
-            subprocess.run([sys.executable, os.path.join("configs/experiments", script), *arguments], check=True)
+            command = [os.path.join(options.programs, program)] if program == "cleave-client" else [sys.executable, f"configs/experiments/{program}"]
+            subprocess.run([*command, *arguments], check=True)
 
 
 def pretrain(options, row):
@@ -259,7 +270,6 @@ def sweep(options, row, what, grid, more):
 
 def train(options, row):
     """Trains a row with all its codecs and seeds, and returns the sweep's exit code."""
-    pretrain(options, row)
     return sweep(options, row, "accuracy", {"run.seed": row.seeds, "codec": row.codecs}, {})
 
 
@@ -310,6 +320,11 @@ def metrics(experiment):
     return METRICS.get(experiment, ("eval_top1",))
 
 
+def value(name, epoch):
+    """A metric in a row of epochs.csv: a percentage, or the perplexity."""
+    return float(epoch[name]) * (1 if name == "eval_perplexity" else 100)
+
+
 def result(experiment, run):
     """The row of epochs.csv that the experiment reports."""
     main = metrics(experiment)[0]
@@ -324,7 +339,16 @@ def compared_with(experiment, row):
 
 
 # Two-sided 95 % quantiles of Student's t, by degrees of freedom.
-QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+QUANTILES = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+
+
+def interval(differences):
+    """The mean of paired differences with its 95 % interval; empty for fewer than three."""
+    count = len(differences)
+    if count < 3:
+        return ""
+    half = QUANTILES[count - 1] * statistics.stdev(differences) / math.sqrt(count)
+    return f"{statistics.mean(differences):+.2f} ± {half:.2f}"
 
 
 class Measured(NamedTuple):
@@ -332,37 +356,28 @@ class Measured(NamedTuple):
     row: Row
     codec: str
     share: float  # of the bytes of `none`
-    values: dict  # the main metric, by seed
+    values: list  # the main metric, per seed; percentages
     others: list  # means of the other metrics
     best_epochs: list
-    differences: list  # of the main metric from `none` with the same seed
-
-    def mean(self):
-        return statistics.mean(self.values.values())
-
-    def interval(self):
-        """The mean difference from `none` with its 95 % interval, in points; empty with fewer than three seeds."""
-        count = len(self.differences)
-        if count < 3 or not any(self.differences):
-            return ""
-        half = QUANTILES[count - 1] * statistics.stdev(self.differences) / math.sqrt(count)
-        return f"{100 * statistics.mean(self.differences):+.2f} ± {100 * half:.2f}"
+    differences: list  # of the main metric from that of `none` with the same seed
 
 
 def measured(experiment, rows):
     """What has been measured so far, in the table's order."""
     main, *others = metrics(experiment)
-    of_codecs = []
+    found = []
     for row, codec in ((row, codec) for row in rows for codec in row.codecs):
         done, reference = runs(experiment, row, codec), compared_with(experiment, row)
+        if not done or not reference:
+            continue
         results = {seed: result(experiment, run) for seed, run in done.items()}
-        base = {seed: float(result(experiment, run)[main]) for seed, run in reference.items()}
-        values = {seed: float(each[main]) for seed, each in results.items()}
-        if done:
-            share = statistics.mean(map(sent, done.values())) / statistics.mean(map(sent, reference.values())) if reference else math.nan
-            of_codecs.append(Measured(row, codec, share, values, [statistics.mean(float(each[name]) for each in results.values()) for name in others],
-                                      [each["epoch"] for each in results.values()], [values[seed] - base[seed] for seed in values if seed in base]))
-    return of_codecs
+        values = {seed: value(main, each) for seed, each in results.items()}
+        base = {seed: value(main, result(experiment, run)) for seed, run in reference.items()}
+        pairs = sorted(values.keys() & base.keys()) if done != reference else []
+        found.append(Measured(row, codec, statistics.mean(map(sent, done.values())) / statistics.mean(map(sent, reference.values())), list(values.values()),
+                              [statistics.mean(value(name, each) for each in results.values()) for name in others],
+                              [each["epoch"] for each in results.values()], [values[seed] - base[seed] for seed in pairs]))  # fmt: skip
+    return found
 
 
 def shown(codec):
@@ -390,8 +405,8 @@ def epoch_table(experiment, rows):
     for row, codec in ((row, codec) for row in rows for codec in row.codecs):
         for of_seeds in zip(*(epochs(run) for run in runs(experiment, row, codec).values())):
             if all(each[name] for each in of_seeds for name in names):
-                means = (statistics.mean(float(each[name]) for each in of_seeds) for name in names)
-                lines.append([row.name, shown(codec), of_seeds[0]["epoch"], *(f"{mean:.4f}" for mean in means)])
+                means = (statistics.mean(value(name, each) for each in of_seeds) for name in names)
+                lines.append([row.name, shown(codec), of_seeds[0]["epoch"], *(f"{mean:.2f}" for mean in means)])
     return markdown(lines)
 
 
@@ -403,13 +418,12 @@ def step_seconds(experiment, row, codec, link):
 def table(experiment, rows):
     main, *others = (TITLES[name] for name in metrics(experiment))
     best = ["Best epochs"] if experiment in BEST_EPOCH else []
-    lines = [["Rows", "Codec", "Bytes, share of fp32", main, "Std", "Difference from `none`, points", *others, *best, "Seeds",
+    lines = [["Rows", "Codec", "Bytes, share of fp32", main, "Std", "Difference from `none`", *others, *best, "Seeds",
               *(f"Step at {link.name}" for link in links(experiment))]]
     for each in measured(experiment, rows):
-        values = list(each.values.values())
-        lines.append([each.row.name, shown(each.codec), f"{each.share:.4f}", f"{each.mean():.4f}",
-                      f"{statistics.stdev(values):.4f}" if len(values) > 1 else "", each.interval(), *(f"{other:.4f}" for other in each.others),
-                      *([", ".join(each.best_epochs)] if best else []), str(len(values)),
+        lines.append([each.row.name, shown(each.codec), f"{each.share:.4f}", f"{statistics.mean(each.values):.2f}",
+                      f"{statistics.stdev(each.values):.2f}" if len(each.values) > 1 else "", interval(each.differences),
+                      *(f"{other:.2f}" for other in each.others), *([", ".join(each.best_epochs)] if best else []), str(len(each.values)),
                       *(step_seconds(experiment, each.row, each.codec, link) for link in links(experiment))])
     return markdown(lines)
 
@@ -423,25 +437,22 @@ def chart(experiment, rows, file):
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    points = sorted((each for each in measured(experiment, rows) if each.share > 0), key=lambda each: (each.share, -each.mean()))
-    front, best = [], -math.inf
-    for each in points:
-        if each.mean() > best:
-            front.append(each)
-            best = each.mean()
-    figure, axes = pyplot.subplots(figsize=(11, 6.5))
+    main = metrics(experiment)[0]
+    better = min if main in LOWER_IS_BETTER else max
+    points = sorted(((each.share, statistics.mean(each.values), f"{each.row.name}: {shown(each.codec).replace('`', '')}")
+                     for each in measured(experiment, rows)))  # fmt: skip
+    front = [(share, value) for share, value, _ in points if value == better(each for of, each, _ in points if of <= share)]
+    figure, axes = pyplot.subplots(figsize=(9, 5 + 0.17 * len(points)), layout="constrained")
     axes.set_xscale("log")
-    axes.step([each.share for each in front], [100 * each.mean() for each in front], where="post", color="tab:blue", linewidth=1, label="Pareto front")
-    for number, each in enumerate(points, 1):
-        color = "tab:blue" if each in front else "tab:gray"
-        axes.plot(each.share, 100 * each.mean(), "o", color=color, markersize=5)
-        axes.annotate(str(number), (each.share, 100 * each.mean()), xytext=(5, 4), textcoords="offset points", fontsize=8, color=color)
-    axes.set_xlabel("bytes sent in training, both ways, as a share of those of `none`")
-    axes.set_ylabel(f"{TITLES[metrics(experiment)[0]]}, %")
-    axes.grid(True, which="both", linewidth=0.3)
-    names = [f"{number:2}  {each.row.name}: {shown(each.codec).replace('`', '')}" for number, each in enumerate(points, 1)]
-    figure.text(0.52, 0.98, "\n".join(names), fontsize=6.5, va="top", family="monospace")
-    figure.subplots_adjust(left=0.06, right=0.51, top=0.98, bottom=0.08)
+    axes.step(*zip(*front), where="post", color="tab:blue", linewidth=1)
+    for number, (share, value, name) in enumerate(points, 1):
+        color = "tab:blue" if (share, value) in front else "tab:gray"
+        axes.plot(share, value, "o", color=color, markersize=5, label=f"{number}  {name}")
+        axes.annotate(str(number), (share, value), xytext=(4, 4), textcoords="offset points", color=color)
+    axes.set_xlabel("bytes of training, share of fp32")
+    axes.set_ylabel(TITLES[main])
+    axes.grid(which="both", linewidth=0.3)
+    figure.legend(loc="outside lower left", fontsize=8, handlelength=1)
     os.makedirs(os.path.dirname(file) or ".", exist_ok=True)
     figure.savefig(file)
 
@@ -472,6 +483,8 @@ def main():
         os.makedirs(os.path.join("sweeps", experiment), exist_ok=True)
         prepare(options)
         if not options.speed_only:
+            for row in rows:
+                pretrain(options, row)
             pool = concurrent.futures.ThreadPoolExecutor(options.jobs)
             try:
                 codes += pool.map(lambda row: train(options, row), rows)
