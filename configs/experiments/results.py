@@ -37,7 +37,10 @@ PREPARE = {
         "experiments/efficientnet/scratch.pt2": ["efficientnet.py", "--output", "experiments/efficientnet", "--from-scratch"],
     },
     "efficientnet_bytes": EFFICIENTNET,
-    "efficientnet_epochs": EFFICIENTNET,
+    "efficientnet_epochs": {
+        **EFFICIENTNET,
+        "experiments/efficientnet/frozen.pt2": ["efficientnet.py", "--output", "experiments/efficientnet", "--frozen-stem"],
+    },
     "reviews": {"experiments/reviews/model.pt2": ["reviews.py", "--output", "experiments/reviews"]},
     "rte": {"experiments/rte/model.pt2": ["glue.py", "--task", "rte", "--glue", f"{GLUE}/RTE", "--output", "experiments/rte"]},
     "cola": COLA,
@@ -45,8 +48,8 @@ PREPARE = {
     "cola_lora": COLA,
     "gpt2_lora": {
         "experiments/gpt2/model.pt2": ["gpt2.py", "--output", "experiments/gpt2"],
-        "experiments/gpt2/base/model.safetensors": ["cleave-client", "train", "--config", "configs/experiments/gpt2.yaml",
-                                                    "--run-dir", "experiments/gpt2/base"],
+        "experiments/gpt2/base/summary.json": ["cleave-client", "train", "--config", "configs/experiments/gpt2.yaml",
+                                                  "--run-dir", "experiments/gpt2/base"],
     },
     "staleness": {},
 }
@@ -98,29 +101,33 @@ def flows(activations, gradients):
     return f'{{activation/0: "{activations}", activation/1: "{activations}", gradient/1: "{gradients}", gradient/0: "{gradients}"}}'
 
 
-F1L1, F2L2, F4L3 = ({"model.cuts": cuts} for cuts in ("[net._bn0, net._bn1]", "[net._blocks.0, net._blocks.15]", "[net._blocks.2, net._blocks.14]"))
-# The stem's convolution is frozen, so its outputs never change, and no gradient is sent to it.
-FROZEN = {"model.cuts": "[net._conv_stem, net._blocks.15]", "train.freeze": "[net._conv_stem.*]"}
+F1L1, F1L2, F2L2, F4L3 = ({"model.cuts": cuts} for cuts in ("[net._bn0, net._bn1]", "[net._bn0, net._blocks.15]",
+                                                           "[net._blocks.0, net._blocks.15]", "[net._blocks.2, net._blocks.14]"))
+FROZEN = {"model.file": "experiments/efficientnet/frozen.pt2"}
 # As many steps as one epoch of efficientnet.yaml, in which each image is used five times. `delta` needs the same pixels in each epoch.
-FIVE_EPOCHS = {"data.train.per_class": "240", "train.epochs": "5", "data.augment": "{flip: false}", "eval.every": "5"}
+EPOCHS = {**F1L2, "data.train.per_class": "240", "train.epochs": "5", "data.augment": "{flip: false}", "eval.every": "5"}
 # Of learned inserts.
 ADAM = {"train.optimizer": "{name: adam, weight_decay: 0}", "train.learning_rate.peak": "0.01"}
 PRETRAINING = {
     **dict.fromkeys(("efficientnet_bytes", "efficientnet_epochs"), {**ADAM, "data.train.per_class": "240", "train.epochs": "15"}),
     "gpt2_lora": {**ADAM, "train.epochs": "3"},
 }
+# The outputs of the token embedding, which is frozen, never change; those of transformer.drop do, by dropout.
 WTE = {"model.cuts": "[transformer.wte, transformer.h.2]"}
 CONV = "[{cut: 0, kind: conv, channels: 20, kernel: 4}, {cut: 1, kind: conv, channels: 320}]"
 
 
-def once(bits, last, skip=0.05):
-    """Codecs for a frozen head: its activations are sent once, with this many bits; `last` is the codec of the last cut."""
-    return f'{{activation/0: "rans(delta:first_bits={bits},skip={skip}(block:bits=2))", activation/1: "{last}", gradient/1: "{last}"}}'
+def once(bits, activation, gradient):
+    """Codecs for a frozen head: its activations are sent in the first epoch only, with this many bits. The others are those of the last cut."""
+    return f'{{activation/0: "rans(delta:first_bits={bits},skip=1(block:bits=1))", activation/1: "{activation}", gradient/1: "{gradient}"}}'
 
 
 def inserted(inserts, pretrained=None):
     """Settings with learned inserts; those that are pre-trained have a file of this name."""
     return {"insert": inserts, **({"weights.file": f"experiments/efficientnet/{pretrained}.safetensors"} if pretrained else {})}
+
+
+ENCODER = {**inserted("[{cut: 0, kind: conv, channels: 64, kernel: 4}]", "conv64"), "train.freeze": "[insert.0.encoder.*]"}
 
 
 def precision(name, **more):
@@ -162,13 +169,13 @@ SWEEPS = {
         ("f1l1, conv inserts not pretrained", {**F1L1, **inserted(CONV)}, ["none"], ONE, "f1l1"),
     ],
     "efficientnet_epochs": [
-        ("f1l2", {**FIVE_EPOCHS, "model.cuts": FROZEN["model.cuts"]}, ["none"], ONE),
-        ("f1l2", {**FIVE_EPOCHS, "model.cuts": FROZEN["model.cuts"]}, [flows("rans(delta:first_bits=4(block:bits=2))", "rans(adaptive:bits=1)")], ONE),
-        ("f1l2, frozen stem", {**FIVE_EPOCHS, **FROZEN}, ["none"], ONE, "f1l2"),
-        ("f1l2, frozen stem", {**FIVE_EPOCHS, **FROZEN}, [once(2, "block:bits=4", 0.5), once(4, "block:bits=8", 0.2)], ONE, "f1l2"),
-        ("f1l2, frozen stem and encoder", {**FIVE_EPOCHS, **FROZEN, "train.freeze": "[net._conv_stem.*, insert.0.encoder.*]",
-                                           **inserted("[{cut: 0, kind: conv, channels: 20, kernel: 4}]", "epochs-conv20")},
-         [once(8, "block:bits=4"), once(8, "block:bits=8")], ONE, "f1l2"),
+        ("f1l2", EPOCHS, ["none"], ONE),
+        ("f1l2", EPOCHS, [flows("rans(delta:first_bits=4(block:bits=2))", "rans(adaptive:bits=1)")], ONE),
+        ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, ["none"], ONE, "f1l2"),
+        ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, [once(8, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4"),
+                                                     once(3, "rans(block:bits=3)", "rans(adaptive:bits=2)")], ONE, "f1l2"),
+        ("f1l2, frozen stem and encoder", {**EPOCHS, **FROZEN, **ENCODER},
+         [once(8, "block:bits=8", "block:bits=8"), once(8, "block:bits=4", "block:bits=4")], ONE, "f1l2"),
     ],
     "reviews": [
         ("f2l2", {}, HEADLINE, THREE),
@@ -197,11 +204,11 @@ SWEEPS = {
     "cola_fairseq": [("partition 1", {}, ["none", SORT[16], SORT[12], SORT[8], SORT[4]], THREE)],
     "cola_lora": [("partition 1", {}, ["none"], THREE)],
     "gpt2_lora": [
-        ("LoRA", {}, ["none", "block:bits=4"], THREE),
-        ("LoRA", {}, ["block:bits=2", "block:bits=2,rotation=hadamard"], ONE),
-        ("LoRA, cut before positions", WTE, ["none", once(4, "block:bits=4,rotation=hadamard", 0.2), once(4, "block:bits=2,rotation=hadamard", 0.2)], ONE, "LoRA"),
+        ("LoRA", {}, ["none", "block:bits=4", "block:bits=2", "block:bits=2,rotation=hadamard"], THREE),
+        ("LoRA, cut after the embedding", WTE, [once(4, *2 * ["block:bits=4,rotation=hadamard"]), once(4, *2 * ["block:bits=2,rotation=hadamard"])],
+         THREE, "LoRA"),
         ("LoRA, linear insert", {**WTE, "insert": "[{cut: 1, kind: linear, rank: 32}]", "weights.file": "experiments/gpt2/linear32.safetensors"},
-         [once(4, "none", 0.2), once(4, "block:bits=4", 0.2)], ONE, "LoRA"),
+         [once(4, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4")], THREE, "LoRA"),
     ],
     "staleness": [
         *(stale(steps, warmup, nesterov) for warmup, nesterov in itertools.product((True, False), repeat=2) for steps in (0, 1, 3)),
