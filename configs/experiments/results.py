@@ -127,7 +127,7 @@ def inserted(inserts, pretrained=None):
     return {"insert": inserts, **({"weights.file": f"experiments/efficientnet/{pretrained}.safetensors"} if pretrained else {})}
 
 
-ENCODER = {**inserted("[{cut: 0, kind: conv, channels: 64, kernel: 4}]", "conv64"), "train.freeze": "[insert.0.encoder.*]"}
+FROZEN_INSERT = {**inserted("[{cut: 0, kind: conv, channels: 64, kernel: 4}]", "conv64"), "train.freeze": "[insert.0.*]"}
 
 
 def precision(name, **more):
@@ -174,8 +174,7 @@ SWEEPS = {
         ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, ["none"], ONE, "f1l2"),
         ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, [once(8, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4"),
                                                      once(3, "rans(block:bits=3)", "rans(adaptive:bits=2)")], ONE, "f1l2"),
-        ("f1l2, frozen stem and encoder", {**EPOCHS, **FROZEN, **ENCODER},
-         [once(8, "block:bits=8", "block:bits=8"), once(8, "block:bits=4", "block:bits=4")], ONE, "f1l2"),
+        ("f1l2, frozen stem and insert", {**EPOCHS, **FROZEN, **FROZEN_INSERT}, [once(8, "block:bits=4", "block:bits=4")], ONE, "f1l2"),
     ],
     "reviews": [
         ("f2l2", {}, HEADLINE, THREE),
@@ -204,11 +203,11 @@ SWEEPS = {
     "cola_fairseq": [("partition 1", {}, ["none", SORT[16], SORT[12], SORT[8], SORT[4]], THREE)],
     "cola_lora": [("partition 1", {}, ["none"], THREE)],
     "gpt2_lora": [
-        ("LoRA", {}, ["none", "block:bits=4", "block:bits=2", "block:bits=2,rotation=hadamard"], THREE),
+        ("LoRA", {}, ["none", "block:bits=4", "block:bits=2", "block:bits=2,rotation=hadamard"], ONE),
         ("LoRA, cut after the embedding", WTE, [once(4, *2 * ["block:bits=4,rotation=hadamard"]), once(4, *2 * ["block:bits=2,rotation=hadamard"])],
-         THREE, "LoRA"),
+         ONE, "LoRA"),
         ("LoRA, linear insert", {**WTE, "insert": "[{cut: 1, kind: linear, rank: 32}]", "weights.file": "experiments/gpt2/linear32.safetensors"},
-         [once(4, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4")], THREE, "LoRA"),
+         [once(4, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4")], ONE, "LoRA"),
     ],
     "staleness": [
         *(stale(steps, warmup, nesterov) for warmup, nesterov in itertools.product((True, False), repeat=2) for steps in (0, 1, 3)),
