@@ -203,11 +203,12 @@ SWEEPS = {
     "cola_fairseq": [("partition 1", {}, ["none", SORT[16], SORT[12], SORT[8], SORT[4]], THREE)],
     "cola_lora": [("partition 1", {}, ["none"], THREE)],
     "gpt2_lora": [
-        ("LoRA", {}, ["none", "block:bits=4", "block:bits=2", "block:bits=2,rotation=hadamard"], ONE),
+        ("LoRA", {}, ["none", "block:bits=4", "block:bits=2,rotation=hadamard"], THREE),
+        ("LoRA", {}, ["block:bits=2"], ONE),
         ("LoRA, cut after the embedding", WTE, [once(4, *2 * ["block:bits=4,rotation=hadamard"]), once(4, *2 * ["block:bits=2,rotation=hadamard"])],
-         ONE, "LoRA"),
+         THREE, "LoRA"),
         ("LoRA, linear insert", {**WTE, "insert": "[{cut: 1, kind: linear, rank: 32}]", "weights.file": "experiments/gpt2/linear32.safetensors"},
-         [once(4, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4")], ONE, "LoRA"),
+         [once(4, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4")], THREE, "LoRA"),
     ],
     "staleness": [
         *(stale(steps, warmup, nesterov) for warmup, nesterov in itertools.product((True, False), repeat=2) for steps in (0, 1, 3)),
