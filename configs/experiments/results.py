@@ -205,8 +205,9 @@ SWEEPS = {
     "gpt2_lora": [
         ("LoRA", {}, ["none", "block:bits=4", "block:bits=2,rotation=hadamard"], THREE),
         ("LoRA", {}, ["block:bits=2"], ONE),
-        ("LoRA, cut after the embedding", WTE, [once(4, *2 * ["block:bits=4,rotation=hadamard"]), once(4, *2 * ["block:bits=2,rotation=hadamard"])],
-         THREE, "LoRA"),
+        ("LoRA, cut after the embedding", WTE, [once(4, *2 * ["block:bits=4,rotation=hadamard"]),
+                                               once(4, "block:bits=4,rotation=hadamard", "adaptive:bits=1")], THREE, "LoRA"),
+        ("LoRA, cut after the embedding", WTE, [once(4, *2 * ["block:bits=2,rotation=hadamard"])], ONE, "LoRA"),
         ("LoRA, linear insert", {**WTE, "insert": "[{cut: 1, kind: linear, rank: 32}]", "weights.file": "experiments/gpt2/linear32.safetensors"},
          [once(4, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4")], THREE, "LoRA"),
     ],
@@ -388,14 +389,13 @@ def measured(experiment, rows):
 
 
 def shown(codec):
-    """A codec as the table shows it: one per direction instead of one per flow, where they are the same."""
+    """A codec as the table shows it; of several, each with its flows."""
     if not codec.startswith("{"):
         return f"`{codec}`"
-    flow = dict(re.findall(r'(\w+/\d): "?([^"}]+?)"?(?:, (?=\w+/\d)|})', codec))
-    kinds = [(kind, [spec for name, spec in flow.items() if name.startswith(kind)]) for kind in ("activation", "gradient")]
-    if all(len(set(specs)) == 1 for _, specs in kinds):
-        return ", ".join(f"{kind}s `{specs[0]}`" for kind, specs in kinds)
-    return ", ".join(f"{name} `{spec}`" for name, spec in flow.items())
+    flows_of = {}
+    for flow, spec in re.findall(r'(\w+/\d): "?([^"}]+?)"?(?:, (?=\w+/\d)|})', codec):
+        flows_of.setdefault(spec, []).append(flow)
+    return "; ".join(f"{', '.join(names)}: `{spec}`" for spec, names in flows_of.items())
 
 
 def markdown(lines):
@@ -449,8 +449,9 @@ def chart(experiment, rows, file):
     points = sorted(((each.share, statistics.mean(each.values), f"{each.row.name}: {shown(each.codec).replace('`', '')}")
                      for each in measured(experiment, rows)))  # fmt: skip
     front = [(share, value) for share, value, _ in points if value == better(each for of, each, _ in points if of <= share)]
-    figure, axes = pyplot.subplots(figsize=(9, 5 + 0.17 * len(points)), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(11, 5 + 0.17 * len(points)), layout="constrained")
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.step(*zip(*front), where="post", color="tab:blue", linewidth=1)
     for number, (share, value, name) in enumerate(points, 1):
         color = "tab:blue" if (share, value) in front else "tab:gray"
@@ -459,7 +460,7 @@ def chart(experiment, rows, file):
     axes.set_xlabel("bytes of training, share of fp32")
     axes.set_ylabel(TITLES[main])
     axes.grid(which="both", linewidth=0.3)
-    figure.legend(loc="outside lower left", fontsize=8, handlelength=1)
+    figure.legend(loc="outside lower left", fontsize=7, handlelength=1)
     os.makedirs(os.path.dirname(file) or ".", exist_ok=True)
     figure.savefig(file)
 
