@@ -127,6 +127,8 @@ def inserted(inserts, pretrained=None):
     return {"insert": inserts, **({"weights.file": f"experiments/efficientnet/{pretrained}.safetensors"} if pretrained else {})}
 
 
+# With the learning rate of the other layers, training with pre-trained inserts diverges.
+SLOW_INSERTS = {"train.groups": "['insert.*:learning_rate=0.1']"}
 FROZEN_INSERT = {**inserted("[{cut: 0, kind: conv, channels: 64, kernel: 4}]", "conv64"), "train.freeze": "[insert.0.*]"}
 
 
@@ -165,16 +167,16 @@ SWEEPS = {
     "efficientnet_bytes": [
         ("f2l2", F2L2, ["none", "rans(block:bits=2)", flows("rans(block:bits=3)", "rans(adaptive:bits=1)")], ONE),
         ("f1l1", F1L1, ["none"], ONE),
-        ("f1l1, conv inserts", {**F1L1, **inserted(CONV, "conv20-320")}, ["block:bits=8", "none"], ONE, "f1l1"),
-        ("f1l1, conv inserts not pretrained", {**F1L1, **inserted(CONV)}, ["none"], ONE, "f1l1"),
+        ("f1l1, conv inserts", {**F1L1, **inserted(CONV, "conv20-320"), **SLOW_INSERTS}, ["block:bits=8"], ONE, "f1l1"),
+        ("f1l1, conv inserts, full learning rate", {**F1L1, **inserted(CONV, "conv20-320")}, ["block:bits=8"], ONE, "f1l1"),
     ],
     "efficientnet_epochs": [
-        ("f1l2", EPOCHS, ["none"], ONE),
+        ("f1l2", EPOCHS, ["none"], THREE),
         ("f1l2", EPOCHS, [flows("rans(delta:first_bits=4(block:bits=2))", "rans(adaptive:bits=1)")], ONE),
         ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, ["none"], ONE, "f1l2"),
         ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, [once(8, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4"),
                                                      once(3, "rans(block:bits=3)", "rans(adaptive:bits=2)")], ONE, "f1l2"),
-        ("f1l2, frozen stem and insert", {**EPOCHS, **FROZEN, **FROZEN_INSERT}, [once(8, "block:bits=4", "block:bits=4")], ONE, "f1l2"),
+        ("f1l2, frozen stem and insert", {**EPOCHS, **FROZEN, **FROZEN_INSERT}, [once(8, "block:bits=4", "block:bits=4")], THREE, "f1l2"),
     ],
     "reviews": [
         ("f2l2", {}, HEADLINE, THREE),
