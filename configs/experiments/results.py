@@ -136,7 +136,7 @@ def precision(name, **more):
     return {"precision.client": name, "precision.server": name, **more}
 
 
-FIVE, THREE, ONE = (1, 2, 3, 4, 5), (1, 2, 3), (1,)
+THREE, ONE = (1, 2, 3), (1,)
 
 
 def stale(steps, warmup, nesterov):
@@ -165,7 +165,7 @@ SWEEPS = {
         ("from scratch", {"model.file": "experiments/efficientnet/scratch.pt2"}, ["none", "uniform:bits=16", "topk:ratio=0.5"], THREE),
     ],
     "efficientnet_bytes": [
-        ("f2l2", F2L2, ["none", "rans(block:bits=2)", flows("rans(block:bits=3)", "rans(adaptive:bits=1)")], ONE),
+        ("f2l2", F2L2, ["none", "rans(block:bits=2)"], ONE),
         ("f1l1", F1L1, ["none"], ONE),
         ("f1l1, conv inserts", {**F1L1, **inserted(CONV, "conv20-320"), **SLOW_INSERTS}, ["block:bits=8"], ONE, "f1l1"),
         ("f1l1, conv inserts, full learning rate", {**F1L1, **inserted(CONV, "conv20-320")}, ["block:bits=8"], ONE, "f1l1"),
@@ -174,8 +174,7 @@ SWEEPS = {
         ("f1l2", EPOCHS, ["none"], THREE),
         ("f1l2", EPOCHS, [flows("rans(delta:first_bits=4(block:bits=2))", "rans(adaptive:bits=1)")], ONE),
         ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, ["none"], ONE, "f1l2"),
-        ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, [once(8, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4"),
-                                                     once(3, "rans(block:bits=3)", "rans(adaptive:bits=2)")], ONE, "f1l2"),
+        ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, [once(8, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4")], ONE, "f1l2"),
         ("f1l2, frozen stem and insert", {**EPOCHS, **FROZEN, **FROZEN_INSERT}, [once(8, "block:bits=4", "block:bits=4")], THREE, "f1l2"),
     ],
     "reviews": [
