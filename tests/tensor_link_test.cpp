@@ -368,7 +368,14 @@ Trained trainThroughLinks(const std::string& codec, const std::string& scheduleN
   stop = true;
   cutter.join();
   relay.cutAfter(cut.way, std::numeric_limits<std::uint32_t>::max());
-  asio::post(io.context(), [&] { client.link->connection()->sayBye("done"); });
+  // The last cut may break the connection just now; the next one then says Bye too.
+  std::shared_ptr<Connection> ended;  // io thread
+  while (over.wait_for(1ms) != std::future_status::ready) {
+    asio::post(io.context(), [&] {
+      const auto connection = client.link->connection();
+      if (connection && connection != std::exchange(ended, connection)) connection->sayBye("done");
+    });
+  }
   over.get();
   server.device.notify();
   serverDevice.join();

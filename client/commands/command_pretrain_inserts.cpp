@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -23,6 +24,17 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+void checkErrors(const std::vector<double>& errors, const ClientSettings& settings,
+                 std::uint64_t step) {
+  for (std::size_t n = 0; n < errors.size(); ++n) {
+    if (std::isfinite(errors[n])) continue;
+    throw RunError("non-finite",
+                   fmt::format("the error of the insert at cut {} is not finite after step {}",
+                               settings.inserts[n].cut, step),
+                   "lower train.learning_rate.peak, or set train.optimizer to adam");
+  }
+}
+
 // Trains for the run's epochs and steps. Returns the inserts' errors in the last epoch.
 std::vector<double> train(InsertTrainer& trainer, const PreparedRun& run, bool isShown) {
   const ClientSettings& settings = run.settings;
@@ -40,6 +52,7 @@ std::vector<double> train(InsertTrainer& trainer, const PreparedRun& run, bool i
       withTorchErrors([&] { trainer.step(viewOf(*batch), step, learningRate(rates, step)); });
     }
     errors = trainer.takeErrors();
+    checkErrors(errors, settings, step);
     if (!isShown) continue;
     std::cout << fmt::format("epoch {}, step {}:", epoch, step);
     for (std::size_t n = 0; n < errors.size(); ++n) {

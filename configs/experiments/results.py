@@ -136,7 +136,7 @@ def precision(name, **more):
     return {"precision.client": name, "precision.server": name, **more}
 
 
-THREE, TWO, ONE = (1, 2, 3), (1, 2), (1,)
+FIVE, THREE, ONE = (1, 2, 3, 4, 5), (1, 2, 3), (1,)
 
 
 def stale(steps, warmup, nesterov):
@@ -171,11 +171,11 @@ SWEEPS = {
         ("f1l1, conv inserts, full learning rate", {**F1L1, **inserted(CONV, "conv20-320")}, ["block:bits=8"], ONE, "f1l1"),
     ],
     "efficientnet_epochs": [
-        ("f1l2", EPOCHS, ["none"], TWO),
+        ("f1l2", EPOCHS, ["none"], FIVE),
         ("f1l2", EPOCHS, [flows("rans(delta:first_bits=4(block:bits=2))", "rans(adaptive:bits=1)")], ONE),
-        ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, ["none"], ONE, "f1l2"),
-        ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, [once(8, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4")], ONE, "f1l2"),
-        ("f1l2, frozen stem and insert", {**EPOCHS, **FROZEN, **FROZEN_INSERT}, [once(8, "block:bits=4", "block:bits=4")], TWO, "f1l2"),
+        ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, ["none"], FIVE, "f1l2"),
+        ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, [once(8, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4")], FIVE, "f1l2"),
+        ("f1l2, frozen stem and insert", {**EPOCHS, **FROZEN, **FROZEN_INSERT}, [once(8, "block:bits=4", "block:bits=4")], FIVE, "f1l2"),
     ],
     "reviews": [
         ("f2l2", {}, HEADLINE, THREE),

@@ -1,6 +1,7 @@
 // Learned inserts with the real programs: split training is bit-identical to the whole model, the
 // inserts are trained, saved, continued and pre-trained, and wrong ones are refused.
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -206,11 +207,10 @@ TEST_CASE("inserts are trained alone, and a run begins with them") {
       with(with(kCnn, kBoth), {"--set", "data.train.size=256", "--set", "train.epochs=8", "--set",
                                "train.optimizer=adam", "--set", "train.learning_rate=0.01"});
   const std::string file = folder.path("inserts.safetensors");
-  const Arguments pretrain = with({"pretrain-inserts", "--output", file, "--overwrite", "--config",
-                                   configFile("synthetic.yaml")},
-                                  shared);
-  const auto first = askJson(with(pretrain, {"--set", "train.max_steps=1"}));
-  const auto last = askJson(pretrain);
+  const Arguments pretrain =
+      with({"pretrain-inserts", "--overwrite", "--config", configFile("synthetic.yaml")}, shared);
+  const auto first = askJson(with(pretrain, {"--output", file, "--set", "train.max_steps=1"}));
+  const auto last = askJson(with(pretrain, {"--output", file}));
   for (std::size_t n = 0; n < 2; ++n) {
     CAPTURE(n);
     CHECK(last.at("inserts").at(n).at("relative_error").get<double>() <
@@ -220,6 +220,11 @@ TEST_CASE("inserts are trained alone, and a run begins with them") {
       runClient("train", folder.path("run"), with(shared, {"--set", "weights=" + file}));
   INFO(ended.errors);
   CHECK(ended.code == 0);
+  const std::string diverged = folder.path("diverged");
+  checkError(ask(with(pretrain, {"--output", diverged, "--set", "train.optimizer=sgd", "--set",
+                                 "train.learning_rate=1.0e6"})),
+             kFailedRun, {"[non-finite]", "the insert at cut 0", "train.learning_rate.peak"});
+  CHECK_FALSE(std::filesystem::exists(diverged));
   checkError(ask({"pretrain-inserts", "--config", configFile("synthetic.yaml"), "--output",
                   folder.path("none")}),
              kWrongUse, {"[bad-insert]", "has no inserts"});
