@@ -437,7 +437,7 @@ def table(experiment, rows):
 
 
 def chart(experiment, rows, file):
-    """Draws the main metric against the share of bytes, with the Pareto front."""
+    """Draws the main metric against the share of bytes, with the Pareto front. Points that are far worse than the others are at the edge."""
     try:
         import matplotlib
     except ImportError:
@@ -450,14 +450,21 @@ def chart(experiment, rows, file):
     points = sorted(((each.share, statistics.mean(each.values), f"{each.row.name}: {shown(each.codec).replace('`', '')}")
                      for each in measured(experiment, rows)))  # fmt: skip
     front = [(share, value) for share, value, _ in points if value == better(each for of, each, _ in points if of <= share)]
+    best = better(value for _, value, _ in points)
+    distances = [abs(value - best) for _, value, _ in points]
+    edge = 6 * statistics.median(distances) if len(points) > 2 else max(distances)
     figure, axes = pyplot.subplots(figsize=(11, 5 + 0.17 * len(points)), layout="constrained")
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.step(*zip(*front), where="post", color="tab:blue", linewidth=1)
     for number, (share, value, name) in enumerate(points, 1):
         color = "tab:blue" if (share, value) in front else "tab:gray"
-        axes.plot(share, value, "o", color=color, markersize=5, label=f"{number}  {name}")
-        axes.annotate(str(number), (share, value), xytext=(4, 4), textcoords="offset points", color=color)
+        is_far = abs(value - best) > edge > 0
+        worse = best + edge if better is min else best - edge
+        height = worse if is_far else value
+        marker = ("^" if better is min else "v") if is_far else "o"
+        axes.plot(share, height, marker, color=color, markersize=5, label=f"{number}  {name}" + (f" ({value:.4g})" if is_far else ""))
+        axes.annotate(str(number), (share, height), xytext=(4, 4), textcoords="offset points", color=color)
     axes.set_xlabel("bytes of training, share of fp32")
     axes.set_ylabel(TITLES[main])
     axes.grid(which="both", linewidth=0.3)

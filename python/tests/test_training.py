@@ -343,9 +343,9 @@ class Experiments(Folder):
 
         runs = {}  # by configuration and settings, so that each is trained once
         for name in ("rte", "cola", "cola_fairseq", "cola_lora"):
-            for _, settings, codecs, _ in results.SWEEPS[name]:
-                for codec in codecs:
-                    settings = {**settings, "codec": codec, "train.max_steps": "2", "train.micro_batches": "2", "eval.every": "0", "keep": "{}"}
+            for row in results.ROWS[name]:
+                for codec in row.codecs:
+                    settings = {**row.settings, "codec": codec, "train.max_steps": "2", "train.micro_batches": "2", "eval.every": "0", "keep": "{}"}
                     runs.setdefault((name, *(f"--set={key}={value}" for key, value in settings.items())), len(runs))
 
         def train(run):
