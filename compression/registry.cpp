@@ -14,11 +14,11 @@ namespace cleave {
 namespace {
 
 constexpr std::array<CodecRow, 19> kCodecs = {{
-    {"none", "", "the values, unchanged", "none", makeNone, true},
+    {"none", "", "the values, unchanged", "none", makeNone, true, false, false},
     {"fp16", "", "16-bit floats of IEEE 754; values above 65504 become infinity", "fp16", makeFp16,
-     true},
+     true, false, false},
     {"bf16", "", "16-bit floats with the range of fp32 and 8 significant bits", "bf16", makeBf16,
-     true},
+     true, false, false},
     {"fp8", "format=e4m3|e5m2", "8-bit floats of OFP8, scaled by one power of two per tensor",
      "fp8:format=e4m3", makeFp8, true},
     {"uniform", "bits=1..16",
@@ -64,6 +64,12 @@ constexpr std::array<CodecRow, 19> kCodecs = {{
      "zstd:level=3(block:bits=4)", makeZstd},
 }};
 
+const CodecRow& rowOf(const Codec& codec) {
+  const std::string name = parseCodecSpec(codec.spec()).name;
+  return *std::find_if(kCodecs.begin(), kCodecs.end(),
+                       [&](const CodecRow& row) { return row.name == name; });
+}
+
 }  // namespace
 
 std::span<const CodecRow> codecTable() { return kCodecs; }
@@ -108,17 +114,9 @@ CodecState decodeInside(const Codec& outer, const Codec& inner, const CodecConte
   }
 }
 
-bool sizeIsFixed(const Codec& codec) {
-  const std::string name = parseCodecSpec(codec.spec()).name;
-  return std::any_of(kCodecs.begin(), kCodecs.end(),
-                     [&](const CodecRow& row) { return row.name == name && row.sizeIsFixed; });
-}
+bool sizeIsFixed(const Codec& codec) { return rowOf(codec).sizeIsFixed; }
 
-bool hasRawFormat(const Codec& codec) {
-  constexpr std::array kWithout = {"none", "fp16", "bf16"};
-  const std::string name = parseCodecSpec(codec.spec()).name;
-  return std::find(kWithout.begin(), kWithout.end(), name) == kWithout.end();
-}
+bool hasRawFormat(const Codec& codec) { return rowOf(codec).hasRawFormat; }
 
 void throwBadPayload(const Codec& codec, const Key& key, const std::string& fault) {
   throw ProtocolError("bad-payload",

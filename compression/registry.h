@@ -21,6 +21,8 @@ struct CodecRow {
   // The codec keeps values of the flow's earlier tensors. Only codecs that compress its payload may
   // wrap it.
   bool isOfFlow = false;
+  bool hasRawFormat =
+      true;  // payloads begin with a format byte, so a tensor can be sent raw (raw.h)
 };
 
 std::span<const CodecRow> codecTable();
@@ -29,8 +31,7 @@ std::span<const CodecRow> codecTable();
 std::unique_ptr<Codec> makeCodec(std::string_view spec);
 // Whether this codec always writes exactly maxEncodedBytes.
 bool sizeIsFixed(const Codec& codec);
-// Whether the codec's payloads begin with a format byte, so that a tensor can be sent raw (raw.h):
-// all codecs but `none`, `fp16` and `bf16`.
+// CodecRow::hasRawFormat of this codec.
 bool hasRawFormat(const Codec& codec);
 
 }  // namespace cleave

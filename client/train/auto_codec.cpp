@@ -164,16 +164,6 @@ class Trial {
 
 // ---- Candidates ----
 
-// Of all tensors that cross the flow's cut in its direction, per micro-batch.
-double rawBytesOf(const RunPlan& plan, Flow flow, std::uint32_t samples) {
-  double bytes = 0;
-  for (const Flow each : plan.flows()) {
-    if (each.kind != flow.kind || each.cut != flow.cut) continue;
-    bytes += static_cast<double>(flowSpec(plan.blocks, plan.stage.cuts, each, samples).bytes());
-  }
-  return bytes;
-}
-
 // The codecs that each flow may get. Their bytes are computed from the shapes. Their seconds are
 // those of the first trial's codec on each side, scaled by the ratio of the codecs' times on
 // this machine.
@@ -184,34 +174,37 @@ CodecCandidates candidatesOf(const PreparedRun& run, std::uint32_t samples,
   for (const Flow flow : costs.body().place.flows()) {
     const std::string name = flowName(flow);
     const FlowCosts& measured = costs.flows.at(flow);
-    const CodecCandidate given{run.settings.codecs.at(name), rawBytesOf(run.plan, flow, samples),
-                               measured.bytes, measured.encodeSeconds, measured.decodeSeconds};
+    // Sums over all tensors that cross the cut in the same direction: they share the codec.
+    const auto sumHere = [&](const auto& bytesOfTensor) {
+      double bytes = 0;
+      for (const Flow each : run.plan.flows()) {
+        if (each.kind != flow.kind || each.cut != flow.cut) continue;
+        bytes += static_cast<double>(bytesOfTensor(options.spec(each, samples)));
+      }
+      return bytes;
+    };
+    const double rawBytes = sumHere([](const TensorSpec& tensor) { return tensor.bytes(); });
+    const CodecCandidate given{run.settings.codecs.at(name), rawBytes, measured.bytes,
+                               measured.encodeSeconds, measured.decodeSeconds};
     const auto choices = run.settings.autoCodecs.find(name);
     if (choices == run.settings.autoCodecs.end()) {
       candidates[flow] = {given};
       continue;
     }
     const TensorSpec tensor = options.spec(flow, samples);
-    const auto bytesOf = [&](const std::string& spec) {
-      const std::unique_ptr<Codec> codec = makeCodec(spec);
-      double bytes = 0;
-      // All tensors that cross a cut in the same direction share the codec.
-      for (const Flow each : run.plan.flows()) {
-        const TensorSpec other = options.spec(each, samples);
-        const bool isHere = each.kind == flow.kind && each.cut == flow.cut;
-        if (isHere && isFloat(other.dtype)) {
-          bytes += static_cast<double>(codec->maxEncodedBytes(other));
-        }
-      }
-      return bytes;
+    const auto bytesWith = [&](const Codec& codec) {
+      return sumHere([&](const TensorSpec& each) {
+        return isFloat(each.dtype) ? codec.maxEncodedBytes(each) : 0;
+      });
     };
-    const double headers = std::max(0.0, given.bytes - bytesOf(given.spec));
-    const CodecProfile start = measureCodec(*makeCodec(given.spec), tensor);
+    const std::unique_ptr<Codec> first = makeCodec(given.spec);
+    const double headers = std::max(0.0, given.bytes - bytesWith(*first));
+    const CodecProfile start = measureCodec(*first, tensor);
     for (const std::string& spec : choices->second) {
       CodecCandidate candidate = given;
       candidate.spec = spec;
-      candidate.bytes = bytesOf(spec) + headers;
       const std::unique_ptr<Codec> codec = makeCodec(spec);
+      candidate.bytes = bytesWith(*codec) + headers;
       if (codec->isIdentity()) {
         candidate.encodeSeconds = candidate.decodeSeconds = 0;
       } else if (run.plan.deviceCodecs.get(flow) == nullptr) {
@@ -302,9 +295,10 @@ class AutoCodecs {
     return microBatchCount(batch_.samples(), run_.plan.spec.microBatches);
   }
 
-  // Shorter codes for frequent bytes lose nothing, but take time. How many bytes they save depends
-  // on the tensors, so only a trial can tell. Uses them if a step becomes more than 3 % shorter
-  // than `before`, the time with the chosen codecs. Returns the time of a step afterwards.
+  // Measures the chosen codecs with entropy coding, which loses nothing but takes time, in a trial:
+  // how many bytes it saves depends on the tensors. `before`: the seconds of a step without it.
+  // Uses it if the step becomes more than 3 % shorter. Returns the seconds of a step with the
+  // result.
   double tryEntropyCoding(double before, double budget) {
     FlowCodecs coded = resolved_.codecs;
     for (auto& [flow, codec] : coded) {
@@ -372,7 +366,7 @@ void useCodecs(PreparedRun& run, const FlowCodecs& codecs) {
   run.settings.autoCodecs.clear();
   RunSpec spec = run.plan.spec;
   for (auto& [flow, codec] : spec.codecs) codec = codecs.at(flow);
-  spec.codecLevels = run.settings.quality.every > 0 && hasLossyCodec(run.settings);
+  spec.codecLevels = usesCodecLevels(run.settings);
   planFor(run, spec);
   placeCodecs(run);
   rewriteConfig(run);

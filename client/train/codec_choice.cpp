@@ -60,7 +60,7 @@ std::optional<AutoCodec> autoCodec(std::string_view text) {
   AutoCodec result;
   result.budget.maxRatio = parameters.number("max_ratio", 0, 1, 1);
   result.budget.maxStepSeconds = parameters.number("max_step", 0, kMaxSeconds, 0);
-  // A small budget alone should not need a second parameter.
+  // With a small budget, min_bits may be omitted.
   const bool isSmall = result.budget.maxRatio < ratioOf(kDefaultBits);
   const int bits =
       parameters.integer("min_bits", kFewestBits, 8, isSmall ? kFewestBits : kDefaultBits);
@@ -107,7 +107,7 @@ CodecChooser::CodecChooser(const StepCosts& costs, Policy policy, CodecCandidate
   predict();
 }
 
-// The bytes of a step with this choice, relative to those of its tensors.
+// A step's encoded bytes with this choice, divided by its uncompressed bytes.
 double CodecChooser::ratioWith(const CodecChoice& choice) const {
   double bytes = 0, raw = 0;
   for (const auto& [flow, some] : candidates_) {
@@ -136,7 +136,7 @@ std::size_t CodecChooser::rungs(bool up) const {
   return max;
 }
 
-CodecChooser::Option& CodecChooser::find(const CodecChoice& choice) {
+const CodecChooser::Option& CodecChooser::find(const CodecChoice& choice) const {
   return *std::find_if(options_.begin(), options_.end(),
                        [&](const Option& option) { return option.choice == choice; });
 }
@@ -261,9 +261,8 @@ CodecChoice CodecChooser::best() const {
 }
 
 double CodecChooser::timeOf(const CodecChoice& choice) const {
-  const auto option = std::find_if(options_.begin(), options_.end(),
-                                   [&](const Option& each) { return each.choice == choice; });
-  return option->measured ? option->measured->seconds : corrected(*option);
+  const Option& option = find(choice);
+  return option.measured ? option.measured->seconds : corrected(option);
 }
 
 bool CodecChooser::isLinkBound(const CodecChoice& choice) const {

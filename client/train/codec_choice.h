@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/predict/simulator.h"
@@ -14,7 +15,7 @@ namespace cleave {
 
 // Limits of the choice; by default there are none.
 struct AutoBudget {
-  double maxRatio = 1;        // of a step's bytes, relative to those of its tensors; 1: no limit
+  double maxRatio = 1;        // a step's encoded bytes / its uncompressed bytes; 1: no limit
   double maxStepSeconds = 0;  // 0: no limit
 
   // The limits of both.
@@ -28,8 +29,7 @@ struct AutoCodec {
   AutoBudget budget;
 };
 
-// If `spec` is `auto` with or without parameters, returns what it stands for. Returns nothing for
-// any other codec. Throws UsageError.
+// Parses `auto` and its parameters; nullopt for any other codec. Throws UsageError.
 std::optional<AutoCodec> autoCodec(std::string_view spec);
 
 // One codec that a flow may get. Bytes and seconds are per tensor of one micro-batch.
@@ -82,10 +82,10 @@ class CodecChooser {
   void limitRates(double rateUp, double rateDown);
 
   CodecChoice best() const;
-  // Whether the link makes a step with this choice longer than an infinitely fast link would,
-  // beyond the tolerance.
+  // Whether a step with this choice would be shorter, beyond the tolerance, if the link were
+  // infinitely fast.
   bool isLinkBound(const CodecChoice& choice) const;
-  // The measured duration of a step with this choice in seconds, or the expected one.
+  // Seconds of a step with this choice: measured, or else predicted.
   double timeOf(const CodecChoice& choice) const;
   // Whether this choice is within the limits if its step takes so many seconds.
   bool isWithinBudget(const CodecChoice& choice, double seconds) const;
@@ -116,7 +116,10 @@ class CodecChooser {
   double simulated(const CodecChoice& choice, double rateUp, double rateDown) const;
   bool isUp(Flow flow) const { return costs_.body().place.isUp(flow); }
   std::size_t rungs(bool up) const;
-  Option& find(const CodecChoice& choice);
+  const Option& find(const CodecChoice& choice) const;
+  Option& find(const CodecChoice& choice) {
+    return const_cast<Option&>(std::as_const(*this).find(choice));
+  }
   double correction(std::size_t rung) const;
   double corrected(const Option& option) const;
   StepTime expected(const Option& option) const;

@@ -28,7 +28,7 @@ const char* levelText(CodecLevel level) {
 std::optional<std::string> QualityWatch::faultOf(const QualityCheck& check) const {
   if (const auto increase = increaseOf(check);
       increase && !(*increase <= settings_.maxLossIncrease)) {
-    return fmt::format("the loss of a batch is {:.4f} with the codecs and {:.4f} without",
+    return fmt::format("a batch has a loss of {:.4f} with the codecs, and of {:.4f} without them",
                        *check.lossWith, *check.lossWithout);
   }
   if (snrDb_ && *snrDb_ < settings_.minSnr) {

@@ -54,7 +54,7 @@ class ClientSession {
   // The lowest SNR measured since the last call, in dB; nullopt: no tensor had an error. Call
   // between batches.
   std::optional<double> takeLowestSnr();
-  // Sets the level of a batch that has not begun; see CodecLevels.
+  // Sets a batch's level: see CodecLevels. Call before the batch begins.
   void setCodecLevel(Phase phase, std::uint64_t step, CodecLevel level) {
     levels_->set(phase, step, level);
   }

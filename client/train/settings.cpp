@@ -275,8 +275,9 @@ bool keepsSamples(const ClientSettings& settings) {
 
 }  // namespace
 
-bool hasLossyCodec(const ClientSettings& settings) {
-  return std::any_of(settings.codecs.begin(), settings.codecs.end(),
+bool usesCodecLevels(const ClientSettings& settings) {
+  return settings.quality.every > 0 &&
+         std::any_of(settings.codecs.begin(), settings.codecs.end(),
                      [](const auto& flow) { return hasRawFormat(*makeCodec(flow.second)); });
 }
 
@@ -327,7 +328,7 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   // With loss scaling, gradients that are not finite are expected: a step with such gradients is
   // skipped.
   spec.rawNonFinite = settings.rawNonFinite || settings.scalesLoss();
-  spec.codecLevels = settings.quality.every > 0 && hasLossyCodec(settings);
+  spec.codecLevels = usesCodecLevels(settings);
   spec.initialWeights = userModel != nullptr || !settings.weights.file.empty();
   if (userModel != nullptr) {
     spec.graph = userModel->packedBodies().front();

@@ -36,7 +36,8 @@ Trainer::Trainer(TrainRun& run, Progress& progress)
       progress_(progress),
       totalSteps_(totalSteps(settings_, *data_.train)),
       decider_(settings_, *data_.train),
-      quality_(settings_.quality, hasEightBits(run.prepared().plansOfBodies())),
+      quality_(run.prepared().plan.spec.codecLevels ? settings_.quality : QualitySettings{},
+               hasEightBits(run.prepared().plansOfBodies())),
       meter_(placesOf(run.prepared().plansOfBodies()), settings_.replicas) {}
 
 void Trainer::start(const TrainRun::Options& options) {
@@ -177,7 +178,7 @@ bool Trainer::mayBeginStep() const {
   const std::uint64_t begun = result_.steps + open_.size();
   if (begun >= totalSteps_) return false;
   // Between some steps, none is in progress.
-  if (!open_.empty() && (begun == pauseAfter_ || checksQualityAfter(begun))) return false;
+  if (!open_.empty() && (begun == pauseAfter_ || quality_.isDue(begun))) return false;
   return open_.empty() || (run_.mayBeginStep(begun + 1) && !isAskedToLeave());
 }
 
@@ -191,7 +192,7 @@ bool Trainer::beginStep(std::uint64_t epoch, Loader& loader) {
   const bool isLast = epochSteps_ + open_.size() + 1 == stepsPerWholeEpoch();
   if (isLast && step < totalSteps_) nextLoader_ = trainingLoader(epoch + 1);
   if (open_.empty()) leaveIfAsked(Phase::train);
-  if (open_.empty() && checksQualityAfter(result_.steps)) checkQuality(*batch, epoch);
+  if (open_.empty() && quality_.isDue(result_.steps)) checkQuality(*batch, epoch);
   session_.setCodecLevel(Phase::train, step, quality_.level());
   run_.stage().setLossScale(decider_.lossScale());
   OpenStep& open = open_.emplace_back(OpenStep{std::move(*batch), {}, now()});
@@ -211,7 +212,7 @@ void Trainer::finishStep(std::uint64_t epoch) {
   ++epochSteps_;
   result_.samples += step.batch.samples();
   epochMetrics_.add(run_.stage().metrics(step.at.step));
-  if (checksQualityAfter(result_.steps)) quality_.measuredSnr(session_.takeLowestSnr());
+  if (quality_.isDue(result_.steps)) quality_.measuredSnr(session_.takeLowestSnr());
   std::shared_ptr<Checkpointer::Part> state;
   double copySeconds = 0;
   if (checkpointStep_ == result_.steps) {
@@ -343,9 +344,7 @@ void Trainer::evaluate(std::uint64_t epoch) {
   BatchMetrics sum;
   while (const auto batch = loader.next()) {
     leaveIfAsked(Phase::eval);
-    const MicroBatch at = evaluateBatch(*batch, quality_.level());
-    recordStep(at, epoch);
-    sum.add(run_.stage().metrics(evalBatches_));
+    sum.add(evaluateBatch(*batch, quality_.level(), epoch));
     progress_.batch(shown_, session_.totals());
   }
   evalMetrics_ = sum;
@@ -369,19 +368,17 @@ bool Trainer::updateBest(const std::string& metric, bool isGreatest, std::uint64
   return true;
 }
 
-MicroBatch Trainer::evaluateBatch(const Batch& batch, CodecLevel level) {
+const BatchMetrics& Trainer::evaluateBatch(const Batch& batch, CodecLevel level,
+                                           std::uint64_t epoch) {
   const SteadyTime start = now();
   session_.setCodecLevel(Phase::eval, ++evalBatches_, level);
   const MicroBatch at = run_.runBatch(Phase::eval, evalBatches_, batch, isLastStep_);
   show(at, secondsSince(start));
-  return at;
+  recordStep(at, epoch);
+  return run_.stage().metrics(at.step);
 }
 
 // ---- Quality ----
-
-bool Trainer::checksQualityAfter(std::uint64_t step) const {
-  return run_.prepared().plan.spec.codecLevels && quality_.isDue(step);
-}
 
 // Compares the losses of this batch, which the next step trains on, without and with the codecs. A
 // run that continues from a checkpoint of the last step makes the same check.
@@ -394,9 +391,7 @@ void Trainer::checkQuality(const Batch& batch, std::uint64_t epoch) {
 }
 
 std::optional<double> Trainer::lossAt(CodecLevel level, const Batch& batch, std::uint64_t epoch) {
-  const MicroBatch at = evaluateBatch(batch, level);
-  recordStep(at, epoch);
-  return metricValues(settings_.scores, run_.stage().metrics(at.step)).front();
+  return metricValues(settings_.scores, evaluateBatch(batch, level, epoch)).front();
 }
 
 void Trainer::show(const MicroBatch& at, double seconds) {

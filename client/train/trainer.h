@@ -111,8 +111,7 @@ class Trainer {
   // `minChange`, replaces `best` with it. Returns whether `best` was replaced.
   bool updateBest(const std::string& metric, bool isGreatest, std::uint64_t epoch,
                   std::optional<BestValue>& best, double minChange = 0) const;
-  MicroBatch evaluateBatch(const Batch& batch, CodecLevel level);
-  bool checksQualityAfter(std::uint64_t step) const;
+  const BatchMetrics& evaluateBatch(const Batch& batch, CodecLevel level, std::uint64_t epoch);
   void checkQuality(const Batch& batch, std::uint64_t epoch);
   std::optional<double> lossAt(CodecLevel level, const Batch& batch, std::uint64_t epoch);
   void show(const MicroBatch& at, double seconds);

@@ -52,8 +52,8 @@ void Participant::dispatch(std::size_t peer, Message&& message) {
   }
 }
 
-// The other server is at most one batch ahead: the client begins a batch after this body has
-// reported on the previous step, or has computed the previous evaluation batch.
+// The other server is at most one batch ahead, because the client begins a batch only after this
+// body has reported on the previous step or has computed the previous evaluation batch.
 void Participant::keepUntilItsBatch(TensorMessage&& message) {
   const Key key = message.key();
   const bool train = key.phase == Phase::train;

@@ -14,7 +14,7 @@ namespace cleave {
 
 class CodecLevels {
  public:
-  // Client: sets the level of a batch before its first tensor is sent.
+  // Client: sets the batch's level. Call before the batch's first tensor is sent.
   void set(Phase phase, std::uint64_t step, CodecLevel level);
   // CodecLevel::own if neither set() nor arrived() was called for the batch.
   CodecLevel of(const Key& key) const;

@@ -20,15 +20,6 @@ std::size_t TensorCodecOptions::maxEncodedBytes(Flow flow, const TensorSpec& ten
   return maySendRaw ? std::max(max, rawPayloadBytes(tensor)) : max;
 }
 
-std::size_t TensorCodecOptions::maxEncodedBytes(Flow flow, const TensorSpec& tensor) const {
-  std::size_t max = maxEncodedBytes(flow, tensor, CodecLevel::own);
-  if (!hasLevels(flow)) return max;
-  for (const CodecLevel level : {CodecLevel::eight, CodecLevel::raw}) {
-    max = std::max(max, maxEncodedBytes(flow, tensor, level));
-  }
-  return max;
-}
-
 TensorCodecs::TensorCodecs(TensorCodecOptions options, std::shared_ptr<BufferPool> pool)
     : options_(std::move(options)), pool_(std::move(pool)) {}
 

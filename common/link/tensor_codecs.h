@@ -58,10 +58,11 @@ struct TensorCodecOptions {
     const bool isEight = level == CodecLevel::eight && hasLevels(flow);
     return (isEight ? eightBitDeviceCodecs : deviceCodecs).get(flow).get();
   }
-  // Maximum encoded size of a tensor of the flow, including when it is sent raw: at this level, and
-  // at all levels that the run has.
-  std::size_t maxEncodedBytes(Flow flow, const TensorSpec& tensor, CodecLevel level) const;
-  std::size_t maxEncodedBytes(Flow flow, const TensorSpec& tensor) const;
+  // Maximum encoded size of a tensor of the flow at this level, including when it is sent raw. At
+  // CodecLevel::raw, this is the maximum of all levels: no payload is longer than both a raw one
+  // and the flow's codec's.
+  std::size_t maxEncodedBytes(Flow flow, const TensorSpec& tensor,
+                              CodecLevel level = CodecLevel::raw) const;
 };
 
 class TensorCodecs {

@@ -49,10 +49,6 @@ Arguments withCodec(Arguments arguments, const std::string& codec) {
   return arguments;
 }
 
-json summaryOf(const std::string& folder) {
-  return json::parse(readFile(folder + "/summary.json"));
-}
-
 std::string resolvedCodecs(const std::string& config) {
   const std::size_t begin = config.find("\ncodec:");
   REQUIRE(begin != std::string::npos);

@@ -250,6 +250,10 @@ std::string readFile(const std::string& path) {
   return text.str();
 }
 
+nlohmann::json summaryOf(const std::string& run) {
+  return nlohmann::json::parse(readFile(run + "/summary.json"));
+}
+
 std::string readTensors(const std::string& path) {
   const std::string file = readFile(path);
   std::uint64_t header = 0;

@@ -140,6 +140,7 @@ using CsvRow = std::map<std::string, std::string>;
 std::vector<CsvRow> readCsv(const std::string& path);
 std::vector<std::string> csvHeader(const std::string& path);
 std::string readFile(const std::string& path);
+nlohmann::json summaryOf(const std::string& run);  // the file summary.json in a run's folder
 // The tensors of a safetensors file with their names, types and shapes, but without the metadata.
 // The result is equal for runs with bit-identical results, even if their configurations differ.
 std::string readTensors(const std::string& path);

@@ -17,8 +17,6 @@ const Arguments kStrict = {"--set", "codec=uniform:bits=4",    "--set", "quality
                            "--set", "quality.min_snr=300",     "--set", "train.epochs=4",
                            "--set", "checkpoint.every_steps=2"};
 
-json summaryOf(const std::string& run) { return json::parse(readFile(run + "/summary.json")); }
-
 // The codec that each training step's tensors must have.
 std::string codecIn(std::uint64_t step) {
   return step > 3 && step <= 6 ? "block:bits=8" : "uniform:bits=4";
