@@ -176,6 +176,7 @@ class Peer:
         if tls:
             self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
         self.data = b""
+        self.kept = []  # frames that wait_for() has passed over
         self.code = None  # the code of the received Refused or Failure
         self.sentence = ""
 
@@ -229,12 +230,17 @@ class Peer:
         return decrypted or bool(select.select([self.socket], [], [], 0)[0])
 
     def wait_for(self, *kinds):
+        """Returns the first frame of these kinds, and keeps the others for later calls: a BodyDone may overtake the last tensors."""
+        for place, got in enumerate(self.kept):
+            if got[0] in kinds:
+                return self.kept.pop(place)
         while True:
             got = self.read_frame()
             if got is None:
                 raise AssertionError(f"closed ({self.code}: {self.sentence}) before a frame of kind {kinds} arrived")
             if got[0] in kinds:
                 return got
+            self.kept.append(got)
 
     def wait_for_close(self, answer_bye=False):
         """Seconds until the other side has closed its direction."""
