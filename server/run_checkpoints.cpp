@@ -32,15 +32,19 @@ Saved RunCheckpoints::write(const Snapshot& snapshot) {
   try {
     const std::vector<std::byte> file = checkpointFile(snapshot.state, snapshot.stage);
     if (snapshot.hasReplicas) saved.body = sha256Of(textOf(snapshot.stage));
-    if (!disk_->take(file.size())) throw disk_->error();
+    const std::vector<std::byte> rows = rowsFile(snapshot.state);
+    const std::uint64_t bytes = file.size() + rows.size();
+    if (!disk_->take(bytes)) throw disk_->error();
     try {
-      const CheckpointInfo info = store_.write(saved.step, textOf(file), fingerprint_);
+      const CheckpointInfo info =
+          store_.write(saved.step, textOf(file), fingerprint_, {snapshot.rows, textOf(rows)});
       syncRecords();
+      base_.add(info);
       saved.sha256 = info.sha256;
-      saved.bytes = info.bytes;
+      saved.bytes = bytes;
     } catch (...) {
       store_.removeStep(saved.step);
-      disk_->giveBack(file.size());
+      disk_->giveBack(bytes);
       throw;
     }
   } catch (const Error& error) {
@@ -75,14 +79,15 @@ void RunCheckpoints::removeAll() {
   });
 }
 
-std::string RunCheckpoints::read(std::uint64_t step) const {
+Checkpoint RunCheckpoints::read(std::uint64_t step) {
   const auto all = store_.list();
   const auto found =
       std::find_if(all.begin(), all.end(), [&](const auto& info) { return info.step == step; });
   if (found == all.end()) {
     throw badCheckpoint("there is no checkpoint of step " + std::to_string(step));
   }
-  return store_.read(*found);
+  base_.add(*found);
+  return {*found, store_.read(*found)};
 }
 
 }  // namespace cleave

@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/checkpoint/checkpoint_store.h"
+#include "common/checkpoint/rows_base.h"
 #include "common/core/record.h"
 #include "common/engine/messages.h"
 #include "common/record/run_files.h"
@@ -40,17 +42,27 @@ class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
     std::vector<std::byte> stage;
     bool hasReplicas = false;         // the client compares the digests of `stage`
     double seconds = 0;               // time to copy it
+    std::vector<RowsFile> rows = {};  // the files that `state.codecs` continues; see RowsBase
     std::vector<std::uint64_t> keep;  // checkpoints of all other steps may be removed
   };
+  // Any thread. The checkpoint relative to which the rows of the next snapshot are saved.
+  std::optional<CheckpointInfo> baseOfRows(const std::vector<std::uint64_t>& committed) {
+    return base_.choose(committed);
+  }
   // Any thread. Writes the checkpoint after the step `snapshot.state.engine.applied`, and makes all
   // records written so far durable. The snapshot is destroyed, then `done` is called on the store's
   // thread.
   void save(std::shared_ptr<Snapshot> snapshot, std::function<void(Saved)> done);
   // Any thread. Removes all checkpoints. Call when the run is done and will not be continued.
   void removeAll();
-  // Returns the contents of a checkpoint's file after checking its digest. Throws RunError
-  // "bad-checkpoint". Call it before the first save().
-  std::string read(std::uint64_t step) const;
+  // Reads a checkpoint's file after checking its digest. Throws RunError "bad-checkpoint". Call it
+  // before the first save().
+  Checkpoint read(std::uint64_t step);
+  // The content of what read() returned, with its rows. Points into `checkpoint`. Throws RunError
+  // "bad-checkpoint".
+  CheckpointContent contentOf(const Checkpoint& checkpoint) const {
+    return readCheckpoint(store_, checkpoint, spec_);
+  }
 
   const std::string& spec() const { return spec_; }
   const std::string& fingerprint() const { return fingerprint_; }
@@ -60,6 +72,7 @@ class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
   void syncRecords();
 
   CheckpointStore store_;
+  RowsBase base_;
   const std::shared_ptr<DiskShare> disk_;
   const std::string spec_, fingerprint_;
   Recorder& recorder_;

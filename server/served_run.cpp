@@ -279,23 +279,27 @@ void ServedRun::saveSnapshot() {
     refused.sentence = "this server makes no checkpoints";
     return reply(refused);
   }
+  const auto base = stored_.checkpoints->baseOfRows(snapshot->keep);
+  if (base) snapshot->rows = base->rows;
   // Runs after this step's commit, which is already in the queue.
-  saveCodecs([checkpoints = stored_.checkpoints, snapshot = std::move(snapshot),
+  saveCodecs(base ? base->step : 0,
+             [checkpoints = stored_.checkpoints, snapshot = std::move(snapshot),
               reply](std::vector<TensorCodecs::SavedState> states) mutable {
-    snapshot->state.codecs = std::move(states);
-    checkpoints->save(std::move(snapshot), reply);
-  });
+               snapshot->state.codecs = std::move(states);
+               checkpoints->save(std::move(snapshot), reply);
+             });
 }
 
 // The links' codecs run in one queue, so the last link's states are the last to arrive.
-void ServedRun::saveCodecs(std::function<void(std::vector<TensorCodecs::SavedState>)> saved) const {
+void ServedRun::saveCodecs(std::uint64_t since,
+                           std::function<void(std::vector<TensorCodecs::SavedState>)> saved) const {
   const auto all = std::make_shared<std::vector<TensorCodecs::SavedState>>();
   const auto add = [all](std::vector<TensorCodecs::SavedState> states) {
     std::move(states.begin(), states.end(), std::back_inserter(*all));
   };
-  for (TensorLink* const edge : edges_.links()) edge->saveCodecs(add);
+  for (TensorLink* const edge : edges_.links()) edge->saveCodecs(since, add);
   link_->saveCodecs(
-      [all, add, saved = std::move(saved)](std::vector<TensorCodecs::SavedState> states) {
+      since, [all, add, saved = std::move(saved)](std::vector<TensorCodecs::SavedState> states) {
         add(std::move(states));
         saved(std::move(*all));
       });
@@ -320,9 +324,8 @@ EngineState ServedRun::restore(const Resume& resume) {
         "unexpected-message",
         fmt::format("Resume names step {}, which is not one of HelloOk.available", resume.step));
   }
-  const std::string file = stored_.checkpoints->read(resume.step);
-  CheckpointContent content =
-      readCheckpoint(file, stored_.checkpoints->spec(), fmt::format("step {}", resume.step));
+  const Checkpoint checkpoint = stored_.checkpoints->read(resume.step);
+  CheckpointContent content = stored_.checkpoints->contentOf(checkpoint);
   stage_->restore(tensorsOf(content.stage, "the checkpoint"));
   restoreCodecs(std::move(content.codecs));
   record_->resumed(resume.step, content.notes, totals());

@@ -10,6 +10,7 @@
 
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/commits.h"
+#include "common/checkpoint/rows_base.h"
 #include "tests/error_code.h"
 #include "tests/memory_files.h"
 
@@ -125,6 +126,111 @@ TEST_CASE("the remains of an interrupted write do not count as a checkpoint, and
   CHECK(store.removeIncomplete() == contentOf(2).size() + 3);
   CHECK(stepsOf(store) == std::vector<std::uint64_t>{1});
   CHECK(diskFiles().list(folder.path() + "/checkpoints").size() == 2);
+}
+
+// A store with the rows of step 1, changes of steps 2 and 3, and a checkpoint without changes.
+class StoreWithRows {
+ public:
+  StoreWithRows() {
+    for (std::uint64_t step = 1; step <= 4; ++step) write(step, step < 4 ? rowsOf(step) : "");
+  }
+  static std::string rowsOf(std::uint64_t step) { return "rows of " + std::to_string(step); }
+  void write(std::uint64_t step, const std::string& rows) {
+    CheckpointRows all;
+    if (step > 1) all.earlier = store.list().front().rows;
+    all.file = rows;
+    store.write(step, contentOf(step), "", all);
+  }
+  bool isIntact(std::uint64_t step) const {
+    for (const CheckpointInfo& info : store.list()) {
+      if (info.step == step) return store.find(step, info.sha256).has_value();
+    }
+    return false;
+  }
+  std::vector<std::string> names() { return files.list("run/checkpoints"); }
+
+  MemoryFiles files;
+  CheckpointStore store{files, "run"};
+};
+
+TEST_CASE("the rows of a checkpoint are those of several files, which remain while it needs them") {
+  StoreWithRows all;
+  const CheckpointInfo newest = all.store.list().front();
+  CHECK(newest.rows.size() == 3);
+  for (const RowsFile& each : newest.rows) {
+    CHECK(all.store.read(each) == StoreWithRows::rowsOf(each.step));
+  }
+  CHECK(newest.totalBytes() == contentOf(4).size() + 3 * std::string("rows of 1").size());
+  CHECK(newest.sha256 != sha256Of(contentOf(4)));
+
+  CHECK(all.store.removeExcept({4, 2}) >= contentOf(1).size() + contentOf(3).size());
+  CHECK(all.names().size() == 7);  // the rows' files of steps 1 to 3 are still needed
+  CHECK(all.isIntact(4));
+  CHECK(all.isIntact(2));
+  all.store.removeExcept({2});
+  CHECK(all.names().size() == 4);
+  CHECK(all.isIntact(2));
+  all.store.removeAll();
+  CHECK(all.names().empty());
+}
+
+TEST_CASE("a checkpoint whose rows are missing or damaged is damaged") {
+  for (std::uint64_t damaged = 1; damaged <= 3; ++damaged) {
+    const std::string path = "run/checkpoints/00000000000" + std::to_string(damaged) + ".rows";
+    for (const bool isMissing : {true, false}) {
+      StoreWithRows all;
+      if (isMissing) {
+        all.files.remove(path);
+      } else {
+        all.files.write(path, StoreWithRows::rowsOf(damaged + 1));
+      }
+      for (std::uint64_t step = 1; step <= 4; ++step) {
+        INFO(step << " without the rows of " << damaged);
+        CHECK(all.isIntact(step) == (step < damaged));
+      }
+    }
+  }
+}
+
+TEST_CASE("rows of an interrupted write are removed, and a failed one leaves those of the others") {
+  StoreWithRows all;
+  const auto before = all.names();
+  all.files.write("run/checkpoints/000000000005.rows", "abc");
+  CHECK(all.store.removeIncomplete() == 3);
+  CHECK(all.names() == before);
+  for (int failAt = 1; failAt <= 4; ++failAt) {
+    all.files.failAt(failAt);
+    CHECK(errorCode([&] { all.write(5, "rows"); }) == "cannot-write");
+    CHECK(all.names() == before);
+  }
+  all.write(5, "rows");
+  CHECK(all.isIntact(5));
+}
+
+TEST_CASE("rows are saved relative to the newest commit, and from time to time as a whole") {
+  RowsBase base;
+  const auto known = [](std::uint64_t step, const std::vector<std::uint64_t>& sizes) {
+    CheckpointInfo info;
+    info.step = step;
+    for (const std::uint64_t size : sizes) info.rows.push_back({step, size, ""});
+    return info;
+  };
+  const auto baseOf = [&](const std::vector<std::uint64_t>& committed) {
+    const auto chosen = base.choose(committed);
+    return chosen ? chosen->step : 0;
+  };
+  CHECK(baseOf({}) == 0);
+  base.add(known(1, {100}));
+  CHECK(baseOf({}) == 0);  // not committed
+  CHECK(baseOf({1}) == 1);
+  base.add(known(2, {100, 60}));
+  CHECK(baseOf({1}) == 1);
+  CHECK(baseOf({2, 1}) == 2);
+  CHECK(baseOf({9, 2}) == 0);  // this process has not written 9
+  base.add(known(3, {100, 60, 40}));
+  CHECK(baseOf({3, 2}) == 0);  // the changes are as large as the whole
+  base.add(known(4, {}));
+  CHECK(baseOf({4, 3}) == 4);
 }
 
 TEST_CASE("a full disk does not affect existing checkpoints") {

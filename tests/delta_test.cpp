@@ -42,7 +42,7 @@ struct Side {
 
   void keep(const SampleHistory& history) {
     for (std::size_t row = 0; row < history.numbers.size() && !history.decoded.empty(); ++row) {
-      cache.replace(history.numbers[row], std::span(history.decoded).subspan(row * kRow, kRow));
+      cache.replace(history.numbers[row], std::span(history.decoded).subspan(row * kRow, kRow), 1);
     }
   }
   Bytes encode(const Numbers& numbers, const Tensor& tensor) {
@@ -214,7 +214,7 @@ TEST_CASE("random changes from a peer are refused or decoded as finite values") 
     Side side(spec);
     const Numbers numbers = {3, 1, 11, 0};
     for (const std::uint32_t number : numbers) {
-      side.cache.replace(number, std::vector<float>(kRow, number == 3 ? 3e38f : 1));
+      side.cache.replace(number, std::vector<float>(kRow, number == 3 ? 3e38f : 1), 1);
     }
     for (int round = 0; round < 2000; ++round) {
       Bytes noise(randomBits(key, draw++) % (side.codec->maxEncodedBytes(kSpec) + 2));

@@ -155,6 +155,27 @@ TEST_CASE("a convolution keeps the magnitude of its input") {
   CHECK(passed.decoded.std().item<double>() == Approx(1).epsilon(0.1));
 }
 
+TEST_CASE("tensors without a gradient that cross the cut are not encoded") {
+  std::vector<BlockSpec> blocks = passing({3, 6});
+  for (BlockSpec& block : blocks) {
+    block.outputs.insert(block.outputs.begin(), {{3}, {"mask", false}, DType::f32});
+  }
+  CHECK(encodedTensor(blocks[0].outputs) == 1);
+  addInserts(blocks, {linear(0, 2)}, {1}, 0);
+  CHECK(blocks[0].outputs[0].shape == Shape{3});
+  CHECK(blocks[0].outputs[1].shape == Shape{3, 2});
+  const at::NoGradGuard noGrad;
+  const ParameterSet encoder(blocks, 0, 1, 1), decoder(blocks, 1, 2, 1);
+  const at::Tensor mask = values({5, 3}), x = values({5, 3, 6});
+  const TensorList encoded = blocks[0].forward({mask, x}, encoder.tensors(), {});
+  REQUIRE(encoded.size() == 2);
+  CHECK(encoded[0].equal(mask));
+  CHECK(encoded[1].equal(x.narrow(2, 0, 2)));
+  const TensorList decoded = blocks[1].forward(encoded, decoder.tensors(), {});
+  CHECK(decoded[0].equal(mask));
+  CHECK(decoded[1].sizes() == x.sizes());
+}
+
 TEST_CASE("an insert's initial values depend on the seed and the cut only") {
   StageOptions options = mobileNet(64);
   options.inserts = {conv(1, 320, 1)};
@@ -236,7 +257,11 @@ TEST_CASE("inserts that do not fit their cut are refused") {
   const auto code = [&] { return errorCode([&] { addInserts(blocks, {linear(0, 2)}, {1}, 0); }); };
   blocks[0].outputs.push_back({{4, 8}});
   CHECK(code() == "bad-insert");
+  blocks[0].outputs.back().tensor.hasGradient = false;
+  blocks[0].outputs.front().tensor.hasGradient = false;
+  CHECK(code() == "bad-insert");
   blocks[0].outputs.pop_back();
+  blocks[0].outputs.front().tensor.hasGradient = true;
   blocks[0].outputs.front().dtype = DType::i64;
   CHECK(code() == "bad-insert");
   blocks[0].outputs.front().dtype = DType::f32;

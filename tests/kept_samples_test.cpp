@@ -21,19 +21,26 @@ using Numbers = std::vector<std::uint32_t>;
 // ---- The cache ----
 
 TEST_CASE("a restored cache has the rows of the saved one, and anything else is refused") {
+  const auto restore = [](const std::vector<std::byte>& bytes, std::uint32_t samples) {
+    SampleCache cache(samples);
+    cache.restore(bytes);
+    return cache;
+  };
   SampleCache cache(5);
-  CHECK((SampleCache::restore(cache.save(), 5).save() == cache.save()));
-  cache.replace(4, std::vector<float>{1, 2, 3});
-  cache.replace(1, std::vector<float>{4, 5, 6});
+  CHECK((restore(cache.save(), 5).save() == cache.save()));
+  cache.replace(4, std::vector<float>{1, 2, 3}, 1);
+  cache.replace(1, std::vector<float>{4, 5, 6}, 1);
   const std::vector<std::byte> saved = cache.save();
-  const SampleCache restored = SampleCache::restore(saved, 5);
+  const SampleCache restored = restore(saved, 5);
   CHECK(restored.row(0).empty());
   REQUIRE(restored.row(4).size() == 3);
   CHECK(restored.row(4)[2] == 3);
   CHECK(restored.row(1)[0] == 4);
 
-  const auto refusal = [](const std::vector<std::byte>& bytes, std::uint32_t samples) {
-    return errorCode([&] { SampleCache::restore(bytes, samples); });
+  CHECK((restored.save() == saved));
+
+  const auto refusal = [&](const std::vector<std::byte>& bytes, std::uint32_t samples) {
+    return errorCode([&] { restore(bytes, samples); });
   };
   CHECK(refusal(saved, 4) == "bad-checkpoint");  // of more samples
   CHECK(refusal(saved, 1) == "bad-checkpoint");
@@ -53,6 +60,31 @@ TEST_CASE("a restored cache has the rows of the saved one, and anything else is 
   const float infinity = std::numeric_limits<float>::infinity();
   std::memcpy(&infinite[24], &infinity, sizeof infinity);
   CHECK(refusal(infinite, 5) == "bad-checkpoint");
+}
+
+TEST_CASE("rows that have changed since a step replace those of the cache as it was then") {
+  SampleCache cache(4);
+  const auto row = [](float x) { return std::vector<float>{x, x}; };
+  for (std::uint32_t number = 0; number < 3; ++number) cache.replace(number, row(1), 1 + number);
+  const std::vector<std::byte> all = cache.save();
+  CHECK((cache.save(3) == SampleCache(4).save()));
+  cache.replace(1, row(5), 4);
+  cache.replace(3, row(6), 5);
+  const std::vector<std::byte> changes = cache.save(3);
+  CHECK(changes.size() == 16 + 2 * (4 + 8));  // rows 1 and 3
+
+  SampleCache restored(4);
+  restored.restore(all);
+  restored.restore(changes);
+  CHECK((restored.save() == cache.save()));
+  // The restored rows are those of a checkpoint, so they have not changed since then.
+  CHECK((restored.save(5) == SampleCache(4).save()));
+  restored.replace(0, row(7), 6);
+  CHECK(restored.save(5).size() == 16 + 4 + 8);
+
+  SampleCache other(4);
+  other.replace(2, std::vector<float>{1}, 1);
+  CHECK(errorCode([&] { restored.restore(other.save()); }) == "bad-checkpoint");  // another size
 }
 
 // ---- Numbers from a client ----
@@ -279,6 +311,35 @@ TEST_CASE("restored caches give the same payloads as uninterrupted ones") {
   damaged.front().bytes.pop_back();
   CHECK(errorCode([&] { resumed.server().restore(damaged); }) == "bad-checkpoint");
   CHECK(areEqual(whole.server(), resumed.server()));
+}
+
+TEST_CASE("rows since a step, added to the states of that step, give the same payloads") {
+  Link whole("delta(block:bits=4)");
+  std::uint64_t step = 1, since = 0;
+  std::vector<TensorCodecs::SavedState> client, server;
+  std::vector<std::size_t> sizes;
+  for (const std::uint64_t last : {4, 5, 8}) {  // the steps that are saved
+    for (; step <= last; ++step) {
+      whole.step(step);
+      commit(whole, step);
+    }
+    for (auto& each : whole.client().save(since)) client.push_back(std::move(each));
+    for (auto& each : whole.server().save(since)) server.push_back(std::move(each));
+    sizes.push_back(client.back().bytes.size());
+    since = last;
+  }
+  CHECK(sizes[0] > kSamples * kRow * sizeof(float));
+  CHECK(sizes[1] < (kBatch + 1) * kRow * sizeof(float));
+
+  Link resumed("delta(block:bits=4)");
+  resumed.client().restore(client);
+  resumed.server().restore(server);
+  CHECK(areEqual(whole.client(), resumed.client()));
+  for (; step <= 3 * kSteps; ++step) {
+    const auto expected = whole.step(step);
+    CHECK((resumed.step(step) == expected));
+    for (Link* each : {&whole, &resumed}) commit(*each, step);
+  }
 }
 
 TEST_CASE("a tensor whose samples are unknown is refused") {

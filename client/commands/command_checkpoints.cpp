@@ -24,7 +24,7 @@ int listCheckpoints(const CheckpointsOptions& options) {
     const auto found = store.find(commit.step, commit.client);
     list.push_back({{"step", commit.step},
                     {"intact", found.has_value()},
-                    {"bytes", found ? found->bytes : 0},
+                    {"bytes", found ? found->totalBytes() : 0},
                     {"computed_with", found ? found->fingerprint : ""}});
   }
   if (options.json) {

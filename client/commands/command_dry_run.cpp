@@ -13,6 +13,7 @@
 #include "common/core/log.h"
 #include "common/core/units.h"
 #include "common/model/blocks.h"
+#include "common/model/inserts.h"
 #include "compression/registry.h"
 
 namespace cleave {
@@ -65,8 +66,9 @@ Json describeInserts(const RunPlan& plan) {
   Json inserts = Json::array();
   for (const InsertSpec& insert : plan.stage.inserts) {
     const auto position = static_cast<std::size_t>(cuts.at(insert.cut));
-    const Shape &shape = blocks[position - 1].outputShape(),
-                &encoded = plan.blocks[position - 1].outputShape();
+    const std::vector<BlockOutput>& outputs = blocks[position - 1].outputs;
+    const std::size_t t = encodedTensor(outputs);
+    const Shape &shape = outputs[t].shape, &encoded = plan.blocks[position - 1].outputs[t].shape;
     std::int64_t parameters = 0;
     for (const BlockSpec& block : plan.blocks) {
       for (const ParameterSpec& tensor : block.tensors) {

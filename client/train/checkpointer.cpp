@@ -112,7 +112,12 @@ void Checkpointer::write(const Part& part) {
   std::string digest;
   try {
     const std::vector<std::byte> file = checkpointFile(part.state, part.stage);
-    digest = CheckpointStore(files_, runFolder_).write(step, textOf(file), fingerprint_).sha256;
+    const std::vector<std::byte> rows = rowsFile(part.state);
+    CheckpointStore store(files_, runFolder_);
+    const CheckpointInfo info =
+        store.write(step, textOf(file), fingerprint_, {part.rows, textOf(rows)});
+    base_.add(info);
+    digest = info.sha256;
   } catch (const Error& error) {
     failed(step, error);
   }

@@ -23,6 +23,7 @@
 #include "client/train/settings.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/commits.h"
+#include "common/checkpoint/rows_base.h"
 #include "common/core/clock.h"
 #include "common/engine/messages.h"
 #include "common/run/checkpoint_file.h"
@@ -53,9 +54,15 @@ class Checkpointer {
   // The steps whose checkpoints are still needed.
   std::vector<std::uint64_t> keep() const;
 
+  // The checkpoint relative to which the rows of the next one are saved.
+  std::optional<CheckpointInfo> baseOfRows() { return base_.choose(keep()); }
+  // Call if the run continues from a checkpoint: with that of the client.
+  void continued(const CheckpointInfo& from) { base_.add(from); }
+
   struct Part {
     PartState state;
-    std::vector<std::byte> stage;  // a safetensors file
+    std::vector<std::byte> stage;     // a safetensors file
+    std::vector<RowsFile> rows = {};  // the files that `state.codecs` continues; see RowsBase
   };
   // Any thread. Adds the client's part of the checkpoint that begin() started.
   void add(std::shared_ptr<Part> part);
@@ -95,6 +102,7 @@ class Checkpointer {
   const std::size_t servers_;
   const std::function<void()> syncRecords_;
   const bool areReplicas_;
+  RowsBase base_;
   SteadyTime last_ = now();  // start of the last checkpoint
   std::atomic<bool> isRequested_ = false;
 

@@ -253,16 +253,17 @@ void ClientSession::resume(const EngineState& state,
 }
 
 // The links' codecs run in one queue, so the last link's states are the last to arrive.
-void ClientSession::saveCodecs(std::function<void(std::vector<TensorCodecs::SavedState>)> saved) {
+void ClientSession::saveCodecs(std::uint64_t since,
+                               std::function<void(std::vector<TensorCodecs::SavedState>)> saved) {
   const auto all = std::make_shared<std::vector<TensorCodecs::SavedState>>();
   for (std::size_t s = 0; s < servers_.size(); ++s) {
     const bool isLast = s + 1 == servers_.size();
-    servers_[s]->tensors().saveCodecs(
-        [all, isLast, saved, replica = replicas_[s]](std::vector<TensorCodecs::SavedState> states) {
-          for (TensorCodecs::SavedState& each : states) each.i = replica.numberInBatch(each.i);
-          std::move(states.begin(), states.end(), std::back_inserter(*all));
-          if (isLast) saved(std::move(*all));
-        });
+    servers_[s]->tensors().saveCodecs(since, [all, isLast, saved, replica = replicas_[s]](
+                                                 std::vector<TensorCodecs::SavedState> states) {
+      for (TensorCodecs::SavedState& each : states) each.i = replica.numberInBatch(each.i);
+      std::move(states.begin(), states.end(), std::back_inserter(*all));
+      if (isLast) saved(std::move(*all));
+    });
   }
 }
 

@@ -72,8 +72,9 @@ class ClientSession {
   // servers have restored their parts. Requires that the Hellos had `committed`. Throws RunError.
   void resume(const EngineState& state, const std::vector<TensorCodecs::SavedState>& codecs);
   // Passes the codecs' states after the last step to `saved`, which is called in the codec queue.
-  // Call between batches.
-  void saveCodecs(std::function<void(std::vector<TensorCodecs::SavedState>)> saved);
+  // `since`: see TensorCodecs::save(). Call between batches.
+  void saveCodecs(std::uint64_t since,
+                  std::function<void(std::vector<TensorCodecs::SavedState>)> saved);
   // Whether Ctrl-C was pressed.
   bool isInterrupted() const { return interrupted_; }
   // Whether a server has announced that it is about to shut down.

@@ -293,10 +293,10 @@ nlohmann::json TrainRun::resume() {
                    "rerun the command to continue from an older checkpoint");
   }
   checkExact(*own);
-  CheckpointContent content =
-      readCheckpoint(own->file, digestOf(prepared_.plan.spec), fmt::format("step {}", commit.step));
+  CheckpointContent content = readCheckpoint(store, *own, digestOf(prepared_.plan.spec));
   stage_.restore(tensorsOf(content.stage, "the checkpoint"));
   session_.resume(content.engine, content.codecs);
+  if (checkpointer_) checkpointer_->continued(*own);
   countResumeAt(commit.step);
   StepRow row;
   row.phase = "resume";
@@ -316,11 +316,14 @@ std::shared_ptr<Checkpointer::Part> TrainRun::copyState(const nlohmann::json& no
 }
 
 void TrainRun::saveCheckpoint(std::shared_ptr<Checkpointer::Part> part) {
-  session_.saveCodecs([checkpointer = checkpointer_.get(),
+  const auto base = checkpointer_->baseOfRows();
+  if (base) part->rows = base->rows;
+  session_.saveCodecs(base ? base->step : 0,
+                      [checkpointer = checkpointer_.get(),
                        part = std::move(part)](std::vector<TensorCodecs::SavedState> codecs) {
-    part->state.codecs = std::move(codecs);
-    checkpointer->add(part);
-  });
+                        part->state.codecs = std::move(codecs);
+                        checkpointer->add(part);
+                      });
 }
 
 // ---- Batches ----

@@ -1,8 +1,12 @@
 // The checkpoints of one run on one side, and the run's connections:
 //
 //   RUN/connections                   RunConnections, see there
-//   RUN/checkpoints/N.safetensors     this side's state after step N
-//   RUN/checkpoints/N.json            size and SHA-256 of that file; written last
+//   RUN/checkpoints/N.rows            rows of codecs' caches that changed since an earlier
+//   checkpoint RUN/checkpoints/N.safetensors     the rest of this side's state after step N
+//   RUN/checkpoints/N.json            size and SHA-256 of these files; written last
+//
+// The rows of a checkpoint are those of several files, each of which replaces rows of the files
+// before it. A file remains until no checkpoint needs it.
 //
 // Not thread-safe. All functions may throw RunError "cannot-read" or "cannot-write".
 #pragma once
@@ -18,17 +22,35 @@
 
 namespace cleave {
 
-struct CheckpointInfo {
+// A file with rows. Its name has the step of the checkpoint that it was written with.
+struct RowsFile {
   std::uint64_t step = 0;
   std::uint64_t bytes = 0;
-  std::string sha256;  // digest of the .safetensors file, 32 bytes
+  std::string sha256;
+};
+
+struct CheckpointInfo {
+  std::uint64_t step = 0;
+  std::uint64_t bytes = 0;          // of the .safetensors file
+  std::vector<RowsFile> rows = {};  // oldest first
+  // Identifies the contents, 32 bytes: the digest of the .safetensors file, or, if there are rows,
+  // of this digest and those of the rows' files.
+  std::string sha256 = {};
   // Identifies the software and hardware that computed the checkpoint (fingerprintOf()): with
   // another fingerprint, the next steps may not be bit-identical.
-  std::string fingerprint;
+  std::string fingerprint = {};
+
+  std::uint64_t totalBytes() const;  // of all its files
 };
 
 struct Checkpoint : CheckpointInfo {
   std::string file;
+};
+
+// The rows of a new checkpoint: those of earlier files, replaced by those of a new one.
+struct CheckpointRows {
+  std::vector<RowsFile> earlier = {};
+  std::string_view file = {};  // contents of the new file; empty: there is none
 };
 
 class CheckpointStore {
@@ -38,13 +60,16 @@ class CheckpointStore {
 
   // The checkpoint is durable when this returns. Replaces a checkpoint of the same step. A failed
   // write leaves no files behind.
-  CheckpointInfo write(std::uint64_t step, std::string_view file, const std::string& fingerprint);
+  CheckpointInfo write(std::uint64_t step, std::string_view file, const std::string& fingerprint,
+                       const CheckpointRows& rows = {});
   // All complete checkpoints, newest first. Does not read the .safetensors files.
   std::vector<CheckpointInfo> list() const;
-  // Returns the contents of a checkpoint's file. Throws RunError "bad-checkpoint" if the file is
-  // missing or its SHA-256 does not match.
+  // Returns the contents of a checkpoint's file without its rows. Throws RunError "bad-checkpoint"
+  // if the file is missing or its SHA-256 does not match.
   std::string read(const CheckpointInfo& info) const;
-  // The checkpoint with this digest, if it is present and undamaged.
+  // The same for a file with rows.
+  std::string read(const RowsFile& rows) const;
+  // The checkpoint with this digest, if it is present and undamaged, including its rows.
   std::optional<Checkpoint> find(std::uint64_t step, const std::string& sha256) const;
 
   // The remove functions delete checkpoints and the remains of interrupted writes. They return the
@@ -61,6 +86,8 @@ class CheckpointStore {
 
  private:
   std::string pathOf(std::uint64_t step, const char* extension) const;
+  std::uint64_t removeFile(const std::string& path);
+  std::uint64_t removeUnusedRows();
 
   Files& files_;
   const std::string runFolder_;

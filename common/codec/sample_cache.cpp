@@ -18,18 +18,23 @@ struct Header {
 
 std::size_t SampleCache::bytesPerSample(std::size_t elements) {
   constexpr std::size_t kAllocation = 24;  // what malloc adds to a row
-  return sizeof(std::vector<float>) + kAllocation + elements * sizeof(float);
+  return sizeof(Row) + kAllocation + elements * sizeof(float);
 }
 
-// The header, the numbers (u32) of the samples that have rows, then the rows (f32).
-std::vector<std::byte> SampleCache::save() const {
-  Header header;
+void SampleCache::replace(std::uint32_t number, std::span<const float> row, std::uint64_t step) {
+  rows_[number].values.assign(row.begin(), row.end());
+  rows_[number].step = step;
+  elements_ = row.size();
+}
+
+// The header, the numbers (u32) of the samples in ascending order, then their rows (f32).
+std::vector<std::byte> SampleCache::save(std::uint64_t since) const {
   std::vector<std::uint32_t> numbers;
   for (std::uint32_t number = 0; number < rows_.size(); ++number) {
-    if (!rows_[number].empty()) numbers.push_back(number);
+    const Row& row = rows_[number];
+    if (!row.values.empty() && (since == 0 || row.step > since)) numbers.push_back(number);
   }
-  header.rows = numbers.size();
-  if (!numbers.empty()) header.elements = rows_[numbers.front()].size();
+  const Header header{numbers.empty() ? 0 : elements_, numbers.size()};
   const std::size_t rowBytes = header.elements * sizeof(float);
   std::vector<std::byte> bytes(sizeof header +
                                numbers.size() * (sizeof numbers.front() + rowBytes));
@@ -39,13 +44,13 @@ std::vector<std::byte> SampleCache::save() const {
   std::memcpy(out, numbers.data(), numbers.size() * sizeof numbers.front());
   out += numbers.size() * sizeof numbers.front();
   for (const std::uint32_t number : numbers) {
-    std::memcpy(out, rows_[number].data(), rowBytes);
+    std::memcpy(out, rows_[number].values.data(), rowBytes);
     out += rowBytes;
   }
   return bytes;
 }
 
-SampleCache SampleCache::restore(std::span<const std::byte> bytes, std::uint32_t samples) {
+void SampleCache::restore(std::span<const std::byte> bytes) {
   const auto refuse = [] {
     throw badCheckpoint("the bytes are not a cache of this run's samples");
   };
@@ -53,26 +58,29 @@ SampleCache SampleCache::restore(std::span<const std::byte> bytes, std::uint32_t
   if (bytes.size() < sizeof header) refuse();
   std::memcpy(&header, bytes.data(), sizeof header);
   const std::span<const std::byte> rest = bytes.subspan(sizeof header);
-  SampleCache cache(samples);
-  if (header.rows == 0 && rest.empty()) return cache;
-  if (header.rows == 0 || header.rows > samples || header.elements == 0 ||
+  if (header.rows == 0 && header.elements == 0 && rest.empty()) return;
+  if (header.rows == 0 || header.rows > rows_.size() || header.elements == 0 ||
+      (elements_ > 0 && header.elements != elements_) ||
       header.elements > rest.size() / sizeof(float) || rest.size() % header.rows != 0 ||
       rest.size() / header.rows != sizeof(std::uint32_t) + header.elements * sizeof(float)) {
     refuse();
   }
+  elements_ = header.elements;
   const std::byte* const numbers = rest.data();
   const std::byte* row = numbers + header.rows * sizeof(std::uint32_t);
+  std::uint32_t least = 0;  // of the next number
   for (std::uint64_t j = 0; j < header.rows; ++j, row += header.elements * sizeof(float)) {
     std::uint32_t number = 0;
     std::memcpy(&number, numbers + j * sizeof number, sizeof number);
-    if (number >= samples || !cache.rows_[number].empty()) refuse();
-    std::vector<float>& values = cache.rows_[number];
+    if (number < least || number >= rows_.size()) refuse();
+    least = number + 1;
+    std::vector<float>& values = rows_[number].values;
     values.resize(header.elements);
     std::memcpy(values.data(), row, header.elements * sizeof(float));
     const auto finite = [](float x) { return std::isfinite(x); };
     if (!std::all_of(values.begin(), values.end(), finite)) refuse();
+    rows_[number].step = 0;
   }
-  return cache;
 }
 
 }  // namespace cleave

@@ -19,19 +19,25 @@ class SampleCache {
   static std::size_t bytesPerSample(std::size_t elements);
 
   // The sample's row; empty if it has none. Valid until the row is replaced.
-  std::span<const float> row(std::uint32_t number) const { return rows_[number]; }
-  void replace(std::uint32_t number, std::span<const float> row) {
-    rows_[number].assign(row.begin(), row.end());
-  }
+  std::span<const float> row(std::uint32_t number) const { return rows_[number].values; }
+  // `step`, from 1: the training step that the row is from.
+  void replace(std::uint32_t number, std::span<const float> row, std::uint64_t step);
 
-  // Serializes the rows, which must all have the same number of elements.
-  std::vector<std::byte> save() const;
-  // Reads what save() returned. Throws RunError "bad-checkpoint" unless the bytes are a saved cache
-  // whose samples are all below `samples`.
-  static SampleCache restore(std::span<const std::byte> bytes, std::uint32_t samples);
+  // Serializes the rows that are from steps after `since`; 0: all rows. They must all have the same
+  // number of elements.
+  std::vector<std::byte> save(std::uint64_t since = 0) const;
+  // Replaces rows by those that save() returned. Throws RunError "bad-checkpoint" unless the bytes
+  // are saved rows of this cache's samples, with as many elements as the rows that it has. Then
+  // some rows may have been replaced.
+  void restore(std::span<const std::byte> bytes);
 
  private:
-  std::vector<std::vector<float>> rows_;  // by sample
+  struct Row {
+    std::vector<float> values;
+    std::uint64_t step = 0;  // 0: restored
+  };
+  std::vector<Row> rows_;     // by sample
+  std::size_t elements_ = 0;  // of a row; 0: there is none
 };
 
 // The history of a tensor's samples, for codecs that send changes.

@@ -31,12 +31,12 @@ CodecState TensorCodecs::stateOf(const How& how) const {
   return found == states_.end() ? nullptr : found->second;
 }
 
-std::vector<TensorCodecs::SavedState> TensorCodecs::save() const {
+std::vector<TensorCodecs::SavedState> TensorCodecs::save(std::uint64_t since) const {
   std::vector<SavedState> saved;
   for (const auto& [key, state] : states_) {
     saved.push_back({key.first, key.second, options_.codec(key.first).saveState(state)});
   }
-  for (const auto& [flow, cache] : caches_) saved.push_back({flow, 0, cache.save()});
+  for (const auto& [flow, cache] : caches_) saved.push_back({flow, 0, cache.save(since), true});
   return saved;
 }
 
@@ -46,7 +46,7 @@ void TensorCodecs::restore(const std::vector<SavedState>& saved) {
   for (const SavedState& each : saved) {
     const Codec& codec = options_.codec(each.flow);
     if (codec.keepsSamples()) {
-      caches.emplace(each.flow, SampleCache::restore(each.bytes, options_.trainSamples));
+      caches.try_emplace(each.flow, options_.trainSamples).first->second.restore(each.bytes);
     } else {
       states[{each.flow, each.i}] = codec.restoreState(each.bytes);
     }
@@ -93,10 +93,12 @@ void TensorCodecs::stageRows(const Key& key, std::optional<SampleHistory>&& hist
 void TensorCodecs::replaceRows(std::uint64_t before) {
   while (!stagedRows_.empty() && std::get<0>(stagedRows_.begin()->first) < before) {
     const auto& [key, rows] = *stagedRows_.begin();
-    SampleCache& cache = caches_.at(std::get<1>(key));
+    const auto& [step, flow, i] = key;
+    SampleCache& cache = caches_.at(flow);
     const std::size_t elements = rows.values.size() / rows.numbers.size();
     for (std::size_t row = 0; row < rows.numbers.size(); ++row) {
-      cache.replace(rows.numbers[row], std::span(rows.values).subspan(row * elements, elements));
+      cache.replace(rows.numbers[row], std::span(rows.values).subspan(row * elements, elements),
+                    step);
     }
     stagedRows_.erase(stagedRows_.begin());
   }

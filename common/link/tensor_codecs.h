@@ -100,12 +100,14 @@ class TensorCodecs {
     Flow flow;
     std::uint32_t i = 0;  // 0 for a cache of samples
     std::vector<std::byte> bytes;
+    bool isRows = false;  // rows of a cache of samples
   };
-  // Returns all states. Call after commit(), before a tensor of the next step is encoded or
-  // decoded.
-  std::vector<SavedState> save() const;
+  // Returns all states; of the caches of samples, the rows that have changed after step `since` (0:
+  // all rows). Call after commit(), before a tensor of the next step is encoded or decoded.
+  std::vector<SavedState> save(std::uint64_t since = 0) const;
   // Replaces all states, so that the next steps produce the same bytes as those that followed
-  // save(). If it throws RunError "bad-checkpoint", nothing has changed.
+  // save(). Rows replace those of the same cache before them in `saved`. If it throws RunError
+  // "bad-checkpoint", nothing has changed.
   void restore(const std::vector<SavedState>& saved);
 
  private:

@@ -134,9 +134,10 @@ void TensorLink::sendSamples(std::uint64_t step, const std::vector<std::uint32_t
   }
 }
 
-void TensorLink::saveCodecs(std::function<void(std::vector<TensorCodecs::SavedState>)> saved) {
+void TensorLink::saveCodecs(std::uint64_t since,
+                            std::function<void(std::vector<TensorCodecs::SavedState>)> saved) {
   codecTasks_->post(
-      [saved = std::move(saved)](const TensorCodecs& codecs) { saved(codecs.save()); });
+      [since, saved = std::move(saved)](const TensorCodecs& codecs) { saved(codecs.save(since)); });
 }
 
 void TensorLink::restoreCodecs(std::vector<TensorCodecs::SavedState> states) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/model/inserts.h"
 #include "common/model/optimizer.h"
 #include "common/model/stage_parts.h"
 
@@ -15,12 +16,15 @@ namespace {
 struct Segment {
   Segment(const std::vector<BlockSpec>& blocks, int first, int last, const StageOptions& stage,
           const std::vector<NamedTensor>& weights)
-      : part(blocks, first, last), set(blocks, first, last, stage.seed) {
+      : part(blocks, first, last),
+        set(blocks, first, last, stage.seed),
+        encoded(encodedTensor(blocks[static_cast<std::size_t>(last) - 1].outputs)) {
     loadWeights(set, selectWeights(weights, blocks, first, last));
   }
 
   ModelPart part;
   ParameterSet set;
+  std::size_t encoded;  // the tensor that the insert after the last block encodes
 };
 
 // The two halves of an insert.
@@ -84,7 +88,8 @@ InsertTrainer::InsertTrainer(const StageOptions& options, const std::vector<Name
   const std::vector<int> cuts = plain.allCuts();
   for (std::size_t n = 0; n < inserts.size(); ++n) {
     const auto before = static_cast<std::size_t>(cuts[inserts[n].cut] - 1);
-    state_->coders.emplace_back(blocksOf(inserts[n], blocks[before].outputs.front()), plain,
+    const std::vector<BlockOutput>& outputs = blocks[before].outputs;
+    state_->coders.emplace_back(blocksOf(inserts[n], outputs[encodedTensor(outputs)]), plain,
                                 state_->initial);
     state_->order.push_back(n);
   }
@@ -113,8 +118,9 @@ void InsertTrainer::step(const BatchView& batch, std::uint64_t step, double lear
       const at::NoGradGuard noGrad;
       x = segment.part.forward(std::move(x), inputs, segment.set, context);
     }
-    const at::Tensor decoded = coder.part.forward(x, {}, coder.set, context).front();
-    const at::Tensor error = decoded.sub(x.front()).square();
+    const at::Tensor& exact = x[segment.encoded];
+    const at::Tensor decoded = coder.part.forward({exact}, {}, coder.set, context).front();
+    const at::Tensor error = decoded.sub(exact).square();
     error.mean().backward();
     StepDecision decision;
     decision.step = step;
@@ -122,7 +128,7 @@ void InsertTrainer::step(const BatchView& batch, std::uint64_t step, double lear
     coder.optimizer->update(decision);
     coder.set.clearGradients();
     coder.squaredErrors += error.sum(at::kDouble).item<double>();
-    coder.squares += x.front().square().sum(at::kDouble).item<double>();
+    coder.squares += exact.square().sum(at::kDouble).item<double>();
   }
 }
 

@@ -248,20 +248,10 @@ InsertParameters checkedParameters(const InsertSpec& insert) {
   return values;
 }
 
-void checkTensors(const std::vector<BlockOutput>& tensors) {
-  if (tensors.size() == 1 && tensors.front().dtype == DType::f32) return;
-  throw badInsert(tensors.size() == 1 ? "the tensor that crosses this cut contains integers"
-                                      : std::to_string(tensors.size()) + " tensors cross this cut",
-                  "choose a cut in model.cuts that exactly one fp32 tensor crosses; for a graph, "
-                  "cleave-client models show lists them",
-                  "cut");
-}
-
 InsertLayers layersFor(const InsertSpec& insert, const std::vector<BlockOutput>& tensors) {
   const InsertRow& row = findInsert(insert.kind);
   const InsertParameters parameters = checkedParameters(insert);
-  checkTensors(tensors);
-  const Shape& shape = tensors.front().shape;
+  const Shape& shape = tensors[encodedTensor(tensors)].shape;
   InsertLayers layers = row.layers(shape, parameters);
   if (elementCount(layers.encoder.output) <= elementCount(shape)) return layers;
   throw badInsert("the encoded tensor " + toString(layers.encoder.output) +
@@ -283,18 +273,22 @@ void addTensors(BlockSpec& block, std::size_t position, const InsertHalf& half,
   block.savedPerSample += half.savedPerSample;
 }
 
-void appendEncoder(BlockSpec& block, InsertHalf half, const std::string& name) {
+// `t`: the encoded tensor among the block's outputs.
+void appendEncoder(BlockSpec& block, std::size_t t, InsertHalf half, const std::string& name) {
   const std::size_t own = block.tensors.size();
   addTensors(block, own, half, name);
-  block.outputs.front().shape = half.output;
-  block.forward = [own, block = std::move(block.forward), encode = std::move(half.forward)](
+  block.outputs[t].shape = half.output;
+  block.forward = [t, own, block = std::move(block.forward), encode = std::move(half.forward)](
                       const TensorList& x, std::span<const at::Tensor> tensors,
-                      const BlockContext& context) -> TensorList {
-    return {encode(block(x, tensors.first(own), context).front(), tensors.subspan(own))};
+                      const BlockContext& context) {
+    TensorList outputs = block(x, tensors.first(own), context);
+    outputs[t] = encode(outputs[t], tensors.subspan(own));
+    return outputs;
   };
 }
 
-void prependDecoder(BlockSpec& block, InsertHalf half, const std::string& name) {
+// `t`: the encoded tensor among the outputs of the block before this one.
+void prependDecoder(BlockSpec& block, std::size_t t, InsertHalf half, const std::string& name) {
   const std::size_t count = half.tensors.size();
   addTensors(block, 0, half, name);
   for (NormRow& norm : block.norms) {
@@ -302,11 +296,11 @@ void prependDecoder(BlockSpec& block, InsertHalf half, const std::string& name) 
     norm.variance += count;
     if (norm.count) *norm.count += count;
   }
-  block.forward = [count, block = std::move(block.forward), decode = std::move(half.forward)](
+  block.forward = [t, count, block = std::move(block.forward), decode = std::move(half.forward)](
                       TensorList x, std::span<const at::Tensor> tensors,
                       const BlockContext& context) {
     // Autocast may have computed it in half precision, but blocks expect fp32 after a cut.
-    x.front() = decode(x.front(), tensors.first(count)).to(at::kFloat);
+    x[t] = decode(x[t], tensors.first(count)).to(at::kFloat);
     return block(x, tensors.subspan(count), context);
   };
 }
@@ -332,6 +326,20 @@ const InsertRow& findInsert(std::string_view name) {
   } catch (UsageError& error) {
     throw std::move(error).about("kind");
   }
+}
+
+std::size_t encodedTensor(const std::vector<BlockOutput>& tensors) {
+  std::vector<std::size_t> found;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (tensors[t].tensor.hasGradient && tensors[t].dtype == DType::f32) found.push_back(t);
+  }
+  if (found.size() == 1) return found.front();
+  throw badInsert((found.empty() ? "no tensor" : std::to_string(found.size()) + " tensors") +
+                      std::string(" with a gradient cross") + (found.empty() ? "es" : "") +
+                      " this cut",
+                  "choose a cut in model.cuts that exactly one tensor with a gradient crosses; for "
+                  "a graph, cleave-client models show lists them",
+                  "cut");
 }
 
 void addInserts(std::vector<BlockSpec>& blocks, const std::vector<InsertSpec>& inserts,
@@ -368,8 +376,9 @@ void addInserts(std::vector<BlockSpec>& blocks, const std::vector<InsertSpec>& i
   for (std::size_t n = 0; n < inserts.size(); ++n) {
     const std::string name = "insert." + std::to_string(inserts[n].cut) + ".";
     const std::size_t position = blockAfter(inserts[n]);
-    appendEncoder(blocks[position - 1], std::move(layers[n].encoder), name + "encoder.");
-    prependDecoder(blocks[position], std::move(layers[n].decoder), name + "decoder.");
+    const std::size_t t = encodedTensor(blocks[position - 1].outputs);
+    appendEncoder(blocks[position - 1], t, std::move(layers[n].encoder), name + "encoder.");
+    prependDecoder(blocks[position], t, std::move(layers[n].decoder), name + "decoder.");
   }
 }
 

@@ -2,8 +2,11 @@
 // or a body) carries from step to step. Needs no Torch.
 //
 //   NAME                 parameters, buffers and optimizer state, from BodyStage::save()
-//   codec:FLOW:I         the bytes of a flow's codec state
+//   codec:FLOW:I         the bytes of a flow's codec state, except rows of its samples
 //   run:state            JSON: steps applied, batches evaluated, digest of the run spec, notes
+//
+// Rows of samples are in files of their own, so that a checkpoint contains only those that have
+// changed since an earlier one.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/checkpoint/checkpoint_store.h"
 #include "common/engine/engine.h"
 #include "common/link/tensor_codecs.h"
 #include "common/model/safetensors.h"
@@ -26,6 +30,9 @@ struct PartState {
 
 // Returns the contents of a checkpoint file. `stage`: a safetensors file. Any thread.
 std::vector<std::byte> checkpointFile(const PartState& state, const std::vector<std::byte>& stage);
+// Returns the contents of the file with the rows of `state.codecs`: a safetensors file whose
+// tensors have the names codec:FLOW:I. Empty if there are none. Any thread.
+std::vector<std::byte> rowsFile(const PartState& state);
 
 struct CheckpointContent : PartState {
   std::vector<SafetensorsEntry> stage;  // the entries point into the file
@@ -34,5 +41,11 @@ struct CheckpointContent : PartState {
 // `name` identifies the file in errors.
 CheckpointContent readCheckpoint(std::string_view file, const std::string& spec,
                                  const std::string& name);
+// Reads what rowsFile() returned. Throws RunError "bad-checkpoint".
+std::vector<TensorCodecs::SavedState> readRows(std::string_view file, const std::string& name);
+// Reads a checkpoint with its rows, from `store`. The result points into `checkpoint.file`. Throws
+// RunError "bad-checkpoint" or "cannot-read".
+CheckpointContent readCheckpoint(const CheckpointStore& store, const Checkpoint& checkpoint,
+                                 const std::string& spec);
 
 }  // namespace cleave

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/checkpoint/rows_base.h"
 #include "common/core/random.h"
 #include "common/graph/packed_graph.h"
 #include "common/link/tensor_link.h"
@@ -522,7 +523,6 @@ std::size_t snapshotBytes(const RunPlan& plan) {
   for (const Flow flow : plan.flows()) {
     codecs += plan.microBatches * static_cast<double>(codecMemory(plan, flow).state);
   }
-  codecs += sampleCacheBytes(plan);
   // The newest version of the weights is saved once; so are D older ones of the trained parameters.
   const double versions = plan.spec.staleness *
                           static_cast<double>(trainedCount(plan.blocks, first, last)) *
@@ -530,7 +530,8 @@ std::size_t snapshotBytes(const RunPlan& plan) {
   const double averages =
       plan.spec.averageDecay > 0 ? parameters * sizeof(float) + buffers * sizeof(std::int64_t) : 0;
   return asSize(2 * (parameters * perParameter + buffers * sizeof(std::int64_t) + averages +
-                     versions + codecs));
+                     versions + codecs) +
+                kMaxRowsFactor * sampleCacheBytes(plan));
 }
 
 std::uint64_t maxWeightsBytes(const RunPlan& plan) {

@@ -41,7 +41,7 @@ PREPARE = {
         **EFFICIENTNET,
         "experiments/efficientnet/frozen.pt2": ["efficientnet.py", "--output", "experiments/efficientnet", "--frozen-stem"],
     },
-    "reviews": {"experiments/reviews/model.pt2": ["reviews.py", "--output", "experiments/reviews"]},
+    **dict.fromkeys(("reviews", "reviews_bytes"), {"experiments/reviews/model.pt2": ["reviews.py", "--output", "experiments/reviews"]}),
     "rte": {"experiments/rte/model.pt2": ["glue.py", "--task", "rte", "--glue", f"{GLUE}/RTE", "--output", "experiments/rte"]},
     "cola": COLA,
     "cola_fairseq": COLA,
@@ -55,7 +55,8 @@ PREPARE = {
 }
 # Of the other experiments: configs/experiments/EXPERIMENT.yaml
 CONFIGS = {"staleness": "configs/fashion_mnist.yaml",
-           **dict.fromkeys(("efficientnet_bytes", "efficientnet_epochs"), "configs/experiments/efficientnet.yaml")}
+           **dict.fromkeys(("efficientnet_bytes", "efficientnet_epochs"), "configs/experiments/efficientnet.yaml"),
+           "reviews_bytes": "configs/experiments/reviews.yaml"}
 
 
 class Link(NamedTuple):
@@ -110,7 +111,7 @@ EPOCHS = {**F1L2, "data.train.per_class": "240", "train.epochs": "5", "data.augm
 ADAM = {"train.optimizer": "{name: adam, weight_decay: 0}", "train.learning_rate.peak": "0.01"}
 PRETRAINING = {
     **dict.fromkeys(("efficientnet_bytes", "efficientnet_epochs"), {**ADAM, "data.train.per_class": "240", "train.epochs": "15"}),
-    "gpt2_lora": {**ADAM, "train.epochs": "3"},
+    **dict.fromkeys(("reviews_bytes", "gpt2_lora"), {**ADAM, "train.epochs": "3"}),
 }
 # The outputs of the token embedding, which is frozen, never change; those of transformer.drop do, by dropout.
 WTE = {"model.cuts": "[transformer.wte, transformer.h.2]"}
@@ -122,14 +123,25 @@ def once(bits, activation, gradient):
     return f'{{activation/0: "rans(delta:first_bits={bits},skip=1(block:bits=1))", activation/1: "{activation}", gradient/1: "{gradient}"}}'
 
 
+# Changes since the last epoch and error feedback, and codecs with about as many bytes.
+CHANGES = ["block:bits=4", "block:bits=3", flows("rans(delta:first_bits=8(block:bits=4))", "block:bits=4"),
+           flows("rans(delta:first_bits=4(block:bits=2))", "block:bits=4"), flows("rans(delta:first_bits=8,skip=0.1(block:bits=4))", "block:bits=4"),
+           flows("block:bits=4", "block:bits=2"), flows("block:bits=4", "ef(block:bits=2)"), flows("block:bits=4", "ef(topk:ratio=0.1)"),
+           "randtopk:ratio=0.1,alpha=0.1", POWER, "adaptive:bits=2"]  # fmt: skip
+
+
 def inserted(inserts, pretrained=None):
-    """Settings with learned inserts; those that are pre-trained have a file of this name."""
-    return {"insert": inserts, **({"weights.file": f"experiments/efficientnet/{pretrained}.safetensors"} if pretrained else {})}
+    """Settings with learned inserts; those that are pre-trained have a file of this name in experiments/."""
+    return {"insert": inserts, **({"weights.file": f"experiments/{pretrained}.safetensors"} if pretrained else {})}
 
 
 # With the learning rate of the other layers, training with pre-trained inserts diverges.
 SLOW_INSERTS = {"train.groups": "['insert.*:learning_rate=0.1']"}
-FROZEN_INSERT = {**inserted("[{cut: 0, kind: conv, channels: 64, kernel: 4}]", "conv64"), "train.freeze": "[insert.0.*]"}
+LINEAR, RESIDUAL = (f"[{{cut: 0, kind: {kind}, rank: 8}}, {{cut: 1, kind: {kind}, rank: 48}}]" for kind in ("linear", "residual"))
+# To a half of the features after each of the first two epochs.
+DECAYING = "[{cut: 0, kind: decaying, rank: 32, every_steps: 38, min_rank: 8}, {cut: 1, kind: decaying, rank: 192, every_steps: 38, min_rank: 48}]"
+SMALL_CONV = "[{cut: 0, kind: conv, channels: 20, kernel: 4}, {cut: 1, kind: conv, channels: 96}]"
+FROZEN_INSERT = {**inserted("[{cut: 0, kind: conv, channels: 64, kernel: 4}]", "efficientnet/conv64"), "train.freeze": "[insert.0.*]"}
 
 
 def precision(name, **more):
@@ -167,12 +179,16 @@ SWEEPS = {
     "efficientnet_bytes": [
         ("f2l2", F2L2, ["none", "rans(block:bits=2)"], ONE),
         ("f1l1", F1L1, ["none"], ONE),
-        ("f1l1, conv inserts", {**F1L1, **inserted(CONV, "conv20-320"), **SLOW_INSERTS}, ["block:bits=8"], ONE, "f1l1"),
-        ("f1l1, conv inserts, full learning rate", {**F1L1, **inserted(CONV, "conv20-320")}, ["block:bits=8"], ONE, "f1l1"),
+        ("f1l1, conv inserts", {**F1L1, **inserted(CONV, "efficientnet/conv20-320"), **SLOW_INSERTS}, ["block:bits=8"], ONE, "f1l1"),
+        ("f1l1, conv inserts, full learning rate", {**F1L1, **inserted(CONV, "efficientnet/conv20-320")}, ["block:bits=8"], ONE, "f1l1"),
     ],
     "efficientnet_epochs": [
         ("f1l2", EPOCHS, ["none"], FIVE),
         ("f1l2", EPOCHS, [flows("rans(delta:first_bits=4(block:bits=2))", "rans(adaptive:bits=1)")], ONE),
+        ("f1l2", EPOCHS, CHANGES, ONE),
+        *((f"f1l2, {name} inserts", {**EPOCHS, **inserted(*inserts), **SLOW_INSERTS}, codecs, ONE, "f1l2") for name, inserts, codecs in (
+            ("linear", (LINEAR, "efficientnet/linear8-48"), ["block:bits=8", "block:bits=4"]), ("residual", (RESIDUAL, "efficientnet/residual8-48"), ["block:bits=8"]),
+            ("decaying", (DECAYING, "efficientnet/decaying32-192"), ["nonzero(block:bits=8)"]), ("conv", (SMALL_CONV, "efficientnet/conv20-96"), ["block:bits=8"]))),
         ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, ["none"], FIVE, "f1l2"),
         ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, [once(8, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4")], FIVE, "f1l2"),
         ("f1l2, frozen stem and insert", {**EPOCHS, **FROZEN, **FROZEN_INSERT}, [once(8, "block:bits=4", "block:bits=4")], FIVE, "f1l2"),
@@ -187,6 +203,12 @@ SWEEPS = {
         # A processor without fp16 arithmetic takes about 12 times as long.
         ("fp16", precision("fp16"), ["none"], THREE),
         ("fp16, loss not scaled", precision("fp16", **{"precision.scale_loss": "false"}), ["none"], THREE),
+    ],
+    "reviews_bytes": [
+        ("f2l2", {}, ["none", "block:bits=4", flows("rans(delta:first_bits=8(block:bits=4))", "block:bits=4"), flows("block:bits=4", "ef(block:bits=2)"),
+                      "block:bits=3,rotation=hadamard", "adaptive:bits=3", "randtopk:ratio=0.1,alpha=0.1"], ONE),
+        *((f"f2l2, {kind} inserts", inserted(f"[{{cut: 0, kind: {kind}, rank: 96}}, {{cut: 1, kind: {kind}, rank: 96}}]", f"reviews/{kind}96"),
+           ["block:bits=8", "block:bits=4"], ONE, "f2l2") for kind in ("linear", "residual")),
     ],
     "rte": [
         ("partition 1", {}, RTE, THREE),
@@ -209,7 +231,7 @@ SWEEPS = {
         ("LoRA, cut after the embedding", WTE, [once(4, *2 * ["block:bits=4,rotation=hadamard"])], THREE, "LoRA"),
         ("LoRA, cut after the embedding", WTE, [once(4, *2 * ["block:bits=2,rotation=hadamard"]),
                                                once(4, "block:bits=4,rotation=hadamard", "adaptive:bits=1")], ONE, "LoRA"),
-        ("LoRA, linear insert", {**WTE, "insert": "[{cut: 1, kind: linear, rank: 32}]", "weights.file": "experiments/gpt2/linear32.safetensors"},
+        ("LoRA, linear insert", {**WTE, **inserted("[{cut: 1, kind: linear, rank: 32}]", "gpt2/linear32")},
          [once(4, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4")], THREE, "LoRA"),
     ],
     "staleness": [
@@ -220,11 +242,11 @@ SWEEPS = {
 }
 # The main metric, and the second metric; of the other experiments, accuracy.
 MATTHEWS = ("eval_matthews", "eval_top1")
-METRICS = {"reviews": MATTHEWS, "cola": MATTHEWS, "cola_fairseq": MATTHEWS, "cola_lora": MATTHEWS, "gpt2_lora": ("eval_perplexity",)}
+METRICS = {"reviews": MATTHEWS, "reviews_bytes": MATTHEWS, "cola": MATTHEWS, "cola_fairseq": MATTHEWS, "cola_lora": MATTHEWS, "gpt2_lora": ("eval_perplexity",)}
 TITLES = {"eval_matthews": "Matthews", "eval_top1": "Accuracy", "eval_perplexity": "Perplexity"}
 LOWER_IS_BETTER = ("eval_perplexity",)
 # The experiments that report the best epoch by the main metric; the others report the last epoch.
-BEST_EPOCH = ("reviews", "rte", "cola", "cola_fairseq", "cola_lora")
+BEST_EPOCH = ("reviews", "reviews_bytes", "rte", "cola", "cola_fairseq", "cola_lora")
 
 
 ROWS = {experiment: [Row(*fields) for fields in sweeps] for experiment, sweeps in SWEEPS.items()}

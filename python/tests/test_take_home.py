@@ -14,7 +14,7 @@ import torchvision
 
 import cleave
 from test_export import read_safetensors
-from test_training import PROGRAMS, Training
+from test_training import LENGTH, PROGRAMS, Training
 
 BATCH, MICRO_BATCHES = 16, 4
 
@@ -106,6 +106,27 @@ class TakeHome(Training):
             cleave.add_inserts(torchvision.models.mobilenet_v2(num_classes=4), tensors, cuts)
         with self.assertRaisesRegex(cleave.InsertError, "no inserts"):
             cleave.add_inserts(model, model.state_dict(), cuts)
+
+    def test_inserts_do_not_encode_masks(self):
+        model, exported = self.roberta()
+        cuts = ["roberta.embeddings", "roberta.encoder.layer.0"]  # the mask crosses both
+        graph = {**exported, "cuts": cuts}
+        insert = [{"cut": 0, "kind": "residual", "rank": 12}, {"cut": 1, "kind": "linear", "rank": 8}]
+        self.assertTrue(self.client("verify", graph, insert=insert)["equal"])
+        self.client("train", graph, insert=insert)
+        with open(os.path.join(self.run_folder, "transfers.csv"), newline="") as file:
+            sizes = {row["flow"]: int(row["raw_bytes"]) for row in csv.DictReader(file)}
+        samples = BATCH // MICRO_BATCHES
+        self.assertEqual(sizes["activation/0"], samples * LENGTH * 12 * 4)
+        self.assertEqual(sizes["activation/0.1"], samples * LENGTH * 8)
+        self.assertEqual(sizes["gradient/1"], samples * LENGTH * 8 * 4)
+        tensors = self.exported()
+        cleave.add_inserts(model, tensors, cuts)
+        model.load_state_dict(tensors, strict=True)
+        model.eval()
+        with torch.no_grad():
+            logits = model(self.data["input_ids"][:32], attention_mask=self.data["attention_mask"][:32]).logits
+        self.assertLess((self.predictions() - logits).abs().max(), 1e-5)
 
     def test_averaged_weights_are_evaluated_and_saved(self):
         self.images()

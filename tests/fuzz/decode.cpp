@@ -147,9 +147,9 @@ CodecState restore(const Trip& trip, std::span<const std::byte> bytes) {
   Room in(bytes, trip.unaligned);
   try {
     if (trip.codec.keepsSamples()) {
-      const Bytes saved = SampleCache::restore(in.span(), kSamples).save();
-      // The rows may be in any order.
-      if (saved.size() != bytes.size() || SampleCache::restore(saved, kSamples).save() != saved) {
+      SampleCache cache(kSamples);
+      cache.restore(in.span());
+      if (!std::ranges::equal(cache.save(), bytes)) {
         find(trip.codec, trip.spec, "saves another cache than it restored");
       }
       return nullptr;

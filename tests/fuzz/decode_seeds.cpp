@@ -54,7 +54,7 @@ Bytes stateOf(const std::string& codecSpec, const Input& input, const Bytes& ele
   if (codec->keepsSamples()) {
     SampleCache cache(kSamples);
     for (const std::uint32_t number : {3u, 0u, kSamples - 1}) {
-      cache.replace(number, std::array{1.0f, -2.0f, 0.5f});
+      cache.replace(number, std::array{1.0f, -2.0f, 0.5f}, 1);
     }
     return cache.save();
   }
