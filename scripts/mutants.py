@@ -50,9 +50,6 @@ MUTANTS = {
     # A checkpoint is loaded without the rows that have changed since an earlier one.
     "first-rows-only": [("common/run/checkpoint_file.cpp", "    std::move(rows.begin(), rows.end(), std::back_inserter(content.codecs));",
                          "    if (file.step == checkpoint.rows.front().step) std::move(rows.begin(), rows.end(), std::back_inserter(content.codecs));")],
-    # The rows of a checkpoint continue those of one that has not been committed.
-    "rows-uncommitted": [("common/checkpoint/rows_base.cpp", "known_.find(*std::max_element(committed.begin(), committed.end()))",
-                          "known_.empty() ? known_.end() : std::prev(known_.end())")],
     # After a resume, the server's count of evaluation batches restarts at 0.
     "no-engine-state": [("server/served_run.cpp", "  return content.engine;", "  EngineState state = content.engine;\n  state.evaluated = 0;\n  return state;")],
 }  # fmt: skip

@@ -267,7 +267,8 @@ TEST_CASE("wrong inserts are refused with their line") {
                         "model={name: graph, file: " CLEAVE_SOURCE_DIR
                         "/tests/data/tiny.pt2, cuts: [block.0, pool]}",
                         "--set", "insert={cut: 0, kind: linear, rank: 2}"}),
-             kWrongUse, {"[bad-insert]", "2 tensors with a gradient cross this cut", "insert[0].cut"});
+             kWrongUse,
+             {"[bad-insert]", "2 tensors with a gradient cross this cut", "insert[0].cut"});
 }
 
 }  // namespace
