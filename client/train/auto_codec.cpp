@@ -366,7 +366,7 @@ void useCodecs(PreparedRun& run, const FlowCodecs& codecs) {
   run.settings.autoCodecs.clear();
   RunSpec spec = run.plan.spec;
   for (auto& [flow, codec] : spec.codecs) codec = codecs.at(flow);
-  spec.codecLevels = usesCodecLevels(run.settings);
+  useCodecLevels(run.settings, spec);
   planFor(run, spec);
   placeCodecs(run);
   rewriteConfig(run);

@@ -40,8 +40,8 @@ class QualityWatch {
     return settings_.every > 0 && step > 0 && step % settings_.every == 0 &&
            level_ != CodecLevel::raw;
   }
-  // The lowest SNR of the client's tensors in the step that the next check follows; nullopt: none
-  // had an error.
+  // The lowest SNR of the client's and the servers' tensors in the step that the next check
+  // follows; nullopt: none had an error.
   void measuredSnr(std::optional<double> snrDb) { snrDb_ = snrDb; }
   // If the quality is too low, changes to the next level, and returns the reason as a sentence.
   std::optional<std::string> check(const QualityCheck& check);

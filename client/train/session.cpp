@@ -126,8 +126,7 @@ void ClientSession::start(const RunPlan& plan, const std::vector<RunPlan>& plans
     options.helper = helper_.get();
     options.codecQueue = codecQueue;
     options.levels = levels_;
-    options.watchEvery = watchEvery_;
-    options.watch = [this](const Key&, double snrDb) {
+    options.watched = [this](double snrDb) {
       const std::lock_guard lock(mutex_);
       lowestSnr_ = std::min(lowestSnr_.value_or(snrDb), snrDb);
     };

@@ -49,10 +49,9 @@ class ClientSession {
   // Ctrl-C. After an exception, the session cannot be used.
   void connect(std::vector<ServerRequest> servers, const ConnectOptions& options);
 
-  // Call before start(): measures the SNR of the client's tensors in every N-th training step.
-  void watchSnr(std::uint64_t every) { watchEvery_ = every; }
-  // The lowest SNR measured since the last call, in dB; nullopt: no tensor had an error. Call
-  // between batches.
+  // The lowest SNR of the tensors that the client has sent or received in the steps of
+  // RunSpec::watchEvery since the last call, in dB; nullopt: no tensor had an error. Call between
+  // batches.
   std::optional<double> takeLowestSnr();
   // Sets a batch's level: see CodecLevels. Call before the batch begins.
   void setCodecLevel(Phase phase, std::uint64_t step, CodecLevel level) {
@@ -173,7 +172,6 @@ class ClientSession {
   std::uint64_t finished_ = 0;     // number of calls of finishBatch()
   std::vector<std::shared_ptr<TraceRecorder>> traces_;
   const std::shared_ptr<CodecLevels> levels_ = std::make_shared<CodecLevels>();
-  std::uint64_t watchEvery_ = 0;
 
   std::vector<std::optional<Blob>> weights_;  // requested weights that have arrived, by server
   // Empty if no weights are requested.

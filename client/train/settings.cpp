@@ -275,10 +275,12 @@ bool keepsSamples(const ClientSettings& settings) {
 
 }  // namespace
 
-bool usesCodecLevels(const ClientSettings& settings) {
-  return settings.quality.every > 0 &&
-         std::any_of(settings.codecs.begin(), settings.codecs.end(),
-                     [](const auto& flow) { return hasRawFormat(*makeCodec(flow.second)); });
+void useCodecLevels(const ClientSettings& settings, RunSpec& spec) {
+  spec.codecLevels =
+      settings.quality.every > 0 &&
+      std::any_of(settings.codecs.begin(), settings.codecs.end(),
+                  [](const auto& flow) { return hasRawFormat(*makeCodec(flow.second)); });
+  spec.watchEvery = spec.codecLevels ? settings.quality.every : 0;
 }
 
 RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
@@ -328,7 +330,7 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   // With loss scaling, gradients that are not finite are expected: a step with such gradients is
   // skipped.
   spec.rawNonFinite = settings.rawNonFinite || settings.scalesLoss();
-  spec.codecLevels = usesCodecLevels(settings);
+  useCodecLevels(settings, spec);
   spec.initialWeights = userModel != nullptr || !settings.weights.file.empty();
   if (userModel != nullptr) {
     spec.graph = userModel->packedBodies().front();

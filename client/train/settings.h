@@ -181,9 +181,9 @@ class UserModel;
 // unless the model is "graph".
 RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
                     const UserModel* userModel = nullptr);
-// Whether the quality of the codecs is checked, so that the run needs codec levels: see
-// RunSpec::codecLevels. Without a codec that has levels, there is nothing to check.
-bool usesCodecLevels(const ClientSettings& settings);
+// Sets RunSpec::codecLevels and watchEvery: whether the quality of the codecs is checked. Without a
+// codec that has levels, there is nothing to check.
+void useCodecLevels(const ClientSettings& settings, RunSpec& spec);
 // Whether the exported model is divided at more cuts than the run has: see dividedAt().
 bool isDivided(const ClientSettings& settings, const UserModel* userModel);
 // The cuts between several bodies: all of `cuts` except the first and the last one.

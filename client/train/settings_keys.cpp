@@ -880,7 +880,7 @@ void addCodecDeviceLink(Table& table) {
       "how much higher the loss may be with the codecs than without, relative to the loss");
   table.number(
       "quality.min_snr", "dB", -1000, 1000, [](Settings & s) -> auto& { return s.quality.minSnr; },
-      "lowest signal-to-noise ratio of a tensor that the client sends");
+      "lowest signal-to-noise ratio of a tensor that the client sends or receives");
   table.add("non_finite", "`fail`, `raw`", "", "`fail`",
             "if a codec cannot encode NaN or infinity: `fail` ends the run, `raw` sends that "
             "tensor uncompressed",

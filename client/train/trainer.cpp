@@ -41,7 +41,6 @@ Trainer::Trainer(TrainRun& run, Progress& progress)
       meter_(placesOf(run.prepared().plansOfBodies()), settings_.replicas) {}
 
 void Trainer::start(const TrainRun::Options& options) {
-  if (run_.prepared().plan.spec.codecLevels) session_.watchSnr(settings_.quality.every);
   run_.start([this](const std::vector<BodyDone>& bodies) { return decide(bodies); }, options);
 }
 

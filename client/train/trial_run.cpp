@@ -20,6 +20,7 @@ RunSpec trialSpec(const PreparedRun& run, std::size_t body) {
   }
   spec.trace = {};
   spec.codecLevels = false;
+  spec.watchEvery = 0;
   spec.averageDecay = 0;
   spec.initialWeights = false;
   // Codecs are measured in steps that do not overlap.

@@ -146,13 +146,10 @@ TensorCodecs::EncodedTensor TensorCodecs::encode(const Key& key, const TensorVie
   result.bytes.shrink(encoded.bytes);
   if (how.mayHaveState() && encoded.state) stagedStates_[{key.flow, key.i}] = encoded.state;
 
-  const bool isWatched = options_.watchEvery > 0 && key.phase == Phase::train && key.i == 0 &&
-                         key.step % options_.watchEvery == 0;
-  if (isMeasured(how) || isWatched) {
+  if (isMeasured(how) || options_.isWatched(key)) {
     std::optional<SampleHistory> copy = history;
     result.snrDb =
         measureError(how, contextOf(key, copy), state, cutBefore, view, result.bytes.span());
-    if (isWatched && result.snrDb) options_.watch(key, *result.snrDb);
   }
   stageRows(key, std::move(history));
   forgetCutAfter(key);

@@ -40,13 +40,15 @@ struct TensorCodecOptions {
   std::uint32_t microBatches = 1;
   std::uint32_t trainSamples = 0;  // samples of the training data, for codecs that keep samples
   std::uint32_t errorEvery = 100;  // measures the SNR of one in N tensors; 0: never
-  // Client: also measures the SNR of the first micro-batch of every N-th training step, and passes
-  // it on; 0: never. Called in the codec queue before the tensor is sent.
+  // Also measures the SNR of the first micro-batch of every N-th training step, and sends it with
+  // the tensor; 0: never.
   std::uint64_t watchEvery = 0;
-  std::function<void(const Key& key, double snrDb)> watch;
   // Account that is charged for the host memory that the session holds; null: nothing is charged.
   std::shared_ptr<MemoryAccount> account;
 
+  bool isWatched(const Key& key) const {
+    return watchEvery > 0 && key.phase == Phase::train && key.i == 0 && key.step % watchEvery == 0;
+  }
   bool hasLevels(Flow flow) const { return eightBitCodecs.find(flow) != nullptr; }
   // Payloads of CodecLevel::raw are decoded by the flow's codec.
   const Codec& codec(Flow flow, CodecLevel level = CodecLevel::own) const {
@@ -72,7 +74,8 @@ class TensorCodecs {
   struct EncodedTensor {
     Buffer bytes;
     SteadyTime begin, end;
-    // SNR of the tensor that the peer will decode; measured only for some tensors.
+    // SNR of the tensor that the peer will decode; measured only for some tensors, and absent if
+    // the tensor is exact.
     std::optional<double> snrDb;
   };
   // Throws NonFiniteError if the codec cannot encode the tensor, unless rawNonFinite is set.

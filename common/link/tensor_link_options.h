@@ -29,6 +29,9 @@ struct TensorLinkOptions : TensorCodecOptions {
   FlowMap<bool> passedOn;
   // The levels of the batches, which all links of the place share; null: the link has its own.
   std::shared_ptr<CodecLevels> levels;
+  // Called with the SNR of each watched tensor (TensorCodecOptions::isWatched) that the link sends
+  // or receives, in the codec queue or on the io thread; null: not called.
+  std::function<void(double snrDb)> watched;
   // ---- For a run with edges ----
   // Flows of `place` that cross another link; empty: none.
   FlowMap<bool> elsewhere;

@@ -56,6 +56,7 @@ void TensorSender::encode(TensorCodecs& codecs, TensorMessage&& message, CodecLe
   auto encoding = std::make_shared<Encoding>();
   encoding->encodeSeconds = secondsBetween(begin, end);
   encoding->snrDb = snrDb;
+  if (snrDb && options_->watched && options_->isWatched(message.key())) options_->watched(*snrDb);
   encoding->spec = message.payload.view().spec;
   encoding->codec = options_->codec(message.flow, level).spec();
   encoding->level = level;
@@ -176,7 +177,7 @@ OutgoingTensor TensorSender::outgoing(const std::shared_ptr<Encoding>& encoding,
 }
 
 std::string TensorSender::openMetadata(const Encoding& encoding, std::uint64_t begin,
-                                       double queueSeconds) {
+                                       double queueSeconds) const {
   const TensorMessage& message = encoding.message;
   wire::Tensor proto;
   toWire(message.key(), *proto.mutable_key());
@@ -188,6 +189,7 @@ std::string TensorSender::openMetadata(const Encoding& encoding, std::uint64_t b
   proto.set_micro_batches(message.at.microBatches);
   proto.set_samples(message.at.samples);
   proto.set_weight_version(message.weightVersion);
+  if (encoding.snrDb && options_->isWatched(message.key())) proto.set_snr_db(*encoding.snrDb);
   proto.set_encode_seconds(encoding.encodeSeconds);
   proto.set_queue_seconds(queueSeconds);
   return proto.SerializeAsString();

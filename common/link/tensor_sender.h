@@ -81,8 +81,8 @@ class TensorSender : public std::enable_shared_from_this<TensorSender> {
   void checkArrived(const Arrived& peer) const;
   void arrived(const std::shared_ptr<Encoding>& encoding);
   static void drop(Encoding& encoding);
-  static std::string openMetadata(const Encoding& encoding, std::uint64_t begin,
-                                  double queueSeconds);
+  std::string openMetadata(const Encoding& encoding, std::uint64_t begin,
+                           double queueSeconds) const;
   bool release(const Key& key);
   void settleReleased();
   void settle(const Key& key);

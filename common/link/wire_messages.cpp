@@ -39,6 +39,11 @@ double checkedSeconds(double seconds) {
   return seconds;
 }
 
+double checkedSnr(double snrDb) {
+  if (std::isnan(snrDb)) refuse("a signal-to-noise ratio is not a number");
+  return snrDb;
+}
+
 void toWire(const Key& key, wire::Key& proto) {
   proto.set_phase(std::string(phaseName(key.phase)));
   proto.set_step(key.step);

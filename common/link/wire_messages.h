@@ -20,6 +20,9 @@ namespace cleave {
 // finite and >= 0.
 double checkedSeconds(double seconds);
 
+// Throws ProtocolError if the value is NaN.
+double checkedSnr(double snrDb);
+
 void toWire(const Key& key, wire::Key& proto);
 Key keyFromWire(const wire::Key& proto);
 void toWire(const TensorSpec& spec, wire::TensorSpec& proto);

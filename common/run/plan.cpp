@@ -311,6 +311,7 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
     checkStateless(spec, *codec, flow, tensor);
   }
   if (spec.codecLevels) plan.eightBitCodecs = eightBitCodecsOf(plan);
+  if (spec.watchEvery > 0 && !spec.codecLevels) refuse("watch_every is set without codec_levels");
   checkTrace(spec.trace);
   return plan;
 }
@@ -353,6 +354,7 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
   options.codecs = plan.codecs;
   options.deviceCodecs = plan.deviceCodecs;
   options.hasCodecLevels = plan.spec.codecLevels;
+  options.watchEvery = plan.spec.watchEvery;
   options.eightBitCodecs = plan.eightBitCodecs;
   options.eightBitDeviceCodecs = plan.eightBitDeviceCodecs;
   options.spec = [blocks = plan.blocks, cuts = plan.stage.cuts](Flow flow, std::uint32_t samples) {

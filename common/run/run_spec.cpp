@@ -79,6 +79,7 @@ void toWire(const RunSpec& spec, wire::RunSpec& proto) {
   proto.set_train_samples(spec.trainSamples);
   proto.set_staleness(spec.staleness);
   proto.set_codec_levels(spec.codecLevels);
+  proto.set_watch_every(spec.watchEvery);
   if (spec.replicas > 1) proto.set_replicas(spec.replicas);
   proto.set_replica(spec.replica);
 }
@@ -133,6 +134,7 @@ RunSpec runSpecFromWire(const wire::RunSpec& proto) {
   spec.trainSamples = proto.train_samples();
   spec.staleness = proto.staleness();
   spec.codecLevels = proto.codec_levels();
+  spec.watchEvery = proto.watch_every();
   spec.replicas = std::max(1u, proto.replicas());
   spec.replica = proto.replica();
   return spec;

@@ -76,6 +76,7 @@ struct RunSpec {
   std::vector<InsertSpec> inserts;  // at the cuts before and after the body
   std::uint32_t staleness = 0;      // D, see versionFor()
   bool codecLevels = false;         // see CodecLevel
+  std::uint64_t watchEvery = 0;     // see TensorCodecOptions::watchEvery; 0 without codecLevels
   // Servers that compute this body, and the rank of this one; see Replica. Batches, micro-batches
   // and micro-batches in flight are those of all replicas together.
   std::uint32_t replicas = 1;

@@ -115,6 +115,24 @@ TEST_CASE("checks that find no fault change nothing but the bytes of the checks"
   CHECK_FALSE(summaryOf(without).contains("quality"));
 }
 
+TEST_CASE("the SNR of tensors that servers send is checked too") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  for (const std::string flow : {"activation/1", "gradient/0"}) {
+    const std::string run = folder.path(flow.substr(0, 4));
+    const Ended ended = runClient(
+        "train", run,
+        {"--server", server.address(), "--set", "codec={" + flow + ": 'uniform:bits=4'}", "--set",
+         "quality={every: 3, min_snr: 300, max_loss_increase: 1000}", "--set", "train.epochs=2"});
+    INFO(flow << ": " << ended.errors);
+    REQUIRE(ended.code == 0);
+    const json fallbacks = summaryOf(run).at("quality").at("fallbacks");
+    REQUIRE(fallbacks.size() == 2);
+    CHECK(fallbacks.at(0).at("step") == 4);
+    CHECK_THAT(fallbacks.at(0).at("reason").get<std::string>(), Contains("signal-to-noise ratio"));
+  }
+}
+
 TEST_CASE("a check evaluates first without codecs, then with them, in both directions") {
   const TemporaryFolder folder;
   TestServer server(folder);

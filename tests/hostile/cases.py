@@ -355,7 +355,7 @@ for name, values, fields in (
     ("samples", [0, 3, 33, *HUGE32], "samples"), ("weight version", [1, *HUGE], "weight_version"),
     ("step", [2, *HUGE], "step"), ("phase", ["", "probe", "infer", "x" * 500], "phase"),
     ("flow", ["", "activation/1", "gradient/0", "gradient/1", "weights/body", "grads/body", "probe", "x"], "flow"),
-    ("seconds", [NAN, INF, -1.0], "seconds"), ("codec level", [1, 2, 3, *HUGE32], "codec_level"),
+    ("seconds", [NAN, INF, -1.0], "seconds"), ("SNR", [NAN], "snr_db"), ("codec level", [1, 2, 3, *HUGE32], "codec_level"),
 ):  # fmt: skip
     for value in values:
         sends(f"tensor with {name} {str(value)[:30]!r}", TENSOR_CODES, w.tensor(**{fields: value}))
@@ -639,6 +639,8 @@ for name, frames in (
      [w.tensor(RAW, codec="block:bits=4", codec_level=2), w.tensor(bytes(1), stream=2, micro_batch=1, codec="block:bits=4")]),
 ):  # fmt: skip
     sends(name, {"bad-tensor", "bad-payload"}, b"".join(frames), spec=w.run_spec("block:bits=4", f32=True))
+
+hellos("a watch without codec levels", "bad-run-spec", spec=w.run_spec(f33=1))
 
 # ---- Overlapping steps ----
 

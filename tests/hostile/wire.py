@@ -123,13 +123,13 @@ def key(phase="train", step=1, micro_batch=0, flow="activation/0"):
 
 def tensor(payload=bytes(RAW_BYTES), stream=1, codec="none", dtype="f32", shape=(OF_MICRO_BATCH, WIDTH), order="contiguous",
            micro_batches=MICRO_BATCHES, samples=SAMPLES, weight_version=0, encoded_bytes=None, spec=None, first=None,
-           seconds=0.0, codec_level=None, **names):  # fmt: skip
+           seconds=0.0, codec_level=None, snr_db=None, **names):  # fmt: skip
     """A Tensor frame with the whole payload, or with its first bytes."""
     if spec is None:
         spec = message((1, dtype), *((2, dim) for dim in shape), (3, order))
     metadata = message(
         (1, key(**names)), (2, spec), (3, codec), (4, len(payload) if encoded_bytes is None else encoded_bytes),
-        (5, micro_batches), (6, samples), (7, weight_version), (8, seconds), (9, 0.0), (11, codec_level))  # fmt: skip
+        (5, micro_batches), (6, samples), (7, weight_version), (8, seconds), (9, 0.0), (11, codec_level), (12, snr_db))  # fmt: skip
     return frame(TENSOR, metadata, payload if first is None else payload[:first], stream)
 
 
