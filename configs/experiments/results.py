@@ -206,7 +206,8 @@ SWEEPS = {
     ],
     "reviews_bytes": [
         ("f2l2", {}, ["none", "block:bits=4", flows("rans(delta:first_bits=8(block:bits=4))", "block:bits=4"), flows("block:bits=4", "ef(block:bits=2)"),
-                      "block:bits=3,rotation=hadamard", "adaptive:bits=3", "randtopk:ratio=0.1,alpha=0.1"], ONE),
+                      flows("block:bits=3,rotation=hadamard", "adaptive:bits=2"), flows("block:bits=2,rotation=hadamard", "adaptive:bits=1"),
+                      "randtopk:ratio=0.1,alpha=0.1"], ONE),
         *((f"f2l2, {kind} inserts", inserted(f"[{{cut: 0, kind: {kind}, rank: 96}}, {{cut: 1, kind: {kind}, rank: 96}}]", f"reviews/{kind}96"),
            ["block:bits=8", "block:bits=4"], ONE, "f2l2") for kind in ("linear", "residual")),
     ],
