@@ -47,9 +47,9 @@ MUTANTS = {
     "no-fsync": [("common/core/durable.cpp", "if (error == 0 && ::fsync(file.get()) != 0) error = errno;", "")],
     # After a resume, the server's codecs start without their state.
     "no-codec-state": [("server/served_run.cpp", "  restoreCodecs(std::move(content.codecs));\n", "")],
-    # A checkpoint is loaded without the rows that have changed since an earlier one.
-    "first-rows-only": [("common/run/checkpoint_file.cpp", "    std::move(rows.begin(), rows.end(), std::back_inserter(content.codecs));",
-                         "    if (file.step == checkpoint.rows.front().step) std::move(rows.begin(), rows.end(), std::back_inserter(content.codecs));")],
+    # A checkpoint is loaded without the kept samples that have changed since an earlier one.
+    "first-samples-only": [("common/run/checkpoint_file.cpp", "    std::move(samples.begin(), samples.end(), std::back_inserter(content.codecs));",
+                         "    if (file.step == checkpoint.samples.front().step) std::move(samples.begin(), samples.end(), std::back_inserter(content.codecs));")],
     # After a resume, the server's count of evaluation batches restarts at 0.
     "no-engine-state": [("server/served_run.cpp", "  return content.engine;", "  EngineState state = content.engine;\n  state.evaluated = 0;\n  return state;")],
 }  # fmt: skip

@@ -32,12 +32,12 @@ Saved RunCheckpoints::write(const Snapshot& snapshot) {
   try {
     const std::vector<std::byte> file = checkpointFile(snapshot.state, snapshot.stage);
     if (snapshot.hasReplicas) saved.body = sha256Of(textOf(snapshot.stage));
-    const std::vector<std::byte> rows = rowsFile(snapshot.state);
-    const std::uint64_t bytes = file.size() + rows.size();
+    const std::vector<std::byte> samples = samplesFile(snapshot.state);
+    const std::uint64_t bytes = file.size() + samples.size();
     if (!disk_->take(bytes)) throw disk_->error();
     try {
       const CheckpointInfo info =
-          store_.write(saved.step, textOf(file), fingerprint_, {snapshot.rows, textOf(rows)});
+          store_.write(saved.step, textOf(file), fingerprint_, {snapshot.samples, textOf(samples)});
       syncRecords();
       base_.add(info);
       saved.sha256 = info.sha256;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "common/checkpoint/checkpoint_store.h"
-#include "common/checkpoint/rows_base.h"
+#include "common/checkpoint/samples_base.h"
 #include "common/core/record.h"
 #include "common/engine/messages.h"
 #include "common/record/run_files.h"
@@ -40,13 +40,14 @@ class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
   struct Snapshot {
     PartState state;
     std::vector<std::byte> stage;
-    bool hasReplicas = false;         // the client compares the digests of `stage`
-    double seconds = 0;               // time to copy it
-    std::vector<RowsFile> rows = {};  // the files that `state.codecs` continues; see RowsBase
+    bool hasReplicas = false;  // the client compares the digests of `stage`
+    double seconds = 0;        // time to copy it
+    std::vector<SamplesFile> samples =
+        {};                           // the files that `state.codecs` continues; see SamplesBase
     std::vector<std::uint64_t> keep;  // checkpoints of all other steps may be removed
   };
-  // Any thread. The checkpoint relative to which the rows of the next snapshot are saved.
-  std::optional<CheckpointInfo> baseOfRows(const std::vector<std::uint64_t>& committed) {
+  // Any thread. The checkpoint relative to which the kept samples of the next snapshot are saved.
+  std::optional<CheckpointInfo> baseOfSamples(const std::vector<std::uint64_t>& committed) {
     return base_.choose(committed);
   }
   // Any thread. Writes the checkpoint after the step `snapshot.state.engine.applied`, and makes all
@@ -58,8 +59,8 @@ class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
   // Reads a checkpoint's file after checking its digest. Throws RunError "bad-checkpoint". Call it
   // before the first save().
   Checkpoint read(std::uint64_t step);
-  // The content of what read() returned, with its rows. Points into `checkpoint`. Throws RunError
-  // "bad-checkpoint".
+  // The content of what read() returned, with its kept samples. Points into `checkpoint`. Throws
+  // RunError "bad-checkpoint" or "cannot-read". Call it before the first save().
   CheckpointContent contentOf(const Checkpoint& checkpoint) const {
     return readCheckpoint(store_, checkpoint, spec_);
   }
@@ -72,7 +73,7 @@ class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
   void syncRecords();
 
   CheckpointStore store_;
-  RowsBase base_;
+  SamplesBase base_;
   const std::shared_ptr<DiskShare> disk_;
   const std::string spec_, fingerprint_;
   Recorder& recorder_;

@@ -279,8 +279,8 @@ void ServedRun::saveSnapshot() {
     refused.sentence = "this server makes no checkpoints";
     return reply(refused);
   }
-  const auto base = stored_.checkpoints->baseOfRows(snapshot->keep);
-  if (base) snapshot->rows = base->rows;
+  const auto base = stored_.checkpoints->baseOfSamples(snapshot->keep);
+  if (base) snapshot->samples = base->samples;
   // Runs after this step's commit, which is already in the queue.
   saveCodecs(base ? base->step : 0,
              [checkpoints = stored_.checkpoints, snapshot = std::move(snapshot),

@@ -298,7 +298,8 @@ ConfigTable<ServerSettings> makeTable() {
       [](Config& config, Settings& s) { s.statusSocket = readStatusSocket(config, s.store); });
   table.integer(
       "metrics.error_every", "tensors", 0, 1 << 30, &Settings::errorEvery,
-      "measures the codec's error on one in N of the tensors that the server sends; 0: never");
+      "measures the codec's error on one in N of the tensors that the server sends; 0: only if a "
+      "client's `quality.every` requests it");
   table.add("metrics.rotate", "`off`, or 64kB … 1GB", "", "`off`",
             "size at which a CSV file is continued in a new one",
             [](Config& config, Settings& s) { s.rotateBytes = readRotateBytes(config); });

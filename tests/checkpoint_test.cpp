@@ -10,7 +10,7 @@
 
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/commits.h"
-#include "common/checkpoint/rows_base.h"
+#include "common/checkpoint/samples_base.h"
 #include "tests/error_code.h"
 #include "tests/memory_files.h"
 
@@ -128,17 +128,17 @@ TEST_CASE("the remains of an interrupted write do not count as a checkpoint, and
   CHECK(diskFiles().list(folder.path() + "/checkpoints").size() == 2);
 }
 
-// A store with the rows of step 1, changes of steps 2 and 3, and a checkpoint without changes.
-class StoreWithRows {
+// A store with the samples of step 1, changes of steps 2 and 3, and a checkpoint without changes.
+class StoreWithSamples {
  public:
-  StoreWithRows() {
-    for (std::uint64_t step = 1; step <= 4; ++step) write(step, step < 4 ? rowsOf(step) : "");
+  StoreWithSamples() {
+    for (std::uint64_t step = 1; step <= 4; ++step) write(step, step < 4 ? samplesOf(step) : "");
   }
-  static std::string rowsOf(std::uint64_t step) { return "rows of " + std::to_string(step); }
-  void write(std::uint64_t step, const std::string& rows) {
-    CheckpointRows all;
-    if (step > 1) all.earlier = store.list().front().rows;
-    all.file = rows;
+  static std::string samplesOf(std::uint64_t step) { return "samples of " + std::to_string(step); }
+  void write(std::uint64_t step, const std::string& samples) {
+    CheckpointSamples all;
+    if (step > 1) all.earlier = store.list().front().samples;
+    all.file = samples;
     store.write(step, contentOf(step), "", all);
   }
   bool isIntact(std::uint64_t step) const {
@@ -153,18 +153,19 @@ class StoreWithRows {
   CheckpointStore store{files, "run"};
 };
 
-TEST_CASE("the rows of a checkpoint are those of several files, which remain while it needs them") {
-  StoreWithRows all;
+TEST_CASE(
+    "the samples of a checkpoint are those of several files, which remain while it needs them") {
+  StoreWithSamples all;
   const CheckpointInfo newest = all.store.list().front();
-  CHECK(newest.rows.size() == 3);
-  for (const RowsFile& each : newest.rows) {
-    CHECK(all.store.read(each) == StoreWithRows::rowsOf(each.step));
+  CHECK(newest.samples.size() == 3);
+  for (const SamplesFile& each : newest.samples) {
+    CHECK(all.store.read(each) == StoreWithSamples::samplesOf(each.step));
   }
-  CHECK(newest.totalBytes() == contentOf(4).size() + 3 * std::string("rows of 1").size());
+  CHECK(newest.totalBytes() == contentOf(4).size() + 3 * std::string("samples of 1").size());
   CHECK(newest.sha256 != sha256Of(contentOf(4)));
 
   CHECK(all.store.removeExcept({4, 2}) >= contentOf(1).size() + contentOf(3).size());
-  CHECK(all.names().size() == 7);  // the rows' files of steps 1 to 3 are still needed
+  CHECK(all.names().size() == 7);  // the samples' files of steps 1 to 3 are still needed
   CHECK(all.isIntact(4));
   CHECK(all.isIntact(2));
   all.store.removeExcept({2});
@@ -174,45 +175,60 @@ TEST_CASE("the rows of a checkpoint are those of several files, which remain whi
   CHECK(all.names().empty());
 }
 
-TEST_CASE("a checkpoint whose rows are missing or damaged is damaged") {
+TEST_CASE("a checkpoint whose samples are missing or damaged is damaged") {
   for (std::uint64_t damaged = 1; damaged <= 3; ++damaged) {
-    const std::string path = "run/checkpoints/00000000000" + std::to_string(damaged) + ".rows";
+    const std::string path = "run/checkpoints/00000000000" + std::to_string(damaged) + ".samples";
     for (const bool isMissing : {true, false}) {
-      StoreWithRows all;
+      StoreWithSamples all;
       if (isMissing) {
         all.files.remove(path);
       } else {
-        all.files.write(path, StoreWithRows::rowsOf(damaged + 1));
+        all.files.write(path, StoreWithSamples::samplesOf(damaged + 1));
       }
       for (std::uint64_t step = 1; step <= 4; ++step) {
-        INFO(step << " without the rows of " << damaged);
+        INFO(step << " without the samples of " << damaged);
         CHECK(all.isIntact(step) == (step < damaged));
       }
     }
   }
 }
 
-TEST_CASE("rows of an interrupted write are removed, and a failed one leaves those of the others") {
-  StoreWithRows all;
+TEST_CASE(
+    "samples of an interrupted write are removed, and a failed one leaves those of the others") {
+  StoreWithSamples all;
   const auto before = all.names();
-  all.files.write("run/checkpoints/000000000005.rows", "abc");
+  all.files.write("run/checkpoints/000000000005.samples", "abc");
   CHECK(all.store.removeIncomplete() == 3);
   CHECK(all.names() == before);
   for (int failAt = 1; failAt <= 4; ++failAt) {
     all.files.failAt(failAt);
-    CHECK(errorCode([&] { all.write(5, "rows"); }) == "cannot-write");
+    CHECK(errorCode([&] { all.write(5, "samples"); }) == "cannot-write");
     CHECK(all.names() == before);
   }
-  all.write(5, "rows");
+  all.write(5, "samples");
   CHECK(all.isIntact(5));
 }
 
-TEST_CASE("rows are saved relative to the newest commit, and from time to time as a whole") {
-  RowsBase base;
+TEST_CASE("files with samples remain if a record cannot be read, and go with the last record") {
+  StoreWithSamples all;
+  all.files.failReads("run/checkpoints/000000000004.json");
+  CHECK(errorCode([&] { all.store.removeExcept({4}); }) == "cannot-read");
+  CHECK(errorCode([&] { all.store.removeIncomplete(); }) == "cannot-read");
+  all.files.failReads("");
+  CHECK(all.isIntact(4));
+  for (std::uint64_t step = 1; step <= 4; ++step) {
+    all.files.remove("run/checkpoints/00000000000" + std::to_string(step) + ".safetensors");
+  }
+  all.store.removeAll();
+  CHECK(all.names().empty());
+}
+
+TEST_CASE("samples are saved relative to the newest commit, and from time to time as a whole") {
+  SamplesBase base;
   const auto known = [](std::uint64_t step, const std::vector<std::uint64_t>& sizes) {
     CheckpointInfo info;
     info.step = step;
-    for (const std::uint64_t size : sizes) info.rows.push_back({step, size, ""});
+    for (const std::uint64_t size : sizes) info.samples.push_back({step, size, ""});
     return info;
   };
   const auto baseOf = [&](const std::vector<std::uint64_t>& committed) {
@@ -229,8 +245,10 @@ TEST_CASE("rows are saved relative to the newest commit, and from time to time a
   CHECK(baseOf({9, 2}) == 0);  // this process has not written 9
   base.add(known(3, {100, 60, 40}));
   CHECK(baseOf({3, 2}) == 0);  // the changes are as large as the whole
-  base.add(known(4, {}));
-  CHECK(baseOf({4, 3}) == 4);
+  base.add(known(4, {}));      // of an earlier version, or without samples
+  CHECK(baseOf({4, 3}) == 0);
+  base.add(known(5, std::vector<std::uint64_t>(64, 1)));
+  CHECK(baseOf({5}) == 0);
 }
 
 TEST_CASE("a full disk does not affect existing checkpoints") {

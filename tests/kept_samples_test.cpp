@@ -27,7 +27,7 @@ TEST_CASE("a restored cache has the rows of the saved one, and anything else is 
     return cache;
   };
   SampleCache cache(5);
-  CHECK((restore(cache.save(), 5).save() == cache.save()));
+  CHECK(cache.save().empty());
   cache.replace(4, std::vector<float>{1, 2, 3}, 1);
   cache.replace(1, std::vector<float>{4, 5, 6}, 1);
   const std::vector<std::byte> saved = cache.save();
@@ -67,7 +67,9 @@ TEST_CASE("rows that have changed since a step replace those of the cache as it 
   const auto row = [](float x) { return std::vector<float>{x, x}; };
   for (std::uint32_t number = 0; number < 3; ++number) cache.replace(number, row(1), 1 + number);
   const std::vector<std::byte> all = cache.save();
-  CHECK((cache.save(3) == SampleCache(4).save()));
+  CHECK(cache.save(3).empty());
+  cache.replace(0, row(1), 4);  // the same values: no change
+  CHECK(cache.save(3).empty());
   cache.replace(1, row(5), 4);
   cache.replace(3, row(6), 5);
   const std::vector<std::byte> changes = cache.save(3);
@@ -78,7 +80,7 @@ TEST_CASE("rows that have changed since a step replace those of the cache as it 
   restored.restore(changes);
   CHECK((restored.save() == cache.save()));
   // The restored rows are those of a checkpoint, so they have not changed since then.
-  CHECK((restored.save(5) == SampleCache(4).save()));
+  CHECK(restored.save(5).empty());
   restored.replace(0, row(7), 6);
   CHECK(restored.save(5).size() == 16 + 4 + 8);
 

@@ -21,7 +21,11 @@ class MemoryFiles : public Files {
   // From now on, the change with this number fails, counted from 1; 0: no change fails.
   void failAt(int change) { left_ = change; }
 
+  // From now on, this file cannot be read; empty: all can.
+  void failReads(const std::string& path) { unreadable_ = path; }
+
   std::optional<std::string> read(const std::string& path) override {
+    if (path == unreadable_) throw RunError("cannot-read", path + " cannot be read");
     const auto found = files_.find(path);
     return found == files_.end() ? std::nullopt : std::optional(found->second);
   }
@@ -57,6 +61,7 @@ class MemoryFiles : public Files {
   }
   std::map<std::string, std::string> files_;
   int left_ = 0;
+  std::string unreadable_;
 };
 
 }  // namespace cleave

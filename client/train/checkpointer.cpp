@@ -112,10 +112,10 @@ void Checkpointer::write(const Part& part) {
   std::string digest;
   try {
     const std::vector<std::byte> file = checkpointFile(part.state, part.stage);
-    const std::vector<std::byte> rows = rowsFile(part.state);
+    const std::vector<std::byte> samples = samplesFile(part.state);
     CheckpointStore store(files_, runFolder_);
     const CheckpointInfo info =
-        store.write(step, textOf(file), fingerprint_, {part.rows, textOf(rows)});
+        store.write(step, textOf(file), fingerprint_, {part.samples, textOf(samples)});
     base_.add(info);
     digest = info.sha256;
   } catch (const Error& error) {

@@ -23,7 +23,7 @@
 #include "client/train/settings.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/commits.h"
-#include "common/checkpoint/rows_base.h"
+#include "common/checkpoint/samples_base.h"
 #include "common/core/clock.h"
 #include "common/engine/messages.h"
 #include "common/run/checkpoint_file.h"
@@ -54,15 +54,16 @@ class Checkpointer {
   // The steps whose checkpoints are still needed.
   std::vector<std::uint64_t> keep() const;
 
-  // The checkpoint relative to which the rows of the next one are saved.
-  std::optional<CheckpointInfo> baseOfRows() { return base_.choose(keep()); }
-  // Call if the run continues from a checkpoint: with that of the client.
+  // The checkpoint relative to which the kept samples of the next one are saved.
+  std::optional<CheckpointInfo> baseOfSamples() { return base_.choose(keep()); }
+  // Call after the run has been restored from the client's checkpoint `from`.
   void continued(const CheckpointInfo& from) { base_.add(from); }
 
   struct Part {
     PartState state;
-    std::vector<std::byte> stage;     // a safetensors file
-    std::vector<RowsFile> rows = {};  // the files that `state.codecs` continues; see RowsBase
+    std::vector<std::byte> stage;  // a safetensors file
+    std::vector<SamplesFile> samples =
+        {};  // the files that `state.codecs` continues; see SamplesBase
   };
   // Any thread. Adds the client's part of the checkpoint that begin() started.
   void add(std::shared_ptr<Part> part);
@@ -80,7 +81,7 @@ class Checkpointer {
   // The checkpoint in progress.
   struct Open {
     std::uint64_t step = 0;
-    // Digests of the files; "": the part failed.
+    // CheckpointInfo::sha256 of each part; "": the part failed.
     std::optional<std::string> client;
     std::vector<std::optional<std::string>> servers;
     std::string body;  // with replicas: the digest of their weights; "": none has saved yet
@@ -102,7 +103,7 @@ class Checkpointer {
   const std::size_t servers_;
   const std::function<void()> syncRecords_;
   const bool areReplicas_;
-  RowsBase base_;
+  SamplesBase base_;
   SteadyTime last_ = now();  // start of the last checkpoint
   std::atomic<bool> isRequested_ = false;
 

@@ -234,18 +234,18 @@ void ClientSession::waitForBodies() {
   waitUntil([this] { return engine_->weightsInPlace(); });
 }
 
-void ClientSession::resume(const EngineState& state,
-                           const std::vector<TensorCodecs::SavedState>& codecs) {
-  for (std::size_t s = 0; s < servers_.size(); ++s) {
-    std::vector<TensorCodecs::SavedState> own;
-    for (const TensorCodecs::SavedState& each : codecs) {
-      if (!places_[s].contains(each.flow) || !replicas_[s].computes(each.i)) {
-        continue;
-      }
-      own.push_back(each);
-      own.back().i = replicas_[s].ownNumber(each.i);
+void ClientSession::resume(const EngineState& state, std::vector<TensorCodecs::SavedState> codecs) {
+  std::vector<std::vector<TensorCodecs::SavedState>> states(servers_.size());
+  for (TensorCodecs::SavedState& each : codecs) {
+    for (std::size_t s = 0; s < servers_.size(); ++s) {
+      if (!places_[s].contains(each.flow) || !replicas_[s].computes(each.i)) continue;
+      each.i = replicas_[s].ownNumber(each.i);
+      states[s].push_back(std::move(each));  // no other link encodes or decodes the flow
+      break;
     }
-    servers_[s]->tensors().restoreCodecs(std::move(own));
+  }
+  for (std::size_t s = 0; s < servers_.size(); ++s) {
+    servers_[s]->tensors().restoreCodecs(std::move(states[s]));
   }
   engine_->resume(state);
   waitForBodies();

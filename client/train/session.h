@@ -69,7 +69,7 @@ class ClientSession {
 
   // Continues from a checkpoint after the stage has been restored from it, and waits until the
   // servers have restored their parts. Requires that the Hellos had `committed`. Throws RunError.
-  void resume(const EngineState& state, const std::vector<TensorCodecs::SavedState>& codecs);
+  void resume(const EngineState& state, std::vector<TensorCodecs::SavedState> codecs);
   // Passes the codecs' states after the last step to `saved`, which is called in the codec queue.
   // `since`: see TensorCodecs::save(). Call between batches.
   void saveCodecs(std::uint64_t since,

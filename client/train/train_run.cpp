@@ -295,7 +295,7 @@ nlohmann::json TrainRun::resume() {
   checkExact(*own);
   CheckpointContent content = readCheckpoint(store, *own, digestOf(prepared_.plan.spec));
   stage_.restore(tensorsOf(content.stage, "the checkpoint"));
-  session_.resume(content.engine, content.codecs);
+  session_.resume(content.engine, std::move(content.codecs));
   if (checkpointer_) checkpointer_->continued(*own);
   countResumeAt(commit.step);
   StepRow row;
@@ -316,8 +316,8 @@ std::shared_ptr<Checkpointer::Part> TrainRun::copyState(const nlohmann::json& no
 }
 
 void TrainRun::saveCheckpoint(std::shared_ptr<Checkpointer::Part> part) {
-  const auto base = checkpointer_->baseOfRows();
-  if (base) part->rows = base->rows;
+  const auto base = checkpointer_->baseOfSamples();
+  if (base) part->samples = base->samples;
   session_.saveCodecs(base ? base->step : 0,
                       [checkpointer = checkpointer_.get(),
                        part = std::move(part)](std::vector<TensorCodecs::SavedState> codecs) {

@@ -17,11 +17,12 @@ namespace {
 
 constexpr const char* kState = ".safetensors";
 constexpr const char* kRecord = ".json";
-constexpr const char* kRows = ".rows";
+constexpr const char* kSamples = ".samples";
 
 RunError damaged(const std::string& path, const std::string& what) {
-  return RunError("bad-checkpoint", path + ": " + what,
-                  "remove it, and continue from an older checkpoint");
+  return RunError(
+      "bad-checkpoint", path + ": " + what,
+      "continue from an older checkpoint; if none is intact, start over with --from-start");
 }
 
 RunError isDamaged(const std::string& path) {
@@ -30,9 +31,9 @@ RunError isDamaged(const std::string& path) {
 }
 
 // CheckpointInfo::sha256. `state`: the digest of the .safetensors file.
-std::string identityOf(std::string state, const std::vector<RowsFile>& rows) {
-  if (rows.empty()) return state;
-  for (const RowsFile& each : rows) state += each.sha256;
+std::string identityOf(std::string state, const std::vector<SamplesFile>& samples) {
+  if (samples.empty()) return state;
+  for (const SamplesFile& each : samples) state += each.sha256;
   return sha256Of(state);
 }
 
@@ -41,8 +42,8 @@ nlohmann::ordered_json toJson(const CheckpointInfo& info) {
                                    {"bytes", info.bytes},
                                    {"sha256", hexOf(info.sha256)},
                                    {"fingerprint", info.fingerprint}};
-  for (const RowsFile& each : info.rows) {
-    record["rows"].push_back(
+  for (const SamplesFile& each : info.samples) {
+    record["samples"].push_back(
         {{"step", each.step}, {"bytes", each.bytes}, {"sha256", hexOf(each.sha256)}});
   }
   return record;
@@ -54,8 +55,8 @@ CheckpointInfo fromJson(const nlohmann::json& record) {
   info.bytes = record.at("bytes");
   info.sha256 = bytesOfHex(record.at("sha256").get<std::string>());
   info.fingerprint = record.at("fingerprint");
-  for (const auto& each : record.value("rows", nlohmann::json::array())) {
-    info.rows.push_back(
+  for (const auto& each : record.value("samples", nlohmann::json::array())) {
+    info.samples.push_back(
         {each.at("step"), each.at("bytes"), bytesOfHex(each.at("sha256").get<std::string>())});
   }
   return info;
@@ -100,7 +101,7 @@ std::string bytesOfHex(const std::string& hex) {
 
 std::uint64_t CheckpointInfo::totalBytes() const {
   std::uint64_t total = bytes;
-  for (const RowsFile& each : rows) total += each.bytes;
+  for (const SamplesFile& each : samples) total += each.bytes;
   return total;
 }
 
@@ -113,14 +114,16 @@ std::string CheckpointStore::pathOf(std::uint64_t step, const char* extension) c
 }
 
 CheckpointInfo CheckpointStore::write(std::uint64_t step, std::string_view file,
-                                      const std::string& fingerprint, const CheckpointRows& rows) {
-  CheckpointInfo info{step, file.size(), rows.earlier};
-  if (!rows.file.empty()) info.rows.push_back({step, rows.file.size(), sha256Of(rows.file)});
-  info.sha256 = identityOf(sha256Of(file), info.rows);
+                                      const std::string& fingerprint,
+                                      const CheckpointSamples& samples) {
+  CheckpointInfo info{step, file.size(), samples.earlier};
+  if (!samples.file.empty())
+    info.samples.push_back({step, samples.file.size(), sha256Of(samples.file)});
+  info.sha256 = identityOf(sha256Of(file), info.samples);
   info.fingerprint = fingerprint;
   try {
     files_.makeFolder(folder_);
-    if (!rows.file.empty()) files_.write(pathOf(step, kRows), rows.file);
+    if (!samples.file.empty()) files_.write(pathOf(step, kSamples), samples.file);
     failpoint("checkpoint-state");
     files_.write(pathOf(step, kState), file);
     failpoint("checkpoint-record");
@@ -143,34 +146,43 @@ std::vector<CheckpointInfo> CheckpointStore::list() const {
     const auto step = stepOfName(name, kRecord);
     if (!step) continue;
     try {
-      const auto text = files_.read(folder_ + "/" + name);
-      CheckpointInfo info = fromJson(nlohmann::json::parse(text.value_or("")));
-      if (info.step == *step) all.push_back(std::move(info));
-    } catch (const nlohmann::json::exception&) {
-      continue;  // damaged: treated as missing
+      if (auto info = readRecord(*step)) all.push_back(*std::move(info));
     } catch (const RunError&) {
-      continue;
+      continue;  // treated as missing
     }
   }
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
   return all;
 }
 
+std::optional<CheckpointInfo> CheckpointStore::readRecord(std::uint64_t step) const {
+  const std::optional<std::string> text = files_.read(pathOf(step, kRecord));
+  try {
+    CheckpointInfo info = fromJson(nlohmann::json::parse(text.value_or("")));
+    if (info.step == step) return info;
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  } catch (const RunError&) {
+    return std::nullopt;  // a digest is not hexadecimal
+  }
+  return std::nullopt;
+}
+
 std::string CheckpointStore::read(const CheckpointInfo& info) const {
   const std::string path = pathOf(info.step, kState);
   std::optional<std::string> file = files_.read(path);
   if (!file) throw damaged(path, "the file is missing");
-  if (file->size() != info.bytes || identityOf(sha256Of(*file), info.rows) != info.sha256) {
+  if (file->size() != info.bytes || identityOf(sha256Of(*file), info.samples) != info.sha256) {
     throw isDamaged(path);
   }
   return std::move(*file);
 }
 
-std::string CheckpointStore::read(const RowsFile& rows) const {
-  const std::string path = pathOf(rows.step, kRows);
+std::string CheckpointStore::read(const SamplesFile& samples) const {
+  const std::string path = pathOf(samples.step, kSamples);
   std::optional<std::string> file = files_.read(path);
   if (!file) throw damaged(path, "the file is missing");
-  if (file->size() != rows.bytes || sha256Of(*file) != rows.sha256) throw isDamaged(path);
+  if (file->size() != samples.bytes || sha256Of(*file) != samples.sha256) throw isDamaged(path);
   return std::move(*file);
 }
 
@@ -179,7 +191,11 @@ std::optional<Checkpoint> CheckpointStore::find(std::uint64_t step,
   for (const CheckpointInfo& info : list()) {
     if (info.step != step || info.sha256 != sha256) continue;
     try {
-      for (const RowsFile& rows : info.rows) read(rows);
+      for (const SamplesFile& samples : info.samples) {
+        if (intact_.contains({samples.step, samples.sha256})) continue;
+        read(samples);
+        intact_.emplace(samples.step, samples.sha256);
+      }
       return Checkpoint{info, read(info)};
     } catch (const RunError&) {
       return std::nullopt;
@@ -192,7 +208,7 @@ std::optional<Checkpoint> CheckpointStore::find(std::uint64_t step,
 std::uint64_t CheckpointStore::removeStep(std::uint64_t step) {
   std::uint64_t bytes = 0;
   for (const char* extension : {kRecord, kState}) bytes += removeFile(pathOf(step, extension));
-  return bytes + removeUnusedRows();
+  return bytes + removeUnusedSamples();
 }
 
 std::uint64_t CheckpointStore::removeFile(const std::string& path) {
@@ -201,46 +217,47 @@ std::uint64_t CheckpointStore::removeFile(const std::string& path) {
   return bytes;
 }
 
-// Removes the files with rows that no complete checkpoint needs.
-std::uint64_t CheckpointStore::removeUnusedRows() {
+// Removes the files with samples that no complete checkpoint needs. If a record cannot be read,
+// throws instead of removing what it may need.
+std::uint64_t CheckpointStore::removeUnusedSamples() {
   std::set<std::uint64_t> written, needed;
   for (const std::string& name : files_.list(folder_)) {
-    if (const auto step = stepOfName(name, kRows)) written.insert(*step);
-  }
-  if (written.empty()) return 0;
-  for (const CheckpointInfo& info : list()) {
-    for (const RowsFile& rows : info.rows) needed.insert(rows.step);
+    if (const auto step = stepOfName(name, kSamples)) written.insert(*step);
+    const auto recorded = stepOfName(name, kRecord);
+    const auto info = recorded ? readRecord(*recorded) : std::nullopt;
+    if (!info) continue;
+    for (const SamplesFile& samples : info->samples) needed.insert(samples.step);
   }
   std::uint64_t bytes = 0;
   for (const std::uint64_t step : written) {
-    if (!needed.contains(step)) bytes += removeFile(pathOf(step, kRows));
+    if (!needed.contains(step)) bytes += removeFile(pathOf(step, kSamples));
   }
   return bytes;
 }
 
 std::uint64_t CheckpointStore::removeExcept(const std::vector<std::uint64_t>& steps) {
-  std::uint64_t bytes = 0;
+  std::set<std::uint64_t> found;
   for (const std::string& name : files_.list(folder_)) {
-    const auto found = stepOfName(name, kState);
-    if (found && std::find(steps.begin(), steps.end(), *found) == steps.end()) {
-      bytes += removeStep(*found);
+    for (const char* extension : {kState, kRecord}) {
+      if (const auto step = stepOfName(name, extension)) found.insert(*step);
     }
+  }
+  std::uint64_t bytes = 0;
+  for (const std::uint64_t step : found) {
+    if (std::find(steps.begin(), steps.end(), step) == steps.end()) bytes += removeStep(step);
   }
   return bytes;
 }
 
 std::uint64_t CheckpointStore::removeIncomplete() {
   std::uint64_t bytes = 0;
-  const std::vector<CheckpointInfo> complete = list();
   for (const std::string& name : files_.list(folder_)) {
     const auto step = stepOfName(name, kState);
-    const bool isComplete = std::any_of(complete.begin(), complete.end(),
-                                        [&](const auto& info) { return info.step == step; });
     const bool isTemporary = name.find(".tmp-") != std::string::npos;
-    if (!isTemporary && (!step || isComplete)) continue;
+    if (!isTemporary && (!step || readRecord(*step))) continue;
     bytes += removeFile(folder_ + "/" + name);
   }
-  return bytes + removeUnusedRows();
+  return bytes + removeUnusedSamples();
 }
 
 std::optional<RunConnections> CheckpointStore::connections() const {

@@ -1,20 +1,22 @@
 // The checkpoints of one run on one side, and the run's connections:
 //
-//   RUN/connections                   RunConnections, see there
-//   RUN/checkpoints/N.rows            rows of codecs' caches that changed since an earlier
-//   checkpoint RUN/checkpoints/N.safetensors     the rest of this side's state after step N
-//   RUN/checkpoints/N.json            size and SHA-256 of these files; written last
+//   RUN/connections                  RunConnections, see there
+//   RUN/checkpoints/N.samples        kept samples that changed since an earlier checkpoint
+//   RUN/checkpoints/N.safetensors    the rest of this side's state after step N
+//   RUN/checkpoints/N.json           sizes and SHA-256 of these files; written last
 //
-// The rows of a checkpoint are those of several files, each of which replaces rows of the files
-// before it. A file remains until no checkpoint needs it.
+// The samples of a checkpoint are those of several files, each of which replaces samples of the
+// files before it. A file remains until no checkpoint needs it.
 //
 // Not thread-safe. All functions may throw RunError "cannot-read" or "cannot-write".
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/checkpoint/files.h"
@@ -22,8 +24,8 @@
 
 namespace cleave {
 
-// A file with rows. Its name has the step of the checkpoint that it was written with.
-struct RowsFile {
+// A file with kept samples. Its name has the step of the checkpoint that it was written with.
+struct SamplesFile {
   std::uint64_t step = 0;
   std::uint64_t bytes = 0;
   std::string sha256;
@@ -31,10 +33,10 @@ struct RowsFile {
 
 struct CheckpointInfo {
   std::uint64_t step = 0;
-  std::uint64_t bytes = 0;          // of the .safetensors file
-  std::vector<RowsFile> rows = {};  // oldest first
-  // Identifies the contents, 32 bytes: the digest of the .safetensors file, or, if there are rows,
-  // of this digest and those of the rows' files.
+  std::uint64_t bytes = 0;                // of the .safetensors file
+  std::vector<SamplesFile> samples = {};  // oldest first
+  // Identifies the contents, 32 bytes: the digest of the .safetensors file, or, if there are
+  // samples, of this digest and those of the samples' files.
   std::string sha256 = {};
   // Identifies the software and hardware that computed the checkpoint (fingerprintOf()): with
   // another fingerprint, the next steps may not be bit-identical.
@@ -47,9 +49,9 @@ struct Checkpoint : CheckpointInfo {
   std::string file;
 };
 
-// The rows of a new checkpoint: those of earlier files, replaced by those of a new one.
-struct CheckpointRows {
-  std::vector<RowsFile> earlier = {};
+// The samples of a new checkpoint: those of earlier files, replaced by those of a new one.
+struct CheckpointSamples {
+  std::vector<SamplesFile> earlier = {};
   std::string_view file = {};  // contents of the new file; empty: there is none
 };
 
@@ -61,15 +63,15 @@ class CheckpointStore {
   // The checkpoint is durable when this returns. Replaces a checkpoint of the same step. A failed
   // write leaves no files behind.
   CheckpointInfo write(std::uint64_t step, std::string_view file, const std::string& fingerprint,
-                       const CheckpointRows& rows = {});
+                       const CheckpointSamples& samples = {});
   // All complete checkpoints, newest first. Does not read the .safetensors files.
   std::vector<CheckpointInfo> list() const;
-  // Returns the contents of a checkpoint's file without its rows. Throws RunError "bad-checkpoint"
-  // if the file is missing or its SHA-256 does not match.
+  // Returns the contents of a checkpoint's file without its samples. Throws RunError
+  // "bad-checkpoint" if the file is missing or its SHA-256 does not match.
   std::string read(const CheckpointInfo& info) const;
-  // The same for a file with rows.
-  std::string read(const RowsFile& rows) const;
-  // The checkpoint with this digest, if it is present and undamaged, including its rows.
+  // The same for a file with samples.
+  std::string read(const SamplesFile& samples) const;
+  // The checkpoint with this digest, if it is present and undamaged, including its samples.
   std::optional<Checkpoint> find(std::uint64_t step, const std::string& sha256) const;
 
   // The remove functions delete checkpoints and the remains of interrupted writes. They return the
@@ -86,12 +88,16 @@ class CheckpointStore {
 
  private:
   std::string pathOf(std::uint64_t step, const char* extension) const;
+  // Nullopt: the record is damaged or missing. Throws RunError "cannot-read".
+  std::optional<CheckpointInfo> readRecord(std::uint64_t step) const;
   std::uint64_t removeFile(const std::string& path);
-  std::uint64_t removeUnusedRows();
+  std::uint64_t removeUnusedSamples();
 
   Files& files_;
   const std::string runFolder_;
   const std::string folder_;  // RUN/checkpoints
+  // Step and digest of the files with samples that find() has found intact.
+  mutable std::set<std::pair<std::uint64_t, std::string>> intact_;
 };
 
 // Returns the SHA-256 of `bytes`, 32 bytes.

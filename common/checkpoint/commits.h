@@ -13,8 +13,8 @@ namespace cleave {
 
 struct RunCommit {
   std::uint64_t step = 0;
-  std::string client;                // SHA-256 of the client's file
-  std::vector<std::string> servers;  // SHA-256 of each server's file, in the order of the bodies
+  std::string client;                // identifies the client's state (CheckpointInfo::sha256)
+  std::vector<std::string> servers;  // Saved::sha256 of each server, in the order of the bodies
 };
 
 // Returns the commits, newest first; empty if the list does not exist. Throws RunError

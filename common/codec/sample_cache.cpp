@@ -22,9 +22,14 @@ std::size_t SampleCache::bytesPerSample(std::size_t elements) {
 }
 
 void SampleCache::replace(std::uint32_t number, std::span<const float> row, std::uint64_t step) {
-  rows_[number].values.assign(row.begin(), row.end());
-  rows_[number].step = step;
+  std::vector<float>& values = rows_[number].values;
   elements_ = row.size();
+  if (values.size() == row.size() &&
+      std::memcmp(values.data(), row.data(), row.size_bytes()) == 0) {
+    return;
+  }
+  values.assign(row.begin(), row.end());
+  rows_[number].step = step;
 }
 
 // The header, the numbers (u32) of the samples in ascending order, then their rows (f32).
@@ -34,12 +39,12 @@ std::vector<std::byte> SampleCache::save(std::uint64_t since) const {
     const Row& row = rows_[number];
     if (!row.values.empty() && (since == 0 || row.step > since)) numbers.push_back(number);
   }
-  const Header header{numbers.empty() ? 0 : elements_, numbers.size()};
+  if (numbers.empty()) return {};
+  const Header header{elements_, numbers.size()};
   const std::size_t rowBytes = header.elements * sizeof(float);
   std::vector<std::byte> bytes(sizeof header +
                                numbers.size() * (sizeof numbers.front() + rowBytes));
   std::memcpy(bytes.data(), &header, sizeof header);
-  if (numbers.empty()) return bytes;
   std::byte* out = bytes.data() + sizeof header;
   std::memcpy(out, numbers.data(), numbers.size() * sizeof numbers.front());
   out += numbers.size() * sizeof numbers.front();
@@ -58,7 +63,6 @@ void SampleCache::restore(std::span<const std::byte> bytes) {
   if (bytes.size() < sizeof header) refuse();
   std::memcpy(&header, bytes.data(), sizeof header);
   const std::span<const std::byte> rest = bytes.subspan(sizeof header);
-  if (header.rows == 0 && header.elements == 0 && rest.empty()) return;
   if (header.rows == 0 || header.rows > rows_.size() || header.elements == 0 ||
       (elements_ > 0 && header.elements != elements_) ||
       header.elements > rest.size() / sizeof(float) || rest.size() % header.rows != 0 ||
@@ -68,12 +72,12 @@ void SampleCache::restore(std::span<const std::byte> bytes) {
   elements_ = header.elements;
   const std::byte* const numbers = rest.data();
   const std::byte* row = numbers + header.rows * sizeof(std::uint32_t);
-  std::uint32_t least = 0;  // of the next number
+  std::uint32_t minNumber = 0;
   for (std::uint64_t j = 0; j < header.rows; ++j, row += header.elements * sizeof(float)) {
     std::uint32_t number = 0;
     std::memcpy(&number, numbers + j * sizeof number, sizeof number);
-    if (number < least || number >= rows_.size()) refuse();
-    least = number + 1;
+    if (number < minNumber || number >= rows_.size()) refuse();
+    minNumber = number + 1;
     std::vector<float>& values = rows_[number].values;
     values.resize(header.elements);
     std::memcpy(values.data(), row, header.elements * sizeof(float));

@@ -20,21 +20,22 @@ class SampleCache {
 
   // The sample's row; empty if it has none. Valid until the row is replaced.
   std::span<const float> row(std::uint32_t number) const { return rows_[number].values; }
-  // `step`, from 1: the training step that the row is from.
+  // `step`, from 1: the training step that the row is from. A row that is equal to the current one
+  // does not count as a change.
   void replace(std::uint32_t number, std::span<const float> row, std::uint64_t step);
 
-  // Serializes the rows that are from steps after `since`; 0: all rows. They must all have the same
-  // number of elements.
+  // Serializes the rows that have changed after step `since`; 0: all rows. They must all have the
+  // same number of elements. Empty if there are none.
   std::vector<std::byte> save(std::uint64_t since = 0) const;
   // Replaces rows by those that save() returned. Throws RunError "bad-checkpoint" unless the bytes
-  // are saved rows of this cache's samples, with as many elements as the rows that it has. Then
-  // some rows may have been replaced.
+  // are saved rows of this cache's samples, with as many elements as the rows that it has. If it
+  // throws, some rows may already be replaced.
   void restore(std::span<const std::byte> bytes);
 
  private:
   struct Row {
     std::vector<float> values;
-    std::uint64_t step = 0;  // 0: restored
+    std::uint64_t step = 0;  // of the last change; 0: restored
   };
   std::vector<Row> rows_;     // by sample
   std::size_t elements_ = 0;  // of a row; 0: there is none

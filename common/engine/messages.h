@@ -86,7 +86,7 @@ struct Resume {
 // A server's checkpoint is durable; or, if `code` is set, it could not be made.
 struct Saved {
   std::uint64_t step = 0;
-  std::string sha256;  // digest of the checkpoint's file, 32 bytes
+  std::string sha256;  // identifies the saved state, 32 bytes
   std::uint64_t bytes = 0;
   double seconds = 0;  // time by which the snapshot delayed the next step
   // Digest of the body's weights and optimizer state, 32 bytes, if the body has replicas.

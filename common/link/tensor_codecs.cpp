@@ -36,7 +36,10 @@ std::vector<TensorCodecs::SavedState> TensorCodecs::save(std::uint64_t since) co
   for (const auto& [key, state] : states_) {
     saved.push_back({key.first, key.second, options_.codec(key.first).saveState(state)});
   }
-  for (const auto& [flow, cache] : caches_) saved.push_back({flow, 0, cache.save(since), true});
+  for (const auto& [flow, cache] : caches_) {
+    std::vector<std::byte> rows = cache.save(since);
+    if (!rows.empty()) saved.push_back({flow, 0, std::move(rows), true});
+  }
   return saved;
 }
 
@@ -220,7 +223,8 @@ std::optional<double> TensorCodecs::measureError(const How& how, const CodecCont
     noise += difference * difference;
   }
   if (!(noise > 0) || !(signal > 0)) return std::nullopt;
-  return 10 * std::log10(signal / noise);
+  constexpr double kLowest = -1000;  // also if a value is decoded as infinity
+  return std::max(10 * std::log10(signal / noise), kLowest);
 }
 
 // ---- Decoding ----

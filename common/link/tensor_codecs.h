@@ -40,14 +40,15 @@ struct TensorCodecOptions {
   std::uint32_t microBatches = 1;
   std::uint32_t trainSamples = 0;  // samples of the training data, for codecs that keep samples
   std::uint32_t errorEvery = 100;  // measures the SNR of one in N tensors; 0: never
-  // Also measures the SNR of the first micro-batch of every N-th training step, and sends it with
-  // the tensor; 0: never.
+  // In every N-th training step, also measures the SNR of the first micro-batch's tensors in flows
+  // that have levels, and sends it with the tensor; 0: never.
   std::uint64_t watchEvery = 0;
   // Account that is charged for the host memory that the session holds; null: nothing is charged.
   std::shared_ptr<MemoryAccount> account;
 
   bool isWatched(const Key& key) const {
-    return watchEvery > 0 && key.phase == Phase::train && key.i == 0 && key.step % watchEvery == 0;
+    return watchEvery > 0 && key.phase == Phase::train && key.i == 0 &&
+           key.step % watchEvery == 0 && hasLevels(key.flow);
   }
   bool hasLevels(Flow flow) const { return eightBitCodecs.find(flow) != nullptr; }
   // Payloads of CodecLevel::raw are decoded by the flow's codec.
@@ -103,7 +104,7 @@ class TensorCodecs {
     Flow flow;
     std::uint32_t i = 0;  // 0 for a cache of samples
     std::vector<std::byte> bytes;
-    bool isRows = false;  // rows of a cache of samples
+    bool isSamples = false;  // rows of a cache of samples
   };
   // Returns all states; of the caches of samples, the rows that have changed after step `since` (0:
   // all rows). Call after commit(), before a tensor of the next step is encoded or decoded.

@@ -40,7 +40,7 @@ double checkedSeconds(double seconds) {
 }
 
 double checkedSnr(double snrDb) {
-  if (std::isnan(snrDb)) refuse("a signal-to-noise ratio is not a number");
+  if (!std::isfinite(snrDb)) refuse("a signal-to-noise ratio is not finite");
   return snrDb;
 }
 

@@ -20,7 +20,7 @@ namespace cleave {
 // finite and >= 0.
 double checkedSeconds(double seconds);
 
-// Throws ProtocolError if the value is NaN.
+// Throws ProtocolError unless the value is finite.
 double checkedSnr(double snrDb);
 
 void toWire(const Key& key, wire::Key& proto);

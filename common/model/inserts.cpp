@@ -329,16 +329,16 @@ const InsertRow& findInsert(std::string_view name) {
 }
 
 std::size_t encodedTensor(const std::vector<BlockOutput>& tensors) {
-  std::vector<std::size_t> found;
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    if (tensors[t].tensor.hasGradient && tensors[t].dtype == DType::f32) found.push_back(t);
+  const auto isEncoded = [](const BlockOutput& each) { return each.dtype == DType::f32; };
+  const auto count = std::count_if(tensors.begin(), tensors.end(), isEncoded);
+  if (count == 1) {
+    return static_cast<std::size_t>(std::find_if(tensors.begin(), tensors.end(), isEncoded) -
+                                    tensors.begin());
   }
-  if (found.size() == 1) return found.front();
-  throw badInsert((found.empty() ? "no tensor" : std::to_string(found.size()) + " tensors") +
-                      std::string(" with a gradient cross") + (found.empty() ? "es" : "") +
-                      " this cut",
-                  "choose a cut in model.cuts that exactly one tensor with a gradient crosses; for "
-                  "a graph, cleave-client models show lists them",
+  throw badInsert(count == 0 ? "only integers cross this cut"
+                             : std::to_string(count) + " fp32 tensors cross this cut",
+                  "choose a cut in model.cuts that exactly one fp32 tensor crosses; for a graph, "
+                  "cleave-client models show lists them, with --all also those that several cross",
                   "cut");
 }
 

@@ -1,8 +1,8 @@
 // Learned inserts: layers on both sides of a cut that make the tensor that crosses it smaller. The
 // encoder follows the last block before the cut and the decoder precedes the first block after it,
 // so both are part of the model and are trained with it. The gradient that crosses the cut is that
-// of the encoded tensor, so it is as small as the activation. Tensors without a gradient that cross
-// the same cut, such as masks, are not encoded. To add a kind, add one row to inserts.cpp.
+// of the encoded tensor, so it is as small as the activation. Integer tensors that cross the same
+// cut, such as masks, are not encoded. To add a kind, add one row to inserts.cpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -64,7 +64,7 @@ std::span<const InsertRow> insertTable();
 // Throws UsageError "bad-insert" with the nearest known name.
 const InsertRow& findInsert(std::string_view name);
 
-// Which of the tensors at a cut an insert encodes: the only one with a gradient. Throws UsageError
+// Which of the tensors at a cut an insert encodes: the only one of fp32. Throws UsageError
 // "bad-insert" if there is none or more than one; key() is "cut".
 std::size_t encodedTensor(const std::vector<BlockOutput>& tensors);
 

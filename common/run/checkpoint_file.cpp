@@ -65,35 +65,35 @@ std::vector<std::byte> checkpointFile(const PartState& state, const std::vector<
   const std::string text = json.dump();
   std::vector<SafetensorsEntry> entries = readSafetensors(stage, "stage");
   for (const TensorCodecs::SavedState& codec : state.codecs) {
-    if (!codec.isRows) entries.push_back(bytesEntry(nameOf(codec.flow, codec.i), codec.bytes));
+    if (!codec.isSamples) entries.push_back(bytesEntry(nameOf(codec.flow, codec.i), codec.bytes));
   }
   entries.push_back(bytesEntry(kStateName, std::as_bytes(std::span(text.data(), text.size()))));
   return writeSafetensors(entries);
 }
 
-std::vector<std::byte> rowsFile(const PartState& state) {
+std::vector<std::byte> samplesFile(const PartState& state) {
   std::vector<SafetensorsEntry> entries;
   for (const TensorCodecs::SavedState& codec : state.codecs) {
-    if (codec.isRows) entries.push_back(bytesEntry(nameOf(codec.flow, codec.i), codec.bytes));
+    if (codec.isSamples) entries.push_back(bytesEntry(nameOf(codec.flow, codec.i), codec.bytes));
   }
   return entries.empty() ? std::vector<std::byte>() : writeSafetensors(entries);
 }
 
-std::vector<TensorCodecs::SavedState> readRows(std::string_view file, const std::string& name) {
-  std::vector<TensorCodecs::SavedState> rows;
+std::vector<TensorCodecs::SavedState> readSamples(std::string_view file, const std::string& name) {
+  std::vector<TensorCodecs::SavedState> samples;
   try {
     for (const SafetensorsEntry& entry :
          readSafetensors(std::as_bytes(std::span(file.data(), file.size())), name)) {
       if (!entry.name.starts_with(kCodecPrefix)) {
         throw badCheckpoint(name + " has a tensor '" + inAscii(entry.name) + "'");
       }
-      rows.push_back(codecStateOf(entry));
-      rows.back().isRows = true;
+      samples.push_back(codecStateOf(entry));
+      samples.back().isSamples = true;
     }
   } catch (const UsageError& error) {
     throw badCheckpoint(error.what());
   }
-  return rows;
+  return samples;
 }
 
 CheckpointContent readCheckpoint(std::string_view file, const std::string& spec,
@@ -129,9 +129,9 @@ CheckpointContent readCheckpoint(const CheckpointStore& store, const Checkpoint&
                                  const std::string& spec) {
   const std::string name = fmt::format("the checkpoint of step {}", checkpoint.step);
   CheckpointContent content = readCheckpoint(checkpoint.file, spec, name);
-  for (const RowsFile& file : checkpoint.rows) {
-    auto rows = readRows(store.read(file), fmt::format("{}.rows", file.step));
-    std::move(rows.begin(), rows.end(), std::back_inserter(content.codecs));
+  for (const SamplesFile& file : checkpoint.samples) {
+    auto samples = readSamples(store.read(file), fmt::format("{}.samples", file.step));
+    std::move(samples.begin(), samples.end(), std::back_inserter(content.codecs));
   }
   return content;
 }

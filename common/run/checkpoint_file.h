@@ -2,10 +2,10 @@
 // or a body) carries from step to step. Needs no Torch.
 //
 //   NAME                 parameters, buffers and optimizer state, from BodyStage::save()
-//   codec:FLOW:I         the bytes of a flow's codec state, except rows of its samples
+//   codec:FLOW:I         the bytes of a flow's codec state, except samples of its samples
 //   run:state            JSON: steps applied, batches evaluated, digest of the run spec, notes
 //
-// Rows of samples are in files of their own, so that a checkpoint contains only those that have
+// Samples of samples are in files of their own, so that a checkpoint contains only those that have
 // changed since an earlier one.
 #pragma once
 
@@ -30,9 +30,9 @@ struct PartState {
 
 // Returns the contents of a checkpoint file. `stage`: a safetensors file. Any thread.
 std::vector<std::byte> checkpointFile(const PartState& state, const std::vector<std::byte>& stage);
-// Returns the contents of the file with the rows of `state.codecs`: a safetensors file whose
+// Returns the contents of the file with the samples of `state.codecs`: a safetensors file whose
 // tensors have the names codec:FLOW:I. Empty if there are none. Any thread.
-std::vector<std::byte> rowsFile(const PartState& state);
+std::vector<std::byte> samplesFile(const PartState& state);
 
 struct CheckpointContent : PartState {
   std::vector<SafetensorsEntry> stage;  // the entries point into the file
@@ -41,10 +41,10 @@ struct CheckpointContent : PartState {
 // `name` identifies the file in errors.
 CheckpointContent readCheckpoint(std::string_view file, const std::string& spec,
                                  const std::string& name);
-// Reads what rowsFile() returned. Throws RunError "bad-checkpoint".
-std::vector<TensorCodecs::SavedState> readRows(std::string_view file, const std::string& name);
-// Reads a checkpoint with its rows, from `store`. The result points into `checkpoint.file`. Throws
-// RunError "bad-checkpoint" or "cannot-read".
+// Reads what samplesFile() returned. Throws RunError "bad-checkpoint".
+std::vector<TensorCodecs::SavedState> readSamples(std::string_view file, const std::string& name);
+// Reads a checkpoint with its samples, from `store`. The result points into `checkpoint.file`.
+// Throws RunError "bad-checkpoint" or "cannot-read".
 CheckpointContent readCheckpoint(const CheckpointStore& store, const Checkpoint& checkpoint,
                                  const std::string& spec);
 

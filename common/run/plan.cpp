@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/checkpoint/rows_base.h"
+#include "common/checkpoint/samples_base.h"
 #include "common/core/random.h"
 #include "common/graph/packed_graph.h"
 #include "common/link/tensor_link.h"
@@ -533,7 +533,7 @@ std::size_t snapshotBytes(const RunPlan& plan) {
       plan.spec.averageDecay > 0 ? parameters * sizeof(float) + buffers * sizeof(std::int64_t) : 0;
   return asSize(2 * (parameters * perParameter + buffers * sizeof(std::int64_t) + averages +
                      versions + codecs) +
-                kMaxRowsFactor * sampleCacheBytes(plan));
+                kMaxSamplesFactor * sampleCacheBytes(plan));
 }
 
 std::uint64_t maxWeightsBytes(const RunPlan& plan) {

@@ -110,8 +110,8 @@ std::size_t unpackedWeightsBytes(const RunPlan& plan);
 // the body, since operators have scratch memory of their own, plus 64 MiB.
 std::size_t graphMemoryLimit(const RunPlan& plan);
 
-// Additional memory that the server needs while it makes a checkpoint, a copy of the body's state
-// and the file made from it, or while it loads one.
+// Additional memory that the server needs to make or load a checkpoint: a copy of the body's state
+// and the file made from it; of kept samples, all files.
 std::size_t snapshotBytes(const RunPlan& plan);
 
 // Maximum size in bytes of the body's weights as safetensors.

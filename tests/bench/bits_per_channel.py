@@ -50,7 +50,7 @@ def snr(values, decoded):
 def compare(tensor, channel):
     """SNR per kind, for 2, 3 and 4 bits. `channel`: the dimension of the channels."""
     values = tensor.detach().double()
-    blocks = values.reshape(-1, SIZE)
+    blocks = values.movedim(channel, -1).reshape(-1, SIZE)  # images cross in the order channels last
     by_channel = values.movedim(channel, 0).reshape(values.shape[channel], -1, SIZE)
     rotated = blocks @ hadamard()
     kinds = {

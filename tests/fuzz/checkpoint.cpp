@@ -1,5 +1,5 @@
 // Fuzz target: the files from which a run resumes. The first byte of an input selects the kind: s
-// for the contents of a checkpoint, w for its rows, r for its record, c for a list of commits, n
+// for the contents of a checkpoint, w for its samples, r for its record, c for a list of commits, n
 // for connections, j for a run.json. Only RunError is allowed, and UsageError "no-run" for a
 // run.json. What is accepted must be the same after writing and reading it again.
 #include <algorithm>
@@ -34,13 +34,14 @@ void readListOfCommits(const std::string& text) {
 void readRecord(const std::string& text) {
   MemoryFiles files;
   files.write("run/checkpoints/000000000007.safetensors", "the state");
-  files.write("run/checkpoints/000000000007.rows", "the rows");
+  files.write("run/checkpoints/000000000007.samples", "the samples");
   files.write("run/checkpoints/000000000007.json", text);
   CheckpointStore store(files, "run");
   for (const CheckpointInfo& info : store.list()) {
     const auto found = store.find(info.step, info.sha256);
-    const bool isDamaged = found && (found->file != "the state" ||
-                                     (info.rows.empty() && info.sha256 != sha256Of(found->file)));
+    const bool isDamaged =
+        found && (found->file != "the state" ||
+                  (info.samples.empty() && info.sha256 != sha256Of(found->file)));
     if (isDamaged) find("a damaged file was accepted");
   }
   store.removeIncomplete();
@@ -71,14 +72,14 @@ void readContents(const std::string& file) {
   }
 }
 
-void readRowsFile(const std::string& file) {
+void readSamplesFile(const std::string& file) {
   PartState state;
-  state.codecs = readRows(file, "file");
-  const Bytes written = rowsFile(state);
+  state.codecs = readSamples(file, "file");
+  const Bytes written = samplesFile(state);
   if (state.codecs.empty()
           ? !written.empty()
-          : !std::ranges::equal(readRows(textOf(written), "again"), state.codecs, isSameCodec)) {
-    find("the rows change when written and read again");
+          : !std::ranges::equal(readSamples(textOf(written), "again"), state.codecs, isSameCodec)) {
+    find("the samples change when written and read again");
   }
 }
 
@@ -111,10 +112,10 @@ Bytes contentsOf(const std::string& state, const std::vector<std::string>& codec
   return input;
 }
 
-Bytes rowsOf(const std::vector<std::string>& names) {
-  const Bytes rows(16);
+Bytes samplesOf(const std::vector<std::string>& names) {
+  const Bytes samples(16);
   std::vector<SafetensorsEntry> entries;
-  for (const std::string& name : names) entries.push_back({name, "U8", {16}, rows});
+  for (const std::string& name : names) entries.push_back({name, "U8", {16}, samples});
   Bytes input = bytesOf("w");
   const Bytes file = writeSafetensors(entries);
   input.insert(input.end(), file.begin(), file.end());
@@ -128,7 +129,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
   try {
     if (data[0] == 's') readContents(text);
-    if (data[0] == 'w') readRowsFile(text);
+    if (data[0] == 'w') readSamplesFile(text);
     if (data[0] == 'j') readRunJson(text);
     if (data[0] == 'c') readListOfCommits(text);
     if (data[0] == 'r') readRecord(text);
@@ -157,9 +158,9 @@ std::vector<Seed> cleave::fuzz::seeds() {
           {"codec", contentsOf(state, {"codec:gradient/1:3", "codec:activation/0.1:0"})},
           {"one state under two names",
            contentsOf(state, {"codec:gradient/1:3", "codec:gradient/1:03"})},
-          {"rows", rowsOf({"codec:activation/0:0", "codec:activation/1:0"})},
-          {"no rows", rowsOf({})},
-          {"other tensors", rowsOf({"weight"})},
+          {"samples", samplesOf({"codec:activation/0:0", "codec:activation/1:0"})},
+          {"no samples", samplesOf({})},
+          {"other tensors", samplesOf({"weight"})},
           {"no number", contentsOf(state, {"codec:gradient/1"})},
           {"another run spec", contentsOf(R"({"applied": 7, "evaluated": 0, "spec": "00",
                                               "notes": {}})")},
@@ -173,12 +174,12 @@ std::vector<Seed> cleave::fuzz::seeds() {
           {"record", bytesOf("r"
                              R"({"step": 7, "bytes": 9, "sha256": ")" +
                              digest + R"(", "fingerprint": "cpu"})")},
-          {"record with rows",
+          {"record with samples",
            bytesOf("r"
                    R"({"step": 7, "bytes": 9, "sha256": ")" +
-                   hexOf(sha256Of(sha256Of("the state") + sha256Of("the rows"))) +
-                   R"(", "fingerprint": "cpu", "rows": [{"step": 7, "bytes": 8, "sha256": ")" +
-                   hexOf(sha256Of("the rows")) + R"("}]})")},
+                   hexOf(sha256Of(sha256Of("the state") + sha256Of("the samples"))) +
+                   R"(", "fingerprint": "cpu", "samples": [{"step": 7, "bytes": 8, "sha256": ")" +
+                   hexOf(sha256Of("the samples")) + R"("}]})")},
           {"other step", bytesOf("r"
                                  R"({"step": 8, "bytes": 9, "sha256": ")" +
                                  digest + R"(", "fingerprint": ""})")},

@@ -355,7 +355,7 @@ for name, values, fields in (
     ("samples", [0, 3, 33, *HUGE32], "samples"), ("weight version", [1, *HUGE], "weight_version"),
     ("step", [2, *HUGE], "step"), ("phase", ["", "probe", "infer", "x" * 500], "phase"),
     ("flow", ["", "activation/1", "gradient/0", "gradient/1", "weights/body", "grads/body", "probe", "x"], "flow"),
-    ("seconds", [NAN, INF, -1.0], "seconds"), ("SNR", [NAN], "snr_db"), ("codec level", [1, 2, 3, *HUGE32], "codec_level"),
+    ("seconds", [NAN, INF, -1.0], "seconds"), ("SNR", [NAN, INF, -INF], "snr_db"), ("codec level", [1, 2, 3, *HUGE32], "codec_level"),
 ):  # fmt: skip
     for value in values:
         sends(f"tensor with {name} {str(value)[:30]!r}", TENSOR_CODES, w.tensor(**{fields: value}))

@@ -354,25 +354,29 @@ void Simulation::restore(Node node) {
   syncFolder(node);
 }
 
-// Damages the newest checkpoint of a random side.
+// Damages the newest checkpoint of a random side, or a file with samples that checkpoints share.
 void Simulation::damageCheckpoint() {
-  std::vector<fs::path> files;
+  std::vector<fs::path> files, shared;
   const fs::path side = folder_ / (draw(2) == 0 ? "client" : "server");
   for (const auto& each : fs::recursive_directory_iterator(side)) {
     const bool isCheckpoint = each.path().parent_path().filename() == "checkpoints";
     if (isCheckpoint && each.path().extension() == ".safetensors") files.push_back(each.path());
+    if (isCheckpoint && each.path().extension() == ".samples") shared.push_back(each.path());
   }
   if (files.empty()) return;
-  const fs::path newest = *std::max_element(files.begin(), files.end());
-  std::string bytes = readAll(newest);
+  const bool isShared = !shared.empty() && draw(3) == 0;
+  if (isShared) std::sort(shared.begin(), shared.end());
+  const fs::path damaged =
+      isShared ? shared[draw(shared.size())] : *std::max_element(files.begin(), files.end());
+  std::string bytes = readAll(damaged);
   if (bytes.empty()) return;
   count(kDamaged);
   disksWork_ = false;
   // If both sides have a damaged checkpoint, the two may be of different steps.
-  filesAreLost_ = filesAreLost_ || files.size() < 2 || counts_[kDamaged] > 1;
+  filesAreLost_ = filesAreLost_ || isShared || files.size() < 2 || counts_[kDamaged] > 1;
   switch (draw(3)) {
     case 0:
-      fs::remove(newest);
+      fs::remove(damaged);
       return;
     case 1:
       bytes.resize(draw(bytes.size()));
@@ -380,7 +384,7 @@ void Simulation::damageCheckpoint() {
     default:
       bytes[draw(bytes.size())] ^= static_cast<char>(1 << draw(8));
   }
-  std::ofstream(newest, std::ios::binary) << bytes;
+  std::ofstream(damaged, std::ios::binary) << bytes;
 }
 
 // Returns whether both sides have the newest checkpoint that the client has committed. They must,
