@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstddef>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "common/codec/codec.h"
 #include "common/codec/spec.h"
@@ -29,6 +31,7 @@ std::unique_ptr<Codec> makePower(const CodecSpec& spec);
 std::unique_ptr<Codec> makeSvd(const CodecSpec& spec);
 std::unique_ptr<Codec> makeDelta(const CodecSpec& spec);
 std::unique_ptr<Codec> makeErrorFeedback(const CodecSpec& spec);
+std::unique_ptr<Codec> makeChannels(const CodecSpec& spec);
 std::unique_ptr<Codec> makeNonzero(const CodecSpec& spec);
 std::unique_ptr<Codec> makeRans(const CodecSpec& spec);
 std::unique_ptr<Codec> makeZstd(const CodecSpec& spec);
@@ -37,6 +40,9 @@ std::unique_ptr<Codec> makeZstd(const CodecSpec& spec);
 // `example` is a spec with parentheses.
 std::unique_ptr<Codec> makeInner(const CodecSpec& spec, const std::optional<std::string>& innerSpec,
                                  const std::string& example);
+// Throws UsageError "bad-codec-spec" with this hint if one of these codecs is in the parentheses.
+void refuseInner(const CodecSpec& spec, std::initializer_list<std::string_view> names,
+                 const std::string& hint);
 // Like makeInner(), for codecs that use the codec in parentheses for tensors other than the flow's.
 // Refuses codecs whose tensors must be those of the flow (CodecRow::isOfFlow).
 std::unique_ptr<Codec> makePlainInner(const CodecSpec& spec,

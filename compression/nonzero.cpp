@@ -19,6 +19,7 @@
 
 #include "common/codec/raw.h"
 #include "compression/codecs.h"
+#include "compression/feature_layout.h"
 #include "compression/packing.h"
 #include "compression/payload.h"
 
@@ -27,24 +28,6 @@ namespace {
 
 constexpr std::byte kWhole{1};
 constexpr std::byte kKept{2};
-
-// A tensor's memory as [outer, features, inner].
-struct FeatureLayout {
-  explicit FeatureLayout(const TensorSpec& spec) : elementBytes(dtypeBytes(spec.dtype)) {
-    if (spec.shape.empty()) return;
-    const bool areChannels = spec.shape.size() == 4;
-    dimension = areChannels ? 1 : spec.shape.size() - 1;
-    features = static_cast<std::size_t>(spec.shape[dimension]);
-    if (areChannels && spec.order == MemoryOrder::contiguous) {
-      inner = static_cast<std::size_t>(spec.shape[2] * spec.shape[3]);
-    }
-    outer = spec.elements() / features / inner;
-  }
-
-  std::size_t outer = 1, features = 1, inner = 1;
-  std::size_t dimension = 0;  // of the features
-  std::size_t elementBytes;
-};
 
 // One byte per feature: 1 if it is kept, else 0.
 using KeptFeatures = std::vector<std::uint8_t>;
@@ -233,11 +216,7 @@ std::unique_ptr<Codec> makeNonzero(const CodecSpec& spec) {
   parameters.finish();
   // svd sends matrices of more than a certain size raw. A tensor with fewer features could
   // therefore need more memory than the whole one, which memory() would not include.
-  for (const CodecSpec* each = spec.inner.get(); each != nullptr; each = each->inner.get()) {
-    if (each->name != "svd") continue;
-    throw UsageError("bad-codec-spec", "codec nonzero cannot wrap svd",
-                     "wrap another codec, such as power or block");
-  }
+  refuseInner(spec, {"svd"}, "wrap another codec, such as power or block");
   return std::make_unique<Nonzero>(makePlainInner(spec, inner, "nonzero(block:bits=4)"));
 }
 

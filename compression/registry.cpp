@@ -13,7 +13,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::array<CodecRow, 19> kCodecs = {{
+constexpr std::array<CodecRow, 20> kCodecs = {{
     {"none", "", "the values, unchanged", "none", makeNone, true, false, false},
     {"fp16", "", "16-bit floats of IEEE 754; values above 65504 become infinity", "fp16", makeFp16,
      true, false, false},
@@ -55,6 +55,8 @@ constexpr std::array<CodecRow, 19> kCodecs = {{
      "delta:first_bits=8,skip=0(block:bits=4)", makeDelta, false, true},
     {"ef", "(CODEC)", "CODEC with error feedback: the next step's tensor includes what CODEC lost",
      "ef(block:bits=4)", makeErrorFeedback, false, true},
+    {"channels", "(CODEC)", "CODEC for the values in the order of channels or features",
+     "channels(adaptive:bits=4)", makeChannels},
     {"nonzero", "(CODEC)", "CODEC for the features that are not zero in the whole tensor",
      "nonzero(block:bits=4)", makeNonzero},
     {"rans", "(CODEC)", "the output of CODEC, with shorter codes for its more frequent bytes",
@@ -102,6 +104,14 @@ std::unique_ptr<Codec> makePlainInner(const CodecSpec& spec,
                      "only rans and zstd can wrap " + inner->name);
   }
   return makeInner(spec, innerSpec, example);
+}
+
+void refuseInner(const CodecSpec& spec, std::initializer_list<std::string_view> names,
+                 const std::string& hint) {
+  for (const CodecSpec* inner = spec.inner.get(); inner != nullptr; inner = inner->inner.get()) {
+    if (std::find(names.begin(), names.end(), inner->name) == names.end()) continue;
+    throw UsageError("bad-codec-spec", "codec " + spec.name + " cannot wrap " + inner->name, hint);
+  }
 }
 
 CodecState decodeInside(const Codec& outer, const Codec& inner, const CodecContext& context,

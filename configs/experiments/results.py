@@ -186,6 +186,7 @@ SWEEPS = {
         ("f1l2", EPOCHS, ["none"], FIVE),
         ("f1l2", EPOCHS, [flows("rans(delta:first_bits=4(block:bits=2))", "rans(adaptive:bits=1)")], ONE),
         ("f1l2", EPOCHS, CHANGES, ONE),
+        ("f1l2, by channel", EPOCHS, ["channels(adaptive:bits=2)", "rans(channels(adaptive:bits=1))", "channels(block:bits=4)"], ONE, "f1l2"),
         *((f"f1l2, {name} inserts", {**EPOCHS, **inserted(*inserts), **SLOW_INSERTS}, codecs, ONE, "f1l2") for name, inserts, codecs in (
             ("linear", (LINEAR, "efficientnet/linear8-48"), ["block:bits=8", "block:bits=4"]), ("residual", (RESIDUAL, "efficientnet/residual8-48"), ["block:bits=8"]),
             ("decaying", (DECAYING, "efficientnet/decaying32-192"), ["nonzero(block:bits=8)"]), ("conv", (SMALL_CONV, "efficientnet/conv20-96"), ["block:bits=8"]))),

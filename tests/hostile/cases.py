@@ -462,7 +462,8 @@ def _(world):
 SPECS = ("block:bits=8", "block:bits=4,header=fp16", "uniform:bits=8", "uniform:bits=1", "sort:q=6,s=2", "fast:q=6,s=2", "kmeans:bits=4",
          "topk:ratio=0.1", "randtopk:ratio=0.1,alpha=0.1", "power:rank=2", "svd:rank=2", "fp8:format=e4m3", "fp16", "bf16",
          "zstd:level=1(block:bits=4)", "zstd:level=1(none)", "zstd:level=1(topk:ratio=0.1)", "rans(block:bits=4)", "rans(none)",
-         "adaptive:bits=4", "nonzero(block:bits=4)", "nonzero(none)")  # fmt: skip
+         "adaptive:bits=4", "nonzero(block:bits=4)", "nonzero(none)", "channels(block:bits=4)",
+         "channels(none)")  # fmt: skip
 NOT_FINITE = struct.pack("<fff", NAN, INF, -INF)
 
 

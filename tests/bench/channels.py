@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares bits per channel with `block`, `adaptive` and rotation: SNR in dB of a tensor quantised with the same number of bits per value.
+"""Compares quantisers with the same number of bits per value, by the SNR in dB, on the tensors of two models.
 
-    .deps/python/bin/python tests/bench/bits_per_channel.py
+    .deps/python/bin/python tests/bench/channels.py
 
-Needs the models of configs/experiments/efficientnet.py and reviews.py, in experiments/. In "channel", all blocks of a channel have the same
-number of bits; the numbers follow from the channels' standard deviations, as those of `adaptive` do from its blocks' ranges. Blocks have 64
-values, with a minimum and a step that are not rounded.
+Needs the models of configs/experiments/efficientnet.py and reviews.py, in experiments/. With "bits per channel", all blocks of a
+channel have the same number of bits; the numbers follow from the channels' standard deviations, as those of `adaptive` do from its blocks'
+ranges. Blocks have 64 values, with a minimum and a step that are not rounded.
 """
 import gzip
 
@@ -52,12 +52,22 @@ def compare(tensor, channel):
     values = tensor.detach().double()
     blocks = values.movedim(channel, -1).reshape(-1, SIZE)  # images cross in the order channels last
     by_channel = values.movedim(channel, 0).reshape(values.shape[channel], -1, SIZE)
+    reordered = by_channel.reshape(-1, SIZE)
     rotated = blocks @ hadamard()
+
+    def same(of, bits):
+        return of, torch.full((len(of),), bits)
+
+    def adaptive(of, bits):
+        return of, widths_for(of.amax(1) - of.amin(1), bits)
+
     kinds = {
-        "block": lambda bits: (blocks, torch.full((len(blocks),), bits)),
-        "rotation": lambda bits: (rotated, torch.full((len(blocks),), bits)),
-        "adaptive": lambda bits: (blocks, widths_for(blocks.amax(1) - blocks.amin(1), bits)),
-        "channel": lambda bits: (by_channel.reshape(-1, SIZE), widths_for(by_channel.flatten(1).std(1), bits).repeat_interleave(by_channel.shape[1])),
+        "`block`": lambda bits: same(blocks, bits),
+        "with rotation": lambda bits: same(rotated, bits),
+        "`adaptive`": lambda bits: adaptive(blocks, bits),
+        "`channels(block)`": lambda bits: same(reordered, bits),
+        "`channels(adaptive)`": lambda bits: adaptive(reordered, bits),
+        "bits per channel": lambda bits: (reordered, widths_for(by_channel.flatten(1).std(1), bits).repeat_interleave(by_channel.shape[1])),
     }
     found = {}
     for kind, of in kinds.items():
@@ -107,13 +117,12 @@ def main():
         ("EfficientNet-Lite0", 1, tensors("experiments/efficientnet/model.pt2", {"image": images}, items("labels-idx1", 8)[:16].long(),
                                           ["net._bn0", "net._blocks.0"])),
     ]  # fmt: skip
-    print("| Tensor | Values | " + " | ".join(("`block`", "with rotation", "`adaptive`", "bits per channel")) + " |")
-    print("|" + "---|" * 6)
-    for model, channel, kept in found:
-        for name, tensor in kept.items():
-            for what, values in (("activations", tensor), ("gradients", tensor.grad)):
-                cells = [", ".join(f"{value:.1f}" for value in each) for each in compare(values, channel).values()]
-                print(f"| {model}, `{name}` | {what} | " + " | ".join(cells) + " |")
+    rows = [(model, name, what, compare(values, channel)) for model, channel, kept in found for name, tensor in kept.items()
+            for what, values in (("activations", tensor), ("gradients", tensor.grad))]  # fmt: skip
+    print(f"| Tensor | Values | {' | '.join(rows[0][3])} |\n|{'---|' * (2 + len(rows[0][3]))}")
+    for model, name, what, kinds in rows:
+        cells = [", ".join(f"{value:.1f}" for value in each) for each in kinds.values()]
+        print(f"| {model}, `{name}` | {what} | " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":
