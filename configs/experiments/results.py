@@ -206,11 +206,12 @@ SWEEPS = {
         ("fp16, loss not scaled", precision("fp16", **{"precision.scale_loss": "false"}), ["none"], THREE),
     ],
     "reviews_bytes": [
-        ("f2l2", {}, ["none", "block:bits=4", flows("rans(delta:first_bits=8(block:bits=4))", "block:bits=4"), flows("block:bits=4", "ef(block:bits=2)"),
-                      flows("block:bits=3,rotation=hadamard", "adaptive:bits=2"), flows("block:bits=2,rotation=hadamard", "adaptive:bits=1"),
-                      "randtopk:ratio=0.1,alpha=0.1"], ONE),
-        *((f"f2l2, {kind} inserts", inserted(f"[{{cut: 0, kind: {kind}, rank: 96}}, {{cut: 1, kind: {kind}, rank: 96}}]", f"reviews/{kind}96"),
-           ["block:bits=8", "block:bits=4"], ONE, "f2l2") for kind in ("linear", "residual")),
+        ("f2l2", {}, ["none", flows("block:bits=2,rotation=hadamard", "adaptive:bits=1")], THREE),
+        ("f2l2", {}, ["block:bits=4", flows("rans(delta:first_bits=8(block:bits=4))", "block:bits=4"), flows("block:bits=4", "ef(block:bits=2)"),
+                      flows("block:bits=3,rotation=hadamard", "adaptive:bits=2"), "randtopk:ratio=0.1,alpha=0.1"], ONE),
+        *(("f2l2, " + kind + " inserts", inserted(f"[{{cut: 0, kind: {kind}, rank: 96}}, {{cut: 1, kind: {kind}, rank: 96}}]", f"reviews/{kind}96"),
+           [codec], seeds, "f2l2") for kind, codec, seeds in (("linear", "block:bits=8", ONE), ("linear", "block:bits=4", ONE),
+                                                              ("residual", "block:bits=8", ONE), ("residual", "block:bits=4", THREE))),
     ],
     "rte": [
         ("partition 1", {}, RTE, THREE),
