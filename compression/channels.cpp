@@ -122,8 +122,9 @@ std::unique_ptr<Codec> makeChannels(const CodecSpec& spec) {
   const auto inner = parameters.innerSpec();
   parameters.finish();
   // These encode each sample, and the reordered tensor has no samples.
-  refuseInner(spec, {"power", "svd", "fast"}, "wrap another codec, such as adaptive or block");
-  return std::make_unique<Channels>(makePlainInner(spec, inner, "channels(adaptive:bits=4)"));
+  return std::make_unique<Channels>(
+      makePlainInner(spec, inner, "channels(adaptive:bits=4)", {"power", "svd", "fast"},
+                     "wrap another codec, such as adaptive or block"));
 }
 
 }  // namespace cleave

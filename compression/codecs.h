@@ -40,14 +40,14 @@ std::unique_ptr<Codec> makeZstd(const CodecSpec& spec);
 // `example` is a spec with parentheses.
 std::unique_ptr<Codec> makeInner(const CodecSpec& spec, const std::optional<std::string>& innerSpec,
                                  const std::string& example);
-// Throws UsageError "bad-codec-spec" with this hint if one of these codecs is in the parentheses.
-void refuseInner(const CodecSpec& spec, std::initializer_list<std::string_view> names,
-                 const std::string& hint);
 // Like makeInner(), for codecs that use the codec in parentheses for tensors other than the flow's.
-// Refuses codecs whose tensors must be those of the flow (CodecRow::isOfFlow).
+// Refuses codecs whose tensors must be those of the flow (CodecRow::isOfFlow), and with `hint`
+// those of these names.
 std::unique_ptr<Codec> makePlainInner(const CodecSpec& spec,
                                       const std::optional<std::string>& innerSpec,
-                                      const std::string& example);
+                                      const std::string& example,
+                                      std::initializer_list<std::string_view> refused = {},
+                                      const std::string& hint = "");
 
 // Decodes with the codec that `outer` wraps. Its faults are reported as those of `outer`.
 CodecState decodeInside(const Codec& outer, const Codec& inner, const CodecContext& context,

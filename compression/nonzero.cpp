@@ -216,8 +216,8 @@ std::unique_ptr<Codec> makeNonzero(const CodecSpec& spec) {
   parameters.finish();
   // svd sends matrices of more than a certain size raw. A tensor with fewer features could
   // therefore need more memory than the whole one, which memory() would not include.
-  refuseInner(spec, {"svd"}, "wrap another codec, such as power or block");
-  return std::make_unique<Nonzero>(makePlainInner(spec, inner, "nonzero(block:bits=4)"));
+  return std::make_unique<Nonzero>(makePlainInner(spec, inner, "nonzero(block:bits=4)", {"svd"},
+                                                  "wrap another codec, such as power or block"));
 }
 
 }  // namespace cleave

@@ -96,22 +96,19 @@ std::unique_ptr<Codec> makeInner(const CodecSpec& spec, const std::optional<std:
 
 std::unique_ptr<Codec> makePlainInner(const CodecSpec& spec,
                                       const std::optional<std::string>& innerSpec,
-                                      const std::string& example) {
+                                      const std::string& example,
+                                      std::initializer_list<std::string_view> refused,
+                                      const std::string& hint) {
   for (const CodecSpec* inner = spec.inner.get(); inner != nullptr; inner = inner->inner.get()) {
     const auto isIt = [&](const CodecRow& row) { return row.name == inner->name && row.isOfFlow; };
-    if (std::none_of(kCodecs.begin(), kCodecs.end(), isIt)) continue;
+    const bool isOfFlow = std::any_of(kCodecs.begin(), kCodecs.end(), isIt);
+    if (!isOfFlow && std::find(refused.begin(), refused.end(), inner->name) == refused.end()) {
+      continue;
+    }
     throw UsageError("bad-codec-spec", "codec " + spec.name + " cannot wrap " + inner->name,
-                     "only rans and zstd can wrap " + inner->name);
+                     isOfFlow ? "only rans and zstd can wrap " + inner->name : hint);
   }
   return makeInner(spec, innerSpec, example);
-}
-
-void refuseInner(const CodecSpec& spec, std::initializer_list<std::string_view> names,
-                 const std::string& hint) {
-  for (const CodecSpec* inner = spec.inner.get(); inner != nullptr; inner = inner->inner.get()) {
-    if (std::find(names.begin(), names.end(), inner->name) == names.end()) continue;
-    throw UsageError("bad-codec-spec", "codec " + spec.name + " cannot wrap " + inner->name, hint);
-  }
 }
 
 CodecState decodeInside(const Codec& outer, const Codec& inner, const CodecContext& context,

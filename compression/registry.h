@@ -21,8 +21,8 @@ struct CodecRow {
   // The codec keeps values of the flow's earlier tensors. Only codecs that compress its payload may
   // wrap it.
   bool isOfFlow = false;
-  bool hasRawFormat =
-      true;  // payloads begin with a format byte, so a tensor can be sent raw (raw.h)
+  // Payloads begin with a format byte, so a tensor can be sent raw (raw.h).
+  bool hasRawFormat = true;
 };
 
 std::span<const CodecRow> codecTable();

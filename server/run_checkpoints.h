@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,12 +41,13 @@ class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
     std::vector<std::byte> stage;
     bool hasReplicas = false;  // the client compares the digests of `stage`
     double seconds = 0;        // time to copy it
-    std::vector<SamplesFile> samples =
-        {};                           // the files that `state.codecs` continues; see SamplesBase
+    // The files that `state.codecs` continues; see SamplesBase.
+    std::vector<SamplesFile> samples;
     std::vector<std::uint64_t> keep;  // checkpoints of all other steps may be removed
   };
-  // Any thread. The checkpoint relative to which the kept samples of the next snapshot are saved.
-  std::optional<CheckpointInfo> baseOfSamples(const std::vector<std::uint64_t>& committed) {
+  // Any thread. The checkpoint relative to which the kept samples of the next snapshot are saved;
+  // step 0: none.
+  CheckpointInfo baseOfSamples(const std::vector<std::uint64_t>& committed) {
     return base_.choose(committed);
   }
   // Any thread. Writes the checkpoint after the step `snapshot.state.engine.applied`, and makes all

@@ -279,15 +279,14 @@ void ServedRun::saveSnapshot() {
     refused.sentence = "this server makes no checkpoints";
     return reply(refused);
   }
-  const auto base = stored_.checkpoints->baseOfSamples(snapshot->keep);
-  if (base) snapshot->samples = base->samples;
+  CheckpointInfo base = stored_.checkpoints->baseOfSamples(snapshot->keep);
+  snapshot->samples = std::move(base.samples);
   // Runs after this step's commit, which is already in the queue.
-  saveCodecs(base ? base->step : 0,
-             [checkpoints = stored_.checkpoints, snapshot = std::move(snapshot),
-              reply](std::vector<TensorCodecs::SavedState> states) mutable {
-               snapshot->state.codecs = std::move(states);
-               checkpoints->save(std::move(snapshot), reply);
-             });
+  saveCodecs(base.step, [checkpoints = stored_.checkpoints, snapshot = std::move(snapshot),
+                         reply](std::vector<TensorCodecs::SavedState> states) mutable {
+    snapshot->state.codecs = std::move(states);
+    checkpoints->save(std::move(snapshot), reply);
+  });
 }
 
 // The links' codecs run in one queue, so the last link's states are the last to arrive.

@@ -69,7 +69,7 @@ TEST_CASE("features of different scale are more accurate with the same number of
   const Form form{{16, 11, 8, 8}, MemoryOrder::channelsLast};
   const Tensor tensor = tensorOf(form, 4);
   for (const std::string name : {"block:bits=4", "adaptive:bits=2"}) {
-    const auto snr = [&](const std::string& spec) {
+    const auto errorWith = [&](const std::string& spec) {
       const auto codec = makeCodec(spec);
       const std::vector<float> values = valuesOf(tensor);
       const std::vector<float> decoded =
@@ -85,7 +85,7 @@ TEST_CASE("features of different scale are more accurate with the same number of
       }
       return sum;
     };
-    CHECK(snr("channels(" + name + ")") < 0.5 * snr(name));
+    CHECK(errorWith("channels(" + name + ")") < 0.5 * errorWith(name));
   }
 }
 

@@ -232,8 +232,7 @@ TEST_CASE("samples are saved relative to the newest commit, and from time to tim
     return info;
   };
   const auto baseOf = [&](const std::vector<std::uint64_t>& committed) {
-    const auto chosen = base.choose(committed);
-    return chosen ? chosen->step : 0;
+    return base.choose(committed).step;
   };
   CHECK(baseOf({}) == 0);
   base.add(known(1, {100}));

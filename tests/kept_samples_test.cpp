@@ -62,7 +62,7 @@ TEST_CASE("a restored cache has the rows of the saved one, and anything else is 
   CHECK(refusal(infinite, 5) == "bad-checkpoint");
 }
 
-TEST_CASE("rows that have changed since a step replace those of the cache as it was then") {
+TEST_CASE("a cache of a step, with the rows that changed later, is the later cache") {
   SampleCache cache(4);
   const auto row = [](float x) { return std::vector<float>{x, x}; };
   for (std::uint32_t number = 0; number < 3; ++number) cache.replace(number, row(1), 1 + number);

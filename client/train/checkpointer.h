@@ -54,16 +54,16 @@ class Checkpointer {
   // The steps whose checkpoints are still needed.
   std::vector<std::uint64_t> keep() const;
 
-  // The checkpoint relative to which the kept samples of the next one are saved.
-  std::optional<CheckpointInfo> baseOfSamples() { return base_.choose(keep()); }
+  // The checkpoint relative to which the kept samples of the next one are saved; step 0: none.
+  CheckpointInfo baseOfSamples() { return base_.choose(keep()); }
   // Call after the run has been restored from the client's checkpoint `from`.
   void continued(const CheckpointInfo& from) { base_.add(from); }
 
   struct Part {
     PartState state;
     std::vector<std::byte> stage;  // a safetensors file
-    std::vector<SamplesFile> samples =
-        {};  // the files that `state.codecs` continues; see SamplesBase
+    // The files that `state.codecs` continues; see SamplesBase.
+    std::vector<SamplesFile> samples;
   };
   // Any thread. Adds the client's part of the checkpoint that begin() started.
   void add(std::shared_ptr<Part> part);

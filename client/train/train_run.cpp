@@ -316,14 +316,13 @@ std::shared_ptr<Checkpointer::Part> TrainRun::copyState(const nlohmann::json& no
 }
 
 void TrainRun::saveCheckpoint(std::shared_ptr<Checkpointer::Part> part) {
-  const auto base = checkpointer_->baseOfSamples();
-  if (base) part->samples = base->samples;
-  session_.saveCodecs(base ? base->step : 0,
-                      [checkpointer = checkpointer_.get(),
-                       part = std::move(part)](std::vector<TensorCodecs::SavedState> codecs) {
-                        part->state.codecs = std::move(codecs);
-                        checkpointer->add(part);
-                      });
+  CheckpointInfo base = checkpointer_->baseOfSamples();
+  part->samples = std::move(base.samples);
+  session_.saveCodecs(base.step, [checkpointer = checkpointer_.get(), part = std::move(part)](
+                                     std::vector<TensorCodecs::SavedState> codecs) {
+    part->state.codecs = std::move(codecs);
+    checkpointer->add(part);
+  });
 }
 
 // ---- Batches ----

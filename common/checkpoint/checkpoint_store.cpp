@@ -25,7 +25,7 @@ RunError damaged(const std::string& path, const std::string& what) {
       "continue from an older checkpoint; if none is intact, start over with --from-start");
 }
 
-RunError isDamaged(const std::string& path) {
+RunError otherDigest(const std::string& path) {
   return damaged(
       path, "the file is damaged: its SHA-256 does not match the one recorded when it was written");
 }
@@ -117,8 +117,9 @@ CheckpointInfo CheckpointStore::write(std::uint64_t step, std::string_view file,
                                       const std::string& fingerprint,
                                       const CheckpointSamples& samples) {
   CheckpointInfo info{step, file.size(), samples.earlier};
-  if (!samples.file.empty())
+  if (!samples.file.empty()) {
     info.samples.push_back({step, samples.file.size(), sha256Of(samples.file)});
+  }
   info.sha256 = identityOf(sha256Of(file), info.samples);
   info.fingerprint = fingerprint;
   try {
@@ -173,7 +174,7 @@ std::string CheckpointStore::read(const CheckpointInfo& info) const {
   std::optional<std::string> file = files_.read(path);
   if (!file) throw damaged(path, "the file is missing");
   if (file->size() != info.bytes || identityOf(sha256Of(*file), info.samples) != info.sha256) {
-    throw isDamaged(path);
+    throw otherDigest(path);
   }
   return std::move(*file);
 }
@@ -182,7 +183,7 @@ std::string CheckpointStore::read(const SamplesFile& samples) const {
   const std::string path = pathOf(samples.step, kSamples);
   std::optional<std::string> file = files_.read(path);
   if (!file) throw damaged(path, "the file is missing");
-  if (file->size() != samples.bytes || sha256Of(*file) != samples.sha256) throw isDamaged(path);
+  if (file->size() != samples.bytes || sha256Of(*file) != samples.sha256) throw otherDigest(path);
   return std::move(*file);
 }
 
@@ -204,11 +205,15 @@ std::optional<Checkpoint> CheckpointStore::find(std::uint64_t step,
   return std::nullopt;
 }
 
-// Removes the .json file first: without it, the checkpoint counts as incomplete.
 std::uint64_t CheckpointStore::removeStep(std::uint64_t step) {
-  std::uint64_t bytes = 0;
-  for (const char* extension : {kRecord, kState}) bytes += removeFile(pathOf(step, extension));
+  const std::uint64_t bytes = removeStateOf(step);
   return bytes + removeUnusedSamples();
+}
+
+// Removes the .json file first: without it, the checkpoint counts as incomplete.
+std::uint64_t CheckpointStore::removeStateOf(std::uint64_t step) {
+  const std::uint64_t bytes = removeFile(pathOf(step, kRecord));
+  return bytes + removeFile(pathOf(step, kState));
 }
 
 std::uint64_t CheckpointStore::removeFile(const std::string& path) {
@@ -220,11 +225,15 @@ std::uint64_t CheckpointStore::removeFile(const std::string& path) {
 // Removes the files with samples that no complete checkpoint needs. If a record cannot be read,
 // throws instead of removing what it may need.
 std::uint64_t CheckpointStore::removeUnusedSamples() {
+  const std::vector<std::string> names = files_.list(folder_);
   std::set<std::uint64_t> written, needed;
-  for (const std::string& name : files_.list(folder_)) {
+  for (const std::string& name : names) {
     if (const auto step = stepOfName(name, kSamples)) written.insert(*step);
-    const auto recorded = stepOfName(name, kRecord);
-    const auto info = recorded ? readRecord(*recorded) : std::nullopt;
+  }
+  if (written.empty()) return 0;
+  for (const std::string& name : names) {
+    const auto step = stepOfName(name, kRecord);
+    const auto info = step ? readRecord(*step) : std::nullopt;
     if (!info) continue;
     for (const SamplesFile& samples : info->samples) needed.insert(samples.step);
   }
@@ -244,9 +253,9 @@ std::uint64_t CheckpointStore::removeExcept(const std::vector<std::uint64_t>& st
   }
   std::uint64_t bytes = 0;
   for (const std::uint64_t step : found) {
-    if (std::find(steps.begin(), steps.end(), step) == steps.end()) bytes += removeStep(step);
+    if (std::find(steps.begin(), steps.end(), step) == steps.end()) bytes += removeStateOf(step);
   }
-  return bytes;
+  return bytes + removeUnusedSamples();
 }
 
 std::uint64_t CheckpointStore::removeIncomplete() {

@@ -91,6 +91,7 @@ class CheckpointStore {
   // Nullopt: the record is damaged or missing. Throws RunError "cannot-read".
   std::optional<CheckpointInfo> readRecord(std::uint64_t step) const;
   std::uint64_t removeFile(const std::string& path);
+  std::uint64_t removeStateOf(std::uint64_t step);  // and its record
   std::uint64_t removeUnusedSamples();
 
   Files& files_;

@@ -22,13 +22,13 @@ void SamplesBase::add(const CheckpointInfo& checkpoint) {
   known_[checkpoint.step] = checkpoint;
 }
 
-std::optional<CheckpointInfo> SamplesBase::choose(const std::vector<std::uint64_t>& committed) {
-  if (committed.empty()) return std::nullopt;
+CheckpointInfo SamplesBase::choose(const std::vector<std::uint64_t>& committed) {
+  if (committed.empty()) return {};
   const std::lock_guard lock(mutex_);
   const auto found = known_.find(*std::max_element(committed.begin(), committed.end()));
-  if (found == known_.end()) return std::nullopt;
+  if (found == known_.end()) return {};
   known_.erase(known_.begin(), found);  // no longer needed
-  return canContinue(found->second.samples) ? std::optional(found->second) : std::nullopt;
+  return canContinue(found->second.samples) ? found->second : CheckpointInfo();
 }
 
 }  // namespace cleave

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <vector>
 
 #include "common/checkpoint/checkpoint_store.h"
@@ -21,9 +20,10 @@ class SamplesBase {
  public:
   void add(const CheckpointInfo& checkpoint);
   // The checkpoint relative to which the next samples should be saved: the newest one of
-  // `committed`. Nullopt, so that all samples are saved: this one is not known or has no files with
-  // samples, or those after the first one are many, or together as large as the first one.
-  std::optional<CheckpointInfo> choose(const std::vector<std::uint64_t>& committed);
+  // `committed`. Step 0 and no files, so that all samples are saved: this one is not known or has
+  // no files with samples, or those after the first one are many, or together as large as the first
+  // one.
+  CheckpointInfo choose(const std::vector<std::uint64_t>& committed);
 
  private:
   std::mutex mutex_;

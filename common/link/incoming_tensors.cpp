@@ -59,10 +59,7 @@ void IncomingTensors::open(const FrameHeader& header, std::span<const std::byte>
   } else {
     order_.opened(key);
     options_.levels->arrived(key, tensor.level);
-    if (proto.has_snr_db()) checkedSnr(proto.snr_db());
-    if (proto.has_snr_db() && options_.watched && options_.isWatched(key)) {
-      options_.watched(proto.snr_db());
-    }
+    if (proto.has_snr_db()) options_.measured(key, checkedSnr(proto.snr_db()));
   }
   for (const auto& [stream, open] : streams_) {
     if (open.message.flow != key.flow) continue;

@@ -47,6 +47,10 @@ struct TensorLinkOptions : TensorCodecOptions {
   // Null: no trace. On the server, the link answers a Fetch of trace/body from it.
   std::shared_ptr<TraceRecorder> trace;
 
+  // Passes on the SNR of a tensor that the link has sent or received, if it is watched.
+  void measured(const Key& key, double snrDb) const {
+    if (watched && isWatched(key)) watched(snrDb);
+  }
   // Any thread. Records an activity if there is a trace.
   void recordActivity(TraceActivity activity, const Key& key, SteadyTime begin,
                       SteadyTime end) const {

@@ -56,7 +56,7 @@ void TensorSender::encode(TensorCodecs& codecs, TensorMessage&& message, CodecLe
   auto encoding = std::make_shared<Encoding>();
   encoding->encodeSeconds = secondsBetween(begin, end);
   encoding->snrDb = snrDb;
-  if (snrDb && options_->watched && options_->isWatched(message.key())) options_->watched(*snrDb);
+  if (snrDb) options_->measured(message.key(), *snrDb);
   encoding->spec = message.payload.view().spec;
   encoding->codec = options_->codec(message.flow, level).spec();
   encoding->level = level;

@@ -5,7 +5,7 @@
 
 Needs the models of configs/experiments/efficientnet.py and reviews.py, in experiments/. With "bits per channel", all blocks of a
 channel have the same number of bits; the numbers follow from the channels' standard deviations, as those of `adaptive` do from its blocks'
-ranges. Blocks have 64 values, with a minimum and a step that are not rounded.
+ranges. A block has 64 values; its minimum and step are not rounded.
 """
 import gzip
 

@@ -161,23 +161,22 @@ def group_message(kind, key=b"", value=b"", size=None):
 
 
 def join(world, attempt, expected, rank=1, replicas=REPLICAS):
-    """Connects to the group port of replica 0, with the name of a client's own group, until the answer is `expected`. Returns the socket."""
+    """Joins the group of a client's own run at the group port of replica 0. Checks that the answer is `expected`, and returns the socket."""
     digest = hashlib.sha256(b"member\n" + world.identity + b"/" + attempt.hex().encode()).digest()
-    answer = None
-    for _ in range(100):  # the port may not be open yet, or admit a second replica 0 before the first one
+    for _ in range(100):  # the group may not exist yet
         stranger = socket.create_connection(("127.0.0.1", world.group_port))
         stranger.settimeout(TIMEOUT)
         stranger.sendall(b"cleave-replica 1\n" + digest + bytes((rank, replicas)))
         while head := stranger.recv(5, socket.MSG_WAITALL):
             stranger.recv(struct.unpack_from("<I", head)[0] - 1, socket.MSG_WAITALL)
-            answer = head[4]
-            if answer == expected:
+            if head[4] == expected:
                 return stranger
-            if answer != ALIVE:
+            if (head[4], expected) == (ACCEPTED, TAKEN):  # this stranger came before the server's own replica 0
                 break
+            assert head[4] == ALIVE, f"rank {rank} of {replicas}: answered with {head[4]}"
         stranger.close()
         time.sleep(0.02)
-    raise AssertionError(f"the group port does not answer with {expected}, but with {answer}")
+    raise AssertionError(f"rank {rank} of {replicas}: the group port never answered with {expected}")
 
 
 def send_all(stranger, data):
