@@ -14,7 +14,8 @@ namespace {
 constexpr const char* kSmallerRun =
     "use a smaller batch, more micro-batches with fewer in flight, or a smaller body";
 constexpr const char* kWithoutCache =
-    "use another codec than delta, which keeps all training samples, or fewer of them; or ";
+    "use another codec than delta, which keeps all training samples, or fewer of them; ask the "
+    "server's operator to set kept_samples.on_disk; or ";
 // Estimated time until a session ends.
 constexpr double kRetrySeconds = 5;
 
@@ -29,7 +30,8 @@ bool has(const std::vector<std::string>& names, const std::string& name) {
 }
 
 std::string smallerRun(const RunPlan& plan) {
-  return std::string(sampleCacheBytes(plan) > 0 ? kWithoutCache : "") + kSmallerRun;
+  const bool keepsSamples = !plan.samplesOnDisk && sampleCacheBytes(plan) > 0;
+  return std::string(keepsSamples ? kWithoutCache : "") + kSmallerRun;
 }
 
 std::size_t leftOf(std::size_t all, std::size_t used) { return all - std::min(all, used); }

@@ -48,20 +48,32 @@ DiskShare::DiskShare(std::string identity, std::size_t usedBytes,
       atStart_(static_cast<std::int64_t>(usedBytes)),
       used_(static_cast<std::int64_t>(usedBytes)) {}
 
-bool DiskShare::take(std::size_t bytes) {
-  const auto wanted = static_cast<std::int64_t>(bytes);
-  std::int64_t used = used_;
-  bool isOverShare = false;
-  // used_ never includes bytes that are refused: they would end another run of the identity.
-  do {
-    isOverShare = used + wanted > max_;
-    const std::int64_t room = *room_;
-    if (isOverShare || room <= 0 || used + wanted - atStart_ > room) break;
-    if (used_.compare_exchange_weak(used, used + wanted)) return true;
-  } while (true);
+// Whether `wanted` more bytes fit. `used`: the named ones.
+bool DiskShare::fits(std::int64_t used, std::int64_t wanted) {
+  const std::int64_t all = used + unnamed_ + wanted;
+  const bool isOverShare = all > max_;
+  const std::int64_t room = *room_;
+  if (!isOverShare && room > 0 && all - atStart_ <= room) return true;
   isByReserve_ = !isOverShare;
   wasFull_ = true;
   return false;
+}
+
+bool DiskShare::take(std::size_t bytes) {
+  const auto wanted = static_cast<std::int64_t>(bytes);
+  std::int64_t used = used_;
+  // used_ never includes bytes that are refused: they would end another run of the identity.
+  do {
+    if (!fits(used, wanted)) return false;
+  } while (!used_.compare_exchange_weak(used, used + wanted));
+  return true;
+}
+
+bool DiskShare::takeUnnamed(std::size_t bytes) {
+  const auto wanted = static_cast<std::int64_t>(bytes);
+  if (!fits(used_, wanted)) return false;
+  unnamed_ += wanted;
+  return true;
 }
 
 RunError DiskShare::error() const {
@@ -74,8 +86,9 @@ RunError DiskShare::error() const {
   }
   return RunError(
       "disk-share-full",
-      "the records of " + identity_ + " on the server take " + textOf(used_) + " of the allowed " +
-          textOf(max_) + " (limits.disk_mib in its configuration, or disk_mib in its access file)",
+      "the files of " + identity_ + " on the server take " + textOf(usedBytes()) +
+          " of the allowed " + textOf(max_) +
+          " (limits.disk_mib in its configuration, or disk_mib in its access file)",
       "ask the server's operator to remove old runs of " + identity_ + " or to raise its share");
 }
 
@@ -134,7 +147,7 @@ void DiskShares::look(SteadyTime time) {
     entry.measured = time;
     ++looks_;
     boost::asio::post(thread_, [this, share = entry.share, folder = store_ + "/" + identity] {
-      const std::int64_t before = share->usedBytes();
+      const std::int64_t before = share->namedBytes();
       share->measured(folderBytes(folder), before);
       --looks_;
     });

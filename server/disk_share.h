@@ -41,25 +41,49 @@ class DiskShare : public RowBudget {
   // disk.
   bool take(std::size_t bytes) override;
   void giveBack(std::size_t bytes) { used_ -= static_cast<std::int64_t>(bytes); }
-  // The error for a failed take(): RunError "disk-share-full" or "disk-reserve".
+  // The same for files without names, which a measurement of the folder does not find.
+  bool takeUnnamed(std::size_t bytes);
+  void giveBackUnnamed(std::size_t bytes) { unnamed_ -= static_cast<std::int64_t>(bytes); }
+  // The error for a failed take: RunError "disk-share-full" or "disk-reserve".
   RunError error() const;
 
   void setMax(std::size_t bytes) { max_ = static_cast<std::int64_t>(bytes); }
-  std::int64_t usedBytes() const { return used_; }
+  std::int64_t usedBytes() const { return used_ + unnamed_; }
+  std::int64_t namedBytes() const { return used_; }
   std::size_t maxBytes() const { return static_cast<std::size_t>(max_); }
   bool wasFull() const { return wasFull_; }  // since it was last measured
-  // Sets the usage to the result of a measurement, `bytes`. `before`: usedBytes() when the
-  // measurement began.
+  // Sets the usage to the result of a measurement, `bytes`. `before`: namedBytes() when
+  // the measurement began.
   void measured(std::size_t bytes, std::int64_t before);
 
  private:
+  bool fits(std::int64_t used, std::int64_t wanted);
+
   const std::string identity_;
   const std::shared_ptr<const DiskRoom> room_;
   std::atomic<std::int64_t> atStart_;  // usage at the start, or a lower usage measured later
   std::atomic<std::int64_t> max_{0};
-  std::atomic<std::int64_t> used_;
+  std::atomic<std::int64_t> used_;  // by files in the identity's folder
+  std::atomic<std::int64_t> unnamed_{0};
   std::atomic<bool> wasFull_ = false;
   std::atomic<bool> isByReserve_ = false;  // full because of the reserve
+};
+
+// Space of files without names, which is taken from a share until this object is destroyed.
+class UnnamedSpace {
+ public:
+  // Throws DiskShare::error().
+  UnnamedSpace(std::shared_ptr<DiskShare> share, std::size_t bytes)
+      : share_(std::move(share)), bytes_(bytes) {
+    if (!share_->takeUnnamed(bytes_)) throw share_->error();
+  }
+  ~UnnamedSpace() { share_->giveBackUnnamed(bytes_); }
+  UnnamedSpace(const UnnamedSpace&) = delete;
+  UnnamedSpace& operator=(const UnnamedSpace&) = delete;
+
+ private:
+  const std::shared_ptr<DiskShare> share_;
+  const std::size_t bytes_;
 };
 
 // The shares of all identities. io thread only.

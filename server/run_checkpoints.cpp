@@ -30,14 +30,16 @@ Saved RunCheckpoints::write(const Snapshot& snapshot) {
   saved.step = snapshot.state.engine.applied;
   saved.seconds = snapshot.seconds;
   try {
+    if (snapshot.error) std::rethrow_exception(snapshot.error);
     const std::vector<std::byte> file = checkpointFile(snapshot.state, snapshot.stage);
     if (snapshot.hasReplicas) saved.body = sha256Of(textOf(snapshot.stage));
-    const std::vector<std::byte> samples = samplesFile(snapshot.state);
-    const std::uint64_t bytes = file.size() + samples.size();
+    const std::vector<HeldBytes> samples = samplesFile(snapshot.state);
+    std::uint64_t bytes = file.size();
+    for (const HeldBytes& piece : samples) bytes += piece.size();
     if (!disk_->take(bytes)) throw disk_->error();
     try {
       const CheckpointInfo info =
-          store_.write(saved.step, textOf(file), fingerprint_, {snapshot.samples, textOf(samples)});
+          store_.write(saved.step, textOf(file), fingerprint_, {snapshot.samples, samples});
       syncRecords();
       base_.add(info);
       saved.sha256 = info.sha256;

@@ -39,6 +39,7 @@ class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
   struct Snapshot {
     PartState state;
     std::vector<std::byte> stage;
+    std::exception_ptr error;  // why the codecs' states are missing, so that no checkpoint is made
     bool hasReplicas = false;  // the client compares the digests of `stage`
     double seconds = 0;        // time to copy it
     // The files that `state.codecs` continues; see SamplesBase.

@@ -102,6 +102,7 @@ void RunEdges::takeFlows(TensorLinkOptions& client) const {
   const Place& place = client.place;
   client.order =
       std::make_shared<TransferOrder>(client.role, place, client.inFlight, client.account, true);
+  client.edgeSnrs = std::make_shared<StepSnrs>();
   for (const Flow flow : place.flows()) {
     if (flow.cut == place.firstCut ? before_ != nullptr : after_ != nullptr) {
       client.elsewhere[flow] = true;
@@ -119,6 +120,9 @@ void RunEdges::start(const TensorLinkOptions& client, const std::shared_ptr<Buff
     options.initialWeights = false;
     options.maxBlobBytes = 0;
     options.elsewhere = {};
+    options.watched = [snrs = client.edgeSnrs](const Key& key, double snrDb) {
+      snrs->add(key.step, snrDb);
+    };
     for (const Flow flow : options.place.flows()) {
       if (flow.cut != cut) options.elsewhere[flow] = true;
     }

@@ -102,10 +102,14 @@ std::uint64_t RunStore::recordedStep(const std::string& folder) {
 boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
                                                  const wire::Hello& hello, const std::string& spec,
                                                  std::uint64_t session, int threads,
-                                                 std::uint64_t maxWeightsBytes) {
+                                                 std::uint64_t maxWeightsBytes,
+                                                 std::size_t samplesBytes) {
   StoredRun run;
   run.disk =
       disk_.open(identity, access_.of(identity).diskBytes.value_or(settings_.share.diskBytes));
+  if (samplesBytes > 0) {
+    run.samplesSpace = std::make_shared<const UnnamedSpace>(run.disk, samplesBytes);
+  }
   const std::string folder = folderOf(identity, hello.run_id());
   const auto onDisk = [&] {
     CheckpointStore store(diskFiles(), folder);

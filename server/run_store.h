@@ -35,7 +35,8 @@ struct StoredRun {
   std::shared_ptr<RunFiles> files = std::make_shared<RunFiles>();
   std::shared_ptr<spdlog::logger> log;
   std::shared_ptr<DiskShare> disk;
-  std::shared_ptr<RunCheckpoints> checkpoints;  // null if the server makes none
+  std::shared_ptr<const UnnamedSpace> samplesSpace;  // for kept samples; null: they are in memory
+  std::shared_ptr<RunCheckpoints> checkpoints;       // null if the server makes none
   // The first step of Hello.committed whose checkpoint is present and undamaged; empty if there is
   // none.
   std::vector<std::uint64_t> available;
@@ -57,13 +58,15 @@ class RunStore {
 
   // Creates the folder of the requested run, with its description, its log and its CSV files, or
   // continues those of an earlier connection. `spec`: digestOf() its run spec. `maxWeightsBytes`:
-  // maximum size of the run's initial weights; 0: the run does not use the store of weights. The
+  // maximum size of the run's initial weights; 0: the run does not use the store of weights.
+  // `samplesBytes`: disk space for kept samples, taken from the identity's share; may be 0. The
   // disk is used on the store's thread. Throws UsageError "run-exists", RunError
   // "stale-generation", and RunError if there is no room or nothing can be written. The arguments
   // must outlive the call.
   boost::asio::awaitable<StoredRun> open(const std::string& identity, const wire::Hello& hello,
                                          const std::string& spec, std::uint64_t session,
-                                         int threads, std::uint64_t maxWeightsBytes);
+                                         int threads, std::uint64_t maxWeightsBytes,
+                                         std::size_t samplesBytes);
   // Stores the connection that continues a run in memory, and returns it. The arguments must
   // outlive the call. Throws RunError "stale-generation".
   boost::asio::awaitable<LastConnection> storeConnection(const std::string& identity,

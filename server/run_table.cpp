@@ -70,6 +70,13 @@ std::shared_ptr<ServedRun> RunTable::admit(RunRequest request) {
   if (plan.wait.any() && !resources_.settings.allowWait) refuseWait();
   checkEdges(request.hello, plan, resources_.settings.edges);
   plan.hasEdges = asksForEdges(request.hello);
+  if (request.isTrial()) {  // has no folder, so samples are in memory
+    const std::uint64_t used = kMaxTrialBatches * std::uint64_t{plan.maxBatch};
+    plan.maxKeptSamples =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(plan.maxKeptSamples, used));
+  } else {
+    plan.samplesOnDisk = resources_.settings.samplesOnDisk;
+  }
   checkReplica(request, resources_.replicas);
   useDeviceCodecs(plan, resources_.compute);
   std::unique_ptr<Admission::Ticket> ticket;

@@ -111,9 +111,9 @@ asio::awaitable<void> ServedRun::openRecords() {
   threads_ =
       chooseThreads(usableCores(), asked, resources_.settings.threads, request_.clientIsLocal);
   if (!isTrial_) {
-    stored_ = co_await resources_.store.open(request_.identity, request_.hello, spec_,
-                                             request_.session, threads_.threads,
-                                             namesWeights() ? maxWeightsBytes(plan_) : 0);
+    stored_ = co_await resources_.store.open(
+        request_.identity, request_.hello, spec_, request_.session, threads_.threads,
+        namesWeights() ? maxWeightsBytes(plan_) : 0, samplesDiskBytes(plan_));
     last_ = stored_.connection;
   }
   record_ = std::make_unique<RunRecord>(*stored_.files, plan_.spec.stepsPerEpoch, stored_.disk);
@@ -124,6 +124,7 @@ std::shared_ptr<TensorLink> ServedRun::makeLink() {
   if (resumes() || hasStoredWeights()) options.initialWeights = false;
   if (namesWeights()) options.weightsSha256 = request_.hello.weights_sha256();
   options.errorEvery = resources_.settings.errorEvery;
+  if (plan_.samplesOnDisk) options.samplesFolder = stored_.files->folder();
   options.levels = std::make_shared<CodecLevels>();  // shared with the edges
   options.helper = resources_.helper;
   options.account = account_ = std::make_shared<MemoryAccount>(transitBytes(plan_));
@@ -283,25 +284,23 @@ void ServedRun::saveSnapshot() {
   snapshot->samples = std::move(base.samples);
   // Runs after this step's commit, which is already in the queue.
   saveCodecs(base.step, [checkpoints = stored_.checkpoints, snapshot = std::move(snapshot),
-                         reply](std::vector<TensorCodecs::SavedState> states) mutable {
-    snapshot->state.codecs = std::move(states);
+                         reply](SavedCodecs codecs) mutable {
+    snapshot->state.codecs = std::move(codecs.states);
+    snapshot->error = codecs.error;
     checkpoints->save(std::move(snapshot), reply);
   });
 }
 
 // The links' codecs run in one queue, so the last link's states are the last to arrive.
 void ServedRun::saveCodecs(std::uint64_t since,
-                           std::function<void(std::vector<TensorCodecs::SavedState>)> saved) const {
-  const auto all = std::make_shared<std::vector<TensorCodecs::SavedState>>();
-  const auto add = [all](std::vector<TensorCodecs::SavedState> states) {
-    std::move(states.begin(), states.end(), std::back_inserter(*all));
-  };
+                           std::function<void(SavedCodecs saved)> saved) const {
+  const auto all = std::make_shared<SavedCodecs>();
+  const auto add = [all](SavedCodecs codecs) { all->add(std::move(codecs)); };
   for (TensorLink* const edge : edges_.links()) edge->saveCodecs(since, add);
-  link_->saveCodecs(
-      since, [all, add, saved = std::move(saved)](std::vector<TensorCodecs::SavedState> states) {
-        add(std::move(states));
-        saved(std::move(*all));
-      });
+  link_->saveCodecs(since, [all, add, saved = std::move(saved)](SavedCodecs codecs) {
+    add(std::move(codecs));
+    saved(std::move(*all));
+  });
 }
 
 void ServedRun::restoreCodecs(std::vector<TensorCodecs::SavedState> states) const {

@@ -149,8 +149,7 @@ class ServedRun {
   std::shared_ptr<TensorLink> makeLink();
   void edgeFailed(const RunError& error);
   LinkTotals totals() const;
-  void saveCodecs(std::uint64_t since,
-                  std::function<void(std::vector<TensorCodecs::SavedState>)> saved) const;
+  void saveCodecs(std::uint64_t since, std::function<void(SavedCodecs saved)> saved) const;
   void restoreCodecs(std::vector<TensorCodecs::SavedState> states) const;
   std::shared_ptr<EngineWorker> makeWorker();
   ActionTable build();                          // device thread

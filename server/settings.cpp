@@ -209,7 +209,7 @@ ConfigTable<ServerSettings> makeTable() {
       "maximum runs that one identity may start per hour");
   table.mebibytes(
       "limits.disk_mib", 1, kMaxDiskMiB, [](Settings & s) -> auto& { return s.share.diskBytes; },
-      "maximum size of one identity's records in the store");
+      "maximum size of one identity's records and kept samples in the store");
   table.mebibytes("limits.disk_reserve_mib", 0, kMaxDiskMiB, &Settings::diskReserveBytes,
                   "space that stays free on the store's disk; one identity gets at most half of "
                   "the free space beyond it");
@@ -286,6 +286,9 @@ ConfigTable<ServerSettings> makeTable() {
   table.boolean("checkpoints.allowed", &Settings::allowCheckpoints,
                 "whether runs may save checkpoints in the store; they count towards "
                 "`limits.disk_mib`");
+  table.boolean("kept_samples.on_disk", &Settings::samplesOnDisk,
+                "whether the samples that `delta` keeps are in files in the store instead of "
+                "memory; twice their size then counts towards `limits.disk_mib`");
   table.boolean("probe.allowed", &Settings::allowProbe, "whether clients may measure the link");
   table.boolean("wait.allowed", &Settings::allowWait,
                 "whether runs may use `wait.F2`, `wait.B2` and `wait.W2`, which occupy the device");

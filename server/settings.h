@@ -59,6 +59,7 @@ struct ServerSettings {
   std::uint32_t maxSessions = 8;
   std::size_t memoryBytes = std::size_t{8} << 30;  // maximum memory of all sessions together
   ShareSettings share;
+  bool samplesOnDisk = false;  // whether the samples that codecs keep are in files in the store
   std::size_t diskReserveBytes = std::size_t{512} << 20;  // kept free on the store's disk
   TlsSettings tls;
   ConnectionLimitSettings connections;

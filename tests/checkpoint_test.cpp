@@ -1,6 +1,7 @@
 // The checkpoint store and the list of commits, including damaged files and a failing disk.
 #include <stdlib.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/commits.h"
 #include "common/checkpoint/samples_base.h"
+#include "tests/copied.h"
 #include "tests/error_code.h"
 #include "tests/memory_files.h"
 
@@ -116,6 +118,22 @@ TEST_CASE("every truncation and every flipped bit of a checkpoint is detected") 
   CHECK(errorCode([&] { store.read(info); }) == "bad-checkpoint");
 }
 
+TEST_CASE("a file in pieces has their bytes in order, and can be mapped") {
+  const Folder folder;
+  const std::string path = folder.path() + "/file";
+  CHECK_FALSE(diskFiles().view(path));
+  const std::string first(100'000, 'a'), second = "b";
+  diskFiles().writePieces(path, std::vector<std::string_view>{first, "", second});
+  CHECK(readAll(path) == first + second);
+  const std::optional<HeldBytes> view = diskFiles().view(path);
+  REQUIRE(view);
+  diskFiles().remove(path);
+  CHECK(textOf(view->span()) == first + second);
+  diskFiles().writePieces(path, {});
+  CHECK(diskFiles().view(path)->empty());
+  CHECK(errorCode([&] { diskFiles().view(folder.path()); }) == "cannot-read");
+}
+
 TEST_CASE("the remains of an interrupted write do not count as a checkpoint, and are removed") {
   const Folder folder;
   CheckpointStore store(diskFiles(), folder.path());
@@ -138,7 +156,9 @@ class StoreWithSamples {
   void write(std::uint64_t step, const std::string& samples) {
     CheckpointSamples all;
     if (step > 1) all.earlier = store.list().front().samples;
-    all.file = samples;
+    const std::vector<HeldBytes> file = {
+        held(samples.substr(0, 3)), held(samples.substr(std::min<std::size_t>(3, samples.size())))};
+    if (!samples.empty()) all.file = file;
     store.write(step, contentOf(step), "", all);
   }
   bool isIntact(std::uint64_t step) const {
@@ -159,7 +179,7 @@ TEST_CASE(
   const CheckpointInfo newest = all.store.list().front();
   CHECK(newest.samples.size() == 3);
   for (const SamplesFile& each : newest.samples) {
-    CHECK(all.store.read(each) == StoreWithSamples::samplesOf(each.step));
+    CHECK(textOf(all.store.read(each).span()) == StoreWithSamples::samplesOf(each.step));
   }
   CHECK(newest.totalBytes() == contentOf(4).size() + 3 * std::string("samples of 1").size());
   CHECK(newest.sha256 != sha256Of(contentOf(4)));

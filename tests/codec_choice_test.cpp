@@ -219,7 +219,7 @@ Budgeted within(const AutoBudget& budget, double rate, const CodecCandidates& so
   CodecChooser one(costs(rate, rate), policy(), some, start, {seconds, 0}, budget);
   while (const auto trial = one.nextTrial()) one.measured(trial->choice, {trial->seconds, 0});
   const CodecChoice best = one.best();
-  return {best, one.isWithinBudget(best, one.timeOf(best))};
+  return {best, one.isWithinBudget(best, one.timeOf(best).seconds)};
 }
 
 TEST_CASE("a budget of bytes excludes larger codecs, even on a fast link") {

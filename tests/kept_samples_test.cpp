@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <numeric>
 
@@ -11,12 +13,25 @@
 #include "common/link/incoming_samples.h"
 #include "common/link/tensor_codecs.h"
 #include "compression/registry.h"
+#include "tests/copied.h"
 #include "tests/error_code.h"
 
 namespace cleave::test {
 namespace {
 
 using Numbers = std::vector<std::uint32_t>;
+
+class Folder {
+ public:
+  Folder() { REQUIRE(::mkdtemp(path_.data()) != nullptr); }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ = (std::filesystem::temp_directory_path() / "cleave-XXXXXX").string();
+};
 
 // ---- The cache ----
 
@@ -30,14 +45,14 @@ TEST_CASE("a restored cache has the rows of the saved one, and anything else is 
   CHECK(cache.save().empty());
   cache.replace(4, std::vector<float>{1, 2, 3}, 1);
   cache.replace(1, std::vector<float>{4, 5, 6}, 1);
-  const std::vector<std::byte> saved = cache.save();
+  const std::vector<std::byte> saved = copied(cache.save());
   const SampleCache restored = restore(saved, 5);
   CHECK(restored.row(0).empty());
   REQUIRE(restored.row(4).size() == 3);
   CHECK(restored.row(4)[2] == 3);
   CHECK(restored.row(1)[0] == 4);
 
-  CHECK((restored.save() == saved));
+  CHECK((copied(restored.save()) == saved));
 
   const auto refusal = [&](const std::vector<std::byte>& bytes, std::uint32_t samples) {
     return errorCode([&] { restore(bytes, samples); });
@@ -66,19 +81,19 @@ TEST_CASE("a cache of a step, with the rows that changed later, is the later cac
   SampleCache cache(4);
   const auto row = [](float x) { return std::vector<float>{x, x}; };
   for (std::uint32_t number = 0; number < 3; ++number) cache.replace(number, row(1), 1 + number);
-  const std::vector<std::byte> all = cache.save();
+  const std::vector<std::byte> all = copied(cache.save());
   CHECK(cache.save(3).empty());
   cache.replace(0, row(1), 4);  // the same values: no change
   CHECK(cache.save(3).empty());
   cache.replace(1, row(5), 4);
   cache.replace(3, row(6), 5);
-  const std::vector<std::byte> changes = cache.save(3);
+  const std::vector<std::byte> changes = copied(cache.save(3));
   CHECK(changes.size() == 16 + 2 * (4 + 8));  // rows 1 and 3
 
   SampleCache restored(4);
   restored.restore(all);
   restored.restore(changes);
-  CHECK((restored.save() == cache.save()));
+  CHECK((copied(restored.save()) == copied(cache.save())));
   // The restored rows are those of a checkpoint, so they have not changed since then.
   CHECK(restored.save(5).empty());
   restored.replace(0, row(7), 6);
@@ -86,7 +101,43 @@ TEST_CASE("a cache of a step, with the rows that changed later, is the later cac
 
   SampleCache other(4);
   other.replace(2, std::vector<float>{1}, 1);
-  CHECK(errorCode([&] { restored.restore(other.save()); }) == "bad-checkpoint");  // another size
+  CHECK(errorCode([&] { restored.restore(other.save().span()); }) ==
+        "bad-checkpoint");  // another size
+}
+
+TEST_CASE("a cache in a folder is like one in memory, and its file disappears with it") {
+  const Folder folder;
+  {
+    SampleCache inMemory(100), onDisk(100, folder.path());
+    for (std::uint32_t number = 0; number < 100; number += 3) {
+      std::vector<float> row(5000);
+      fillNormal(randomKey(number, "kept-samples-test"), row);
+      inMemory.replace(number, row, 1 + number);
+      onDisk.replace(number, row, 1 + number);
+    }
+    CHECK((copied(onDisk.save()) == copied(inMemory.save())));
+    CHECK((copied(onDisk.save(50)) == copied(inMemory.save(50))));
+    SampleCache restored(100, folder.path());
+    restored.restore(inMemory.save().span());
+    CHECK((copied(restored.save()) == copied(inMemory.save())));
+    CHECK(std::filesystem::is_empty(folder.path()));  // files without names
+  }
+  SampleCache nowhere(100, folder.path() + "/missing");
+  CHECK(errorCode([&] { nowhere.replace(0, std::vector<float>(10), 1); }) == "cannot-write");
+  CHECK(nowhere.row(0).empty());
+}
+
+TEST_CASE("the memory of saved rows outlives the cache") {
+  HeldBytes saved;
+  std::vector<std::byte> expected;
+  {
+    SampleCache cache(3);
+    cache.replace(1, std::vector<float>{4, 5, 6}, 1);
+    saved = cache.save();
+    expected = copied(saved);
+    cache.replace(1, std::vector<float>{7, 8, 9}, 2);
+  }
+  CHECK((copied(saved) == expected));
 }
 
 // ---- Numbers from a client ----
@@ -139,8 +190,9 @@ constexpr std::uint32_t kMicroBatches = 2;
 constexpr std::uint32_t kSteps = 3;  // per epoch; the last batch has 4 samples
 constexpr std::size_t kRow = 40;
 
-TensorCodecOptions optionsWith(const std::string& activation) {
+TensorCodecOptions optionsWith(const std::string& activation, const std::string& folder = "") {
   TensorCodecOptions options;
+  options.samplesFolder = folder;
   options.seed = 5;
   options.errorEvery = 2;
   options.microBatches = kMicroBatches;
@@ -155,9 +207,10 @@ TensorCodecOptions optionsWith(const std::string& activation) {
 // activation/1.
 class Link {
  public:
-  explicit Link(const std::string& activation)
-      : client_(optionsWith(activation), std::make_shared<BufferPool>()),
-        server_(optionsWith(activation), std::make_shared<BufferPool>()) {}
+  // With a folder, both sides keep samples in files there.
+  explicit Link(const std::string& activation, const std::string& folder = "")
+      : client_(optionsWith(activation, folder), std::make_shared<BufferPool>()),
+        server_(optionsWith(activation, folder), std::make_shared<BufferPool>()) {}
 
   TensorCodecs& client() { return client_; }
   TensorCodecs& server() { return server_; }
@@ -239,10 +292,10 @@ class Link {
 
 bool areEqual(const TensorCodecs& one, const TensorCodecs& other) {
   const auto first = one.save(), second = other.save();
-  return std::equal(first.begin(), first.end(), second.begin(), second.end(),
-                    [](const auto& a, const auto& b) {
-                      return a.flow == b.flow && a.i == b.i && a.bytes == b.bytes;
-                    });
+  return std::equal(
+      first.begin(), first.end(), second.begin(), second.end(), [](const auto& a, const auto& b) {
+        return a.flow == b.flow && a.i == b.i && std::ranges::equal(a.bytes.span(), b.bytes.span());
+      });
 }
 
 void commit(Link& link, std::uint64_t step) {
@@ -298,7 +351,9 @@ TEST_CASE("restored caches give the same payloads as uninterrupted ones") {
     whole.step(step);
     commit(whole, step);
   }
-  Link resumed("rans(delta:skip=0.05(block:bits=4))"), fresh("rans(delta:skip=0.05(block:bits=4))");
+  const Folder folder;
+  Link resumed("rans(delta:skip=0.05(block:bits=4))", folder.path()),
+      fresh("rans(delta:skip=0.05(block:bits=4))");
   resumed.client().restore(whole.client().save());
   resumed.server().restore(whole.server().save());
   for (; step <= 3 * kSteps; ++step) {
@@ -310,7 +365,7 @@ TEST_CASE("restored caches give the same payloads as uninterrupted ones") {
   CHECK(areEqual(whole.server(), resumed.server()));
 
   auto damaged = whole.server().save();
-  damaged.front().bytes.pop_back();
+  damaged.front().bytes = damaged.front().bytes.part(damaged.front().bytes.span().first(40));
   CHECK(errorCode([&] { resumed.server().restore(damaged); }) == "bad-checkpoint");
   CHECK(areEqual(whole.server(), resumed.server()));
 }

@@ -29,9 +29,17 @@ class MemoryFiles : public Files {
     const auto found = files_.find(path);
     return found == files_.end() ? std::nullopt : std::optional(found->second);
   }
-  void write(const std::string& path, std::string_view bytes) override {
+  std::optional<HeldBytes> view(const std::string& path) override {
+    const std::optional<std::string> file = read(path);
+    if (!file) return std::nullopt;
+    const auto bytes = std::as_bytes(std::span(file->data(), file->size()));
+    return std::vector(bytes.begin(), bytes.end());
+  }
+  void writePieces(const std::string& path, std::span<const std::string_view> pieces) override {
     change(path);
-    files_[path] = bytes;
+    std::string& file = files_[path];
+    file.clear();
+    for (const std::string_view piece : pieces) file += piece;
   }
   void remove(const std::string& path) override {
     change(path);

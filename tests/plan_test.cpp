@@ -234,7 +234,18 @@ TEST_CASE("codecs that keep samples are for activations, and need memory for all
   CHECK(sampleCacheBytes(plan) >= 50000.0 * static_cast<double>(row));
   CHECK(sampleCacheBytes(plan) <= 50000.0 * static_cast<double>(row + 64));
   CHECK(serverBytes(plan) >= before + 50000 * row);
-  CHECK(snapshotBytes(plan) >= 3 * 50000 * row);
+  CHECK(snapshotBytes(plan) >= 50000 * row);
+  CHECK(samplesDiskBytes(plan) == 0);
+  RunPlan onDisk = plan;
+  onDisk.samplesOnDisk = true;
+  CHECK(serverBytes(onDisk) >= before + 50000 * 8);
+  CHECK(serverBytes(onDisk) < before + 50000 * 8 + (8 << 20));
+  CHECK(snapshotBytes(onDisk) < (8 << 20));
+  CHECK(samplesDiskBytes(onDisk) == 2 * 50000 * row);
+  RunPlan trial = plan;
+  trial.maxKeptSamples = 100;
+  CHECK(serverBytes(trial) >= before + 50000 * 8 + 100 * row);
+  CHECK(serverBytes(trial) < serverBytes(plan) / 2);
 
   spec.trainSamples = std::numeric_limits<std::uint32_t>::max();
   CHECK(serverBytes(planRun(spec)) > std::size_t{spec.trainSamples} * row);

@@ -264,11 +264,31 @@ TEST_CASE("space freed since the start does not let an identity use the reserve"
   const auto room = std::make_shared<DiskRoom>(0);
   DiskShare share("a", 100 * kMiB, room);
   share.setMax(1000 * kMiB);
-  share.measured(10 * kMiB, share.usedBytes());  // 90 MiB were removed, but others used the space
+  share.measured(10 * kMiB, share.namedBytes());  // 90 MiB were removed, but others used the space
   CHECK_FALSE(share.take(1));
   *room = kMiB;
   CHECK(share.take(kMiB));
   CHECK_FALSE(share.take(1));
+}
+
+TEST_CASE(
+    "files without names count towards a share until they are gone, also when it is measured") {
+  const auto room = std::make_shared<DiskRoom>(1000 * kMiB);
+  const auto share = std::make_shared<DiskShare>("a", 10 * kMiB, room);
+  share->setMax(100 * kMiB);
+  {
+    const UnnamedSpace space(share, 80 * kMiB);
+    CHECK(share->usedBytes() == 90 * kMiB);
+    CHECK(errorCode([&] { UnnamedSpace(share, 11 * kMiB); }) == "disk-share-full");
+    CHECK_FALSE(share->take(11 * kMiB));
+    CHECK(share->wasFull());
+    share->measured(10 * kMiB, share->namedBytes());  // finds only the named files
+    CHECK(share->usedBytes() == 90 * kMiB);
+    CHECK_FALSE(share->take(11 * kMiB));
+    CHECK(share->take(10 * kMiB));
+  }
+  CHECK(share->usedBytes() == 20 * kMiB);
+  CHECK(errorCode([&] { UnnamedSpace(share, std::size_t{1} << 62); }) == "disk-share-full");
 }
 
 TEST_CASE("no run begins if the disk has no space beyond the reserve") {

@@ -51,9 +51,10 @@ class FailingFiles : public Files {
   }
   void touch(const std::string& path) override { diskFiles().touch(path); }
   std::int64_t changeTime(const std::string& path) override { return diskFiles().changeTime(path); }
-  void write(const std::string& path, std::string_view bytes) override {
+  std::optional<HeldBytes> view(const std::string& path) override { return diskFiles().view(path); }
+  void writePieces(const std::string& path, std::span<const std::string_view> pieces) override {
     change(path);
-    diskFiles().write(path, bytes);
+    diskFiles().writePieces(path, pieces);
   }
   void remove(const std::string& path) override {
     if (diskFiles().size(path) > 0) change(path);

@@ -198,7 +198,8 @@ Json describe(const PreparedRun& run) {
   out["evaluation"] = encodedBytes(run, Phase::eval, run.data.test->size(), settings.evalBatch);
   out["left_out"] = "frame headers, control messages, initial weights, and the trained body";
   out["client_memory_bytes"] = clientBytes(plan, run.bodies, *run.data.train);
-  out["client_sample_cache_bytes"] = sampleCacheBytes(plan);
+  out["client_sample_cache_bytes"] = samplesMemory(plan);
+  out["client_sample_disk_bytes"] = samplesDiskBytes(plan);
   out["server_memory_bytes"] = Json::array();
   out["server_sample_cache_bytes"] = Json::array();
   for (const RunPlan& body : run.bodies) {
@@ -214,6 +215,12 @@ std::string memoryText(const Json& bytes, const Json& cacheBytes) {
   const auto cache = cacheBytes.get<double>();
   return cache == 0 ? text
                     : fmt::format("{}, {} of it for the codecs' samples", text, bytesText(cache));
+}
+
+std::string diskText(const Json& bytes) {
+  const auto disk = bytes.get<double>();
+  return disk == 0 ? ""
+                   : fmt::format("; {} of disk space for the codecs' samples", bytesText(disk));
 }
 
 std::string shapeText(const Json& shape) { return toString(shape.get<Shape>()); }
@@ -333,8 +340,10 @@ void print(const Json& out) {
   }
   std::cout << "  Not included: " << out.at("left_out").get<std::string>() << ".\n"
             << "\n# Memory, estimated from shapes; excludes the programs and the data\n"
-            << fmt::format("  client  {}\n", memoryText(out.at("client_memory_bytes"),
-                                                        out.at("client_sample_cache_bytes")));
+            << fmt::format(
+                   "  client  {}{}\n",
+                   memoryText(out.at("client_memory_bytes"), out.at("client_sample_cache_bytes")),
+                   diskText(out.at("client_sample_disk_bytes")));
   const Json& servers = out.at("server_memory_bytes");
   const Json& caches = out.at("server_sample_cache_bytes");
   for (std::size_t s = 0; s < servers.size(); ++s) {

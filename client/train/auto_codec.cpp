@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <utility>
 #include <vector>
 
 #include "client/train/codec_choice.h"
+#include "client/train/codec_comparison.h"
+#include "client/train/first_tensors.h"
 #include "client/train/trainer.h"
 #include "client/train/trial_run.h"
 #include "common/core/clock.h"
@@ -38,7 +41,9 @@ constexpr double kEnoughSeconds = 0.5;  // a trial ends after measured steps of 
 constexpr double kMinBudget = 3;
 constexpr double kMaxBudget = 60;
 constexpr double kBudgetShare = 0.03;
-constexpr unsigned kMaxTrials = 5;
+constexpr unsigned kMaxTrials = 5;  // for the number of bits
+// Steps whose durations differ by at most this share count as equally fast.
+constexpr double kTolerance = 0.03;
 // How long a trial retries to connect if the server has not yet freed the previous trial's session.
 // Servers ask clients to retry after 5 s.
 constexpr double kTrialRetrySeconds = 6;
@@ -90,7 +95,10 @@ RunPlan trialPlan(const PreparedRun& run, const FlowCodecs& codecs) {
 
 class Trial {
  public:
-  Trial(const PreparedRun& run, const Batch& batch, const FlowCodecs& codecs, unsigned number)
+  // `weights`: of the head and the tail, which should send tensors like those of the run. The body
+  // has its initial values.
+  Trial(const PreparedRun& run, const std::vector<NamedTensor>& weights, const Batch& batch,
+        const FlowCodecs& codecs, unsigned number)
       : run_(run),
         batch_(batch),
         plan_(trialPlan(run, codecs)),
@@ -100,6 +108,7 @@ class Trial {
     useDeviceCodecs(plan_, *run.device);
     withTorchErrors([&] {
       stage_ = std::make_unique<ClientStage>(plan_.stage, run.settings.wait, *run.device);
+      stage_->importWeights(weights);
     });
   }
 
@@ -167,8 +176,9 @@ class Trial {
 // The codecs that each flow may get. Their bytes are computed from the shapes. Their seconds are
 // those of the first trial's codec on each side, scaled by the ratio of the codecs' times on
 // this machine.
-CodecCandidates candidatesOf(const PreparedRun& run, std::uint32_t samples,
-                             const StepCosts& costs) {
+CodecCandidates candidatesOf(const PreparedRun& run,
+                             const std::map<std::string, std::vector<std::string>>& choicesOf,
+                             std::uint32_t samples, const StepCosts& costs) {
   CodecCandidates candidates;
   const TensorLinkOptions options = linkOptions(run.plan, Role::client);
   for (const Flow flow : costs.body().place.flows()) {
@@ -186,8 +196,8 @@ CodecCandidates candidatesOf(const PreparedRun& run, std::uint32_t samples,
     const double rawBytes = sumHere([](const TensorSpec& tensor) { return tensor.bytes(); });
     const CodecCandidate given{run.settings.codecs.at(name), rawBytes, measured.bytes,
                                measured.encodeSeconds, measured.decodeSeconds};
-    const auto choices = run.settings.autoCodecs.find(name);
-    if (choices == run.settings.autoCodecs.end()) {
+    const auto choices = choicesOf.find(name);
+    if (choices == choicesOf.end()) {
       candidates[flow] = {given};
       continue;
     }
@@ -234,7 +244,8 @@ CodecChoice startOf(const CodecCandidates& candidates, const ClientSettings& set
 struct Resolved {
   FlowCodecs codecs;
   nlohmann::json trials = nlohmann::json::array();
-  std::string text;  // "182 ms with none, 188 ms with block:bits=8"
+  std::string text;                               // "182 ms with none, 188 ms with block:bits=8"
+  nlohmann::json snr = nlohmann::json::object();  // {"activation/0": {"block:bits=4": 14.1, …}, …}
 
   void note(const FlowCodecs& tried, const TrialResult& result) {
     trials.push_back(
@@ -247,7 +258,7 @@ struct Resolved {
 class AutoCodecs {
  public:
   AutoCodecs(const PreparedRun& run, spdlog::logger& log)
-      : run_(run), log_(log), batch_(firstBatch(run)) {}
+      : run_(run), log_(log), weights_(initialWeights(run)), batch_(firstBatch(run)) {}
 
   Resolved resolve() {
     resolved_.codecs = run_.settings.codecs;
@@ -261,26 +272,32 @@ class AutoCodecs {
 
     const StepCosts& costs = first->costs;
     const std::uint32_t samples = microBatchSize(batch_.samples(), microBatches(), 0);
-    const CodecCandidates candidates = candidatesOf(run_, samples, costs);
+    const CodecCandidates candidates = candidatesOf(run_, run_.settings.autoCodecs, samples, costs);
     CodecChooser chooser(costs, policyOf(*run_.plan.schedule, run_.plan.inFlight), candidates,
                          startOf(candidates, run_.settings), first->time, run_.settings.autoBudget);
-    for (unsigned number = 2; number <= kMaxTrials; ++number) {
+    while (trials_ < kMaxTrials) {
       const auto next = chooser.nextTrial();
-      if (!next) break;
-      if ((kWarmUpSteps + kMinMeasuredSteps) * next->seconds > left()) break;
+      if (!next || !isTimeFor(next->seconds, left())) break;
       const FlowCodecs codecs = codecsOf(run_.settings, candidates, next->choice);
-      if (const auto result = performNext(codecs, number, left())) {
+      if (const auto result = performNext(codecs, left())) {
         chooser.measured(next->choice, result->time);
         chooser.limitRates(result->costs.body().rateUp, result->costs.body().rateDown);
-        resolved_.note(codecs, *result);
       } else {
         chooser.exclude(next->choice);
       }
     }
     const CodecChoice best = chooser.best();
     resolved_.codecs = codecsOf(run_.settings, candidates, best);
-    double seconds = chooser.timeOf(best);
-    if (chooser.isLinkBound(best)) seconds = tryEntropyCoding(seconds, left());
+    double seconds = chooser.timeOf(best).seconds;
+    const PredictFunction predict = [&](const FlowCodecs& codecs, const FlowMap<double>& sizes) {
+      std::map<std::string, std::vector<std::string>> ones;
+      for (const auto& [flow, choices] : run_.settings.autoCodecs) ones[flow] = {codecs.at(flow)};
+      CodecCandidates others = candidatesOf(run_, ones, samples, costs);
+      for (const auto& [flow, size] : sizes) others[flow].front().bytes *= size;
+      return chooser.relativeTime(others, best);
+    };
+    seconds = reduceErrors(chooser.timeOf(best), predict, left());
+    if (chooser.isLinkBound(best)) seconds = tryEntropyCoding(seconds, predict, left());
     if (!chooser.isWithinBudget(best, seconds)) {
       log_.warn(
           "codec: auto cannot keep within its limits; it uses the nearest codecs, {}. Raise "
@@ -295,38 +312,141 @@ class AutoCodecs {
     return microBatchCount(batch_.samples(), run_.plan.spec.microBatches);
   }
 
-  // Measures the chosen codecs with entropy coding, which loses nothing but takes time, in a trial:
-  // how many bytes it saves depends on the tensors. `before`: the seconds of a step without it.
-  // Uses it if the step becomes more than 3 % shorter. Returns the seconds of a step with the
-  // result.
-  double tryEntropyCoding(double before, double budget) {
+  // Returns the predicted duration of a step with other codecs, relative to that with the chosen
+  // number of bits. `sizes`: factors for the bytes of some flows.
+  using PredictFunction =
+      std::function<double(const FlowCodecs& codecs, const FlowMap<double>& sizes)>;
+
+  static bool isTimeFor(double stepSeconds, double left) {
+    return (kWarmUpSteps + kMinMeasuredSteps) * stepSeconds <= left;
+  }
+
+  // Replaces chosen codecs by others that send as many bytes and make smaller errors on the run's
+  // first tensors, unless a trial shows that the step becomes longer, or, if no time is left for a
+  // trial, the simulator predicts it. `before`: the duration of a step without them; `budget`: the
+  // seconds left for trials. Returns the seconds of a step with the result.
+  double reduceErrors(const StepTime& before, const PredictFunction& predict, double budget) {
+    const SteadyTime start = now();
+    const FlowCodecs better = leastNoisyCodecs();
+    if (better == resolved_.codecs) return before.seconds;
+    const double left = budget - secondsSince(start);
+    StepTime after{before.seconds * predict(better, {}), 0};
+    if (isTimeFor(before.seconds, left)) {
+      const auto result = performNext(better, left);
+      if (!result) return before.seconds;
+      after = result->time;
+    }
+    const double tolerance = kTolerance + std::hypot(before.uncertainty, after.uncertainty);
+    if (after.seconds > (1 + tolerance) * before.seconds) {
+      log_.info("codec: with the codecs of higher SNR, a step takes longer; they are not used");
+      return before.seconds;
+    }
+    resolved_.codecs = better;
+    return after.seconds;
+  }
+
+  // Whether a codec was chosen for the flow that can be compared with others.
+  bool isComparable(const std::string& flow) const {
+    return run_.settings.autoCodecs.contains(flow) &&
+           codecsLike(resolved_.codecs.at(flow)).size() > 1;
+  }
+
+  // Computes the run's first tensors, unless they have been computed. There may be none.
+  void computeTensors() {
+    if (tensors_) return;
+    tensors_.emplace();
+    try {
+      tensors_ = firstTensors(run_, trialPlan(run_, run_.settings.codecs), weights_, batch_);
+    } catch (const Error& error) {
+      log_.warn(
+          "codec: auto does not compare codecs of the same size, because the client cannot "
+          "compute the model: {}",
+          error.what());
+    }
+  }
+
+  // The tensors of a flow, which share its codec.
+  std::vector<const SampleTensor*> tensorsOfFlow(const std::string& name) const {
+    std::vector<const SampleTensor*> found;
+    for (const auto& [flow, tensor] : *tensors_) {
+      if (flowName({flow.kind, flow.cut}) == name) found.push_back(&tensor);
+    }
+    return found;
+  }
+
+  // The chosen codecs, or those that send as many bytes and make smaller errors.
+  FlowCodecs leastNoisyCodecs() {
+    FlowCodecs better = resolved_.codecs;
+    const bool isAny = std::any_of(better.begin(), better.end(),
+                                   [&](const auto& flow) { return isComparable(flow.first); });
+    if (isAny) computeTensors();
+    for (const auto& [name, choices] : run_.settings.autoCodecs) {
+      if (!isComparable(name)) continue;
+      const std::vector<CodecSnr> compared =
+          compareCodecs(resolved_.codecs.at(name), tensorsOfFlow(name));
+      if (compared.empty()) continue;
+      for (const CodecSnr& each : compared) {
+        if (std::isfinite(each.snrDb)) resolved_.snr[name][each.spec] = each.snrDb;
+      }
+      const CodecSnr& best = leastNoisy(compared);
+      if (best.spec == compared.front().spec) continue;
+      log_.info("codec: {} has an SNR of {:.1f} dB with {}, and {:.1f} dB with {}", name,
+                compared.front().snrDb, compared.front().spec, best.snrDb, best.spec);
+      better[name] = best.spec;
+    }
+    return better;
+  }
+
+  // Adds entropy coding, which loses nothing but takes time, to the chosen codecs if the step
+  // becomes more than 3 % shorter. How many bytes it saves depends on the tensors: those of a trial
+  // are like the run's if the body has its weights; otherwise, the simulator predicts the step.
+  // `before`: the seconds of a step without it. Returns the seconds of a step with the result.
+  double tryEntropyCoding(double before, const PredictFunction& predict, double budget) {
     FlowCodecs coded = resolved_.codecs;
     for (auto& [flow, codec] : coded) {
       const bool isChosen = run_.settings.autoCodecs.contains(flow);
       if (isChosen && hasRawFormat(*makeCodec(codec))) codec = fmt::format("rans({})", codec);
     }
-    constexpr unsigned kNumber = kMaxTrials + 1;
-    constexpr double kShorter = 0.97;
-    if (coded == resolved_.codecs || (kWarmUpSteps + kMinMeasuredSteps) * before > budget) {
-      return before;
+    if (coded == resolved_.codecs) return before;
+    double after = before;
+    if (weights_.empty()) {
+      if (!isTimeFor(before, budget)) return before;
+      if (const auto result = performNext(coded, budget)) after = result->time.seconds;
+    } else {
+      computeTensors();
+      after = before * predict(coded, shrinkage(coded)) / predict(resolved_.codecs, {});
     }
-    const auto result = performNext(coded, kNumber, budget);
-    if (!result) return before;
-    resolved_.note(coded, *result);
-    if (result->time.seconds >= kShorter * before) return before;
+    if (after >= (1 - kTolerance) * before) return before;
     resolved_.codecs = coded;
-    return result->time.seconds;
+    return after;
+  }
+
+  // For each flow with tensors, their bytes with these codecs divided by the largest possible ones.
+  FlowMap<double> shrinkage(const FlowCodecs& codecs) const {
+    FlowMap<double> sizes;
+    for (const auto& [name, choices] : run_.settings.autoCodecs) {
+      const std::vector<const SampleTensor*> tensors = tensorsOfFlow(name);
+      const std::unique_ptr<Codec> codec = makeCodec(codecs.at(name));
+      double max = 0;
+      for (const SampleTensor* tensor : tensors) {
+        max += static_cast<double>(codec->maxEncodedBytes(tensor->spec));
+      }
+      const auto bytes = encodedBytes(codecs.at(name), tensors);
+      const std::optional<Flow> flow = flowFromName(name);
+      if (flow && max > 0 && bytes) sizes[*flow] = static_cast<double>(*bytes) / max;
+    }
+    return sizes;
   }
 
   // An error that prevents the first trial from connecting would also prevent the run from
   // connecting, except on a server that does not support trials.
   std::optional<TrialResult> performFirst() {
-    Trial trial(run_, batch_, run_.settings.codecs, 1);
+    Trial trial(run_, weights_, batch_, run_.settings.codecs, ++trials_);
     bool isConnected = false;
     try {
       trial.connect(run_.settings.retrySeconds);
       isConnected = true;
-      const TrialResult result = trial.perform(kFirstWarmUpSteps, kMinBudget);
+      TrialResult result = trial.perform(kFirstWarmUpSteps, kMinBudget);
       resolved_.note(run_.settings.codecs, result);
       return result;
     } catch (const Error& error) {
@@ -339,11 +459,13 @@ class AutoCodecs {
   }
 
   // Returns nothing if the trial fails. For example, its codecs may need more memory on the server.
-  std::optional<TrialResult> performNext(const FlowCodecs& codecs, unsigned number, double budget) {
+  std::optional<TrialResult> performNext(const FlowCodecs& codecs, double budget) {
     try {
-      Trial trial(run_, batch_, codecs, number);
+      Trial trial(run_, weights_, batch_, codecs, ++trials_);
       trial.connect(std::min(kTrialRetrySeconds, run_.settings.retrySeconds));
-      return trial.perform(kWarmUpSteps, budget);
+      TrialResult result = trial.perform(kWarmUpSteps, budget);
+      resolved_.note(codecs, result);
+      return result;
     } catch (const Error& error) {
       if (error.code() == "interrupted") throw;
       log_.warn("codec: auto does not use {}, because its trial failed: {}", shortText(codecs),
@@ -354,7 +476,10 @@ class AutoCodecs {
 
   const PreparedRun& run_;
   spdlog::logger& log_;
+  const std::vector<NamedTensor> weights_;  // empty: those of the seed
   const Batch batch_;
+  unsigned trials_ = 0;
+  std::optional<SampleTensors> tensors_;  // see computeTensors()
   Resolved resolved_;
 };
 
@@ -411,7 +536,9 @@ std::optional<nlohmann::json> resolveAutoCodecs(PreparedRun& run, spdlog::logger
   if (!resolved.text.empty()) {
     log.info("codec: a step took {}; the trials took {:.1f} s", resolved.text, seconds);
   }
-  return nlohmann::json{{"seconds", seconds}, {"trials", resolved.trials}};
+  nlohmann::json choice{{"seconds", seconds}, {"trials", resolved.trials}};
+  if (!resolved.snr.empty()) choice["snr_db"] = resolved.snr;
+  return choice;
 }
 
 }  // namespace cleave

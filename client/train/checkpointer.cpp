@@ -111,11 +111,12 @@ void Checkpointer::write(const Part& part) {
   const std::uint64_t step = part.state.engine.applied;
   std::string digest;
   try {
+    if (part.error) std::rethrow_exception(part.error);
     const std::vector<std::byte> file = checkpointFile(part.state, part.stage);
-    const std::vector<std::byte> samples = samplesFile(part.state);
+    const std::vector<HeldBytes> samples = samplesFile(part.state);
     CheckpointStore store(files_, runFolder_);
     const CheckpointInfo info =
-        store.write(step, textOf(file), fingerprint_, {part.samples, textOf(samples)});
+        store.write(step, textOf(file), fingerprint_, {part.samples, samples});
     base_.add(info);
     digest = info.sha256;
   } catch (const Error& error) {

@@ -62,6 +62,7 @@ class Checkpointer {
   struct Part {
     PartState state;
     std::vector<std::byte> stage;  // a safetensors file
+    std::exception_ptr error;  // why the codecs' states are missing, so that no checkpoint is made
     // The files that `state.codecs` continues; see SamplesBase.
     std::vector<SamplesFile> samples;
   };

@@ -157,11 +157,12 @@ void CodecChooser::limitRates(double rateUp, double rateDown) {
   predict();
 }
 
-double CodecChooser::simulated(const CodecChoice& choice, double rateUp, double rateDown) const {
+double CodecChooser::simulated(const CodecCandidates& candidates, const CodecChoice& choice,
+                               double rateUp, double rateDown) const {
   StepCosts costs = costs_;
   costs.body().rateUp = rateUp;
   costs.body().rateDown = rateDown;
-  for (const auto& [flow, some] : candidates_) {
+  for (const auto& [flow, some] : candidates) {
     const CodecCandidate& candidate = some[choice.at(flow)];
     costs.flows[flow] = {candidate.bytes, candidate.encodeSeconds, candidate.decodeSeconds};
   }
@@ -260,15 +261,24 @@ CodecChoice CodecChooser::best() const {
   return minLossy([&](const Option& option) { return expected(option); }).choice;
 }
 
-double CodecChooser::timeOf(const CodecChoice& choice) const {
+StepTime CodecChooser::timeOf(const CodecChoice& choice) const {
   const Option& option = find(choice);
-  return option.measured ? option.measured->seconds : corrected(option);
+  return option.measured ? *option.measured : StepTime{corrected(option), 0};
 }
 
 bool CodecChooser::isLinkBound(const CodecChoice& choice) const {
   const BodyCosts& link = costs_.body();
   return simulated(choice, link.rateUp, link.rateDown) >
          (1 + kTolerance) * simulated(choice, kFastRate, kFastRate);
+}
+
+double CodecChooser::relativeTime(const CodecCandidates& candidates,
+                                  const CodecChoice& choice) const {
+  const BodyCosts& link = costs_.body();
+  CodecChoice firsts;
+  for (const auto& [flow, some] : candidates) firsts[flow] = 0;
+  return simulated(candidates, firsts, link.rateUp, link.rateDown) /
+         simulated(choice, link.rateUp, link.rateDown);
 }
 
 bool CodecChooser::isWithinBudget(const CodecChoice& choice, double seconds) const {

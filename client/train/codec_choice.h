@@ -85,10 +85,13 @@ class CodecChooser {
   // Whether a step with this choice would be shorter, beyond the tolerance, if the link were
   // infinitely fast.
   bool isLinkBound(const CodecChoice& choice) const;
-  // Seconds of a step with this choice: measured, or else predicted.
-  double timeOf(const CodecChoice& choice) const;
+  // The duration of a step with this choice: measured, or else predicted, with no uncertainty.
+  StepTime timeOf(const CodecChoice& choice) const;
   // Whether this choice is within the limits if its step takes so many seconds.
   bool isWithinBudget(const CodecChoice& choice, double seconds) const;
+  // The predicted duration of a step with the first of these candidates of each flow, divided by
+  // that with `choice`.
+  double relativeTime(const CodecCandidates& candidates, const CodecChoice& choice) const;
   // A choice whose measurement may change best(), and its predicted step time.
   struct Trial {
     CodecChoice choice;
@@ -113,7 +116,11 @@ class CodecChooser {
   double ratioWith(const CodecChoice& choice) const;
   void excludeTooLarge();
   void predict();
-  double simulated(const CodecChoice& choice, double rateUp, double rateDown) const;
+  double simulated(const CodecChoice& choice, double rateUp, double rateDown) const {
+    return simulated(candidates_, choice, rateUp, rateDown);
+  }
+  double simulated(const CodecCandidates& candidates, const CodecChoice& choice, double rateUp,
+                   double rateDown) const;
   bool isUp(Flow flow) const { return costs_.body().place.isUp(flow); }
   std::size_t rungs(bool up) const;
   const Option& find(const CodecChoice& choice) const;

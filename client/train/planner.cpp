@@ -234,6 +234,7 @@ class Planner {
     const UserModel* const model = run_.userModel.get();
     CandidatePlan plan{clientPlan(makeRunSpec(settings, train, model), settings, model), {}};
     plan.bodies = bodyPlans(plan.client, settings, train, model);
+    plan.client.samplesOnDisk = settings.samplesOnDisk;
     if (settings.replicas > 1) plan.bodies = {std::move(plan.bodies.front())};
     return plan;
   }

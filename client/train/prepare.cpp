@@ -346,6 +346,7 @@ std::vector<RunPlan> bodyPlans(const RunPlan& plan, const ClientSettings& settin
 void planFor(PreparedRun& run, const RunSpec& spec) {
   run.plan = clientPlan(spec, run.settings, run.userModel.get());
   run.bodies = bodyPlans(run.plan, run.settings, *run.data.train, run.userModel.get());
+  run.plan.samplesOnDisk = run.settings.samplesOnDisk;
 }
 
 // Several bodies may be on the same server.
@@ -710,7 +711,7 @@ std::size_t clientBytes(const RunPlan& plan, const std::vector<RunPlan>& bodies,
   };
   double bytes = bytesOf(0, cut0, plan.inFlight) +
                  bytesOf(cut1, static_cast<int>(plan.blocks.size()), 1) + flowBytes(plan) +
-                 sampleCacheBytes(plan) + passedOnBytes(bodies);
+                 samplesMemory(plan) + passedOnBytes(bodies);
   // The batches in use, the batches prepared ahead, and during an evaluation the first batch of the
   // next epoch.
   const double batches = 2 * plan.spec.staleness + Loader::Options().ahead + 2;

@@ -125,8 +125,9 @@ void ClientSession::start(const RunPlan& plan, const std::vector<RunPlan>& plans
     options.errorEvery = errorEvery;
     options.helper = helper_.get();
     options.codecQueue = codecQueue;
+    if (plan.samplesOnDisk) options.samplesFolder = files_->folder();
     options.levels = levels_;
-    options.watched = [this](double snrDb) {
+    options.watched = [this](const Key&, double snrDb) {
       const std::lock_guard lock(mutex_);
       lowestSnr_ = std::min(lowestSnr_.value_or(snrDb), snrDb);
     };
@@ -252,17 +253,16 @@ void ClientSession::resume(const EngineState& state, std::vector<TensorCodecs::S
 }
 
 // The links' codecs run in one queue, so the last link's states are the last to arrive.
-void ClientSession::saveCodecs(std::uint64_t since,
-                               std::function<void(std::vector<TensorCodecs::SavedState>)> saved) {
-  const auto all = std::make_shared<std::vector<TensorCodecs::SavedState>>();
+void ClientSession::saveCodecs(std::uint64_t since, std::function<void(SavedCodecs saved)> saved) {
+  const auto all = std::make_shared<SavedCodecs>();
   for (std::size_t s = 0; s < servers_.size(); ++s) {
     const bool isLast = s + 1 == servers_.size();
-    servers_[s]->tensors().saveCodecs(since, [all, isLast, saved, replica = replicas_[s]](
-                                                 std::vector<TensorCodecs::SavedState> states) {
-      for (TensorCodecs::SavedState& each : states) each.i = replica.numberInBatch(each.i);
-      std::move(states.begin(), states.end(), std::back_inserter(*all));
-      if (isLast) saved(std::move(*all));
-    });
+    servers_[s]->tensors().saveCodecs(
+        since, [all, isLast, saved, replica = replicas_[s]](SavedCodecs codecs) {
+          for (auto& each : codecs.states) each.i = replica.numberInBatch(each.i);
+          all->add(std::move(codecs));
+          if (isLast) saved(std::move(*all));
+        });
   }
 }
 

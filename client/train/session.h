@@ -72,8 +72,7 @@ class ClientSession {
   void resume(const EngineState& state, std::vector<TensorCodecs::SavedState> codecs);
   // Passes the codecs' states after the last step to `saved`, which is called in the codec queue.
   // `since`: see TensorCodecs::save(). Call between batches.
-  void saveCodecs(std::uint64_t since,
-                  std::function<void(std::vector<TensorCodecs::SavedState>)> saved);
+  void saveCodecs(std::uint64_t since, std::function<void(SavedCodecs saved)> saved);
   // Whether Ctrl-C was pressed.
   bool isInterrupted() const { return interrupted_; }
   // Whether a server has announced that it is about to shut down.

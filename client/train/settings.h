@@ -128,6 +128,7 @@ struct ClientSettings {
   std::optional<HttpSettings> metrics;  // metrics endpoint; empty: no endpoint
   double retrySeconds = 30;
   CheckpointSettings checkpoint;
+  bool samplesOnDisk = false;  // whether the samples that codecs keep are in a file
   // How long to retry after the connection breaks; 0: the run then ends.
   double reconnectSeconds = 600;
   TlsSettings tls;          // used only with --server; a local server listens on loopback

@@ -947,6 +947,10 @@ void addCodecDeviceLink(Table& table) {
               s.checkpoint.mustSucceed =
                   config.text("checkpoint.on_failure", "warn", {"warn", "stop"}) == "stop";
             });
+  table.boolean(
+      "kept_samples.on_disk", &Settings::samplesOnDisk,
+      "whether the samples that `delta` keeps are in a file in the run's folder instead of "
+      "memory; the server decides for itself");
   table.boolean("probe.first", &Settings::probeFirst,
                 "measures the link before training, as `--probe` does");
   table.number("probe.seconds", "s", 0.1, 300, &Settings::probeSeconds,

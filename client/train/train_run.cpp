@@ -318,11 +318,12 @@ std::shared_ptr<Checkpointer::Part> TrainRun::copyState(const nlohmann::json& no
 void TrainRun::saveCheckpoint(std::shared_ptr<Checkpointer::Part> part) {
   CheckpointInfo base = checkpointer_->baseOfSamples();
   part->samples = std::move(base.samples);
-  session_.saveCodecs(base.step, [checkpointer = checkpointer_.get(), part = std::move(part)](
-                                     std::vector<TensorCodecs::SavedState> codecs) {
-    part->state.codecs = std::move(codecs);
-    checkpointer->add(part);
-  });
+  session_.saveCodecs(
+      base.step, [checkpointer = checkpointer_.get(), part = std::move(part)](SavedCodecs codecs) {
+        part->state.codecs = std::move(codecs.states);
+        part->error = codecs.error;
+        checkpointer->add(part);
+      });
 }
 
 // ---- Batches ----

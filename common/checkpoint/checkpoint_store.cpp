@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/checkpoint/sha256.h"
+#include "common/core/bytes.h"
 #include "common/core/failpoint.h"
 
 namespace cleave {
@@ -117,14 +118,24 @@ CheckpointInfo CheckpointStore::write(std::uint64_t step, std::string_view file,
                                       const std::string& fingerprint,
                                       const CheckpointSamples& samples) {
   CheckpointInfo info{step, file.size(), samples.earlier};
+  std::vector<std::string_view> pieces;
   if (!samples.file.empty()) {
-    info.samples.push_back({step, samples.file.size(), sha256Of(samples.file)});
+    SamplesFile written;
+    written.step = step;
+    Sha256 digest;
+    for (const HeldBytes& piece : samples.file) {
+      pieces.push_back(textOf(piece.span()));
+      written.bytes += piece.size();
+      digest.add(piece.span());
+    }
+    written.sha256 = digest.finish();
+    info.samples.push_back(std::move(written));
   }
   info.sha256 = identityOf(sha256Of(file), info.samples);
   info.fingerprint = fingerprint;
   try {
     files_.makeFolder(folder_);
-    if (!samples.file.empty()) files_.write(pathOf(step, kSamples), samples.file);
+    if (!pieces.empty()) files_.writePieces(pathOf(step, kSamples), pieces);
     failpoint("checkpoint-state");
     files_.write(pathOf(step, kState), file);
     failpoint("checkpoint-record");
@@ -179,12 +190,28 @@ std::string CheckpointStore::read(const CheckpointInfo& info) const {
   return std::move(*file);
 }
 
-std::string CheckpointStore::read(const SamplesFile& samples) const {
+// Reads the file in pieces. Throws RunError "bad-checkpoint" or "cannot-read".
+void CheckpointStore::verify(const SamplesFile& samples) const {
+  constexpr std::uint64_t kPiece = 1 << 20;
   const std::string path = pathOf(samples.step, kSamples);
-  std::optional<std::string> file = files_.read(path);
-  if (!file) throw damaged(path, "the file is missing");
-  if (file->size() != samples.bytes || sha256Of(*file) != samples.sha256) throw otherDigest(path);
-  return std::move(*file);
+  std::vector<std::byte> piece;
+  Sha256 digest;
+  for (std::uint64_t at = 0; at < samples.bytes; at += piece.size()) {
+    piece.resize(std::min(kPiece, samples.bytes - at));
+    if (!files_.readAt(path, at, piece)) throw damaged(path, "the file is missing or too short");
+    digest.add(piece);
+  }
+  if (files_.size(path) != samples.bytes || digest.finish() != samples.sha256) {
+    throw otherDigest(path);
+  }
+}
+
+HeldBytes CheckpointStore::read(const SamplesFile& samples) const {
+  verify(samples);
+  const std::string path = pathOf(samples.step, kSamples);
+  const std::optional<HeldBytes> file = files_.view(path);
+  if (!file || file->size() != samples.bytes) throw damaged(path, "the file has changed");
+  return *file;
 }
 
 std::optional<Checkpoint> CheckpointStore::find(std::uint64_t step,
@@ -194,7 +221,7 @@ std::optional<Checkpoint> CheckpointStore::find(std::uint64_t step,
     try {
       for (const SamplesFile& samples : info.samples) {
         if (intact_.contains({samples.step, samples.sha256})) continue;
-        read(samples);
+        verify(samples);
         intact_.emplace(samples.step, samples.sha256);
       }
       return Checkpoint{info, read(info)};

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -52,7 +53,7 @@ struct Checkpoint : CheckpointInfo {
 // The samples of a new checkpoint: those of earlier files, replaced by those of a new one.
 struct CheckpointSamples {
   std::vector<SamplesFile> earlier = {};
-  std::string_view file = {};  // contents of the new file; empty: there is none
+  std::span<const HeldBytes> file = {};  // contents of the new file; empty: there is none
 };
 
 class CheckpointStore {
@@ -69,8 +70,9 @@ class CheckpointStore {
   // Returns the contents of a checkpoint's file without its samples. Throws RunError
   // "bad-checkpoint" if the file is missing or its SHA-256 does not match.
   std::string read(const CheckpointInfo& info) const;
-  // The same for a file with samples.
-  std::string read(const SamplesFile& samples) const;
+  // The same for a file with samples, which is mapped (Files::view()) after all of it was read
+  // once.
+  HeldBytes read(const SamplesFile& samples) const;
   // The checkpoint with this digest, if it is present and undamaged, including its samples.
   std::optional<Checkpoint> find(std::uint64_t step, const std::string& sha256) const;
 
@@ -88,6 +90,7 @@ class CheckpointStore {
 
  private:
   std::string pathOf(std::uint64_t step, const char* extension) const;
+  void verify(const SamplesFile& samples) const;
   // Nullopt: the record is damaged or missing. Throws RunError "cannot-read".
   std::optional<CheckpointInfo> readRecord(std::uint64_t step) const;
   std::uint64_t removeFile(const std::string& path);

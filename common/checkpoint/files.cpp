@@ -1,6 +1,7 @@
 #include "common/checkpoint/files.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <system_error>
 
 #include "common/core/durable.h"
@@ -43,8 +45,22 @@ class DiskFiles : public Files {
     return bytes;
   }
 
-  void write(const std::string& path, std::string_view bytes) override {
-    writeFileDurably(path, bytes);
+  std::optional<HeldBytes> view(const std::string& path) override {
+    const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file && errno == ENOENT) return std::nullopt;
+    struct stat status {};
+    if (!file || ::fstat(file.get(), &status) != 0) throwCannotRead(path, errno);
+    const auto size = static_cast<std::size_t>(status.st_size);
+    if (size == 0) return HeldBytes();
+    void* const data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+    if (data == MAP_FAILED) throwCannotRead(path, errno);
+    const std::shared_ptr<const void> mapping(
+        data, [size](const void* mapped) { ::munmap(const_cast<void*>(mapped), size); });
+    return HeldBytes({static_cast<const std::byte*>(data), size}, mapping);
+  }
+
+  void writePieces(const std::string& path, std::span<const std::string_view> pieces) override {
+    writeFileDurably(path, pieces);
   }
 
   void remove(const std::string& path) override {

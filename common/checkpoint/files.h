@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/core/error.h"
+#include "common/core/held_bytes.h"
 
 namespace cleave {
 
@@ -19,9 +20,13 @@ class Files {
   virtual ~Files() = default;
   // Returns the contents of the file; nullopt if it does not exist. Throws RunError "cannot-read".
   virtual std::optional<std::string> read(const std::string& path) = 0;
-  // Writes the file atomically and durably: after a crash it has either its old or its new
-  // contents. Throws RunError "cannot-write".
-  virtual void write(const std::string& path, std::string_view bytes) = 0;
+  // The same, but the file is mapped instead of copied to memory: if the disk fails later, the
+  // process is killed.
+  virtual std::optional<HeldBytes> view(const std::string& path) = 0;
+  // Writes the pieces, one after the other, as the contents of the file, atomically and durably:
+  // after a crash it has either its old or its new contents. Throws RunError "cannot-write".
+  virtual void writePieces(const std::string& path, std::span<const std::string_view> pieces) = 0;
+  void write(const std::string& path, std::string_view bytes) { writePieces(path, {&bytes, 1}); }
   // Does nothing if the file does not exist. Throws RunError "cannot-write".
   virtual void remove(const std::string& path) = 0;
   // Fills `into` with the file's bytes from `offset` on. Returns false if the file does not exist

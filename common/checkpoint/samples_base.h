@@ -12,17 +12,14 @@
 
 namespace cleave {
 
-// Maximum size of a checkpoint's files with samples, relative to all samples: the first file,
-// changes that are together smaller than it, and the newest file.
-constexpr int kMaxSamplesFactor = 3;
-
 class SamplesBase {
  public:
   void add(const CheckpointInfo& checkpoint);
   // The checkpoint relative to which the next samples should be saved: the newest one of
   // `committed`. Step 0 and no files, so that all samples are saved: this one is not known or has
   // no files with samples, or those after the first one are many, or together as large as the first
-  // one.
+  // one. A checkpoint's files thus have at most three times the size of all samples: the first
+  // file, changes that are together smaller than it, and the newest file.
   CheckpointInfo choose(const std::vector<std::uint64_t>& committed);
 
  private:

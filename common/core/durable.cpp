@@ -20,7 +20,8 @@ namespace {
 constexpr std::size_t kMaxPrivateBytes = std::size_t{1} << 20;
 
 // `mode`: nullopt keeps the mode that the file was opened with.
-int writeAndSync(OpenFile& file, std::string_view text, std::optional<mode_t> mode) {
+int writeAndSync(OpenFile& file, std::span<const std::string_view> text,
+                 std::optional<mode_t> mode) {
   if (mode && ::fchmod(file.get(), *mode) != 0) return errno;
   int error = failingCall("write");
   if (error == 0) error = writeAll(file.get(), text);
@@ -52,6 +53,13 @@ int writeAll(int file, std::string_view text) {
   return 0;
 }
 
+int writeAll(int file, std::span<const std::string_view> pieces) {
+  for (const std::string_view piece : pieces) {
+    if (const int error = writeAll(file, piece); error != 0) return error;
+  }
+  return 0;
+}
+
 void syncFolder(const std::string& folder) {
   const OpenFile file(
       ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -70,9 +78,14 @@ bool isDeviceOrPipe(const std::string& path) {
 }
 
 void writeFileDurably(const std::string& path, std::string_view text, std::optional<mode_t> mode) {
+  writeFileDurably(path, std::span(&text, 1), mode);
+}
+
+void writeFileDurably(const std::string& path, std::span<const std::string_view> pieces,
+                      std::optional<mode_t> mode) {
   if (isDeviceOrPipe(path)) {
     const OpenFile device(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-    const int error = device ? writeAll(device.get(), text) : errno;
+    const int error = device ? writeAll(device.get(), pieces) : errno;
     if (error != 0) throwCannotWrite(path, "cannot be written", error);
     return;
   }
@@ -88,7 +101,7 @@ void writeFileDurably(const std::string& path, std::string_view text, std::optio
   } while (!file && errno == EEXIST);
   if (!file) throwCannotWrite(path, "cannot be created", errno);
 
-  int error = writeAndSync(file, text, mode);
+  int error = writeAndSync(file, pieces, mode);
   if (error == 0) error = failingCall("rename");
   if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0) {
@@ -102,7 +115,7 @@ void writeFileDurably(const std::string& path, std::string_view text, std::optio
 void writeNewFile(const std::string& path, std::string_view text, mode_t mode) {
   OpenFile file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
   if (!file) throwCannotWrite(path, "cannot be created", errno);
-  const int error = writeAndSync(file, text, mode);
+  const int error = writeAndSync(file, std::span(&text, 1), mode);
   if (error == 0) return;
   ::unlink(path.c_str());
   throwCannotWrite(path, "cannot be written", error);

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -22,6 +23,9 @@ bool isDeviceOrPipe(const std::string& path);
 // is not replaced: `text` is written into it. Throws RunError "cannot-write".
 void writeFileDurably(const std::string& path, std::string_view text,
                       std::optional<mode_t> mode = std::nullopt);
+// The same for a text in pieces.
+void writeFileDurably(const std::string& path, std::span<const std::string_view> pieces,
+                      std::optional<mode_t> mode = std::nullopt);
 
 // Creates a file with exactly this mode, regardless of the umask, and fsyncs it. Call syncFolder()
 // to make its directory entry durable. Throws RunError "cannot-write" if it exists or the write
@@ -37,6 +41,7 @@ void syncFolder(const std::string& folder);
 
 // Returns 0 or the errno of the first failure.
 int writeAll(int file, std::string_view text);
+int writeAll(int file, std::span<const std::string_view> pieces);
 [[noreturn]] void throwCannotWrite(const std::string& path, const std::string& what, int error);
 
 }  // namespace cleave

@@ -59,7 +59,10 @@ void IncomingTensors::open(const FrameHeader& header, std::span<const std::byte>
   } else {
     order_.opened(key);
     options_.levels->arrived(key, tensor.level);
-    if (proto.has_snr_db()) options_.measured(key, checkedSnr(proto.snr_db()));
+    if (proto.has_snr_db()) {
+      const double snrDb = checkedSnr(proto.snr_db());
+      if (options_.watched && options_.isOfWatchedStep(key)) options_.watched(key, snrDb);
+    }
   }
   for (const auto& [stream, open] : streams_) {
     if (open.message.flow != key.flow) continue;

@@ -1,12 +1,11 @@
 #include "common/link/tensor_codecs.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <stdexcept>
 #include <utility>
 
 #include "common/codec/raw.h"
+#include "common/codec/snr.h"
 
 namespace cleave {
 
@@ -37,7 +36,7 @@ std::vector<TensorCodecs::SavedState> TensorCodecs::save(std::uint64_t since) co
     saved.push_back({key.first, key.second, options_.codec(key.first).saveState(state)});
   }
   for (const auto& [flow, cache] : caches_) {
-    std::vector<std::byte> rows = cache.save(since);
+    HeldBytes rows = cache.save(since);
     if (!rows.empty()) saved.push_back({flow, 0, std::move(rows), true});
   }
   return saved;
@@ -49,9 +48,10 @@ void TensorCodecs::restore(const std::vector<SavedState>& saved) {
   for (const SavedState& each : saved) {
     const Codec& codec = options_.codec(each.flow);
     if (codec.keepsSamples()) {
-      caches.try_emplace(each.flow, options_.trainSamples).first->second.restore(each.bytes);
+      caches.try_emplace(each.flow, options_.trainSamples, options_.samplesFolder)
+          .first->second.restore(each.bytes.span());
     } else {
-      states[{each.flow, each.i}] = codec.restoreState(each.bytes);
+      states[{each.flow, each.i}] = codec.restoreState(each.bytes.span());
     }
   }
   states_ = std::move(states);
@@ -81,7 +81,8 @@ std::optional<SampleHistory> TensorCodecs::historyOf(const How& how, const Tenso
                                        ", but the batch has the numbers of " +
                                        std::to_string(samples) + " samples");
   }
-  const auto cache = caches_.try_emplace(key.flow, options_.trainSamples).first;
+  const auto cache =
+      caches_.try_emplace(key.flow, options_.trainSamples, options_.samplesFolder).first;
   return SampleHistory{batch.subspan(microBatchOffset(samples, count, key.i), size), cache->second};
 }
 
@@ -211,20 +212,7 @@ std::optional<double> TensorCodecs::measureError(const How& how, const CodecCont
   CutContext cutCopy = cut;
   options_.codec(how.key.flow, how.level)
       .decode(context, state, cutCopy, encoded, {decoded.data(), original.spec});
-  double signal = 0;
-  double noise = 0;
-  for (std::size_t j = 0; j < original.spec.elements(); ++j) {
-    float x = 0;
-    float y = 0;
-    std::memcpy(&x, original.data + j * sizeof x, sizeof x);
-    std::memcpy(&y, decoded.data() + j * sizeof y, sizeof y);
-    const double difference = static_cast<double>(x) - static_cast<double>(y);
-    signal += static_cast<double>(x) * static_cast<double>(x);
-    noise += difference * difference;
-  }
-  if (!(noise > 0) || !(signal > 0)) return std::nullopt;
-  constexpr double kLowest = -1000;  // also if a value is decoded as infinity
-  return std::max(10 * std::log10(signal / noise), kLowest);
+  return snrDb(original, decoded.data());
 }
 
 // ---- Decoding ----

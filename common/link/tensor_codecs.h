@@ -3,18 +3,23 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "common/codec/device_codec.h"
 #include "common/codec/sample_cache.h"
 #include "common/core/buffer.h"
 #include "common/core/clock.h"
+#include "common/core/held_bytes.h"
 #include "common/core/memory_account.h"
 #include "common/engine/messages.h"
 #include "common/link/codec_levels.h"
@@ -39,6 +44,7 @@ struct TensorCodecOptions {
   std::shared_ptr<CodecQueue> codecQueue;
   std::uint32_t microBatches = 1;
   std::uint32_t trainSamples = 0;  // samples of the training data, for codecs that keep samples
+  std::string samplesFolder;       // where they are kept in files; empty: in memory
   std::uint32_t errorEvery = 100;  // measures the SNR of one in N tensors; 0: never
   // In every N-th training step, also measures the SNR of the first micro-batch's tensors in flows
   // that have levels, and sends it with the tensor; 0: never.
@@ -46,10 +52,11 @@ struct TensorCodecOptions {
   // Account that is charged for the host memory that the session holds; null: nothing is charged.
   std::shared_ptr<MemoryAccount> account;
 
-  bool isWatched(const Key& key) const {
-    return watchEvery > 0 && key.phase == Phase::train && key.i == 0 &&
-           key.step % watchEvery == 0 && hasLevels(key.flow);
+  // Whether the key is of the first micro-batch of a step whose SNRs the client needs.
+  bool isOfWatchedStep(const Key& key) const {
+    return watchEvery > 0 && key.phase == Phase::train && key.i == 0 && key.step % watchEvery == 0;
   }
+  bool isWatched(const Key& key) const { return isOfWatchedStep(key) && hasLevels(key.flow); }
   bool hasLevels(Flow flow) const { return eightBitCodecs.find(flow) != nullptr; }
   // Payloads of CodecLevel::raw are decoded by the flow's codec.
   const Codec& codec(Flow flow, CodecLevel level = CodecLevel::own) const {
@@ -103,11 +110,12 @@ class TensorCodecs {
   struct SavedState {
     Flow flow;
     std::uint32_t i = 0;  // 0 for a cache of samples
-    std::vector<std::byte> bytes;
+    HeldBytes bytes;
     bool isSamples = false;  // rows of a cache of samples
   };
   // Returns all states; of the caches of samples, the rows that have changed after step `since` (0:
-  // all rows). Call after commit(), before a tensor of the next step is encoded or decoded.
+  // all rows). Call after commit(), before a tensor of the next step is encoded or decoded. Throws
+  // RunError "cannot-write" or "not-enough-memory" if there is no room for a copy of rows.
   std::vector<SavedState> save(std::uint64_t since = 0) const;
   // Replaces all states, so that the next steps produce the same bytes as those that followed
   // save(). Rows replace those of the same cache before them in `saved`. If it throws RunError
@@ -173,6 +181,17 @@ class TensorCodecs {
   std::map<Flow, SampleCache> caches_;
   std::map<std::tuple<std::uint64_t, Flow, std::uint32_t>, Rows> stagedRows_;  // by step, flow, i
   FlowMap<std::uint64_t> encoded_;  // number of tensors so far
+};
+
+// The states of the codecs of one link or several.
+struct SavedCodecs {
+  std::vector<TensorCodecs::SavedState> states;
+  std::exception_ptr error;  // why they are incomplete: there is no room for a copy; null: none
+
+  void add(SavedCodecs&& more) {
+    std::move(more.states.begin(), more.states.end(), std::back_inserter(states));
+    if (!error) error = more.error;
+  }
 };
 
 }  // namespace cleave

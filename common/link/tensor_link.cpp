@@ -134,10 +134,16 @@ void TensorLink::sendSamples(std::uint64_t step, const std::vector<std::uint32_t
   }
 }
 
-void TensorLink::saveCodecs(std::uint64_t since,
-                            std::function<void(std::vector<TensorCodecs::SavedState>)> saved) {
-  codecTasks_->post(
-      [since, saved = std::move(saved)](const TensorCodecs& codecs) { saved(codecs.save(since)); });
+void TensorLink::saveCodecs(std::uint64_t since, std::function<void(SavedCodecs saved)> saved) {
+  codecTasks_->post([since, saved = std::move(saved)](const TensorCodecs& codecs) {
+    SavedCodecs result;
+    try {
+      result.states = codecs.save(since);
+    } catch (const RunError&) {
+      result.error = std::current_exception();
+    }
+    saved(std::move(result));
+  });
 }
 
 void TensorLink::restoreCodecs(std::vector<TensorCodecs::SavedState> states) {

@@ -79,9 +79,8 @@ class TensorLink : public EngineLink, public FrameSink {
   void sendSamples(std::uint64_t step, const std::vector<std::uint32_t>& numbers);
 
   // Any thread, after commit(): passes copies of the codecs' states to `saved`, in the codec queue.
-  // `since`: see TensorCodecs::save().
-  void saveCodecs(std::uint64_t since,
-                  std::function<void(std::vector<TensorCodecs::SavedState>)> saved);
+  // `since`: see TensorCodecs::save(). If it fails, the link continues.
+  void saveCodecs(std::uint64_t since, std::function<void(SavedCodecs saved)> saved);
   // Any thread, before anything is sent: replaces the codecs' states. If they do not fit, the
   // connection ends with "bad-checkpoint".
   void restoreCodecs(std::vector<TensorCodecs::SavedState> states);

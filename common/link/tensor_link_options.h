@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "common/core/clock.h"
 #include "common/engine/schedule.h"
 #include "common/engine/trace.h"
+#include "common/link/step_snrs.h"
 #include "common/link/tensor_codecs.h"
 #include "common/topology/key.h"
 
@@ -29,9 +31,11 @@ struct TensorLinkOptions : TensorCodecOptions {
   FlowMap<bool> passedOn;
   // The levels of the batches, which all links of the place share; null: the link has its own.
   std::shared_ptr<CodecLevels> levels;
-  // Called with the SNR of each watched tensor (TensorCodecOptions::isWatched) that the link sends
-  // or receives, in the codec queue or on the io thread; null: not called.
-  std::function<void(double snrDb)> watched;
+  // Called with the SNR of each watched tensor (TensorCodecOptions::isWatched) that the link sends,
+  // and with each SNR that it receives, in the codec queue or on the io thread; null: not called.
+  std::function<void(const Key& key, double snrDb)> watched;
+  // A server with edges: the SNRs that have arrived over them; null: none.
+  std::shared_ptr<StepSnrs> edgeSnrs;
   // ---- For a run with edges ----
   // Flows of `place` that cross another link; empty: none.
   FlowMap<bool> elsewhere;
@@ -47,9 +51,12 @@ struct TensorLinkOptions : TensorCodecOptions {
   // Null: no trace. On the server, the link answers a Fetch of trace/body from it.
   std::shared_ptr<TraceRecorder> trace;
 
-  // Passes on the SNR of a tensor that the link has sent or received, if it is watched.
-  void measured(const Key& key, double snrDb) const {
-    if (watched && isWatched(key)) watched(snrDb);
+  // The SNR that the metadata of a tensor contains: the lower one of `own` and those that have
+  // arrived over edges in the step; nullopt: none.
+  std::optional<double> reportedSnr(const Key& key, std::optional<double> own) const {
+    if (!isOfWatchedStep(key)) return std::nullopt;
+    if (!isWatched(key)) own.reset();
+    return edgeSnrs ? edgeSnrs->lowestWith(key.step, own) : own;
   }
   // Any thread. Records an activity if there is a trace.
   void recordActivity(TraceActivity activity, const Key& key, SteadyTime begin,

@@ -56,7 +56,9 @@ void TensorSender::encode(TensorCodecs& codecs, TensorMessage&& message, CodecLe
   auto encoding = std::make_shared<Encoding>();
   encoding->encodeSeconds = secondsBetween(begin, end);
   encoding->snrDb = snrDb;
-  if (snrDb) options_->measured(message.key(), *snrDb);
+  if (snrDb && options_->watched && options_->isWatched(message.key())) {
+    options_->watched(message.key(), *snrDb);
+  }
   encoding->spec = message.payload.view().spec;
   encoding->codec = options_->codec(message.flow, level).spec();
   encoding->level = level;
@@ -189,7 +191,8 @@ std::string TensorSender::openMetadata(const Encoding& encoding, std::uint64_t b
   proto.set_micro_batches(message.at.microBatches);
   proto.set_samples(message.at.samples);
   proto.set_weight_version(message.weightVersion);
-  if (encoding.snrDb && options_->isWatched(message.key())) proto.set_snr_db(*encoding.snrDb);
+  const auto snrDb = options_->reportedSnr(message.key(), encoding.snrDb);
+  if (snrDb) proto.set_snr_db(*snrDb);
   proto.set_encode_seconds(encoding.encodeSeconds);
   proto.set_queue_seconds(queueSeconds);
   return proto.SerializeAsString();

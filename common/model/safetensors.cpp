@@ -228,8 +228,8 @@ Located readEntry(const std::string& tensor, const Json& json, const std::string
 
 }  // namespace
 
-std::vector<std::byte> writeSafetensors(const std::vector<SafetensorsEntry>& entries,
-                                        const std::map<std::string, std::string>& metadata) {
+std::vector<std::byte> safetensorsHeader(const std::vector<SafetensorsEntry>& entries,
+                                         const std::map<std::string, std::string>& metadata) {
   // Concatenated by hand, since a JSON object would sort the entries.
   std::string header = "{";
   if (!metadata.empty()) header += "\"" + std::string(kMetadata) + "\":" + Json(metadata).dump();
@@ -247,16 +247,22 @@ std::vector<std::byte> writeSafetensors(const std::vector<SafetensorsEntry>& ent
   const std::size_t unpadded = kLengthBytes + header.size();
   header.append((kDataAlignment - unpadded % kDataAlignment) % kDataAlignment, ' ');
 
-  std::vector<std::byte> file(kLengthBytes + header.size() + dataBytes);
-  std::byte* next = file.data();
-  const auto append = [&next](const void* bytes, std::size_t size) {
-    if (size > 0) std::memcpy(next, bytes, size);
-    next += size;
-  };
+  std::vector<std::byte> bytes(kLengthBytes + header.size());
   const std::uint64_t headerBytes = header.size();
-  append(&headerBytes, kLengthBytes);
-  append(header.data(), header.size());
-  for (const SafetensorsEntry& entry : entries) append(entry.bytes.data(), entry.bytes.size());
+  std::memcpy(bytes.data(), &headerBytes, kLengthBytes);
+  std::memcpy(bytes.data() + kLengthBytes, header.data(), header.size());
+  return bytes;
+}
+
+std::vector<std::byte> writeSafetensors(const std::vector<SafetensorsEntry>& entries,
+                                        const std::map<std::string, std::string>& metadata) {
+  std::vector<std::byte> file = safetensorsHeader(entries, metadata);
+  std::size_t size = file.size();
+  for (const SafetensorsEntry& entry : entries) size += entry.bytes.size();
+  file.reserve(size);
+  for (const SafetensorsEntry& entry : entries) {
+    file.insert(file.end(), entry.bytes.begin(), entry.bytes.end());
+  }
   return file;
 }
 

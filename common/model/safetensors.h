@@ -26,7 +26,11 @@ struct SafetensorsEntry {
 // terminal.
 std::string inAscii(const std::string& text);
 
-// Writes the entries in the given order; `metadata` becomes __metadata__.
+// The first part of a file with these entries: header length and header. Their bytes follow in the
+// given order. `metadata` becomes __metadata__.
+std::vector<std::byte> safetensorsHeader(const std::vector<SafetensorsEntry>& entries,
+                                         const std::map<std::string, std::string>& metadata = {});
+// The whole file.
 std::vector<std::byte> writeSafetensors(const std::vector<SafetensorsEntry>& entries,
                                         const std::map<std::string, std::string>& metadata = {});
 

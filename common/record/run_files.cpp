@@ -126,7 +126,8 @@ std::vector<std::string> RunFiles::epochColumns(const std::vector<std::string>& 
 RunFiles::RunFiles(Recorder& recorder, const std::string& folder, RunIdentity identity,
                    std::vector<std::string> metrics, std::size_t rotateBytes,
                    const std::shared_ptr<RowBudget>& budget, bool append)
-    : run_(std::move(identity.run)),
+    : folder_(folder),
+      run_(std::move(identity.run)),
       session_(identity.session),
       generation_(identity.generation),
       metrics_(std::move(metrics)),

@@ -76,6 +76,9 @@ class RunFiles {
   // An object that writes nothing, for trial sessions.
   RunFiles() = default;
 
+  // The folder of the files; empty if it writes nothing.
+  const std::string& folder() const { return folder_; }
+
   // Call before the first row. Null: no observer.
   void observe(std::shared_ptr<RunObserver> observer) { observer_ = std::move(observer); }
 
@@ -107,7 +110,7 @@ class RunFiles {
   static std::vector<std::string> epochColumns(const std::vector<std::string>& metrics);
 
  private:
-  const std::string run_;
+  const std::string folder_, run_;
   std::atomic<std::uint64_t> session_ = 0, generation_ = 0;
   const std::vector<std::string> metrics_;
   std::shared_ptr<RunObserver> observer_;

@@ -26,7 +26,8 @@ std::string nameOf(const Flow& flow, std::uint32_t i) {
   return fmt::format("{}{}:{}", kCodecPrefix, flowName(flow), i);
 }
 
-TensorCodecs::SavedState codecStateOf(const SafetensorsEntry& entry) {
+// The flow and number in the name of a codec's state.
+std::pair<Flow, std::uint32_t> stateNamed(const SafetensorsEntry& entry) {
   const std::string_view rest = std::string_view(entry.name).substr(kCodecPrefix.size());
   const std::size_t colon = rest.rfind(':');
   const auto flow = flowFromName(rest.substr(0, colon));
@@ -38,7 +39,7 @@ TensorCodecs::SavedState codecStateOf(const SafetensorsEntry& entry) {
   if (!flow || entry.name != nameOf(*flow, i)) {
     throw badCheckpoint("it has a tensor '" + inAscii(entry.name) + "'");
   }
-  return {*flow, i, {entry.bytes.begin(), entry.bytes.end()}};
+  return {*flow, i};
 }
 
 void readState(const SafetensorsEntry& entry, PartState& state) {
@@ -65,30 +66,35 @@ std::vector<std::byte> checkpointFile(const PartState& state, const std::vector<
   const std::string text = json.dump();
   std::vector<SafetensorsEntry> entries = readSafetensors(stage, "stage");
   for (const TensorCodecs::SavedState& codec : state.codecs) {
-    if (!codec.isSamples) entries.push_back(bytesEntry(nameOf(codec.flow, codec.i), codec.bytes));
+    if (codec.isSamples) continue;
+    entries.push_back(bytesEntry(nameOf(codec.flow, codec.i), codec.bytes.span()));
   }
   entries.push_back(bytesEntry(kStateName, std::as_bytes(std::span(text.data(), text.size()))));
   return writeSafetensors(entries);
 }
 
-std::vector<std::byte> samplesFile(const PartState& state) {
+std::vector<HeldBytes> samplesFile(const PartState& state) {
   std::vector<SafetensorsEntry> entries;
+  std::vector<HeldBytes> pieces = {{}};
   for (const TensorCodecs::SavedState& codec : state.codecs) {
-    if (codec.isSamples) entries.push_back(bytesEntry(nameOf(codec.flow, codec.i), codec.bytes));
+    if (!codec.isSamples) continue;
+    entries.push_back(bytesEntry(nameOf(codec.flow, codec.i), codec.bytes.span()));
+    pieces.push_back(codec.bytes);
   }
-  return entries.empty() ? std::vector<std::byte>() : writeSafetensors(entries);
+  if (entries.empty()) return {};
+  pieces.front() = safetensorsHeader(entries);
+  return pieces;
 }
 
-std::vector<TensorCodecs::SavedState> readSamples(std::string_view file, const std::string& name) {
+std::vector<TensorCodecs::SavedState> readSamples(const HeldBytes& file, const std::string& name) {
   std::vector<TensorCodecs::SavedState> samples;
   try {
-    for (const SafetensorsEntry& entry :
-         readSafetensors(std::as_bytes(std::span(file.data(), file.size())), name)) {
+    for (const SafetensorsEntry& entry : readSafetensors(file.span(), name)) {
       if (!entry.name.starts_with(kCodecPrefix)) {
         throw badCheckpoint(name + " has a tensor '" + inAscii(entry.name) + "'");
       }
-      samples.push_back(codecStateOf(entry));
-      samples.back().isSamples = true;
+      const auto [flow, i] = stateNamed(entry);
+      samples.push_back({flow, i, file.part(entry.bytes), true});
     }
   } catch (const UsageError& error) {
     throw badCheckpoint(error.what());
@@ -107,7 +113,8 @@ CheckpointContent readCheckpoint(std::string_view file, const std::string& spec,
         readState(entry, content);
         hasState = true;
       } else if (entry.name.starts_with(kCodecPrefix)) {
-        content.codecs.push_back(codecStateOf(entry));
+        const auto [flow, i] = stateNamed(entry);
+        content.codecs.push_back({flow, i, std::vector(entry.bytes.begin(), entry.bytes.end())});
       } else {
         content.stage.push_back(std::move(entry));
       }

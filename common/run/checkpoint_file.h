@@ -30,9 +30,10 @@ struct PartState {
 
 // Returns the contents of a checkpoint file. `stage`: a safetensors file. Any thread.
 std::vector<std::byte> checkpointFile(const PartState& state, const std::vector<std::byte>& stage);
-// Returns the contents of the file with the samples of `state.codecs`: a safetensors file whose
-// tensors have the names codec:FLOW:I. Empty if there are none. Any thread.
-std::vector<std::byte> samplesFile(const PartState& state);
+// Returns the contents of the file with the samples of `state.codecs`, in pieces that share their
+// memory: a safetensors file whose tensors have the names codec:FLOW:I. Empty if there are none.
+// Any thread.
+std::vector<HeldBytes> samplesFile(const PartState& state);
 
 struct CheckpointContent : PartState {
   std::vector<SafetensorsEntry> stage;  // the entries point into the file
@@ -41,8 +42,9 @@ struct CheckpointContent : PartState {
 // `name` identifies the file in errors.
 CheckpointContent readCheckpoint(std::string_view file, const std::string& spec,
                                  const std::string& name);
-// Reads what samplesFile() returned. Throws RunError "bad-checkpoint".
-std::vector<TensorCodecs::SavedState> readSamples(std::string_view file, const std::string& name);
+// Reads what samplesFile() returned; the result shares the file's memory. Throws RunError
+// "bad-checkpoint".
+std::vector<TensorCodecs::SavedState> readSamples(const HeldBytes& file, const std::string& name);
 // Reads a checkpoint with its samples, from `store`. The result points into `checkpoint.file`.
 // Throws RunError "bad-checkpoint" or "cannot-read".
 CheckpointContent readCheckpoint(const CheckpointStore& store, const Checkpoint& checkpoint,

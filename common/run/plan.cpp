@@ -298,6 +298,7 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
   checkReplicas(spec, *plan.schedule);
   plan.stage.replica = {0, spec.replicas};
   plan.stage.microBatches = spec.microBatches;
+  plan.maxKeptSamples = spec.trainSamples;
   plan.microBatches = spec.microBatches;
   plan.maxBatch = spec.maxBatch;
   const std::uint32_t inProgress = spec.microBatches * (spec.staleness + 1);
@@ -393,7 +394,7 @@ double codecBytes(const RunPlan& plan) {
   }
   // The sample numbers of two batches.
   const double numbers = 2.0 * sizeof(std::uint32_t) * plan.maxBatch;
-  return kTables + working + plan.microBatches * states + sampleCacheBytes(plan) + numbers;
+  return kTables + working + plan.microBatches * states + samplesMemory(plan) + numbers;
 }
 
 double bodyBytes(const RunPlan& plan) {
@@ -416,6 +417,27 @@ double sampleCacheBytes(const RunPlan& plan) {
     perSample += static_cast<double>(codecMemory(plan, flow).perSample);
   }
   return perSample * plan.spec.trainSamples;
+}
+
+double samplesMemory(const RunPlan& plan) {
+  double index = 0;
+  double flows = 0;
+  for (const Flow flow : plan.flows()) {
+    if (codecMemory(plan, flow).perSample == 0) continue;
+    index += static_cast<double>(SampleCache::kIndexBytes) * plan.spec.trainSamples;
+    ++flows;
+  }
+  if (plan.samplesOnDisk) return index;
+  // Rows that are not kept use no memory, but a row may use the rest of two pages.
+  constexpr double kPages = 8192;
+  const double all = sampleCacheBytes(plan);
+  const double share =
+      static_cast<double>(plan.maxKeptSamples) / std::max(1U, plan.spec.trainSamples);
+  return std::min(all, index + (all - index) * share + flows * kPages * plan.maxKeptSamples);
+}
+
+std::size_t samplesDiskBytes(const RunPlan& plan) {
+  return plan.samplesOnDisk ? asSize(2 * (sampleCacheBytes(plan) - samplesMemory(plan))) : 0;
 }
 
 double flowBytes(const RunPlan& plan) {
@@ -533,7 +555,7 @@ std::size_t snapshotBytes(const RunPlan& plan) {
       plan.spec.averageDecay > 0 ? parameters * sizeof(float) + buffers * sizeof(std::int64_t) : 0;
   return asSize(2 * (parameters * perParameter + buffers * sizeof(std::int64_t) + averages +
                      versions + codecs) +
-                kMaxSamplesFactor * sampleCacheBytes(plan));
+                samplesMemory(plan));
 }
 
 std::uint64_t maxWeightsBytes(const RunPlan& plan) {

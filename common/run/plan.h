@@ -35,6 +35,11 @@ struct RunPlan {
   std::uint32_t maxBatch = 1;
   // Whether the bodies of the run have direct links between them. Set after planRun().
   bool hasEdges = false;
+  // Whether this side keeps samples, for codecs that do, in files. Set after planRun().
+  bool samplesOnDisk = false;
+  // The maximum number of samples that are kept; a trial uses few of the training data. Set by
+  // planRun() to all of them.
+  std::uint32_t maxKeptSamples = 0;
   FlowMap<std::shared_ptr<const Codec>> codecs;  // for every flow of `place`, in its order
   // See TensorCodecOptions; set by useDeviceCodecs().
   FlowMap<std::shared_ptr<const DeviceCodec>> deviceCodecs;
@@ -93,8 +98,14 @@ double passedOnBytes(const std::vector<RunPlan>& bodies);
 // The floats that a replica adds to those of the others in each step; 0 without replicas.
 std::size_t shareSize(const RunPlan& plan);
 
-// Maximum memory of the samples that the codecs of all flows keep (SampleCache), on each side.
+// Maximum size of the samples that the codecs of all flows keep (SampleCache), on each side, in
+// memory or in files.
 double sampleCacheBytes(const RunPlan& plan);
+// The part of it that is in memory.
+double samplesMemory(const RunPlan& plan);
+// The disk space that kept samples need, in addition to that of checkpoints: their files, and one
+// copy for a checkpoint.
+std::size_t samplesDiskBytes(const RunPlan& plan);
 
 // Maximum host memory that a run's session may hold in transit on the server, from a tensor's
 // arrival or a stage's output until its release: the limit of its MemoryAccount.
@@ -111,7 +122,7 @@ std::size_t unpackedWeightsBytes(const RunPlan& plan);
 std::size_t graphMemoryLimit(const RunPlan& plan);
 
 // Additional memory that the server needs to make or load a checkpoint: a copy of the body's state
-// and the file made from it; of kept samples, all files.
+// and the file made from it; of kept samples in memory, a copy.
 std::size_t snapshotBytes(const RunPlan& plan);
 
 // Maximum size in bytes of the body's weights as safetensors.

@@ -10,7 +10,7 @@
 Run it in the repository's root, after a build and `pip install ./python` (staleness needs no Python package). The experiments rte and cola
 need GLUE's files in data/glue. If interrupted, rerun the same command to resume. Data and models are written to experiments/, the runs to
 sweeps/. The step times over emulated links are measured last, one run at a time, and are meaningful only if nothing else runs on the
-machine meanwhile: --no-speed leaves them out, --speed-only measures them later.
+machine meanwhile: --no-speed leaves them out. --speed-only measures and prints nothing else, also for rows that have not been trained.
 
 In a row with learned inserts, the file of `weights.file` is written by `cleave-client pretrain-inserts` if it is missing.
 """
@@ -308,11 +308,10 @@ def train(options, row):
 
 
 def measure(options, row, link):
-    """Measures the step times over a link of those of a row's codecs that have been trained, and returns the sweep's exit code."""
-    codecs = [codec for codec in row.codecs if runs(options.experiment, row, codec)]
+    """Measures the step times of a row's codecs over a link, and returns the sweep's exit code."""
     short = {**SHORT.get(options.experiment, {}), "train.max_steps": link.steps, "eval.every": "0", "keep": "{}"}
-    grid = {"run.seed": ONE, "codec": codecs, **{key: [value] for key, value in link.settings.items()}}
-    return sweep(options, row, speed(link), grid, short) if codecs else 0
+    grid = {"run.seed": ONE, "codec": row.codecs, **{key: [value] for key, value in link.settings.items()}}
+    return sweep(options, row, speed(link), grid, short)
 
 
 def speed(link):
@@ -461,6 +460,14 @@ def table(experiment, rows):
     return markdown(lines)
 
 
+def speed_table(experiment, rows):
+    """The step times, also of rows that have not been trained."""
+    lines = [["Rows", "Codec", *(f"Step at {link.name}" for link in links(experiment))]]
+    for row, codec in ((row, codec) for row in rows for codec in row.codecs):
+        lines.append([row.name, shown(codec), *(step_seconds(experiment, row, codec, link) for link in links(experiment))])
+    return markdown(lines)
+
+
 def chart(experiment, rows, file):
     """Draws the main metric against the share of bytes, with the Pareto front. Points that are far worse than the others are at the edge."""
     try:
@@ -511,7 +518,7 @@ def main():
     parser.add_argument("--only", action="append", help="only the rows of this name, such as LoRA; repeatable; default: all")
     speeds = parser.add_mutually_exclusive_group()
     speeds.add_argument("--no-speed", action="store_true", help="do not measure the step times")
-    speeds.add_argument("--speed-only", action="store_true", help="only measure the step times of the rows that have been trained")
+    speeds.add_argument("--speed-only", action="store_true", help="only measure and print the step times, also of rows that have not been trained")
     options = parser.parse_args()
     experiment = options.experiment
     names = list(dict.fromkeys(row.name for row in ROWS[experiment]))
@@ -523,9 +530,9 @@ def main():
     if not options.table:
         os.makedirs(os.path.join("sweeps", experiment), exist_ok=True)
         prepare(options)
+        for row in rows:
+            pretrain(options, row)
         if not options.speed_only:
-            for row in rows:
-                pretrain(options, row)
             pool = concurrent.futures.ThreadPoolExecutor(options.jobs)
             try:
                 codes += pool.map(lambda row: train(options, row), rows)
@@ -534,7 +541,7 @@ def main():
                 sys.exit("interrupted; rerun the same command to resume")
         if not options.no_speed:
             codes += [measure(options, row, link) for row in rows for link in links(experiment)]
-    print(table(experiment, rows))
+    print(speed_table(experiment, rows) if options.speed_only else table(experiment, rows))
     if options.per_epoch:
         print("\n" + epoch_table(experiment, rows))
     if options.chart:

@@ -1,5 +1,6 @@
 // `codec: auto` with the real programs and an emulated link.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -64,6 +65,40 @@ std::string quantiser(const std::string& codec) {
   return codec.starts_with("rans(") ? codec.substr(5, codec.size() - 6) : codec;
 }
 
+// The bits per value of `block`, or of a codec that sends as many bytes.
+int bitsOf(const std::string& codec) {
+  const std::string name = "bits=";
+  const double bits = std::stod(codec.substr(codec.find(name) + name.size()));
+  return static_cast<int>(std::ceil(bits));
+}
+
+// Checks that each flow's chosen codec has nearly the highest SNR of those that were compared,
+// unless a trial with the codecs of the highest SNR took longer.
+void checkLeastNoisy(const json& summary) {
+  const json& choice = summary.at("codec_choice");
+  std::map<std::string, std::string> best;
+  for (const auto& [flow, compared] : choice.at("snr_db").items()) {
+    CHECK(compared.size() == 5);
+    double highest = -1000;
+    for (const auto& [spec, snr] : compared.items()) {
+      if (snr.get<double>() > highest) best[flow] = spec;
+      highest = std::max(highest, snr.get<double>());
+    }
+  }
+  bool isTried = false;
+  bool isUsed = true;
+  for (const auto& [flow, spec] : best) {
+    for (const json& trial : choice.at("trials")) {
+      isTried = isTried || quantiser(trial.at("codec").at(flow)) == spec;
+    }
+    const json& compared = choice.at("snr_db").at(flow);
+    const std::string codec = quantiser(summary.at("codec").at(flow));
+    isUsed = isUsed && compared.at(codec).get<double>() > compared.at(spec).get<double>() - 1;
+  }
+  INFO(choice.dump(1));
+  CHECK((isUsed || isTried));
+}
+
 // Sums up the bytes of the steps' tensors by flow and codec. Weights are excluded, because the
 // number of fetches depends on the link.
 std::map<std::string, double> tensorBytes(const std::string& folder) {
@@ -91,9 +126,11 @@ TEST_CASE(
         "block:bits=8");
   const std::string config = readFile(first + "/config.yaml");
   CHECK_THAT(config, !Contains("auto"));
+  std::string unquoted = resolvedCodecs(config);
+  std::erase(unquoted, '"');
   for (const char* flow : kFlows) {
     const std::string codec = summary.at("codec").at(flow);
-    CHECK_THAT(resolvedCodecs(config), Contains(std::string(flow) + ": " + codec));
+    CHECK_THAT(unquoted, Contains(std::string(flow) + ": " + codec));
     // The printed codecs can be pasted into a configuration.
     CHECK_THAT(ended.output, Contains(std::string(flow) + ": \"" + codec + "\""));
     CHECK_THAT(readFile(first + "/log.txt"), Contains(std::string(flow) + ": \"" + codec + "\""));
@@ -126,18 +163,25 @@ TEST_CASE("a slow link gets 4 bits, and fewer only if configured") {
   // The server does not allow fetching weights, because fetching the trained body would take
   // minutes at this rate.
   const TestServer server(folder, {"--set", "weights.fetch=false"});
-  // A step takes one second with block:bits=8, so that other programs hardly matter.
-  const TestLink link({"--target", server.address(), "--rate", "500kbit/s"});
-  const std::pair<const char*, const char*> cases[] = {{"auto", "block:bits=4"},
-                                                       {"auto:min_bits=2", "block:bits=2"}};
-  for (const auto& [spec, expected] : cases) {
+  const TestLink link({"--target", server.address(), "--rate", "4Mbit/s"});
+  const std::pair<const char*, int> cases[] = {
+      {"auto", 4}, {"auto:min_bits=2", 2}, {"auto:max_ratio=0.08", 2}};
+  for (const auto& [spec, bits] : cases) {
     INFO(spec);
-    const std::string run = folder.path(std::string("run-") + expected);
-    const Ended ended = runClient("train", run, withCodec(wideModel(link.address()), spec));
-    INFO(ended.errors);
-    REQUIRE(ended.code == 0);
-    for (const char* flow : kFlows)
-      CHECK(quantiser(summaryOf(run).at("codec").at(flow)) == expected);
+    bool isCompared = false;
+    // On a busy machine, no time may be left to compare codecs.
+    for (int attempt = 0; attempt < 5 && !isCompared; ++attempt) {
+      const std::string run = folder.path("run");
+      std::filesystem::remove_all(run);
+      const Ended ended = runClient("train", run, withCodec(wideModel(link.address()), spec));
+      INFO(ended.errors);
+      REQUIRE(ended.code == 0);
+      const json summary = summaryOf(run);
+      for (const char* flow : kFlows) CHECK(bitsOf(summary.at("codec").at(flow)) == bits);
+      isCompared = summary.at("codec_choice").contains("snr_db");
+      if (isCompared) checkLeastNoisy(summary);
+    }
+    CHECK(isCompared);
   }
 }
 
@@ -151,9 +195,9 @@ TEST_CASE("only the flows of a slow direction get lossier codecs, and configured
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
   const json codecs = summaryOf(run).at("codec");
-  CHECK(quantiser(codecs.at("activation/0")) == "block:bits=4");
-  CHECK(quantiser(codecs.at("gradient/1")) == "block:bits=4");
-  CHECK(quantiser(codecs.at("activation/1")) != "block:bits=4");
+  CHECK(bitsOf(codecs.at("activation/0")) == 4);
+  CHECK(bitsOf(codecs.at("gradient/1")) == 4);
+  CHECK((codecs.at("activation/1") == "none" || bitsOf(codecs.at("activation/1")) == 8));
   CHECK(codecs.at("gradient/0") == "bf16");
 }
 

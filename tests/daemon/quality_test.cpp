@@ -133,6 +133,31 @@ TEST_CASE("the SNR of tensors that servers send is checked too") {
   }
 }
 
+TEST_CASE("the SNR of tensors that cross a direct link is checked too") {
+  const TemporaryFolder folder;
+  const TestServer second(folder, {"--set", "edges.accept=true"}, "second");
+  const TestServer first(folder, {"--set", "edges.allow=[\"" + second.address() + "\"]"}, "first");
+  for (const std::string flow : {"activation/1", "gradient/1"}) {
+    const std::string others =
+        "activation/0: none, activation/2: none, gradient/0: none, "
+        "gradient/2: none, " +
+        std::string(flow == "activation/1" ? "gradient/1" : "activation/1") + ": none, ";
+    const std::string run = folder.path(flow.substr(0, 4));
+    const Ended ended = runClient(
+        "train", run,
+        {"--server", first.address() + "," + second.address(), "--set",
+         "model={name: mlp, width: 16, depth: 4, cuts: [2, 4, 8]}", "--set",
+         "codec={" + others + flow + ": 'uniform:bits=4'}", "--set",
+         "quality={every: 3, min_snr: 300, max_loss_increase: 1000}", "--set", "train.epochs=2"});
+    INFO(flow << ": " << ended.errors);
+    REQUIRE(ended.code == 0);
+    const json fallbacks = summaryOf(run).at("quality").at("fallbacks");
+    REQUIRE(fallbacks.size() == 2);
+    CHECK(fallbacks.at(0).at("step") == 4);
+    CHECK_THAT(fallbacks.at(0).at("reason").get<std::string>(), Contains("signal-to-noise ratio"));
+  }
+}
+
 TEST_CASE("a check evaluates first without codecs, then with them, in both directions") {
   const TemporaryFolder folder;
   TestServer server(folder);

@@ -192,6 +192,8 @@ const Arguments kChangeCodecs = {
     "'ef(topk:ratio=0.2)'}",
     "--set", "model={name: mlp, width: 32, depth: 2}"};
 
+const Arguments kDelta = {"--set", "codec={activation/0: 'delta(block:bits=4)'}"};
+
 TEST_CASE("kept samples and residuals are restored after a killed client or server") {
   const TemporaryFolder folder;
   RestartableServer server(folder);
@@ -214,6 +216,69 @@ TEST_CASE("kept samples and residuals are restored after a killed client or serv
   trainThroughKills(server, {"batch:17:kill"}, run,
                     with(with(kRun, kChangeCodecs), {"--server", server.address()}));
   CHECK((modelOf(run) == expected));
+}
+
+TEST_CASE("kept samples in files give the same results as in memory, also after a kill") {
+  const TemporaryFolder folder;
+  const Arguments onDisk = {"--set", "kept_samples.on_disk=true"};
+  std::string expected;
+  {
+    RestartableServer inMemory(folder);
+    expected = expectedModel(folder, inMemory.address(), kChangeCodecs);
+  }
+  RestartableServer server(folder, onDisk);
+  const std::string run = folder.path("run");
+  trainThroughKills(server, {"batch:17:kill"}, run,
+                    with(with(with(kRun, kChangeCodecs), onDisk), {"--server", server.address()}));
+  CHECK((modelOf(run) == expected));
+  const std::string killed = folder.path("killed");
+  trainUntilKilled(killed, server.address(), "committed:4:kill", with(kChangeCodecs, onDisk));
+  const Ended ended = resume(killed);
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK((modelOf(killed) == expected));
+}
+
+TEST_CASE("a disk without room for kept samples ends the run, or only its checkpoints") {
+  const TemporaryFolder folder;
+  const Arguments onDisk = {"--set", "kept_samples.on_disk=true"};
+  const Arguments arguments = with(with(kRun, kDelta), onDisk);
+  {
+    const TestServer server(folder);
+    const Process client =
+        startClient("train", folder.path("first"), with(arguments, {"--server", server.address()}),
+                    failingAt("reserve:1:enospc"));
+    CHECK(client.wait(kPatience) == 1);
+    CHECK_THAT(client.errors(), Contains("for kept samples cannot be reserved"));
+  }
+  // The second file is the copy for the first checkpoint. The default of checkpoint.on_failure is
+  // to continue.
+  const TestServer server(folder, onDisk, "failing", failingAt("reserve:2:enospc"));
+  const std::string run = folder.path("second");
+  const Ended ended = runClient("train", run, with(arguments, {"--server", server.address()}));
+  INFO(ended.errors);
+  CHECK(ended.code == 0);
+  CHECK_THAT(ended.errors, Contains("for kept samples cannot be reserved"));
+}
+
+TEST_CASE("kept samples in a server's files count towards the share of the disk") {
+  const TemporaryFolder folder;
+  const TestServer server(folder,
+                          {"--set", "kept_samples.on_disk=true", "--set", "limits.disk_mib=12"});
+  // 2,048 samples of 4 KiB, twice: for their file and for a copy.
+  const Arguments wide = {"--server", server.address(),
+                          "--set",    "data.train.size=2048",
+                          "--set",    "model={name: mlp, width: 1024}",
+                          "--set",    "codec=block:bits=8",
+                          "--set",    "checkpoint.every_steps=0",
+                          "--set",    "checkpoint.every_seconds=0",
+                          "--set",    "train.max_steps=5"};
+  const Ended small = runClient("train", folder.path("none"), with(kRun, wide));
+  INFO(small.errors);
+  CHECK(small.code == 0);
+  const Ended refused = runClient("train", folder.path("run"), with(with(kRun, wide), kDelta));
+  CHECK(refused.code == 1);
+  CHECK_THAT(refused.errors, Contains("[disk-share-full]"));
 }
 
 TEST_CASE("a client that is killed before its run begins can be started again") {

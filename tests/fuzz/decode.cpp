@@ -149,7 +149,7 @@ CodecState restore(const Trip& trip, std::span<const std::byte> bytes) {
     if (trip.codec.keepsSamples()) {
       SampleCache cache(kSamples);
       cache.restore(in.span());
-      if (!std::ranges::equal(cache.save(), bytes)) {
+      if (!std::ranges::equal(cache.save().span(), bytes)) {
         find(trip.codec, trip.spec, "saves another cache than it restored");
       }
       return nullptr;

@@ -5,6 +5,7 @@
 #include "common/core/random.h"
 #include "compression/convert.h"
 #include "tests/codec_specs.h"
+#include "tests/copied.h"
 #include "tests/fuzz/decode_input.h"
 
 namespace cleave::fuzz {
@@ -56,7 +57,7 @@ Bytes stateOf(const std::string& codecSpec, const Input& input, const Bytes& ele
     for (const std::uint32_t number : {3u, 0u, kSamples - 1}) {
       cache.replace(number, std::array{1.0f, -2.0f, 0.5f}, 1);
     }
-    return cache.save();
+    return copied(cache.save());
   }
   const TensorSpec spec = specOf(input);
   Bytes payload(codec->maxEncodedBytes(spec));
