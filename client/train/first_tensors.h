@@ -10,9 +10,9 @@ namespace cleave {
 
 // Computes the first micro-batch of the batch on the CPU, with head, body and tail in this process,
 // and returns the fp32 tensors that would cross the cuts: at most 2^20 values of each, or one
-// sample. `weights`: initialWeights(). Empty if the body
-// has more than 2^27 parameters, for which the client may lack the memory. Throws the errors of the
-// stages.
+// sample. `plan`: without staleness, such as that of a trial. `weights`: initialWeights(). Empty if
+// the body has more than 2^27 parameters, for which the client may lack the memory. Throws the
+// errors of the stages.
 SampleTensors firstTensors(const PreparedRun& run, const RunPlan& plan,
                            const std::vector<NamedTensor>& weights, const Batch& batch);
 

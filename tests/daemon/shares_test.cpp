@@ -109,7 +109,7 @@ TEST_CASE("an identity that fills its share of the disk loses only its own run")
   const Process beside =
       startClient("train", folder.path("beside"), as(bob, {"--set", "run.name=beside"}));
   checkError(finish(full), kFailedRun,
-             {"[disk-share-full]", "the records of hog on the server take", "disk_mib"});
+             {"[disk-share-full]", "the files of hog on the server take", "disk_mib"});
   CHECK(finish(beside).code == 0);
   CHECK(readTensors(folder.path("beside/model.safetensors")) ==
         readTensors(folder.path("alone/model.safetensors")));
@@ -120,7 +120,7 @@ TEST_CASE("an identity that fills its share of the disk loses only its own run")
   CHECK(bytes < (1 << 20));
   CHECK(bytes > (1 << 19));
   checkError(runClient("train", folder.path("again"), as(hog)), kFailedRun,
-             {"[disk-share-full]", "the records of hog on the server take"});
+             {"[disk-share-full]", "the files of hog on the server take"});
 
   // The operator removes the runs.
   fs::remove_all(folder.path("store/hog"));
