@@ -48,7 +48,7 @@ DiskShare::DiskShare(std::string identity, std::size_t usedBytes,
       atStart_(static_cast<std::int64_t>(usedBytes)),
       used_(static_cast<std::int64_t>(usedBytes)) {}
 
-// Whether `wanted` more bytes fit. `used`: the named ones.
+// Whether `wanted` more bytes fit; if not, remembers why, for error(). `used`: the named ones.
 bool DiskShare::fits(std::int64_t used, std::int64_t wanted) {
   const std::int64_t all = used + unnamed_ + wanted;
   const bool isOverShare = all > max_;

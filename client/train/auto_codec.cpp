@@ -42,8 +42,6 @@ constexpr double kMinBudget = 3;
 constexpr double kMaxBudget = 60;
 constexpr double kBudgetShare = 0.03;
 constexpr unsigned kMaxTrials = 5;  // for the number of bits
-// Steps whose durations differ by at most this share count as equally fast.
-constexpr double kTolerance = 0.03;
 // How long a trial retries to connect if the server has not yet freed the previous trial's session.
 // Servers ask clients to retry after 5 s.
 constexpr double kTrialRetrySeconds = 6;
@@ -312,7 +310,7 @@ class AutoCodecs {
     return microBatchCount(batch_.samples(), run_.plan.spec.microBatches);
   }
 
-  // Returns the predicted duration of a step with other codecs, relative to that with the chosen
+  // Predicts a step with other codecs: its duration, divided by that of a step with the chosen
   // number of bits. `sizes`: factors for the bytes of some flows.
   using PredictFunction =
       std::function<double(const FlowCodecs& codecs, const FlowMap<double>& sizes)>;
@@ -330,13 +328,15 @@ class AutoCodecs {
     const FlowCodecs better = leastNoisyCodecs();
     if (better == resolved_.codecs) return before.seconds;
     const double left = budget - secondsSince(start);
-    StepTime after{before.seconds * predict(better, {}), 0};
+    StepTime after;
     if (isTimeFor(before.seconds, left)) {
       const auto result = performNext(better, left);
       if (!result) return before.seconds;
       after = result->time;
+    } else {
+      after.seconds = before.seconds * predict(better, {});
     }
-    const double tolerance = kTolerance + std::hypot(before.uncertainty, after.uncertainty);
+    const double tolerance = kStepTolerance + std::hypot(before.uncertainty, after.uncertainty);
     if (after.seconds > (1 + tolerance) * before.seconds) {
       log_.info("codec: with the codecs of higher SNR, a step takes longer; they are not used");
       return before.seconds;
@@ -416,7 +416,7 @@ class AutoCodecs {
       computeTensors();
       after = before * predict(coded, shrinkage(coded)) / predict(resolved_.codecs, {});
     }
-    if (after >= (1 - kTolerance) * before) return before;
+    if (after >= (1 - kStepTolerance) * before) return before;
     resolved_.codecs = coded;
     return after;
   }

@@ -11,9 +11,6 @@ namespace cleave {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// A step that is slower by less than this share, plus the measurement uncertainty, counts as
-// equally fast.
-constexpr double kTolerance = 0.03;
 // A choice that was not measured must be predicted to be faster by this share.
 constexpr double kUnmeasured = 0.15;
 // The simulator assumes that each codec thread has its own core. If there is no spare core, codecs
@@ -183,7 +180,7 @@ void CodecChooser::predict() {
   // fast as possible.
   const double unlimited = simulated(start_, kFastRate, kFastRate);
   const auto limitsStep = [&](double up, double down) {
-    return simulated(start_, up, down) > (1 + kTolerance) * unlimited;
+    return simulated(start_, up, down) > (1 + kStepTolerance) * unlimited;
   };
   const bool upLimits = limitsStep(rateUp, kFastRate);
   const bool downLimits = limitsStep(kFastRate, rateDown);
@@ -246,7 +243,7 @@ const CodecChooser::Option& CodecChooser::minLossy(const Time& timeOf) const {
   for (const Option& option : options_) {  // from the least to the most lossy
     if (!isAllowed(option)) continue;
     const StepTime time = timeOf(option);
-    const double tolerance = kTolerance + std::hypot(time.uncertainty, fastest.uncertainty);
+    const double tolerance = kStepTolerance + std::hypot(time.uncertainty, fastest.uncertainty);
     const double enough = std::max((1 + tolerance) * fastest.seconds, budget_.maxStepSeconds);
     if (time.seconds > enough) continue;
     if (chosen == nullptr ||
@@ -269,7 +266,7 @@ StepTime CodecChooser::timeOf(const CodecChoice& choice) const {
 bool CodecChooser::isLinkBound(const CodecChoice& choice) const {
   const BodyCosts& link = costs_.body();
   return simulated(choice, link.rateUp, link.rateDown) >
-         (1 + kTolerance) * simulated(choice, kFastRate, kFastRate);
+         (1 + kStepTolerance) * simulated(choice, kFastRate, kFastRate);
 }
 
 double CodecChooser::relativeTime(const CodecCandidates& candidates,
@@ -283,7 +280,7 @@ double CodecChooser::relativeTime(const CodecCandidates& candidates,
 
 bool CodecChooser::isWithinBudget(const CodecChoice& choice, double seconds) const {
   const double limit = budget_.maxStepSeconds;
-  const bool isInTime = limit <= 0 || seconds <= (1 + kTolerance) * limit;
+  const bool isInTime = limit <= 0 || seconds <= (1 + kStepTolerance) * limit;
   return isInTime && ratioWith(choice) <= kRounding * budget_.maxRatio;
 }
 

@@ -52,6 +52,10 @@ struct StepTime {
   double uncertainty = 0;
 };
 
+// A step that is slower by less than this share, plus the measurement uncertainty, counts as
+// equally fast.
+inline constexpr double kStepTolerance = 0.03;
+
 // Chooses the least lossy codecs with which the link is no longer the bottleneck. This is the
 // case if no other choice is faster by more than 3 % plus the uncertainty of the two measurements.
 // With AutoBudget::maxStepSeconds, a step that is not longer is fast enough. With maxRatio, choices

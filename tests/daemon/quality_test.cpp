@@ -115,6 +115,14 @@ TEST_CASE("checks that find no fault change nothing but the bytes of the checks"
   CHECK_FALSE(summaryOf(without).contains("quality"));
 }
 
+// Checks that a run with checks every 3 steps has fallen back twice, first because of an SNR.
+void checkFallsBackBySnr(const std::string& run) {
+  const json fallbacks = summaryOf(run).at("quality").at("fallbacks");
+  REQUIRE(fallbacks.size() == 2);
+  CHECK(fallbacks.at(0).at("step") == 4);
+  CHECK_THAT(fallbacks.at(0).at("reason").get<std::string>(), Contains("signal-to-noise ratio"));
+}
+
 TEST_CASE("the SNR of tensors that servers send is checked too") {
   const TemporaryFolder folder;
   const TestServer server(folder);
@@ -126,10 +134,7 @@ TEST_CASE("the SNR of tensors that servers send is checked too") {
          "quality={every: 3, min_snr: 300, max_loss_increase: 1000}", "--set", "train.epochs=2"});
     INFO(flow << ": " << ended.errors);
     REQUIRE(ended.code == 0);
-    const json fallbacks = summaryOf(run).at("quality").at("fallbacks");
-    REQUIRE(fallbacks.size() == 2);
-    CHECK(fallbacks.at(0).at("step") == 4);
-    CHECK_THAT(fallbacks.at(0).at("reason").get<std::string>(), Contains("signal-to-noise ratio"));
+    checkFallsBackBySnr(run);
   }
 }
 
@@ -151,10 +156,7 @@ TEST_CASE("the SNR of tensors that cross a direct link is checked too") {
          "quality={every: 3, min_snr: 300, max_loss_increase: 1000}", "--set", "train.epochs=2"});
     INFO(flow << ": " << ended.errors);
     REQUIRE(ended.code == 0);
-    const json fallbacks = summaryOf(run).at("quality").at("fallbacks");
-    REQUIRE(fallbacks.size() == 2);
-    CHECK(fallbacks.at(0).at("step") == 4);
-    CHECK_THAT(fallbacks.at(0).at("reason").get<std::string>(), Contains("signal-to-noise ratio"));
+    checkFallsBackBySnr(run);
   }
 }
 
