@@ -127,7 +127,7 @@ def once(bits, activation, gradient):
 CHANGES = ["block:bits=4", "block:bits=3", flows("rans(delta:first_bits=8(block:bits=4))", "block:bits=4"),
            flows("rans(delta:first_bits=4(block:bits=2))", "block:bits=4"), flows("rans(delta:first_bits=8,skip=0.1(block:bits=4))", "block:bits=4"),
            flows("block:bits=4", "block:bits=2"), flows("block:bits=4", "ef(block:bits=2)"), flows("block:bits=4", "ef(topk:ratio=0.1)"),
-           "randtopk:ratio=0.1,alpha=0.1", POWER, "adaptive:bits=2"]  # fmt: skip
+           "randtopk:ratio=0.1,alpha=0.1", POWER, "adaptive:bits=2", flows("rans(delta:first_bits=4(block:bits=2))", "rans(adaptive:bits=1)")]  # fmt: skip
 
 
 def inserted(inserts, pretrained=None):
@@ -184,15 +184,16 @@ SWEEPS = {
     ],
     "efficientnet_epochs": [
         ("f1l2", EPOCHS, ["none"], FIVE),
-        ("f1l2", EPOCHS, [flows("rans(delta:first_bits=4(block:bits=2))", "rans(adaptive:bits=1)")], ONE),
-        ("f1l2", EPOCHS, CHANGES, ONE),
-        ("f1l2, by channel", EPOCHS, ["channels(adaptive:bits=2)", "rans(channels(adaptive:bits=1))", "channels(block:bits=4)"], ONE, "f1l2"),
-        *((f"f1l2, {name} inserts", {**EPOCHS, **inserted(*inserts), **SLOW_INSERTS}, codecs, ONE, "f1l2") for name, inserts, codecs in (
+        ("f1l2", EPOCHS, CHANGES, THREE),
+        ("f1l2, by channel", EPOCHS, ["channels(adaptive:bits=2)", "rans(channels(adaptive:bits=1))", "channels(block:bits=4)"], THREE, "f1l2"),
+        *((f"f1l2, {name} inserts", {**EPOCHS, **inserted(*inserts), **SLOW_INSERTS}, codecs, THREE, "f1l2") for name, inserts, codecs in (
             ("linear", (LINEAR, "efficientnet/linear8-48"), ["block:bits=8", "block:bits=4"]), ("residual", (RESIDUAL, "efficientnet/residual8-48"), ["block:bits=8"]),
             ("decaying", (DECAYING, "efficientnet/decaying32-192"), ["nonzero(block:bits=8)"]), ("conv", (SMALL_CONV, "efficientnet/conv20-96"), ["block:bits=8"]))),
-        ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, ["none"], FIVE, "f1l2"),
-        ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, [once(8, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4")], FIVE, "f1l2"),
-        ("f1l2, frozen stem and insert", {**EPOCHS, **FROZEN, **FROZEN_INSERT}, [once(8, "block:bits=4", "block:bits=4")], FIVE, "f1l2"),
+        ("f1l2, linear insert at the first cut", {**EPOCHS, **inserted("[{cut: 0, kind: linear, rank: 8}]", "efficientnet/linear8"), **SLOW_INSERTS},
+         ['{activation/0: "channels(adaptive:bits=3)", activation/1: "block:bits=4", gradient/1: "block:bits=4", gradient/0: "channels(adaptive:bits=1)"}'],
+         THREE, "f1l2"),
+        ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, ["none", once(8, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4")], FIVE, "f1l2"),
+        ("f1l2, frozen stem and insert", {**EPOCHS, **FROZEN, **FROZEN_INSERT}, [once(8, "block:bits=8", "block:bits=8"), once(8, "block:bits=4", "block:bits=4")], FIVE, "f1l2"),
     ],
     "reviews": [
         ("f2l2", {}, HEADLINE, THREE),
@@ -206,12 +207,11 @@ SWEEPS = {
         ("fp16, loss not scaled", precision("fp16", **{"precision.scale_loss": "false"}), ["none"], THREE),
     ],
     "reviews_bytes": [
-        ("f2l2", {}, ["none", flows("block:bits=2,rotation=hadamard", "adaptive:bits=1")], THREE),
-        ("f2l2", {}, ["block:bits=4", flows("rans(delta:first_bits=8(block:bits=4))", "block:bits=4"), flows("block:bits=4", "ef(block:bits=2)"),
-                      flows("block:bits=3,rotation=hadamard", "adaptive:bits=2"), "randtopk:ratio=0.1,alpha=0.1"], ONE),
+        ("f2l2", {}, ["none", "block:bits=4", flows("rans(delta:first_bits=8(block:bits=4))", "block:bits=4"), flows("block:bits=4", "ef(block:bits=2)"),
+                      flows("block:bits=3,rotation=hadamard", "adaptive:bits=2"), flows("block:bits=2,rotation=hadamard", "adaptive:bits=1"),
+                      "randtopk:ratio=0.1,alpha=0.1"], THREE),
         *(("f2l2, " + kind + " inserts", inserted(f"[{{cut: 0, kind: {kind}, rank: 96}}, {{cut: 1, kind: {kind}, rank: 96}}]", f"reviews/{kind}96"),
-           [codec], seeds, "f2l2") for kind, codec, seeds in (("linear", "block:bits=8", ONE), ("linear", "block:bits=4", ONE),
-                                                              ("residual", "block:bits=8", ONE), ("residual", "block:bits=4", THREE))),
+           ["block:bits=8", "block:bits=4"], THREE, "f2l2") for kind in ("linear", "residual")),
     ],
     "rte": [
         ("partition 1", {}, RTE, THREE),
@@ -229,13 +229,19 @@ SWEEPS = {
     "cola_fairseq": [("partition 1", {}, ["none", SORT[16], SORT[12], SORT[8], SORT[4]], THREE)],
     "cola_lora": [("partition 1", {}, ["none"], THREE)],
     "gpt2_lora": [
-        ("LoRA", {}, ["none", "block:bits=4"], THREE),
-        ("LoRA", {}, ["block:bits=2", "block:bits=2,rotation=hadamard"], ONE),
-        ("LoRA, cut after the embedding", WTE, [once(4, *2 * ["block:bits=4,rotation=hadamard"])], THREE, "LoRA"),
-        ("LoRA, cut after the embedding", WTE, [once(4, *2 * ["block:bits=2,rotation=hadamard"]),
-                                               once(4, "block:bits=4,rotation=hadamard", "adaptive:bits=1")], ONE, "LoRA"),
-        ("LoRA, linear insert", {**WTE, **inserted("[{cut: 1, kind: linear, rank: 32}]", "gpt2/linear32")},
-         [once(4, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4")], THREE, "LoRA"),
+        ("LoRA", {}, ["none", SORT[16], SORT[12], SORT[8], SORT[4], "block:bits=8", "block:bits=4", "block:bits=3", "block:bits=2",
+                      "block:bits=2,rotation=hadamard", "adaptive:bits=2", "kmeans:bits=4", "power:rank=8", "topk:ratio=0.1", "randtopk:ratio=0.1,alpha=0.1",
+                      flows("block:bits=4", "block:bits=2"), flows("block:bits=4", "ef(block:bits=2)")], THREE),
+        ("LoRA, cut after the embedding", WTE, [once(4, *2 * ["block:bits=4,rotation=hadamard"]), once(4, *2 * ["block:bits=3,rotation=hadamard"]),
+                                               once(4, *2 * ["block:bits=2,rotation=hadamard"]), once(4, "block:bits=4,rotation=hadamard", "adaptive:bits=1"),
+                                               once(4, "rans(delta:first_bits=8(block:bits=4))", "block:bits=4")], THREE, "LoRA"),
+        *((f"LoRA, {kind} insert", {**WTE, **inserted(f"[{{cut: 1, kind: {kind}, rank: 32}}]", f"gpt2/{kind}32")},
+           [once(4, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4")], THREE, "LoRA") for kind in ("linear", "residual")),
+        ("LoRA, residual insert of rank 16", {**WTE, **inserted("[{cut: 1, kind: residual, rank: 16}]", "gpt2/residual16")},
+         [once(4, "block:bits=4", "block:bits=4"), once(2, "block:bits=4", "block:bits=4")], THREE, "LoRA"),
+        # To the rank of the linear insert in the second of the three epochs.
+        ("LoRA, decaying insert", {**WTE, **inserted("[{cut: 1, kind: decaying, rank: 96, every_steps: 40, min_rank: 32}]", "gpt2/decaying96")},
+         [once(4, "nonzero(block:bits=8)", "nonzero(block:bits=8)")], THREE, "LoRA"),
     ],
     "staleness": [
         *(stale(steps, warmup, nesterov) for warmup, nesterov in itertools.product((True, False), repeat=2) for steps in (0, 1, 3)),
@@ -287,7 +293,7 @@ def log_file(experiment):
 def folder(experiment, row, what):
     number = [each for each in ROWS[experiment] if each.name == row.name].index(row)
     name = row.name.replace(",", "").replace(" = ", "").replace(" ", "-")
-    return os.path.join("sweeps", experiment, f"{what}-{name}{('', '-more', '-more-2')[number]}")
+    return os.path.join("sweeps", experiment, f"{what}-{name}{('', '-more')[number]}")
 
 
 def sweep(options, row, what, grid, more):
