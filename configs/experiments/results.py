@@ -538,15 +538,15 @@ def main():
         prepare(options)
         for row in rows:
             pretrain(options, row)
-        if not options.speed_only:
-            pool = concurrent.futures.ThreadPoolExecutor(options.jobs)
-            try:
+        pool = concurrent.futures.ThreadPoolExecutor(options.jobs)
+        try:
+            if not options.speed_only:
                 codes += pool.map(lambda row: train(options, row), rows)
-            except KeyboardInterrupt:
-                pool.shutdown(cancel_futures=True)  # the sweeps under way have received the signal too
-                sys.exit("interrupted; rerun the same command to resume")
-        if not options.no_speed:
-            codes += [measure(options, row, link) for row in rows for link in links(experiment)]
+            if not options.no_speed:
+                codes += [measure(options, row, link) for row in rows for link in links(experiment)]
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)  # the sweeps under way have received the signal too
+            sys.exit("interrupted; rerun the same command to resume")
     print(speed_table(experiment, rows) if options.speed_only else table(experiment, rows))
     if options.per_epoch:
         print("\n" + epoch_table(experiment, rows))
