@@ -118,9 +118,10 @@ WTE = {"model.cuts": "[transformer.wte, transformer.h.2]"}
 CONV = "[{cut: 0, kind: conv, channels: 20, kernel: 4}, {cut: 1, kind: conv, channels: 320}]"
 
 
-def once(bits, activation, gradient):
-    """Codecs for a frozen head: its activations are sent in the first epoch only, with this many bits. The others are those of the last cut."""
-    return f'{{activation/0: "rans(delta:first_bits={bits},skip=1(block:bits=1))", activation/1: "{activation}", gradient/1: "{gradient}"}}'
+def once(bits, activation, gradient=None):
+    """Codecs for a frozen head: its activations are sent in the first epoch only, with this many bits. The others are those of the last cut; without
+    one for the gradients, they have that of the activations."""
+    return f'{{activation/0: "rans(delta:first_bits={bits},skip=1(block:bits=1))", activation/1: "{activation}", gradient/1: "{gradient or activation}"}}'
 
 
 # Changes since the last epoch and error feedback, and codecs with about as many bytes.
@@ -192,12 +193,11 @@ SWEEPS = {
         ("f1l2, linear insert at the first cut", {**EPOCHS, **inserted("[{cut: 0, kind: linear, rank: 8}]", "efficientnet/linear8"), **SLOW_INSERTS},
          ['{activation/0: "channels(adaptive:bits=3)", activation/1: "block:bits=4", gradient/1: "block:bits=4", gradient/0: "channels(adaptive:bits=1)"}'],
          THREE, "f1l2"),
-        ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, ["none", once(8, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4")], FIVE, "f1l2"),
-        ("f1l2, frozen stem and insert", {**EPOCHS, **FROZEN, **FROZEN_INSERT}, [once(8, "block:bits=8", "block:bits=8"), once(8, "block:bits=4", "block:bits=4")], FIVE, "f1l2"),
+        ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, ["none", once(8, "block:bits=8"), once(4, "block:bits=4")], FIVE, "f1l2"),
+        ("f1l2, frozen stem and insert", {**EPOCHS, **FROZEN, **FROZEN_INSERT}, [once(8, "block:bits=8"), once(8, "block:bits=4")], FIVE, "f1l2"),
     ],
     "reviews": [
-        ("f2l2", {}, HEADLINE, THREE),
-        ("f2l2", {}, TEXT, THREE),
+        ("f2l2", {}, [*HEADLINE, *TEXT], THREE),
         ("f1l1", {"model.cuts": "[bert.embeddings, bert.encoder.layer.5]"}, HEADLINE, THREE),
         ("LoRA", {"model.lora.rank": "8", "model.lora.alpha": "16", "model.lora.targets": "[query, value]",
                   "train.freeze": "['!classifier.*']", "train.learning_rate.peak": "1.0e-3"}, ["none"], THREE),
@@ -232,16 +232,16 @@ SWEEPS = {
         ("LoRA", {}, ["none", SORT[16], SORT[12], SORT[8], SORT[4], "block:bits=8", "block:bits=4", "block:bits=3", "block:bits=2",
                       "block:bits=2,rotation=hadamard", "adaptive:bits=2", "kmeans:bits=4", "power:rank=8", "topk:ratio=0.1", "randtopk:ratio=0.1,alpha=0.1",
                       flows("block:bits=4", "block:bits=2"), flows("block:bits=4", "ef(block:bits=2)")], THREE),
-        ("LoRA, cut after the embedding", WTE, [once(4, *2 * ["block:bits=4,rotation=hadamard"]), once(4, *2 * ["block:bits=3,rotation=hadamard"]),
-                                               once(4, *2 * ["block:bits=2,rotation=hadamard"]), once(4, "block:bits=4,rotation=hadamard", "adaptive:bits=1"),
+        ("LoRA, cut after the embedding", WTE, [once(4, "block:bits=4,rotation=hadamard"), once(4, "block:bits=3,rotation=hadamard"),
+                                               once(4, "block:bits=2,rotation=hadamard"), once(4, "block:bits=4,rotation=hadamard", "adaptive:bits=1"),
                                                once(4, "rans(delta:first_bits=8(block:bits=4))", "block:bits=4")], THREE, "LoRA"),
         *((f"LoRA, {kind} insert", {**WTE, **inserted(f"[{{cut: 1, kind: {kind}, rank: 32}}]", f"gpt2/{kind}32")},
-           [once(4, "block:bits=8", "block:bits=8"), once(4, "block:bits=4", "block:bits=4")], THREE, "LoRA") for kind in ("linear", "residual")),
+           [once(4, "block:bits=8"), once(4, "block:bits=4")], THREE, "LoRA") for kind in ("linear", "residual")),
         ("LoRA, residual insert of rank 16", {**WTE, **inserted("[{cut: 1, kind: residual, rank: 16}]", "gpt2/residual16")},
-         [once(4, "block:bits=4", "block:bits=4"), once(2, "block:bits=4", "block:bits=4")], THREE, "LoRA"),
+         [once(4, "block:bits=4"), once(2, "block:bits=4")], THREE, "LoRA"),
         # To the rank of the linear insert in the second of the three epochs.
         ("LoRA, decaying insert", {**WTE, **inserted("[{cut: 1, kind: decaying, rank: 96, every_steps: 40, min_rank: 32}]", "gpt2/decaying96")},
-         [once(4, "nonzero(block:bits=8)", "nonzero(block:bits=8)")], THREE, "LoRA"),
+         [once(4, "nonzero(block:bits=8)")], THREE, "LoRA"),
     ],
     "staleness": [
         *(stale(steps, warmup, nesterov) for warmup, nesterov in itertools.product((True, False), repeat=2) for steps in (0, 1, 3)),
