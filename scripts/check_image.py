@@ -82,7 +82,7 @@ def main():
         print("check_image.py: skipped: chroot requires root: run this with sudo", file=sys.stderr)
         return 3
     started = time.monotonic()
-    with tempfile.TemporaryDirectory() as root:
+    with tempfile.TemporaryDirectory(dir=path.resolve().parent, prefix="image-") as root:
         os.chmod(root, 0o755)
         config = read(path, root)
         for key, value in EXPECTED.items():

@@ -7,6 +7,7 @@
 #include "common/codec/checkpoint_error.h"
 #include "common/core/bytes.h"
 #include "common/core/durable.h"
+#include "common/core/sha256.h"
 
 namespace cleave {
 

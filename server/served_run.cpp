@@ -19,6 +19,7 @@
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/core/failpoint.h"
 #include "common/core/log.h"
+#include "common/core/sha256.h"
 #include "common/link/edge.h"
 #include "common/link/wire_messages.h"
 #include "common/run/action_tables.h"

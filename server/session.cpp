@@ -12,6 +12,7 @@
 #include "common/core/environment.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
+#include "common/core/sha256.h"
 #include "common/link/edge.h"
 #include "common/link/link_faults.h"
 #include "common/link/trial.h"
@@ -77,12 +78,11 @@ void checkState(const wire::Hello& hello) {
                         fmt::format("a Hello has {} commits; at most {} are allowed",
                                     hello.committed_size(), kMaxCommits));
   }
-  constexpr std::size_t kDigestBytes = 32;
   const std::size_t digest = hello.weights_sha256().size();
-  if (digest != 0 && digest != kDigestBytes) {
+  if (digest != 0 && digest != kSha256Bytes) {
     throw ProtocolError("bad-metadata",
                         fmt::format("the digest of the initial weights has {} bytes instead of {}",
-                                    digest, kDigestBytes));
+                                    digest, kSha256Bytes));
   }
   if (hello.take_over() && hello.token() != 0) {
     throw ProtocolError("bad-metadata", "a Hello has both a token and take_over");

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "common/checkpoint/checkpoint_store.h"
-#include "common/checkpoint/sha256.h"
 #include "common/core/failpoint.h"
+#include "common/core/sha256.h"
 #include "common/core/units.h"
 
 namespace cleave {

@@ -12,6 +12,7 @@
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/commits.h"
 #include "common/checkpoint/samples_base.h"
+#include "common/core/sha256.h"
 #include "tests/copied.h"
 #include "tests/error_code.h"
 #include "tests/memory_files.h"

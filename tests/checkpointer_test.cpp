@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/train/run_history.h"
+#include "common/core/sha256.h"
 #include "common/model/safetensors.h"
 #include "tests/error_code.h"
 #include "tests/memory_files.h"

@@ -7,14 +7,14 @@ cd "$(dirname "$0")/.."
 # FOLDER | Cleave's folders that it may include | restricted libraries that it may include. The restricted libraries are torch, boost
 # (Asio), CLI, cuda, google (protobuf), hwy, openssl, prometheus, yaml-cpp, zstd.
 rows='
-common/core        |                                                                  | yaml-cpp
-common/checkpoint | common/core                                                      | openssl
+common/core        |                                                                  | openssl yaml-cpp
+common/checkpoint  | common/core                                                      |
 common/topology    |                                                                  |
 common/codec       | common/core common/topology |
 common/net         | common/core proto                                                | boost google openssl
 common/http        | common/core common/net                                           | boost
 common/engine      | common/core common/codec common/topology |
-common/link        | common/core common/codec common/net common/engine proto common/topology | boost openssl
+common/link        | common/core common/codec common/net common/engine proto common/topology | boost
 common/predict     | common/core common/net common/engine common/link common/topology |
 common/record      | common/core common/net common/engine common/link common/predict proto | boost
 common/device      | common/core                                                      | torch
@@ -22,7 +22,7 @@ common/device/cuda | common/core common/device compression/device               
 common/graph       | common/core proto                                                | zstd
 common/model       | common/core common/codec common/device common/graph common/topology | torch
 common/program     | common/core                                                      | CLI
-common/replicas    | common/core common/net                                           | boost openssl torch
+common/replicas    | common/core common/net                                           | boost torch
 common/run         | common/checkpoint common/core common/codec common/net common/http common/engine common/graph common/link common/predict common/record common/device common/device/cuda common/model compression compression/device proto | torch google prometheus
 compression        | common/core common/codec compression/kernels                     | zstd
 compression/kernels |                                                                 | hwy

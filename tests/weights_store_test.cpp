@@ -26,6 +26,7 @@
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/core/bytes.h"
 #include "common/core/durable.h"
+#include "common/core/sha256.h"
 #include "server/run_weights.h"
 #include "tests/error_code.h"
 

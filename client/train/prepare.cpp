@@ -19,6 +19,7 @@
 #include "common/core/durable.h"
 #include "common/core/environment.h"
 #include "common/core/log.h"
+#include "common/core/sha256.h"
 #include "common/core/units.h"
 #include "common/model/blocks.h"
 #include "common/run/config_errors.h"

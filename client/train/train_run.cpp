@@ -11,6 +11,7 @@
 #include "common/core/clock.h"
 #include "common/core/failpoint.h"
 #include "common/core/log.h"
+#include "common/core/sha256.h"
 #include "common/core/units.h"
 #include "common/link/edge.h"
 #include "common/record/run_events.h"
@@ -109,9 +110,8 @@ void TrainRun::connect() {
 
 // Throws UsageError "wrong-replica" unless all replicas belong to one group.
 void TrainRun::checkReplicaGroup() const {
-  constexpr std::size_t kDigestBytes = 32;
   const std::string& group = answer().replica_group();
-  if (group.size() != kDigestBytes) {
+  if (group.size() != kSha256Bytes) {
     throw ProtocolError("bad-metadata", "a HelloOk of a replica lacks the digest of its group",
                         "install the same version of Cleave on both machines");
   }

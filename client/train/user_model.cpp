@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "common/checkpoint/checkpoint_store.h"
 #include "common/core/printable.h"
+#include "common/core/sha256.h"
 #include "common/graph/adapters.h"
 #include "common/graph/packed_graph.h"
 #include "common/model/blocks.h"

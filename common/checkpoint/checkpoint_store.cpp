@@ -6,12 +6,11 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <span>
 #include <utility>
 
-#include "common/checkpoint/sha256.h"
 #include "common/core/bytes.h"
 #include "common/core/failpoint.h"
+#include "common/core/sha256.h"
 
 namespace cleave {
 namespace {
@@ -73,12 +72,6 @@ std::optional<std::uint64_t> stepOfName(const std::string& name, std::string_vie
 }
 
 }  // namespace
-
-std::string sha256Of(std::string_view bytes) {
-  Sha256 digest;
-  digest.add(std::as_bytes(std::span(bytes)));
-  return digest.finish();
-}
 
 std::string hexOf(std::string_view bytes) {
   std::string hex;

@@ -104,8 +104,6 @@ class CheckpointStore {
   mutable std::set<std::pair<std::uint64_t, std::string>> intact_;
 };
 
-// Returns the SHA-256 of `bytes`, 32 bytes.
-std::string sha256Of(std::string_view bytes);
 std::string hexOf(std::string_view bytes);
 // Throws RunError "bad-checkpoint" if it is not hexadecimal.
 std::string bytesOfHex(const std::string& hex);

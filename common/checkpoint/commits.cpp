@@ -6,6 +6,7 @@
 
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/core/failpoint.h"
+#include "common/core/sha256.h"
 
 namespace cleave {
 namespace {
@@ -18,9 +19,8 @@ std::string pathIn(const std::string& runFolder, const char* name) {
 }
 
 std::string digestOf(const nlohmann::json& json) {
-  constexpr std::size_t kDigestBytes = 32;
   std::string digest = bytesOfHex(json.get<std::string>());
-  if (digest.size() != kDigestBytes) throw RunError("bad-checkpoint", "a digest is too short");
+  if (digest.size() != kSha256Bytes) throw RunError("bad-checkpoint", "a digest is too short");
   return digest;
 }
 

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <memory>
 #include <system_error>
+#include <utility>
 
 #include "common/core/durable.h"
 #include "common/core/open_file.h"
@@ -25,38 +26,68 @@ namespace fs = std::filesystem;
                  "check that you have permission to read it, and that the disk works");
 }
 
-class DiskFiles : public Files {
+// A file that is open for reading.
+class ReadableFile {
  public:
-  std::optional<std::string> read(const std::string& path) override {
-    const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // nullopt if the file does not exist.
+  static std::optional<ReadableFile> at(const std::string& path) {
+    OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!file && errno == ENOENT) return std::nullopt;
+    if (!file) throwCannotRead(path, errno);
+    return ReadableFile(path, std::move(file));
+  }
+
+  std::size_t size() const {
     struct stat status {};
-    if (!file || ::fstat(file.get(), &status) != 0) throwCannotRead(path, errno);
-    std::string bytes(static_cast<std::size_t>(status.st_size), '\0');
+    if (::fstat(file_.get(), &status) != 0) throwCannotRead(path_, errno);
+    return static_cast<std::size_t>(status.st_size);
+  }
+
+  // Reads until `into` is full or the file ends, and returns the number of bytes read.
+  std::size_t readAt(std::uint64_t offset, std::span<std::byte> into) const {
     std::size_t have = 0;
-    while (have < bytes.size()) {
-      const ssize_t got = ::read(file.get(), bytes.data() + have, bytes.size() - have);
+    while (have < into.size()) {
+      const ssize_t got = ::pread(file_.get(), into.data() + have, into.size() - have,
+                                  static_cast<off_t>(offset + have));
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0) throwCannotRead(path, errno);
+      if (got < 0) throwCannotRead(path_, errno);
       if (got == 0) break;
       have += static_cast<std::size_t>(got);
     }
-    bytes.resize(have);
+    return have;
+  }
+
+  // The first `size` bytes, as a view of the file; not of 0 bytes.
+  HeldBytes mapped(std::size_t size) const {
+    void* const data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file_.get(), 0);
+    if (data == MAP_FAILED) throwCannotRead(path_, errno);
+    const std::shared_ptr<const void> mapping(
+        data, [size](const void* held) { ::munmap(const_cast<void*>(held), size); });
+    return HeldBytes({static_cast<const std::byte*>(data), size}, mapping);
+  }
+
+ private:
+  ReadableFile(const std::string& path, OpenFile file) : path_(path), file_(std::move(file)) {}
+
+  std::string path_;
+  OpenFile file_;
+};
+
+class DiskFiles : public Files {
+ public:
+  std::optional<std::string> read(const std::string& path) override {
+    const auto file = ReadableFile::at(path);
+    if (!file) return std::nullopt;
+    std::string bytes(file->size(), '\0');
+    bytes.resize(file->readAt(0, std::as_writable_bytes(std::span(bytes))));
     return bytes;
   }
 
   std::optional<HeldBytes> view(const std::string& path) override {
-    const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!file && errno == ENOENT) return std::nullopt;
-    struct stat status {};
-    if (!file || ::fstat(file.get(), &status) != 0) throwCannotRead(path, errno);
-    const auto size = static_cast<std::size_t>(status.st_size);
-    if (size == 0) return HeldBytes();
-    void* const data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
-    if (data == MAP_FAILED) throwCannotRead(path, errno);
-    const std::shared_ptr<const void> mapping(
-        data, [size](const void* mapped) { ::munmap(const_cast<void*>(mapped), size); });
-    return HeldBytes({static_cast<const std::byte*>(data), size}, mapping);
+    const auto file = ReadableFile::at(path);
+    if (!file) return std::nullopt;
+    const std::size_t size = file->size();
+    return size == 0 ? HeldBytes() : file->mapped(size);
   }
 
   void writePieces(const std::string& path, std::span<const std::string_view> pieces) override {
@@ -69,18 +100,8 @@ class DiskFiles : public Files {
   }
 
   bool readAt(const std::string& path, std::uint64_t offset, std::span<std::byte> into) override {
-    const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!file && errno == ENOENT) return false;
-    if (!file) throwCannotRead(path, errno);
-    while (!into.empty()) {
-      const ssize_t got = ::pread(file.get(), into.data(), into.size(), static_cast<off_t>(offset));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) throwCannotRead(path, errno);
-      if (got == 0) return false;
-      into = into.subspan(static_cast<std::size_t>(got));
-      offset += static_cast<std::uint64_t>(got);
-    }
-    return true;
+    const auto file = ReadableFile::at(path);
+    return file && file->readAt(offset, into) == into.size();
   }
 
   void touch(const std::string& path) override {

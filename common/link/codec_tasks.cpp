@@ -1,11 +1,9 @@
 #include "common/link/codec_tasks.h"
 
-#include <openssl/evp.h>
-#include <openssl/sha.h>
-
 #include <algorithm>
 #include <exception>
-#include <new>
+
+#include "common/core/sha256.h"
 
 namespace cleave {
 
@@ -28,29 +26,20 @@ void CodecTasks::enqueue(std::function<void(TensorCodecs&)> task) {
 // Computes a SHA-256 in pieces.
 class CodecTasks::Digest {
  public:
-  explicit Digest(std::span<const std::byte> bytes) : rest_(bytes) {
-    if (!state_ || EVP_DigestInit_ex(state_.get(), EVP_sha256(), nullptr) != 1) {
-      throw std::bad_alloc();
-    }
-  }
+  explicit Digest(std::span<const std::byte> bytes) : rest_(bytes) {}
   // Returns whether that was the last piece.
   bool addPiece() {
     constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
     const auto piece = rest_.first(std::min(rest_.size(), kPieceBytes));
-    EVP_DigestUpdate(state_.get(), piece.data(), piece.size());
+    sum_.add(piece);
     rest_ = rest_.subspan(piece.size());
     return rest_.empty();
   }
-  std::string finish() {
-    std::string digest(SHA256_DIGEST_LENGTH, '\0');
-    EVP_DigestFinal_ex(state_.get(), reinterpret_cast<unsigned char*>(digest.data()), nullptr);
-    return digest;
-  }
+  std::string finish() { return sum_.finish(); }
 
  private:
   std::span<const std::byte> rest_;
-  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> state_{EVP_MD_CTX_new(),
-                                                                 &EVP_MD_CTX_free};
+  Sha256 sum_;
 };
 
 void CodecTasks::digest(std::span<const std::byte> bytes,

@@ -1,9 +1,8 @@
 #include "common/link/incoming_tensors.h"
 
-#include <openssl/sha.h>
-
 #include <utility>
 
+#include "common/core/sha256.h"
 #include "common/link/wire_messages.h"
 
 namespace cleave {
@@ -195,7 +194,7 @@ void IncomingTensors::continueStream(const FrameHeader& header,
   }
   if (!proto.sha256().empty()) {
     const bool last = proto.offset() + header.payloadBytes == tensor.buffer.size();
-    if (!isBlob(tensor.message.flow) || !last || proto.sha256().size() != SHA256_DIGEST_LENGTH) {
+    if (!isBlob(tensor.message.flow) || !last || proto.sha256().size() != kSha256Bytes) {
       throw ProtocolError("bad-segment", "a segment of " + name + " has a misplaced digest");
     }
     tensor.sha256 = proto.sha256();

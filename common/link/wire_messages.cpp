@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "common/core/printable.h"
+#include "common/core/sha256.h"
 
 namespace cleave {
 namespace {
@@ -218,7 +219,6 @@ std::string toWire(const Saved& saved) {
 }
 
 Saved savedFromWire(std::span<const std::byte> metadata) {
-  constexpr std::size_t kDigestBytes = 32;
   constexpr std::size_t kMaxText = 1000;
   const auto proto = parseMetadata<wire::Saved>(FrameKind::saved, metadata);
   Saved saved;
@@ -229,10 +229,10 @@ Saved savedFromWire(std::span<const std::byte> metadata) {
   saved.seconds = checkedSeconds(proto.seconds());
   saved.code = printable(proto.code(), kMaxText);
   saved.sentence = printable(proto.sentence(), kMaxText);
-  if (saved.code.empty() != (saved.sha256.size() == kDigestBytes)) {
+  if (saved.code.empty() != (saved.sha256.size() == kSha256Bytes)) {
     refuse("a Saved has neither a digest nor a code, or both");
   }
-  if (!saved.body.empty() && saved.body.size() != kDigestBytes) {
+  if (!saved.body.empty() && saved.body.size() != kSha256Bytes) {
     refuse("a Saved has a digest of the body of another size");
   }
   return saved;

@@ -1,10 +1,7 @@
 #include "common/replicas/group_hub.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
-#include <stdexcept>
 #include <utility>
 
 #include "common/core/units.h"
@@ -16,23 +13,13 @@ namespace asio = boost::asio;
 using Kind = GroupMessage::Kind;
 
 constexpr std::string_view kMagic = "cleave-replica 1\n";
-constexpr std::size_t kDigestBytes = 32;
-static_assert(kHelloBytes == kMagic.size() + kDigestBytes + 2);
+static_assert(kHelloBytes == kMagic.size() + kSha256Bytes + 2);
 
 // Empty if they agree.
 std::string differenceText(std::size_t own, const GroupHello& hello) {
   if (hello.replicas == own && hello.rank < own) return {};
   return "replica 0 has " + countText(own, "replica") + ", and this one is replica " +
          std::to_string(hello.rank) + " of " + std::to_string(hello.replicas);
-}
-
-std::string digestOf(const std::string& text) {
-  std::string digest(kDigestBytes, '\0');
-  if (EVP_Digest(text.data(), text.size(), reinterpret_cast<unsigned char*>(digest.data()), nullptr,
-                 EVP_sha256(), nullptr) != 1) {
-    throw std::runtime_error("SHA-256 is not available");
-  }
-  return digest;
 }
 
 }  // namespace
@@ -44,17 +31,17 @@ std::string encodeHello(const GroupHello& hello) {
 
 GroupHello decodeHello(std::string_view bytes) {
   if (bytes.size() != kHelloBytes || !bytes.starts_with(kMagic)) return {};
-  return {.digest = std::string(bytes.substr(kMagic.size(), kDigestBytes)),
+  return {.digest = std::string(bytes.substr(kMagic.size(), kSha256Bytes)),
           .rank = static_cast<unsigned char>(bytes[kHelloBytes - 2]),
           .replicas = static_cast<unsigned char>(bytes[kHelloBytes - 1])};
 }
 
 std::string memberDigest(std::string_view groupName) {
-  return digestOf("member\n" + std::string(groupName));
+  return sha256Of("member\n" + std::string(groupName));
 }
 
 std::string hubProof(std::string_view groupName) {
-  return digestOf("hub\n" + std::string(groupName));
+  return sha256Of("hub\n" + std::string(groupName));
 }
 
 GroupHub::GroupHub(std::string_view groupName, std::size_t replicas,

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/core/sha256.h"
 #include "common/replicas/group_connection.h"
 
 namespace cleave {
@@ -28,7 +29,7 @@ struct GroupHello {
   std::size_t rank = 0;
   std::size_t replicas = 0;
 };
-inline constexpr std::size_t kHelloBytes = 17 + 32 + 2;
+inline constexpr std::size_t kHelloBytes = 17 + kSha256Bytes + 2;
 std::string encodeHello(const GroupHello& hello);
 // The digest is empty if the bytes are not a hello.
 GroupHello decodeHello(std::string_view bytes);

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/checkpoint/checkpoint_store.h"
+#include "common/core/sha256.h"
 #include "proto/wire.pb.h"
 
 namespace cleave {

@@ -16,6 +16,7 @@
 #include "common/core/config.h"
 #include "common/core/error.h"
 #include "common/core/log.h"
+#include "common/core/sha256.h"
 #include "common/program/program.h"
 #include "common/run/device.h"
 #include "server/server.h"

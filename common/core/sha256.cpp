@@ -1,4 +1,4 @@
-#include "common/checkpoint/sha256.h"
+#include "common/core/sha256.h"
 
 #include <openssl/evp.h>
 
@@ -24,9 +24,15 @@ void Sha256::add(std::span<const std::byte> bytes) {
 }
 
 std::string Sha256::finish() {
-  std::string digest(32, '\0');
+  std::string digest(kSha256Bytes, '\0');
   need(EVP_DigestFinal_ex(state_.get(), reinterpret_cast<unsigned char*>(digest.data()), nullptr));
   return digest;
+}
+
+std::string sha256Of(std::string_view bytes) {
+  Sha256 digest;
+  digest.add(std::as_bytes(std::span(bytes)));
+  return digest.finish();
 }
 
 }  // namespace cleave
