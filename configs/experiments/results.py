@@ -115,6 +115,8 @@ PRETRAINING = {
 }
 # The outputs of the token embedding, which is frozen, never change; those of transformer.drop do, by dropout.
 WTE = {"model.cuts": "[transformer.wte, transformer.h.2]"}
+# The client has the embeddings and the classifier. The server has the pooler, which selects the first token, so little crosses the second cut.
+FROZEN_EMBEDDINGS = {"model.cuts": "[bert.embeddings.LayerNorm, bert.pooler]", "train.freeze": "['bert.embeddings.*']"}
 CONV = "[{cut: 0, kind: conv, channels: 20, kernel: 4}, {cut: 1, kind: conv, channels: 320}]"
 
 
@@ -171,17 +173,16 @@ class Row(NamedTuple):
 # Per experiment, its sweeps, as the fields of a Row. Several sweeps may have the same name; the first one has the codec `none`.
 SWEEPS = {
     "efficientnet": [
-        ("f1l1", {}, HEADLINE, THREE),
-        ("f1l1", {}, VISION, ONE),
+        ("f1l1", {}, [*HEADLINE, *VISION], THREE),
         ("f2l2", F2L2, HEADLINE, THREE),
         ("f4l3", F4L3, HEADLINE, THREE),
         ("from scratch", {"model.file": "experiments/efficientnet/scratch.pt2"}, ["none", "uniform:bits=16", "topk:ratio=0.5"], THREE),
     ],
     "efficientnet_bytes": [
-        ("f2l2", F2L2, ["none", "rans(block:bits=2)"], ONE),
-        ("f1l1", F1L1, ["none"], ONE),
-        ("f1l1, conv inserts", {**F1L1, **inserted(CONV, "efficientnet/conv20-320"), **SLOW_INSERTS}, ["block:bits=8"], ONE, "f1l1"),
-        ("f1l1, conv inserts, full learning rate", {**F1L1, **inserted(CONV, "efficientnet/conv20-320")}, ["block:bits=8"], ONE, "f1l1"),
+        ("f2l2", F2L2, ["none", "rans(block:bits=2)"], THREE),
+        ("f1l1", F1L1, ["none"], THREE),
+        ("f1l1, conv inserts", {**F1L1, **inserted(CONV, "efficientnet/conv20-320"), **SLOW_INSERTS}, ["block:bits=8"], THREE, "f1l1"),
+        ("f1l1, conv inserts, full learning rate", {**F1L1, **inserted(CONV, "efficientnet/conv20-320")}, ["block:bits=8"], THREE, "f1l1"),
     ],
     "efficientnet_epochs": [
         ("f1l2", EPOCHS, ["none"], FIVE),
@@ -212,6 +213,7 @@ SWEEPS = {
                       "randtopk:ratio=0.1,alpha=0.1"], THREE),
         *(("f2l2, " + kind + " inserts", inserted(f"[{{cut: 0, kind: {kind}, rank: 96}}, {{cut: 1, kind: {kind}, rank: 96}}]", f"reviews/{kind}96"),
            ["block:bits=8", "block:bits=4"], THREE, "f2l2") for kind in ("linear", "residual")),
+        ("frozen embeddings", FROZEN_EMBEDDINGS, ["none", once(8, "block:bits=8"), once(4, "block:bits=4"), once(3, "block:bits=4")], THREE, "f2l2"),
     ],
     "rte": [
         ("partition 1", {}, RTE, THREE),
@@ -298,7 +300,8 @@ def folder(experiment, row, what):
 
 def sweep(options, row, what, grid, more):
     """Runs or resumes one sweep, and returns its exit code."""
-    command = [*client(options, "sweep", {"threads.server": "1", **row.settings, **more}), "--folder", folder(options.experiment, row, what)]
+    # Without checks, no run falls back to other codecs. The codecs that `once` leaves out are `auto`, with which checks are the default.
+    command = [*client(options, "sweep", {"threads.server": "1", "quality.every": "0", **row.settings, **more}), "--folder", folder(options.experiment, row, what)]
     if options.server:
         command += ["--server", options.server]
     for key, values in grid.items():
