@@ -123,7 +123,7 @@ def main():
         return code
     os.umask(0o022)
     output = archive.with_name(archive.name.removesuffix(".tar.gz") + "-image.tar.gz")
-    # Needs about 3 GB, which the folder for temporary files may not have.
+    # Needs 1.7 GB, which the folder for temporary files may not have.
     with tempfile.TemporaryDirectory(dir=archive.resolve().parent, prefix="image-") as folder:
         scratch = pathlib.Path(folder)
         root, built = scratch / "root", scratch / "built"
