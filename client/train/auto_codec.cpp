@@ -310,8 +310,8 @@ class AutoCodecs {
     return microBatchCount(batch_.samples(), run_.plan.spec.microBatches);
   }
 
-  // Predicts how long a step takes with other codecs, relative to a step with the chosen number of
-  // bits. `sizes`: factors for the bytes of some flows.
+  // Returns the predicted duration of a step with `codecs`, divided by that of a step with the
+  // chosen number of bits. `sizes`: factors for the bytes of some flows.
   using PredictFunction =
       std::function<double(const FlowCodecs& codecs, const FlowMap<double>& sizes)>;
 

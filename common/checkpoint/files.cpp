@@ -57,8 +57,10 @@ class ReadableFile {
     return have;
   }
 
-  // The first `size` bytes, as a view of the file; not of 0 bytes.
-  HeldBytes mapped(std::size_t size) const {
+  // The contents, as a view of the file.
+  HeldBytes mapped() const {
+    const std::size_t size = this->size();
+    if (size == 0) return HeldBytes();
     void* const data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file_.get(), 0);
     if (data == MAP_FAILED) throwCannotRead(path_, errno);
     const std::shared_ptr<const void> mapping(
@@ -86,8 +88,7 @@ class DiskFiles : public Files {
   std::optional<HeldBytes> view(const std::string& path) override {
     const auto file = ReadableFile::at(path);
     if (!file) return std::nullopt;
-    const std::size_t size = file->size();
-    return size == 0 ? HeldBytes() : file->mapped(size);
+    return file->mapped();
   }
 
   void writePieces(const std::string& path, std::span<const std::string_view> pieces) override {
