@@ -328,6 +328,7 @@ Trained trainThroughLinks(const std::string& codec, const std::string& scheduleN
   Side client(Role::client, io, codec, schedule);
   Side server(Role::server, io, codec, schedule, serverOnDevice);
   std::atomic<std::size_t> connections = 0;
+  if (cut.everyBytes > 0) relay.cutAfter(cut.way, cut.everyBytes);
   auto over = asio::co_spawn(io.context(),
                              connectLinks(client, server, relay.port(), acceptor, connections),
                              asio::use_future);
@@ -336,7 +337,7 @@ Trained trainThroughLinks(const std::string& codec, const std::string& scheduleN
   std::thread serverDevice([&] { server.device.runUntil([&] { return stop.load(); }); });
   std::thread cutter([&] {
     // After each cut, the count for the next cut starts with the new connection.
-    for (std::size_t cuts = 0; cut.everyBytes > 0 && !stop && (cuts == 0 || !cut.isOnce);
+    for (std::size_t cuts = 1; cut.everyBytes > 0 && !cut.isOnce && !stop;
          std::this_thread::sleep_for(1ms)) {
       if (connections < cuts) continue;
       relay.cutAfter(cut.way, cut.everyBytes);
