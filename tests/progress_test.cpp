@@ -98,6 +98,14 @@ TEST_CASE("a plain progress line has all figures") {
       "0:42 left");
 }
 
+TEST_CASE("before the first training step, progress has no loss") {
+  BarState state = halfDone();
+  state.loss.reset();
+  CHECK(plainLine(state) ==
+        "train  step 150/300  epoch 2/3  6485 samples/s  up 12.3 MB/s  down 4.50 MB/s  0:42 left");
+  CHECK(barLine(state, 120, false).find("loss") == std::string::npos);
+}
+
 TEST_CASE("times are formatted as on a clock") {
   CHECK(clockText(0) == "0:00");
   CHECK(clockText(-3) == "0:00");

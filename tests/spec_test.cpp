@@ -123,6 +123,14 @@ TEST_CASE("a missing parameter is refused with an example") {
   CHECK(error.hint() == "write c:bits=16");
 }
 
+TEST_CASE("a misspelt parameter is refused with the missing one that it resembles") {
+  const CodecSpec spec = parseCodecSpec("c:bit=4");
+  const UsageError error = errorOf([&] { CodecParameters(spec).integer("bits", 1, 16); });
+  CHECK(error.code() == "bad-codec-spec");
+  CHECK(error.what() == std::string("codec c has no parameter 'bit'"));
+  CHECK(error.hint() == "did you mean bits? write c:bits=16");
+}
+
 TEST_CASE("an unknown parameter is refused with the nearest known one") {
   const CodecSpec spec = parseCodecSpec("c:bist=8");
   CodecParameters parameters(spec);

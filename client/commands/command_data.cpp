@@ -105,7 +105,8 @@ void printClasses(const Json& split) {
   }
   const bool isPartial = split["counted_samples"] != split["samples"];
   std::cout << fmt::format(
-      "  {} classes, {} to {} samples each{}\n", classes.size(), min, max,
+      "  {} classes, {} samples each{}\n", classes.size(),
+      min == max ? std::to_string(min) : fmt::format("{} to {}", min, max),
       isPartial
           ? ", counted in " + countText(split["counted_samples"].get<std::uint32_t>(), "sample")
           : "");

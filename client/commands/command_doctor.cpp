@@ -9,6 +9,7 @@
 #include "client/diagnose/doctor.h"
 #include "client/train/connect.h"
 #include "common/core/log.h"
+#include "common/core/units.h"
 
 namespace cleave {
 namespace {
@@ -31,8 +32,8 @@ nlohmann::ordered_json jsonOf(const Check& check) {
 int doctorCommand(const DoctorOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
   parseAddresses(options.run.server);  // throws on an invalid address before any check runs
-  int warnings = 0;
-  int failures = 0;
+  std::uint64_t warnings = 0;
+  std::uint64_t failures = 0;
   nlohmann::ordered_json checks = nlohmann::ordered_json::array();
   const Findings found = [&](const Check& check) {
     warnings += check.finding == Finding::warn ? 1 : 0;
@@ -50,7 +51,9 @@ int doctorCommand(const DoctorOptions& options) {
         {"failures", failures}, {"warnings", warnings}, {"checks", checks}};
     std::cout << report.dump(2) << std::endl;
   } else {
-    std::cout << fmt::format("\n{} failures, {} warnings\n", failures, warnings) << std::flush;
+    std::cout << fmt::format("\n{}, {}\n", countText(failures, "failure"),
+                             countText(warnings, "warning"))
+              << std::flush;
   }
   return failures > 0 ? 1 : 0;
 }

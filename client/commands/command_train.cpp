@@ -368,6 +368,7 @@ int train(const TrainOptions& options, JsonLines* events) {
   std::optional<LiveReport> dashboard = openDashboard(options);
   PreparedRun prepared = prepare(options);
   const auto log = runLog(prepared.folder + "/log.txt", "");
+  addToProcessLog(log);
   if (dashboard) {
     dashboard->show({{prepared.folder, ""}});
     log->info("dashboard: open {}", dashboard->url());

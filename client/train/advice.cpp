@@ -294,8 +294,10 @@ Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, std::span<const
     if (!change.caveat.empty()) advice.sentence += ", but " + change.caveat;
     return advice;
   }
-  advice.sentence =
-      fmt::format("no setting would save more than {:.0f} % of a step", 100 * threshold);
+  const std::string share = fmt::format("{:.0f} %", 100 * threshold);
+  advice.sentence = "no setting would save more than " +
+                    (*steps.spread > kMinSaving ? "the " + share + " by which the step times varied"
+                                                : share + " of a step");
   const Resource upgrade = resource(steps.bottleneck, steps.costs, plan);
   if (saving(upgrade) > threshold) {
     advice.saving = saving(upgrade);

@@ -10,6 +10,7 @@
 #include "client/train/adapter_file.h"
 #include "common/core/bytes.h"
 #include "common/core/durable.h"
+#include "common/core/units.h"
 #include "common/model/safetensors.h"
 
 namespace cleave {
@@ -204,11 +205,11 @@ void ModelSaver::saveParts(spdlog::logger& log) {
       partsPath(),
       textOf(joined({readSafetensors(parts.head, "head"), readSafetensors(parts.tail, "tail")},
                     aliases_, metadataAt(steps))));
-  log.warn("{} has head and tail after {} steps; the body is missing: only the server had it",
-           partsPath(), steps);
+  log.warn("{} has head and tail after {}; the body is missing: only the server had it",
+           partsPath(), countText(steps, "step"));
   if (saved_) {
-    log.warn("{} has the whole model after {} steps; to continue from it: --set weights.file={}",
-             wholePath(), *saved_, wholePath());
+    log.warn("{} has the whole model after {}; to continue from it: --set weights.file={}",
+             wholePath(), countText(*saved_, "step"), wholePath());
   } else {
     log.warn("there is no {}: this run has not saved one", wholePath());
   }

@@ -31,6 +31,10 @@ std::string leftText(const BarState& state) {
   return (state.secondsLeft ? clockText(*state.secondsLeft) : "?") + " left";
 }
 
+std::string lossText(const BarState& state) {
+  return state.loss ? fmt::format("  loss {:.4f}", *state.loss) : "";
+}
+
 struct Field {
   std::string text;
   int rank;  // fields of higher rank are dropped first
@@ -41,7 +45,7 @@ std::array<Field, 7> fieldsOf(const BarState& state) {
       {{fmt::format(" {:>{}}/{}", state.step, std::to_string(state.steps).size(), state.steps), 3},
        {fmt::format("  epoch {}/{}", state.epoch, state.epochs), 2},
        {fmt::format("  {:.0f} samples/s", state.samplesPerSecond), 5},
-       {fmt::format("  loss {:.4f}", state.loss), 4},
+       {lossText(state), 4},
        {"  " + leftText(state), 1},
        {fmt::format("  up {}/s", bytesText(state.up)), 6},
        {fmt::format("  down {}/s", bytesText(state.down)), 7}}};
@@ -81,10 +85,10 @@ std::string barLine(const BarState& state, std::size_t columns, bool color) {
 }
 
 std::string plainLine(const BarState& state) {
-  return fmt::format(
-      "{}  step {}/{}  epoch {}/{}  {:.0f} samples/s  loss {:.4f}  up {}/s  down {}/s  {}",
-      state.phase, state.step, state.steps, state.epoch, state.epochs, state.samplesPerSecond,
-      state.loss, bytesText(state.up), bytesText(state.down), leftText(state));
+  return fmt::format("{}  step {}/{}  epoch {}/{}  {:.0f} samples/s{}  up {}/s  down {}/s  {}",
+                     state.phase, state.step, state.steps, state.epoch, state.epochs,
+                     state.samplesPerSecond, lossText(state), bytesText(state.up),
+                     bytesText(state.down), leftText(state));
 }
 
 }  // namespace cleave

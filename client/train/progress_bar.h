@@ -12,7 +12,7 @@ struct BarState {
   std::string phase;  // "train" or "eval"
   std::uint64_t step = 0, steps = 0;
   std::uint64_t epoch = 0, epochs = 0;
-  double loss = 0;
+  std::optional<double> loss;  // none before the first training step
   double samplesPerSecond = 0;
   double up = 0, down = 0;  // bytes per second
   std::optional<double> secondsLeft;

@@ -74,7 +74,7 @@ std::string modelFileOf(const std::string& source, bool best) {
   if (std::filesystem::exists(path, ignored)) return path;
   throw UsageError(
       "no-model", source + " has no " + std::filesystem::path(path).filename().string(),
-      best ? "set keep.best in the run's configuration, or omit --best"
+      best ? "omit --best; a run keeps its best model if keep.best is set in its configuration"
            : "train for at least an epoch, with a server that has weights.fetch: true");
 }
 

@@ -115,6 +115,19 @@ const std::string* find(const CodecSpec& spec, std::string_view key) {
   return found == spec.parameters.end() ? nullptr : &found->second;
 }
 
+[[noreturn]] void refuseMissing(const CodecSpec& spec, std::string_view key,
+                                const std::string& range, const std::string& example) {
+  constexpr std::size_t kMinLength = 3;  // shorter names resemble any other
+  const std::string usage = "write " + spec.name + ":" + std::string(key) + "=" + example;
+  for (const auto& [name, value] : spec.parameters) {
+    if (name.size() < kMinLength || nearestName(name, {std::string(key)}).empty()) continue;
+    throw UsageError("bad-codec-spec", "codec " + spec.name + " has no parameter '" + name + "'",
+                     "did you mean " + std::string(key) + "? " + usage);
+  }
+  throw UsageError("bad-codec-spec",
+                   "codec " + spec.name + " needs " + std::string(key) + ", " + range, usage);
+}
+
 std::optional<int> readInteger(const CodecSpec& spec, std::string_view key, int min, int max) {
   const std::string* const found = find(spec, key);
   if (!found) return std::nullopt;
@@ -168,10 +181,7 @@ int CodecParameters::integer(std::string_view key, int min, int max, int default
 int CodecParameters::integer(std::string_view key, int min, int max) {
   known_.emplace_back(key);
   if (const std::optional<int> value = readInteger(spec_, key, min, max)) return *value;
-  throw UsageError(
-      "bad-codec-spec",
-      "codec " + spec_.name + " needs " + std::string(key) + ", " + rangeText(min, max),
-      "write " + spec_.name + ":" + std::string(key) + "=" + std::to_string(max));
+  refuseMissing(spec_, key, rangeText(min, max), std::to_string(max));
 }
 
 double CodecParameters::number(std::string_view key, double min, double max, double defaultValue) {
@@ -184,11 +194,7 @@ double CodecParameters::number(std::string_view key, double min, double max) {
   known_.emplace_back(key);
   const std::string range = "a number from " + shortestText(min) + " to " + shortestText(max);
   const std::string* text = find(spec_, key);
-  if (!text) {
-    throw UsageError("bad-codec-spec",
-                     "codec " + spec_.name + " needs " + std::string(key) + ", " + range,
-                     "write " + spec_.name + ":" + std::string(key) + "=" + shortestText(max));
-  }
+  if (!text) refuseMissing(spec_, key, range, shortestText(max));
   double value = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc() || end != text->data() + text->size() ||

@@ -7,6 +7,7 @@
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/dist_sink.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -62,8 +63,9 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
 struct Log {
   Log()
       : pool(std::make_shared<spdlog::details::thread_pool>(kQueuedLines, 1)),
-        process(logger(std::make_shared<StderrSink>())) {
+        process(logger(terminal, files)) {
     process->set_formatter(utcFormatter(std::string(kTimeAndLevel) + "%v"));
+    process->flush_on(spdlog::level::trace);  // each line, so that a crash loses none
   }
 
   template <typename... Sinks>
@@ -74,7 +76,10 @@ struct Log {
   }
 
   const std::shared_ptr<spdlog::details::thread_pool> pool;
-  const std::shared_ptr<spdlog::async_logger> process;
+  const std::shared_ptr<StderrSink> terminal = std::make_shared<StderrSink>();
+  const std::shared_ptr<spdlog::sinks::dist_sink_mt> files =
+      std::make_shared<spdlog::sinks::dist_sink_mt>();
+  const std::shared_ptr<spdlog::async_logger> process;  // to both
 };
 
 Log& instance() {
@@ -82,24 +87,24 @@ Log& instance() {
   return log;
 }
 
-// Forwards a run's lines to the process's sinks. Runs only on spdlog's one thread, so it needs no
-// lock.
+// Forwards a run's lines to stderr, if the process's log has their level. Runs only on spdlog's one
+// thread, so it needs no lock.
 class PrefixSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
  public:
-  PrefixSink(std::shared_ptr<spdlog::logger> target, std::string prefix)
-      : target_(std::move(target)), prefix_(std::move(prefix)) {}
+  explicit PrefixSink(std::string prefix) : prefix_(std::move(prefix)) {}
 
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
-    if (!target_->should_log(message.level)) return;
+    if (!process_->should_log(message.level)) return;
     const std::string line = prefix_ + std::string(message.payload.data(), message.payload.size());
     spdlog::details::log_msg prefixed = message;
     prefixed.payload = line;
-    for (const spdlog::sink_ptr& next : target_->sinks()) next->log(prefixed);
+    terminal_->log(prefixed);
   }
   void flush_() override {}  // stderr is not buffered
 
-  const std::shared_ptr<spdlog::logger> target_;
+  const std::shared_ptr<spdlog::logger> process_ = instance().process;
+  const std::shared_ptr<StderrSink> terminal_ = instance().terminal;
   const std::string prefix_;
 };
 
@@ -159,7 +164,11 @@ std::shared_ptr<spdlog::logger> loggerToFile(const std::string& path, Sinks... o
 }  // namespace
 
 std::shared_ptr<spdlog::logger> runLog(const std::string& path, const std::string& prefix) {
-  return loggerToFile(path, std::make_shared<PrefixSink>(instance().process, prefix));
+  return loggerToFile(path, std::make_shared<PrefixSink>(prefix));
+}
+
+void addToProcessLog(const std::shared_ptr<spdlog::logger>& run) {
+  instance().files->add_sink(run->sinks().front());
 }
 
 std::shared_ptr<spdlog::logger> fileLog(const std::string& path) { return loggerToFile(path); }

@@ -16,6 +16,9 @@ std::shared_ptr<spdlog::logger> processLog();
 // A run's log: written to its file (created or appended to), and forwarded to the process's log
 // with `prefix` before each line. Throws RunError if the file cannot be opened.
 std::shared_ptr<spdlog::logger> runLog(const std::string& path, const std::string& prefix);
+// From now on, writes the process's lines to the file of this log too, which runLog() has returned.
+// For a process with one run. Call at most once.
+void addToProcessLog(const std::shared_ptr<spdlog::logger>& run);
 // Like runLog(), but writes only to the file.
 std::shared_ptr<spdlog::logger> fileLog(const std::string& path);
 // Waits until everything logged so far is written. Call before the process exits.

@@ -341,6 +341,7 @@ TEST_CASE("a client survives a killed server, and ends with the same weights") {
     const std::string run = folder.path("run" + std::to_string(++number));
     trainThroughKills(server, killedAt, run, with(kRun, {"--server", server.address()}));
     CHECK((modelOf(run) == expected));
+    CHECK_THAT(readFile(run + "/log.txt"), Contains("; reconnecting for up to "));
     CHECK(lossesByEpoch(run) == lossesByEpoch(folder.path("undisturbed")));
   }
   server.server().stop();  // writes the last rows

@@ -202,7 +202,7 @@ class Panel {
         color: colour(line.index),
         strokePattern: dash(line.index),
         drawPoints: Boolean(line.dots),
-        pointSize: line.dots ? 4 : 1,
+        pointSize: line.dots ? 4 : 2.5, // without dots: of a point that has no neighbours
         strokeWidth: this.axis.apart ? 0 : 1.6,
       };
     });
