@@ -204,7 +204,7 @@ TEST_CASE(
 constexpr int kEpochs = 20;
 Arguments keeping(const std::string& address, const std::string& mode) {
   return {"--server", address, "--json", "--set", "train.epochs=" + std::to_string(kEpochs),
-          // The first checkpoint is in the second epoch.
+          // In addition, there is a checkpoint before the first evaluation.
           "--set", "checkpoint.every_steps=12", "--set",
           "keep={last: true, best: {metric: loss, mode: " + mode + "}}"};
 }
@@ -233,11 +233,11 @@ TEST_CASE("keep: {last: true, best: …} keeps both models, also through a kill 
   CHECK(epochs["max"] < kEpochs);
   CHECK(readTensors(whole(folder.path("max"))) == readTensors(whole(folder.path("min"))));
 
-  // The client is killed after its first checkpoint, which follows the best epoch.
+  // The client is killed after its second checkpoint, which follows the best epoch.
   CHECK(epochs["max"] == 1);
   const std::string run = folder.path("killed");
   const Process client =
-      startClient("train", run, keeping(server.address(), "max"), failingAt("committed:2:kill"));
+      startClient("train", run, keeping(server.address(), "max"), failingAt("committed:4:kill"));
   REQUIRE(client.wait(kPatience));
   REQUIRE_FALSE(fs::exists(run + "/summary.json"));
   CHECK(fs::exists(whole(run)));
