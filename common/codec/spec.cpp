@@ -115,14 +115,19 @@ const std::string* find(const CodecSpec& spec, std::string_view key) {
   return found == spec.parameters.end() ? nullptr : &found->second;
 }
 
+UsageError unknownParameter(const CodecSpec& spec, const std::string& name,
+                            const std::string& hint) {
+  return UsageError("bad-codec-spec", "codec " + spec.name + " has no parameter '" + name + "'",
+                    hint);
+}
+
 [[noreturn]] void refuseMissing(const CodecSpec& spec, std::string_view key,
                                 const std::string& range, const std::string& example) {
   constexpr std::size_t kMinLength = 3;  // shorter names resemble any other
   const std::string usage = "write " + spec.name + ":" + std::string(key) + "=" + example;
   for (const auto& [name, value] : spec.parameters) {
     if (name.size() < kMinLength || nearestName(name, {std::string(key)}).empty()) continue;
-    throw UsageError("bad-codec-spec", "codec " + spec.name + " has no parameter '" + name + "'",
-                     "did you mean " + std::string(key) + "? " + usage);
+    throw unknownParameter(spec, name, "did you mean " + std::string(key) + "? " + usage);
   }
   throw UsageError("bad-codec-spec",
                    "codec " + spec.name + " needs " + std::string(key) + ", " + range, usage);
@@ -231,8 +236,8 @@ std::optional<std::string> CodecParameters::innerSpec() {
 void CodecParameters::finish() const {
   for (const auto& [key, value] : spec_.parameters) {
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
-    throw UsageError(
-        "bad-codec-spec", "codec " + spec_.name + " has no parameter '" + key + "'",
+    throw unknownParameter(
+        spec_, key,
         known_.empty() ? "remove it: this codec has no parameters" : knownNames(key, known_));
   }
   if (spec_.inner && !wraps_) {

@@ -65,14 +65,15 @@ struct Log {
       : pool(std::make_shared<spdlog::details::thread_pool>(kQueuedLines, 1)),
         process(logger(terminal, files)) {
     process->set_formatter(utcFormatter(std::string(kTimeAndLevel) + "%v"));
-    process->flush_on(spdlog::level::trace);  // each line, so that a crash loses none
   }
 
   template <typename... Sinks>
   std::shared_ptr<spdlog::async_logger> logger(Sinks... sinks) const {
     const std::vector<spdlog::sink_ptr> all = {sinks...};
-    return std::make_shared<spdlog::async_logger>("", all.begin(), all.end(), pool,
-                                                  spdlog::async_overflow_policy::overrun_oldest);
+    auto made = std::make_shared<spdlog::async_logger>(
+        "", all.begin(), all.end(), pool, spdlog::async_overflow_policy::overrun_oldest);
+    made->flush_on(spdlog::level::trace);  // each line, so that a crash loses none
+    return made;
   }
 
   const std::shared_ptr<spdlog::details::thread_pool> pool;
@@ -157,7 +158,6 @@ std::shared_ptr<spdlog::logger> loggerToFile(const std::string& path, Sinks... o
   const auto logger = log.logger(file, others...);
   // A run's file gets info lines even if stderr is quieter.
   logger->set_level(std::min(log.process->level(), spdlog::level::info));
-  logger->flush_on(spdlog::level::trace);  // each line, so that a crash loses none
   return logger;
 }
 

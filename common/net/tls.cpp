@@ -33,9 +33,9 @@ FilePtr openFile(const std::string& path) {
   if (file) return file;
   throw UsageError("no-certificates",
                    "cannot read " + path + ", which TLS requires: " + std::strerror(errno),
-                   "pass the folder with the certificates as --tls DIR or tls.folder, such as "
-                   "certs/clients/NAME for a client where 'cleave-server certs' made them; to make "
-                   "them, see 'cleave-server certs --help'");
+                   "pass the folder with the certificates as --tls DIR or tls.folder; "
+                   "'cleave-server certs client NAME' writes a client's to certs/clients/NAME (see "
+                   "'cleave-server certs --help')");
 }
 
 [[noreturn]] void refuseFile(const std::string& path, const std::string& what) {
