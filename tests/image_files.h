@@ -38,7 +38,8 @@ inline Pixels makePixels(std::int64_t height, std::int64_t width, std::int64_t c
 struct JpegOptions {
   int quality = 95;
   bool isProgressive = false;
-  int orientation = 0;  // value in the EXIF segment; 0: no segment
+  int orientation = 0;                     // value in the EXIF segment; 0: no segment
+  std::vector<std::string> segments = {};  // content of further APP1 segments
 };
 
 // The image has 1, 3 or 4 channels; 4 channels are inverted CMYK.
@@ -65,6 +66,10 @@ inline ImageBytes jpegOf(const Pixels& image, const JpegOptions& options = {}) {
                            0x1, 0x12, 0x00, 3,   0, 0, 0,   1,   0, 0,  0, 0, 0, 0, 0, 0};
     exif[25] = static_cast<std::uint8_t>(options.orientation);
     jpeg_write_marker(&info, JPEG_APP0 + 1, exif, sizeof exif);
+  }
+  for (const std::string& segment : options.segments) {
+    jpeg_write_marker(&info, JPEG_APP0 + 1, reinterpret_cast<const JOCTET*>(segment.data()),
+                      static_cast<unsigned>(segment.size()));
   }
   while (info.next_scanline < info.image_height) {
     auto* row = const_cast<std::uint8_t*>(

@@ -16,6 +16,7 @@
 #include <png.h>
 #include <webp/decode.h>
 
+#include "client/data/orientation.h"
 #include "common/core/printable.h"
 
 namespace cleave {
@@ -26,6 +27,8 @@ using Encoded = std::span<const std::byte>;
 const std::uint8_t* firstByte(Encoded file) {
   return reinterpret_cast<const std::uint8_t*>(file.data());
 }
+
+ByteView viewOf(Encoded file) { return {firstByte(file), file.size()}; }
 
 void checkPixelCount(std::int64_t height, std::int64_t width, const std::string& name,
                      std::int64_t maxPixels) {
@@ -41,45 +44,18 @@ void checkPixelCount(std::int64_t height, std::int64_t width, const std::string&
                                       height, maxPixels));
 }
 
-// ---- JPEG ----
+// ---- Orientation ----
 
-// The orientation (1 to 8) in an EXIF segment, which is a TIFF file; 1 if there is none.
-int orientationOf(std::span<const std::uint8_t> exif) {
-  constexpr std::size_t kEntryBytes = 12;
-  constexpr unsigned kOrientationTag = 0x0112, kShort = 3;
-  if (exif.size() < 14 || std::memcmp(exif.data(), "Exif\0\0", 6) != 0) return 1;
-  const std::span<const std::uint8_t> tiff = exif.subspan(6);
-  const bool isLittle = tiff[0] == 'I';
-  const auto number = [&](std::size_t at, std::size_t bytes) {
-    std::size_t value = 0;
-    for (std::size_t n = 0; n < bytes; ++n) {
-      value = value << 8 | tiff[at + (isLittle ? bytes - 1 - n : n)];
-    }
-    return value;
-  };
-  const std::size_t directory = number(4, 4);
-  if (directory > tiff.size() - 2) return 1;
-  const std::size_t entries = number(directory, 2);
-  for (std::size_t n = 0; n < entries; ++n) {
-    const std::size_t entry = directory + 2 + n * kEntryBytes;
-    if (entry + kEntryBytes > tiff.size()) break;
-    if (number(entry, 2) != kOrientationTag || number(entry + 2, 2) != kShort) continue;
-    const std::size_t value = number(entry + 8, 2);
-    return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
-  }
-  return 1;
-}
-
-bool swapsSides(int orientation) { return orientation >= 5; }
-
+// Turns the image upright. Without pixels, only its size changes.
 Pixels oriented(Pixels image, int orientation) {
   if (orientation == 1) return image;
-  const bool swap = swapsSides(orientation);
+  const bool swap = orientation >= 5;
   const bool flipRow = orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7;
   const bool flipColumn =
       orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
   Pixels turned{swap ? image.width : image.height, swap ? image.height : image.width,
                 image.channels, std::vector<std::uint8_t>(image.bytes.size())};
+  if (image.bytes.empty()) return turned;
   std::uint8_t* to = turned.bytes.data();
   for (std::int64_t y = 0; y < turned.height; ++y) {
     for (std::int64_t x = 0; x < turned.width; ++x, to += image.channels) {
@@ -92,6 +68,8 @@ Pixels oriented(Pixels image, int orientation) {
   }
   return turned;
 }
+
+// ---- JPEG ----
 
 // libjpeg reports errors through a callback that must not return, so the callback uses longjmp.
 // Functions that call setjmp, and the functions that they call, must have no objects with
@@ -121,17 +99,23 @@ class JpegReader {
     jpeg_mem_src(&info_, firstByte(file_), static_cast<unsigned long>(file_.size()));
     jpeg_save_markers(&info_, JPEG_APP0 + 1, 0xFFFF);
     jpeg_read_header(&info_, TRUE);
-    // The orientation is read here, because a file may have more such segments between its scans.
-    for (const jpeg_marker_struct* marker = info_.marker_list; marker != nullptr;
-         marker = marker->next) {
-      if (orientation_ == 1) orientation_ = orientationOf({marker->data, marker->data_length});
-    }
     info_.out_color_space = info_.num_components == 1   ? JCS_GRAYSCALE
                             : info_.num_components == 4 ? JCS_CMYK
                                                         : JCS_RGB;
     info_.dct_method = JDCT_ISLOW;
     info_.do_fancy_upsampling = TRUE;
     return true;
+  }
+
+  // Call after readHeader() and before readPixels(), because a file may have more segments between
+  // its scans.
+  int orientation() const {
+    OrientationData data;
+    for (const jpeg_marker_struct* marker = info_.marker_list; marker != nullptr;
+         marker = marker->next) {
+      addJpegSegment({marker->data, marker->data_length}, data);
+    }
+    return orientationIn(data);
   }
 
   // Call after readHeader(). `out` has the shape [height, width, channels].
@@ -151,7 +135,6 @@ class JpegReader {
   std::int64_t channels() const {
     return info_.num_components == 1 ? 1 : info_.num_components == 4 ? 4 : 3;
   }
-  int orientation() const { return orientation_; }
   const char* fault() const { return fault_; }
 
  private:
@@ -175,7 +158,6 @@ class JpegReader {
   jpeg_error_mgr errors_ = {};
   jpeg_progress_mgr progress_ = {};
   std::jmp_buf onError_ = {};
-  int orientation_ = 1;
   char fault_[JMSG_LENGTH_MAX] = {};
 };
 
@@ -262,14 +244,12 @@ Pixels decodeJpeg(Encoded file, const std::string& name, std::int64_t maxPixels,
   };
   if (!reader.readHeader()) fail();
   checkPixelCount(reader.height(), reader.width(), name, maxPixels);
+  const int orientation = reader.orientation();
   Pixels image{reader.height(), reader.width(), reader.channels(), {}};
-  if (headerOnly) {
-    if (swapsSides(reader.orientation())) std::swap(image.height, image.width);
-    return image;
-  }
+  if (headerOnly) return oriented(std::move(image), orientation);
   image.bytes.resize(static_cast<std::size_t>(image.height * image.width * image.channels));
   if (!reader.readPixels(image.bytes.data())) fail();
-  return oriented(std::move(image), reader.orientation());
+  return oriented(std::move(image), orientation);
 }
 
 Pixels decodePng(Encoded file, const std::string& name, std::int64_t maxPixels, bool headerOnly) {
@@ -279,8 +259,9 @@ Pixels decodePng(Encoded file, const std::string& name, std::int64_t maxPixels, 
   };
   if (!reader.readHeader()) fail();
   checkPixelCount(reader.height(), reader.width(), name, maxPixels);
+  const int orientation = orientationIn(pngOrientationData(viewOf(file)));
   Pixels image{reader.height(), reader.width(), 0, {}};
-  if (headerOnly) return image;
+  if (headerOnly) return oriented(std::move(image), orientation);
   if (!reader.prepare()) fail();
   image.channels = reader.channels();
   const auto rowBytes = static_cast<std::size_t>(image.width * image.channels);
@@ -289,7 +270,7 @@ Pixels decodePng(Encoded file, const std::string& name, std::int64_t maxPixels, 
   std::vector<std::uint8_t*> rows(static_cast<std::size_t>(image.height));
   for (std::size_t y = 0; y < rows.size(); ++y) rows[y] = image.bytes.data() + y * rowBytes;
   if (!reader.readPixels(rows.data())) fail();
-  return image;
+  return oriented(std::move(image), orientation);
 }
 
 Pixels decodeWebp(Encoded file, const std::string& name, std::int64_t maxPixels, bool headerOnly) {
@@ -299,14 +280,15 @@ Pixels decodeWebp(Encoded file, const std::string& name, std::int64_t maxPixels,
   }
   if (features.has_animation != 0) throwDamagedImage(name, "is an animated WebP file");
   checkPixelCount(features.height, features.width, name, maxPixels);
+  const int orientation = orientationIn(webpOrientationData(viewOf(file)));
   Pixels image{features.height, features.width, 3, {}};
-  if (headerOnly) return image;
+  if (headerOnly) return oriented(std::move(image), orientation);
   image.bytes.resize(static_cast<std::size_t>(image.height * image.width * image.channels));
   if (WebPDecodeRGBInto(firstByte(file), file.size(), image.bytes.data(), image.bytes.size(),
                         static_cast<int>(image.width * image.channels)) == nullptr) {
     throwDamagedImage(name, "cannot be decoded as WebP: it is damaged or ends early");
   }
-  return image;
+  return oriented(std::move(image), orientation);
 }
 
 // Returns the image with the file's own channels. With `headerOnly`, the pixels are left out.

@@ -31,7 +31,6 @@ ImageHeader readImageHeader(std::span<const std::byte> file, const std::string& 
 // - If a channel has 16 bits, its upper 8 are used (PIL saturates 16-bit grey instead). Colour
 //   profiles and gamma are ignored.
 // - CMYK is read as Adobe's programs write it, inverted.
-// - The EXIF orientation of JPEG files is applied; that of other files is ignored.
 // - Files that end early are damaged, as are animated WebP files and JPEG files with more than 100
 //   scans. JPEG data that is merely inconsistent is decoded as far as possible.
 Pixels decodeImage(std::span<const std::byte> file, std::int64_t channels, const std::string& name,

@@ -42,6 +42,12 @@ std::vector<Seed> cleave::fuzz::seeds() {
   add("grey JPEG", test::jpegOf(grey));
   add("CMYK JPEG", test::jpegOf(test::makePixels(9, 11, 4)));
   add("turned JPEG", test::jpegOf(colour, {.orientation = 6}));
+  const std::string exif("Exif\0\0II*\0\10\0\0\0\1\0\22\1\4\0\1\0\0\0\6\0\0\0\0\0\0\0", 32);
+  const std::string xmp("http://ns.adobe.com/xap/1.0/\0<x tiff:Orientation=\"6\"/>", 54);
+  add("JPEG with XMP", test::jpegOf(colour, {.segments = {xmp}}));
+  add("JPEG with EXIF in two segments",
+      test::jpegOf(colour, {.segments = {exif.substr(0, 20),
+                                         "Exif" + exif.substr(4, 2) + exif.substr(20)}}));
   add("PNG", encodePng(colour));
   add("grey PNG", encodePng(grey));
   add("lossless WebP", test::webpOf(colour));
