@@ -374,6 +374,39 @@ TEST_CASE("overrides replace values, add keys and replace maps") {
   CHECK_NOTHROW(c.refuseUnknown());
 }
 
+TEST_CASE("an override of a text key is taken as written") {
+  const auto textOf = [](const std::string& value) {
+    Config c = config("", {"a.b=" + value});
+    const std::string read = c.text("a.b");
+    CHECK(Config::parse(c.resolved(), "again", {}).text("a.b") == read);
+    return read;
+  };
+  for (const std::string text :
+       {"::", "[::]", "[::1]:4800", "::1", "fe80::1%eth0", "a: b", "photos #1", "*classifier*",
+        "&x", "!x", "%x", "@x", "#x", "{a}", "[a]b", "010", "true", "a=b", "http://h:1"}) {
+    INFO(text);
+    CHECK(textOf(text) == text);
+  }
+  CHECK(textOf("\"[::]\"") == "[::]");
+  CHECK(textOf("'a # b'") == "a # b");
+  CHECK(textOf("  a  ") == "a");
+  for (const char* empty : {"", " ", "~", "null"}) {
+    Config c = config("", {std::string("a=") + empty});
+    CHECK_THAT(refusal([&] { c.text("a"); }).sentence, Contains("a is empty, but must be text"));
+  }
+  // Keys of other types are still parsed.
+  Config c = config("", {"list=[a, b]", "map={a: 1}", "number=[1]"});
+  CHECK(c.texts("list") == std::vector<std::string>{"a", "b"});
+  CHECK(c.integer("map.a", 0, 9) == 1);
+  CHECK(refusal([&] { c.integer("number", 0, 9); }).sentence ==
+        "--set number=[1]: number is a list, but must be an integer in 0…9");
+}
+
+TEST_CASE("a value that must be text in a file says when to quote it") {
+  Config c = config("address: [::]");
+  CHECK_THAT(refusal([&] { c.text("address"); }).hint, Contains("begins with a bracket"));
+}
+
 TEST_CASE("errors give the override as the location") {
   Config c = config("train: {batch: 8}", {"train.batch=0", "trian.batch=1"});
   CHECK(refusal([&] { c.integer("train.batch", 1, 65536); }).sentence ==

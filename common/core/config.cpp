@@ -46,6 +46,25 @@ std::string readFile(const std::string& path) {
   return text;
 }
 
+// Text that is not valid YAML, such as [::1]:4800, becomes a quoted scalar, unless it looks like an
+// unfinished list, map or quote.
+YamlNode parseOverride(const std::string& written, const std::string& place) {
+  YamlNode node;
+  try {
+    node = parseYamlValue(written, place);
+  } catch (const UsageError&) {
+    const std::size_t first = std::min(written.find_first_not_of(' '), written.size() - 1);
+    const bool isList = written[first] == '[' && written.find(']') == std::string::npos;
+    if (isList || std::string_view("{\"'").find(written[first]) != std::string_view::npos) throw;
+    node.kind = Kind::scalar;
+    node.quoted = true;
+    node.text = written;
+  }
+  node.place = place;
+  node.written = written;
+  return node;
+}
+
 // Sets the override's value in the tree.
 void applyOverride(YamlNode& root, const std::string& override) {
   const std::string place = kOverridePlace + override;
@@ -74,9 +93,8 @@ void applyOverride(YamlNode& root, const std::string& override) {
     node = child;
   }
   const std::string key = node->key;
-  *node = parseYamlValue(override.substr(equals + 1), place);
+  *node = parseOverride(override.substr(equals + 1), place);
   node->key = key;
-  node->place = place;
 }
 
 std::string itemPath(const std::string& path, std::size_t i) {
@@ -440,7 +458,8 @@ std::string Config::text(const std::string& path, std::optional<std::string> def
            "set " + path + " to " + (meant.empty() ? expected : meant));
   }
   // Keeps a value without quotes if it was written without them, such as a model's width of 32.
-  state_->remember(path, node && !node->quoted ? value : yamlText(value));
+  const bool isPlain = node && !node->quoted && node->text == value;
+  state_->remember(path, isPlain ? value : yamlText(value));
   return value;
 }
 

@@ -30,7 +30,8 @@ class Config {
  public:
   // Throws UsageError if the file does not exist, is not YAML (file:line:column) or has a duplicate
   // key, or if an override is not KEY=VALUE or its path leads through a scalar. An override's value
-  // is parsed as YAML. It replaces a scalar or a map, or adds a key.
+  // is parsed as YAML, but text() returns it as written, unless it is quoted: "[::]" is an address,
+  // not a list. It replaces a scalar or a map, or adds a key.
   static Config load(const std::string& path, const std::vector<std::string>& overrides);
   // Parses text instead of a file; errors use `name` as the file name.
   static Config parse(std::string_view text, const std::string& name,

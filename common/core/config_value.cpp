@@ -1,5 +1,6 @@
 #include "common/core/config_value.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -80,9 +81,17 @@ bool toBoolean(const YamlNode& node, const std::string& path) {
 }
 
 std::string toText(const YamlNode& node, const std::string& path, const std::string& expected) {
+  if (!node.quoted) {
+    const std::size_t first = std::min(node.written.find_first_not_of(' '), node.written.size());
+    const std::string written =
+        node.written.substr(first, node.written.find_last_not_of(' ') + 1 - first);
+    const bool isNull = node.kind == Kind::nothing && (written == "~" || written == "null");
+    if (!written.empty() && !isNull) return written;
+  }
   if (node.kind != Kind::scalar) {
     refuse(node, path, expected,
-           "write one value after " + path + ":, in quotes if it contains ': ' or ' #'");
+           "write one value after " + path +
+               ":, in quotes if it begins with a bracket, ends in ':', or contains ': ' or ' #'");
   }
   return node.text;
 }
@@ -90,7 +99,8 @@ std::string toText(const YamlNode& node, const std::string& path, const std::str
 const std::vector<YamlNode>& toList(const YamlNode& node, const std::string& path,
                                     const std::string& expected) {
   if (node.kind != Kind::list) {
-    refuse(node, path, expected, "write " + path + " as a list: [a, b]");
+    refuse(node, path, expected,
+           "write " + path + " as a list: [a, b]; quote an item that begins with a bracket");
   }
   return node.children;
 }

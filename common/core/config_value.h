@@ -18,6 +18,7 @@ std::int64_t toInteger(const YamlNode& node, const std::string& path, std::int64
                        std::int64_t max);
 double toNumber(const YamlNode& node, const std::string& path, double min, double max);
 bool toBoolean(const YamlNode& node, const std::string& path);
+// Returns an override as written, even if YAML parses it as a list or a map, unless it is quoted.
 std::string toText(const YamlNode& node, const std::string& path, const std::string& expected);
 const std::vector<YamlNode>& toList(const YamlNode& node, const std::string& path,
                                     const std::string& expected);

@@ -19,6 +19,7 @@ struct YamlNode {
   std::string text;                // of a scalar
   bool quoted = false;             // a quoted or block scalar
   std::string place;               // "configs/a.yaml:12", "--set train.batch=64"
+  std::string written;             // of an override: its value as written
   std::vector<YamlNode> children;  // of a map or list, in file order
 
   // The map's child with that key, or null.
