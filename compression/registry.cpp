@@ -13,7 +13,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::array<CodecRow, 20> kCodecs = {{
+constexpr auto kCodecs = std::to_array<CodecRow>({
     {"none", "", "the values, unchanged", "none", makeNone, true, false, false},
     {"fp16", "", "16-bit floats of IEEE 754; values above 65504 become infinity", "fp16", makeFp16,
      true, false, false},
@@ -64,7 +64,7 @@ constexpr std::array<CodecRow, 20> kCodecs = {{
     {"zstd", "level=1..19(CODEC)",
      "the output of CODEC, compressed by Zstandard if that saves an eighth",
      "zstd:level=3(block:bits=4)", makeZstd},
-}};
+});
 
 const CodecRow& rowOf(const Codec& codec) {
   const std::string name = parseCodecSpec(codec.spec()).name;

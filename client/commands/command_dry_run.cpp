@@ -150,7 +150,8 @@ Json describeFlow(const PreparedRun& run, const Crossing& crossing) {
   const Bytes step = batchBytes(plan, flow, run.settings.batch);
   const auto& autos = run.settings.autoCodecs;
   const auto choices = autos.find(flowName(flow));
-  const bool isMeasured = choices != autos.end() && run.bodies.size() == 1;
+  const bool isMeasured =
+      choices != autos.end() && choices->second.size() > 1 && run.bodies.size() == 1;
   return {{"flow", flowName(flow)},
           {"direction", crossing.direction},
           {"cut", flow.cut},

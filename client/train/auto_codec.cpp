@@ -512,7 +512,11 @@ std::optional<nlohmann::json> resolveAutoCodecs(PreparedRun& run, spdlog::logger
   const SteadyTime start = now();
   Resolved resolved;
   const std::uint64_t steps = totalSteps(run.settings, *run.data.train);
-  if (run.bodies.size() > 1) {
+  if (!run.localServers.empty() && !run.settings.autoBudget.isLimited()) {
+    resolved.codecs = run.settings.codecs;
+    log.info("codec: auto uses {}: the server is on this machine, without a link in between",
+             shortText(resolved.codecs));
+  } else if (run.bodies.size() > 1) {
     resolved.codecs = run.settings.codecs;
     log.info("codec: auto uses {}: it makes no trials with {}", shortText(resolved.codecs),
              run.settings.replicas > 1 ? "replicas" : "several servers");

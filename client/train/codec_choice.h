@@ -18,6 +18,7 @@ struct AutoBudget {
   double maxRatio = 1;        // a step's encoded bytes / its uncompressed bytes; 1: no limit
   double maxStepSeconds = 0;  // 0: no limit
 
+  bool isLimited() const { return maxRatio < 1 || maxStepSeconds > 0; }
   // The limits of both.
   AutoBudget stricter(const AutoBudget& other) const;
 };

@@ -26,13 +26,13 @@ double polynomial(const LearningRateOptions& options, double progress) {
   return std::pow(1 - progress, options.power);
 }
 
-constexpr std::array<LearningRateRow, 4> kTable = {{
+constexpr auto kTable = std::to_array<LearningRateRow>({
     {"constant", "stays at the peak until the last step", false, false, constant},
     {"cosine", "half a cosine from the peak to the end value", true, false, cosine},
     {"linear", "a straight line from the peak to the end value", true, false, linear},
     {"polynomial", "(1 - progress)^power between the peak and the end value", true, true,
      polynomial},
-}};
+});
 
 }  // namespace
 

@@ -37,6 +37,8 @@ std::vector<std::string> commandLine(const std::string& store, const std::string
                                     "--set",
                                     "weights.keep_mib=0",  // its store belongs to one run
                                     "--set",
+                                    "usage.enabled=false",
+                                    "--set",
                                     "status.socket=off"};
   for (const std::string& each : overrides) words.insert(words.end(), {"--set", each});
   return words;

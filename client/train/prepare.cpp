@@ -233,6 +233,16 @@ void chooseServers(PreparedRun& run, std::vector<BodyServers> bodies, Purpose pu
   checkServerCount(run);
 }
 
+// A server that the client starts itself is on loopback, where a lossy codec would cost accuracy
+// and save no time: the codec `auto` is then the least lossy one, unless a budget limits it.
+void useLosslessOnLoopback(PreparedRun& run) {
+  if (!run.servers.empty() || run.settings.autoBudget.isLimited()) return;
+  for (auto& [flow, choices] : run.settings.autoCodecs) {
+    choices.resize(1);
+    run.settings.codecs[flow] = choices.front();
+  }
+}
+
 // Sets `threads`; needs `servers`.
 void chooseThreadsOf(PreparedRun& run, Purpose purpose) {
   const bool isAlone = purpose == Purpose::inference && run.servers.empty();
@@ -298,6 +308,7 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpe
   Config config = configOf(options, purpose);
   run.settings = readClientSettings(config);
   chooseServers(run, std::move(servers), purpose);
+  if (purpose == Purpose::training) useLosslessOnLoopback(run);
   chooseThreadsOf(run, purpose);
   checkAt(config, kKeysOfErrors, [&] { planRunOf(run, options, purpose, open); });
   run.hello = helloOf(run, purpose);

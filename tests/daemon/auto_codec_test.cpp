@@ -110,6 +110,24 @@ std::map<std::string, double> tensorBytes(const std::string& folder) {
   return bytes;
 }
 
+TEST_CASE("auto is lossless with a server that the client has started, unless a budget is given") {
+  const TemporaryFolder folder;
+  const Arguments all = wideModel("");
+  const Arguments alone(all.begin() + 2, all.end());  // without --server
+  const std::string lossless = folder.path("lossless"), limited = folder.path("limited");
+  const Ended ended = runClient("train", lossless, withCodec(alone, "auto"));
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  REQUIRE(runClient("train", limited, withCodec(alone, "auto:max_ratio=0.3")).code == 0);
+  CHECK(summaryOf(lossless).at("codec_choice").at("trials").empty());
+  CHECK_FALSE(summaryOf(limited).at("codec_choice").at("trials").empty());
+  for (const char* flow : kFlows) {
+    CHECK(summaryOf(lossless).at("codec").at(flow) == "none");
+    CHECK(summaryOf(limited).at("codec").at(flow) != "none");
+  }
+  CHECK_THAT(ended.errors, Contains("without a link in between"));
+}
+
 TEST_CASE(
     "auto is resolved in every record before step 1, and the run can be repeated bit-identically") {
   const TemporaryFolder folder;
@@ -247,12 +265,19 @@ TEST_CASE("a trial needs no second session, and an unreachable server leaves no 
 }
 
 TEST_CASE("without a run, auto is explained and nothing is tried") {
-  const json plan = askJson({"train", "--dry-run", "--config", configFile("synthetic.yaml")});
+  const json plan = askJson(
+      {"train", "--dry-run", "--config", configFile("synthetic.yaml"), "--server", "127.0.0.1:1"});
   for (const json& flow : plan.at("flows")) {
     CHECK(flow.at("codec").get<std::string>().starts_with("block:bits=8"));
     CHECK(flow.at("auto_chooses_among") == json({"none", "block:bits=8", "block:bits=4"}));
   }
   CHECK_THAT(plan.at("config").get<std::string>(), Contains("codec: auto"));
+  // The client would start the server itself.
+  const json alone = askJson({"train", "--dry-run", "--config", configFile("synthetic.yaml")});
+  for (const json& flow : alone.at("flows")) {
+    CHECK(flow.at("codec") == "none");
+    CHECK(flow.at("auto_chooses_among").is_null());
+  }
   const json given = askJson(
       {"train", "--dry-run", "--config", configFile("synthetic.yaml"), "--set", "codec=none"});
   for (const json& flow : given.at("flows")) CHECK(flow.at("auto_chooses_among").is_null());
