@@ -48,6 +48,10 @@ class Access {
   // Throws UsageError "unknown-identity". The reference is valid until reload().
   const Allowance& of(const std::string& identity) const;
   bool has(const std::string& identity) const { return find(identity) != nullptr; }
+  // Whether the file has an entry of this name; `default` does not count.
+  bool lists(const std::string& identity) const {
+    return identity != "default" && allowances_.contains(identity);
+  }
   // Throws UsageError "others-run" if the patterns assign the run to another identity.
   void checkRun(const std::string& identity, const std::string& runId) const;
   // Returns the throttle that all connections of an identity share. Throws UsageError

@@ -1,5 +1,7 @@
 #include "server/disk_share.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <filesystem>
@@ -20,7 +22,8 @@ constexpr std::size_t kBlockBytes = 4096;
 constexpr std::chrono::seconds kBetweenMeasurements{5};
 
 std::string textOf(std::int64_t bytes) {
-  return mebibytesText(static_cast<std::size_t>(std::max<std::int64_t>(0, bytes)));
+  const double mebibytes = static_cast<double>(std::max<std::int64_t>(0, bytes)) / kMiB;
+  return fmt::format("{:.{}f} MiB", mebibytes, mebibytes < 10 ? 1 : 0);
 }
 
 }  // namespace
@@ -76,20 +79,24 @@ bool DiskShare::takeUnnamed(std::size_t bytes) {
   return true;
 }
 
-RunError DiskShare::error() const {
+RunError DiskShare::error(const std::string& what, std::size_t bytes) const {
+  const std::string need =
+      bytes == 0 ? "" : what + " needs " + textOf(static_cast<std::int64_t>(bytes)) + " more, but ";
   if (isByReserve_) {
     return RunError("disk-reserve",
-                    "the server's disk has only " + textOf(*room_) +
+                    need + "the server's disk has only " + textOf(*room_) +
                         " left beyond its reserve, too little for more records of " + identity_ +
                         " (limits.disk_reserve_mib in its configuration)",
                     "ask the server's operator to free disk space in the server's store");
   }
-  return RunError(
-      "disk-share-full",
-      "the files of " + identity_ + " on the server take " + textOf(usedBytes()) +
-          " of the allowed " + textOf(max_) +
-          " (limits.disk_mib in its configuration, or disk_mib in its access file)",
-      "ask the server's operator to remove old runs of " + identity_ + " or to raise its share");
+  return RunError("disk-share-full",
+                  need + "the files of " + identity_ + " on the server take " +
+                      textOf(usedBytes()) + " of the allowed " + textOf(max_),
+                  "ask the server's operator to remove old runs ('cleave-server runs list "
+                  "--identity " +
+                      identity_ +
+                      "' shows them), or to raise limits.disk_mib in its configuration or disk_mib "
+                      "in its access file");
 }
 
 void DiskShare::measured(std::size_t bytes, std::int64_t before) {
@@ -132,6 +139,12 @@ std::shared_ptr<DiskShare> DiskShares::open(const std::string& identity, std::si
   if (!entry.share->take(DiskShare::kRunBytes)) throw entry.share->error();
   entry.share->giveBack(DiskShare::kRunBytes);
   return entry.share;
+}
+
+std::map<std::string, std::int64_t> DiskShares::usedBytes() const {
+  std::map<std::string, std::int64_t> used;
+  for (const auto& [identity, entry] : shares_) used[identity] = entry.share->usedBytes();
+  return used;
 }
 
 void DiskShares::look(SteadyTime time) {

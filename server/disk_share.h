@@ -44,8 +44,9 @@ class DiskShare : public RowBudget {
   // The same for files without names, which a measurement of the folder does not find.
   bool takeUnnamed(std::size_t bytes);
   void giveBackUnnamed(std::size_t bytes) { unnamed_ -= static_cast<std::int64_t>(bytes); }
-  // The error for a failed take: RunError "disk-share-full" or "disk-reserve".
-  RunError error() const;
+  // The error for a failed take: RunError "disk-share-full" or "disk-reserve". `what` needed the
+  // `bytes` of the take: "the checkpoint". Bytes of 0: not said.
+  RunError error(const std::string& what = "", std::size_t bytes = 0) const;
 
   void setMax(std::size_t bytes) { max_ = static_cast<std::int64_t>(bytes); }
   std::int64_t usedBytes() const { return used_ + unnamed_; }
@@ -75,7 +76,7 @@ class UnnamedSpace {
   // Throws DiskShare::error().
   UnnamedSpace(std::shared_ptr<DiskShare> share, std::size_t bytes)
       : share_(std::move(share)), bytes_(bytes) {
-    if (!share_->takeUnnamed(bytes_)) throw share_->error();
+    if (!share_->takeUnnamed(bytes_)) throw share_->error("the space of kept samples", bytes_);
   }
   ~UnnamedSpace() { share_->giveBackUnnamed(bytes_); }
   UnnamedSpace(const UnnamedSpace&) = delete;
@@ -103,6 +104,7 @@ class DiskShares {
   // about once per second; does not wait.
   void look(SteadyTime time);
   std::int64_t roomBytes() const { return *room_; }
+  std::map<std::string, std::int64_t> usedBytes() const;  // by identity
 
  private:
   struct Entry {

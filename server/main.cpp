@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "common/core/endpoint.h"
 #include "common/core/environment.h"
 #include "common/core/log.h"
 #include "common/device/memory_limit.h"
@@ -23,6 +24,7 @@
 #include "server/sessions_command.h"
 #include "server/settings.h"
 #include "server/status_command.h"
+#include "server/usage_command.h"
 
 namespace cleave {
 namespace {
@@ -66,6 +68,7 @@ int serve(const CommonOptions& options) {
   startLog("cleave-server", options.logLevel);
   Config config = loadConfig(options);
   ServerSettings settings = readServerSettings(config);
+  if (settings.logFormat == "json") logAsJson("cleave-server");
   refuseUnsafeBind(settings, options);
   refuseUnsafeDial(settings, options);
   const auto& models = settings.allowedModels;
@@ -89,7 +92,8 @@ int serve(const CommonOptions& options) {
   // measurement.
   checkMachine(chooseThreads(usableCores(), 0, settings.threads, false).threads);
   processLog()->info("{}", memoryBound(settings).text());
-  std::cout << "cleave-server listens on " << settings.address << ":" << server.port() << std::endl;
+  std::cout << "cleave-server listens on " << Endpoint{settings.address, server.port()}.text()
+            << std::endl;
   server.run();
   return 0;
 }
@@ -137,6 +141,9 @@ int run(int argc, char** argv) {
 
   RunsOptions runs;
   addRunsCommands(app, runs, command);
+
+  UsageOptions usage;
+  addUsageCommand(app, usage, command);
 
   CertsOptions certs;
   addCertsCommands(app, certs, command);

@@ -47,7 +47,8 @@ asio::awaitable<void> ProbeSession::accept() {
   const wire::HelloOk ok = helloOkWith(kProbeFeature, number_);
   co_await connection_->writeHandshakeFrame(FrameKind::helloOk, ok.SerializeAsString());
   if (context_.lines.take(identity_, now())) {
-    processLog()->info("session {} from {}: a probe of the link", number_, connection_->peer());
+    logAbout(identity_, "")
+        ->info("session {} from {}: a probe of the link", number_, connection_->peer());
   }
 }
 
@@ -66,7 +67,8 @@ asio::awaitable<void> ProbeSession::serve() {
     context_.refusals.count(error);
   }
   if (!context_.lines.take(identity_, now())) co_return;
-  processLog()->info("session {}: probe: {}; {} bytes up, {} bytes down", number_, end, up_, down_);
+  logAbout(identity_, "")
+      ->info("session {}: probe: {}; {} bytes up, {} bytes down", number_, end, up_, down_);
 }
 
 }  // namespace cleave

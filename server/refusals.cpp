@@ -10,7 +10,8 @@ constexpr std::chrono::seconds kBetweenLines{1};
 
 }  // namespace
 
-void Refusals::note(const std::string& who, const Error& error, SteadyTime time) {
+void Refusals::note(const std::string& who, const Error& error, SteadyTime time,
+                    const std::string& identity) {
   const bool isFirst = !reasons_.contains(error.code());
   Reason& reason = reasons_[error.code()];
   ++reason.count;
@@ -21,7 +22,7 @@ void Refusals::note(const std::string& who, const Error& error, SteadyTime time)
   sayUnsaid(error.code(), reason, time);
   reason.lastLine = time;
   ++logged_;
-  processLog()->warn("{}: refused: {} ({})", who, printable(error.what()), error.code());
+  logAbout(identity, "")->warn("{}: refused: {} ({})", who, printable(error.what()), error.code());
 }
 
 void Refusals::count(const std::exception& error) {

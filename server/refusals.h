@@ -15,8 +15,12 @@ class Refusals {
  public:
   // `who`: session and peer. The reason is the code of `error`, which a peer must not be able to
   // choose.
-  void note(const std::string& who, const Error& error) { note(who, error, now()); }
-  void note(const std::string& who, const Error& error, SteadyTime time);
+  // `identity`: empty if it is not known.
+  void note(const std::string& who, const Error& error, const std::string& identity = "") {
+    note(who, error, now(), identity);
+  }
+  void note(const std::string& who, const Error& error, SteadyTime time,
+            const std::string& identity = "");
   // Counts a session that ended with `error`, if the peer violated the protocol. The session has
   // logged the error itself.
   void count(const std::exception& error);

@@ -37,7 +37,10 @@ Saved RunCheckpoints::write(const Snapshot& snapshot) {
     const std::vector<HeldBytes> samples = samplesFile(snapshot.state);
     std::uint64_t bytes = file.size();
     for (const HeldBytes& piece : samples) bytes += piece.size();
-    if (!disk_->take(bytes)) throw disk_->error();
+    if (!disk_->take(bytes)) {
+      const RunError error = disk_->error("the checkpoint", bytes);
+      throw RunError(error.code(), std::string(error.what()) + "; " + error.hint());
+    }
     try {
       const CheckpointInfo info =
           store_.write(saved.step, textOf(file), fingerprint_, {snapshot.samples, samples});

@@ -12,7 +12,7 @@ void RunRecord::begin(const LinkTotals& totals) {
   const std::lock_guard lock(mutex_);
   StepRow row;
   row.phase = "handshake";
-  files_.step(row, totals);
+  files_->step(row, totals);
   last_ = now();
   lastTotals_ = totals;
 }
@@ -46,7 +46,7 @@ void RunRecord::resumed(std::uint64_t step, const std::string& notes, const Link
   StepRow row;
   row.phase = "resume";
   row.step = step;
-  files_.step(row, totals);
+  files_->step(row, totals);
 }
 
 void RunRecord::finishedBatch(const Engine& engine, std::optional<double> betweenSteps,
@@ -83,23 +83,41 @@ void RunRecord::finishedBatch(const Engine& engine, std::optional<double> betwee
   row.seconds = seconds;
   if (train) row.between = betweenSteps;
   row.actions = engine.ended().seconds;
-  files_.step(row, totals);
+  files_->step(row, totals);
 }
 
-void RunRecord::refuseUnwritten() const {
-  if (files_.isOverBudget()) throw disk_->error();
-  const auto failure = files_.writeFailure();
+void RunRecord::refuseUnwritten() {
+  if (files_->isOverBudget()) throw disk_->error();
+  const auto failure = writeFailure();
   if (!failure) return;
-  const bool isFull = failure->error == ENOSPC || failure->error == EDQUOT;
-  throw RunError("cannot-write",
-                 std::string(isFull ? "the server's disk is full" : "the server's disk failed") +
-                     ": " + std::filesystem::path(failure->path).filename().string() +
-                     " of this run could not be written: " + std::strerror(failure->error),
+  isReported_ = true;
+  throw RunError("cannot-write", *failure,
                  "free disk space in the server's store, then rerun the command");
 }
 
+std::optional<std::string> RunRecord::writeFailure() const {
+  const auto failure = files_->writeFailure();
+  if (!failure) return std::nullopt;
+  const bool isFull = failure->error == ENOSPC || failure->error == EDQUOT;
+  return std::string(isFull ? "the server's disk is full" : "the server's disk failed") + ": " +
+         std::filesystem::path(failure->path).filename().string() +
+         " of this run could not be written: " + std::strerror(failure->error);
+}
+
+std::optional<std::string> RunRecord::missing() {
+  const std::lock_guard lock(mutex_);
+  if (isReported_) return std::nullopt;
+  std::optional<std::string> missing = writeFailure();
+  const std::uint64_t dropped = files_->droppedRows();
+  if (!missing && dropped > 0) {
+    missing = std::to_string(dropped) + " rows of this run were dropped: the disk was too slow";
+  }
+  isReported_ = missing.has_value();
+  return missing;
+}
+
 void RunRecord::writeEpoch() {
-  files_.epoch(*epoch_, lastTotals_);
+  files_->epoch(*epoch_, lastTotals_);
   epoch_.reset();
 }
 
@@ -109,7 +127,7 @@ void RunRecord::end(const LinkTotals& totals) {
   if (epoch_) writeEpoch();
   StepRow row;
   row.phase = "bye";
-  files_.step(row, totals);
+  files_->step(row, totals);
 }
 
 }  // namespace cleave

@@ -24,8 +24,9 @@ constexpr std::uint64_t epochOf(std::uint64_t step, std::uint64_t stepsPerEpoch)
 
 class RunRecord {
  public:
-  RunRecord(RunFiles& files, std::uint64_t stepsPerEpoch, std::shared_ptr<const DiskShare> disk)
-      : files_(files), stepsPerEpoch_(stepsPerEpoch), disk_(std::move(disk)) {}
+  RunRecord(std::shared_ptr<RunFiles> files, std::uint64_t stepsPerEpoch,
+            std::shared_ptr<const DiskShare> disk)
+      : files_(std::move(files)), stepsPerEpoch_(stepsPerEpoch), disk_(std::move(disk)) {}
 
   void begin(const LinkTotals& totals);  // call after the handshake
   // The row of the current epoch so far, as JSON, for a checkpoint.
@@ -39,16 +40,21 @@ class RunRecord {
                      const LinkTotals& totals);
   // Call when the connection is closed. Record nothing afterwards.
   void end(const LinkTotals& totals);
+  // What is missing in the run's files, for the log, unless finishedBatch() has thrown it or this
+  // function has returned it before. Call when the rows are in their files.
+  std::optional<std::string> missing();
 
  private:
-  void refuseUnwritten() const;
+  void refuseUnwritten();
+  std::optional<std::string> writeFailure() const;
   void writeEpoch();
 
-  RunFiles& files_;
+  const std::shared_ptr<RunFiles> files_;
   const std::uint64_t stepsPerEpoch_;
   const std::shared_ptr<const DiskShare> disk_;
   mutable std::mutex mutex_;  // guards the members below
   bool ended_ = false;
+  bool isReported_ = false;  // a failure to write the rows
   SteadyTime last_;
   LinkTotals lastTotals_;
   std::optional<EpochRow> epoch_;  // the current epoch's row, not yet written

@@ -82,7 +82,8 @@ RunStore::RunStore(const ServerSettings& settings, const Access& access,
       io_(std::move(io)),
       disk_(settings.store, settings.diskReserveBytes),
       weights_(
-          std::make_shared<WeightsStore>(diskFiles(), settings.store, settings.keepWeightsBytes)) {
+          std::make_shared<WeightsStore>(diskFiles(), settings.store, settings.keepWeightsBytes)),
+      usage_(settings.keepUsage ? usageFolder(settings.store) : "", folders_.get_executor()) {
   checkStore(settings.store);
 }
 
@@ -91,12 +92,23 @@ std::string RunStore::folderOf(const std::string& identity, const std::string& r
 }
 
 std::uint64_t RunStore::recordedStep(const std::string& folder) {
-  try {
-    recorder_.flush();  // rows of an earlier connection may still wait
-  } catch (const Error&) {
-    // Some rows are missing in the file. Their number is only shown, so the run can continue.
-  }
+  writeRows();  // rows of an earlier connection may still wait
   return lastRecordedStep(folder).step;
+}
+
+void RunStore::writeRows() {
+  try {
+    recorder_.flush();
+  } catch (const Error&) {
+    // Each run checks its own files (RunRecord).
+  }
+}
+
+void RunStore::whenWritten(std::function<void()> then) {
+  boost::asio::post(folders_, [this, then = std::move(then)] {
+    writeRows();
+    then();
+  });
 }
 
 boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,

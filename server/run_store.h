@@ -8,6 +8,8 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +27,7 @@
 #include "server/run_checkpoints.h"
 #include "server/run_weights.h"
 #include "server/settings.h"
+#include "server/usage.h"
 #include "server/weights_store.h"
 
 namespace cleave {
@@ -73,14 +76,24 @@ class RunStore {
                                                          const wire::Hello& hello);
 
   // Call it about once per second; does not wait for the disk.
-  void look(SteadyTime time) { disk_.look(time); }
+  void look(SteadyTime time) {
+    disk_.look(time);
+    usage_.look(time);
+  }
   // Free bytes beyond the server's reserve; negative if less than the reserve is free.
   std::int64_t roomBytes() const { return disk_.roomBytes(); }
+  UsageBook& usage() { return usage_; }
+  // Bytes in the store, by identity.
+  std::map<std::string, std::int64_t> usedBytes() const { return disk_.usedBytes(); }
   // Any thread.
-  Recorder& recorder() { return recorder_; }
+  const Recorder& recorder() const { return recorder_; }
+  // Calls `then` on the store's thread once the rows recorded so far are in their files, or could
+  // not be written. Any thread.
+  void whenWritten(std::function<void()> then);
 
  private:
   std::string folderOf(const std::string& identity, const std::string& runId) const;
+  void writeRows();
   // The last training step in the folder's records.
   std::uint64_t recordedStep(const std::string& folder);
   std::shared_ptr<RunWeights> weightsOf(const std::string& identity, const std::string& sha256,
@@ -100,6 +113,7 @@ class RunStore {
   boost::asio::thread_pool folders_{1};
   boost::asio::thread_pool checkpoints_{1};
   boost::asio::thread_pool reading_{1};
+  UsageBook usage_;
 };
 
 }  // namespace cleave

@@ -254,13 +254,33 @@ boost::asio::awaitable<void> RunTable::close(std::shared_ptr<ServedRun> run) {
   runs_.at(key).isClosing = true;
   runs_.at(key).parked.reset();
   co_await run->close();
+  closeUsage(*run);
   runs_.erase(key);
   run.reset();
   closed_();
 }
 
 void RunTable::completeRecords() {
-  for (const auto& [key, entry] : runs_) entry.run->completeRecords();
+  for (const auto& [key, entry] : runs_) {
+    closeUsage(*entry.run);
+    entry.run->completeRecords();
+  }
+}
+
+// ---- Usage ----
+
+void RunTable::recordUsage(SteadyTime time) {
+  for (const auto& [key, entry] : runs_) recordUsage(*entry.run, time);
+}
+
+void RunTable::recordUsage(ServedRun& run, SteadyTime time) {
+  const RunRequest& request = run.request();
+  resources_.store.usage().add(request.identity, request.runId(), run.takeUsage(), time);
+}
+
+void RunTable::closeUsage(ServedRun& run) {
+  recordUsage(run, now());
+  resources_.store.usage().close(run.request().identity, run.request().runId());
 }
 
 }  // namespace cleave

@@ -54,6 +54,9 @@ class RunTable {
   // the runs.
   void completeRecords();
 
+  // Adds the usage of all runs to the store's account.
+  void recordUsage(SteadyTime time);
+
   bool empty() const { return runs_.empty(); }
   std::vector<SessionStatus> parked() const;
 
@@ -65,6 +68,8 @@ class RunTable {
     SteadyTime since;  // when it was parked
     bool isClosing = false;
   };
+  void recordUsage(ServedRun& run, SteadyTime time);
+  void closeUsage(ServedRun& run);
   void refuseServed(const RunRequest& request);
   std::unique_ptr<Admission::Ticket> reserve(const std::string& identity, const RunPlan& plan);
   bool endOldestParked(const std::string& identity);

@@ -5,7 +5,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -18,6 +17,7 @@
 #include "common/core/printable.h"
 #include "common/core/units.h"
 #include "common/run/run_folder.h"
+#include "server/age.h"
 #include "server/disk_share.h"
 #include "server/settings.h"
 
@@ -124,25 +124,12 @@ int listCommand(const RunsOptions& options) {
   return 0;
 }
 
-// Parses an age, such as "30d" or "12h". Returns days.
-double parseAge(const std::string& text) {
-  double number = 0;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string unit(parsed.ptr, text.data() + text.size());
-  if (parsed.ec == std::errc() && number >= 0) {
-    if (unit == "d") return number;
-    if (unit == "h") return number / 24;
-  }
-  throw UsageError("wrong-use", "--older '" + text + "' is not a duration",
-                   "give days or hours: 30d, 12h");
-}
-
 int removeCommand(const RunsOptions& options) {
   if (options.run.empty() == options.older.empty()) {
     throw UsageError("wrong-use", "give either a run or --older",
                      "cleave-server runs remove RUN, or cleave-server runs remove --older 30d");
   }
-  const double minDays = options.older.empty() ? 0 : parseAge(options.older);
+  const double minDays = options.older.empty() ? 0 : parseAge("--older", options.older);
   auto removed = nlohmann::ordered_json::array();
   for (const StoredRunInfo& info : runsIn(storeOf(options.common), options.identity)) {
     const bool isMeant = options.run.empty() ? info.days >= minDays : info.run == options.run;

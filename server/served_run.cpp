@@ -80,6 +80,7 @@ ServedRun::ServedRun(const RunResources& resources, RunRequest request, RunPlan 
       plan_(std::move(plan)),
       ticket_(std::move(ticket)),
       ended_(std::move(ended)),
+      serverLog_(logAbout(request_.identity, request_.runId())),
       token_(randomToken()),
       spec_(digestOf(request_.spec)),
       last_(isTrial_ ? LastConnection() : connectionOf(request_.hello)),
@@ -117,7 +118,7 @@ asio::awaitable<void> ServedRun::openRecords() {
         namesWeights() ? maxWeightsBytes(plan_) : 0, samplesDiskBytes(plan_));
     last_ = stored_.connection;
   }
-  record_ = std::make_unique<RunRecord>(*stored_.files, plan_.spec.stepsPerEpoch, stored_.disk);
+  record_ = std::make_shared<RunRecord>(stored_.files, plan_.spec.stepsPerEpoch, stored_.disk);
 }
 
 std::shared_ptr<TensorLink> ServedRun::makeLink() {
@@ -350,6 +351,7 @@ void ServedRun::attach(const RunRequest& request, std::shared_ptr<Connection> co
   }
   if (request.hello.token() != 0) arrived_ = link_->arrived();
   session_ = request.session;
+  usage_.connected();
   stored_.files->reconnected(session_, last_.generation);
   link_->attach(std::move(connection), arrivedFromWire(request.hello.arrived()));
 }
@@ -422,6 +424,7 @@ void ServedRun::finishedBatch() {
   }
   const LinkTotals totals = this->totals();
   record_->finishedBatch(engine, worker_->betweenSteps(), totals);
+  usage_.finishedBatch(engine.ended().at.phase, engine.ended().seconds);
   pace_.finishedBatch(engine.ended().at, engine.ended().seconds, totals, link_->receiveRate(),
                       link_->sendRate());
   if (snapshot_) saveSnapshot();
@@ -458,7 +461,7 @@ void ServedRun::describe(SessionStatus& status) const {
 void ServedRun::log(spdlog::level::level_enum level, const std::string& line) {
   if (stored_.log) stored_.log->log(level, line);  // a trial has no log
   if (!resources_.lines.take(request_.identity, now())) return;
-  processLog()->log(level, "run {}: {}", request_.runId(), line);
+  serverLog_->log(level, "run {}: {}", request_.runId(), line);
 }
 
 // ---- Closing ----
@@ -510,6 +513,14 @@ void ServedRun::completeRecords() {
   link_->recordUnacknowledged();
   for (TensorLink* const edge : edges_.links()) edge->recordUnacknowledged();
   record_->end(totals());
+  if (isTrial_) return;
+  resources_.store.whenWritten(
+      [run = request_.runId(), log = stored_.log, serverLog = serverLog_, record = record_] {
+        const auto missing = record->missing();
+        if (!missing) return;
+        log->error("{}", *missing);
+        serverLog->error("run {}: {}", run, *missing);
+      });
 }
 
 }  // namespace cleave

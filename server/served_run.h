@@ -42,6 +42,7 @@
 #include "server/settings.h"
 #include "server/status.h"
 #include "server/throughput_meter.h"
+#include "server/usage.h"
 
 namespace cleave {
 
@@ -141,6 +142,8 @@ class ServedRun {
   // opening or closing it.
   bool hasWork() const;
   std::size_t mailboxEntries() const { return isServing_ ? worker_->waiting() : 0; }
+  // The usage since the last call.
+  Usage takeUsage() { return usage_.take(link_ ? totals() : LinkTotals()); }
   // Fills in the run's values.
   void describe(SessionStatus& status) const;
 
@@ -181,6 +184,7 @@ class ServedRun {
   RunPlan plan_;
   const std::unique_ptr<Admission::Ticket> ticket_;
   const std::function<void(std::exception_ptr)> ended_;
+  const std::shared_ptr<spdlog::logger> serverLog_;
   const std::uint64_t token_;
   const std::string spec_;  // digestOf() its run spec
   LastConnection last_;     // of a trial: none
@@ -188,7 +192,7 @@ class ServedRun {
   std::optional<Arrived> arrived_;  // counts before the last attach(); nullopt before the first one
   ThreadCount threads_;
   StoredRun stored_;
-  std::unique_ptr<RunRecord> record_;
+  std::shared_ptr<RunRecord> record_;
   std::shared_ptr<CodecQueue> codecQueue_;
   std::shared_ptr<TraceRecorder> trace_;  // null: none
   std::shared_ptr<MemoryAccount> account_;
@@ -199,6 +203,7 @@ class ServedRun {
   std::unique_ptr<BodyStage> stage_;
   std::shared_ptr<EngineWorker> worker_;
   ThroughputMeter pace_;
+  UsageMeter usage_;
   std::uint64_t batches_ = 0;                           // device thread; counted only for trials
   std::shared_ptr<RunCheckpoints::Snapshot> snapshot_;  // device thread: not saved yet
   std::weak_ptr<RunCheckpoints::Snapshot> saving_;      // the last one, until it is saved

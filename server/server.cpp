@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/core/endpoint.h"
 #include "common/core/environment.h"
 #include "common/core/log.h"
 #include "common/core/terminal.h"
@@ -49,20 +50,13 @@ bool ignoresHangup() {
 }
 
 // Returns the exit code. Waits for a limited time, so that a disk that hangs cannot block the exit.
-int flushRecords(Recorder& recorder) {
+// Rows that could not be written are a failure of their run, which reports it, and not of the
+// server.
+int finishRecords(RunStore& store) {
   constexpr std::chrono::seconds kMax{1};
-  const auto done = std::make_shared<std::promise<int>>();
-  auto code = done->get_future();
-  std::thread([&recorder, done] {
-    try {
-      recorder.flush();
-      done->set_value(0);
-    } catch (const Error& error) {
-      processLog()->error("{}", error.what());
-      done->set_value(error.exitCode());
-    }
-  }).detach();
-  if (code.wait_for(kMax) == std::future_status::ready) return code.get();
+  const auto done = std::make_shared<std::promise<void>>();
+  store.whenWritten([done] { done->set_value(); });
+  if (done->get_future().wait_for(kMax) == std::future_status::ready) return 0;
   processLog()->error("the last records were not written to the disk within {} s", kMax.count());
   return 1;
 }
@@ -131,7 +125,7 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device,
       endsWithTerminal_(hasControllingTerminal() && !ignoresHangup()),
       reloadSignals_(io_.context(), SIGHUP),
       port_(acceptor_.local_endpoint().port()),
-      operator_(context_, sessions_, settings.address + ":" + std::to_string(port_)),
+      operator_(context_, sessions_, Endpoint{settings.address, port_}.text()),
       statusSocket_(StatusSocket::open(
           io_.context().get_executor(), settings.statusSocket,
           [this](const std::string& request) { return operator_.answer(request); })) {
@@ -161,7 +155,9 @@ void Server::run() {
   if (dialer_) asio::co_spawn(io_.context(), dialer_->run(), rethrow);
   device_.runUntil([this] { return stopped_.load(); });
   codecs_.stop();
-  store_.recorder().flush();
+  std::promise<void> written;
+  store_.whenWritten([&] { written.set_value(); });
+  written.get_future().wait();
   logRefusals();
 }
 
@@ -249,6 +245,7 @@ asio::awaitable<void> Server::lookEverySecond() {
     const SteadyTime time = now();
     refusals_.flush(time);
     lines_.flush(time);
+    runs_.recordUsage(time);
     store_.look(time);
     sessions_.forEach([&](Session& session) { session.endIfIdle(time); });
   }
@@ -333,7 +330,7 @@ asio::awaitable<void> Server::endLater() {
 void Server::leave() {
   runs_.completeRecords();
   logRefusals();
-  const int code = flushRecords(store_.recorder());
+  const int code = finishRecords(store_);
   processLog()->warn("ended without waiting for an action or a codec that took too long");
   flushLog();
   ::_exit(code);

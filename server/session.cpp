@@ -122,7 +122,7 @@ asio::awaitable<void> Session::serve() {
   try {
     co_await open();
   } catch (const Error& error) {
-    context_.refusals.note(name(), error);
+    context_.refusals.note(name(), error, connection_->identity());
     refused = failureMetadata(error);
     mayPark = isLinkFault(error.code());
   } catch (const std::exception& error) {
@@ -214,7 +214,7 @@ asio::awaitable<void> Session::openEdge(wire::Hello hello) {
   wire::HelloOk ok = helloOkWith(kEdgeFeature, number_);
   const Arrived arrived = arrivedFromWire(hello.arrived());
   co_await edge_->accept(connection_, arrived, std::move(ok));
-  processLog()->debug("{}: a direct link of the run {}", name(), edgeRun_);
+  logAbout(identity_, edgeRun_)->debug("{}: a direct link of the run {}", name(), edgeRun_);
 }
 
 asio::awaitable<void> Session::refuse(std::string answer) {
@@ -247,8 +247,9 @@ asio::awaitable<void> Session::serveEdge() {
   try {
     co_await edge_->serve(connection_);
   } catch (const std::exception& error) {
-    processLog()->warn("{}: the direct link of the run {} ended: {}", name(), edgeRun_,
-                       printable(error.what()));
+    logAbout(identity_, edgeRun_)
+        ->warn("{}: the direct link of the run {} ended: {}", name(), edgeRun_,
+               printable(error.what()));
     context_.refusals.count(error);
   }
 }
@@ -315,7 +316,7 @@ void Session::endIfNoLongerAllowed() {
     if (const auto& tls = context_.certificates.tls()) connection_->checkPeerAgain(*tls);
     context_.access.of(identity_);
   } catch (const Error& error) {
-    context_.refusals.note(name(), error);
+    context_.refusals.note(name(), error, connection_->identity());
     end(error);
   }
 }

@@ -65,6 +65,7 @@ class Session {
   std::uint64_t number() const { return number_; }
   // Whether a client was admitted, so that there may be memory to release.
   bool wasAdmitted() const { return kind_ != nullptr; }
+  const std::string& identity() const { return identity_; }
   // "run", "trial" (of codecs), "probe" or "edge"; only for an admitted session.
   const char* kind() const { return kind_; }
   // Nullopt if no run or probe is admitted.

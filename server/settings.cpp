@@ -30,16 +30,26 @@ std::string readStatusSocket(Config& config, const std::string& store) {
   return path.empty() ? store + "/.status/socket" : path;
 }
 
-void checkAddress(Config& config, ServerSettings& settings) {
+// Accepts an IPv6 address with or without brackets.
+void readAddress(Config& config, ServerSettings& settings) {
+  const std::string written = config.text("listen.address", settings.address);
+  const bool isBracketed = written.starts_with('[') && written.ends_with(']');
+  settings.address = isBracketed ? written.substr(1, written.size() - 2) : written;
   boost::system::error_code error;
   boost::asio::ip::make_address(settings.address, error);
-  if (error) {
+  if (!error) return;
+  const std::string sentence = config.where("listen.address") + ": listen.address is '" + written +
+                               "', which is not an IP address";
+  const std::size_t colon = written.rfind(':');
+  if (colon != std::string::npos && written.find('/') == std::string::npos) {
     throw UsageError(
-        "bad-config",
-        config.where("listen.address") + ": listen.address is '" + settings.address +
-            "', which is not an IP address",
-        "use 127.0.0.1 for this machine alone, or the address of one of its interfaces");
+        "bad-config", sentence + " alone",
+        "set the port apart from it: --set listen.address=" + written.substr(0, colon) +
+            " --set listen.port=" + written.substr(colon + 1));
   }
+  throw UsageError("bad-config", sentence,
+                   "use 127.0.0.1 for this machine alone, 0.0.0.0 or :: for all interfaces, or the "
+                   "address of one of them");
 }
 
 void readDial(Config& config, ServerSettings& settings) {
@@ -115,10 +125,10 @@ ConfigTable<ServerSettings> makeTable() {
   constexpr int kMaxConnections = 1 << 20;
   ConfigTable<Settings> table;
   table.section("Server");
-  table
-      .text("listen.address", "IP address", &Settings::address,
-            "an address other than loopback needs `tls.enabled`")
-      .then(checkAddress);
+  table.add("listen.address", "IP address", "", "`" + Settings{}.address + "`",
+            "an address other than loopback needs `tls.enabled`; `::` listens on all IPv6 and, if "
+            "the system allows it, all IPv4 addresses",
+            readAddress);
   table.integer("listen.port", "", 0, 65535, &Settings::port,
                 "0: the system chooses, and the first line on stdout shows the port");
   table.add("dial.relay", "`HOST:PORT`", "", "none",
@@ -292,6 +302,11 @@ ConfigTable<ServerSettings> makeTable() {
   table.boolean("probe.allowed", &Settings::allowProbe, "whether clients may measure the link");
   table.boolean("wait.allowed", &Settings::allowWait,
                 "whether runs may use `wait.F2`, `wait.B2` and `wait.W2`, which occupy the device");
+  table.choice("log.format", {"text", "json"}, &Settings::logFormat,
+               "form of the lines on stderr; `json`: [an object per line](metrics.md#the-log)");
+  table.boolean("usage.enabled", &Settings::keepUsage,
+                "whether the store has an account of what each identity uses, for [`cleave-server "
+                "usage`](cli.md#cleave-server-usage)");
   table.text("store", "path", &Settings::store,
              "records of runs, in `<store>/<identity>/<run id>/`; without TLS the identity is "
              "`local`");
@@ -310,6 +325,18 @@ ConfigTable<ServerSettings> makeTable() {
             "serves metrics to Prometheus at `/metrics`, such as `127.0.0.1:9464`: "
             "[metrics.md](metrics.md#prometheus)",
             [](Config& config, Settings& s) { s.metrics = readMetricsSettings(config); });
+  table
+      .boolean("metrics.identity_label", &Settings::labelIdentities,
+               "whether metrics have figures per identity, as the label `identity`; identities "
+               "that `access.file` does not list are `other`")
+      .then([](Config& config, Settings& s) {
+        if (!s.labelIdentities || !s.accessFile.empty()) return;
+        throw UsageError("bad-config",
+                         config.where("metrics.identity_label") +
+                             ": metrics.identity_label needs access.file, which lists the "
+                             "identities to show",
+                         "set access.file");
+      });
   table.add("metrics.anywhere", "boolean", "", "`false`",
             "allows `metrics.listen` to be an address other than loopback, without TLS", nullptr);
   return table;

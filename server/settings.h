@@ -69,6 +69,7 @@ struct ServerSettings {
   double actionSeconds = 60;                // a longer action ends its session
   double codecSeconds = 60;  // a longer encoding or decoding of one tensor ends its session
   bool allowWait = false;    // whether runs may sleep instead of computing
+  std::string logFormat = "text";
   std::string store = "store";
   std::string accessFile;    // empty: none
   std::string statusSocket;  // a path; empty: none
@@ -77,6 +78,8 @@ struct ServerSettings {
   std::size_t keepWeightsBytes = std::size_t{2} << 30;
   bool allowCheckpoints = true;
   bool allowProbe = true;
+  bool keepUsage = true;         // whether the store has the account of usage
+  bool labelIdentities = false;  // whether metrics have labels with identities
   std::uint32_t errorEvery = 100;
   std::size_t rotateBytes = 0;          // rotation size of runs' CSV files; 0: never
   std::optional<HttpSettings> metrics;  // address of the metrics endpoint; empty: none

@@ -96,7 +96,7 @@ void WeightsStore::keep(const std::string& identity, const std::string& sha256,
     remove(path, disk);
   }
   makeRoom(folder, weights.size(), limit, disk);
-  if (!disk.take(weights.size())) throw disk.error();
+  if (!disk.take(weights.size())) throw disk.error("the file of initial weights", weights.size());
   try {
     failpoint("weights");
     files_.makeFolder(folder);

@@ -1,6 +1,4 @@
 // Event files for TensorBoard. python/tests/test_tracking.py reads them with TensorBoard itself.
-#include <signal.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +15,7 @@
 #include "common/record/run_events.h"
 #include "error_code.h"
 #include "proto/tensorboard.pb.h"
+#include "tests/file_size_limit.h"
 
 namespace cleave {
 namespace {
@@ -34,24 +33,6 @@ struct Folder {
   ~Folder() { fs::remove_all(path); }
 
   fs::path path;
-};
-
-// While an object exists, writes beyond `bytes` bytes in a file fail, as on a full disk.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    ::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  rlimit before_;
-  sighandler_t handler_;
 };
 
 std::string readFile(const fs::path& path) {
@@ -242,7 +223,7 @@ TEST_CASE("a full disk is reported in the same way as for CSV files") {
   Written run(folder);
   CHECK_FALSE(run.files.writeFailure());
   {
-    const FileSizeLimit full(50'000);
+    const test::FileSizeLimit full(50'000);
     run.events->configuration(std::string(100'000, 'x'));
     CHECK(errorCode([&] { run.recorder.flush(); }) == "cannot-write");
   }

@@ -2,11 +2,14 @@
 """Checks packaging/kubernetes: each manifest against the schemas of Kubernetes, the manifests
 against each other, and the configuration with a cleave-server that serves with it. Needs the
 package kubernetes-validate: scripts/test_kubernetes.sh."""
+import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import tempfile
+import time
 import unittest
 
 import kubernetes_validate
@@ -17,8 +20,17 @@ FOLDER = ROOT / "packaging/kubernetes"
 MARGIN_SECONDS = 5  # the server exits within 1.5 s after limits.drain_seconds
 
 
+KUSTOMIZATION = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
+SERVERS = 2
+
+
+def services():
+    return subprocess.run([FOLDER / "services.sh", str(SERVERS)], check=True, capture_output=True, text=True).stdout
+
+
 def manifests():
-    return [(file.name, manifest) for file in sorted(FOLDER.glob("*.yaml")) for manifest in yaml.safe_load_all(file.read_text())]
+    texts = {name: (FOLDER / name).read_text() for name in KUSTOMIZATION["resources"]} | {"services.sh": services()}
+    return [(name, manifest) for name, text in texts.items() for manifest in yaml.safe_load_all(text) if manifest]
 
 
 class Kubernetes(unittest.TestCase):
@@ -33,6 +45,18 @@ class Kubernetes(unittest.TestCase):
         for name, manifest in manifests():
             with self.subTest(file=name, kind=manifest["kind"]):
                 kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
+
+    def test_kustomization_has_all_manifests_and_images(self):
+        self.assertEqual(set(KUSTOMIZATION["resources"]) | {"kustomization.yaml"}, {file.name for file in FOLDER.glob("*.yaml")})
+        containers = self.pod["spec"]["initContainers"] + self.pod["spec"]["containers"]
+        self.assertEqual({image["name"] for image in KUSTOMIZATION["images"]}, {container["image"] for container in containers})
+
+    def test_each_server_has_a_service(self):
+        pods = [manifest["spec"]["selector"].get("statefulset.kubernetes.io/pod-name") for manifest in self.by_name.values()
+                if manifest["kind"] == "Service"]  # fmt: skip
+        self.assertEqual(sorted(filter(None, pods)), [f"cleave-{i}" for i in range(SERVERS)])
+        wrong = subprocess.run([FOLDER / "services.sh", "0"], capture_output=True, text=True)
+        self.assertEqual((wrong.returncode, wrong.stdout), (2, ""))
 
     def test_selectors_match_the_pods(self):
         labels = self.pod["metadata"]["labels"].items()
@@ -57,8 +81,9 @@ class Kubernetes(unittest.TestCase):
 
     def test_paths_are_mounted(self):
         mounted = {mount["mountPath"] for mount in self.server["volumeMounts"]}
-        for path in (self.config["tls"]["folder"], self.config["store"]):
+        for path in (self.config["tls"]["folder"], self.config["store"], str(pathlib.Path(self.config["access"]["file"]).parent)):
             self.assertIn(path, mounted)
+        self.assertIn(pathlib.Path(self.config["access"]["file"]).name, self.by_name["ConfigMap", "cleave"]["data"])
         volumes = {volume["name"] for volume in self.pod["spec"]["volumes"]} | {
             claim["metadata"]["name"] for claim in self.by_name["StatefulSet", "cleave"]["spec"]["volumeClaimTemplates"]}  # fmt: skip
         for container in self.pod["spec"]["initContainers"] + self.pod["spec"]["containers"]:
@@ -80,12 +105,14 @@ class Kubernetes(unittest.TestCase):
     def start(self, folder):
         """A server with the ConfigMap's configuration, on other addresses and folders."""
         programs = pathlib.Path(os.environ["PROGRAMS"])
-        (folder / "server.yaml").write_text(self.config_text)
+        (folder / "config").mkdir()
+        for name, text in self.by_name["ConfigMap", "cleave"]["data"].items():
+            (folder / "config" / name).write_text(text)
         subprocess.run([programs / "cleave-server", "certs", "init", "--folder", folder / "certs"], check=True, stdout=subprocess.DEVNULL)
         settings = {"listen.address": "127.0.0.1", "listen.port": 0, "tls.folder": folder / "certs", "store": folder / "store",
-                    "status.socket": folder / "status/socket", "metrics.listen": "127.0.0.1:0"}  # fmt: skip
+                    "access.file": folder / "config/access.yaml", "status.socket": folder / "status/socket", "metrics.listen": "127.0.0.1:0"}  # fmt: skip
         overrides = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        return subprocess.Popen([programs / "cleave-server", "serve", "--config", folder / "server.yaml", *overrides],
+        return subprocess.Popen([programs / "cleave-server", "serve", "--config", folder / "config/server.yaml", *overrides],
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
 
     def test_the_server_accepts_the_configuration_and_needs_no_more_memory_than_the_limit(self):
@@ -99,6 +126,32 @@ class Kubernetes(unittest.TestCase):
         limit = self.server["resources"]["limits"]["memory"]
         self.assertRegex(limit, r"^\d+Gi$")
         self.assertLessEqual(needed, 1024 * int(limit.removesuffix("Gi")))
+
+    def test_renewed_certificates_are_copied_and_loaded_without_a_restart(self):
+        with tempfile.TemporaryDirectory() as name, self.start(pathlib.Path(name)) as server:
+            folder = pathlib.Path(name)
+            secrets, certs = folder / "secrets", folder / "certs"
+            self.assertIn("cleave-server listens on", server.stdout.readline())
+            shutil.copytree(certs, secrets)
+            script = [ROOT / "docker/certificates.sh", secrets, certs]
+            subprocess.run(script, check=True)  # as the init container
+            with subprocess.Popen([*script, folder / "config/server.yaml"], env=os.environ | {"PERIOD": "0.2"}) as watcher:
+                time.sleep(1)  # it has looked at the present files
+                renewed = subprocess.run([pathlib.Path(os.environ["PROGRAMS"]) / "cleave-server", "certs", "init", "--renew",
+                                          "--folder", secrets], check=True, capture_output=True)  # fmt: skip
+                self.assertTrue(renewed.stdout)
+                lines = []
+                for line in server.stderr:
+                    lines.append(json.loads(line))
+                    if "reloaded the certificates" in lines[-1]["message"]:
+                        break
+                watcher.terminate()
+            server.terminate()
+            server.communicate(timeout=60)
+            self.assertEqual(server.returncode, 0)
+            for file in ("server.crt", "server.key"):
+                self.assertEqual((certs / file).read_bytes(), (secrets / file).read_bytes())
+                self.assertEqual((certs / file).stat().st_mode & 0o777, 0o600)
 
 
 if __name__ == "__main__":

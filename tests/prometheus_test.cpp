@@ -10,6 +10,8 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -38,6 +40,67 @@ const char* kindName(MetricKind kind) {
   return "";
 }
 
+// A temporary file.
+struct TextFile {
+  explicit TextFile(const std::string& text) {
+    static int count = 0;
+    path = (std::filesystem::temp_directory_path() /
+            ("cleave-metrics-" + std::to_string(::getpid()) + "-" + std::to_string(count++)))
+               .string();
+    std::ofstream(path) << text;
+  }
+  ~TextFile() { std::filesystem::remove(path); }
+  std::string path;
+};
+
+// Runs promtool; returns its exit status and its output.
+std::pair<int, std::string> promtool(const std::string& arguments) {
+  std::string said;
+  FILE* const pipe = ::popen((CLEAVE_PROMTOOL " " + arguments + " 2>&1").c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  char line[4096];
+  while (std::fgets(line, sizeof line, pipe) != nullptr) said += line;
+  return {::pclose(pipe), said};
+}
+
+std::string sourceFile(const std::string& name) {
+  std::ifstream file(CLEAVE_SOURCE_DIR "/" + name);
+  REQUIRE(file);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Checks that each metric in `text` is in the table, and returns how many different ones it names.
+std::size_t checkNames(const std::string& text) {
+  std::set<std::string> known;
+  for (const MetricRow& row : metricTable()) {
+    for (const Role role : {Role::client, Role::server}) {
+      if (!(role == Role::client ? row.client : row.server)) continue;
+      const std::string name = metricName(row, role);
+      known.insert(name);
+      if (row.kind != MetricKind::histogram) continue;
+      for (const char* part : {"_bucket", "_sum", "_count"}) known.insert(name + part);
+    }
+  }
+  const std::regex pattern("(cleave_(client|server)|process)_[a-z_]+");
+  std::set<std::string> named;
+  for (std::sregex_iterator found(text.begin(), text.end(), pattern), end; found != end; ++found) {
+    named.insert(found->str());
+  }
+  for (const std::string& name : named) {
+    INFO(name);
+    CHECK(known.contains(name));
+  }
+  return named.size();
+}
+
+// Collects the queries of a dashboard's panels.
+void collectQueries(const nlohmann::json& json, std::vector<std::string>& queries) {
+  if (json.is_object() && json.contains("expr")) queries.push_back(json.at("expr"));
+  for (const auto& child : json) {
+    if (child.is_structured()) collectQueries(child, queries);
+  }
+}
+
 // A row of the code's table of metrics, in the format of docs/metrics.md.
 std::string documentationOf(const MetricRow& row) {
   std::string labels;
@@ -57,9 +120,7 @@ std::string trimmed(const std::string& text) {
 
 // The rows of the table between the markers, with cells joined by '|'.
 std::vector<std::string> documented() {
-  std::ifstream file(CLEAVE_SOURCE_DIR "/docs/metrics.md");
-  REQUIRE(file);
-  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const std::string text = sourceFile("docs/metrics.md");
   const auto start = text.find("<!-- begin:prometheus -->\n");
   const auto end = text.find("<!-- end:prometheus -->");
   REQUIRE(start < end);
@@ -217,21 +278,43 @@ TEST_CASE("every metric of the table is served, and promtool accepts the output"
     }
     CHECK(familiesOf(text) == expected);
 
-    const auto file = std::filesystem::temp_directory_path() /
-                      ("cleave-metrics-" + std::to_string(::getpid()) + ".txt");
-    std::ofstream(file) << text;
-    const std::string command = CLEAVE_PROMTOOL " check metrics 2>&1 < " + file.string();
-    std::string said;
-    FILE* const pipe = ::popen(command.c_str(), "r");
-    REQUIRE(pipe != nullptr);
-    char line[4096];
-    while (std::fgets(line, sizeof line, pipe) != nullptr) said += line;
-    const int code = ::pclose(pipe);
-    std::filesystem::remove(file);
+    const TextFile file(text);
+    const auto [code, said] = promtool("check metrics < " + file.path);
     INFO(said);
     CHECK(code == 0);
     CHECK(said.empty());
   }
+}
+
+TEST_CASE("the alert rules are valid, and every metric in them exists") {
+  const auto [code, said] =
+      promtool("check rules " CLEAVE_SOURCE_DIR "/packaging/prometheus/alerts.yaml");
+  INFO(said);
+  CHECK(code == 0);
+  CHECK(checkNames(sourceFile("packaging/prometheus/alerts.yaml")) >= 8);
+}
+
+TEST_CASE("the queries of the dashboard are valid, and every metric in them exists") {
+  const std::string text = sourceFile("packaging/grafana/cleave.json");
+  CHECK(checkNames(text) >= 20);
+  std::vector<std::string> queries;
+  collectQueries(nlohmann::json::parse(text), queries);
+  REQUIRE(queries.size() > 20);
+  // promtool checks rules only, so each query becomes one.
+  nlohmann::json rules = nlohmann::json::array();
+  for (std::string query : queries) {
+    for (const char* variable : {"$__rate_interval", "$__range"}) {
+      for (std::size_t at; (at = query.find(variable)) != std::string::npos;) {
+        query.replace(at, std::string(variable).size(), "5m");
+      }
+    }
+    rules.push_back({{"record", "query_" + std::to_string(rules.size())}, {"expr", query}});
+  }
+  const TextFile file(
+      nlohmann::json{{"groups", {{{"name", "dashboard"}, {"rules", rules}}}}}.dump());
+  const auto [code, said] = promtool("check rules " + file.path);
+  INFO(said);
+  CHECK(code == 0);
 }
 
 TEST_CASE("threads may record during a scrape without losing counts") {

@@ -2,8 +2,6 @@
 #include "common/core/durable.h"
 
 #include <fcntl.h>
-#include <signal.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,6 +14,8 @@
 #include <limits>
 #include <sstream>
 #include <thread>
+
+#include "tests/file_size_limit.h"
 
 using namespace cleave;
 using Catch::Matchers::Contains;
@@ -41,24 +41,6 @@ struct Folder {
   std::string file(const std::string& name) const { return path / name; }
 
   fs::path path;
-};
-
-// While an object exists, writes beyond `bytes` bytes in a file fail, as on a full disk.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    ::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  rlimit before_;
-  sighandler_t handler_;
 };
 
 // Returns this process's descriptor of the open file `path`.
@@ -347,7 +329,7 @@ TEST_CASE("a full disk is reported by flush, and the file ends at a whole row") 
   full->row({"fits"});
   recorder.flush();
   {
-    const FileSizeLimit limit(20);
+    const test::FileSizeLimit limit(20);
     full->row({"this does not fit within 20 bytes"});
     CHECK_THROWS_WITH(recorder.flush(),
                       Contains("full.csv: rows could not be written: File too large"));
@@ -366,7 +348,7 @@ TEST_CASE("a full disk is reported by flush, and the file ends at a whole row") 
 TEST_CASE("a table whose header cannot be written leaves no file") {
   const Folder folder;
   Recorder recorder;
-  const FileSizeLimit limit(1);
+  const test::FileSizeLimit limit(1);
   CHECK_THROWS_AS(recorder.table(folder.file("a.csv"), {"column"}), RunError);
   CHECK_FALSE(fs::exists(folder.file("a.csv")));
 }
@@ -433,7 +415,7 @@ TEST_CASE("a durable write that fails keeps the old file and leaves no other") {
   const std::string path = folder.file("config.yaml");
   writeFileDurably(path, "old");
   {
-    const FileSizeLimit limit(4);
+    const test::FileSizeLimit limit(4);
     CHECK_THROWS_WITH(writeFileDurably(path, "too long"),
                       Contains(path + ": cannot be written: File too large"));
   }

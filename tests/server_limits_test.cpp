@@ -13,12 +13,15 @@
 #include "server/disk_share.h"
 #include "server/idle.h"
 #include "server/refusals.h"
+#include "server/run_record.h"
 #include "server/session_lines.h"
 #include "tests/error_code.h"
+#include "tests/file_size_limit.h"
 
 using namespace cleave;
 using namespace std::chrono_literals;
 using boost::asio::ip::make_address;
+using Catch::Matchers::Contains;
 
 namespace {
 
@@ -218,6 +221,11 @@ TEST_CASE("an identity can use the rest of its share, independently of other ide
   CHECK(shares.open("a", kMiB) == a);  // all runs of an identity have the same share
   CHECK_FALSE(a->take(200 << 10));
   CHECK(a->error().code() == "disk-share-full");
+  const RunError checkpoint = a->error("the checkpoint", 40 * kMiB);
+  CHECK_THAT(checkpoint.what(), Contains("the checkpoint needs 40 MiB more, but the files of a on "
+                                         "the server take 0.9 MiB of the allowed 1.0 MiB"));
+  CHECK_THAT(checkpoint.hint(),
+             Contains("cleave-server runs list --identity a") && Contains("limits.disk_mib"));
   CHECK(a->take(100 << 10));  // a smaller write still fits
   CHECK(errorCode([&] { shares.open("a", kMiB); }) == "disk-share-full");
   CHECK(b->take(kMiB / 2));
@@ -296,4 +304,27 @@ TEST_CASE("no run begins if the disk has no space beyond the reserve") {
   DiskShares shares(store.path, std::numeric_limits<std::int64_t>::max() / 2);
   CHECK(errorCode([&] { shares.open("a", kMiB); }) == "disk-reserve");
   CHECK(shares.roomBytes() < 0);
+}
+
+TEST_CASE("a run whose last rows are missing says so once, and other runs do not") {
+  const Store store;
+  std::filesystem::create_directories(store.path + "/full");
+  std::filesystem::create_directories(store.path + "/good");
+  Recorder recorder;
+  const auto filesIn = [&](const std::string& name) {
+    return std::make_shared<RunFiles>(recorder, store.path + "/" + name, RunIdentity{name, 1, 1},
+                                      std::vector<std::string>{});
+  };
+  RunRecord full(filesIn("full"), 0, nullptr), good(filesIn("good"), 0, nullptr);
+  full.begin({});
+  good.begin({});
+  recorder.flush();
+  {
+    const test::FileSizeLimit limit(std::filesystem::file_size(store.path + "/full/steps.csv") + 1);
+    full.end({});
+    CHECK_THROWS_AS(recorder.flush(), RunError);
+  }
+  CHECK_THAT(full.missing().value_or(""), Contains("steps.csv of this run could not be written"));
+  CHECK_FALSE(full.missing());
+  CHECK_FALSE(good.missing());
 }

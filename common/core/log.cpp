@@ -4,6 +4,7 @@
 #include <spdlog/async_logger.h>
 #include <spdlog/details/null_mutex.h>
 #include <spdlog/details/thread_pool.h>
+#include <spdlog/fmt/fmt.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/basic_file_sink.h>
@@ -15,6 +16,7 @@
 #include <chrono>
 #include <future>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -33,6 +35,44 @@ constexpr char kTimeAndLevel[] = "%Y-%m-%dT%H:%M:%S.%eZ %^%l%$ ";
 std::unique_ptr<spdlog::formatter> utcFormatter(const std::string& pattern) {
   return std::make_unique<spdlog::pattern_formatter>(pattern, spdlog::pattern_time_type::utc);
 }
+
+std::string jsonText(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// The name of a message's logger has the fields of logAbout(): "identity":"a","run":"b",
+class JsonFormatter final : public spdlog::formatter {
+ public:
+  explicit JsonFormatter(std::string program)
+      : program_(std::move(program)), time_(utcFormatter("%Y-%m-%dT%H:%M:%S.%eZ")) {}
+
+  void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& out) override {
+    spdlog::memory_buf_t time;
+    time_->format(message, time);
+    const std::string line =
+        fmt::format(R"({{"time":"{}","level":"{}","logger":{},{}"message":{}}})"
+                    "\n",
+                    trimmed({time.data(), time.size()}),
+                    std::string_view(spdlog::level::to_string_view(message.level).data(),
+                                     spdlog::level::to_string_view(message.level).size()),
+                    jsonText(program_),
+                    std::string_view(message.logger_name.data(), message.logger_name.size()),
+                    jsonText({message.payload.data(), message.payload.size()}));
+    out.append(line.data(), line.data() + line.size());
+  }
+  std::unique_ptr<spdlog::formatter> clone() const override {
+    return std::make_unique<JsonFormatter>(program_);
+  }
+
+ private:
+  // Without the line break that spdlog appends.
+  static std::string_view trimmed(std::string_view text) {
+    return text.substr(0, text.find_last_not_of("\r\n") + 1);
+  }
+
+  const std::string program_;
+  const std::unique_ptr<spdlog::formatter> time_;
+};
 
 constexpr std::array<std::string_view, spdlog::level::n_levels> kColors = {
     "\x1b[37m", "\x1b[36m", "\x1b[32m", "\x1b[1;33m", "\x1b[1;31m", "\x1b[1;41m", ""};
@@ -138,6 +178,17 @@ void startLog(const std::string& program, const std::string& level) {
   for (const char c : program) name.append(c == '%' ? 2 : 1, c);
   instance().process->set_formatter(utcFormatter(kTimeAndLevel + name + ": %v"));
   instance().process->set_level(spdlog::level::from_str(level));
+}
+
+void logAsJson(const std::string& program) {
+  instance().terminal->set_formatter(std::make_unique<JsonFormatter>(program));
+}
+
+std::shared_ptr<spdlog::logger> logAbout(const std::string& identity, const std::string& run) {
+  std::string fields;
+  if (!identity.empty()) fields += "\"identity\":" + jsonText(identity) + ",";
+  if (!run.empty()) fields += "\"run\":" + jsonText(run) + ",";
+  return processLog()->clone(fields);
 }
 
 std::shared_ptr<spdlog::logger> processLog() { return instance().process; }

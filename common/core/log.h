@@ -11,6 +11,12 @@ namespace cleave {
 // Starts the process's log: to stderr, with a timestamp and `program`. Levels: "trace", "debug",
 // "info", "warn", "error". Throws UsageError for any other.
 void startLog(const std::string& program, const std::string& level);
+// From now on, writes the process's lines to stderr as JSON, an object per line: time, level,
+// logger (`program`), the fields of logAbout(), message. Files of runs stay text.
+void logAsJson(const std::string& program);
+// The process's log, for lines about an identity and its run. As JSON, each line has the fields
+// `identity` and `run`, unless they are empty; text is as in processLog().
+std::shared_ptr<spdlog::logger> logAbout(const std::string& identity, const std::string& run);
 // The process's log. Before startLog() it writes to stderr without `program`.
 std::shared_ptr<spdlog::logger> processLog();
 // A run's log: written to its file (created or appended to), and forwarded to the process's log

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "common/core/durable.h"
+#include "common/core/failpoint.h"
 #include "common/core/open_file.h"
 
 namespace cleave {
@@ -142,7 +143,8 @@ struct Recorder::File {
 
   void write(std::string_view text) {
     if (error != 0) return;
-    error = writeAll(file.get(), text);
+    error = failingCall("record");
+    if (error == 0) error = writeAll(file.get(), text);
     if (error != 0) {
       cutShort = ::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0;
     } else {
@@ -184,6 +186,7 @@ struct Recorder::File {
   // errno of the failed write, or 0; readable on any thread. After an error the file takes no more
   // rows, because a gap would go unnoticed.
   std::atomic<int> error = 0;
+  std::atomic<std::uint64_t> dropped = 0;
 };
 
 struct Recorder::State {
@@ -358,6 +361,8 @@ Recorder::Stream::~Stream() {
 
 int Recorder::Stream::error() const { return file_->error; }
 
+std::uint64_t Recorder::Stream::dropped() const { return file_->dropped; }
+
 bool Recorder::Stream::isOverBudget() const { return file_->isOverBudget; }
 
 const std::string& Recorder::Stream::path() const { return file_->path; }
@@ -375,6 +380,7 @@ void Recorder::Stream::append(std::string_view record) {
     if (recorder_->waitingRows == kMaxWaitingRows ||
         recorder_->unwrittenBytes + record.size() > Recorder::kMaxWaitingBytes) {
       ++recorder_->droppedRows;
+      ++file_->dropped;
       return;
     }
     ++recorder_->waitingRows;

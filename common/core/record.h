@@ -59,6 +59,8 @@ class Recorder {
     // The errno of the first failed write, such as ENOSPC, or 0. After a failure the file takes no
     // more records.
     int error() const;
+    // Records that append() has dropped.
+    std::uint64_t dropped() const;
     // Whether a record has exceeded the budget. The file then takes no more records.
     bool isOverBudget() const;
     const std::string& path() const;
@@ -80,6 +82,7 @@ class Recorder {
     // Requires one cell per column. Like Stream::append(), does not wait for the disk.
     void row(std::vector<Cell> cells);
     int error() const { return stream_->error(); }
+    std::uint64_t dropped() const { return stream_->dropped(); }
     bool isOverBudget() const { return stream_->isOverBudget(); }
     const std::string& path() const { return stream_->path(); }
 

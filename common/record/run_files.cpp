@@ -221,6 +221,11 @@ std::optional<RunFiles::WriteFailure> RunFiles::writeFailure() const {
   return std::nullopt;
 }
 
+std::uint64_t RunFiles::droppedRows() const {
+  if (!transfers_) return 0;
+  return transfers_->dropped() + steps_->dropped() + epochs_->dropped();
+}
+
 bool RunFiles::isOverBudget() const {
   if (!transfers_) return false;
   return transfers_->isOverBudget() || steps_->isOverBudget() || epochs_->isOverBudget();

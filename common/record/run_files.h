@@ -102,6 +102,8 @@ class RunFiles {
     int error = 0;
   };
   std::optional<WriteFailure> writeFailure() const;
+  // Rows that were dropped because the disk was too slow.
+  std::uint64_t droppedRows() const;
   // Whether a row exceeded the budget. A run must check this periodically.
   bool isOverBudget() const;
 

@@ -116,7 +116,7 @@ std::vector<std::string> TestServer::runFolders() const {
   std::vector<std::string> folders;
   std::error_code none;
   for (const auto& identity : std::filesystem::directory_iterator(store_, none)) {
-    if (identity.path().filename() == ".status") continue;
+    if (identity.path().filename().string().starts_with('.')) continue;
     for (const auto& entry : std::filesystem::directory_iterator(identity)) {
       if (entry.path().filename() != ".weights") folders.push_back(entry.path().string());
     }

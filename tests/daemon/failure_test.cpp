@@ -164,6 +164,18 @@ TEST_CASE("a full disk at the server ends the run, and the client reports it") {
   CHECK(finish(server.process()).code == 0);
 }
 
+TEST_CASE("rows that could not be written fail their run, and not the server that goes on") {
+  const TemporaryFolder folder;
+  TestServer server(folder, {}, "store", failingAt("record:6:enospc"));
+  const Process first = startSlowClient(folder.path("first"), server.address());
+  checkError(finish(first), kFailedRun, {"[cannot-write]", "the server's disk is full"});
+  CHECK(runClient("train", folder.path("next"), {"--server", server.address()}).code == 0);
+  server.process().signal(SIGTERM);
+  const Ended ended = finish(server.process());
+  CHECK(ended.code == 0);
+  CHECK_THAT(ended.errors, Contains("the server's disk is full") && !Contains("error ["));
+}
+
 TEST_CASE("a loss that is not finite is reported with step, micro-batch and a hint") {
   struct Row {
     std::string name;

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -100,11 +101,83 @@ void checkSums(const Metrics& metrics, const std::string& prefix, const std::str
   }
 }
 
+// The figures of the only identity are those of the server.
+void checkIdentity(const Metrics& metrics) {
+  const auto ofLocal = [&](const std::string& name) {
+    return metrics["cleave_server_identity_" + name + "{identity=\"local\"}"];
+  };
+  CHECK(ofLocal("sessions") == 0);
+  CHECK(ofLocal("sessions_total") == 1);
+  CHECK(ofLocal("steps_total") == metrics["cleave_server_steps_total{phase=\"train\"}"]);
+  double seconds = 0;
+  for (const char* action : {"BodyForward", "BodyBackward", "BodyWeights", "Report", "Update"}) {
+    seconds +=
+        metrics[std::string("cleave_server_action_seconds_total{action=\"") + action + "\"}"];
+  }
+  CHECK(ofLocal("device_seconds_total") == Approx(seconds).epsilon(1e-6));
+  CHECK(ofLocal("up_bytes_total") > 0);
+  CHECK(ofLocal("down_bytes_total") > 0);
+  CHECK(ofLocal("store_bytes") > 0);
+}
+
+// The account in the store has what the metrics had.
+void checkUsage(const Metrics& metrics, const std::string& store, const std::string& run) {
+  const auto usage = [&](const Arguments& more) {
+    const Ended ended =
+        finish(Process::start(with({serverProgram(), "usage", "--set", "store=" + store}, more)));
+    INFO(ended.errors);
+    CHECK(ended.code == 0);
+    return ended.output;
+  };
+  const auto json = nlohmann::json::parse(usage({"--json", "--runs"}));
+  REQUIRE(json.at("identities").size() == 1);
+  const auto& local = json.at("identities").at(0);
+  const auto counted = [&](const char* name) {
+    return metrics[std::string("cleave_server_identity_") + name + "{identity=\"local\"}"];
+  };
+  CHECK(local.at("identity") == "local");
+  CHECK(local.at("sessions") == counted("sessions_total"));
+  CHECK(local.at("steps") == counted("steps_total"));
+  CHECK(local.at("device_seconds").get<double>() ==
+        Approx(counted("device_seconds_total")).epsilon(1e-6));
+  CHECK(local.at("bytes_up") == counted("up_bytes_total"));
+  CHECK(local.at("bytes_down") == counted("down_bytes_total"));
+  CHECK(local.at("disk_bytes") > 0);
+  REQUIRE(local.at("runs").size() == 1);
+  CHECK(run.ends_with(local.at("runs").at(0).at("run").get<std::string>()));
+  CHECK_THAT(usage({}), Contains("identity") && Contains("local"));
+  CHECK_THAT(usage({"--identity", "nobody"}), Contains("no usage"));
+}
+
+// Each line is an object, and those of the run name it and its identity.
+void checkJsonLog(const std::string& log, const std::string& run) {
+  std::istringstream lines(log);
+  std::size_t ofRun = 0;
+  for (std::string line; std::getline(lines, line);) {
+    INFO(line);
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    REQUIRE(json.is_object());
+    CHECK(json.at("time").get<std::string>().size() ==
+          std::string("2026-01-31T12:34:56.789Z").size());
+    CHECK(json.at("logger") == "cleave-server");
+    CHECK_FALSE(json.at("message").get<std::string>().empty());
+    CHECK_FALSE(json.at("level").get<std::string>().empty());
+    if (!json.contains("run")) continue;
+    ++ofRun;
+    CHECK(json.at("identity") == "local");
+    CHECK(run.ends_with(json.at("run").get<std::string>()));
+  }
+  CHECK(ofRun >= 3);
+}
+
 }  // namespace
 
 TEST_CASE("the metrics of both sides follow a training run and match the sums of its files") {
   const TemporaryFolder folder;
-  TestServer server(folder, kListen);
+  std::ofstream(folder.path("access.yaml")) << "local: {}\n";
+  TestServer server(folder, with(kListen, {"--set", "log.format=json", "--set",
+                                           "access.file=" + folder.path("access.yaml"), "--set",
+                                           "metrics.identity_label=true"}));
   const std::uint16_t serverPort = metricsPort(server.process());
   const std::string steps = "_steps_total{phase=\"train\"}";
   {
@@ -141,6 +214,9 @@ TEST_CASE("the metrics of both sides follow a training run and match the sums of
   const auto runs = server.runFolders();
   REQUIRE(runs.size() == 1);
   checkSums(after, "cleave_server_", runs[0]);
+  checkIdentity(after);
+  checkUsage(after, folder.path("store"), runs[0]);
+  checkJsonLog(server.process().errors(), runs[0]);
 }
 
 TEST_CASE(
