@@ -165,7 +165,8 @@ def check_command_line(page, line, programs, keys):
 def check_key(page, key, keys):
     if key in keys or any(known.startswith(key.rstrip("*") + ("" if key.endswith("*") else ".")) for known in keys):
         return
-    if not re.fullmatch(LINK_KEYS, key) and key != "KEY":
+    is_operator = key.endswith(".default")  # of PyTorch, such as log.default
+    if not re.fullmatch(LINK_KEYS, key) and not is_operator and key != "KEY":
         complain(page, f"there is no key {key}")
 
 

@@ -146,9 +146,9 @@ TEST_CASE("without room for a second checkpoint in its identity's share, a run c
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
   // The first checkpoint was made.
-  CHECK_THAT(ended.errors,
-             Contains("[disk-share-full]") && Contains("the checkpoint needs 0.") &&
-                 Contains("runs list --identity hog") && !Contains("continue from step 0"));
+  CHECK_THAT(ended.errors, Contains("[disk-share-full]") && Contains("the checkpoint needs 0.") &&
+                               Contains("runs list --identity hog") &&
+                               !Contains("continue from step 0"));
   const Ended whole = finish(other);
   CHECK(whole.code == 0);
   CHECK_THAT(whole.errors, !Contains("no checkpoint"));
