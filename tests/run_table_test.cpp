@@ -42,6 +42,7 @@ ServerSettings settingsWith(const std::string& store, std::chrono::milliseconds 
   settings.memoryBytes = std::size_t{1} << 30;
   settings.share.diskBytes = std::size_t{1} << 30;
   settings.store = store;
+  settings.keepUsage = false;  // its thread could write after the folder was removed
   settings.edges = std::move(edges);
   return settings;
 }
