@@ -97,6 +97,9 @@ int run(int argc, char** argv) {
   trainApp->callback(
       [&] { command = [&] { return dryRun ? dryRunCommand(train.run) : trainCommand(train); }; });
 
+  NewOptions first;
+  addNewCommand(app, first, command);
+
   VerifyOptions verify;
   CLI::App* verifyApp = app.add_subcommand(
       "verify", "Checks that the split model trains exactly like the whole model in one process");
@@ -135,7 +138,8 @@ int run(int argc, char** argv) {
   addKeysCommand(app, keys, configurationKeys, command);
 
   DataShowOptions dataShow;
-  addDataCommands(app, dataShow, command);
+  DataCheckOptions dataCheck;
+  addDataCommands(app, dataShow, dataCheck, command);
 
   ProfileOptions profile;
   addProfileCommand(app, profile, command);

@@ -29,4 +29,15 @@ std::string errorText(Call call) {
   return {};
 }
 
+// The hint of the Error that `call` throws; empty if it throws none.
+template <typename Call>
+std::string errorHint(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.hint();
+  }
+  return {};
+}
+
 }  // namespace cleave

@@ -14,6 +14,7 @@
 #include "common/graph/export_reader.h"
 #include "common/graph/operators.h"
 #include "common/graph/packed_graph.h"
+#include "common/graph/suggested_cuts.h"
 
 namespace cleave::test {
 namespace {
@@ -97,6 +98,32 @@ TEST_CASE("possible cuts are the ends of modules, listed with the tensors that c
                cuts.split({cuts.find("pool"), cuts.find("conv")});
              }),
              Contains("not after"));
+}
+
+TEST_CASE("the suggested cuts leave little to the client, and few bytes cross them") {
+  const wire::Graph graph = tiny();
+  const GraphCuts cuts(graph);
+  const auto suggested = suggestCuts(graph, cuts);
+  REQUIRE(suggested);
+  // Every head takes more than a tenth; `conv` and `norm` take the least, and as many bytes cross.
+  CHECK(suggested->first.names.front() == "norm");
+  // `pool` and `dropout` are crossed by 16 floats, and the tail is shorter after `dropout`.
+  CHECK(suggested->last.names.front() == "dropout");
+  CHECK(suggested->firstBytes == 4 * 4 * 64);
+  CHECK(suggested->lastBytes == 4 * 16);
+  CHECK(suggested->headShare == Approx(64 * 4 * 9 / (64 * 4 * 45 + 160.0)));
+  CHECK(suggested->tailShare == Approx(160 / (64 * 4 * 45 + 160.0)));
+  CHECK_THAT(suggested->reason(),
+             Contains("the first 19.7 % and the last 1.4 %") && Contains("no cuts leave less"));
+}
+
+TEST_CASE("no cuts are suggested for a model that cannot be divided into three parts") {
+  wire::Graph graph = tiny();
+  for (wire::Node& node : *graph.mutable_nodes()) {
+    if (node.op() != "aten.conv2d.default") node.clear_module();
+  }
+  const GraphCuts cuts(graph);
+  CHECK_FALSE(suggestCuts(graph, cuts));
 }
 
 TEST_CASE("the parts of a graph are valid, and have all its weights once") {

@@ -7,7 +7,11 @@
 #include <cstdlib>
 #include <set>
 
+#include "client/data/check.h"
+#include "client/data/encoded_images.h"
 #include "client/data/formats.h"
+#include "client/data/image_file.h"
+#include "client/data/other_pictures.h"
 #include "client/data/skip.h"
 #include "client/train/temporary_folder.h"
 #include "tests/error_code.h"
@@ -190,11 +194,13 @@ TEST_CASE(
 
 TEST_CASE("folder: images of different sizes need data.resize") {
   const Pets pets;
-  pets.write("train/dog/z.png", plain(7, 9));
   Opened opened = pets.with();
+  pets.write("train/dog/z.png", plain(5));
   const auto data = opened.open(DataSplit::train);
+  pets.write("train/dog/z.png", plain(7, 9));
   CHECK(errorCode([&] { readSample(*data, 4); }) == "sample-size");
   CHECK(errorCode([&] { readSample(*data, 3); }).empty());
+  CHECK(errorCode([&] { opened.open(DataSplit::train); }) == "sample-size");
   opened.keys.image.resize = 6;
   const auto resized = opened.open(DataSplit::train);
   CHECK(resized->arrays().front().shape == std::vector<std::int64_t>{1, 6, 6});
@@ -498,9 +504,132 @@ TEST_CASE(
 
 TEST_CASE("only damage is skipped") {
   const Pets pets;
-  pets.write("train/dog/2.PNG", plain(5, 9));
   const auto data = skipDamaged(pets.with().open(DataSplit::train), 100);
+  pets.write("train/dog/2.PNG", plain(5, 8));
   CHECK(errorCode([&] { readSample(*data, 3); }) == "sample-size");
+}
+
+TEST_CASE("folder: skipped files are counted by extension, with a command that converts pictures") {
+  const Pets pets;
+  for (const std::string name :
+       {"dog/scan.tiff", "dog/scan2.TIFF", "cat/old.bmp", "Thumbs.db", "cat/notes", "cat/x.txt"}) {
+    pets.write("train/" + name, textBytes("II*"));
+  }
+  const FoundImages found = findImages(pets.path("train"));
+  CHECK(found.paths.size() == 5);
+  CHECK(found.skipped.text() == "2 .tiff, 1 .bmp, 1 without extension, 1 .db, 1 .txt");
+  CHECK(found.skipped.hint("a b") ==
+        "convert the pictures with ImageMagick: find 'a b' \\( -iname '*.bmp' -o -iname '*.tiff' "
+        "\\) -exec mogrify -format png {} +");
+  CHECK(pets.with().code(DataSplit::train).empty());
+}
+
+TEST_CASE("the text about skipped files is bounded") {
+  SkippedFiles files;
+  CHECK(files.isEmpty());
+  for (int n = 0; n < 5000; ++n) files.add("dir.x/file.e" + std::to_string(n));
+  files.add("a/.hidden");
+  files.add("a/name.");
+  files.add("a/name.\x01");
+  files.add("a/scan.nii.gz");
+  CHECK_FALSE(files.hasPictures());
+  CHECK(files.text().starts_with("4004 without extension, 1 .e0, "));
+  CHECK(files.text().ends_with(" others"));
+  SkippedFiles scans;
+  scans.add("a/scan.nii.gz");
+  scans.add("a/b.dcm");
+  CHECK(scans.text() == "1 .dcm, 1 .nii.gz");
+  CHECK(scans.hint("a").find("docs/data.md#dicom-and-nifti") != std::string::npos);
+  SkippedFiles one;
+  one.add("x.gif");
+  CHECK(one.hint("-a'b") ==
+        "convert the pictures with ImageMagick: find ./'-a'\\''b' -iname '*.gif' -exec mogrify "
+        "-format png {} +");
+}
+
+TEST_CASE("folder: a class with only other pictures is refused with the way to convert them") {
+  const Pets pets;
+  pets.write("train/owl/1.heic", textBytes("x"));
+  CHECK(pets.with().text(DataSplit::train).ends_with("has no images, only other files: 1 .heic"));
+  CHECK(errorHint([&] { pets.with().open(DataSplit::train); }).find("mogrify") !=
+        std::string::npos);
+}
+
+TEST_CASE("pictures of other formats are named by their content") {
+  using namespace std::string_literals;
+  for (const auto& [content, format] : std::vector<std::pair<std::string, std::string>>{
+           {"II*\0..."s, "TIFF"},
+           {"MM\0*..."s, "TIFF"},
+           {"BM......", "BMP"},
+           {"GIF89a..", "GIF"},
+           {"\0\0\0\x18"
+            "ftypheic"s,
+            "HEIC"},
+           {"\0\0\0\x18"
+            "ftypavif"s,
+            "AVIF"},
+           {std::string(128, '\0') + "DICM", "DICOM"},
+           {std::string(344, '\0') + "n+1\0"s, "NIfTI"},
+           {"text", ""},
+           {"", ""}}) {
+    const ImageBytes bytes = textBytes(content);
+    CHECK(otherPictureFormat(bytes) == format);
+    if (format.empty()) continue;
+    CHECK(errorText([&] { readImageHeader(bytes, "a.jpg"); }) ==
+          "a.jpg is a " + format + " file, not JPEG, PNG or WebP");
+  }
+  CHECK(conversionHint("TIFF").find("mogrify") != std::string::npos);
+  CHECK(conversionHint("DICOM").find(".npy") != std::string::npos);
+}
+
+TEST_CASE("all samples are checked, and damaged ones are listed in order") {
+  const Pets pets;
+  const auto data = pets.with().open(DataSplit::train);
+  pets.write("train/dog/2.PNG", textBytes("BM, which is not read"));
+  pets.write("train/cat/1.png", {});
+  pets.write("train/dog/more/a.png", plain(5, 8));
+  for (const std::uint32_t threads : {1u, 4u}) {
+    Names found;
+    std::uint32_t done = 0;
+    CheckOptions options;
+    options.threads = threads;
+    options.found = [&](const DamagedSample& sample) {
+      CHECK(data->sampleName(sample.index) == sample.name);
+      found.push_back(sample.name.substr(pets.path("train").size() + 1) + ": " + sample.reason);
+    };
+    options.progress = [&](std::uint32_t samples) { done = samples; };
+    CHECK(checkSamples(data, options) == 3);
+    CHECK(done == 5);
+    CHECK(found == Names{"cat/1.png: is empty", "dog/2.PNG: is a BMP file, not JPEG, PNG or WebP",
+                         "dog/more/a.png: has 8 x 8 pixels, but another image of the data has 4 x "
+                         "4, and the model needs one size"});
+  }
+}
+
+// Samples of two floats, one of which is not finite.
+class NotFinite final : public LabeledDataset {
+ public:
+  std::uint32_t size() const override { return 1000; }
+  std::vector<std::int64_t> sampleShape() const override { return {2}; }
+  int classes() const override { return 2; }
+  std::int64_t read(std::uint32_t index, std::span<float> out) const override {
+    out[0] = index % 100 == 7 ? NAN : 1;
+    out[1] = index == 107 ? INFINITY : 1;
+    return 0;
+  }
+};
+
+TEST_CASE("values that are not finite count as damage") {
+  Names found;
+  CheckOptions options;
+  options.threads = 3;
+  options.found = [&](const DamagedSample& sample) {
+    found.push_back(sample.name + " " + sample.reason);
+  };
+  CHECK(checkSamples(std::make_shared<NotFinite>(), options) == 10);
+  REQUIRE(found.size() == 10);
+  CHECK(found[0] == "sample 7 has a value that is not finite");
+  CHECK(found[1] == "sample 107 has 2 values that are not finite");
 }
 
 }  // namespace

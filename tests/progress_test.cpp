@@ -35,6 +35,16 @@ BarState halfDone() {
   return state;
 }
 
+TEST_CASE("the line about samples has one row, and drops fields that do not fit") {
+  const SamplesState state = {"check test", 50, 200, 25};
+  CHECK(samplesBarLine(state, 100, false) ==
+        "check test  25% [==========>                             ]  50/200  25 samples/s  0:06 "
+        "left");
+  CHECK(samplesBarLine(state, 40, false) == "check test  25% [==>       ]  0:06 left");
+  CHECK(plainSamplesLine(state) == "check test  50/200  25 samples/s  0:06 left");
+  CHECK(plainSamplesLine({"check test", 0, 200, 0}) == "check test  0/200  0 samples/s  ? left");
+}
+
 TEST_CASE("a wide terminal shows all figures and a narrow one the key figures, always in one row") {
   CHECK(barLine(halfDone(), 160, false) ==
         "train  50% [====================>                   ] 150/300  epoch 2/3  6485 samples/s  "

@@ -252,8 +252,9 @@ int dataShowCommand(const DataShowOptions& options) {
 
 }  // namespace
 
-void addDataCommands(CLI::App& app, DataShowOptions& options, std::function<int()>& command) {
-  CLI::App* data = app.add_subcommand("data", "Shows the data of a configuration");
+void addDataCommands(CLI::App& app, DataShowOptions& options, DataCheckOptions& check,
+                     std::function<int()>& command) {
+  CLI::App* data = app.add_subcommand("data", "Shows and checks the data of a configuration");
   data->require_subcommand(1);
   data->footer(
       "Example:\n  cleave-client data show --config configs/fashion_mnist.yaml\n\n"
@@ -269,6 +270,7 @@ void addDataCommands(CLI::App& app, DataShowOptions& options, std::function<int(
   show->footer(
       "Example:\n  cleave-client data show --config configs/fashion_mnist.yaml --sheet sheet.png");
   show->callback([&] { command = [&] { return dataShowCommand(options); }; });
+  addDataCheckCommand(*data, check, command);
 }
 
 }  // namespace cleave

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "client/commands/commands.h"
@@ -12,6 +13,7 @@
 #include "common/core/units.h"
 #include "common/graph/costs.h"
 #include "common/graph/cuts.h"
+#include "common/graph/suggested_cuts.h"
 #include "common/model/graph_file.h"
 #include "common/run/torch_errors.h"
 
@@ -57,6 +59,7 @@ Json describeCut(const wire::Graph& graph, const GraphCuts& cuts, const GraphCut
   const GraphCosts before = costsOf(graph, 0, cut.position);
   Json json = {{"names", cut.names},
                {"possible", cut.obstacle.empty()},
+               {"suggested", false},
                {"tensors", cut.tensors.size()},
                {"shapes", tensorsText(graph, cut.tensors)},
                {"bytes_per_sample", cuts.bytesPerSample(cut)},
@@ -70,6 +73,36 @@ Json describeCut(const wire::Graph& graph, const GraphCuts& cuts, const GraphCut
 
 bool isSimple(const Json& cut) { return cut["possible"] && cut["tensors"] == 1; }
 
+std::string nameOf(const Json& cut) { return cut["names"].front().get<std::string>(); }
+
+// How deep the module is in the model.
+std::ptrdiff_t depthOf(const Json& cut) {
+  const std::string name = nameOf(cut);
+  return std::count(name.begin(), name.end(), '.');
+}
+
+// The cuts to list. Without `all`: the simple ones of the outermost modules, as long as they are
+// not too many, and the suggested ones.
+std::vector<Json> shownCuts(const Json& model, bool all) {
+  constexpr std::size_t kMany = 24;
+  if (all) return model["cuts"].get<std::vector<Json>>();
+  std::vector<Json> simple;
+  std::map<std::ptrdiff_t, std::size_t> counts;  // by depth
+  for (const Json& cut : model["cuts"]) {
+    if (!isSimple(cut)) continue;
+    ++counts[depthOf(cut)];
+    simple.push_back(cut);
+  }
+  std::size_t sum = 0;
+  std::ptrdiff_t depth = counts.empty() ? 0 : counts.begin()->first;
+  for (const auto& [each, count] : counts) {
+    sum += count;
+    if (sum <= kMany) depth = each;
+  }
+  std::erase_if(simple, [&](const Json& cut) { return depthOf(cut) > depth && !cut["suggested"]; });
+  return simple;
+}
+
 // Returns the shares before and after the cut: "14.3 | 85.7 %".
 std::string sharesText(double before, double whole) {
   const double percent = whole > 0 ? 100 * before / whole : 0;
@@ -77,32 +110,27 @@ std::string sharesText(double before, double whole) {
 }
 
 void printCuts(const Json& model, bool all) {
-  std::size_t width = 9, more = 0;
-  for (const Json& cut : model["cuts"]) {
-    if (all || isSimple(cut))
-      width = std::max(width, cut["names"].front().get<std::string>().size());
-  }
+  const std::vector<Json> shown = shownCuts(model, all);
+  std::size_t width = 9;
+  for (const Json& cut : shown) width = std::max(width, nameOf(cut).size());
   std::cout << fmt::format("{:<{}}  {:>10}  {:>16}  {:>16}\n", "", width, "bytes per", "parameters",
                            "compute");
   std::cout << fmt::format("{:<{}}  {:>10}  {:>16}  {:>16}  {}\n", "cut after", width, "sample",
                            "before | after", "before | after", "tensors that cross");
-  for (const Json& cut : model["cuts"]) {
-    if (!all && !isSimple(cut)) {
-      ++more;
-      continue;
-    }
+  for (const Json& cut : shown) {
     const std::string obstacle =
         cut.contains("obstacle") ? "; not possible: " + cut["obstacle"].get<std::string>() : "";
-    std::cout << fmt::format("{:<{}}  {:>10}  {:>16}  {:>16}  {}{}\n",
-                             cut["names"].front().get<std::string>(), width,
+    std::cout << fmt::format("{:<{}}  {:>10}  {:>16}  {:>16}  {}{}{}\n", nameOf(cut), width,
                              bytesText(cut["bytes_per_sample"]),
                              sharesText(cut["parameters_before"], model["parameters"]),
                              sharesText(cut["gflop_before"], model["gflop"]),
-                             cut["shapes"].get<std::string>(), obstacle);
+                             cut["shapes"].get<std::string>(),
+                             cut["suggested"] ? "  <- suggested" : "", obstacle);
   }
-  if (more > 0) {
+  if (const std::size_t more = model["cuts"].size() - shown.size(); more > 0) {
     std::cout << fmt::format(
-        "\nAt {}, several tensors cross or no cut is possible; --all lists them\n",
+        "\n{}: within these modules, where several tensors cross, or where no cut is possible; "
+        "--all lists them\n",
         countText(more, "more position"));
   }
 }
@@ -126,9 +154,16 @@ void print(const Json& model, bool all) {
                  "fp32, export model.float().\n";
     return;
   }
+  std::string cuts = "FIRST, SECOND";
+  if (model.contains("suggested_cuts")) {
+    const Json& suggested = model["suggested_cuts"];
+    cuts = suggested[0].get<std::string>() + ", " + suggested[1].get<std::string>();
+    std::cout << "\nSuggested: " << model["reason"].get<std::string>()
+              << ". For your machines and link: cleave-client plan\n";
+  }
   std::cout << std::endl
-            << "In a configuration, with two of these names:\n  model: {name: graph, file: " << file
-            << ", cuts: [FIRST, SECOND]}\n";
+            << "In a configuration:\n  model: {name: graph, file: " << file << ", cuts: [" << cuts
+            << "]}" << std::endl;
 }
 
 int modelsShowCommand(const ModelsShowOptions& options) {
@@ -147,6 +182,14 @@ int modelsShowCommand(const ModelsShowOptions& options) {
                 {"cuts", Json::array()}};
   for (const GraphCut& cut : cuts.cuts()) {
     model["cuts"].push_back(describeCut(graph, cuts, cut, whole));
+  }
+  if (const auto suggested = suggestCuts(graph, cuts)) {
+    model["suggested_cuts"] = {suggested->first.names.front(), suggested->last.names.front()};
+    model["reason"] = suggested->reason();
+    for (Json& cut : model["cuts"]) {
+      cut["suggested"] =
+          nameOf(cut) == model["suggested_cuts"][0] || nameOf(cut) == model["suggested_cuts"][1];
+    }
   }
   if (options.json) {
     std::cout << model.dump(2) << std::endl;

@@ -35,6 +35,13 @@ int trainCommand(const TrainOptions& options);
 int dryRunCommand(const RunOptions& options);
 int verifyCommand(const VerifyOptions& options);
 
+struct NewOptions {
+  std::string data, model;  // paths; `model` may be empty
+  std::string output;       // a file path; empty: named after the data
+  bool overwrite = false;   // replaces an existing file
+};
+void addNewCommand(CLI::App& app, NewOptions& options, std::function<int()>& command);
+
 struct ModelsShowOptions {
   std::string file;
   bool all = false;
@@ -49,7 +56,18 @@ struct DataShowOptions {
   std::string sheet;  // a file path; empty: no file
   bool json = false;
 };
-void addDataCommands(CLI::App& app, DataShowOptions& options, std::function<int()>& command);
+struct DataCheckOptions {
+  CommonOptions common;
+  std::uint32_t threads = 0;  // 0: one per core
+  std::string output;         // a file path; empty: no file
+  bool overwrite = false;     // replaces an existing file
+  bool json = false;
+};
+// Adds the command `data` with its subcommands.
+void addDataCommands(CLI::App& app, DataShowOptions& show, DataCheckOptions& check,
+                     std::function<int()>& command);
+// Adds the subcommand `data check`.
+void addDataCheckCommand(CLI::App& data, DataCheckOptions& options, std::function<int()>& command);
 
 struct ProfileOptions {
   RunOptions run;  // only its configuration and `json`

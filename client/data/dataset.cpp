@@ -83,6 +83,11 @@ std::string classNameOf(const std::vector<std::string>& names, std::size_t index
   return index < names.size() ? names[index] : std::to_string(index);
 }
 
+void throwDifferentSizes(const std::string& sentence) {
+  throw UsageError("sample-size", sentence + ", and the model needs one size",
+                   "set data.resize to the height and width for the model, such as 224");
+}
+
 bool isAugmented(const ImageOptions& options) {
   return options.flip || options.cropPadding > 0 || !options.cropScale.empty() ||
          options.brightness > 0 || options.contrast > 0 || options.saturation > 0 ||

@@ -73,6 +73,9 @@ class LabeledDataset : public Dataset {
 // The class's name among `names`, or its number if it has none.
 std::string classNameOf(const std::vector<std::string>& names, std::size_t index);
 
+// Throws UsageError "sample-size": images have different sizes, but the model needs one.
+[[noreturn]] void throwDifferentSizes(const std::string& sentence);
+
 // What happens to an image between its file and the model. ImageTransforms (transforms.h) applies
 // this and documents the order. Random numbers are keyed by (seed, "augment", epoch, index).
 struct ImageOptions {

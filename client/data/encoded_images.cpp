@@ -16,7 +16,9 @@
 #include <utility>
 
 #include "client/data/image_file.h"
+#include "client/data/inspect.h"
 #include "client/data/transforms.h"
+#include "common/core/log.h"
 #include "common/core/names.h"
 #include "common/core/open_file.h"
 #include "common/core/printable.h"
@@ -41,6 +43,7 @@ class EncodedImageSet final : public LabeledDataset {
     }
     first_ = firstHeader();
     shape_ = transforms_.outputShape(first_.height, first_.width);
+    if (!transforms_.hasFixedShape()) compareSomeSizes();
   }
 
   std::uint32_t size() const override { return static_cast<std::uint32_t>(images_.names.size()); }
@@ -78,19 +81,33 @@ class EncodedImageSet final : public LabeledDataset {
     std::rethrow_exception(firstError);
   }
 
+  // Images of different sizes without data.resize are a common mistake, which should be found
+  // before a run starts. Damaged images are found when they are read.
+  void compareSomeSizes() const {
+    constexpr std::uint32_t kCompared = 64;
+    for (const std::uint32_t index : spreadIndices(size(), kCompared)) {
+      ImageHeader header;
+      try {
+        header = readImageHeader(images_.read(index), sampleName(index));
+      } catch (const UsageError&) {
+        continue;
+      }
+      checkSize(index, header);
+    }
+  }
+
+  void checkSize(std::uint32_t index, const ImageHeader& image) const {
+    if (image.height == first_.height && image.width == first_.width) return;
+    throwDifferentSizes(
+        fmt::format("{} has {} x {} pixels, but another image of the data has {} x {}",
+                    sampleName(index), image.width, image.height, first_.width, first_.height));
+  }
+
   std::int64_t decode(std::uint32_t index, std::optional<std::uint64_t> epoch,
                       std::span<float> out) const {
     assert(index < size());
     const Pixels image = decodeImage(images_.read(index), channels_, sampleName(index));
-    if (!transforms_.hasFixedShape() &&
-        (image.height != first_.height || image.width != first_.width)) {
-      throw UsageError(
-          "sample-size",
-          fmt::format("{} has {} x {} pixels, but another image of the data has {} x "
-                      "{}, and the model needs one size",
-                      sampleName(index), image.width, image.height, first_.width, first_.height),
-          "set data.resize to the height and width for the model, such as 224");
-    }
+    if (!transforms_.hasFixedShape()) checkSize(index, {image.height, image.width});
     transforms_.apply(image, index, epoch, out);
     return images_.labels[index];
   }
@@ -197,8 +214,8 @@ void collectImages(const std::filesystem::path& folder, const std::string& below
   for (const std::string& name : files) {
     if (hasImageExtension(name)) {
       found.paths.push_back(below + name);
-    } else if (found.others++ == 0) {
-      found.firstOther = below + name;
+    } else {
+      found.skipped.add(name);
     }
   }
   above.push_back(idOf(folder));
@@ -320,6 +337,13 @@ FoundImages findImages(const std::string& folder) {
   return found;
 }
 
+void warnOfSkipped(const std::string& folder, const SkippedFiles& skipped) {
+  if (skipped.isEmpty()) return;
+  processLog()->warn("{}: skipping {}: only .jpg, .jpeg, .png and .webp files are read{}", folder,
+                     skipped.text(),
+                     skipped.hasPictures() ? "; " + skipped.hint(folder) : std::string());
+}
+
 std::unique_ptr<Dataset> openInputImages(const DataFormatKeys& keys) {
   EncodedImages images;
   images.classNames = classNamesOf(keys);
@@ -332,7 +356,9 @@ std::unique_ptr<Dataset> openInputImages(const DataFormatKeys& keys) {
       continue;
     }
     const std::filesystem::path folder(input);
-    for (const std::string& path : findImages(input).paths) images.names.push_back(folder / path);
+    const FoundImages found = findImages(input);
+    for (const std::string& path : found.paths) images.names.push_back(folder / path);
+    warnOfSkipped(input, found.skipped);
   }
   if (images.names.empty()) {
     throw UsageError("data-empty", listText(keys.inputs) + " has no images",

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "client/data/format_keys.h"
+#include "client/data/other_pictures.h"
 
 namespace cleave {
 
@@ -48,22 +49,23 @@ struct EncodedImages {
   std::function<std::vector<std::byte>(std::uint32_t index)> read = nullptr;
 };
 // The transforms determine the shape of the samples. If the shape depends on the image's size, all
-// images must have the size of the first readable image; reading an image of another size throws
-// UsageError "sample-size".
+// images must have the size of the first readable image. The sizes of some are compared here, and
+// all others when they are read: UsageError "sample-size".
 std::unique_ptr<Dataset> makeEncodedImages(EncodedImages images, const DataFormatKeys& keys);
 
 // Throws UsageError "sample-damaged" if the file cannot be read, or is larger than 1 GiB.
 std::vector<std::byte> readImageFile(const std::string& path);
 
 // Finds the images in a folder and its subfolders. The folder's own images come first, then each
-// subfolder's, sorted by name. Hidden files and folders are skipped. Throws UsageError
+// subfolder's, sorted by name. Hidden files and folders are ignored. Throws UsageError
 // "data-missing".
 struct FoundImages {
   std::vector<std::string> paths;  // relative to the folder
-  std::size_t others = 0;          // other files
-  std::string firstOther;
+  SkippedFiles skipped;            // other files
 };
 FoundImages findImages(const std::string& folder);
+// Logs a warning that names the skipped files by extension, if there are any.
+void warnOfSkipped(const std::string& folder, const SkippedFiles& skipped);
 // Whether the extension is .jpg, .jpeg, .png or .webp, in upper or lower case.
 bool hasImageExtension(std::string_view path);
 

@@ -7,7 +7,6 @@
 
 #include "client/data/encoded_images.h"
 #include "client/data/image_formats.h"
-#include "common/core/log.h"
 #include "common/core/printable.h"
 
 namespace cleave {
@@ -59,15 +58,19 @@ void checkAreApart(const DataFormatKeys& keys) {
       "use two folders next to each other, such as data/train and data/test");
 }
 
+[[noreturn]] void throwNoImages(const std::string& sentence, const std::string& folder,
+                                const SkippedFiles& skipped, const std::string& hint) {
+  throw UsageError("data-empty",
+                   sentence + (skipped.isEmpty() ? "" : ", only other files: " + skipped.text()),
+                   skipped.hasPictures() ? skipped.hint(folder) : hint);
+}
+
 // Throws unless each image is in a class folder and, for training, each class folder has an image.
 void checkClassFolders(const std::string& folder, const std::string& key, const FoundImages& found,
                        bool isTraining) {
   if (found.paths.empty()) {
-    throw UsageError(
-        "data-empty",
-        folder + " has no images" +
-            (found.others == 0 ? "" : ", only other files, such as " + found.firstOther),
-        "put JPEG, PNG or WebP files into one folder per class");
+    throwNoImages(folder + " has no images", folder, found.skipped,
+                  "put JPEG, PNG or WebP files into one folder per class");
   }
   // Images directly in the folder come first.
   if (const std::string& path = found.paths.front(); classFolder(path).empty()) {
@@ -84,9 +87,9 @@ void checkClassFolders(const std::string& folder, const std::string& key, const 
     const std::string name = entry.path().filename();
     std::error_code ignored;
     if (name.starts_with('.') || !entry.is_directory(ignored) || classes.contains(name)) continue;
-    throw UsageError(
-        "data-empty",
+    throwNoImages(
         fmt::format("the class folder {} has no images", printable(entry.path().string())),
+        entry.path(), findImages(entry.path()).skipped,
         "add JPEG, PNG or WebP files to it, or remove it");
   }
   if (areSplits(classes)) {
@@ -119,10 +122,7 @@ std::unique_ptr<Dataset> openFolder(const DataFormatKeys& keys, DataSplit split)
 
   FoundImages found = findImages(folder);
   checkClassFolders(folder, key, found, isTraining);
-  if (found.others > 0) {
-    processLog()->warn("{}: skipping {} files without the extension of an image, such as {}",
-                       folder, found.others, printable(found.firstOther));
-  }
+  warnOfSkipped(folder, found.skipped);
   std::set<std::string> labels;
   for (const std::string& path : found.paths) labels.insert(classFolder(path));
   const ClassTable classes = tabulateClasses(labels, keys, split, ClassOrder::byName, folder);

@@ -17,6 +17,7 @@
 #include <webp/decode.h>
 
 #include "client/data/orientation.h"
+#include "client/data/other_pictures.h"
 #include "common/core/printable.h"
 
 namespace cleave {
@@ -29,6 +30,11 @@ const std::uint8_t* firstByte(Encoded file) {
 }
 
 ByteView viewOf(Encoded file) { return {firstByte(file), file.size()}; }
+
+std::string printableName(const std::string& name) {
+  constexpr std::size_t kMaxBytes = 4096;  // length of a path
+  return printable(name, kMaxBytes);
+}
 
 void checkPixelCount(std::int64_t height, std::int64_t width, const std::string& name,
                      std::int64_t maxPixels) {
@@ -303,6 +309,12 @@ Pixels decodeAny(Encoded file, const std::string& name, std::int64_t maxPixels, 
   if (beginsWith("RIFF") && beginsWith("WEBP", 8)) {
     return decodeWebp(file, name, maxPixels, headerOnly);
   }
+  if (const std::string_view format = otherPictureFormat(file); !format.empty()) {
+    throw UsageError(
+        "sample-damaged",
+        fmt::format("{} is a {} file, not JPEG, PNG or WebP", printableName(name), format),
+        conversionHint(format));
+  }
   throwDamagedImage(name, "is neither JPEG, PNG nor WebP");
 }
 
@@ -371,8 +383,7 @@ std::vector<std::byte> encodePng(const Pixels& image) {
 }
 
 void throwDamagedImage(const std::string& name, const std::string& fault) {
-  constexpr std::size_t kMaxBytes = 4096;  // length of a path
-  throw UsageError("sample-damaged", printable(name, kMaxBytes) + " " + fault,
+  throw UsageError("sample-damaged", printableName(name) + " " + fault,
                    "replace or remove it; or set data.skip to the number of damaged samples that "
                    "may be replaced by others");
 }

@@ -6,6 +6,7 @@
 #include "client/data/csv_file.h"
 #include "client/data/encoded_images.h"
 #include "client/data/image_formats.h"
+#include "common/core/log.h"
 
 namespace cleave {
 namespace {
@@ -30,6 +31,18 @@ std::vector<LabelledPath> readLabelledPaths(const std::string& path) {
   });
   if (all.empty()) throw UsageError("data-empty", path + " has no samples", "add rows to it");
   return all;
+}
+
+// Files with other extensions are read too, but those of other picture formats are rarely readable.
+void warnOfOtherPictures(const std::string& file, const std::vector<LabelledPath>& rows) {
+  SkippedFiles others;
+  for (const LabelledPath& row : rows) {
+    if (!hasImageExtension(row.path)) others.add(row.path);
+  }
+  if (!others.hasPictures()) return;
+  const std::string folder = std::filesystem::path(file).parent_path();
+  processLog()->warn("{} lists {}, but only JPEG, PNG and WebP files can be read; {}", file,
+                     others.text(), others.hint(folder.empty() ? "." : folder));
 }
 
 }  // namespace
@@ -57,6 +70,7 @@ std::unique_ptr<Dataset> openList(const DataFormatKeys& keys, DataSplit split) {
 
   EncodedImages images;
   images.classNames = classes.names;
+  warnOfOtherPictures(file, rows);
   for (LabelledPath& row : rows) {
     images.names.push_back(std::move(row.path));
     images.labels.push_back(classes.numbers.find(row.label)->second);

@@ -44,10 +44,12 @@ Check checkConfig(const RunOptions& options, Experiment& experiment) {
   return {"config", Finding::ok, options.common.config + " is valid", ""};
 }
 
-Check describeData(const Datasets& data) {
+Check describeData(const Datasets& data, const std::string& config) {
   return {"data",
           Finding::ok,
-          fmt::format("{} training and {} test samples", data.train->size(), data.test->size()),
+          fmt::format("{} training and {} test samples; most of them were not read: cleave-client "
+                      "data check --config {} reads all",
+                      data.train->size(), data.test->size(), config),
           "",
           {{"train_samples", data.train->size()}, {"test_samples", data.test->size()}}};
 }
@@ -62,8 +64,9 @@ void examineRun(const RunOptions& options, Experiment& experiment, const Finding
             ""};
   });
   const Check data = checked("data", [&] {
-    return describeData(experiment.run ? experiment.run->data
-                                       : openDatasets(experiment.settings->data));
+    return describeData(
+        experiment.run ? experiment.run->data : openDatasets(experiment.settings->data),
+        options.common.config);
   });
   found(data);
   if (data.finding == Finding::ok) found(run);

@@ -3,7 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <array>
+#include <vector>
 
 #include "common/core/units.h"
 
@@ -14,9 +14,8 @@ constexpr std::size_t kLongestBar = 40;
 constexpr std::size_t kShortestBar = 10;
 constexpr std::size_t kBrackets = 3;  // two brackets and the space before them
 
-double shareDone(const BarState& state) {
-  if (state.steps == 0) return 1;
-  return std::min(1.0, static_cast<double>(state.step) / static_cast<double>(state.steps));
+double shareOf(std::uint64_t done, std::uint64_t all) {
+  return all == 0 ? 1 : std::min(1.0, static_cast<double>(done) / static_cast<double>(all));
 }
 
 std::string barText(double share, std::size_t length) {
@@ -27,8 +26,21 @@ std::string barText(double share, std::size_t length) {
   return " [" + bar + "]";
 }
 
-std::string leftText(const BarState& state) {
-  return (state.secondsLeft ? clockText(*state.secondsLeft) : "?") + " left";
+std::string leftText(const std::optional<double>& seconds) {
+  return (seconds ? clockText(*seconds) : "?") + " left";
+}
+
+std::string leftText(const SamplesState& state) {
+  std::optional<double> seconds;
+  if (state.samplesPerSecond > 0) {
+    seconds = static_cast<double>(state.samples - state.done) / state.samplesPerSecond;
+  }
+  return leftText(seconds);
+}
+
+// "12/300", with the first number as wide as the second.
+std::string countOf(std::uint64_t done, std::uint64_t all) {
+  return fmt::format("{:>{}}/{}", done, std::to_string(all).size(), all);
 }
 
 std::string lossText(const BarState& state) {
@@ -40,27 +52,14 @@ struct Field {
   int rank;  // fields of higher rank are dropped first
 };
 
-std::array<Field, 7> fieldsOf(const BarState& state) {
-  return {
-      {{fmt::format(" {:>{}}/{}", state.step, std::to_string(state.steps).size(), state.steps), 3},
-       {fmt::format("  epoch {}/{}", state.epoch, state.epochs), 2},
-       {fmt::format("  {:.0f} samples/s", state.samplesPerSecond), 5},
-       {lossText(state), 4},
-       {"  " + leftText(state), 1},
-       {fmt::format("  up {}/s", bytesText(state.up)), 6},
-       {fmt::format("  down {}/s", bytesText(state.down)), 7}}};
-}
-
-}  // namespace
-
-std::string barLine(const BarState& state, std::size_t columns, bool color) {
+// The fields' ranks are 1, 2, … in any order.
+std::string lineOf(const std::string& name, double share, const std::vector<Field>& fields,
+                   std::size_t columns, bool color) {
   // The last column stays free, because some terminals wrap when it is used.
   const std::size_t room = columns > 0 ? columns - 1 : 0;
-  const double share = shareDone(state);
   const std::string percent = fmt::format(" {:3.0f}%", 100 * share);
-  const auto fields = fieldsOf(state);
 
-  std::size_t used = state.phase.size() + percent.size();
+  std::size_t used = name.size() + percent.size();
   int min = 0;  // rank of the last field that fits
   const auto lengthTo = [&](int rank) {
     std::size_t length = 0;
@@ -79,16 +78,43 @@ std::string barLine(const BarState& state, std::size_t columns, bool color) {
   for (const Field& field : fields) {
     if (field.rank <= min) rest += field.text;
   }
-  const std::string phase = state.phase.substr(0, room);
+  const std::string phase = name.substr(0, room);
   rest.resize(std::min(rest.size(), room - phase.size()));
   return (color ? "\x1b[1;32m" + phase + "\x1b[0m" : phase) + rest;
+}
+
+}  // namespace
+
+std::string barLine(const BarState& state, std::size_t columns, bool color) {
+  return lineOf(state.phase, shareOf(state.step, state.steps),
+                {{" " + countOf(state.step, state.steps), 3},
+                 {fmt::format("  epoch {}/{}", state.epoch, state.epochs), 2},
+                 {fmt::format("  {:.0f} samples/s", state.samplesPerSecond), 5},
+                 {lossText(state), 4},
+                 {"  " + leftText(state.secondsLeft), 1},
+                 {fmt::format("  up {}/s", bytesText(state.up)), 6},
+                 {fmt::format("  down {}/s", bytesText(state.down)), 7}},
+                columns, color);
+}
+
+std::string samplesBarLine(const SamplesState& state, std::size_t columns, bool color) {
+  return lineOf(state.phase, shareOf(state.done, state.samples),
+                {{" " + countOf(state.done, state.samples), 2},
+                 {fmt::format("  {:.0f} samples/s", state.samplesPerSecond), 3},
+                 {"  " + leftText(state), 1}},
+                columns, color);
 }
 
 std::string plainLine(const BarState& state) {
   return fmt::format("{}  step {}/{}  epoch {}/{}  {:.0f} samples/s{}  up {}/s  down {}/s  {}",
                      state.phase, state.step, state.steps, state.epoch, state.epochs,
                      state.samplesPerSecond, lossText(state), bytesText(state.up),
-                     bytesText(state.down), leftText(state));
+                     bytesText(state.down), leftText(state.secondsLeft));
+}
+
+std::string plainSamplesLine(const SamplesState& state) {
+  return fmt::format("{}  {}/{}  {:.0f} samples/s  {}", state.phase, state.done, state.samples,
+                     state.samplesPerSecond, leftText(state));
 }
 
 }  // namespace cleave

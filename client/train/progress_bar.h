@@ -25,4 +25,14 @@ std::string barLine(const BarState& state, std::size_t columns, bool color);
 // A line with all fields but no bar, for files and pipes.
 std::string plainLine(const BarState& state);
 
+// Work on a number of samples.
+struct SamplesState {
+  std::string phase;  // "check train"
+  std::uint64_t done = 0, samples = 0;
+  double samplesPerSecond = 0;
+};
+// Like the functions above.
+std::string samplesBarLine(const SamplesState& state, std::size_t columns, bool color);
+std::string plainSamplesLine(const SamplesState& state);
+
 }  // namespace cleave

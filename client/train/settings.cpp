@@ -47,6 +47,39 @@ void chooseSubset(const DataSettings& settings, Datasets& data) {
   }
 }
 
+// Whether the samples differ only in their size, which data.resize would make equal.
+bool needResize(const DataSettings& settings, const Dataset& train, const Dataset& test) {
+  const std::vector<KeyText> keys = findDataFormat(settings.format).keys().texts();
+  const bool canResize = std::any_of(keys.begin(), keys.end(),
+                                     [](const KeyText& key) { return key.name == "data.resize"; });
+  const ImageOptions& image = settings.keys.image;
+  return canResize && image.resize == 0 && image.crop == 0 &&
+         train.arrays().front().shape.size() == 3 && test.arrays().front().shape.size() == 3;
+}
+
+void checkSameArrays(const DataSettings& settings, const Dataset& train, const Dataset& test) {
+  if (train.arrays() == test.arrays()) return;
+  if (needResize(settings, train, test)) {
+    const auto sizeOf = [](const Dataset& data) {
+      const std::vector<std::int64_t> shape = data.arrays().front().shape;
+      return std::to_string(shape[2]) + " x " + std::to_string(shape[1]) + " pixels";
+    };
+    throwDifferentSizes("a training image has " + sizeOf(train) + ", but a test image has " +
+                        sizeOf(test));
+  }
+  const auto textOf = [](const Dataset& each) {
+    std::string text;
+    for (const SampleArray& array : each.arrays()) {
+      text += (text.empty() ? "" : ", ") + toString(array);
+    }
+    return text;
+  };
+  throw UsageError(
+      "data-damaged",
+      "a training sample has " + textOf(train) + ", but a test sample has " + textOf(test),
+      "give training and test files of the same dataset");
+}
+
 }  // namespace
 
 Datasets openDatasets(const DataSettings& settings) {
@@ -74,19 +107,7 @@ Datasets openDatasets(const DataSettings& settings) {
   chooseSubset(settings, data);
   data.train = skipDamaged(data.train, settings.skip);
   data.test = skipDamaged(data.test, settings.skip);
-  if (data.train->arrays() != data.test->arrays()) {
-    const auto textOf = [](const Dataset& each) {
-      std::string text;
-      for (const SampleArray& array : each.arrays()) {
-        text += (text.empty() ? "" : ", ") + toString(array);
-      }
-      return text;
-    };
-    throw UsageError("data-damaged",
-                     "a training sample has " + textOf(*data.train) + ", but a test sample has " +
-                         textOf(*data.test),
-                     "give training and test files of the same dataset");
-  }
+  checkSameArrays(settings, *data.train, *data.test);
   return data;
 }
 

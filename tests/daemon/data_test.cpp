@@ -97,6 +97,105 @@ TEST_CASE("mistakes with `data show` are reported with a hint") {
   CHECK_THAT(missing.errors, Contains("data-missing") && Contains("there is no such folder"));
 }
 
+TEST_CASE("data check lists all damaged samples, and doctor says that it did not read them") {
+  const ImageFolder data;
+  const std::string config = data.path("config.yaml");
+  const Ended whole = client({"data", "check", "--config", config});
+  INFO(whole.errors);
+  CHECK(whole.code == 0);
+  CHECK_THAT(whole.output, Contains("train: 24 samples, 0 damaged; test: 8 samples, 0 damaged"));
+  data.write("train/dark/3.png", "no image");
+  data.write("test/bright/12.png", "");
+  data.write("train/dark/scan.tiff", "II*");
+  const std::string list = data.path("damaged.csv");
+  const Ended damaged = client({"data", "check", "--config", config, "--output", list, "--threads",
+                                "3", "--set", "data.skip=5"});
+  CHECK(damaged.code == 1);
+  CHECK_THAT(damaged.output, Contains("train/dark/3.png is neither JPEG, PNG nor WebP") &&
+                                 Contains("test/bright/12.png is empty") &&
+                                 Contains("train: 24 samples, 1 damaged") &&
+                                 Contains("data.skip: 1"));
+  CHECK_THAT(damaged.errors, Contains("skipping 1 .tiff"));
+  CHECK(readFile(list) == "name,split,sample,reason\n" + data.path("train/dark/3.png") +
+                              ",train,17,\"is neither JPEG, PNG nor WebP\"\n" +
+                              data.path("test/bright/12.png") + ",test,0,is empty\n");
+  const Ended json = client({"data", "check", "--config", config, "--json"});
+  CHECK(json.code == 1);
+  const nlohmann::json report = nlohmann::json::parse(json.output);
+  CHECK(report.at("splits").at("test") == nlohmann::json{{"samples", 8}, {"damaged", 1}});
+  CHECK(report.at("damaged").at(0).at("sample") == 17);
+  CHECK(client({"data", "check", "--config", config, "--output", list}).code == 2);
+  const Ended doctor = client({"doctor", "--config", config});
+  CHECK_THAT(doctor.output, Contains("data check --config " + config));
+}
+
+TEST_CASE("images of different sizes without data.resize are refused before a run starts") {
+  const ImageFolder data;
+  const auto refused = [&](const Arguments& command, const Arguments& more) {
+    const Ended ended = client(with(
+        with(command, {"--config", data.path("config.yaml"), "--set", "data.resize=0"}), more));
+    CHECK(ended.code == (command.front() == "doctor" ? 1 : 2));
+    CHECK_THAT(ended.errors + ended.output,
+               Contains("pixels, but") && Contains("set data.resize to"));
+  };
+  const std::vector<std::byte> small = encodePng({8, 8, 1, std::vector<std::uint8_t>(64, 7)});
+  for (int n = 12; n < 16; ++n) {
+    for (const std::string name : {"bright", "dark"}) {
+      data.write("test/" + name + "/" + std::to_string(n) + ".png",
+                 {reinterpret_cast<const char*>(small.data()), small.size()});
+    }
+  }
+  refused({"train"}, {"--run-dir", data.path("run")});
+  refused({"data", "show"}, {});
+  data.write("train/dark/3.png", {reinterpret_cast<const char*>(small.data()), small.size()});
+  refused({"train"}, {"--run-dir", data.path("run"), "--set", "data.holdout=4"});
+  refused({"data", "check"}, {});
+  refused({"doctor"}, {});
+  CHECK_FALSE(std::filesystem::exists(data.path("run")));
+}
+
+TEST_CASE("new writes a configuration that a dry run accepts") {
+  const ImageFolder data;
+  const std::string config = data.path("first.yaml");
+  const Arguments create = {"new", "--data", data.path(""), "--output", config};
+  const Ended created = client(create);
+  INFO(created.errors);
+  REQUIRE(created.code == 0);
+  CHECK_THAT(created.output, Contains("24 samples, 2 classes: bright, dark") &&
+                                 Contains("train --config " + config + " --dry-run"));
+  CHECK_THAT(readFile(config), Contains("small_cnn") && Contains("format: folder"));
+  CHECK(client({"train", "--config", config, "--dry-run"}).code == 0);
+  const Ended again = client(create);
+  CHECK(again.code == 2);
+  CHECK_THAT(again.errors, Contains("file-exists"));
+
+  // A model of the user's that takes images of 8 x 8 and returns 10 classes.
+  const std::string model = CLEAVE_SOURCE_DIR "/tests/data/tiny.pt2";
+  const Ended wrong = client(with(create, {"--overwrite", "--model", model}));
+  CHECK(wrong.code == 2);
+  CHECK_THAT(wrong.errors, Contains("the data has 2 classes"));
+  std::string rows;
+  for (int n = 0; n < 10; ++n) {
+    rows += "train/dark/" + std::to_string(n) + ".png,c" + std::to_string(n) + "\n";
+  }
+  data.write("list.csv", "path,label\n" + rows + rows);
+  const Ended own = client({"new", "--data", data.path("list.csv"), "--model", model, "--output",
+                            data.path("own.yaml")});
+  INFO(own.errors);
+  REQUIRE(own.code == 0);
+  CHECK_THAT(readFile(data.path("own.yaml")),
+             Contains("cuts: [norm, dropout]") && Contains("% of a forward pass") &&
+                 Contains("channels: 1") && Contains("holdout: 4"));
+  CHECK(client({"train", "--config", data.path("own.yaml"), "--dry-run"}).code == 0);
+
+  data.write("table.csv", "width,height,kind\n1,2,a\n2,3,b\n4,3,a\n5,1,b\n2,2,a\n");
+  const Ended mlp =
+      client({"new", "--data", data.path("table.csv"), "--output", data.path("table.yaml")});
+  INFO(mlp.errors);
+  REQUIRE(mlp.code == 0);
+  CHECK(client({"train", "--config", data.path("table.yaml"), "--dry-run"}).code == 0);
+}
+
 TEST_CASE("a damaged image ends a run; if it may be skipped, repeated runs are bit-identical") {
   const ImageFolder data;
   data.write("train/dark/3.png", "no image");

@@ -183,6 +183,9 @@ TEST_CASE("`models show` lists the possible cuts") {
                               Contains("--all"));
   CHECK_THAT(text.output, Contains("10.9 | 89.1 %") && Contains("53.6 | 46.4 %"));
   CHECK_THAT(ask({"models", "show", kModel, "--all"}).output, Contains("block.0"));
+  CHECK(model.at("suggested_cuts") == nlohmann::json{"norm", "dropout"});
+  CHECK(model.at("cuts").at(1).at("suggested") == true);
+  CHECK_THAT(text.output, Contains("<- suggested") && Contains("cuts: [norm, dropout]}"));
 }
 
 TEST_CASE("a model file or cut that cannot be used is refused") {

@@ -1,0 +1,305 @@
+// cleave-client new: writes a first configuration for the user's data and model.
+
+#include <spdlog/fmt/fmt.h>
+#include <spdlog/logger.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+
+#include "client/commands/commands.h"
+#include "client/commands/output_file.h"
+#include "client/data/encoded_images.h"
+#include "client/data/inspect.h"
+#include "client/start/first_config.h"
+#include "client/start/found_data.h"
+#include "client/train/prepare.h"
+#include "common/core/durable.h"
+#include "common/core/log.h"
+#include "common/core/printable.h"
+#include "common/core/units.h"
+#include "common/graph/suggested_cuts.h"
+#include "common/model/graph_file.h"
+#include "common/run/torch_errors.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+// ---- The user's model ----
+
+struct OwnModel {
+  std::string file;
+  std::vector<wire::Value> inputs;
+  SuggestedCuts cuts;
+};
+
+OwnModel readModel(const std::string& path) {
+  const auto file = withTorchErrors([&] { return std::make_unique<GraphFile>(path); });
+  const wire::Graph& graph = file->graph();
+  auto cuts = suggestCuts(graph, GraphCuts(graph));
+  if (!cuts) {
+    throw UsageError("bad-cuts", path + " has no two cuts between which one tensor crosses",
+                     fmt::format("see the possible cuts and the reasons against others: "
+                                 "cleave-client models show {} --all",
+                                 path));
+  }
+  OwnModel model{path, {}, std::move(*cuts)};
+  for (const std::uint32_t id : graph.inputs()) {
+    model.inputs.push_back(graph.values(static_cast<int>(id)));
+  }
+  return model;
+}
+
+// The images that the model takes; empty if it takes none.
+std::optional<ImageInput> imagesOf(const std::optional<OwnModel>& model) {
+  if (!model || model->inputs.size() != 1 || model->inputs[0].shape_size() != 4)
+    return std::nullopt;
+  const wire::Value& input = model->inputs[0];
+  return ImageInput{input.shape(1), input.shape(2), input.shape(3)};
+}
+
+// ---- The data ----
+
+struct OpenedData {
+  std::shared_ptr<const Dataset> train;
+  std::vector<ImageHeader> sizes;  // of some images; empty if the samples are no images
+};
+
+// Reads the sizes of some of the image files that the names of the samples give. Files in archives
+// are not read; they count as photos.
+std::vector<ImageHeader> sizesOfFiles(const Dataset& data) {
+  constexpr std::uint32_t kFiles = 64;
+  std::vector<ImageHeader> sizes;
+  for (const std::uint32_t index : spreadIndices(data.size(), kFiles)) {
+    try {
+      const std::string name = data.sampleName(index);
+      sizes.push_back(readImageHeader(readImageFile(name), name));
+    } catch (const UsageError&) {
+      continue;
+    }
+  }
+  constexpr std::int64_t kPhoto = 512;
+  if (sizes.empty()) sizes.push_back({kPhoto, kPhoto});
+  return sizes;
+}
+
+OpenedData openTraining(const FirstConfig& draft) {
+  Config config = Config::parse(yamlOf(draft), "the new configuration", {});
+  DataSettings settings = readClientSettings(config).data;
+  settings.keys.needsTest = false;
+  const auto open = [&]() -> std::shared_ptr<const Dataset> {
+    return findDataFormat(settings.format).open(settings.keys, DataSplit::train);
+  };
+  OpenedData opened;
+  try {
+    opened.train = open();
+  } catch (const UsageError& error) {
+    if (error.code() != "sample-size") throw;
+    processLog()->set_level(spdlog::level::err);  // the warnings have been printed
+    settings.keys.image.resize = 1;  // only the number of samples and their classes are needed
+    opened.train = open();
+    opened.sizes = sizesOfFiles(*opened.train);
+    return opened;
+  }
+  const SampleArray first = opened.train->arrays().front();
+  const bool isImage = first.dtype == DType::f32 && first.shape.size() == 3;
+  if (isImage && draft.data.format != "tensors") {
+    opened.sizes.push_back({first.shape[1], first.shape[2]});
+  }
+  return opened;
+}
+
+// IDX files do not say how many classes there are.
+int classesOf(const Dataset& data) {
+  std::int64_t max = 1;
+  for (std::uint32_t index = 0; index < data.size(); ++index) {
+    max = std::max(max, data.label(index).value_or(0));
+  }
+  return static_cast<int>(max + 1);
+}
+
+std::string describe(const FoundData& found, const Dataset& train, const FirstConfig& config) {
+  constexpr std::size_t kShown = 6;
+  std::string text = "Data: " + found.explanation + "; " + countText(train.size(), "sample");
+  const std::vector<std::string> names = train.classNames();
+  if (const auto count =
+          static_cast<std::size_t>(config.classes > 0 ? config.classes : train.classes());
+      count > 0) {
+    text += fmt::format(", {} classes", count);
+    for (std::size_t n = 0; n < std::min(names.size(), kShown); ++n) {
+      text += (n == 0 ? ": " : ", ") + printable(names[n]);
+    }
+    if (names.size() > kShown) text += ", …";
+  }
+  if (!found.unusedTest.empty()) {
+    text += fmt::format(
+        ". {} is not used; after training: cleave-client eval runs/RUN --set "
+        "data.test.{}={}",
+        found.unusedTest, found.format == "folder" ? "folder" : "file", found.unusedTest);
+  }
+  return text + (text.ends_with("…") ? "" : ".");
+}
+
+// ---- The configuration ----
+
+[[noreturn]] void throwNeedsModel(const std::string& why) {
+  throw UsageError("no-model-file", why + ", so a model of your own is needed",
+                   "export it from PyTorch with cleave.export (docs/models.md), then add --model "
+                   "FILE");
+}
+
+void chooseOwnModel(const OwnModel& model, FirstConfig& config) {
+  config.model = fmt::format("{{name: graph, file: {}, cuts: [{}, {}]}}", yamlScalar(model.file),
+                             yamlScalar(model.cuts.first.names.front()),
+                             yamlScalar(model.cuts.last.names.front()));
+  config.modelComments = {
+      "The client computes up to the end of the first of these modules, and after the end of the "
+      "second; the server what is in between. Why these: " +
+          model.cuts.reason() + ".",
+      "All possible cuts: cleave-client models show " + model.file +
+          ". The fastest ones for a link: cleave-client plan."};
+}
+
+void chooseBuiltIn(const Dataset& train, FirstConfig& config) {
+  if (train.classes() == 0) throwNeedsModel("the built-in models are for classes");
+  if (config.images) {
+    config.model = "{name: " + config.images->builtIn + "}";
+    config.modelComments = {
+        "A built-in model, trained from random weights. For your own PyTorch "
+        "model: cleave-client new --model FILE."};
+  } else if (train.arrays().size() == 2 && train.arrays()[0].dtype == DType::f32) {
+    config.model = "{name: mlp, width: 64}";
+    config.modelComments = {
+        "Layers of 64 units. For your own PyTorch model: cleave-client new "
+        "--model FILE."};
+  } else {
+    throwNeedsModel("the built-in models take one array of floats");
+  }
+}
+
+// The number of tokens that the model takes; 0 if its inputs are no token ids.
+std::uint32_t lengthOf(const OwnModel& model) {
+  const wire::Value& input = model.inputs.at(0);
+  return input.shape_size() == 2 ? static_cast<std::uint32_t>(input.shape(1)) : 0;
+}
+
+void chooseTraining(const Dataset& train, FirstConfig& config) {
+  constexpr std::uint32_t kMaxHoldout = 10'000;
+  if (!config.data.hasTest) config.holdout = std::clamp(train.size() / 5, 1u, kMaxHoldout);
+  config.batch = chooseBatch(train.size() - std::min(config.holdout, train.size() - 1));
+  const bool isText = config.data.format == "text";
+  const bool isPlainText = isText && config.data.value("label").empty();
+  if (isPlainText) config.loss = "next_token";
+  if (config.data.value("target_type") == "number") config.loss = "mse";
+  if (train.classes() > 0 && !isPlainText) config.bestMetric = "top1";
+  if (isText) config.learningRate = 2e-5;
+}
+
+FirstConfig makeConfig(const NewOptions& options, const std::string& name) {
+  FirstConfig config;
+  config.name = name;
+  config.madeFor = "cleave-client new --data " + options.data +
+                   (options.model.empty() ? "" : " --model " + options.model);
+  config.data = findData(options.data);
+  std::optional<OwnModel> model;
+  if (!options.model.empty()) model = readModel(options.model);
+  if (!model && (config.data.format == "text" || config.data.format == "tensors")) {
+    throwNeedsModel("the built-in models do not read " +
+                    std::string(config.data.format == "text" ? "texts" : "named arrays"));
+  }
+  constexpr int kMaxClasses = 1 << 20;
+  const bool isIdx = config.data.format == "idx";
+  if (model && config.data.format == "text") config.length = lengthOf(*model);
+  FirstConfig draft = config;
+  draft.model = "{name: mlp}";
+  draft.batch = {1, 1};
+  if (isIdx) draft.classes = kMaxClasses;
+  if (config.data.format == "text" && config.data.value("label").empty()) draft.loss = "next_token";
+  const OpenedData opened = openTraining(draft);
+  if (isIdx) config.classes = classesOf(*opened.train);
+  if (!opened.sizes.empty()) {
+    config.images = chooseImages(opened.sizes, imagesOf(model));
+    if (isIdx) config.images->channels = opened.train->arrays().front().shape[0];
+    config.hasColours = config.images->channels == 3;
+  }
+  if (model) {
+    chooseOwnModel(*model, config);
+  } else {
+    chooseBuiltIn(*opened.train, config);
+  }
+  chooseTraining(*opened.train, config);
+  config.dataComment = describe(config.data, *opened.train, config);
+  return config;
+}
+
+// Throws if `train --dry-run` would refuse the configuration.
+void checkConfig(const std::string& yaml) {
+  processLog()->set_level(spdlog::level::err);  // openTraining() has printed the warnings
+  RunOptions run;
+  run.common.config = "the new configuration";
+  run.common.configText = yaml;
+  resolveRun(run, Purpose::measurement);
+}
+
+void printNext(const std::string& file, const FirstConfig& config) {
+  std::cout << fmt::format("{}: {}\n", file, config.dataComment);
+  if (config.images) std::cout << "Images: " << config.images->reason << ".\n";
+  std::cout << "Model: " << config.model << "\n";
+  for (const std::string& each : config.modelComments) std::cout << "  " << each << "\n";
+  const bool isImage = config.images.has_value();
+  std::cout << fmt::format(
+      "\nnext:\n"
+      "  cleave-client data show --config {0}{1}\n"
+      "  cleave-client doctor --config {0}\n"
+      "  cleave-client train --config {0} --dry-run\n"
+      "  cleave-client train --config {0}\n",
+      file, isImage ? " --sheet sheet.png" : "");
+  std::cout << std::flush;
+}
+
+int newCommand(const NewOptions& options) {
+  startLog("cleave-client", "warn");
+  std::string name = fs::path(options.data).lexically_normal().filename();
+  if (name.empty()) name = fs::path(options.data).lexically_normal().parent_path().filename();
+  name = name.substr(0, name.find('.', 1));
+  if (name.empty() || name.starts_with('.')) name = "first";
+  const std::string output = options.output.empty() ? name + ".yaml" : options.output;
+  checkOutputFile(output, options.overwrite, name + ".yaml");
+  const FirstConfig config = makeConfig(options, name);
+  const std::string yaml = yamlOf(config);
+  checkConfig(yaml);
+  writeFileDurably(output, yaml);
+  printNext(output, config);
+  return 0;
+}
+
+}  // namespace
+
+void addNewCommand(CLI::App& app, NewOptions& options, std::function<int()>& command) {
+  CLI::App* create = app.add_subcommand(
+      "new", "Writes a first configuration for your data and model, and says why");
+  create
+      ->add_option("--data", options.data,
+                   "A folder of images per class (also in train/ and test/), a .csv or .tsv table, "
+                   "a .tar archive, .npy, safetensors, IDX or CIFAR files")
+      ->type_name("PATH")
+      ->required();
+  create
+      ->add_option("--model", options.model,
+                   "A model written by cleave.export; default: a built-in model for this data")
+      ->type_name("FILE");
+  create
+      ->add_option("--output", options.output, "The file to write; default: NAME.yaml, after PATH")
+      ->type_name("FILE");
+  create->add_flag("--overwrite", options.overwrite, "Replaces the file if it exists");
+  create->footer(
+      "Example:\n  cleave-client new --data photos/ --model resnet18.pt2\n\n"
+      "The file has comments on each choice, and 'train --dry-run' accepts it.\n\n"
+      "Exit codes: 0 done, 2 usage error, such as data in no known format.");
+  create->callback([&] { command = [&] { return newCommand(options); }; });
+}
+
+}  // namespace cleave

@@ -1,0 +1,183 @@
+// The first configuration: the format of data, the size of images and batches, and the YAML.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "client/start/first_config.h"
+#include "client/start/found_data.h"
+#include "client/train/temporary_folder.h"
+#include "common/core/config.h"
+#include "tests/error_code.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+class Files {
+ public:
+  explicit Files(const std::vector<std::string>& names) {
+    for (const std::string& name : names) write(name, "x");
+  }
+  void write(const std::string& name, const std::string& content) const {
+    std::filesystem::create_directories(std::filesystem::path(path(name)).parent_path());
+    std::ofstream(path(name), std::ios::binary) << content;
+  }
+  std::string path(const std::string& name = "") const {
+    return name.empty() ? folder_.path() : folder_.path() + "/" + name;
+  }
+  // "format key=value key=value", with paths relative to the folder.
+  std::string found(const std::string& name = "") const {
+    const FoundData data = findData(path(name));
+    std::string text = data.format;
+    for (const auto& [key, value] : data.keys) {
+      text +=
+          " " + key + "=" +
+          (value.starts_with(path()) ? std::filesystem::relative(value, path()).string() : value);
+    }
+    CHECK(data.hasTest ==
+          (text.find("test.") != std::string::npos || data.format.starts_with("cifar")));
+    return text;
+  }
+  std::string code(const std::string& name = "") const {
+    return errorCode([&] { findData(path(name)); });
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+TEST_CASE("images are found in class folders, with and without a test set") {
+  CHECK(Files({"cat/1.jpg", "dog/a/2.PNG", "notes.txt"}).found() == "folder train.folder=.");
+  CHECK(Files({"train/cat/1.jpg", "test/cat/2.jpg"}).found() ==
+        "folder train.folder=train test.folder=test");
+  CHECK(Files({"Training/cat/1.jpg", "Validation/cat/2.jpg"}).found() ==
+        "folder train.folder=Training test.folder=Validation");
+  CHECK(Files({"train/cat/1.jpg"}).found() == "folder train.folder=train");
+  const Files three({"train/cat/1.jpg", "val/cat/2.jpg", "test/cat/2.jpg"});
+  CHECK(three.found() == "folder train.folder=train test.folder=val");
+  CHECK(findData(three.path()).unusedTest == three.path("test"));
+  CHECK(findData(three.path() + "/").keys == findData(three.path()).keys);
+}
+
+TEST_CASE("archives, arrays, IDX and CIFAR files are found") {
+  CHECK(Files({"a.tar", "b.tar"}).found() == "tar train.file=.");
+  CHECK(Files({"train.tar", "test.tar"}).found() == "tar train.file=train.tar test.file=test.tar");
+  CHECK(Files({"train/x.npy", "train/labels.npy", "test/x.npy"}).found() ==
+        "tensors train.file=train test.file=test");
+  CHECK(Files({"train.safetensors", "val.safetensors"}).found("train.safetensors") ==
+        "tensors train.file=train.safetensors test.file=val.safetensors");
+  CHECK(Files({"train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte",
+               "t10k-labels-idx1-ubyte"})
+            .found() ==
+        "idx train.images=train-images-idx3-ubyte.gz train.labels=train-labels-idx1-ubyte.gz "
+        "test.images=t10k-images-idx3-ubyte test.labels=t10k-labels-idx1-ubyte");
+  CHECK(Files({"train-images.idx3-ubyte", "train-labels.idx1-ubyte"}).found() ==
+        "idx train.images=train-images.idx3-ubyte train.labels=train-labels.idx1-ubyte");
+  CHECK(Files({"data_batch_1.bin", "test_batch.bin"}).found() == "cifar10 folder=.");
+  CHECK(Files({"train.bin.gz", "test.bin.gz"}).found() == "cifar100 folder=.");
+}
+
+TEST_CASE("the columns of a table decide between images, texts and numbers") {
+  const Files files({});
+  files.write("train.csv", "path,label\na/1.jpg,cat\na/2.JPG,dog\n");
+  files.write("test.csv", "path,label\na/3.jpg,cat\n");
+  CHECK(files.found() == "list train.file=train.csv test.file=test.csv");
+  CHECK(files.found("train.csv") == files.found());
+  const Files renamed({});
+  renamed.write("t.csv", "image,kind\n1.jpg,a\n");
+  CHECK(renamed.code() == "unknown-data");
+  CHECK_THAT(errorHint([&] { findData(renamed.path("t.csv")); }), Contains("path and label"));
+  const Files table({});
+  table.write("iris.tsv", "width\tClass\n1.5\ta\n2.5\tb\n");
+  CHECK(table.found() == "csv train.file=iris.tsv label=Class");
+  table.write("iris.tsv", "width\tkind\n1.5\ta\n2.5\tb\n");
+  CHECK(table.found() == "csv train.file=iris.tsv label=kind");
+  std::string prices = "rooms,price\n";
+  for (int n = 0; n < 50; ++n) prices += "3," + std::to_string(n) + ".5\n";
+  table.write("iris.tsv", "");
+  const Files houses({});
+  houses.write("houses.csv", prices);
+  CHECK(houses.found() == "csv train.file=houses.csv label=price target_type=number");
+  const Files texts({"tokenizer.json"});
+  texts.write("train.csv", "label,review\ngood,a fine film\n");
+  CHECK(texts.found() ==
+        "text train.file=train.csv tokenizer=tokenizer.json text=review label=label");
+  texts.write("train.csv", "label,words\ngood,a fine film\n");
+  CHECK_THAT(texts.found(), Contains("text=words"));
+}
+
+TEST_CASE("data in no known format is refused with what it needs") {
+  const auto hintOf = [](const Files& files, const std::string& name = "") {
+    CHECK(files.code(name) == "unknown-data");
+    return errorHint([&] { findData(files.path(name)); });
+  };
+  CHECK_THAT(hintOf(Files({"1.jpg", "2.jpg"})), Contains("name of its class"));
+  CHECK_THAT(hintOf(Files({"cat/1.tiff", "dog/2.tiff"})), Contains("mogrify"));
+  CHECK_THAT(hintOf(Files({"x.npy"}), "x.npy"), Contains("folder of the arrays"));
+  CHECK_THAT(hintOf(Files({"x.xlsx"}), "x.xlsx"), Contains("docs/data.md"));
+  CHECK_THAT(hintOf(Files({"a/readme"})), Contains("docs/data.md"));
+  CHECK(Files({}).code("none") == "data-missing");
+}
+
+TEST_CASE("images get the size that the model takes, or one that suits a built-in model") {
+  const auto text = [](const std::vector<ImageHeader>& sizes,
+                       const std::optional<ImageInput>& model = std::nullopt) {
+    const ImageChoice choice = chooseImages(sizes, model);
+    return choice.builtIn + " " + std::to_string(choice.resize) + " " + std::to_string(choice.crop);
+  };
+  CHECK(text({{3000, 4000}, {480, 640}}) == "mobilenet_v2 256 224");
+  CHECK(text({{100, 120}}) == "mobilenet_v2 96 96");
+  CHECK(text({{28, 28}, {28, 28}}) == "small_cnn 0 0");
+  CHECK(text({{28, 28}, {30, 28}}) == "small_cnn 32 32");
+  CHECK(text({{480, 640}}, ImageInput{3, 224, 224}) == " 256 224");
+  CHECK(text({{480, 640}}, ImageInput{3, 384, 384}) == " 439 384");
+  CHECK(text({{480, 640}}, ImageInput{3, 64, 64}) == " 64 64");
+  CHECK(text({{64, 64}}, ImageInput{3, 64, 64}) == " 0 0");
+  CHECK(text({{48, 64}}, ImageInput{1, 48, 64}) == " 0 0");
+  CHECK(errorCode([&] { text({{64, 64}}, ImageInput{3, 48, 64}); }) == "bad-input");
+  CHECK_THAT(chooseImages({{3000, 4000}, {480, 640}}, {}).reason,
+             Contains("640 x 480 to 4000 x 3000"));
+}
+
+TEST_CASE("a batch fits the training set, and leaves no tiny last batch") {
+  const auto text = [](std::uint32_t samples) {
+    const BatchChoice choice = chooseBatch(samples);
+    CHECK(choice.batch >= 1);
+    CHECK(choice.batch <= samples);
+    CHECK(choice.microBatches >= 1);
+    return std::to_string(choice.batch) + "/" + std::to_string(choice.microBatches);
+  };
+  CHECK(text(100'000) == "32/4");
+  CHECK(text(40) == "8/1");
+  CHECK(text(65) == "14/1");
+  CHECK(text(1) == "1/1");
+  for (std::uint32_t samples = 1; samples < 300; ++samples) text(samples);
+}
+
+TEST_CASE("the configuration is valid YAML for any names") {
+  FirstConfig config;
+  config.name = "null";
+  config.madeFor = "cleave-client new";
+  config.model = "{name: mlp}";
+  for (const std::string path : {"photos/train", "a b", "1e5", "it's", "a,b", "-x", "{a}", "yes",
+                                 "ümlaut", "a: b", "#a", ""}) {
+    CAPTURE(path);
+    config.data = {"folder", {{"train.folder", path}, {"label", path}}, ""};
+    config.dataComment = std::string(300, 'a') + " b\tc";
+    config.images = chooseImages({{480, 640}}, {});
+    config.holdout = 3;
+    config.batch = {8, 1};
+    config.bestMetric = "top1";
+    Config parsed = Config::parse(yamlOf(config), "first.yaml", {});
+    CHECK(parsed.text("run.name") == "null");
+    CHECK(parsed.text("data.train.folder") == path);
+    CHECK(parsed.text("data.label") == path);
+    CHECK(parsed.integer("data.resize", 0, 1000) == 256);
+    CHECK(parsed.integer("data.holdout", 0, 1000) == 3);
+    CHECK(parsed.text("keep.best") == "top1");
+  }
+}
+
+}  // namespace
+}  // namespace cleave::test
