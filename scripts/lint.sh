@@ -27,7 +27,7 @@ for argument in "$@"; do
 done
 
 # scripts/words.txt lists words that this project avoids, with their replacements. Tests contain misspelt names on purpose.
-misspelt=inflight,atleast,nd,priorty,sesions,taget,trian,unifrom,widht
+misspelt=inflight,atleast,fro,nd,priorty,sesions,taget,trian,unifrom,widht
 git ls-files -z --cached --others --exclude-standard -- ':!tests/fuzz/corpus' ':!tests/data' ':!*.png' ':!THIRD_PARTY.md' ':!LICENSE' \
   ':!scripts/words.txt' ':!scripts/lint.sh' |
   xargs -0 codespell --builtin clear,rare --dictionary - --dictionary scripts/words.txt --ignore-words-list "$misspelt"

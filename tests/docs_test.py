@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -20,7 +21,7 @@ MAX_README_LINES = 180
 LINK_KEYS = r"link\.(up\.|down\.)?(rate|latency|jitter|loss|queue|burst)"  # keys that only `sweep --grid` accepts
 # Options of other programs in the pages: apt, cmake, docker, systemctl, tar, gnuplot and others.
 FOREIGN = {"--preset", "--build-arg", "--logdir", "--component", "--exit-code-from", "--profile", "--volumes"}
-FILE_NAMES = r"\.(csv|json|jsonl|md|yaml|html|crt|key|crl|safetensors|cpp|bin|txt|pt2|org)$"
+FILE_NAMES = r"\.(csv|pkl|json|jsonl|md|yaml|html|crt|key|crl|safetensors|cpp|bin|txt|pt2|org)$"
 SYSTEM_MESSAGES = {"No space left on device"}  # from strerror()
 SYNTHETIC = "model: {name: mlp}\ndata: {format: synthetic, shape: [4]}\n"
 IDX = "model: {name: mlp}\ndata: {format: idx, train: {images: images, labels: labels}, test: {images: images, labels: labels}}\n"
@@ -269,6 +270,23 @@ def check_generated(programs, write):
         complain(page, "the tables of keys differ from what the programs print; pass --write to regenerate them")
 
 
+def check_operators(write):
+    """Checks that docs/models.md and the Python package list the operators of common/graph/operators.cpp."""
+    source = (ROOT / "common/graph/operators.cpp").read_text()
+    lists = re.findall(r"constexpr std::string_view k(?:OwnMemory|MayShare|InPlace) =[^;]*;", source, re.S)
+    names = sorted(name for words in lists for text in re.findall(r'"([^"]*)"', words) for name in text.split())
+    page, module = ROOT / "docs/models.md", ROOT / "python/cleave/operators.py"
+    wrapped = [textwrap.fill(" ".join(quoted), width, break_long_words=False, break_on_hyphens=False)
+               for quoted, width in (([f"`{name}`" for name in names], 118), (names, 138))]  # fmt: skip
+    listed = re.sub(r"(<!-- operators\..*?-->\n).*?(<!-- end of operators -->)", rf"\1\n{wrapped[0]}\n\n\2", page.read_text(), flags=re.S)
+    code = f'"""The operators that Cleave runs, from common/graph/operators.cpp; tests/docs_test.py --write updates this file."""\n\nALLOWED = frozenset("""\n{wrapped[1]}\n""".split())\n'
+    for file, text in ((page, listed), (module, code)):
+        if write:
+            file.write_text(text)
+        elif not file.exists() or file.read_text() != text or names[0] not in text:
+            complain(file, "the list of operators differs from common/graph/operators.cpp; pass --write to regenerate it")
+
+
 def check_server_file(keys):
     """Checks that configs/server.yaml has every key, because it documents the server's keys."""
     file = ROOT / "configs/server.yaml"
@@ -349,13 +367,14 @@ def check_troubleshooting(literals):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", type=pathlib.Path, required=True, help="the folder of the built programs")
-    parser.add_argument("--write", action="store_true", help="regenerates the tables of keys in docs/configuration.md first")
+    parser.add_argument("--write", action="store_true", help="regenerates the tables of keys in docs/configuration.md and the lists of operators first")
     options = parser.parse_args()
     folder = options.programs.resolve()
     with tempfile.TemporaryDirectory() as scratch:
         programs = Programs(folder, pathlib.Path(scratch))
         client, server = programs.client_keys(), programs.known_keys("cleave-server", "serve")
         check_generated(programs, options.write)
+        check_operators(options.write)
         check_cli(programs)
         check_configuration(programs, client, programs.client_defaults(), "The client's keys")
         check_configuration(programs, server, flat((ROOT / "configs/server.yaml").read_text()), "The server's keys")

@@ -9,6 +9,7 @@
 #include <caffe2/serialize/inline_container.h>
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -223,6 +224,166 @@ TEST_CASE("views with too many elements and lists of the wrong length are refuse
   refusedAtRun(unbind);  // the list has two tensors instead of one
 }
 
+// Appends a node whose result has the shape [samples, 4]; returns the result's number.
+std::uint32_t append(wire::Graph& graph, const std::string& op,
+                     const std::vector<wire::Argument>& arguments,
+                     const std::string& dtype = "f32") {
+  const auto id = static_cast<std::uint32_t>(graph.values_size());
+  wire::Value& value = *graph.add_values();
+  if (dtype.empty()) {
+    value.set_kind(wire::Value::SIZE);
+  } else {
+    value.set_dtype(dtype);
+    value.add_shape(-1);
+    value.add_shape(4);
+  }
+  wire::Node& node = *graph.add_nodes();
+  node.set_op(op);
+  node.set_name("node" + std::to_string(id));
+  for (const wire::Argument& argument : arguments) *node.add_arguments() = argument;
+  node.add_outputs(id);
+  return id;
+}
+
+wire::Argument tensor(const std::string& name, std::uint32_t id) {
+  return argumentOf(name, [&](wire::Argument& argument) { argument.set_tensor(id); });
+}
+wire::Argument integer(const std::string& name, std::int64_t value) {
+  return argumentOf(name, [&](wire::Argument& argument) { argument.set_integer(value); });
+}
+wire::Argument size(const std::string& name, std::uint32_t id) {
+  return argumentOf(name, [&](wire::Argument& argument) { argument.set_size(id); });
+}
+
+// A graph whose only value is its input, [samples, 4].
+wire::Graph emptyGraph() {
+  wire::Graph graph;
+  graph.add_values()->set_dtype("f32");
+  graph.mutable_values(0)->add_shape(-1);
+  graph.mutable_values(0)->add_shape(4);
+  graph.add_inputs(0);
+  return graph;
+}
+
+at::Tensor resultOf(wire::Graph& graph, std::uint32_t output, const at::Tensor& x) {
+  graph.add_outputs(output);
+  checkGraph(graph, "graph");
+  return Program(graph).run(x, contextOf(Phase::train, 3, 1));
+}
+
+TEST_CASE("sizes are computed as in Python, with integers and with numbers") {
+  const at::Tensor x = at::ones({3, 4});
+  const auto times = [&](const std::string& op, const std::vector<wire::Argument>& more) {
+    wire::Graph graph = emptyGraph();
+    std::vector<wire::Argument> arguments = {size("a", append(graph, "size.samples", {}, ""))};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const std::uint32_t result = append(graph, op, arguments, "");
+    const std::uint32_t y =
+        append(graph, "aten.mul.Tensor", {tensor("self", 0), size("other", result)});
+    return resultOf(graph, y, x)[0][0].item<double>();
+  };
+  CHECK(times("size.truediv", {integer("b", 2)}) == 1.5);
+  CHECK(times("size.div", {integer("b", 2)}) == 1);
+  CHECK(times("size.div", {number("b", 2)}) == 1);
+  CHECK(times("size.pow", {integer("b", 2)}) == 9);
+  CHECK(times("size.pow", {number("b", 0.5)}) == Approx(std::sqrt(3.0)));
+  CHECK(times("size.pow", {integer("b", -1)}) == Approx(1.0 / 3));
+  CHECK(times("size.min", {integer("b", 2)}) == 2);
+  CHECK(times("size.max", {integer("b", 8)}) == 8);
+  CHECK(times("size.mul", {number("b", 0.5)}) == 1.5);
+  CHECK(times("size.float", {}) == 3);
+  CHECK_THAT(errorOf<UsageError>([&] { times("size.pow", {integer("b", 60)}); }),
+             Contains("too large"));
+  CHECK_THAT(errorOf<UsageError>([&] { times("size.mod", {number("b", 0.5)}); }),
+             Contains("not integers"));
+  // A number where LibTorch needs an integer.
+  wire::Graph graph = emptyGraph();
+  const std::uint32_t samples = append(graph, "size.samples", {}, "");
+  const std::uint32_t half =
+      append(graph, "size.truediv", {size("a", samples), integer("b", 2)}, "");
+  const std::uint32_t cut =
+      append(graph, "aten.slice.Tensor", {tensor("self", 0), size("end", half)});
+  CHECK_THROWS_AS(resultOf(graph, cut, x), c10::Error);
+}
+
+TEST_CASE("arguments with which LibTorch would use other memory are refused") {
+  const at::Tensor x = at::ones({2, 4});
+  const auto refused = [&](wire::Graph graph, std::uint32_t output, const std::string& words) {
+    CHECK_THAT(errorOf<UsageError>([&] { resultOf(graph, output, x); }),
+               Contains("bad-graph") && Contains(words));
+  };
+  wire::Graph triangle = emptyGraph();
+  refused(triangle,
+          append(triangle, "aten.tril_indices.default",
+                 {integer("row", std::int64_t{1} << 62), integer("col", 4)}, "i64"),
+          "too large");
+  const auto bag = [&](std::int64_t mode, bool flat) {
+    wire::Graph graph = emptyGraph();
+    std::uint32_t ids = append(graph, "aten.argsort.default", {tensor("self", 0)}, "i64");
+    if (flat) ids = append(graph, "aten.ravel.default", {tensor("self", ids)}, "i64");
+    const std::uint32_t y = append(
+        graph, "aten.embedding_bag.padding_idx",
+        {tensor("weight", 0), tensor("indices", ids), tensor("offsets", ids),
+         flag("scale_grad_by_freq", false), integer("mode", mode), flag("sparse", false),
+         argumentOf("per_sample_weights",
+                    [](wire::Argument& argument) { argument.set_none(true); }),
+         flag("include_last_offset", false),
+         argumentOf("padding_idx", [](wire::Argument& argument) { argument.set_none(true); })});
+    return std::pair{graph, y};
+  };
+  refused(bag(0, true).first, bag(0, true).second, "not ascending positions");
+  refused(bag(1000, true).first, bag(1000, true).second, "no list of indices");
+  refused(bag(0, false).first, bag(0, false).second, "no list of offsets");
+}
+
+TEST_CASE("lists that are longer than the graph says are refused before they are made") {
+  const at::Tensor x = at::ones({2, 4});
+  const std::pair<std::string, wire::Argument> kOperators[] = {
+      {"aten.unsafe_split.Tensor", integer("split_size", 1)},
+      {"aten.unsafe_chunk.default", integer("chunks", 1 << 30)},
+      {"aten.hsplit.int", integer("sections", 4)},
+      {"aten.unsafe_split_with_sizes.default", sizes("split_sizes", {1, 1})}};
+  for (const auto& [op, argument] : kOperators) {
+    wire::Graph graph = graphOf(op, {argument});
+    CHECK_THAT(errorOf<UsageError>([&] { Program{graph}; }), Contains("returns a list"));
+    graph.mutable_nodes(0)->set_is_list(true);
+    const Program program(graph);
+    CHECK_THAT(errorOf<UsageError>([&] { program.run(x, contextOf(Phase::train)); }),
+               Contains("as many tensors"));
+  }
+  wire::Graph relu = graphOf("aten.relu.default");
+  relu.mutable_nodes(0)->set_is_list(true);
+  CHECK_THAT(errorOf<UsageError>([&] { Program{relu}; }), Contains("does not return a list"));
+}
+
+TEST_CASE("an id beyond an embedding's table is named with its sample and the table's size") {
+  wire::Graph graph = emptyGraph();
+  const std::uint32_t ids = append(graph, "aten.argsort.default", {tensor("self", 0)}, "i64");
+  const std::uint32_t y =
+      append(graph, "aten.embedding.default", {tensor("weight", 0), tensor("indices", ids)});
+  CHECK_THAT(errorOf<RunError>([&] {
+               resultOf(graph, y, at::ones({3, 4}));
+             }),
+             Contains("bad-index") && Contains("the id 3 of sample 0 in micro-batch 1 of step 3") &&
+                 Contains("has 3 rows"));
+}
+
+TEST_CASE("an instance norm that trains running statistics is refused") {
+  const auto none = [](const std::string& name) {
+    return argumentOf(name, [](wire::Argument& argument) { argument.set_none(true); });
+  };
+  const auto norm = [&](bool trains) {
+    wire::Graph graph =
+        graphOf("aten.instance_norm.default",
+                {none("weight"), none("bias"), tensor("running_mean", 0), tensor("running_var", 0),
+                 flag("use_input_stats", trains), number("momentum", 0.1), number("eps", 1e-5)});
+    graph.mutable_nodes(0)->mutable_arguments(0)->set_name("input");
+    return errorOf<UsageError>([&] { Program{graph}; });
+  };
+  CHECK_THAT(norm(true), Contains("bad-graph") && Contains("trains running statistics"));
+  CHECK(norm(false).empty());
+}
+
 TEST_CASE("memory that the graph leaves uninitialised is zero") {
   const Program empty(graphOf("aten.new_empty.default", {sizes("size", {2, 4})}));
   CHECK(empty.run(at::ones({2, 4}), contextOf(Phase::train)).abs().sum().item<double>() == 0);
@@ -275,9 +436,6 @@ TEST_CASE("a model file that lacks a weight is refused") {
              Contains("bad-model-file"));
 }
 
-using Json = nlohmann::json;
-const std::string kWeights = "data/weights/model_weights_config.json";
-
 // A path for a model file, which the destructor removes.
 class TemporaryModel {
  public:
@@ -299,6 +457,40 @@ class TemporaryModel {
  private:
   std::string path_;
 };
+
+TEST_CASE("files of other programs are recognised, and the error says what they are") {
+  const auto refused = [](const std::string& says, const std::string& bytes) {
+    const TemporaryModel model;
+    model.write(bytes);
+    CHECK_THAT(errorOf<UsageError>([&] { GraphFile{model.path()}; }),
+               Contains("bad-model-file: " + model.path() + " is " + says));
+  };
+  const auto refusedArchive = [](const std::string& says,
+                                 const std::map<std::string, std::string>& records) {
+    const TemporaryModel model;
+    model.write(records);
+    CHECK_THAT(errorOf<UsageError>([&] { GraphFile{model.path()}; }),
+               Contains("bad-model-file: " + model.path() + " is " + says));
+  };
+  refusedArchive("a torch.save file", {{"data.pkl", "pickle"}, {"data/0", "weights"}});
+  refusedArchive("a TorchScript file", {{"data.pkl", "pickle"}, {"constants.pkl", "pickle"}});
+  refusedArchive("a model compiled by AOTInductor", {{"archive_format", "pt2"}});
+  refused("a torch.save file",
+          "\x80\x02\x8a\x0al\xfc\x9c"
+          "F\xf9 j\xa8P\x19.");
+  refused("a safetensors file",
+          std::string("\x40\0\0\0\0\0\0\0", 8) + "{\"a\": {\"dtype\": \"F32\"");
+  refused("an ONNX file",
+          "\x08\x08\x12\x07pytorch\x1a\x05"
+          "2.11.0");
+  refused("a Keras or other HDF5 file", "\x89HDF\r\n\x1a\n");
+  refused("a Keras file", std::string("PK\x03\x04") + std::string(26, ' ') + "config.json{}");
+  refused("a TensorFlow Lite file", std::string("\x1c\0\0\0TFL3", 8));
+  refused("a GGUF file", "GGUF\x03");
+}
+
+using Json = nlohmann::json;
+const std::string kWeights = "data/weights/model_weights_config.json";
 
 // The records of tiny.pt2, except for those that the writer adds.
 std::map<std::string, std::string> recordsOfTiny() {

@@ -20,8 +20,13 @@ struct SampleArray {
   std::string name;  // "input_ids"; empty if the format has no names
   DType dtype = DType::f32;
   std::vector<std::int64_t> shape = {};  // {} for a number
+  // The largest value of all samples; -1: unknown, because finding it would read all of the data.
+  std::int64_t maxValue = -1;
 
-  bool operator==(const SampleArray&) const = default;
+  // Whether samples of both fit together, whatever their values.
+  bool operator==(const SampleArray& other) const {
+    return name == other.name && dtype == other.dtype && shape == other.shape;
+  }
 };
 // The array for a batch of `samples` samples: [samples, …], contiguous.
 TensorSpec specOf(const SampleArray& array, std::uint32_t samples);

@@ -93,6 +93,11 @@ std::string_view withoutLineBreak(std::string_view line) {
 
 // ---- Texts with labels ----
 
+std::int64_t maxIn(const std::vector<TokenId>& ids) {
+  const auto max = std::max_element(ids.begin(), ids.end());
+  return max == ids.end() ? -1 : *max;
+}
+
 // A sample is one text or a pair of texts, as `length` token ids.
 class LabeledTexts final : public Dataset {
  public:
@@ -125,6 +130,7 @@ class LabeledTexts final : public Dataset {
                        "give a file with at least one text");
     }
     target_.finish(files.front());
+    maxId_ = std::max<std::int64_t>(maxIn(ids_), padding_.id);
   }
 
   std::uint32_t size() const override { return static_cast<std::uint32_t>(lines_.size()); }
@@ -144,7 +150,7 @@ class LabeledTexts final : public Dataset {
 
   std::vector<SampleArray> arrays() const override {
     const std::vector<std::int64_t> shape = {length_};
-    return {{"input_ids", DType::i64, shape},
+    return {{"input_ids", DType::i64, shape, maxId_},
             {"attention_mask", DType::i64, shape},
             {"token_type_ids", DType::i64, shape},
             target_.array("labels")};
@@ -270,6 +276,7 @@ class LabeledTexts final : public Dataset {
   std::vector<SourceFile> files_;
   std::vector<std::uint32_t> lines_;  // per sample
   std::vector<TokenId> ids_;          // all samples' ids, truncated, without padding
+  std::int64_t maxId_ = -1;
   std::vector<std::uint8_t> types_;
   std::vector<std::uint64_t> ends_;  // per sample: the end of its ids in ids_
 };
@@ -288,6 +295,7 @@ class TokenBlocks final : public Dataset {
       append(path, tokenizer);
       files_.push_back({path, size()});
     }
+    maxId_ = maxIn(ids_);
     if (size() > 0) return;
     throw UsageError("data-empty",
                      (files.empty() ? "the input" : files.front()) + " has fewer than " +
@@ -312,7 +320,7 @@ class TokenBlocks final : public Dataset {
 
   std::vector<SampleArray> arrays() const override {
     const std::vector<std::int64_t> shape = {length_};
-    return {{"input_ids", DType::i64, shape},
+    return {{"input_ids", DType::i64, shape, maxId_},
             {"attention_mask", DType::i64, shape},
             {"input_ids", DType::i64, shape}};
   }
@@ -355,6 +363,7 @@ class TokenBlocks final : public Dataset {
 
   std::uint32_t length_;
   std::vector<TokenId> ids_;
+  std::int64_t maxId_ = -1;
   std::vector<SourceFile> files_;
 };
 

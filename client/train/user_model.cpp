@@ -25,13 +25,53 @@ std::string fitHint(const Shape& required, const Shape& given) {
       required[0], required[1], exported);
 }
 
+// The embedding in which the model looks up an input; null if there is none.
+const wire::Node* tableOf(const wire::Graph& graph, std::uint32_t input) {
+  const GraphIds owners = memoryOwners(graph);
+  const wire::Node* found = nullptr;
+  std::int64_t rows = 0;
+  for (const wire::Node& node : graph.nodes()) {
+    const wire::Argument* const indices = findArgument(node, "indices");
+    const wire::Argument* const table = findArgument(node, "weight");
+    if (node.op() != "aten.embedding.default" || indices == nullptr || table == nullptr) continue;
+    if (owners[indices->tensor()] != input) continue;
+    const wire::Value& weight = graph.values(static_cast<int>(table->tensor()));
+    if (!isWeight(weight) || weight.shape_size() != 2) continue;
+    if (found != nullptr && weight.shape(0) >= rows) continue;
+    found = &node;
+    rows = weight.shape(0);
+  }
+  return found;
+}
+
+// If the data knows its largest id, a run with ids beyond a table need not start.
+void checkIds(const GraphFile& file, int input, const SampleArray& array) {
+  const wire::Graph& graph = file.graph();
+  const wire::Node* const node = tableOf(graph, graph.inputs(input));
+  if (node == nullptr) return;
+  const std::uint32_t table = findArgument(*node, "weight")->tensor();
+  const std::int64_t rows = graph.values(static_cast<int>(table)).shape(0);
+  if (array.maxValue < rows) return;
+  throw UsageError(
+      "bad-index",
+      fmt::format("the data has the id {} in {}, which is beyond the end of one of the "
+                  "model's tables: {} has {} rows",
+                  array.maxValue, printable(array.name), nodeText(*node), rows),
+      "use the tokenizer that belongs to the model, or enlarge the model's embedding "
+      "in Python, as in model.resize_token_embeddings(len(tokenizer)), and export it "
+      "again");
+}
+
 void checkInputs(const GraphFile& file, const std::vector<SampleArray>& arrays) {
   const auto& inputs = file.graph().inputs();
   for (int n = 0; n < inputs.size(); ++n) {
     const wire::Value& input = file.graph().values(static_cast<int>(inputs[n]));
     const Shape shape(input.shape().begin() + 1, input.shape().end());
     const SampleArray& array = arrays[static_cast<std::size_t>(n)];
-    if (input.dtype() == dtypeName(array.dtype) && shape == array.shape) continue;
+    if (input.dtype() == dtypeName(array.dtype) && shape == array.shape) {
+      checkIds(file, n, array);
+      continue;
+    }
     throw UsageError(
         "bad-input",
         fmt::format("{} requires the input {} of {} in {} per sample, but the data has {}",

@@ -34,16 +34,34 @@ const wire::Argument* firstTensor(const wire::Node& node) {
   return first.value_case() == wire::Argument::kTensor ? &first : nullptr;
 }
 
-// Whether the node looks up integers in a table: an embedding, in any of its forms. A table has
-// floats, and no dimension of samples.
+// The base of an operator's name: "scatter" for "aten.scatter_.src".
+std::string baseOf(const std::string& op) {
+  const std::size_t begin = op.find('.') + 1;
+  std::string base = op.substr(begin, op.rfind('.') - begin);
+  if (base.ends_with('_')) base.pop_back();
+  return base;
+}
+
+// Whether the node looks up integers in a table: an embedding, in any of its forms, or a loss that
+// compares with classes. A table has floats, and no dimension of samples.
 bool isLookup(const wire::Graph& graph, const wire::Node& node) {
-  static const std::set<std::string> kLookups = {"aten.embedding.default", "aten.one_hot.default",
-                                                 "aten.scatter.src", "aten.scatter.value"};
-  static const std::set<std::string> kReaders = {"aten.gather.default", "aten.index.Tensor",
-                                                 "aten.index_select.default"};
-  if (kLookups.contains(node.op())) return true;
+  static const std::set<std::string> kLookups = {"cross_entropy_loss",
+                                                 "embedding",
+                                                 "embedding_bag",
+                                                 "index_put",
+                                                 "multi_margin_loss",
+                                                 "nll_loss_nd",
+                                                 "multilabel_margin_loss",
+                                                 "one_hot",
+                                                 "scatter",
+                                                 "scatter_add",
+                                                 "scatter_reduce"};
+  static const std::set<std::string> kReaders = {"gather", "index", "index_select", "take",
+                                                 "take_along_dim"};
+  const std::string base = baseOf(node.op());
+  if (kLookups.contains(base)) return true;
   const wire::Argument* const first = firstTensor(node);
-  if (!kReaders.contains(node.op()) || first == nullptr) return false;
+  if (!kReaders.contains(base) || first == nullptr) return false;
   const wire::Value& table = graph.values(static_cast<int>(first->tensor()));
   return isFloatDtype(table.dtype()) && !isBatch(table);
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/core/printable.h"
+#include "common/graph/operators.h"
 
 namespace cleave {
 namespace {
@@ -78,6 +79,24 @@ std::string moduleOf(const Json& node) {
   if (first == std::string::npos) return "";
   const auto second = last.find(',', first + 1);
   return last.substr(first + 1, second - first - 1);
+}
+
+// The last line of a trace: for 'File "/home/a/net.py", line 7, in forward\n    return x.T',
+// returns 'net.py:7: return x.T'.
+std::string lineOf(const std::string& trace) {
+  constexpr std::string_view kFile = "File \"", kLine = "\", line ";
+  const std::size_t file = trace.rfind(kFile);
+  const std::size_t line = file == std::string::npos ? file : trace.find(kLine, file);
+  if (line == std::string::npos) return "";
+  const std::string path = trace.substr(file + kFile.size(), line - file - kFile.size());
+  const std::size_t number = line + kLine.size();
+  const std::string digits =
+      trace.substr(number, trace.find_first_not_of("0123456789", number) - number);
+  std::size_t code = trace.find('\n', number);
+  code = code == std::string::npos ? code : trace.find_first_not_of(" \n", code);
+  const std::string text =
+      code == std::string::npos ? "" : ": " + trace.substr(code, trace.find('\n', code) - code);
+  return path.substr(path.rfind('/') + 1) + ":" + digits + text;
 }
 
 class Reader {
@@ -239,6 +258,7 @@ class Reader {
       readSizeNode(json, target, node, scope);
     } else if (target.starts_with(kOperatorPrefix)) {
       node.set_op(target.substr(kOperatorPrefix.size()));
+      if (findOperator(node.op()) == nullptr) refuseForeignOperator(json, node);
       for (const Json& input : json.at("inputs")) readArgument(input, node, scope);
       if (countsBatches(node)) return;
       if (node.op() == "aten.batch_norm.default") addBatchCount(node);
@@ -248,6 +268,17 @@ class Reader {
     }
     readResults(json, node, scope);
     *graph().add_nodes() = std::move(node);
+  }
+
+  // Names the line of the model's code, which files of torch.export.save have and those of
+  // cleave.export do not: cleave.export refuses such operators itself.
+  void refuseForeignOperator(const Json& json, const wire::Node& node) const {
+    const std::string line = lineOf(json.at("metadata").value("stack_trace", ""));
+    throw UsageError(
+        "bad-graph",
+        fmt::format("{}: the operator {} is not allowed{}", source_, nodeText(node),
+                    line.empty() ? "" : ", at " + printable(line)),
+        "replace it in the model; docs/models.md lists the operators that are allowed");
   }
 
   static std::string nameOf(const Json& json) {
@@ -305,13 +336,12 @@ class Reader {
   void readSizeNode(const Json& json, const std::string& target, wire::Node& node,
                     const Scope& scope) {
     static const std::map<std::string, std::string> kNames = {
-        {"_operator.add", "size.add"},
-        {"_operator.sub", "size.sub"},
-        {"_operator.mul", "size.mul"},
-        {"_operator.floordiv", "size.div"},
-        {"_operator.mod", "size.mod"},
-        {"_operator.neg", "size.neg"},
-        {"torch.ops.aten.sym_size.int", "size.of"}};
+        {"_operator.add", "size.add"},         {"_operator.sub", "size.sub"},
+        {"_operator.mul", "size.mul"},         {"_operator.floordiv", "size.div"},
+        {"_operator.mod", "size.mod"},         {"_operator.neg", "size.neg"},
+        {"_operator.truediv", "size.truediv"}, {"_operator.pow", "size.pow"},
+        {"torch.sym_min", "size.min"},         {"torch.sym_max", "size.max"},
+        {"torch.sym_float", "size.float"},     {"torch.ops.aten.sym_size.int", "size.of"}};
     const auto found = kNames.find(target);
     if (found == kNames.end()) {
       throw badFile(source_, "it calls " + printable(target) + " on a size",
@@ -373,7 +403,8 @@ class Reader {
       } else if (kind == "as_tensors") {
         node.set_is_list(true);
         for (const Json& each : content) make(each.at("name"), false);
-      } else if (kind == "as_sym_int") {
+      } else if (kind == "as_sym_int" ||
+                 (kind == "as_sym_float" && node.op().starts_with("size."))) {
         make(content.at("as_name"), true);
       } else {
         throw badFile(source_, nodeText(node) + " reads the value of a tensor",
@@ -405,6 +436,9 @@ class Reader {
     }
     wire::Argument& argument = *node.add_arguments();
     argument.set_name(input.at("name"));
+    // The table of an embedding gets the same gradient, dense: updates, codecs and checkpoints are
+    // of dense tensors.
+    if (argument.name() == "sparse") return argument.set_flag(false);
     if (!readSingle(kind, content, argument, scope) && !readList(kind, content, argument, scope)) {
       throw badFile(source_, fmt::format("{} ({}) has an argument of the kind {}",
                                          printable(node.op()), printable(node.name()), kind));
@@ -435,9 +469,11 @@ class Reader {
       } else {
         argument.set_none(true);
       }
-    } else if (kind == "as_sym_int") {
+    } else if (kind == "as_sym_int" || kind == "as_sym_float") {
       if (content.contains("as_name")) {
         argument.set_size(idOf(content.at("as_name"), scope));
+      } else if (content.contains("as_float")) {
+        argument.set_number(numberOf(content.at("as_float")));
       } else {
         argument.set_integer(content.at("as_int").get<std::int64_t>());
       }

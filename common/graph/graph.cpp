@@ -132,9 +132,9 @@ class Check {
   }
 
   static bool isSizeOperator(const std::string& op) {
-    static const std::set<std::string> kNames = {"size.samples", "size.of",  "size.add",
-                                                 "size.sub",     "size.mul", "size.div",
-                                                 "size.mod",     "size.neg"};
+    static const std::set<std::string> kNames = {
+        "size.samples", "size.of",      "size.add", "size.sub", "size.mul", "size.div",  "size.mod",
+        "size.neg",     "size.truediv", "size.pow", "size.min", "size.max", "size.float"};
     return kNames.contains(op);
   }
 
@@ -152,6 +152,10 @@ class Check {
     }
     for (const wire::Argument& argument : node.arguments()) checkArgument(argument, where);
     if (changesInPlace(node)) checkInPlace(node, where);
+    const wire::Argument* const sparse = findArgument(node, "sparse");
+    if (sparse != nullptr && sparse->flag()) {
+      refuse(where + " has sparse gradients", "set sparse=False in the model's embeddings");
+    }
     const bool makesSize = row == nullptr;
     for (const std::uint32_t id : node.outputs()) {
       define(id, where);
@@ -362,9 +366,16 @@ GraphIds memoryOwners(const wire::Graph& graph) {
     const OperatorRow* const row = findOperator(node.op());
     if (row == nullptr || row->memory == ResultMemory::own || node.arguments().empty()) continue;
     const wire::Argument& self = node.arguments(0);
-    if (self.value_case() != wire::Argument::kTensor || self.tensor() >= owners.size()) continue;
-    for (const std::uint32_t output : node.outputs()) {
-      if (output < owners.size()) owners[output] = owners[self.tensor()];
+    for (int n = 0; n < node.outputs_size(); ++n) {
+      // The results of an operator on a list, such as broadcast_tensors, share the list's memory.
+      std::uint32_t owner = self.tensor();
+      if (self.value_case() == wire::Argument::kTensors && n < self.tensors().items_size()) {
+        owner = self.tensors().items(n) - 1;
+      } else if (self.value_case() != wire::Argument::kTensor) {
+        continue;
+      }
+      const std::uint32_t output = node.outputs(n);
+      if (output < owners.size() && owner < owners.size()) owners[output] = owners[owner];
     }
   }
   return owners;

@@ -54,7 +54,8 @@ double bytesPerSample(const wire::Value& value);
 bool isBatch(const wire::Value& value);
 
 // For each value, by number, the first value that has the same memory. The result of an operator
-// that may return a view, or that changes its tensor in place, has the tensor's memory.
+// that may return a view, or that changes its tensor in place, has the memory of its first tensor,
+// or, if its first argument is a list of tensors, of the tensor at the same position in the list.
 GraphIds memoryOwners(const wire::Graph& graph);
 
 // The text of a dimension list: "[samples, 64, 7, 7]".

@@ -16,6 +16,7 @@
 #include "common/core/printable.h"
 #include "common/graph/graph.h"
 #include "common/model/blocks.h"
+#include "common/model/foreign_file.h"
 #include "common/model/graph_program.h"
 
 namespace cleave {
@@ -24,6 +25,11 @@ namespace {
 UsageError badFile(const std::string& path, const std::string& sentence) {
   return UsageError("bad-model-file", path + ": " + sentence,
                     "export the model again with cleave.export, and copy the whole file");
+}
+
+void refuseForeign(const std::string& path, const std::optional<ForeignFile>& file) {
+  if (!file) return;
+  throw UsageError("bad-model-file", path + " is " + file->kind, file->hint);
 }
 
 }  // namespace
@@ -57,11 +63,14 @@ GraphFile::GraphFile(const std::string& path) : path_(path) {
     throw UsageError("no-model-file", "there is no file " + path,
                      "export a model with cleave.export, and set model.file to the file");
   }
+  refuseForeign(path, foreignFile(path));
   try {
     archive_ = std::make_unique<Archive>(path);
   } catch (const std::exception&) {  // c10::Error, or an error of the file system
     throw badFile(path, "it is not a .pt2 archive, or it is damaged");
   }
+  const auto has = [&](const std::string& record) { return archive_->has(record); };
+  if (!has("models/model.json")) refuseForeign(path, foreignArchive(has));
   exported_ = readExportedGraph(archive_->text("models/model.json"), path);
   for (const std::string kind : {"weights", "constants"}) {
     const std::string folder = "data/" + kind;

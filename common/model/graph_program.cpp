@@ -21,6 +21,7 @@
 #include "common/core/random.h"
 #include "common/graph/adapters.h"
 #include "common/graph/operators.h"
+#include "common/model/operator_checks.h"
 
 namespace cleave {
 namespace {
@@ -112,9 +113,7 @@ struct GraphProgram::State {
   }
 
   [[noreturn]] static void refuse(const wire::Node& node, const std::string& sentence) {
-    throw UsageError("bad-graph", fmt::format("the operator {} {}", nodeText(node), sentence),
-                     "export the model again with cleave.export, with the PyTorch of this version "
-                     "of Cleave");
+    refuseOperator(node, sentence);
   }
 
   void addWeight(std::uint32_t id, const wire::Value& value) {
@@ -150,8 +149,9 @@ struct GraphProgram::State {
       checkCases(node, {{wire::Argument::kTensor}, {wire::Argument::kInteger}});
     } else if (node.op().starts_with("size.")) {
       step.kind = NodeKind::arithmetic;
-      const Cases size = {wire::Argument::kInteger, wire::Argument::kSize};
-      checkCases(node, std::vector<Cases>(node.op() == "size.neg" ? 1 : 2, size));
+      const Cases size = {wire::Argument::kInteger, wire::Argument::kNumber, wire::Argument::kSize};
+      const bool isUnary = node.op() == "size.neg" || node.op() == "size.float";
+      checkCases(node, std::vector<Cases>(isUnary ? 1 : 2, size));
     } else {
       prepareOperation(node, step);
       return step;
@@ -219,6 +219,10 @@ struct GraphProgram::State {
         {"aten::" + op.substr(5, dot - 5), overload == "default" ? "" : overload});
     if (!step.op) refuse(node, "is not in this version of LibTorch");
     checkNames(node, step.op->schema());
+    const auto& returns = step.op->schema().returns();
+    const bool isList = returns.size() == 1 && returns.front().type()->kind() == TypeKind::ListType;
+    if (node.is_list() != isList)
+      refuse(node, isList ? "returns a list" : "does not return a list");
     step.isRandom = step.op->hasTag(at::Tag::nondeterministic_seeded);
     for (const c10::Argument& expected : step.op->schema().arguments()) {
       const bool isShape = isView && expected.name() == "shape";
@@ -227,11 +231,20 @@ struct GraphProgram::State {
     }
     if (node.op() == "aten.bernoulli_.float") step.kind = NodeKind::maskOfMean;
     if (node.op() == "aten.batch_norm.default") prepareNorm(node, step);
+    if (node.op() == "aten.instance_norm.default") checkInstanceNorm(node);
+  }
+
+  // An instance norm may use running statistics, but not change them.
+  static void checkInstanceNorm(const wire::Node& node) {
     const wire::Argument* const mean = findArgument(node, "running_mean");
-    if (node.op() == "aten.instance_norm.default" && mean != nullptr &&
-        mean->value_case() != wire::Argument::kNone) {
-      refuse(node, "has running statistics, which only batch norms may have");
-    }
+    const wire::Argument* const own = findArgument(node, "use_input_stats");
+    if (mean == nullptr || mean->value_case() == wire::Argument::kNone) return;
+    if (own != nullptr && own->value_case() == wire::Argument::kFlag && !own->flag()) return;
+    throw UsageError(
+        "bad-graph",
+        fmt::format("the operator {} trains running statistics, which only batch norms may do",
+                    nodeText(node)),
+        "set track_running_stats=False in the model's instance norms, and export it again");
   }
 
   // Prepares a batch norm that trains: its statistics are recorded instead of being written to the
@@ -493,28 +506,13 @@ struct GraphProgram::State {
 
   // ---- Running ----
 
-  static std::int64_t integerOf(const std::vector<IValue>& values, const Operand& operand) {
-    return operand.kind == Operand::Kind::value ? values[operand.ids[0] - 1].toInt()
-                                                : operand.constant.toInt();
-  }
-
-  static std::int64_t calculate(const Step& step, const std::vector<IValue>& values) {
-    const std::string& op = step.node->op();
-    const std::int64_t a = integerOf(values, step.operands[0]);
-    const std::int64_t b = op == "size.neg" ? 0 : integerOf(values, step.operands[1]);
-    std::int64_t result = 0;
-    bool overflows = false;
-    if (op == "size.neg") overflows = __builtin_sub_overflow(b, a, &result);
-    if (op == "size.add") overflows = __builtin_add_overflow(a, b, &result);
-    if (op == "size.sub") overflows = __builtin_sub_overflow(a, b, &result);
-    if (op == "size.mul") overflows = __builtin_mul_overflow(a, b, &result);
-    if (op == "size.div" || op == "size.mod") {
-      if (b <= 0 || a < 0)
-        refuse(*step.node, "has a negative dividend, or a divisor that is not positive");
-      result = op == "size.div" ? a / b : a % b;
-    }
-    if (overflows) refuse(*step.node, "computes a size that is too large");
-    return result;
+  static IValue calculate(const Step& step, const std::vector<IValue>& values) {
+    const auto operand = [&](std::size_t n) {
+      if (n >= step.operands.size()) return IValue();
+      const Operand& each = step.operands[n];
+      return each.kind == Operand::Kind::value ? values[each.ids[0] - 1] : each.constant;
+    };
+    return calculateSize(*step.node, operand(0), operand(1));
   }
 
   static IValue valueOf(const Operand& operand, const std::vector<IValue>& values,
@@ -533,7 +531,7 @@ struct GraphProgram::State {
       case Operand::Kind::value:
         return values[operand.ids[0] - 1];
       case Operand::Kind::wrappedSize:
-        return wrapped(values[operand.ids[0] - 1].toInt());
+        return wrapped(values[operand.ids[0] - 1].toScalar());
       case Operand::Kind::device:
         return batch.device;
       case Operand::Kind::sizes:
@@ -582,32 +580,20 @@ struct GraphProgram::State {
       return;
     }
     if (step.isRandom) seedGenerators(step, context, batch);
-    if (step.node->is_list()) checkLength(step, stack);
-    step.op->callBoxed(stack);
+    checkArguments(*step.node, stack);
+    try {
+      step.op->callBoxed(stack);
+    } catch (const c10::IndexError&) {
+      // The call may have moved the arguments.
+      torch::jit::Stack again;
+      for (const Operand& operand : step.operands) again.push_back(valueOf(operand, values, batch));
+      throw indexError(*step.node, again,
+                       fmt::format("micro-batch {} of step {}", context.at.i, context.at.step));
+    }
     if (step.kind == NodeKind::batchNorm && batch.isTraining && context.statistics != nullptr) {
       context.statistics->push_back(std::move(statistics));
     }
     keepResults(step, stack, values);
-  }
-
-  // Called before the operator makes a list, because each tensor object takes memory that no limit
-  // counts.
-  static void checkLength(const Step& step, const torch::jit::Stack& stack) {
-    const std::string& op = step.node->op();
-    const auto sizeAlong = [&](std::size_t dimension) {
-      return stack.at(0).toTensor().size(stack.at(dimension).toInt());
-    };
-    std::int64_t length = step.node->outputs_size();
-    if (op == "aten.unbind.int") length = sizeAlong(1);
-    if (op == "aten.split.Tensor" && stack.at(1).toInt() > 0) {
-      const std::int64_t each = stack.at(1).toInt();
-      length = std::max<std::int64_t>(1, sizeAlong(2) / each + (sizeAlong(2) % each != 0 ? 1 : 0));
-    }
-    if (op == "aten.tensor_split.sections") length = stack.at(1).toInt();
-    if (op == "aten.split_with_sizes.default") length = std::ssize(stack.at(1).toIntVector());
-    if (op == "aten.chunk.default" && stack.at(1).toInt() > 2 * length) length = -1;
-    if (length == step.node->outputs_size()) return;
-    refuse(*step.node, "does not return as many tensors as the graph says");
   }
 
   // A view can have more elements than fit into memory, and operators on it would take hours.
