@@ -13,6 +13,8 @@ import traceback
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from cleave import refusals
+
 MAX_BATCH = 65536
 
 
@@ -42,11 +44,12 @@ def export(model, example_inputs, path, *, output=None, train_mode=True):
     args, kwargs = _arguments(example_inputs)
     _check_examples({**dict(enumerate(args)), **kwargs})
     _check_path(str(path))
+    model = _checked_model(model, train_mode)
     _check_parameters(model)
     batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
-    shapes = {name: {0: batch} for name in kwargs} if kwargs else tuple({0: batch} for _ in args)
+    shapes = refusals.dynamic_shapes(model.forward, args, kwargs, batch)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with _mode(model, train_mode), _returning(model, output):
+    with _mode(model, train_mode), _returning(model, output, kwargs):
         _check_batch_norms(model)
         try:
             with _silent():
@@ -96,9 +99,18 @@ def _check_path(path):
         raise ExportError(f"there is no folder {folder}: create it, or give another path")
 
 
-def _check_parameters(model):
+def _checked_model(model, train_mode):
+    """The model without wrappers."""
+    model = refusals.unwrapped(model)
     if not isinstance(model, torch.nn.Module):
         raise ExportError(f"the model is of type {type(model).__name__}, not a torch.nn.Module: give an instance of a class derived from it")
+    sentence = refusals.of_model(model, train_mode)
+    if sentence:
+        raise ExportError(sentence)
+    return model
+
+
+def _check_parameters(model):
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.dtype != torch.float32:
             raise ExportError(f"the trained parameter {name} is {_dtype_name(parameter)}: export model.float(), "
@@ -134,7 +146,7 @@ def _mode(model, train_mode):
 
 
 @contextlib.contextmanager
-def _returning(model, output):
+def _returning(model, output, names):
     """Makes forward return only the value `output`. A wrapper module would change all names."""
     forward, own = model.forward, model.__dict__.get("forward")
 
@@ -142,6 +154,7 @@ def _returning(model, output):
     def chosen(*args, **kwargs):
         return _choose(forward(*args, **kwargs), output)
 
+    chosen.__signature__ = refusals.named_signature(forward, names)
     model.forward = chosen
     try:
         yield
@@ -232,13 +245,43 @@ def _explain(error):
 def _check_program(program):
     for module in program.graph_module.modules():
         for node in getattr(module, "graph", torch.fx.Graph()).nodes:
-            if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace != "aten":
-                raise ExportError(f"the operator {node.target} in {_module_of(node)} is not one of PyTorch's own: replace it in the model")
             _check_value(node)
+            _refuse(node, refusals.of_operator(node))
+    _check_output(program)
     for spec, node in zip(program.graph_signature.output_specs, program.graph.output_node().args[0]):
         if spec.kind.name == "USER_OUTPUT" and _has_no_gradient(node):
             raise ExportError("forward computes its output without gradients: remove torch.no_grad() from its last operators, "
                               "and set use_reentrant=False in calls of torch.utils.checkpoint")
+
+
+def _refuse(node, refusal):
+    if refusal:
+        problem, advice = refusal
+        raise ExportError(f"{_module_of(node)} {problem}{_line_of(node)}. {advice}")
+
+
+def _check_output(program):
+    """The output is one value per sample, and no part of it is a mean or sum over the samples."""
+    returned = program.graph.output_node().args[0]
+    inputs = set(program.graph_signature.user_inputs)
+    batch = next(node.meta["val"].shape[0] for node in program.graph.nodes if node.op == "placeholder" and node.name in inputs)
+    for spec, node in zip(program.graph_signature.output_specs, returned):
+        if spec.kind.name != "USER_OUTPUT":
+            continue
+        for each in _needed(node):
+            _refuse(each, refusals.of_reduction(each))
+        _refuse(node, refusals.of_output(node.meta["val"], batch))
+
+
+def _needed(node):
+    """The nodes from which a node is computed, and the node itself."""
+    found, open_nodes = set(), [node]
+    while open_nodes:
+        each = open_nodes.pop()
+        if each not in found:
+            found.add(each)
+            open_nodes += each.all_input_nodes
+    return sorted(found)
 
 
 def _check_value(node):

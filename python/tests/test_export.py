@@ -16,6 +16,7 @@ import warnings
 import zipfile
 
 import torch
+import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch import nn
 
@@ -230,6 +231,80 @@ class Exported(unittest.TestCase):
         refused(["without gradients", "use_reentrant=False"], lambda y: torch.utils.checkpoint.checkpoint(torch.relu, y, use_reentrant=True))
         fourier = nn.Sequential(nn.Linear(4, 4), Applied(lambda y: torch.fft.fft(y).abs()))
         self.assert_refused(["module 1 uses complex numbers"], fourier, torch.randn(2, 4), self.path("model.pt2"))
+
+    def test_foreign_operators_are_refused_with_the_line(self):
+        class Vander(nn.Module):
+            def forward(self, x):
+                return torch.vander(x[0]).sum() + x
+
+        out = self.path("model.pt2")
+        self.assert_refused(["module 1 calls the operator aten.vander.default", 'test_export.py:', "torch.vander(x[0])", "Write x.unsqueeze(-1)"],
+                            nn.Sequential(nn.Linear(4, 4), Vander()), torch.randn(2, 4), out)
+        self.assert_refused(["aten.special_i0.default", "docs/models.md"], Applied(torch.special.i0), torch.randn(2, 4), out)
+        self.assert_refused(["computes gt of a tensor's size"], Applied(lambda y: y * (y.shape[0] > 1)), torch.randn(2, 4), out)
+        self.assertFalse(os.path.exists(out))
+
+    def test_a_loss_of_the_whole_batch_is_refused(self):
+        class WithLoss(nn.Module):
+            def __init__(self, loss):
+                super().__init__()
+                self.linear, self.loss = nn.Linear(4, 3), loss
+
+            def forward(self, x, y):
+                return self.loss(self.linear(x), y)
+
+        example, out = (torch.randn(2, 4), torch.tensor([0, 2])), self.path("model.pt2")
+        per_batch = ["one loss for the whole batch", 'Write F.cross_entropy(…, reduction="none")', "test_export.py:"]
+        self.assert_refused(per_batch, WithLoss(F.cross_entropy), example, out)
+        self.assert_refused(per_batch, WithLoss(lambda y, classes: y + F.cross_entropy(y, classes, reduction="sum")), example, out)
+        self.assert_refused(["one number for the whole batch", ".flatten(1).mean(1)"], Applied(torch.mean), torch.randn(2, 4), out)
+        self.assert_refused(["whose first dimension is not the", "reshape(x.shape[0], -1)"], Applied(torch.flatten), torch.randn(2, 4), out)
+        self.assertFalse(os.path.exists(out))
+        cleave.export(WithLoss(lambda y, classes: F.cross_entropy(y, classes, reduction="none")), example, out)
+        # A loss that is not the output does not matter.
+        cleave.export(WithLoss(lambda y, classes: {"loss": F.cross_entropy(y, classes), "logits": y}), example, out, output="logits")
+
+    def test_wrapped_models_are_exported(self):
+        class Arguments(Own):
+            def forward(self, *inputs):
+                return super().forward(inputs[0] + inputs[-1])
+
+        class Named(Own):
+            def forward(self, **batch):
+                return super().forward(batch["x"] * batch["attention_mask"])
+
+        x, out = torch.randn(2, 4), self.path("model.pt2")
+        for model, example, inputs in (
+            (Arguments(), (x, x), ("inputs_0", "inputs_1")),
+            (Named(), {"x": x, "attention_mask": x}, ("x", "attention_mask")),
+            (nn.DataParallel(Own()), x, ("x",)),
+            (torch.compile(Own()), x, ("x",)),
+        ):
+            program = cleave.export(model, example, out)
+            self.assertEqual(program.graph_signature.user_inputs, inputs)
+            self.assertEqual(list(program.state_dict), ["linear.weight", "linear.bias"])
+
+    def test_modules_that_cannot_be_trained_are_refused(self):
+        norm = nn.Sequential(nn.Conv1d(2, 2, 3), nn.InstanceNorm1d(2, track_running_stats=True))
+        x, out = torch.randn(2, 2, 8), self.path("model.pt2")
+        self.assert_refused(["module 1 is a InstanceNorm1d with track_running_stats=True", "train_mode=False"], norm, x, out)
+        self.assert_refused(["module 0 is a LazyLinear", "call the model once"], nn.Sequential(nn.LazyLinear(3)), x, out)
+        self.assert_refused(["TorchScript"], torch.jit.script(nn.Linear(8, 2)), x, out)
+        cleave.export(norm.eval(), x, out, train_mode=False)
+
+    def test_sparse_embeddings_train_with_dense_gradients(self):
+        class Sparse(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embedding, self.bag = nn.Embedding(7, 3, sparse=True), nn.EmbeddingBag(7, 3, sparse=True)
+
+            def forward(self, ids):
+                return self.embedding(ids).mean(1) + self.bag(ids)
+
+        ids, labels, model = torch.tensor([[1, 2], [2, 6]]), torch.tensor([0, 2]), Sparse()
+        cleave.export(model, ids, self.path("model.pt2"))
+        eager = eager_step(model, ids, None, labels)
+        self.assert_equal_to_eager(self.run_graph({"ids": ids}, labels), {name: value.to_dense() for name, value in eager.items()}, {})
 
     def test_the_output_is_chosen(self):
         def exported(returned, **options):

@@ -1,0 +1,111 @@
+"""Models that compute their own loss (train.loss: output) train as in PyTorch: per pixel, per token, per value.
+
+PROGRAMS is the folder of cleave-client and cleave-server.
+"""
+
+import sys
+import unittest
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import cleave
+from test_training import Client
+
+STEPS, RATE = 3, 0.05
+
+
+def block(inputs, outputs):
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU())
+
+
+class UNet(nn.Module):
+    """Segmentation: one class per pixel, with the loss of transposed convolutions and skipped connections."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.pool, self.inner, self.up, self.last = block(3, 4), nn.MaxPool2d(2), block(4, 8), nn.ConvTranspose2d(8, 4, 2, 2), nn.Conv2d(8, 3, 1)
+
+    def forward(self, image, mask):
+        skipped = self.first(image)
+        logits = self.last(torch.cat([skipped, self.up(self.inner(self.pool(skipped)))], 1))
+        return F.cross_entropy(logits, mask, reduction="none", ignore_index=-100).flatten(1).mean(1)
+
+
+class Tagger(nn.Module):
+    """Token classification: one class per token, and -100 for tokens that do not count."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.encoder, self.tags = nn.Embedding(50, 8), nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), nn.Linear(8, 4)
+
+    def forward(self, ids, tags):
+        logits = self.tags(self.encoder(self.embed(ids)))
+        return F.cross_entropy(logits.transpose(1, 2), tags, reduction="none").sum(1) / (tags != -100).sum(1)
+
+
+class Several(nn.Module):
+    """Two losses in one: boxes and a label for each of several classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.inner, self.boxes, self.labels = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(8, 3)
+
+    def forward(self, x, box, label):
+        y = torch.relu(self.inner(torch.relu(self.first(x))))
+        boxes = F.smooth_l1_loss(self.boxes(y), box, reduction="none").mean(1)
+        return boxes + F.binary_cross_entropy_with_logits(self.labels(y), label, reduction="none").mean(1)
+
+
+def ids(*shape, high, seed=1):
+    return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def numbers(*shape, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def with_ignored(classes):
+    classes[:, -1] = -100
+    return classes
+
+
+MODELS = [
+    ("segmentation", UNet, {"image": numbers(8, 3, 8, 8), "mask": with_ignored(ids(8, 8, 8, high=3))}, "mask", ["first", "up"]),
+    ("tokens", Tagger, {"ids": ids(8, 6, high=50), "tags": with_ignored(ids(8, 6, high=4))}, "tags", ["embed", "encoder"]),
+    ("several", Several, {"x": numbers(8, 6), "box": numbers(8, 4), "label": ids(8, 3, high=2).float()}, "label", ["first", "inner"]),
+]
+
+
+class OwnLosses(Client):
+    def test_they_train_as_in_pytorch(self):
+        for name, make, data, target, cuts in MODELS:
+            with self.subTest(name):
+                model = make()
+                before = {name: value.clone() for name, value in model.state_dict().items()}
+                cleave.export(model, {name: value[:2] for name, value in data.items()}, self.path("model.pt2"))
+                path = cleave.save_dataset({"train": data}, self.path(name))["train"]
+                self.settings = {
+                    "data": {"format": "tensors", "train": {"file": path}, "test": {"file": path}, "target": target},
+                    "train": {"batch": 8, "micro_batches": 2, "epochs": STEPS, "loss": "output", "optimizer": {"name": "sgd", "momentum": 0}, "learning_rate": {"schedule": "constant", "peak": RATE}},
+                    "codec": "none",
+                }
+                self.client("train", {"file": self.path("model.pt2"), "cuts": cuts})
+                trained = self.weights()
+                optimizer = torch.optim.SGD(model.parameters(), RATE)
+                losses = []
+                for _ in range(STEPS):
+                    optimizer.zero_grad()
+                    loss = model(**data).mean()
+                    loss.backward()
+                    optimizer.step()
+                    losses.append(loss.item())
+                self.assertLess(losses[-1], losses[0])
+                for key, value in model.state_dict().items():
+                    self.assertFalse(torch.equal(trained[key], before[key]), key)
+                    self.assertLess((trained[key] - value).abs().max().item(), 1e-5, key)
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
