@@ -180,8 +180,7 @@ TEST_CASE(
   Opened opened = pets.with();
   const Names inOrder = namesIn(*opened.open(DataSplit::train), pets.path("train"));
   CHECK(std::is_sorted(inOrder.begin(), inOrder.end()));
-  opened.keys.needsTest =
-      false;  // as with data.holdout or data.folds, whether or not there is a test set
+  opened.keys.isShuffled = true;  // as with data.holdout or data.folds
   const auto data = opened.open(DataSplit::train);
   const Names names = namesIn(*data, pets.path("train"));
   CHECK_FALSE(std::is_sorted(names.begin(), names.end()));
@@ -315,17 +314,20 @@ TEST_CASE(
   CHECK(valueOf(*listed.train("path,label\n" + absolute + ",0\nimages/1.png,1\n"), 0) == 12);
 }
 
-TEST_CASE("list: numeric labels are class numbers") {
+TEST_CASE("list: labels are read as in tables: class numbers from 0, or names") {
   Listed listed;
-  const auto data = listed.train("path,label\nimages/0.png,10\nimages/1.png,2\n");
-  CHECK(data->classes() == 11);
-  CHECK(labelsIn(*data) == std::vector<std::int64_t>{10, 2});
+  const auto data = listed.train("path,label\nimages/0.png,4.0\nimages/1.png,0.0\n");
+  CHECK(data->classNames() == Names{"0.0", "1", "2", "3", "4.0"});
+  CHECK(labelsIn(*data) == std::vector<std::int64_t>{4, 0});
   listed.opened.keys.learned = data->learned();
   listed.write("path,label\nimages/2.png,02\nimages/2.png,3\n", "test.csv");
   CHECK(labelsIn(*listed.opened.open(DataSplit::test)) == std::vector<std::int64_t>{2, 3});
   listed.write("path,label\nimages/2.png,11\n", "test.csv");
-  CHECK(listed.opened.code(DataSplit::test) == "unknown-class");
-  CHECK(listed.code("path,label\nimages/0.png,1048576\nimages/1.png,2\n") == "too-many-classes");
+  CHECK(listed.opened.code(DataSplit::test) == "bad-label");
+  CHECK_THAT(listed.opened.text(DataSplit::test), Catch::Contains("test.csv:2: "));
+  CHECK(listed.train("path,label\nimages/0.png,10\nimages/1.png,2\n")->classNames() ==
+        Names{"2", "10"});
+  CHECK(listed.code("path,label\nimages/0.png,1048576\nimages/1.png,0\n") == "too-many-classes");
   CHECK(listed.train("path,label\nimages/0.png,10\nimages/1.png,2x\n")->classNames() ==
         Names{"10", "2x"});
 }
@@ -341,7 +343,8 @@ TEST_CASE("list: damaged lists are refused") {
   CHECK(listed.code("path,label\nimages/0.png,a,b\n") == "data-damaged");
   CHECK(listed.code("path,label\nimages/0.png,\"a\n") == "data-damaged");
   CHECK(listed.code("path,label\n,a\n") == "data-damaged");
-  CHECK(listed.code("path,label\nimages/0.png,\nimages/1.png,b\n") == "data-damaged");
+  CHECK(listed.code("path,label\nimages/0.png,\nimages/1.png,b\n") == "bad-label");
+  CHECK(listed.code("path,label\nimages/0.png,a\nimages/1.png, N/A \n") == "bad-label");
   CHECK(listed.code("path,label\nimages/0.png,a\x01\nimages/1.png,b\n") == "data-damaged");
   CHECK(listed.code("path,label\nimages/0.png,a\nimages/1.png,a\n") == "too-few-classes");
   CHECK(listed.code("path,label\nabsent.png,a\nabsent.png,b\n") == "sample-damaged");
@@ -433,6 +436,57 @@ TEST_CASE("tar: a folder of shards is read in order, and numeric labels are clas
   CHECK(errorCode([&] { readSample(*data, 0); }) == "sample-damaged");
 }
 
+TEST_CASE("tar: images with a further field are ignored beside the sample's image") {
+  const Pets pets;
+  Opened opened{pets.keys, "tar"};
+  opened.keys.trainFile = pets.path("train.tar");
+  writeTar(pets.path("train.tar"), {{"1.seg.png", plain(90)},
+                                    {"1.png", plain(1)},
+                                    {"1.cls", textBytes("0.0")},
+                                    {"2.cls", textBytes("1.0")},
+                                    {"2.png", plain(2)},
+                                    {"2.seg.png", plain(91)},
+                                    {"2.depth.webp", plain(92)}});
+  const auto data = opened.open(DataSplit::train);
+  REQUIRE(data->size() == 2);
+  CHECK(valueOf(*data, 0) == 1);
+  CHECK(valueOf(*data, 1) == 2);
+  CHECK(labelsIn(*data) == std::vector<std::int64_t>{0, 1});
+  writeTar(pets.path("train.tar"),
+           {{"1.png", plain(1)}, {"1.jpg", plain(1)}, {"1.cls", textBytes("0")}});
+  CHECK_THAT(opened.text(DataSplit::train), Catch::Contains("several images for 1: png, jpg"));
+  writeTar(pets.path("train.tar"),
+           {{"1.a.png", plain(1)}, {"1.b.png", plain(1)}, {"1.cls", textBytes("0")}});
+  CHECK_THAT(opened.text(DataSplit::train), Catch::Contains("a.png, b.png"));
+}
+
+TEST_CASE("tar: hard and symbolic links to members are read") {
+  const Pets pets;
+  Opened opened{pets.keys, "tar"};
+  opened.keys.trainFile = pets.path("train.tar");
+  pets.write("tree/a/1.png", plain(5));
+  pets.write("tree/a/1.cls", textBytes("x"));
+  pets.write("tree/a/3.cls", textBytes("y"));
+  std::filesystem::create_hard_link(pets.path("tree/a/1.png"), pets.path("tree/a/2.png"));
+  std::filesystem::create_hard_link(pets.path("tree/a/1.cls"), pets.path("tree/a/2.cls"));
+  std::filesystem::create_symlink("../b/last.bin", pets.path("tree/a/3.png"));
+  pets.write("tree/b/last.bin", plain(7));
+  const auto pack = [&](const std::string& members) {
+    REQUIRE(std::system(
+                ("tar -C " + pets.path("tree") + " -cf " + pets.path("train.tar") + " " + members)
+                    .c_str()) == 0);
+  };
+  pack("./a/1.png ./a/1.cls ./a/2.png ./a/2.cls ./a/3.cls ./a/3.png ./b/last.bin");
+  const auto data = opened.open(DataSplit::train);
+  REQUIRE(data->size() == 3);
+  for (const std::uint32_t index : {0u, 1u}) CHECK(valueOf(*data, index) == 5);
+  CHECK(valueOf(*data, 2) == 7);
+  CHECK(labelsIn(*data) == std::vector<std::int64_t>{0, 0, 1});
+  pack("./a/1.png ./a/1.cls ./a/3.cls ./a/3.png");
+  CHECK_THAT(opened.text(DataSplit::train), Catch::Contains("a link, ./a/3.png, to ../") ||
+                                                Catch::Contains("a link, a/3.png, to b/last.bin"));
+}
+
 TEST_CASE("tar: damaged archives are refused") {
   const Pets pets;
   Opened opened{pets.keys, "tar"};
@@ -456,7 +510,9 @@ TEST_CASE("tar: damaged archives are refused") {
   CHECK(code({{"a.png", plain(1)}, {"a.jpg", plain(1)}, {"a.cls", textBytes("0")}}) ==
         "data-damaged");
   CHECK(code({{"a.png", plain(1)}, {"a.cls", ImageBytes(2000)}}) == "data-damaged");
-  CHECK(code({{"a.png", plain(1)}, {"a.cls", {}}}) == "data-damaged");
+  CHECK(code({{"a.png", plain(1)}, {"a.cls", {}}}) == "bad-label");
+  CHECK(code({{"a.png", plain(1)}, {"a.cls", textBytes("NaN\n")}}) == "bad-label");
+  CHECK_THAT(opened.text(DataSplit::train), Catch::Contains("train.tar: a.cls: "));
   CHECK(code({{"a.png", plain(1)}, {"a.cls", textBytes("x")}}) == "too-few-classes");
   writeTar(pets.path("train.tar"), goodMembers());
   std::filesystem::resize_file(pets.path("train.tar"),

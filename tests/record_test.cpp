@@ -64,6 +64,13 @@ TEST_CASE("cells are formatted for RFC 4180 and spreadsheets") {
   CHECK(formatCell(-std::nan("")) == "nan");
   CHECK(formatCell(-INFINITY) == "-inf");
   CHECK(formatCell("plain text") == "plain text");
+  for (const char* number : {"-1", "+1", "-1.5e-3", "-.5", "-12.5%", "-inf"})
+    CHECK(formatCell(number) == number);
+  CHECK(formatCell("-1,5") == "\"-1,5\"");
+  for (const std::string formula :
+       {"-1+2", "-a", "-", "+-1", "=1", "@1", "\t1", "-1 2", "-nan(A1)"})
+    CHECK(formatCell(formula) == "'" + formula);
+  CHECK(formatCell("\r=1") == "\"'\r=1\"");
   CHECK(formatCell("a,b") == "\"a,b\"");
   CHECK(formatCell("say \"a\"") == "\"say \"\"a\"\"\"");
   CHECK(formatCell("a\r\nb") == "\"a\r\nb\"");

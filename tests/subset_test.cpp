@@ -154,6 +154,18 @@ TEST_CASE("balanced draws take each class equally often, and each sample of a cl
   CHECK(drawBalanced(classes, 3000, 1, 2) != drawn);
 }
 
+TEST_CASE("classes that only one of the sets has are named") {
+  CHECK(missingClassWarnings(Labels({0, 1}, 5), Labels({1, 0, 0}, 5)).empty());
+  CHECK(missingClassWarnings(Labels({0, 1}, 2), Labels({0}, 2)) ==
+        std::vector<std::string>{"no evaluation sample has the class dog, so no score covers it"});
+  CHECK(missingClassWarnings(Labels({1}, 3), Labels({0, 2}, 3)) ==
+        std::vector<std::string>{
+            "no training sample has the classes cat, 2, so the model cannot learn them",
+            "no evaluation sample has the class dog, so no score covers it"});
+  CHECK(missingClassWarnings(Labels({0, -100}), Labels({0})).empty());  // an ignored target
+  CHECK(missingClassWarnings(Labels({0}, 2, false), Labels({1}, 2, false)).empty());
+}
+
 TEST_CASE("picked samples equal the samples of the whole dataset") {
   const auto whole = std::make_shared<Labels>(std::vector<std::int64_t>{7, 8, 9});
   const auto picked = pickSamples(whole, {2, 0});

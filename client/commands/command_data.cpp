@@ -10,6 +10,7 @@
 #include "client/commands/commands.h"
 #include "client/data/image_file.h"
 #include "client/data/inspect.h"
+#include "client/data/numbers.h"
 #include "client/train/settings.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
@@ -59,10 +60,12 @@ Json describeArrays(const Dataset& data, const DataFigures& figures) {
 // `column`: an entry of "columns" in Dataset::learned().
 Json describeColumn(const nlohmann::json& column) {
   if (!column.contains("categories")) {
-    return {{"name", column["name"]},
-            {"kind", "numeric"},
-            {"mean", column["mean"]},
-            {"std", column["std"]}};
+    Json described = {{"name", column["name"]},
+                      {"kind", "numeric"},
+                      {"mean", column["mean"]},
+                      {"std", column["std"]}};
+    if (column.contains("form")) described["form"] = toString(numberFormFrom(column["form"]));
+    return described;
   }
   return {{"name", column["name"]},
           {"kind", "categorical"},
@@ -138,8 +141,9 @@ void printColumns(const Json& columns) {
     std::cout << fmt::format(
         "    {:<{}}  {}\n", printable(column["name"].get_ref<const std::string&>()), width,
         isNumeric
-            ? fmt::format("numeric      mean {:.4g}  std {:.4g}", column["mean"].get<double>(),
-                          column["std"].get<double>())
+            ? fmt::format("numeric      mean {:.4g}  std {:.4g}{}", column["mean"].get<double>(),
+                          column["std"].get<double>(),
+                          column.contains("form") ? "  " + column["form"].get<std::string>() : "")
             : "categorical  " + countText(column["categories"].get<std::uint64_t>(), "value"));
   }
   if (shown < columns.size()) {

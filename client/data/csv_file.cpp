@@ -1,18 +1,24 @@
 #include "client/data/csv_file.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <deque>
 
+#include "client/data/cells.h"
+#include "client/data/encoding.h"
 #include "client/data/unicode.h"
 #include "client/data/unpack.h"
 #include "common/core/error.h"
 #include "common/core/printable.h"
+#include "common/core/units.h"
 
 namespace cleave {
 namespace {
 
 constexpr std::size_t kMaxColumns = 1 << 16;
+
+bool isBlank(std::string_view cell) { return trimmed(cell).empty(); }
 
 std::string_view withoutGzip(std::string_view path) {
   if (path.ends_with(".gz")) path.remove_suffix(3);
@@ -40,10 +46,13 @@ void checkUtf8(std::string_view text, const std::string& path, std::uint64_t lin
 // Reads row by row. A cell is a view of the file, or of `unquoted_` if it has doubled quotes.
 class CsvFile::Parser {
  public:
-  explicit Parser(const CsvFile& file)
-      : file_(file), text_(reinterpret_cast<const char*>(file.bytes_.data()), file.bytes_.size()) {
-    if (text_.starts_with("\xEF\xBB\xBF")) at_ = 3;  // the byte order mark
-  }
+  explicit Parser(const CsvFile& file) : Parser(file, file.delimiter_) {}
+  Parser(const CsvFile& file, char delimiter)
+      : file_(file),
+        delimiter_(delimiter),
+        text_(reinterpret_cast<const char*>(file.bytes_.data()), file.bytes_.size()),
+        at_(file.start_),
+        line_(file.startLine_) {}
 
   // Reads the next row. Returns false at the end.
   bool next() {
@@ -52,6 +61,7 @@ class CsvFile::Parser {
     while (at_ < text_.size() && takeLineEnd()) continue;  // blank lines
     if (at_ == text_.size()) return false;
     rowLine_ = line_;
+    rowBegin_ = at_;
     for (;;) {
       takeCell();
       if (at_ == text_.size() || takeLineEnd()) return true;
@@ -61,6 +71,12 @@ class CsvFile::Parser {
 
   std::uint64_t line() const { return rowLine_; }
   std::span<const std::string_view> cells() const { return cells_; }
+  // Whether the row has no text and no quotes, as spreadsheets write empty rows: ,,,
+  bool isEmptyRow() const {
+    return cells_.size() > 1 &&
+           text_.substr(rowBegin_, at_ - rowBegin_).find('"') == std::string_view::npos &&
+           std::all_of(cells_.begin(), cells_.end(), isBlank);
+  }
 
  private:
   [[noreturn]] void fail(std::uint64_t line, const std::string& fault,
@@ -69,28 +85,27 @@ class CsvFile::Parser {
   }
 
   bool takeLineEnd() {
-    const std::size_t length = text_.substr(at_).starts_with("\r\n") ? 2
-                               : text_[at_] == '\n'                  ? 1
-                                                                     : 0;
-    at_ += length;
-    line_ += length > 0 ? 1 : 0;
-    return length > 0;
+    std::size_t end = at_;
+    while (end < text_.size() && text_[end] == '\r') ++end;
+    if (end == text_.size() || text_[end] != '\n') return false;
+    at_ = end + 1;
+    ++line_;
+    return true;
   }
 
   // Takes the text up to a delimiter or the end of the line or file.
   void takeCell() {
     if (cells_.size() == kMaxColumns)
       fail(rowLine_, "the row has more than 65536 cells", "check the file's delimiter");
+    while (file_.skipsBlanks_ && at_ < text_.size() && text_[at_] == ' ') ++at_;
     if (at_ < text_.size() && text_[at_] == '"') return takeQuoted();
     const std::size_t begin = at_;
-    while (at_ < text_.size() && text_[at_] != file_.delimiter_ && text_[at_] != '\n') ++at_;
-    const bool endsLine = at_ == text_.size() || text_[at_] == '\n';
-    if (endsLine && at_ > begin && text_[at_ - 1] == '\r') {
-      cells_.push_back(text_.substr(begin, at_ - 1 - begin));
-      if (at_ < text_.size()) --at_;
-      return;
+    while (at_ < text_.size() && text_[at_] != delimiter_ && text_[at_] != '\n') ++at_;
+    std::size_t end = at_;
+    if (end == text_.size() || text_[end] == '\n') {
+      while (end > begin && text_[end - 1] == '\r') --end;  // some programs write CR CR LF
     }
-    cells_.push_back(text_.substr(begin, at_ - begin));
+    cells_.push_back(text_.substr(begin, end - begin));
   }
 
   void takeQuoted() {
@@ -111,11 +126,10 @@ class CsvFile::Parser {
     }
     const std::string_view cell = text_.substr(begin, at_ - 1 - begin);
     cells_.push_back(hasDoubled ? unquoted(cell) : cell);
-    if (at_ == text_.size() || text_[at_] == file_.delimiter_ || text_[at_] == '\n' ||
-        text_.substr(at_) == "\r" || text_.substr(at_).starts_with("\r\n")) {
-      if (text_.substr(at_) == "\r") ++at_;
-      return;
-    }
+    while (file_.skipsBlanks_ && at_ < text_.size() && text_[at_] == ' ') ++at_;
+    if (at_ < text_.size() && text_[at_] == delimiter_) return;
+    while (at_ < text_.size() && text_[at_] == '\r') ++at_;
+    if (at_ == text_.size() || text_[at_] == '\n') return;
     fail(line_, "there is text after a quoted cell",
          "quote the whole cell, with each quote in it doubled; pandas.DataFrame.to_csv does that");
   }
@@ -130,43 +144,109 @@ class CsvFile::Parser {
   }
 
   const CsvFile& file_;
+  const char delimiter_;
   std::string_view text_;
-  std::size_t at_ = 0;
-  std::uint64_t line_ = 1, rowLine_ = 1;
+  std::size_t at_, rowBegin_ = 0;
+  std::uint64_t line_, rowLine_ = 1;
   std::vector<std::string_view> cells_;
   std::deque<std::string> unquoted_;
 };
 
-// Some spreadsheets write .csv files with tabs or semicolons.
-char CsvFile::findDelimiter() const {
-  if (withoutGzip(path_).ends_with(".tsv")) return '\t';
+// Excel reads and writes a first line such as sep=; which names the delimiter.
+void CsvFile::takeSeparatorLine() {
   const auto end = std::find(bytes_.begin(), bytes_.end(), '\n');
-  for (const char each : {',', '\t', ';'}) {
-    if (std::find(bytes_.begin(), end, static_cast<std::uint8_t>(each)) != end) return each;
+  std::string line(bytes_.begin(), end);
+  std::erase_if(line, [](char c) { return c == '"' || c == '\r'; });
+  constexpr std::size_t kBefore = 4;  // sep=
+  if (end == bytes_.end() || line.size() <= kBefore) return;
+  for (std::size_t n = 0; n < kBefore; ++n) {
+    if (std::tolower(static_cast<unsigned char>(line[n])) != "sep="[n]) return;
   }
-  return ',';
+  const char delimiter = line[kBefore];
+  if (line.find_first_not_of(delimiter, kBefore) != std::string::npos) return;
+  delimiter_ = delimiter;
+  start_ = static_cast<std::size_t>(end - bytes_.begin()) + 1;
+  startLine_ = 2;
 }
 
-CsvFile::CsvFile(const std::string& path)
-    : path_(path), bytes_(readUnpacked(path, kMaxDataBytes)), delimiter_(findDelimiter()) {
+// Whether all of the first rows have as many cells as the header with this delimiter, at least 2.
+bool CsvFile::isConsistent(char delimiter) const {
+  constexpr int kRows = 100;
+  try {
+    Parser parser(*this, delimiter);
+    parser.next();
+    const std::size_t columns = parser.cells().size();
+    for (int n = 0; n < kRows && parser.next(); ++n) {
+      if (parser.cells().size() != columns) return false;
+    }
+    return columns > 1;
+  } catch (const UsageError&) {
+    return false;
+  }
+}
+
+// Many spreadsheets write .csv files with semicolons or tabs.
+char CsvFile::findDelimiter() const {
+  const char usual = withoutGzip(path_).ends_with(".tsv") ? '\t' : ',';
+  std::vector<char> found;
+  bool isQuoted = false;
+  for (std::size_t at = start_; at < bytes_.size() && (isQuoted || bytes_[at] != '\n'); ++at) {
+    const char c = static_cast<char>(bytes_[at]);
+    if (c == '"') isQuoted = !isQuoted;
+    const bool isDelimiter = c == ',' || c == '\t' || c == ';' || c == '|';
+    if (isDelimiter && !isQuoted && std::find(found.begin(), found.end(), c) == found.end())
+      found.push_back(c);
+  }
+  const auto has = [&](char c) { return std::find(found.begin(), found.end(), c) != found.end(); };
+  if (found.empty() || (usual == '\t' && has('\t'))) return usual;
+  if (found.size() == 1) return found.front();
+  // A comma may also be part of a name or a decimal comma, so it is tried last.
+  for (const char each : {'\t', ';', '|', ','}) {
+    if (has(each) && isConsistent(each)) return each;
+  }
+  for (const char each : {',', '\t', ';'}) {
+    if (has(each)) return each;
+  }
+  return usual;
+}
+
+// Whether all cells of the first line but the first begin with a blank: a, b, c
+bool CsvFile::hasBlanksAfterDelimiters() const {
+  if (delimiter_ == ' ') return false;
+  Parser parser(*this);
+  if (!parser.next() || parser.cells().size() < 2) return false;
+  return std::all_of(parser.cells().begin() + 1, parser.cells().end(),
+                     [](std::string_view name) { return name.starts_with(' '); });
+}
+
+CsvFile::CsvFile(const std::string& path) : path_(path), bytes_(readText(path)) {
+  if (std::find(bytes_.begin(), bytes_.end(), '\n') == bytes_.end())
+    std::replace(bytes_.begin(), bytes_.end(), std::uint8_t{'\r'}, std::uint8_t{'\n'});
+  takeSeparatorLine();
+  if (delimiter_ == 0) delimiter_ = findDelimiter();
+  skipsBlanks_ = hasBlanksAfterDelimiters();
+  readHeader();
+}
+
+void CsvFile::readHeader() {
   Parser parser(*this);
   if (!parser.next()) {
-    throw UsageError("data-empty", path + " has no header and no rows",
+    throw UsageError("data-empty", path_ + " has no header and no rows",
                      "write the names of the columns to its first line");
   }
-  header_.assign(parser.cells().begin(), parser.cells().end());
-  for (const std::string& name : header_) checkUtf8(name, path, 1);
+  for (const std::string_view name : parser.cells()) header_.emplace_back(trimmed(name));
+  for (const std::string& name : header_) checkUtf8(name, path_, parser.line());
+  for (; header_.size() > 1 && header_.back().empty(); ++unnamedEnd_) header_.pop_back();
   for (std::size_t n = 0; n < header_.size(); ++n) {
-    if (std::find(header_.begin(), header_.begin() + static_cast<std::ptrdiff_t>(n), header_[n]) !=
-        header_.begin() + static_cast<std::ptrdiff_t>(n)) {
-      throwDamaged(path, "has two columns named '" + printable(header_[n], 100) + "'",
-                   "give each column its own name in the first line");
-    }
+    const auto same = header_.begin() + static_cast<std::ptrdiff_t>(n);
+    if (header_[n].empty() || std::find(header_.begin(), same, header_[n]) == same) continue;
+    throwDamaged(path_, "has two columns named '" + printable(header_[n], 100) + "'",
+                 "give each column its own name in the first line");
   }
 }
 
 std::optional<std::size_t> CsvFile::find(std::string_view column) const {
-  const auto found = std::find(header_.begin(), header_.end(), column);
+  const auto found = std::find(header_.begin(), header_.end(), trimmed(column));
   if (found == header_.end()) return std::nullopt;
   return static_cast<std::size_t>(found - header_.begin());
 }
@@ -188,15 +268,31 @@ void CsvFile::forEachRow(
   Parser parser(*this);
   parser.next();  // the header
   while (parser.next()) {
-    if (parser.cells().size() != header_.size()) {
-      throw UsageError("data-damaged",
-                       lineOf(path_, parser.line()) + ": the row has " +
-                           std::to_string(parser.cells().size()) + " cells, but the header has " +
-                           std::to_string(header_.size()),
-                       "quote cells that contain the delimiter or a line break");
-    }
-    take(parser.line(), parser.cells());
+    if (parser.isEmptyRow()) continue;
+    std::span<const std::string_view> cells = parser.cells();
+    while (cells.size() > header_.size() && isBlank(cells.back()))
+      cells = cells.first(cells.size() - 1);  // after a delimiter at the end of the line
+    if (cells.size() != header_.size()) refuseRow(parser.line(), cells);
+    take(parser.line(), cells);
   }
+}
+
+void CsvFile::refuseRow(std::uint64_t line, std::span<const std::string_view> cells) const {
+  if (cells.size() > header_.size() && cells.size() <= header_.size() + unnamedEnd_) {
+    throw UsageError("data-damaged",
+                     lineOf(path_, line) + ": the cell '" + printable(cells.back(), 60) +
+                         "' is in a column without a name",
+                     "give the column a name in the first line, or remove the cell");
+  }
+  throw UsageError(
+      "data-damaged",
+      lineOf(path_, line) + ": the row has " + countText(cells.size(), "cell") +
+          ", but the header has " + std::to_string(header_.size()),
+      cells.size() == header_.size() + 1 && delimiter_ == ','
+          ? "quote cells that contain the delimiter, a decimal comma or a line break; the first "
+            "line needs a name for each column"
+          : "quote cells that contain the delimiter or a line break; the first line needs a name "
+            "for each column");
 }
 
 }  // namespace cleave

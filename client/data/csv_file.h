@@ -1,5 +1,5 @@
-// Reads tables that users provide: CSV (RFC 4180) and TSV, with a header. (For tables that Cleave
-// writes itself, see client/report/csv_reader.h.)
+// Reads tables that users provide: CSV (RFC 4180) and TSV, with a header, also in the forms that
+// spreadsheets write. (For tables that Cleave writes itself, see client/report/csv_reader.h.)
 #pragma once
 
 #include <cstdint>
@@ -24,29 +24,43 @@ void checkUtf8(std::string_view text, const std::string& path, std::uint64_t lin
 
 class CsvFile {
  public:
-  // Reads the file into memory, plain or gzip. Throws UsageError: data-missing, data-empty,
-  // data-damaged.
+  // Reads the file into memory, plain or gzip, in UTF-8 or UTF-16. Throws UsageError: data-missing,
+  // data-empty, data-damaged. The cells of .csv files are separated by commas, tabs, semicolons or
+  // vertical bars: the line sep=… says so, or the first lines decide. Lines may end in CR, LF or
+  // both. A delimiter at the end of each line, and blanks after all delimiters, are ignored.
   explicit CsvFile(const std::string& path);
 
   const std::string& path() const { return path_; }
+  // The names of the columns, without blanks at their ends; empty for a column without a name.
   const std::vector<std::string>& header() const { return header_; }
+  char delimiter() const { return delimiter_; }
   std::optional<std::size_t> find(std::string_view column) const;
   // The position of a column. Throws UsageError "no-column", which lists the columns.
   std::size_t column(std::string_view name, const std::string& hint) const;
 
   // Calls take(line, cells) for each row; `line` is the row's first line. Cells are valid only
-  // during the call. Blank lines are skipped. Throws UsageError "data-damaged" with FILE:LINE if a
-  // quote is not closed, or a row has more or fewer cells than the header.
+  // during the call. Lines of blanks and delimiters only are skipped. Throws UsageError
+  // "data-damaged" with FILE:LINE if a quote is not closed, or a row has more or fewer cells than
+  // the header.
   void forEachRow(const std::function<void(std::uint64_t line,
                                            std::span<const std::string_view> cells)>& take) const;
 
  private:
   class Parser;
+  void takeSeparatorLine();
   char findDelimiter() const;
+  bool isConsistent(char delimiter) const;
+  bool hasBlanksAfterDelimiters() const;
+  void readHeader();
+  [[noreturn]] void refuseRow(std::uint64_t line, std::span<const std::string_view> cells) const;
 
   std::string path_;
   std::vector<std::uint8_t> bytes_;
-  char delimiter_;
+  std::size_t start_ = 0;        // of the header
+  std::uint64_t startLine_ = 1;  // its line
+  char delimiter_ = 0;
+  bool skipsBlanks_ = false;    // at the beginning of each cell
+  std::size_t unnamedEnd_ = 0;  // number of columns without a name at the end of the first line
   std::vector<std::string> header_;
 };
 

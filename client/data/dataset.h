@@ -156,6 +156,7 @@ struct TensorsOptions {
   // their names; without such files, each NAME.npy is one array.
   std::string file;
   std::string target = "labels";  // the other arrays are inputs
+  int classes = 0;                // number of classes, if the target is a class; 0: not known
   // The training set's learned(). If the file has no target, the target is zeros, with the shape
   // and type of the training set's target. Null: a missing target is an error.
   nlohmann::json learned = nullptr;

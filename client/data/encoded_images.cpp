@@ -8,7 +8,6 @@
 #include <cassert>
 #include <cctype>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <exception>
 #include <filesystem>
@@ -17,6 +16,7 @@
 
 #include "client/data/image_file.h"
 #include "client/data/inspect.h"
+#include "client/data/subset.h"
 #include "client/data/transforms.h"
 #include "common/core/log.h"
 #include "common/core/names.h"
@@ -28,7 +28,6 @@ namespace cleave {
 namespace {
 
 constexpr std::size_t kMaxImageFileBytes = std::size_t{1} << 30;
-constexpr std::uint32_t kMaxClassNumbers = 1u << 20;
 
 // ---- The dataset ----
 
@@ -121,13 +120,6 @@ class EncodedImageSet final : public LabeledDataset {
 
 // ---- Classes ----
 
-std::optional<std::uint32_t> numberIn(const std::string& text) {
-  std::uint32_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
 // "a, b, c and 4 more"
 std::string listText(const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 8;
@@ -147,31 +139,6 @@ void checkClassName(const std::string& name, const std::string& where) {
                                               "printed",
                                               printable(name), where),
                    "use printable UTF-8 characters in names of classes");
-}
-
-std::vector<std::string> trainingClasses(const std::set<std::string>& labels, ClassOrder order,
-                                         const std::string& where) {
-  std::vector<std::uint32_t> numbers;
-  if (order == ClassOrder::byNumber) {
-    for (const std::string& label : labels) {
-      const auto number = numberIn(label);
-      if (!number) return {labels.begin(), labels.end()};
-      numbers.push_back(*number);
-    }
-    const std::uint32_t max = *std::max_element(numbers.begin(), numbers.end());
-    if (max >= kMaxClassNumbers) {
-      throw UsageError("too-many-classes",
-                       fmt::format("{} has the label {}, but class numbers must be below {}", where,
-                                   max, kMaxClassNumbers),
-                       "number the classes from 0, or use names as labels");
-    }
-    std::vector<std::string> names;
-    for (std::uint32_t number = 0; number <= max; ++number) {
-      names.push_back(std::to_string(number));
-    }
-    return names;
-  }
-  return {labels.begin(), labels.end()};
 }
 
 [[noreturn]] void throwUnknownClasses(const std::vector<std::string>& unknown,
@@ -244,11 +211,11 @@ void addEncodedImageKeys(DataFormatTable& table) {
 }
 
 ClassTable tabulateClasses(const std::set<std::string>& labels, const DataFormatKeys& keys,
-                           DataSplit split, ClassOrder order, const std::string& where) {
+                           DataSplit split, const std::string& where) {
   for (const std::string& label : labels) checkClassName(label, where);
   ClassTable table;
-  table.names =
-      split == DataSplit::train ? trainingClasses(labels, order, where) : classNamesOf(keys);
+  table.names = split == DataSplit::train ? std::vector<std::string>(labels.begin(), labels.end())
+                                          : classNamesOf(keys);
   if (table.names.size() < 2) {
     throw UsageError("too-few-classes",
                      fmt::format("{} has a single class, {}, so there is nothing to distinguish",
@@ -259,10 +226,7 @@ ClassTable tabulateClasses(const std::set<std::string>& labels, const DataFormat
   for (std::uint32_t c = 0; c < table.names.size(); ++c) known[table.names[c]] = c;
   std::vector<std::string> unknown;
   for (const std::string& label : labels) {
-    auto found = known.find(label);
-    if (found == known.end() && order == ClassOrder::byNumber) {  // such as 07
-      if (const auto number = numberIn(label)) found = known.find(std::to_string(*number));
-    }
+    const auto found = known.find(label);
     if (found == known.end()) {
       unknown.push_back(label);
     } else {
@@ -284,6 +248,19 @@ std::vector<std::string> classNamesOf(const DataFormatKeys& keys) {
     throw UsageError("data-damaged", "the classes of the training set are not recorded",
                      "use a run with the same data.format");
   }
+}
+
+Labels labelsOf(const DataFormatKeys& keys, DataSplit split) {
+  if (split == DataSplit::train) return Labels(std::nullopt);
+  std::vector<std::string> names = classNamesOf(keys);
+  const int count = static_cast<int>(names.size());
+  return Labels(ClassList{count, std::move(names)});
+}
+
+void useLabels(EncodedImages& images, Labels& labels, const std::string& where) {
+  labels.finish(where);
+  images.classNames = labels.classes().texts();
+  images.labels.assign(labels.values().begin(), labels.values().end());
 }
 
 std::unique_ptr<Dataset> makeEncodedImages(EncodedImages images, const DataFormatKeys& keys) {
@@ -377,7 +354,7 @@ void throwNoTestSet(const std::string& key) {
 
 void shuffleForHoldout(EncodedImages& images) {
   const auto count = static_cast<std::uint32_t>(images.names.size());
-  const std::vector<std::uint32_t> order = randomPermutation(randomKey(0, "holdout"), count);
+  const std::vector<std::uint32_t> order = holdoutOrder(count);
   EncodedImages shuffled;
   shuffled.classNames = std::move(images.classNames);
   for (const std::uint32_t from : order) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "client/data/format_keys.h"
+#include "client/data/labels.h"
 #include "client/data/other_pictures.h"
 
 namespace cleave {
@@ -24,16 +25,12 @@ struct ClassTable {
   std::vector<std::string> names;                             // by class number
   std::map<std::string, std::uint32_t, std::less<>> numbers;  // the class number of each label
 };
-enum class ClassOrder : std::uint8_t {
-  byName,    // class i is the i-th name
-  byNumber,  // if all labels are numbers, label i is class i; otherwise byName
-};
-// The training set's classes are its labels. Other splits use the training set's classes and their
-// numbers, from `keys.learned`. `where` names the set in errors. Throws UsageError: a single class
-// ("too-few-classes"), a class that the training set lacks ("unknown-class"), a name that cannot be
-// printed ("data-damaged").
+// The training set's classes are its labels, sorted by name. Other splits use the training set's
+// classes and their numbers, from `keys.learned`. `where` names the set in errors. Throws
+// UsageError: a single class ("too-few-classes"), a class that the training set lacks
+// ("unknown-class"), a name that cannot be printed ("data-damaged").
 ClassTable tabulateClasses(const std::set<std::string>& labels, const DataFormatKeys& keys,
-                           DataSplit split, ClassOrder order, const std::string& where);
+                           DataSplit split, const std::string& where);
 
 // learnedClasses() makes the value that learned() returns; classNamesOf() reads the names from
 // `keys.learned`.
@@ -48,6 +45,11 @@ struct EncodedImages {
   // Null: the files at the paths `names` are read.
   std::function<std::vector<std::byte>(std::uint32_t index)> read = nullptr;
 };
+// For formats whose labels are texts in files. labelsOf() reads the training set's classes from
+// `keys.learned`; useLabels() finishes the labels and gives them to the images.
+Labels labelsOf(const DataFormatKeys& keys, DataSplit split);
+void useLabels(EncodedImages& images, Labels& labels, const std::string& where);
+
 // The transforms determine the shape of the samples. If the shape depends on the image's size, all
 // images must have the size of the first readable image. The sizes of some are compared here, and
 // all others when they are read: UsageError "sample-size".
@@ -74,8 +76,7 @@ std::unique_ptr<Dataset> openInputImages(const DataFormatKeys& keys);
 
 // Throws UsageError "config-missing": there is no test set; the hint suggests setting `key`.
 [[noreturn]] void throwNoTestSet(const std::string& key);
-// Shuffles the samples in a reproducible way. Used if there is no test set: data.holdout then holds
-// out the last samples, which should be a random selection.
+// Shuffles the samples: see holdoutOrder().
 void shuffleForHoldout(EncodedImages& images);
 
 }  // namespace cleave

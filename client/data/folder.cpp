@@ -125,7 +125,7 @@ std::unique_ptr<Dataset> openFolder(const DataFormatKeys& keys, DataSplit split)
   warnOfSkipped(folder, found.skipped);
   std::set<std::string> labels;
   for (const std::string& path : found.paths) labels.insert(classFolder(path));
-  const ClassTable classes = tabulateClasses(labels, keys, split, ClassOrder::byName, folder);
+  const ClassTable classes = tabulateClasses(labels, keys, split, folder);
 
   EncodedImages images;
   images.classNames = classes.names;
@@ -134,7 +134,7 @@ std::unique_ptr<Dataset> openFolder(const DataFormatKeys& keys, DataSplit split)
     images.labels.push_back(classes.numbers.find(classFolder(path))->second);
     images.names.push_back(fs::path(folder) / path);
   }
-  if (isTraining && !keys.needsTest) shuffleForHoldout(images);
+  if (isTraining && keys.isShuffled) shuffleForHoldout(images);
   return makeEncodedImages(std::move(images), keys);
 }
 

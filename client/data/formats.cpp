@@ -105,6 +105,9 @@ void addTarget(DataFormatTable& table) {
   table.text("data.label", "text", &DataFormatKeys::labelColumn, "column of the target");
   table.choice("data.target_type", {"class", "number"}, &DataFormatKeys::targetType,
                "class: the target is a class, by name or number; number: a value, for `mse`");
+  table.choice("data.decimal", {"auto", "point", "comma"}, &DataFormatKeys::decimal,
+               "decimal mark of the numbers: `auto`: each column's numbers decide, and a column "
+               "that does not decide is an error; `point`: 1,234.5; `comma`: 1.234,5");
 }
 
 const std::string& fileOf(const DataFormatKeys& keys, DataSplit split) {
@@ -253,12 +256,24 @@ Table makeTensorsKeys() {
   addFiles(table);
   table.text("data.target", "text", &Keys::target,
              "array that the loss compares the output with; may be an input too");
+  table.add("data.classes", integerType(2, 1 << 20), "", "none",
+            "number of classes, if the target is a class; none by default; required for models "
+            "other than "
+            "`graph`",
+            [](Config& config, Keys& keys) {
+              keys.classes = 0;
+              if (config.has("data.classes"))
+                keys.classes = static_cast<int>(config.integer("data.classes", 2, 1 << 20));
+            });
   return table;
 }
 
 std::unique_ptr<Dataset> openTensorsSplit(const Keys& keys, DataSplit split) {
   if (split == DataSplit::input) {
-    return openTensors({.file = onlyInput(keys), .target = keys.target, .learned = keys.learned});
+    return openTensors({.file = onlyInput(keys),
+                        .target = keys.target,
+                        .classes = keys.classes,
+                        .learned = keys.learned});
   }
   const std::filesystem::path train(keys.trainFile), test(keys.testFile);
   std::error_code ignored;
@@ -272,6 +287,7 @@ std::unique_ptr<Dataset> openTensorsSplit(const Keys& keys, DataSplit split) {
   TensorsOptions options;
   options.file = fileOf(keys, split);
   options.target = keys.target;
+  options.classes = keys.classes;
   return openTensors(options);
 }
 
@@ -288,11 +304,12 @@ constexpr DataFormatRow kFormats[] = {
      made<makeTextKeys>, openTextSplit},
     {"csv", "tables in CSV or TSV files: columns of numbers and of categories", made<makeCsvKeys>,
      openCsvSplit},
-    {"folder", "JPEG, PNG and WebP files in a folder per class", made<makeFolderKeys>, openFolder},
+    {"folder", "JPEG, PNG and WebP files in a folder per class", made<makeFolderKeys>, openFolder,
+     true},
     {"list", "image files and their labels, listed in a CSV or TSV file", made<makeListKeys>,
-     openList},
+     openList, true},
     {"tar", "image files and their labels in tar files, as WebDataset writes them",
-     made<makeTarKeys>, openTar},
+     made<makeTarKeys>, openTar, true},
 };
 
 }  // namespace

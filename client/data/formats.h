@@ -25,8 +25,10 @@ struct DataFormatKeys {
   // dataSeed are not keys of the formats.
   nlohmann::json learned;
   std::vector<std::string> inputs;  // for the split input: files and folders
-  // If false, the split test is not opened, and the last training samples may be held out.
-  bool needsTest = true;
+  bool needsTest = true;            // if false, the split test is not opened
+  // Whether formats with `shuffles` open the training set in a random order, so that a part of it
+  // can be evaluated.
+  bool isShuffled = false;
 
   std::uint64_t seed = 1;      // run.seed
   std::uint64_t dataSeed = 1;  // data.seed, which all formats have
@@ -48,6 +50,7 @@ struct DataFormatKeys {
   std::string textColumn = "text", pairColumn;
   std::string labelColumn = "label";
   std::string targetType = "class";
+  std::string decimal = "auto";
   std::vector<std::string> numericColumns, categoricalColumns;
   std::string missing = "error";
 };
@@ -59,6 +62,7 @@ struct DataFormatRow {
   // Opens a split. Throws UsageError if the split is missing or damaged, and "no-predict" for the
   // split `input` if the format does not support predictions.
   std::unique_ptr<Dataset> (*open)(const DataFormatKeys& keys, DataSplit split);
+  bool shuffles = false;  // whether open() heeds isShuffled
 };
 std::span<const DataFormatRow> dataFormatTable();
 // Throws UsageError with the nearest known name.

@@ -202,6 +202,7 @@ class IdxValues final : public LabeledDataset {
   std::uint32_t size() const override { return file_.dimensions[0]; }
   std::vector<std::int64_t> sampleShape() const override { return shape_; }
   int classes() const override { return classes_; }
+  std::optional<std::int64_t> label(std::uint32_t index) const override { return labels_[index]; }
 
   std::int64_t read(std::uint32_t index, std::span<float> out) const override {
     const double scale = file_.type->code == kUnsignedByte ? 255 : 1;

@@ -11,33 +11,30 @@
 namespace cleave {
 namespace {
 
-struct LabelledPath {
-  std::string path, label;
-};
-
-std::vector<LabelledPath> readLabelledPaths(const std::string& path) {
+// Adds the paths to `images` and the labels to `labels`.
+void readRows(const std::string& path, EncodedImages& images, Labels& labels) {
   const CsvFile file(path);
   const std::string hint = "begin the file with the line path,label";
   const std::size_t pathColumn = file.column("path", hint),
                     labelColumn = file.column("label", hint);
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  std::vector<LabelledPath> all;
   file.forEachRow([&](std::uint64_t line, std::span<const std::string_view> cells) {
     if (cells[pathColumn].empty()) {
       throw UsageError("data-damaged", lineOf(path, line) + ": the row has no path",
                        "remove the row, or complete it");
     }
-    all.push_back({folder / cells[pathColumn], std::string(cells[labelColumn])});
+    images.names.push_back(folder / cells[pathColumn]);
+    labels.add(cells[labelColumn], path, line);
   });
-  if (all.empty()) throw UsageError("data-empty", path + " has no samples", "add rows to it");
-  return all;
+  if (images.names.empty())
+    throw UsageError("data-empty", path + " has no samples", "add rows to it");
 }
 
 // Files with other extensions are read too, but those of other picture formats are rarely readable.
-void warnOfOtherPictures(const std::string& file, const std::vector<LabelledPath>& rows) {
+void warnOfOtherPictures(const std::string& file, const std::vector<std::string>& paths) {
   SkippedFiles others;
-  for (const LabelledPath& row : rows) {
-    if (!hasImageExtension(row.path)) others.add(row.path);
+  for (const std::string& path : paths) {
+    if (!hasImageExtension(path)) others.add(path);
   }
   if (!others.hasPictures()) return;
   const std::string folder = std::filesystem::path(file).parent_path();
@@ -63,19 +60,12 @@ std::unique_ptr<Dataset> openList(const DataFormatKeys& keys, DataSplit split) {
   const bool isTraining = split == DataSplit::train;
   const std::string& file = isTraining ? keys.trainFile : keys.testFile;
   if (file.empty()) throwNoTestSet("data.test.file");
-  std::vector<LabelledPath> rows = readLabelledPaths(file);
-  std::set<std::string> labels;
-  for (const LabelledPath& row : rows) labels.insert(row.label);
-  const ClassTable classes = tabulateClasses(labels, keys, split, ClassOrder::byNumber, file);
-
   EncodedImages images;
-  images.classNames = classes.names;
-  warnOfOtherPictures(file, rows);
-  for (LabelledPath& row : rows) {
-    images.names.push_back(std::move(row.path));
-    images.labels.push_back(classes.numbers.find(row.label)->second);
-  }
-  if (isTraining && !keys.needsTest) shuffleForHoldout(images);
+  Labels labels = labelsOf(keys, split);
+  readRows(file, images, labels);
+  warnOfOtherPictures(file, images.names);
+  useLabels(images, labels, file);
+  if (isTraining && keys.isShuffled) shuffleForHoldout(images);
   return makeEncodedImages(std::move(images), keys);
 }
 

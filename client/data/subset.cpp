@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <cassert>
+#include <iterator>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "client/data/sample_buffer.h"
+#include "common/core/printable.h"
 #include "common/core/random.h"
 #include "common/core/units.h"
 
@@ -56,6 +60,18 @@ void checkSizes(const Dataset& data, const SamplesByClass& classes, std::uint32_
                               : "set data." + key + " to at most " +
                                     std::to_string(samples.size()) + ", or remove the class");
   }
+}
+
+// The classes that occur. Empty if the target is not a class, or if reading the classes is slow.
+std::optional<std::set<std::int64_t>> classesIn(const Dataset& data) {
+  constexpr std::size_t kMax = 1 << 16;  // more are probably not classes
+  std::set<std::int64_t> classes;
+  for (std::uint32_t index = 0; index < data.size(); ++index) {
+    const std::optional<std::int64_t> label = data.label(index);
+    if (!label || classes.size() > kMax) return std::nullopt;
+    if (*label >= 0) classes.insert(*label);
+  }
+  return classes;
 }
 
 // The samples of a class in an order that depends only on the seed and the class.
@@ -125,6 +141,39 @@ FoldSplit splitFolds(const Dataset& data, const SamplesByClass& classes, std::ui
   std::sort(split.train.begin(), split.train.end());
   std::sort(split.evaluation.begin(), split.evaluation.end());
   return split;
+}
+
+std::vector<std::uint32_t> holdoutOrder(std::uint32_t size) {
+  return randomPermutation(randomKey(0, "holdout"), size);
+}
+
+std::vector<std::string> missingClassWarnings(const Dataset& train, const Dataset& evaluation) {
+  const std::optional<std::set<std::int64_t>> trained = classesIn(train);
+  const std::optional<std::set<std::int64_t>> evaluated = classesIn(evaluation);
+  std::vector<std::string> warnings;
+  if (!trained || !evaluated) return warnings;
+  const auto compare = [&](const std::set<std::int64_t>& present,
+                           const std::set<std::int64_t>& other, const std::string& set,
+                           const std::string& effect) {
+    std::vector<std::int64_t> missing;
+    std::set_difference(other.begin(), other.end(), present.begin(), present.end(),
+                        std::back_inserter(missing));
+    if (missing.empty()) return;
+    constexpr std::size_t kShown = 8;
+    std::string names;
+    for (std::size_t n = 0; n < std::min(missing.size(), kShown); ++n) {
+      const auto label = static_cast<std::size_t>(missing[n]);
+      names += (n == 0 ? "" : ", ") + printable(classNameOf(train.classNames(), label));
+    }
+    if (missing.size() > kShown)
+      names += " and " + std::to_string(missing.size() - kShown) + " more";
+    const bool isOne = missing.size() == 1;
+    warnings.push_back("no " + set + " sample has the " + (isOne ? "class " : "classes ") + names +
+                       ", so " + effect + (isOne ? " it" : " them"));
+  };
+  compare(*trained, *evaluated, "training", "the model cannot learn");
+  compare(*evaluated, *trained, "evaluation", "no score covers");
+  return warnings;
 }
 
 std::vector<std::uint32_t> drawBalanced(const SamplesByClass& classes, std::uint32_t count,

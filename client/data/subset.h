@@ -35,6 +35,14 @@ struct FoldSplit {
 FoldSplit splitFolds(const Dataset& data, const SamplesByClass& classes, std::uint32_t folds,
                      std::uint32_t fold, std::uint64_t seed);
 
+// The order of a training set of this size whose last samples are held out: random, but the same
+// for every seed, so that no run trains on samples that another run of the same data evaluates.
+std::vector<std::uint32_t> holdoutOrder(std::uint32_t size);
+
+// A warning for each of the sets that lacks classes of the other one. None if the target is not a
+// class, or if reading the classes is slow.
+std::vector<std::string> missingClassWarnings(const Dataset& train, const Dataset& evaluation);
+
 // Draws `count` samples with replacement, keyed by (seed, "balanced", epoch). A draw chooses a
 // random non-empty class, then a random sample of that class.
 std::vector<std::uint32_t> drawBalanced(const SamplesByClass& classes, std::uint32_t count,

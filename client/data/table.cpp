@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <map>
 #include <utility>
 
+#include "client/data/cells.h"
 #include "client/data/csv_file.h"
 #include "client/data/format_keys.h"
+#include "client/data/table_columns.h"
 #include "client/data/target_column.h"
 #include "client/data/unpack.h"
 #include "common/core/error.h"
@@ -19,243 +20,32 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::uint32_t kMaxCategories = 4096;  // per column
-constexpr std::size_t kMaxFeatures = 1 << 20;
-
 using Cells = std::span<const std::string_view>;
-
-// An input column.
-struct FeatureColumn {
-  std::string name;
-  bool isNumeric = true;
-  // Numeric: the value becomes (value - mean) / std.
-  double mean = 0, stddev = 1;
-  // Categorical: the position of each value, in sorted order.
-  std::map<std::string, std::uint32_t, std::less<>> categories;
-
-  std::size_t features() const { return isNumeric ? 1 : categories.size(); }
-};
-
-Json toJson(const FeatureColumn& column) {
-  if (column.isNumeric) {
-    return {{"name", column.name}, {"mean", column.mean}, {"std", column.stddev}};
-  }
-  Json categories = Json::array();
-  for (const auto& [value, position] : column.categories) categories.push_back(value);
-  return {{"name", column.name}, {"categories", categories}};
-}
-
-FeatureColumn columnOf(const Json& json) {
-  FeatureColumn column;
-  column.name = json.at("name");
-  column.isNumeric = !json.contains("categories");
-  if (column.isNumeric) {
-    column.mean = json.at("mean");
-    column.stddev = json.at("std");
-    return column;
-  }
-  for (const Json& value : json["categories"]) {
-    const auto position = static_cast<std::uint32_t>(column.categories.size());
-    column.categories.emplace(value.get<std::string>(), position);
-  }
-  return column;
-}
-
-[[noreturn]] void throwNoRows(const std::string& file) {
-  throw UsageError("data-empty", file + " has no rows", "give a file with at least one row");
-}
-
-// Derives the statistics and categories of the columns from the training set.
-class TableLearner {
- public:
-  TableLearner(const CsvFile& file, const DataFormatKeys& keys) : file_(file), keys_(keys) {
-    const auto isListed = [](const std::vector<std::string>& names, const std::string& name) {
-      return std::find(names.begin(), names.end(), name) != names.end();
-    };
-    for (const std::vector<std::string>* names : {&keys.numericColumns, &keys.categoricalColumns}) {
-      for (const std::string& name : *names)
-        file.column(name, "correct data.numeric and data.categorical");
-    }
-    const bool areListed = !keys.numericColumns.empty() || !keys.categoricalColumns.empty();
-    for (std::size_t n = 0; n < file.header().size(); ++n) {
-      const std::string& name = file.header()[n];
-      const bool isCategorical = isListed(keys.categoricalColumns, name);
-      const bool isNumeric = isListed(keys.numericColumns, name);
-      if (name == keys.labelColumn && (isCategorical || isNumeric)) {
-        throw UsageError("config-value",
-                         "the target's column '" + name + "' is in " +
-                             (isNumeric ? "data.numeric" : "data.categorical") +
-                             ", so the model would receive it",
-                         "remove it from that list, or correct data.label");
-      }
-      if (isCategorical && isNumeric) {
-        throw UsageError("config-value",
-                         "the column '" + name + "' is in data.numeric and in data.categorical",
-                         "remove it from one of them");
-      }
-      const bool isUsed = areListed ? isCategorical || isNumeric : name != keys.labelColumn;
-      if (!isUsed) continue;
-      Column column;
-      column.source = n;
-      column.learned.name = name;
-      column.learned.isNumeric = !isCategorical;
-      column.isGuessed = !areListed;
-      columns_.push_back(std::move(column));
-    }
-    if (columns_.empty()) {
-      throw UsageError("no-column", file.path() + " has no column besides the target",
-                       "name the columns of the input in data.numeric and data.categorical");
-    }
-  }
-
-  std::vector<FeatureColumn> learn() {
-    bool isEmpty = true;
-    file_.forEachRow([&](std::uint64_t line, Cells cells) {
-      isEmpty = false;
-      for (Column& column : columns_) take(column, cells[column.source], line);
-    });
-    if (isEmpty) throwNoRows(file_.path());
-    std::vector<FeatureColumn> learned;
-    std::size_t features = 0;
-    for (Column& column : columns_) {
-      finish(column);
-      features += column.learned.features();
-      learned.push_back(std::move(column.learned));
-    }
-    if (features > kMaxFeatures) {
-      throw UsageError("too-many-features",
-                       file_.path() + " has " + std::to_string(features) + " features, more than " +
-                           std::to_string(kMaxFeatures),
-                       "name the columns to use in data.numeric and data.categorical");
-    }
-    return learned;
-  }
-
- private:
-  struct Column {
-    std::size_t source = 0;  // position in the file
-    FeatureColumn learned;
-    bool isGuessed = false;        // numeric until a cell is not a number
-    std::uint64_t count = 0;       // of numbers
-    double mean = 0, squares = 0;  // statistics of the numbers so far (Welford's method)
-    bool hasTooMany = false;       // too many categories
-    std::uint64_t texts = 0;       // number of cells that are neither empty nor a number
-    std::uint64_t firstText = 0;   // line of the first of them
-    std::string text;              // its content
-  };
-
-  void take(Column& column, std::string_view cell, std::uint64_t line) {
-    if (column.isGuessed || !column.learned.isNumeric) takeCategory(column, cell, line);
-    if (!column.isGuessed && !column.learned.isNumeric) return;
-    const std::optional<double> number = numberOf(cell);
-    if (number) {
-      ++column.count;
-      const double before = *number - column.mean;
-      column.mean += before / static_cast<double>(column.count);
-      column.squares += before * (*number - column.mean);
-    } else if (!isMissing(cell)) {
-      if (!column.isGuessed) throwNotANumber(line, column.learned.name, cell);
-      if (column.texts++ == 0) {
-        column.firstText = line;
-        column.text = cell;
-      }
-    }
-  }
-
-  [[noreturn]] void throwNotANumber(std::uint64_t line, const std::string& name,
-                                    std::string_view cell) const {
-    throw UsageError("data-damaged",
-                     lineOf(file_.path(), line) + ": '" + printable(cell, 60) +
-                         "' in the column '" + printable(name, 60) + "' is not a number",
-                     "correct the cell, or list the column in data.categorical");
-  }
-
-  // A column with only a few texts among its numbers probably has typing errors. As categories, its
-  // numbers would be useless.
-  void guess(Column& column) const {
-    if (!column.isGuessed || column.texts == 0) return;
-    if (column.count <= column.texts) {
-      column.learned.isNumeric = false;
-      return;
-    }
-    throw UsageError(
-        "data-damaged",
-        lineOf(file_.path(), column.firstText) + ": '" + printable(column.text, 60) +
-            "' in the column '" + printable(column.learned.name, 60) + "' is not a number, but " +
-            std::to_string(column.count) + " other cells of the column are numbers",
-        "correct the cell, empty it and set data.missing: mean, or name the columns to use in "
-        "data.numeric and data.categorical");
-  }
-
-  // Guessed columns collect categories too, until they have too many.
-  void takeCategory(Column& column, std::string_view cell, std::uint64_t line) const {
-    auto& categories = column.learned.categories;
-    if (column.hasTooMany || isMissing(cell) || categories.contains(cell)) return;
-    if (categories.size() == kMaxCategories) {
-      column.hasTooMany = true;
-      return;
-    }
-    checkUtf8(cell, file_.path(), line);
-    categories.emplace(cell, 0);
-  }
-
-  void finish(Column& column) {
-    guess(column);
-    FeatureColumn& learned = column.learned;
-    if (learned.isNumeric) {
-      learned.categories.clear();
-      if (column.count == 0) {
-        throw UsageError("data-damaged",
-                         file_.path() + " has no value in the column '" + learned.name + "'",
-                         "remove the column from data.numeric");
-      }
-      learned.mean = column.mean;
-      const double variance = column.squares / static_cast<double>(column.count);
-      if (!std::isfinite(column.mean) || !std::isfinite(variance)) {
-        throw UsageError("data-damaged",
-                         file_.path() + " has numbers in the column '" + learned.name +
-                             "' that are too large to be standardised",
-                         "remove the column from data.numeric");
-      }
-      learned.stddev = variance > 0 ? std::sqrt(variance) : 1;
-      return;
-    }
-    if (column.hasTooMany) {
-      throw UsageError("too-many-features",
-                       "the column '" + printable(learned.name, 60) + "' of " + file_.path() +
-                           " has text with more than " + std::to_string(kMaxCategories) +
-                           " different values",
-                       "name the columns to use in data.numeric and data.categorical");
-    }
-    std::uint32_t position = 0;
-    for (auto& [value, at] : learned.categories) at = position++;
-  }
-
-  const CsvFile& file_;
-  const DataFormatKeys& keys_;
-  std::vector<Column> columns_;
-};
 
 class Table final : public Dataset {
  public:
   Table(const DataFormatKeys& keys, DataSplit split)
       : fillsMissing_(keys.missing == "mean"),
-        target_(keys.targetType == "number",
+        target_({keys.targetType == "number", keys.labelColumn, decimalMarkFrom(keys.decimal)},
                 split == DataSplit::train ? Json() : keys.learned.at("target")) {
     const std::vector<std::string> files =
         split == DataSplit::input ? inputFilesOf(keys) : std::vector{fileOf(keys, split)};
     if (split != DataSplit::train) {
-      for (const Json& column : keys.learned.at("columns")) columns_.push_back(columnOf(column));
+      for (const Json& column : keys.learned.at("columns"))
+        columns_.push_back(featureColumnFrom(column));
     }
+    MarkEvidence marks;
     for (const std::string& path : files) {
       if (!isTablePath(path)) {
         throw UsageError("data-damaged", path + " is not a .csv or .tsv file",
-                         "rename the file so that it ends in .csv or .tsv");
+                         "save the table as CSV, with a name that ends in .csv or .tsv");
       }
       const CsvFile file(path);
       if (split == DataSplit::train) {
         file.column(keys.labelColumn, kLabelHint);
-        columns_ = TableLearner(file, keys).learn();
+        LearnedColumns learned = learnColumns(file, keys);
+        columns_ = std::move(learned.columns);
+        marks = learned.marks;
       }
       files_.push_back({path, size()});
       read(file, keys, split != DataSplit::input);
@@ -263,7 +53,7 @@ class Table final : public Dataset {
     if (size() == 0) {
       throwNoRows(files.empty() ? "the input" : files.front());
     }
-    target_.finish(files.front());
+    target_.finish(files.front(), marks);
     warnUnknown();
   }
 
@@ -352,17 +142,20 @@ class Table final : public Dataset {
           "correct the file, or set data.missing: mean");
     }
     if (column.isNumeric) {
-      const std::optional<double> number = numberOf(cell);
+      const std::optional<double> number = readNumber(cell, column.form);
       if (number) {
         const auto value = static_cast<float>((*number - column.mean) / column.stddev);
         if (std::isfinite(value)) return value;
       }
       throw UsageError("data-damaged",
                        lineOf(path, line) + ": '" + printable(cell, 60) + "' in the column '" +
-                           printable(column.name, 60) + "' is not a number",
-                       "correct the cell: the column is numeric in the training set");
+                           printable(column.name, 60) + "' is not a number with " +
+                           toString(column.form) + ", as in the training set",
+                       "write the number as in the training set, or empty the cell and set "
+                       "data.missing: mean");
     }
-    const auto found = column.categories.find(cell);
+    auto found = column.categories.find(cell);
+    if (found == column.categories.end()) found = column.categories.find(trimmed(cell));
     if (found != column.categories.end()) return static_cast<float>(found->second);
     if (unknown_++ == 0) {
       firstUnknown_ = lineOf(path, line) + " has '" + printable(cell, 60) + "' in the column '" +
@@ -404,7 +197,8 @@ DataFormatTable makeCsvKeys() {
   };
   list("data.numeric", &Keys::numericColumns,
        "columns of numbers, which are standardised. If neither this nor `data.categorical` is set, "
-       "all columns except the target are used; columns with only numbers are numeric");
+       "all columns except the target are used; columns with only numbers are numeric, in any form "
+       "that `data.decimal` allows");
   list("data.categorical", &Keys::categoricalColumns,
        "columns of categories, encoded one-hot by the values in the training set");
   table.choice(

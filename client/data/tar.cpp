@@ -1,7 +1,8 @@
 // The data format `tar`: WebDataset shards. Consecutive members with the same name up to the first
-// dot form a sample: KEY.jpg (.jpeg, .png, .webp) and KEY.cls, a text with the class. Members with
-// other extensions are ignored. The archives are read once to index their members. Samples are then
-// read at the indexed positions; no archive stays open.
+// dot form a sample: KEY.jpg (.jpeg, .png, .webp) and KEY.cls, a text with the class. Other members
+// are ignored, also further images such as KEY.seg.png. Hard and symbolic links to members of the
+// same archive are read as these members. The archives are read once to index their members, twice
+// if they have links. Samples are then read at the indexed positions; no archive stays open.
 #include <archive.h>
 #include <archive_entry.h>
 #include <fcntl.h>
@@ -9,10 +10,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <optional>
 #include <utility>
 
+#include "client/data/cells.h"
 #include "client/data/encoded_images.h"
 #include "client/data/image_file.h"
 #include "client/data/image_formats.h"
@@ -31,7 +36,7 @@ struct Member {
 
 struct ShardSample {
   std::string key;
-  std::optional<Member> image, label;
+  Member image, label;
   std::string imageName;  // the member's name
 };
 
@@ -71,7 +76,21 @@ struct ArchiveCloser {
   void operator()(archive* open) const { archive_read_free(open); }
 };
 
-// Calls visit(name, member) for each regular file in the archive.
+// The name of a member without "." and "..".
+std::string normalName(const std::filesystem::path& name) {
+  return name.lexically_normal().string();
+}
+
+// The member that a hard or symbolic link names; empty if the entry is no link.
+std::string linkTarget(archive_entry* entry, const std::string& name) {
+  if (const char* target = archive_entry_hardlink(entry)) return normalName(target);
+  if (archive_entry_filetype(entry) != AE_IFLNK) return "";
+  const char* target = archive_entry_symlink(entry);
+  return target == nullptr ? "" : normalName(std::filesystem::path(name).parent_path() / target);
+}
+
+// Calls visit(name, member, target) for each regular file in the archive, and for each link, whose
+// `member` is empty and whose `target` is not.
 template <typename Visit>
 void visitMembers(const std::string& path, std::uint32_t shard, Visit visit) {
   constexpr std::size_t kBlock = std::size_t{1} << 16;
@@ -88,16 +107,23 @@ void visitMembers(const std::string& path, std::uint32_t shard, Visit visit) {
     if (result != ARCHIVE_OK && result != ARCHIVE_WARN) {
       refuseTar(path, std::string("cannot be read as tar: ") + archive_error_string(tar.get()));
     }
-    const char* name = archive_entry_pathname(entry);
-    if (name == nullptr || archive_entry_filetype(entry) != AE_IFREG) continue;
+    const char* entryName = archive_entry_pathname(entry);
+    if (entryName == nullptr) continue;
+    const std::string name = entryName;
+    const std::string target = linkTarget(entry, name);
+    if (!target.empty() && archive_entry_size(entry) == 0) {
+      visit(name, Member{}, target);
+      continue;
+    }
+    if (archive_entry_filetype(entry) != AE_IFREG) continue;
     const auto size = static_cast<std::uint64_t>(archive_entry_size(entry));
     if (archive_entry_sparse_count(entry) > 0 || size > kMaxMemberBytes) {
       refuseTar(path, fmt::format("has a member, {}, that is sparse or larger than 1 GiB",
                                   printable(name)));
     }
     // The header has been read, so the member's content begins here.
-    visit(std::string(name),
-          Member{shard, static_cast<std::uint64_t>(archive_filter_bytes(tar.get(), 0)), size});
+    visit(name, Member{shard, static_cast<std::uint64_t>(archive_filter_bytes(tar.get(), 0)), size},
+          std::string());
   }
 }
 
@@ -139,60 +165,143 @@ std::vector<std::string> shardsOf(const std::string& path) {
   return shards;
 }
 
-// Reads the class from a .cls member.
-std::string readLabel(const std::string& shard, const ShardSample& sample) {
+// Reads the class from a .cls member. `name`: the member's, for messages.
+std::string readLabel(const std::string& shard, const Member& label, const std::string& name) {
   constexpr std::size_t kMaxBytes = 1024;
-  const std::string name = fmt::format("{}: {}.cls", shard, printable(sample.key));
-  if (sample.label->size > kMaxBytes)
-    refuseTar(name, "has more than 1024 bytes, too many for a label");
-  const std::vector<std::byte> bytes = readMember(shard, *sample.label, name);
-  std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  const auto isSpace = [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; };
-  while (!text.empty() && isSpace(text.back())) text.pop_back();
-  while (!text.empty() && isSpace(text.front())) text.erase(0, 1);
-  return text;
+  if (label.size > kMaxBytes) refuseTar(name, "has more than 1024 bytes, too many for a label");
+  const std::vector<std::byte> bytes = readMember(shard, label, name);
+  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // the byte order mark
+  while (!text.empty() && text.back() == '\n') text = trimmed(text.substr(0, text.size() - 1));
+  while (!text.empty() && text.front() == '\n') text = trimmed(text.substr(1));
+  return std::string(text);
 }
+
+// Indexes the samples of one archive.
+class ShardIndexer {
+ public:
+  ShardIndexer(std::string path, std::uint32_t shard, std::vector<ShardSample>& samples)
+      : path_(std::move(path)), shard_(shard), samples_(samples) {}
+
+  void read() {
+    visitMembers(path_, shard_, [&](const std::string& name, Member member, const std::string& to) {
+      if (!to.empty()) {  // a link: until resolveLinks(), its size is its position in links_
+        member = {shard_, kLinkOffset, links_.size()};
+        links_.push_back({normalName(name), to});
+      }
+      take(name, member);
+    });
+    finishSample();
+    if (!links_.empty()) resolveLinks();
+  }
+
+ private:
+  static constexpr std::uint64_t kLinkOffset = UINT64_MAX;
+  struct Link {
+    std::string name, target;
+  };
+  struct Image {
+    std::string name, field;  // "a/0001.seg.png", "seg.png"
+    Member member;
+  };
+
+  void take(const std::string& name, const Member& member) {
+    const std::size_t file = name.rfind('/') + 1;          // 0 if there is no slash
+    if (file == name.size() || name[file] == '.') return;  // hidden
+    const std::size_t dot = std::min(name.find('.', file), name.size());
+    const std::string key = name.substr(0, dot);
+    if (key != key_) finishSample();
+    key_ = key;
+    if (dot == name.size()) return;
+    const std::string field = name.substr(dot + 1);
+    if (hasImageExtension(name)) {
+      const bool isPlain = field.find('.') == std::string::npos;
+      (isPlain ? images_ : furtherImages_).push_back({name, field, member});
+    } else if (field == "cls") {
+      if (label_) refuseTar(path_, "has two labels for " + printable(key), kUniqueHint);
+      label_ = member;
+    }
+  }
+
+  // Adds the sample of the last members, unless all of them are ignored.
+  void finishSample() {
+    if (images_.size() > 1) refuseImages(images_, "several images");
+    if (images_.empty() && furtherImages_.size() > 1)
+      refuseImages(furtherImages_, "no image with a single extension, but several others");
+    // A further field is allowed if it is the only image.
+    if (images_.empty()) images_.swap(furtherImages_);
+    if (images_.empty() != !label_.has_value()) {
+      refuseTar(path_,
+                fmt::format("has a sample, {}, without {}", printable(key_),
+                            label_ ? "an image" : "a .cls member"),
+                "write the members of a sample one after another: KEY.jpg and KEY.cls");
+    }
+    if (label_) samples_.push_back({key_, images_[0].member, *label_, images_[0].name});
+    key_.clear();
+    images_.clear();
+    furtherImages_.clear();
+    label_.reset();
+  }
+
+  [[noreturn]] void refuseImages(const std::vector<Image>& images, const std::string& what) const {
+    std::string fields;
+    for (const Image& image : images)
+      fields += (fields.empty() ? "" : ", ") + printable(image.field);
+    refuseTar(path_, fmt::format("has {} for {}: {}", what, printable(key_), fields), kUniqueHint);
+  }
+
+  void resolveLinks() {
+    std::map<std::string, Member> found;  // the members to which links point
+    std::map<std::string, std::string> targets;
+    for (const Link& link : links_) {
+      found[link.target];
+      targets[link.name] = link.target;
+    }
+    visitMembers(path_, shard_,
+                 [&](const std::string& name, const Member& member, const std::string& to) {
+                   const auto wanted = found.find(normalName(name));
+                   if (to.empty() && wanted != found.end()) wanted->second = member;
+                 });
+    const auto resolve = [&](Member& member) {
+      if (member.offset != kLinkOffset) return;
+      const Link& link = links_[member.size];
+      std::string target = link.target;
+      constexpr int kMaxLinks = 8;
+      for (int n = 0; n < kMaxLinks && targets.contains(target); ++n) target = targets[target];
+      const auto at = found.find(target);
+      if (at == found.end() || at->second.offset == 0) {
+        refuseTar(path_,
+                  fmt::format("has a link, {}, to {}, which is not a file in the archive",
+                              printable(link.name), printable(link.target)),
+                  "write the archive again with the files instead of links: tar "
+                  "--hard-dereference --dereference -cf FILE.tar FOLDER");
+      }
+      member = at->second;
+    };
+    for (ShardSample& sample : samples_) {
+      if (sample.image.shard != shard_) continue;
+      resolve(sample.image);
+      resolve(sample.label);
+    }
+  }
+
+  static constexpr const char* kUniqueHint =
+      "give each sample a unique key and one image; further images need a further field, such as "
+      "KEY.seg.png beside KEY.jpg";
+
+  const std::string path_;
+  const std::uint32_t shard_;
+  std::vector<ShardSample>& samples_;
+  std::vector<Link> links_;
+  // The members of the current sample.
+  std::string key_;
+  std::vector<Image> images_, furtherImages_;
+  std::optional<Member> label_;
+};
 
 std::vector<ShardSample> readIndex(const std::vector<std::string>& shards) {
   std::vector<ShardSample> samples;
-  const auto checkLast = [&](const std::string& shard) {
-    if (samples.empty()) return;
-    const ShardSample& last = samples.back();
-    if (!last.image && !last.label) {
-      samples.pop_back();  // it has only ignored members
-      return;
-    }
-    if (last.image && last.label) return;
-    refuseTar(shard,
-              fmt::format("has a sample, {}, without {}", printable(last.key),
-                          last.image ? "a .cls member" : "an image"),
-              "write the members of a sample one after another: KEY.jpg and KEY.cls");
-  };
-  for (std::uint32_t s = 0; s < shards.size(); ++s) {
-    const std::size_t before = samples.size();
-    visitMembers(shards[s], s, [&](const std::string& name, const Member& member) {
-      const std::size_t file = name.rfind('/') + 1;  // 0 if there is no slash
-      if (name[file] == '.') return;                 // hidden
-      const std::size_t dot = std::min(name.find('.', file), name.size());
-      const std::string key = name.substr(0, dot);
-      if (samples.size() == before || samples.back().key != key) {
-        if (samples.size() > before) checkLast(shards[s]);
-        samples.push_back({key, {}, {}, {}});
-      }
-      ShardSample& sample = samples.back();
-      const bool isImage = hasImageExtension(name);
-      if (!isImage && name.substr(dot) != ".cls") return;
-      std::optional<Member>& place = isImage ? sample.image : sample.label;
-      if (place) {
-        refuseTar(shards[s],
-                  fmt::format("has two {} for {}", isImage ? "images" : "labels", printable(key)),
-                  "give each sample a unique key");
-      }
-      place = member;
-      if (isImage) sample.imageName = name;
-    });
-    if (samples.size() > before) checkLast(shards[s]);
-  }
+  for (std::uint32_t s = 0; s < shards.size(); ++s) ShardIndexer(shards[s], s, samples).read();
   return samples;
 }
 
@@ -219,26 +328,22 @@ std::unique_ptr<Dataset> openTar(const DataFormatKeys& keys, DataSplit split) {
     throw UsageError("data-empty", path + " has no samples",
                      "write members KEY.jpg and KEY.cls for each sample");
   }
-  std::vector<std::string> texts;
-  for (const ShardSample& sample : samples) {
-    texts.push_back(readLabel(shards[sample.image->shard], sample));
-  }
-  const ClassTable classes =
-      tabulateClasses({texts.begin(), texts.end()}, keys, split, ClassOrder::byNumber, path);
-
   EncodedImages images;
-  images.classNames = classes.names;
+  Labels labels = labelsOf(keys, split);
   std::vector<Member> members;
-  for (std::size_t n = 0; n < samples.size(); ++n) {
-    images.names.push_back(shards[samples[n].image->shard] + ": " + samples[n].imageName);
-    images.labels.push_back(classes.numbers.find(texts[n])->second);
-    members.push_back(*samples[n].image);
+  for (const ShardSample& sample : samples) {
+    const std::string& shard = shards[sample.image.shard];
+    const std::string name = shard + ": " + printable(sample.key) + ".cls";
+    labels.add(readLabel(shard, sample.label, name), name, 0);
+    images.names.push_back(shard + ": " + sample.imageName);
+    members.push_back(sample.image);
   }
+  useLabels(images, labels, path);
   images.read = [shards, members, names = images.names](std::uint32_t index) {
     const Member& member = members[index];
     return readMember(shards[member.shard], member, names[index]);
   };
-  if (isTraining && !keys.needsTest) shuffleForHoldout(images);
+  if (isTraining && keys.isShuffled) shuffleForHoldout(images);
   return makeEncodedImages(std::move(images), keys);
 }
 

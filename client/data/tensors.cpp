@@ -188,9 +188,30 @@ Shard openNpyFolder(const std::string& folder, const std::vector<std::string>& p
   return finished(std::move(shard), folder);
 }
 
+// Throws if the file is of another format, whatever its name.
+void refuseOtherFormat(std::span<const std::byte> bytes, const std::string& path) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (text.size() > 8 && text[8] == '{') return;  // the first 8 bytes are the header's length
+  const bool isZip = text.starts_with("PK\x03\x04");
+  const bool isPickle = text.size() > 2 && text[0] == '\x80' && text[1] >= 2 && text[1] <= 5;
+  if (isZip || isPickle) {
+    throw UsageError(
+        "data-damaged",
+        path + ": it is a " + (isZip ? "torch.save file" : "pickle") + ", not a safetensors file",
+        "convert it, which does not execute the pickle: pip install ./python && "
+        "python3 -m cleave.convert " +
+            path + " NEW.safetensors");
+  }
+  if (text.starts_with("\x93NUMPY")) {
+    throw UsageError("data-damaged", path + ": it is a .npy file, not a safetensors file",
+                     "give it the extension .npy, and set the key to its folder");
+  }
+}
+
 Shard openShard(const std::string& path) {
   Shard shard;
   shard.files.emplace_back(path);
+  refuseOtherFormat(shard.files.front().bytes(), path);
   const auto entries = [&] {
     try {
       return readSafetensors(shard.files.front().bytes(), path);
@@ -251,7 +272,7 @@ std::vector<Shard> openShards(const std::string& path) {
 
 class Tensors final : public Dataset {
  public:
-  explicit Tensors(const TensorsOptions& options) {
+  explicit Tensors(const TensorsOptions& options) : knownClasses_(options.classes) {
     std::uint64_t size = 0;
     shards_ = openShards(options.file);
     for (const Shard& shard : shards_) {
@@ -263,7 +284,10 @@ class Tensors final : public Dataset {
   }
 
   std::uint32_t size() const override { return ends_.back(); }
-  int classes() const override { return 0; }
+  int classes() const override {
+    const SampleArray target = arrays().back();
+    return target.dtype == DType::i64 && target.shape.empty() ? knownClasses_ : 0;
+  }
 
   std::vector<SampleArray> arrays() const override {
     std::vector<SampleArray> arrays;
@@ -331,6 +355,7 @@ class Tensors final : public Dataset {
     chosen_.push_back(*target);
   }
 
+  const int knownClasses_;
   std::vector<Shard> shards_;
   std::vector<std::uint32_t> ends_;   // per shard: number of samples up to and including it
   std::vector<std::size_t> chosen_;   // positions of the inputs and the target in Shard::arrays

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "client/data/csv_file.h"
+#include "client/data/encoding.h"
 #include "client/data/format_keys.h"
 #include "client/data/target_column.h"
 #include "client/data/tokenizer.h"
@@ -68,11 +69,7 @@ void checkTokenCount(std::uint64_t count, const std::string& path) {
                "cleave.save_dataset");
 }
 
-std::string textOf(const std::vector<std::uint8_t>& bytes) {
-  std::string text(bytes.begin(), bytes.end());
-  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);  // the byte order mark
-  return text;
-}
+std::string textOf(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
 // The lines of a text, with their line breaks.
 std::vector<std::string_view> linesOf(std::string_view text) {
@@ -104,7 +101,7 @@ class LabeledTexts final : public Dataset {
   LabeledTexts(const DataFormatKeys& keys, DataSplit split, const Tokenizer& tokenizer)
       : length_(keys.length),
         padding_(paddingOf(keys, tokenizer)),
-        target_(keys.targetType == "number",
+        target_({keys.targetType == "number", keys.labelColumn, decimalMarkFrom(keys.decimal)},
                 split == DataSplit::train ? Json() : keys.learned.at("target")) {
     const std::size_t special = tokenizer.specialTokens(!keys.pairColumn.empty());
     if (length_ <= special) {
@@ -238,7 +235,7 @@ class LabeledTexts final : public Dataset {
       throw UsageError("no-column", path + " has one text per line, but data.pair needs two",
                        "give a .csv or .tsv file");
     }
-    const std::string text = textOf(readUnpacked(path, kMaxDataBytes));
+    const std::string text = textOf(readText(path));
     std::vector<PendingText> pending;
     std::uint64_t line = 0;
     for (const std::string_view each : linesOf(text)) {
@@ -347,7 +344,7 @@ class TokenBlocks final : public Dataset {
       throw UsageError("data-damaged", path + " is a table, but the training set is plain text",
                        "give a .txt file");
     }
-    const std::string text = textOf(readUnpacked(path, kMaxDataBytes));
+    const std::string text = textOf(readText(path));
     const std::vector<std::string_view> lines = linesOf(text);
     constexpr std::size_t kLinesAtOnce = std::size_t{1} << 16;
     for (std::size_t begin = 0; begin < lines.size(); begin += kLinesAtOnce) {

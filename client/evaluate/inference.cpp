@@ -43,6 +43,15 @@ void refuseTestSet(const std::vector<std::string>& overrides) {
   }
 }
 
+// The configuration in the model file; empty if the file has none.
+std::string storedConfigOf(const InferenceOptions& options) {
+  try {
+    return openSavedModel(options.source, options.best).description.config;
+  } catch (const UsageError&) {
+    return "";
+  }
+}
+
 // Shows the progress if stderr is a terminal.
 class EvaluationBar {
  public:
@@ -73,12 +82,14 @@ class EvaluationBar {
 }  // namespace
 
 Inference::Inference(const InferenceOptions& options, const std::vector<std::string>& inputs) {
+  std::vector<std::string> implied;
   if (options.run.common.config.empty()) {
     SavedModel saved = openSavedModel(options.source, options.best);
     modelPath_ = std::move(saved.path);
     description_ = std::move(saved.description);
   } else {
     modelPath_ = modelFileOf(options.source, options.best);
+    implied = impliedOverrides(storedConfigOf(options));
   }
   const DataOpener open = [&](const DataSettings& settings) {
     if (!settings.hasTestSet()) refuseTestSet(options.run.common.overrides);
@@ -88,7 +99,8 @@ Inference::Inference(const InferenceOptions& options, const std::vector<std::str
     files_ = data.test;
     return data;
   };
-  const RunOptions run = runOptions(options, modelPath_, description_, folder_.path());
+  RunOptions run = runOptions(options, modelPath_, description_, folder_.path());
+  run.common.overrides.insert(run.common.overrides.begin(), implied.begin(), implied.end());
   if (run.server.empty()) {
     prepared_ = resolveRun(run, Purpose::inference, open);
     setComputeThreads(prepared_.threads);

@@ -16,6 +16,7 @@
 #include <span>
 
 #include "client/data/loader.h"
+#include "client/data/subset.h"
 #include "common/core/durable.h"
 #include "common/core/environment.h"
 #include "common/core/log.h"
@@ -204,6 +205,10 @@ void checkServerCount(const PreparedRun& run) {
 // The configuration with the overrides that the purpose and the options imply.
 Config configOf(const RunOptions& options, Purpose purpose) {
   CommonOptions common = options.common;
+  const std::string stored =
+      options.resume.empty() ? common.configText : diskFiles().read(common.config).value_or("");
+  const std::vector<std::string> implied = impliedOverrides(stored);
+  common.overrides.insert(common.overrides.begin(), implied.begin(), implied.end());
   if (purpose == Purpose::verification) common.overrides.emplace_back("codec=none");
   if (purpose == Purpose::inference) {
     common.overrides.insert(common.overrides.begin(), "codec=none");
@@ -272,7 +277,11 @@ void planRunOf(PreparedRun& run, const RunOptions& options, Purpose purpose,
     requestTrace(spec, options.traceSteps, totalSteps(run.settings, *run.data.train));
   }
   planFor(run, spec);
-  if (purpose == Purpose::training) warnOfInputs(run.plan);
+  if (purpose == Purpose::training) {
+    warnOfInputs(run.plan);
+    for (const std::string& warning : missingClassWarnings(*run.data.train, *run.data.test))
+      processLog()->warn("{}", warning);
+  }
   dropUnusedFlows(run);
   checkTarget(run);
   if (purpose != Purpose::inference) {
@@ -437,6 +446,14 @@ std::string addressesText(const PreparedRun& run) {
     text += (text.empty() ? "" : run.settings.replicas > 1 ? "+" : ", ") + server.text();
   }
   return text;
+}
+
+std::vector<std::string> impliedOverrides(const std::string& storedConfig) {
+  if (storedConfig.empty()) return {};
+  Config config = Config::parse(storedConfig, "config.yaml", {});
+  if (config.has("data.holdout_from") || !config.has("data.format")) return {};
+  if (findDataFormat(config.text("data.format")).shuffles) return {};
+  return {"data.holdout_from=end"};
 }
 
 std::vector<NamedTensor> initialWeights(const PreparedRun& run, WeightsReport* report) {

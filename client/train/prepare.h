@@ -91,6 +91,12 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose,
 PreparedRun prepareRun(const RunOptions& options, Purpose purpose,
                        const DataOpener& open = openDatasets);
 
+// The overrides that the configuration of an earlier run or model implies; `storedConfig` may be
+// empty. If it is from before data.holdout_from existed, the last samples were held out, except of
+// image files. With the present default, the model would be evaluated on samples that it was
+// trained on.
+std::vector<std::string> impliedOverrides(const std::string& storedConfig);
+
 // Like planClient(), but the plan also has loss, metrics and the client's precision. `model`: null
 // unless the model is "graph".
 RunPlan clientPlan(const RunSpec& spec, const ClientSettings& settings, const UserModel* model);

@@ -84,10 +84,11 @@ void checkSameArrays(const DataSettings& settings, const Dataset& train, const D
 
 Datasets openDatasets(const DataSettings& settings) {
   Datasets data;
+  const DataFormatRow& format = findDataFormat(settings.format);
+  const bool keepsOrder = settings.holdout > 0 && settings.holdoutFrom == "end";
   DataFormatKeys keys = settings.keys;
-  const auto open = [&](DataSplit split) {
-    return findDataFormat(settings.format).open(keys, split);
-  };
+  keys.isShuffled = !settings.hasTestSet() && !keepsOrder;
+  const auto open = [&](DataSplit split) { return format.open(keys, split); };
   data.train = open(DataSplit::train);
   keys.learned = data.train->learned();
   if (settings.hasTestSet()) data.test = open(DataSplit::test);
@@ -100,7 +101,8 @@ Datasets openDatasets(const DataSettings& settings) {
                        "set data.holdout to a smaller number")
           .about("data.holdout");
     }
-    const std::shared_ptr<const Dataset> whole = data.train;
+    std::shared_ptr<const Dataset> whole = data.train;
+    if (!keepsOrder && !format.shuffles) whole = pickSamples(whole, holdoutOrder(size));
     data.train = sliceDataset(whole, 0, size - settings.holdout);
     data.test = sliceDataset(whole, size - settings.holdout, settings.holdout);
   }
@@ -117,7 +119,16 @@ Datasets openForInference(const DataSettings& settings, const nlohmann::json& le
   const auto& format = findDataFormat(settings.format);
   Datasets data;
   if (inputs.empty() && !settings.hasTestSet()) {
-    data.test = openDatasets(settings).test;
+    const Datasets whole = openDatasets(settings);
+    if (whole.train->learned() != learned) {
+      throw UsageError(
+          "other-data",
+          "the training set has other classes or column statistics than when the model "
+          "was trained, so its held-out samples may be others too",
+          "restore the training set, or evaluate on a test set: --set data.holdout=0 "
+          "--set data.folds=0, and --set with the test set's key");
+    }
+    data.test = whole.test;
   } else {
     DataFormatKeys keys = settings.keys;
     keys.learned = learned;
@@ -153,8 +164,8 @@ bool ClientSettings::hasSameResults(const ClientSettings& other) const {
          scalesLoss() == other.scalesLoss() && groupRates == other.groupRates &&
          bestMetric == other.bestMetric && bestIsGreatest == other.bestIsGreatest &&
          stop == other.stop && quality == other.quality && data.subset == other.data.subset &&
-         data.holdout == other.data.holdout && data.skip == other.data.skip &&
-         data.keys.dataSeed == other.data.keys.dataSeed;
+         data.holdout == other.data.holdout && data.holdoutFrom == other.data.holdoutFrom &&
+         data.skip == other.data.skip && data.keys.dataSeed == other.data.keys.dataSeed;
 }
 
 std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train) {
@@ -211,7 +222,15 @@ ModelSpec modelFor(const ClientSettings& settings, const Dataset& train,
     return model;
   }
   const std::vector<SampleArray> arrays = train.arrays();
-  if (arrays.size() != 2 || arrays[0].dtype != DType::f32 || train.classes() == 0) {
+  const bool hasInput = arrays.size() == 2 && arrays[0].dtype == DType::f32;
+  if (hasInput && train.classes() == 0 && arrays[1].dtype == DType::i64) {
+    throw UsageError("bad-sample-shape",
+                     "the model " + settings.model +
+                         " needs the number of classes, which the data format " +
+                         settings.data.format + " does not state",
+                     "set data.classes to the number of classes");
+  }
+  if (!hasInput || train.classes() == 0) {
     throw UsageError(
         "bad-sample-shape",
         "the model " + settings.model + " takes one array of floats, and classes as its target",

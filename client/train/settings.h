@@ -39,6 +39,8 @@ struct DataSettings {
   std::string format;  // a name in dataFormatTable()
   DataFormatKeys keys;
   std::uint32_t holdout = 0;  // number of training samples to evaluate on instead of the test set
+  std::string holdoutFrom =
+      "random";  // "random": random samples are held out; "end": the last ones
   std::vector<std::string> classNames;  // override the names in the data; empty: no override
   std::uint32_t skip = 0;  // maximum number of damaged samples per set; see skipDamaged()
   DataSubset subset;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/data/csv_file.h"
 #include "client/train/settings.h"
 #include "common/core/endpoint.h"
 #include "common/core/metric_titles.h"
@@ -519,6 +520,14 @@ void readFormatKeys(Config& config, Settings& settings) {
   findDataFormat(data.format).keys().readInto(config, data.keys);
 }
 
+// Call this after reading the keys of the format. The order of a text matters to language models.
+void readHoldoutFrom(Config& config, Settings& settings) {
+  DataSettings& data = settings.data;
+  const bool isPlainText = data.format == "text" && !isTablePath(data.keys.trainFile);
+  data.holdoutFrom =
+      config.text("data.holdout_from", isPlainText ? "end" : "random", {"random", "end"});
+}
+
 void checkFolds(Config& config, Settings& settings) {
   const DataSettings& data = settings.data;
   if (data.subset.folds == 1) {
@@ -541,8 +550,7 @@ void checkFolds(Config& config, Settings& settings) {
 void addSubset(Table& table) {
   table.integer(
       "data.holdout", "samples", 0, kMany, [](Settings & s) -> auto& { return s.data.holdout; },
-      "N > 0: evaluates on N training samples instead of the test set. These are the last N "
-      "samples, or for `folder`, `list` and `tar` a random selection");
+      "N > 0: evaluates on N training samples instead of the test set");
   table.integer(
       "data.folds", "", 0, 1000, [](Settings & s) -> auto& { return s.data.subset.folds; },
       "K > 1: divides the samples of each class into K parts, evaluates on one part and trains on "
@@ -585,13 +593,14 @@ void addData(Table& table) {
       "data.skip", "samples", 0, kMany, [](Settings & s) -> auto& { return s.data.skip; },
       "maximum number of damaged samples per dataset; each is replaced by the next readable "
       "sample");
-  table.add("data.seed", integerType(0, kMany), "", "`run.seed`",
-            "seed for `data.folds`, `data.train.per_class` and `synthetic` data",
-            [](Config& config, Settings& s) {
-              const auto seed = static_cast<std::int64_t>(s.seed);
-              s.data.keys.dataSeed =
-                  static_cast<std::uint64_t>(config.integer("data.seed", 0, kMany, seed));
-            });
+  table.add(
+      "data.seed", integerType(0, kMany), "", "`run.seed`",
+      "seed for `data.folds`, `data.train.per_class` and `synthetic` data; not for `data.holdout`",
+      [](Config& config, Settings& s) {
+        const auto seed = static_cast<std::int64_t>(s.seed);
+        s.data.keys.dataSeed =
+            static_cast<std::uint64_t>(config.integer("data.seed", 0, kMany, seed));
+      });
   addSubset(table);
   table
       .integer(
@@ -599,6 +608,10 @@ void addData(Table& table) {
           "number of threads that prepare samples; it does not affect the results; 0: one thread, "
           "or all usable cores (at most 16) if a sample takes longer than 0.3 ms")
       .then(readFormatKeys);
+  table.add("data.holdout_from", "`random`, `end`", "", "`random`; `end` for plain text",
+            "which samples `data.holdout` takes: `random`: a random selection, the same for every "
+            "`run.seed`; `end`: the last ones, for example of a time series",
+            readHoldoutFrom);
 }
 
 // ---- Training and evaluation ----

@@ -40,9 +40,24 @@ std::string formatNumber(Number value, Format... format) {
   return {digits.data(), std::to_chars(digits.begin(), digits.end(), value, format...).ptr};
 }
 
+// Whether the text consists of a number only, such as -1, +2.5e3 or -12,5 %.
+bool isNumber(std::string_view text) {
+  if (text.starts_with('-') || text.starts_with('+')) text.remove_prefix(1);
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [parsed, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc::invalid_argument && parsed == end)
+    return text[0] != '-' && text.find('(') == std::string_view::npos;
+  if (text.ends_with('%')) text.remove_suffix(1);
+  if (text.ends_with(' ')) text.remove_suffix(1);
+  return !text.empty() && text.find_first_not_of("0123456789.,") == std::string_view::npos &&
+         text.find_first_of("0123456789") != std::string_view::npos;
+}
+
 std::string formatText(const std::string& text) {
-  const bool isFormula =
-      !text.empty() && std::string_view("=+-@").find(text[0]) != std::string_view::npos;
+  const bool isFormula = !text.empty() &&
+                         std::string_view("=+-@\t\r").find(text[0]) != std::string_view::npos &&
+                         !isNumber(text);
   std::string cell = isFormula ? "'" : "";
   if (text.find_first_of(",\"\r\n") == std::string::npos) return cell += text;
   cell.insert(cell.begin(), '"');

@@ -21,7 +21,8 @@ namespace cleave {
 // std::monostate is an empty cell: the value is not known.
 using Cell = std::variant<std::monostate, std::int64_t, std::uint64_t, double, std::string>;
 // Doubles get 9 significant digits. Text is quoted if RFC 4180 requires it, and prefixed with ' if
-// it begins with = + - or @, which a spreadsheet would run as a formula.
+// it begins with = + - @, a tab or CR, which a spreadsheet would run as a formula, unless the text
+// is a number, such as -1.
 std::string formatCell(const Cell& cell);
 
 // The current UTC time: "2026-01-31T12:34:56.789Z".

@@ -38,7 +38,7 @@ class Training:
         if self.stopped.is_set():
             return {"failed": "interrupted"}
         options = self.options
-        settings = {"data.holdout": options.holdout, "train.epochs": options.epochs, "train.max_steps": options.steps,
+        settings = {"data.holdout": options.holdout, "data.holdout_from": "end", "train.epochs": options.epochs, "train.max_steps": options.steps,
                     "run.seed": seed, "eval.every": options.epochs, "metrics.error_every": 0,
                     "threads.client": 1, "threads.server": 1}
         folder = os.path.join(self.folder, f"{codec.replace('/', '_')}-{seed}")

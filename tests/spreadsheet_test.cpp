@@ -1,0 +1,182 @@
+// Tables as spreadsheets, pandas and other locales write them, and the data format `csv` on them.
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <fstream>
+
+#include "client/data/csv_file.h"
+#include "client/data/formats.h"
+#include "client/train/temporary_folder.h"
+#include "tests/error_code.h"
+
+namespace cleave::test {
+namespace {
+
+using Names = std::vector<std::string>;
+using Rows = std::vector<Names>;
+
+class Tables {
+ public:
+  std::string write(const std::string& name, const std::string& content) const {
+    std::string path = folder_.path() + "/" + name;
+    std::ofstream(path, std::ios::binary) << content;
+    return path;
+  }
+  // The header, then the rows.
+  Rows read(const std::string& content, const std::string& name = "t.csv") const {
+    const CsvFile file(write(name, content));
+    Rows rows = {file.header()};
+    file.forEachRow([&](std::uint64_t, std::span<const std::string_view> cells) {
+      rows.emplace_back(cells.begin(), cells.end());
+    });
+    return rows;
+  }
+  std::unique_ptr<Dataset> open(const std::string& content) {
+    keys.trainFile = write("train.csv", content);
+    return findDataFormat("csv").open(keys, DataSplit::train);
+  }
+  std::string error(const std::string& content) {
+    return errorText([&] { open(content); });
+  }
+
+  DataFormatKeys keys;
+
+ private:
+  TemporaryFolder folder_;
+};
+
+std::string inUtf16(const std::string& text, bool isBig) {
+  std::string bytes = isBig ? "\xFE\xFF" : "\xFF\xFE";
+  for (const char c : text) {
+    if (isBig) bytes += '\0';
+    bytes += c;
+    if (!isBig) bytes += '\0';
+  }
+  return bytes;
+}
+
+TEST_CASE("tables are read in the forms of spreadsheets") {
+  const Tables tables;
+  const Rows expected = {{"a", "b"}, {"1", "x"}, {"2", "y"}};
+  for (const std::string content :
+       {"a;b\n1;x\n2;y\n", "a\tb\n1\tx\n2\ty\n", "a|b\n1|x\n2|y\n", "sep=;\na;b\n1;x\n2;y\n",
+        "\xEF\xBB\xBFsep=,\r\na,b\r\n1,x\r\n2,y\r\n", "\"SEP=|\"\na|b\n1|x\n2|y\n",
+        "a,b\r1,x\r2,y\r", "a,b\r\r\n1,x\r\r\n2,y\r\r\n", "a,b,\n1,x,\n2,y,\n", "a,b\n1,x,\n2,y,\n",
+        "a,b,,\n1,x\n2,y,\n", "a,b\n1,x\n,\n2,y\n,\n,\n", "a, b\n1, x\n2, \"y\"\n",
+        " a , b \n1, x\n2, y\n", "\"a\",\"b\"\r\n\"1\",\"x\"\r\n\"2\",\"y\"\r\n"}) {
+    CAPTURE(content);
+    CHECK(tables.read(content) == expected);
+  }
+  CHECK(tables.read("a,b\n1,x\n2,y\n", "t.tsv") == expected);
+  CHECK(tables.read("a, b\n1, \"x, y\"\n") == Rows{{"a", "b"}, {"1", "x, y"}});
+  CHECK(tables.read("a,b\n1, x\n") == Rows{{"a", "b"}, {"1", " x"}});  // no blank in the first line
+  CHECK(tables.read("\"price, EUR\";b\n1,5;x\n") == Rows{{"price, EUR", "b"}, {"1,5", "x"}});
+  CHECK(tables.read("size, cm;b\n1,5;x\n2,5;y\n")[1] == Names{"1,5", "x"});
+  CHECK(tables.read("a;x,b\n1,2\n") == Rows{{"a;x", "b"}, {"1", "2"}});
+  CHECK(tables.read(",a\n0,x\n") == Rows{{"", "a"}, {"0", "x"}});
+  CHECK_THAT(errorText([&] { tables.read("a,b,\n1,x,\n2,y,z\n"); }),
+             Catch::Contains("t.csv:3: the cell 'z'"));
+}
+
+TEST_CASE("text in UTF-16 with a byte order mark is converted, and other encodings are named") {
+  const Tables tables;
+  const std::string text = "a\tb\r\n1\tx\r\n2\ty\r\n";
+  for (const bool isBig : {false, true})
+    CHECK(tables.read(inUtf16(text, isBig)) == Rows{{"a", "b"}, {"1", "x"}, {"2", "y"}});
+  using namespace std::string_literals;
+  CHECK(tables.read("\xFF\xFE"s + "a\0\n\0\xE4\0\n\0\x3D\xD8\x00\xDE\n\0\x3D\xD8"s) ==
+        Rows{{"a"}, {"ä"}, {"😀"}, {"\xEF\xBF\xBD"}});
+  const auto code = [&](const std::string& content) {
+    return errorCode([&] { tables.read(content); });
+  };
+  CHECK(code("\xFF\xFE"s + "a\0\n"s) == "data-damaged");
+  CHECK(code(inUtf16(text, false).substr(2)) == "data-damaged");
+  CHECK(code("\xFF\xFE\0\0a\0\0\0"s) == "data-damaged");
+  CHECK_THAT(errorText([&] { tables.read("PK\x03\x04"); }), Catch::Contains("spreadsheet"));
+}
+
+TEST_CASE("numbers with a decimal comma are numeric, in other sets too") {
+  Tables tables;
+  const auto data = tables.open("x;y;label\n1,5;1.000;a\n2,5;3.000;b\n");
+  CHECK(toString(data->arrays()[0]) == "f32[2]");
+  const nlohmann::json columns = data->learned().at("columns");
+  CHECK(columns[0].at("mean") == 2.0);
+  CHECK(columns[1].at("mean") == 2000.0);  // as the column x has decimal commas
+  tables.keys.learned = data->learned();
+  const auto test = [&](const std::string& row) {
+    tables.keys.testFile = tables.write("test.csv", "x;y;label\n" + row + "\n");
+    return findDataFormat("csv").open(tables.keys, DataSplit::test);
+  };
+  std::vector<float> values(2);
+  std::int64_t label = 0;
+  std::vector<std::span<std::byte>> memory = {std::as_writable_bytes(std::span(values)),
+                                              std::as_writable_bytes(std::span(&label, 1))};
+  test("3,5;4.000;b")->write(0, std::nullopt, memory);
+  CHECK(values == std::vector<float>{3, 2});
+  CHECK_THAT(errorText([&] { test("1.25;4.000;b"); }),
+             Catch::Contains("test.csv:2: '1.25' in the column 'x'") &&
+                 Catch::Contains("a decimal comma"));
+}
+
+TEST_CASE("columns that do not decide their form are refused, unless data.decimal does") {
+  Tables tables;
+  const std::string content = "x;label\n1,234;a\n5,678;b\n";
+  CHECK_THAT(tables.error(content), Catch::Contains("train.csv:2: '1,234' in the column 'x'"));
+  tables.keys.decimal = "comma";
+  CHECK(tables.open(content)->learned()["columns"][0].at("mean") == Approx(3.456));
+  tables.keys.decimal = "point";
+  CHECK(tables.open(content)->learned()["columns"][0].at("mean") == Approx(3456));
+  tables.keys.decimal = "auto";
+  CHECK_THAT(tables.error("x;label\n1,5;a\n2.5;b\n"), Catch::Contains("train.csv:3: '2.5'"));
+  CHECK(tables.open("x,label\n\"1,234.5\",a\n\"1,234\",b\n")->learned()["columns"][0]["mean"] ==
+        Approx(1234.25));
+}
+
+TEST_CASE("a target is read in its own form") {
+  Tables tables;
+  tables.keys.targetType = "number";
+  const auto data = tables.open("x;label\n1;0,5\n2;1,5\n");
+  float target = 0;
+  std::vector<float> value(1);
+  std::vector<std::span<std::byte>> memory = {std::as_writable_bytes(std::span(value)),
+                                              std::as_writable_bytes(std::span(&target, 1))};
+  data->write(1, std::nullopt, memory);
+  CHECK(target == 1.5F);
+  CHECK(data->learned()["target"]["form"]["decimal"] == "comma");
+  CHECK_THAT(tables.error("x;label\n1;NA\n2;1,5\n"), Catch::Contains("train.csv:2: the target"));
+}
+
+TEST_CASE("a column of many different numbers is never categorical") {
+  Tables tables;
+  std::string content = "x,label\n";
+  for (int n = 0; n < 40; ++n)
+    content += (n % 3 == 0 ? std::to_string(n) : "?") + std::string(n % 2 == 0 ? ",a\n" : ",b\n");
+  CHECK(tables.open(content)->arrays()[0].shape[0] > 1);  // 14 numbers may be codes
+  for (int n = 40; n < 100; ++n) content += (n % 3 == 0 ? std::to_string(n) : "?") + ",a\n";
+  CHECK_THAT(tables.error(content), Catch::Contains("train.csv:3: '?' in the column 'x'"));
+}
+
+TEST_CASE("pandas' index is not an input") {
+  Tables tables;
+  for (const std::string name : {"", "Unnamed: 0"}) {
+    for (const std::string rows : {"0,1,a\n1,2,b\n2,4,a\n", "7,1,a\n3,2,b\n11,4,a\n"}) {
+      const auto data = tables.open(name + ",x,label\n" + rows);
+      CHECK(toString(data->arrays()[0]) == "f32[1]");
+    }
+  }
+  CHECK_THAT(tables.error(",x,label\n0.5,1,a\n0.7,2,b\n"),
+             Catch::Contains("train.csv:1: column 1 has no name"));
+  CHECK_THAT(tables.error("x,,label\n1,p,a\n2,q,b\n"), Catch::Contains("column 2 has no name"));
+  CHECK(tables.open("x,,label\n1,,a\n2,,b\n")->arrays()[0].shape[0] == 1);
+  CHECK(tables.open("Unnamed: 0,x,label\n5,1,a\n5,2,b\n")->arrays()[0].shape[0] == 2);
+  tables.keys.numericColumns = {"x"};
+  CHECK(tables.open(",x,label\nq,1,a\nr,2,b\n")->arrays()[0].shape[0] == 1);
+}
+
+TEST_CASE("blanks around categories and names do not matter") {
+  Tables tables;
+  const auto data = tables.open("x,c,label\n1,p ,a\n2, p,b\n3,q,a\n");
+  CHECK(data->learned()["columns"][1]["categories"] == nlohmann::json{"p", "q"});
+}
+
+}  // namespace
+}  // namespace cleave::test
