@@ -51,7 +51,8 @@ std::vector<std::uint8_t> readText(const std::string& path) {
   std::vector<std::uint8_t> bytes = readUnpacked(path, kMaxDataBytes);
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const auto refuseEncoding = [&](const std::string& fault, const std::string& encoding) {
-    throwDamaged(path, fault, "convert it: iconv -f " + encoding + " -t utf-8 OLD > NEW");
+    throwDamaged(path, fault,
+                 "convert it: iconv -f " + encoding + " -t utf-8 " + path + " > NEW.csv");
   };
   using namespace std::string_view_literals;
   if (text.starts_with("PK\x03\x04"sv) || text.starts_with("\xD0\xCF\x11\xE0"sv)) {

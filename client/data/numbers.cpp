@@ -31,13 +31,13 @@ constexpr UnitRow kUnits[] = {
     {"BGN", "BGN"}, {"RUB", "RUB"}, {"₽", "RUB"}, {"UAH", "UAH"},  {"₴", "UAH"},
     {"TRY", "TRY"}, {"₺", "TRY"},   {"INR", "INR"}, {"₹", "INR"},    {"Rs.", "INR"},
     {"Rs", "INR"},  {"KRW", "KRW"}, {"₩", "KRW"},   {"ILS", "ILS"},  {"₪", "ILS"},
-    {"R$", "BRL"},  {"BRL", "BRL"}, {"MXN", "MXN"}, {"ZAR", "ZAR"},  {"CA$", "CAD"},
-    {"C$", "CAD"},  {"CAD", "CAD"}, {"A$", "AUD"},  {"AUD", "AUD"},  {"NZ$", "NZD"},
-    {"NZD", "NZD"}, {"HK$", "HKD"}, {"HKD", "HKD"}, {"S$", "SGD"},   {"SGD", "SGD"},
-    {"THB", "THB"}, {"฿", "THB"},   {"TWD", "TWD"}, {"NGN", "NGN"},  {"₦", "NGN"},
-    {"PHP", "PHP"}, {"₱", "PHP"},   {"VND", "VND"}, {"₫", "VND"},    {"BTC", "BTC"},
-    {"₿", "BTC"}, {"AED", "AED"}, {"SAR", "SAR"}, {"EGP", "EGP"},  {"ARS", "ARS"},
-    {"CLP", "CLP"}, {"COP", "COP"}, {"IDR", "IDR"}, {"MYR", "MYR"},  {"CN¥", "CNY"}};
+    {"R$", "BRL"},  {"BRL", "BRL"}, {"MXN", "MXN"}, {"CA$", "CAD"},  {"C$", "CAD"},
+    {"CAD", "CAD"}, {"A$", "AUD"},  {"AUD", "AUD"}, {"NZ$", "NZD"},  {"NZD", "NZD"},
+    {"HK$", "HKD"}, {"HKD", "HKD"}, {"S$", "SGD"},  {"SGD", "SGD"},  {"THB", "THB"},
+    {"฿", "THB"},   {"TWD", "TWD"}, {"NGN", "NGN"}, {"₦", "NGN"},    {"PHP", "PHP"},
+    {"₱", "PHP"},   {"VND", "VND"}, {"₫", "VND"},   {"BTC", "BTC"},  {"₿", "BTC"},
+    {"AED", "AED"}, {"SAR", "SAR"}, {"EGP", "EGP"}, {"ARS", "ARS"},  {"CLP", "CLP"},
+    {"COP", "COP"}, {"IDR", "IDR"}, {"MYR", "MYR"}, {"CN¥", "CNY"}};
 
 bool isDigit(char c) { return c >= '0' && c <= '9'; }
 

@@ -17,6 +17,7 @@
 
 #include "client/data/loader.h"
 #include "client/data/subset.h"
+#include "client/train/saved_model.h"
 #include "common/core/durable.h"
 #include "common/core/environment.h"
 #include "common/core/log.h"
@@ -574,8 +575,27 @@ void checkSameReplicas(const PreparedRun& run, const std::string& servers) {
                   : fmt::format("give {} addresses joined by + with --server", before));
 }
 
+// Throws UsageError "other-data" if the training set no longer has the classes and column statistics
+// that are in the run's saved model, if there is one. Labels could have other numbers then.
+void checkSameData(const PreparedRun& run, const std::string& folder) {
+  nlohmann::json learned;
+  try {
+    learned = openSavedModel(savedModelOf(folder), false).description.learned;
+  } catch (const UsageError&) {
+    return;
+  }
+  if (learned == run.data.train->learned()) return;
+  throw UsageError("other-data",
+                   "the training set has other classes or column statistics than at the start of "
+                   "the run in " +
+                       folder,
+                   "restore the training set, or start a separate run with --set weights.file=" +
+                       savedModelOf(folder));
+}
+
 void openEarlierRun(PreparedRun& run, const RunOptions& options) {
   checkSameSpec(run, options);
+  checkSameData(run, options.resume);
   const RunRecordFile record = readRunRecord(diskFiles(), options.resume);
   run.hello.set_run_id(record.run);
   run.folder = options.resume;
