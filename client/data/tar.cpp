@@ -273,8 +273,7 @@ class ShardIndexer {
         refuseTar(path_,
                   fmt::format("has a link, {}, to {}, which is not a file in the archive",
                               printable(link.name), printable(link.target)),
-                  "write the archive again with the files instead of links: tar "
-                  "--hard-dereference --dereference -cf FILE.tar FOLDER");
+                  "write the archive again with the file itself instead of the link");
       }
       member = at->second;
     };

@@ -575,8 +575,9 @@ void checkSameReplicas(const PreparedRun& run, const std::string& servers) {
                   : fmt::format("give {} addresses joined by + with --server", before));
 }
 
-// Throws UsageError "other-data" if the training set no longer has the classes and column statistics
-// that are in the run's saved model, if there is one. Labels could have other numbers then.
+// Throws UsageError "other-data" if the training set no longer has the classes and column
+// statistics that are in the run's saved model, if there is one. Labels could have other numbers
+// then.
 void checkSameData(const PreparedRun& run, const std::string& folder) {
   nlohmann::json learned;
   try {
