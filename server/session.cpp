@@ -36,10 +36,10 @@ void checkVersion(const wire::Hello& hello) {
                  "install the same version of Cleave on both machines");
 }
 
-constexpr std::array kFeatures = {kProbeFeature,     kTraceFeature,      kTrialFeature,
-                                  kAverageFeature,   kCutNumberFeature,  kInsertFeature,
-                                  kStalenessFeature, kDirectFeature,     kEdgeFeature,
-                                  kReplicasFeature,  kCodecLevelsFeature};
+constexpr std::array kFeatures = {kProbeFeature,     kTraceFeature,       kTrialFeature,
+                                  kAverageFeature,   kCutNumberFeature,   kInsertFeature,
+                                  kStalenessFeature, kDirectFeature,      kEdgeFeature,
+                                  kReplicasFeature,  kCodecLevelsFeature, kEvaluationGraphFeature};
 
 void checkFeatures(const wire::Hello& hello) {
   for (const std::string& feature : hello.features()) {

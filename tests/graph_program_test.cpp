@@ -497,7 +497,8 @@ std::map<std::string, std::string> recordsOfTiny() {
   std::map<std::string, std::string> records;
   caffe2::serialize::PyTorchStreamReader reader(kTiny);
   for (const std::string& name : reader.getAllRecords()) {
-    if (!name.starts_with("data/") && !name.starts_with("models/")) continue;
+    const bool isOwn = name.starts_with("data/") || name.starts_with("models/");
+    if (!isOwn && !name.starts_with("extra/")) continue;
     const auto [data, size] = reader.getRecord(name);
     records[name] = std::string(static_cast<const char*>(data.get()), size);
   }
@@ -578,6 +579,30 @@ TEST_CASE("an archive whose weights do not fit its graph is refused") {
   refusedEntry("content is not what torch.export writes", [](Json& entry) {
     entry["tensor_meta"]["sizes"][0] = {{"as_expr", "s0"}};
   });
+}
+
+TEST_CASE("a file has a graph for evaluation, unless an older cleave.export wrote it") {
+  const TemporaryModel model;
+  const std::string evaluation = "extra/evaluation.json";
+  CHECK(GraphFile(kTiny).graph().has_evaluation());
+  auto records = recordsOfTiny();
+  records.erase(evaluation);
+  model.write(records);
+  const GraphFile older(model.path());
+  CHECK_FALSE(older.graph().has_evaluation());
+  CHECK(older.readWeights().size() == GraphFile(kTiny).readWeights().size());
+
+  records = recordsOfTiny();
+  Json file = Json::parse(records.at(evaluation));
+  file["graph_module"]["graph"]["nodes"][0]["target"] = "torch.ops.aten.from_file.default";
+  records[evaluation] = file.dump();
+  model.write(records);
+  CHECK_THAT(errorOfReading(model.path()),
+             Contains("in evaluation mode: the operator aten.from_file.default"));
+  records[evaluation].resize(20);
+  model.write(records);
+  CHECK_THAT(errorOfReading(model.path()),
+             Contains("in evaluation mode") && Contains("cannot be parsed"));
 }
 
 TEST_CASE("a damaged archive is refused, or reads as before") {

@@ -2,12 +2,13 @@
 // that tests in Python can compare them with PyTorch's:
 //
 //   graph_runner MODEL.pt2 INPUTS.safetensors OUTPUTS.safetensors [CUT CUT…]
-//   [lora=RANK:ALPHA:TARGET]
+//   [lora=RANK:ALPHA:TARGET] [eval=SEED]
 // INPUTS has the model's inputs by name, `labels`, and values for adapters. OUTPUTS gets `logits`,
 // `loss`, `grad.NAME` of each parameter that has a gradient, and `buffer.NAME` after the step. With
 // the names of two or more modules, the model is cut after each of them and runs as head, bodies
-// and tail.
+// and tail. With eval, runs an evaluation instead, and OUTPUTS gets only `logits`.
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
 
 #include <cstdio>
@@ -15,6 +16,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "common/graph/adapters.h"
@@ -57,9 +59,21 @@ LoraSpec loraOf(const std::string& text) {
   return lora;
 }
 
+void writeTensors(const std::string& path, const std::vector<NamedTensor>& tensors) {
+  const std::vector<std::byte> bytes = toSafetensors(tensors);
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+}
+
 int run(std::vector<std::string> arguments) {
   const GraphFile file(arguments.at(0));
   wire::Graph graph = file.graph();
+  std::optional<std::uint64_t> evaluationSeed;
+  if (arguments.back().starts_with("eval=")) {
+    evaluationSeed = std::stoull(arguments.back().substr(5));
+    arguments.pop_back();
+  }
   if (arguments.back().starts_with("lora=")) {
     if (addAdapters(graph, loraOf(arguments.back())).empty())
       throw UsageError("bad-lora", "no target");
@@ -85,6 +99,13 @@ int run(std::vector<std::string> arguments) {
   std::vector<int> cutsInside;
   for (int cut = 1; cut < count; ++cut) cutsInside.push_back(cut);
   const ModelPart part(blocks, 0, count, cutsInside);
+  if (evaluationSeed) {
+    const at::NoGradGuard noGrad;
+    const TensorList outputs =
+        part.forward({}, inputs, set, {*evaluationSeed, {Phase::eval, 1, 0, 1, samples}, nullptr});
+    writeTensors(arguments.at(2), {{"logits", outputs.front()}});
+    return 0;
+  }
   const at::Tensor logits =
       part.forward({}, inputs, set, {1, {Phase::train, 1, 0, 1, samples}, &statistics}).front();
   const at::Tensor loss =
@@ -98,10 +119,7 @@ int run(std::vector<std::string> arguments) {
   for (const NamedTensor& each : set.buffers()) {
     results.push_back({"buffer." + each.name, each.tensor});
   }
-  const std::vector<std::byte> bytes = toSafetensors(results);
-  std::ofstream(arguments.at(2), std::ios::binary)
-      .write(reinterpret_cast<const char*>(bytes.data()),
-             static_cast<std::streamsize>(bytes.size()));
+  writeTensors(arguments.at(2), results);
   return 0;
 }
 
@@ -111,7 +129,8 @@ int run(std::vector<std::string> arguments) {
 int main(int argc, char** argv) {
   if (argc < 4) {
     std::fprintf(stderr,
-                 "usage: graph_runner MODEL INPUTS OUTPUTS [CUT CUT…] [lora=RANK:ALPHA:TARGET]\n");
+                 "usage: graph_runner MODEL INPUTS OUTPUTS [CUT CUT…] [lora=RANK:ALPHA:TARGET] "
+                 "[eval=SEED]\n");
     return 2;
   }
   try {

@@ -16,6 +16,7 @@
 #include "common/graph/operators.h"
 #include "common/graph/packed_graph.h"
 #include "common/graph/suggested_cuts.h"
+#include "tests/graph_builder.h"
 
 namespace cleave::test {
 namespace {
@@ -231,44 +232,6 @@ TEST_CASE("a target is a name, the end of a name, or a pattern") {
   CHECK_FALSE(isTarget(lora, "decoder.0.value"));
 }
 
-// Builds a graph node by node.
-struct GraphBuilder {
-  std::uint32_t value(const std::string& dtype, const std::vector<std::int64_t>& shape) {
-    wire::Value& each = *graph.add_values();
-    each.set_dtype(dtype);
-    each.mutable_shape()->Add(shape.begin(), shape.end());
-    return static_cast<std::uint32_t>(graph.values_size() - 1);
-  }
-  std::uint32_t input(const std::string& name, const std::string& dtype,
-                      const std::vector<std::int64_t>& shape) {
-    const std::uint32_t id = value(dtype, shape);
-    graph.mutable_values(static_cast<int>(id))->set_name(name);
-    graph.add_inputs(id);
-    return id;
-  }
-  std::uint32_t node(const std::string& op, const std::string& module,
-                     const std::vector<std::uint32_t>& tensors, const std::string& dtype = "f32",
-                     const std::vector<std::int64_t>& shape = {-1, 4}) {
-    wire::Node& each = *graph.add_nodes();
-    each.set_op(op);
-    each.set_name("node" + std::to_string(graph.nodes_size()));
-    each.set_module(module);
-    for (const std::uint32_t tensor : tensors) {
-      wire::Argument& argument = *each.add_arguments();
-      argument.set_name(each.arguments_size() == 1 ? "self" : "other");
-      argument.set_tensor(tensor);
-    }
-    each.add_outputs(value(dtype, shape));
-    return each.outputs(0);
-  }
-  wire::Graph finish(std::uint32_t output) {
-    graph.add_outputs(output);
-    checkGraph(graph, "graph");
-    return graph;
-  }
-  wire::Graph graph;
-};
-
 // A graph whose tensor `ones` has two names: one node writes to it by one name, another reads it by
 // the other.
 wire::Graph withAlias(const std::string& writes, bool writesInput) {
@@ -290,10 +253,7 @@ wire::Graph withMask(bool maskIsInput, const std::string& derives = "") {
   GraphBuilder built;
   const std::uint32_t ids = built.input("input_ids", "i64", {-1, 4});
   const std::uint32_t given = maskIsInput ? built.input("mask", "i64", {-1, 4}) : ids;
-  const std::uint32_t table = built.value("f32", {100, 4});
-  wire::Value& weight = *built.graph.mutable_values(static_cast<int>(table));
-  weight.set_kind(wire::Value::PARAMETER);
-  weight.set_name("embedding.weight");
+  const std::uint32_t table = built.weight(wire::Value::PARAMETER, "embedding.weight", {100, 4});
   std::uint32_t index = ids;
   if (derives == "positions") {
     const std::uint32_t sums = built.node("aten.cumsum.default", "embedding", {ids}, "i64");

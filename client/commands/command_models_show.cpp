@@ -145,7 +145,13 @@ void print(const Json& model, bool all) {
     std::cout << fmt::format("  input   {}: {} {}\n", input["name"].get<std::string>(),
                              input["dtype"].get<std::string>(), input["shape"].get<std::string>());
   }
-  std::cout << fmt::format("  output  {}\n\n", model["output"].get<std::string>());
+  std::cout << fmt::format("  output  {}\n", model["output"].get<std::string>());
+  if (!model["evaluation_graph"]) {
+    std::cout
+        << "  no evaluation graph: to evaluate exactly as model.eval(), export the model again "
+           "with cleave.export\n";
+  }
+  std::cout << "\n";
   printCuts(model, all);
   const bool canBeCut = std::any_of(model["cuts"].begin(), model["cuts"].end(),
                                     [](const Json& cut) { return cut["possible"].get<bool>(); });
@@ -179,6 +185,7 @@ int modelsShowCommand(const ModelsShowOptions& options) {
                 {"gflop", whole.flopsPerSample / 1e9},
                 {"inputs", describeInputs(*file)},
                 {"output", shapeOf(graph, graph.outputs(0))},
+                {"evaluation_graph", graph.has_evaluation()},
                 {"cuts", Json::array()}};
   for (const GraphCut& cut : cuts.cuts()) {
     model["cuts"].push_back(describeCut(graph, cuts, cut, whole));

@@ -84,6 +84,17 @@ void warnOfLargeBatch(const ClientSettings& settings, const Dataset& train) {
       settings.batch, train.size(), train.size());
 }
 
+void warnOfEvaluation(const std::string& file, const UserModel& model) {
+  const std::vector<std::string> drawn = withTorchErrors([&] { return model.drawnInEvaluation(); });
+  if (drawn.empty()) return;
+  processLog()->warn(
+      "{} has no evaluation graph, so evaluations and predictions also draw the random numbers of "
+      "{}{}, and may differ from PyTorch's model.eval(); export the model again with cleave.export",
+      file, drawn.front(),
+      drawn.size() == 1 ? ""
+                        : fmt::format(" and {}", countText(drawn.size() - 1, "more operator")));
+}
+
 void warnOfInputs(const RunPlan& plan) {
   if (parameterCount(plan.blocks, 0, plan.stage.cuts.cut0) > 0) return;
   processLog()->warn(
@@ -271,6 +282,7 @@ void planRunOf(PreparedRun& run, const RunOptions& options, Purpose purpose,
     run.userModel =
         withTorchErrors([&] { return std::make_shared<const UserModel>(run.settings); });
     run.data = run.userModel->inputsFrom(run.data);
+    warnOfEvaluation(run.settings.modelFile, *run.userModel);
   }
   if (purpose != Purpose::inference) checkReplicaBatches(run.settings, run.data);
   RunSpec spec = makeRunSpec(run.settings, *run.data.train, run.userModel.get());

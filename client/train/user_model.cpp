@@ -9,6 +9,7 @@
 #include "common/graph/adapters.h"
 #include "common/graph/packed_graph.h"
 #include "common/model/blocks.h"
+#include "common/model/graph_program.h"
 
 namespace cleave {
 namespace {
@@ -217,6 +218,10 @@ std::vector<int> UserModel::positionsAmong(const std::vector<std::string>& cuts,
     positions.push_back(static_cast<int>(found - ends.begin()) + 1);
   }
   return positions;
+}
+
+std::vector<std::string> UserModel::drawnInEvaluation() const {
+  return GraphProgram(file_.graph()).drawnInEvaluation();
 }
 
 Datasets UserModel::inputsFrom(const Datasets& data) const {

@@ -41,6 +41,8 @@ class UserModel {
   std::vector<NamedTensor> readWeights() const { return file_.readWeights(); }
   // The adapted layers whose weight is [inputs, outputs].
   const std::vector<std::string>& inputsFirst() const { return inputsFirst_; }
+  // See GraphProgram::drawnInEvaluation().
+  std::vector<std::string> drawnInEvaluation() const;
   // See GraphFile::aliases().
   const std::map<std::string, std::string>& aliases() const { return file_.aliases(); }
 

@@ -1,6 +1,7 @@
 #include "common/graph/adapters.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -128,6 +129,35 @@ class Builder {
   std::map<std::string, std::uint32_t> parameters_;
 };
 
+// Adds adapters to the linear operators of modules for which `adapts` is true.
+std::vector<std::string> addAdaptersTo(wire::Graph& graph, const LoraSpec& spec,
+                                       const std::function<bool(const std::string&)>& adapts) {
+  const wire::Graph before = graph;
+  graph.clear_nodes();
+  graph.clear_outputs();
+  Builder builder(graph, spec);
+  // Maps a result to the value that later nodes read instead.
+  std::map<std::uint32_t, std::uint32_t> replaced;
+  const auto current = [&](std::uint32_t id) {
+    const auto found = replaced.find(id);
+    return found == replaced.end() ? id : found->second;
+  };
+  std::vector<std::string> adapted;
+  for (const wire::Node& old : before.nodes()) {
+    wire::Node node = old;
+    renumber(node, current);
+    *graph.add_nodes() = node;
+    auto linear = linearOf(graph, node);
+    if (!linear || !adapts(linear->module)) continue;
+    replaced[old.outputs(0)] = builder.append(*linear, node);
+    if (std::find(adapted.begin(), adapted.end(), linear->module) == adapted.end()) {
+      adapted.push_back(linear->module);
+    }
+  }
+  for (const std::uint32_t id : before.outputs()) graph.add_outputs(current(id));
+  return adapted;
+}
+
 }  // namespace
 
 bool isAdapterA(std::string_view parameter) { return parameter.ends_with(kA); }
@@ -165,34 +195,19 @@ std::set<std::string> modulesReadOtherwise(const wire::Graph& graph) {
       return id;
     });
   }
+  if (graph.has_evaluation()) modules.merge(modulesReadOtherwise(graph.evaluation()));
   return modules;
 }
 
 std::vector<std::string> addAdapters(wire::Graph& graph, const LoraSpec& spec) {
-  const wire::Graph before = std::move(graph);
-  graph = {};
-  *graph.mutable_values() = before.values();
-  *graph.mutable_inputs() = before.inputs();
-  Builder builder(graph, spec);
-  // Maps a result to the value that later nodes read instead.
-  std::map<std::uint32_t, std::uint32_t> replaced;
-  const auto current = [&](std::uint32_t id) {
-    const auto found = replaced.find(id);
-    return found == replaced.end() ? id : found->second;
-  };
-  std::vector<std::string> adapted;
-  for (const wire::Node& old : before.nodes()) {
-    wire::Node node = old;
-    renumber(node, current);
-    *graph.add_nodes() = node;
-    auto linear = linearOf(graph, node);
-    if (!linear || !isTarget(spec, linear->module)) continue;
-    replaced[old.outputs(0)] = builder.append(*linear, node);
-    if (std::find(adapted.begin(), adapted.end(), linear->module) == adapted.end()) {
-      adapted.push_back(linear->module);
-    }
-  }
-  for (const std::uint32_t id : before.outputs()) graph.add_outputs(current(id));
+  std::vector<std::string> adapted =
+      addAdaptersTo(graph, spec, [&](const std::string& module) { return isTarget(spec, module); });
+  if (!graph.has_evaluation()) return adapted;
+  LoraSpec inEvaluation = spec;
+  inEvaluation.dropout = 0;
+  addAdaptersTo(*graph.mutable_evaluation(), inEvaluation, [&](const std::string& module) {
+    return std::ranges::find(adapted, module) != adapted.end();
+  });
   return adapted;
 }
 

@@ -39,11 +39,13 @@ struct LinearModule {
   bool inputsFirst = false;  // the weight is [inputs, outputs], as in GPT-2's Conv1D
 };
 std::vector<LinearModule> linearModules(const wire::Graph& graph);
-// The modules whose weight is read by an operator that is not linear, such as an embedding.
+// The modules whose weight is read by an operator that is not linear, such as an embedding, also in
+// evaluation.
 std::set<std::string> modulesReadOtherwise(const wire::Graph& graph);
 
-// Adds adapters to the linear operators of the targets. Returns the modules that received an
-// adapter. Requires a valid graph; the result is valid too.
+// Adds adapters to the linear operators of the targets, and the same ones, without dropout, to
+// those of the evaluation graph. Returns the modules that received an adapter. Requires a valid
+// graph; the result is valid too.
 std::vector<std::string> addAdapters(wire::Graph& graph, const LoraSpec& spec);
 
 }  // namespace cleave

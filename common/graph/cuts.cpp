@@ -105,6 +105,9 @@ GraphCuts::GraphCuts(const wire::Graph& graph) : graph_(graph), owners_(memoryOw
   findStatistics();
   findLookups();
   findModuleEnds();
+  if (!graph.has_evaluation()) return;
+  evaluation_ = std::make_unique<const GraphCuts>(graph.evaluation());
+  matchEvaluation();
 }
 
 void GraphCuts::findDependencies() {
@@ -264,6 +267,40 @@ std::string GraphCuts::obstacleAt(std::size_t position, const GraphIds& tensors)
   return "";
 }
 
+const GraphCut* GraphCuts::inEvaluation(const GraphCut& cut) const {
+  for (const std::string& name : cut.names) {
+    for (const GraphCut& other : evaluation_->cuts_) {
+      if (std::ranges::find(other.names, name) != other.names.end()) return &other;
+    }
+  }
+  return nullptr;
+}
+
+// "[samples, 4, 8, 8] i64 [samples, 16]"
+std::string GraphCuts::shapesOf(const GraphIds& tensors) const {
+  std::string text;
+  for (const std::uint32_t id : tensors) {
+    const wire::Value& value = graph_.values(static_cast<int>(id));
+    text += (text.empty() ? "" : " ") + (value.dtype() == "f32" ? "" : value.dtype() + " ") +
+            shapeText(value);
+  }
+  return text;
+}
+
+void GraphCuts::matchEvaluation() {
+  for (GraphCut& cut : cuts_) {
+    if (!cut.obstacle.empty()) continue;
+    const GraphCut* const other = inEvaluation(cut);
+    if (other == nullptr) {
+      cut.obstacle = "in evaluation mode, nothing crosses";
+    } else if (!other->obstacle.empty()) {
+      cut.obstacle = "in evaluation mode, " + other->obstacle;
+    } else if (shapesOf(cut.tensors) != evaluation_->shapesOf(other->tensors)) {
+      cut.obstacle = evaluation_->shapesOf(other->tensors) + " crosses in evaluation mode";
+    }
+  }
+}
+
 const GraphCut& GraphCuts::find(const std::string& name) const {
   std::vector<std::string> known, possible;
   for (const GraphCut& cut : cuts_) {
@@ -273,8 +310,14 @@ const GraphCut& GraphCuts::find(const std::string& name) const {
     }
     if (cut.obstacle.empty() && cut.tensors.size() == 1) possible.push_back(cut.names.front());
   }
-  throw UsageError("bad-cuts", "the model has no module '" + printable(name) + "' to cut after",
-                   knownNames(name, known, possible));
+  GraphCut sought;
+  sought.names = {name};
+  const bool isInEvaluation = evaluation_ && inEvaluation(sought) != nullptr;
+  throw UsageError(
+      "bad-cuts",
+      isInEvaluation ? "the model uses the module '" + printable(name) + "' only in evaluation mode"
+                     : "the model has no module '" + printable(name) + "' to cut after",
+      knownNames(name, known, possible));
 }
 
 // "relu [samples, 4, 8, 8], conv2d_1 [samples, 4, 8, 8]": names are those of nodes and inputs.
@@ -324,8 +367,7 @@ double GraphCuts::bytesPerSample(const GraphCut& cut) const {
 }
 
 // The nodes between two positions that depend on weights or floats, and all others that they need.
-GraphCuts::Part GraphCuts::partBetween(std::size_t begin, std::size_t end,
-                                       const GraphIds& outputs) const {
+GraphCuts::Part GraphCuts::partBetween(std::size_t begin, std::size_t end, GraphIds outputs) const {
   Part part;
   std::set<std::uint32_t> needed, neededOwners;
   const auto need = [&](std::uint32_t id) {
@@ -347,15 +389,36 @@ GraphCuts::Part GraphCuts::partBetween(std::size_t begin, std::size_t end,
     for (const std::uint32_t id : valuesReadBy(node)) need(id);
   }
   std::reverse(part.nodes.begin(), part.nodes.end());
-  const std::set<std::uint32_t> batch(graph_.inputs().begin(), graph_.inputs().end());
-  for (const std::uint32_t id : needed) {
-    if (batch.contains(id) && (!crosses_[id] || begin == 0)) part.batchInputs.push_back(id);
+  for (std::size_t input = 0; input < static_cast<std::size_t>(graph_.inputs_size()); ++input) {
+    const std::uint32_t id = graph_.inputs(static_cast<int>(input));
+    if (needed.contains(id) && (!crosses_[id] || begin == 0)) part.batchInputs.push_back(input);
   }
   if (begin > 0) part.inputs = crossing(begin);
+  part.outputs = std::move(outputs);
   return part;
 }
 
-wire::Graph GraphCuts::extract(const Part& part, const GraphIds& outputs) const {
+std::vector<GraphCuts::Part> GraphCuts::divide(const std::vector<GraphCut>& cuts) const {
+  std::vector<Part> parts;
+  std::size_t begin = 0;
+  for (const GraphCut& cut : cuts) {
+    parts.push_back(partBetween(begin, cut.position, cut.tensors));
+    begin = cut.position;
+  }
+  parts.push_back(partBetween(begin, static_cast<std::size_t>(graph_.nodes_size()),
+                              {graph_.outputs().begin(), graph_.outputs().end()}));
+  return parts;
+}
+
+std::vector<GraphCuts::Part> GraphCuts::divideEvaluation(const std::vector<GraphCut>& cuts) const {
+  if (!evaluation_) return {};
+  std::vector<GraphCut> same;
+  for (const GraphCut& cut : cuts) same.push_back(*inEvaluation(cut));
+  evaluation_->checkAscending(same);
+  return evaluation_->divide(same);
+}
+
+wire::Graph GraphCuts::extract(const Part& part) const {
   wire::Graph extracted;
   std::map<std::uint32_t, std::uint32_t> numbers;
   const auto take = [&](std::uint32_t id) {
@@ -363,29 +426,44 @@ wire::Graph GraphCuts::extract(const Part& part, const GraphIds& outputs) const 
     if (isNew) *extracted.add_values() = graph_.values(static_cast<int>(id));
     return entry->second;
   };
+  const auto input = [&](std::size_t position) {
+    return graph_.inputs(static_cast<int>(position));
+  };
   for (const std::uint32_t id : part.inputs) extracted.add_inputs(take(id));
-  for (const std::uint32_t id : part.batchInputs) extracted.add_inputs(take(id));
+  for (const std::size_t position : part.batchInputs) extracted.add_inputs(take(input(position)));
   for (const int n : part.nodes) {
     wire::Node& node = *extracted.add_nodes();
     node = graph_.nodes(n);
     renumber(node, take);
   }
-  for (const std::uint32_t id : outputs) extracted.add_outputs(take(id));
+  for (const std::uint32_t id : part.outputs) extracted.add_outputs(take(id));
+  for (const std::size_t position : part.passedOn) extracted.add_outputs(take(input(position)));
   return extracted;
 }
 
-// Weights that no operator uses stay with the head, so that the saved model is complete.
+// Weights that no operator uses stay with the head, so that the saved model is complete. Those that
+// training does not use never have a gradient.
 void GraphCuts::addUnusedWeights(GraphParts& parts) const {
-  std::set<std::string> used;
+  std::set<std::string> used, trained;
   for (const GraphPart* part : parts.all()) {
     for (const wire::Value& value : part->graph.values()) used.insert(value.name());
   }
   for (const wire::Value& value : graph_.values()) {
     if (!isWeight(value) || used.contains(value.name())) continue;
-    wire::Value& unused = *parts.head.graph.add_values();
-    unused = value;
-    unused.set_trainable(false);  // an unused weight never has a gradient
+    *parts.head.graph.add_values() = value;
   }
+  const auto nodes = static_cast<std::size_t>(graph_.nodes_size());
+  for (const std::uint32_t id : weightsReadBetween(graph_, 0, nodes)) {
+    trained.insert(graph_.values(static_cast<int>(id)).name());
+  }
+  const auto freeze = [&](GraphPart& part) {
+    for (wire::Value& value : *part.graph.mutable_values()) {
+      if (!trained.contains(value.name())) value.set_trainable(false);
+    }
+  };
+  freeze(parts.head);
+  std::ranges::for_each(parts.bodies, freeze);
+  freeze(parts.tail);
 }
 
 namespace {
@@ -396,33 +474,6 @@ std::string namesOf(const std::vector<GraphCut>& cuts) {
     names += (c == 0 ? "" : c + 1 == cuts.size() ? " and " : ", ") + cuts[c].names.front();
   }
   return names;
-}
-
-std::set<std::string> parametersOf(const GraphPart& part) {
-  std::set<std::string> names;
-  for (const wire::Value& value : part.graph.values()) {
-    if (value.kind() == wire::Value::PARAMETER) names.insert(value.name());
-  }
-  return names;
-}
-
-// Head and tail are on the client, so they may share a parameter, such as an embedding that is also
-// the output layer.
-void checkShared(const GraphParts& parts, const std::vector<GraphCut>& cuts) {
-  for (const GraphPart& body : parts.bodies) {
-    const std::set<std::string> own = parametersOf(body);
-    for (const GraphPart* part : parts.all()) {
-      if (part == &body) continue;
-      for (const std::string& name : parametersOf(*part)) {
-        if (!own.contains(name)) continue;
-        throw UsageError(
-            "bad-cuts",
-            fmt::format("the model cannot be cut after {}: {} is used on both sides of a cut",
-                        namesOf(cuts), printable(name)),
-            "cut so that all uses of the parameter are in the same part, or in head and tail");
-      }
-    }
-  }
 }
 
 // A part may be invalid because it needs the size of a tensor that does not cross the cut.
@@ -437,10 +488,10 @@ void checkParts(const GraphParts& parts, const std::vector<GraphCut>& cuts) {
   }
 }
 
-// Appends those elements of `added` that `ids` does not contain.
-void unite(GraphIds& ids, const GraphIds& added) {
-  for (const std::uint32_t id : added) {
-    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+// Appends those elements of `added` that `positions` does not contain.
+void unite(std::vector<std::size_t>& positions, const std::vector<std::size_t>& added) {
+  for (const std::size_t position : added) {
+    if (std::ranges::find(positions, position) == positions.end()) positions.push_back(position);
   }
 }
 
@@ -453,75 +504,115 @@ std::vector<const GraphPart*> GraphParts::all() const {
   return parts;
 }
 
+// Training may change parameters, and the statistics of batch norms. Head and tail are on the
+// client, so they may share a parameter, such as an embedding that is also the output layer.
+void GraphCuts::checkShared(const GraphParts& parts, const std::vector<GraphCut>& cuts) const {
+  std::set<std::string> statistics;
+  for (const std::uint32_t id : statistics_) {
+    statistics.insert(graph_.values(static_cast<int>(id)).name());
+  }
+  std::map<std::string, const GraphPart*> owners;
+  for (const GraphPart* part : parts.all()) {
+    for (const wire::Value& value : part->graph.values()) {
+      const bool isParameter = value.kind() == wire::Value::PARAMETER;
+      const bool isStatistic = isWeight(value) && statistics.contains(value.name());
+      if (!isParameter && !isStatistic) continue;
+      const GraphPart* const owner = owners.emplace(value.name(), part).first->second;
+      const bool areOnClient = owner == &parts.head && part == &parts.tail;
+      if (owner == part || (isParameter && areOnClient)) continue;
+      throw UsageError(
+          "bad-cuts",
+          fmt::format("the model cannot be cut after {}: {} is used on both sides of a cut",
+                      namesOf(cuts), printable(value.name())),
+          "cut so that all uses of the parameter are in the same part, or in head and tail");
+    }
+  }
+}
+
+// The operator that looks up the input in a table, or null.
+const wire::Node* GraphCuts::lookupOf(std::size_t input) const {
+  const auto found = lookups_.find(graph_.inputs(static_cast<int>(input)));
+  if (found != lookups_.end()) return found->second;
+  return evaluation_ ? evaluation_->lookupOf(input) : nullptr;
+}
+
+// The first operator of the part that reads the input, or null.
+const wire::Node* GraphCuts::readerOf(std::size_t input, const Part& part) const {
+  const std::uint32_t id = graph_.inputs(static_cast<int>(input));
+  for (const int n : part.nodes) {
+    const GraphIds read = valuesReadBy(graph_.nodes(n));
+    if (std::ranges::find(read, id) != read.end()) return &graph_.nodes(n);
+  }
+  return nullptr;
+}
+
 // Throws UsageError "bad-cuts" if the client would have to send the integers of a lookup, such as
 // token ids, because the body computes something else from them, such as a mask.
-void GraphCuts::checkPrivate(const Part& body, const GraphCut& first,
+void GraphCuts::checkPrivate(const Part& body, const Part& inEvaluation, const GraphCut& first,
                              const GraphCut& second) const {
-  for (const std::uint32_t id : body.batchInputs) {
-    const auto lookup = lookups_.find(id);
-    if (lookup == lookups_.end()) continue;
-    std::string reader = "it";
-    for (const int n : body.nodes) {
-      const GraphIds read = valuesReadBy(graph_.nodes(n));
-      if (std::find(read.begin(), read.end(), id) == read.end()) continue;
-      reader = nodeText(graph_.nodes(n));
-      break;
-    }
+  for (const std::size_t input : body.batchInputs) {
+    const wire::Node* const lookup = lookupOf(input);
+    if (lookup == nullptr) continue;
+    const wire::Node* reader = readerOf(input, body);
+    if (reader == nullptr && evaluation_) reader = evaluation_->readerOf(input, inEvaluation);
+    const std::uint32_t id = graph_.inputs(static_cast<int>(input));
     const std::string name = printable(graph_.values(static_cast<int>(id)).name());
     throw UsageError(
         "bad-cuts",
         fmt::format("between {} and {}, {} reads {}, which the server must not get: {} looks it up",
-                    first.names.front(), second.names.front(), reader, name,
-                    nodeText(*lookup->second)),
+                    first.names.front(), second.names.front(),
+                    reader == nullptr ? "it" : nodeText(*reader), name, nodeText(*lookup)),
         fmt::format("give what is computed from {}, such as a mask, as an input of the model, or "
                     "cut so that it is computed in the head or the tail",
                     name));
   }
 }
 
+void GraphCuts::checkAscending(const std::vector<GraphCut>& cuts) const {
+  for (std::size_t c = 1; c < cuts.size(); ++c) {
+    if (cuts[c].position > cuts[c - 1].position) continue;
+    throw UsageError("bad-cuts",
+                     fmt::format("the cut after {} is not after the one after {}",
+                                 cuts[c].names.front(), cuts[c - 1].names.front()),
+                     "cut after a later module, and name the cuts in the model's order");
+  }
+}
+
 GraphParts GraphCuts::split(const std::vector<GraphCut>& cuts) const {
   if (cuts.size() < 2) throw std::logic_error("a graph is cut at two or more cuts");
-  for (std::size_t c = 0; c < cuts.size(); ++c) {
-    if (c > 0 && cuts[c].position <= cuts[c - 1].position) {
-      throw UsageError("bad-cuts",
-                       fmt::format("the cut after {} is not after the one after {}",
-                                   cuts[c].names.front(), cuts[c - 1].names.front()),
-                       "cut after a later module, and name the cuts in the model's order");
-    }
-    checkObstacle(cuts[c]);
+  checkAscending(cuts);
+  for (const GraphCut& cut : cuts) checkObstacle(cut);
+  std::vector<Part> parts = divide(cuts), inEvaluation = divideEvaluation(cuts);
+  inEvaluation.resize(parts.size());
+  Positions passedOn;  // integer inputs that the bodies after this part need
+  for (std::size_t p = parts.size(); p-- > 0;) {
+    Part& part = parts[p];
+    const bool isBody = p > 0 && p + 1 < parts.size();
+    unite(part.batchInputs, inEvaluation[p].batchInputs);
+    if (isBody) checkPrivate(part, inEvaluation[p], cuts[p - 1], cuts[p]);
+    part.passedOn = passedOn;
+    unite(part.batchInputs, passedOn);
+    if (p == 0) std::ranges::sort(part.batchInputs);
+    if (isBody) passedOn = part.batchInputs;
+    inEvaluation[p].batchInputs = part.batchInputs;
+    inEvaluation[p].passedOn = part.passedOn;
   }
-  const auto nodes = static_cast<std::size_t>(graph_.nodes_size());
-  const GraphIds outputs(graph_.outputs().begin(), graph_.outputs().end());
-  const auto positions = [&](const Part& part) {
-    std::vector<std::size_t> found;
-    for (const std::uint32_t id : part.batchInputs) {
-      const auto at = std::find(graph_.inputs().begin(), graph_.inputs().end(), id);
-      found.push_back(static_cast<std::size_t>(at - graph_.inputs().begin()));
+  GraphParts result;
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    wire::Graph graph = extract(parts[p]);
+    if (evaluation_) setEvaluation(graph, evaluation_->extract(inEvaluation[p]));
+    if (p == 0) {
+      result.head = {std::move(graph), parts[p].batchInputs};
+    } else if (p + 1 < parts.size()) {
+      result.bodies.push_back({std::move(graph), {}});
+    } else {
+      result.tail = {std::move(graph), parts[p].batchInputs};
     }
-    return found;
-  };
-  GraphParts parts;
-  const Part tail = partBetween(cuts.back().position, nodes, outputs);
-  parts.tail = {extract(tail, outputs), positions(tail)};
-  GraphIds passedOn;  // integer inputs that the bodies after this part need
-  for (std::size_t b = cuts.size() - 1; b-- > 0;) {
-    const GraphIds& leaving = cuts[b + 1].tensors;
-    Part body = partBetween(cuts[b].position, cuts[b + 1].position, leaving);
-    checkPrivate(body, cuts[b], cuts[b + 1]);
-    unite(body.batchInputs, passedOn);
-    GraphIds bodyOutputs = leaving;
-    bodyOutputs.insert(bodyOutputs.end(), passedOn.begin(), passedOn.end());
-    parts.bodies.insert(parts.bodies.begin(), {extract(body, bodyOutputs), {}});
-    passedOn = std::move(body.batchInputs);
   }
-  GraphIds headOutputs = cuts.front().tensors;
-  headOutputs.insert(headOutputs.end(), passedOn.begin(), passedOn.end());
-  const Part head = partBetween(0, cuts.front().position, headOutputs);
-  parts.head = {extract(head, headOutputs), positions(head)};
-  addUnusedWeights(parts);
-  checkShared(parts, cuts);
-  checkParts(parts, cuts);
-  return parts;
+  addUnusedWeights(result);
+  checkShared(result, cuts);
+  checkParts(result, cuts);
+  return result;
 }
 
 bool GraphCuts::canSplit(const std::vector<GraphCut>& cuts) const {

@@ -5,11 +5,15 @@
 // integer inputs. The client sends the integer inputs that the body needs once per micro-batch; the
 // tail takes them from the batch. Inputs that the model looks up in a table, such as token ids, are
 // never sent.
+//
+// A graph and its evaluation graph are cut at the ends of the same modules. A cut is possible only
+// if tensors of the same shapes cross it in both. Each part has a part of both.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -29,8 +33,8 @@ struct GraphCut {
 // A part of a graph: between two cuts, before the first, or after the last.
 struct GraphPart {
   wire::Graph graph;
-  // This part's last inputs, as positions among the inputs of the whole graph. Its other inputs are
-  // the tensors that cross the cut before the part.
+  // The last inputs of head or tail, as positions among the inputs of the whole graph. The other
+  // inputs are the tensors that cross the cut before the part.
   std::vector<std::size_t> batchInputs;
 };
 
@@ -54,9 +58,10 @@ class GraphCuts {
   const GraphCut& find(const std::string& name) const;
 
   // Cuts the graph at two or more cuts. A body's inputs are the tensors that cross the cut before
-  // it, then the integer inputs that it and later bodies need; the part before it outputs exactly
-  // these. Throws UsageError "bad-cuts" if the cuts are not in ascending order, one of them has an
-  // obstacle, or a body needs an input that the model looks up in a table.
+  // it, then the integer inputs that it and later bodies need in training or evaluation; the part
+  // before it outputs exactly these. Throws UsageError "bad-cuts" if the cuts are not in ascending
+  // order, one of them has an obstacle, or a body needs an input that the model looks up in a
+  // table.
   GraphParts split(const std::vector<GraphCut>& cuts) const;
 
   // Returns `chosen` and up to `max` more cuts, at about equal distances of computation, in
@@ -68,10 +73,13 @@ class GraphCuts {
   double bytesPerSample(const GraphCut& cut) const;
 
  private:
+  using Positions = std::vector<std::size_t>;
   struct Part {
     std::vector<int> nodes;
-    GraphIds inputs;       // tensors that cross the cut before it
-    GraphIds batchInputs;  // inputs of the whole graph
+    GraphIds inputs;        // tensors that cross the cut before it
+    GraphIds outputs;       // tensors that cross the cut after it
+    Positions batchInputs;  // inputs of the whole graph, as positions among them
+    Positions passedOn;     // those of them that later bodies need
   };
   void findDependencies();
   bool spreadDependencies();
@@ -82,13 +90,25 @@ class GraphCuts {
   void findModuleEnds();
   GraphIds crossing(std::size_t position) const;
   std::string obstacleAt(std::size_t position, const GraphIds& tensors) const;
-  Part partBetween(std::size_t begin, std::size_t end, const GraphIds& outputs) const;
-  wire::Graph extract(const Part& part, const GraphIds& outputs) const;
+  void matchEvaluation();
+  // The same cut of the evaluation graph, or null.
+  const GraphCut* inEvaluation(const GraphCut& cut) const;
+  std::string shapesOf(const GraphIds& tensors) const;
+  void checkAscending(const std::vector<GraphCut>& cuts) const;
+  // Head, bodies and tail.
+  std::vector<Part> divide(const std::vector<GraphCut>& cuts) const;
+  std::vector<Part> divideEvaluation(const std::vector<GraphCut>& cuts) const;
+  Part partBetween(std::size_t begin, std::size_t end, GraphIds outputs) const;
+  wire::Graph extract(const Part& part) const;
   void addUnusedWeights(GraphParts& parts) const;
+  void checkShared(const GraphParts& parts, const std::vector<GraphCut>& cuts) const;
   void checkObstacle(const GraphCut& cut) const;
   bool canSplit(const std::vector<GraphCut>& cuts) const;
   std::string crossingText(const GraphIds& tensors) const;
-  void checkPrivate(const Part& body, const GraphCut& first, const GraphCut& second) const;
+  const wire::Node* lookupOf(std::size_t input) const;
+  const wire::Node* readerOf(std::size_t input, const Part& part) const;
+  void checkPrivate(const Part& body, const Part& inEvaluation, const GraphCut& first,
+                    const GraphCut& second) const;
 
   const wire::Graph& graph_;
   std::vector<bool> crosses_;         // by value: it depends on a weight or on an input of floats
@@ -99,6 +119,7 @@ class GraphCuts {
   // Integer inputs that are looked up in a table, and the node that does so.
   std::map<std::uint32_t, const wire::Node*> lookups_;
   std::vector<GraphCut> cuts_;
+  std::unique_ptr<const GraphCuts> evaluation_;  // null: the graph has no evaluation graph
 };
 
 }  // namespace cleave

@@ -99,6 +99,15 @@ std::string lineOf(const std::string& trace) {
   return path.substr(path.rfind('/') + 1) + ":" + digits + text;
 }
 
+void checkWithHint(const wire::Graph& graph, const std::string& source) {
+  try {
+    checkGraph(graph, source);
+  } catch (const UsageError& error) {
+    if (!error.hint().empty()) throw;
+    throw UsageError(error.code(), error.what(), kExportAgain);
+  }
+}
+
 class Reader {
  public:
   Reader(const Json& file, const std::string& source) : file_(file), source_(source) {}
@@ -113,7 +122,7 @@ class Reader {
     for (const Json& node : graph.at("nodes")) readNode(node, "", outermost);
     readOutput(module.at("signature").at("output_specs"), graph.at("outputs"));
     result_.torchVersion = file_.value("torch_version", "");
-    checkWithHint();
+    checkWithHint(result_.graph, source_);
     return std::move(result_);
   }
 
@@ -127,15 +136,6 @@ class Reader {
   };
 
   wire::Graph& graph() { return result_.graph; }
-
-  void checkWithHint() const {
-    try {
-      checkGraph(result_.graph, source_);
-    } catch (const UsageError& error) {
-      if (!error.hint().empty()) throw;
-      throw UsageError(error.code(), error.what(), kExportAgain);
-    }
-  }
 
   // ---- Values ----
 
@@ -554,6 +554,14 @@ ExportedGraph readExportedGraph(std::string_view text, const std::string& source
     }
     return Reader(file, source).read();
   });
+}
+
+void addEvaluation(ExportedGraph& exported, ExportedGraph evaluation, const std::string& source) {
+  if (exported.inputNames != evaluation.inputNames) {
+    throw badFile(source, "its evaluation graph has other inputs");
+  }
+  setEvaluation(exported.graph, std::move(evaluation.graph));
+  checkWithHint(exported.graph, source);
 }
 
 std::map<std::string, ExportedWeight> readExportedWeights(std::string_view text,

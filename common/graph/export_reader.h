@@ -24,6 +24,10 @@ struct ExportedGraph {
 // result is a valid graph.
 ExportedGraph readExportedGraph(std::string_view json, const std::string& source);
 
+// Makes `evaluation`, the same model exported in evaluation mode, the evaluation graph of
+// `exported`. Throws UsageError "bad-graph" if their inputs, outputs or weights do not fit.
+void addEvaluation(ExportedGraph& exported, ExportedGraph evaluation, const std::string& source);
+
 // The location of a weight's bytes in the archive.
 struct ExportedWeight {
   std::string record;  // "data/weights/weight_3"

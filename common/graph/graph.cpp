@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <set>
+#include <string_view>
+#include <utility>
 
 #include "common/core/printable.h"
 #include "common/graph/operators.h"
@@ -229,9 +232,50 @@ class Check {
   GraphIds owners_;
 };
 
+bool isAlike(const wire::Value& a, const wire::Value& b) {
+  return a.dtype() == b.dtype() && std::ranges::equal(a.shape(), b.shape());
+}
+
+void checkEvaluation(const wire::Graph& graph, const std::string& source) {
+  const wire::Graph& evaluation = graph.evaluation();
+  const std::string own = source + " in evaluation mode";
+  if (evaluation.has_evaluation()) {
+    throw UsageError("bad-graph", own + ": it has an evaluation graph of its own");
+  }
+  Check(evaluation, own).run();
+  const auto areAlike = [&](const auto& ids, const auto& others) {
+    return std::ranges::equal(ids, others, [&](std::uint32_t id, std::uint32_t other) {
+      return isAlike(graph.values(static_cast<int>(id)),
+                     evaluation.values(static_cast<int>(other)));
+    });
+  };
+  if (!areAlike(graph.inputs(), evaluation.inputs()) ||
+      !areAlike(graph.outputs(), evaluation.outputs())) {
+    throw UsageError("bad-graph",
+                     own + ": its inputs or outputs have other shapes than in training mode");
+  }
+  std::map<std::string_view, const wire::Value*> weights;
+  for (const wire::Value& value : graph.values()) {
+    if (isWeight(value)) weights.emplace(value.name(), &value);
+  }
+  for (const wire::Value& value : evaluation.values()) {
+    if (!isWeight(value)) continue;
+    const auto found = weights.find(value.name());
+    if (found != weights.end() && found->second->kind() == value.kind() &&
+        isAlike(*found->second, value)) {
+      continue;
+    }
+    throw UsageError("bad-graph", own + ": " + printable(value.name()) +
+                                      " is missing in training mode, or has another shape");
+  }
+}
+
 }  // namespace
 
-void checkGraph(const wire::Graph& graph, const std::string& source) { Check(graph, source).run(); }
+void checkGraph(const wire::Graph& graph, const std::string& source) {
+  Check(graph, source).run();
+  if (graph.has_evaluation()) checkEvaluation(graph, source);
+}
 
 GraphIds valuesReadBy(const wire::Node& node) {
   GraphIds ids;
@@ -298,6 +342,17 @@ void removeValues(wire::Graph& graph, const std::set<std::uint32_t>& ids) {
   for (wire::Node& node : *graph.mutable_nodes()) renumber(node, newNumber);
   for (std::uint32_t& id : *graph.mutable_inputs()) id = newNumber(id);
   for (std::uint32_t& id : *graph.mutable_outputs()) id = newNumber(id);
+}
+
+void setEvaluation(wire::Graph& graph, wire::Graph evaluation) {
+  std::set<std::string> names;
+  for (const wire::Value& value : graph.values()) {
+    if (isWeight(value)) names.insert(value.name());
+  }
+  for (const wire::Value& value : evaluation.values()) {
+    if (isWeight(value) && !names.contains(value.name())) *graph.add_values() = value;
+  }
+  *graph.mutable_evaluation() = std::move(evaluation);
 }
 
 GraphIds weightsReadBetween(const wire::Graph& graph, std::size_t first, std::size_t last) {

@@ -19,7 +19,8 @@ using GraphIds = std::vector<std::uint32_t>;  // numbers of values
 // operators.h; every value has one origin and is not used before it; only results of nodes are
 // changed in place; dtypes, shapes, names and counts are within limits; there is at least one
 // output, and every input and output is a tensor whose first dimension is the samples of the
-// micro-batch. `source` names the graph in messages.
+// micro-batch. Its evaluation graph, if there is one, must be valid too, with inputs and outputs of
+// the same shapes and with weights that the graph itself has. `source` names the graph in messages.
 void checkGraph(const wire::Graph& graph, const std::string& source);
 
 // The values that a node reads, in the order of its arguments; with repetitions.
@@ -29,6 +30,9 @@ void renumber(wire::Node& node, const std::function<std::uint32_t(std::uint32_t)
 
 // Removes these values, which no node may read or make, and renumbers the others.
 void removeValues(wire::Graph& graph, const std::set<std::uint32_t>& ids);
+
+// Appends the weights of `evaluation` that the graph lacks, and makes it the evaluation graph.
+void setEvaluation(wire::Graph& graph, wire::Graph evaluation);
 
 // Weights that nodes [first, last) read, in the order of their numbers.
 GraphIds weightsReadBetween(const wire::Graph& graph, std::size_t first, std::size_t last);

@@ -7,7 +7,7 @@ namespace cleave {
 namespace {
 
 // A message of empty values takes up to 60 times its size in memory.
-constexpr std::size_t kMaxGraphBytes = 1 << 20;
+constexpr std::size_t kMaxGraphBytes = 2 << 20;
 constexpr int kLevel = 19;  // the highest level that needs no additional memory
 
 }  // namespace

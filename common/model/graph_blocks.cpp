@@ -33,7 +33,8 @@ std::vector<BlockOutput> outputsOf(const wire::Graph& graph, const Ids& ids) {
   return outputs;
 }
 
-// Returns an estimate: the number of values in the results of all operators that make new tensors.
+// Returns an estimate: the number of values in the results of all operators that make new tensors,
+// in training or, if it has more, in evaluation.
 std::int64_t savedPerSample(const wire::Graph& graph) {
   double bytes = 0;
   for (const wire::Node& node : graph.nodes()) {
@@ -43,7 +44,8 @@ std::int64_t savedPerSample(const wire::Graph& graph) {
       bytes += bytesPerSample(graph.values(static_cast<int>(id)));
     }
   }
-  return static_cast<std::int64_t>(std::min(bytes / sizeof(float), 0x1p50));
+  const auto values = static_cast<std::int64_t>(std::min(bytes / sizeof(float), 0x1p50));
+  return graph.has_evaluation() ? std::max(values, savedPerSample(graph.evaluation())) : values;
 }
 
 BlockSpec elsewhere(std::string name, std::vector<BlockOutput> outputs) {

@@ -72,6 +72,13 @@ GraphFile::GraphFile(const std::string& path) : path_(path) {
   const auto has = [&](const std::string& record) { return archive_->has(record); };
   if (!has("models/model.json")) refuseForeign(path, foreignArchive(has));
   exported_ = readExportedGraph(archive_->text("models/model.json"), path);
+  // Written by cleave.export.
+  const std::string evaluation = "extra/evaluation.json";
+  if (archive_->has(evaluation)) {
+    addEvaluation(exported_,
+                  readExportedGraph(archive_->text(evaluation), path + " in evaluation mode"),
+                  path);
+  }
   for (const std::string kind : {"weights", "constants"}) {
     const std::string folder = "data/" + kind;
     const std::string config = folder + "/model_" + kind + "_config.json";
@@ -82,35 +89,76 @@ GraphFile::GraphFile(const std::string& path) : path_(path) {
   findAliases();
 }
 
-// An alias is a weight that no operator reads and that has the same data as one that is read.
+namespace {
+
+std::vector<std::string> weightsReadIn(const wire::Graph& graph) {
+  std::vector<std::string> names;
+  for (const std::uint32_t id :
+       weightsReadBetween(graph, 0, static_cast<std::size_t>(graph.nodes_size()))) {
+    names.push_back(graph.values(static_cast<int>(id)).name());
+  }
+  return names;
+}
+
+// Makes the nodes read each weight under the name that it is an alias of, and removes the aliases.
+void removeAliases(wire::Graph& graph, const std::map<std::string, std::string>& aliases) {
+  std::map<std::string, std::uint32_t> ids;
+  for (int id = 0; id < graph.values_size(); ++id) {
+    const wire::Value& value = graph.values(id);
+    if (isWeight(value)) ids[value.name()] = static_cast<std::uint32_t>(id);
+  }
+  std::map<std::uint32_t, std::uint32_t> replaced;
+  std::set<std::uint32_t> removed;
+  for (const auto& [alias, name] : aliases) {
+    const auto own = ids.find(alias);
+    if (own == ids.end()) continue;
+    if (!ids.contains(name)) {
+      graph.mutable_values(static_cast<int>(own->second))->set_name(name);
+      continue;
+    }
+    replaced[own->second] = ids.at(name);
+    removed.insert(own->second);
+  }
+  const auto current = [&](std::uint32_t id) {
+    const auto found = replaced.find(id);
+    return found == replaced.end() ? id : found->second;
+  };
+  for (wire::Node& node : *graph.mutable_nodes()) renumber(node, current);
+  removeValues(graph, removed);
+}
+
+}  // namespace
+
+// An alias is a weight that training does not read and that has the same data as one that is read.
 void GraphFile::findAliases() {
   wire::Graph& graph = exported_.graph;
-  const auto nodes = static_cast<std::size_t>(graph.nodes_size());
   using Storage = std::tuple<std::string, std::int64_t, std::vector<std::int64_t>, Shape>;
-  const auto placeOf = [&](const wire::Value& value) -> std::optional<Storage> {
-    const auto found = weights_.find(value.name());
+  const auto placeOf = [&](const std::string& name) -> std::optional<Storage> {
+    const auto found = weights_.find(name);
     if (found == weights_.end()) return std::nullopt;
     const ExportedWeight& weight = found->second;
     return Storage{weight.record, weight.offset, weight.strides, weight.shape};
   };
-  const GraphIds read = weightsReadBetween(graph, 0, nodes);
+  const std::vector<std::string> read = weightsReadIn(graph);
+  const std::set<std::string> inTraining(read.begin(), read.end());
   std::map<Storage, std::string> names;
-  for (const std::uint32_t id : read) {
-    const wire::Value& value = graph.values(static_cast<int>(id));
-    if (const auto place = placeOf(value)) names.emplace(*place, value.name());
-  }
-  std::set<std::uint32_t> unused;
-  for (int id = 0; id < graph.values_size(); ++id) {
-    const wire::Value& value = graph.values(id);
-    const auto number = static_cast<std::uint32_t>(id);
-    if (!isWeight(value) || std::binary_search(read.begin(), read.end(), number)) continue;
-    const auto place = placeOf(value);
+  const auto addNames = [&](const std::vector<std::string>& added) {
+    for (const std::string& name : added) {
+      if (const auto place = placeOf(name)) names.emplace(*place, name);
+    }
+  };
+  addNames(read);
+  if (graph.has_evaluation()) addNames(weightsReadIn(graph.evaluation()));
+  for (const wire::Value& value : graph.values()) {
+    if (!isWeight(value) || inTraining.contains(value.name())) continue;
+    const auto place = placeOf(value.name());
     const auto found = place ? names.find(*place) : names.end();
-    if (found == names.end()) continue;
-    aliases_[value.name()] = found->second;
-    unused.insert(number);
+    if (found != names.end() && found->second != value.name()) {
+      aliases_[value.name()] = found->second;
+    }
   }
-  removeValues(graph, unused);
+  removeAliases(graph, aliases_);
+  if (graph.has_evaluation()) removeAliases(*graph.mutable_evaluation(), aliases_);
 }
 
 GraphFile::~GraphFile() = default;

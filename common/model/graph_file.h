@@ -20,6 +20,7 @@ class GraphFile {
   GraphFile(const GraphFile&) = delete;
   GraphFile& operator=(const GraphFile&) = delete;
 
+  // With an evaluation graph if the file has one.
   const wire::Graph& graph() const { return exported_.graph; }
   // The names of the model's inputs, in their order.
   const std::vector<std::string>& inputNames() const { return exported_.inputNames; }

@@ -88,12 +88,13 @@ struct Step {
   std::optional<c10::OperatorHandle> op;
   std::vector<Operand> operands;
   bool isRandom = false;
-  GraphIds last;  // values that are no longer needed after this node
+  bool isOffInEvaluation = false;  // has a flag or a probability that switches it off
+  GraphIds last;                   // values that are no longer needed after this node
 };
 
 struct Batch {
   std::int64_t samples = 0;
-  bool isTraining = false;
+  bool asExported = false;  // false: evaluates a graph that was exported for training
   at::Device device = at::kCPU;
 };
 
@@ -225,6 +226,7 @@ struct GraphProgram::State {
       refuse(node, isList ? "returns a list" : "does not return a list");
     step.isRandom = step.op->hasTag(at::Tag::nondeterministic_seeded);
     for (const c10::Argument& expected : step.op->schema().arguments()) {
+      step.isOffInEvaluation |= isTrainFlag(expected) || expected.name() == "dropout_p";
       const bool isShape = isView && expected.name() == "shape";
       const wire::Argument* const given = findArgument(node, isShape ? "size" : expected.name());
       step.operands.push_back(operandFor(node, expected, given));
@@ -289,6 +291,10 @@ struct GraphProgram::State {
     return static_cast<std::size_t>(found - weightIds.begin());
   }
 
+  static bool isTrainFlag(const c10::Argument& argument) {
+    return argument.name() == "train" || argument.name() == "training";
+  }
+
   // `given`: null if the graph has the default.
   Operand operandFor(const wire::Node& node, const c10::Argument& expected,
                      const wire::Argument* given) const {
@@ -317,8 +323,7 @@ struct GraphProgram::State {
       operand = operandOf(node, *given, type.get());
     }
     operand.inEvaluation = operand.constant;
-    const bool isTrainFlag = expected.name() == "train" || expected.name() == "training";
-    if (isTrainFlag && operand.constant.isBool()) operand.inEvaluation = false;
+    if (isTrainFlag(expected) && operand.constant.isBool()) operand.inEvaluation = false;
     if (expected.name() == "dropout_p") operand.inEvaluation = 0.0;
     return operand;
   }
@@ -527,7 +532,7 @@ struct GraphProgram::State {
     };
     switch (operand.kind) {
       case Operand::Kind::constant:
-        return batch.isTraining ? operand.constant : operand.inEvaluation;
+        return batch.asExported ? operand.constant : operand.inEvaluation;
       case Operand::Kind::value:
         return values[operand.ids[0] - 1];
       case Operand::Kind::wrappedSize:
@@ -567,7 +572,8 @@ struct GraphProgram::State {
     stack.reserve(step.operands.size());
     for (const Operand& operand : step.operands) stack.push_back(valueOf(operand, values, batch));
     NormStatistics statistics;
-    if (step.kind == NodeKind::batchNorm && batch.isTraining) {
+    const bool isTraining = context.at.phase == Phase::train;
+    if (step.kind == NodeKind::batchNorm && batch.asExported) {
       // With a momentum of 1, the statistics that LibTorch updates become those of this
       // micro-batch.
       statistics = {at::zeros_like(stack[3].toTensor()), at::zeros_like(stack[4].toTensor())};
@@ -575,7 +581,7 @@ struct GraphProgram::State {
       stack[4] = statistics.variance;
       stack[6] = 1.0;
     }
-    if (step.kind == NodeKind::maskOfMean && !batch.isTraining) {
+    if (step.kind == NodeKind::maskOfMean && !batch.asExported) {
       values[step.node->outputs(0)] = stack[0].toTensor().fill_(stack[1].toDouble());
       return;
     }
@@ -590,7 +596,7 @@ struct GraphProgram::State {
       throw indexError(*step.node, again,
                        fmt::format("micro-batch {} of step {}", context.at.i, context.at.step));
     }
-    if (step.kind == NodeKind::batchNorm && batch.isTraining && context.statistics != nullptr) {
+    if (step.kind == NodeKind::batchNorm && isTraining && context.statistics != nullptr) {
       context.statistics->push_back(std::move(statistics));
     }
     keepResults(step, stack, values);
@@ -655,6 +661,23 @@ struct GraphProgram::State {
     for (const std::uint32_t id : step.last) values[id] = IValue();
   }
 
+  TensorList run(const TensorList& inputs, std::span<const at::Tensor> tensors,
+                 const BlockContext& context, bool asExported) const {
+    std::vector<IValue> values(static_cast<std::size_t>(graph.values_size()));
+    for (std::size_t w = 0; w < tensors.size(); ++w) values[weightIds.at(w)] = tensors[w];
+    for (std::size_t n = 0; n < inputs.size(); ++n) {
+      values[graph.inputs(static_cast<int>(n))] = inputs[n];
+    }
+    for (const std::size_t n : changedInputs) {
+      values[graph.inputs(static_cast<int>(n))] = inputs[n].clone();
+    }
+    const Batch batch{inputs.at(0).size(0), asExported, inputs.at(0).device()};
+    for (const Step& step : steps) run(step, values, context, batch);
+    TensorList outputs;
+    for (const std::uint32_t id : graph.outputs()) outputs.push_back(values[id].toTensor());
+    return outputs;
+  }
+
   const wire::Graph graph;
   GraphIds weightIds;
   std::vector<ParameterSpec> weights;
@@ -663,28 +686,38 @@ struct GraphProgram::State {
   std::vector<std::size_t> changedInputs;
 };
 
-GraphProgram::GraphProgram(const wire::Graph& graph) : state_(std::make_unique<State>(graph)) {}
+GraphProgram::GraphProgram(const wire::Graph& graph) : state_(std::make_unique<State>(graph)) {
+  if (!graph.has_evaluation()) return;
+  evaluation_ = std::make_unique<State>(graph.evaluation());
+  std::map<std::string, std::size_t> positions;
+  for (std::size_t w = 0; w < weights().size(); ++w) positions[weights()[w].name] = w;
+  for (const ParameterSpec& weight : evaluation_->weights) {
+    evaluationWeights_.push_back(positions.at(weight.name));
+  }
+}
 GraphProgram::~GraphProgram() = default;
 
 const std::vector<ParameterSpec>& GraphProgram::weights() const { return state_->weights; }
 const std::vector<NormRow>& GraphProgram::norms() const { return state_->norms; }
 
+std::vector<std::string> GraphProgram::drawnInEvaluation() const {
+  std::vector<std::string> nodes;
+  if (evaluation_) return nodes;
+  for (const Step& step : state_->steps) {
+    if (step.isRandom && step.kind == NodeKind::operation && !step.isOffInEvaluation) {
+      nodes.push_back(nodeText(*step.node));
+    }
+  }
+  return nodes;
+}
+
 TensorList GraphProgram::run(const TensorList& inputs, std::span<const at::Tensor> weights,
                              const BlockContext& context) const {
-  const wire::Graph& graph = state_->graph;
-  std::vector<IValue> values(static_cast<std::size_t>(graph.values_size()));
-  for (std::size_t w = 0; w < weights.size(); ++w) values[state_->weightIds.at(w)] = weights[w];
-  for (std::size_t n = 0; n < inputs.size(); ++n) {
-    values[graph.inputs(static_cast<int>(n))] = inputs[n];
-  }
-  for (const std::size_t n : state_->changedInputs) {
-    values[graph.inputs(static_cast<int>(n))] = inputs[n].clone();
-  }
-  const Batch batch{inputs.at(0).size(0), context.at.phase == Phase::train, inputs.at(0).device()};
-  for (const Step& step : state_->steps) state_->run(step, values, context, batch);
-  TensorList outputs;
-  for (const std::uint32_t id : graph.outputs()) outputs.push_back(values[id].toTensor());
-  return outputs;
+  const bool isTraining = context.at.phase == Phase::train;
+  if (isTraining || !evaluation_) return state_->run(inputs, weights, context, isTraining);
+  TensorList chosen;
+  for (const std::size_t position : evaluationWeights_) chosen.push_back(weights[position]);
+  return evaluation_->run(inputs, chosen, context, /*asExported=*/true);
 }
 
 }  // namespace cleave

@@ -27,10 +27,14 @@ class GraphProgram {
   // The batch norms that train, in the order in which run() records their statistics.
   const std::vector<NormRow>& norms() const;
 
+  // The random operators that draw in evaluations although they may belong to training only,
+  // because the graph has no evaluation graph.
+  std::vector<std::string> drawnInEvaluation() const;
+
   // Returns the graph's outputs for these inputs. The first dimension of the first input is the
   // samples of the micro-batch. Each random operator draws from (seed, node, step, i, phase). In
-  // evaluation, dropout does nothing, batch norms use the running statistics, and a Bernoulli mask
-  // has its mean.
+  // evaluation, runs the evaluation graph. Without one, runs the graph itself, in which dropout
+  // does nothing, batch norms use the running statistics, and a Bernoulli mask has its mean.
   //
   // Device thread. Throws c10::Error if tensors do not fit an operator.
   TensorList run(const TensorList& inputs, std::span<const at::Tensor> weights,
@@ -39,6 +43,9 @@ class GraphProgram {
  private:
   struct State;
   std::unique_ptr<State> state_;
+  std::unique_ptr<State> evaluation_;  // null: the graph has no evaluation graph
+  // For each weight of the evaluation graph, its position in weights().
+  std::vector<std::size_t> evaluationWeights_;
 };
 
 // Returns the LibTorch dtype of a graph's value.

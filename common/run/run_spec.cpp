@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "common/core/sha256.h"
+#include "common/graph/packed_graph.h"
 #include "proto/wire.pb.h"
 
 namespace cleave {
@@ -20,6 +21,9 @@ std::vector<std::string> requiredFeatures(const RunSpec& spec) {
   if (spec.staleness > 0) features.emplace_back(kStalenessFeature);
   if (spec.codecLevels) features.emplace_back(kCodecLevelsFeature);
   if (spec.replicas > 1) features.emplace_back(kReplicasFeature);
+  if (!spec.graph.empty() && unpackGraph(spec.graph).has_evaluation()) {
+    features.emplace_back(kEvaluationGraphFeature);
+  }
   return features;
 }
 

@@ -35,6 +35,9 @@ inline constexpr std::string_view kStalenessFeature = "staleness";
 // Feature in the Hello and HelloOk of a run with codecLevels.
 inline constexpr std::string_view kCodecLevelsFeature = "codec-levels";
 
+// Feature in the Hello and HelloOk of a run whose body has an evaluation graph.
+inline constexpr std::string_view kEvaluationGraphFeature = "evaluation-graph";
+
 // Feature in the Hello and HelloOk of a run whose body has replicas.
 inline constexpr std::string_view kReplicasFeature = "replicas";
 inline constexpr std::size_t kAttemptBytes = 16;  // of Hello.attempt
@@ -86,6 +89,7 @@ struct RunSpec {
 };
 
 // The features in the Hello and the HelloOk of a run with this spec; "trial" is not among them.
+// Throws UsageError "bad-graph" if the spec's graph is not valid.
 std::vector<std::string> requiredFeatures(const RunSpec& spec);
 
 void toWire(const RunSpec& spec, wire::RunSpec& proto);

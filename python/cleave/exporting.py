@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import traceback
+import zipfile
 
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
@@ -30,12 +31,14 @@ def export(model, example_inputs, path, *, output=None, train_mode=True):
                     samples; the values do not matter.
     output          the value returned by forward that training uses: a name such as "logits", or a
                     position. Not needed if forward returns one tensor.
-    train_mode      calls model.train() first, so that dropout and batch norms behave as in
-                    training; in evaluations, Cleave switches them to evaluation mode. False: keeps
-                    the mode of each module.
+    train_mode      calls model.train() before it exports the model for training. False: keeps the
+                    mode of each module.
 
-    The model does not change. Its parameters keep their names and their requires_grad. The file
-    contains neither the examples nor this machine's paths. Returns the torch.export.ExportedProgram.
+    The file has two graphs of the model: one for training, and one for evaluations and
+    predictions, which is exported after model.eval(). Both use the same weights. The model does not
+    change. Its parameters keep their names and their requires_grad. The file
+    contains neither the examples nor this machine's paths. Returns the torch.export.ExportedProgram
+    for training.
 
         cleave.export(torchvision.models.resnet18(), torch.randn(2, 3, 224, 224), "model.pt2")
         cleave.export(roberta, dict(tokenizer(["a", "b"], return_tensors="pt")), "model.pt2",
@@ -46,27 +49,110 @@ def export(model, example_inputs, path, *, output=None, train_mode=True):
     _check_path(str(path))
     model = _checked_model(model, train_mode)
     _check_parameters(model)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with _modes_kept(model):
+        if train_mode:
+            model.train()
+        _check_batch_norms(model)
+        program = _traced(model, args, kwargs, output)
+        _check_unchanged(model, before, "the export has changed {}: the model's forward assigns to it")
+        _check_program(program)
+        _check_output(program)
+        _check_gradient(program)
+        model.eval()
+        _check_unchanged(model, before, "model.eval() changes {}: a method train() or eval() of the model assigns to it; remove that")
+        try:
+            evaluation = _traced(model, args, kwargs, output, may_return_it=True)
+            _check_unchanged(model, before, "the export has changed {}: the model's forward assigns to it")
+            _check_program(evaluation)
+            _check_output(evaluation)
+            _check_same(program, evaluation)
+        except ExportError as error:
+            raise ExportError(f"in evaluation mode (model.eval()): {error}") from error
+    for each in (program, evaluation):
+        _remove_private_parts(each)
+    _share_constants(program, evaluation)
+    temporary = f"{path}.part.pt2"
+    torch.export.save(program, temporary, extra_files={"evaluation.json": _graph_text(evaluation)})
+    os.replace(temporary, path)
+    return program
+
+
+def _traced(model, args, kwargs, output, may_return_it=False):
     batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
     shapes = refusals.dynamic_shapes(model.forward, args, kwargs, batch)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    with _mode(model, train_mode), _returning(model, output, kwargs):
-        _check_batch_norms(model)
+    with _returning(model, output, kwargs, may_return_it), _without_fast_path():
         try:
             with _silent():
-                program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
+                return torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
         except ExportError:
             raise
         except Exception as error:  # torch.export raises errors of many kinds
             raise ExportError(_explain(error)) from error
-    for name, value in model.state_dict().items():
-        if not torch.equal(value, before[name]):
-            raise ExportError(f"the export has changed {name}: the model's forward assigns to it")
-    _check_program(program)
-    _remove_private_parts(program)
-    temporary = f"{path}.part.pt2"
-    torch.export.save(program, temporary)
-    os.replace(temporary, path)
-    return program
+
+
+@contextlib.contextmanager
+def _without_fast_path():
+    """Makes transformers of torch.nn call ordinary operators in evaluation mode too."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _check_unchanged(model, before, text):
+    state = model.state_dict()
+    for name in {**before, **state}:
+        if name not in state or name not in before or not torch.equal(state[name], before[name]):
+            raise ExportError(text.format(name))
+
+
+def _check_same(program, evaluation):
+    """Both modes must have the same parameters and buffers, and the same inputs and outputs."""
+    first, second = program.state_dict, evaluation.state_dict
+    for name in {**first, **second}:
+        if name not in first or name not in second or first[name].data_ptr() != second[name].data_ptr():
+            raise ExportError(f"{name} is not the same tensor as in training mode: create parameters and buffers in __init__, and do not replace them")
+    for what, names in (("takes", lambda each: each.graph_signature.user_inputs), ("returns", lambda each: each.graph_signature.user_outputs)):
+        trained, evaluated = (_descriptions(each, names(each)) for each in (program, evaluation))
+        if trained != evaluated:
+            raise ExportError(f"forward {what} {evaluated}, but in training mode {trained}: make both the same, "
+                              "for example by moving what differs out of forward")
+
+
+def _descriptions(program, names):
+    """The types and shapes of these values for the example inputs: "float32 [2, 10]"."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    tensors = [values[name] for name in names if isinstance(values.get(name), torch.Tensor)]
+    return ", ".join(f"{_dtype_name(each)} {[size if isinstance(size, int) else size.node.hint for size in each.shape]}" for each in tensors)
+
+
+def _share_constants(program, evaluation):
+    """Gives the program for training the constants of the other one, under new names where they differ."""
+    for spec in evaluation.graph_signature.input_specs:
+        value, other = evaluation.constants.get(spec.target), program.constants.get(spec.target)
+        if not isinstance(value, torch.Tensor):
+            continue
+        if isinstance(other, torch.Tensor) and value.dtype == other.dtype and torch.equal(value, other):
+            continue
+        del evaluation.constants[spec.target]
+        spec.target = f"evaluation.{spec.target}"
+        evaluation.constants[spec.target] = program.constants[spec.target] = value
+
+
+def _graph_text(program):
+    """The program's graph as torch.export.save writes it."""
+    empty = torch.zeros(0)  # instead of the weights, which the other program has
+    for tensors in (program.state_dict, program.constants):
+        for name, value in tensors.items():
+            tensors[name] = torch.nn.Parameter(empty) if isinstance(value, torch.nn.Parameter) else empty
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    with zipfile.ZipFile(file) as archive:
+        record = next(name for name in archive.namelist() if name.endswith("models/model.json"))
+        return archive.read(record).decode()
 
 
 def _arguments(examples):
@@ -133,26 +219,28 @@ def _module_called(name):
 
 
 @contextlib.contextmanager
-def _mode(model, train_mode):
-    """Sets train mode if `train_mode`, and restores the mode of each module afterwards."""
+def _modes_kept(model):
+    """Restores the mode of each module afterwards."""
     modes = {module: module.training for module in model.modules()}
-    if train_mode:
-        model.train()
     try:
         yield
     finally:
+        model.train(modes[model])  # a train() of the model's own may undo more than the flags
         for module, training in modes.items():
             module.training = training
 
 
 @contextlib.contextmanager
-def _returning(model, output, names):
-    """Makes forward return only the value `output`. A wrapper module would change all names."""
+def _returning(model, output, names, may_return_it):
+    """Makes forward return only the value `output`. A wrapper module would change all names.
+
+    may_return_it   whether forward may return that value as its only one."""
     forward, own = model.forward, model.__dict__.get("forward")
 
     @functools.wraps(forward)
     def chosen(*args, **kwargs):
-        return _choose(forward(*args, **kwargs), output)
+        returned = forward(*args, **kwargs)
+        return returned if may_return_it and isinstance(returned, torch.Tensor) else _choose(returned, output)
 
     chosen.__signature__ = refusals.named_signature(forward, names)
     model.forward = chosen
@@ -247,7 +335,9 @@ def _check_program(program):
         for node in getattr(module, "graph", torch.fx.Graph()).nodes:
             _check_value(node)
             _refuse(node, refusals.of_operator(node))
-    _check_output(program)
+
+
+def _check_gradient(program):
     for spec, node in zip(program.graph_signature.output_specs, program.graph.output_node().args[0]):
         if spec.kind.name == "USER_OUTPUT" and _has_no_gradient(node):
             raise ExportError("forward computes its output without gradients: remove torch.no_grad() from its last operators, "
