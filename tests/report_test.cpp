@@ -11,6 +11,7 @@
 #include "client/report/downsample.h"
 #include "client/report/report_data.h"
 #include "common/core/random.h"
+#include "common/core/sha256.h"
 #include "common/predict/bound.h"
 #include "common/record/run_files.h"
 
@@ -411,9 +412,149 @@ TEST_CASE("a report's figures match the files") {
   CHECK(run.at("config") == nlohmann::json::parse(R"([["train.batch", "10"],
             ["model.cuts", "[4, 13]"], ["insert", "[{cut: 0, kind: conv}]"]])"));
   CHECK(run.at("environment") == nlohmann::json::parse(R"([["cpu.cores", "2"]])"));
-  // All required columns exist; only the server's folder is missing.
-  REQUIRE(run.at("problems").size() == 1);
-  CHECK_THAT(run.at("problems").at(0).get<std::string>(), Contains("--server-run"));
+  CHECK(run.at("problems").empty());  // all required columns exist
+}
+
+TEST_CASE("without the server's folder, its step is split by the client's rows") {
+  const Folder folder;
+  const auto steps = RunFiles::stepColumns(kMetrics);
+  const auto transfers = RunFiles::transferColumns();
+  const auto step = [&](const std::string& number) {
+    return rowOf(steps, {{"time", "2026-01-31T12:00:0" + number + ".000Z"},
+                         {"run", "tiny"},
+                         {"phase", "train"},
+                         {"step", number},
+                         {"seconds", "1"},
+                         {"head_forward_seconds", "0.3"},
+                         {"body_forward_seconds", "0.1"},
+                         {"body_backward_seconds", "0.2"},
+                         {"wire_up_bytes", "100"},
+                         {"wire_down_bytes", "50"},
+                         {"rate_up", "1000"},
+                         {"rate_down", "1000"}});
+  };
+  const auto transfer = [&](const std::string& flow, const std::string& role) {
+    return rowOf(transfers, {{"time", "2026-01-31T12:00:01.000Z"},
+                             {"run", "tiny"},
+                             {"role", role},
+                             {"phase", "train"},
+                             {"step", "1"},
+                             {"flow", flow},
+                             {"raw_bytes", "100"},
+                             {"wire_bytes", "100"},
+                             {"encode_seconds", "0.02"},
+                             {"decode_seconds", "0.04"}});
+  };
+  folder.write("steps.csv", joined(steps) + step("1") + step("2"));
+  folder.write("transfers.csv", joined(transfers) + transfer("activation/0", "send") +
+                                    transfer("activation/1", "recv"));
+  ReportData report({findRun(folder.path, {})});
+  const auto shares = [&](std::size_t at) {
+    report.read();
+    const auto series = report.page(true).at("runs").at(0).at("series");
+    std::vector<double> parts;
+    for (const char* part : {"compute", "codec", "wire", "waiting"}) {
+      parts.push_back(series.at(std::string("server_") + part).at("mean").at(at));
+    }
+    return parts;
+  };
+  // The server decodes what the client sends and encodes what the client receives.
+  CHECK(shares(0) == std::vector<double>{0.3, 0.06, 0.1, 0.54});
+  CHECK(shares(1) == std::vector<double>{0.3, 0, 0.1, 0.6});
+  const auto source = [&] { return report.page(true).at("runs").at(0).at("server_steps"); };
+  CHECK(source() == nlohmann::json{{"from", "client"}, {"servers", 1}});
+
+  folder.write("run.json", R"({"run": "tiny", "server": "a:1,b:2", "steps": 8, "epochs": 4})");
+  folder.append("steps.csv", step("3"));
+  CHECK(shares(2) == std::vector<double>{0.15, 0, 0.1, 0.75});
+  CHECK(source().at("servers") == 2);
+
+  // The server's own rows are preferred.
+  folder.write("server/local/tiny/steps.csv",
+               joined(steps) + rowOf(steps, {{"time", "2026-01-31T12:00:01.000Z"},
+                                             {"run", "tiny"},
+                                             {"phase", "train"},
+                                             {"step", "1"},
+                                             {"seconds", "1"},
+                                             {"body_forward_seconds", "0.1"},
+                                             {"update_seconds", "0.4"}}));
+  CHECK(shares(0).front() == 0.5);
+  CHECK(source().at("from") == "server");
+}
+
+TEST_CASE("a bound is at most the step's duration, also in files of earlier versions") {
+  const Folder folder;
+  const auto columns = RunFiles::stepColumns(kMetrics);
+  const auto step = [&](const std::string& number, const std::string& bound) {
+    return rowOf(columns, {{"time", "2026-01-31T12:00:0" + number + ".000Z"},
+                           {"phase", "train"},
+                           {"step", number},
+                           {"seconds", "1"},
+                           {"bound_seconds", bound},
+                           {"bottleneck", "uplink"}});
+  };
+  folder.write("steps.csv", joined(columns) + step("1", "1.25") + step("2", "0.5"));
+  ReportData report({findRun(folder.path, {})});
+  report.read();
+  const auto run = report.page(false).at("runs").at(0);
+  CHECK(run.at("series").at("bound_seconds").at("mean") == nlohmann::json({1, 0.5}));
+  CHECK(run.at("headline").at("over_bound").get<double>() == Approx(2 / 1.5));
+}
+
+TEST_CASE("an evaluation is shown as that of the weights that it used") {
+  const Folder folder;
+  writeRun(folder);
+  ReportData report({findRun(folder.path, {})});
+  const auto evaluated = [&](const std::string& model, const nlohmann::json& weights) {
+    folder.write("evaluation.json", nlohmann::json{{"model", "elsewhere/" + model},
+                                                   {"weights_sha256", weights},
+                                                   {"steps", 2},
+                                                   {"samples", 10},
+                                                   {"metrics", {{"loss", 0.5}}}}
+                                        .dump());
+    fs::last_write_time(folder.path / "evaluation.json", fs::file_time_type::clock::now());
+  };
+  const auto shown = [&] {
+    report.read();
+    return report.page(false).at("runs").at(0).at("evaluation");
+  };
+  const auto problems = [&] { return report.summary().at("runs").at(0).at("problems"); };
+  const std::string digest = hexOf(sha256Of("weights"));
+  CHECK(shown().is_null());
+
+  folder.write("model.safetensors", "weights");
+  evaluated("model.safetensors", digest);
+  CHECK(shown().at("weights") == "current");
+  CHECK(shown().at("of") == "model.safetensors");
+  CHECK(shown().at("steps") == 2);
+  CHECK(problems().empty());
+
+  // A later epoch replaces the last model. If the evaluated one was the best, it is still there.
+  folder.write("model.safetensors", "later weights");
+  CHECK(shown().at("weights") == "older");
+  CHECK_THAT(shown().at("note").get<std::string>(), Contains("cleave-client eval "));
+  REQUIRE(problems().size() == 1);
+  CHECK_THAT(problems().at(0).get<std::string>(), Contains("of an older model"));
+  folder.write("model.best.safetensors", "weights");
+  evaluated("model.safetensors", digest);
+  CHECK(shown().at("weights") == "current");
+  CHECK(shown().at("of") == "model.best.safetensors");
+  CHECK_FALSE(shown().contains("note"));
+
+  folder.write("model.best.safetensors", "better weights");
+  evaluated("model.best.safetensors", digest);
+  CHECK(shown().at("weights") == "older");
+  CHECK_THAT(shown().at("note").get<std::string>(), Contains(" --best"));
+
+  // Earlier versions did not record the weights.
+  evaluated("model.safetensors", nullptr);
+  CHECK(shown().at("weights") == "unknown");
+  CHECK(problems().empty());
+  evaluated("model.safetensors", digest);
+  fs::remove(folder.path / "model.safetensors");
+  fs::remove(folder.path / "model.best.safetensors");
+  CHECK(shown().at("weights") == "unknown");
+  CHECK_THAT(shown().at("note").get<std::string>(), Contains("no longer has the weights"));
 }
 
 TEST_CASE("the time left is computed from the latest steps") {

@@ -126,14 +126,6 @@ PointResult done(const std::vector<std::string>& values, MetricValues metrics) {
   return result;
 }
 
-TEST_CASE("spreads have the mean and the sample std") {
-  const Spread spread = spreadOf({2, 4, 4, 4, 5, 5, 7, 9});
-  CHECK(spread.mean == Approx(5));
-  CHECK(*spread.stddev == Approx(std::sqrt(32.0 / 7)));
-  CHECK(spreadOf({3}).mean == 3);
-  CHECK_FALSE(spreadOf({3}).stddev);
-}
-
 TEST_CASE("the folds of a cross-validation form a group") {
   const std::vector<PointResult> results = {
       done({"codec=none", "data.fold=1"}, {{"top1", 0.5}}),
@@ -201,6 +193,8 @@ TEST_CASE("a run is measured from its summary and its tables, including rotated 
                                 "train,3,4,0.1,0.2,0.3,0.4,0.5,0.6,0.03,0.04,5000,4000\n"
                                 "bye,,,,,,,,,,,,\n");
   const std::string header = "phase,flow,wire_bytes,wire_seconds,role\n";
+  folder.write("epochs.csv",
+               "epoch,train_seconds,eval_seconds,eval_loss,eval_top1\n1,6,1,2,0.25\n");
   folder.write("transfers.1.csv", header + "train,activation/0,1000,0.5,send\n");
   folder.write("transfers.csv", header +
                                     "train,activation/0,1010,0.25,send\n"
@@ -209,10 +203,10 @@ TEST_CASE("a run is measured from its summary and its tables, including rotated 
                                     "train,activation/1,1000,,recv\n"  // was never acknowledged
                                     "train,weights/body,1000,0.001,send\n"
                                     "eval,activation/0,1000,0.001,send\n");
-  const Json summary = {{"images_per_second", 50},
-                        {"seconds", 20},
-                        {"eval", {{"top1", 0.25}}},
-                        {"bound", {{"over_bound", 1.5}, {"bottleneck", "uplink"}}}};
+  const Json summary = {
+      {"images_per_second", 50},  {"seconds", 20},
+      {"bytes_up", 7000},         {"bytes_down", 8000},
+      {"eval", {{"top1", 0.25}}}, {"bound", {{"over_bound", 1.5}, {"bottleneck", "uplink"}}}};
   const Measured measured = measureRun(summary, folder.path());
   const MetricValues& metrics = measured.metrics;
   CHECK(metrics.at("top1") == 0.25);
@@ -234,8 +228,19 @@ TEST_CASE("a run is measured from its summary and its tables, including rotated 
   CHECK(measured.classes[1].bytes == Approx(1005));
   CHECK(measured.classes[1].bandwidth == Approx(2010 / 0.75));
 
+  CHECK(metrics.at("total_up_bytes") == 7000);
+  CHECK(metrics.at("total_bytes") == 15000);
+  CHECK(measured.curve.metric == "top1");
+  REQUIRE(measured.curve.points.size() == 1);
+  CHECK(measured.curve.points[0].seconds == 7);
+
   const Measured again = measuredFromJson(toJson(measured));
   CHECK(again.metrics == metrics);
+  REQUIRE(again.curve.points.size() == 1);
+  CHECK(again.curve.metric == "top1");
+  CHECK(again.curve.points[0].evalMetric == 0.25);
+  CHECK(again.curve.points[0].evalLoss == 2);
+  CHECK_FALSE(again.curve.points[0].trainLoss);
   CHECK(again.classes.size() == 3);
   CHECK(measureRun(Json::object(), folder.path() + "/nowhere").metrics.empty());
 }
@@ -262,6 +267,20 @@ TEST_CASE("a finished point is found again, and a different plan for it is refus
   REQUIRE(found);
   CHECK(found->seconds == 7);
   CHECK(found->result.measured.metrics.at("top1") == 0.5);
+
+  // Earlier versions stored no curve and no total bytes; the point's run still has both.
+  const std::string result = textOf(run + "/result.json");
+  const auto withoutCurve = [&] {
+    Json json = Json::parse(result);
+    json["measured"].erase("curve");
+    std::ofstream(run + "/result.json") << json.dump();
+    return loadPoint(folder.path(), planned, unchanged)->result.measured;
+  };
+  CHECK(withoutCurve().metrics.at("top1") == 0.5);
+  std::ofstream(run + "/summary.json")
+      << R"({"bytes_up": 1, "bytes_down": 2, "eval": {"top1": 0.5}})";
+  CHECK(withoutCurve().metrics.at("total_bytes") == 3);
+  std::ofstream(run + "/result.json") << result;
 
   PlannedPoint changed = planned;
   changed.config = "train:\n  epochs: 2\n";
@@ -386,7 +405,7 @@ SweepReport exampleReport() {
 
 TEST_CASE("each table has one row per point, and a failed point's row has the reason") {
   SweepReport report = exampleReport();
-  CHECK_THAT(tableText(report), Contains("55.00 ± 7.07") && Contains("speed-up"));
+  CHECK_THAT(tableText(report), Contains("55.0 ± 7.1") && Contains("speed-up"));
   CHECK_THAT(resultsCsv(report), Contains(",done,none,1,0.5,") && Contains(",done,none,2,0.6,"));
   CHECK_THAT(groupsCsv(report), Contains("\nnone,2,0.55,0.0707106781,"));
   CHECK_THAT(transferSizesCsv(report), Contains(",none,2,activation/0,3,100,2000\n"));

@@ -14,6 +14,7 @@
 #include "client/evaluate/inference.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
+#include "common/core/sha256.h"
 #include "common/core/units.h"
 
 namespace cleave {
@@ -103,9 +104,18 @@ void keepInRun(const Json& json, const EvalOptions& options, const std::string& 
   }
 }
 
+// The digest of the file that the evaluation reads, in hexadecimal; empty if it cannot be read.
+std::string weightsDigest(const InferenceOptions& options) {
+  const auto digest = sha256OfFile(modelFileOf(options.source, options.best));
+  return digest ? hexOf(*digest) : "";
+}
+
 int evaluate(const EvalOptions& options) {
   startLog("cleave-client", options.inference.run.common.logLevel);
+  const std::string digest = weightsDigest(options.inference);
   Inference inference(options.inference);
+  // A run in progress may replace the file while it is read: then it is not known which was used.
+  const bool isKnown = !digest.empty() && weightsDigest(options.inference) == digest;
   const PreparedRun& run = inference.prepared();
   const ScoreSpec& spec = run.settings.scores;
   std::optional<ClassScores> scores;
@@ -119,6 +129,8 @@ int evaluate(const EvalOptions& options) {
   const BatchMetrics sums = inference.run(addScores);
 
   Json json = {{"model", inference.modelPath()},
+               {"weights_sha256", isKnown ? Json(digest) : Json()},
+               {"steps", inference.modelSteps() ? Json(*inference.modelSteps()) : Json()},
                {"server", options.inference.run.server},
                {"samples", sums.samples}};
   const std::vector<std::string> names = spec.names();

@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -11,6 +13,7 @@
 #include "client/commands/dashboard.h"
 #include "client/report/live_report.h"
 #include "client/report/report.h"
+#include "client/sweep/figure_groups.h"
 #include "common/core/log.h"
 
 namespace cleave {
@@ -38,8 +41,45 @@ int serve(const ReportCommandOptions& options, const std::vector<RunPlace>& plac
   return 0;
 }
 
+// A group per run, named after its folder; or, of a sweep, per combination of values.
+std::vector<FigureGroup> figureGroups(const ReportCommandOptions& options) {
+  if (options.runs.size() == 1 && isSweep(options.runs.front())) {
+    return sweepFigureGroups(options.runs.front());
+  }
+  std::vector<FigureGroup> groups;
+  for (const std::string& run : options.runs) {
+    const RunPlace place = findRun(run, options.serverRuns);
+    std::filesystem::path folder = std::filesystem::absolute(place.folder).lexically_normal();
+    if (folder.filename() == "client") folder = folder.parent_path();
+    const std::string base = folder.filename();
+    std::string name = base;
+    const auto isTaken = [&](const FigureGroup& group) { return group.label == name; };
+    for (int i = 2; std::any_of(groups.begin(), groups.end(), isTaken); ++i) {
+      name = base + " (" + std::to_string(i) + ")";
+    }
+    groups.push_back({name, {{"run", name}}, {place}});
+  }
+  return groups;
+}
+
+int drawFigures(const ReportCommandOptions& options) {
+  const std::vector<Figure> figures = makeFigures(figureGroups(options));
+  if (figures.empty()) {
+    throw UsageError("no-figures", "the runs have no data for a figure yet",
+                     "train for at least an epoch first");
+  }
+  const std::vector<std::string> files = writeFigures(options.figures, figures);
+  if (options.json) {
+    std::cout << nlohmann::json{{"files", files}}.dump(2) << std::endl;
+    return 0;
+  }
+  for (const std::string& file : files) std::cout << file << "\n";
+  return 0;
+}
+
 int reportCommand(const ReportCommandOptions& options) {
   startLog("cleave-client", options.logLevel);
+  if (!options.figures.empty()) return drawFigures(options);
   std::vector<RunPlace> places;
   for (const std::string& run : options.runs) places.push_back(findRun(run, options.serverRuns));
   if (!options.serve.empty()) return serve(options, places);
@@ -96,12 +136,20 @@ void addReportCommand(CLI::App& app, ReportCommandOptions& options, std::functio
                    "automatically; repeatable")
       ->type_name("DIR")
       ->allow_extra_args(false);
+  auto* figures = report
+                      ->add_option("--figures", options.figures,
+                                   "Instead of the page, writes figures for papers into this "
+                                   "folder: SVG files, and the CSV file behind each. RUN may also "
+                                   "be the folder of a sweep")
+                      ->type_name("DIR")
+                      ->excludes("--output");
   auto* serve = report
                     ->add_option("--serve", options.serve,
                                  "Until Ctrl-C, serves the page at this address, such as "
                                  "127.0.0.1:8900, and follows runs in progress")
                     ->type_name("ADDRESS:PORT")
-                    ->excludes("--output");
+                    ->excludes("--output")
+                    ->excludes(figures);
   addAnywhereOption(*report, options.anywhere, *serve);
   report->add_flag("--json", options.json,
                    "Also prints the figures as JSON on stdout, and everything else on stderr");
@@ -110,7 +158,8 @@ void addReportCommand(CLI::App& app, ReportCommandOptions& options, std::functio
   report->footer(
       "Example:\n  cleave-client report runs/fashion-mnist-20260131-123456-1a2b\n  cleave-client "
       "report runs/* --output compared.html\n  cleave-client report runs/RUN --serve "
-      "127.0.0.1:8900\n\nThe page needs no network and no other file. "
+      "127.0.0.1:8900\n  cleave-client report sweeps/fashion-mnist --figures figures\n\nThe page "
+      "needs no network and no other file. "
       "docs/report.md describes the charts.");
   report->callback([&] { command = [&] { return reportCommand(options); }; });
 }

@@ -221,8 +221,8 @@ void printResult(const SweepOptions& options, const Sweep& sweep) {
   std::cout << "\n"
             << tableText(sweep.report) << "\nfiles  " << sweep.folder
             << ": report.html, results.csv, groups.csv, transfer_sizes.csv, comparison.csv, and a "
-               "run folder for each point"
-            << std::endl;
+               "run folder for each point\nfigures  cleave-client report "
+            << sweep.folder << " --figures figures" << std::endl;
 }
 
 int listPoints(const SweepOptions& options, const Sweep& sweep) {

@@ -158,8 +158,9 @@ void addInferenceOptions(CLI::App& command, InferenceOptions& options);
 
 struct ReportCommandOptions {
   std::vector<std::string> runs, serverRuns;
-  std::string output;  // file path; empty: report.html (see --help)
-  std::string serve;   // ADDRESS:PORT; empty: writes the page to a file
+  std::string output;   // file path; empty: report.html (see --help)
+  std::string figures;  // folder for SVG and CSV files; empty: writes the page
+  std::string serve;    // ADDRESS:PORT; empty: writes the page to a file
   bool anywhere = false;
   bool json = false;
   std::string logLevel = "info";

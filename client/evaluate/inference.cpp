@@ -130,6 +130,10 @@ void Inference::orFail(const std::function<void()>& work) {
   }
 }
 
+std::optional<std::uint64_t> Inference::modelSteps() const {
+  return description_ ? std::optional(description_->steps) : std::nullopt;
+}
+
 std::vector<std::string> Inference::classNames() const {
   const std::vector<std::string>& names = prepared_.settings.data.classNames;
   if (!names.empty()) return names;

@@ -28,6 +28,8 @@ class Inference {
   ~Inference();
 
   const std::string& modelPath() const { return modelPath_; }
+  // The training steps after which the model was saved; empty if its file does not say so.
+  std::optional<std::uint64_t> modelSteps() const;
   const PreparedRun& prepared() const { return prepared_; }
   const Dataset& data() const { return *prepared_.data.test; }
   // The samples that could not be read and were replaced by others (data.skip). The set is complete

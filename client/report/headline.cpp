@@ -58,7 +58,7 @@ void describeProgress(const RunReader& run, nlohmann::json& headline) {
     if (key == "started") headline["started"] = text;
   }
   const TrainingFigures& training = run.training();
-  const PlannedLength& planned = run.planned();
+  const PlannedRun& planned = run.planned();
   if (planned.epochs > 0) headline["total_epochs"] = planned.epochs;
   if (planned.steps == 0) return;
   headline["total_steps"] = planned.steps;

@@ -107,11 +107,14 @@ void put(Json& json, const std::string& name, const Histogram& histogram) {
   if (histogram.values() > 0) json[name] = histogramJson(histogram);
 }
 
+void putSplit(const std::string& side, StepSplit& split, Json& series) {
+  put(series, side + "_compute", split.compute, "step");
+  put(series, side + "_codec", split.codec, "step");
+  put(series, side + "_wire", split.wire, "step");
+  put(series, side + "_waiting", split.waiting, "step");
+}
+
 void putSide(const std::string& side, SideFigures& figures, Json& series, Json& histograms) {
-  put(series, side + "_compute", figures.split.compute, "step");
-  put(series, side + "_codec", figures.split.codec, "step");
-  put(series, side + "_wire", figures.split.wire, "step");
-  put(series, side + "_waiting", figures.split.waiting, "step");
   put(series, side + "_delivery", figures.deliveryRate, "time");
   put(series, side + "_round_trip", figures.roundTrip, "time");
   put(series, side + "_retransmits", figures.retransmits, "time");
@@ -282,6 +285,8 @@ Json ReportData::page(bool live) {
     put(series, "gradient_norm", training.gradientNorm, "step");
     put(series, "clock", training.clock, "step");
     put(histograms, "latencies", training.latencies);
+    putSplit("client", run.client().split, series);
+    putSplit("server", run.serverSplit(), series);
     putSide("client", run.client(), series, histograms);
     if (run.hasServer()) putSide("server", run.server(), series, histograms);
     Json& json = page["runs"][i];
@@ -290,6 +295,8 @@ Json ReportData::page(bool live) {
     json["evaluations"] = evaluationsJson(training);
     json["interruptions"] = interruptionsJson(training);
     json["evaluation"] = run.evaluation();
+    json["server_steps"] = {{"from", run.isServerSeenByClient() ? "client" : "server"},
+                            {"servers", run.planned().servers}};
     json["config"] = settingsJson(run.config());
     json["environment"] = settingsJson(run.environment());
     json["server_environment"] = settingsJson(run.serverEnvironment());

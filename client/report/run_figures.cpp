@@ -27,12 +27,12 @@ SideFigures::SideFigures(BucketAxes& axes)
 TrainingFigures::TrainingFigures(BucketAxes& axes)
     : seconds(axes.step),
       boundSeconds(axes.step),
-      overBound(axes.step),
       latency(axes.step),
       loss(axes.step),
       metric(axes.step),
       learningRate(axes.step),
       gradientNorm(axes.step),
+      serverSplit(axes.step),
       clock(axes.step) {}
 
 }  // namespace cleave

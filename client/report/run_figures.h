@@ -79,8 +79,11 @@ struct TrainingFigures {
   // The reader keeps at most this many interruptions, but counts all of them.
   static constexpr std::size_t kMaxInterruptions = 1000;
 
-  Series seconds, boundSeconds, overBound, latency, loss, metric, learningRate,
-      gradientNorm;     // by step
+  Series seconds, boundSeconds, latency, loss, metric, learningRate,
+      gradientNorm;  // by step
+  // The server's steps as seen by the client: its Update counts as waiting. With several servers,
+  // computing and codecs are means over them.
+  StepSplit serverSplit;
   Series clock;         // seconds since the start of the run, by step
   Histogram latencies;  // seconds
   std::vector<Evaluation> evaluations;

@@ -72,9 +72,9 @@ RunPlace findRun(const std::string& run, const std::vector<std::string>& servers
                        "give the folder that `train` printed, such as runs/<run id>");
     }
     if (fs::exists(fs::path(run) / "sweep.json")) {
-      throw UsageError(
-          "no-run", named + " is a sweep's folder",
-          "its report is " + run + "/report.html; give the folder of a point to see its run");
+      throw UsageError("no-run", named + " is a sweep's folder",
+                       "open " + run + "/report.html, or draw its figures: cleave-client report " +
+                           run + " --figures figures");
     }
     throw UsageError("no-run", named + " contains no run files such as steps.csv",
                      "give the folder that `train` printed, such as runs/<run id>");

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "client/report/evaluation.h"
 #include "client/report/run_settings.h"
 
 namespace cleave {
@@ -120,7 +119,7 @@ const std::vector<std::string> kEpochColumns = {
 
 constexpr double kMaxSteps = 1e9;
 constexpr std::size_t kLatestSteps = 200;
-// Maximum number of steps whose wire seconds are kept.
+// Maximum number of steps whose wire seconds and codec seconds are kept.
 constexpr std::size_t kMaxWires = std::size_t{1} << 22;
 
 std::vector<std::string> stepColumns(bool isClient) {
@@ -174,7 +173,8 @@ RunReader::RunReader(RunPlace place, BucketAxes& grids)
       place_(std::move(place)),
       client_(std::make_unique<Side>(place_.folder, true, grids)),
       epochs_(std::make_unique<CsvReader>(place_.folder, "epochs", kEpochColumns)),
-      training_(grids) {}
+      training_(grids),
+      evaluation_(place_.folder) {}
 
 RunReader::~RunReader() = default;
 
@@ -203,23 +203,12 @@ bool RunReader::read() {
     readSettings();
     readLog();
   }
+  splitServerSteps();
   // The summary is written after the last row.
   const bool hadSummary = !summary_.isEmpty();
   if (any || !hadSummary) summary_ = readSummary(place_.folder + "/summary.json");
-  const bool isNew = readEvaluationIfChanged();
+  const bool isNew = evaluation_.read();  // it may be written at any time after the run
   return any || isNew || (!hadSummary && !summary_.isEmpty());
-}
-
-// evaluation.json may be written at any time after the run.
-bool RunReader::readEvaluationIfChanged() {
-  const std::string path = place_.folder + "/evaluation.json";
-  std::error_code missing;
-  const auto time = std::filesystem::last_write_time(path, missing);
-  if (missing || time == evaluationTime_) return false;
-  evaluationTime_ = time;
-  evaluationProblems_.clear();
-  evaluation_ = readEvaluation(path, evaluationProblems_);
-  return true;
 }
 
 void RunReader::findServer() {
@@ -266,11 +255,10 @@ void RunReader::readSteps(Side& side, bool isClient) {
     const double controlDown = sumOf(row, {c::controlDown});
     const double up = sumOf(row, {c::wireUp}), down = sumOf(row, {c::wireDown});
     const double raw = sumOf(row, {c::rawUp, c::rawDown});
+    const double body = sumOf(row, {c::bodyForward, c::bodyBackward, c::bodyWeights});
+    const double update = sumOf(row, {c::update});
     const double computed =
-        sumOf(row, isClient ? std::initializer_list<int>{c::headForward, c::tailStep,
-                                                         c::headBackward, c::update}
-                            : std::initializer_list<int>{c::bodyForward, c::bodyBackward,
-                                                         c::bodyWeights, c::update});
+        update + (isClient ? sumOf(row, {c::headForward, c::tailStep, c::headBackward}) : body);
     const double coded = sumOf(row, {c::encode, c::decode});
     const auto seconds = row.number(c::seconds);
     const bool hasStep = isBatch || isResume;
@@ -325,11 +313,15 @@ void RunReader::readSteps(Side& side, bool isClient) {
       training.wireSeconds[index] = static_cast<float>(wire);
     }
     side.figures.split.add(step, *seconds, computed, coded, wire);
+    if (seenSteps_.size() < kMaxWires) {
+      seenSteps_.push_back({step, *seconds, body, wire});
+    }
     if (bound && *bound > 0) {
-      training.boundSeconds.add(step, *bound);
-      training.overBound.add(step, *seconds / *bound);
+      // Earlier versions recorded estimates above the step's own duration.
+      const double minimum = std::min(*bound, *seconds);
+      training.boundSeconds.add(step, minimum);
       training.boundedSeconds += *seconds;
-      training.bounds += *bound;
+      training.bounds += minimum;
       ++training.boundedSteps;
       training.bottlenecks[std::string(row.text(c::bottleneck))] += *seconds;
     }
@@ -344,6 +336,29 @@ void RunReader::readSteps(Side& side, bool isClient) {
     training.lastTrainLoss = loss;
     training.lastTrainMetric = metric;
   });
+}
+
+// Runs after the client's transfers have been read, because these have the server's codec times.
+void RunReader::splitServerSteps() {
+  const auto servers = static_cast<double>(planned_.servers);
+  for (const SeenStep& one : seenSteps_) {
+    const auto index = static_cast<std::size_t>(one.step);
+    const bool hasCodec = index < serverCodecSeconds_.size();
+    const double coded =
+        hasCodec ? static_cast<double>(std::exchange(serverCodecSeconds_[index], 0.0F)) : 0;
+    training_.serverSplit.add(one.step, one.seconds, one.computed / servers, coded / servers,
+                              one.wire);
+  }
+  seenSteps_.clear();
+}
+
+bool RunReader::isServerSeenByClient() {
+  return (!server_ || server().split.compute.values() == 0) &&
+         training_.serverSplit.compute.values() > 0;
+}
+
+StepSplit& RunReader::serverSplit() {
+  return server_ && !isServerSeenByClient() ? server().split : training_.serverSplit;
 }
 
 void RunReader::readTransfers(Side& side, bool isClient) {
@@ -379,6 +394,14 @@ void RunReader::readTransfers(Side& side, bool isClient) {
       sums.snrSum += *snr;
       if (phase == "train" && !isBlob(*flow)) {
         figures.snr.try_emplace(*flow, grids_.step).first->second.add(step, *snr);
+      }
+    }
+    if (isClient && phase == "train" && !isBlob(*flow)) {
+      const double coded = (role == "send" ? decode : encode).value_or(0);
+      const auto index = static_cast<std::size_t>(step);
+      if (coded > 0 && index < kMaxWires) {
+        if (index >= serverCodecSeconds_.size()) serverCodecSeconds_.resize(index + 1);
+        serverCodecSeconds_[index] += static_cast<float>(coded);
       }
     }
     const bool up = (role == "send") == isClient;
@@ -436,7 +459,7 @@ void RunReader::readSettings() {
   settingsProblems_.clear();
   config_ = readConfig(place_.folder + "/config.yaml", settingsProblems_);
   environment_ = readEnvironment(place_.folder + "/environment.json", settingsProblems_);
-  planned_ = readPlannedLength(place_.folder + "/run.json");
+  planned_ = readPlannedRun(place_.folder + "/run.json");
   if (!server_) return;
   std::vector<std::string> problems;
   serverEnvironment_ = readEnvironment(place_.server + "/environment.json", problems);
@@ -456,13 +479,9 @@ std::vector<std::string> RunReader::problems(bool following) const {
   if (server_) {
     add(server_->steps.problems(following), "server: ");
     add(server_->transfers.problems(following), "server: ");
-  } else if (!following) {  // in a run in progress, the folder may still appear
-    all.push_back(
-        "the server's folder was not found, so its side is missing: pass the folder with "
-        "--server-run DIR");
   }
   add(settingsProblems_, "");
-  add(evaluationProblems_, "");
+  add(evaluation_.problems(), "");
   return all;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "client/report/csv_reader.h"
+#include "client/report/evaluation.h"
 #include "client/report/run_figures.h"
 #include "client/report/run_place.h"
 #include "client/report/run_settings.h"
@@ -30,6 +31,9 @@ class RunReader {
   const std::string& folder() const { return place_.folder; }
   const std::string& id() const { return id_; }  // empty if no file contains the id
   bool hasServer() const { return server_ != nullptr; }
+  // Whether the parts of the server's steps are known only from the client's rows.
+  bool isServerSeenByClient();
+  StepSplit& serverSplit();  // from the server's rows or, if there are none, from the client's
   SideFigures& client();
   SideFigures& server();  // requires hasServer()
   TrainingFigures& training() { return training_; }
@@ -41,8 +45,8 @@ class RunReader {
   const Settings& serverEnvironment() const { return serverEnvironment_; }
   // The summary is empty until the run has ended.
   const SummaryFile& summary() const { return summary_; }
-  const nlohmann::json& evaluation() const { return evaluation_; }  // see readEvaluation()
-  const PlannedLength& planned() const { return planned_; }
+  const nlohmann::json& evaluation() const { return evaluation_.shown(); }
+  const PlannedRun& planned() const { return planned_; }
   // One sentence per problem. `following`: the run may still be in progress.
   std::vector<std::string> problems(bool following) const;
   // The last warnings and errors in log.txt.
@@ -56,8 +60,8 @@ class RunReader {
   void readSteps(Side& side, bool isClient);
   void readTransfers(Side& side, bool isClient);
   void readEpochs();
+  void splitServerSteps();
   void readSettings();
-  bool readEvaluationIfChanged();
   void readLog();
 
   BucketAxes& grids_;
@@ -68,10 +72,15 @@ class RunReader {
   TrainingFigures training_;
   Settings config_, environment_, serverEnvironment_;
   SummaryFile summary_;
-  nlohmann::json evaluation_;
-  std::filesystem::file_time_type evaluationTime_;
-  std::vector<std::string> evaluationProblems_;
-  PlannedLength planned_;
+  EvaluationReader evaluation_;
+  // The steps whose server side is not split yet, and the seconds that the servers' codecs took in
+  // a step, by its number.
+  struct SeenStep {
+    double step = 0, seconds = 0, computed = 0, wire = 0;
+  };
+  std::vector<SeenStep> seenSteps_;
+  std::vector<float> serverCodecSeconds_;
+  PlannedRun planned_;
   std::vector<std::string> settingsProblems_;
   std::vector<std::string> logged_;
 };

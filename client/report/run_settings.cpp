@@ -129,13 +129,18 @@ SummaryFile readSummary(const std::string& path) {
   return summary;
 }
 
-PlannedLength readPlannedLength(const std::string& path) {
+PlannedRun readPlannedRun(const std::string& path) {
   const nlohmann::json json = readJson(path);
   const auto number = [&](const char* key) {
     const auto found = json.find(key);
     return found != json.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0;
   };
-  return {number("steps"), number("epochs")};
+  // "HOST:PORT,HOST:PORT": several servers; "HOST:PORT+HOST:PORT": replicas.
+  const std::string servers =
+      json.contains("server") && json.at("server").is_string() ? json.at("server") : "";
+  const auto separators =
+      std::count_if(servers.begin(), servers.end(), [](char c) { return c == ',' || c == '+'; });
+  return {number("steps"), number("epochs"), 1 + static_cast<std::uint64_t>(separators)};
 }
 
 std::vector<std::string> readWarnings(const std::string& path) {

@@ -35,11 +35,12 @@ struct SummaryFile {
 };
 SummaryFile readSummary(const std::string& path);
 
-// The total numbers of training steps and epochs in a run's run.json; 0: unknown.
-struct PlannedLength {
-  std::uint64_t steps = 0, epochs = 0;
+// From a run's run.json.
+struct PlannedRun {
+  std::uint64_t steps = 0, epochs = 0;  // totals of the training; 0: unknown
+  std::uint64_t servers = 1;            // replicas included
 };
-PlannedLength readPlannedLength(const std::string& path);
+PlannedRun readPlannedRun(const std::string& path);
 
 // Returns the last warnings and errors in a log; empty if the log does not exist.
 std::vector<std::string> readWarnings(const std::string& path);

@@ -79,6 +79,18 @@ void checkPlan(const std::string& folder, const Json& there, const PlannedPoint&
                    "give the changed sweep its own folder with --folder, or remove this one");
 }
 
+// Returns the figures of a point. Earlier versions stored fewer of them: then the point's run is
+// measured again.
+Measured storedFigures(const std::string& runFolder, Json measured) {
+  if (!measured.contains("curve")) {
+    std::ifstream file(runFolder + "/summary.json", std::ios::binary);
+    const Json summary = Json::parse(file, nullptr, false);
+    if (summary.is_object()) return measureRun(summary, runFolder);
+    measured["curve"] = {{"metric", ""}, {"epochs", Json::array()}};
+  }
+  return measuredFromJson(measured);
+}
+
 }  // namespace
 
 std::optional<StoredPoint> loadPoint(
@@ -97,7 +109,8 @@ std::optional<StoredPoint> loadPoint(
     stored.result.point = planned.point;
     stored.result.facts = planned.facts;
     stored.result.status = PointResult::Status::done;
-    stored.result.measured = measuredFromJson(json.at("measured"));
+    stored.result.measured =
+        storedFigures(folder + "/" + planned.point.name(), json.at("measured"));
     stored.seconds = json.at("seconds").get<double>();
     return stored;
   } catch (const nlohmann::json::exception& error) {

@@ -6,6 +6,7 @@
 
 #include "client/report/report.h"
 #include "common/core/environment.h"
+#include "common/core/metric_titles.h"
 #include "common/core/record.h"
 #include "common/core/units.h"
 
@@ -15,13 +16,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Cell cellOf(const std::optional<double>& value) { return value ? Cell(*value) : Cell(); }
-
-std::string line(const std::vector<Cell>& cells) {
-  std::string text;
-  for (const Cell& cell : cells) text += formatCell(cell) + ",";
-  text.back() = '\n';
-  return text;
-}
 
 std::optional<double> find(const MetricValues& values, std::string_view name) {
   const auto found = values.find(std::string(name));
@@ -90,9 +84,9 @@ std::string aligned(const std::vector<Row>& rows, std::size_t left) {
 
 std::string withSpread(const Spread* spread, double scale, int digits) {
   if (spread == nullptr) return "";
-  std::string text = fmt::format("{:.{}f}", scale * spread->mean, digits);
-  if (spread->stddev) text += fmt::format(" ± {:.{}f}", scale * *spread->stddev, digits);
-  return text;
+  return spreadText({scale * spread->mean,
+                     spread->stddev ? std::optional(scale * *spread->stddev) : std::nullopt},
+                    digits);
 }
 
 struct TableColumn {
@@ -109,6 +103,7 @@ constexpr TableColumn kTableColumns[] = {
     {"step ms", "step_seconds", 1e3, 1},
     {"x bound", "over_bound", 1, 2},
     {"ratio", "ratio", 1, 4},
+    {"MB", "total_bytes", 1e-6, 1},
     {"up MB/s", "average_up", 1e-6, 1},
     {"peak", "peak_up", 1e-6, 1},
     {"down MB/s", "average_down", 1e-6, 1},
@@ -170,7 +165,7 @@ std::string resultsCsv(const SweepReport& report) {
   for (const SweepAxis& axis : report.axes) header.emplace_back(axis.key);
   for (const SweepMetric& metric : sweepMetrics()) header.emplace_back(std::string(metric.name));
   for (const char* name : {"bottleneck", "speed_up", "failure"}) header.emplace_back(name);
-  std::string text = line(header);
+  std::string text = formatLine(header);
   for (const PointResult& result : report.results) {
     std::vector<Cell> cells = {result.point.name(), statusText(result.status)};
     addValues(result.point, cells);
@@ -180,7 +175,7 @@ std::string resultsCsv(const SweepReport& report) {
     cells.emplace_back(result.measured.bottleneck);
     cells.push_back(cellOf(result.speedUp));
     cells.emplace_back(result.failure);
-    text += line(cells);
+    text += formatLine(cells);
   }
   return text;
 }
@@ -195,7 +190,7 @@ std::string groupsCsv(const SweepReport& report) {
   };
   for (const SweepMetric& metric : sweepMetrics()) addColumns(std::string(metric.name));
   addColumns("speed_up");
-  std::string text = line(header);
+  std::string text = formatLine(header);
   for (const SeedGroup& group : report.groups) {
     std::vector<Cell> cells;
     addValues(group.point, cells);
@@ -206,7 +201,7 @@ std::string groupsCsv(const SweepReport& report) {
     };
     for (const SweepMetric& metric : sweepMetrics()) addSpread(find(group, metric.name));
     addSpread(group.speedUp ? &*group.speedUp : nullptr);
-    text += line(cells);
+    text += formatLine(cells);
   }
   return text;
 }
@@ -215,13 +210,13 @@ std::string transferSizesCsv(const SweepReport& report) {
   std::vector<Cell> header = {"point"};
   for (const SweepAxis& axis : report.axes) header.emplace_back(axis.key);
   for (const char* name : {"flow", "transfers", "bytes", "bandwidth"}) header.emplace_back(name);
-  std::string text = line(header);
+  std::string text = formatLine(header);
   for (const PointResult& result : report.results) {
     for (const SizeClass& one : result.measured.classes) {
       std::vector<Cell> cells = {result.point.name()};
       addValues(result.point, cells);
       cells.insert(cells.end(), {one.flow, one.transfers, one.bytes, one.bandwidth});
-      text += line(cells);
+      text += formatLine(cells);
     }
   }
   return text;
@@ -234,14 +229,14 @@ std::string comparisonCsv(const SweepReport& report) {
                            "theirs_std", "note", "contradiction"}) {
     header.emplace_back(name);
   }
-  std::string text = line(header);
+  std::string text = formatLine(header);
   for (const ComparedFigure& one : report.compared) {
     std::vector<Cell> cells;
     addValues(one.group->point, cells);
     cells.insert(cells.end(), {one.row->id, one.row->source, one.quantity, one.unit, one.ours.mean,
                                cellOf(one.ours.stddev), one.theirs, cellOf(one.theirStddev),
                                one.note, one.row->contradiction});
-    text += line(cells);
+    text += formatLine(cells);
   }
   return text;
 }
@@ -293,6 +288,21 @@ Json toJson(const SweepReport& report) {
     }
     for (const auto& [key, value] : group.point.values) one["values"][key] = value;
     for (const auto& [name, spread] : group.metrics) one["metrics"][name] = spreadJson(spread);
+    if (const MetricTitle main = metricTitle(group.mainMetric); !main.name.empty()) {
+      one["main_metric"] = {{"name", main.name}, {"title", main.title}, {"is_share", main.isShare}};
+    }
+    one["curve"] = Json::array();
+    for (const MeanCurvePoint& point : group.curve) {
+      Json epoch = {{"epoch", point.epoch},
+                    {"runs", point.runs},
+                    {"seconds", spreadJson(point.seconds)},
+                    {"up_bytes", spreadJson(point.bytesUp)},
+                    {"down_bytes", spreadJson(point.bytesDown)},
+                    {"total_bytes", spreadJson(point.bytes)}};
+      if (point.evalLoss) epoch["eval_loss"] = spreadJson(*point.evalLoss);
+      if (point.evalMetric) epoch["eval_metric"] = spreadJson(*point.evalMetric);
+      one["curve"].push_back(std::move(epoch));
+    }
     if (group.speedUp) one["speed_up"] = spreadJson(*group.speedUp);
     json["groups"].push_back(std::move(one));
   }

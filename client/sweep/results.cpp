@@ -31,6 +31,9 @@ constexpr SweepMetric kMetrics[] = {
     {"bound_seconds", "s"},
     {"over_bound", ""},
     {"ratio", ""},
+    {"total_up_bytes", "bytes"},
+    {"total_down_bytes", "bytes"},
+    {"total_bytes", "bytes"},
     {"step_up_bytes", "bytes"},
     {"step_down_bytes", "bytes"},
     {"average_up", "bytes/s"},
@@ -55,6 +58,8 @@ constexpr SummaryRow kSummary[] = {
     {"bound_seconds", "/bound/seconds_per_step"},
     {"over_bound", "/bound/over_bound"},
     {"ratio", "/ratio"},
+    {"total_up_bytes", "/bytes_up"},
+    {"total_down_bytes", "/bytes_down"},
     {"peak_up", "/peak_up_bytes_per_second"},
     {"peak_down", "/peak_down_bytes_per_second"},
 };
@@ -211,14 +216,69 @@ Measured measureRun(const Json& summary, const std::string& runFolder) {
   }
   const Json::json_pointer bottleneck("/bound/bottleneck");
   if (summary.contains(bottleneck)) measured.bottleneck = summary.at(bottleneck);
+  if (measured.metrics.contains("total_up_bytes") &&
+      measured.metrics.contains("total_down_bytes")) {
+    measured.metrics["total_bytes"] =
+        measured.metrics["total_up_bytes"] + measured.metrics["total_down_bytes"];
+  }
   measureSteps(runFolder, measured.metrics);
   measureTransfers(runFolder, measured);
+  measured.curve = readLearningCurve(runFolder);
   return measured;
 }
+
+namespace {
+
+// The columns of a point of a curve.
+struct CurveColumn {
+  const char* name;
+  std::optional<double> CurvePoint::*value;
+};
+constexpr CurveColumn kCurve[] = {{"train_loss", &CurvePoint::trainLoss},
+                                  {"train_metric", &CurvePoint::trainMetric},
+                                  {"eval_loss", &CurvePoint::evalLoss},
+                                  {"eval_metric", &CurvePoint::evalMetric}};
+
+Json curveJson(const LearningCurve& curve) {
+  Json json = {{"metric", curve.metric}, {"epochs", Json::array()}};
+  for (const CurvePoint& point : curve.points) {
+    Json one = {{"epoch", point.epoch},
+                {"seconds", point.seconds},
+                {"up_bytes", point.bytesUp},
+                {"down_bytes", point.bytesDown}};
+    for (const CurveColumn& column : kCurve) {
+      if (point.*column.value) one[column.name] = *(point.*column.value);
+    }
+    json["epochs"].push_back(std::move(one));
+  }
+  return json;
+}
+
+LearningCurve curveFromJson(const Json& json) {
+  LearningCurve curve{json.at("metric").get<std::string>(), {}};
+  for (const Json& one : json.at("epochs")) {
+    CurvePoint point{one.at("epoch").get<std::uint64_t>(),
+                     one.at("seconds").get<double>(),
+                     one.at("up_bytes").get<double>(),
+                     one.at("down_bytes").get<double>(),
+                     {},
+                     {},
+                     {},
+                     {}};
+    for (const CurveColumn& column : kCurve) {
+      if (one.contains(column.name)) point.*column.value = one.at(column.name).get<double>();
+    }
+    curve.points.push_back(point);
+  }
+  return curve;
+}
+
+}  // namespace
 
 Json toJson(const Measured& measured) {
   Json json = {{"metrics", Json::object()},
                {"bottleneck", measured.bottleneck},
+               {"curve", curveJson(measured.curve)},
                {"transfers", Json::array()}};
   for (const SweepMetric& metric : kMetrics) {
     const auto found = measured.metrics.find(std::string(metric.name));
@@ -239,23 +299,13 @@ Measured measuredFromJson(const Json& json) {
     measured.metrics[name] = value.get<double>();
   }
   measured.bottleneck = json.at("bottleneck").get<std::string>();
+  measured.curve = curveFromJson(json.at("curve"));
   for (const Json& one : json.at("transfers")) {
     measured.classes.push_back({one.at("flow").get<std::string>(),
                                 one.at("transfers").get<std::uint64_t>(),
                                 one.at("bytes").get<double>(), one.at("bandwidth").get<double>()});
   }
   return measured;
-}
-
-Spread spreadOf(const std::vector<double>& values) {
-  const double count = static_cast<double>(values.size());
-  Spread spread;
-  for (const double value : values) spread.mean += value / count;
-  if (values.size() < 2) return spread;
-  double squares = 0;
-  for (const double value : values) squares += (value - spread.mean) * (value - spread.mean);
-  spread.stddev = std::sqrt(squares / (count - 1));
-  return spread;
 }
 
 std::vector<SeedGroup> groupBySeed(const std::vector<PointResult>& results) {
@@ -265,7 +315,7 @@ std::vector<SeedGroup> groupBySeed(const std::vector<PointResult>& results) {
     SweepPoint point = result.point;
     std::erase_if(point.values, [](const auto& value) { return isRepetition(value.first); });
     const auto [place, isNew] = places.try_emplace(point.name(), groups.size());
-    if (isNew) groups.push_back({point, {}, {}, {}});
+    if (isNew) groups.emplace_back().point = point;
     if (result.status == PointResult::Status::done) {
       groups[place->second].members.push_back(&result);
     }
@@ -278,6 +328,15 @@ std::vector<SeedGroup> groupBySeed(const std::vector<PointResult>& results) {
         if (found != member->measured.metrics.end()) values.push_back(found->second);
       }
       if (!values.empty()) group.metrics[std::string(metric.name)] = spreadOf(values);
+    }
+    std::vector<const LearningCurve*> curves;
+    for (const PointResult* member : group.members) curves.push_back(&member->measured.curve);
+    group.curve = meanCurve(curves);
+    const auto hasOther = [&](const LearningCurve* one) {
+      return one->metric != curves[0]->metric;
+    };
+    if (!curves.empty() && std::none_of(curves.begin(), curves.end(), hasOther)) {
+      group.mainMetric = curves[0]->metric;
     }
     std::vector<double> speedUps;
     for (const PointResult* member : group.members) {

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "client/report/learning_curve.h"
+#include "client/report/spread.h"
 #include "client/sweep/grid.h"
 
 namespace cleave {
@@ -33,6 +35,7 @@ struct SizeClass {
 
 struct Measured {
   MetricValues metrics;
+  LearningCurve curve;
   std::string bottleneck;          // a value of the column in steps.csv; "" if unknown
   std::vector<SizeClass> classes;  // by flow, then by size
 };
@@ -58,19 +61,14 @@ struct PointResult {
   std::optional<double> speedUp;  // images_per_second divided by the reference's value
 };
 
-struct Spread {
-  double mean = 0;
-  std::optional<double> stddev;  // sample std (n - 1); empty for a single value
-};
-// `values` must not be empty.
-Spread spreadOf(const std::vector<double>& values);
-
 // Points that differ only in run.seed or data.fold.
 struct SeedGroup {
   SweepPoint point;                         // without these keys
   std::vector<const PointResult*> members;  // the finished points of the group; borrowed
   std::map<std::string, Spread> metrics;
   std::optional<Spread> speedUp;
+  std::string mainMetric;  // as in train.metrics; empty if the members have different ones
+  std::vector<MeanCurvePoint> curve;
 };
 // Returns the groups in the order of the points.
 std::vector<SeedGroup> groupBySeed(const std::vector<PointResult>& results);

@@ -197,10 +197,9 @@ void printSummary(const nlohmann::json& summary) {
   }
   if (summary.contains("bound")) {
     const auto& bound = summary.at("bound");
-    text << fmt::format(
-                "bound       a step took {:.2f} times the theoretical minimum of {:.1f} ms\n",
-                bound.at("over_bound").get<double>(),
-                1e3 * bound.at("seconds_per_step").get<double>())
+    text << fmt::format("bound       a step took {:.2f} times the estimated minimum of {:.1f} ms\n",
+                        bound.at("over_bound").get<double>(),
+                        1e3 * bound.at("seconds_per_step").get<double>())
          << "bottleneck  " << bound.at("bottleneck").get<std::string>() << "\n"
          << "advice      " << bound.at("advice").at("sentence").get<std::string>() << "\n";
   } else {

@@ -424,6 +424,9 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, double copyS
     // The bound is for steps that do not overlap.
     if (row.costs && settings_.staleness == 0) {
       row.bound = stepBound(*row.costs, run_.prepared().plan.schedule->splitsBackward);
+      // An estimate: it uses the link's recent rates and, on busy cores, seconds that include
+      // waiting for a core. The step itself shows that its minimum is at most its duration.
+      row.bound->seconds = std::min(row.bound->seconds, shown_.seconds);
       BoundedSteps& bounded = result_.bounded;
       ++bounded.steps;
       bounded.seconds += shown_.seconds;

@@ -23,8 +23,8 @@ namespace cleave {
 // Sums over the training steps for which a lower bound of the duration is known.
 struct BoundedSteps {
   std::uint64_t steps = 0;
-  double seconds = 0;                           // measured duration of the steps
-  double bounds = 0;                            // sum of the lower bounds of their durations
+  double seconds = 0;  // measured duration of the steps
+  double bounds = 0;   // sum of their bounds; each at most the step's seconds
   std::array<double, kBottlenecks> heldBack{};  // total seconds of the steps it limited
   std::vector<float> wholeBatches;              // seconds per step, for the steps with a full batch
 

@@ -73,12 +73,6 @@ std::optional<std::uint64_t> stepOfName(const std::string& name, std::string_vie
 
 }  // namespace
 
-std::string hexOf(std::string_view bytes) {
-  std::string hex;
-  for (const char c : bytes) hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  return hex;
-}
-
 std::string bytesOfHex(const std::string& hex) {
   std::string bytes;
   for (std::size_t at = 0; at < hex.size(); at += 2) {

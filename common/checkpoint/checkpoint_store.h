@@ -104,8 +104,7 @@ class CheckpointStore {
   mutable std::set<std::pair<std::uint64_t, std::string>> intact_;
 };
 
-std::string hexOf(std::string_view bytes);
-// Throws RunError "bad-checkpoint" if it is not hexadecimal.
+// The reverse of hexOf(). Throws RunError "bad-checkpoint" if it is not hexadecimal.
 std::string bytesOfHex(const std::string& hex);
 
 }  // namespace cleave

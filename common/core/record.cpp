@@ -65,16 +65,6 @@ std::string formatText(const std::string& text) {
   return cell += '"';
 }
 
-std::string formatLine(const std::vector<Cell>& cells) {
-  std::string line;
-  for (const Cell& cell : cells) {
-    line += formatCell(cell);
-    line += ',';
-  }
-  line.back() = '\n';
-  return line;
-}
-
 // Length in bytes of the leading rows that fit into `max` bytes; at least one row.
 std::size_t rowsThatFit(std::string_view rows, std::size_t max) {
   std::size_t fit = 0;
@@ -278,6 +268,16 @@ std::string formatCell(const Cell& cell) {
     std::string operator()(const std::string& value) const { return formatText(value); }
   };
   return std::visit(Formatter{}, cell);
+}
+
+std::string formatLine(const std::vector<Cell>& cells) {
+  std::string line;
+  for (const Cell& cell : cells) {
+    line += formatCell(cell);
+    line += ',';
+  }
+  line.back() = '\n';
+  return line;
 }
 
 std::string utcNow() {

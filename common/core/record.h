@@ -24,6 +24,8 @@ using Cell = std::variant<std::monostate, std::int64_t, std::uint64_t, double, s
 // it begins with = + - @, a tab or CR, which a spreadsheet would run as a formula, unless the text
 // is a number, such as -1.
 std::string formatCell(const Cell& cell);
+// A row with its line end. Requires at least one cell.
+std::string formatLine(const std::vector<Cell>& cells);
 
 // The current UTC time: "2026-01-31T12:34:56.789Z".
 std::string utcNow();

@@ -1,6 +1,10 @@
 #include "common/core/sha256.h"
 
 #include <openssl/evp.h>
+#include <spdlog/fmt/fmt.h>
+
+#include <fstream>
+#include <vector>
 
 #include "common/core/error.h"
 
@@ -33,6 +37,25 @@ std::string sha256Of(std::string_view bytes) {
   Sha256 digest;
   digest.add(std::as_bytes(std::span(bytes)));
   return digest.finish();
+}
+
+std::optional<std::string> sha256OfFile(const std::string& path) {
+  constexpr std::size_t kPiece = std::size_t{1} << 20;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::nullopt;
+  Sha256 digest;
+  std::vector<char> piece(kPiece);
+  while (file) {
+    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    digest.add(std::as_bytes(std::span(piece).first(static_cast<std::size_t>(file.gcount()))));
+  }
+  return file.bad() ? std::nullopt : std::optional(digest.finish());
+}
+
+std::string hexOf(std::string_view bytes) {
+  std::string hex;
+  for (const char c : bytes) hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  return hex;
 }
 
 }  // namespace cleave

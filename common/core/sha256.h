@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,5 +31,9 @@ class Sha256 {
 
 // The digest of `bytes`.
 std::string sha256Of(std::string_view bytes);
+// The digest of a file's content; empty if the file cannot be read.
+std::optional<std::string> sha256OfFile(const std::string& path);
+// Hexadecimal digits of `bytes`, such as a digest.
+std::string hexOf(std::string_view bytes);
 
 }  // namespace cleave

@@ -3,9 +3,11 @@
 files, zoom, several runs, dark mode, phone size, damaged files, a million rows, and the live
 page."""
 import csv
+import hashlib
 import json
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,7 +84,7 @@ class OneRun(Case):
             self.close(shown, float(row["loss"]))
         self.assertEqual([round(shown, 6) for _, shown in column(panels["gradient-norm"], "gradient norm")][:3], [3, 2.5, 2.333330])
         self.assertEqual(column(panels["learning-rate"], "learning rate")[9], (10, 0.01))
-        for _, shown in column(panels["step-time"], "bound"):
+        for _, shown in column(panels["step-time"], "bound (estimate)"):
             self.close(shown, 0.04)
         self.assertEqual(column(panels["metric"], "evaluation"), [(200, 0.9)])
         # The four parts add up to the step.
@@ -94,6 +96,17 @@ class OneRun(Case):
         self.close(split["wire"][0][1], 2 * (runs.RAW // 4 + runs.HEAD) / run.rate)
         self.close(column(panels["server-split"], "compute")[0][1], 0.023)
         self.assertEqual({value for _, value in column(panels["snr"], "gradient/0")}, {33})
+
+    def test_without_the_servers_folder_its_step_comes_from_the_client(self):
+        run = self.run_folder().whole(60)
+        shutil.rmtree(run.folder / "server")
+        panels = self.show(run.folder)
+        self.assertTrue(CHROME.is_drawn("server-split"))
+        self.close(column(panels["server-split"], "compute")[0][1], 0.022)  # without the server's update
+        self.assertIn("Drawn from the client’s rows", CHROME.text("#chart-server-split .note"))
+        self.assertTrue(CHROME.run("return document.getElementById('problems').hidden"), CHROME.text("#problems"))
+        self.show(self.run_folder("both").whole(60).folder)
+        self.assertNotIn("client’s rows", CHROME.text("#chart-server-split .note"))
 
     def test_an_outlier_step_does_not_flatten_the_chart(self):
         run = self.run_folder(step_seconds=3)
@@ -210,6 +223,22 @@ class OneRun(Case):
         self.assertIn("cat41", CHROME.text("#confusion-1"))
         self.assertIn("12.0 %", CHROME.text("#calibration-1"))
         self.assertEqual(CHROME.run("return document.querySelectorAll('#calibration-1 .bin').length"), 1)
+        self.assertIn("Unknown weights.", CHROME.text("#evaluation-note-1"))
+        # The last label of the calibration's axis is not cut off.
+        inside = """const picture = document.querySelector('.calibration'), box = picture.getBoundingClientRect();
+            return [...picture.querySelectorAll('text')].every((one) => one.getBoundingClientRect().right <= box.right)"""
+        self.assertTrue(CHROME.run(inside))
+        model = run.folder / "model.safetensors"
+        model.write_bytes(b"weights")
+        path.write_text(json.dumps({**evaluation, "weights_sha256": hashlib.sha256(b"weights").hexdigest(), "steps": 50}))
+        self.show(run.folder)
+        self.assertIn("model.safetensors, after 50 steps, epoch 1", CHROME.text("#evaluation-1"))
+        self.assertIsNone(CHROME.run("return document.getElementById('evaluation-note-1')"))
+        model.write_bytes(b"weights of a later epoch")
+        self.show(run.folder)
+        self.assertIn("An older model.", CHROME.text("#evaluation-note-1"))
+        self.assertIn("Evaluation of an older model", CHROME.text("#evaluation-1"))
+        self.assertIn("cleave-client eval " + str(run.folder), CHROME.text("#problems"))
         for damaged in ("{", '{"model": 1}', json.dumps({**evaluation, "confusion": [[1]]})):
             path.write_text(damaged)
             self.show(run.folder)

@@ -69,6 +69,17 @@ class Sweep(unittest.TestCase):
 
         self.assertIn("4 of 4 points done", CHROME.text("#subtitle"))
         self.assertIn("Speed-up", CHROME.text("#groups"))
+        self.assertIn("Accuracy, best", CHROME.text("#groups"))
+        self.assertIn("Peak down", CHROME.text("#group-steps"))
+        curves = {label: self.points(panels, "metric-bytes", label) for label in panels["metric-bytes"]["labels"]}
+        self.assertEqual(len(curves), 4)
+        for row in groups:
+            [(spent, accuracy)] = curves[f"{row['codec']}, micro_batches {row['train.micro_batches']}"].items()
+            self.assertAlmostEqual(accuracy, float(row["top1"]), places=6)
+            # The curve has all bytes but those of the weights, which are fetched after the last epoch.
+            self.assertLessEqual(spent, float(row["total_bytes"]))
+            self.assertGreater(spent, 0.5 * float(row["total_bytes"]))
+            self.assertAlmostEqual(float(row["total_bytes"]), float(row["total_up_bytes"]) + float(row["total_down_bytes"]))
         self.assertEqual(CHROME.complaints(), [])
         CHROME.run("document.querySelector('#groups a').click()")
         CHROME.until(lambda: "synthetic-" in CHROME.text("#title"), "the run's own page")
@@ -89,6 +100,49 @@ class Sweep(unittest.TestCase):
         )
         self.assertEqual(labels, ["none", "bf16"])
         self.assertEqual(CHROME.complaints(), [])
+
+    def test_seeds_are_aggregated_in_the_table_and_in_figures(self):
+        self.sweep("codec=none", "codec=topk:ratio=0.01", "run.seed=1", "run.seed=2", "data.classes=3")
+        CHROME.size(1280, 900)
+        CHROME.open(self.folder / "report.html")
+        self.assertRegex(CHROME.text("#groups"), r"\d ± \d")
+        self.assertNotIn("data.classes", CHROME.text("#groups"))
+        self.assertIn("data.classes=3", CHROME.text("#subtitle"))
+        fits = "return [...document.querySelectorAll('#groups table, #group-steps table')].every((one) => one.scrollWidth <= one.parentElement.clientWidth)"
+        self.assertTrue(CHROME.run(fits))
+        self.assertEqual(CHROME.complaints(), [])
+        into = self.folder / "figures"
+        command = [PROGRAM, "report", self.folder, "--figures", into]
+        ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        files = [pathlib.Path(line) for line in ended.stdout.splitlines()]
+        first = {path: path.read_bytes() for path in files}
+        self.assertEqual({path.stem for path in files},
+                         {"accuracy_bytes", "accuracy_seconds", "accuracy_epochs", "loss_epochs", "step_time", "bandwidth"})  # fmt: skip
+        for path in files:
+            if path.suffix != ".svg":
+                continue
+            CHROME.open(path)
+            # No text is cut off at the edge or overlaps another one.
+            self.assertEqual(CHROME.run("""
+                const width = innerWidth, svg = document.documentElement.getBoundingClientRect();
+                const texts = [...document.querySelectorAll('text')].map((one) => ({ text: one.textContent, box: one.getBoundingClientRect() }));
+                const cut = texts.filter(({ box }) => box.left < svg.left || box.right > svg.right || box.top < svg.top || box.bottom > svg.bottom);
+                const both = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3;
+                const over = texts.filter((one, i) => texts.some((other, j) => j > i && both(one.box, other.box)));
+                return [...cut, ...over].map(({ text }) => text)"""), [], path)
+        groups = {row["codec"]: row for row in rows_of(self.folder / "groups.csv")}
+        drawn = rows_of(into / "accuracy_bytes.csv")
+        self.assertEqual([(row["codec"], row["runs"]) for row in drawn], [("none", "2"), ("topk:ratio=0.01", "2")])
+        for row in drawn:
+            self.assertAlmostEqual(float(row["eval_top1_percent"]), 100 * float(groups[row["codec"]]["top1"]), places=5)
+            self.assertAlmostEqual(float(row["eval_top1_percent_std"]), 100 * float(groups[row["codec"]]["top1_std"]), places=5)
+        subprocess.run(list(map(str, command)), check=True, capture_output=True, timeout=120)
+        self.assertEqual({path: path.read_bytes() for path in files}, first)
+        (into / "loss_epochs.svg").write_text("<svg/>")
+        refused = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("not-a-figure", refused.stderr)
 
     def test_a_point_that_failed_is_named_and_the_page_fits_a_phone(self):
         self.sweep("codec=none", "data.holdout=0", "data.holdout=128", code=1)

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "common/core/sha256.h"
 #include "tests/daemon/daemons.h"
 #include "tests/daemon/mistakes.h"
 
@@ -78,6 +79,9 @@ TEST_CASE("inserts are trained, saved, evaluated, resumed, and trained further")
   }
 
   const auto evaluated = askJson({"eval", whole, "--set", "threads.client=1"});
+  const std::string model = whole + "/model.safetensors";
+  CHECK(evaluated.at("weights_sha256") == hexOf(sha256Of(readFile(model))));
+  CHECK(evaluated.at("steps") == summary.at("steps"));
   CHECK(evaluated.at("metrics").at("loss").get<double>() ==
         Approx(summary.at("eval").at("loss").get<double>()).epsilon(1e-5));
 

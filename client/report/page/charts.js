@@ -16,8 +16,8 @@ const charts = [
     note: 'L2 norm of all gradients of a step, before clipping.', lines: [{ label: 'gradient norm', series: 'gradient_norm' }] },
 
   { id: 'step-time', section: 'steps', title: 'Time of a step', unit: 'seconds', zero: true, wide: true,
-    note: 'The duration of each step, and the minimum duration with the same computers and link and the best order of actions.',
-    lines: [{ label: 'step', series: 'step_seconds' }, { label: 'bound', series: 'bound_seconds' }] },
+    note: 'The duration of each step, and the estimated minimum with the same computers and link and the best order of actions.',
+    lines: [{ label: 'step', series: 'step_seconds' }, { label: 'bound (estimate)', series: 'bound_seconds' }] },
   split('client', 'The client’s step'),
   split('server', 'The server’s step'),
 
@@ -53,11 +53,20 @@ const charts = [
     lines: flows.map((flow) => ({ label: flow, series: 'snr ' + flow })) },
 ];
 
+// Where the figures of the server's step come from, if not from the server's own folder.
+function serverSource(run) {
+  const { from, servers } = run.server_steps;
+  if (from !== 'client') return '';
+  return 'Drawn from the client’s rows, in which the server’s update counts as waiting.' +
+    (servers > 1 ? ' Means of the ' + servers + ' servers.' : '') +
+    ' The server’s folder adds the update, its kernel’s figures and its environment: cleave-client report RUN --server-run DIR.';
+}
+
 function split(side, title) {
   return {
     id: side + '-split', section: 'steps', title, unit: 'seconds', zero: true, stacked: true,
     note: 'Mean times. Codec time counts only while this side does not compute. Wire time counts only while this side neither computes nor runs a codec. The rest is waiting.',
-    none: side === 'server' ? 'The server’s folder was not found: pass it with --server-run DIR.' : undefined,
+    about: side === 'server' ? serverSource : undefined,
     // The last line is at the bottom of the stack.
     lines: [['waiting', 6], ['wire', 2], ['codec', 1], ['compute', 0]].map(([part, tone]) =>
       ({ label: part, series: side + '_' + part, tone })),

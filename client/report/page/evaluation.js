@@ -33,7 +33,7 @@ function confusionTable(evaluation, title, id) {
 
 // The share of correct predictions by confidence. On the diagonal, share and confidence are equal.
 function calibrationCard(evaluation, title, id) {
-  const size = 220, edge = 34;
+  const size = 220, edge = 34, right = 24;  // right: half of the last label
   const space = 'http://www.w3.org/2000/svg';
   const make = (name, attributes, text) => {
     const made = document.createElementNS(space, name);
@@ -42,7 +42,7 @@ function calibrationCard(evaluation, title, id) {
     return made;
   };
   const x = (value) => edge + value * size, y = (value) => 8 + (1 - value) * size;
-  const picture = make('svg', { viewBox: '0 0 ' + (size + edge + 10) + ' ' + (size + edge + 8), role: 'img', 'aria-label': title, class: 'calibration' });
+  const picture = make('svg', { viewBox: '0 0 ' + (edge + size + right) + ' ' + (size + edge + 8), role: 'img', 'aria-label': title, class: 'calibration' });
   picture.append(make('rect', { x: x(0), y: y(1), width: size, height: size, class: 'frame' }));
   const width = 1 / evaluation.bins.length;
   for (const bin of evaluation.bins.filter((one) => one.samples > 0)) {
@@ -64,12 +64,24 @@ function calibrationCard(evaluation, title, id) {
             shareOrDash(evaluation.calibration_error) + '.'), picture);
 }
 
+// Says which weights were evaluated.
+function weightsText(run) {
+  const { of, steps, weights } = run.evaluation;
+  const evaluated = run.evaluations.find((one) => one.step === steps);
+  const after = steps === undefined ? '' : ', after ' + countText(steps, 'step') + (evaluated ? ', epoch ' + evaluated.epoch : '');
+  return { current: of, older: 'an older model', unknown: 'unknown' }[weights] + after;
+}
+
 function evaluationCards(run, suffix, id) {
   const evaluation = run.evaluation;
+  const note = evaluation.note
+    ? [element('div', { class: 'card across warning', id: 'evaluation-note' + id },
+               element('p', {}, element('b', {}, evaluation.weights === 'older' ? 'An older model' + suffix + '. ' : 'Unknown weights' + suffix + '. '), evaluation.note))] : [];
   const metrics = evaluation.metrics.map(([name, value]) => [name, value === null ? '–' : significant(value, 5)]);
   const confused = evaluation.confused || [];
   const words = evaluation.model + ', ' + evaluation.samples + ' samples';
-  const cards = [table('Evaluation' + suffix, ['Metric', 'Value'], [...metrics, ['model', words]], 'evaluation' + id)];
+  const title = (evaluation.weights === 'older' ? 'Evaluation of an older model' : 'Evaluation') + suffix;
+  const cards = [...note, table(title, ['Metric', 'Value'], [...metrics, ['model', words], ['weights', weightsText(run)]], 'evaluation' + id)];
   if (!evaluation.classes) return cards;
   cards.push(calibrationCard(evaluation, 'Calibration' + suffix, 'calibration' + id));
   cards.push(classTable(evaluation, 'Classes' + suffix, 'classes' + id));
@@ -84,6 +96,8 @@ function evaluationCards(run, suffix, id) {
 function drawEvaluations(runs) {
   const known = runs.map((run, i) => ({ run, i })).filter(({ run }) => run.evaluation);
   byId('evaluation').hidden = known.length === 0;
+  const isCurrent = known.every(({ run }) => run.evaluation.weights === 'current');
+  byId('evaluation').querySelector('h2').textContent = isCurrent ? 'Evaluation of the trained model' : 'Evaluation';
   byId('evaluation-cards').replaceChildren(...known.flatMap(({ run, i }) =>
     evaluationCards(run, runs.length === 1 ? '' : ': ' + run.short, '-' + (i + 1))));
 }

@@ -56,16 +56,17 @@ function scaleOf(heights) {
 // Sets the vertical axes of the charts of steps. Stacked charts of several runs share one scale, so
 // that they can be compared.
 function scaleSteps(drawn) {
-  const steps = drawn.filter(({ panel }) => panel.spec.section === 'steps').map((one) => ({ panel: one.panel, heights: heightsOf(one) }));
+  const steps = drawn.filter(({ panel }) => panel.spec.section === 'steps').map((one) => ({ ...one, heights: heightsOf(one) }));
   const stacks = steps.filter(({ panel }) => panel.spec.stacked);
   const shared = page.runs.length > 1 ? scaleOf(stacks.flatMap(({ heights }) => heights)) : null;
-  for (const { panel, heights } of steps) {
+  for (const { panel, heights, about } of steps) {
     const common = panel.spec.stacked ? shared : null;
     const { top, isCut } = common || scaleOf(heights);
     panel.valueRange = isCut || (common && top > 0) ? [0, top] : null;
     const beyond = isCut && !panel.log ? heights.filter((height) => height > top) : [];
-    panel.remark(beyond.length === 0 ? '' : (beyond.length === 1 ? '1 point is' : beyond.length + ' points are') +
-                                            ' beyond the top, up to ' + units.seconds.text(Math.max(...beyond)) + '.');
+    const cut = beyond.length === 0 ? '' : (beyond.length === 1 ? '1 point is' : beyond.length + ' points are') +
+                                           ' beyond the top, up to ' + units.seconds.text(Math.max(...beyond)) + '.';
+    panel.remark([cut, about].filter(Boolean).join(' '));
   }
 }
 
@@ -87,7 +88,8 @@ function drawCharts() {
     }
     const marks = chart.histogram ? [] : [...new Set(parts.map(({ run }) => run))].flatMap((run) =>
       interruptionMarks(page.runs[run], axis).map((mark) => ({ ...mark, index: several ? run : null })));
-    return { panel, lines: several ? lines : lines.filter((line) => line.points.length > 0), marks };
+    const about = chart.about ? chart.about(page.runs[parts[0].run]) : '';
+    return { panel, lines: several ? lines : lines.filter((line) => line.points.length > 0), marks, about };
   });
   scaleSteps(drawn);
   for (const { panel, lines, marks } of drawn) {

@@ -227,7 +227,7 @@ class Panel {
     const unit = units[this.spec.unit];
     const y = { axisLabelWidth: 66, axisLabelFormatter: unit.tick, pixelsPerLabel: 32,
                 ticker: this.log ? decades(unit, 24) : Dygraph.numericTicks };
-    const x = { axisLabelFormatter: this.axis.tick, pixelsPerLabel: 60, axisLabelWidth: this.axis.labelWidth || 60, drawGrid: false };
+    const x = { axisLabelFormatter: this.axis.tick, pixelsPerLabel: 60, axisLabelWidth: this.axis.labelWidth ? this.axis.labelWidth(this.canvas.clientWidth - 78) : 60, drawGrid: false };
     if (this.axis.ticker) x.ticker = this.axis.ticker;
     return { x, y };
   }
@@ -238,7 +238,7 @@ class Panel {
       stackedGraph: Boolean(spec.stacked),
       fillGraph: Boolean(spec.histogram),
       stepPlot: Boolean(spec.histogram),
-      fillAlpha: spec.stacked ? 0.55 : 0.18,
+      fillAlpha: this.axis.apart ? 0 : spec.stacked ? 0.55 : 0.18,
       connectSeparatedPoints: true,
       drawGapEdgePoints: true,
       highlightCircleSize: 3,
@@ -260,6 +260,7 @@ class Panel {
       underlayCallback: (context, area, graph) => {
         this.drawMarks(context, area, graph);
         this.drawRaw(context, area, graph);
+        if (this.axis.apart) this.drawErrors(context, graph);
       },
       drawCallback: (graph, initial) => {
         if (this.group && !initial) this.group.zoomed(this);
@@ -296,6 +297,23 @@ class Panel {
       context.lineTo(at, area.y + area.h);
       context.stroke();
     }
+    context.restore();
+  }
+
+  // Draws a vertical line from minimum to maximum of each point, instead of a band.
+  drawErrors(context, graph) {
+    context.save();
+    context.lineWidth = 1.6;
+    this.lines.forEach((line) => {
+      context.strokeStyle = colour(line.index);
+      for (const point of line.points) {
+        const at = graph.toDomXCoord(point.x);
+        context.beginPath();
+        context.moveTo(at, graph.toDomYCoord(this.height(point.min)));
+        context.lineTo(at, graph.toDomYCoord(this.height(point.max)));
+        context.stroke();
+      }
+    });
     context.restore();
   }
 

@@ -31,7 +31,7 @@ const figures = [
   ['mean_down_bytes_per_second', 'Bandwidth down, mean', (v) => units.rate.text(v)],
   ['busiest_second_up', 'Bandwidth up, busiest second, tensors only', (v) => units.rate.text(v)],
   ['busiest_second_down', 'Bandwidth down, busiest second, tensors only', (v) => units.rate.text(v)],
-  ['bound_seconds_per_step', 'Minimum possible step time, mean', (v) => units.seconds.text(v)],
+  ['bound_seconds_per_step', 'Minimum step time, estimate, mean', (v) => units.seconds.text(v)],
   ['over_bound', 'Step time / bound', (v) => significant(v) + ' ×', 'less'],
   ['bottleneck', 'Bottleneck', (v) => v],
 ];
@@ -125,7 +125,7 @@ function headlineOfOne(page) {
     tile('Bandwidth, mean', known(h.mean_up_bytes_per_second, units.rate.text),
          'up; ' + known(h.mean_down_bytes_per_second, units.rate.text) + ' down', 'bandwidth'),
     tile('Bound', known(h.over_bound, (v) => significant(v) + ' ×'), h.over_bound === undefined ? 'unknown' :
-         'a step took ' + units.seconds.text(h.bounded_seconds_per_step) + '; the bound is ' + units.seconds.text(h.bound_seconds_per_step), 'bound'));
+         'a step took ' + units.seconds.text(h.bounded_seconds_per_step) + '; the estimated minimum is ' + units.seconds.text(h.bound_seconds_per_step), 'bound'));
   const cards = [...progressCard(page), tiles, ...interruptionCard(run)];
   if (!h.bottleneck) return cards;
   return [...cards, element('div', { class: 'card words', id: 'bottleneck' },
