@@ -45,9 +45,10 @@ std::size_t folderBytes(const std::string& folder) {
 }
 
 DiskShare::DiskShare(std::string identity, std::size_t usedBytes,
-                     std::shared_ptr<const DiskRoom> room)
+                     std::shared_ptr<const DiskRoom> room, Reclaim reclaim)
     : identity_(std::move(identity)),
       room_(std::move(room)),
+      reclaim_(std::move(reclaim)),
       atStart_(static_cast<std::int64_t>(usedBytes)),
       used_(static_cast<std::int64_t>(usedBytes)) {}
 
@@ -64,6 +65,24 @@ bool DiskShare::fits(std::int64_t used, std::int64_t wanted) {
 
 bool DiskShare::take(std::size_t bytes) {
   const auto wanted = static_cast<std::int64_t>(bytes);
+  while (!takeNow(wanted)) {
+    if (!reclaim(wanted)) return false;
+  }
+  return true;
+}
+
+// Returns false if nothing was freed.
+bool DiskShare::reclaim(std::int64_t wanted) {
+  const std::lock_guard lock(reclaiming_);
+  if (fits(used_, wanted)) return true;  // another thread has just freed enough
+  if (!reclaim_ || !mayReclaim_.exchange(false)) return false;
+  const std::size_t freed = reclaim_(static_cast<std::size_t>(wanted));
+  giveBack(freed);
+  mayReclaim_ = mayReclaim_ || freed > 0;
+  return freed > 0;
+}
+
+bool DiskShare::takeNow(std::int64_t wanted) {
   std::int64_t used = used_;
   // used_ never includes bytes that are refused: they would end another run of the identity.
   do {
@@ -74,7 +93,9 @@ bool DiskShare::take(std::size_t bytes) {
 
 bool DiskShare::takeUnnamed(std::size_t bytes) {
   const auto wanted = static_cast<std::int64_t>(bytes);
-  if (!fits(used_, wanted)) return false;
+  while (!fits(used_, wanted)) {
+    if (!reclaim(wanted)) return false;
+  }
   unnamed_ += wanted;
   return true;
 }
@@ -105,10 +126,13 @@ void DiskShare::measured(std::size_t bytes, std::int64_t before) {
   // addition to the space that is free now.
   atStart_ = std::min<std::int64_t>(atStart_, used_);
   wasFull_ = false;
+  mayReclaim();  // runs may have ended in the meantime
 }
 
-DiskShares::DiskShares(std::string store, std::size_t reserveBytes)
-    : store_(std::move(store)), reserve_(static_cast<std::int64_t>(reserveBytes)) {
+DiskShares::DiskShares(std::string store, std::size_t reserveBytes, Reclaim reclaim)
+    : store_(std::move(store)),
+      reclaim_(std::move(reclaim)),
+      reserve_(static_cast<std::int64_t>(reserveBytes)) {
   std::error_code error;
   fs::create_directories(store_, error);  // the server reports a failure later
   lookUpRoom();
@@ -116,9 +140,17 @@ DiskShares::DiskShares(std::string store, std::size_t reserveBytes)
        entry.increment(error)) {
     const std::string identity = entry->path().filename();
     if (identity.starts_with('.') || !entry->is_directory(error)) continue;
-    shares_[identity] = {std::make_shared<DiskShare>(identity, folderBytes(entry->path()), room_),
-                         now()};
+    shares_[identity] = {makeShare(identity, folderBytes(entry->path())), now()};
   }
+}
+
+std::shared_ptr<DiskShare> DiskShares::makeShare(const std::string& identity,
+                                                 std::size_t usedBytes) const {
+  DiskShare::Reclaim reclaim;
+  if (reclaim_) {
+    reclaim = [all = reclaim_, identity](std::size_t wanted) { return all(identity, wanted); };
+  }
+  return std::make_shared<DiskShare>(identity, usedBytes, room_, std::move(reclaim));
 }
 
 DiskShares::~DiskShares() { thread_.join(); }
@@ -134,7 +166,7 @@ void DiskShares::lookUpRoom() const {
 
 std::shared_ptr<DiskShare> DiskShares::open(const std::string& identity, std::size_t maxBytes) {
   Entry& entry = shares_[identity];
-  if (!entry.share) entry = {std::make_shared<DiskShare>(identity, 0, room_), now()};
+  if (!entry.share) entry = {makeShare(identity, 0), now()};
   entry.share->setMax(maxBytes);
   if (!entry.share->take(DiskShare::kRunBytes)) throw entry.share->error();
   entry.share->giveBack(DiskShare::kRunBytes);

@@ -9,8 +9,10 @@
 #include <boost/asio/thread_pool.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "common/core/clock.h"
@@ -33,13 +35,20 @@ class DiskShare : public RowBudget {
   // Bytes of a run in addition to its rows: its folder, seven files, some log lines.
   static constexpr std::size_t kRunBytes = std::size_t{64} << 10;
 
-  DiskShare(std::string identity, std::size_t usedBytes, std::shared_ptr<const DiskRoom> room);
+  // Frees at least `wanted` bytes in the identity's folder if possible. Returns the freed bytes.
+  using Reclaim = std::function<std::size_t(std::size_t wanted)>;
+
+  // `reclaim` is called if there is no room; it may be empty.
+  DiskShare(std::string identity, std::size_t usedBytes, std::shared_ptr<const DiskRoom> room,
+            Reclaim reclaim = nullptr);
 
   // Two limits apply. An identity may use no more than its share. What it has written since the
   // server started must not exceed the space that is still free beyond the reserve. So an identity
   // takes at most half of the free space, and cannot end other identities' runs by filling the
   // disk.
   bool take(std::size_t bytes) override;
+  // Call when there is more to reclaim.
+  void mayReclaim() { mayReclaim_ = true; }
   void giveBack(std::size_t bytes) { used_ -= static_cast<std::int64_t>(bytes); }
   // The same for files without names, which a measurement of the folder does not find.
   bool takeUnnamed(std::size_t bytes);
@@ -59,9 +68,14 @@ class DiskShare : public RowBudget {
 
  private:
   bool fits(std::int64_t used, std::int64_t wanted);
+  bool takeNow(std::int64_t wanted);
+  bool reclaim(std::int64_t wanted);
 
   const std::string identity_;
   const std::shared_ptr<const DiskRoom> room_;
+  const Reclaim reclaim_;
+  std::mutex reclaiming_;
+  std::atomic<bool> mayReclaim_ = true;
   std::atomic<std::int64_t> atStart_;  // usage at the start, or a lower usage measured later
   std::atomic<std::int64_t> max_{0};
   std::atomic<std::int64_t> used_;  // by files in the identity's folder
@@ -90,8 +104,10 @@ class UnnamedSpace {
 // The shares of all identities. io thread only.
 class DiskShares {
  public:
+  // Frees space of an identity; see DiskShare::Reclaim.
+  using Reclaim = std::function<std::size_t(const std::string& identity, std::size_t wanted)>;
   // Measures the folders of `store`.
-  DiskShares(std::string store, std::size_t reserveBytes);
+  DiskShares(std::string store, std::size_t reserveBytes, Reclaim reclaim = nullptr);
   ~DiskShares();
   DiskShares(const DiskShares&) = delete;
   DiskShares& operator=(const DiskShares&) = delete;
@@ -112,8 +128,10 @@ class DiskShares {
     SteadyTime measured;
   };
   void lookUpRoom() const;
+  std::shared_ptr<DiskShare> makeShare(const std::string& identity, std::size_t usedBytes) const;
 
   const std::string store_;
+  const Reclaim reclaim_;
   const std::int64_t reserve_;
   const std::shared_ptr<DiskRoom> room_ = std::make_shared<DiskRoom>(0);
   std::map<std::string, Entry> shares_;  // by identity

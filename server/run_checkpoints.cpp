@@ -8,6 +8,7 @@
 #include "common/core/bytes.h"
 #include "common/core/durable.h"
 #include "common/core/sha256.h"
+#include "server/finished_runs.h"
 
 namespace cleave {
 
@@ -75,10 +76,15 @@ void RunCheckpoints::syncRecords() {
   }
 }
 
-void RunCheckpoints::removeAll() {
-  boost::asio::post(thread_, [self = shared_from_this()] {
+void RunCheckpoints::finish(bool keepsNewest) {
+  boost::asio::post(thread_, [self = shared_from_this(), keepsNewest] {
     try {
-      self->disk_->giveBack(self->store_.removeAll());
+      const auto all = self->store_.list();  // newest first
+      std::vector<std::uint64_t> kept;
+      if (keepsNewest && !all.empty()) kept = {all.front().step};
+      if (!kept.empty()) markFinished(diskFiles(), self->files_->folder());
+      self->disk_->giveBack(self->store_.removeExcept(kept));
+      self->disk_->mayReclaim();
     } catch (const Error&) {
       // `cleave-server runs remove` removes them.
     }

@@ -55,8 +55,9 @@ class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
   // records written so far durable. The snapshot is destroyed, then `done` is called on the store's
   // thread.
   void save(std::shared_ptr<Snapshot> snapshot, std::function<void(Saved)> done);
-  // Any thread. Removes all checkpoints. Call when the run is done and will not be continued.
-  void removeAll();
+  // Any thread. Call when the run is done. Removes all checkpoints, or keeps the newest one, from
+  // which the run can be continued for more epochs.
+  void finish(bool keepsNewest);
   // Reads a checkpoint's file after checking its digest. Throws RunError "bad-checkpoint". Call it
   // before the first save().
   Checkpoint read(std::uint64_t step);

@@ -13,6 +13,7 @@
 #include "common/core/log.h"
 #include "common/run/fingerprint.h"
 #include "common/run/run_folder.h"
+#include "server/finished_runs.h"
 #include "server/last_connection.h"
 #include "server/on_thread.h"
 
@@ -80,7 +81,10 @@ RunStore::RunStore(const ServerSettings& settings, const Access& access,
       compute_(compute),
       metrics_(std::move(metrics)),
       io_(std::move(io)),
-      disk_(settings.store, settings.diskReserveBytes),
+      disk_(settings.store, settings.diskReserveBytes,
+            [store = settings.store](const std::string& identity, std::size_t wanted) {
+              return removeFinishedCheckpoints(diskFiles(), store + "/" + identity, wanted);
+            }),
       weights_(
           std::make_shared<WeightsStore>(diskFiles(), settings.store, settings.keepWeightsBytes)),
       usage_(settings.keepUsage ? usageFolder(settings.store) : "", folders_.get_executor()) {
@@ -128,11 +132,13 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
     const LastConnection last = loadConnection(store, hello.run_id());
     const bool isNew = last.generation == 0;
     if (isNew) {
-      makeRunFolder(folder, "use another run.name, or try again: each run gets its own id");
+      makeRunFolder(folder, "use another run.name, or try again: each run gets its own id",
+                    "ask the server's operator");
     } else if (!hello.take_over()) {
       checkContinues(hello, last);
     }
     run.lock = lockRunFolder(folder);
+    if (!isNew) unmarkFinished(diskFiles(), folder);
     // This is the first file of the folder. It marks a run that can be continued.
     run.connection = saveConnection(store, hello, last);
     if (isNew) {

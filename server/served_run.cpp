@@ -332,8 +332,8 @@ EngineState ServedRun::restore(const Resume& resume) {
   return content.engine;
 }
 
-void ServedRun::removeCheckpoints() {
-  if (stored_.checkpoints) stored_.checkpoints->removeAll();
+void ServedRun::finish() {
+  if (stored_.checkpoints) stored_.checkpoints->finish(resources_.settings.keepFinished);
 }
 
 asio::awaitable<void> ServedRun::storeConnection(const wire::Hello& hello) {

@@ -112,8 +112,8 @@ class ServedRun {
   // Waits until all computation of the run has stopped, and completes its records. The run's memory
   // is in use until then. The connection must have ended.
   boost::asio::awaitable<void> close();
-  // Call when the client has sent "done": the checkpoints are no longer needed.
-  void removeCheckpoints();
+  // Call when the client has sent "done": at most the last checkpoint is still needed.
+  void finish();
 
   // Ends the run with this error, which is sent to the client if it is connected.
   void end(std::exception_ptr error);

@@ -231,7 +231,7 @@ asio::awaitable<bool> Session::serveRun() {
     const std::string reason = co_await run_->serve();
     run_->log(spdlog::level::info,
               fmt::format("session {}: the client ended it ({})", number_, reason));
-    if (reason == "done") run_->removeCheckpoints();
+    if (reason == "done") run_->finish();
   } catch (const std::exception& error) {
     if (run_->session() != number_) co_return false;
     run_->log(spdlog::level::warn,

@@ -296,6 +296,9 @@ ConfigTable<ServerSettings> makeTable() {
   table.boolean("checkpoints.allowed", &Settings::allowCheckpoints,
                 "whether runs may save checkpoints in the store; they count towards "
                 "`limits.disk_mib`");
+  table.boolean("checkpoints.keep_finished", &Settings::keepFinished,
+                "whether the last checkpoint of a finished run is kept, so that it can be [trained "
+                "for more epochs](reliability.md#more-epochs), until its identity needs the space");
   table.boolean("kept_samples.on_disk", &Settings::samplesOnDisk,
                 "whether the samples that `delta` keeps are in files in the store instead of "
                 "memory; twice their size then counts towards `limits.disk_mib`");

@@ -77,6 +77,7 @@ struct ServerSettings {
   // Maximum size of stored initial weights per identity; 0: none.
   std::size_t keepWeightsBytes = std::size_t{2} << 30;
   bool allowCheckpoints = true;
+  bool keepFinished = true;  // whether to keep the last checkpoint of a run that is done
   bool allowProbe = true;
   bool keepUsage = true;         // whether the store has the account of usage
   bool labelIdentities = false;  // whether metrics have labels with identities

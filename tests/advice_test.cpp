@@ -21,7 +21,7 @@ struct Run {
     Config config = configuration(overrides);
     settings = readClientSettings(config);
     const Datasets data = openDatasets(settings.data);
-    const RunSpec spec = makeRunSpec(settings, *data.train);
+    const RunSpec spec = makeRunSpec(settings, data);
     plan = planClient(spec, innerCutsOf(settings.cutPositions()), nullptr);
     for (const RunSpec& body : bodyRunSpecs(spec, settings, *data.train, nullptr)) {
       bodies.push_back(planRun(body));

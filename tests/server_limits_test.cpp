@@ -9,8 +9,11 @@
 #include <thread>
 #include <vector>
 
+#include "common/checkpoint/checkpoint_store.h"
+#include "common/run/run_folder.h"
 #include "server/connection_limits.h"
 #include "server/disk_share.h"
+#include "server/finished_runs.h"
 #include "server/idle.h"
 #include "server/refusals.h"
 #include "server/run_record.h"
@@ -248,6 +251,41 @@ TEST_CASE("removing old runs frees space") {
     std::this_thread::yield();
   }
   CHECK(shares.open("a", kMiB)->usedBytes() <= 4096);
+}
+
+TEST_CASE("a full share takes the space of finished runs' checkpoints, of the first one first") {
+  const Store store;
+  const auto makeRun = [&](const std::string& name, bool isFinished) {
+    store.write("a/" + name + "/steps.csv", 10);
+    CheckpointStore(diskFiles(), store.path + "/a/" + name)
+        .write(8, std::string(300 << 10, 'x'), "here");
+    if (isFinished) markFinished(diskFiles(), store.path + "/a/" + name);
+  };
+  makeRun("first", true);
+  std::filesystem::last_write_time(store.path + "/a/first/finished",
+                                   std::filesystem::file_time_type::clock::now() - 1h);
+  makeRun("second", true);
+  makeRun("open", false);
+  const auto hasCheckpoint = [&](const std::string& name) {
+    return !CheckpointStore(diskFiles(), store.path + "/a/" + name).list().empty();
+  };
+  const OpenFile used = lockRunFolder(store.path + "/a/second");
+  DiskShares shares(store.path, 0, [&](const std::string& identity, std::size_t wanted) {
+    return removeFinishedCheckpoints(diskFiles(), store.path + "/" + identity, wanted);
+  });
+  const auto a = shares.open("a", kMiB + (200 << 10));
+  CHECK(a->take(200 << 10));
+  CHECK(hasCheckpoint("first"));
+  CHECK(a->take(200 << 10));
+  CHECK_FALSE(hasCheckpoint("first"));
+  CHECK(hasCheckpoint("second"));
+  CHECK(hasCheckpoint("open"));
+  // Neither a run in use nor one that is not finished gives up its checkpoint.
+  CHECK_FALSE(a->take(500 << 10));
+  CHECK(a->error().code() == "disk-share-full");
+  CHECK(hasCheckpoint("second"));
+  CHECK(hasCheckpoint("open"));
+  CHECK(std::filesystem::exists(store.path + "/a/first/steps.csv"));
 }
 
 TEST_CASE("one identity gets at most half of the free disk space, and other identities continue") {

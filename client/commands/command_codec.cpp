@@ -173,12 +173,7 @@ void checkOutput(const CodecOptions& options) {
     throw UsageError("output-exists", "the output " + options.output + " already exists",
                      "choose another --output, or add --overwrite to replace it");
   }
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  if (!std::filesystem::is_directory(folder, ignored)) {
-    throw UsageError("no-output-folder",
-                     "cannot write " + options.output + ": there is no folder " + folder.string(),
-                     "create the folder, or choose another --output");
-  }
+  checkCanWrite(options.output);
 }
 
 int runCodec(const CodecOptions& options) {

@@ -237,6 +237,7 @@ int dataShowCommand(const DataShowOptions& options) {
   startLog("cleave-client", options.common.logLevel);
   Config config = loadConfig(options.common);
   const ClientSettings settings = readClientSettings(config);
+  if (!options.sheet.empty()) checkCanWrite(options.sheet);
   const Datasets data = openDatasets(settings.data);
   Json report = {{"format", settings.data.format}, {"splits", Json::object()}};
   const std::pair<const char*, const Dataset*> splits[] = {{"train", data.train.get()},

@@ -11,6 +11,7 @@
 #include "client/commands/commands.h"
 #include "client/train/prepare.h"
 #include "common/core/log.h"
+#include "common/core/terminal.h"
 #include "common/core/units.h"
 #include "common/model/blocks.h"
 #include "common/model/inserts.h"
@@ -20,6 +21,8 @@ namespace cleave {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kColumns = 100;  // of sentences
 
 struct Part {
   std::string name;
@@ -145,9 +148,11 @@ Json describeFlow(const PreparedRun& run, const Crossing& crossing) {
   const RunPlan& plan = *crossing.body;
   const Flow flow = crossing.flow;
   const Codec& codec = *plan.codecs.at(flow);
-  const std::uint32_t samples = microBatchSize(run.settings.batch, plan.spec.microBatches, 0);
+  const std::uint32_t batch = trainBatchOf(run.settings, run.data);
+  const std::uint32_t samples =
+      microBatchSize(batch, microBatchCount(batch, plan.spec.microBatches), 0);
   const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, samples);
-  const Bytes step = batchBytes(plan, flow, run.settings.batch);
+  const Bytes step = batchBytes(plan, flow, batch);
   const auto& autos = run.settings.autoCodecs;
   const auto choices = autos.find(flowName(flow));
   const bool isMeasured =
@@ -169,6 +174,27 @@ std::vector<std::string> textsOf(const std::vector<SampleArray>& arrays) {
   for (const SampleArray& array : arrays) texts.push_back(toString(array));
   texts.back() += " (target)";
   return texts;
+}
+
+// The largest part of a server's memory, and the key of the batches for which it is computed.
+Json describeLargestTerm(const PreparedRun& run, const RunPlan& body) {
+  const std::vector<MemoryTerm> terms = serverMemory(body);
+  const auto largest = std::max_element(
+      terms.begin(), terms.end(),
+      [](const MemoryTerm& one, const MemoryTerm& other) { return one.bytes < other.bytes; });
+  const std::uint32_t trainBatch = trainBatchOf(run.settings, run.data);
+  const bool isOfEvaluation = body.spec.maxBatch > trainBatch;
+  Json term = {{"purpose", largest->purpose},
+               {"bytes", static_cast<std::uint64_t>(largest->bytes)},
+               {"batch", isOfEvaluation ? "eval.batch" : "train.batch"},
+               {"samples", body.spec.maxBatch}};
+  if (isOfEvaluation) {
+    RunPlan smaller = body;
+    smaller.spec.maxBatch = trainBatch;
+    smaller.maxBatch = std::min(body.maxBatch, trainBatch);
+    term["server_memory_bytes_with_train_batch"] = serverBytes(smaller);
+  }
+  return term;
 }
 
 Json describe(const PreparedRun& run) {
@@ -194,7 +220,8 @@ Json describe(const PreparedRun& run) {
   for (const Crossing& crossing : crossingsOf(run)) {
     out["flows"].push_back(describeFlow(run, crossing));
   }
-  out["step"] = encodedBytes(run, Phase::train, settings.batch, settings.batch);
+  const std::uint32_t batch = trainBatchOf(settings, run.data);
+  out["step"] = encodedBytes(run, Phase::train, batch, batch);
   out["epoch"] = encodedBytes(run, Phase::train, run.data.train->size(), settings.batch);
   out["evaluation"] = encodedBytes(run, Phase::eval, run.data.test->size(), settings.evalBatch);
   out["left_out"] = "frame headers, control messages, initial weights, and the trained body";
@@ -203,10 +230,13 @@ Json describe(const PreparedRun& run) {
   out["client_sample_disk_bytes"] = samplesDiskBytes(plan);
   out["server_memory_bytes"] = Json::array();
   out["server_sample_cache_bytes"] = Json::array();
+  out["server_largest_term"] = Json::array();
   for (const RunPlan& body : run.bodies) {
     out["server_memory_bytes"].push_back(serverBytes(body));
     out["server_sample_cache_bytes"].push_back(sampleCacheBytes(body));
+    out["server_largest_term"].push_back(describeLargestTerm(run, body));
   }
+  out["warnings"] = run.warnings;
   return out;
 }
 
@@ -222,6 +252,19 @@ std::string diskText(const Json& bytes) {
   const auto disk = bytes.get<double>();
   return disk == 0 ? ""
                    : fmt::format("; {} of disk space for the codecs' samples", bytesText(disk));
+}
+
+std::string largestText(const Json& term) {
+  std::string text =
+      fmt::format("the largest part, {}, is for {}, with batches of {} samples ({})",
+                  bytesText(term.at("bytes").get<double>()), term.at("purpose").get<std::string>(),
+                  term.at("samples").get<std::uint32_t>(), term.at("batch").get<std::string>());
+  const char* const kSmaller = "server_memory_bytes_with_train_batch";
+  if (term.contains(kSmaller)) {
+    text += fmt::format("; with eval.batch lowered to train.batch: {} in all",
+                        bytesText(term.at(kSmaller).get<double>()));
+  }
+  return text;
 }
 
 std::string shapeText(const Json& shape) { return toString(shape.get<Shape>()); }
@@ -349,7 +392,12 @@ void print(const Json& out) {
   const Json& caches = out.at("server_sample_cache_bytes");
   for (std::size_t s = 0; s < servers.size(); ++s) {
     const std::string which = servers.size() == 1 ? "" : fmt::format(" {}", s + 1);
-    std::cout << fmt::format("  server{}  {}\n", which, memoryText(servers[s], caches[s]));
+    std::cout << fmt::format("  server{}  {}\n", which, memoryText(servers[s], caches[s]))
+              << wrapped("    " + largestText(out.at("server_largest_term")[s]) + "\n", kColumns,
+                         4);
+  }
+  for (const Json& warning : out.at("warnings")) {
+    std::cout << wrapped("\nWarning: " + warning.get<std::string>() + ".\n", kColumns, 2);
   }
   std::cout << "\nNothing was started or written (--dry-run)." << std::endl;
 }

@@ -75,10 +75,11 @@ void printClassScores(const Json& json) {
       shareText(json.at("calibration").at("error")));
 }
 
-void print(const Json& json, const std::set<std::string>& shares) {
+void print(const Json& json, const std::set<std::string>& shares, std::int64_t classes) {
   std::cout << fmt::format("model    {}\nsamples  {}\n", json.at("model").get<std::string>(),
                            json.at("samples").get<std::uint64_t>());
   for (const auto& [name, value] : json.at("metrics").items()) {
+    if (isTrivial(name, classes)) continue;
     std::cout << fmt::format("{:<8} {}\n", name,
                              value.is_null() ? "-"
                              : shares.contains(name)
@@ -142,7 +143,7 @@ int evaluate(const EvalOptions& options) {
   if (options.inference.run.json) {
     std::cout << json.dump(2) << std::endl;
   } else {
-    print(json, spec.shares());
+    print(json, spec.shares(), outputSize(run.plan));
   }
   keepInRun(json, options, inference.modelPath());
   return 0;

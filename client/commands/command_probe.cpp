@@ -36,6 +36,7 @@ ProbeOptions readOptions(const ProbeCommandOptions& options) {
 int probeCommand(const ProbeCommandOptions& options) {
   startLog("cleave-client", options.logLevel);
   const ProbeOptions probe = readOptions(options);
+  if (!options.csv.empty()) checkCanWrite(options.csv);
   std::unique_ptr<TemporaryFolder> store;
   std::unique_ptr<LocalServer> localServer;
   ServerAddress server;

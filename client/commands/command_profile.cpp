@@ -12,6 +12,7 @@
 #include "client/train/codec_choice.h"
 #include "client/train/prepare.h"
 #include "client/train/train_run.h"
+#include "common/core/durable.h"
 #include "common/core/log.h"
 #include "common/core/terminal.h"
 #include "common/run/device.h"
@@ -44,7 +45,7 @@ RunSpec specForServers(const PreparedRun& run) {
     if (!run.userModel) settings.cuts = {settings.cuts.front(), settings.cuts.back()};
     settings.codecs.clear();  // those of the inner cuts do not fit
   }
-  return makeRunSpec(settings, *run.data.train, run.userModel.get());
+  return makeRunSpec(settings, run.data, run.userModel.get());
 }
 
 std::vector<std::string> graphsForServers(const PreparedRun& run) {
@@ -67,6 +68,7 @@ PreparedRun dividedForPlan(PreparedRun run) {
 
 int profileCommand(const ProfileOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
+  checkCanWrite(options.output);
   PreparedRun resolved = resolveRun(options.run, Purpose::measurement);
   requireProfilable(resolved);
   const PreparedRun run = dividedForPlan(std::move(resolved));

@@ -2,8 +2,8 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <CLI/CLI.hpp>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -14,6 +14,7 @@
 #include "client/report/live_report.h"
 #include "client/report/report.h"
 #include "client/sweep/figure_groups.h"
+#include "common/core/durable.h"
 #include "common/core/log.h"
 
 namespace cleave {
@@ -84,6 +85,7 @@ int reportCommand(const ReportCommandOptions& options) {
   for (const std::string& run : options.runs) places.push_back(findRun(run, options.serverRuns));
   if (!options.serve.empty()) return serve(options, places);
   const std::string file = fileOf(options, places);
+  checkCanWrite(file);
   nlohmann::json summary = writeReport(places, file);
   summary["file"] = file;
   if (options.json) {

@@ -62,6 +62,7 @@ Case measure(const SimulateOptions& options, const LinkCosts& link, std::uint32_
   overrides.emplace_back("train.staleness=0");
   overrides.emplace_back("eval.every=0");
   PreparedRun prepared = prepareRun(runOptions, Purpose::measurement);
+  logWarnings(prepared, *processLog());
   link.checkServers(prepared.settings.bodies());
   prepared.settings.epochs = options.steps + 1;
   TrainRun run(prepared);

@@ -3,10 +3,13 @@
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "client/commands/commands.h"
@@ -177,6 +180,22 @@ void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer
            run.checkpointer()->lastCommit(), run.prepared().folder);
 }
 
+// Rethrows the current exception. If a disk is full, and the server stores its files in the run's
+// folder, says so: to its client, it is "the server's disk".
+[[noreturn]] void rethrowWithPlace(const std::exception& error, const PreparedRun& run) {
+  constexpr std::array<std::string_view, 3> kDiskErrors = {"cannot-write", "disk-reserve",
+                                                           "disk-share-full"};
+  const std::string code = codeOf(error);
+  const bool isDisk = std::find(kDiskErrors.begin(), kDiskErrors.end(), code) != kDiskErrors.end();
+  if (!isDisk || run.localServers.empty()) throw;
+  throw RunError(
+      code,
+      std::string(error.what()) +
+          "; the client has started this server, whose store is in the run's folder " + run.folder +
+          " on this machine",
+      "free disk space on this machine, then run: cleave-client train --resume " + run.folder);
+}
+
 // State that lives as long as the training run, across restarts from a checkpoint.
 struct TrainCommand {
   const TrainOptions& options;
@@ -248,6 +267,14 @@ void warnOfMissingFiles(const TrainRun& run, spdlog::logger& log) {
   }
 }
 
+std::set<std::string> trivialMetrics(const PreparedRun& run) {
+  std::set<std::string> trivial;
+  for (const std::string& metric : run.settings.scores.metrics) {
+    if (isTrivial(metric, outputSize(run.plan))) trivial.insert(metric);
+  }
+  return trivial;
+}
+
 struct Trained {
   TrainResult result;
   bool hasModel = false;
@@ -267,8 +294,8 @@ Trained trainToTheEnd(TrainCommand& command, TrainRun& run, Trainer& trainer, Mo
         "this server does not allow clients to fetch the body, so there is no model.safetensors");
     saver.saveParts(command.log);
   }
-  // A run with a summary cannot be continued, and the server removes its checkpoints after Bye
-  // "done". Rows and result must therefore be durable first.
+  // A run with a summary can only be continued for more epochs, and the server removes its older
+  // checkpoints after Bye "done". Rows and result must therefore be durable first.
   makeRecordsSafe(run);
   writeSummary(command, summaryOf(command, result, trainer.spent(), hasModel));
   failpoint("summary");
@@ -292,7 +319,8 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   announce(run, steps, log, command.events);
 
   Progress progress({progressFd(command.options), command.events, steps,
-                     run.settings().scores.names(), run.settings().scores.shares()});
+                     run.settings().scores.names(), run.settings().scores.shares(),
+                     trivialMetrics(prepared)});
   Trainer trainer(run, progress);
   ModelSaver saver(
       run.session(), run.stage(), prepared.plan, prepared.folder, run.mayFetchWeights(),
@@ -321,7 +349,7 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
     if (trainer.hasTrained() || !command.stuckSince) command.stuckSince = now();
     if (!mayRestart(error, run, trainer.steps(), command)) {
       endEarly(error, run, trainer, saver, log);
-      throw;
+      rethrowWithPlace(error, prepared);
     }
     log.warn("{}", error.what());
     run.close("restarting");
@@ -337,13 +365,16 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   return summary;
 }
 
-// Call only after the run has completed.
-void removeCheckpoints(const std::string& folder, spdlog::logger& log) {
+// Call only after the run has completed. The last checkpoint remains, so that the run can be given
+// more epochs.
+void removeOldCheckpoints(const std::string& folder, spdlog::logger& log) {
   try {
-    CheckpointStore(diskFiles(), folder).removeAll();
-    if (!readCommits(diskFiles(), folder).empty()) writeCommits(diskFiles(), folder, {});
+    const std::vector<RunCommit> commits = readCommits(diskFiles(), folder);
+    if (commits.size() > 1) writeCommits(diskFiles(), folder, {commits.front()});
+    CheckpointStore store(diskFiles(), folder);
+    commits.empty() ? store.removeAll() : store.removeExcept({commits.front().step});
   } catch (const Error& error) {
-    log.warn("the checkpoints could not be removed: {}", error.what());
+    log.warn("the old checkpoints could not be removed: {}", error.what());
   }
 }
 
@@ -373,6 +404,7 @@ int train(const TrainOptions& options, JsonLines* events) {
     dashboard->show({{prepared.folder, ""}});
     log->info("dashboard: open {}", dashboard->url());
   }
+  logWarnings(prepared, *log);
   TrainCommand command{options, events, prepared, *log};
   if (prepared.settings.probeFirst && !prepared.isResumed)
     command.extras["probe"] = probeFirst(prepared, *log);
@@ -384,7 +416,7 @@ int train(const TrainOptions& options, JsonLines* events) {
   std::optional<nlohmann::json> summary;
   try {
     while (!(summary = trainOnce(command))) prepareRestart(command);
-    removeCheckpoints(prepared.folder, *log);
+    removeOldCheckpoints(prepared.folder, *log);
   } catch (...) {
     if (dashboard) dashboard->finish();
     throw;

@@ -343,6 +343,7 @@ int verifyCommand(const VerifyOptions& options) {
   startLog("cleave-client",
            options.run.common.logLevel == "info" ? "warn" : options.run.common.logLevel);
   PreparedRun run = prepareRun(options.run, Purpose::verification);
+  logWarnings(run, *processLog());
   Verification verification(run, options.steps, options.tolerance);
   const Comparisons results = [&] {
     try {

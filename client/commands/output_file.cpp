@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "common/core/durable.h"
 #include "common/core/error.h"
 
 namespace cleave {
@@ -13,8 +14,8 @@ void checkOutputFile(const std::string& path, bool overwrite, const std::string&
     throw UsageError("file-exists", path + " is a folder",
                      "pass a file, such as --output " + path + "/" + example);
   }
-  if (!std::filesystem::exists(path, ignored)) return;
-  if (overwrite && std::filesystem::is_regular_file(path, ignored)) return;
+  if (!std::filesystem::exists(path, ignored)) return checkCanWrite(path);
+  if (overwrite && std::filesystem::is_regular_file(path, ignored)) return checkCanWrite(path);
   throw UsageError("file-exists", path + " exists",
                    "give another file with --output, or add --overwrite");
 }

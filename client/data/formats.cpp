@@ -316,6 +316,30 @@ constexpr DataFormatRow kFormats[] = {
 
 std::span<const DataFormatRow> dataFormatTable() { return kFormats; }
 
+std::string keyOfPath(const DataFormatKeys& keys, std::string_view sentence) {
+  using Keys = DataFormatKeys;
+  constexpr std::pair<const char*, std::string Keys::*> kPaths[] = {
+      {"data.train.images", &Keys::trainImages},
+      {"data.train.labels", &Keys::trainLabels},
+      {"data.test.images", &Keys::testImages},
+      {"data.test.labels", &Keys::testLabels},
+      {"data.train.file", &Keys::trainFile},
+      {"data.test.file", &Keys::testFile},
+      {"data.train.folder", &Keys::trainFolder},
+      {"data.test.folder", &Keys::testFolder},
+      {"data.folder", &Keys::folder},
+      {"data.tokenizer", &Keys::tokenizer}};
+  std::string found;
+  std::size_t longest = 0;
+  for (const auto& [key, path] : kPaths) {
+    const std::string& value = keys.*path;
+    if (value.size() <= longest || !sentence.starts_with(value)) continue;
+    longest = value.size();
+    found = key;
+  }
+  return found;
+}
+
 const DataFormatRow& findDataFormat(std::string_view name) {
   return findByName(dataFormatTable(), name, "unknown-data-format", "a data format");
 }

@@ -67,6 +67,9 @@ struct DataFormatRow {
 std::span<const DataFormatRow> dataFormatTable();
 // Throws UsageError with the nearest known name.
 const DataFormatRow& findDataFormat(std::string_view name);
+// The key whose value is at the beginning of the sentence, such as "data.train.images"; empty:
+// none.
+std::string keyOfPath(const DataFormatKeys& keys, std::string_view sentence);
 // The keys of all formats. A key's description begins with the formats that have the key.
 std::vector<KeyText> dataFormatKeys();
 

@@ -26,16 +26,6 @@ constexpr double kCostlySeconds = 300e-6;
 constexpr int kTimedSamples = 4;
 constexpr int kMaxAutomaticThreads = 16;
 
-// An unreadable sample is detected only after the run has started. The run therefore fails (exit
-// code 1), although the dataset reports a usage error.
-[[noreturn]] void rethrowInRun(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const UsageError& usage) {
-    throw RunError(usage.code(), usage.what(), usage.hint());
-  }
-}
-
 }  // namespace
 
 // Threads take samples in order, from the newest batch in `window`. When all its samples are taken,
@@ -290,7 +280,7 @@ std::optional<Batch> Loader::next() {
     state.changed.notify_all();
     return batch;
   }
-  if (state.failure) rethrowInRun(state.failure->error);
+  if (state.failure) std::rethrow_exception(state.failure->error);
   return std::nullopt;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -69,12 +70,34 @@ void flatten(const nlohmann::ordered_json& node, const std::string& path, Settin
 
 }  // namespace
 
+namespace {
+
+void addChanges(const std::string& path, Settings& settings) {
+  std::vector<std::string> ignored;
+  const auto changes = nlohmann::json::parse(readText(path, ignored).value_or(""), nullptr, false);
+  std::map<std::string, std::string> earlier;
+  try {
+    for (const auto& change : changes) {
+      std::string& text = earlier[change.at("key")];
+      text += (text.empty() ? "" : ", ") + change.at("before").get<std::string>() + " until step " +
+              std::to_string(change.at("step").get<std::uint64_t>());
+    }
+  } catch (const nlohmann::json::exception&) {  // the file is damaged
+  }
+  for (auto& [key, text] : settings) {
+    if (earlier.contains(key)) text += " (" + earlier.at(key) + ")";
+  }
+}
+
+}  // namespace
+
 Settings readConfig(const std::string& path, std::vector<std::string>& problems) {
   Settings settings;
   const auto text = readText(path, problems);
   if (!text) return settings;
   try {
     flatten(parseYaml(*text, fileName(path)), "", settings);
+    addChanges(std::filesystem::path(path).parent_path() / "changes.json", settings);
   } catch (const Error& error) {
     problems.push_back(fileName(path) + " cannot be read: " + error.what());
     settings.clear();

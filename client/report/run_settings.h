@@ -12,7 +12,9 @@ namespace cleave {
 // Pairs of a key such as "train.batch" and its value as text, in file order.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-// Appends a sentence to `problems` if the file cannot be read.
+// Appends a sentence to `problems` if the file cannot be read. A setting that was changed on
+// resume, according to changes.json in the same folder, has its earlier values too: "4 (2 until
+// step 16)".
 Settings readConfig(const std::string& path, std::vector<std::string>& problems);
 Settings readEnvironment(const std::string& path, std::vector<std::string>& problems);
 

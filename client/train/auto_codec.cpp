@@ -12,6 +12,7 @@
 
 #include "client/train/codec_choice.h"
 #include "client/train/codec_comparison.h"
+#include "client/train/earlier_run.h"
 #include "client/train/first_tensors.h"
 #include "client/train/trainer.h"
 #include "client/train/trial_run.h"

@@ -232,7 +232,7 @@ class Planner {
   CandidatePlan planOf(const ClientSettings& settings) const {
     const Dataset& train = *run_.data.train;
     const UserModel* const model = run_.userModel.get();
-    CandidatePlan plan{clientPlan(makeRunSpec(settings, train, model), settings, model), {}};
+    CandidatePlan plan{clientPlan(makeRunSpec(settings, run_.data, model), settings, model), {}};
     plan.bodies = bodyPlans(plan.client, settings, train, model);
     plan.client.samplesOnDisk = settings.samplesOnDisk;
     if (settings.replicas > 1) plan.bodies = {std::move(plan.bodies.front())};

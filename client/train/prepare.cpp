@@ -17,7 +17,7 @@
 
 #include "client/data/loader.h"
 #include "client/data/subset.h"
-#include "client/train/saved_model.h"
+#include "client/train/earlier_run.h"
 #include "common/core/durable.h"
 #include "common/core/environment.h"
 #include "common/core/log.h"
@@ -70,36 +70,72 @@ bool isThisMachine(const std::string& host) {
   return !error;
 }
 
+// Of a batch with this many samples, in at most `microBatches`.
+std::uint32_t smallestMicroBatch(std::uint32_t samples, std::uint32_t microBatches) {
+  const std::uint32_t count = microBatchCount(samples, microBatches);
+  return microBatchSize(samples, count, count - 1);
+}
+
 // The trace omits the first step, which is a warm-up, unless it is the only one.
 void requestTrace(RunSpec& spec, std::uint64_t steps, std::uint64_t totalSteps) {
   const std::uint64_t first = totalSteps > 1 ? 2 : 1;
   spec.trace = {first, std::min(steps, totalSteps - first + 1)};
 }
 
-void warnOfLargeBatch(const ClientSettings& settings, const Dataset& train) {
-  if (settings.batch <= train.size()) return;
-  processLog()->warn(
-      "train.batch is {}, but there are only {} training samples: each epoch is one step of {} "
-      "samples; lower train.batch",
-      settings.batch, train.size(), train.size());
+void warnOfLargeBatch(PreparedRun& run) {
+  const std::uint32_t size = run.data.train->size();
+  if (run.settings.batch <= size) return;
+  run.warnings.push_back(
+      fmt::format("train.batch is {}, but there are only {} training samples: each epoch is one "
+                  "step of {} samples; lower train.batch",
+                  run.settings.batch, size, size));
 }
 
-void warnOfEvaluation(const std::string& file, const UserModel& model) {
-  const std::vector<std::string> drawn = withTorchErrors([&] { return model.drawnInEvaluation(); });
+void warnOfEvaluation(PreparedRun& run) {
+  const std::vector<std::string> drawn =
+      withTorchErrors([&] { return run.userModel->drawnInEvaluation(); });
   if (drawn.empty()) return;
-  processLog()->warn(
+  run.warnings.push_back(fmt::format(
       "{} has no evaluation graph, so evaluations and predictions also draw the random numbers of "
       "{}{}, and may differ from PyTorch's model.eval(); export the model again with cleave.export",
-      file, drawn.front(),
+      run.settings.modelFile, drawn.front(),
       drawn.size() == 1 ? ""
-                        : fmt::format(" and {}", countText(drawn.size() - 1, "more operator")));
+                        : fmt::format(" and {}", countText(drawn.size() - 1, "more operator"))));
 }
 
-void warnOfInputs(const RunPlan& plan) {
-  if (parameterCount(plan.blocks, 0, plan.stage.cuts.cut0) > 0) return;
-  processLog()->warn(
+void warnOfInputs(PreparedRun& run) {
+  if (parameterCount(run.plan.blocks, 0, run.plan.stage.cuts.cut0) > 0) return;
+  run.warnings.emplace_back(
       "the head has no parameters, so the server receives the inputs themselves; to keep them on "
       "the client, move the first cut (model.cuts) behind a layer with parameters");
+}
+
+// Batch norm uses the statistics of each micro-batch. With few samples, they are noise.
+void warnOfSmallNorms(PreparedRun& run) {
+  constexpr std::uint32_t kMinSamples = 8;
+  if (!hasBatchNorm(run.plan.blocks)) return;
+  const ClientSettings& settings = run.settings;
+  const std::uint32_t size = run.data.train->size();
+  const std::uint32_t batch = std::min(settings.batch, size);
+  const std::uint32_t whole = smallestMicroBatch(batch, settings.microBatches);
+  const std::uint32_t smallest = minMicroBatch(settings, *run.data.train);
+  if (smallest >= kMinSamples) return;
+  if (whole >= kMinSamples) {
+    run.warnings.push_back(fmt::format(
+        "batch norm computes its statistics from each micro-batch, and the smallest of each "
+        "epoch's last batch has only {}: choose a train.batch that divides {} samples with less "
+        "rest, or lower train.micro_batches",
+        countText(smallest, "sample"), size));
+    return;
+  }
+  run.warnings.push_back(fmt::format("batch norm computes its statistics from each micro-batch, "
+                                     "and the smallest has only {} (a "
+                                     "batch of {} in {} micro-batches), which can ruin the model: "
+                                     "set train.micro_batches to {}",
+                                     countText(whole, "sample"), batch,
+                                     microBatchCount(batch, settings.microBatches),
+                                     std::max(1U, batch / kMinSamples)) +
+                         (batch < kMinSamples ? ", and raise train.batch" : ""));
 }
 
 // Removes the codecs of flows that the run does not have, such as the gradient of a cut that needs
@@ -277,28 +313,30 @@ void chooseThreadsOf(PreparedRun& run, Purpose purpose) {
 void planRunOf(PreparedRun& run, const RunOptions& options, Purpose purpose,
                const DataOpener& open) {
   run.data = open(run.settings.data);
-  if (purpose != Purpose::inference) warnOfLargeBatch(run.settings, *run.data.train);
+  if (purpose != Purpose::inference) warnOfLargeBatch(run);
   if (!run.settings.modelFile.empty()) {
     run.userModel =
         withTorchErrors([&] { return std::make_shared<const UserModel>(run.settings); });
     run.data = run.userModel->inputsFrom(run.data);
-    warnOfEvaluation(run.settings.modelFile, *run.userModel);
+    warnOfEvaluation(run);
   }
   if (purpose != Purpose::inference) checkReplicaBatches(run.settings, run.data);
-  RunSpec spec = makeRunSpec(run.settings, *run.data.train, run.userModel.get());
+  RunSpec spec = makeRunSpec(run.settings, run.data, run.userModel.get());
   if (options.traceSteps > 0) {
     requestTrace(spec, options.traceSteps, totalSteps(run.settings, *run.data.train));
   }
   planFor(run, spec);
   if (purpose == Purpose::training) {
-    warnOfInputs(run.plan);
-    for (const std::string& warning : missingClassWarnings(*run.data.train, *run.data.test))
-      processLog()->warn("{}", warning);
+    warnOfInputs(run);
+    for (std::string& warning : missingClassWarnings(*run.data.train, *run.data.test)) {
+      run.warnings.push_back(std::move(warning));
+    }
   }
   dropUnusedFlows(run);
   checkTarget(run);
   if (purpose != Purpose::inference) {
     checkBatchNorm(run.plan.blocks, minMicroBatch(run.settings, *run.data.train));
+    warnOfSmallNorms(run);
   }
   WeightsReport report;
   initialWeights(run, &report);  // only checks the weights
@@ -329,6 +367,7 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpe
   std::vector<BodyServers> servers = parseAddresses(options.server);  // its errors come first
   Config config = configOf(options, purpose);
   run.settings = readClientSettings(config);
+  if (!options.resume.empty()) run.changes = changesOfEarlierRun(options, config, run.settings);
   chooseServers(run, std::move(servers), purpose);
   if (purpose == Purpose::training) useLosslessOnLoopback(run);
   chooseThreadsOf(run, purpose);
@@ -338,12 +377,13 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpe
 }
 
 std::uint32_t minMicroBatch(const ClientSettings& settings, const Dataset& train) {
-  const auto minOf = [&](std::uint32_t samples) {
-    const std::uint32_t count = microBatchCount(samples, settings.microBatches);
-    return microBatchSize(samples, count, count - 1);
-  };
   const std::uint32_t last = train.size() % settings.batch;
-  return last == 0 ? minOf(settings.batch) : std::min(minOf(settings.batch), minOf(last));
+  const std::uint32_t whole = smallestMicroBatch(settings.batch, settings.microBatches);
+  return last == 0 ? whole : std::min(whole, smallestMicroBatch(last, settings.microBatches));
+}
+
+void logWarnings(const PreparedRun& run, spdlog::logger& log) {
+  for (const std::string& warning : run.warnings) log.warn(warning);
 }
 
 RunPlan clientPlan(const RunSpec& spec, const ClientSettings& settings, const UserModel* model) {
@@ -442,7 +482,7 @@ PreparedRun dividedAt(PreparedRun run, std::vector<std::string> cuts) {
       withTorchErrors([&] { return std::make_shared<const UserModel>(settings, cuts); });
   settings.cutNames.clear();  // the positions count
   run.settings = std::move(settings);
-  planFor(run, makeRunSpec(run.settings, *run.data.train, run.userModel.get()));
+  planFor(run, makeRunSpec(run.settings, run.data, run.userModel.get()));
   return run;
 }
 
@@ -502,139 +542,9 @@ void refuseTlsAlone(const RunOptions& options, const PreparedRun& run) {
 
 void makeFolder(PreparedRun& run, const RunOptions& options) {
   run.folder = options.runDir.empty() ? "runs/" + run.hello.run_id() : options.runDir;
-  makeRunFolder(run.folder, "choose another folder with --run-dir, or remove this one");
+  makeRunFolder(run.folder, "choose another folder with --run-dir, or remove this one",
+                "choose another folder with --run-dir");
   run.lock = lockRunFolder(run.folder);
-}
-
-// In hex.
-std::string configDigest(const std::string& folder) {
-  return hexOf(sha256Of(diskFiles().read(folder + "/config.yaml").value_or("")));
-}
-
-// The last model, or the best one if the last one was not kept.
-std::string savedModelOf(const std::string& folder) {
-  std::error_code ignored;
-  const std::string last = folder + "/model.safetensors", best = folder + "/model.best.safetensors";
-  const bool onlyBest =
-      !std::filesystem::exists(last, ignored) && std::filesystem::exists(best, ignored);
-  return onlyBest ? best : last;
-}
-
-// Completes the options from the run's folder.
-RunOptions ofEarlierRun(RunOptions options) {
-  const RunRecordFile record = readRunRecord(diskFiles(), options.resume);
-  if (isRunDone(diskFiles(), options.resume)) {
-    throw UsageError("run-done", "the run in " + options.resume + " is done",
-                     "its result is in summary.json; to train its model further, start a separate "
-                     "run with --set weights.file=" +
-                         savedModelOf(options.resume));
-  }
-  if (!record.config.empty() && record.config != configDigest(options.resume)) {
-    throw UsageError("other-run-spec",
-                     options.resume + "/config.yaml has changed since the run began",
-                     "restore the file; to change settings that may change, add --set");
-  }
-  for (const std::string& override : options.common.overrides) {
-    if (!override.starts_with("servers=")) continue;
-    throw UsageError("wrong-use", "--set servers has no effect with --resume",
-                     "give the addresses with --server");
-  }
-  if (options.server.empty()) options.server = record.server;
-  options.common.config = options.resume + "/config.yaml";
-  return options;
-}
-
-// Throws UsageError "other-run-spec" if the overrides change the run spec.
-void checkSameSpec(const PreparedRun& run, RunOptions options) {
-  if (options.common.overrides.empty() && options.tls.empty()) return;
-  options.common.overrides.clear();
-  options.tls.clear();
-  const PreparedRun earlier = resolveRun(options, Purpose::training);
-  const auto isSame = [](const RunPlan& one, const RunPlan& other) {
-    return digestOf(one.spec) == digestOf(other.spec);
-  };
-  if (std::equal(earlier.bodies.begin(), earlier.bodies.end(), run.bodies.begin(), run.bodies.end(),
-                 isSame) &&
-      earlier.settings.hasSameResults(run.settings)) {
-    return;
-  }
-  throw UsageError("other-run-spec",
-                   "--set changes settings that are fixed for the run in " + options.resume,
-                   "leave out --set, or start a separate run");
-}
-
-// `servers`: empty for local servers. While `codec: auto` is undecided, config.yaml will be written
-// again, so it has no digest yet.
-void writeRecord(const PreparedRun& run, const std::string& servers) {
-  const std::uint64_t steps = totalSteps(run.settings, *run.data.train);
-  const std::uint64_t perEpoch = stepsPerEpoch(run.settings, *run.data.train);
-  writeRunRecord(diskFiles(), run.folder,
-                 {run.hello.run_id(), servers, steps, (steps + perEpoch - 1) / perEpoch,
-                  run.settings.autoCodecs.empty() ? configDigest(run.folder) : ""});
-}
-
-// Throws UsageError "bad-replicas" if the run began with another number of replicas. `servers`:
-// those with which it began; empty for local servers.
-void checkSameReplicas(const PreparedRun& run, const std::string& servers) {
-  std::size_t before = 1;
-  if (!servers.empty()) before = parseAddresses(servers).front().size();
-  if (run.settings.replicas == before) return;
-  throw UsageError(
-      "bad-replicas",
-      fmt::format("the run in {} began with {} of its body, and cannot continue with {}",
-                  run.folder, countText(before, "replica"), run.settings.replicas),
-      before == 1 ? "give one address per body with --server"
-                  : fmt::format("give {} addresses joined by + with --server", before));
-}
-
-// Throws UsageError "other-data" if the training set no longer has the classes and column
-// statistics that are in the run's saved model, if there is one. Labels could have other numbers
-// then.
-void checkSameData(const PreparedRun& run, const std::string& folder) {
-  nlohmann::json learned;
-  try {
-    learned = openSavedModel(savedModelOf(folder), false).description.learned;
-  } catch (const UsageError&) {
-    return;
-  }
-  if (learned == run.data.train->learned()) return;
-  throw UsageError("other-data",
-                   "the training set has other classes or column statistics than at the start of "
-                   "the run in " +
-                       folder,
-                   "restore the training set, or start a separate run with --set weights.file=" +
-                       savedModelOf(folder));
-}
-
-void openEarlierRun(PreparedRun& run, const RunOptions& options) {
-  checkSameSpec(run, options);
-  checkSameData(run, options.resume);
-  const RunRecordFile record = readRunRecord(diskFiles(), options.resume);
-  run.hello.set_run_id(record.run);
-  run.folder = options.resume;
-  run.isResumed = true;
-  checkSameReplicas(run, record.server);
-  run.lock = lockRunFolder(run.folder);
-  writeRecord(run, record.server);
-  if (options.takeOver) {
-    repairConnections(diskFiles(), run.folder);
-    run.hello.set_take_over(true);
-  }
-  CheckpointStore(diskFiles(), run.folder).removeIncomplete();
-  if (!options.fromStart) {
-    run.commits = intactCommits(diskFiles(), run.folder);
-    for (const RunCommit& commit : run.commits) {
-      if (commit.servers.size() == run.bodies.size()) continue;
-      throw RunError(
-          "bad-checkpoint",
-          fmt::format("the checkpoint of step {} in {} is of {} servers, but the run has {}",
-                      commit.step, run.folder, commit.servers.size(), run.bodies.size()),
-          "restore the run's folder from a backup, or add --from-start");
-    }
-  } else {
-    diskFiles().makeFolder(run.folder + "/checkpoints");
-    writeCommits(diskFiles(), run.folder, {});
-  }
 }
 
 // Starts the last one first, because each may connect to the next one only.
@@ -692,13 +602,6 @@ PreparedRun prepareRun(const RunOptions& given, Purpose purpose, const DataOpene
   }
   if (run.servers.empty()) startLocalServers(run);
   return run;
-}
-
-void rewriteConfig(const PreparedRun& run) {
-  writeFileDurably(run.folder + "/config.yaml", run.settings.resolved);
-  RunRecordFile record = readRunRecord(diskFiles(), run.folder);
-  record.config = configDigest(run.folder);
-  writeRunRecord(diskFiles(), run.folder, record);
 }
 
 // Also removes the files of a probe. Removes the folder only if it is then empty.

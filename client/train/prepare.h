@@ -7,11 +7,14 @@
 #include <string>
 #include <vector>
 
+#include <spdlog/logger.h>
+
 #include "client/data/loader.h"
 #include "client/train/local_server.h"
 #include "client/train/run_history.h"
 #include "client/train/run_options.h"
 #include "client/train/session.h"
+#include "client/train/setting_changes.h"
 #include "client/train/settings.h"
 #include "client/train/user_model.h"
 #include "common/core/environment.h"
@@ -46,7 +49,9 @@ struct PreparedRun {
   bool isResumed = false;  // the folder already had files of this run
   bool isRestart = false;  // this process has already started the run
   bool allowInexact = false;
-  std::vector<RunCommit> commits;  // checkpoints to continue from, newest first
+  std::vector<RunCommit> commits;      // checkpoints to continue from, newest first
+  std::vector<std::string> warnings;   // sentences without a full stop; see logWarnings()
+  std::vector<SettingChange> changes;  // of a resumed run, until continueRun() records them
   // Servers that the client has started itself; empty if addresses were given.
   std::vector<std::unique_ptr<LocalServer>> localServers;
   // One per element of `bodies`; empty until local servers are started.
@@ -86,6 +91,9 @@ std::string addressesText(const PreparedRun& run);
 PreparedRun resolveRun(const RunOptions& options, Purpose purpose,
                        const DataOpener& open = openDatasets);
 
+// Logs `run.warnings`. For commands that train.
+void logWarnings(const PreparedRun& run, spdlog::logger& log);
+
 // Like resolveRun(). Also creates the run's folder, or opens the folder of the run to continue, and
 // starts local servers if no address is given.
 PreparedRun prepareRun(const RunOptions& options, Purpose purpose,
@@ -115,10 +123,6 @@ std::vector<NamedTensor> initialWeights(const PreparedRun& run, WeightsReport* r
 // Throws ProtocolError if the HelloOk contradicts the plan. A correct server never sends such
 // values, because both sides derive the plan from the same run spec.
 void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan);
-
-// Call after run.settings.resolved has changed: writes config.yaml again, and its digest in
-// run.json.
-void rewriteConfig(const PreparedRun& run);
 
 // For a run that never started: removes the files that prepareRun() created in its folder. Does
 // nothing if the run is resumed or has local servers.

@@ -32,7 +32,7 @@ std::string metricsText(const ProgressOptions& options,
   const std::vector<std::string>& names = options.metricNames;
   std::string text;
   for (std::size_t j = 0; j < values.size() && j < names.size(); ++j) {
-    if (!values[j]) continue;
+    if (!values[j] || options.hidden.contains(names[j])) continue;
     text += text.empty() ? " " : ", ";
     text += options.shares.contains(names[j])
                 ? fmt::format("{} {:.2f} %", names[j], 100 * *values[j])
@@ -137,7 +137,7 @@ void Progress::epoch(const EpochRow& row, std::uint64_t epochs) {
   if (row.evalSeconds) {
     text += "; eval" + metricsText(options_, row.evalMetrics);
   }
-  text += fmt::format("; {:.0f} samples/s; {:.1f} s\n", samplesPerSecond, row.trainSeconds);
+  text += fmt::format("; {}; {:.1f} s\n", sampleRateText(samplesPerSecond), row.trainSeconds);
   StatusLine::instance().writeAbove(options_.people, text);
 }
 

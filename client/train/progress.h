@@ -22,6 +22,7 @@ struct ProgressOptions {
   std::uint64_t totalSteps = 0;          // training steps
   std::vector<std::string> metricNames;  // the first is the loss
   std::set<std::string> shares = {};     // metrics that are shown as percentages
+  std::set<std::string> hidden = {};     // metrics that only the events have
 };
 
 class Progress {

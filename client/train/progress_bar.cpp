@@ -85,11 +85,16 @@ std::string lineOf(const std::string& name, double share, const std::vector<Fiel
 
 }  // namespace
 
+std::string sampleRateText(double samplesPerSecond) {
+  const bool isSlow = samplesPerSecond > 0 && samplesPerSecond < 10;
+  return fmt::format("{:.{}f} samples/s", samplesPerSecond, isSlow ? 1 : 0);
+}
+
 std::string barLine(const BarState& state, std::size_t columns, bool color) {
   return lineOf(state.phase, shareOf(state.step, state.steps),
                 {{" " + countOf(state.step, state.steps), 3},
                  {fmt::format("  epoch {}/{}", state.epoch, state.epochs), 2},
-                 {fmt::format("  {:.0f} samples/s", state.samplesPerSecond), 5},
+                 {"  " + sampleRateText(state.samplesPerSecond), 5},
                  {lossText(state), 4},
                  {"  " + leftText(state.secondsLeft), 1},
                  {fmt::format("  up {}/s", bytesText(state.up)), 6},
@@ -100,21 +105,21 @@ std::string barLine(const BarState& state, std::size_t columns, bool color) {
 std::string samplesBarLine(const SamplesState& state, std::size_t columns, bool color) {
   return lineOf(state.phase, shareOf(state.done, state.samples),
                 {{" " + countOf(state.done, state.samples), 2},
-                 {fmt::format("  {:.0f} samples/s", state.samplesPerSecond), 3},
+                 {"  " + sampleRateText(state.samplesPerSecond), 3},
                  {"  " + leftText(state), 1}},
                 columns, color);
 }
 
 std::string plainLine(const BarState& state) {
-  return fmt::format("{}  step {}/{}  epoch {}/{}  {:.0f} samples/s{}  up {}/s  down {}/s  {}",
-                     state.phase, state.step, state.steps, state.epoch, state.epochs,
-                     state.samplesPerSecond, lossText(state), bytesText(state.up),
+  return fmt::format("{}  step {}/{}  epoch {}/{}  {}{}  up {}/s  down {}/s  {}", state.phase,
+                     state.step, state.steps, state.epoch, state.epochs,
+                     sampleRateText(state.samplesPerSecond), lossText(state), bytesText(state.up),
                      bytesText(state.down), leftText(state.secondsLeft));
 }
 
 std::string plainSamplesLine(const SamplesState& state) {
-  return fmt::format("{}  {}/{}  {:.0f} samples/s  {}", state.phase, state.done, state.samples,
-                     state.samplesPerSecond, leftText(state));
+  return fmt::format("{}  {}/{}  {}  {}", state.phase, state.done, state.samples,
+                     sampleRateText(state.samplesPerSecond), leftText(state));
 }
 
 }  // namespace cleave

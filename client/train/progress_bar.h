@@ -24,6 +24,8 @@ struct BarState {
 std::string barLine(const BarState& state, std::size_t columns, bool color);
 // A line with all fields but no bar, for files and pipes.
 std::string plainLine(const BarState& state);
+// "120 samples/s", "3.4 samples/s".
+std::string sampleRateText(double samplesPerSecond);
 
 // Work on a number of samples.
 struct SamplesState {

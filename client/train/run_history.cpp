@@ -42,6 +42,8 @@ bool isRunDone(Files& files, const std::string& folder) {
   return files.read(folder + "/summary.json").has_value();
 }
 
+void reopenRun(Files& files, const std::string& folder) { files.remove(folder + "/summary.json"); }
+
 std::vector<RunCommit> intactCommits(Files& files, const std::string& folder) {
   const CheckpointStore store(files, folder);
   std::vector<RunCommit> intact;

@@ -26,8 +26,10 @@ void writeRunRecord(Files& files, const std::string& folder, const RunRecordFile
 // Throws UsageError "no-run" if `folder` is not the folder of a run.
 RunRecordFile readRunRecord(Files& files, const std::string& folder);
 
-// Whether the run is complete, so that it cannot be resumed.
+// Whether the run has reached its end, so that it can only be continued for more steps.
 bool isRunDone(Files& files, const std::string& folder);
+// The run is no longer done, because it continues for more steps.
+void reopenRun(Files& files, const std::string& folder);
 
 // Returns the commits whose checkpoint is present and undamaged, newest first. Logs a warning for
 // each of the others. Throws RunError "bad-checkpoint" if the list itself is damaged.

@@ -1,7 +1,6 @@
 #include "client/train/run_trace.h"
 
 #include <spdlog/fmt/fmt.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -16,11 +15,11 @@ namespace cleave {
 using Json = nlohmann::ordered_json;
 
 void checkTracePath(const std::string& path) {
-  std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (folder.empty()) folder = ".";
-  if (!std::filesystem::is_directory(path) && ::access(folder.c_str(), W_OK | X_OK) == 0) return;
-  throw UsageError("bad-value", "--trace " + path + ": cannot create a file there",
-                   "give a file in an existing, writable folder");
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    throw UsageError("bad-value", "--trace " + path + " is a folder", "give the name of a file");
+  }
+  checkCanWrite(path);
 }
 
 namespace {

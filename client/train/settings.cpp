@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -24,6 +25,18 @@ void checkInputPaths(const std::vector<std::string>& inputs) {
                      path + " cannot be read: " +
                          (error ? error.message() : std::string("there is no such file")),
                      "correct the path after --input");
+  }
+}
+
+// Names the key of a path that does not exist.
+std::unique_ptr<Dataset> openSplit(const DataFormatRow& format, const DataFormatKeys& keys,
+                                   DataSplit split) {
+  try {
+    return format.open(keys, split);
+  } catch (const UsageError& error) {
+    const std::string key = keyOfPath(keys, error.what());
+    if (error.code() != "data-missing" || !error.key().empty() || key.empty()) throw;
+    throw UsageError(error.code(), error.what(), error.hint() + "; its key is " + key).about(key);
   }
 }
 
@@ -88,7 +101,7 @@ Datasets openDatasets(const DataSettings& settings) {
   const bool keepsOrder = settings.holdout > 0 && settings.holdoutFrom == "end";
   DataFormatKeys keys = settings.keys;
   keys.isShuffled = !settings.hasTestSet() && !keepsOrder;
-  const auto open = [&](DataSplit split) { return format.open(keys, split); };
+  const auto open = [&](DataSplit split) { return openSplit(format, keys, split); };
   data.train = open(DataSplit::train);
   keys.learned = data.train->learned();
   if (settings.hasTestSet()) data.test = open(DataSplit::test);
@@ -159,15 +172,6 @@ std::string ClientSettings::mainMetric() const {
   return scores.metrics.empty() ? "loss" : scores.metrics.front();
 }
 
-bool ClientSettings::hasSameResults(const ClientSettings& other) const {
-  return scores == other.scores && clientPrecision == other.clientPrecision &&
-         scalesLoss() == other.scalesLoss() && groupRates == other.groupRates &&
-         bestMetric == other.bestMetric && bestIsGreatest == other.bestIsGreatest &&
-         stop == other.stop && quality == other.quality && data.subset == other.data.subset &&
-         data.holdout == other.data.holdout && data.holdoutFrom == other.data.holdoutFrom &&
-         data.skip == other.data.skip && data.keys.dataSeed == other.data.keys.dataSeed;
-}
-
 std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train) {
   return Loader::batches(train, settings.batch);
 }
@@ -187,6 +191,25 @@ std::uint64_t totalSteps(const ClientSettings& settings, const Dataset& train) {
 
 namespace {
 
+// The name of a parameter, or the pattern for all parameters of a module, that is probably meant;
+// otherwise the pattern for all names that contain the text; empty if there are none.
+std::string nearestPattern(const std::string& pattern, const std::vector<std::string>& names) {
+  std::set<std::string> candidates(names.begin(), names.end());
+  for (const std::string& name : names) {
+    for (std::size_t dot = name.find('.'); dot != std::string::npos;
+         dot = name.find('.', dot + 1)) {
+      candidates.insert(name.substr(0, dot + 1) + "*");
+    }
+  }
+  const std::string nearest = nearestName(pattern, {candidates.begin(), candidates.end()});
+  if (!nearest.empty()) return nearest;
+  const std::string anywhere = "*" + pattern + "*";
+  const bool isPart = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return matchesPattern(name, anywhere);
+  });
+  return isPart ? anywhere : "";
+}
+
 // Throws UsageError "unknown-parameter" if a pattern of train.freeze or train.groups matches no
 // parameter.
 void checkPatternsMatch(const ClientSettings& settings, const std::vector<BlockSpec>& blocks) {
@@ -201,12 +224,13 @@ void checkPatternsMatch(const ClientSettings& settings, const std::vector<BlockS
       return matchesPattern(name, pattern);
     });
     if (isMatched) return;
-    const std::string nearest = nearestName(pattern, names);
-    const std::string example = nearest.empty() ? names.empty() ? "" : names.front() : nearest;
+    const std::string meant = nearestPattern(pattern, names);
     throw UsageError("unknown-parameter",
-                     key + ": no parameter of the model matches '" + pattern + "'",
-                     "a pattern must match the whole name, such as " + example +
-                         "; * matches any text, as in '*" + pattern + "*'");
+                     "no parameter of the model matches '" + pattern + "'" +
+                         (meant.empty() ? "" : "; did you mean " + meant + "?"),
+                     "a pattern must match the whole name of a parameter, such as " +
+                         (names.empty() ? "" : names.front()) + "; * matches any text")
+        .about(key);
   };
   for (const std::string& pattern : settings.freeze) {
     check("train.freeze", pattern.starts_with('!') ? pattern.substr(1) : pattern);
@@ -323,8 +347,17 @@ void useCodecLevels(const ClientSettings& settings, RunSpec& spec) {
   spec.watchEvery = spec.codecLevels ? settings.quality.every : 0;
 }
 
-RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
+std::uint32_t trainBatchOf(const ClientSettings& settings, const Datasets& data) {
+  return std::min(settings.batch, data.train->size());
+}
+
+std::uint32_t evalBatchOf(const ClientSettings& settings, const Datasets& data) {
+  return std::min(settings.evalBatch, data.test->size());
+}
+
+RunSpec makeRunSpec(const ClientSettings& settings, const Datasets& data,
                     const UserModel* userModel) {
+  const Dataset& train = *data.train;
   const ModelSpec model = modelFor(settings, train, userModel);
   const std::vector<int> cuts = cutsOf(settings, model);
   const StageOptions stage = wholeStageFor(settings, model, cuts);
@@ -355,7 +388,8 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   spec.modelParameters = settings.modelParameters;
   spec.sampleShape.assign(model.sampleShape.begin(), model.sampleShape.end());
   spec.classes = static_cast<std::uint32_t>(model.classes);
-  spec.maxBatch = std::max(settings.batch, settings.evalBatch);
+  spec.maxBatch = std::max({trainBatchOf(settings, data), evalBatchOf(settings, data),
+                            settings.microBatches});  // a plan has a sample per micro-batch
   spec.microBatches = settings.microBatches;
   spec.inFlight = settings.inFlight;
   spec.schedule = settings.schedule;

@@ -154,15 +154,16 @@ struct ClientSettings {
   std::vector<int> cutPositions() const;
   // The first metric; "loss" if no metric is configured.
   std::string mainMetric() const;
-  // Whether a run with these settings may continue with the settings `other`. Compares only
-  // settings that are not in the run spec. Learning rate, clipping and number of epochs may change.
-  bool hasSameResults(const ClientSettings& other) const;
 };
 
-// All keys of the client's configuration.
+// All keys of the client's configuration. A run that is resumed may change those with
+// KeyText::mayChange: the learning rate, clipping, the length of the run, what is evaluated and
+// kept when, and everything that does not affect the result. Other changes need a separate run.
 std::vector<KeyText> clientKeys();
 // Throws UsageError.
 ClientSettings readClientSettings(Config& config);
+// The values of all keys, as YAML, with a codec per flow. `config`: after readClientSettings().
+std::map<std::string, std::string> valuesOf(const Config& config, const ClientSettings& settings);
 
 struct Datasets {
   std::shared_ptr<const Dataset> train;
@@ -182,8 +183,12 @@ class UserModel;
 // The run spec for these settings and this data, with all bodies joined into one. With one body,
 // this is what its server receives; otherwise it is the input of bodyRunSpecs(). `userModel`: null
 // unless the model is "graph".
-RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
+RunSpec makeRunSpec(const ClientSettings& settings, const Datasets& data,
                     const UserModel* userModel = nullptr);
+// The number of samples of the largest batches of training and evaluation: a set may be smaller
+// than a configured batch.
+std::uint32_t trainBatchOf(const ClientSettings& settings, const Datasets& data);
+std::uint32_t evalBatchOf(const ClientSettings& settings, const Datasets& data);
 // Sets RunSpec::codecLevels and watchEvery: whether the quality of the codecs is checked. Without a
 // codec that has levels, there is nothing to check.
 void useCodecLevels(const ClientSettings& settings, RunSpec& spec);

@@ -14,6 +14,7 @@
 #include "client/train/settings.h"
 #include "common/core/endpoint.h"
 #include "common/core/metric_titles.h"
+#include "common/core/names.h"
 #include "common/core/units.h"
 #include "common/engine/schedule.h"
 #include "common/run/config_errors.h"
@@ -430,10 +431,14 @@ void addStop(Table& table) {
             readStop);
   table.add("train.stop.mode", "`max`, `min`", "", "by the metric", "which value is better",
             nullptr);
-  table.add("train.stop.patience", integerType(1, kMany), "evaluations", "`3`",
-            "number of evaluations without a better value after which the run ends", nullptr);
-  table.add("train.stop.min_change", numberType(0, 1e9), "", "`0`",
-            "minimum difference for a value to count as better", nullptr);
+  table
+      .add("train.stop.patience", integerType(1, kMany), "evaluations", "`3`",
+           "number of evaluations without a better value after which the run ends", nullptr)
+      .mayChange();
+  table
+      .add("train.stop.min_change", numberType(0, 1e9), "", "`0`",
+           "minimum difference for a value to count as better", nullptr)
+      .mayChange();
 }
 
 void addScores(Table& table) {
@@ -455,11 +460,12 @@ void addScores(Table& table) {
   table.add("train.metrics", "list of strings", "", defaults,
             "columns of the run's files after the loss: " + namesOf(batchMetricTable()),
             readMetrics);
-  table.add(
-      "keep.last", "boolean", "", "`true`",
-      "saves the model after each epoch and at the end, as `model.safetensors`; `false`: only "
-      "the best model is kept, which requires `keep.best`",
-      readKeepLast);
+  table
+      .add("keep.last", "boolean", "", "`true`",
+           "saves the model after each epoch and at the end, as `model.safetensors`; `false`: only "
+           "the best model is kept, which requires `keep.best`",
+           readKeepLast)
+      .mayChange();
   table.add("keep.best.metric", "a metric, or `loss`", "", "none",
             "also keeps the model with the best value in an evaluation, as "
             "`model.best.safetensors`; short form: `keep: {best: matthews}`",
@@ -583,12 +589,14 @@ void addData(Table& table) {
   for (const KeyText& key : dataFormatKeys()) {
     table.add(key.name, key.type, key.unit, key.defaultValue, key.meaning, nullptr);
   }
-  table.add("data.class_names", "list of strings", "", "the names in the data",
-            "names of the classes, by number, for `eval`, `predict` and the report",
-            [](Config& config, Settings& settings) {
-              settings.data.classNames =
-                  config.texts("data.class_names", std::vector<std::string>());
-            });
+  table
+      .add("data.class_names", "list of strings", "", "the names in the data",
+           "names of the classes, by number, for `eval`, `predict` and the report",
+           [](Config& config, Settings& settings) {
+             settings.data.classNames =
+                 config.texts("data.class_names", std::vector<std::string>());
+           })
+      .mayChange();
   table.integer(
       "data.skip", "samples", 0, kMany, [](Settings & s) -> auto& { return s.data.skip; },
       "maximum number of damaged samples per dataset; each is replaced by the next readable "
@@ -607,6 +615,7 @@ void addData(Table& table) {
           "data.threads", "", 0, 256, [](Settings & s) -> auto& { return s.data.threads; },
           "number of threads that prepare samples; it does not affect the results; 0: one thread, "
           "or all usable cores (at most 16) if a sample takes longer than 0.3 ms")
+      .mayChange()
       .then(readFormatKeys);
   table.add("data.holdout_from", "`random`, `end`", "", "`random`; `end` for plain text",
             "which samples `data.holdout` takes: `random`: a random selection, the same for every "
@@ -693,26 +702,35 @@ void addLearningRate(Table& table) {
   const auto onlyFor = [](bool LearningRateRow::*has) {
     return [has](const Settings& s) { return findLearningRate(s.learningRate.schedule).*has; };
   };
-  table.add("train.learning_rate.schedule", names(nullptr), "",
-            fmt::format("`{}`", LearningRateOptions{}.schedule),
-            "schedule of the rate after the warm-up", [](Config& config, Settings& s) {
-              config.expand("train.learning_rate", "peak");
-              std::string& schedule = s.learningRate.schedule;
-              schedule = config.text("train.learning_rate.schedule", schedule);
-              checkAt(config, "train.learning_rate.schedule",
-                      [&] { learningRate(s.learningRate, 1); });
-            });
-  table.number("train.learning_rate.peak", "", 0, 1e6, field(&LearningRateOptions::peak),
-               "rate after the warm-up; short form: `learning_rate: 0.01`");
-  table.number("train.learning_rate.warmup_epochs", "epochs", 0, 1e6, &Settings::warmupEpochs,
-               "linear warm-up");
+  table
+      .add("train.learning_rate.schedule", names(nullptr), "",
+           fmt::format("`{}`", LearningRateOptions{}.schedule),
+           "schedule of the rate after the warm-up",
+           [](Config& config, Settings& s) {
+             config.expand("train.learning_rate", "peak");
+             std::string& schedule = s.learningRate.schedule;
+             schedule = config.text("train.learning_rate.schedule", schedule);
+             checkAt(config, "train.learning_rate.schedule",
+                     [&] { learningRate(s.learningRate, 1); });
+           })
+      .mayChange();
+  table
+      .number("train.learning_rate.peak", "", 0, 1e6, field(&LearningRateOptions::peak),
+              "rate after the warm-up; short form: `learning_rate: 0.01`")
+      .mayChange();
+  table
+      .number("train.learning_rate.warmup_epochs", "epochs", 0, 1e6, &Settings::warmupEpochs,
+              "linear warm-up")
+      .mayChange();
   table
       .number("train.learning_rate.end", "", 0, 1e6, field(&LearningRateOptions::end),
               names(&LearningRateRow::decays) + ": rate of the last step")
+      .mayChange()
       .onlyIf(onlyFor(&LearningRateRow::decays));
   table
       .number("train.learning_rate.power", "", 0.01, 100, field(&LearningRateOptions::power),
               names(&LearningRateRow::hasPower) + ": exponent")
+      .mayChange()
       .onlyIf(onlyFor(&LearningRateRow::hasPower));
 }
 
@@ -745,22 +763,28 @@ void addTraining(Table& table) {
           resolveInFlight(findSchedule(s.schedule), s.inFlight, s.microBatches * (s.staleness + 1));
         });
       });
-  table.integer("train.epochs", "", 1, 1 << 20, &Settings::epochs, "passes over the training data");
-  table.integer("train.max_steps", "steps", 0, kMany, &Settings::maxSteps,
-                "stops after this many steps; 0: no limit");
+  table.integer("train.epochs", "", 1, 1 << 20, &Settings::epochs, "passes over the training data")
+      .mayChange();
+  table
+      .integer("train.max_steps", "steps", 0, kMany, &Settings::maxSteps,
+               "stops after this many steps; 0: no limit")
+      .mayChange();
   table.add("train.optimizer.name", namesOf(optimizerTable()), "", "`sgd`",
             "optimizer of head, body and tail; short form: `optimizer: adam`", readOptimizer);
   addOptimizerParameters(table);
   addLearningRate(table);
   addFineTuning(table);
   addScores(table);
-  table.number("train.clip_norm", "", 0, 1e12, &Settings::clipNorm,
-               "maximum global gradient norm; 0: no limit");
+  table
+      .number("train.clip_norm", "", 0, 1e12, &Settings::clipNorm,
+              "maximum global gradient norm; 0: no limit")
+      .mayChange();
   table.integer("eval.batch", "samples", 1, 1 << 20, &Settings::evalBatch,
                 "batch size of the evaluation");
   table
       .integer("eval.every", "epochs", 0, 1 << 20, &Settings::evalEvery,
                "evaluates every N epochs, and after the last one; 0: never")
+      .mayChange()
       .then([](Config& config, Settings& s) {
         if (s.evalEvery == 0 && !s.stop.metric.empty()) {
           throw UsageError("bad-config",
@@ -777,6 +801,20 @@ void addTraining(Table& table) {
 }
 
 // ---- Codec, device, link ----
+
+// Like makeCodec(), but its hint also names `auto`, which is not a codec.
+void checkCodec(const std::string& spec) {
+  try {
+    makeCodec(spec);
+  } catch (const UsageError& error) {
+    if (error.code() != "unknown-codec") throw;
+    const std::string name = spec.substr(0, spec.find_first_of(":("));
+    const bool isAuto = !nearestName(name, {kDefaultCodec}).empty();
+    throw UsageError(
+        error.code(), error.what(),
+        (isAuto ? "did you mean auto? " : "") + error.hint() + ", or auto, which measures several");
+  }
+}
 
 void readCodecs(Config& config, Settings& settings) {
   const bool isMap = config.isMap("codec");
@@ -797,7 +835,7 @@ void readCodecs(Config& config, Settings& settings) {
         settings.autoBudget = settings.autoBudget.stricter(given->budget);
         spec = given->start;
       } else {
-        makeCodec(spec);
+        checkCodec(spec);
       }
     });
     settings.codecs[flow] = spec;
@@ -903,29 +941,38 @@ void addCodecDeviceLink(Table& table) {
   table
       .text("device", "`cpu`, `cuda`, `cuda:N`", &Settings::device,
             "device for head and tail; see [GPUs](#gpus)")
+      .mayChange()
       .then([](Config& config, Settings& s) {
         checkAt(config, "device", [&] { checkDeviceName(s.device); });
       });
-  table.integer("threads.client", "", 0, 1024, &Settings::clientThreads,
-                "number of compute threads; 0: all usable cores, or half of them if client and "
-                "server share the machine");
+  table
+      .integer("threads.client", "", 0, 1024, &Settings::clientThreads,
+               "number of compute threads; 0: all usable cores, or half of them if client and "
+               "server share the machine")
+      .mayChange();
   table.integer("threads.server", "", 0, 1024, &Settings::serverThreads,
                 "number of threads requested from the server; 0: the server chooses");
-  table.boolean(
-      "tls.enabled", [](Settings & s) -> auto& { return s.tls.enabled; },
-      "TLS 1.3 to `--server`; `--tls DIR` sets both `tls` keys");
-  table.text(
-      "tls.folder", "path", [](Settings & s) -> auto& { return s.tls.folder; },
-      "folder with `ca.crt`, `client.crt`, `client.key`");
+  table
+      .boolean(
+          "tls.enabled", [](Settings & s) -> auto& { return s.tls.enabled; },
+          "TLS 1.3 to `--server`; `--tls DIR` sets both `tls` keys")
+      .mayChange();
+  table
+      .text(
+          "tls.folder", "path", [](Settings & s) -> auto& { return s.tls.folder; },
+          "folder with `ca.crt`, `client.crt`, `client.key`")
+      .mayChange();
   table.add("servers", "list of `HOST:PORT`", "", "`[]`",
             "the servers, one per body, if `--server` is not given: [several "
             "servers](#several-servers); `HOST:PORT+HOST:PORT`: [replicas](#replicas)",
             [](Config& config, Settings& s) {
               s.servers = config.texts("servers", std::vector<std::string>{});
             });
-  table.boolean("connect.direct", &Settings::hasDirectLinks,
-                "with several servers: neighbouring servers exchange their tensors over [direct "
-                "links](#direct-links-between-servers) instead of through the client");
+  table
+      .boolean("connect.direct", &Settings::hasDirectLinks,
+               "with several servers: neighbouring servers exchange their tensors over [direct "
+               "links](#direct-links-between-servers) instead of through the client")
+      .mayChange();
   table
       .add("connect.direct_addresses", "list of `HOST:PORT`", "", "those of `servers`",
            "the addresses at which each server but the first is reached by the server before it, "
@@ -934,53 +981,80 @@ void addCodecDeviceLink(Table& table) {
              s.directAddresses =
                  config.texts("connect.direct_addresses", std::vector<std::string>{});
            })
+      .mayChange()
       .then(checkDirectAddresses);
-  table.number(
-      "connect.retry_seconds", "s", 0, 1e6, &Settings::retrySeconds,
-      "how long to retry if no server answers, or if a full server asks the client to retry later");
-  table.number("connect.reconnect_seconds", "s", 0, 1e6, &Settings::reconnectSeconds,
-               "how long to try to reconnect if the connection breaks; 0: the run then ends");
-  table.number(
-      "checkpoint.every_seconds", "s", 0, 1e6,
-      [](Settings & s) -> auto& { return s.checkpoint.everySeconds; },
-      "time between two checkpoints, from which a run continues after a crash; 0: no time-based "
-      "checkpoints");
-  table.integer(
-      "checkpoint.every_steps", "", 0, kMany,
-      [](Settings & s) -> auto& { return s.checkpoint.everySteps; },
-      "also makes a checkpoint every N steps; 0: no step-based checkpoints");
-  table.integer(
-      "checkpoint.keep", "", 1, 8, [](Settings & s) -> auto& { return s.checkpoint.keep; },
-      "number of checkpoints that each side keeps; if one is damaged, the run continues from an "
-      "older one");
-  table.add("checkpoint.on_failure", "`warn`, `stop`", "", "`warn`",
-            "if a checkpoint cannot be made, for example on a full disk: `warn` continues the run, "
-            "`stop` ends it",
-            [](Config& config, Settings& s) {
-              s.checkpoint.mustSucceed =
-                  config.text("checkpoint.on_failure", "warn", {"warn", "stop"}) == "stop";
-            });
-  table.boolean(
-      "kept_samples.on_disk", &Settings::samplesOnDisk,
-      "whether the samples that `delta` keeps are in a file in the run's folder instead of "
-      "memory; the server decides for itself");
+  table
+      .number("connect.retry_seconds", "s", 0, 1e6, &Settings::retrySeconds,
+              "how long to retry if no server answers, or if a full server asks the client to "
+              "retry later")
+      .mayChange();
+  table
+      .number("connect.reconnect_seconds", "s", 0, 1e6, &Settings::reconnectSeconds,
+              "how long to try to reconnect if the connection breaks; 0: the run then ends")
+      .mayChange();
+  table
+      .number(
+          "checkpoint.every_seconds", "s", 0, 1e6,
+          [](Settings & s) -> auto& { return s.checkpoint.everySeconds; },
+          "time between two checkpoints, from which a run continues after a crash; 0: no "
+          "time-based "
+          "checkpoints")
+      .mayChange();
+  table
+      .integer(
+          "checkpoint.every_steps", "", 0, kMany,
+          [](Settings & s) -> auto& { return s.checkpoint.everySteps; },
+          "also makes a checkpoint every N steps; 0: no step-based checkpoints")
+      .mayChange();
+  table
+      .integer(
+          "checkpoint.keep", "", 1, 8, [](Settings & s) -> auto& { return s.checkpoint.keep; },
+          "number of checkpoints that each side keeps; if one is damaged, the run continues from "
+          "an "
+          "older one")
+      .mayChange();
+  table
+      .add("checkpoint.on_failure", "`warn`, `stop`", "", "`warn`",
+           "if a checkpoint cannot be made, for example on a full disk: `warn` continues the run, "
+           "`stop` ends it",
+           [](Config& config, Settings& s) {
+             s.checkpoint.mustSucceed =
+                 config.text("checkpoint.on_failure", "warn", {"warn", "stop"}) == "stop";
+           })
+      .mayChange();
+  table
+      .boolean(
+          "kept_samples.on_disk", &Settings::samplesOnDisk,
+          "whether the samples that `delta` keeps are in a file in the run's folder instead of "
+          "memory; the server decides for itself")
+      .mayChange();
   table.boolean("probe.first", &Settings::probeFirst,
                 "measures the link before training, as `--probe` does");
   table.number("probe.seconds", "s", 0.1, 300, &Settings::probeSeconds,
                "approximate time limit of that measurement");
-  table.integer("metrics.error_every", "tensors", 0, kMany, &Settings::errorEvery,
-                "measures the codec's error on one tensor in N; 0: never");
-  table.add("metrics.rotate", "`off`, or 64kB … 1GB", "", "`off`",
-            "size at which a CSV file is rotated; its rows then continue in a new file",
-            [](Config& config, Settings& s) { s.rotateBytes = readRotateBytes(config); });
-  table.boolean("metrics.tensorboard", &Settings::tensorBoard,
-                "also writes the [figures for TensorBoard](tracking.md#tensorboard) into the run's "
-                "folder `tensorboard`");
-  table.add("metrics.listen", "`ADDRESS:PORT`", "", "none",
-            "serves metrics to [Prometheus](metrics.md#prometheus), such as `127.0.0.1:9465`",
-            [](Config& config, Settings& s) { s.metrics = readMetricsSettings(config); });
-  table.add("metrics.anywhere", "boolean", "", "`false`",
-            "allows `metrics.listen` to be an address other than loopback, without TLS", nullptr);
+  table
+      .integer("metrics.error_every", "tensors", 0, kMany, &Settings::errorEvery,
+               "measures the codec's error on one tensor in N; 0: never")
+      .mayChange();
+  table
+      .add("metrics.rotate", "`off`, or 64kB … 1GB", "", "`off`",
+           "size at which a CSV file is rotated; its rows then continue in a new file",
+           [](Config& config, Settings& s) { s.rotateBytes = readRotateBytes(config); })
+      .mayChange();
+  table
+      .boolean("metrics.tensorboard", &Settings::tensorBoard,
+               "also writes the [figures for TensorBoard](tracking.md#tensorboard) into the run's "
+               "folder `tensorboard`")
+      .mayChange();
+  table
+      .add("metrics.listen", "`ADDRESS:PORT`", "", "none",
+           "serves metrics to [Prometheus](metrics.md#prometheus), such as `127.0.0.1:9465`",
+           [](Config& config, Settings& s) { s.metrics = readMetricsSettings(config); })
+      .mayChange();
+  table
+      .add("metrics.anywhere", "boolean", "", "`false`",
+           "allows `metrics.listen` to be an address other than loopback, without TLS", nullptr)
+      .mayChange();
   addWaits(table);
 }
 
@@ -1005,6 +1079,14 @@ ClientSettings readClientSettings(Config& config) {
   ClientSettings settings = table().read(config);
   settings.resolved = config.resolved();
   return settings;
+}
+
+std::map<std::string, std::string> valuesOf(const Config& config, const ClientSettings& settings) {
+  std::map<std::string, std::string> values = config.values();
+  const auto all = values.extract("codec");
+  if (all.empty()) return values;
+  for (const auto& [flow, codec] : settings.codecs) values["codec." + flow] = all.mapped();
+  return values;
 }
 
 }  // namespace cleave

@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "client/train/earlier_run.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/core/bytes.h"
 #include "common/core/clock.h"
@@ -69,6 +70,27 @@ TrainRun::TrainRun(PreparedRun& prepared)
       })),
       session_(*prepared.device) {}
 
+namespace {
+
+// Rethrows the current exception. A server without enough memory cannot know that only the batches
+// of evaluations are that large.
+[[noreturn]] void rethrowRefusal(const PreparedRun& run) {
+  try {
+    throw;
+  } catch (const RunError& error) {
+    const std::uint32_t train = trainBatchOf(run.settings, run.data);
+    const std::uint32_t eval = evalBatchOf(run.settings, run.data);
+    if (error.code() != "not-enough-memory" || eval <= train) throw;
+    throw RunError(
+        error.code(), error.what(),
+        fmt::format("lower eval.batch, whose batches of {} samples are larger than those "
+                    "of train.batch, {}: --set eval.batch={}; or {}",
+                    eval, train, train, error.hint()));
+  }
+}
+
+}  // namespace
+
 void TrainRun::connect() {
   ConnectOptions options;
   options.retrySeconds = prepared_.settings.retrySeconds;
@@ -104,7 +126,7 @@ void TrainRun::connect() {
   } catch (...) {
     session_.close("failed");
     removeUnbegun(prepared_);
-    throw;
+    rethrowRefusal(prepared_);
   }
 }
 
@@ -220,7 +242,7 @@ void TrainRun::start(DecideFunction decide, const Options& options) {
 // ---- Initial weights and checkpoints ----
 
 void TrainRun::loadWeights() {
-  if (prepared_.isResumed) countResumeAt(0);
+  if (prepared_.isResumed) continueAt(0);
   std::vector<SharedBytes> weights = std::exchange(bodyWeights_, {});
   for (std::size_t b = 0; b < weights.size(); ++b) {
     if (!answer(b).weights_stored()) {
@@ -250,8 +272,10 @@ const RunCommit& TrainRun::chooseCommit() const {
       fmt::format("{} no undamaged checkpoint of the run's steps {}",
                   prepared_.bodies.size() == 1 ? "the server has" : "the servers have in common",
                   steps),
-      fmt::format("to start over from step 0: cleave-client train --resume {} --from-start",
-                  prepared_.folder));
+      isRunDone(diskFiles(), prepared_.folder)
+          ? withoutCheckpointHint(prepared_.folder)
+          : fmt::format("to start over from step 0: cleave-client train --resume {} --from-start",
+                        prepared_.folder));
 }
 
 void TrainRun::checkExact(const CheckpointInfo& own) const {
@@ -270,7 +294,8 @@ void TrainRun::checkExact(const CheckpointInfo& own) const {
 }
 
 // A killed process loses the rows of its last second, so the servers' rows are counted too.
-void TrainRun::countResumeAt(std::uint64_t step) {
+void TrainRun::continueAt(std::uint64_t step) {
+  continueRun(prepared_, step);
   ResumePoint point;
   point.step = step;
   point.generation = knownConnections(diskFiles(), prepared_.folder).generation;
@@ -297,7 +322,7 @@ nlohmann::json TrainRun::resume() {
   stage_.restore(tensorsOf(content.stage, "the checkpoint"));
   session_.resume(content.engine, std::move(content.codecs));
   if (checkpointer_) checkpointer_->continued(*own);
-  countResumeAt(commit.step);
+  continueAt(commit.step);
   StepRow row;
   row.phase = "resume";
   row.step = commit.step;

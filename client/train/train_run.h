@@ -105,7 +105,7 @@ class TrainRun {
   void requestEdges(std::size_t body, wire::Hello& hello) const;
   bool allAnswers(const std::function<bool(const wire::HelloOk& ok)>& holds) const;
   const RunCommit& chooseCommit() const;
-  void countResumeAt(std::uint64_t step);
+  void continueAt(std::uint64_t step);
   void checkExact(const CheckpointInfo& own) const;
 
   PreparedRun& prepared_;

@@ -18,6 +18,8 @@ namespace {
 constexpr std::pair<const char*, std::optional<BestValue> TrainResult::*> kBestNotes[] = {
     {"best", &TrainResult::best}, {"kept", &TrainResult::kept}};
 
+constexpr double kCheckpointSeconds = 60;  // to write a checkpoint, on a slow disk
+
 // Whether the tensors of CodecLevel::eight differ from those of CodecLevel::own.
 bool hasEightBits(std::span<const RunPlan> bodies) {
   return std::any_of(bodies.begin(), bodies.end(), [](const RunPlan& body) {
@@ -51,8 +53,16 @@ StepDecision Trainer::decide(const std::vector<BodyDone>& bodies) {
   // The next step may be decided before this one is recorded.
   norms_.push_back(decider_.norm());
   if (Checkpointer* const checkpointer = run_.checkpointer()) {
+    const bool isCopied = checkpointStep_ <= result_.steps;  // the last checkpoint's state
+    if (mayBeLast(step)) {
+      if (isCopied) checkpointer->settle(kCheckpointSeconds);  // there is one at a time
+      checkpointer->request();
+    }
     if (isAskedToLeave() || precedesLongEvaluation(step)) checkpointer->request();
-    decision.checkpoint = checkpointer->isDue(step);
+    // With steps that overlap, a checkpoint shortly before the last step would leave no time for
+    // that of the last step.
+    const bool leavesTime = step + settings_.staleness < totalSteps_ || mayBeLast(step);
+    decision.checkpoint = (leavesTime || isAskedToLeave()) && checkpointer->isDue(step);
     if (decision.checkpoint) {
       checkpointer->begin(step);
       checkpointStep_ = step;
@@ -108,6 +118,9 @@ TrainResult Trainer::run() {
                          settings_.stop.metric, settings_.stop.patience);
       break;
     }
+  }
+  if (Checkpointer* const checkpointer = run_.checkpointer()) {
+    checkpointer->settle(kCheckpointSeconds);
   }
   if (settings_.staleness == 0) result_.costs = meter_.mean();
   result_.stepsSkipped = decider_.skipped();
@@ -243,6 +256,15 @@ bool Trainer::precedesLongEvaluation(std::uint64_t step) const {
   const bool endsEpoch = step % perEpoch == 0 || step == totalSteps_;
   return endsEpoch && evaluationIsDue((step + perEpoch - 1) / perEpoch) &&
          lastEvalSeconds_.value_or(kLongSeconds) >= kLongSeconds;
+}
+
+// Whether the run may end with this step, because it is the last one, or because of train.stop.
+// Such a step makes a checkpoint, from which the run can be continued for more epochs.
+bool Trainer::mayBeLast(std::uint64_t step) const {
+  if (step == totalSteps_) return true;
+  const std::uint64_t perEpoch = stepsPerWholeEpoch();
+  return !settings_.stop.metric.empty() && step % perEpoch == 0 &&
+         evaluationIsDue(step / perEpoch) && notBetter_ + 1 >= settings_.stop.patience;
 }
 
 // Called before each batch. If the run must end and its last step has a checkpoint, ends the run.

@@ -102,6 +102,7 @@ class Trainer {
   bool evaluationIsDue(std::uint64_t epoch) const;
   bool isAskedToLeave() const;
   bool precedesLongEvaluation(std::uint64_t step) const;
+  bool mayBeLast(std::uint64_t step) const;
   void leaveIfAsked(Phase next);
   nlohmann::json notes() const;
   void restore(const nlohmann::json& notes);

@@ -597,4 +597,8 @@ std::string Config::resolved() const {
   return yaml;
 }
 
+std::map<std::string, std::string> Config::values() const {
+  return {state_->values.begin(), state_->values.end()};
+}
+
 }  // namespace cleave

@@ -82,6 +82,9 @@ class Config {
   void refuseUnknown(std::span<const DocumentedKey> documented = {}) const;
   // All values read, defaults included, as YAML that load() parses to the same values.
   std::string resolved() const;
+  // The same values by path, as YAML: {"train.batch", "64"}. An item of a list of maps has the path
+  // "insert[0].cut".
+  std::map<std::string, std::string> values() const;
 
  private:
   struct State;

@@ -2,6 +2,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -42,6 +43,8 @@ std::string numberType(double min, double max) {
 std::string defaultText(double value) { return fmt::format("`{}`", numberText(value)); }
 
 std::string printKeys(const std::vector<KeyText>& keys, KeyFormat format) {
+  const bool areMarked =
+      std::any_of(keys.begin(), keys.end(), [](const KeyText& key) { return key.mayChange; });
   if (format == KeyFormat::json) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     for (const KeyText& key : keys) {
@@ -51,6 +54,7 @@ std::string printKeys(const std::vector<KeyText>& keys, KeyFormat format) {
                       {"unit", key.unit},
                       {"default", plain(key.defaultValue)},
                       {"meaning", plain(key.meaning)}});
+      if (areMarked) list.back()["may_change"] = key.mayChange;
     }
     return nlohmann::ordered_json{{"keys", list}}.dump(2) + "\n";
   }
@@ -62,17 +66,20 @@ std::string printKeys(const std::vector<KeyText>& keys, KeyFormat format) {
     if (format == KeyFormat::markdown) {
       if (isFirst) {
         out += fmt::format(
-            "{}| Key | Type and range | Unit | Default | Meaning |\n"
-            "|---|---|---|---|---|\n",
-            out.empty() ? "" : "\n");
+            "{}| Key | Type and range | Unit | Default | Meaning |{}\n"
+            "|---|---|---|---|---|{}\n",
+            out.empty() ? "" : "\n", areMarked ? " Resume |" : "", areMarked ? "---|" : "");
       }
-      out += fmt::format("| `{}` | {} | {} | {} | {} |\n", key.name, key.type, key.unit,
-                         key.defaultValue, key.meaning);
+      out += fmt::format("| `{}` | {} | {} | {} | {} |{}\n", key.name, key.type, key.unit,
+                         key.defaultValue, key.meaning,
+                         !areMarked      ? ""
+                         : key.mayChange ? " may change |"
+                                         : " fixed |");
     } else {
       if (isFirst) out += fmt::format("{}{}\n", out.empty() ? "" : "\n", section);
-      out += fmt::format("  {}: {}{}; default: {}\n      {}\n", key.name, plain(key.type),
+      out += fmt::format("  {}: {}{}; default: {}{}\n      {}\n", key.name, plain(key.type),
                          key.unit.empty() ? "" : " " + key.unit, plain(key.defaultValue),
-                         plain(key.meaning));
+                         key.mayChange ? "; may change on resume" : "", plain(key.meaning));
     }
   }
   return out;

@@ -23,10 +23,12 @@ struct KeyText {
   std::string unit;
   std::string defaultValue;  // "`64`", "none", "required"
   std::string meaning;
+  bool mayChange = false;  // whether a run that is resumed may have another value; default: fixed
 };
 
 enum class KeyFormat { plain, markdown, json };
-// Prints all rows in order. Plain text and JSON omit the Markdown marks.
+// Prints all rows in order. Plain text and JSON omit the Markdown marks. Whether a key may change
+// is only printed if a key of the table may.
 std::string printKeys(const std::vector<KeyText>& keys, KeyFormat format);
 
 // "integer, 1 … 65536", "number, 0.1 … 1e6".
@@ -44,6 +46,10 @@ struct ConfigKey {
 
   ConfigKey& onlyIf(std::function<bool(const Settings&)> condition) {
     isNeeded = std::move(condition);
+    return *this;
+  }
+  ConfigKey& mayChange() {
+    text.mayChange = true;
     return *this;
   }
   ConfigKey& then(std::function<void(Config&, Settings&)> function) {
@@ -144,7 +150,7 @@ class ConfigTable {
   Row& add(const std::string& name, std::string type, std::string unit, std::string defaultValue,
            std::string meaning, std::function<void(Config&, Settings&)> read) {
     rows_.push_back({{section_, name, std::move(type), std::move(unit), std::move(defaultValue),
-                      std::move(meaning)},
+                      std::move(meaning), false},
                      std::move(read),
                      nullptr,
                      nullptr});

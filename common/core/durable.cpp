@@ -1,6 +1,7 @@
 #include "common/core/durable.h"
 
 #include <fcntl.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -39,9 +40,43 @@ std::string octal(mode_t mode) {
 
 }  // namespace
 
+namespace {
+
+std::string userName() {
+  const passwd* const user = ::getpwuid(::geteuid());
+  return user == nullptr ? "the user " + std::to_string(::geteuid())
+                         : "user " + std::string(user->pw_name);
+}
+
+}  // namespace
+
+std::string writeHint(const std::string& path, int error) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  fs::path parent = fs::absolute(path, ignored).parent_path();
+  if (error == ENOSPC || error == EDQUOT) return "free disk space in " + parent.string();
+  const bool isThere = fs::exists(parent, ignored);
+  if (error == ENOENT && !isThere) return "create the folder first: mkdir -p " + parent.string();
+  while (parent.has_relative_path() && !fs::exists(parent, ignored)) parent = parent.parent_path();
+  if (error == EACCES || error == EPERM || error == EROFS) {
+    return "let " + userName() + " write in " + parent.string();
+  }
+  return "check that the folder exists and is writable, and that the disk has free space";
+}
+
+void checkCanWrite(const std::string& path) {
+  if (isDeviceOrPipe(path)) return;
+  std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (folder.empty()) folder = ".";
+  if (::access(folder.c_str(), W_OK | X_OK) == 0) return;
+  const int error = errno;
+  throw UsageError("not-writable", path + " cannot be written: " + std::strerror(error),
+                   writeHint(path, error));
+}
+
 void throwCannotWrite(const std::string& path, const std::string& what, int error) {
   throw RunError("cannot-write", path + ": " + what + ": " + std::strerror(error),
-                 "check that the folder exists and is writable, and that the disk has free space");
+                 writeHint(path, error));
 }
 
 int writeAll(int file, std::string_view text) {

@@ -42,6 +42,13 @@ void syncFolder(const std::string& folder);
 // Returns 0 or the errno of the first failure.
 int writeAll(int file, std::string_view text);
 int writeAll(int file, std::span<const std::string_view> pieces);
+// How to correct a failed write of this path, with its folder and the user if they are the cause.
+// `error`: the errno.
+std::string writeHint(const std::string& path, int error);
+// Call before the work whose result is written to `path`, which the user has given. Throws
+// UsageError "not-writable" unless its folder exists and this user may write in it.
+void checkCanWrite(const std::string& path);
+// Throws RunError "cannot-write".
 [[noreturn]] void throwCannotWrite(const std::string& path, const std::string& what, int error);
 
 }  // namespace cleave

@@ -17,8 +17,27 @@ void refuseEndpoint(const Placed& value, const std::string& why, const std::stri
                    hint);
 }
 
+namespace {
+
+// "http://localhost:4800/" is not an address.
+void refuseUrl(const Placed& value) {
+  const std::size_t scheme = value.text.find("://");
+  const std::size_t begin = scheme == std::string::npos ? 0 : scheme + 3;
+  const std::size_t slash = value.text.find('/', begin);
+  if (begin == 0 && slash == std::string::npos) return;
+  std::string host = value.text.substr(begin, slash - begin);
+  if (host.rfind(':') == std::string::npos) host += ":4800";
+  refuseEndpoint(value, "is a URL, not an address",
+                 "write the address without " +
+                     (begin > 0 ? value.text.substr(0, begin) : value.text.substr(slash)) + ": " +
+                     host);
+}
+
+}  // namespace
+
 Endpoint parseEndpoint(const Placed& value, std::uint16_t minPort) {
   const std::string& text = value.text;
+  refuseUrl(value);
   const std::size_t colon = text.rfind(':');
   if (colon == std::string::npos) {
     const bool isPort = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;

@@ -172,6 +172,17 @@ class TreeBuilder final : public YAML::EventHandler {
       "indent with spaces, close quotes and brackets, and quote text that contains ': ' or ' #'");
 }
 
+// The number of the first line up to `last` that is indented with a tab, from 1; 0: none.
+int lineWithTab(std::string_view text, int last) {
+  for (int line = 1; line <= last && !text.empty(); ++line) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view indent = text.substr(0, std::min(text.find_first_not_of(" \t"), end));
+    if (indent.find('\t') != std::string_view::npos) return line;
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return 0;
+}
+
 YamlNode parse(std::string_view text, const std::string& name, bool lines) {
   if (text.size() > kMaxYamlBytes) {
     throw UsageError("config-syntax", name + ": larger than 1 MiB",
@@ -191,6 +202,13 @@ YamlNode parse(std::string_view text, const std::string& name, bool lines) {
       return root;
     }
   } catch (const YAML::Exception& error) {
+    const int tab = lines ? lineWithTab(text, error.mark.line + 1) : 0;
+    if (tab > 0) {
+      throw UsageError("config-syntax",
+                       name + ":" + std::to_string(tab) +
+                           ": the line is indented with a tab, which YAML does not allow",
+                       "indent with spaces: in this file, replace each tab by two spaces");
+    }
     const std::string column = lines ? ":" + std::to_string(error.mark.column + 1) : "";
     throwSyntax(builder.place(error.mark) + column, error.msg);
   }

@@ -217,6 +217,11 @@ void checkBatchNorm(const std::vector<BlockSpec>& blocks, std::uint32_t minSampl
   }
 }
 
+bool hasBatchNorm(const std::vector<BlockSpec>& blocks) {
+  return std::any_of(blocks.begin(), blocks.end(),
+                     [](const BlockSpec& block) { return !block.norms.empty(); });
+}
+
 std::int64_t ModelParameters::integer(const std::string& key, std::int64_t min, std::int64_t max,
                                       std::int64_t defaultValue) {
   known_.push_back(key);

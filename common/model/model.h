@@ -155,6 +155,8 @@ void checkCuts(const std::vector<BlockSpec>& blocks, const Cuts& cuts);
 // Throws UsageError if a batch norm would see fewer than 2 values per channel in a micro-batch of
 // `minSamples`.
 void checkBatchNorm(const std::vector<BlockSpec>& blocks, std::uint32_t minSamples);
+// Whether a batch norm computes statistics from the samples in training.
+bool hasBatchNorm(const std::vector<BlockSpec>& blocks);
 
 // Reads a model's own parameters. finish() rejects unknown ones and names the nearest known one.
 // The methods throw UsageError.

@@ -265,6 +265,10 @@ const BatchMetricRow& findBatchMetric(std::string_view name) {
   return findByName(batchMetricTable(), name, "unknown-metric", "a metric");
 }
 
+bool isTrivial(std::string_view metric, std::int64_t classes) {
+  return metric == "top5" && classes <= 5;
+}
+
 std::vector<std::string> ScoreSpec::names() const {
   std::vector<std::string> names = {"loss"};
   names.insert(names.end(), metrics.begin(), metrics.end());

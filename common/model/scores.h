@@ -39,6 +39,10 @@ std::span<const BatchMetricRow> batchMetricTable();
 // Throws UsageError with the nearest known name.
 const BatchMetricRow& findBatchMetric(std::string_view name);
 
+// Whether the metric is 1 for every model with this number of classes, as top5 is for 3 classes. It
+// is recorded, but not shown in text.
+bool isTrivial(std::string_view metric, std::int64_t classes);
+
 struct ScoreSpec {
   LossSpec loss;
   std::vector<std::string> metrics = {"top1", "top5"};

@@ -61,9 +61,11 @@ void explainOption(const CLI::App& app, const CLI::App& command, const std::stri
                  "put options after it: '" + whole + " " + word + " …'");
   }
   const bool hasConfig = command.get_option_no_throw("--set") != nullptr;
+  const bool isConfig = hasConfig && (word.ends_with(".yaml") || word.ends_with(".yml"));
   print(app.get_name(), "",
         whole + (isOption ? " has no option '" + word + "'" + didYouMean(word, names)
-                          : " takes no argument '" + word + "'"),
+                          : " takes no argument '" + word + "'" +
+                                (isConfig ? "; did you mean --config " + word + "?" : "")),
         "'" + whole + " --help' lists its options" +
             (isOption && hasConfig ? "; set configuration values with --set KEY=VALUE" : ""));
 }

@@ -339,6 +339,11 @@ EngineOptions engineOptions(const RunPlan& plan) {
   return options;
 }
 
+std::int64_t outputSize(const RunPlan& plan) {
+  const Shape& shape = plan.blocks.back().outputShape();
+  return shape.empty() ? 0 : shape.back();
+}
+
 TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
   TensorLinkOptions options;
   options.role = role;
@@ -512,7 +517,7 @@ std::size_t unpackedWeightsBytes(const RunPlan& plan) {
   return plan.spec.initialWeights ? asSize(bufferBytes(maxWeightsBytes(plan))) : 0;
 }
 
-std::size_t serverBytes(const RunPlan& plan) {
+std::vector<MemoryTerm> serverMemory(const RunPlan& plan) {
   const int first = plan.stage.cuts.cut0, last = plan.stage.cuts.cut1;
   // Bytes of the objects that autograd and the stage keep per block and micro-batch, excluding the
   // tensors.
@@ -533,8 +538,19 @@ std::size_t serverBytes(const RunPlan& plan) {
   constexpr double kReducerBytes = 4 << 20;  // per other replica
   const double reduction = sizeof(float) * static_cast<double>(shareSize(plan)) +
                            kReducerBytes * (plan.stage.replica.count - 1);
-  return asSize(static_cast<double>(transitBytes(plan)) + body + objects + unpacked + recorded +
-                codecBytes(plan) + reduction);
+  return {{"tensors in transit", static_cast<double>(transitBytes(plan))},
+          {"the body's parameters, optimizer and activations", body},
+          {"autograd's objects", objects},
+          {"unpacking the initial weights", unpacked},
+          {"the trace", recorded},
+          {"codecs", codecBytes(plan)},
+          {"sums over replicas", reduction}};
+}
+
+std::size_t serverBytes(const RunPlan& plan) {
+  double bytes = 0;
+  for (const MemoryTerm& term : serverMemory(plan)) bytes += term.bytes;
+  return asSize(bytes);
 }
 
 std::size_t snapshotBytes(const RunPlan& plan) {

@@ -83,6 +83,9 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
 // Borrows the device.
 void useDeviceCodecs(RunPlan& plan, ComputeDevice& device);
 
+// The size of the output's last dimension, such as the number of classes; 0 for a single number.
+std::int64_t outputSize(const RunPlan& plan);
+
 // Return the options that a plan determines; the caller adds the others.
 EngineOptions engineOptions(const RunPlan& plan);
 TensorLinkOptions linkOptions(const RunPlan& plan, Role role);
@@ -110,8 +113,13 @@ std::size_t samplesDiskBytes(const RunPlan& plan);
 // Maximum host memory that a run's session may hold in transit on the server, from a tensor's
 // arrival or a stage's output until its release: the limit of its MemoryAccount.
 std::size_t transitBytes(const RunPlan& plan);
-// Total memory that the server needs for a run: data in transit, the body with the data that
-// autograd saves, and the codecs' working memory and states.
+// The memory that the server needs for a run, by purpose.
+struct MemoryTerm {
+  std::string purpose;  // "tensors in transit"
+  double bytes = 0;
+};
+std::vector<MemoryTerm> serverMemory(const RunPlan& plan);
+// The sum of these terms.
 std::size_t serverBytes(const RunPlan& plan);
 
 // The part of serverBytes() for unpacking initial weights, in addition to the buffer that they

@@ -69,21 +69,23 @@ bool isUnused(const std::string& folder) {
 
 }  // namespace
 
-void makeRunFolder(const std::string& folder, const std::string& hint) {
+void makeRunFolder(const std::string& folder, const std::string& ifExists,
+                   const std::string& instead) {
   std::error_code error;
   if (std::filesystem::exists(folder, error) && !isUnused(folder)) {
     throw UsageError("run-exists",
-                     "the run directory " + folder + " already exists and is not empty", hint);
+                     "the run directory " + folder + " already exists and is not empty", ifExists);
   }
   std::filesystem::create_directories(folder, error);
   if (error) {
     throw UsageError("not-writable",
-                     "cannot make the run directory " + folder + ": " + error.message(), hint);
+                     "cannot make the run directory " + folder + ": " + error.message(),
+                     writeHint(folder, error.value()) + ", or " + instead);
   }
   if (::access(folder.c_str(), W_OK) != 0) {
     throw UsageError("not-writable",
                      "cannot write in the run directory " + folder + ": " + std::strerror(errno),
-                     hint);
+                     writeHint(folder + "/run.json", errno) + ", or " + instead);
   }
 }
 

@@ -25,9 +25,11 @@ inline constexpr std::array<std::string_view, 5> kFilesBeforeStart = {
     "config.yaml", "environment.json", "log.txt", "probe.csv", "connections"};
 
 // Creates the folder and its parents. An existing folder may contain only what a process leaves
-// behind if it is killed before the run starts; otherwise throws UsageError "run-exists". Throws
-// RunError if the folder cannot be created or written to. `hint`: the hint of these errors.
-void makeRunFolder(const std::string& folder, const std::string& hint);
+// behind if it is killed before the run starts; otherwise throws UsageError "run-exists" with the
+// hint `ifExists`. Throws UsageError "not-writable" if the folder cannot be created or written to;
+// `instead` is an alternative to making it writable, for the hint.
+void makeRunFolder(const std::string& folder, const std::string& ifExists,
+                   const std::string& instead);
 
 // Locks the folder while the result exists, so that no other process uses it. Throws UsageError
 // "run-in-use", RunError "cannot-write".

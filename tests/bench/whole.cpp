@@ -19,7 +19,7 @@ int run(const CommonOptions& options, int threads) {
   Config config = loadConfig(options);
   const ClientSettings settings = readClientSettings(config);
   const Datasets data = openDatasets(settings.data);
-  const RunPlan plan = planRun(makeRunSpec(settings, *data.train));
+  const RunPlan plan = planRun(makeRunSpec(settings, data));
   setComputeThreads(threads);
   WholeStage whole(plan.stage);
   Loader::Options loaderOptions;

@@ -204,7 +204,7 @@ TEST_CASE("a damaged image ends a run; if it may be skipped, repeated runs are b
                    "--set", "data.skip=" + skip, "--set", "model.width=4"});
   };
   const Ended refused = train("refused", "0");
-  CHECK(refused.code == 1);
+  CHECK(refused.code == 2);  // as in `data show`
   CHECK_THAT(refused.errors,
              Contains("sample-damaged") && Contains("train/dark/3.png") && Contains("data.skip"));
   for (const std::string run : {"first", "again"}) {

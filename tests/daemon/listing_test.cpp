@@ -93,6 +93,46 @@ Arguments dryRun(const Arguments& more) {
   return arguments;
 }
 
+TEST_CASE("memory is counted for batches that exist, and the largest part of it is named") {
+  const auto memoryWith = [](const std::string& evalBatch) {
+    return askJson(dryRun({"--set", "eval.batch=" + evalBatch}));
+  };
+  const auto limited = memoryWith("40"), larger = memoryWith("1000");  // the set has 40 samples
+  CHECK(limited.at("server_memory_bytes") == larger.at("server_memory_bytes"));
+  CHECK(limited.at("client_memory_bytes") == larger.at("client_memory_bytes"));
+  const auto& term = larger.at("server_largest_term").at(0);
+  CHECK(term.at("batch") == "eval.batch");
+  CHECK(term.at("samples") == 40);
+  // With batches of 32 samples, as in training, the server needs less.
+  const auto same = memoryWith("32");
+  CHECK(same.at("server_memory_bytes").at(0) == term.at("server_memory_bytes_with_train_batch"));
+  CHECK(same.at("server_memory_bytes").at(0) < larger.at("server_memory_bytes").at(0));
+  CHECK(same.at("server_largest_term").at(0).at("batch") == "train.batch");
+  CHECK_THAT(ask(dryRun({})).output, Contains("with batches of 40 samples (eval.batch)"));
+}
+
+TEST_CASE("a dry run warns of batch norms that see few samples, and of batches without data") {
+  const auto warningsWith = [](const Arguments& more) {
+    return askJson(dryRun(with({"--set", "model={name: small_cnn}"}, more))).at("warnings");
+  };
+  const Arguments whole = {"--set", "data.train.size=64"};  // no smaller last batch
+  CHECK(warningsWith(whole).empty());                       // 4 micro-batches of 8
+  const auto few = warningsWith(with(whole, {"--set", "train.micro_batches=5"}));
+  REQUIRE(few.size() == 1);
+  CHECK_THAT(few.at(0).get<std::string>(),
+             Contains("the smallest has only 6 samples (a batch of 32 in 5 micro-batches)") &&
+                 Contains("set train.micro_batches to 4"));
+  const auto last = warningsWith({"--set", "data.train.size=72"});  // a last batch of 8
+  REQUIRE(last.size() == 1);
+  CHECK_THAT(last.at(0).get<std::string>(), Contains("each epoch's last batch has only 2 samples"));
+  const auto large = warningsWith(with(whole, {"--set", "train.batch=100000"}));
+  REQUIRE(large.size() == 1);
+  CHECK_THAT(large.at(0).get<std::string>(),
+             Contains("train.batch is 100000, but there are only 64"));
+  // The mlp has no batch norm.
+  CHECK(askJson(dryRun({"--set", "train.micro_batches=32"})).at("warnings").empty());
+}
+
 TEST_CASE("a dry run shows layers, cuts, bytes and memory, and starts nothing") {
   const TemporaryFolder folder;
   const std::string runFolder = folder.path("run");

@@ -25,12 +25,12 @@ TEST_CASE("mistakes in command lines are reported with a hint") {
           {"no command",
            {},
            kWrongUse,
-           {"a command is missing", "give one of: train, verify, models"}},
+           {"a command is missing", "give one of: train, new, verify, models"}},
           {"unknown command",
            {"trian"},
            kWrongUse,
            {"there is no command 'trian'; did you mean train?",
-            "give one of: train, verify, models"}},
+            "give one of: train, new, verify, models"}},
           {"unknown flag",
            {"train", "--confg", "x.yaml"},
            kWrongUse,
@@ -44,6 +44,10 @@ TEST_CASE("mistakes in command lines are reported with a hint") {
            {"train", "now", "--config", "x.yaml"},
            kWrongUse,
            {"cleave-client train takes no argument 'now'", "'cleave-client train --help'"}},
+          {"a configuration without its option",
+           {"train", "base.yaml"},
+           kWrongUse,
+           {"takes no argument 'base.yaml'; did you mean --config base.yaml?"}},
           {"no configuration",
            {"train"},
            kWrongUse,
@@ -210,6 +214,22 @@ TEST_CASE("mistakes in the configuration of a run are reported with location and
            {"--server", "here:70000"},
            kWrongUse,
            {"[bad-address]", "--server: 'here:70000' does not end in a port", "1…65535"}},
+          {"a URL",
+           {"--server", "http://localhost:4800"},
+           kWrongUse,
+           {"[bad-address]", "is a URL, not an address", "without http://: localhost:4800"}},
+          {"a URL with a path, without a port",
+           {"--server", "https://here/train/"},
+           kWrongUse,
+           {"[bad-address]", "is a URL, not an address", "without https://: here:4800"}},
+          {"a trailing slash",
+           {"--server", "[::1]:4800/"},
+           kWrongUse,
+           {"[bad-address]", "is a URL, not an address", "without /: [::1]:4800"}},
+          set("a misspelt auto", "codec=atuo",
+              {"[unknown-codec]", "did you mean auto?", "or auto"}),
+          set("a misspelt pattern", "train.freeze=['*', '!fcc1.*']",
+              {"no parameter of the model matches 'fcc1.*'; did you mean fc1.*?"}),
       });
   CHECK_FALSE(std::filesystem::exists(runFolder));
 }
@@ -256,7 +276,8 @@ TEST_CASE("mistakes in configuration files are reported with location and hint")
       {"tabs",
        {tabs},
        kWrongUse,
-       {"[config-syntax]", tabs + ":2", "not valid YAML", "indent with spaces"}},
+       {"[config-syntax]", tabs + ":2: the line is indented with a tab, which YAML does not allow",
+        "indent with spaces"}},
       {"a key twice",
        {twice},
        kWrongUse,
@@ -280,6 +301,58 @@ TEST_CASE("mistakes in configuration files are reported with location and hint")
   };
   checkMistakes({clientProgram(), "train", "--run-dir", folder.path("run"), "--config"}, table);
   CHECK_FALSE(std::filesystem::exists(folder.path("run")));
+}
+
+// The convention: 0 done, 1 a run failed, 2 wrong use.
+TEST_CASE("the same fault has the same exit code in every command") {
+  const TemporaryFolder folder;
+  const std::string run = folder.path("run"), nowhere = folder.path("none/file");
+  REQUIRE(runClient("train", run, {}).code == 0);
+  const std::string synthetic = configFile("synthetic.yaml");
+  const std::string missing = folder.path("missing");
+  const std::string damaged = folder.path("damaged.yaml");
+  std::filesystem::create_directories(folder.path("photos/a"));
+  std::filesystem::create_directories(folder.path("photos/b"));
+  for (const char* name : {"a/1.png", "a/2.png", "b/1.png", "b/2.png"}) {
+    write(folder.path("photos/") + name, "not an image");
+  }
+  write(damaged,
+        "model: {name: mlp}\ndata: {format: folder, train: {folder: " + folder.path("photos") +
+            "}, holdout: 2}\ntrain: {batch: 2, micro_batches: 2}\n" + "codec: none\n");
+  const auto fault = [](const std::string& name, const std::string& says,
+                        const std::vector<Arguments>& commands) {
+    std::vector<Mistake> rows;
+    for (const Arguments& command : commands) {
+      rows.push_back({name + ": " + command.front(), command, kWrongUse, {says}});
+    }
+    checkMistakes({clientProgram()}, rows);
+  };
+  fault("a missing configuration", "[config-file]",
+        {{"train", "--config", missing},
+         {"verify", "--config", missing},
+         {"data", "show", "--config", missing},
+         {"sweep", "--config", missing, "--grid", "train.batch=8"},
+         {"profile", "--config", missing, "--output", folder.path("profile.json")}});
+  fault("a missing run or model", "[no-",
+        {{"train", "--resume", missing},
+         {"report", missing},
+         {"checkpoints", missing},
+         {"eval", missing},
+         {"predict", missing},
+         {"export", missing}});
+  fault("damaged images", "[sample-damaged]",
+        {{"train", "--config", damaged, "--run-dir", folder.path("t")},
+         {"verify", "--config", damaged, "--run-dir", folder.path("v")},
+         {"data", "show", "--config", damaged}});
+  fault("a folder that does not exist", "[not-writable]",
+        {{"report", run, "--output", nowhere},
+         {"export", run, "--output", nowhere},
+         {"predict", run, "--output", nowhere},
+         {"data", "show", "--config", synthetic, "--sheet", nowhere},
+         {"profile", "--config", synthetic, "--output", nowhere},
+         {"train", "--config", synthetic, "--trace", nowhere},
+         {"train", "--config", synthetic, "--run-dir", "/proc/none/run"},
+         {"verify", "--config", synthetic, "--run-dir", "/proc/none/run"}});
 }
 
 TEST_CASE("mistakes in data files are reported with location and hint") {
@@ -314,7 +387,10 @@ TEST_CASE("mistakes in data files are reported with location and hint") {
       {clientProgram(), "train", "--config", configFile("synthetic.yaml"), "--run-dir",
        folder.path("run")},
       {
-          row("missing", missing, labels, {missing, "there is no such file", "check the path"}),
+          row("missing", missing, labels,
+              {missing, "there is no such file", "check the path", "data.train.images"}),
+          row("missing labels", whole, missing,
+              {missing, "there is no such file", "check the path", "data.train.labels"}),
           row("a folder", folder.path(""), labels, {"not a regular file", "check the path"}),
           row("empty", empty, labels, {empty, "is empty", "download the file again"}),
           row("another format", foreign, labels,

@@ -407,8 +407,8 @@ TEST_CASE("only one client can resume a run, the last one that takes it over") {
   fs::copy(run, copy, fs::copy_options::recursive);
 
   // While one client uses the folder, another client is refused.
-  Process first = startResume(run, {"--take-over", "--set", "wait={F1: 20, B1: 20}", "--set",
-                                    "checkpoint.every_steps=100000"});
+  Process first = startResume(run, {"--take-over", "--set", "train.epochs=100000", "--set",
+                                    "eval.every=0", "--set", "checkpoint.every_steps=100000"});
   REQUIRE(first.waitForOutput("step", kPatience));
   const Ended second = resume(run);
   CHECK(second.code == 2);
@@ -457,7 +457,13 @@ TEST_CASE("a folder or a configuration that cannot be resumed is refused") {
     const Ended other = resume(run, {"--set", setting});
     CHECK(other.code == 2);
     CHECK_THAT(other.errors, Contains("[other-run-spec]"));
+    CHECK_THAT(other.errors,
+               Contains(std::string(setting).substr(0, std::string(setting).find('='))));
   }
+  // The run is no longer than what it has done.
+  const Ended shorter = resume(run, {"--set", "train.max_steps=1"});
+  CHECK(shorter.code == 2);
+  CHECK_THAT(shorter.errors, Contains("train.max_steps gives the run 1 step, but it has already"));
   // A flipped bit of the learning rate, which --set may change.
   const std::string config = readFile(run + "/config.yaml");
   std::string flipped = config;
@@ -484,6 +490,78 @@ TEST_CASE("a folder or a configuration that cannot be resumed is refused") {
   const Ended done = resume(run);
   CHECK(done.code == 2);
   CHECK_THAT(done.errors, Contains("[run-done]"));
+}
+
+const Arguments kConstant = {"--set", "train.learning_rate={schedule: constant, peak: 0.01}"};
+
+TEST_CASE("a finished run that gets more epochs ends with the weights of a run that had them") {
+  const TemporaryFolder folder;
+  RestartableServer server(folder);
+  const Arguments address = {"--server", server.address()};
+  const Arguments four = {"--set", "train.epochs=4"}, two = {"--set", "train.epochs=2"};
+  const std::string expected = expectedModel(folder, server.address(), with(kConstant, four));
+  const std::string run = folder.path("run");
+  const Ended first = runClient("train", run, with(with(with(kRun, kConstant), two), address));
+  INFO(first.errors);
+  REQUIRE(first.code == 0);
+  CHECK_THAT(resume(run, two).errors, Contains("[run-done]") && Contains("N greater than 2"));
+  CHECK_THAT(resume(run).errors, Contains("[run-done]") && Contains("--set train.epochs=N"));
+
+  // Nothing but the files is left of the run.
+  server.kill();
+  server.start();
+  const Ended ended = resume(run, four);
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK((modelOf(run) == expected));
+  CHECK(lossesByStep(run) == lossesByStep(folder.path("undisturbed")));
+  CHECK(lossesByEpoch(run) == lossesByEpoch(folder.path("undisturbed")));
+  CHECK(summaryOf(run).at("steps") == 32);
+  CHECK(nlohmann::json::parse(readFile(run + "/changes.json")) == nlohmann::json::parse(R"(
+      [{"step": 16, "key": "train.epochs", "before": "2", "after": "4"}])"));
+  CHECK_THAT(readFile(run + "/config.yaml"), Contains("epochs: 4"));
+
+  // Without the server's checkpoint, it cannot.
+  for (const auto& entry : fs::directory_iterator(serverFolder(folder, run) + "/checkpoints")) {
+    fs::remove(entry);
+  }
+  const Ended refused = resume(run, {"--set", "train.epochs=6"});
+  CHECK(refused.code == 1);
+  CHECK_THAT(refused.errors, Contains("[no-checkpoint]") &&
+                                 Contains("--set weights.file=" + run + "/model.safetensors"));
+  CHECK(fs::exists(run + "/summary.json"));  // the run is still done
+}
+
+TEST_CASE("a finished run whose steps overlap gets more epochs") {
+  const TemporaryFolder folder;
+  const RestartableServer server(folder);
+  const Arguments stale = with(kConstant, {"--set", "train.staleness=2", "--set",
+                                           "codec=block:bits=8", "--set", "train.epochs=2"});
+  const std::string expected = expectedModel(folder, server.address(), stale);
+  const std::string run = folder.path("run");
+  const Arguments one = {"--server", server.address(), "--set", "train.epochs=1"};
+  REQUIRE(runClient("train", run, with(with(kRun, stale), one)).code == 0);
+  const Ended ended = resume(run, {"--set", "train.epochs=2"});
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK(summaryOf(run).at("steps_redone") == 0);
+  CHECK((modelOf(run) == expected));
+}
+
+TEST_CASE("a run with its own server gets more epochs, and says what becomes of its schedule") {
+  const TemporaryFolder folder;
+  const std::string run = folder.path("run");
+  const Ended first = runClient("train", run, {"--set", "train.epochs=1"});
+  INFO(first.errors);
+  REQUIRE(first.code == 0);
+  const Ended ended = resume(run, {"--set", "train.epochs=2", "--set", "train.clip_norm=1"});
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK(rowsOf(run, "train") == 16);
+  CHECK_THAT(ended.errors, Contains("the schedule cosine now spans 16 steps"));
+  const auto changes = nlohmann::json::parse(readFile(run + "/changes.json"));
+  CHECK(changes.size() == 2);
+  CHECK_THAT(readFile(run + "/log.txt"), Contains("train.clip_norm changes from 0.0 to 1.0"));
 }
 
 // Runs `cleave-server runs`.

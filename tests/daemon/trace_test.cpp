@@ -233,8 +233,8 @@ TEST_CASE("a trace that cannot be written is refused before anything begins") {
       {{"no folder",
         {"--trace", folder.path("none") + "/t.json"},
         kWrongUse,
-        {"[bad-value]", "--trace"}},
-       {"a folder", {"--trace", "/tmp"}, kWrongUse, {"[bad-value]", "cannot create a file there"}},
+        {"[not-writable]", "create the folder first: mkdir -p"}},
+       {"a folder", {"--trace", "/tmp"}, kWrongUse, {"[bad-value]", "/tmp is a folder"}},
        {"no steps", {"--trace", "t.json", "--trace-steps", "0"}, kWrongUse, {"--trace-steps"}},
        {"too many", {"--trace", "t.json", "--trace-steps", "10001"}, kWrongUse, {"--trace-steps"}},
        {"no file", {"--trace-steps", "5"}, kWrongUse, {"--trace"}}});

@@ -1,0 +1,89 @@
+#include "client/train/setting_changes.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "client/train/settings.h"
+#include "common/core/log.h"
+
+namespace cleave {
+namespace {
+
+std::string valueText(const std::string& value) { return value.empty() ? "no value" : value; }
+
+// The row of "insert[0].cut" is "insert.cut". A codec of an inner cut has the row "codec".
+bool mayChange(const std::string& path) {
+  std::string name = path;
+  if (const std::size_t open = name.find('['); open != std::string::npos) {
+    name.erase(open, name.find(']', open) - open + 1);
+  }
+  const std::vector<KeyText> keys = clientKeys();
+  const auto row =
+      std::find_if(keys.begin(), keys.end(), [&](const KeyText& key) { return key.name == name; });
+  return row != keys.end() && row->mayChange;
+}
+
+nlohmann::ordered_json readRecord(Files& files, const std::string& path) {
+  const auto text = files.read(path);
+  if (!text) return nlohmann::ordered_json::array();
+  auto record = nlohmann::ordered_json::parse(*text, nullptr, false);
+  const bool isIntact =
+      record.is_array() && std::all_of(record.begin(), record.end(), [](const auto& each) {
+        return each.is_object() && each.contains("step") && each.at("step").is_number_unsigned();
+      });
+  if (isIntact) return record;
+  processLog()->warn("{} is damaged, so earlier changes of settings are lost", path);
+  return nlohmann::ordered_json::array();
+}
+
+}  // namespace
+
+std::vector<SettingChange> changesBetween(const std::map<std::string, std::string>& before,
+                                          const std::map<std::string, std::string>& after,
+                                          const std::string& folder) {
+  std::vector<SettingChange> changes;
+  const auto add = [&](const std::string& key, const std::string& old, const std::string& value) {
+    if (old != value) changes.push_back({key, old, value});
+  };
+  for (const auto& [key, value] : after) {
+    const auto old = before.find(key);
+    add(key, old == before.end() ? "" : old->second, value);
+  }
+  for (const auto& [key, value] : before) {
+    if (!after.contains(key)) add(key, value, "");
+  }
+  std::string fixed, firstFixed;
+  for (const SettingChange& change : changes) {
+    if (mayChange(change.key)) continue;
+    if (firstFixed.empty()) firstFixed = change.key;
+    fixed += fmt::format("{}{} from {} to {}", fixed.empty() ? "" : ", ", change.key,
+                         valueText(change.before), valueText(change.after));
+  }
+  if (fixed.empty()) return changes;
+  throw UsageError(
+      "other-run-spec", fmt::format("the run in {} cannot change {}", folder, fixed),
+      "leave it out, or start a separate run; 'cleave-client keys' marks the keys that "
+      "may change on resume")
+      .about(firstFixed);
+}
+
+void recordChanges(Files& files, const std::string& folder,
+                   const std::vector<SettingChange>& changes, std::uint64_t step) {
+  const std::string path = folder + "/changes.json";
+  const nlohmann::ordered_json earlier = readRecord(files, path);
+  nlohmann::ordered_json record = earlier;
+  for (auto& each : record) {
+    if (each.at("step").get<std::uint64_t>() > step) each["step"] = step;
+  }
+  for (const SettingChange& change : changes) {
+    processLog()->info("after step {}: {} changes from {} to {}", step, change.key,
+                       valueText(change.before), valueText(change.after));
+    record.push_back(
+        {{"step", step}, {"key", change.key}, {"before", change.before}, {"after", change.after}});
+  }
+  if (record != earlier) files.write(path, record.dump(2) + "\n");
+}
+
+}  // namespace cleave

@@ -1,0 +1,30 @@
+// The settings that a resumed run changes, and the record of these changes, RUN/changes.json.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/checkpoint/files.h"
+
+namespace cleave {
+
+struct SettingChange {
+  std::string key;
+  std::string before, after;  // as YAML; empty: the key has no value
+};
+
+// The differences between two results of valuesOf(). Throws UsageError "other-run-spec", with all
+// keys that are fixed, if one of them differs. `folder`: the run's, for the error.
+std::vector<SettingChange> changesBetween(const std::map<std::string, std::string>& before,
+                                          const std::map<std::string, std::string>& after,
+                                          const std::string& folder);
+
+// Adds these changes to the record of a run that continues after `step`. Earlier changes of later
+// steps apply from this step on, because these steps are repeated. Writes nothing if that changes
+// nothing.
+void recordChanges(Files& files, const std::string& folder,
+                   const std::vector<SettingChange>& changes, std::uint64_t step);
+
+}  // namespace cleave
