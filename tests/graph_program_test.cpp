@@ -292,6 +292,11 @@ TEST_CASE("sizes are computed as in Python, with integers and with numbers") {
   CHECK(times("size.max", {integer("b", 8)}) == 8);
   CHECK(times("size.mul", {number("b", 0.5)}) == 1.5);
   CHECK(times("size.float", {}) == 3);
+  wire::Graph counted = emptyGraph();
+  const std::uint32_t numel = append(counted, "size.numel", {tensor("self", 0)}, "");
+  const std::uint32_t scaled =
+      append(counted, "aten.mul.Tensor", {tensor("self", 0), size("other", numel)});
+  CHECK(resultOf(counted, scaled, x)[0][0].item<double>() == 12);
   CHECK_THAT(errorOf<UsageError>([&] { times("size.pow", {integer("b", 60)}); }),
              Contains("too large"));
   CHECK_THAT(errorOf<UsageError>([&] { times("size.mod", {number("b", 0.5)}); }),
@@ -331,6 +336,19 @@ TEST_CASE("arguments with which LibTorch would use other memory are refused") {
          argumentOf("padding_idx", [](wire::Argument& argument) { argument.set_none(true); })});
     return std::pair{graph, y};
   };
+  wire::Graph lstm = emptyGraph();
+  const auto list = [&](const std::string& name, const std::vector<std::uint32_t>& ids) {
+    return argumentOf(name, [&](wire::Argument& argument) {
+      argument.mutable_tensors();
+      for (const std::uint32_t id : ids) argument.mutable_tensors()->add_items(id + 1);
+    });
+  };
+  refused(lstm,
+          append(lstm, "aten.rnn_relu.input",
+                 {tensor("input", 0), tensor("hx", 0), list("params", {0, 0}),
+                  flag("has_biases", false), integer("num_layers", 4), number("dropout", 0),
+                  flag("train", false), flag("bidirectional", true), flag("batch_first", true)}),
+          "tensors of its layers");
   refused(bag(0, true).first, bag(0, true).second, "not ascending positions");
   refused(bag(1000, true).first, bag(1000, true).second, "no list of indices");
   refused(bag(0, false).first, bag(0, false).second, "no list of offsets");

@@ -138,6 +138,8 @@ TEST_CASE("a text with a label becomes ids, a mask, types and a class") {
   CHECK(sample<std::int64_t>(*data, 2, 0) == Integers{2, 4, 6, 6, 6, 3});
   CHECK(sample<std::int64_t>(*data, 0, 3) == Integers{1});
   CHECK(sample<std::int64_t>(*data, 1, 3) == Integers{0});
+  CHECK(data->arrays()[0].maxValue == 7);  // checked against the model's embedding
+  CHECK(data->arrays()[1].maxValue == -1);
   CHECK(data->sampleName(2) == files.keys.trainFile + ":4");
 
   files.keys.learned = data->learned();
@@ -211,6 +213,7 @@ TEST_CASE("plain text is divided into blocks of tokens") {
   CHECK(data->size() == 2);  // two blocks of the 8 tokens
   CHECK(data->classes() == 0);
   CHECK(data->arrays().back().name == "input_ids");
+  CHECK(data->arrays()[0].maxValue == 7);
   CHECK(sample<std::int64_t>(*data, 0, 0) == Integers{4, 6, 5, 6});
   CHECK(sample<std::int64_t>(*data, 0, 1) == Integers{1, 1, 1, 1});
   CHECK(sample<std::int64_t>(*data, 1, 2) == Integers{7, 4, 6, 4});

@@ -253,7 +253,7 @@ class Reader {
     node.set_no_grad(scope.noGrad);
     node.set_no_autocast(scope.noAutocast);
     const bool isSize = target.starts_with("_operator.") || target.starts_with("torch.sym_") ||
-                        target == "torch.ops.aten.sym_size.int";
+                        target.starts_with("torch.ops.aten.sym_");
     if (isSize) {
       readSizeNode(json, target, node, scope);
     } else if (target.starts_with(kOperatorPrefix)) {
@@ -336,12 +336,19 @@ class Reader {
   void readSizeNode(const Json& json, const std::string& target, wire::Node& node,
                     const Scope& scope) {
     static const std::map<std::string, std::string> kNames = {
-        {"_operator.add", "size.add"},         {"_operator.sub", "size.sub"},
-        {"_operator.mul", "size.mul"},         {"_operator.floordiv", "size.div"},
-        {"_operator.mod", "size.mod"},         {"_operator.neg", "size.neg"},
-        {"_operator.truediv", "size.truediv"}, {"_operator.pow", "size.pow"},
-        {"torch.sym_min", "size.min"},         {"torch.sym_max", "size.max"},
-        {"torch.sym_float", "size.float"},     {"torch.ops.aten.sym_size.int", "size.of"}};
+        {"_operator.add", "size.add"},
+        {"_operator.sub", "size.sub"},
+        {"_operator.mul", "size.mul"},
+        {"_operator.floordiv", "size.div"},
+        {"_operator.mod", "size.mod"},
+        {"_operator.neg", "size.neg"},
+        {"_operator.truediv", "size.truediv"},
+        {"_operator.pow", "size.pow"},
+        {"torch.sym_min", "size.min"},
+        {"torch.sym_max", "size.max"},
+        {"torch.sym_float", "size.float"},
+        {"torch.ops.aten.sym_numel.default", "size.numel"},
+        {"torch.ops.aten.sym_size.int", "size.of"}};
     const auto found = kNames.find(target);
     if (found == kNames.end()) {
       throw badFile(source_, "it calls " + printable(target) + " on a size",

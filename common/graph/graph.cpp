@@ -136,8 +136,9 @@ class Check {
 
   static bool isSizeOperator(const std::string& op) {
     static const std::set<std::string> kNames = {
-        "size.samples", "size.of",      "size.add", "size.sub", "size.mul", "size.div",  "size.mod",
-        "size.neg",     "size.truediv", "size.pow", "size.min", "size.max", "size.float"};
+        "size.samples", "size.of",  "size.add",   "size.sub",     "size.mul",
+        "size.div",     "size.mod", "size.neg",   "size.truediv", "size.pow",
+        "size.min",     "size.max", "size.float", "size.numel"};
     return kNames.contains(op);
   }
 

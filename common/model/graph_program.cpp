@@ -148,6 +148,9 @@ struct GraphProgram::State {
     } else if (node.op() == "size.of") {
       step.kind = NodeKind::sizeOf;
       checkCases(node, {{wire::Argument::kTensor}, {wire::Argument::kInteger}});
+    } else if (node.op() == "size.numel") {
+      step.kind = NodeKind::sizeOf;
+      checkCases(node, {{wire::Argument::kTensor}});
     } else if (node.op().starts_with("size.")) {
       step.kind = NodeKind::arithmetic;
       const Cases size = {wire::Argument::kInteger, wire::Argument::kNumber, wire::Argument::kSize};
@@ -649,10 +652,13 @@ struct GraphProgram::State {
       case NodeKind::arithmetic:
         values[step.node->outputs(0)] = calculate(step, values);
         break;
-      case NodeKind::sizeOf:
-        values[step.node->outputs(0)] = values[step.operands[0].ids.at(0) - 1].toTensor().size(
-            step.operands[1].constant.toInt());
+      case NodeKind::sizeOf: {
+        const at::Tensor& tensor = values[step.operands[0].ids.at(0) - 1].toTensor();
+        values[step.node->outputs(0)] = step.operands.size() == 1
+                                            ? tensor.numel()
+                                            : tensor.size(step.operands[1].constant.toInt());
         break;
+      }
       case NodeKind::operation:
       case NodeKind::batchNorm:
       case NodeKind::maskOfMean:

@@ -54,6 +54,36 @@ void checkBags(const wire::Node& node, const Stack& stack) {
   }
 }
 
+// LSTM, GRU and RNN: the kernels trust the ranks of their tensors and the number of parameters.
+void checkRecurrent(const wire::Node& node, const Stack& stack) {
+  constexpr std::int64_t kMaxLayers = 1 << 16;
+  const auto hasRank = [](const at::Tensor& tensor, std::int64_t rank) {
+    return tensor.defined() && tensor.dim() == rank;
+  };
+  bool fits = hasRank(stack.at(0).toTensor(), 3);
+  if (stack.at(1).isTensor()) {
+    fits = fits && hasRank(stack.at(1).toTensor(), 3);
+  } else {
+    const std::vector<at::Tensor> states = stack.at(1).toTensorVector();
+    fits = fits && states.size() == 2 && hasRank(states[0], 3) && hasRank(states[1], 3);
+  }
+  const std::vector<at::Tensor> parameters = stack.at(2).toTensorVector();
+  const bool hasBiases = stack.at(3).toBool();
+  const std::int64_t given = stack.at(4).toInt();
+  fits = fits && given > 0 && given < kMaxLayers;
+  const std::int64_t layers = fits ? given * (stack.at(7).toBool() ? 2 : 1) : 1;
+  // A layer has two weights, two biases if any, and the weight of its projection if any.
+  const std::int64_t perLayer = hasBiases ? 4 : 2;
+  const auto count = static_cast<std::int64_t>(parameters.size());
+  fits = fits && (count == layers * perLayer || count == layers * (perLayer + 1));
+  for (std::int64_t n = 0; fits && n < count; ++n) {
+    const std::int64_t position = n % (count / layers);
+    fits = hasRank(parameters[static_cast<std::size_t>(n)],
+                   hasBiases && (position == 2 || position == 3) ? 1 : 2);
+  }
+  if (!fits) refuseOperator(node, "does not have the tensors of its layers");
+}
+
 // LibTorch computes the number of indices without a check for overflow.
 void checkTriangle(const wire::Node& node, const Stack& stack) {
   constexpr std::int64_t kMax = std::int64_t{1} << 30;
@@ -131,6 +161,10 @@ void checkArguments(const wire::Node& node, const Stack& stack) {
     }
   }
   if (op == "aten.embedding_bag.padding_idx") checkBags(node, stack);
+  if (op == "aten.lstm.input" || op == "aten.gru.input" || op == "aten.rnn_tanh.input" ||
+      op == "aten.rnn_relu.input") {
+    checkRecurrent(node, stack);
+  }
   if (op == "aten.tril_indices.default" || op == "aten.triu_indices.default") {
     checkTriangle(node, stack);
   }

@@ -56,7 +56,7 @@ def of_operator(node):
     if target.namespace != "aten":
         return f"calls the operator {target}, which is not one of PyTorch's own", "Replace it in the model"
     name = str(target).removeprefix("aten.")
-    if name in ALLOWED or name == "sym_size.int" or "_assert" in name or name.startswith("sym_constrain_range"):
+    if name in ALLOWED or name in ("sym_size.int", "sym_numel.default") or "_assert" in name or name.startswith("sym_constrain_range"):
         return None
     instead = _INSTEAD.get(name.split(".")[0].strip("_"), _INSTEAD.get(name.split(".")[0]))
     advice = f"Write {instead}" if instead else "Replace it in the model; docs/models.md lists the operators that are allowed"

@@ -3,6 +3,8 @@
 PROGRAMS is the folder of cleave-client and cleave-server.
 """
 
+import json
+import os
 import sys
 import unittest
 
@@ -105,6 +107,51 @@ class OwnLosses(Client):
                 for key, value in model.state_dict().items():
                     self.assertFalse(torch.equal(trained[key], before[key]), key)
                     self.assertLess((trained[key] - value).abs().max().item(), 1e-5, key)
+
+
+class IdsBeyondTheTable(Client):
+    def model(self):
+        model = nn.Sequential(nn.Embedding(6, 8), nn.Flatten(), nn.Linear(32, 8), nn.Linear(8, 2))
+        cleave.export(model, {"input": ids(2, 4, high=6)}, self.path("model.pt2"))
+        return {"file": self.path("model.pt2"), "cuts": ["1", "2"]}
+
+    def test_a_run_names_the_id_and_its_sample(self):
+        data = {"input": ids(8, 4, high=6), "labels": ids(8, high=2)}
+        data["input"][5, 2] = 77
+        path = cleave.save_dataset({"train": data}, self.path("data"))["train"]
+        self.settings = {"data": {"format": "tensors", "train": {"file": path}, "test": {"file": path}}, "train": {"batch": 8, "micro_batches": 1}}
+        ended = self.run_client("train", self.model())
+        self.assertEqual(ended.returncode, 1)
+        self.assertRegex(ended.stderr, r"\[bad-index\].* the id 77 of sample \d in micro-batch 0 of step \d is beyond .*aten.embedding.default.* has 6 rows")
+
+    def test_a_tokenizer_is_compared_with_the_table_before_the_run(self):
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad", "film"]
+        tokenizer = {
+            "added_tokens": [{"id": 0, "content": "[PAD]", "special": True, "normalized": False}], "normalizer": {"type": "BertNormalizer", "lowercase": True},
+            "pre_tokenizer": {"type": "BertPreTokenizer"}, "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]},
+            "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": {word: id for id, word in enumerate(words)}},
+        }  # fmt: skip
+        for name, text in (("tokenizer.json", json.dumps(tokenizer)), ("train.csv", "text,label\ngood film,a\nbad,b\ngood good,a\nbad bad,b\n")):
+            with open(self.path(name), "w") as file:
+                file.write(text)
+        model = nn.Sequential(nn.Embedding(6, 8), nn.Flatten(), nn.Linear(32, 8), nn.Linear(8, 2))
+        cleave.export(Named(model), {"input_ids": ids(2, 4, high=6)}, self.path("named.pt2"))
+        self.settings = {"data": {"format": "text", "train": {"file": self.path("train.csv")}, "test": {"file": self.path("train.csv")},
+                                  "tokenizer": self.path("tokenizer.json"), "length": 4}, "train": {"batch": 4, "micro_batches": 1}}  # fmt: skip
+        ended = self.run_client("train", {"file": self.path("named.pt2"), "cuts": ["model.1", "model.2"]})
+        self.assertEqual(ended.returncode, 2)
+        for words in ("[bad-index]", "the id 6 in input_ids", "has 6 rows", "resize_token_embeddings"):
+            self.assertIn(words, ended.stderr)
+        self.assertFalse(os.path.exists(self.run_folder))
+
+
+class Named(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids):
+        return self.model(input_ids)
 
 
 if __name__ == "__main__":
