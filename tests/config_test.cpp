@@ -432,7 +432,8 @@ TEST_CASE("malformed overrides are refused") {
 
 TEST_CASE("text that is not YAML is refused with line and column") {
   CHECK_THAT(parseError("a: 1\nb: [1, 2\n"), Contains("configs/a.yaml:") && Contains("not valid"));
-  CHECK_THAT(parseError("a:\n\tb: 1\n"), Contains("configs/a.yaml:2:3: not valid YAML"));
+  CHECK_THAT(parseError("a:\n\tb: 1\n"),
+             Contains("configs/a.yaml:2: the line is indented with a tab"));
   CHECK_THAT(parseError("a: 1\n--- \nb: 2\n"), Contains("more than one document"));
   CHECK_THAT(parseError("a: b: c\n"), Contains("configs/a.yaml:1:5: not valid YAML"));
   CHECK_THAT(parseError("just text"), Contains("configs/a.yaml:1: the file is 'just text'"));

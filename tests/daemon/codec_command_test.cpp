@@ -201,7 +201,7 @@ TEST_CASE("errors of the codec commands have a hint") {
   checkMistake({"run", "none", "--input", folder.path("absent"), "--output", output},
                {"absent: there is no such file"});
   checkMistake({"run", "none", "--input", input, "--output", folder.path("no/where")},
-               {"there is no folder"});
+               {"No such file or directory", "mkdir -p"});
   checkMistake({"compare", "none", "--input", configFile("synthetic.yaml")},
                {"synthetic.yaml: its header claims"});
   checkMistake({}, {"a command is missing after 'cleave-client codec'", "list, run, compare"});

@@ -89,8 +89,8 @@ TEST_CASE("mistakes with `data show` are reported with a hint") {
   CHECK_THAT(client({"data"}).errors, Contains("give one of: show"));
   const Ended unwritable = client({"data", "show", "--config", data.path("config.yaml"), "--sheet",
                                    data.path("none/sheet.png")});
-  CHECK(unwritable.code == 1);
-  CHECK_THAT(unwritable.errors, Contains("cannot-write"));
+  CHECK(unwritable.code == 2);
+  CHECK_THAT(unwritable.errors, Contains("[not-writable]") && Contains("mkdir -p"));
   const Ended missing = client({"data", "show", "--config", data.path("config.yaml"), "--set",
                                 "data.train.folder=" + data.path("none")});
   CHECK(missing.code == 2);

@@ -140,7 +140,7 @@ TEST_CASE("settings that conflict with the model or with each other are refused"
     CHECK(ended.code == 2);
     CHECK_THAT(ended.errors, Contains(code) && Contains(text));
   };
-  refused({"--set", "train.freeze=[conv]"}, "[unknown-parameter]", "'*conv*'");
+  refused({"--set", "train.freeze=[conv]"}, "[unknown-parameter]", "did you mean *conv*?");
   refused({"--set", "train.groups=['clasifier.*:learning_rate=2']"}, "[unknown-parameter]",
           "train.groups");
   refused({"--set", "train.groups=['*:learning_rate=fast']"}, "[bad-optimizer-parameter]",
