@@ -219,9 +219,9 @@ def unprintable(text):
 
 
 def raw_texts(server, store):
-    """Returns the places in the server's log and its runs' files that have characters which a peer must not be able to write."""
+    """Returns the places in the server's log and its runs' files of text that have characters which a peer must not be able to write."""
     texts = {"the log": "".join(server.log)}
-    files = [path for path in store.rglob("*") if path.is_file() and ".weights" not in path.parts]
+    files = [path for path in store.rglob("*") if path.is_file() and path.suffix != ".safetensors"]
     texts.update({str(path): path.read_text(errors="replace") for path in files})
     return [f"{name} has {unprintable(text)!r}" for name, text in texts.items() if unprintable(text)]
 
