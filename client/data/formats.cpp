@@ -317,7 +317,6 @@ constexpr DataFormatRow kFormats[] = {
 std::span<const DataFormatRow> dataFormatTable() { return kFormats; }
 
 std::string keyOfPath(const DataFormatKeys& keys, std::string_view sentence) {
-  using Keys = DataFormatKeys;
   constexpr std::pair<const char*, std::string Keys::*> kPaths[] = {
       {"data.train.images", &Keys::trainImages},
       {"data.train.labels", &Keys::trainLabels},

@@ -136,7 +136,7 @@ void EvaluationReader::describeWeights() {
   for (const char* name : kModels) {
     const std::string& digest = digestOf(name);
     hasModel = hasModel || !digest.empty();
-    if (digest != shown_["weights_sha256"]) continue;
+    if (digest != shown_["weights_sha256"].get<std::string>()) continue;
     shown_["weights"] = "current";
     // If both files have these weights, names the one that was evaluated.
     if (!shown_.contains("of") || name == evaluated) shown_["of"] = name;
