@@ -14,12 +14,13 @@
 #include "client/report/svg_chart.h"
 #include "client/sweep/figure_groups.h"
 #include "client/sweep/results.h"
-#include "common/core/error.h"
+#include "tests/refused.h"
 
 namespace cleave {
 namespace {
 
 using Catch::Matchers::Contains;
+using test::refusal;
 namespace fs = std::filesystem;
 
 struct Folder {
@@ -106,17 +107,6 @@ std::size_t count(const std::string& text, const std::string& part) {
     ++found;
   }
   return found;
-}
-
-template <typename Call>
-std::string refusal(Call call) {
-  try {
-    call();
-  } catch (const UsageError& error) {
-    CHECK_FALSE(error.hint().empty());
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Checks that a data file is refused.
+// Checks that something is refused, with a hint.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -22,6 +22,18 @@ void checkRefused(Open open, const std::string& file, const std::string& code,
     CHECK_THAT(error.what(), Catch::StartsWith(file + " ") && Catch::Contains(fault));
     CHECK_FALSE(error.hint().empty());
   }
+}
+
+// Returns the error sentence of a call. Checks that the error has a hint.
+template <typename Call>
+std::string refusal(Call call) {
+  try {
+    call();
+  } catch (const UsageError& error) {
+    CHECK_FALSE(error.hint().empty());
+    return error.what();
+  }
+  return "nothing was thrown";
 }
 
 }  // namespace cleave::test

@@ -14,12 +14,14 @@
 #include "client/sweep/report.h"
 #include "common/core/durable.h"
 #include "compression/registry.h"
+#include "tests/refused.h"
 #include "tools/link/settings.h"
 
 namespace cleave {
 namespace {
 
 using Catch::Matchers::Contains;
+using test::refusal;
 using Json = nlohmann::ordered_json;
 
 class Folder {
@@ -38,18 +40,6 @@ class Folder {
  private:
   std::filesystem::path path_;
 };
-
-// Returns the error sentence of a call. Requires that the error has a hint.
-template <typename Call>
-std::string refusal(Call call) {
-  try {
-    call();
-  } catch (const UsageError& error) {
-    CHECK_FALSE(error.hint().empty());
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 std::string textOf(const std::string& path) {
   std::ifstream file(path);
