@@ -28,6 +28,7 @@
 #include "common/core/durable.h"
 #include "common/core/failpoint.h"
 #include "common/core/log.h"
+#include "common/core/progress_clock.h"
 #include "common/http/http_server.h"
 
 namespace cleave {
@@ -38,6 +39,7 @@ nlohmann::json probeFirst(const PreparedRun& run, spdlog::logger& log) {
   ProbeOptions options;
   options.seconds = run.settings.probeSeconds;
   options.retrySeconds = run.settings.retrySeconds;
+  options.progressSeconds = run.settings.progressSeconds;
   const bool isOne = run.servers.size() == 1;
   std::string csv, sentences;
   nlohmann::json servers = nlohmann::json::array();
@@ -202,24 +204,27 @@ struct TrainCommand {
   JsonLines* events;  // null without --json-lines
   PreparedRun& prepared;
   spdlog::logger& log;
-  nlohmann::json extras = nlohmann::json::object();     // additional keys of the summary
-  std::optional<SteadyTime> stuckSince = std::nullopt;  // the first error since the last step
+  nlohmann::json extras = nlohmann::json::object();        // additional keys of the summary
+  std::uint64_t attempts = 0;                              // that made at least one step
+  std::optional<ProgressClock> stuckSince = std::nullopt;  // set by the first error
   std::uint64_t edgeFailedAt = 0;  // steps done when a direct link between servers failed last
 };
 
 // Whether the run may be restarted from a checkpoint, because a server has lost the run, is about
 // to shut down, or cannot reach another server. If a direct link has failed, steps must have been
-// made since the last time; replicas are tried again for as long as a lost connection is.
+// made since the last time. All else is tried again for as long as a lost connection is.
 bool mayRestart(const std::exception& error, TrainRun& run, std::uint64_t steps,
                 TrainCommand& command) {
   if (run.checkpointer() == nullptr || !run.prepared().localServers.empty()) return false;
   if (run.settings().reconnectSeconds == 0 || run.session().isInterrupted()) return false;
   const std::string code = codeOf(error);
   if (code == "edge-failed") return steps > std::exchange(command.edgeFailedAt, steps);
-  if (code == "replica-lost" || code == "replica-unreachable") {
-    return secondsSince(*command.stuckSince) < run.settings().reconnectSeconds;
+  if (command.stuckSince->secondsWithout(command.attempts, now()) >=
+      run.settings().reconnectSeconds) {
+    return false;
   }
-  return code == "run-not-here" || code == "shutting-down";
+  return code == "replica-lost" || code == "replica-unreachable" || code == "run-not-here" ||
+         code == "shutting-down";
 }
 
 nlohmann::json summaryOf(const TrainCommand& command, const TrainResult& result,
@@ -346,7 +351,8 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   try {
     trained = trainToTheEnd(command, run, trainer, saver);
   } catch (const std::exception& error) {
-    if (trainer.hasTrained() || !command.stuckSince) command.stuckSince = now();
+    if (trainer.hasTrained()) ++command.attempts;
+    if (!command.stuckSince) command.stuckSince.emplace(now());
     if (!mayRestart(error, run, trainer.steps(), command)) {
       endEarly(error, run, trainer, saver, log);
       rethrowWithPlace(error, prepared);

@@ -1,12 +1,15 @@
 #include "client/diagnose/probe.h"
 
+#include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
 #include <boost/asio/experimental/channel.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 #include <optional>
@@ -14,6 +17,7 @@
 
 #include "common/core/environment.h"
 #include "common/core/log.h"
+#include "common/core/progress_clock.h"
 #include "common/core/record.h"
 #include "common/link/probe_link.h"
 
@@ -23,6 +27,7 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
+constexpr std::chrono::milliseconds kTick{500};
 constexpr int kRoundTrips = 10;
 constexpr std::uint64_t kFirstWarmUp = 64'000;
 constexpr std::uint64_t kLastWarmUp = 64'000'000;
@@ -74,6 +79,7 @@ class Prober {
       finished_.close();
       ended_.try_send(error_code());
     });
+    asio::co_spawn(io_, watch(), asio::detached);
     std::exception_ptr failed;
     try {
       co_await measure();
@@ -89,6 +95,30 @@ class Prober {
     }
     co_await ended_.async_receive(asio::use_awaitable);
     if (failed) std::rethrow_exception(failed);
+  }
+
+  // Ends the connection if it brings no progress, or if the whole probe takes longer than a server
+  // allows. Ends with io_.
+  asio::awaitable<void> watch() {
+    const SteadyTime start = now();
+    ProgressClock clock(start);
+    asio::steady_timer timer(io_);
+    while (true) {
+      timer.expires_after(kTick);
+      co_await timer.async_wait(asio::use_awaitable);
+      const double without = clock.secondsWithout(link_->progress(), now());
+      const bool isStuck = options_.progressSeconds > 0 && without >= options_.progressSeconds;
+      if (!isStuck && now() - start < kMaxProbeSession) continue;
+      connection_->fail(std::make_exception_ptr(RunError(
+          "no-progress",
+          isStuck ? fmt::format("the server at {} has sent and taken no byte of a probe for {:.0f} "
+                                "s, although the connection is open",
+                                address_.text(), without)
+                  : fmt::format("the probe of {} was not done after {:g} minutes", address_.text(),
+                                secondsSince(start) / 60),
+          "check the server's log, then probe again")));
+      co_return;
+    }
   }
 
   // ---- The sequence of measurements ----

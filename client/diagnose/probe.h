@@ -16,6 +16,7 @@ struct ProbeOptions {
   std::uint32_t repeat = 3;         // transfers per size and direction
   double seconds = 20;              // sizes expected to exceed the remaining time are skipped
   double retrySeconds = 30;         // see ClientSession::connect
+  double progressSeconds = 60;      // how long to wait without a byte of progress; 0: forever
 };
 
 // Runs on the calling thread, in a separate session. Throws RunError or UsageError if there is no

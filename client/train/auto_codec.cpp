@@ -112,7 +112,9 @@ class Trial {
   }
 
   void connect(double retrySeconds) {
-    session_.connect({{run_.servers.front(), hello_}}, {.retrySeconds = retrySeconds});
+    session_.connect(
+        {{run_.servers.front(), hello_}},
+        {.retrySeconds = retrySeconds, .progressSeconds = run_.settings.progressSeconds});
     session_.start(plan_, {plan_}, 0,
                    clientActions(*stage_, run_.threads,
                                  [this](const std::vector<BodyDone>& bodies) {

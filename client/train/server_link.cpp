@@ -1,7 +1,14 @@
 #include "client/train/server_link.h"
 
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <chrono>
+#include <cmath>
 #include <exception>
 #include <optional>
 #include <span>
@@ -15,6 +22,14 @@ namespace cleave {
 
 namespace asio = boost::asio;
 
+namespace {
+
+// Before reconnecting again, if the last connection brought no progress; grows with each one.
+constexpr std::chrono::milliseconds kReconnectPause{250};
+constexpr std::chrono::milliseconds kLongestReconnectPause{4000};
+
+}  // namespace
+
 RunError endedByServer(const std::string& reason) {
   const char* hint = "restart the server, then rerun the command";
   if (reason != "shutting-down") {
@@ -24,11 +39,13 @@ RunError endedByServer(const std::string& reason) {
                   hint);
 }
 
-ServerLink::ServerLink(IoThread& io, ServerRequest request, const ConnectOptions& options)
+ServerLink::ServerLink(IoThread& io, ServerRequest request, const ConnectOptions& options,
+                       std::shared_ptr<ProgressCount> progress)
     : io_(io),
       address_(std::move(request.address)),
       number_(request.number),
       options_(options),
+      progress_(std::move(progress)),
       hello_(std::move(request.hello)) {}
 
 void ServerLink::connect(std::function<void(std::exception_ptr error)> done) {
@@ -106,6 +123,7 @@ void ServerLink::leave(std::function<void()> done) {
 void ServerLink::start(TensorLinkOptions options, std::shared_ptr<BufferPool> pool,
                        Callbacks callbacks) {
   callbacks_ = std::move(callbacks);
+  options.progress = progress_;
   link_ = std::make_shared<TensorLink>(std::move(options), std::move(pool),
                                        io_.context().get_executor(),
                                        TensorLink::Callbacks{
@@ -154,12 +172,34 @@ bool ServerLink::mayReconnect(const Error& error) const {
          isLinkFault(error.code());
 }
 
+// The seconds that remain for reconnecting. A connection that breaks again without any progress
+// does not restart the time, and is replaced after a pause. Throws "no-progress" if none remain.
+asio::awaitable<double> ServerLink::reconnectSecondsLeft(const Error& broken) {
+  if (!brokenSince_) brokenSince_.emplace(now());
+  const double without = brokenSince_->secondsWithout(*progress_, now());
+  breaks_ = without == 0 ? 1 : breaks_ + 1;
+  const double left = options_.reconnectSeconds - without;
+  if (left <= 0) {
+    throw RunError("no-progress",
+                   fmt::format("{}; {} connections to {} broke within {:.0f} s, without a step or "
+                               "a byte of progress",
+                               broken.what(), breaks_, address_.text(), without),
+                   "check the server's log, then continue the run with --resume RUN");
+  }
+  if (breaks_ > 1) {
+    asio::steady_timer pause(io_.context(),
+                             std::min(kReconnectPause * (breaks_ - 1), kLongestReconnectPause));
+    co_await pause.async_wait(asio::use_awaitable);
+  }
+  co_return left;
+}
+
 asio::awaitable<OpenConnection> ServerLink::reconnect(const Error& broken) {
-  processLog()->warn("{}; reconnecting for up to {:.0f} s", broken.what(),
-                     options_.reconnectSeconds);
+  const double seconds = co_await reconnectSecondsLeft(broken);
+  processLog()->warn("{}; reconnecting for up to {:.0f} s", broken.what(), std::ceil(seconds));
   const SteadyTime start = now();
   OpenConnection open = co_await reconnectToServer(
-      address_, [this] { return nextHello(); }, options_.reconnectSeconds);
+      address_, [this] { return nextHello(); }, seconds);
   wasAccepted();
   processLog()->info("reconnected to {} after {:.1f} s; the run continues", address_.text(),
                      secondsSince(start));

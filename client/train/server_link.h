@@ -14,6 +14,7 @@
 #include "common/checkpoint/run_connections.h"
 #include "common/core/buffer.h"
 #include "common/core/error.h"
+#include "common/core/progress_clock.h"
 #include "common/link/tensor_link.h"
 #include "common/net/io_thread.h"
 
@@ -21,9 +22,11 @@ namespace cleave {
 
 struct ConnectOptions {
   double retrySeconds = 0;  // how long the first connection is retried, with back-off
-  // How long to retry if the connection breaks later; 0: the run then ends.
+  // How long to retry if the connection breaks later, counted from the first break since the run's
+  // last progress; 0: the run then ends.
   double reconnectSeconds = 0;
-  bool isRestart = false;  // the first connection is retried after all connection faults
+  double progressSeconds = 0;  // how long to wait without progress over connections; 0: forever
+  bool isRestart = false;      // the first connection is retried after all connection faults
   // Called on the io thread before each Hello to this server: adds it to the client's connections
   // of the run (addHello()), and returns them. If it is empty, each link has its own, in memory.
   std::function<RunConnections(std::size_t server)> nextHello = nullptr;
@@ -43,8 +46,9 @@ RunError endedByServer(const std::string& reason);
 
 class ServerLink {
  public:
-  // The io thread is borrowed.
-  ServerLink(IoThread& io, ServerRequest request, const ConnectOptions& options);
+  // The io thread is borrowed. `progress`: that of all links of the run.
+  ServerLink(IoThread& io, ServerRequest request, const ConnectOptions& options,
+             std::shared_ptr<ProgressCount> progress);
 
   // Any thread; call once. Connects and shakes hands. Calls `done` on the io thread, with the error
   // if that failed: see connectToServer().
@@ -75,6 +79,8 @@ class ServerLink {
   const std::shared_ptr<TensorLink>& sharedTensors() const { return link_; }
   // Any thread. Sends a Ping if there is a connection; its Pong measures the round trip.
   void ping();
+  // Any thread, after start(). Whether there is a connection.
+  bool isConnected() const { return link_->connection() != nullptr; }
   // Any thread. Sends Bye, which ends the link.
   void sayBye(const std::string& reason);
   // Returns the number of frames that wait to be sent; nullopt if the io thread does not answer in
@@ -85,6 +91,7 @@ class ServerLink {
   boost::asio::awaitable<void> sayByeTo(std::shared_ptr<Connection> connection);
   boost::asio::awaitable<void> serve();
   boost::asio::awaitable<OpenConnection> reconnect(const Error& broken);
+  boost::asio::awaitable<double> reconnectSecondsLeft(const Error& broken);
   bool mayReconnect(const Error& error) const;
   wire::Hello nextHello();
   const wire::Hello& numberedHello();
@@ -96,11 +103,14 @@ class ServerLink {
   const ServerAddress address_;
   const std::size_t number_;
   const ConnectOptions options_;
+  const std::shared_ptr<ProgressCount> progress_;
   // The members below are used on the io thread, and before start() by the caller of connect().
   wire::Hello hello_;  // of the latest attempt to connect
   wire::HelloOk ok_;   // the answer to the first Hello
   RunConnections connections_;
   bool resumes_ = false;
+  std::optional<ProgressClock> brokenSince_;  // set by the first break
+  unsigned breaks_ = 0;                       // since the last progress
   bool isClosing_ = false;
   bool hasEnded_ = false;
   std::shared_ptr<Connection> connection_;  // between connect() and serve()

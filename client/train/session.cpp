@@ -1,9 +1,11 @@
 #include "client/train/session.h"
 
+#include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 #include <iterator>
@@ -17,11 +19,19 @@ namespace cleave {
 
 namespace asio = boost::asio;
 
+namespace {
+
+constexpr std::chrono::milliseconds kTick{500};
+constexpr double kMaxSecondsPerLook = 2;  // maximum that one look at the clock counts
+
+}  // namespace
+
 ClientSession::ClientSession(ComputeDevice& compute)
     : compute_(compute),
       pool_(std::make_shared<BufferPool>(BufferPool::kMaxRetained, compute.hostMemory())),
       signals_(io_.context(), SIGINT, SIGTERM),
-      lastWork_(io_.context()) {
+      lastWork_(io_.context()),
+      tick_(io_.context()) {
   asio::co_spawn(io_.context(), waitForSignals(), [](std::exception_ptr error) {
     if (error) std::rethrow_exception(error);
   });
@@ -43,7 +53,7 @@ void ClientSession::connect(std::vector<ServerRequest> servers, const ConnectOpt
   std::vector<std::exception_ptr> errors(servers.size());
   std::atomic<std::size_t> connected = 0, failed = 0;
   for (ServerRequest& server : servers) {
-    servers_.push_back(std::make_unique<ServerLink>(io_, std::move(server), options));
+    servers_.push_back(std::make_unique<ServerLink>(io_, std::move(server), options, progress_));
   }
   for (std::size_t s = 0; s < servers_.size(); ++s) {
     servers_[s]->connect([&, s](std::exception_ptr error) {
@@ -52,6 +62,7 @@ void ClientSession::connect(std::vector<ServerRequest> servers, const ConnectOpt
       device_.notify();
     });
   }
+  progressSeconds_ = options.progressSeconds;
   device_.runUntil([&] { return failed > 0 || connected == servers_.size() || interrupted_; });
   if (connected == servers_.size()) return;
   // Gives the other handshakes a second to end, so that their servers get a Bye too.
@@ -148,6 +159,7 @@ void ClientSession::start(const RunPlan& plan, const std::vector<RunPlan>& plans
       },
       compute_.queue(), traces_.empty() ? nullptr : traces_.front());
   device_.attach(worker_);
+  if (progressSeconds_ > 0) asio::co_spawn(io_.context(), tick(), asio::detached);
 }
 
 std::optional<double> ClientSession::takeLowestSnr() {
@@ -210,12 +222,21 @@ asio::awaitable<void> ClientSession::waitForSignals() {
 void ClientSession::waitUntil(const std::function<bool()>& done, Patience patience) {
   const std::atomic<bool>& isOver =
       patience == Patience::untilInterrupted ? interrupted_ : timeIsUp_;
+  SteadyTime last = now();
+  ProgressClock clock(last);
+  bool isStuck = false;
   device_.runUntil([&] {
     handOverWeights();
+    const SteadyTime time = now();
+    const double passed = secondsBetween(std::exchange(last, time), time);
+    // Time in which this thread computes, or the process is stopped, does not count. Without a
+    // connection, ConnectOptions::reconnectSeconds applies.
+    clock.exclude(isConnected() ? passed - kMaxSecondsPerLook : passed);
+    isStuck = progressSeconds_ > 0 && clock.secondsWithout(*progress_, time) >= progressSeconds_;
     // If a step is decided, waits until the client has applied it too, so that head and tail are
     // from the same step as the body.
     const bool mayLeave = failed_ || !engine_->updatePending();
-    return done() || (linksEnded_ > 0 && mayLeave) || isOver;
+    return done() || (linksEnded_ > 0 && mayLeave) || isOver || isStuck;
   });
   if (done()) return;
   if (linksEnded_ > 0) {
@@ -224,7 +245,34 @@ void ClientSession::waitUntil(const std::function<bool()>& done, Patience patien
     throw RunError("server-left", "the server ended the run early",
                    "check the server's log, then rerun the command");
   }
+  if (isStuck && !isOver) throwWithoutProgress();
   throw interruptedError();
+}
+
+// Wakes the device thread, so that it notices when there is no progress.
+asio::awaitable<void> ClientSession::tick() {
+  while (true) {
+    tick_.expires_after(kTick);
+    co_await tick_.async_wait(asio::use_awaitable);
+    device_.notify();
+  }
+}
+
+bool ClientSession::isConnected() const {
+  return std::all_of(servers_.begin(), servers_.end(),
+                     [](const auto& server) { return server->isConnected(); });
+}
+
+void ClientSession::throwWithoutProgress() const {
+  throw RunError(
+      "no-progress",
+      fmt::format("waited {:g} s for {}, without a step or a byte of progress: the connection is "
+                  "open, but the server does not compute",
+                  progressSeconds_,
+                  servers_.size() == 1 ? "the server at " + servers_.front()->address().text()
+                                       : "the servers"),
+      "check the server's log and its load (cleave-server status), then continue the run with "
+      "--resume RUN; if its steps take that long, raise connect.progress_seconds");
 }
 
 void ClientSession::sendWeights(std::size_t server, SharedBytes weights) {

@@ -44,7 +44,9 @@ class ClientSession {
   ClientSession& operator=(const ClientSession&) = delete;
 
   // Connects to the servers and shakes hands. `servers`: in the order of their bodies. If a
-  // connection breaks later, the run continues over a new one. Throws RunError or UsageError with
+  // connection breaks later, the run continues over a new one. Later calls that wait for the
+  // servers throw RunError "no-progress" after ConnectOptions::progressSeconds without a step or a
+  // byte of progress. Throws RunError or UsageError with
   // the cause of the failure or with a server's refusal. Throws "interrupted" immediately on
   // Ctrl-C. After an exception, the session cannot be used.
   void connect(std::vector<ServerRequest> servers, const ConnectOptions& options);
@@ -145,6 +147,9 @@ class ClientSession {
   // Ctrl-C.
   enum class Patience : std::uint8_t { untilInterrupted, untilTimeIsUp };
   void waitUntil(const std::function<bool()>& done, Patience patience = Patience::untilInterrupted);
+  boost::asio::awaitable<void> tick();
+  bool isConnected() const;
+  [[noreturn]] void throwWithoutProgress() const;
   void leave();
   void request(Flow flow);
   std::optional<std::vector<Blob>> blobs() const;
@@ -158,7 +163,9 @@ class ClientSession {
   CodecExecutor codecs_{1};
   IoThread io_;
   boost::asio::signal_set signals_;
-  boost::asio::steady_timer lastWork_;                // io thread
+  boost::asio::steady_timer lastWork_, tick_;  // io thread
+  const std::shared_ptr<ProgressCount> progress_ = std::make_shared<ProgressCount>(0);
+  double progressSeconds_ = 0;  // how long to wait without progress; 0: forever
   std::vector<std::unique_ptr<ServerLink>> servers_;  // in the order of the bodies
   std::vector<Place> places_;                         // of their bodies
   bool hasEdges_ = false;                             // between the servers

@@ -133,10 +133,11 @@ struct ClientSettings {
   bool samplesOnDisk = false;  // whether the samples that codecs keep are in a file
   // How long to retry after the connection breaks; 0: the run then ends.
   double reconnectSeconds = 600;
-  TlsSettings tls;          // used only with --server; a local server listens on loopback
-  bool probeFirst = false;  // whether to measure the link before training
-  double probeSeconds = 5;  // approximate time limit for the probe
-  std::string resolved;     // the configuration with all defaults, as YAML
+  double progressSeconds = 600;  // how long to wait without progress; 0: forever
+  TlsSettings tls;               // used only with --server; a local server listens on loopback
+  bool probeFirst = false;       // whether to measure the link before training
+  double probeSeconds = 5;       // approximate time limit for the probe
+  std::string resolved;          // the configuration with all defaults, as YAML
 
   bool scalesLoss() const {
     return mayScaleLoss &&

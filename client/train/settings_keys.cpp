@@ -990,7 +990,13 @@ void addCodecDeviceLink(Table& table) {
       .mayChange();
   table
       .number("connect.reconnect_seconds", "s", 0, 1e6, &Settings::reconnectSeconds,
-              "how long to try to reconnect if the connection breaks; 0: the run then ends")
+              "how long to try to reconnect if the connection breaks, counted from the first break "
+              "since the last step or byte; 0: the run then ends")
+      .mayChange();
+  table
+      .number("connect.progress_seconds", "s", 0, 1e6, &Settings::progressSeconds,
+              "how long to wait for a server that answers, but makes no step and no byte of "
+              "progress; 0: without limit")
       .mayChange();
   table
       .number(

@@ -94,6 +94,7 @@ namespace {
 void TrainRun::connect() {
   ConnectOptions options;
   options.retrySeconds = prepared_.settings.retrySeconds;
+  options.progressSeconds = prepared_.settings.progressSeconds;
   // If the connection to a local server breaks, that server has exited, so a reconnection would
   // fail.
   if (prepared_.localServers.empty())

@@ -20,6 +20,7 @@
 #include <string>
 #include <utility>
 
+#include "common/core/progress_clock.h"
 #include "common/net/connection.h"
 
 namespace cleave {
@@ -31,8 +32,10 @@ class ConnectionSlot : public std::enable_shared_from_this<ConnectionSlot> {
   static constexpr std::size_t kMaxUnconfirmed = 4096;
 
   // `failed` is called on the io thread with an error that occurs while there is no connection.
-  ConnectionSlot(boost::asio::any_io_executor io, std::function<void(std::exception_ptr)> failed)
-      : io_(std::move(io)), failed_(std::move(failed)) {}
+  // `progress`: see TensorLinkOptions.
+  ConnectionSlot(boost::asio::any_io_executor io, std::function<void(std::exception_ptr)> failed,
+                 std::shared_ptr<ProgressCount> progress)
+      : io_(std::move(io)), failed_(std::move(failed)), progress_(std::move(progress)) {}
 
   // Calls `function` on the io thread; immediately if this is the io thread, so that calls from
   // there keep their order. If it throws, the exception is passed to fail(). `function` must own
@@ -71,6 +74,11 @@ class ConnectionSlot : public std::enable_shared_from_this<ConnectionSlot> {
   void countControl() { ++received_; }
   std::uint64_t controlReceived() const { return received_; }
 
+  // Call for each byte of a tensor that has crossed for the first time, and for each step.
+  void countProgress(std::uint64_t count) {
+    if (progress_) *progress_ += count;
+  }
+
   // Null without a connection.
   std::shared_ptr<Connection> connection() const;
   // Totals of all connections so far.
@@ -98,6 +106,7 @@ class ConnectionSlot : public std::enable_shared_from_this<ConnectionSlot> {
 
   const boost::asio::any_io_executor io_;
   const std::function<void(std::exception_ptr)> failed_;
+  const std::shared_ptr<ProgressCount> progress_;
   std::deque<ControlFrame> unconfirmed_;  // io thread
   std::uint64_t confirmed_ = 0;  // io thread: number of frames already removed from unconfirmed_
   std::atomic<std::uint64_t> received_ = 0;

@@ -83,6 +83,7 @@ void ProbeLink::push(std::uint64_t bytes) {
     tensor.set_queue_seconds(queueSeconds);
     return tensor.SerializeAsString();
   };
+  stream.segmentWritten = [this](std::uint64_t, SteadyTime, SteadyTime) { ++progress_; };
   ++unwritten_;
   stream.written = [this] { --unwritten_; };
   connection_.outbox().pushTensor(std::move(stream));
@@ -167,6 +168,7 @@ void ProbeLink::receivedFrame(const FrameHeader& header, std::span<const std::by
 
 void ProbeLink::arrived(std::size_t bytes) {
   received_ += bytes;
+  ++progress_;
   if (received_ < in_.bytes) return;
   const SteadyTime at = now();
   open_ = false;

@@ -39,6 +39,9 @@ class ProbeLink : public FrameSink {
   void send(std::uint64_t bytes);
   void fetch(std::uint64_t bytes);
 
+  // Frames with a stream's bytes that were sent or received so far.
+  std::uint64_t progress() const { return progress_; }
+
   // These functions throw ProtocolError for anything that does not belong in a probe session.
   std::span<std::byte> placePayload(const FrameHeader& header,
                                     std::span<const std::byte> metadata) override;
@@ -71,6 +74,7 @@ class ProbeLink : public FrameSink {
   std::uint64_t received_ = 0;  // bytes of this stream that have arrived
   bool open_ = false;           // this stream has not ended
   SteadyTime opened_;
+  std::uint64_t progress_ = 0;
 };
 
 }  // namespace cleave

@@ -49,7 +49,8 @@ TensorLink::TensorLink(TensorLinkOptions options, std::shared_ptr<BufferPool> po
       needsSamples_(std::any_of(options.codecs.begin(), options.codecs.end(),
                                 [](const auto& each) { return each.second->keepsSamples(); })),
       deliver_(std::move(callbacks.deliver)),
-      slot_(std::make_shared<ConnectionSlot>(std::move(io), std::move(callbacks.failed))),
+      slot_(std::make_shared<ConnectionSlot>(std::move(io), std::move(callbacks.failed),
+                                             options.progress)),
       log_(std::make_shared<TransferLog>(role_, options.inFlight, std::move(callbacks.record))),
       samples_(needsSamples_ ? options.trainSamples : 0, options.maxBatch) {
   if (!options.levels) options.levels = std::make_shared<CodecLevels>();
@@ -158,6 +159,11 @@ void TensorLink::receivedFrame(const FrameHeader& header, std::span<const std::b
   if (mayLackTensors() && slot_->controlReceived() % kConfirmEvery == 0) confirmControl();
 }
 
+void TensorLink::deliverStep(Message message) {
+  slot_->countProgress(1);
+  deliver_(std::move(message));
+}
+
 void TensorLink::confirmControl() {
   wire::Received proto;
   proto.set_control(slot_->controlReceived());
@@ -180,10 +186,10 @@ void TensorLink::receivedControl(FrameKind kind, std::span<const std::byte> meta
       return sender_->acknowledged(report);
     }
     case FrameKind::bodyDone:
-      if (!atServer) return deliver_(bodyDoneFromWire(metadata));
+      if (!atServer) return deliverStep(bodyDoneFromWire(metadata));
       break;
     case FrameKind::stepOk:
-      if (!atServer) return deliver_(stepOkFromWire(metadata));
+      if (!atServer) return deliverStep(stepOkFromWire(metadata));
       break;
     case FrameKind::step: {
       if (!atServer) break;

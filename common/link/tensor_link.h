@@ -114,6 +114,7 @@ class TensorLink : public EngineLink, public FrameSink {
  private:
   class Gate;
   void receivedControl(FrameKind kind, std::span<const std::byte> metadata);
+  void deliverStep(Message message);
   void confirmControl();
 
   // Whether control frames may arrive for a long time while no tensor does, whose Received would

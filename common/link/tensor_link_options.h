@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/core/clock.h"
+#include "common/core/progress_clock.h"
 #include "common/engine/schedule.h"
 #include "common/engine/trace.h"
 #include "common/link/step_snrs.h"
@@ -48,6 +49,8 @@ struct TensorLinkOptions : TensorCodecOptions {
   std::uint64_t maxBlobBytes = 0;  // maximum size of weights/body or grads/body
   bool initialWeights = false;     // the client may send weights/body, once
   std::string weightsSha256;       // required digest of weights/body, 32 bytes; empty: any
+  // Counts the bytes and steps of all links that share it; null: not counted.
+  std::shared_ptr<ProgressCount> progress;
   // Null: no trace. On the server, the link answers a Fetch of trace/body from it.
   std::shared_ptr<TraceRecorder> trace;
 

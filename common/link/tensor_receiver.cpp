@@ -39,6 +39,7 @@ std::span<std::byte> TensorReceiver::place(const FrameHeader& header,
 }
 
 void TensorReceiver::received(const FrameHeader& header) {
+  slot_->countProgress(header.payloadBytes);
   if (std::optional<IncomingTensor> tensor = incoming_.received(header)) {
     finish(std::move(*tensor));
   }

@@ -167,11 +167,15 @@ OutgoingTensor TensorSender::outgoing(const std::shared_ptr<Encoding>& encoding,
     }
     return openMetadata(*encoding, begin, queueSeconds);
   };
-  if (options_->trace && options_->trace->wants(key)) {
-    tensor.segmentWritten = [this, key](SteadyTime chosen, SteadyTime written) {
-      options_->recordActivity(TraceActivity::send, key, chosen, written);
-    };
-  }
+  const bool isTraced = options_->trace && options_->trace->wants(key);
+  tensor.segmentWritten = [this, encoding, key, isTraced](std::uint64_t end, SteadyTime chosen,
+                                                          SteadyTime written) {
+    // Bytes that are sent again are no progress.
+    if (end > encoding->written) {
+      slot_->countProgress(end - std::exchange(encoding->written, end));
+    }
+    if (isTraced) options_->recordActivity(TraceActivity::send, key, chosen, written);
+  };
   tensor.written = [this, isCurrent, encoding, key] {
     if (isCurrent() && log_->written(key, *encoding->wireBytes)) settle(key);
   };

@@ -63,8 +63,9 @@ class TensorSender : public std::enable_shared_from_this<TensorSender> {
     CodecLevel level = CodecLevel::own;
     MemoryCharge charge;  // charge for a stage's output; the pool charges its buffers itself
     std::shared_ptr<std::uint64_t> wireBytes = std::make_shared<std::uint64_t>(0);
-    unsigned connections = 0;  // number of connections so far, when it was queued
-    bool isReleased = false;   // see release()
+    std::uint64_t written = 0;  // bytes that at least one connection has accepted
+    unsigned connections = 0;   // number of connections so far, when it was queued
+    bool isReleased = false;    // see release()
   };
 
   MemoryCharge chargeFor(const TensorView& view) const;

@@ -62,7 +62,12 @@ std::optional<OutgoingFrame> Outbox::next(std::size_t segmentBytes, std::size_t 
   frame.payload = tensor.bytes.subspan(repeats ? 0 : stream->offset, bytes);
   frame.owner = tensor.owner;
   frame.isBackground = tensor.isBackground;
-  frame.segmentWritten = tensor.segmentWritten;
+  if (tensor.segmentWritten) {
+    frame.segmentWritten = [segmentWritten = tensor.segmentWritten, end = stream->offset + bytes](
+                               SteadyTime chosen, SteadyTime written) {
+      segmentWritten(end, chosen, written);
+    };
+  }
   // The digest is sent in a Segment's metadata, so a stream with a digest always has a second
   // frame, however short it is.
   const bool digestFollows = first && !tensor.sha256.empty();

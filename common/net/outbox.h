@@ -36,9 +36,9 @@ struct OutgoingTensor {
   // SHA-256 for the last segment's metadata; empty: none. A stream with a digest has at least two
   // frames.
   std::string sha256;
-  // Called after a segment was written, with the time when it was chosen and the time when the
-  // kernel had accepted it. May be empty.
-  std::function<void(SteadyTime chosen, SteadyTime written)> segmentWritten;
+  // Called after a segment was written, with the position after its last byte, the time when it was
+  // chosen, and the time when the kernel had accepted it. May be empty.
+  std::function<void(std::uint64_t end, SteadyTime chosen, SteadyTime written)> segmentWritten;
   // Bytes on the wire so far, including headers and metadata, over all connections. Null: not
   // counted.
   std::shared_ptr<std::uint64_t> wireBytes;

@@ -1,6 +1,7 @@
 // A server that violates the protocol: its texts are escaped before they reach the terminal or a
 // file, and out-of-range numbers end the client.
 #include <algorithm>
+#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read.hpp>
@@ -31,28 +32,43 @@ struct Answer {
   std::string metadata;
 };
 
-// A server that answers one client's Hello with these frames, and closes after the client has
-// closed.
+// What a server does after its answers: it ends its stream and waits until the client has closed,
+// or it waits without ending the stream, or it closes.
+enum class Then : std::uint8_t { ends, waits, closes };
+
+// A server that answers each client's Hello with these frames, one client after the other.
 class HostileServer {
  public:
-  explicit HostileServer(std::function<std::vector<Answer>(const wire::Hello&)> answersTo)
+  explicit HostileServer(std::function<std::vector<Answer>(const wire::Hello&)> answersTo,
+                         Then then = Then::ends)
       : acceptor_(context_, tcp::endpoint(asio::ip::address_v4::loopback(), 0)),
         answersTo_(std::move(answersTo)),
+        then_(then),
         thread_([this] { serve(); }) {}
   ~HostileServer() {
+    isStopped_ = true;
     error_code ignored;
-    tcp::socket(context_).connect(acceptor_.local_endpoint(),
-                                  ignored);  // ends accept() if no client has connected
+    tcp::socket(context_).connect(acceptor_.local_endpoint(), ignored);  // ends accept()
     thread_.join();
   }
+  int clients() const { return clients_; }
   std::string address() const {
     return "127.0.0.1:" + std::to_string(acceptor_.local_endpoint().port());
   }
 
  private:
   void serve() {
+    while (true) {
+      error_code error;
+      tcp::socket socket = acceptor_.accept(error);
+      if (isStopped_) return;
+      ++clients_;
+      serve(socket);
+    }
+  }
+
+  void serve(tcp::socket& socket) {
     error_code error;
-    tcp::socket socket = acceptor_.accept(error);
     HeaderBytes head;
     asio::read(socket, asio::buffer(head), error);
     if (error) return;
@@ -65,7 +81,8 @@ class HostileServer {
       encodeHead(kind, 0, answer, {}, true, frame);
       asio::write(socket, asio::buffer(frame), error);
     }
-    socket.shutdown(tcp::socket::shutdown_send, error);
+    if (then_ == Then::closes) return;
+    if (then_ == Then::ends) socket.shutdown(tcp::socket::shutdown_send, error);
     char rest[4096];
     while (!error) socket.read_some(asio::buffer(rest), error);
   }
@@ -73,6 +90,9 @@ class HostileServer {
   asio::io_context context_;
   tcp::acceptor acceptor_;
   const std::function<std::vector<Answer>(const wire::Hello&)> answersTo_;
+  const Then then_;
+  std::atomic<bool> isStopped_ = false;
+  std::atomic<int> clients_ = 0;
   std::thread thread_;
 };
 
@@ -203,6 +223,38 @@ TEST_CASE("a HelloOk with numbers out of range is refused") {
     const std::string run = folder.path(row.name);
     checkError(runClient("train", run, {"--server", server.address()}), kFailedRun, {row.says});
     CHECK_FALSE(std::filesystem::exists(run));  // the run never started
+  }
+}
+
+// ---- No progress ----
+
+std::vector<Answer> accepts(const wire::Hello& hello) {
+  wire::HelloOk ok = correctAnswer(hello);
+  ok.set_token(1);
+  return {frameOf(FrameKind::helloOk, ok)};
+}
+
+TEST_CASE("a client gives up if each connection is accepted and closed") {
+  const TemporaryFolder folder;
+  const HostileServer server(accepts, Then::closes);
+  const std::string run = folder.path("run");
+  checkError(runClient("train", run,
+                       {"--server", server.address(), "--set", "connect.reconnect_seconds=1"}),
+             kFailedRun, {"broke within", "--resume"});
+  CHECK(server.clients() > 2);
+  CHECK(server.clients() < 10);  // it pauses between them
+}
+
+TEST_CASE("a client gives up if the server answers nothing") {
+  const TemporaryFolder folder;
+  const HostileServer server(accepts, Then::waits);
+  for (const std::string probe : {"false", "true"}) {
+    INFO(probe);
+    const Ended ended = runClient("train", folder.path("run" + probe),
+                                  {"--server", server.address(), "--set", "probe.first=" + probe,
+                                   "--set", "connect.progress_seconds=1"});
+    checkError(ended, kFailedRun,
+               {probe == "true" ? "no byte of a probe" : "connect.progress_seconds"});
   }
 }
 
