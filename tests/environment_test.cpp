@@ -210,6 +210,20 @@ TEST_CASE("a run's line is written to the run's file, and with a prefix to the p
   CHECK_THAT(readFile(folder.file("log.txt")), Contains("step 5\n") && Contains("resumed\n"));
 }
 
+TEST_CASE("a line of the log stays one line, and controls no terminal") {
+  const Folder folder;
+  {
+    const StderrToFile redirect(folder.file("stderr"));
+    startLog("cleave-test", "info");
+    runLog(folder.file("log.txt"), "")->info("the column '{}'", "a\x1b[2J\r\nfake\xc2\x9b");
+    flushLog();
+  }
+  const std::string shown = "the column 'a\\u001b[2J\\u000d fake\\u009b'\n";
+  for (const char* file : {"log.txt", "stderr"}) {
+    CHECK_THAT(readFile(folder.file(file)), Catch::EndsWith(shown));
+  }
+}
+
 TEST_CASE("a flood of lines blocks neither the logging thread nor flushLog()") {
   const Folder folder;
   const StderrToFile redirect(folder.file("stderr"));

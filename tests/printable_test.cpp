@@ -7,7 +7,9 @@
 
 #include <catch2/catch.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "common/net/connection_messages.h"
 #include "common/net/metadata.h"
@@ -193,3 +195,45 @@ TEST_CASE("a Failure's code is short, and its texts are printable") {
 }
 
 }  // namespace
+
+// ---- escaped() ----
+
+namespace {
+
+// Characters of every kind that act on a terminal, and text around them that does not.
+const std::string kMixed =
+    "a\tb\n\x1b[2J\xc3\xa4\x7f\xc2\x9b\xe2\x80\xae\xf3\xa0\x81\x81\xf0\x9f\x99\x82\r";
+const std::string kMixedShown =
+    "a\tb\n\\u001b[2J\xc3\xa4\\u007f\\u009b\\u202e\\udb40\\udc41\xf0\x9f\x99\x82\\u000d";
+
+}  // namespace
+
+TEST_CASE("escaped() keeps the lines, and shows what would act on a terminal") {
+  CHECK(escaped(kMixed) == kMixedShown);
+  CHECK(escaped("\xff"
+                "a\xc3") == "?a?");
+  CHECK(escaped(escaped(kMixed)) == kMixedShown);
+}
+
+TEST_CASE("escaped() keeps the meaning of JSON") {
+  const nlohmann::json json = {{"name\xc2\x9b", kMixed}};
+  const std::string text = escaped(json.dump(2));
+  CHECK(printable(text, text.size()).find('?') == std::string::npos);
+  CHECK(nlohmann::json::parse(text) == json);
+}
+
+TEST_CASE("an output passes escaped(), however the writes are divided") {
+  for (std::size_t each = 1; each <= kMixed.size(); ++each) {
+    CAPTURE(each);
+    std::ostringstream stream;
+    {
+      const EscapedOutput output(stream);
+      for (std::size_t at = 0; at < kMixed.size(); at += each) stream << kMixed.substr(at, each);
+      for (const char c : kMixed) stream << c;
+      stream << "\xc3";  // incomplete
+    }
+    CHECK(stream.str() == kMixedShown + kMixedShown + "?");
+    stream << "\x1b";
+    CHECK(stream.str().ends_with("\x1b"));  // the stream is as before
+  }
+}

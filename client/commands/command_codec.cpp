@@ -155,7 +155,7 @@ void printCopied(const File& file) {
   std::string names;
   for (const SafetensorsEntry* entry : copiedOf(file)) {
     bytes += entry->bytes.size();
-    names += fmt::format("  {} ({})\n", inAscii(entry->name), entry->dtype);
+    names += fmt::format("  {} ({})\n", inAscii(entry->name), inAscii(entry->dtype));
   }
   if (names.empty()) return;
   std::cout << fmt::format("\nOther dtypes, copied unchanged and not counted: {} bytes\n", bytes)
@@ -190,7 +190,7 @@ int runCodec(const CodecOptions& options) {
   Json tensors = Json::array();
   for (const SafetensorsEntry& entry : file.entries) {
     if (!floatOf(entry)) {
-      rows.push_back({inAscii(entry.name), entry.dtype, "copied unchanged"});
+      rows.push_back({inAscii(entry.name), inAscii(entry.dtype), "copied unchanged"});
       continue;
     }
     std::byte* out = reinterpret_cast<std::byte*>(output.data()) + file.offsetOf(entry);

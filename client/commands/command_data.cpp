@@ -119,7 +119,7 @@ void printClasses(const Json& split) {
   const std::size_t shown = std::min(classes.size(), kShownClasses);
   for (std::size_t c = 0; c < shown; ++c) {
     std::cout << fmt::format("    {:>4}  {:<{}}  {:>8}\n", c,
-                             classes[c]["name"].get_ref<const std::string&>(), width,
+                             printable(classes[c]["name"].get_ref<const std::string&>()), width,
                              classes[c]["samples"].get<std::uint64_t>());
   }
   if (shown < classes.size()) {
@@ -226,7 +226,7 @@ void printSheet(const Json& sheet) {
     } else {
       row += " | ";
     }
-    const std::string label = sheet["samples"][n]["label"];
+    const std::string label = printable(sheet["samples"][n]["label"].get<std::string>());
     row +=
         label.empty() ? std::to_string(sheet["samples"][n]["sample"].get<std::uint32_t>()) : label;
   }

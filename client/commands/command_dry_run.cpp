@@ -11,6 +11,7 @@
 #include "client/commands/commands.h"
 #include "client/train/prepare.h"
 #include "common/core/log.h"
+#include "common/core/printable.h"
 #include "common/core/terminal.h"
 #include "common/core/units.h"
 #include "common/model/blocks.h"
@@ -293,9 +294,10 @@ void printParts(const Json& out) {
                              bytesOf(part.at("parameter_bytes")));
     for (const Json& block : part.at("blocks")) {
       const auto parameters = block.at("parameters").get<std::int64_t>();
-      const std::string line = fmt::format(
-          "  {:>5}  {:<{}}  {:<{}}", block.at("position").get<int>(),
-          block.at("name").get<std::string>(), name, shapeText(block.at("output_shape")), shape);
+      const std::string line =
+          fmt::format("  {:>5}  {:<{}}  {:<{}}", block.at("position").get<int>(),
+                      printable(block.at("name").get<std::string>()), name,
+                      shapeText(block.at("output_shape")), shape);
       std::cout << (parameters == 0 ? line.substr(0, line.find_last_not_of(' ') + 1)
                                     : fmt::format("{}  {:>10}  {:>8}", line, parameters,
                                                   bytesOf(block.at("parameter_bytes"))))

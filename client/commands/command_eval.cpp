@@ -14,6 +14,7 @@
 #include "client/evaluate/inference.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
+#include "common/core/printable.h"
 #include "common/core/sha256.h"
 #include "common/core/units.h"
 
@@ -54,11 +55,12 @@ void printClassScores(const Json& json) {
   for (std::size_t c = 0; c < std::min(classes.size(), kMaxClasses); ++c) {
     const Json& each = classes[c];
     const nlohmann::json area = each.at("auroc");
-    std::cout << fmt::format(
-        "{:<{}}  {:>8}  {:>9}  {:>7}  {:>7}  {:>6}\n", each.at("name").get<std::string>(), width,
-        each.at("samples").get<std::uint64_t>(), shareText(each.at("precision")),
-        shareText(each.at("recall")), shareText(each.at("f1")),
-        area.is_null() ? "-" : fmt::format("{:.4f}", area.get<double>()));
+    std::cout << fmt::format("{:<{}}  {:>8}  {:>9}  {:>7}  {:>7}  {:>6}\n",
+                             printable(each.at("name").get<std::string>()), width,
+                             each.at("samples").get<std::uint64_t>(),
+                             shareText(each.at("precision")), shareText(each.at("recall")),
+                             shareText(each.at("f1")),
+                             area.is_null() ? "-" : fmt::format("{:.4f}", area.get<double>()));
   }
   if (classes.size() > kMaxClasses) {
     std::cout << fmt::format("and {} more; --json lists all\n", classes.size() - kMaxClasses);
@@ -67,8 +69,8 @@ void printClassScores(const Json& json) {
   for (std::size_t n = 0; n < std::min(pairs.size(), kMaxPairs); ++n) {
     std::cout << fmt::format("{}{} of class {} predicted as {}\n", n == 0 ? "\n" : "",
                              countText(pairs[n].at("samples").get<std::uint64_t>(), "sample"),
-                             pairs[n].at("class").get<std::string>(),
-                             pairs[n].at("predicted").get<std::string>());
+                             printable(pairs[n].at("class").get<std::string>()),
+                             printable(pairs[n].at("predicted").get<std::string>()));
   }
   std::cout << fmt::format(
       "\ncalibration error {}: mean difference between confidence and accuracy\n",

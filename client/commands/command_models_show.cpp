@@ -47,7 +47,7 @@ Json describeInputs(const GraphFile& file) {
   const wire::Graph& graph = file.graph();
   for (std::size_t n = 0; n < file.inputNames().size(); ++n) {
     const wire::Value& value = graph.values(static_cast<int>(graph.inputs(static_cast<int>(n))));
-    inputs.push_back({{"name", printable(file.inputNames()[n])},
+    inputs.push_back({{"name", file.inputNames()[n]},
                       {"dtype", value.dtype()},
                       {"shape", cleave::shapeText(value)}});
   }
@@ -73,7 +73,7 @@ Json describeCut(const wire::Graph& graph, const GraphCuts& cuts, const GraphCut
 
 bool isSimple(const Json& cut) { return cut["possible"] && cut["tensors"] == 1; }
 
-std::string nameOf(const Json& cut) { return cut["names"].front().get<std::string>(); }
+std::string nameOf(const Json& cut) { return printable(cut["names"].front().get<std::string>()); }
 
 // How deep the module is in the model.
 std::ptrdiff_t depthOf(const Json& cut) {
@@ -142,7 +142,7 @@ void print(const Json& model, bool all) {
       model["operators"].get<int>(), amountText(model["parameters"], " parameters"),
       amountText(model["gflop"].get<double>() * 1e9, "FLOP"), model["torch"].get<std::string>());
   for (const Json& input : model["inputs"]) {
-    std::cout << fmt::format("  input   {}: {} {}\n", input["name"].get<std::string>(),
+    std::cout << fmt::format("  input   {}: {} {}\n", printable(input["name"].get<std::string>()),
                              input["dtype"].get<std::string>(), input["shape"].get<std::string>());
   }
   std::cout << fmt::format("  output  {}\n", model["output"].get<std::string>());
@@ -163,8 +163,9 @@ void print(const Json& model, bool all) {
   std::string cuts = "FIRST, SECOND";
   if (model.contains("suggested_cuts")) {
     const Json& suggested = model["suggested_cuts"];
-    cuts = suggested[0].get<std::string>() + ", " + suggested[1].get<std::string>();
-    std::cout << "\nSuggested: " << model["reason"].get<std::string>()
+    cuts = printable(suggested[0].get<std::string>()) + ", " +
+           printable(suggested[1].get<std::string>());
+    std::cout << "\nSuggested: " << printable(model["reason"].get<std::string>())
               << ". For your machines and link: cleave-client plan\n";
   }
   std::cout << std::endl

@@ -17,6 +17,7 @@
 #include "client/evaluate/inference.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
+#include "common/core/printable.h"
 #include "common/core/record.h"
 #include "common/model/blocks.h"
 
@@ -46,9 +47,11 @@ class RowFile {
   RowFile(const RowFile&) = delete;
   RowFile& operator=(const RowFile&) = delete;
 
+  // A file or a pipe gets the exact text, a terminal an escaped one.
   void write(const std::string& row) {
     std::FILE* const file = file_ != nullptr ? file_ : stdout;
-    if (std::fwrite(row.data(), 1, row.size(), file) != row.size()) fail();
+    const std::string text = isTerminal_ ? escaped(row) : row;
+    if (std::fwrite(text.data(), 1, text.size(), file) != text.size()) fail();
   }
   void finish() {
     if (file_ == nullptr) {
@@ -74,6 +77,7 @@ class RowFile {
   }
 
   const std::string path_, temporary_;
+  const bool isTerminal_ = path_.empty() && ::isatty(STDOUT_FILENO) != 0;
   std::FILE* file_ = nullptr;
 };
 

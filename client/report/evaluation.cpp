@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "common/core/printable.h"
 #include "common/core/sha256.h"
 
 namespace cleave {
@@ -48,7 +49,7 @@ Json shown(const Json& file) {
   }
   if (!file.contains("classes")) return json;
   json["classes"] = rows(file.at("classes"), [](const Json& each) {
-    return Json{{"name", each.at("name").get<std::string>()},
+    return Json{{"name", printable(each.at("name").get<std::string>())},
                 {"samples", each.at("samples").get<std::uint64_t>()},
                 {"precision", number(each, "precision")},
                 {"recall", number(each, "recall")},
@@ -56,8 +57,9 @@ Json shown(const Json& file) {
                 {"auroc", number(each, "auroc")}};
   });
   json["confused"] = rows(file.at("most_confused"), [](const Json& each) {
-    return Json{each.at("samples").get<std::uint64_t>(), each.at("class").get<std::string>(),
-                each.at("predicted").get<std::string>()};
+    return Json{each.at("samples").get<std::uint64_t>(),
+                printable(each.at("class").get<std::string>()),
+                printable(each.at("predicted").get<std::string>())};
   });
   if (file.contains("confusion")) {
     json["confusion"] = file.at("confusion").get<std::vector<std::vector<std::uint64_t>>>();

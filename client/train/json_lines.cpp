@@ -1,6 +1,7 @@
 #include "client/train/json_lines.h"
 
 #include "common/core/durable.h"
+#include "common/core/printable.h"
 #include "common/core/record.h"
 
 namespace cleave {
@@ -8,7 +9,7 @@ namespace cleave {
 void JsonLines::write(const char* event, const nlohmann::ordered_json& values) {
   nlohmann::ordered_json line = {{"event", event}, {"time", utcNow()}};
   line.update(values);
-  if (const int error = writeAll(descriptor_, line.dump() + "\n")) {
+  if (const int error = writeAll(descriptor_, escaped(line.dump()) + "\n")) {
     throwCannotWrite("stdout", "the events of --json-lines cannot be written", error);
   }
 }

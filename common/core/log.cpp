@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "common/core/error.h"
+#include "common/core/printable.h"
 #include "common/core/terminal.h"
 
 namespace cleave {
@@ -37,8 +38,33 @@ std::unique_ptr<spdlog::formatter> utcFormatter(const std::string& pattern) {
 }
 
 std::string jsonText(std::string_view text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return escaped(
+      nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
+
+// Whatever texts of peers and files a message has, it stays one line that controls no terminal.
+class OneLineFormatter final : public spdlog::formatter {
+ public:
+  explicit OneLineFormatter(std::string pattern)
+      : pattern_(std::move(pattern)), formatter_(pattern_, spdlog::pattern_time_type::utc) {}
+
+  void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& out) override {
+    std::string text = escaped({message.payload.data(), message.payload.size()});
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    spdlog::details::log_msg line = message;
+    line.payload = text;
+    formatter_.format(line, out);
+    message.color_range_start = line.color_range_start;
+    message.color_range_end = line.color_range_end;
+  }
+  std::unique_ptr<spdlog::formatter> clone() const override {
+    return std::make_unique<OneLineFormatter>(pattern_);
+  }
+
+ private:
+  const std::string pattern_;
+  spdlog::pattern_formatter formatter_;
+};
 
 // The name of a message's logger has the fields of logAbout(): "identity":"a","run":"b",
 class JsonFormatter final : public spdlog::formatter {
@@ -104,7 +130,7 @@ struct Log {
   Log()
       : pool(std::make_shared<spdlog::details::thread_pool>(kQueuedLines, 1)),
         process(logger(terminal, files)) {
-    process->set_formatter(utcFormatter(std::string(kTimeAndLevel) + "%v"));
+    process->set_formatter(std::make_unique<OneLineFormatter>(std::string(kTimeAndLevel) + "%v"));
   }
 
   template <typename... Sinks>
@@ -176,7 +202,8 @@ void startLog(const std::string& program, const std::string& level) {
   }
   std::string name;  // escaped: a % in a pattern starts a field
   for (const char c : program) name.append(c == '%' ? 2 : 1, c);
-  instance().process->set_formatter(utcFormatter(kTimeAndLevel + name + ": %v"));
+  instance().process->set_formatter(
+      std::make_unique<OneLineFormatter>(kTimeAndLevel + name + ": %v"));
   instance().process->set_level(spdlog::level::from_str(level));
 }
 
@@ -204,7 +231,7 @@ std::shared_ptr<spdlog::logger> loggerToFile(const std::string& path, Sinks... o
     throw RunError("cannot-write", path + ": the log cannot be opened: " + error.what(),
                    "check that the folder exists and is writable");
   }
-  file->set_formatter(utcFormatter(std::string(kTimeAndLevel) + "%v"));
+  file->set_formatter(std::make_unique<OneLineFormatter>(std::string(kTimeAndLevel) + "%v"));
   const Log& log = instance();
   const auto logger = log.logger(file, others...);
   // A run's file gets info lines even if stderr is quieter.

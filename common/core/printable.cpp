@@ -57,7 +57,87 @@ Decoded decodeAt(std::string_view text, std::size_t at) {
   return {bytes, codePoint};
 }
 
+bool isEscaped(const Decoded& character) {
+  const char32_t c = character.codePoint;
+  return (c < ' ' && c != '\n' && c != '\t') || isUnprintable(c);
+}
+
+void appendEscape(std::string& text, char32_t c) {
+  const auto append = [&](char32_t unit) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    text += "\\u";
+    for (int shift = 12; shift >= 0; shift -= 4) text += kDigits[unit >> shift & 0xF];
+  };
+  if (c < 0x10000) return append(c);
+  append(0xD800 + ((c - 0x10000) >> 10));
+  append(0xDC00 + ((c - 0x10000) & 0x3FF));
+}
+
 }  // namespace
+
+std::string escaped(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  for (std::size_t at = 0; at < text.size();) {
+    const Decoded character = decodeAt(text, at);
+    if (character.bytes == 0) {
+      result += '?';
+    } else if (isEscaped(character)) {
+      appendEscape(result, character.codePoint);
+    } else {
+      result += text.substr(at, character.bytes);
+    }
+    at += std::max<std::size_t>(character.bytes, 1);
+  }
+  return result;
+}
+
+// ---- EscapedOutput ----
+
+EscapedOutput::EscapedOutput(std::ostream& stream) : stream_(stream), target_(stream.rdbuf(this)) {}
+
+EscapedOutput::~EscapedOutput() {
+  sync();
+  stream_.rdbuf(target_);
+}
+
+std::streamsize EscapedOutput::xsputn(const char* text, std::streamsize count) {
+  begun_.append(text, static_cast<std::size_t>(count));
+  // A character may be continued by the next write.
+  std::size_t end = begun_.size();
+  const std::size_t first = end - std::min<std::size_t>(end, 3);
+  for (std::size_t at = end; at-- > first;) {
+    const auto byte = static_cast<std::uint8_t>(begun_[at]);
+    if ((byte & 0xC0) == 0x80) continue;
+    const std::size_t bytes = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
+    if (at + bytes > end) end = at;
+    break;
+  }
+  const std::string rest = begun_.substr(end);
+  begun_.resize(end);
+  const bool isWritten = write(begun_);
+  begun_ = rest;
+  return isWritten ? count : 0;
+}
+
+EscapedOutput::int_type EscapedOutput::overflow(int_type character) {
+  if (traits_type::eq_int_type(character, traits_type::eof()))
+    return traits_type::not_eof(character);
+  const char c = traits_type::to_char_type(character);
+  return xsputn(&c, 1) == 1 ? character : traits_type::eof();
+}
+
+int EscapedOutput::sync() {
+  const bool isWritten = write(begun_);
+  begun_.clear();
+  return isWritten && target_->pubsync() == 0 ? 0 : -1;
+}
+
+bool EscapedOutput::write(std::string_view text) {
+  const std::string shown = escaped(text);
+  const auto size = static_cast<std::streamsize>(shown.size());
+  return target_->sputn(shown.data(), size) == size;
+}
 
 std::string printable(std::string_view text, std::size_t maxBytes) {
   std::string result;

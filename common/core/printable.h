@@ -1,7 +1,9 @@
-// Makes text from a peer safe for terminals, logs and CSV files.
+// Makes texts from peers and from files safe for terminals, logs and CSV files.
 #pragma once
 
 #include <cstddef>
+#include <ostream>
+#include <streambuf>
 #include <string>
 #include <string_view>
 
@@ -15,5 +17,30 @@ inline constexpr std::size_t kMaxTextBytes = 1024;
 // and characters that are invisible or change the writing direction become '?'. A text longer than
 // `maxBytes` (at least 3) is truncated and ends with "…".
 std::string printable(std::string_view text, std::size_t maxBytes = kMaxTextBytes);
+
+// The text without the characters that printable() replaces, but with all of its lines and its
+// whole length: as escapes of JSON, such as \u001b, so that JSON keeps its meaning. Line breaks
+// (\n) and tabs stay; bytes that are not UTF-8 become '?'.
+std::string escaped(std::string_view text);
+
+// While it exists, everything that is written to `stream` passes escaped(). The programs' output
+// uses it, so that no command can forget a name that comes from a data file.
+class EscapedOutput : private std::streambuf {
+ public:
+  explicit EscapedOutput(std::ostream& stream);
+  ~EscapedOutput() override;
+  EscapedOutput(const EscapedOutput&) = delete;
+  EscapedOutput& operator=(const EscapedOutput&) = delete;
+
+ private:
+  std::streamsize xsputn(const char* text, std::streamsize count) override;
+  int_type overflow(int_type character) override;
+  int sync() override;
+  bool write(std::string_view text);
+
+  std::ostream& stream_;
+  std::streambuf* const target_;
+  std::string begun_;  // the first bytes of a character
+};
 
 }  // namespace cleave

@@ -8,6 +8,7 @@
 
 #include "common/core/error.h"
 #include "common/core/log.h"
+#include "common/core/printable.h"
 
 namespace cleave {
 namespace {
@@ -17,7 +18,9 @@ namespace {
 void print(const std::string& program, const std::string& code, const std::string& sentence,
            const std::string& hint) {
   const std::string shown = code.empty() ? "" : " [" + code + "]";
-  std::cerr << program << ": error" << shown << ": " << sentence << "\n"
+  std::string line = sentence;  // a name from a file may have line breaks
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  std::cerr << program << ": error" << shown << ": " << line << "\n"
             << program << ": hint: " << hint << "\n";
 }
 
@@ -157,6 +160,7 @@ void addKeysCommand(CLI::App& app, KeysOptions& options, std::vector<KeyText> (*
 
 int runProgram(CLI::App& app, int argc, char** argv, const std::function<int()>& command) {
   constexpr int kWrongUse = 2;
+  const EscapedOutput output(std::cout), errors(std::cerr);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

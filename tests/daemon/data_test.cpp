@@ -74,6 +74,54 @@ TEST_CASE("data show describes both splits and writes a contact sheet") {
              Contains("train: 24 samples") && Contains("dark") && Contains("f32[3, 16, 16]"));
 }
 
+// Every command's output passes the same filter (EscapedOutput), so one run shows all of it:
+// columns and cells of a table, names of classes, the evaluation's table and its confusions.
+TEST_CASE("texts of data files reach a terminal only as printable characters") {
+  const std::string hostile =
+      "\x1b[2J\xc2\x9b"
+      "31m\xe2\x80\xae";
+  const TemporaryFolder folder;
+  std::string table = "\"a" + hostile + "\nfake\",b,y\n";
+  for (int n = 0; n < 40; ++n) {
+    table += std::to_string(n * 7 % 10) + ",k" + std::to_string(n % 3) + hostile + ",n" +
+             std::to_string(n % 2) + "\n";
+  }
+  std::ofstream(folder.path("t.csv"), std::ios::binary) << table;
+  std::ofstream(folder.path("c.yaml"))
+      << "model: {name: mlp, width: 4}\ndata: {format: csv, train: {file: " << folder.path("t.csv")
+      << "}, test: {file: " << folder.path("t.csv")
+      << "}, label: y, class_names: [\"p\\e[2J\\u009b\\nfake\", q]}\n"
+         "train: {epochs: 1, batch: 10, micro_batches: 2}\ncodec: none\n";
+  const std::string config = folder.path("c.yaml"), run = folder.path("run");
+  const Arguments commands[] = {
+      {"data", "show", "--config", config},
+      {"data", "show", "--config", config, "--json"},
+      {"data", "check", "--config", config},
+      {"train", "--config", config, "--run-dir", run},
+      {"eval", run},
+      {"eval", run, "--json"},
+      // An error names a column.
+      {"data", "show", "--config", config, "--set", "data.label=z"},
+  };
+  std::vector<Ended> ended;
+  for (const Arguments& command : commands) {
+    const Ended& each = ended.emplace_back(client(command));
+    for (const std::string& text : {each.output, each.errors}) {
+      INFO(text);
+      for (const std::string bad : {"\x1b", "\xc2\x9b", "\xe2\x80\xae", "\nfake"}) {
+        CHECK_THAT(text, !Contains(bad));
+      }
+    }
+  }
+  CHECK_THAT(ended[0].output, Contains("fake"));
+  CHECK_THAT(ended[4].output, Contains("fake"));
+  CHECK_THAT(ended[6].errors, Contains("[2J"));
+  const auto shown = nlohmann::json::parse(ended[1].output);
+  CHECK(shown.at("splits").at("train").at("columns").at(0).at("name") == "a" + hostile + "\nfake");
+  const auto evaluated = nlohmann::json::parse(ended[5].output);
+  CHECK(evaluated.at("classes").at(0).at("name") == "p\x1b[2J\xc2\x9b\nfake");
+}
+
 TEST_CASE("data without images is refused for a contact sheet") {
   const TemporaryFolder folder;
   const Ended ended =
