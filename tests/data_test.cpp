@@ -11,6 +11,7 @@
 #include "client/data/dataset.h"
 #include "client/data/formats.h"
 #include "client/data/unpack.h"
+#include "tests/error_code.h"
 #include "tests/refused.h"
 #include "tests/samples.h"
 
@@ -146,7 +147,8 @@ TEST_CASE(
   const Bytes second = gzip(Bytes(plain.begin() + 2'000'000, plain.end()));
   packed.insert(packed.end(), second.begin(), second.end());
   files.writeImages(packed);
-  CHECK((readUnpacked(files.path("images"), plain.size()) == plain));  // too long to print
+  CHECK((readUnpacked(files.path("images"), plain.size(), Needs::twice) ==
+         plain));  // too long to print
 }
 
 TEST_CASE("a file larger than the limit is refused, whether plain or after unpacking") {
@@ -154,9 +156,37 @@ TEST_CASE("a file larger than the limit is refused, whether plain or after unpac
   const Bytes bytes(3'000'000);
   for (const Bytes& content : {bytes, gzip(bytes)}) {
     files.writeImages(content);
-    CHECK((readUnpacked(files.path("images"), bytes.size()) == bytes));  // too long to print
-    CHECK_THROWS_WITH(readUnpacked(files.path("images"), bytes.size() - 1),
+    CHECK((readUnpacked(files.path("images"), bytes.size(), Needs::twice) ==
+           bytes));  // too long to print
+    CHECK_THROWS_WITH(readUnpacked(files.path("images"), bytes.size() - 1, Needs::twice),
                       Catch::Contains("more than the maximum of 2999999 bytes"));
+  }
+}
+
+TEST_CASE("the limit of a packed file depends on its size and on the memory available") {
+  constexpr std::size_t kMiB = 1 << 20;
+  const auto limitOf = [](std::size_t packed, Needs needs, std::uint64_t available) {
+    return unpackLimit(packed, kMaxDataBytes, needs, available).bytes;
+  };
+  CHECK(limitOf(1000, Needs::twice, std::uint64_t{64} << 30) == kAnyRatio);
+  CHECK(limitOf(kMiB, Needs::twice, std::uint64_t{64} << 30) == 200 * kMiB);
+  CHECK(limitOf(100 * kMiB, Needs::twice, std::uint64_t{64} << 30) == kMaxDataBytes);
+  CHECK(limitOf(100 * kMiB, Needs::twice, std::uint64_t{4} << 30) == 2048 * kMiB);
+  CHECK(limitOf(100 * kMiB, Needs::eightTimes, std::uint64_t{4} << 30) == 512 * kMiB);
+  CHECK(limitOf(~std::size_t{0}, Needs::twice, ~std::uint64_t{0}) == kMaxDataBytes);
+}
+
+TEST_CASE("a packed file of any declared size is refused beyond its limit") {
+  const Files files;
+  Bytes bomb = gzip(Bytes(kAnyRatio + 1));  // zeros: 1000 times smaller
+  REQUIRE(bomb.size() * kMaxRatio < kAnyRatio);
+  const auto readBomb = [&] { readUnpacked(files.path("images"), kMaxDataBytes, Needs::twice); };
+  for (const std::uint8_t declared : {bomb[bomb.size() - 1], std::uint8_t{0}, std::uint8_t{255}}) {
+    CAPTURE(declared);
+    bomb.back() = declared;  // the most significant byte of the size
+    files.writeImages(bomb);
+    CHECK(errorCode(readBomb) == "data-too-large");
+    CHECK_THROWS_WITH(readBomb(), Catch::Contains("200 times its own size"));
   }
 }
 

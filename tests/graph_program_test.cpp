@@ -1,5 +1,6 @@
 #include "common/model/graph_program.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <ATen/ops/equal.h>
@@ -466,9 +467,11 @@ class TemporaryModel {
   void write(const std::string& bytes) const {
     std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes;
   }
-  void write(const std::map<std::string, std::string>& records) const {
+  void write(const std::map<std::string, std::string>& records, bool isCompressed = false) const {
     caffe2::serialize::PyTorchStreamWriter writer(path_);
-    for (const auto& [name, bytes] : records) writer.writeRecord(name, bytes.data(), bytes.size());
+    for (const auto& [name, bytes] : records) {
+      writer.writeRecord(name, bytes.data(), bytes.size(), isCompressed);
+    }
     writer.writeEndOfFile();
   }
 
@@ -597,6 +600,53 @@ TEST_CASE("an archive whose weights do not fit its graph is refused") {
   refusedEntry("content is not what torch.export writes", [](Json& entry) {
     entry["tensor_meta"]["sizes"][0] = {{"as_expr", "s0"}};
   });
+}
+
+// Each of the records is 1,000 times smaller in the file.
+TEST_CASE("records are refused by their size before they are unpacked") {
+  constexpr std::size_t kBomb = (std::size_t{64} << 20) + 1;
+  const std::string weights = "data/weights/" + Json::parse(recordsOfTiny().at(kWeights))
+                                                    .at("config")
+                                                    .at("conv.weight")
+                                                    .at("path_name")
+                                                    .get<std::string>();
+  const TemporaryModel model;
+  model.write(recordsOfTiny(), true);
+  CHECK(errorOfReading(model.path()).empty());
+  for (const std::string& record : {std::string("models/model.json"), kWeights, weights}) {
+    auto records = recordsOfTiny();
+    records.at(record).resize(kBomb, ' ');
+    model.write(records, true);
+    REQUIRE(std::filesystem::file_size(model.path()) < 200'000);
+    CHECK_THAT(errorOfReading(model.path()),
+               Contains("its record " + record) && Contains("more than 200 times the whole file"));
+  }
+}
+
+TEST_CASE("a weight whose elements repeat is refused if it does not fit into memory") {
+  auto records = recordsOfTiny();
+  const auto enlarge = [](Json& meta) {
+    meta.at("sizes").at(0) = {{"as_int", std::int64_t{1} << 32}};
+  };
+  for (const std::string name : {"models/model.json", "extra/evaluation.json"}) {
+    Json file = Json::parse(records.at(name));
+    enlarge(file.at("graph_module").at("graph").at("tensor_values").at("p_conv_weight"));
+    records[name] = file.dump();
+  }
+  Json config = Json::parse(records.at(kWeights));
+  Json& meta = config.at("config").at("conv.weight").at("tensor_meta");
+  enlarge(meta);
+  meta.at("strides").at(0) = {{"as_int", 0}};
+  records[kWeights] = config.dump();
+  const TemporaryModel model;
+  model.write(records);
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_AS, &before) == 0);
+  const rlimit little{rlim_t{64} << 30, before.rlim_max};  // the weight has 144 GiB
+  REQUIRE(::setrlimit(RLIMIT_AS, &little) == 0);
+  const std::string error = errorOfReading(model.path());
+  CHECK(::setrlimit(RLIMIT_AS, &before) == 0);
+  CHECK_THAT(error, Contains("conv.weight has") && Contains("more than the memory available"));
 }
 
 TEST_CASE("a file has a graph for evaluation, unless an older cleave.export wrote it") {

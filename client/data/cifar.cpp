@@ -96,7 +96,8 @@ std::unique_ptr<LabeledDataset> openCifar(const CifarOptions& options) {
   store.classes = layout.classes;
   for (const std::string& name : options.train ? layout.train : layout.test) {
     const std::string path = findFile(options.folder, name, layout);
-    const std::vector<std::uint8_t> bytes = readUnpacked(path, kMaxDataBytes - store.bytes.size());
+    const std::vector<std::uint8_t> bytes =
+        readUnpacked(path, kMaxDataBytes - store.bytes.size(), Needs::twice);
     checkRecords(bytes, path, layout);
     store.bytes.insert(store.bytes.end(), bytes.begin(), bytes.end());
   }

@@ -48,7 +48,7 @@ std::vector<std::uint8_t> fromUtf16(const std::vector<std::uint8_t>& bytes, Byte
 }  // namespace
 
 std::vector<std::uint8_t> readText(const std::string& path) {
-  std::vector<std::uint8_t> bytes = readUnpacked(path, kMaxDataBytes);
+  std::vector<std::uint8_t> bytes = readUnpacked(path, kMaxDataBytes, Needs::eightTimes);
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const auto refuseEncoding = [&](const std::string& fault, const std::string& encoding) {
     throwDamaged(path, fault,

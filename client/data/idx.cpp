@@ -123,7 +123,7 @@ void checkHeader(const std::vector<std::uint8_t>& bytes, const std::string& path
 
 IdxFile readIdx(const std::string& path, const std::string& what, const std::vector<int>& ranks) {
   IdxFile file;
-  file.bytes = readUnpacked(path, kMaxDataBytes);
+  file.bytes = readUnpacked(path, kMaxDataBytes, Needs::twice);
   checkHeader(file.bytes, path, what, ranks);
   file.type = typeOf(file.bytes[2]);
   for (int d = 0; d < file.bytes[3]; ++d) {

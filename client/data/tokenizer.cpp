@@ -476,7 +476,8 @@ void Tokenizer::Parts::readPadding(const Json& file, const std::string& path) {
 Tokenizer::Tokenizer(const std::string& path)
     : Tokenizer(
           [&] {
-            const std::vector<std::uint8_t> bytes = readUnpacked(path, kMaxTokenizerBytes);
+            const std::vector<std::uint8_t> bytes =
+                readUnpacked(path, kMaxTokenizerBytes, Needs::eightTimes);
             return std::string(bytes.begin(), bytes.end());
           }(),
           path) {}

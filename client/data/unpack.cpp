@@ -10,6 +10,9 @@
 #include <memory>
 #include <new>
 
+#include "common/core/available_memory.h"
+#include "common/core/units.h"
+
 namespace cleave {
 namespace {
 
@@ -25,9 +28,15 @@ constexpr std::size_t kChunk = std::size_t{1} << 20;
           : "check the path in the configuration; relative paths start from the current folder");
 }
 
-[[noreturn]] void throwTooLarge(const std::string& path, std::size_t limit) {
-  throwDamaged(path, "has more than the maximum of " + std::to_string(limit) + " bytes",
-               "split the data into smaller files, or download the file again");
+constexpr const char* kSplitHint = "split the data into smaller files, or download the file again";
+
+[[noreturn]] void throwTooLarge(const std::string& path, const std::string& fault,
+                                const std::string& hint) {
+  throw UsageError("data-too-large", path + " " + fault, hint);
+}
+
+std::string maximumText(std::size_t limit) {
+  return "has more than the maximum of " + std::to_string(limit) + " bytes";
 }
 
 struct FileCloser {
@@ -39,6 +48,8 @@ std::vector<std::uint8_t> readWhole(const std::string& path, std::size_t limit) 
   const auto status = std::filesystem::status(path, failure);
   if (!std::filesystem::exists(status)) throwMissing(path, "there is no such file");
   if (!std::filesystem::is_regular_file(status)) throwMissing(path, "it is not a regular file");
+  const std::uintmax_t size = std::filesystem::file_size(path, failure);
+  if (!failure && size > limit) throwTooLarge(path, maximumText(limit), kSplitHint);
   const std::unique_ptr<std::FILE, FileCloser> file(std::fopen(path.c_str(), "rb"));
   if (file == nullptr) throwMissing(path, std::strerror(errno));
 
@@ -48,7 +59,7 @@ std::vector<std::uint8_t> readWhole(const std::string& path, std::size_t limit) 
     bytes.resize(before + kChunk);
     got = std::fread(bytes.data() + before, 1, kChunk, file.get());
     bytes.resize(before + got);
-    if (bytes.size() > limit) throwTooLarge(path, limit);
+    if (bytes.size() > limit) throwTooLarge(path, maximumText(limit), kSplitHint);
   }
   if (std::ferror(file.get()) != 0) throwMissing(path, std::strerror(errno));
   return bytes;
@@ -75,10 +86,25 @@ class Inflater {
   z_stream stream_ = {};
 };
 
+// The size of the last member, modulo 2^32, as gzip declares it in its last 4 bytes.
+std::size_t declaredSize(const std::vector<std::uint8_t>& packed) {
+  std::size_t size = 0;
+  for (std::size_t n = 0; n < std::min<std::size_t>(4, packed.size()); ++n) {
+    size = size << 8 | packed[packed.size() - 1 - n];
+  }
+  return size;
+}
+
 std::vector<std::uint8_t> unpack(const std::string& path, std::vector<std::uint8_t> packed,
-                                 std::size_t limit) {
+                                 const UnpackLimit& limit) {
+  const std::size_t declared = declaredSize(packed);
+  // Nothing is kept of a file that declares too much. It is still read, because the size that a
+  // truncated file seems to declare is any number, and its error is another.
+  const bool isKept = declared <= limit.bytes;
+  std::size_t total = 0;
   Inflater inflater;
   std::vector<std::uint8_t> bytes;
+  if (isKept) bytes.reserve(std::min(declared, packed.size() * kMaxRatio));
   std::vector<std::uint8_t> chunk(kChunk);
   std::size_t taken = 0;  // packed bytes consumed
   for (;;) {
@@ -91,8 +117,12 @@ std::vector<std::uint8_t> unpack(const std::string& path, std::vector<std::uint8
     const int result = inflate(inflater.get(), Z_NO_FLUSH);
     taken += offered - inflater->avail_in;
     const std::size_t made = chunk.size() - inflater->avail_out;
-    if (bytes.size() + made > limit) throwTooLarge(path, limit);
-    bytes.insert(bytes.end(), chunk.begin(), chunk.begin() + static_cast<std::ptrdiff_t>(made));
+    total += made;
+    if (total > limit.bytes) {
+      throwTooLarge(path, limit.fault, limit.hint);
+    }
+    const auto end = chunk.begin() + static_cast<std::ptrdiff_t>(made);
+    if (isKept) bytes.insert(bytes.end(), chunk.begin(), end);
 
     if (result == Z_STREAM_END) {
       if (taken == packed.size()) return bytes;
@@ -104,7 +134,7 @@ std::vector<std::uint8_t> unpack(const std::string& path, std::vector<std::uint8
       inflateReset(inflater.get());
     } else if (result == Z_BUF_ERROR) {  // no progress, because the input is exhausted
       throwDamaged(path, "is truncated: its gzip data ends in the middle, after " +
-                             std::to_string(bytes.size()) + " unpacked bytes");
+                             std::to_string(total) + " unpacked bytes");
     } else if (result == Z_MEM_ERROR) {
       throw std::bad_alloc();
     } else if (result != Z_OK) {
@@ -116,13 +146,36 @@ std::vector<std::uint8_t> unpack(const std::string& path, std::vector<std::uint8
 
 }  // namespace
 
-std::vector<std::uint8_t> readUnpacked(const std::string& path, std::size_t limit) {
+UnpackLimit unpackLimit(std::size_t packed, std::size_t limit, Needs needs,
+                        std::uint64_t availableBytes) {
+  UnpackLimit result{limit, maximumText(limit), kSplitHint};
+  const std::size_t ratio =
+      std::max(kAnyRatio, packed > limit / kMaxRatio ? limit : packed * kMaxRatio);
+  if (ratio < result.bytes) {
+    result = {ratio,
+              "unpacks to more than " + bytesText(static_cast<double>(ratio)) +
+                  ", and to more than " + std::to_string(kMaxRatio) + " times its own size",
+              "if the file is as it should be, unpack it with gunzip, and give the unpacked file"};
+  }
+  const std::uint64_t memory = availableBytes / static_cast<unsigned>(needs);
+  if (memory < result.bytes) {
+    result = {static_cast<std::size_t>(memory),
+              "unpacks to more than " + bytesText(static_cast<double>(memory)) +
+                  ", too much for the memory available, " +
+                  bytesText(static_cast<double>(availableBytes)),
+              "stop other programs, or split the data into smaller files"};
+  }
+  return result;
+}
+
+std::vector<std::uint8_t> readUnpacked(const std::string& path, std::size_t limit, Needs needs) {
   std::vector<std::uint8_t> bytes = readWhole(path, limit);
   if (bytes.empty()) {
     throw UsageError("data-empty", path + " is empty", "download the file again");
   }
   if (!isGzip(bytes.data(), bytes.size())) return bytes;
-  return unpack(path, std::move(bytes), limit);
+  const UnpackLimit most = unpackLimit(bytes.size(), limit, needs, availableMemory());
+  return unpack(path, std::move(bytes), most);
 }
 
 void throwDamaged(const std::string& path, const std::string& fault, const std::string& hint) {

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <optional>
 
+#include "common/core/available_memory.h"
 #include "common/core/environment.h"
 #include "common/core/units.h"
 #include "common/run/device.h"
@@ -124,20 +125,9 @@ Check checkThreads(const ThreadCount& count, int asked) {
   return check;
 }
 
-// The bytes of an entry in /proc/meminfo, such as "MemAvailable"; 0 if the system does not report
-// it.
-double memoryOf(const std::string& key) {
-  std::ifstream file("/proc/meminfo");
-  for (std::string word; file >> word;) {
-    double kib = 0;
-    if (word == key + ":" && file >> kib) return 1024 * kib;
-  }
-  return 0;
-}
-
 Check checkMemory(const Experiment& experiment) {
-  const double total = memoryOf("MemTotal");
-  const double available = memoryOf("MemAvailable");
+  const auto total = static_cast<double>(machineMemory());
+  const auto available = static_cast<double>(availableMemory());
   const double needed =
       experiment.run ? static_cast<double>(clientBytes(experiment.run->plan, experiment.run->bodies,
                                                        *experiment.run->data.train))

@@ -13,7 +13,9 @@
 #include <tuple>
 #include <utility>
 
+#include "common/core/available_memory.h"
 #include "common/core/printable.h"
+#include "common/core/units.h"
 #include "common/graph/graph.h"
 #include "common/model/blocks.h"
 #include "common/model/foreign_file.h"
@@ -27,6 +29,12 @@ UsageError badFile(const std::string& path, const std::string& sentence) {
                     "export the model again with cleave.export, and copy the whole file");
 }
 
+// Limits of an archive's records. Graphs have a few kB per operator.
+constexpr std::uint64_t kMaxTextBytesOfRecord = std::uint64_t{256} << 20;
+constexpr std::uint64_t kTextNeeds = 16;  // bytes of memory per byte, while JSON is parsed
+constexpr std::uint64_t kMaxRatio = 200;  // of a record's size to the whole file's
+constexpr std::uint64_t kAnyRatio = std::uint64_t{64} << 20;  // but records of this size always fit
+
 void refuseForeign(const std::string& path, const std::optional<ForeignFile>& file) {
   if (!file) return;
   throw UsageError("bad-model-file", path + " is " + file->kind, file->hint);
@@ -34,17 +42,38 @@ void refuseForeign(const std::string& path, const std::optional<ForeignFile>& fi
 
 }  // namespace
 
+// Records are refused by their size before they are unpacked: a zip archive of 1 MB may have a
+// record of 1 GB. The reader unpacks at most the size that the archive declares.
 struct GraphFile::Archive {
-  explicit Archive(const std::string& path) : path_(path), reader_(path) {}
+  explicit Archive(const std::string& path)
+      : path_(path),
+        reader_(path),
+        maxBytes_(
+            std::max<std::uint64_t>(kAnyRatio, kMaxRatio * std::filesystem::file_size(path))) {}
 
   bool has(const std::string& record) { return reader_.hasRecord(record); }
 
   std::string text(const std::string& record) {
+    const std::uint64_t max = std::min(kMaxTextBytesOfRecord, availableMemory() / kTextNeeds);
+    if (const std::uint64_t size = sizeOf(record); size > max) {
+      throw tooLarge(record, size,
+                     fmt::format("more than {} for a record of this kind",
+                                 bytesText(static_cast<double>(max))));
+    }
     const auto [data, size] = bytes(record);
     return {static_cast<const char*>(data.get()), size};
   }
 
   std::pair<at::DataPtr, std::size_t> bytes(const std::string& record) {
+    const std::uint64_t declared = sizeOf(record);
+    if (declared > maxBytes_) {
+      throw tooLarge(record, declared, fmt::format("more than {} times the whole file", kMaxRatio));
+    }
+    if (const std::uint64_t left = availableMemory(); declared > left) {
+      throw tooLarge(
+          record, declared,
+          fmt::format("more than the memory available, {}", bytesText(static_cast<double>(left))));
+    }
     try {
       auto [data, size] = reader_.getRecord(record);
       return {std::move(data), size};
@@ -54,8 +83,25 @@ struct GraphFile::Archive {
   }
 
  private:
+  // Unpacked, as the archive declares it.
+  std::uint64_t sizeOf(const std::string& record) {
+    try {
+      return reader_.getRecordSize(record);
+    } catch (const c10::Error&) {
+      throw badFile(path_, "its record " + printable(record) + " is missing or damaged");
+    }
+  }
+
+  UsageError tooLarge(const std::string& record, std::uint64_t size, const std::string& limit) {
+    return UsageError("bad-model-file",
+                      fmt::format("{}: its record {} has {} when unpacked, {}", path_,
+                                  printable(record), bytesText(static_cast<double>(size)), limit),
+                      "export the model again with cleave.export, which does not compress");
+  }
+
   const std::string path_;
   caffe2::serialize::PyTorchStreamReader reader_;
+  const std::uint64_t maxBytes_;  // of a record
 };
 
 GraphFile::GraphFile(const std::string& path) : path_(path) {
@@ -163,6 +209,17 @@ void GraphFile::findAliases() {
 
 GraphFile::~GraphFile() = default;
 
+// A stride of 0 repeats elements, so a tensor may be larger than its record.
+void GraphFile::checkFits(const std::string& name, const Shape& shape,
+                          std::size_t elementBytes) const {
+  auto bytes = static_cast<double>(elementBytes);
+  for (const std::int64_t extent : shape) bytes *= static_cast<double>(extent);
+  const auto left = static_cast<double>(availableMemory());
+  if (bytes <= left) return;
+  throw badFile(path_, fmt::format("{} has {}, more than the memory available, {}", printable(name),
+                                   bytesText(bytes), bytesText(left)));
+}
+
 std::vector<NamedTensor> GraphFile::readWeights() const {
   std::vector<NamedTensor> tensors;
   for (const wire::Value& value : graph().values()) {
@@ -177,6 +234,7 @@ std::vector<NamedTensor> GraphFile::readWeights() const {
                     printable(value.name()) + " does not have the shape and type of the graph");
     }
     const at::ScalarType type = scalarTypeOf(value);
+    checkFits(value.name(), shape, graphDtypeBytes(value.dtype()));
     const auto [data, size] = archive_->bytes(weight.record);
     // In fp64, since the file's numbers may overflow an integer.
     double last = static_cast<double>(weight.offset);

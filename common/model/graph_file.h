@@ -36,6 +36,7 @@ class GraphFile {
 
  private:
   void findAliases();
+  void checkFits(const std::string& name, const Shape& shape, std::size_t elementBytes) const;
 
   struct Archive;
   std::string path_;
