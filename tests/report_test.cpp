@@ -682,6 +682,33 @@ TEST_CASE("resumes, reconnects and steps redone are counted and placed") {
   }
 }
 
+TEST_CASE("changed settings are listed, and shown with their earlier values") {
+  const Folder folder;
+  writeRun(folder);
+  folder.write("config.yaml", "train:\n  epochs: 6\n  clip_norm: 1\n");
+  const auto run = [&] {
+    ReportData report({findRun(folder.path, {})});
+    report.read();
+    return report.page(false).at("runs").at(0);
+  };
+  CHECK(run().at("changes").empty());
+  const std::string changes = R"([
+      {"step": 16, "key": "train.epochs", "before": "2", "after": "4"},
+      {"step": 32, "key": "train.epochs", "before": "4", "after": "6"},
+      {"step": 32, "key": "eval.batch", "before": "", "after": "100"}])";
+  folder.write("changes.json", changes);
+  CHECK(run().at("changes") == nlohmann::json::parse(changes));
+  CHECK(run().at("config").at(0).at(1) == "6 (2 until step 16, 4 until step 32)");
+  CHECK(run().at("config").at(1).at(1) == "1");
+  for (const char* damaged : {"{", "[1]", R"([{"step": -1, "key": "", "before": "", "after": ""}])",
+                              R"([{"step": 16, "key": "train.epochs", "before": 2}])"}) {
+    folder.write("changes.json", damaged);
+    INFO(damaged);
+    CHECK(run().at("changes").empty());
+    CHECK(run().at("config").at(0).at(1) == "6");
+  }
+}
+
 TEST_CASE("a run that reconnects all the time has a bounded number of marks") {
   const Folder folder;
   Steps steps(folder);

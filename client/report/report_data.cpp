@@ -182,6 +182,17 @@ Json interruptionsJson(const TrainingFigures& training) {
   return json;
 }
 
+Json changesJson(const std::vector<ChangedSetting>& changes) {
+  Json json = Json::array();
+  for (const ChangedSetting& change : changes) {
+    json.push_back({{"step", change.step},
+                    {"key", change.key},
+                    {"before", change.before},
+                    {"after", change.after}});
+  }
+  return json;
+}
+
 // Returns names that distinguish the runs.
 std::vector<std::string> namesOf(const std::vector<std::unique_ptr<RunReader>>& runs) {
   std::vector<std::string> names;
@@ -294,6 +305,7 @@ Json ReportData::page(bool live) {
     json["histograms"] = histograms;
     json["evaluations"] = evaluationsJson(training);
     json["interruptions"] = interruptionsJson(training);
+    json["changes"] = changesJson(run.changes());
     json["evaluation"] = run.evaluation();
     json["server_steps"] = {{"from", run.isServerSeenByClient() ? "client" : "server"},
                             {"servers", run.planned().servers}};

@@ -457,7 +457,8 @@ void RunReader::readEpochs() {
 
 void RunReader::readSettings() {
   settingsProblems_.clear();
-  config_ = readConfig(place_.folder + "/config.yaml", settingsProblems_);
+  changes_ = readChanges(place_.folder + "/changes.json");
+  config_ = readConfig(place_.folder + "/config.yaml", changes_, settingsProblems_);
   environment_ = readEnvironment(place_.folder + "/environment.json", settingsProblems_);
   planned_ = readPlannedRun(place_.folder + "/run.json");
   if (!server_) return;

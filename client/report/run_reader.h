@@ -41,6 +41,7 @@ class RunReader {
   // The run's main metric: the name of the column after the loss. Empty if the run has no metric.
   std::string metricName() const;
   const Settings& config() const { return config_; }
+  const std::vector<ChangedSetting>& changes() const { return changes_; }
   const Settings& environment() const { return environment_; }
   const Settings& serverEnvironment() const { return serverEnvironment_; }
   // The summary is empty until the run has ended.
@@ -71,6 +72,7 @@ class RunReader {
   std::unique_ptr<CsvReader> epochs_;
   TrainingFigures training_;
   Settings config_, environment_, serverEnvironment_;
+  std::vector<ChangedSetting> changes_;
   SummaryFile summary_;
   EvaluationReader evaluation_;
   // The steps whose server side is not split yet, and the seconds that the servers' codecs took in

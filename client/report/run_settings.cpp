@@ -68,21 +68,12 @@ void flatten(const nlohmann::ordered_json& node, const std::string& path, Settin
   }
 }
 
-}  // namespace
-
-namespace {
-
-void addChanges(const std::string& path, Settings& settings) {
-  std::vector<std::string> ignored;
-  const auto changes = nlohmann::json::parse(readText(path, ignored).value_or(""), nullptr, false);
+void addEarlierValues(const std::vector<ChangedSetting>& changes, Settings& settings) {
   std::map<std::string, std::string> earlier;
-  try {
-    for (const auto& change : changes) {
-      std::string& text = earlier[change.at("key")];
-      text += (text.empty() ? "" : ", ") + change.at("before").get<std::string>() + " until step " +
-              std::to_string(change.at("step").get<std::uint64_t>());
-    }
-  } catch (const nlohmann::json::exception&) {  // the file is damaged
+  for (const ChangedSetting& change : changes) {
+    std::string& text = earlier[change.key];
+    text +=
+        (text.empty() ? "" : ", ") + change.before + " until step " + std::to_string(change.step);
   }
   for (auto& [key, text] : settings) {
     if (earlier.contains(key)) text += " (" + earlier.at(key) + ")";
@@ -91,13 +82,30 @@ void addChanges(const std::string& path, Settings& settings) {
 
 }  // namespace
 
-Settings readConfig(const std::string& path, std::vector<std::string>& problems) {
+std::vector<ChangedSetting> readChanges(const std::string& path) {
+  std::vector<std::string> ignored;
+  const auto json = nlohmann::json::parse(readText(path, ignored).value_or(""), nullptr, false);
+  std::vector<ChangedSetting> changes;
+  try {
+    for (const auto& change : json) {
+      if (!change.at("step").is_number_unsigned()) return {};
+      changes.push_back({change.at("step").get<std::uint64_t>(), change.at("key"),
+                         change.at("before"), change.at("after")});
+    }
+  } catch (const nlohmann::json::exception&) {
+    return {};  // the file is damaged
+  }
+  return changes;
+}
+
+Settings readConfig(const std::string& path, const std::vector<ChangedSetting>& changes,
+                    std::vector<std::string>& problems) {
   Settings settings;
   const auto text = readText(path, problems);
   if (!text) return settings;
   try {
     flatten(parseYaml(*text, fileName(path)), "", settings);
-    addChanges(std::filesystem::path(path).parent_path() / "changes.json", settings);
+    addEarlierValues(changes, settings);
   } catch (const Error& error) {
     problems.push_back(fileName(path) + " cannot be read: " + error.what());
     settings.clear();

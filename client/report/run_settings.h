@@ -12,10 +12,18 @@ namespace cleave {
 // Pairs of a key such as "train.batch" and its value as text, in file order.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
+// A setting that was changed on resume. It applies to the steps after `step`.
+struct ChangedSetting {
+  std::uint64_t step = 0;
+  std::string key, before, after;
+};
+// Reads a run's changes.json; empty if the file is damaged or missing.
+std::vector<ChangedSetting> readChanges(const std::string& path);
+
 // Appends a sentence to `problems` if the file cannot be read. A setting that was changed on
-// resume, according to changes.json in the same folder, has its earlier values too: "4 (2 until
-// step 16)".
-Settings readConfig(const std::string& path, std::vector<std::string>& problems);
+// resume has its earlier values too: "4 (2 until step 16)".
+Settings readConfig(const std::string& path, const std::vector<ChangedSetting>& changes,
+                    std::vector<std::string>& problems);
 Settings readEnvironment(const std::string& path, std::vector<std::string>& problems);
 
 // The part of a run's summary.json that the page shows; empty if the file is damaged.

@@ -204,6 +204,22 @@ class OneRun(Case):
             self.assertTrue(any(row.startswith(text) for row in compared), (text, compared))
         self.assertEqual(CHROME.complaints(), [])
 
+    def test_changed_settings(self):
+        self.show(self.run_folder("unchanged").whole(50).folder)
+        self.assertIsNone(CHROME.run("return document.getElementById('changes')"))
+        run = self.run_folder().whole(50)
+        changes = [{"step": 40, "key": "train.epochs", "before": "1", "after": "2"}, {"step": 40, "key": "eval.batch", "before": "", "after": "<b>"}]
+        (run.folder / "changes.json").write_text(json.dumps(changes))
+        rows = "return [...document.querySelectorAll(arguments[0] + ' tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent))"
+        expected = [["40", "train.epochs", "1", "2"], ["40", "eval.batch", "–", "<b>"]]
+        self.show(run.folder)
+        self.assertEqual(CHROME.run(rows, "#changes"), expected)
+        self.assertIn("2 (1 until step 40)", CHROME.text("#config-1"))
+        self.show(self.folder / "unchanged", run.folder)
+        self.assertEqual(CHROME.run(rows, "#changes-2"), expected)
+        self.assertIsNone(CHROME.run("return document.getElementById('changes-1')"))
+        self.assertEqual(CHROME.complaints(), [])
+
     def test_the_evaluation_of_the_trained_model(self):
         run = self.run_folder().whole(50)
         self.show(run.folder)

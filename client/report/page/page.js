@@ -111,7 +111,8 @@ function drawHeadline() {
   const focused = document.activeElement && document.activeElement.id;
   byId('headline').replaceChildren(...(one ? headlineOfOne(page) : [
     runTable(page, reference, order, (i) => { reference = i; drawHeadline(); }, sortRuns),
-    headlineOfMany(runs, reference), ...differenceTables(page, runs)]));
+    headlineOfMany(runs, reference), ...differenceTables(page, runs),
+    ...runs.flatMap((run, i) => changeTable(run, 'Changed settings: ' + run.short, 'changes-' + (i + 1)))]));
   if (focused && byId(focused)) byId(focused).focus();
 }
 

@@ -114,6 +114,13 @@ function interruptionCard(run) {
   return [element('div', { class: 'card words', id: 'interruptions' }, element('h3', {}, 'Interruptions'), element('p', {}, text))];
 }
 
+// The settings that were changed on resume; nothing if none was.
+function changeTable(run, title, id) {
+  if (run.changes.length === 0) return [];
+  const rows = run.changes.map((change) => [String(change.step), change.key, change.before || '–', change.after || '–']);
+  return [table(title, ['After step', 'Setting', 'Before', 'After'], rows, id)];
+}
+
 function headlineOfOne(page) {
   const run = page.runs[0], h = run.headline;
   const known = (value, text) => (value === undefined ? '–' : text(value));
@@ -126,7 +133,7 @@ function headlineOfOne(page) {
          'up; ' + known(h.mean_down_bytes_per_second, units.rate.text) + ' down', 'bandwidth'),
     tile('Bound', known(h.over_bound, (v) => significant(v) + ' ×'), h.over_bound === undefined ? 'unknown' :
          'a step took ' + units.seconds.text(h.bounded_seconds_per_step) + '; the estimated minimum is ' + units.seconds.text(h.bound_seconds_per_step), 'bound'));
-  const cards = [...progressCard(page), tiles, ...interruptionCard(run)];
+  const cards = [...progressCard(page), tiles, ...interruptionCard(run), ...changeTable(run, 'Changed settings', 'changes')];
   if (!h.bottleneck) return cards;
   return [...cards, element('div', { class: 'card words', id: 'bottleneck' },
     element('h3', {}, 'Bottleneck: ' + h.bottleneck), element('p', {}, h.words),
