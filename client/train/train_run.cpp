@@ -77,15 +77,17 @@ namespace {
 [[noreturn]] void rethrowRefusal(const PreparedRun& run) {
   try {
     throw;
-  } catch (const RunError& error) {
+  } catch (const Error& error) {
     const std::uint32_t train = trainBatchOf(run.settings, run.data);
     const std::uint32_t eval = evalBatchOf(run.settings, run.data);
     if (error.code() != "not-enough-memory" || eval <= train) throw;
-    throw RunError(
-        error.code(), error.what(),
-        fmt::format("lower eval.batch, whose batches of {} samples are larger than those "
-                    "of train.batch, {}: --set eval.batch={}; or {}",
-                    eval, train, train, error.hint()));
+    const std::string hint = fmt::format(
+        "lower eval.batch, whose batches of {} samples are larger than those "
+        "of train.batch, {}: --set eval.batch={}; or {}",
+        eval, train, train, error.hint());
+    // Without a time to retry after, the run does not fit later either.
+    if (error.retrySeconds() == 0) throw UsageError(error.code(), error.what(), hint);
+    throw RunError(error.code(), error.what(), hint, error.retrySeconds());
   }
 }
 

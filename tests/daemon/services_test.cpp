@@ -196,6 +196,27 @@ TEST_CASE("requests that the server's policy forbids are refused with a hint") {
   }
 }
 
+TEST_CASE("if only evaluation needs too much memory, the refusal names the batch that fits") {
+  const TemporaryFolder folder;
+  const TestServer server(folder, {"--set", "limits.memory_mib=16"});
+  const Arguments large = {"--server", server.address(),      "--set", "model.width=256",
+                           "--set",    "data.test.size=8192", "--set", "eval.batch=8192"};
+  checkError(runClient("train", folder.path("refused"), large), kWrongUse,
+             {"[not-enough-memory]", "left of 16 MiB",
+              "lower eval.batch, whose batches of 8192 samples are larger than those of "
+              "train.batch, 32: --set eval.batch=32; or use a smaller batch"});
+  const Ended fits =
+      runClient("train", folder.path("run"), with(large, {"--set", "eval.batch=32"}));
+  INFO(fits.errors);
+  CHECK(fits.code == 0);
+  // A batch that is not larger than those of training is not to blame.
+  const Ended small =
+      runClient("train", folder.path("small"),
+                with(large, {"--set", "eval.batch=32", "--set", "model.width=4096"}));
+  checkError(small, kWrongUse, {"[not-enough-memory]", "use a smaller batch"});
+  CHECK_THAT(small.errors, !Catch::Matchers::Contains("eval.batch"));
+}
+
 TEST_CASE("a client beyond the server's limit is refused, or waits until there is room") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "limits.sessions=1"});
