@@ -182,8 +182,8 @@ void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer
            run.checkpointer()->lastCommit(), run.prepared().folder);
 }
 
-// Rethrows the current exception. If a disk is full, and the server stores its files in the run's
-// folder, says so: to its client, it is "the server's disk".
+// Rethrows the current exception. If a disk is full, and the client's own server stores its files
+// in the run's folder, says so: to its client, it is "the server's disk".
 [[noreturn]] void rethrowWithPlace(const std::exception& error, const PreparedRun& run) {
   constexpr std::array<std::string_view, 3> kDiskErrors = {"cannot-write", "disk-reserve",
                                                            "disk-share-full"};
@@ -192,9 +192,9 @@ void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer
   if (!isDisk || run.localServers.empty()) throw;
   throw RunError(
       code,
-      std::string(error.what()) +
-          "; the client has started this server, whose store is in the run's folder " + run.folder +
-          " on this machine",
+      fmt::format("{}; the client has started its own server, which stores its files in the run's "
+                  "folder {} too",
+                  error.what(), run.folder),
       "free disk space on this machine, then run: cleave-client train --resume " + run.folder);
 }
 

@@ -164,6 +164,21 @@ TEST_CASE("a full disk at the server ends the run, and the client reports it") {
   CHECK(finish(server.process()).code == 0);
 }
 
+TEST_CASE("a disk that a run and its own server have filled is the one to free") {
+  const TemporaryFolder folder;
+  const std::string disk = folder.path("disk");
+  const Arguments within = withSmallDisk(disk);
+  if (within.empty()) return;
+  const Ended ended =
+      finish(startClient("train", disk + "/run", {"--set", "train.epochs=1000"}, within));
+  // Either side may be the first that cannot write.
+  checkError(
+      ended, kFailedRun,
+      {"; the client has started its own server, which stores its files in the run's folder " +
+           disk + "/run too",
+       "free disk space on this machine, then run: cleave-client train --resume " + disk + "/run"});
+}
+
 TEST_CASE("rows that could not be written fail their run, and not the server that goes on") {
   const TemporaryFolder folder;
   TestServer server(folder, {}, "store", failingAt("record:6:enospc"));
