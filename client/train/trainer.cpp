@@ -61,7 +61,7 @@ StepDecision Trainer::decide(const std::vector<BodyDone>& bodies) {
     if (isAskedToLeave() || precedesLongEvaluation(step)) checkpointer->request();
     // With steps that overlap, a checkpoint shortly before the last step would leave no time for
     // that of the last step.
-    const bool leavesTime = step + settings_.staleness < totalSteps_ || mayBeLast(step);
+    const bool leavesTime = !overlapsLast(step) || mayBeLast(step);
     decision.checkpoint = (leavesTime || isAskedToLeave()) && checkpointer->isDue(step);
     if (decision.checkpoint) {
       checkpointer->begin(step);
@@ -265,6 +265,14 @@ bool Trainer::mayBeLast(std::uint64_t step) const {
   const std::uint64_t perEpoch = stepsPerWholeEpoch();
   return !settings_.stop.metric.empty() && step % perEpoch == 0 &&
          evaluationIsDue(step / perEpoch) && notBetter_ + 1 >= settings_.stop.patience;
+}
+
+// Whether one of the next steps, which begin before this one has ended, may be the last one.
+bool Trainer::overlapsLast(std::uint64_t step) const {
+  for (std::uint64_t later = step + 1; later <= step + settings_.staleness; ++later) {
+    if (mayBeLast(later)) return true;
+  }
+  return false;
 }
 
 // Called before each batch. If the run must end and its last step has a checkpoint, ends the run.

@@ -103,6 +103,7 @@ class Trainer {
   bool isAskedToLeave() const;
   bool precedesLongEvaluation(std::uint64_t step) const;
   bool mayBeLast(std::uint64_t step) const;
+  bool overlapsLast(std::uint64_t step) const;
   void leaveIfAsked(Phase next);
   nlohmann::json notes() const;
   void restore(const nlohmann::json& notes);

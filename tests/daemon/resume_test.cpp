@@ -532,20 +532,54 @@ TEST_CASE("a finished run that gets more epochs ends with the weights of a run t
   CHECK(fs::exists(run + "/summary.json"));  // the run is still done
 }
 
-TEST_CASE("a finished run whose steps overlap gets more epochs") {
-  const TemporaryFolder folder;
-  const RestartableServer server(folder);
-  const Arguments stale = with(kConstant, {"--set", "train.staleness=2", "--set",
-                                           "codec=block:bits=8", "--set", "train.epochs=2"});
-  const std::string expected = expectedModel(folder, server.address(), stale);
-  const std::string run = folder.path("run");
-  const Arguments one = {"--server", server.address(), "--set", "train.epochs=1"};
-  REQUIRE(runClient("train", run, with(with(kRun, stale), one)).code == 0);
-  const Ended ended = resume(run, {"--set", "train.epochs=2"});
-  INFO(ended.errors);
-  REQUIRE(ended.code == 0);
-  CHECK(summaryOf(run).at("steps_redone") == 0);
-  CHECK((modelOf(run) == expected));
+// Two ways to compute a run: without loss, and with steps that overlap.
+const std::vector<Arguments> kWays = {
+    {"--set", "codec=none"}, {"--set", "codec=block:bits=8", "--set", "train.staleness=2"}};
+
+TEST_CASE("a finished run with codec none, or whose steps overlap, gets more epochs") {
+  for (const Arguments& way : kWays) {
+    INFO(way.back());
+    const TemporaryFolder folder;
+    const RestartableServer server(folder);
+    const Arguments two = {"--set", "train.epochs=2"};
+    const std::string expected =
+        expectedModel(folder, server.address(), with(with(kConstant, way), two));
+    const std::string run = folder.path("run");
+    const Arguments one = {"--server", server.address(), "--set", "train.epochs=1"};
+    REQUIRE(runClient("train", run, with(with(kRun, with(kConstant, way)), one)).code == 0);
+    const Ended ended = resume(run, two);
+    INFO(ended.errors);
+    REQUIRE(ended.code == 0);
+    CHECK(summaryOf(run).at("steps_redone") == 0);
+    CHECK((modelOf(run) == expected));
+  }
+}
+
+// Each step is due for a checkpoint, so one is in progress when train.stop ends the run.
+TEST_CASE("a run that train.stop has ended gets more epochs, also if its steps overlap") {
+  for (const Arguments& way : kWays) {
+    INFO(way.back());
+    const TemporaryFolder folder;
+    const RestartableServer server(folder);
+    const Arguments run =
+        with(with(kRun, with(kConstant, way)),
+             {"--server", server.address(), "--set", "checkpoint.every_steps=1", "--set",
+              "train.stop={metric: loss, patience: 1, min_change: 1000}"});
+    const Arguments longer = {"--set", "train.epochs=4", "--set", "train.stop.patience=9"};
+    REQUIRE(runClient("train", folder.path("undisturbed"), with(run, longer)).code == 0);
+    const std::string stopped = folder.path("run");
+    const Ended first = runClient("train", stopped, run);
+    INFO(first.errors);
+    REQUIRE(first.code == 0);
+    REQUIRE(summaryOf(stopped).at("steps") == 16);
+    CHECK_THAT(first.errors, Contains("loss has not improved in 1 evaluations, so the run ends"));
+    const Ended ended = resume(stopped, longer);
+    INFO(ended.errors);
+    REQUIRE(ended.code == 0);
+    CHECK(summaryOf(stopped).at("steps") == 32);
+    CHECK(summaryOf(stopped).at("steps_redone") == 0);
+    checkSameModel(folder.path("undisturbed"), stopped);
+  }
 }
 
 TEST_CASE("a run with its own server gets more epochs, and says what becomes of its schedule") {
