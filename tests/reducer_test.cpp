@@ -359,6 +359,26 @@ TEST_CASE("a replica that Gloo cannot connect to is unreachable") {
   CHECK(secondsSince(start) < 15);
 }
 
+// Gloo itself would wait for five times its timeout.
+TEST_CASE("a replica that ends while Gloo connects ends the joining") {
+  using namespace std::string_literals;
+  const ReplicaServers servers(2, 600s);
+  auto zero = std::async(std::launch::async, [&] { joinReplicas(servers.group(0), kName); });
+  {
+    GroupChannel channel(servers.group(1), kName, [] {});
+    // Replica 0's own address with a port on which nobody listens.
+    std::string address = channel.get("gloo/0/0", kPatience);
+    const std::size_t host = address.find("\x7f\0\0\x01"s);
+    REQUIRE(host < address.size());
+    address[host - 2] = '\xff';
+    address[host - 1] = '\xff';
+    channel.set("gloo/0/1", address);
+    CHECK(channel.get("gloo/0/1", kPatience) == address);
+  }
+  REQUIRE(zero.wait_for(kPatience) == std::future_status::ready);
+  CHECK(errorCode([&] { zero.get(); }) == "replica-unreachable");
+}
+
 // ---- Replicas in processes of their own ----
 
 // Rank, number of replicas, and what to do, for the process that runs the hidden test below.

@@ -3,6 +3,8 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <stdexcept>
+#include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
 
@@ -15,29 +17,63 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
+// The longest that Gloo waits for another replica's connection, in multiples of its timeout.
+constexpr int kGlooConnectTimeouts = 5;
+
+}  // namespace
+
+// A channel that can be taken away from the thread in which Gloo connects.
+class LentChannel {
+ public:
+  explicit LentChannel(GroupChannel& channel) : channel_(&channel) {}
+
+  // Waits until no call is under way. After the group has ended, none takes long.
+  void takeBack() {
+    const std::lock_guard lock(mutex_);
+    channel_ = nullptr;
+  }
+  template <typename Use>
+  auto use(const Use& call) {
+    const std::lock_guard lock(mutex_);
+    if (channel_ == nullptr) throw std::runtime_error("the group of replicas has ended");
+    return call(*channel_);
+  }
+
+ private:
+  std::mutex mutex_;
+  GroupChannel* channel_;  // guarded by mutex_; nullptr: taken back
+};
+
+namespace {
+
 // The part of c10d's store that ProcessGroupGloo uses to connect. c10d's own TCPStore accepts
 // anybody's connections.
 class ChannelStore : public c10d::Store {
  public:
-  ChannelStore(GroupChannel& channel, Milliseconds timeout) : Store(timeout), channel_(channel) {}
+  ChannelStore(std::shared_ptr<LentChannel> channel, Milliseconds timeout)
+      : Store(timeout), channel_(std::move(channel)) {}
 
   c10::intrusive_ptr<Store> clone() override {
     return c10::make_intrusive<ChannelStore>(channel_, timeout_);
   }
   void set(const std::string& key, const std::vector<std::uint8_t>& value) override {
-    channel_.set(named(key), {value.begin(), value.end()});
+    channel_->use([&](GroupChannel& channel) {
+      channel.set(named(key), {value.begin(), value.end()});
+    });
   }
   std::vector<std::uint8_t> get(const std::string& key) override {
-    const std::string value = channel_.get(named(key), timeout_);
+    const std::string value = valueOf(key, timeout_);
     return {value.begin(), value.end()};
   }
   bool check(const std::vector<std::string>& keys) override {
-    return std::all_of(keys.begin(), keys.end(),
-                       [this](const std::string& key) { return channel_.has(named(key)); });
+    return channel_->use([&](GroupChannel& channel) {
+      return std::all_of(keys.begin(), keys.end(),
+                         [&](const std::string& key) { return channel.has(named(key)); });
+    });
   }
   void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
   void wait(const std::vector<std::string>& keys, const Milliseconds& timeout) override {
-    for (const std::string& key : keys) channel_.get(named(key), std::min(timeout, timeout_));
+    for (const std::string& key : keys) valueOf(key, std::min(timeout, timeout_));
   }
   std::int64_t add(const std::string&, std::int64_t) override { return refuse(); }
   bool deleteKey(const std::string&) override { return refuse() != 0; }
@@ -48,8 +84,11 @@ class ChannelStore : public c10d::Store {
   [[noreturn]] static std::int64_t refuse() {
     throw std::logic_error("Gloo uses an operation of the store that Cleave does not provide");
   }
+  std::string valueOf(const std::string& key, Milliseconds timeout) {
+    return channel_->use([&](GroupChannel& channel) { return channel.get(named(key), timeout); });
+  }
 
-  GroupChannel& channel_;
+  const std::shared_ptr<LentChannel> channel_;
 };
 
 std::vector<at::Tensor> asTensors(std::span<float> values) {
@@ -66,21 +105,44 @@ GlooGroup::GlooGroup(std::vector<std::string> hosts) : hosts_(std::move(hosts)) 
 
 GlooGroup::~GlooGroup() = default;
 
+// ProcessGroupGloo's constructor cannot be interrupted, and waits for replicas that have ended
+// after they joined. It therefore runs in a thread of its own, which is left alone if the group
+// ends.
 void GlooGroup::open(GroupChannel& channel, std::size_t rank, Milliseconds timeout) {
+  const auto lent = std::make_shared<LentChannel>(channel);
+  std::thread([self = shared_from_this(), lent, rank, timeout] {
+    self->connect(lent, rank, timeout);
+  }).detach();
+  std::string fault = "the group of replicas has ended";
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return group_ || fault_ || isInterrupted_; });
+    if (group_) return;
+    if (fault_) fault = *fault_;
+  }
+  lent->takeBack();
+  throw failed("replica-unreachable", "the replicas cannot connect to each other: " + fault);
+}
+
+void GlooGroup::connect(const std::shared_ptr<LentChannel>& channel, std::size_t rank,
+                        Milliseconds timeout) {
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group;
+  std::optional<std::string> fault;
   try {
-    const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+    const auto options = c10d::ProcessGroupGloo::Options::create(timeout / kGlooConnectTimeouts);
     const std::string host = parseEndpoint({"replicas", hosts_[rank]}, 0).host;
     options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(host)};
     options->threads = 1;
-    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
+    group = c10::make_intrusive<c10d::ProcessGroupGloo>(
         c10::make_intrusive<ChannelStore>(channel, timeout), static_cast<int>(rank),
         static_cast<int>(hosts_.size()), options);
-    const std::lock_guard lock(mutex_);
-    group_ = std::move(group);
   } catch (const std::exception& error) {
-    throw failed("replica-unreachable",
-                 std::string("the replicas cannot connect to each other: ") + error.what());
+    fault = error.what();
   }
+  const std::lock_guard lock(mutex_);
+  if (!isInterrupted_) group_ = std::move(group);
+  fault_ = std::move(fault);
+  changed_.notify_all();
 }
 
 void GlooGroup::close() {
@@ -136,6 +198,7 @@ void GlooGroup::wait(const Transfer& transfer, Milliseconds timeout) {
 void GlooGroup::interrupt() {
   const std::lock_guard lock(mutex_);
   isInterrupted_ = true;
+  changed_.notify_all();
   for (const auto& work : pending_) work->abort();
 }
 

@@ -311,7 +311,7 @@ class GlooReducer : public GradientReducer {
   }
 
   static constexpr std::chrono::milliseconds kMinOpenTime{1000};
-  static constexpr std::chrono::milliseconds kMaxOpenTime{30'000};  // cannot be interrupted
+  static constexpr std::chrono::milliseconds kMaxOpenTime{30'000};
 
   const std::size_t replicas_;
   const std::size_t rank_;

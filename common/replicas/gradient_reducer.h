@@ -66,8 +66,8 @@ struct ReplicaGroup {
 // it. Blocks for at most `timeout` (a server calls it on a worker thread). Throws RunError
 // "replica-unreachable" if a replica is missing, "replica-differs" if the replicas disagree about
 // their number or two have the same rank, and the errors of ReplicaListener.
-// A request to `stop` ends the joining with an error: at once while a replica is missing, otherwise
-// in at most 30 s.
+// A request to `stop`, or the end of another replica that has joined, ends the joining with an
+// error.
 std::unique_ptr<GradientReducer> joinReplicas(const ReplicaGroup& group, std::string_view groupName,
                                               const std::stop_token& stop = {});
 
