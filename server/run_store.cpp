@@ -20,15 +20,15 @@
 namespace cleave {
 namespace {
 
-// Checks the store at startup; otherwise clients would report the error, but the operator would not
-// notice it.
-void checkStore(const std::string& store) {
+// Makes and checks the folder at startup; otherwise clients would report the error, but the
+// operator would not notice it.
+const std::string& makeStore(const std::string& store) {
   std::error_code error;
   std::filesystem::create_directories(store, error);
   if (!error && ::access(store.c_str(), W_OK) != 0) {
     error = {errno, std::generic_category()};
   }
-  if (!error) return;
+  if (!error) return store;
   throw UsageError("not-writable", "the store " + store + " cannot be written: " + error.message(),
                    "use a writable folder: --set store=DIR");
 }
@@ -81,15 +81,14 @@ RunStore::RunStore(const ServerSettings& settings, const Access& access,
       compute_(compute),
       metrics_(std::move(metrics)),
       io_(std::move(io)),
+      lock_(makeStore(settings.store)),
       disk_(settings.store, settings.diskReserveBytes,
             [store = settings.store](const std::string& identity, std::size_t wanted) {
               return removeFinishedCheckpoints(diskFiles(), store + "/" + identity, wanted);
             }),
       weights_(
           std::make_shared<WeightsStore>(diskFiles(), settings.store, settings.keepWeightsBytes)),
-      usage_(settings.keepUsage ? usageFolder(settings.store) : "", folders_.get_executor()) {
-  checkStore(settings.store);
-}
+      usage_(settings.keepUsage ? usageFolder(settings.store) : "", folders_.get_executor()) {}
 
 std::string RunStore::folderOf(const std::string& identity, const std::string& runId) const {
   return settings_.store + "/" + identity + "/" + runId;

@@ -27,6 +27,7 @@
 #include "server/run_checkpoints.h"
 #include "server/run_weights.h"
 #include "server/settings.h"
+#include "server/store_lock.h"
 #include "server/usage.h"
 #include "server/weights_store.h"
 
@@ -55,7 +56,7 @@ struct StoredRun {
 class RunStore {
  public:
   // The references are borrowed. `metrics` observes the rows of all runs; it may be null. Throws
-  // UsageError "not-writable".
+  // UsageError "not-writable" or "store-in-use".
   RunStore(const ServerSettings& settings, const Access& access, const ComputeDevice& compute,
            std::shared_ptr<Metrics> metrics, boost::asio::any_io_executor io);
 
@@ -104,6 +105,7 @@ class RunStore {
   const ComputeDevice& compute_;
   const std::shared_ptr<Metrics> metrics_;
   const boost::asio::any_io_executor io_;
+  const StoreLock lock_;
   Recorder recorder_;
   DiskShares disk_;
   const std::shared_ptr<WeightsStore> weights_;

@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 
 constexpr mode_t kOwnersFolder = 0700;
 constexpr mode_t kOwnersFile = 0600;
-constexpr std::size_t kMaxAnswering = 16;
+constexpr std::size_t kMaxReaders = 16;
 constexpr std::chrono::seconds kAnswerDeadline{2};
 
 RunError noStatus(const std::string& why) { return RunError("no-status", why); }
@@ -128,27 +128,42 @@ void StatusSocket::admit(Protocol::socket socket) {
     processLog()->warn("status: refused a process of another user");
     return;
   }
-  if (answering_ == kMaxAnswering) return;
-  asio::co_spawn(acceptor_.get_executor(), answer(std::move(socket)),
-                 [](std::exception_ptr failed) {
+  if (readers_.size() >= kMaxReaders) replaceOne();
+  const auto reader = std::make_shared<Reader>(std::move(socket));
+  readers_.push_back(reader);
+  asio::co_spawn(acceptor_.get_executor(), answer(reader),
+                 [this, reader](std::exception_ptr failed) {
+                   readers_.remove(reader);
                    if (failed) std::rethrow_exception(failed);
                  });
 }
 
-asio::awaitable<void> StatusSocket::answer(Protocol::socket socket) {
+// Closes the oldest connection that has sent no request, so that idle ones cannot keep others out;
+// if all have, the oldest.
+void StatusSocket::replaceOne() {
+  auto replaced = std::find_if(readers_.begin(), readers_.end(),
+                               [](const auto& reader) { return reader->isSilent; });
+  if (replaced == readers_.end()) replaced = readers_.begin();
+  boost::system::error_code ignored;
+  (*replaced)->socket.close(ignored);
+  readers_.erase(replaced);
+}
+
+asio::awaitable<void> StatusSocket::answer(std::shared_ptr<Reader> reader) {
   using namespace asio::experimental::awaitable_operators;
-  ++answering_;
+  Protocol::socket& socket = reader->socket;
   asio::steady_timer deadline(socket.get_executor(), kAnswerDeadline);
   std::string request;
   co_await (asio::async_read_until(socket, asio::dynamic_buffer(request, kMaxRequestBytes), '\n',
                                    asio::as_tuple(asio::use_awaitable)) ||
             deadline.async_wait(asio::as_tuple(asio::use_awaitable)));
+  if (!socket.is_open()) co_return;  // replaced
+  reader->isSilent = false;
   request.resize(std::min(request.size(), request.find('\n')));
   const std::string text = answerTo_(request);
   deadline.expires_after(kAnswerDeadline);
   co_await (asio::async_write(socket, asio::buffer(text), asio::as_tuple(asio::use_awaitable)) ||
             deadline.async_wait(asio::as_tuple(asio::use_awaitable)));
-  --answering_;
 }
 
 }  // namespace cleave

@@ -6,8 +6,10 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "common/core/open_file.h"
 
@@ -69,14 +71,21 @@ class StatusSocket {
  private:
   using Protocol = boost::asio::local::stream_protocol;
   StatusSocket(boost::asio::any_io_executor io, const std::string& path, Answer answer);
+  // A connected program.
+  struct Reader {
+    explicit Reader(Protocol::socket connected) : socket(std::move(connected)) {}
+    Protocol::socket socket;
+    bool isSilent = true;  // has sent no request yet
+  };
   void admit(Protocol::socket socket);
-  boost::asio::awaitable<void> answer(Protocol::socket socket);
+  void replaceOne();
+  boost::asio::awaitable<void> answer(std::shared_ptr<Reader> reader);
 
   const SocketPlace place_;
   const SocketLock lock_;
   const Answer answerTo_;
   Protocol::acceptor acceptor_;
-  std::size_t answering_ = 0;
+  std::list<std::shared_ptr<Reader>> readers_;  // the oldest first
 };
 
 }  // namespace cleave

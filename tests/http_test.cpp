@@ -63,6 +63,8 @@ class Reader {
     asio::read(socket_, asio::dynamic_buffer(text), end);
     return text;
   }
+  // Reads only the beginning of a response.
+  void waitForAnswer() { readSome(); }
   // Reads a response with a Content-Length; the connection stays open.
   std::string answer() {
     while (received_.find("\r\n\r\n") == std::string::npos) readSome();
@@ -240,26 +242,55 @@ TEST_CASE("an address that is unusable or not allowed is refused with a hint") {
                               std::to_string(server.port() == 65535 ? 65534 : server.port() + 1)));
 }
 
-TEST_CASE("a connection beyond the limit is told to retry, and the others are served") {
+TEST_CASE("idle connections do not keep others out: the one that waited longest is closed") {
   HttpSettings settings = settingsOf();
   settings.connections = 3;
   const HttpServer server(settings, handlers());
+  const std::string keepOpen = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  Reader first(server.port());
+  first.send(keepOpen);
+  first.answer();
+  std::vector<std::unique_ptr<Reader>> idle;
+  for (int i = 0; i < 2; ++i) idle.push_back(std::make_unique<Reader>(server.port()));
+  first.send(keepOpen);  // now it has waited for less time than the others
+  first.answer();
+  for (int i = 0; i < 600; ++i) {
+    idle.push_back(std::make_unique<Reader>(server.port()));
+    if (i % 2 == 0) idle.back()->send("GET / HT");
+    if (i % 100 == 0) CHECK_THAT(ask(server, get("/")), StartsWith("HTTP/1.1 200 "));
+  }
+  CHECK(idle.front()->rest().empty());
+  CHECK_THAT(ask(server, get("/")), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST_CASE("a connection beyond the limit is told to retry if all others are being answered") {
+  HttpSettings settings = settingsOf();
+  settings.connections = 3;
+  settings.waitingBytes = std::size_t{1} << 30;
+  HttpHandlers larger = handlers();
+  larger["/large"] = [](const HttpRequest&) {  // more than the kernel's buffers
+    return HttpAnswer{200, "text/plain", std::string(std::size_t{32} << 20, 'x')};
+  };
+  const HttpServer server(settings, larger);
   std::vector<std::unique_ptr<Reader>> readers;
   for (std::size_t i = 0; i < settings.connections; ++i) {
     readers.push_back(std::make_unique<Reader>(server.port()));
-    readers.back()->send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    readers.back()->answer();
+    readers.back()->send(get("/large"));
+    readers.back()->waitForAnswer();
   }
-  CHECK_THAT(Reader(server.port()).rest(), StartsWith("HTTP/1.1 503 "));
+  const auto answerOf = [&]() -> std::string {
+    try {
+      return ask(server, get("/"));
+    } catch (const boost::system::system_error&) {
+      return "";  // closed before the request was sent
+    }
+  };
+  std::string refused;
+  for (int i = 0; i < 500 && !refused.starts_with("HTTP/1.1 503"); ++i) refused = answerOf();
+  CHECK_THAT(refused, StartsWith("HTTP/1.1 503 "));
   readers.pop_back();  // the server detects the close a moment later
   std::string answered;
-  for (int i = 0; i < 500 && !answered.starts_with("HTTP/1.1 200"); ++i) {
-    try {
-      answered = ask(server, get("/"));
-    } catch (const boost::system::system_error&) {
-      // The connection is closed before the request is sent.
-    }
-  }
+  for (int i = 0; i < 500 && !answered.starts_with("HTTP/1.1 200"); ++i) answered = answerOf();
   CHECK_THAT(answered, StartsWith("HTTP/1.1 200 "));
 }
 

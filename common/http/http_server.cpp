@@ -139,9 +139,9 @@ class HttpServer::Session {
  public:
   Session(HttpServer& server, tcp::socket socket)
       : server_(server), stream_(std::move(socket)), buffer_(server.settings_.headBytes) {
-    ++server_.open_;
+    place_ = server_.sessions_.insert(server_.sessions_.end(), this);
   }
-  ~Session() { --server_.open_; }
+  ~Session() { leave(); }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -151,7 +151,24 @@ class HttpServer::Session {
     co_await close();
   }
 
+  // Whether the session waits for a request, or for the rest of one.
+  bool isSilent() const { return isSilent_; }
+  void replace() {
+    leave();
+    stream_.close();
+  }
+
  private:
+  void leave() {
+    if (std::exchange(hasLeft_, true)) return;
+    server_.sessions_.erase(place_);
+  }
+  void answers() { isSilent_ = false; }
+  void waits() {
+    isSilent_ = true;
+    if (!hasLeft_) server_.sessions_.splice(server_.sessions_.end(), server_.sessions_, place_);
+  }
+
   // Returns whether another request may follow.
   asio::awaitable<bool> serveOne() {
     if (!co_await firstByte()) co_return false;
@@ -166,6 +183,7 @@ class HttpServer::Session {
       if (const auto why = unreadable(error)) co_await write(*why, false, 11, false);
       co_return false;
     }
+    answers();
     const auto& request = parser.get();
     const bool withBody = request.method() != http::verb::head;
     const bool loopback = server_.endpoint_.address().is_loopback();
@@ -173,7 +191,9 @@ class HttpServer::Session {
       co_return co_await write(*why, withBody, request.version(), false);
     }
     const HttpAnswer answer = server_.answer(requestOf(request.target()));
-    co_return co_await write(answer, withBody, request.version(), request.keep_alive());
+    const bool isOpen = co_await write(answer, withBody, request.version(), request.keep_alive());
+    waits();
+    co_return isOpen;
   }
 
   // Waits until a request begins.
@@ -240,6 +260,9 @@ class HttpServer::Session {
   HttpServer& server_;
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_;
+  std::list<Session*>::iterator place_;  // in the server's list, until it has left it
+  bool hasLeft_ = false;
+  bool isSilent_ = true;
 };
 
 HttpServer::HttpServer(HttpSettings settings, HttpHandlers handlers)
@@ -264,9 +287,19 @@ HttpServer::~HttpServer() { io_.stop(); }
 
 std::string HttpServer::url() const { return "http://" + textOf(endpoint_); }
 
+// Closes the connection that has waited longest for a request, so that idle connections cannot keep
+// others out. Returns false if all are being answered.
+bool HttpServer::replaceSilent() {
+  const auto silent = std::find_if(sessions_.begin(), sessions_.end(),
+                                   [](const Session* session) { return session->isSilent(); });
+  if (silent == sessions_.end()) return false;
+  (*silent)->replace();
+  return true;
+}
+
 void HttpServer::start(tcp::socket socket) {
-  if (open_ >=
-      settings_.connections) {  // sends what the kernel accepts immediately, without waiting
+  if (sessions_.size() >= settings_.connections && !replaceSilent()) {
+    // Sends what the kernel accepts immediately, without waiting.
     static constexpr char kFull[] =
         "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: "
         "close\r\n\r\n";

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <string>
 
@@ -54,6 +55,7 @@ class HttpServer {
 
  private:
   class Session;
+  bool replaceSilent();
   void start(boost::asio::ip::tcp::socket socket);
   HttpAnswer answer(const HttpRequest& request) const;
 
@@ -61,7 +63,7 @@ class HttpServer {
   const HttpHandlers handlers_;
   boost::asio::ip::tcp::endpoint endpoint_;
   // The server's thread only.
-  std::size_t open_ = 0;          // connections
+  std::list<Session*> sessions_;  // without the replaced ones; those that wait longest first
   std::size_t waitingBytes_ = 0;  // bytes of answers that are being sent
 
   IoThread io_;

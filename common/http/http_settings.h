@@ -22,7 +22,9 @@ struct HttpSettings {
   std::string anywhereOption;  // the option that sets `anywhere`: "--set metrics.anywhere=true"
 
   // Limits.
-  std::size_t connections = 32;  // maximum open at a time; others receive a Retry-After
+  // Maximum open at a time. A further one replaces the one that has waited longest for a request.
+  // If all are being answered, it receives a Retry-After.
+  std::size_t connections = 32;
   std::size_t headBytes = std::size_t{8} << 10;  // maximum size of a request's head
   // Maximum bytes of answers being sent; above it, requests are refused.
   std::size_t waitingBytes = std::size_t{64} << 20;

@@ -171,11 +171,35 @@ TEST_CASE("a killed server leaves a socket, which the next server replaces") {
   CHECK(askStatus(folder).at("address") == next.address());
 }
 
-TEST_CASE(
-    "if two servers share a store, the second one warns, and the first one keeps its socket") {
+TEST_CASE("a second server on a store is refused, and commands that read it are not") {
+  const TemporaryFolder folder;
+  const Arguments serve = {serverProgram(), "serve", "--set",
+                           "listen.port=0", "--set", "store=" + folder.path("store")};
+  {
+    TestServer first(folder);
+    checkError(finish(Process::start(serve)), kWrongUse,
+               {"[store-in-use]", "with id " + std::to_string(first.process().pid()) + " on ",
+                "--set store=DIR"});
+    CHECK(askStatus(folder).at("address") == first.address());
+    for (const Arguments& command :
+         {Arguments{"runs", "list"}, Arguments{"usage"}, Arguments{"status"}}) {
+      Arguments reads = {serverProgram()};
+      reads.insert(reads.end(), command.begin(), command.end());
+      reads.insert(reads.end(), {"--set", "store=" + folder.path("store")});
+      CHECK(finish(Process::start(reads)).code == 0);
+    }
+    first.process().signal(SIGKILL);
+    finish(first.process());
+  }
+  TestServer next(folder);  // the kernel has released the lock
+  CHECK(askStatus(folder).at("address") == next.address());
+}
+
+TEST_CASE("a server whose socket another server uses warns, and the first one keeps it") {
   const TemporaryFolder folder;
   TestServer first(folder);
-  TestServer second(folder);
+  TestServer second(folder, {"--set", "status.socket=" + folder.path("store/.status/socket")},
+                    "second");
   CHECK_THAT(second.process().errors(),
              Contains("another server uses it") && Contains("--set status.socket=PATH"));
   CHECK(askStatus(folder).at("address") == first.address());
@@ -189,7 +213,7 @@ TEST_CASE(
   TestServer server(folder);
   const std::string socket = folder.path("store/.status/socket");
   std::vector<int> files;
-  for (int j = 0; j < 200; ++j) {
+  for (int j = 0; j < 600; ++j) {
     const int file = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -197,6 +221,7 @@ TEST_CASE(
     ::connect(file, reinterpret_cast<const sockaddr*>(&address), sizeof address);
     files.push_back(file);
   }
+  CHECK(askStatus(folder).at("address") == server.address());  // while all of them are connected
   CHECK(runClient("train", folder.path("client"), {"--server", server.address()}).code == 0);
   for (const int file : files) ::close(file);
   CHECK(askStatus(folder).at("address") == server.address());

@@ -110,6 +110,7 @@ TEST_CASE("the body's initial weights are sent once, and the results are the sam
   CHECK_THAT(sending.log, !Contains("already has the body's weights"));
   waitForStored(folder, 1);
 
+  first.stop();
   TestServer second(folder);  // another server process with the same store
   const Run stored = trainFrom(folder, second, weights, "stored");
   CHECK(stored.sent == 0);
@@ -196,6 +197,7 @@ TEST_CASE("a server that may not keep weights receives them in each run") {
   const std::string weights = trainedWeights(folder, keeping.address());
   const std::string expected = trainFrom(folder, keeping, weights, "kept").model;
   waitForStored(folder, 1);
+  keeping.stop();
 
   // The server does not use weights that it has already stored either.
   const Arguments none = {"--set", "weights.keep_mib=0"};
@@ -203,6 +205,7 @@ TEST_CASE("a server that may not keep weights receives them in each run") {
   const Run run = trainFrom(folder, first, weights, "first");
   CHECK(run.sent == 1);
   CHECK(run.model == expected);
+  first.stop();
 
   fs::remove_all(folder.path("store/local/.weights"));
   TestServer second(folder, none);
@@ -218,6 +221,7 @@ TEST_CASE("weights that do not fit on the server's disk are not kept, and the ru
   CHECK(storedIn(folder).empty());
   CHECK_THAT(readFile(run.serverFolder + "/log.txt"), Contains("are not kept for other runs"));
 
+  server.stop();
   TestServer next(folder);
   CHECK(trainFrom(folder, next, weights, "next").sent == 1);
   waitForStored(folder, 1);
