@@ -63,8 +63,8 @@ usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|s
            --only idle|hellos|training|unread, --tls DIR (the server's certs/), --idle N, --slow N, --hellos N, --clients N,
            --unread N, --json FILE
   fairness an honest client's steps per second next to a client with zstd:level=19 on tensors of 64 MiB, with waiting actions of
-           15 s, or with a heavy model, compared with those next to an ordinary client
-           --short, --seconds S (120), --action S (15), --batch N of the heavy model (4096), --only codec|wait|model, --json FILE
+           15 s, with a heavy model, or with builds of large ones that it leaves, compared with those next to an ordinary client
+           --short, --seconds S (120), --action S (15), --batch N of the heavy model (4096), --only codec|wait|model|builds, --json FILE
   saving   steps of a run that saves its model at each epoch's end, compared with one that does not, over an emulated link
            --rounds N (3), --steps N (60), --rate MBITS (1, 10 and 100), --json FILE
   checkpoints a run with checkpoints, compared with one without; the time until a run continues after its server has been killed, and

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <future>
 #include <numeric>
 #include <thread>
@@ -257,6 +258,38 @@ TEST_CASE("a worker with long actions waits for a newly connected one, which run
   // make it longer.
   const double between = secondsBetween(hog->begins[0], hog->begins[1]) - 0.5;
   CHECK(between > 0.5 - FairShares::kLeadSeconds - 0.01);
+}
+
+// As the build of a client's model, which cannot be interrupted, if the client disconnects
+// meanwhile.
+TEST_CASE("an action whose worker leaves while it runs is charged to the owner's next worker") {
+  class Leaving : public DeviceWorker {
+   public:
+    explicit Leaving(std::function<void()> leaves) : leaves_(std::move(leaves)) {}
+    bool runOne() noexcept override {
+      leaves_();
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      return true;
+    }
+
+   private:
+    const std::function<void()> leaves_;
+  };
+  DeviceExecutor device;
+  std::weak_ptr<DeviceWorker> first;
+  const auto second = std::make_shared<Busy>(0, 1), other = std::make_shared<Busy>(0.01);
+  const auto leaving = std::make_shared<Leaving>([&] {
+    device.detach(first.lock());
+    device.attach(second, "a");
+    device.attach(other, "b");
+  });
+  first = leaving;
+  device.attach(leaving, "a");
+  device.runUntil([&] { return !second->begins.empty(); });
+  // The other owner's worker first uses about as much, less the allowed lead.
+  REQUIRE_FALSE(other->begins.empty());
+  CHECK(secondsBetween(other->begins.front(), second->begins.front()) >
+        0.5 - FairShares::kLeadSeconds - 0.02);
 }
 
 TEST_CASE("an idle executor sleeps until it is woken") {

@@ -23,7 +23,11 @@ void DeviceExecutor::detach(const std::shared_ptr<DeviceWorker>& worker) {
       ++entry;
       continue;
     }
-    shares_.remove(entry->first);
+    if (entry->first == running_) {
+      runningHasLeft_ = true;
+    } else {
+      shares_.remove(entry->first);
+    }
     detached.push_back(std::move(entry->second));
     entry = workers_.erase(entry);
   }
@@ -65,14 +69,25 @@ bool DeviceExecutor::runOneWorker() {
     for (const FairShares::User user : shares_.order()) order.emplace_back(user, workers_.at(user));
   }
   for (const auto& [user, worker] : order) {
+    if (!begin(user)) continue;
     const SteadyTime start = now();
-    if (!worker->runOne()) continue;
+    const bool hasRun = worker->runOne();
     const double seconds = secondsSince(start);
     const std::lock_guard lock(mutex_);
-    shares_.used(user, seconds, worker->hasOpenStep());
-    return true;
+    if (hasRun) shares_.used(user, seconds, worker->hasOpenStep());
+    running_.reset();
+    if (std::exchange(runningHasLeft_, false)) shares_.remove(user);
+    if (hasRun) return true;
   }
   return false;
+}
+
+// Returns false if the worker was detached.
+bool DeviceExecutor::begin(FairShares::User user) {
+  const std::lock_guard lock(mutex_);
+  if (!workers_.contains(user)) return false;
+  running_ = user;
+  return true;
 }
 
 // Waits until a worker may have work, or until one that is held back may run.

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,8 +45,8 @@ class DeviceWorker {
 
 class DeviceExecutor {
  public:
-  // Any thread. The executor shares ownership of the worker, and calls it, until it is detached.
-  // `owner`: see FairShares::add().
+  // Any thread. The executor shares ownership of the worker, and calls it, until it is detached. An
+  // action that runs then is still charged to `owner`: see FairShares::add().
   void attach(std::shared_ptr<DeviceWorker> worker, const std::string& owner = "");
   void detach(const std::shared_ptr<DeviceWorker>& worker);
   // Any thread. Signals that a worker may have work.
@@ -59,12 +60,15 @@ class DeviceExecutor {
 
  private:
   bool runOneWorker();
+  bool begin(FairShares::User user);
   void waitForWork();
 
   std::mutex mutex_;
   std::condition_variable changed_;
   bool notified_ = false;
   std::map<FairShares::User, std::shared_ptr<DeviceWorker>> workers_;
+  std::optional<FairShares::User> running_;  // whose action runs
+  bool runningHasLeft_ = false;              // it was detached meanwhile
   FairShares shares_;
   std::vector<std::function<void()>> tasks_;
 };

@@ -20,6 +20,12 @@ void FairShares::remove(User user) {
   if (node.empty()) return;
   double& seconds = ended_[node.mapped().owner];
   seconds = std::max(seconds, node.mapped().seconds);
+  // The owner may have added the next user before this one left.
+  for (auto& [other, account] : users_) {
+    if (account.isNew && account.owner == node.mapped().owner) {
+      account.seconds = std::max(account.seconds, seconds);
+    }
+  }
 }
 
 void FairShares::used(User user, double seconds, bool inStep) {
@@ -28,6 +34,7 @@ void FairShares::used(User user, double seconds, bool inStep) {
   Account& account = found->second;
   // The user was idle; the share that it did not use is lost.
   if (!account.isAtWork()) account.seconds = std::max(account.seconds, floor_);
+  account.isNew = false;
   account.quietSeconds = 0;
   account.isInStep = inStep;
   raiseFloor();  // before the seconds are added, so that the floor excludes this use

@@ -33,7 +33,8 @@ class FairShares {
   static constexpr double kQuietBetweenSeconds = 2;
 
   // The new user starts with the seconds that the owner's earlier users had used, so that leaving
-  // and rejoining gives no advantage.
+  // and rejoining gives no advantage. If one of them leaves before the new user's first use, its
+  // seconds count too.
   User add(const std::string& owner);
   void remove(User user);
 
@@ -52,6 +53,7 @@ class FairShares {
     std::string owner;
     double seconds = 0;       // seconds used, and idle seconds charged to the user
     double quietSeconds = 0;  // idle time since its last use
+    bool isNew = true;        // has not used the resource yet
     bool isInStep = false;
     double workLeft() const {  // idle time until it is no longer active
       return (isInStep ? kQuietInStepSeconds : kQuietBetweenSeconds) - quietSeconds;

@@ -20,6 +20,7 @@ from machine import machine_text  # noqa: E402
 KEPT = 0.4  # minimum steps per second, relative to those beside an ordinary client
 HELLO_SECONDS = 1
 MAX_STARTS = 5  # an attacker is started again when an action or tensor has exceeded the limit
+BUILDS = "builds"
 FOR_EVER = ["eval.every=0", "train.epochs=10000", "data.test.size=32", "train.micro_batches=1", "model.width=2048"]
 
 
@@ -32,6 +33,7 @@ def hogs(options):
         "codec": [*FOR_EVER, *heavy(8192, 4), codec],
         "wait": [*FOR_EVER, f"wait={{F2: {1000 * options.action:.0f}, B2: {1000 * options.action:.0f}}}"],
         "model": [*FOR_EVER, *heavy(options.batch, 8), "codec=none"],
+        "builds": BUILDS,
     }  # fmt: skip
 
 
@@ -39,6 +41,38 @@ def heavy(batch, depth):
     """An epoch has 32 steps, because at its end the client writes the model to this machine's disk, while a real attacker has its own
     disk."""
     return [f"data.train.size={32 * batch}", f"train.batch={batch}", f"model.depth={depth}"]
+
+
+def large_model():
+    """The spec of a run whose body takes the server seconds to build."""
+    width, depth = 8192, 4
+    return w.run_spec(f2=[w.message((1, "width"), (2, str(width))), w.message((1, "depth"), (2, str(depth)))], f4=depth + 2, f7=4, f8=1, f9=1)
+
+
+class Builder(threading.Thread):
+    """Opens runs with a large body one after the other, and leaves each while the body is being built."""
+
+    def __init__(self, server):
+        super().__init__()
+        self.port = server.port
+        self.stopping = False
+        self.runs = 0
+        self.start()
+
+    def run(self):
+        while not self.stopping:
+            peer = w.Peer(self.port)
+            try:
+                peer.open(f"builder-{self.runs}", large_model())
+                self.runs += 1
+                time.sleep(0.3)  # the build has begun, and cannot be interrupted
+            except AssertionError:  # the memory of the last one is not free yet
+                time.sleep(0.05)
+            peer.close()
+
+    def stop(self):
+        self.stopping = True
+        self.join()
 
 
 class Client(threading.Thread):
@@ -88,7 +122,8 @@ def measure(options, folder, settings):
     with Server(folder, {}) as server:
         honest = Client(server, folder / "honest", HONEST)
         wait_for_steps(honest.folder)
-        other = Client(server, folder / "other", settings) if settings else None
+        builds = settings == BUILDS
+        other = Builder(server) if builds else Client(server, folder / "other", settings) if settings else None
         hello = 0.0
         time.sleep(options.warm_up)  # until the other client is working
         begin, busy = time.time(), server.processor_seconds()
@@ -103,7 +138,7 @@ def measure(options, folder, settings):
             other.stop()
         # A client that is refused or ends immediately occupies nothing.
         worked = any(len(path.read_text().splitlines()) > 1 for path in folder.glob("other-*/transfers.csv"))
-        if other and (not worked or starts > MAX_STARTS):
+        if other and not builds and (not worked or starts > MAX_STARTS):
             sys.exit(f"fairness.py: the other client did no work in {starts} starts: {(folder / 'other-1.log').read_text()[-500:]}")
         honest.stop()
     if crashed:
@@ -117,7 +152,7 @@ def main():
     parser.add_argument("--action", type=float, help="duration of the actions that wait, in seconds (15)")
     parser.add_argument("--batch", type=int, help="batch of the heavy model, which determines how long its actions take (4096)")
     parser.add_argument("--short", action="store_true", help="30 s each, actions of 4 s, a batch of 1024")
-    parser.add_argument("--only", choices=["codec", "wait", "model"], help="only this attacker")
+    parser.add_argument("--only", choices=["codec", "wait", "model", "builds"], help="only this attacker")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="writes the figures to this file")
     options = parser.parse_args()
     options.seconds = options.seconds or (30 if options.short else 120)

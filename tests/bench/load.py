@@ -25,7 +25,7 @@ SYNTHETIC = ROOT / "configs/synthetic.yaml"
 # All connections come from one address, which by default is limited to 256 connections and 50 new
 # ones per second.
 LIMITS = {"connections": 8192, "connections_per_address": 8192, "handshakes": 100000, "handshakes_burst": 100000,
-          "handshakes_per_address": 100000, "sessions_per_identity": 10000, "runs_per_hour": 1000000}  # fmt: skip
+          "handshakes_per_address": 100000, "sessions": 1024, "sessions_per_identity": 10000, "runs_per_hour": 1000000}  # fmt: skip
 # The honest client sleeps instead of computing, so that an attacker on the same machine does not take its processor time.
 HONEST = ["wait={F1: 2, T3: 1, B1: 2, F2: 2, B2: 2}", "eval.every=0", "train.epochs=10000", "data.train.size=256", "data.test.size=32"]
 
