@@ -68,7 +68,7 @@ TensorBundle BodyStage::forward(const MicroBatch& at, TensorBundle activations0)
   const at::AutoGradMode recordGraph(training);
   TensorList inputs = state_->first.enter(at, std::move(activations0), training);
   TensorList outputs = state_->part.forward(inputs, {}, at);
-  TensorBundle leaving = state_->last.leave(outputs);
+  TensorBundle leaving = state_->last.leave(at, outputs);
   if (!training) return leaving;
   if (state_->options.recompute) outputs.clear();
   if (!state_->saved
@@ -101,7 +101,7 @@ TensorBundle BodyStage::backward(const MicroBatch& at, TensorBundle gradients1) 
   } else {
     state_->last.backward(at, outputs, std::move(gradients1));
   }
-  return state_->first.leaveGradients(node.mapped().inputs);
+  return state_->first.leaveGradients(at, node.mapped().inputs);
 }
 
 void BodyStage::backwardWeights(const MicroBatch& at) {

@@ -69,10 +69,10 @@ TensorBundle ClientStage::headForward(const MicroBatch& at) {
   const TensorList inputs = state_->batch(at.step).inputs(at);
   if (at.phase != Phase::train || !state_->first.hasGradients()) {
     const at::NoGradGuard noGrad;
-    return state_->first.leave(state_->head.forward({}, inputs, at));
+    return state_->first.leave(at, state_->head.forward({}, inputs, at));
   }
   TensorList outputs = state_->head.forward({}, inputs, at);
-  TensorBundle leaving = state_->first.leave(outputs);
+  TensorBundle leaving = state_->first.leave(at, outputs);
   if (state_->options.recompute) outputs.clear();
   if (!state_->headOutputs.emplace(State::Which(at.step, at.i), std::move(outputs)).second) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " went forward twice");
@@ -98,7 +98,7 @@ TensorBundle ClientStage::tailStep(const MicroBatch& at, TensorBundle activation
   if (!training || state_->lossScale == 1) batch.checkLoss(at, leaves);
   if (!training) return {};
   (state_->lossScale == 1 ? loss : loss.mul(state_->lossScale)).backward();
-  return state_->last.leaveGradients(leaves);
+  return state_->last.leaveGradients(at, leaves);
 }
 
 void ClientStage::headBackward(const MicroBatch& at, TensorBundle gradients0) {

@@ -56,6 +56,8 @@ struct BlockContext {
   // In training, each batch norm appends its statistics of the micro-batch, in the model's order.
   // Borrowed; null: they are not recorded.
   std::vector<NormStatistics>* statistics = nullptr;
+  // Called between the operators of a graph; may throw to end the action. Borrowed; null: none.
+  const std::function<void()>* checkpoint = nullptr;
 };
 
 // The precision in which a part of the model computes. Parameters are always fp32; for bf16 and

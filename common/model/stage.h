@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -69,6 +70,8 @@ struct StageOptions {
   Replica replica = {};
   // Maximum number of micro-batches of a whole batch. Used only with replicas.
   std::uint32_t microBatches = 0;
+  // Called between the operators of a graph; may throw to end the action. Empty: none.
+  std::function<void()> checkpoint = {};
 };
 
 // For benchmarks: milliseconds to wait in place of an action's computation. The action's output has

@@ -8,6 +8,7 @@
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
 #include <charconv>
@@ -54,7 +55,25 @@ TensorSpec StageCut::specOf(Flow flow, const MicroBatch& at) const {
   return specOfOutput(tensors_.at(flow.tensor), sizeOf(at));
 }
 
-Payload StageCut::leaving(const at::Tensor& tensor, Flow flow) const {
+// A graph may compute something else than it declares.
+void StageCut::checkLeaving(const MicroBatch& at, const at::Tensor& tensor, Flow flow) const {
+  const TensorSpec expected = specOf(flow, at);
+  const bool hasMemory = tensor.layout() == at::kStrided && !tensor._is_zerotensor();
+  if (hasMemory && tensor.scalar_type() == scalarTypeOf(expected.dtype) &&
+      tensor.sizes() == at::IntArrayRef(expected.shape) &&
+      tensor.device().type() == device_.device().type()) {
+    return;
+  }
+  throw UsageError(
+      "bad-graph",
+      fmt::format("the model computed {} [{}] as {} of micro-batch {}, but declares {}",
+                  c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "),
+                  flowName(flow), at.i, toString(expected)),
+      "export the model again with cleave.export, with the PyTorch of this version of Cleave");
+}
+
+Payload StageCut::leaving(const MicroBatch& at, const at::Tensor& tensor, Flow flow) const {
+  checkLeaving(at, tensor, flow);
   const MemoryOrder order = cutOrder(static_cast<std::size_t>(tensor.dim()));
   const at::Tensor leaving = canonical(tensor.detach(), order);
   return toPayload(staysOnDevice_.get(flow) ? leaving : device_.toHost(leaving), order);
@@ -71,9 +90,9 @@ at::Tensor StageCut::entering(const MicroBatch& at, Payload payload, Flow flow) 
   return isThere ? tensor : device_.toDevice(tensor);
 }
 
-TensorBundle StageCut::leave(const TensorList& outputs) const {
+TensorBundle StageCut::leave(const MicroBatch& at, const TensorList& outputs) const {
   TensorBundle bundle;
-  for (const Flow flow : activations_) bundle.push_back(leaving(outputs.at(flow.tensor), flow));
+  for (const Flow flow : activations_) bundle.push_back(leaving(at, outputs.at(flow.tensor), flow));
   return bundle;
 }
 
@@ -87,11 +106,11 @@ TensorList StageCut::enter(const MicroBatch& at, TensorBundle activations, bool 
   return tensors;
 }
 
-TensorBundle StageCut::leaveGradients(const TensorList& leaves) const {
+TensorBundle StageCut::leaveGradients(const MicroBatch& at, const TensorList& leaves) const {
   TensorBundle bundle;
   for (const Flow flow : gradients_) {
     const at::Tensor& leaf = leaves.at(flow.tensor);
-    bundle.push_back(leaving(leaf.grad().defined() ? leaf.grad() : at::zeros_like(leaf), flow));
+    bundle.push_back(leaving(at, leaf.grad().defined() ? leaf.grad() : at::zeros_like(leaf), flow));
   }
   return bundle;
 }
@@ -294,6 +313,7 @@ TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockSpe
       staleness_(options.staleness),
       replica_(replica),
       microBatches_(options.microBatches),
+      checkpoint_(options.checkpoint),
       tied_(tied),
       part_(blocks, first, last, std::move(cutsInside)),
       set_(blocks, first, last, options.seed, device, tied == nullptr ? nullptr : &tied->set_),
@@ -328,6 +348,7 @@ TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockSpe
 BlockContext TrainedPart::contextOf(const MicroBatch& at) const {
   BlockContext context{seed_, at};
   context.at.i = replica_.numberInBatch(at.i);
+  if (checkpoint_) context.checkpoint = &checkpoint_;
   return context;
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -49,12 +50,13 @@ class StageCut {
   bool hasGradients() const { return !gradients_.empty(); }
   // Detaches the outputs from autograd, makes them canonical, and copies them to host memory, or
   // leaves them on the device if their codec runs there.
-  TensorBundle leave(const TensorList& outputs) const;
+  // Throws UsageError "bad-graph" if they are not those that the model declares.
+  TensorBundle leave(const MicroBatch& at, const TensorList& outputs) const;
   // Returns the activations on the stage's device. With `training`, those that have gradients are
   // leaves that require one.
   TensorList enter(const MicroBatch& at, TensorBundle activations, bool training) const;
-  // Returns the gradients of the leaves that enter() returned.
-  TensorBundle leaveGradients(const TensorList& leaves) const;
+  // Returns the gradients of the leaves that enter() returned. Throws as leave() does.
+  TensorBundle leaveGradients(const MicroBatch& at, const TensorList& leaves) const;
   // Backpropagates the gradients into the outputs that were passed to leave().
   void backward(const MicroBatch& at, const TensorList& outputs, TensorBundle gradients) const;
   // Computes only the first part of backward(); `leaves` are those that enter() of the part's other
@@ -69,7 +71,8 @@ class StageCut {
  private:
   TensorBundle wait(double milliseconds, const std::vector<Flow>& flows, const MicroBatch& at);
   Roots rootsOf(const MicroBatch& at, const TensorList& outputs, TensorBundle gradients) const;
-  Payload leaving(const at::Tensor& tensor, Flow flow) const;
+  Payload leaving(const MicroBatch& at, const at::Tensor& tensor, Flow flow) const;
+  void checkLeaving(const MicroBatch& at, const at::Tensor& tensor, Flow flow) const;
   at::Tensor entering(const MicroBatch& at, Payload payload, Flow flow) const;
 
   TensorSpec specOf(Flow flow, const MicroBatch& at) const;
@@ -156,8 +159,9 @@ class TrainedPart {
   std::uint64_t seed_;
   const std::uint32_t staleness_;
   const Replica replica_;
-  const std::uint32_t microBatches_;     // StageOptions::microBatches
-  std::vector<std::int64_t> normSizes_;  // channels of each batch norm
+  const std::uint32_t microBatches_;        // StageOptions::microBatches
+  const std::function<void()> checkpoint_;  // StageOptions::checkpoint
+  std::vector<std::int64_t> normSizes_;     // channels of each batch norm
   TrainedPart* const tied_;
   ModelPart part_;
   ParameterSet set_;

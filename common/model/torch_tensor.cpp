@@ -39,7 +39,17 @@ bool isCanonical(const at::Tensor& tensor, MemoryOrder order) {
          tensor.strides() == at::IntArrayRef(denseStrides(tensor.sizes(), order));
 }
 
-at::ScalarType scalarType(DType dtype) {
+DType dtypeOf(const at::Tensor& tensor) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i64}) {
+    if (tensor.scalar_type() == scalarTypeOf(dtype)) return dtype;
+  }
+  throw std::logic_error(std::string("no payload holds a tensor of ") +
+                         c10::toString(tensor.scalar_type()));
+}
+
+}  // namespace
+
+at::ScalarType scalarTypeOf(DType dtype) {
   switch (dtype) {
     case DType::f16:
       return at::kHalf;
@@ -52,16 +62,6 @@ at::ScalarType scalarType(DType dtype) {
   }
   return at::kFloat;
 }
-
-DType dtypeOf(const at::Tensor& tensor) {
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i64}) {
-    if (tensor.scalar_type() == scalarType(dtype)) return dtype;
-  }
-  throw std::logic_error(std::string("no payload holds a tensor of ") +
-                         c10::toString(tensor.scalar_type()));
-}
-
-}  // namespace
 
 MemoryOrder cutOrder(std::size_t rank) {
   return rank == 4 ? MemoryOrder::channelsLast : MemoryOrder::contiguous;
@@ -90,7 +90,7 @@ at::Tensor toTensor(Payload payload, at::Device device) {
   return at::from_blob(
       data, view.spec.shape, denseStrides(view.spec.shape, view.spec.order),
       [owner = payload.owner()](void*) mutable { owner.reset(); },
-      at::TensorOptions().dtype(scalarType(view.spec.dtype)).device(place), place);
+      at::TensorOptions().dtype(scalarTypeOf(view.spec.dtype)).device(place), place);
 }
 
 }  // namespace cleave

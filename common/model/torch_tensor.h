@@ -7,6 +7,8 @@
 
 namespace cleave {
 
+at::ScalarType scalarTypeOf(DType dtype);
+
 // Converts a tensor to the form that every tensor at a cut has, in the split model and in the whole
 // one: dense in `order` and aligned to 64 bytes. Returns the tensor itself if it already has that
 // form. With any other form, results would not be bit-identical.
