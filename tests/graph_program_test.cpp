@@ -156,6 +156,101 @@ TEST_CASE("running a graph does not change its inputs") {
   CHECK(x.grad().sum().item<double>() == 0);
 }
 
+// A weight, and a node that changes its view in place.
+wire::Graph graphThatChanges(const std::string& view) {
+  wire::Graph graph = graphOf("aten.relu.default");
+  const auto add = [&](wire::Value::Kind kind) {
+    wire::Value& value = *graph.add_values();
+    value.set_kind(kind);
+    value.set_name("value" + std::to_string(graph.values_size()));
+    value.set_dtype("f32");
+    value.add_shape(kind == wire::Value::RESULT ? -1 : 4);
+    value.add_shape(4);
+    return static_cast<std::uint32_t>(graph.values_size() - 1);
+  };
+  std::uint32_t changed = add(wire::Value::BUFFER);
+  if (!view.empty()) {
+    wire::Node& node = *graph.add_nodes();
+    node.set_op(view);
+    node.set_name("view");
+    wire::Argument& equation = *node.add_arguments();
+    equation.set_name("equation");
+    equation.set_text("ij->ji");
+    wire::Argument& tensors = *node.add_arguments();
+    tensors.set_name("tensors");
+    tensors.mutable_tensors()->add_items(changed + 1);
+    changed = add(wire::Value::RESULT);
+    node.add_outputs(changed);
+  }
+  wire::Node& node = *graph.add_nodes();
+  node.set_op("aten.relu_.default");
+  node.set_name("change");
+  wire::Argument& self = *node.add_arguments();
+  self.set_name("self");
+  self.set_tensor(changed);
+  node.add_outputs(add(wire::Value::RESULT));
+  return graph;
+}
+
+TEST_CASE("operators that would change a weight are refused, also through a view") {
+  for (const char* const view : {"", "aten.einsum.default"}) {
+    const wire::Graph graph = graphThatChanges(view);
+    CHECK_THAT(errorOf<UsageError>([&] { checkGraph(graph, "graph"); }),
+               Contains("bad-graph") && Contains("changes value3 in the forward pass"));
+    // Also if the graph's check did not find it.
+    Program program(graph);
+    program.tensors = {at::ones({4, 4}).neg()};
+    CHECK_THAT(errorOf<UsageError>([&] {
+                 program.run(at::ones({2, 4}), contextOf(Phase::train));
+               }),
+               Contains("bad-graph") && Contains("aten.relu_.default (change)") &&
+                   Contains("changes a weight or an input"));
+    CHECK(at::equal(program.tensors[0], at::ones({4, 4}).neg()));
+  }
+}
+
+TEST_CASE("a weight that is an output is copied, because an update changes it") {
+  wire::Graph graph = graphOf("aten.relu.default");
+  wire::Value& weight = *graph.add_values();
+  weight.set_kind(wire::Value::BUFFER);
+  weight.set_name("weight");
+  weight.set_dtype("f32");
+  weight.add_shape(2);
+  wire::Argument& self = *graph.mutable_nodes(0)->mutable_arguments(0);
+  graph.mutable_nodes(0)->set_op("aten.alias.default");
+  self.set_tensor(2);
+  Program program(graph);
+  program.tensors = {at::ones({2})};
+  const at::Tensor output = program.run(at::ones({2, 4}), contextOf(Phase::eval));
+  program.tensors[0].fill_(5);
+  CHECK(at::equal(output, at::ones({2})));
+}
+
+TEST_CASE("the gradient of a sign has memory") {
+  const Program sign(graphOf("aten.sgn.default"));
+  const at::Tensor x = at::ones({2, 4}).set_requires_grad(true);
+  sign.run(x, contextOf(Phase::train)).sum().backward();
+  CHECK_FALSE(x.grad()._is_zerotensor());
+  CHECK(at::equal(x.grad(), at::ones({2, 4}).zero_()));
+}
+
+TEST_CASE("an action can end between two operators") {
+  wire::Graph graph = graphOf("aten.relu.default");
+  const Program relu(graph);
+  int calls = 0;
+  const std::function<void()> checkpoint = [&] {
+    ++calls;
+    if (calls > 1) throw RunError("action-too-long", "enough");
+  };
+  BlockContext context = contextOf(Phase::train);
+  context.checkpoint = &checkpoint;
+  relu.run(at::ones({2, 4}), context);
+  CHECK(calls == 1);
+  CHECK(errorOf<RunError>([&] {
+          relu.run(at::ones({2, 4}), context);
+        }) == "action-too-long: enough");
+}
+
 TEST_CASE("arguments that do not fit their operator are refused") {
   CHECK_THAT(errorOf<UsageError>([] { Program(graphOf("aten.dropout.default")); }),
              Contains("bad-graph") && Contains("has no argument"));
@@ -302,6 +397,13 @@ TEST_CASE("sizes are computed as in Python, with integers and with numbers") {
              Contains("too large"));
   CHECK_THAT(errorOf<UsageError>([&] { times("size.mod", {number("b", 0.5)}); }),
              Contains("not integers"));
+  // The size of a dimension that a tensor does not have.
+  wire::Graph missing = emptyGraph();
+  const std::uint32_t of = append(missing, "size.of", {tensor("self", 0), integer("dim", 7)}, "");
+  const std::uint32_t times7 =
+      append(missing, "aten.mul.Tensor", {tensor("self", 0), size("other", of)});
+  CHECK_THAT(errorOf<UsageError>([&] { resultOf(missing, times7, x); }),
+             Contains("bad-graph") && Contains("dimension 7 of a tensor with 2 dimensions"));
   // A number where LibTorch needs an integer.
   wire::Graph graph = emptyGraph();
   const std::uint32_t samples = append(graph, "size.samples", {}, "");
@@ -337,19 +439,6 @@ TEST_CASE("arguments with which LibTorch would use other memory are refused") {
          argumentOf("padding_idx", [](wire::Argument& argument) { argument.set_none(true); })});
     return std::pair{graph, y};
   };
-  wire::Graph lstm = emptyGraph();
-  const auto list = [&](const std::string& name, const std::vector<std::uint32_t>& ids) {
-    return argumentOf(name, [&](wire::Argument& argument) {
-      argument.mutable_tensors();
-      for (const std::uint32_t id : ids) argument.mutable_tensors()->add_items(id + 1);
-    });
-  };
-  refused(lstm,
-          append(lstm, "aten.rnn_relu.input",
-                 {tensor("input", 0), tensor("hx", 0), list("params", {0, 0}),
-                  flag("has_biases", false), integer("num_layers", 4), number("dropout", 0),
-                  flag("train", false), flag("bidirectional", true), flag("batch_first", true)}),
-          "tensors of its layers");
   refused(bag(0, true).first, bag(0, true).second, "not ascending positions");
   refused(bag(1000, true).first, bag(1000, true).second, "no list of indices");
   refused(bag(0, false).first, bag(0, false).second, "no list of offsets");

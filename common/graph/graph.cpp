@@ -156,9 +156,10 @@ class Check {
     }
     for (const wire::Argument& argument : node.arguments()) checkArgument(argument, where);
     if (changesInPlace(node)) checkInPlace(node, where);
-    const wire::Argument* const sparse = findArgument(node, "sparse");
-    if (sparse != nullptr && sparse->flag()) {
-      refuse(where + " has sparse gradients", "set sparse=False in the model's embeddings");
+    for (const char* const name : {"sparse", "sparse_grad"}) {
+      const wire::Argument* const sparse = findArgument(node, name);
+      if (sparse == nullptr || !sparse->flag()) continue;
+      refuse(where + " has sparse gradients", fmt::format("set {}=False in the model", name));
     }
     const bool makesSize = row == nullptr;
     for (const std::uint32_t id : node.outputs()) {
@@ -415,19 +416,33 @@ bool isBatch(const wire::Value& value) {
                      [](std::int64_t size) { return size > 0; });
 }
 
+namespace {
+
+// The argument whose memory the node's results may have; null: they have memory of their own.
+const wire::Argument* sharedArgument(const wire::Node& node) {
+  const OperatorRow* const row = findOperator(node.op());
+  if (row == nullptr || node.arguments().empty()) return nullptr;
+  if (row->memory != ResultMemory::own) return &node.arguments(0);
+  // With one tensor, such as 'ij->ji', einsum returns a view.
+  if (node.op() != "aten.einsum.default") return nullptr;
+  const wire::Argument* const tensors = findArgument(node, "tensors");
+  return tensors != nullptr && tensors->tensors().items_size() == 1 ? tensors : nullptr;
+}
+
+}  // namespace
+
 GraphIds memoryOwners(const wire::Graph& graph) {
   GraphIds owners(static_cast<std::size_t>(graph.values_size()));
   for (std::uint32_t id = 0; id < owners.size(); ++id) owners[id] = id;
   for (const wire::Node& node : graph.nodes()) {
-    const OperatorRow* const row = findOperator(node.op());
-    if (row == nullptr || row->memory == ResultMemory::own || node.arguments().empty()) continue;
-    const wire::Argument& self = node.arguments(0);
+    const wire::Argument* const shared = sharedArgument(node);
+    if (shared == nullptr) continue;
     for (int n = 0; n < node.outputs_size(); ++n) {
       // The results of an operator on a list, such as broadcast_tensors, share the list's memory.
-      std::uint32_t owner = self.tensor();
-      if (self.value_case() == wire::Argument::kTensors && n < self.tensors().items_size()) {
-        owner = self.tensors().items(n) - 1;
-      } else if (self.value_case() != wire::Argument::kTensor) {
+      std::uint32_t owner = shared->tensor();
+      if (shared->value_case() == wire::Argument::kTensors && n < shared->tensors().items_size()) {
+        owner = shared->tensors().items(n) - 1;
+      } else if (shared->value_case() != wire::Argument::kTensor) {
         continue;
       }
       const std::uint32_t output = node.outputs(n);

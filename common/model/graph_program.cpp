@@ -22,6 +22,7 @@
 #include "common/graph/adapters.h"
 #include "common/graph/operators.h"
 #include "common/model/operator_checks.h"
+#include "common/model/operator_preconditions.h"
 
 namespace cleave {
 namespace {
@@ -86,16 +87,43 @@ struct Step {
   NodeKind kind = NodeKind::operation;
   const wire::Node* node = nullptr;
   std::optional<c10::OperatorHandle> op;
+  std::optional<Preconditions> preconditions;
   std::vector<Operand> operands;
   bool isRandom = false;
+  bool isInPlace = false;
   bool isOffInEvaluation = false;  // has a flag or a probability that switches it off
   GraphIds last;                   // values that are no longer needed after this node
+};
+
+// The start of the memory that a tensor shares with its views; null: it has none.
+const void* memoryOf(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() ? tensor.storage().data() : nullptr;
+}
+
+// The memory of weights and inputs, which no operator may write to. checkGraph() finds such writes
+// by the table of operators; this finds them by the tensors themselves.
+class ProtectedMemory {
+ public:
+  ProtectedMemory(std::span<const at::Tensor> weights, const TensorList& inputs) {
+    for (const at::Tensor& weight : weights) memory_.push_back(memoryOf(weight));
+    for (const at::Tensor& input : inputs) memory_.push_back(memoryOf(input));
+    std::ranges::sort(memory_);
+  }
+  void checkWrite(const wire::Node& node, const at::Tensor& tensor) const {
+    const void* const memory = memoryOf(tensor);
+    if (memory == nullptr || !std::ranges::binary_search(memory_, memory)) return;
+    refuseOperator(node, "changes a weight or an input of the graph");
+  }
+
+ private:
+  std::vector<const void*> memory_;
 };
 
 struct Batch {
   std::int64_t samples = 0;
   bool asExported = false;  // false: evaluates a graph that was exported for training
   at::Device device = at::kCPU;
+  std::optional<ProtectedMemory> memory;  // if an operator writes to its tensor
 };
 
 }  // namespace
@@ -182,14 +210,16 @@ struct GraphProgram::State {
   }
 
   // Returns the operator to run instead. Views are replaced because they rely on the strides of the
-  // exporter's machine, and operators that return uninitialised memory because it could contain
-  // another run's data.
+  // exporter's machine, operators that return uninitialised memory because it could contain another
+  // run's data, and sgn because its gradient has no memory; all numbers are real.
   static std::string replacementOf(const std::string& op) {
     static const std::map<std::string, std::string> kReplacements = {
         {"aten.view.default", "aten.reshape.default"},
         {"aten.empty.memory_format", "aten.zeros.default"},
         {"aten.empty_like.default", "aten.zeros_like.default"},
-        {"aten.new_empty.default", "aten.new_zeros.default"}};
+        {"aten.new_empty.default", "aten.new_zeros.default"},
+        {"aten.sgn.default", "aten.sign.default"},
+        {"aten.sgn_.default", "aten.sign_.default"}};
     const auto found = kReplacements.find(op);
     return found == kReplacements.end() ? op : found->second;
   }
@@ -214,6 +244,15 @@ struct GraphProgram::State {
     }
   }
 
+  // An operator may write only to the tensor that the table of operators says.
+  static void checkWrites(const wire::Node& node, const c10::FunctionSchema& schema) {
+    for (std::size_t n = 0; n < schema.arguments().size(); ++n) {
+      const c10::AliasInfo* const alias = schema.arguments()[n].alias_info();
+      if (alias == nullptr || !alias->isWrite() || (n == 0 && changesInPlace(node))) continue;
+      refuse(node, "changes '" + schema.arguments()[n].name() + "'");
+    }
+  }
+
   void prepareOperation(const wire::Node& node, Step& step) {
     const bool isView = node.op() == "aten.view.default";
     const std::string op = replacementOf(node.op());
@@ -223,10 +262,13 @@ struct GraphProgram::State {
         {"aten::" + op.substr(5, dot - 5), overload == "default" ? "" : overload});
     if (!step.op) refuse(node, "is not in this version of LibTorch");
     checkNames(node, step.op->schema());
+    checkWrites(node, step.op->schema());
+    step.preconditions.emplace(step.op->schema());
     const auto& returns = step.op->schema().returns();
     const bool isList = returns.size() == 1 && returns.front().type()->kind() == TypeKind::ListType;
     if (node.is_list() != isList)
       refuse(node, isList ? "returns a list" : "does not return a list");
+    step.isInPlace = changesInPlace(node);
     step.isRandom = step.op->hasTag(at::Tag::nondeterministic_seeded);
     for (const c10::Argument& expected : step.op->schema().arguments()) {
       step.isOffInEvaluation |= isTrainFlag(expected) || expected.name() == "dropout_p";
@@ -589,15 +631,18 @@ struct GraphProgram::State {
       return;
     }
     if (step.isRandom) seedGenerators(step, context, batch);
-    checkArguments(*step.node, stack);
+    if (step.node->is_list()) checkListLength(*step.node, stack);
+    step.preconditions->check({*step.node, step.op->schema(), stack});
+    if (step.isInPlace) batch.memory->checkWrite(*step.node, stack.at(0).toTensor());
     try {
       step.op->callBoxed(stack);
-    } catch (const c10::IndexError&) {
+    } catch (const c10::IndexError& error) {
       // The call may have moved the arguments.
       torch::jit::Stack again;
       for (const Operand& operand : step.operands) again.push_back(valueOf(operand, values, batch));
-      throw indexError(*step.node, again,
-                       fmt::format("micro-batch {} of step {}", context.at.i, context.at.step));
+      throwIndexError(*step.node, again,
+                      fmt::format("micro-batch {} of step {}", context.at.i, context.at.step),
+                      error.what_without_backtrace());
     }
     if (step.kind == NodeKind::batchNorm && isTraining && context.statistics != nullptr) {
       context.statistics->push_back(std::move(statistics));
@@ -643,6 +688,13 @@ struct GraphProgram::State {
     if (suspends) at::autocast::set_autocast_enabled(device, true);
   }
 
+  static std::int64_t sizeAlong(const wire::Node& node, const at::Tensor& tensor,
+                                std::int64_t dimension) {
+    if (dimension >= -tensor.dim() && dimension < tensor.dim()) return tensor.size(dimension);
+    refuse(node, fmt::format("is the size of dimension {} of a tensor with {} dimensions",
+                             dimension, tensor.dim()));
+  }
+
   void run(const Step& step, std::vector<IValue>& values, const BlockContext& context,
            const Batch& batch) const {
     switch (step.kind) {
@@ -654,9 +706,10 @@ struct GraphProgram::State {
         break;
       case NodeKind::sizeOf: {
         const at::Tensor& tensor = values[step.operands[0].ids.at(0) - 1].toTensor();
-        values[step.node->outputs(0)] = step.operands.size() == 1
-                                            ? tensor.numel()
-                                            : tensor.size(step.operands[1].constant.toInt());
+        values[step.node->outputs(0)] =
+            step.operands.size() == 1
+                ? tensor.numel()
+                : sizeAlong(*step.node, tensor, step.operands[1].constant.toInt());
         break;
       }
       case NodeKind::operation:
@@ -677,10 +730,21 @@ struct GraphProgram::State {
     for (const std::size_t n : changedInputs) {
       values[graph.inputs(static_cast<int>(n))] = inputs[n].clone();
     }
-    const Batch batch{inputs.at(0).size(0), asExported, inputs.at(0).device()};
-    for (const Step& step : steps) run(step, values, context, batch);
+    Batch batch{inputs.at(0).size(0), asExported, inputs.at(0).device(), {}};
+    if (std::ranges::any_of(steps, &Step::isInPlace)) batch.memory.emplace(tensors, inputs);
+    for (const Step& step : steps) {
+      if (context.checkpoint != nullptr) (*context.checkpoint)();
+      run(step, values, context, batch);
+    }
     TensorList outputs;
-    for (const std::uint32_t id : graph.outputs()) outputs.push_back(values[id].toTensor());
+    for (const std::uint32_t id : graph.outputs()) {
+      const at::Tensor& output = values[id].toTensor();
+      // The link may still read an output when an update changes the weights.
+      const void* const memory = memoryOf(output);
+      const bool isWeights =
+          memory != nullptr && std::ranges::find(tensors, memory, memoryOf) != tensors.end();
+      outputs.push_back(isWeights ? output.clone() : output);
+    }
     return outputs;
   }
 

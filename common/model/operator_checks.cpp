@@ -35,64 +35,6 @@ std::int64_t listLength(const std::string& op, const Stack& stack, std::int64_t 
   return isChunk && stack.at(1).toInt() > 2 * expected ? -1 : expected;
 }
 
-// The offsets say where each bag begins in the list of indices.
-void checkBags(const wire::Node& node, const Stack& stack) {
-  constexpr std::int64_t kModes = 3;
-  const at::Tensor& indices = stack.at(1).toTensor();
-  const at::Tensor& offsets = stack.at(2).toTensor();
-  const std::int64_t mode = stack.at(4).toInt();
-  if (offsets.dim() != 1 || indices.dim() != 1 || mode < 0 || mode >= kModes ||
-      !at::isIntegralType(offsets.scalar_type(), /*includeBool=*/false)) {
-    refuseOperator(node, "has no list of indices, or no list of offsets");
-  }
-  if (!offsets.device().is_cpu() || offsets.numel() == 0) return;
-  const at::Tensor list = offsets.to(at::kLong).contiguous();
-  const std::int64_t* const begin = list.const_data_ptr<std::int64_t>();
-  const std::int64_t* const end = begin + list.numel();
-  if (*begin < 0 || end[-1] > indices.numel() || !std::is_sorted(begin, end)) {
-    refuseOperator(node, "has offsets that are not ascending positions in its indices");
-  }
-}
-
-// LSTM, GRU and RNN: the kernels trust the ranks of their tensors and the number of parameters.
-void checkRecurrent(const wire::Node& node, const Stack& stack) {
-  constexpr std::int64_t kMaxLayers = 1 << 16;
-  const auto hasRank = [](const at::Tensor& tensor, std::int64_t rank) {
-    return tensor.defined() && tensor.dim() == rank;
-  };
-  bool fits = hasRank(stack.at(0).toTensor(), 3);
-  if (stack.at(1).isTensor()) {
-    fits = fits && hasRank(stack.at(1).toTensor(), 3);
-  } else {
-    const std::vector<at::Tensor> states = stack.at(1).toTensorVector();
-    fits = fits && states.size() == 2 && hasRank(states[0], 3) && hasRank(states[1], 3);
-  }
-  const std::vector<at::Tensor> parameters = stack.at(2).toTensorVector();
-  const bool hasBiases = stack.at(3).toBool();
-  const std::int64_t given = stack.at(4).toInt();
-  fits = fits && given > 0 && given < kMaxLayers;
-  const std::int64_t layers = fits ? given * (stack.at(7).toBool() ? 2 : 1) : 1;
-  // A layer has two weights, two biases if any, and the weight of its projection if any.
-  const std::int64_t perLayer = hasBiases ? 4 : 2;
-  const auto count = static_cast<std::int64_t>(parameters.size());
-  fits = fits && (count == layers * perLayer || count == layers * (perLayer + 1));
-  for (std::int64_t n = 0; fits && n < count; ++n) {
-    const std::int64_t position = n % (count / layers);
-    fits = hasRank(parameters[static_cast<std::size_t>(n)],
-                   hasBiases && (position == 2 || position == 3) ? 1 : 2);
-  }
-  if (!fits) refuseOperator(node, "does not have the tensors of its layers");
-}
-
-// LibTorch computes the number of indices without a check for overflow.
-void checkTriangle(const wire::Node& node, const Stack& stack) {
-  constexpr std::int64_t kMax = std::int64_t{1} << 30;
-  for (std::size_t n = 0; n < 3; ++n) {
-    const std::int64_t value = stack.at(n).toInt();
-    if (value < -kMax || value > kMax) refuseOperator(node, "has sizes that are too large");
-  }
-}
-
 // As in Python: an integer if both are integers and the exponent is not negative.
 c10::IValue power(const wire::Node& node, const c10::IValue& a, const c10::IValue& b) {
   if (!a.isInt() || !b.isInt() || b.toInt() < 0) {
@@ -152,22 +94,10 @@ void refuseOperator(const wire::Node& node, const std::string& sentence) {
                    "of Cleave");
 }
 
-void checkArguments(const wire::Node& node, const Stack& stack) {
-  const std::string& op = node.op();
-  if (node.is_list()) {
-    const std::int64_t expected = node.outputs_size();
-    if (listLength(op, stack, expected) != expected) {
-      refuseOperator(node, "does not return as many tensors as the graph says");
-    }
-  }
-  if (op == "aten.embedding_bag.padding_idx") checkBags(node, stack);
-  if (op == "aten.lstm.input" || op == "aten.gru.input" || op == "aten.rnn_tanh.input" ||
-      op == "aten.rnn_relu.input") {
-    checkRecurrent(node, stack);
-  }
-  if (op == "aten.tril_indices.default" || op == "aten.triu_indices.default") {
-    checkTriangle(node, stack);
-  }
+void checkListLength(const wire::Node& node, const Stack& stack) {
+  const std::int64_t expected = node.outputs_size();
+  if (listLength(node.op(), stack, expected) == expected) return;
+  refuseOperator(node, "does not return as many tensors as the graph says");
 }
 
 c10::IValue calculateSize(const wire::Node& node, const c10::IValue& a, const c10::IValue& b) {
@@ -181,7 +111,12 @@ c10::IValue calculateSize(const wire::Node& node, const c10::IValue& a, const c1
   return calculateNumber(node, a.toScalar().toDouble(), isUnary ? 0 : b.toScalar().toDouble());
 }
 
-RunError indexError(const wire::Node& node, const Stack& stack, const std::string& place) {
+void throwIndexError(const wire::Node& node, const Stack& stack, const std::string& place,
+                     const std::string& reason) {
+  // LibTorch reports dimensions that a tensor does not have in the same way.
+  if (reason.starts_with("Dimension")) {
+    refuseOperator(node, "names a dimension that its tensor does not have");
+  }
   const std::string hint =
       "prepare the data with the tokenizer that belongs to the model, with no more tokens per "
       "sample than the model has positions";
@@ -193,14 +128,15 @@ RunError indexError(const wire::Node& node, const Stack& stack, const std::strin
     if (wrong.numel() > 0) {
       const auto position = wrong[0][0].item<std::int64_t>();
       const std::int64_t perSample = indices.numel() / std::max<std::int64_t>(1, indices.size(0));
-      return {"bad-index",
-              fmt::format("the id {} of sample {} in {} {}: {} has {} rows",
-                          indices.flatten()[position].item<std::int64_t>(), position / perSample,
-                          place, beyond, nodeText(node), rows),
-              hint};
+      throw RunError("bad-index",
+                     fmt::format("the id {} of sample {} in {} {}: {} has {} rows",
+                                 indices.flatten()[position].item<std::int64_t>(),
+                                 position / perSample, place, beyond, nodeText(node), rows),
+                     hint);
     }
   }
-  return {"bad-index", fmt::format("an index of {} in {} {}", nodeText(node), place, beyond), hint};
+  throw RunError("bad-index", fmt::format("an index of {} in {} {}", nodeText(node), place, beyond),
+                 hint);
 }
 
 }  // namespace cleave

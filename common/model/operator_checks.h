@@ -14,20 +14,20 @@ namespace cleave {
 // Throws UsageError "bad-graph": "the operator aten.x (x_1) SENTENCE".
 [[noreturn]] void refuseOperator(const wire::Node& node, const std::string& sentence);
 
-// Throws UsageError "bad-graph" for arguments with which the operator would make more tensors than
-// the graph says, or use memory that is not its own. `stack`: the arguments, in the order of the
-// operator's schema.
-void checkArguments(const wire::Node& node, const torch::jit::Stack& stack);
+// Throws UsageError "bad-graph" unless a node that returns a list will make as many tensors as the
+// graph says. `stack`: the arguments, in the order of the operator's schema.
+void checkListLength(const wire::Node& node, const torch::jit::Stack& stack);
 
 // The result of an operator on sizes, such as "size.add". Sizes are integers; truediv, float and
 // pow make numbers (double), as in Python. `b`: ignored by operators of one argument. Throws
 // UsageError "bad-graph" on overflow.
 c10::IValue calculateSize(const wire::Node& node, const c10::IValue& a, const c10::IValue& b);
 
-// The error for an operator that LibTorch refused because of an index beyond the end of a tensor.
-// If the operator is an embedding, names the index, its sample in the micro-batch and the table's
-// size. `place`: "micro-batch 0 of step 3".
-RunError indexError(const wire::Node& node, const torch::jit::Stack& stack,
-                    const std::string& place);
+// Throws the error for an operator that LibTorch refused because of an index beyond the end of a
+// tensor: RunError "bad-index". If the operator is an embedding, names the index, its sample in the
+// micro-batch and the table's size. `place`: "micro-batch 0 of step 3". `reason`: LibTorch's
+// message; UsageError "bad-graph" if it is about a dimension.
+[[noreturn]] void throwIndexError(const wire::Node& node, const torch::jit::Stack& stack,
+                                  const std::string& place, const std::string& reason);
 
 }  // namespace cleave

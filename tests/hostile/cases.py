@@ -206,6 +206,21 @@ def _(world):
     return peer
 
 
+# Graphs that declare f32 [samples, 4] and compute other tensors.
+for what, node in {
+    "twice the values": graph_node("aten.repeat.default", tensor_argument("self", 0), w.message((1, "repeats"), (7, w.message(*((1, w.message((1, 2 * n))) for n in (1, 2)))))),
+    "a sum": graph_node("aten.sum.default", tensor_argument("self", 0)),
+    "bools": graph_node("aten.isnan.default", tensor_argument("self", 0)),
+    "a weight norm of other rows": graph_node("aten._weight_norm.default", tensor_argument("v", 0), tensor_argument("g", 0)),
+}.items():  # fmt: skip
+
+    @case(f"a graph that computes {what}", "bad-graph", uncounted=True)
+    def _(world, node=node):
+        peer = world.run(w.run_spec(f1="graph", f2=[], f3=1, f4=2, f22=zstd(graph_of(node))))
+        peer.send(w.tensor(bytes(w.OF_MICRO_BATCH * 16), shape=(w.OF_MICRO_BATCH, 4)))
+        return peer
+
+
 hellos("a graph for another model", spec=w.run_spec(f22=zstd(graph_of(RELU))))
 
 for name, ids in {"no connections": None, "a connection with the id 0": (7, 0), "1,025 connections": range(1, 1026)}.items():
