@@ -23,7 +23,7 @@ class ExportError(ValueError):
     """The model cannot be exported; the message says what to change."""
 
 
-def export(model, example_inputs, path, *, output=None, train_mode=True):
+def export(model, example_inputs, path, *, output=None, train_mode=True, evaluation=True):
     """Exports `model` to `path` ("model.pt2").
 
     example_inputs  the arguments of model.forward: a tensor, a tuple of tensors, or a dict of
@@ -33,6 +33,10 @@ def export(model, example_inputs, path, *, output=None, train_mode=True):
                     position. Not needed if forward returns one tensor.
     train_mode      calls model.train() before it exports the model for training. False: keeps the
                     mode of each module.
+    evaluation      False: exports the model for training only, for a model whose evaluation mode
+                    cannot be exported. Evaluations then run the operators of training, without
+                    dropout and with the running statistics of batch norms. Cleave warns if the
+                    results could differ from those after model.eval().
 
     The file has two graphs of the model: one for training, and one for evaluations and
     predictions, which is exported after model.eval(). Both use the same weights. The model does not
@@ -59,23 +63,33 @@ def export(model, example_inputs, path, *, output=None, train_mode=True):
         _check_program(program)
         _check_output(program)
         _check_gradient(program)
-        model.eval()
-        _check_unchanged(model, before, "model.eval() changes {}: a method train() or eval() of the model assigns to it; remove that")
-        try:
-            evaluation = _traced(model, args, kwargs, output, may_return_it=True)
-            _check_unchanged(model, before, "the export has changed {}: the model's forward assigns to it")
-            _check_program(evaluation)
-            _check_output(evaluation)
-            _check_same(program, evaluation)
-        except ExportError as error:
-            raise ExportError(f"in evaluation mode (model.eval()): {error}") from error
-    for each in (program, evaluation):
-        _remove_private_parts(each)
-    _share_constants(program, evaluation)
+        evaluated = _evaluation_of(model, args, kwargs, output, before, program) if evaluation else None
+    _remove_private_parts(program)
+    files = {}
+    if evaluated:
+        _remove_private_parts(evaluated)
+        _share_constants(program, evaluated)
+        files["evaluation.json"] = _graph_text(evaluated)
     temporary = f"{path}.part.pt2"
-    torch.export.save(program, temporary, extra_files={"evaluation.json": _graph_text(evaluation)})
+    torch.export.save(program, temporary, extra_files=files)
     os.replace(temporary, path)
     return program
+
+
+def _evaluation_of(model, args, kwargs, output, before, program):
+    """The program of model.eval(), which fits `program`, the one for training."""
+    model.eval()
+    _check_unchanged(model, before, "model.eval() changes {}: a method train() or eval() of the model assigns to it; remove that")
+    try:
+        evaluation = _traced(model, args, kwargs, output, may_return_it=True)
+        _check_unchanged(model, before, "the export has changed {}: the model's forward assigns to it")
+        _check_program(evaluation)
+        _check_output(evaluation)
+        _check_same(program, evaluation)
+        _check_cuts(program, evaluation)
+    except ExportError as error:
+        raise ExportError(f"in evaluation mode (model.eval()): {error}; or export the model for training only: evaluation=False") from error
+    return evaluation
 
 
 def _traced(model, args, kwargs, output, may_return_it=False):
@@ -125,8 +139,48 @@ def _check_same(program, evaluation):
 def _descriptions(program, names):
     """The types and shapes of these values for the example inputs: "float32 [2, 10]"."""
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
-    tensors = [values[name] for name in names if isinstance(values.get(name), torch.Tensor)]
+    return _texts(values[name] for name in names if isinstance(values.get(name), torch.Tensor))
+
+
+def _texts(tensors):
     return ", ".join(f"{_dtype_name(each)} {[size if isinstance(size, int) else size.node.hint for size in each.shape]}" for each in tensors)
+
+
+def _check_cuts(program, evaluation):
+    """A model is cut at two modules, after which the same tensors must cross in both modes."""
+    trained, evaluated = _crossings(program), _crossings(evaluation)
+    different = [name for name, crossing in trained.items() if evaluated.get(name) != crossing]
+    if len(trained) < 2 or len(trained) - len(different) >= 2:
+        return
+    pairs = [f"after {name} {evaluated.get(name, 'nothing')} instead of {trained[name]}" for name in different]
+    raise ExportError(f"other tensors cross the possible cuts than in training mode ({'; '.join(pairs[:4])}{'; …' if len(pairs) > 4 else ''}): "
+                      "compute what differs within a module, so that it takes and returns the same tensors in both modes")
+
+
+def _crossings(program):
+    """The tensors that cross after each module, by its name. A model can be cut only there."""
+    needed = set(_needed(program.graph.output_node()))
+    nodes, signature = [node for node in program.graph.nodes if node in needed], program.graph_signature
+    sources = {*signature.inputs_to_parameters, *signature.user_inputs}
+    depending, ends = set(), {}
+    for position, node in enumerate(nodes):
+        value = node.meta.get("val")
+        is_source = node.op == "placeholder" and node.name in sources and isinstance(value, torch.Tensor) and value.is_floating_point()
+        if is_source or depending.intersection(node.all_input_nodes):
+            depending.add(node)
+        if node.op == "call_function" and node in depending:
+            names = [name for name, _ in (node.meta.get("nn_module_stack") or {}).values()]
+            ends.update({name: position for name in names if name})
+    crossings = {}
+    for name, end in ends.items():
+        later = set(nodes[end + 1 :])
+        crossing = [node for node in nodes[: end + 1] if node in depending and node.name not in signature.inputs_to_parameters
+                    and isinstance(node.meta.get("val"), torch.Tensor) and later.intersection(node.users)]
+        if crossing and end + 2 < len(nodes):  # the last node is the output
+            crossings[name] = _texts(node.meta["val"] for node in crossing)
+    return crossings
+
+
 
 
 def _share_constants(program, evaluation):

@@ -7,9 +7,8 @@ import csv
 import os
 import subprocess
 import sys
-import tempfile
 import unittest
-import warnings
+import zipfile
 
 import peft
 import timm
@@ -19,8 +18,8 @@ from torch import nn
 
 import cleave
 from cleave.safetensors_file import write_safetensors
+from graph_case import GraphCase, read_safetensors
 from models import MODELS, classifier, images, text, vision
-from test_export import RUNNER, read_safetensors
 
 PROGRAMS = os.environ.get("PROGRAMS", "build/release/bin")
 # Of the largest logit. PyTorch may choose other kernels, such as those of channels_last.
@@ -64,6 +63,32 @@ class Auxiliary(nn.Module):
     def forward(self, x):
         x = torch.relu(self.first(x))
         return (self.last(x), self.extra(x)) if self.training else self.last(x)
+
+
+class Tied(nn.Module):
+    """Reads a parameter under one of its names in training, and under the other in evaluation."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+        self.last.weight = self.first.weight
+
+    def forward(self, x):
+        return nn.functional.linear(torch.relu(x), (self.last if self.training else self.first).weight)
+
+
+class Crossing(nn.Module):
+    """Between its two modules, another tensor crosses in evaluation."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.ReLU(), nn.ReLU())
+        self.last = nn.Linear(8, 4)
+
+    def forward(self, x):
+        first, second, third, fourth = self.layers
+        y = third(second(first(x)))
+        return self.last(fourth(y) + (0 if self.training else x))
 
 
 class Sentences(nn.Module):
@@ -153,6 +178,7 @@ TIMM_VIT = dict(img_size=32, patch_size=8, embed_dim=16, depth=2, num_heads=2, d
 OTHERS = [
     ("random depth", random_depth, vectors(), None, ["0", "2"]),
     ("self.training", lambda: chain(Switched(), nn.ReLU()), vectors(), None, ["0", "1"]),
+    ("tied, with another name", lambda: chain(Tied(), nn.Sequential(Tied(), nn.ReLU())), vectors(), None, ["0", "1"]),
     ("auxiliary output", Auxiliary, vectors(), 0, []),
     ("batch norm and dropout", lambda: chain(nn.BatchNorm1d(8), nn.Dropout(0.5), nn.AlphaDropout(0.3)), vectors(), None, ["0", "1"]),
     ("batch norm that always trains", AlwaysNormalizing, vectors(), None, ["first", "norm"]),
@@ -187,16 +213,7 @@ def value_of(returned, output):
     return returned[output]
 
 
-class Evaluated(unittest.TestCase):
-    def setUp(self):
-        warnings.simplefilter("ignore")
-        torch.set_num_threads(1)
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-
-    def path(self, name):
-        return os.path.join(self.folder.name, name)
-
+class Evaluated(GraphCase):
     def export(self, make, example, output):
         """Exports a model whose running statistics are not the initial ones."""
         torch.manual_seed(0)
@@ -214,11 +231,7 @@ class Evaluated(unittest.TestCase):
         return {program.graph_signature.user_inputs[0]: example}
 
     def evaluate(self, inputs, *arguments, seed=1):
-        write_safetensors(inputs, self.path("inputs.safetensors"))
-        command = [RUNNER, self.path("model.pt2"), self.path("inputs.safetensors"), self.path("out.safetensors"), *arguments, f"eval={seed}"]
-        ended = subprocess.run(command, capture_output=True, text=True)
-        self.assertEqual(ended.returncode, 0, ended.stderr)
-        return read_safetensors(self.path("out.safetensors"))["logits"]
+        return self.run_graph(inputs, *arguments, f"eval={seed}")["logits"]
 
     def eager(self, model, example, output):
         with torch.no_grad():
@@ -265,25 +278,36 @@ class Evaluated(unittest.TestCase):
         for each in (program, loaded):
             self.assertTrue(torch.equal(each.module()(vectors()), model(vectors())))
 
-    def predict(self, inputs):
-        """Trains the model with a learning rate of 0, and predicts through the programs; returns the logits and what they print."""
+    def client(self, *arguments):
+        """Runs cleave-client; returns what it prints on stderr."""
+        ended = subprocess.run([os.path.abspath(os.path.join(PROGRAMS, "cleave-client")), *arguments], capture_output=True, text=True)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        return ended.stderr
+
+    def predict(self, inputs, model="", learning_rate=0):
+        """Trains the model, and predicts through the programs; returns the logits and what they print."""
         write_safetensors({**inputs, "label": torch.arange(6) % 4}, self.path("data.safetensors"))
         data = "{file: " + self.path("data.safetensors") + "}"
         with open(self.path("run.yaml"), "w") as file:
-            file.write(f"""model: {{name: graph, file: {self.path("model.pt2")}, cuts: ["0", "2"]}}
+            file.write(f"""model: {{name: graph, file: {self.path("model.pt2")}, cuts: ["0", "2"]{model}}}
 data: {{format: tensors, train: {data}, test: {data}, target: label}}
-train: {{epochs: 1, batch: 6, micro_batches: 1, learning_rate: 0}}
+train: {{epochs: 1, batch: 6, micro_batches: 1, learning_rate: {learning_rate}}}
 codec: none
 """)
-        printed = ""
-        client = os.path.abspath(os.path.join(PROGRAMS, "cleave-client"))
-        for command in (["train", "--config", self.path("run.yaml"), "--run-dir", self.path("run")], ["predict", self.path("run"), "--raw", "--output", self.path("p.csv")]):
-            ended = subprocess.run([client, *command], capture_output=True, text=True)
-            self.assertEqual(ended.returncode, 0, ended.stderr)
-            printed += ended.stderr
+        printed = self.client("train", "--config", self.path("run.yaml"), "--run-dir", self.path("run"))
+        printed += self.client("predict", self.path("run"), "--raw", "--output", self.path("p.csv"))
         with open(self.path("p.csv")) as file:
             rows = list(csv.reader(file))[1:]
         return torch.tensor([[float(value) for value in row[1:]] for row in rows]), printed
+
+    def test_merged_adapters_predict_what_the_adapted_model_does(self):
+        model = self.export(random_depth, vectors(), None)
+        untrained = self.eager(model, vectors(), None)
+        logits, _ = self.predict(self.inputs_of(vectors()), ", lora: {rank: 2, dropout: 0.2, targets: [layer]}", learning_rate=0.5)
+        self.client("export", self.path("run"), "--output", self.path("merged.safetensors"))
+        model.load_state_dict(read_safetensors(self.path("merged.safetensors")))
+        self.assert_close(logits, self.eager(model, vectors(), None))
+        self.assertGreater((logits - untrained).abs().max(), 0.01)
 
     def test_the_programs_evaluate_without_random_depth(self):
         model = self.export(random_depth, vectors(), None)
@@ -331,7 +355,23 @@ codec: none
         self.assertTrue(torch.equal(merging[1].weight, before))
         self.assert_refused(["in evaluation mode", "returns float32 [6, 8], but in training mode float32 [6, 4]"], nn.Sequential(chain(), Wider()))
         self.assert_refused(["in evaluation mode", "branches on the values"], chain(Branching()))
-        self.assert_refused(["in evaluation mode", "forward returns 2 values"], nn.Sequential(chain(), Two()))
+        self.assert_refused(["in evaluation mode", "forward returns 2 values", "evaluation=False"], nn.Sequential(chain(), Two()))
+        self.assert_refused(["other tensors cross", "after layers.0 float32 [6, 8], float32 [6, 8] instead of float32 [6, 8]"], Crossing())
+
+    def test_a_model_can_be_exported_for_training_only(self):
+        class Branching(nn.Module):
+            def forward(self, x):
+                return torch.dropout(x, 0.5, self.training) if self.training or x.sum() > 0 else -x
+
+        self.assert_refused(["branches on the values", "or export the model for training only: evaluation=False"], chain(Branching(), nn.ReLU()))
+        torch.manual_seed(0)
+        model = chain(Branching(), RandomDepth(), nn.ReLU())
+        cleave.export(model, vectors(), self.path("model.pt2"), evaluation=False)
+        self.assertTrue(model.training)
+        with zipfile.ZipFile(self.path("model.pt2")) as archive:
+            self.assertFalse([name for name in archive.namelist() if "evaluation" in name])
+        _, printed = self.predict(self.inputs_of(vectors()))
+        self.assertRegex(printed, "warning.*model.pt2 has no evaluation graph, .* aten.rand.default")
 
 
 if __name__ == "__main__":

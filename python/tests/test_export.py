@@ -10,9 +10,7 @@ import io
 import os
 import subprocess
 import sys
-import tempfile
 import unittest
-import warnings
 import zipfile
 
 import torch
@@ -22,30 +20,12 @@ from torch import nn
 
 import cleave
 from cleave.convert import main as convert
-from cleave.safetensors_file import write_safetensors
+from graph_case import GraphCase, read_safetensors
 from models import MODELS, MORE_CUTS
 
-RUNNER = os.environ.get("GRAPH_RUNNER", "build/release/bin/graph_runner")
 # Cleave changes running statistics in the update, PyTorch in the forward pass.
 BUFFER_TOLERANCE = 1e-6
 CHANNELS_LAST = ["mobilenet_v2", "resnet18", "efficientnet_b0"]
-
-
-def read_safetensors(path):
-    import json
-    import struct
-
-    dtypes = {"F32": torch.float32, "I64": torch.int64, "BOOL": torch.bool, "F64": torch.float64}
-    data = open(path, "rb").read()
-    (size,) = struct.unpack("<Q", data[:8])
-    tensors = {}
-    for name, entry in json.loads(data[8 : 8 + size]).items():
-        if name == "__metadata__":
-            continue
-        begin, end = entry["data_offsets"]
-        raw = bytearray(data[8 + size + begin : 8 + size + end])
-        tensors[name] = torch.frombuffer(raw, dtype=dtypes[entry["dtype"]]).reshape(entry["shape"])
-    return tensors
 
 
 def eager_step(model, inputs, output, labels):
@@ -97,23 +77,7 @@ class Applied(nn.Module):
         return self.function(self.linear(x))
 
 
-class Exported(unittest.TestCase):
-    def setUp(self):
-        warnings.simplefilter("ignore")
-        torch.set_num_threads(1)
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-
-    def path(self, name):
-        return os.path.join(self.folder.name, name)
-
-    def run_graph(self, inputs, labels, cuts=None):
-        write_safetensors({**inputs, "labels": labels}, self.path("inputs.safetensors"))
-        command = [RUNNER, self.path("model.pt2"), self.path("inputs.safetensors"), self.path("out.safetensors")]
-        ended = subprocess.run(command + (cuts or []), capture_output=True, text=True)
-        self.assertEqual(ended.returncode, 0, ended.stderr)
-        return read_safetensors(self.path("out.safetensors"))
-
+class Exported(GraphCase):
     def assert_equal_to_eager(self, results, eager, tied, tolerance=0):
         """tolerance 0 requires bit-identical results."""
         for name, expected in eager.items():
@@ -151,7 +115,7 @@ class Exported(unittest.TestCase):
                 if not isinstance(example, dict):
                     inputs = {self.input_name(): example}
                 tied = tied_names(model)
-                self.assert_equal_to_eager(self.run_graph(inputs, labels), eager, tied)
+                self.assert_equal_to_eager(self.run_graph({**inputs, "labels": labels}), eager, tied)
                 for parts in [cuts, *MORE_CUTS.get(name, [])] if cuts else []:
                     tolerance = 0
                     if name in CHANNELS_LAST:
@@ -159,7 +123,7 @@ class Exported(unittest.TestCase):
                         # batch norms of few values enlarge the difference in the gradients.
                         tolerance = 1e-3
                         eager = {each: eager[each] for each in ("logits", "loss")}
-                    self.assert_equal_to_eager(self.run_graph(inputs, labels, parts), eager, tied, tolerance)
+                    self.assert_equal_to_eager(self.run_graph({**inputs, "labels": labels}, *parts), eager, tied, tolerance)
 
     def input_name(self):
         import json
@@ -304,7 +268,7 @@ class Exported(unittest.TestCase):
         ids, labels, model = torch.tensor([[1, 2], [2, 6]]), torch.tensor([0, 2]), Sparse()
         cleave.export(model, ids, self.path("model.pt2"))
         eager = eager_step(model, ids, None, labels)
-        self.assert_equal_to_eager(self.run_graph({"ids": ids}, labels), {name: value.to_dense() for name, value in eager.items()}, {})
+        self.assert_equal_to_eager(self.run_graph({"ids": ids, "labels": labels}), {name: value.to_dense() for name, value in eager.items()}, {})
 
     def test_the_output_is_chosen(self):
         def exported(returned, **options):
@@ -348,7 +312,7 @@ class Exported(unittest.TestCase):
 
         x, labels, model = torch.randn(2, 4), torch.tensor([0, 2]), Checkpointed()
         cleave.export(model, x, self.path("model.pt2"))
-        self.assert_equal_to_eager(self.run_graph({"x": x}, labels), eager_step(model, x, None, labels), {})
+        self.assert_equal_to_eager(self.run_graph({"x": x, "labels": labels}), eager_step(model, x, None, labels), {})
 
     def test_failed_exports_print_nothing(self):
         program = ("import torch, cleave\n"

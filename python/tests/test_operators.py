@@ -3,23 +3,18 @@
 GRAPH_RUNNER is the path of the program graph_runner.
 """
 
-import os
 import pathlib
 import re
-import subprocess
 import sys
-import tempfile
 import unittest
-import warnings
 
 import torch
 from torch import nn
 
 import cleave
 from cleave.operators import ALLOWED
-from cleave.safetensors_file import write_safetensors
+from graph_case import GraphCase
 from operator_cases import CASES, NOT_COMPARED, RANDOM
-from test_export import RUNNER, read_safetensors
 
 SAMPLES = 3
 
@@ -90,22 +85,7 @@ class SharedMemory(torch.fx.Interpreter):
         return result
 
 
-class Operators(unittest.TestCase):
-    def setUp(self):
-        warnings.simplefilter("ignore")
-        torch.set_num_threads(1)
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-
-    def path(self, name):
-        return os.path.join(self.folder.name, name)
-
-    def run_graph(self, x, labels):
-        write_safetensors({"x": x, "labels": labels}, self.path("inputs.safetensors"))
-        ended = subprocess.run([RUNNER, self.path("model.pt2"), self.path("inputs.safetensors"), self.path("out.safetensors")], capture_output=True, text=True)
-        self.assertEqual(ended.returncode, 0, ended.stderr)
-        return read_safetensors(self.path("out.safetensors"))
-
+class Operators(GraphCase):
     def compare(self, cases):
         """The names of the cases whose results or gradients differ, and the operators in them."""
         torch.manual_seed(0)
@@ -114,7 +94,7 @@ class Operators(unittest.TestCase):
         logits = model(x)
         labels = torch.arange(SAMPLES)
         nn.functional.cross_entropy(logits, labels).backward()
-        results = self.run_graph(x, labels)
+        results = self.run_graph({"x": x, "labels": labels})
         begin, different = 0, []
         for number, (name, *_) in enumerate(cases):
             size = model.cases[number](x).shape[1]
@@ -154,7 +134,7 @@ class Operators(unittest.TestCase):
         x = torch.randn(SAMPLES, 1)
         program = cleave.export(model, x, self.path("model.pt2"))
         self.assertEqual(sorted(set(RANDOM) - operators_in(program)), [])
-        drawn = self.run_graph(x, torch.arange(SAMPLES))["logits"]
+        drawn = self.run_graph({"x": x, "labels": torch.arange(SAMPLES)})["logits"]
         self.assertTrue(torch.isfinite(drawn).all())
         for begin, name in zip(range(0, drawn.shape[1], 50), RANDOM):
             self.assertGreater(len(drawn[:, begin : begin + 50].unique()), 1, name)

@@ -13,7 +13,7 @@ import torch
 import torchvision
 
 import cleave
-from test_export import read_safetensors
+from graph_case import read_safetensors
 from test_training import LENGTH, PROGRAMS, Training
 
 BATCH, MICRO_BATCHES = 16, 4

@@ -11,16 +11,14 @@ import subprocess
 import sys
 import tempfile
 import unittest
-import warnings
 
 import peft
 import torch
 import transformers
 
 import cleave
-from cleave.safetensors_file import write_safetensors
+from graph_case import GraphCase, read_safetensors
 from models import MODELS, NO_DROPOUT, SMALL
-from test_export import RUNNER, read_safetensors
 
 PROGRAMS = os.environ.get("PROGRAMS", "build/release/bin")
 LENGTH = 16
@@ -69,20 +67,7 @@ class Masking(torch.nn.Module):
         return self.classifier(x.mean(1))
 
 
-class Folder(unittest.TestCase):
-    def setUp(self):
-        warnings.simplefilter("ignore")
-        torch.manual_seed(0)
-        torch.set_num_threads(1)
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-
-class Client(Folder):
+class Client(GraphCase):
     def setUp(self):
         super().setUp()
         data = sentences(96)
@@ -298,7 +283,7 @@ class Models(Client):
                 self.assertTrue(result["equal"])
 
 
-class Experiments(Folder):
+class Experiments(GraphCase):
     """Runs the configurations of the text experiments for a few steps, with a small random RoBERTa and files in GLUE's format."""
 
     SENTENCES = ["The cat sat on the mat.", "A storm closed the harbour.", "Prices fell in March.", "Nobody saw him leave."]
@@ -378,7 +363,7 @@ def matthews(predicted, actual):
     return (tp * tn - fp * fn) / ((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)) ** 0.5
 
 
-class Lora(Folder):
+class Lora(GraphCase):
     """Adapters give results that are bit-identical to those of Hugging Face PEFT."""
 
     def compare(self, make, example, labels, target, cuts=()):
@@ -397,11 +382,7 @@ class Lora(Folder):
         logits = adapted(**example).logits
         loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels)
         loss.backward()
-        write_safetensors({**example, "labels": labels, **given}, self.path("inputs.safetensors"))
-        ended = subprocess.run([RUNNER, self.path("model.pt2"), self.path("inputs.safetensors"), self.path("out.safetensors"), *cuts, f"lora=4:12:{target}"],
-                               capture_output=True, text=True)
-        self.assertEqual(ended.returncode, 0, ended.stderr)
-        results = read_safetensors(self.path("out.safetensors"))
+        results = self.run_graph({**example, "labels": labels, **given}, *cuts, f"lora=4:12:{target}")
         self.assertTrue(torch.equal(results["logits"], logits.detach()))
         self.assertTrue(torch.equal(results["loss"], loss.detach()))
         for name, parameter in adapted.named_parameters():
@@ -445,7 +426,7 @@ class FakeDataset:
         return self.columns[name]
 
 
-class SavedDatasets(Folder):
+class SavedDatasets(GraphCase):
     def test_columns_of_numbers_are_written(self):
         rows = FakeDataset({"text": ["a", "b"], "input_ids": [[1, 2], [3, 4]], "score": [0.5, 1.5], "flag": [True, False]})
         paths = cleave.save_dataset({"train": rows}, self.path("data"))
