@@ -113,6 +113,8 @@ TEST_CASE("a cut must be crossed by tensors of the same shapes in both modes") {
   setEvaluation(reversed, graphOf({}));
   CHECK_THAT(errorOf([&] { splitAt(reversed, "first", "drop"); }),
              Contains("uses the module 'drop' only in evaluation mode"));
+  CHECK(GraphCuts(reversed).onlyInEvaluation() == std::vector<std::string>{"drop"});
+  CHECK(cuts.onlyInEvaluation().empty());
 }
 
 TEST_CASE("an integer input that a body needs in one mode only is sent in both") {

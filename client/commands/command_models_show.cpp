@@ -127,6 +127,11 @@ void printCuts(const Json& model, bool all) {
                              cut["shapes"].get<std::string>(),
                              cut["suggested"] ? "  <- suggested" : "", obstacle);
   }
+  for (const Json& name : model["only_in_evaluation"]) {
+    if (!all) break;
+    std::cout << fmt::format("{:<{}}  not possible: only evaluation uses this module\n",
+                             printable(name.get<std::string>()), width);
+  }
   if (const std::size_t more = model["cuts"].size() - shown.size(); more > 0) {
     std::cout << fmt::format(
         "\n{}: within these modules, where several tensors cross, or where no cut is possible; "
@@ -187,6 +192,7 @@ int modelsShowCommand(const ModelsShowOptions& options) {
                 {"inputs", describeInputs(*file)},
                 {"output", shapeOf(graph, graph.outputs(0))},
                 {"evaluation_graph", graph.has_evaluation()},
+                {"only_in_evaluation", cuts.onlyInEvaluation()},
                 {"cuts", Json::array()}};
   for (const GraphCut& cut : cuts.cuts()) {
     model["cuts"].push_back(describeCut(graph, cuts, cut, whole));

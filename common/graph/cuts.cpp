@@ -301,6 +301,20 @@ void GraphCuts::matchEvaluation() {
   }
 }
 
+std::vector<std::string> GraphCuts::onlyInEvaluation() const {
+  std::set<std::string> inTraining;
+  for (const wire::Node& node : graph_.nodes()) {
+    for (const std::string& module : withParents(node.module())) inTraining.insert(module);
+  }
+  std::vector<std::string> names;
+  if (!evaluation_) return names;
+  for (const GraphCut& cut : evaluation_->cuts_) {
+    std::ranges::copy_if(cut.names, std::back_inserter(names),
+                         [&](const std::string& name) { return !inTraining.contains(name); });
+  }
+  return names;
+}
+
 const GraphCut& GraphCuts::find(const std::string& name) const {
   std::vector<std::string> known, possible;
   for (const GraphCut& cut : cuts_) {

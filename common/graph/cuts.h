@@ -54,6 +54,8 @@ class GraphCuts {
 
   // All positions where a module ends and a tensor crosses, in ascending order.
   const std::vector<GraphCut>& cuts() const { return cuts_; }
+  // The modules that only evaluation uses, in its order.
+  std::vector<std::string> onlyInEvaluation() const;
   // Throws UsageError "bad-cuts" with a similar name and the possible cuts as its hint.
   const GraphCut& find(const std::string& name) const;
 

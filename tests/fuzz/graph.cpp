@@ -82,6 +82,8 @@ std::vector<Seed> cleave::fuzz::seeds() {
   std::ifstream file(CLEAVE_SOURCE_DIR "/tests/data/tiny_model.json", std::ios::binary);
   const std::string json(std::istreambuf_iterator<char>(file), {});
   const wire::Graph graph = readExportedGraph(json, "file").graph;
+  wire::Graph evaluated = graph;
+  setEvaluation(evaluated, graph);
   return {
       {"exported", seedOf(Form::exportedGraph, json)},
       {"weights", seedOf(Form::exportedWeights,
@@ -89,5 +91,7 @@ std::vector<Seed> cleave::fuzz::seeds() {
                   "use_pickle": false, "tensor_meta": {"dtype": 7, "sizes": [{"as_int": 4}],
                   "strides": [{"as_int": 1}], "storage_offset": {"as_int": 0}}}}})")},
       {"packed", seedOf(Form::packed, packGraph(graph))},
-      {"message", seedOf(Form::message, graph.SerializeAsString())}};
+      {"packed with an evaluation graph", seedOf(Form::packed, packGraph(evaluated))},
+      {"message", seedOf(Form::message, graph.SerializeAsString())},
+      {"message with an evaluation graph", seedOf(Form::message, evaluated.SerializeAsString())}};
 }
