@@ -145,7 +145,7 @@ class OneRun(Case):
         self.assertIn("samples/s", CHROME.text("#tile-time"))
         self.assertIn("1.25 ×", CHROME.text("#tile-bound"))
         self.assertIn("uplink", CHROME.text("#bottleneck"))
-        self.assertEqual(runs.ADVICE, CHROME.text("#advice"))
+        self.assertEqual(runs.ADVICE.capitalize(), CHROME.text("#advice"))
         ratio = (runs.RAW // 4 + runs.HEAD) / runs.RAW
         self.assertIn(f"{ratio:.3f}", CHROME.text("#tile-ratio"))
         self.assertIn("activation/0", CHROME.text("#flows-1"))

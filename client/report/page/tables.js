@@ -137,7 +137,7 @@ function headlineOfOne(page) {
   if (!h.bottleneck) return cards;
   return [...cards, element('div', { class: 'card words', id: 'bottleneck' },
     element('h3', {}, 'Bottleneck: ' + h.bottleneck), element('p', {}, h.words),
-    ...(h.advice ? [element('p', { id: 'advice' }, h.advice)] : []))];
+    ...(h.advice ? [element('p', { id: 'advice' }, h.advice[0].toUpperCase() + h.advice.slice(1))] : []))];
 }
 
 // Returns a difference such as "+25 %", relative to the reference.
