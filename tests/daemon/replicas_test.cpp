@@ -234,8 +234,8 @@ TEST_CASE("a trained body with replicas is evaluated by one of them") {
 }
 
 TEST_CASE("a server refuses to be another replica than it is") {
-  const TemporaryFolder folder;
-  const Replicas pair(folder, 2), three(folder, 3);
+  const TemporaryFolder folder, others;  // each group has its own stores
+  const Replicas pair(folder, 2), three(others, 3);
   const TestServer alone(folder, {}, "alone");
   const auto& first = pair.servers[0]->address();
   const auto& second = pair.servers[1]->address();
@@ -250,9 +250,8 @@ TEST_CASE("a server refuses to be another replica than it is") {
 }
 
 TEST_CASE("replicas of different groups are refused") {
-  const TemporaryFolder folder;
-  const Replicas one(folder, 2);
-  const Replicas other(folder, 2, {"--set", "store=" + folder.path("other")});
+  const TemporaryFolder folder, others;
+  const Replicas one(folder, 2), other(others, 2);
   const std::string errors =
       errorOf(folder, one.servers[0]->address() + "+" + other.servers[1]->address());
   CHECK_THAT(errors, Contains("[wrong-replica]") && Contains("different groups"));
