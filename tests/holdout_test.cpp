@@ -90,6 +90,8 @@ TEST_CASE("a stored configuration without the key keeps the selection of its tim
   for (const std::string format : {"folder", "list", "tar"})
     CHECK(implied("format: " + format).empty());  // always random
   CHECK(implied("format: csv, holdout_from: random").empty());
+  CHECK(impliedOverrides("data: {format: csv, holdout: 0}\n").empty());
+  CHECK(impliedOverrides("data: {format: csv}\n").empty());
   CHECK(impliedOverrides("").empty());
   const SortedTable table;
   Config config = Config::parse(

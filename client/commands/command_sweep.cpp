@@ -60,10 +60,11 @@ ClientSettings settingsOf(const RunOptions& options, const SweepPoint& point) {
   return readClientSettings(config);
 }
 
-// Adds the defaults of keys that an earlier version did not have to its configuration.
+// Adds the keys that an earlier version did not have to its configuration, with the values that
+// describe what it did.
 std::string completed(const std::string& config) {
   try {
-    Config stored = Config::parse(config, "config.yaml", {});
+    Config stored = Config::parse(config, "config.yaml", impliedOverrides(config));
     return readClientSettings(stored).resolved;
   } catch (const Error&) {
     return config;  // it has a key or a value that no longer exists

@@ -74,9 +74,11 @@ void checkPlan(const std::string& folder, const Json& there, const PlannedPoint&
     difference =
         fmt::format("server: {} stored, {} now", name(there.at("server")), name(planned.server));
   }
-  throw UsageError("sweep-changed",
-                   folder + "/" + planned.point.name() + " was run with a different " + difference,
-                   "give the changed sweep its own folder with --folder, or remove this one");
+  throw UsageError(
+      "sweep-changed",
+      folder + "/" + planned.point.name() + " was run with a different " + difference,
+      "restore what differs, for example with --set, give the changed sweep its own folder with "
+      "--folder, or remove this one");
 }
 
 // Returns the figures of a point. Earlier versions stored fewer of them: then the point's run is

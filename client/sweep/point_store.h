@@ -31,7 +31,7 @@ struct StoredPoint {
 
 // Returns the stored point, or nothing if it is not done. Throws UsageError if the point was run
 // with a configuration, link or server that differs from `planned`, or if the file cannot be read.
-// `completed` adds the defaults of keys that an earlier version did not have to its configuration.
+// `completed` adds the keys that an earlier version did not have to its configuration.
 std::optional<StoredPoint> loadPoint(
     const std::string& folder, const PlannedPoint& planned,
     const std::function<std::string(const std::string& config)>& completed);

@@ -505,6 +505,7 @@ std::vector<std::string> impliedOverrides(const std::string& storedConfig) {
   if (storedConfig.empty()) return {};
   Config config = Config::parse(storedConfig, "config.yaml", {});
   if (config.has("data.holdout_from") || !config.has("data.format")) return {};
+  if (!config.has("data.holdout") || config.integer("data.holdout", 0, INT64_MAX) == 0) return {};
   if (findDataFormat(config.text("data.format")).shuffles) return {};
   return {"data.holdout_from=end"};
 }

@@ -100,10 +100,10 @@ TEST_CASE("a killed sweep over the link resumes, and a finished sweep runs nothi
   CHECK(again.at("points").size() == 4);
   CHECK(startTimes(folder) == times);
 
-  // A version before `servers` and `insert` existed stored the first point's configuration.
+  // A version before these keys existed stored the first point's configuration.
   const std::string result = folder + "/" + rows[0].at("point") + "/result.json";
   std::string stored = readFile(result);
-  for (const std::string line : {"servers: []\\n", "insert: []\\n"}) {
+  for (const std::string line : {"servers: []\\n", "insert: []\\n", "  holdout_from: random\\n"}) {
     const auto at = stored.find(line);
     REQUIRE(at != std::string::npos);
     stored.erase(at, line.size());
@@ -111,6 +111,14 @@ TEST_CASE("a killed sweep over the link resumes, and a finished sweep runs nothi
   std::ofstream(result) << stored;
   askJson(sweep(folder, kGrid));
   CHECK(startTimes(folder) == times);
+  // It held out the last samples.
+  const std::string none = "  holdout: 0\\n";
+  REQUIRE(stored.find(none) != std::string::npos);
+  std::string heldOut = stored;
+  std::ofstream(result) << heldOut.replace(heldOut.find(none), none.size(), "  holdout: 5\\n");
+  checkError(ask(sweep(folder, with(kGrid, {"--set", "data.holdout=5", "--dry-run"}))), kWrongUse,
+             {"[sweep-changed]", "'holdout_from: end' stored, 'holdout_from: random' now"});
+  std::ofstream(result) << stored;
 
   const Ended other = ask(sweep(folder, {"--grid", "codec=none", "--dry-run"}));
   CHECK_THAT(other.output,
