@@ -460,6 +460,29 @@ TEST_CASE("tar: images with a further field are ignored beside the sample's imag
   CHECK_THAT(opened.text(DataSplit::train), Catch::Contains("a.png, b.png"));
 }
 
+TEST_CASE("tar: samples whose picture cannot be read are skipped, and counted by extension") {
+  const Pets pets;
+  Opened opened{pets.keys, "tar"};
+  opened.keys.trainFile = pets.path("train.tar");
+  std::vector<TarMember> members = goodMembers();
+  const std::size_t good = members.size();
+  members.push_back({"c/1.tiff", textBytes("II*")});
+  members.push_back({"c/1.cls", textBytes("dog")});
+  members.push_back({"c/2.cls", textBytes("dog")});
+  members.push_back({"c/2.scan.BMP", textBytes("BM")});
+  members.push_back({"c/3.png", plain(4)});
+  members.push_back({"c/3.tiff", textBytes("II*")});
+  members.push_back({"c/3.cls", textBytes("dog")});
+  writeTar(pets.path("train.tar"), members);
+  CHECK(opened.open(DataSplit::train)->size() == 4);
+  members.erase(members.begin(), members.begin() + static_cast<std::ptrdiff_t>(good));
+  members.resize(4);
+  writeTar(pets.path("train.tar"), members);
+  CHECK(opened.code(DataSplit::train) == "data-empty");
+  CHECK_THAT(opened.text(DataSplit::train),
+             Catch::Contains("only other pictures: 1 .tiff, 1 .bmp"));
+}
+
 TEST_CASE("tar: hard and symbolic links to members are read") {
   const Pets pets;
   Opened opened{pets.keys, "tar"};
@@ -596,6 +619,7 @@ TEST_CASE("the text about skipped files is bounded") {
   scans.add("a/b.dcm");
   CHECK(scans.text() == "1 .dcm, 1 .nii.gz");
   CHECK(scans.hint("a").find("docs/data.md#dicom-and-nifti") != std::string::npos);
+  CHECK(scans.hint("") == scans.hint("a"));
   SkippedFiles one;
   one.add("x.gif");
   CHECK(one.hint("-a'b") ==

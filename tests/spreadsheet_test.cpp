@@ -155,6 +155,42 @@ TEST_CASE("a column of many different numbers is never categorical") {
   CHECK_THAT(tables.error(content), Catch::Contains("train.csv:3: '?' in the column 'x'"));
 }
 
+TEST_CASE("a column of many values with units, or of dates, is refused unless it is listed") {
+  Tables tables;
+  const auto content = [](int rows, const std::string& before, const std::string& after) {
+    std::string text = "x,y,label\n";
+    for (int n = 0; n < rows; ++n)
+      text += before + std::to_string(n % 30 + 10) + after + "," + std::to_string(n) +
+              (n % 2 == 0 ? ",a\n" : ",b\n");
+    return text;
+  };
+  for (const auto& [before, after] : std::vector<std::pair<std::string, std::string>>{
+           {"", " kg"}, {"2024-05-", ""}, {"-", "h"}, {"< ", "x"}, {"", "/7"}}) {
+    CHECK_THAT(tables.error(content(300, before, after)),
+               Catch::Contains("train.csv:2: the column 'x' has 30 different values that begin") &&
+                   Catch::Contains("such as '" + before + "10" + after + "'"));
+  }
+  CHECK(tables.open(content(20, "", " kg"))->arrays()[0].shape[0] == 21);  // few categories
+  CHECK(tables.open(content(300, "A", ""))->arrays()[0].shape[0] == 31);   // names
+  tables.keys.categoricalColumns = {"x"};
+  tables.keys.numericColumns = {"y"};
+  CHECK(tables.open(content(300, "", " kg"))->arrays()[0].shape[0] == 31);
+}
+
+TEST_CASE("a single column needs no quotes, and row names of R are explained") {
+  const Tables tables;
+  CHECK(tables.read("x\n1,5\n2;5|3\n") == Rows{{"x"}, {"1,5"}, {"2;5|3"}});
+  CHECK(tables.read("x\r\n\"1,\"\"5\"\r\n2,5\r\n") == Rows{{"x"}, {"1,\"5"}, {"2,5"}});
+  CHECK(tables.read("x\n1,5\n", "t.tsv") == Rows{{"x"}, {"1,5"}});
+  const auto hint = [&](const std::string& content) {
+    return errorHint([&] { tables.read(content); });
+  };
+  CHECK_THAT(hint("\"x\",\"y\"\n\"1\",5,6\n\"b\",7,8\n"), Catch::Contains("row.names = FALSE"));
+  CHECK_THAT(hint("x;y\n1;5;6\n2;7;8\n"), Catch::Contains("row.names = FALSE"));
+  CHECK_THAT(hint("x,y\n1,5,6\n2,7,8,\n3,1\n"), !Catch::Contains("row.names"));
+  CHECK_THAT(hint("x,y\n3,5,6\n4,5,8\n"), Catch::Contains("a decimal comma"));
+}
+
 TEST_CASE("pandas' index is not an input") {
   Tables tables;
   for (const std::string name : {"", "Unnamed: 0"}) {

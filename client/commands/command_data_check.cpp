@@ -5,8 +5,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "client/commands/commands.h"
@@ -27,65 +27,95 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Damage that is found when a file is opened is a result of this command, not a wrong use of it.
-Datasets openForCheck(DataSettings settings) {
-  settings.skip = 0;  // damaged samples are counted, not replaced
-  try {
-    return openDatasets(settings);
-  } catch (const UsageError& error) {
-    constexpr std::array<std::string_view, 4> kDamage = {"data-damaged", "sample-damaged",
-                                                         "missing-value", "bad-label"};
-    if (std::find(kDamage.begin(), kDamage.end(), error.code()) == kDamage.end()) throw;
-    throw RunError(error.code(), error.what(), error.hint());
+// The damage found so far, as report["damaged"].
+class DamageList {
+ public:
+  explicit DamageList(bool isPrinted) : isPrinted_(isPrinted) {}
+
+  // `sample`: the sample's number; null for rows and files that do not become samples.
+  void add(const std::string& split, const Json& sample, const std::string& name,
+           std::string reason) {
+    for (const std::string& before : {name + ": ", name + " "}) {
+      if (reason.starts_with(before)) reason.erase(0, before.size());
+    }
+    damaged_.push_back({{"split", split}, {"sample", sample}, {"name", name}, {"reason", reason}});
+    if (!isPrinted_) return;
+    StatusLine::instance().writeAbove(STDOUT_FILENO,
+                                      fmt::format("{}: {} {}\n", split, name, reason));
   }
+  std::uint32_t countIn(const std::string& split) const {
+    return static_cast<std::uint32_t>(
+        std::count_if(damaged_.begin(), damaged_.end(),
+                      [&](const Json& each) { return each["split"].get<std::string>() == split; }));
+  }
+  const Json& all() const { return damaged_; }
+
+ private:
+  const bool isPrinted_;
+  Json damaged_ = Json::array();
+};
+
+// Opens both splits, and finds damaged rows and files.
+Datasets openForCheck(DataSettings settings, DamageList& list) {
+  settings.skip = 0;  // damaged samples are counted, not replaced
+  settings.keys.damage = [&](DataSplit split, const std::string& name, const DataError& error) {
+    list.add(split == DataSplit::train ? "train" : "test", nullptr, name, error.what());
+  };
+  return openDatasets(settings);
 }
 
 std::string csvOf(const Json& damaged) {
   std::string text = "name,split,sample,reason\n";
   for (const Json& each : damaged) {
+    const Json& sample = each["sample"];
     text += fmt::format("{},{},{},{}\n", formatCell(each["name"].get<std::string>()),
-                        each["split"].get<std::string>(), each["sample"].get<std::uint32_t>(),
+                        each["split"].get<std::string>(), sample.is_null() ? "" : sample.dump(),
                         formatCell(each["reason"].get<std::string>()));
   }
   return text;
 }
 
-// Checks a split, and adds the damaged samples to report["damaged"].
-void checkSplit(const std::string& name, const std::shared_ptr<const Dataset>& data,
-                const DataCheckOptions& options, Json& report) {
+// Finds the damaged samples of a split. Returns its entry in report["splits"].
+Json checkSplit(const std::string& name, const std::shared_ptr<const Dataset>& data,
+                const DataCheckOptions& options, DamageList& list) {
+  if (!data) return {{"samples", 0}, {"damaged", list.countIn(name)}};
   SamplesProgress progress("check " + name, data->size());
   CheckOptions check;
   check.threads =
       options.threads == 0 ? static_cast<std::uint32_t>(usableCores()) : options.threads;
   check.progress = [&](std::uint32_t done) { progress.show(done); };
   check.found = [&](const DamagedSample& sample) {
-    report["damaged"].push_back({{"split", name},
-                                 {"sample", sample.index},
-                                 {"name", sample.name},
-                                 {"reason", sample.reason}});
-    if (options.json) return;
-    StatusLine::instance().writeAbove(STDOUT_FILENO,
-                                      fmt::format("{}: {} {}\n", name, sample.name, sample.reason));
+    list.add(name, sample.index, sample.name, sample.reason);
   };
-  const std::uint32_t damaged = checkSamples(data, check);
-  report["splits"][name] = {{"samples", data->size()}, {"damaged", damaged}};
+  checkSamples(data, check);
+  return {{"samples", data->size()}, {"damaged", list.countIn(name)}};
+}
+
+// Only damage that is found when samples are read can be skipped.
+std::string hintFor(const Json& damaged) {
+  if (damaged.empty()) return "";
+  std::map<std::string, std::size_t> samples;  // by split
+  bool hasOther = false;
+  for (const Json& each : damaged) {
+    hasOther |= each["sample"].is_null();
+    ++samples[each["split"].get<std::string>()];
+  }
+  if (hasOther) return "hint: correct or remove the rows and files above\n";
+  return fmt::format("hint: replace or remove the damaged samples, or set data.skip: {}\n",
+                     std::max(samples["train"], samples["test"]));
 }
 
 void printSummary(const Json& report, const DataCheckOptions& options) {
   std::string text;
-  std::uint32_t most = 0;
   for (const auto& [name, split] : report["splits"].items()) {
-    const auto damaged = split["damaged"].get<std::uint32_t>();
-    most = std::max(most, damaged);
     text += fmt::format("{}{}: {}, {} damaged", text.empty() ? "" : "; ", name,
-                        countText(split["samples"].get<std::uint32_t>(), "sample"), damaged);
+                        countText(split["samples"].get<std::uint32_t>(), "sample"),
+                        split["damaged"].get<std::uint32_t>());
   }
   std::cout << fmt::format("{}; {}\n", text, durationText(report["seconds"].get<double>()));
   if (!options.output.empty())
     std::cout << "list of the damaged samples: " << options.output << "\n";
-  if (most > 0) {
-    std::cout << "hint: replace or remove the damaged samples, or set data.skip: " << most << "\n";
-  }
+  std::cout << hintFor(report["damaged"]);
   std::cout << std::flush;
 }
 
@@ -95,10 +125,12 @@ int dataCheckCommand(const DataCheckOptions& options) {
   Config config = loadConfig(options.common);
   const ClientSettings settings = readClientSettings(config);
   const SteadyTime start = now();
-  const Datasets data = openForCheck(settings.data);
-  Json report = {{"splits", Json::object()}, {"damaged", Json::array()}};
-  checkSplit("train", data.train, options, report);
-  checkSplit("test", data.test, options, report);
+  DamageList list(!options.json);
+  const Datasets data = openForCheck(settings.data, list);
+  Json report = {{"splits", Json::object()}};
+  report["splits"]["train"] = checkSplit("train", data.train, options, list);
+  if (data.train) report["splits"]["test"] = checkSplit("test", data.test, options, list);
+  report["damaged"] = list.all();
   report["seconds"] = secondsSince(start);
   if (!options.output.empty()) writeFileDurably(options.output, csvOf(report["damaged"]));
   if (options.json) {
@@ -127,7 +159,8 @@ void addDataCheckCommand(CLI::App& data, DataCheckOptions& options, std::functio
   check->add_flag("--json", options.json, "Prints JSON, and nothing else, on stdout");
   check->footer(
       "Example:\n  cleave-client data check --config pets.yaml --output damaged.csv\n\n"
-      "A sample is damaged if it cannot be read, or has values that are not finite.\n\n"
+      "A sample is damaged if it cannot be read, or has values that are not finite. Damaged rows "
+      "and files, from which no sample can be made, are listed without a sample.\n\n"
       "Exit codes: 0 nothing is damaged, 1 something is damaged, 2 usage error.");
   check->callback([&] { command = [&] { return dataCheckCommand(options); }; });
 }

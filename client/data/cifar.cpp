@@ -65,7 +65,7 @@ void checkRecords(const std::vector<std::uint8_t>& bytes, const std::string& pat
                   const Layout& layout) {
   const std::size_t record = layout.labels + kPixels;
   if (bytes.empty()) {
-    throw UsageError("data-empty", path + " contains no images", "download the file again");
+    throw DataError("data-empty", path + " contains no images", "download the file again");
   }
   if (bytes.size() % record != 0) {
     throwDamaged(path,

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cstring>
 #include <deque>
+#include <utility>
 
 #include "client/data/cells.h"
 #include "client/data/encoding.h"
@@ -38,9 +39,9 @@ std::string lineOf(const std::string& path, std::uint64_t line) {
 
 void checkUtf8(std::string_view text, const std::string& path, std::uint64_t line) {
   if (isUtf8(text)) return;
-  throw UsageError("data-damaged",
-                   lineOf(path, line) + ": '" + printable(text, 60) + "' is not UTF-8",
-                   "convert the file, for example: iconv -f latin1 -t utf-8 OLD.csv > NEW.csv");
+  throw DataError("data-damaged",
+                  lineOf(path, line) + ": '" + printable(text, 60) + "' is not UTF-8",
+                  "convert the file, for example: iconv -f latin1 -t utf-8 OLD.csv > NEW.csv");
 }
 
 // Reads row by row. A cell is a view of the file, or of `unquoted_` if it has doubled quotes.
@@ -81,7 +82,7 @@ class CsvFile::Parser {
  private:
   [[noreturn]] void fail(std::uint64_t line, const std::string& fault,
                          const std::string& hint) const {
-    throw UsageError("data-damaged", lineOf(file_.path_, line) + ": " + fault, hint);
+    throw DataError("data-damaged", lineOf(file_.path_, line) + ": " + fault, hint);
   }
 
   bool takeLineEnd() {
@@ -198,7 +199,8 @@ char CsvFile::findDelimiter() const {
       found.push_back(c);
   }
   const auto has = [&](char c) { return std::find(found.begin(), found.end(), c) != found.end(); };
-  if (found.empty() || (usual == '\t' && has('\t'))) return usual;
+  if (usual == '\t' && (found.empty() || has('\t'))) return usual;
+  if (found.empty()) return '\n';  // one column, in which 1,5 is a number
   if (found.size() == 1) return found.front();
   // A comma may also be part of a name or a decimal comma, so it is tried last.
   for (const char each : {'\t', ';', '|', ','}) {
@@ -219,7 +221,8 @@ bool CsvFile::hasBlanksAfterDelimiters() const {
                      [](std::string_view name) { return name.starts_with(' '); });
 }
 
-CsvFile::CsvFile(const std::string& path) : path_(path), bytes_(readText(path)) {
+CsvFile::CsvFile(const std::string& path, DamageReport report)
+    : path_(path), report_(std::move(report)), bytes_(readText(path)) {
   if (std::find(bytes_.begin(), bytes_.end(), '\n') == bytes_.end())
     std::replace(bytes_.begin(), bytes_.end(), std::uint8_t{'\r'}, std::uint8_t{'\n'});
   takeSeparatorLine();
@@ -231,8 +234,8 @@ CsvFile::CsvFile(const std::string& path) : path_(path), bytes_(readText(path)) 
 void CsvFile::readHeader() {
   Parser parser(*this);
   if (!parser.next()) {
-    throw UsageError("data-empty", path_ + " has no header and no rows",
-                     "write the names of the columns to its first line");
+    throw DataError("data-empty", path_ + " has no header and no rows",
+                    "write the names of the columns to its first line");
   }
   for (const std::string_view name : parser.cells()) header_.emplace_back(trimmed(name));
   for (const std::string& name : header_) checkUtf8(name, path_, parser.line());
@@ -268,27 +271,49 @@ void CsvFile::forEachRow(
   Parser parser(*this);
   parser.next();  // the header
   while (parser.next()) {
-    if (parser.isEmptyRow()) continue;
+    if (parser.isEmptyRow() || damagedLines_.contains(parser.line())) continue;
     std::span<const std::string_view> cells = parser.cells();
     while (cells.size() > header_.size() && isBlank(cells.back()))
       cells = cells.first(cells.size() - 1);  // after a delimiter at the end of the line
-    if (cells.size() != header_.size()) refuseRow(parser.line(), cells);
-    take(parser.line(), cells);
+    const bool isTaken = orReport(report_, lineOf(path_, parser.line()), [&] {
+      if (cells.size() != header_.size()) refuseRow(parser.line(), cells);
+      take(parser.line(), cells);
+    });
+    if (!isTaken) damagedLines_.insert(parser.line());
   }
+}
+
+// Whether all of the first rows begin with a row name, for which R's write.table writes no name in
+// the first line: "1", "2" … in quotes, or 1, 2 …
+bool CsvFile::hasRowNames() const {
+  constexpr int kRows = 100;
+  Parser parser(*this);
+  parser.next();
+  for (int n = 0; n < kRows && parser.next(); ++n) {
+    if (parser.cells().size() != header_.size() + 1) return false;
+    const std::string_view first = parser.cells()[0];
+    const bool isQuoted =
+        first.data() > reinterpret_cast<const char*>(bytes_.data()) && first.data()[-1] == '"';
+    if (!isQuoted && first != std::to_string(n + 1)) return false;
+  }
+  return true;
 }
 
 void CsvFile::refuseRow(std::uint64_t line, std::span<const std::string_view> cells) const {
   if (cells.size() > header_.size() && cells.size() <= header_.size() + unnamedEnd_) {
-    throw UsageError("data-damaged",
-                     lineOf(path_, line) + ": the cell '" + printable(cells.back(), 60) +
-                         "' is in a column without a name",
-                     "give the column a name in the first line, or remove the cell");
+    throw DataError("data-damaged",
+                    lineOf(path_, line) + ": the cell '" + printable(cells.back(), 60) +
+                        "' is in a column without a name",
+                    "give the column a name in the first line, or remove the cell");
   }
-  throw UsageError(
+  throw DataError(
       "data-damaged",
       lineOf(path_, line) + ": the row has " + countText(cells.size(), "cell") +
           ", but the header has " + std::to_string(header_.size()),
-      cells.size() == header_.size() + 1 && delimiter_ == ','
+      hasRowNames()
+          ? "the first column has no name in the first line, as R writes row names: name it, or "
+            "write the file in R with row.names = FALSE"
+      : cells.size() == header_.size() + 1 && delimiter_ == ','
           ? "quote cells that contain the delimiter, a decimal comma or a line break; the first "
             "line needs a name for each column"
           : "quote cells that contain the delimiter or a line break; the first line needs a name "

@@ -5,10 +5,13 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "client/data/damage.h"
 
 namespace cleave {
 
@@ -26,11 +29,14 @@ class CsvFile {
  public:
   // Reads the file into memory, plain or gzip, in UTF-8 or UTF-16. Throws UsageError: data-missing,
   // data-empty, data-damaged. The cells of .csv files are separated by commas, tabs, semicolons or
-  // vertical bars: the line sep=… says so, or the first lines decide. Lines may end in CR, LF or
-  // both. A delimiter at the end of each line, and blanks after all delimiters, are ignored.
-  explicit CsvFile(const std::string& path);
+  // vertical bars: the line sep=… says so, or the first lines decide; a header without any of them
+  // is the name of a single column. Lines may end in CR, LF or both. A delimiter at the end of each
+  // line, and blanks after all delimiters, are ignored. `report`: receives damaged rows, which all
+  // later reads skip.
+  explicit CsvFile(const std::string& path, DamageReport report = nullptr);
 
   const std::string& path() const { return path_; }
+  const DamageReport& report() const { return report_; }
   // The names of the columns, without blanks at their ends; empty for a column without a name.
   const std::vector<std::string>& header() const { return header_; }
   char delimiter() const { return delimiter_; }
@@ -41,7 +47,7 @@ class CsvFile {
   // Calls take(line, cells) for each row; `line` is the row's first line. Cells are valid only
   // during the call. Lines of blanks and delimiters only are skipped. Throws UsageError
   // "data-damaged" with FILE:LINE if a quote is not closed, or a row has more or fewer cells than
-  // the header.
+  // the header. A row is damaged too if `take` throws a DataError.
   void forEachRow(const std::function<void(std::uint64_t line,
                                            std::span<const std::string_view> cells)>& take) const;
 
@@ -52,9 +58,12 @@ class CsvFile {
   bool isConsistent(char delimiter) const;
   bool hasBlanksAfterDelimiters() const;
   void readHeader();
+  bool hasRowNames() const;
   [[noreturn]] void refuseRow(std::uint64_t line, std::span<const std::string_view> cells) const;
 
   std::string path_;
+  DamageReport report_;
+  mutable std::set<std::uint64_t> damagedLines_;
   std::vector<std::uint8_t> bytes_;
   std::size_t start_ = 0;        // of the header
   std::uint64_t startLine_ = 1;  // its line

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "client/data/damage.h"
 #include "common/codec/tensor.h"
-#include "common/core/error.h"
 
 namespace cleave {
 

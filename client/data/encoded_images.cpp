@@ -133,19 +133,19 @@ std::string listText(const std::vector<std::string>& names) {
 
 void checkClassName(const std::string& name, const std::string& where) {
   if (!name.empty() && printable(name) == name) return;
-  throw UsageError("data-damaged",
-                   name.empty() ? where + " has an empty label"
-                                : fmt::format("the class {} of {} has characters that cannot be "
-                                              "printed",
-                                              printable(name), where),
-                   "use printable UTF-8 characters in names of classes");
+  throw DataError("data-damaged",
+                  name.empty() ? where + " has an empty label"
+                               : fmt::format("the class {} of {} has characters that cannot be "
+                                             "printed",
+                                             printable(name), where),
+                  "use printable UTF-8 characters in names of classes");
 }
 
 [[noreturn]] void throwUnknownClasses(const std::vector<std::string>& unknown,
                                       const std::vector<std::string>& known,
                                       const std::string& where) {
   const std::string nearest = nearestName(unknown.front(), known);
-  throw UsageError(
+  throw DataError(
       "unknown-class",
       fmt::format("{} has {} that the training set lacks: {}", where,
                   unknown.size() == 1 ? "a class" : "classes", listText(unknown)),
@@ -217,10 +217,10 @@ ClassTable tabulateClasses(const std::set<std::string>& labels, const DataFormat
   table.names = split == DataSplit::train ? std::vector<std::string>(labels.begin(), labels.end())
                                           : classNamesOf(keys);
   if (table.names.size() < 2) {
-    throw UsageError("too-few-classes",
-                     fmt::format("{} has a single class, {}, so there is nothing to distinguish",
-                                 where, listText(table.names)),
-                     "add samples of at least one other class");
+    throw DataError("too-few-classes",
+                    fmt::format("{} has a single class, {}, so there is nothing to distinguish",
+                                where, listText(table.names)),
+                    "add samples of at least one other class");
   }
   std::map<std::string, std::uint32_t, std::less<>> known;
   for (std::uint32_t c = 0; c < table.names.size(); ++c) known[table.names[c]] = c;
@@ -245,8 +245,8 @@ std::vector<std::string> classNamesOf(const DataFormatKeys& keys) {
   try {
     return keys.learned.at("classes").get<std::vector<std::string>>();
   } catch (const nlohmann::json::exception&) {
-    throw UsageError("data-damaged", "the classes of the training set are not recorded",
-                     "use a run with the same data.format");
+    throw DataError("data-damaged", "the classes of the training set are not recorded",
+                    "use a run with the same data.format");
   }
 }
 
@@ -314,9 +314,10 @@ FoundImages findImages(const std::string& folder) {
   return found;
 }
 
-void warnOfSkipped(const std::string& folder, const SkippedFiles& skipped) {
+void warnOfSkipped(const std::string& where, const SkippedFiles& skipped,
+                   const std::string& folder) {
   if (skipped.isEmpty()) return;
-  processLog()->warn("{}: skipping {}: only .jpg, .jpeg, .png and .webp files are read{}", folder,
+  processLog()->warn("{}: skipping {}: only .jpg, .jpeg, .png and .webp files are read{}", where,
                      skipped.text(),
                      skipped.hasPictures() ? "; " + skipped.hint(folder) : std::string());
 }
@@ -335,11 +336,11 @@ std::unique_ptr<Dataset> openInputImages(const DataFormatKeys& keys) {
     const std::filesystem::path folder(input);
     const FoundImages found = findImages(input);
     for (const std::string& path : found.paths) images.names.push_back(folder / path);
-    warnOfSkipped(input, found.skipped);
+    warnOfSkipped(input, found.skipped, input);
   }
   if (images.names.empty()) {
-    throw UsageError("data-empty", listText(keys.inputs) + " has no images",
-                     "give JPEG, PNG or WebP files, or folders of them");
+    throw DataError("data-empty", listText(keys.inputs) + " has no images",
+                    "give JPEG, PNG or WebP files, or folders of them");
   }
   images.labels.resize(images.names.size());
   return makeEncodedImages(std::move(images), keys);

@@ -66,8 +66,10 @@ struct FoundImages {
   SkippedFiles skipped;            // other files
 };
 FoundImages findImages(const std::string& folder);
-// Logs a warning that names the skipped files by extension, if there are any.
-void warnOfSkipped(const std::string& folder, const SkippedFiles& skipped);
+// Logs a warning that names the skipped files by extension, if there are any. `folder`: see
+// SkippedFiles::hint().
+void warnOfSkipped(const std::string& where, const SkippedFiles& skipped,
+                   const std::string& folder);
 // Whether the extension is .jpg, .jpeg, .png or .webp, in upper or lower case.
 bool hasImageExtension(std::string_view path);
 

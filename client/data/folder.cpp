@@ -60,9 +60,9 @@ void checkAreApart(const DataFormatKeys& keys) {
 
 [[noreturn]] void throwNoImages(const std::string& sentence, const std::string& folder,
                                 const SkippedFiles& skipped, const std::string& hint) {
-  throw UsageError("data-empty",
-                   sentence + (skipped.isEmpty() ? "" : ", only other files: " + skipped.text()),
-                   skipped.hasPictures() ? skipped.hint(folder) : hint);
+  throw DataError("data-empty",
+                  sentence + (skipped.isEmpty() ? "" : ", only other files: " + skipped.text()),
+                  skipped.hasPictures() ? skipped.hint(folder) : hint);
 }
 
 // Throws unless each image is in a class folder and, for training, each class folder has an image.
@@ -74,11 +74,11 @@ void checkClassFolders(const std::string& folder, const std::string& key, const 
   }
   // Images directly in the folder come first.
   if (const std::string& path = found.paths.front(); classFolder(path).empty()) {
-    throw UsageError("data-damaged",
-                     fmt::format("{} has an image that is not in the folder of a class: {}", folder,
-                                 printable(path)),
-                     "move each image into a folder with the name of its class, such as " + folder +
-                         "/CLASS/" + printable(path));
+    throw DataError("data-damaged",
+                    fmt::format("{} has an image that is not in the folder of a class: {}", folder,
+                                printable(path)),
+                    "move each image into a folder with the name of its class, such as " + folder +
+                        "/CLASS/" + printable(path));
   }
   if (!isTraining) return;
   std::set<std::string> classes;  // classes that have images
@@ -93,8 +93,8 @@ void checkClassFolders(const std::string& folder, const std::string& key, const 
         "add JPEG, PNG or WebP files to it, or remove it");
   }
   if (areSplits(classes)) {
-    throw UsageError("data-damaged", folder + " has a folder named train, which would be a class",
-                     fmt::format("set {} to {}/train", key, folder));
+    throw DataError("data-damaged", folder + " has a folder named train, which would be a class",
+                    fmt::format("set {} to {}/train", key, folder));
   }
 }
 
@@ -122,7 +122,7 @@ std::unique_ptr<Dataset> openFolder(const DataFormatKeys& keys, DataSplit split)
 
   FoundImages found = findImages(folder);
   checkClassFolders(folder, key, found, isTraining);
-  warnOfSkipped(folder, found.skipped);
+  warnOfSkipped(folder, found.skipped, folder);
   std::set<std::string> labels;
   for (const std::string& path : found.paths) labels.insert(classFolder(path));
   const ClassTable classes = tabulateClasses(labels, keys, split, folder);

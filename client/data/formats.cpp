@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <utility>
 
 #include "client/data/format_keys.h"
 #include "client/data/image_formats.h"
@@ -108,6 +109,13 @@ void addTarget(DataFormatTable& table) {
   table.choice("data.decimal", {"auto", "point", "comma"}, &DataFormatKeys::decimal,
                "decimal mark of the numbers: `auto`: each column's numbers decide, and a column "
                "that does not decide is an error; `point`: 1,234.5; `comma`: 1.234,5");
+}
+
+DamageReport damageOf(const DataFormatKeys& keys, DataSplit split) {
+  if (!keys.damage) return nullptr;
+  return [&keys, split](const std::string& name, const DataError& error) {
+    keys.damage(split, name, error);
+  };
 }
 
 const std::string& fileOf(const DataFormatKeys& keys, DataSplit split) {
@@ -257,9 +265,7 @@ Table makeTensorsKeys() {
   table.text("data.target", "text", &Keys::target,
              "array that the loss compares the output with; may be an input too");
   table.add("data.classes", integerType(2, 1 << 20), "", "none",
-            "number of classes, if the target is a class; none by default; required for models "
-            "other than "
-            "`graph`",
+            "number of classes, if the target is a class; required for models other than `graph`",
             [](Config& config, Keys& keys) {
               keys.classes = 0;
               if (config.has("data.classes"))
@@ -339,31 +345,54 @@ std::string keyOfPath(const DataFormatKeys& keys, std::string_view sentence) {
   return found;
 }
 
+std::string pathOf(const DataFormatKeys& keys, DataSplit split) {
+  const bool isTraining = split == DataSplit::train;
+  for (const std::string& path : {isTraining ? keys.trainFile : keys.testFile,
+                                  isTraining ? keys.trainFolder : keys.testFolder,
+                                  isTraining ? keys.trainImages : keys.testImages, keys.folder}) {
+    if (!path.empty()) return path;
+  }
+  return "";
+}
+
 const DataFormatRow& findDataFormat(std::string_view name) {
   return findByName(dataFormatTable(), name, "unknown-data-format", "a data format");
 }
 
 std::vector<KeyText> dataFormatKeys() {
-  struct Meaning {
-    std::string formats, text;
+  // The texts of a key that differ between formats, each with its formats.
+  class Texts {
+   public:
+    void add(const std::string& text, std::string_view format) {
+      auto same = std::find_if(rows_.begin(), rows_.end(),
+                               [&](const auto& row) { return row.first == text; });
+      if (same == rows_.end()) same = rows_.insert(rows_.end(), {text, ""});
+      same->second += fmt::format("{}`{}`", same->second.empty() ? "" : ", ", format);
+    }
+    bool isSingle() const { return rows_.size() == 1; }
+    // "`idx`, `synthetic`: TEXT; `tensors`: TEXT"
+    std::string joined() const {
+      std::string all;
+      for (const auto& [text, formats] : rows_)
+        all += fmt::format("{}{}: {}", all.empty() ? "" : "; ", formats, text);
+      return all;
+    }
+
+   private:
+    std::vector<std::pair<std::string, std::string>> rows_;  // text, formats
   };
   std::vector<KeyText> all;
-  std::map<std::string, std::vector<Meaning>> meanings;  // by key name
+  std::map<std::string, Texts> meanings, defaults;  // by key name
   for (const DataFormatRow& row : dataFormatTable()) {
     for (const KeyText& key : row.keys().texts()) {
-      std::vector<Meaning>& known = meanings[key.name];
-      if (known.empty()) all.push_back(key);
-      auto same = std::find_if(known.begin(), known.end(),
-                               [&](const Meaning& each) { return each.text == key.meaning; });
-      if (same == known.end()) same = known.insert(known.end(), {"", key.meaning});
-      same->formats += fmt::format("{}`{}`", same->formats.empty() ? "" : ", ", row.name);
+      if (!meanings.contains(key.name)) all.push_back(key);
+      meanings[key.name].add(key.meaning, row.name);
+      defaults[key.name].add(key.defaultValue, row.name);
     }
   }
   for (KeyText& key : all) {
-    key.meaning.clear();
-    for (const auto& [formats, text] : meanings[key.name]) {
-      key.meaning += fmt::format("{}{}: {}", key.meaning.empty() ? "" : "; ", formats, text);
-    }
+    key.meaning = meanings[key.name].joined();
+    if (!defaults[key.name].isSingle()) key.defaultValue = defaults[key.name].joined();
   }
   return all;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -29,6 +30,8 @@ struct DataFormatKeys {
   // Whether formats with `shuffles` open the training set in a random order, so that a part of it
   // can be evaluated.
   bool isShuffled = false;
+  // Receives the damaged parts of a split, which are then left out: see DamageReport.
+  std::function<void(DataSplit, const std::string& name, const DataError&)> damage;
 
   std::uint64_t seed = 1;      // run.seed
   std::uint64_t dataSeed = 1;  // data.seed, which all formats have
@@ -70,6 +73,10 @@ const DataFormatRow& findDataFormat(std::string_view name);
 // The key whose value is at the beginning of the sentence, such as "data.train.images"; empty:
 // none.
 std::string keyOfPath(const DataFormatKeys& keys, std::string_view sentence);
+// The report for the damage of this split; null without `keys.damage`. `keys` must outlive it.
+DamageReport damageOf(const DataFormatKeys& keys, DataSplit split);
+// The file or folder of a split; with several, the first.
+std::string pathOf(const DataFormatKeys& keys, DataSplit split);
 // The keys of all formats. A key's description begins with the formats that have the key.
 std::vector<KeyText> dataFormatKeys();
 

@@ -133,7 +133,7 @@ IdxFile readIdx(const std::string& path, const std::string& what, const std::vec
   file.start = 4 + 4 * file.dimensions.size();
 
   if (file.dimensions[0] == 0) {
-    throw UsageError("data-empty", path + " contains no " + what, "download the file again");
+    throw DataError("data-empty", path + " contains no " + what, "download the file again");
   }
   if (std::find(file.dimensions.begin(), file.dimensions.end(), 0u) != file.dimensions.end()) {
     throwDamaged(path, "declares " + describe(file.dimensions, what) + ", which have no pixels");

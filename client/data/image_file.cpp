@@ -310,7 +310,7 @@ Pixels decodeAny(Encoded file, const std::string& name, std::int64_t maxPixels, 
     return decodeWebp(file, name, maxPixels, headerOnly);
   }
   if (const std::string_view format = otherPictureFormat(file); !format.empty()) {
-    throw UsageError(
+    throw DataError(
         "sample-damaged",
         fmt::format("{} is a {} file, not JPEG, PNG or WebP", printableName(name), format),
         conversionHint(format));
@@ -383,9 +383,9 @@ std::vector<std::byte> encodePng(const Pixels& image) {
 }
 
 void throwDamagedImage(const std::string& name, const std::string& fault) {
-  throw UsageError("sample-damaged", printableName(name) + " " + fault,
-                   "replace or remove it; or set data.skip to the number of damaged samples that "
-                   "may be replaced by others");
+  throw DataError("sample-damaged", printableName(name) + " " + fault,
+                  "replace or remove it; or set data.skip to the number of damaged samples that "
+                  "may be replaced by others");
 }
 
 }  // namespace cleave

@@ -70,14 +70,14 @@ void Labels::add(std::string_view text, const std::string& path, std::uint64_t l
   text = trimmed(text);
   if (isMissing(text)) {
     const bool isEmpty = text.empty();
-    throw UsageError("bad-label",
-                     placeOf(path, line) + ": " +
-                         (isEmpty ? "the label is empty"
-                                  : "the label '" + printable(text, 60) + "' is a missing value"),
-                     isEmpty ? "give the sample a label, or remove it"
-                             : "give the sample a label, or remove it; if " + printable(text, 60) +
-                                   " is the name of a class, rename the class, for example to " +
-                                   printable(text, 60) + "_class");
+    throw DataError("bad-label",
+                    placeOf(path, line) + ": " +
+                        (isEmpty ? "the label is empty"
+                                 : "the label '" + printable(text, 60) + "' is a missing value"),
+                    isEmpty ? "give the sample a label, or remove it"
+                            : "give the sample a label, or remove it; if " + printable(text, 60) +
+                                  " is the name of a class, rename the class, for example to " +
+                                  printable(text, 60) + "_class");
   }
   if (!isTraining_) {
     values_.push_back(knownClass(text, path, line));
@@ -88,15 +88,15 @@ void Labels::add(std::string_view text, const std::string& path, std::uint64_t l
   if (isNew) {
     checkUtf8(text, path, line);
     if (printable(text) != text) {
-      throw UsageError("data-damaged",
-                       placeOf(path, line) + ": the label '" + printable(text, 60) +
-                           "' has characters that cannot be printed",
-                       "use printable UTF-8 characters in names of classes");
+      throw DataError("data-damaged",
+                      placeOf(path, line) + ": the label '" + printable(text, 60) +
+                          "' has characters that cannot be printed",
+                      "use printable UTF-8 characters in names of classes");
     }
     if (static_cast<std::int64_t>(labels_.size()) == kMaxClasses) {
-      throw UsageError("too-many-classes",
-                       placeOf(path, line) + ": there are more than 2^20 classes",
-                       "use another column as the label");
+      throw DataError("too-many-classes",
+                      placeOf(path, line) + ": there are more than 2^20 classes",
+                      "use another column as the label");
     }
     labels_.push_back({std::string(text), path, line});
   }
@@ -107,7 +107,7 @@ std::int32_t Labels::knownClass(std::string_view text, const std::string& path,
                                 std::uint64_t line) const {
   if (const auto found = known_.find(keyOf(text)); found != known_.end()) return found->second;
   const std::string nearest = nearestName(std::string(text), classes_.texts());
-  throw UsageError(
+  throw DataError(
       "bad-label",
       placeOf(path, line) + ": the training set has no class '" + printable(text, 60) + "'",
       nearest.empty() ? "correct the label, or add samples of this class to the training set"
@@ -123,11 +123,11 @@ void Labels::checkLabels(const std::string& path) const {
          return integerOf(label.text) == integerOf(labels_.front().text);
        }));
   if (isSingle) {
-    throw UsageError("too-few-classes",
-                     path + " has a single class" +
-                         (labels_.empty() ? "" : ", " + printable(labels_.front().text, 60)) +
-                         ", so there is nothing to distinguish",
-                     "add samples of at least one other class, or use another column as the label");
+    throw DataError("too-few-classes",
+                    path + " has a single class" +
+                        (labels_.empty() ? "" : ", " + printable(labels_.front().text, 60)) +
+                        ", so there is nothing to distinguish",
+                    "add samples of at least one other class, or use another column as the label");
   }
   const bool areNumbers = std::all_of(labels_.begin(), labels_.end(), [](const Label& label) {
     const auto number = parseNumber(label.text);
@@ -137,11 +137,11 @@ void Labels::checkLabels(const std::string& path) const {
   const auto fraction = std::find_if(labels_.begin(), labels_.end(), [](const Label& label) {
     return !integerOf(label.text).has_value();
   });
-  throw UsageError("bad-label",
-                   placeOf(fraction->path, fraction->line) + ": the label " +
-                       printable(fraction->text, 60) + " is a number, but not an integer",
-                   "write classes as integers or names; if the target is a value instead of a "
-                   "class: data.target_type: number, with train.loss: mse and model.name: graph");
+  throw DataError("bad-label",
+                  placeOf(fraction->path, fraction->line) + ": the label " +
+                      printable(fraction->text, 60) + " is a number, but not an integer",
+                  "write classes as integers or names; if the target is a value instead of a "
+                  "class: data.target_type: number, with train.loss: mse and model.name: graph");
 }
 
 void Labels::finish(const std::string& path) {
@@ -175,10 +175,10 @@ std::vector<std::int32_t> Labels::numberIntegers(const std::string& path) {
   const std::int64_t max = names.rbegin()->first;
   if (names.begin()->first == 0) {  // the integers are the class numbers
     if (max >= kMaxClasses) {
-      throw UsageError("too-many-classes",
-                       path + " has the label " + std::to_string(max) +
-                           ", but class numbers must be below " + std::to_string(kMaxClasses),
-                       "number the classes from 0, or use names as labels");
+      throw DataError("too-many-classes",
+                      path + " has the label " + std::to_string(max) +
+                          ", but class numbers must be below " + std::to_string(kMaxClasses),
+                      "number the classes from 0, or use names as labels");
     }
     const bool arePlain = std::all_of(names.begin(), names.end(), [](const auto& each) {
       return each.second == std::to_string(each.first);

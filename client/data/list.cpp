@@ -12,22 +12,22 @@ namespace cleave {
 namespace {
 
 // Adds the paths to `images` and the labels to `labels`.
-void readRows(const std::string& path, EncodedImages& images, Labels& labels) {
-  const CsvFile file(path);
+void readRows(const CsvFile& file, EncodedImages& images, Labels& labels) {
+  const std::string& path = file.path();
   const std::string hint = "begin the file with the line path,label";
   const std::size_t pathColumn = file.column("path", hint),
                     labelColumn = file.column("label", hint);
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   file.forEachRow([&](std::uint64_t line, std::span<const std::string_view> cells) {
     if (cells[pathColumn].empty()) {
-      throw UsageError("data-damaged", lineOf(path, line) + ": the row has no path",
-                       "remove the row, or complete it");
+      throw DataError("data-damaged", lineOf(path, line) + ": the row has no path",
+                      "remove the row, or complete it");
     }
-    images.names.push_back(folder / cells[pathColumn]);
     labels.add(cells[labelColumn], path, line);
+    images.names.push_back(folder / cells[pathColumn]);
   });
   if (images.names.empty())
-    throw UsageError("data-empty", path + " has no samples", "add rows to it");
+    throw DataError("data-empty", path + " has no samples", "add rows to it");
 }
 
 // Files with other extensions are read too, but those of other picture formats are rarely readable.
@@ -62,7 +62,7 @@ std::unique_ptr<Dataset> openList(const DataFormatKeys& keys, DataSplit split) {
   if (file.empty()) throwNoTestSet("data.test.file");
   EncodedImages images;
   Labels labels = labelsOf(keys, split);
-  readRows(file, images, labels);
+  readRows(CsvFile(file, damageOf(keys, split)), images, labels);
   warnOfOtherPictures(file, images.names);
   useLabels(images, labels, file);
   if (isTraining && keys.isShuffled) shuffleForHoldout(images);

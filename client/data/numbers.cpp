@@ -169,7 +169,7 @@ constexpr const char* kFormHint =
     "categories, list the column in data.categorical";
 
 [[noreturn]] void refuse(const std::string& fault, const std::string& hint) {
-  throw UsageError("ambiguous-number", fault, hint);
+  throw DataError("ambiguous-number", fault, hint);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "common/core/error.h"
+#include "client/data/damage.h"
 
 namespace cleave {
 

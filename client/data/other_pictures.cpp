@@ -101,6 +101,8 @@ std::string_view otherPictureFormat(std::span<const std::byte> content) {
   return {};
 }
 
+bool isOtherPicture(std::string_view path) { return isPicture(extensionOf(path)); }
+
 std::string conversionHint(std::string_view format) {
   const bool isMedical =
       std::any_of(std::begin(kOtherFormats), std::end(kOtherFormats),
@@ -155,7 +157,9 @@ std::string SkippedFiles::hint(const std::string& folder) const {
     }
   }
   std::string hint;
-  if (!names.empty()) {
+  if (!names.empty() && folder.empty()) {
+    hint = "convert the pictures to PNG, and write the archive again";
+  } else if (!names.empty()) {
     const bool isOne = names.find(" -o ") == std::string::npos;
     hint = fmt::format(
         "convert the pictures with ImageMagick: find {} {} -exec mogrify -format png "

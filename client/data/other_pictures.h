@@ -14,6 +14,8 @@ namespace cleave {
 // The name of the format of a file with this content, such as "TIFF"; empty if it is none of those
 // that can be converted.
 std::string_view otherPictureFormat(std::span<const std::byte> content);
+// Whether the extension is of one of these formats, in upper or lower case.
+bool isOtherPicture(std::string_view path);
 // How to convert a file of a format that otherPictureFormat() has returned.
 std::string conversionHint(std::string_view format);
 
@@ -26,7 +28,8 @@ class SkippedFiles {
   bool hasPictures() const;
   // "2 .tiff, 1 .bmp, 3 without extension": the most frequent ones first.
   std::string text() const;
-  // The command that converts the pictures among them. `folder`: contains all files.
+  // How to convert the pictures among them. `folder`: contains all files; empty: they are in
+  // archives.
   std::string hint(const std::string& folder) const;
 
  private:

@@ -55,17 +55,17 @@ class SkipDamaged final : public Dataset {
     const std::lock_guard lock(mutex_);
     if (damaged_.contains(index)) return;
     if (damaged_.size() + 1 >= size()) {
-      throw UsageError(
+      throw DataError(
           "sample-damaged",
           fmt::format("{}; at most one of {} samples can be read", error.what(), size()),
           "check the folder and the format of the data: data.format");
     }
     if (damaged_.size() >= limit_) {
-      throw UsageError("sample-damaged",
-                       fmt::format("{}; damaged samples so far: {}, but data.skip allows {}",
-                                   error.what(), damaged_.size() + 1, limit_),
-                       "replace or remove the files that the warnings name, or set data.skip to a "
-                       "larger number");
+      throw DataError("sample-damaged",
+                      fmt::format("{}; damaged samples so far: {}, but data.skip allows {}",
+                                  error.what(), damaged_.size() + 1, limit_),
+                      "replace or remove the files that the warnings name, or set data.skip to a "
+                      "larger number");
     }
     damaged_.insert(index);
     processLog()->warn("{}; another sample replaces it (damaged samples: {}; data.skip allows {})",

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <new>
 
+#include "client/data/damage.h"
 #include "common/core/error.h"
 #include "common/core/printable.h"
 
@@ -176,12 +177,12 @@ void SplitPattern::split(std::string_view text,
                     from, PCRE2_NO_UTF_CHECK, match.get(), compiled_->context.get());
     if (found == PCRE2_ERROR_NOMATCH) break;
     if (found < 0) {
-      throw UsageError("data-damaged",
-                       "the tokenizer's pattern '" + printable(compiled_->text, 200) +
-                           "' needs too many steps for a text that begins with '" +
-                           printable(text.substr(0, 80)) + "'",
-                       "shorten the text, or tokenize in Python and write the ids with "
-                       "cleave.save_dataset");
+      throw DataError("data-damaged",
+                      "the tokenizer's pattern '" + printable(compiled_->text, 200) +
+                          "' needs too many steps for a text that begins with '" +
+                          printable(text.substr(0, 80)) + "'",
+                      "shorten the text, or tokenize in Python and write the ids with "
+                      "cleave.save_dataset");
     }
     if (ends[0] > begin) take(text.substr(begin, ends[0] - begin), false);
     if (ends[1] > ends[0]) take(text.substr(ends[0], ends[1] - ends[0]), true);

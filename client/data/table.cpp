@@ -37,10 +37,10 @@ class Table final : public Dataset {
     MarkEvidence marks;
     for (const std::string& path : files) {
       if (!isTablePath(path)) {
-        throw UsageError("data-damaged", path + " is not a .csv or .tsv file",
-                         "save the table as CSV, with a name that ends in .csv or .tsv");
+        throw DataError("data-damaged", path + " is not a .csv or .tsv file",
+                        "save the table as CSV, with a name that ends in .csv or .tsv");
       }
-      const CsvFile file(path);
+      const CsvFile file(path, damageOf(keys, split));
       if (split == DataSplit::train) {
         file.column(keys.labelColumn, kLabelHint);
         LearnedColumns learned = learnColumns(file, keys);
@@ -116,14 +116,16 @@ class Table final : public Dataset {
     for (const FeatureColumn& column : columns_)
       sources.push_back(
           file.column(column.name, "give files with the columns of the training set"));
+    std::vector<float> row(sources.size());
     file.forEachRow([&](std::uint64_t line, Cells cells) {
       for (std::size_t n = 0; n < sources.size(); ++n)
-        values_.push_back(valueOf(columns_[n], cells[sources[n]], file.path(), line));
+        row[n] = valueOf(columns_[n], cells[sources[n]], file.path(), line);
       if (hasTarget) {
         target_.add(cells[target], file.path(), line);
       } else {
         target_.addUnknown();
       }
+      values_.insert(values_.end(), row.begin(), row.end());
       lines_.push_back(static_cast<std::uint32_t>(line));
       if (values_.size() * sizeof(float) > kMaxDataBytes)
         throwDamaged(file.path(), "has more than 2^30 cells", "use fewer columns or rows");
@@ -136,7 +138,7 @@ class Table final : public Dataset {
                 std::uint64_t line) {
     if (isMissing(cell)) {
       if (fillsMissing_) return column.isNumeric ? 0 : -1;
-      throw UsageError(
+      throw DataError(
           "missing-value",
           lineOf(path, line) + ": the column '" + printable(column.name, 60) + "' has no value",
           "correct the file, or set data.missing: mean");
@@ -147,12 +149,12 @@ class Table final : public Dataset {
         const auto value = static_cast<float>((*number - column.mean) / column.stddev);
         if (std::isfinite(value)) return value;
       }
-      throw UsageError("data-damaged",
-                       lineOf(path, line) + ": '" + printable(cell, 60) + "' in the column '" +
-                           printable(column.name, 60) + "' is not a number with " +
-                           toString(column.form) + ", as in the training set",
-                       "write the number as in the training set, or empty the cell and set "
-                       "data.missing: mean");
+      throw DataError("data-damaged",
+                      lineOf(path, line) + ": '" + printable(cell, 60) + "' in the column '" +
+                          printable(column.name, 60) + "' is not a number with " +
+                          toString(column.form) + ", as in the training set",
+                      "write the number as in the training set, or empty the cell and set "
+                      "data.missing: mean");
     }
     auto found = column.categories.find(cell);
     if (found == column.categories.end()) found = column.categories.find(trimmed(cell));

@@ -17,6 +17,7 @@ using Json = nlohmann::json;
 using Cells = std::span<const std::string_view>;
 
 constexpr std::uint32_t kMaxCategories = 4096;  // per column
+constexpr std::size_t kManyCategories = 20;
 constexpr std::size_t kMaxFeatures = 1 << 20;
 constexpr const char* kListHint = "name the columns to use in data.numeric and data.categorical";
 
@@ -95,20 +96,26 @@ class TableLearner {
     if (rows_ == 0) throwNoRows(file_.path());
     std::erase_if(columns_, [&](Column& column) { return isLeftOut(column); });
     if (columns_.empty()) throwNoColumns();
-    for (Column& column : columns_) guess(column);
+    std::erase_if(columns_, [&](Column& column) {
+      return !orReport(file_.report(), file_.path(), [&] { guess(column); });
+    });
     LearnedColumns learned;
     learned.marks = marks();
     std::size_t features = 0;
     for (Column& column : columns_) {
-      finish(column, learned.marks);
+      const bool isGood =
+          orReport(file_.report(), file_.path(), [&] { finish(column, learned.marks); });
+      if (!isGood) continue;
       features += column.learned.features();
       learned.columns.push_back(std::move(column.learned));
     }
+    if (learned.columns.empty())
+      throw DataError("data-damaged", file_.path() + " has no readable column", kListHint);
     if (features > kMaxFeatures) {
-      throw UsageError("too-many-features",
-                       file_.path() + " has " + std::to_string(features) + " features, more than " +
-                           std::to_string(kMaxFeatures),
-                       kListHint);
+      throw DataError("too-many-features",
+                      file_.path() + " has " + std::to_string(features) + " features, more than " +
+                          std::to_string(kMaxFeatures),
+                      kListHint);
     }
     return learned;
   }
@@ -181,10 +188,10 @@ class TableLearner {
 
   [[noreturn]] void throwNotANumber(std::uint64_t line, const std::string& name,
                                     std::string_view cell) const {
-    throw UsageError("data-damaged",
-                     lineOf(file_.path(), line) + ": '" + printable(cell, 60) +
-                         "' in the column '" + printable(name, 60) + "' is not a number",
-                     "correct the cell, or list the column in data.categorical");
+    throw DataError("data-damaged",
+                    lineOf(file_.path(), line) + ": '" + printable(cell, 60) + "' in the column '" +
+                        printable(name, 60) + "' is not a number",
+                    "correct the cell, or list the column in data.categorical");
   }
 
   // Guessed columns collect categories too, until they have too many.
@@ -220,7 +227,7 @@ class TableLearner {
       processLog()->warn("{}: {} is an input; to leave it out, {}", file_.path(), which, kListHint);
       return false;
     }
-    throw UsageError(
+    throw DataError(
         "data-damaged",
         lineOf(file_.path(), 1) + ": column " + std::to_string(column.source + 1) + " has no name",
         std::string("give it a name in the first line, or ") + kListHint);
@@ -238,10 +245,12 @@ class TableLearner {
     const bool areNumbers = numbers > kFew && 2 * numbers > categories.size();
     if (column.count <= column.texts && !areNumbers) {
       column.learned.isNumeric = false;
+      refuseNearNumbers(column);
       warnOfManyCategories(column);
       return;
     }
-    throw UsageError(
+    if (file_.report()) return;  // all texts are reported when the rows are read
+    throw DataError(
         "data-damaged",
         lineOf(file_.path(), column.firstText) + ": '" + printable(column.text, 60) +
             "' in the column '" + printable(column.learned.name, 60) + "' is not a number, but " +
@@ -249,14 +258,39 @@ class TableLearner {
         std::string("correct the cell, empty it and set data.missing: mean, or ") + kListHint);
   }
 
+  // Many values such as 12 kg, 3 h or 2024-05-01, each of which would be an input of its own.
+  void refuseNearNumbers(const Column& column) const {
+    const auto& categories = column.learned.categories;
+    const auto near = static_cast<std::size_t>(
+        std::count_if(categories.begin(), categories.end(),
+                      [](const auto& each) { return beginsAsNumber(each.first); }));
+    if (near <= kManyCategories || 2 * near <= categories.size()) return;
+    throw DataError("data-damaged",
+                    lineOf(file_.path(), column.firstText) + ": the column '" +
+                        printable(column.learned.name, 60) + "' has " +
+                        std::to_string(categories.size()) + (column.hasTooMany ? " or more" : "") +
+                        " different values that begin with a digit, such as '" +
+                        printable(column.text, 60) + "', but are not numbers",
+                    "write them as numbers, without units and dates (a date as days); for codes, "
+                    "list the column in data.categorical, and the other columns to use there or in "
+                    "data.numeric");
+  }
+
+  static bool beginsAsNumber(std::string_view cell) {
+    for (const std::string_view sign : {"-", "+", "<", ">", "~", "\xE2\x88\x92"}) {
+      if (!cell.starts_with(sign)) continue;
+      cell = trimmed(cell.substr(sign.size()));
+      break;
+    }
+    return !cell.empty() && cell[0] >= '0' && cell[0] <= '9';
+  }
+
   void warnOfManyCategories(const Column& column) const {
-    constexpr std::size_t kMany = 20;
     const std::size_t values = column.learned.categories.size();
-    if (column.hasTooMany || values <= kMany || 2 * values <= rows_) return;
+    if (column.hasTooMany || values <= kManyCategories || 2 * values <= rows_) return;
     processLog()->warn(
         "{}: the column '{}' has {} different values in {} rows, such as '{}', and each is an "
-        "input "
-        "of its own; if they are numbers, write them without other text; otherwise {}",
+        "input of its own; to leave it out, {}",
         file_.path(), printable(column.learned.name, 60), values, rows_, printable(column.text, 60),
         kListHint);
   }
@@ -281,10 +315,10 @@ class TableLearner {
     learned.categories.clear();
     const std::string about = "the column '" + printable(learned.name, 60) + "'";
     if (column.count == 0) {
-      throw UsageError("data-damaged", file_.path() + " has no value in " + about,
-                       column.isGuessed
-                           ? "remove the column from the file, or " + std::string(kListHint)
-                           : "remove the column from data.numeric");
+      throw DataError("data-damaged", file_.path() + " has no value in " + about,
+                      column.isGuessed
+                          ? "remove the column from the file, or " + std::string(kListHint)
+                          : "remove the column from data.numeric");
     }
     learned.form = column.form.form(file_.path(), about, decimalMarkFrom(keys_.decimal), marks);
     const Moments& moments =
@@ -292,7 +326,7 @@ class TableLearner {
     learned.mean = moments.mean;
     const double variance = moments.squares / static_cast<double>(moments.count);
     if (!std::isfinite(moments.mean) || !std::isfinite(variance)) {
-      throw UsageError(
+      throw DataError(
           "data-damaged",
           file_.path() + " has numbers in " + about + " that are too large to be standardised",
           std::string("scale them, or ") + kListHint);
@@ -302,11 +336,11 @@ class TableLearner {
 
   void finishCategories(Column& column) const {
     if (column.hasTooMany) {
-      throw UsageError("too-many-features",
-                       "the column '" + printable(column.learned.name, 60) + "' of " +
-                           file_.path() + " has text with more than " +
-                           std::to_string(kMaxCategories) + " different values",
-                       kListHint);
+      throw DataError("too-many-features",
+                      "the column '" + printable(column.learned.name, 60) + "' of " + file_.path() +
+                          " has text with more than " + std::to_string(kMaxCategories) +
+                          " different values",
+                      kListHint);
     }
     std::uint32_t position = 0;
     for (auto& [value, at] : column.learned.categories) at = position++;
@@ -355,7 +389,7 @@ LearnedColumns learnColumns(const CsvFile& file, const DataFormatKeys& keys) {
 }
 
 void throwNoRows(const std::string& file) {
-  throw UsageError("data-empty", file + " has no rows", "give a file with at least one row");
+  throw DataError("data-empty", file + " has no rows", "give a file with at least one row");
 }
 
 }  // namespace cleave

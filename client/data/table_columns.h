@@ -33,7 +33,8 @@ struct LearnedColumns {
   MarkEvidence marks;  // what the numeric columns, also the target's, prove about the decimal mark
 };
 // Derives the columns from the training set. Logs warnings about columns that it leaves out, and
-// about text columns whose values hardly repeat. Throws UsageError with the file, line and column.
+// about text columns whose values hardly repeat. Refuses columns of many texts that begin with a
+// digit, unless they are listed. Throws UsageError with the file, line and column.
 LearnedColumns learnColumns(const CsvFile& file, const DataFormatKeys& keys);
 
 [[noreturn]] void throwNoRows(const std::string& file);

@@ -1,6 +1,7 @@
 // The data format `tar`: WebDataset shards. Consecutive members with the same name up to the first
 // dot form a sample: KEY.jpg (.jpeg, .png, .webp) and KEY.cls, a text with the class. Other members
-// are ignored, also further images such as KEY.seg.png. Hard and symbolic links to members of the
+// are ignored, also further images such as KEY.seg.png. Samples with another picture instead of an
+// image, such as KEY.tiff, are skipped with a warning. Hard and symbolic links to members of the
 // same archive are read as these members. The archives are read once to index their members, twice
 // if they have links. Samples are then read at the indexed positions; no archive stays open.
 #include <archive.h>
@@ -14,7 +15,6 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <optional>
 #include <utility>
 
 #include "client/data/cells.h"
@@ -42,7 +42,7 @@ struct ShardSample {
 
 [[noreturn]] void refuseTar(const std::string& path, const std::string& fault,
                             const std::string& hint = "copy or write the file again") {
-  throw UsageError("data-damaged", path + " " + fault, hint);
+  throw DataError("data-damaged", path + " " + fault, hint);
 }
 
 // Throws if the file is missing, compressed or empty.
@@ -54,7 +54,7 @@ void checkIsPlainTar(const std::string& path) {
     throw UsageError("data-missing", path + " cannot be read: " + std::strerror(errno),
                      "check the path of the data in the configuration");
   }
-  if (got == 0) throw UsageError("data-empty", path + " is empty", "copy or write the file again");
+  if (got == 0) throw DataError("data-empty", path + " is empty", "copy or write the file again");
   const std::string_view bytes(first, static_cast<std::size_t>(got));
   constexpr std::size_t kMagicAt = 257;
   if (bytes.size() > kMagicAt && bytes.substr(kMagicAt).starts_with("ustar")) return;
@@ -177,11 +177,16 @@ std::string readLabel(const std::string& shard, const Member& label, const std::
   return std::string(text);
 }
 
-// Indexes the samples of one archive.
+struct TarIndex {
+  std::vector<ShardSample> samples;
+  SkippedFiles skipped;  // pictures that cannot be read
+};
+
+// Adds the samples of one archive to an index.
 class ShardIndexer {
  public:
-  ShardIndexer(std::string path, std::uint32_t shard, std::vector<ShardSample>& samples)
-      : path_(std::move(path)), shard_(shard), samples_(samples) {}
+  ShardIndexer(std::string path, std::uint32_t shard, TarIndex& index, const DamageReport& report)
+      : path_(std::move(path)), shard_(shard), index_(index), report_(report) {}
 
   void read() {
     visitMembers(path_, shard_, [&](const std::string& name, Member member, const std::string& to) {
@@ -218,29 +223,41 @@ class ShardIndexer {
       const bool isPlain = field.find('.') == std::string::npos;
       (isPlain ? images_ : furtherImages_).push_back({name, field, member});
     } else if (field == "cls") {
-      if (label_) refuseTar(path_, "has two labels for " + printable(key), kUniqueHint);
-      label_ = member;
+      labels_.push_back(member);
+    } else if (isOtherPicture(name)) {
+      otherPictures_.push_back(name);
     }
   }
 
   // Adds the sample of the last members, unless all of them are ignored.
   void finishSample() {
+    orReport(report_, path_ + ": " + printable(key_), [&] { addSample(); });
+    key_.clear();
+    images_.clear();
+    furtherImages_.clear();
+    otherPictures_.clear();
+    labels_.clear();
+  }
+
+  void addSample() {
+    if (labels_.size() > 1) refuseTar(path_, "has two labels for " + printable(key_), kUniqueHint);
     if (images_.size() > 1) refuseImages(images_, "several images");
     if (images_.empty() && furtherImages_.size() > 1)
       refuseImages(furtherImages_, "no image with a single extension, but several others");
     // A further field is allowed if it is the only image.
     if (images_.empty()) images_.swap(furtherImages_);
-    if (images_.empty() != !label_.has_value()) {
+    if (images_.empty() && !otherPictures_.empty()) {
+      for (const std::string& name : otherPictures_) index_.skipped.add(name);
+      return;
+    }
+    if (images_.empty() != labels_.empty()) {
       refuseTar(path_,
                 fmt::format("has a sample, {}, without {}", printable(key_),
-                            label_ ? "an image" : "a .cls member"),
+                            images_.empty() ? "an image" : "a .cls member"),
                 "write the members of a sample one after another: KEY.jpg and KEY.cls");
     }
-    if (label_) samples_.push_back({key_, images_[0].member, *label_, images_[0].name});
-    key_.clear();
-    images_.clear();
-    furtherImages_.clear();
-    label_.reset();
+    if (images_.empty()) return;
+    index_.samples.push_back({key_, images_[0].member, labels_[0], images_[0].name});
   }
 
   [[noreturn]] void refuseImages(const std::vector<Image>& images, const std::string& what) const {
@@ -277,7 +294,7 @@ class ShardIndexer {
       }
       member = at->second;
     };
-    for (ShardSample& sample : samples_) {
+    for (ShardSample& sample : index_.samples) {
       if (sample.image.shard != shard_) continue;
       resolve(sample.image);
       resolve(sample.label);
@@ -290,18 +307,32 @@ class ShardIndexer {
 
   const std::string path_;
   const std::uint32_t shard_;
-  std::vector<ShardSample>& samples_;
+  TarIndex& index_;
+  const DamageReport& report_;
   std::vector<Link> links_;
   // The members of the current sample.
   std::string key_;
   std::vector<Image> images_, furtherImages_;
-  std::optional<Member> label_;
+  std::vector<std::string> otherPictures_;  // their names
+  std::vector<Member> labels_;
 };
 
-std::vector<ShardSample> readIndex(const std::vector<std::string>& shards) {
-  std::vector<ShardSample> samples;
-  for (std::uint32_t s = 0; s < shards.size(); ++s) ShardIndexer(shards[s], s, samples).read();
-  return samples;
+// `path`: the archive or the folder of archives, for messages.
+std::vector<ShardSample> readIndex(const std::string& path, const std::vector<std::string>& shards,
+                                   const DamageReport& report) {
+  TarIndex index;
+  for (std::uint32_t s = 0; s < shards.size(); ++s)
+    orReport(report, shards[s], [&] { ShardIndexer(shards[s], s, index, report).read(); });
+  const SkippedFiles& skipped = index.skipped;
+  if (index.samples.empty()) {
+    throw DataError(
+        "data-empty",
+        path + " has no samples" +
+            (skipped.isEmpty() ? "" : ", only other pictures: " + skipped.text()),
+        skipped.isEmpty() ? "write members KEY.jpg and KEY.cls for each sample" : skipped.hint(""));
+  }
+  warnOfSkipped(path, skipped, "");
+  return std::move(index.samples);
 }
 
 }  // namespace
@@ -322,20 +353,19 @@ std::unique_ptr<Dataset> openTar(const DataFormatKeys& keys, DataSplit split) {
   const std::string& path = isTraining ? keys.trainFile : keys.testFile;
   if (path.empty()) throwNoTestSet("data.test.file");
   const std::vector<std::string> shards = shardsOf(path);
-  const std::vector<ShardSample> samples = readIndex(shards);
-  if (samples.empty()) {
-    throw UsageError("data-empty", path + " has no samples",
-                     "write members KEY.jpg and KEY.cls for each sample");
-  }
+  const DamageReport report = damageOf(keys, split);
+  const std::vector<ShardSample> samples = readIndex(path, shards, report);
   EncodedImages images;
   Labels labels = labelsOf(keys, split);
   std::vector<Member> members;
   for (const ShardSample& sample : samples) {
     const std::string& shard = shards[sample.image.shard];
     const std::string name = shard + ": " + printable(sample.key) + ".cls";
-    labels.add(readLabel(shard, sample.label, name), name, 0);
-    images.names.push_back(shard + ": " + sample.imageName);
-    members.push_back(sample.image);
+    orReport(report, name, [&] {
+      labels.add(readLabel(shard, sample.label, name), name, 0);
+      images.names.push_back(shard + ": " + sample.imageName);
+      members.push_back(sample.image);
+    });
   }
   useLabels(images, labels, path);
   images.read = [shards, members, names = images.names](std::uint32_t index) {

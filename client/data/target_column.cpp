@@ -34,7 +34,7 @@ void TargetColumn::add(std::string_view cell, const std::string& path, std::uint
 
 void TargetColumn::addNumber(std::string_view cell, const std::string& path, std::uint64_t line) {
   const auto refuse = [&](const std::string& fault, const std::string& hint) {
-    throw UsageError("bad-label", lineOf(path, line) + ": " + fault, hint);
+    throw DataError("bad-label", lineOf(path, line) + ": " + fault, hint);
   };
   if (isMissing(cell)) {
     refuse(trimmed(cell).empty() ? "the target is empty"
@@ -56,13 +56,15 @@ void TargetColumn::addNumber(std::string_view cell, const std::string& path, std
     refuse("the target '" + printable(cell, 60) + "' is not a number",
            "correct the file, or set data.target_type: class");
   }
-  learner_.add(*number, cell, line);
-  numbers_.push_back(static_cast<float>(number->withPoint.value_or(0)));
-  withComma_.push_back(static_cast<float>(number->withComma.value_or(0)));
-  if (!std::isfinite(numbers_.back()) || !std::isfinite(withComma_.back())) {
+  const auto withPoint = static_cast<float>(number->withPoint.value_or(0));
+  const auto withComma = static_cast<float>(number->withComma.value_or(0));
+  if (!std::isfinite(withPoint) || !std::isfinite(withComma)) {
     refuse("the target '" + printable(cell, 60) + "' is too large for fp32",
            "correct the file, or scale the targets");
   }
+  learner_.add(*number, cell, line);
+  numbers_.push_back(withPoint);
+  withComma_.push_back(withComma);
 }
 
 void TargetColumn::addUnknown() {

@@ -107,8 +107,8 @@ constexpr std::array<DTypeRow, 9> kDTypes = {
      {"BOOL", "b1", 1, DType::i64, convert<std::uint8_t, std::int64_t>}}};
 
 [[noreturn]] void damaged(const std::string& path, const std::string& fault) {
-  throw UsageError("data-damaged", path + ": " + fault,
-                   "write the file again with cleave.save_dataset");
+  throw DataError("data-damaged", path + ": " + fault,
+                  "write the file again with cleave.save_dataset");
 }
 
 // An array in one file.
@@ -195,7 +195,7 @@ void refuseOtherFormat(std::span<const std::byte> bytes, const std::string& path
   const bool isZip = text.starts_with("PK\x03\x04");
   const bool isPickle = text.size() > 2 && text[0] == '\x80' && text[1] >= 2 && text[1] <= 5;
   if (isZip || isPickle) {
-    throw UsageError(
+    throw DataError(
         "data-damaged",
         path + ": it is a " + (isZip ? "torch.save file" : "pickle") + ", not a safetensors file",
         "convert it, which does not execute the pickle: pip install ./python && "
@@ -203,8 +203,8 @@ void refuseOtherFormat(std::span<const std::byte> bytes, const std::string& path
             path + " NEW.safetensors");
   }
   if (text.starts_with("\x93NUMPY")) {
-    throw UsageError("data-damaged", path + ": it is a .npy file, not a safetensors file",
-                     "give it the extension .npy, and set the key to its folder");
+    throw DataError("data-damaged", path + ": it is a .npy file, not a safetensors file",
+                    "give it the extension .npy, and set the key to its folder");
   }
 }
 
@@ -216,8 +216,8 @@ Shard openShard(const std::string& path) {
     try {
       return readSafetensors(shard.files.front().bytes(), path);
     } catch (const UsageError& error) {
-      throw UsageError("data-damaged", error.what(),
-                       "give a safetensors file, as cleave.save_dataset writes it");
+      throw DataError("data-damaged", error.what(),
+                      "give a safetensors file, as cleave.save_dataset writes it");
     }
   }();
   for (const SafetensorsEntry& entry : entries) {

@@ -116,15 +116,14 @@ class LabeledTexts final : public Dataset {
     for (const std::string& path : files) {
       files_.push_back({path, static_cast<std::uint32_t>(size())});
       if (isTablePath(path)) {
-        readTable(CsvFile(path), keys, split, tokenizer);
+        readTable(CsvFile(path, damageOf(keys, split)), keys, split, tokenizer);
       } else {
         readPlainLines(path, keys, tokenizer);
       }
     }
     if (size() == 0) {
-      throw UsageError("data-empty",
-                       (files.empty() ? "the input" : files.front()) + " has no texts",
-                       "give a file with at least one text");
+      throw DataError("data-empty", (files.empty() ? "the input" : files.front()) + " has no texts",
+                      "give a file with at least one text");
     }
     target_.finish(files.front());
     maxId_ = std::max<std::int64_t>(maxIn(ids_), padding_.id);
@@ -294,10 +293,10 @@ class TokenBlocks final : public Dataset {
     }
     maxId_ = maxIn(ids_);
     if (size() > 0) return;
-    throw UsageError("data-empty",
-                     (files.empty() ? "the input" : files.front()) + " has fewer than " +
-                         std::to_string(length_) + " tokens",
-                     "give more text, or lower data.length");
+    throw DataError("data-empty",
+                    (files.empty() ? "the input" : files.front()) + " has fewer than " +
+                        std::to_string(length_) + " tokens",
+                    "give more text, or lower data.length");
   }
 
   std::uint32_t size() const override { return static_cast<std::uint32_t>(ids_.size() / length_); }
@@ -341,8 +340,8 @@ class TokenBlocks final : public Dataset {
   // A block never spans two files.
   void append(const std::string& path, const Tokenizer& tokenizer) {
     if (isTablePath(path)) {
-      throw UsageError("data-damaged", path + " is a table, but the training set is plain text",
-                       "give a .txt file");
+      throw DataError("data-damaged", path + " is a table, but the training set is plain text",
+                      "give a .txt file");
     }
     const std::string text = textOf(readText(path));
     const std::vector<std::string_view> lines = linesOf(text);
@@ -395,8 +394,8 @@ std::unique_ptr<Dataset> openTextSplit(const DataFormatKeys& keys, DataSplit spl
       split == DataSplit::train ? isTablePath(keys.trainFile) : keys.learned.at("kind") == "labels";
   if (!isLabeled) return std::make_unique<TokenBlocks>(keys, split, tokenizer);
   if (split != DataSplit::input && !isTablePath(fileOf(keys, split))) {
-    throw UsageError("data-damaged", fileOf(keys, split) + " is not a table, so it has no labels",
-                     "give a .csv or .tsv file");
+    throw DataError("data-damaged", fileOf(keys, split) + " is not a table, so it has no labels",
+                    "give a .csv or .tsv file");
   }
   return std::make_unique<LabeledTexts>(keys, split, tokenizer);
 }

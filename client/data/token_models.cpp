@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "client/data/damage.h"
 #include "client/data/unicode.h"
 #include "common/core/error.h"
 #include "common/core/printable.h"
@@ -329,8 +330,8 @@ void throwUnsupportedTokenizer(const std::string& path, const std::string& what)
 }
 
 void throwDamagedTokenizer(const std::string& path, const std::string& fault) {
-  throw UsageError("data-damaged", path + " is not a valid tokenizer.json: " + fault,
-                   "save it again in Python: tokenizer.save_pretrained(FOLDER)");
+  throw DataError("data-damaged", path + " is not a valid tokenizer.json: " + fault,
+                  "save it again in Python: tokenizer.save_pretrained(FOLDER)");
 }
 
 TokenId readTokenId(const Json& id, const std::string& path) {

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "client/data/damage.h"
 #include "common/core/error.h"
 
 namespace cleave {
@@ -162,7 +163,7 @@ std::string normalize(std::string_view text, NormalForm form) {
                                    [](char c) { return static_cast<unsigned char>(c) < 0x80; });
   if (isAscii) return std::string(text);
   if (text.size() > std::size_t{1} << 30)
-    throw UsageError("text-too-long", "a text is longer than 1 GiB", "split it into lines");
+    throw DataError("text-too-long", "a text is longer than 1 GiB", "split it into lines");
   constexpr auto option = [](int flags) { return static_cast<utf8proc_option_t>(flags); };
   const bool composes = form == NormalForm::nfc || form == NormalForm::nfkc;
   const bool isCompatible = form == NormalForm::nfkc || form == NormalForm::nfkd;

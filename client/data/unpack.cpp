@@ -171,7 +171,7 @@ UnpackLimit unpackLimit(std::size_t packed, std::size_t limit, Needs needs,
 std::vector<std::uint8_t> readUnpacked(const std::string& path, std::size_t limit, Needs needs) {
   std::vector<std::uint8_t> bytes = readWhole(path, limit);
   if (bytes.empty()) {
-    throw UsageError("data-empty", path + " is empty", "download the file again");
+    throw DataError("data-empty", path + " is empty", "download the file again");
   }
   if (!isGzip(bytes.data(), bytes.size())) return bytes;
   const UnpackLimit most = unpackLimit(bytes.size(), limit, needs, availableMemory());
@@ -179,7 +179,7 @@ std::vector<std::uint8_t> readUnpacked(const std::string& path, std::size_t limi
 }
 
 void throwDamaged(const std::string& path, const std::string& fault, const std::string& hint) {
-  throw UsageError("data-damaged", path + " " + fault, hint);
+  throw DataError("data-damaged", path + " " + fault, hint);
 }
 
 }  // namespace cleave

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "common/core/error.h"
+#include "client/data/damage.h"
 
 namespace cleave {
 

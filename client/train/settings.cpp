@@ -28,11 +28,14 @@ void checkInputPaths(const std::vector<std::string>& inputs) {
   }
 }
 
-// Names the key of a path that does not exist.
+// Names the key of a path that does not exist. Null: the split is damaged, which has been reported.
 std::unique_ptr<Dataset> openSplit(const DataFormatRow& format, const DataFormatKeys& keys,
                                    DataSplit split) {
   try {
-    return format.open(keys, split);
+    std::unique_ptr<Dataset> opened;
+    orReport(damageOf(keys, split), pathOf(keys, split),
+             [&] { opened = format.open(keys, split); });
+    return opened;
   } catch (const UsageError& error) {
     const std::string key = keyOfPath(keys, error.what());
     if (error.code() != "data-missing" || !error.key().empty() || key.empty()) throw;
@@ -87,7 +90,7 @@ void checkSameArrays(const DataSettings& settings, const Dataset& train, const D
     }
     return text;
   };
-  throw UsageError(
+  throw DataError(
       "data-damaged",
       "a training sample has " + textOf(train) + ", but a test sample has " + textOf(test),
       "give training and test files of the same dataset");
@@ -103,6 +106,7 @@ Datasets openDatasets(const DataSettings& settings) {
   keys.isShuffled = !settings.hasTestSet() && !keepsOrder;
   const auto open = [&](DataSplit split) { return openSplit(format, keys, split); };
   data.train = open(DataSplit::train);
+  if (!data.train) return data;
   keys.learned = data.train->learned();
   if (settings.hasTestSet()) data.test = open(DataSplit::test);
   if (settings.holdout > 0) {
@@ -121,8 +125,10 @@ Datasets openDatasets(const DataSettings& settings) {
   }
   chooseSubset(settings, data);
   data.train = skipDamaged(data.train, settings.skip);
+  if (!data.test) return data;
   data.test = skipDamaged(data.test, settings.skip);
-  checkSameArrays(settings, *data.train, *data.test);
+  orReport(damageOf(keys, DataSplit::test), pathOf(keys, DataSplit::test),
+           [&] { checkSameArrays(settings, *data.train, *data.test); });
   return data;
 }
 

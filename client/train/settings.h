@@ -172,7 +172,8 @@ struct Datasets {
   // The training samples by class. Null unless data.sampling is `balanced`.
   std::shared_ptr<const SamplesByClass> balanced = nullptr;
 };
-// Throws UsageError.
+// Throws UsageError. If settings.keys.damage is set, a split that cannot be opened is null; if that
+// is the training set, so are both.
 Datasets openDatasets(const DataSettings& settings);
 // Opens the data for a trained model, without the training set. Both members of the result are the
 // test set or, if `inputs` is not empty, the samples in these files and folders. `learned`:

@@ -177,6 +177,24 @@ TEST_CASE("data check lists all damaged samples, and doctor says that it did not
   CHECK_THAT(doctor.output, Contains("data check --config " + config));
 }
 
+TEST_CASE("data check lists damaged rows and checks the other rows") {
+  const ImageFolder data;
+  data.write("t.csv",
+             "path,label\ntrain/dark/1.png,a\ntrain/dark/2.png,N/A\n,b\n"
+             "train/dark/3.png,b\ntrain/dark/4.png,b\n");
+  data.write("train/dark/3.png", "");
+  const std::string list = data.path("damaged.csv");
+  const Ended checked =
+      client({"data", "check", "--config", data.path("config.yaml"), "--output", list, "--set",
+              "data={format: list, train: {file: " + data.path("t.csv") + "}, holdout: 1}"});
+  INFO(checked.errors);
+  CHECK(checked.code == 1);
+  CHECK_THAT(checked.output, Contains("train: " + data.path("t.csv:3") + " the label 'N/A'") &&
+                                 Contains("hint: correct or remove the rows and files above"));
+  CHECK_THAT(readFile(list), Contains(data.path("t.csv:4") + ",train,,the row has no path\n") &&
+                                 Contains("/3.png,") && Contains(",is empty\n"));
+}
+
 TEST_CASE("images of different sizes without data.resize are refused before a run starts") {
   const ImageFolder data;
   const auto refused = [&](const Arguments& command, const Arguments& more) {
@@ -255,6 +273,12 @@ TEST_CASE("a damaged image ends a run; if it may be skipped, repeated runs are b
   CHECK(refused.code == 2);  // as in `data show`
   CHECK_THAT(refused.errors,
              Contains("sample-damaged") && Contains("train/dark/3.png") && Contains("data.skip"));
+  // The last two lines are the error and its hint, after those on the model that was saved.
+  const std::size_t error = refused.errors.find("cleave-client: error [sample-damaged]");
+  REQUIRE(error != std::string::npos);
+  CHECK(refused.errors.rfind("model.partial.safetensors") < error);
+  CHECK(std::count(refused.errors.begin() + static_cast<std::ptrdiff_t>(error),
+                   refused.errors.end(), '\n') == 2);
   for (const std::string run : {"first", "again"}) {
     const Ended ended = train(run, "1");
     INFO(ended.errors);
