@@ -115,8 +115,63 @@ TEST_CASE("the suggested cuts leave little to the client, and few bytes cross th
   CHECK(suggested->lastBytes == 4 * 16);
   CHECK(suggested->headShare == Approx(64 * 4 * 9 / (64 * 4 * 45 + 160.0)));
   CHECK(suggested->tailShare == Approx(160 / (64 * 4 * 45 + 160.0)));
-  CHECK_THAT(suggested->reason(),
-             Contains("the first 19.7 % and the last 1.4 %") && Contains("no cuts leave less"));
+  CHECK_THAT(suggested->reason(), Contains("the first 19.7 % and the last 1.4 %") &&
+                                      Contains("no first cut leaves less to the client"));
+}
+
+// Ids, an embedding, and linear layers of these widths.
+wire::Graph textModel(const std::vector<std::int64_t>& widths) {
+  GraphBuilder builder;
+  const std::uint32_t ids = builder.input("input_ids", "i64", {-1, 8});
+  const std::uint32_t table = builder.weight(wire::Value::PARAMETER, "emb.weight", {100, 4});
+  std::int64_t width = 4;
+  std::uint32_t result =
+      builder.node("aten.embedding.default", "emb", {table, ids}, "f32", {-1, 8, width});
+  for (std::size_t n = 0; n < widths.size(); ++n) {
+    const std::string name = "layer" + std::to_string(n);
+    const std::uint32_t weight =
+        builder.weight(wire::Value::PARAMETER, name + ".weight", {widths[n], width});
+    width = widths[n];
+    result = builder.node("aten.linear.default", name, {result, weight}, "f32", {-1, 8, width});
+  }
+  return builder.finish(result);
+}
+
+TEST_CASE("no cut directly behind an embedding is suggested, and the reason names each side") {
+  const auto suggest = [](const std::vector<std::int64_t>& widths) {
+    const wire::Graph graph = textModel(widths);
+    return suggestCuts(graph, GraphCuts(graph));
+  };
+  const auto even = suggest({4, 400, 4, 2});
+  REQUIRE(even);
+  CHECK(even->first.names.front() == "layer0");
+  CHECK(even->last.names.front() == "layer2");
+  CHECK_THAT(even->reason(), Contains("of the cuts with at most 10 % on either side"));
+  const auto longHead = suggest({8, 8, 8, 1});
+  REQUIRE(longHead);
+  CHECK(longHead->headShare > 0.1);
+  CHECK(longHead->tailShare < 0.1);
+  CHECK_THAT(longHead->reason(), Contains("no first cut leaves less to the client; of the cuts "
+                                          "with at most 10 % after it, the fewest bytes cross the "
+                                          "last"));
+  const auto longTail = suggest({1, 8, 8, 32});
+  REQUIRE(longTail);
+  CHECK_THAT(longTail->reason(), Contains("no last cut leaves less to the client; of the cuts with "
+                                          "at most 10 % before it"));
+  CHECK_FALSE(suggest({8}));
+}
+
+TEST_CASE("recurrent layers cost their weights in each time step") {
+  GraphBuilder builder;
+  const std::uint32_t x = builder.input("x", "f32", {-1, 8, 4});
+  const std::uint32_t weight = builder.weight(wire::Value::PARAMETER, "w", {12, 4});
+  const std::uint32_t hidden = builder.weight(wire::Value::PARAMETER, "v", {12, 3});
+  builder.node("aten.gru.input", "gru", {x}, "f32", {-1, 8, 3});
+  wire::Node& node = *builder.graph.mutable_nodes(0);
+  for (const std::uint32_t each : {weight, hidden})
+    node.add_arguments()->mutable_tensors()->add_items(each + 1);
+  node.add_outputs(builder.value("f32", {1, -1, 3}));
+  CHECK(costsOf(builder.graph, 0, 1).flopsPerSample == 2 * 8 * (12 * 4 + 12 * 3));
 }
 
 TEST_CASE("no cuts are suggested for a model that cannot be divided into three parts") {

@@ -41,10 +41,14 @@ OwnModel readModel(const std::string& path) {
   const wire::Graph& graph = file->graph();
   auto cuts = suggestCuts(graph, GraphCuts(graph));
   if (!cuts) {
-    throw UsageError("bad-cuts", path + " has no two cuts between which one tensor crosses",
-                     fmt::format("see the possible cuts and the reasons against others: "
-                                 "cleave-client models show {} --all",
-                                 path));
+    throw UsageError(
+        "bad-cuts",
+        path +
+            " has no two cuts to suggest: one tensor must cross each, and the first must be "
+            "behind a layer that computes with parameters",
+        fmt::format("see the possible cuts and the reasons against others: "
+                    "cleave-client models show {} --all",
+                    path));
   }
   OwnModel model{path, {}, std::move(*cuts)};
   for (const std::uint32_t id : graph.inputs()) {
@@ -216,6 +220,7 @@ FirstConfig makeConfig(const NewOptions& options, const std::string& name) {
   FirstConfig draft = config;
   draft.model = "{name: mlp}";
   draft.batch = {1, 1};
+  if (!draft.data.hasTest) draft.holdout = 1;  // otherwise the keys of a test set are required
   if (isIdx) draft.classes = kMaxClasses;
   if (config.data.format == "text" && config.data.value("label").empty()) draft.loss = "next_token";
   const OpenedData opened = openTraining(draft);

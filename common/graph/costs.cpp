@@ -40,12 +40,33 @@ double multiplicationsPerResult(const wire::Graph& graph, const wire::Node& node
   return 0;
 }
 
+bool isRecurrent(std::string_view op) {
+  return op == "aten.lstm.input" || op == "aten.gru.input" || op == "aten.rnn_tanh.input" ||
+         op == "aten.rnn_relu.input";
+}
+
+// Each weight of a recurrent layer multiplies once per time step.
+double multiplicationsOfRecurrent(const wire::Graph& graph, const wire::Node& node) {
+  double weights = 0;
+  for (const wire::Argument& argument : node.arguments()) {
+    for (const std::uint32_t item : argument.tensors().items()) {
+      if (item == 0) continue;  // none; others are values' numbers plus 1
+      const wire::Value& value = graph.values(static_cast<int>(item - 1));
+      if (isWeight(value) && value.shape_size() == 2) weights += elementsPerSample(value);
+    }
+  }
+  const wire::Value& result = graph.values(static_cast<int>(node.outputs(0)));
+  return weights * elementsPerSample(result) / lastDimension(result);
+}
+
 }  // namespace
 
 GraphCosts costsOf(const wire::Graph& graph, std::size_t first, std::size_t last) {
   GraphCosts costs;
   for (std::size_t n = first; n < last; ++n) {
     const wire::Node& node = graph.nodes(static_cast<int>(n));
+    if (isRecurrent(node.op()) && node.outputs_size() > 0)
+      costs.flopsPerSample += 2 * multiplicationsOfRecurrent(graph, node);
     if (node.outputs_size() != 1) continue;
     const wire::Value& result = graph.values(static_cast<int>(node.outputs(0)));
     costs.flopsPerSample += 2 * multiplicationsPerResult(graph, node) * elementsPerSample(result);

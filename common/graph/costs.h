@@ -11,7 +11,7 @@ struct GraphCosts {
   double parameters = 0;      // number of values in the parameters
   double weightBytes = 0;     // parameters, buffers and constants
   double flopsPerSample = 0;  // one forward: twice the multiplications of convolutions, linear
-                              // layers, matrix products and attention
+                              // layers, matrix products, attention and recurrent layers
 };
 
 // The costs of nodes [first, last) and of the weights that they use.

@@ -56,14 +56,16 @@ bool canSplit(const GraphCuts& cuts, const GraphCut& first, const GraphCut& last
 }  // namespace
 
 std::string SuggestedCuts::reason() const {
-  const double most = std::max(headShare, tailShare);
+  const auto sharesOf = [](const std::string& where) {
+    return fmt::format("of the cuts with at most {:.0f} % {}, the fewest bytes cross ",
+                       100 * kMaxClientShare, where);
+  };
+  const bool isLongHead = headShare > kMaxClientShare, isLongTail = tailShare > kMaxClientShare;
   const std::string among =
-      most <= kMaxClientShare
-          ? fmt::format(
-                "of the cuts with at most {:.0f} % on either side, the fewest bytes cross "
-                "these",
-                100 * kMaxClientShare)
-          : "no cuts leave less to the client";
+      isLongHead && isLongTail ? "no cuts leave less to the client on either side"
+      : isLongHead ? "no first cut leaves less to the client; " + sharesOf("after it") + "the last"
+      : isLongTail ? "no last cut leaves less to the client; " + sharesOf("before it") + "the first"
+                   : sharesOf("on either side") + "these";
   return fmt::format(
       "the client computes the first {:.1f} % and the last {:.1f} % of a forward pass; {}: {} and "
       "{} per sample and direction",
@@ -78,7 +80,9 @@ std::optional<SuggestedCuts> suggestCuts(const wire::Graph& graph, const GraphCu
   const auto tailShare = [&](const Candidate& each) { return each.after.flopsPerSample / flops; };
   std::vector<Candidate> heads = candidatesOf(graph, cuts);
   std::vector<Candidate> tails = heads;
-  std::erase_if(heads, [](const Candidate& each) { return each.before.parameters == 0; });
+  std::erase_if(heads, [](const Candidate& each) {
+    return each.before.parameters == 0 || each.before.flopsPerSample == 0;
+  });
   std::erase_if(tails, [](const Candidate& each) { return each.after.parameters == 0; });
   sortBest(heads, headShare);
   sortBest(tails, tailShare);

@@ -10,8 +10,9 @@
 namespace cleave {
 
 // The client should compute little, and few bytes should cross:
-// - One tensor crosses each cut. Head, body and tail have parameters, so that neither the inputs
-//   nor the outputs reach the server as they are.
+// - One tensor crosses each cut. Body and tail have parameters, and the head computes with some, so
+//   that neither the inputs nor the outputs reach the server as they are. From the result of an
+//   embedding alone, ids are looked up as easily as words in a dictionary.
 // - Head and tail each take at most kMaxClientShare of a forward pass, or as little as possible.
 // - Of the remaining cuts, those that the fewest bytes cross. Among equal ones, the deepest head,
 //   from which inputs are harder to reconstruct, and the shortest tail.

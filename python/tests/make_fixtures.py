@@ -1,4 +1,4 @@
-"""Writes tests/data/tiny.pt2 and tests/data/tiny_model.json, for the tests in C++.
+"""Writes tests/data/tiny.pt2, tiny_model.json and text.pt2, for the tests in C++.
 
     PYTHONPATH=python python3 python/tests/make_fixtures.py
 """
@@ -30,11 +30,27 @@ class Tiny(nn.Module):
         return self.classifier(self.dropout(x.flatten(1)))
 
 
+class Text(nn.Module):
+    """A classifier of texts of 6 ids below 8, with two classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(8, 8)
+        self.first = nn.Linear(8, 8)
+        self.second = nn.Linear(8, 8)
+        self.classifier = nn.Linear(8, 2)
+
+    def forward(self, input_ids):
+        x = torch.relu(self.first(self.embedding(input_ids)))
+        return self.classifier(torch.relu(self.second(x)).mean(1))
+
+
 def main():
     folder = os.path.join(os.path.dirname(__file__), "..", "..", "tests", "data")
     path = os.path.join(folder, "tiny.pt2")
     torch.manual_seed(1)
     cleave.export(Tiny(), torch.randn(2, 1, 8, 8), path)
+    cleave.export(Text(), {"input_ids": torch.randint(8, (2, 6))}, os.path.join(folder, "text.pt2"))
     with zipfile.ZipFile(path) as archive:
         name = [each for each in archive.namelist() if each.endswith("models/model.json")][0]
         with open(os.path.join(folder, "tiny_model.json"), "wb") as file:

@@ -289,5 +289,85 @@ TEST_CASE("a damaged image ends a run; if it may be skipped, repeated runs are b
         readFile(data.path("again/model.safetensors")));
 }
 
+// Bytes of integers in big-endian order, as in IDX files.
+std::string bigEndian(std::initializer_list<std::uint32_t> values) {
+  std::string bytes;
+  for (const std::uint32_t value : values) {
+    for (const int shift : {24, 16, 8, 0}) bytes += static_cast<char>(value >> shift);
+  }
+  return bytes;
+}
+
+// A .npy file. `dtype`: "<f4"; `shape`: "(2, 3)".
+std::string npyOf(const std::string& dtype, const std::string& shape, std::size_t bytes) {
+  std::string header =
+      "{'descr': '" + dtype + "', 'fortran_order': False, 'shape': " + shape + ", }";
+  header.resize(118, ' ');
+  using namespace std::string_literals;
+  return "\x93NUMPY\x01\x00\x76\x00"s + header + std::string(bytes, '\0');
+}
+
+TEST_CASE("new writes a configuration for each format that a dry run accepts") {
+  const ImageFolder data;
+  const auto check = [&](const std::string& path, const std::string& contained,
+                         const std::string& model = "") {
+    const std::string config = data.path(path + ".yaml");
+    Arguments create = {"new", "--data", data.path(path), "--output", config};
+    if (!model.empty())
+      create = with(create, {"--model", CLEAVE_SOURCE_DIR "/tests/data/" + model});
+    const Ended created = client(create);
+    INFO(created.errors);
+    REQUIRE(created.code == 0);
+    CHECK_THAT(readFile(config), Contains(contained));
+    const Ended dry = client({"train", "--config", config, "--dry-run"});
+    INFO(dry.errors);
+    CHECK(dry.code == 0);
+  };
+
+  std::string rows = "text,label\n";
+  for (int n = 0; n < 10; ++n) rows += n % 2 == 0 ? "good film,pos\n" : "bad,neg\n";
+  data.write("reviews/train.csv", rows);
+  data.write("reviews/tokenizer.json", R"({
+  "added_tokens": [{"id": 0, "content": "[PAD]", "special": true, "normalized": false}],
+  "normalizer": {"type": "BertNormalizer", "lowercase": true},
+  "pre_tokenizer": {"type": "BertPreTokenizer"},
+  "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]},
+  "padding": {"strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": null,
+              "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"},
+  "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "good": 4, "bad": 5,
+                      "film": 6, ",": 7}}})");
+  check("reviews", "cuts: [first, second]", "text.pt2");
+
+  for (const std::string name : {"bright", "dark"}) {
+    for (int n = 0; n < 5; ++n) {
+      const std::string key = "shards/" + name + std::to_string(n);
+      data.write(key + ".png",
+                 readFile(data.path("train/" + name + "/" + std::to_string(n) + ".png")));
+      data.write(key + ".cls", name);
+    }
+  }
+  REQUIRE(std::system(
+              ("cd " + data.path("shards") + " && tar cf ../shards.tar --sort=name *").c_str()) ==
+          0);
+  check("shards.tar", "format: tar");
+
+  data.write("arrays/train/x.npy", npyOf("<f4", "(10, 1, 8, 8)", 10 * 64 * sizeof(float)));
+  data.write("arrays/train/labels.npy", npyOf("<i8", "(10,)", 10 * sizeof(std::int64_t)));
+  check("arrays", "cuts: [norm, dropout]", "tiny.pt2");
+
+  data.write("digits/train-images-idx3-ubyte",
+             bigEndian({0x803, 10, 28, 28}) + std::string(10 * 28 * 28, '\x40'));
+  data.write("digits/train-labels-idx1-ubyte",
+             bigEndian({0x801, 10}) + std::string("\0\1\2\0\1\2\0\1\2\0", 10));
+  check("digits", "classes: 3");
+
+  for (const std::string name : {"data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4",
+                                 "data_batch_5", "test_batch"})
+    data.write("cifar/" + name + ".bin", std::string(std::size_t{10} * 3073, '\1'));
+  check("cifar", "format: cifar10");
+}
+
 }  // namespace
 }  // namespace cleave::test
