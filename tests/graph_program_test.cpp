@@ -594,7 +594,8 @@ TEST_CASE("files of other programs are recognised, and the error says what they 
           "\x08\x08\x12\x07pytorch\x1a\x05"
           "2.11.0");
   refused("a Keras or other HDF5 file", "\x89HDF\r\n\x1a\n");
-  refused("a Keras file", std::string("PK\x03\x04") + std::string(26, ' ') + "config.json{}");
+  refused("a Keras file",
+          std::string("PK\x03\x04") + std::string(22, ' ') + "\x0b   config.json{}");
   refused("a TensorFlow Lite file", std::string("\x1c\0\0\0TFL3", 8));
   refused("a GGUF file", "GGUF\x03");
 }

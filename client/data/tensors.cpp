@@ -16,6 +16,7 @@
 
 #include "client/data/dataset.h"
 #include "client/data/npy.h"
+#include "common/core/file_kind.h"
 #include "common/core/open_file.h"
 #include "common/model/safetensors.h"
 
@@ -188,24 +189,21 @@ Shard openNpyFolder(const std::string& folder, const std::vector<std::string>& p
   return finished(std::move(shard), folder);
 }
 
-// Throws if the file is of another format, whatever its name.
+// Throws if the file is known to be of another format, whatever its name.
 void refuseOtherFormat(std::span<const std::byte> bytes, const std::string& path) {
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (text.size() > 8 && text[8] == '{') return;  // the first 8 bytes are the header's length
-  const bool isZip = text.starts_with("PK\x03\x04");
-  const bool isPickle = text.size() > 2 && text[0] == '\x80' && text[1] >= 2 && text[1] <= 5;
-  if (isZip || isPickle) {
-    throw DataError(
-        "data-damaged",
-        path + ": it is a " + (isZip ? "torch.save file" : "pickle") + ", not a safetensors file",
+  const FileKind kind = fileKindOf({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  if (kind == FileKind::unknown || kind == FileKind::safetensors) return;
+  std::string hint = "write its arrays in Python with cleave.save_dataset";
+  if (kind == FileKind::zip || kind == FileKind::pickle) {
+    hint =
         "convert it, which does not execute the pickle: pip install ./python && "
         "python3 -m cleave.convert " +
-            path + " NEW.safetensors");
+        path + " NEW.safetensors";
+  } else if (kind == FileKind::npy) {
+    hint = "give it the extension .npy, and set the key to its folder";
   }
-  if (text.starts_with("\x93NUMPY")) {
-    throw DataError("data-damaged", path + ": it is a .npy file, not a safetensors file",
-                    "give it the extension .npy, and set the key to its folder");
-  }
+  throw DataError("data-damaged",
+                  path + ": it is " + std::string(nameOf(kind)) + ", not a safetensors file", hint);
 }
 
 Shard openShard(const std::string& path) {

@@ -32,7 +32,7 @@ constexpr const char* kSplitHint = "split the data into smaller files, or downlo
 
 [[noreturn]] void throwTooLarge(const std::string& path, const std::string& fault,
                                 const std::string& hint) {
-  throw UsageError("data-too-large", path + " " + fault, hint);
+  throw DataError("data-too-large", path + " " + fault, hint);
 }
 
 std::string maximumText(std::size_t limit) {

@@ -6,23 +6,23 @@
 #include <set>
 #include <span>
 
+#include "common/core/file_kind.h"
 #include "common/core/printable.h"
 
 namespace cleave {
 namespace {
 
-// Rejects PyTorch's own formats: a zip archive, or a pickle of protocol 2 or later. A safetensors
-// file has '{', the first byte of its header, at byte 8.
-void refusePickle(const std::string& bytes, const std::string& path) {
-  const bool isZip = bytes.starts_with("PK\x03\x04");
-  const bool isPickle = bytes.size() > 2 && bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5;
-  if ((!isZip && !isPickle) || (bytes.size() > 8 && bytes[8] == '{')) return;
+void refuseOtherFormat(const std::string& bytes, const std::string& path) {
+  const FileKind kind = fileKindOf(bytes);
+  if (kind == FileKind::unknown || kind == FileKind::safetensors) return;
+  const bool canConvert = kind == FileKind::zip || kind == FileKind::pickle;
   throw UsageError(
-      "bad-safetensors",
-      path + " is a PyTorch pickle" + (isZip ? " (zip archive)" : "") + ", not a safetensors file",
-      "convert it, which does not execute the pickle: pip install ./python && python3 -m "
-      "cleave.convert " +
-          path + " weights.safetensors");
+      "bad-safetensors", path + " is " + std::string(nameOf(kind)) + ", not a safetensors file",
+      canConvert ? "convert it, which does not execute the pickle: pip install ./python && "
+                   "python3 -m cleave.convert " +
+                       path + " weights.safetensors"
+                 : "load the weights in Python, and write them with "
+                   "safetensors.torch.save_file");
 }
 
 std::vector<NamedTensor> readFile(const std::string& path) {
@@ -33,7 +33,7 @@ std::vector<NamedTensor> readFile(const std::string& path) {
         "no-weights", "cannot read the weights " + path,
         "give a safetensors file, or omit weights to initialise the model from the seed");
   }
-  refusePickle(bytes, path);
+  refuseOtherFormat(bytes, path);
   return fromSafetensors(std::as_bytes(std::span(bytes.data(), bytes.size())), path);
 }
 
