@@ -20,7 +20,8 @@ namespace {
 struct Tasks {
   explicit Tasks(tcp::socket socket, boost::asio::io_context& io)
       : connection(std::make_shared<Connection>(std::move(socket), ConnectionOptions{})),
-        slot(std::make_shared<ConnectionSlot>(io.get_executor(), [](std::exception_ptr) {})),
+        slot(std::make_shared<ConnectionSlot>(
+            io.get_executor(), [](std::exception_ptr) {}, std::make_shared<ProgressCount>(0))),
         tasks(std::make_shared<CodecTasks>(TensorCodecOptions{}, std::make_shared<BufferPool>(),
                                            slot)) {
     slot->attach(connection, 0);
