@@ -380,6 +380,7 @@ TEST_CASE("PROTOCOL.md: every code that can reach a peer is in the table of erro
                           "bad-metric",
                           "bad-target",
                           "status-exposed",
+                          "store-in-use",
                           "no-such-session",
                           "connection-replaced",
                           "park-timeout",
