@@ -225,6 +225,7 @@ TEST_CASE("only these keys may change") {
                        "connect.direct_addresses",
                        "connect.retry_seconds",
                        "connect.reconnect_seconds",
+                       "connect.progress_seconds",
                        "checkpoint.every_seconds",
                        "checkpoint.every_steps",
                        "checkpoint.keep",
