@@ -23,6 +23,7 @@
 #include "common/model/graph_blocks.h"
 #include "common/model/graph_file.h"
 #include "common/model/stage.h"
+#include "tests/operator_graph.h"
 
 namespace cleave::test {
 namespace {
@@ -53,29 +54,6 @@ struct Program {
   std::vector<at::Tensor> tensors;
 };
 
-// A graph of one operator on a value of [samples, 4], whose first argument is that value.
-wire::Graph graphOf(const std::string& op, const std::vector<wire::Argument>& more = {}) {
-  wire::Graph graph;
-  for (int v = 0; v < 2; ++v) {
-    wire::Value& value = *graph.add_values();
-    value.set_dtype("f32");
-    value.add_shape(-1);
-    value.add_shape(4);
-  }
-  graph.add_inputs(0);
-  graph.add_outputs(1);
-  wire::Node& node = *graph.add_nodes();
-  node.set_op(op);
-  node.set_name("node");
-  wire::Argument& self = *node.add_arguments();
-  self.set_name(op == "aten.dropout.default" ? "input" : "self");
-  self.set_tensor(0);
-  for (const wire::Argument& argument : more) *node.add_arguments() = argument;
-  node.add_outputs(1);
-  checkGraph(graph, "graph");
-  return graph;
-}
-
 wire::Argument number(const std::string& name, double value) {
   wire::Argument argument;
   argument.set_name(name);
@@ -87,15 +65,6 @@ wire::Argument flag(const std::string& name, bool value) {
   wire::Argument argument;
   argument.set_name(name);
   argument.set_flag(value);
-  return argument;
-}
-
-wire::Argument sizes(const std::string& name, const std::vector<std::int64_t>& values) {
-  wire::Argument argument;
-  argument.set_name(name);
-  for (const std::int64_t value : values) {
-    argument.mutable_sizes()->add_items()->set_integer(value);
-  }
   return argument;
 }
 
@@ -256,14 +225,6 @@ TEST_CASE("arguments that do not fit their operator are refused") {
              Contains("bad-graph") && Contains("has no argument"));
   CHECK_THAT(errorOf<UsageError>([] { Program(graphOf("aten.linear.default")); }),
              Contains("has no argument"));
-}
-
-wire::Argument argumentOf(const std::string& name,
-                          const std::function<void(wire::Argument&)>& set) {
-  wire::Argument argument;
-  argument.set_name(name);
-  set(argument);
-  return argument;
 }
 
 TEST_CASE("hostile arguments are refused before anything runs") {
