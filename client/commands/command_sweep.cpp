@@ -64,7 +64,7 @@ ClientSettings settingsOf(const RunOptions& options, const SweepPoint& point) {
 // describe what it did.
 std::string completed(const std::string& config) {
   try {
-    Config stored = Config::parse(config, "config.yaml", impliedOverrides(config));
+    Config stored = parseStoredConfig(config, "config.yaml");
     return readClientSettings(stored).resolved;
   } catch (const Error&) {
     return config;  // it has a key or a value that no longer exists

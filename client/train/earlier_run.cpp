@@ -166,8 +166,8 @@ RunOptions ofEarlierRun(RunOptions options) {
 
 std::vector<SettingChange> changesOfEarlierRun(const RunOptions& options, const Config& config,
                                                const ClientSettings& settings) {
-  const std::string stored = diskFiles().read(options.common.config).value_or("");
-  Config before = Config::parse(stored, options.common.config, impliedOverrides(stored));
+  const std::string& path = options.common.config;
+  Config before = parseStoredConfig(diskFiles().read(path).value_or(""), path);
   const ClientSettings settingsBefore = readClientSettings(before);
   return changesBetween(valuesOf(before, settingsBefore), valuesOf(config, settings),
                         options.resume);

@@ -510,6 +510,10 @@ std::vector<std::string> impliedOverrides(const std::string& storedConfig) {
   return {"data.holdout_from=end"};
 }
 
+Config parseStoredConfig(const std::string& storedConfig, const std::string& path) {
+  return Config::parse(storedConfig, path, impliedOverrides(storedConfig));
+}
+
 std::vector<NamedTensor> initialWeights(const PreparedRun& run, WeightsReport* report) {
   std::vector<NamedTensor> weights;
   if (run.userModel) weights = run.userModel->readWeights();

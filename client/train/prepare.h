@@ -104,6 +104,8 @@ PreparedRun prepareRun(const RunOptions& options, Purpose purpose,
 // image files. With the present default, the model would be evaluated on samples that it was
 // trained on.
 std::vector<std::string> impliedOverrides(const std::string& storedConfig);
+// The configuration with these overrides. `path`: for messages.
+Config parseStoredConfig(const std::string& storedConfig, const std::string& path);
 
 // Like planClient(), but the plan also has loss, metrics and the client's precision. `model`: null
 // unless the model is "graph".
