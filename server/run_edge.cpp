@@ -184,7 +184,7 @@ std::shared_ptr<void> RunEdge::countServing() {
 
 void RunEdge::startConnecting() {
   if (isClosed_) return;
-  waiting_ = ProgressClock(now());
+  waitingSince_ = now();
   asio::co_spawn(io_, keepConnected(),
                  asio::bind_cancellation_slot(
                      stop_.slot(),
@@ -218,7 +218,7 @@ asio::awaitable<void> RunEdge::keepConnected() {
     }
     if (isClosed_ || !failed_) co_return detach();
     if (tensorsCrossed() > crossed || (wasServed && now() - start > kLongEnough)) {
-      waiting_ = ProgressClock(now());
+      waitingSince_ = now();
       pause = kFirstEdgePause;
       reported.clear();
     }
@@ -244,9 +244,8 @@ std::uint64_t RunEdge::tensorsCrossed() const {
 }
 
 // Whether it has taken too long to connect, or to send anything over the connections.
-bool RunEdge::isOverdue() {
-  const std::chrono::duration<double> patience = wasConnected_ ? options_.patience : kFirstPatience;
-  return waiting_.secondsWithout(tensorsCrossed(), now()) > patience.count();
+bool RunEdge::isOverdue() const {
+  return now() - waitingSince_ > (wasConnected_ ? options_.patience : kFirstPatience);
 }
 
 // Returns a connection that was attached.

@@ -19,7 +19,6 @@
 #include "common/core/clock.h"
 #include "common/core/endpoint.h"
 #include "common/core/error.h"
-#include "common/core/progress_clock.h"
 #include "common/link/tensor_link.h"
 #include "common/net/connection.h"
 #include "common/net/connection_options.h"
@@ -91,7 +90,7 @@ class RunEdge : public std::enable_shared_from_this<RunEdge> {
   std::uint64_t tensorsCrossed() const;
   void fail(const Error& error);
   std::string peerName() const;
-  bool isOverdue();
+  bool isOverdue() const;
 
   const RunEdgeOptions options_;
   const boost::asio::any_io_executor io_;
@@ -101,8 +100,8 @@ class RunEdge : public std::enable_shared_from_this<RunEdge> {
   std::weak_ptr<Connection> connecting_;  // the latest one that was opened here
   std::string peer_;                      // of the latest connection
   std::atomic<bool> isNeeded_ = false;    // a tensor was sent
-  // Runs from when the first tensor began to wait, or the last connection that worked broke.
-  ProgressClock waiting_{SteadyTime()};
+  // When the first tensor began to wait, or the last connection that worked broke.
+  SteadyTime waitingSince_;
   bool wasConnected_ = false;
   bool isClosed_ = false;  // this run or the other one has ended
   int serving_ = 0;        // coroutines that use the link
