@@ -127,6 +127,12 @@ class Kubernetes(unittest.TestCase):
         self.assertRegex(limit, r"^\d+Gi$")
         self.assertLessEqual(needed, 1024 * int(limit.removesuffix("Gi")))
 
+    def wait_for_reload(self, server):
+        for line in server.stderr:
+            if "reloaded the certificates" in json.loads(line)["message"]:
+                return
+        self.fail("the server ended")
+
     def test_renewed_certificates_are_copied_and_loaded_without_a_restart(self):
         with tempfile.TemporaryDirectory() as name, self.start(pathlib.Path(name)) as server:
             folder = pathlib.Path(name)
@@ -136,15 +142,11 @@ class Kubernetes(unittest.TestCase):
             script = [ROOT / "docker/certificates.sh", secrets, certs]
             subprocess.run(script, check=True)  # as the init container
             with subprocess.Popen([*script, folder / "config/server.yaml"], env=os.environ | {"PERIOD": "0.2"}) as watcher:
-                time.sleep(1)  # it has looked at the present files
+                self.wait_for_reload(server)  # at its first look
                 renewed = subprocess.run([pathlib.Path(os.environ["PROGRAMS"]) / "cleave-server", "certs", "init", "--renew",
                                           "--folder", secrets], check=True, capture_output=True)  # fmt: skip
                 self.assertTrue(renewed.stdout)
-                lines = []
-                for line in server.stderr:
-                    lines.append(json.loads(line))
-                    if "reloaded the certificates" in lines[-1]["message"]:
-                        break
+                self.wait_for_reload(server)
                 watcher.terminate()
             server.terminate()
             server.communicate(timeout=60)
@@ -152,6 +154,32 @@ class Kubernetes(unittest.TestCase):
             for file in ("server.crt", "server.key"):
                 self.assertEqual((certs / file).read_bytes(), (secrets / file).read_bytes())
                 self.assertEqual((certs / file).stat().st_mode & 0o777, 0o600)
+
+    def test_what_changed_while_the_container_did_not_run_is_copied_and_a_failed_copy_is_tried_again(self):
+        names = ("ca.crt", "server.crt", "server.key", "revoked.crl")
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            secrets, certs = folder / "secrets", folder / "certs"
+            for each in (secrets, certs):
+                each.mkdir()
+            for file in names:
+                (certs / file).write_text("old")
+            for file in names[1:]:
+                (secrets / file).write_text("new")
+            script = [ROOT / "docker/certificates.sh", secrets, certs, folder / "server.yaml"]  # without access.yaml
+            with subprocess.Popen(script, env=os.environ | {"PERIOD": "0.1"}, stderr=subprocess.PIPE, text=True) as watcher:
+                try:
+                    while "the certificates are not copied" not in (line := watcher.stderr.readline()):
+                        self.assertTrue(line, "the script ended")
+                    self.assertEqual((certs / "server.key").read_text(), "old")
+                    (secrets / "ca.crt").write_text("new")
+                    deadline = time.monotonic() + 60
+                    while {(certs / file).read_text() for file in names} != {"new"}:
+                        self.assertLess(time.monotonic(), deadline)
+                        self.assertIsNone(watcher.poll())
+                        time.sleep(0.05)
+                finally:
+                    watcher.terminate()
 
 
 if __name__ == "__main__":

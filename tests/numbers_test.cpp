@@ -45,6 +45,9 @@ TEST_CASE("a number is read with a decimal point or comma, whichever it can have
            {"1.234,5", none, 1234.5},
            {"1,234,567", 1234567, none},
            {"1.234.567", none, 1234567},
+           {"192.168.100.256", none, 192168100256},
+           {"192,168,100,200", 192168100200, none},
+           {"1.200.100.200,5", none, 1200100200.5},
            {"12,34,567.8", 1234567.8, none},  // as in India
            {"1 234", 1234, 1234},
            {"1 234,5", none, 1234.5},
@@ -78,6 +81,40 @@ TEST_CASE("a number is read with a decimal point or comma, whichever it can have
     REQUIRE(number);
     CHECK(number->withPoint == row.point);
     CHECK(number->withComma == row.comma);
+  }
+}
+
+TEST_CASE("units are read before and after the number") {
+  struct Row {
+    std::string text, unit;
+  };
+  const std::vector<Row> rows = {
+      {"%", "%"},     {"€", "EUR"},   {"EUR", "EUR"}, {"Euro", "EUR"}, {"US$", "USD"},
+      {"$", "USD"},   {"USD", "USD"}, {"£", "GBP"},   {"GBP", "GBP"},  {"¥", "JPY"},
+      {"JPY", "JPY"}, {"CNY", "CNY"}, {"RMB", "CNY"}, {"CHF", "CHF"},  {"SFr.", "CHF"},
+      {"Fr.", "CHF"}, {"SEK", "SEK"}, {"NOK", "NOK"}, {"DKK", "DKK"},  {"ISK", "ISK"},
+      {"kr.", "kr"},  {"kr", "kr"},   {"PLN", "PLN"}, {"zł", "PLN"},   {"CZK", "CZK"},
+      {"Kč", "CZK"},  {"HUF", "HUF"}, {"Ft", "HUF"},  {"RON", "RON"},  {"lei", "RON"},
+      {"BGN", "BGN"}, {"RUB", "RUB"}, {"₽", "RUB"}, {"UAH", "UAH"},  {"₴", "UAH"},
+      {"TRY", "TRY"}, {"₺", "TRY"},   {"INR", "INR"}, {"₹", "INR"},    {"Rs.", "INR"},
+      {"Rs", "INR"},  {"KRW", "KRW"}, {"₩", "KRW"},   {"ILS", "ILS"},  {"₪", "ILS"},
+      {"R$", "BRL"},  {"BRL", "BRL"}, {"MXN", "MXN"}, {"CA$", "CAD"},  {"C$", "CAD"},
+      {"CAD", "CAD"}, {"A$", "AUD"},  {"AUD", "AUD"}, {"NZ$", "NZD"},  {"NZD", "NZD"},
+      {"HK$", "HKD"}, {"HKD", "HKD"}, {"S$", "SGD"},  {"SGD", "SGD"},  {"THB", "THB"},
+      {"฿", "THB"},   {"TWD", "TWD"}, {"NGN", "NGN"}, {"₦", "NGN"},    {"PHP", "PHP"},
+      {"₱", "PHP"},   {"VND", "VND"}, {"₫", "VND"},   {"BTC", "BTC"},  {"₿", "BTC"},
+      {"AED", "AED"}, {"SAR", "SAR"}, {"EGP", "EGP"}, {"ARS", "ARS"},  {"CLP", "CLP"},
+      {"COP", "COP"}, {"IDR", "IDR"}, {"MYR", "MYR"}, {"CN¥", "CNY"}};
+  for (const Row& row : rows) {
+    for (const std::string blank : {"", " ", kNoBreak}) {
+      for (const std::string& cell : {row.text + blank + "-12", "-12" + blank + row.text}) {
+        CAPTURE(cell);
+        const std::optional<NumberCell> number = parseNumber(cell);
+        REQUIRE(number);
+        CHECK(number->unit == row.unit);
+        CHECK(number->withPoint == (row.unit == "%" ? -0.12 : -12));
+      }
+    }
   }
 }
 
@@ -122,6 +159,9 @@ TEST_CASE("other texts are not numbers") {
                                  "1 % %",
                                  "0x10",
                                  "192.168.0.1",
+                                 "192.168.100.200",
+                                 "-10.100.200.255",
+                                 "1.200.100.200 €",
                                  "1 234 567,8,9"}) {
     CAPTURE(cell);
     CHECK_FALSE(parseNumber(cell));

@@ -61,7 +61,7 @@ TEST_CASE("tables are read in the forms of spreadsheets") {
        {"a;b\n1;x\n2;y\n", "a\tb\n1\tx\n2\ty\n", "a|b\n1|x\n2|y\n", "sep=;\na;b\n1;x\n2;y\n",
         "\xEF\xBB\xBFsep=,\r\na,b\r\n1,x\r\n2,y\r\n", "\"SEP=|\"\na|b\n1|x\n2|y\n",
         "a,b\r1,x\r2,y\r", "a,b\r\r\n1,x\r\r\n2,y\r\r\n", "a,b,\n1,x,\n2,y,\n", "a,b\n1,x,\n2,y,\n",
-        "a,b,,\n1,x\n2,y,\n", "a,b\n1,x\n,\n2,y\n,\n,\n", "a, b\n1, x\n2, \"y\"\n",
+        "a,b,,\n1,x\n2,y,\n", "a,b\n1,x\n\n2,y\n,\n , \r\n\n,", "a, b\n1, x\n2, \"y\"\n",
         " a , b \n1, x\n2, y\n", "\"a\",\"b\"\r\n\"1\",\"x\"\r\n\"2\",\"y\"\r\n"}) {
     CAPTURE(content);
     CHECK(tables.read(content) == expected);
@@ -72,6 +72,8 @@ TEST_CASE("tables are read in the forms of spreadsheets") {
   CHECK(tables.read("\"price, EUR\";b\n1,5;x\n") == Rows{{"price, EUR", "b"}, {"1,5", "x"}});
   CHECK(tables.read("size, cm;b\n1,5;x\n2,5;y\n")[1] == Names{"1,5", "x"});
   CHECK(tables.read("a;x,b\n1,2\n") == Rows{{"a;x", "b"}, {"1", "2"}});
+  CHECK(tables.read("a,b\n1,x\n,\n2,\n,\n") == Rows{{"a", "b"}, {"1", "x"}, {"", ""}, {"2", ""}});
+  CHECK(tables.read("a,b\n1,x\n\"\",\n,\n") == Rows{{"a", "b"}, {"1", "x"}, {"", ""}});
   CHECK(tables.read(",a\n0,x\n") == Rows{{"", "a"}, {"0", "x"}});
   CHECK_THAT(errorText([&] { tables.read("a,b,\n1,x,\n2,y,z\n"); }),
              Catch::Contains("t.csv:3: the cell 'z'"));
@@ -115,6 +117,24 @@ TEST_CASE("numbers with a decimal comma are numeric, in other sets too") {
   CHECK_THAT(errorText([&] { test("1.25;4.000;b"); }),
              Catch::Contains("test.csv:2: '1.25' in the column 'x'") &&
                  Catch::Contains("a decimal comma"));
+}
+
+TEST_CASE("each row of an input is a sample, and empty rows at the end of other files are none") {
+  Tables tables;
+  tables.keys.missing = "mean";
+  const auto data = tables.open("x,y,label\n1,2,a\n,,b\n3,4,b\n,,\n,,\n");
+  CHECK(data->size() == 3);
+  tables.keys.learned = data->learned();
+  const auto input = [&](const std::string& content) {
+    tables.keys.inputs = {tables.write("input.csv", content)};
+    return findDataFormat("csv").open(tables.keys, DataSplit::input);
+  };
+  CHECK(input("x,y\n1,2\n,\n3,4\n")->size() == 3);
+  CHECK(input("x,y\n1,2\n3,4\n,\n")->size() == 3);
+  CHECK_THAT(tables.error("x,y,label\n1,2,a\n,,\n3,4,b\n"), Catch::Contains("train.csv:3: "));
+  tables.keys.missing = "error";
+  CHECK_THAT(errorText([&] { input("x,y\n1,2\n3,4\n,\n"); }),
+             Catch::Contains("input.csv:4: the column 'x' has no value"));
 }
 
 TEST_CASE("columns that do not decide their form are refused, unless data.decimal does") {

@@ -21,6 +21,10 @@ std::size_t blankLength(std::string_view text) {
 
 std::string_view trimmed(std::string_view text) {
   while (const std::size_t length = blankLength(text)) text.remove_prefix(length);
+  return trimmedEnd(text);
+}
+
+std::string_view trimmedEnd(std::string_view text) {
   const auto endLength = [&] {
     for (const std::string_view blank : kBlanks) {
       if (text.ends_with(blank)) return blank.size();

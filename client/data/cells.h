@@ -8,6 +8,7 @@ namespace cleave {
 // The text without blanks at its ends: spaces, tabs, carriage returns, and the no-break and thin
 // spaces that spreadsheets write (U+00A0, U+2007, U+2009, U+202F).
 std::string_view trimmed(std::string_view text);
+std::string_view trimmedEnd(std::string_view text);
 // The number of bytes of the blank at the beginning of the text; 0 if there is none.
 std::size_t blankLength(std::string_view text);
 

@@ -72,12 +72,7 @@ class CsvFile::Parser {
 
   std::uint64_t line() const { return rowLine_; }
   std::span<const std::string_view> cells() const { return cells_; }
-  // Whether the row has no text and no quotes, as spreadsheets write empty rows: ,,,
-  bool isEmptyRow() const {
-    return cells_.size() > 1 &&
-           text_.substr(rowBegin_, at_ - rowBegin_).find('"') == std::string_view::npos &&
-           std::all_of(cells_.begin(), cells_.end(), isBlank);
-  }
+  std::size_t rowBegin() const { return rowBegin_; }
 
  private:
   [[noreturn]] void fail(std::uint64_t line, const std::string& fault,
@@ -266,12 +261,25 @@ std::size_t CsvFile::column(std::string_view name, const std::string& hint) cons
       path_ + " has no column '" + printable(name, 100) + "'; its columns are " + columns, hint);
 }
 
+// The position after the last character that is no delimiter, blank or line end.
+std::size_t CsvFile::endOfContent() const {
+  std::string_view text(reinterpret_cast<const char*>(bytes_.data()), bytes_.size());
+  for (;;) {
+    text = trimmedEnd(text);
+    if (!text.ends_with(delimiter_) && !text.ends_with('\n')) return text.size();
+    text.remove_suffix(1);
+  }
+}
+
 void CsvFile::forEachRow(
-    const std::function<void(std::uint64_t, std::span<const std::string_view>)>& take) const {
+    const std::function<void(std::uint64_t, std::span<const std::string_view>)>& take,
+    EmptyEnd emptyEnd) const {
+  const std::size_t end = emptyEnd == EmptyEnd::skip ? endOfContent() : bytes_.size();
   Parser parser(*this);
   parser.next();  // the header
   while (parser.next()) {
-    if (parser.isEmptyRow() || damagedLines_.contains(parser.line())) continue;
+    if (parser.rowBegin() >= end && parser.cells().size() > 1) return;
+    if (damagedLines_.contains(parser.line())) continue;
     std::span<const std::string_view> cells = parser.cells();
     while (cells.size() > header_.size() && isBlank(cells.back()))
       cells = cells.first(cells.size() - 1);  // after a delimiter at the end of the line

@@ -25,6 +25,10 @@ std::string lineOf(const std::string& path, std::uint64_t line);
 // must be UTF-8.
 void checkUtf8(std::string_view text, const std::string& path, std::uint64_t line);
 
+// What forEachRow() does with rows of blanks and delimiters at the end of a file, such as ,,, which
+// spreadsheets write. Everywhere else, such rows have missing cells.
+enum class EmptyEnd : std::uint8_t { skip, keep };
+
 class CsvFile {
  public:
   // Reads the file into memory, plain or gzip, in UTF-8 or UTF-16. Throws UsageError: data-missing,
@@ -45,11 +49,12 @@ class CsvFile {
   std::size_t column(std::string_view name, const std::string& hint) const;
 
   // Calls take(line, cells) for each row; `line` is the row's first line. Cells are valid only
-  // during the call. Lines of blanks and delimiters only are skipped. Throws UsageError
-  // "data-damaged" with FILE:LINE if a quote is not closed, or a row has more or fewer cells than
-  // the header. A row is damaged too if `take` throws a DataError.
-  void forEachRow(const std::function<void(std::uint64_t line,
-                                           std::span<const std::string_view> cells)>& take) const;
+  // during the call. Blank lines are skipped. Throws UsageError "data-damaged" with FILE:LINE if a
+  // quote is not closed, or a row has more or fewer cells than the header. A row is damaged too if
+  // `take` throws a DataError.
+  void forEachRow(
+      const std::function<void(std::uint64_t line, std::span<const std::string_view> cells)>& take,
+      EmptyEnd emptyEnd = EmptyEnd::skip) const;
 
  private:
   class Parser;
@@ -59,6 +64,7 @@ class CsvFile {
   bool hasBlanksAfterDelimiters() const;
   void readHeader();
   bool hasRowNames() const;
+  std::size_t endOfContent() const;
   [[noreturn]] void refuseRow(std::uint64_t line, std::span<const std::string_view> cells) const;
 
   std::string path_;

@@ -53,13 +53,17 @@ bool takeEnd(std::string_view& text, std::string_view suffix) {
   return true;
 }
 
-// Takes a unit with `takeOne` (take or takeEnd). Returns its name, or an empty text.
+// Takes the longest unit, R$ rather than $, with `takeOne` (take or takeEnd). Returns its name, or
+// an empty text.
 template <typename TakeOne>
 std::string_view takeUnit(std::string_view& text, const TakeOne& takeOne) {
+  UnitRow longest;
   for (const UnitRow& row : kUnits) {
-    if (takeOne(text, row.text)) return row.unit;
+    std::string_view rest = text;
+    if (row.text.size() > longest.text.size() && takeOne(rest, row.text)) longest = row;
   }
-  return {};
+  takeOne(text, longest.text);
+  return longest.unit;
 }
 
 enum class Separator : std::uint8_t { point, comma, blank, apostrophe };
@@ -91,6 +95,16 @@ std::optional<Mantissa> splitMantissa(std::string_view text) {
       return std::nullopt;
     }
   }
+}
+
+// Whether it is an IP address rather than a number with three points between thousands.
+bool isIpAddress(const Mantissa& mantissa) {
+  return mantissa.groups.size() == 4 &&
+         std::all_of(mantissa.separators.begin(), mantissa.separators.end(),
+                     [](Separator each) { return each == Separator::point; }) &&
+         std::all_of(mantissa.groups.begin(), mantissa.groups.end(), [](std::string_view group) {
+           return !group.empty() && (group.size() < 3 || (group.size() == 3 && group <= "255"));
+         });
 }
 
 // Whether the first `count` groups are digits grouped by thousands, or in the Indian way:
@@ -241,7 +255,7 @@ std::optional<NumberCell> parseNumber(std::string_view cell) {
     exponent += power;
   }
   const auto mantissa = splitMantissa(text);
-  if (!mantissa) return std::nullopt;
+  if (!mantissa || isIpAddress(*mantissa)) return std::nullopt;
   NumberCell number;
   number.unit = unit;
   number.hasMark = std::any_of(

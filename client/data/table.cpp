@@ -117,7 +117,7 @@ class Table final : public Dataset {
       sources.push_back(
           file.column(column.name, "give files with the columns of the training set"));
     std::vector<float> row(sources.size());
-    file.forEachRow([&](std::uint64_t line, Cells cells) {
+    const auto take = [&](std::uint64_t line, Cells cells) {
       for (std::size_t n = 0; n < sources.size(); ++n)
         row[n] = valueOf(columns_[n], cells[sources[n]], file.path(), line);
       if (hasTarget) {
@@ -129,7 +129,9 @@ class Table final : public Dataset {
       lines_.push_back(static_cast<std::uint32_t>(line));
       if (values_.size() * sizeof(float) > kMaxDataBytes)
         throwDamaged(file.path(), "has more than 2^30 cells", "use fewer columns or rows");
-    });
+    };
+    // Each row of an input has a prediction.
+    file.forEachRow(take, hasTarget ? EmptyEnd::skip : EmptyEnd::keep);
   }
 
   // The standardised number, or the position of the category; -1 if the category is unknown or

@@ -211,7 +211,7 @@ class LabeledTexts final : public Dataset {
         hasLabel ? file.column(keys.labelColumn, "set data.label to the column of the labels") : 0;
     std::vector<PendingText> pending;
     std::size_t bytes = 0;
-    file.forEachRow([&](std::uint64_t line, std::span<const std::string_view> cells) {
+    const auto take = [&](std::uint64_t line, std::span<const std::string_view> cells) {
       if (hasLabel) {
         target_.add(cells[label], file.path(), line);
       } else {
@@ -223,7 +223,9 @@ class LabeledTexts final : public Dataset {
         tokenize(pending, hasPair, tokenizer, file.path());
         bytes = 0;
       }
-    });
+    };
+    // Each row of an input has a prediction.
+    file.forEachRow(take, hasLabel ? EmptyEnd::skip : EmptyEnd::keep);
     tokenize(pending, hasPair, tokenizer, file.path());
   }
 

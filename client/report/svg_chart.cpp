@@ -44,7 +44,7 @@ std::string number(double value) {
   return text == "-0" ? "0" : text;
 }
 
-std::string escaped(const std::string& text) {
+std::string xmlText(const std::string& text) {
   std::string safe;
   for (const char c : printable(text)) {  // XML has no control characters
     if (c == '&') {
@@ -86,7 +86,7 @@ double widthOf(const std::string& text) {
 
 std::string textAt(double x, double y, const char* anchor, const std::string& text) {
   return fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"{}\">{}</text>\n", number(x), number(y),
-                     anchor, escaped(text));
+                     anchor, xmlText(text));
 }
 
 std::string segment(double x1, double y1, double x2, double y2, const std::string& style) {
@@ -329,7 +329,7 @@ std::string svgOf(const LineChart& chart) {
              segment(x.begin, bottom, x.end, bottom, kFrame);
   drawing += fmt::format(
       "<text transform=\"translate({} {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n",
-      number(kTextHeight), number((top + bottom) / 2), escaped(chart.yTitle));
+      number(kTextHeight), number((top + bottom) / 2), xmlText(chart.yTitle));
   for (std::size_t index = 0; index < chart.lines.size(); ++index) {
     drawing += errorsOf(chart.lines[index], index, x, y) + lineOf(chart.lines[index], index, x, y);
   }

@@ -119,8 +119,15 @@ def _without_fast_path():
 def _check_unchanged(model, before, text):
     state = model.state_dict()
     for name in {**before, **state}:
-        if name not in state or name not in before or not torch.equal(state[name], before[name]):
+        if name not in state or name not in before or not _are_same(state[name], before[name]):
             raise ExportError(text.format(name))
+
+
+def _are_same(first, second):
+    """Whether the bits are equal, also those of NaN."""
+    if first.dtype != second.dtype or first.shape != second.shape:
+        return False
+    return torch.equal(*(each.reshape(-1).view(torch.uint8) for each in (first, second)))
 
 
 def _check_same(program, evaluation):

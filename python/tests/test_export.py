@@ -154,6 +154,27 @@ class Exported(GraphCase):
         for name, value in model.state_dict().items():
             self.assertTrue(torch.equal(value, before[name]), name)
 
+    def test_values_that_are_not_numbers_do_not_count_as_changes(self):
+        class Threshold(nn.Module):
+            def __init__(self, changes):
+                super().__init__()
+                self.linear, self.changes = nn.Linear(4, 2), changes
+                self.register_buffer("threshold", torch.tensor(float("nan")))
+                self.register_buffer("limits", torch.tensor([[1, float("nan")], [2, 3]]).T)
+
+            def forward(self, x):
+                if self.changes:
+                    self.threshold.fill_(1)
+                return self.linear(x) + torch.nan_to_num(self.limits).sum() + torch.nan_to_num(self.threshold)
+
+            def train(self, mode=True):
+                if self.changes and not mode:
+                    self.threshold.fill_(1)
+                return super().train(mode)
+
+        cleave.export(Threshold(False), torch.randn(2, 4), self.path("model.pt2"))
+        self.assert_refused(["threshold"], Threshold(True), torch.randn(2, 4), self.path("none.pt2"))
+
     def assert_refused(self, words, model, *arguments, **options):
         with self.assertRaises(cleave.ExportError) as refused:
             cleave.export(model, *arguments, **options)
