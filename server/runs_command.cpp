@@ -1,7 +1,6 @@
 #include "server/runs_command.h"
 
 #include <spdlog/fmt/fmt.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -16,10 +15,12 @@
 #include "common/core/log.h"
 #include "common/core/printable.h"
 #include "common/core/units.h"
+#include "common/program/program.h"
 #include "common/run/run_folder.h"
 #include "server/age.h"
 #include "server/disk_share.h"
 #include "server/settings.h"
+#include "server/store_folders.h"
 
 namespace cleave {
 namespace {
@@ -35,8 +36,6 @@ struct StoredRunInfo {
   double days = 0;               // days since one of its files last changed
   bool isInUse = false;
 };
-
-void print(const std::string& text) { writeAll(STDOUT_FILENO, text); }
 
 std::string storeOf(const CommonOptions& options) {
   Config config = loadConfig(options);
@@ -81,16 +80,10 @@ StoredRunInfo infoOf(const std::string& identity, const fs::path& folder) {
 // The runs in the store, sorted from the oldest to the newest.
 std::vector<StoredRunInfo> runsIn(const std::string& store, const std::string& identity) {
   std::vector<StoredRunInfo> runs;
-  std::error_code error;
-  for (const auto& owner : fs::directory_iterator(store, error)) {
-    const std::string name = owner.path().filename().string();
-    if (!owner.is_directory() || name.starts_with('.')) continue;
+  for (const fs::path& owner : storedFolders(store)) {
+    const std::string name = owner.filename().string();
     if (!identity.empty() && name != identity) continue;
-    for (const auto& run : fs::directory_iterator(owner.path())) {
-      // Other folders contain weights.
-      const bool isRun = !run.path().filename().string().starts_with('.');
-      if (isRun && run.is_directory()) runs.push_back(infoOf(name, run.path()));
-    }
+    for (const fs::path& run : storedFolders(owner.string())) runs.push_back(infoOf(name, run));
   }
   std::sort(runs.begin(), runs.end(), [](const auto& a, const auto& b) { return a.days > b.days; });
   return runs;
@@ -107,19 +100,20 @@ int listCommand(const RunsOptions& options) {
   if (options.json) {
     auto list = nlohmann::ordered_json::array();
     for (const StoredRunInfo& info : runs) list.push_back(toJson(info));
-    print(list.dump(2) + "\n");
+    writeOutput(list.dump(2) + "\n");
     return 0;
   }
   if (runs.empty())
-    print("no runs\n");
+    writeOutput("no runs\n");
   else
-    print(fmt::format("{:<44} {:<16} {:>10} {:>9} {:>11}\n", "run", "identity", "size", "days",
-                      "checkpoint"));
+    writeOutput(fmt::format("{:<44} {:<16} {:>10} {:>9} {:>11}\n", "run", "identity", "size",
+                            "days", "checkpoint"));
   for (const StoredRunInfo& info : runs) {
-    print(fmt::format("{:<44} {:<16} {:>10} {:>9.1f} {:>11}{}\n", printable(info.run),
-                      printable(info.identity), bytesText(static_cast<double>(info.bytes)),
-                      info.days, info.checkpoint == 0 ? "none" : std::to_string(info.checkpoint),
-                      info.isInUse ? "  in use" : ""));
+    writeOutput(fmt::format("{:<44} {:<16} {:>10} {:>9.1f} {:>11}{}\n", printable(info.run),
+                            printable(info.identity), bytesText(static_cast<double>(info.bytes)),
+                            info.days,
+                            info.checkpoint == 0 ? "none" : std::to_string(info.checkpoint),
+                            info.isInUse ? "  in use" : ""));
   }
   return 0;
 }
@@ -144,16 +138,17 @@ int removeCommand(const RunsOptions& options) {
     if (error) throwCannotWrite(info.folder, "cannot be removed", error.value());
     removed.push_back(toJson(info));
     if (!options.json) {
-      print(fmt::format("removed {} ({}, {})\n", printable(info.run), printable(info.identity),
-                        bytesText(static_cast<double>(info.bytes))));
+      writeOutput(fmt::format("removed {} ({}, {})\n", printable(info.run),
+                              printable(info.identity),
+                              bytesText(static_cast<double>(info.bytes))));
     }
   }
   if (removed.empty() && !options.run.empty()) {
     throw UsageError("no-run", "the store has no run '" + options.run + "'",
                      "list its runs: cleave-server runs list");
   }
-  if (options.json) print(removed.dump(2) + "\n");
-  if (removed.empty() && !options.json) print("no run is that old\n");
+  if (options.json) writeOutput(removed.dump(2) + "\n");
+  if (removed.empty() && !options.json) writeOutput("no run is that old\n");
   return 0;
 }
 

@@ -6,26 +6,24 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "common/core/durable.h"
 #include "common/core/log.h"
 #include "common/core/terminal.h"
+#include "common/program/program.h"
 #include "server/ask_server.h"
 #include "server/status_table.h"
 
 namespace cleave {
 namespace {
 
-void show(const std::string& text) { writeAll(STDOUT_FILENO, text); }
-
 int listCommand(const SessionsOptions& options) {
   const auto status = askServer(socketOfServer(options.common), kStatusRequest);
   if (options.json) {
-    show(status.at("sessions").dump(2) + "\n");
+    writeOutput(status.at("sessions").dump(2) + "\n");
     return 0;
   }
   const std::size_t columns = isLiveTerminal(STDOUT_FILENO) ? terminalColumns(STDOUT_FILENO) : 0;
   const std::string table = sessionsTable(status, columns);
-  show(table.empty() ? "no sessions\n" : table);
+  writeOutput(table.empty() ? "no sessions\n" : table);
   return 0;
 }
 
@@ -36,8 +34,8 @@ int endCommand(const SessionsOptions& options) {
     throw RunError("no-such-session", "the server has no session " + number,
                    "list its sessions: cleave-server sessions list");
   }
-  show(options.json ? nlohmann::json({{"ended", options.session}}).dump(2) + "\n"
-                    : "ended session " + number + "\n");
+  writeOutput(options.json ? nlohmann::json({{"ended", options.session}}).dump(2) + "\n"
+                           : "ended session " + number + "\n");
   return 0;
 }
 

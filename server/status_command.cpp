@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "common/core/durable.h"
 #include "common/core/error.h"
 #include "common/core/log.h"
 #include "common/core/terminal.h"
+#include "common/program/program.h"
 #include "server/ask_server.h"
 #include "server/status_table.h"
 
@@ -24,12 +24,12 @@ constexpr std::chrono::seconds kWatchEvery{1};
 void print(const Json& status, const StatusOptions& options) try {
   if (options.json) {
     // With --watch, each document is one line.
-    writeAll(STDOUT_FILENO, status.dump(options.watch ? -1 : 2) + "\n");
+    writeOutput(status.dump(options.watch ? -1 : 2) + "\n");
   } else if (!isLiveTerminal(STDOUT_FILENO)) {
-    writeAll(STDOUT_FILENO, statusTable(status, 0) + (options.watch ? "\n" : ""));
+    writeOutput(statusTable(status, 0) + (options.watch ? "\n" : ""));
   } else {
     const std::string table = statusTable(status, terminalColumns(STDOUT_FILENO));
-    writeAll(STDOUT_FILENO, options.watch ? "\x1b[H\x1b[J" + table : table);
+    writeOutput(options.watch ? "\x1b[H\x1b[J" + table : table);
   }
 } catch (const Json::exception& error) {
   throw RunError("bad-status",

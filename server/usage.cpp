@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "common/core/durable.h"
+#include "common/core/error.h"
 #include "common/core/log.h"
 #include "common/core/open_file.h"
 #include "common/core/record.h"
@@ -21,7 +22,6 @@ namespace cleave {
 namespace {
 
 constexpr std::size_t kMaxLine = 4096;
-constexpr std::size_t kMaxPending = std::size_t{1} << 20;
 
 // `number` 0: the file to which lines are appended.
 std::string fileOf(const std::string& folder, int number) {
@@ -93,14 +93,21 @@ Usage UsageMeter::take(const LinkTotals& totals) {
 // ---- The file ----
 
 int UsageFile::append(const UsageLine& line) {
-  const std::string text = textOf(line);
-  if (pending_.size() + text.size() <= kMaxPending) pending_ += text;
+  const bool hasRoom =
+      pending_.size() < kMaxPendingRuns || pending_.contains({line.identity, line.run});
+  UsageLine& pending = pending_[{line.identity, hasRoom ? line.run : ""}];
+  const Usage before = pending.usage;
+  pending = line;
+  pending.usage += before;
+  if (!hasRoom) pending.run.clear();
   const int error = write();
   if (error == 0) pending_.clear();
   return error;
 }
 
 int UsageFile::write() {
+  std::string text;
+  for (const auto& [key, line] : pending_) text += textOf(line);
   std::error_code failed;
   std::filesystem::create_directories(folder_, failed);
   if (failed) return failed.value();
@@ -108,7 +115,7 @@ int UsageFile::write() {
   OpenFile file(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   if (!file) return errno;
   off_t size = ::lseek(file.get(), 0, SEEK_END);
-  if (size > 0 && static_cast<std::size_t>(size) + pending_.size() > kUsageFileBytes) {
+  if (size > 0 && static_cast<std::size_t>(size) + text.size() > kUsageFileBytes) {
     file.close();
     if (const int error = rotate()) return error;
     file = OpenFile(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
@@ -117,7 +124,7 @@ int UsageFile::write() {
   }
   char last = '\n';
   if (size > 0 && ::pread(file.get(), &last, 1, size - 1) != 1) return errno;
-  int error = writeAll(file.get(), (last == '\n' ? "" : "\n") + pending_);
+  int error = writeAll(file.get(), (last == '\n' ? "" : "\n") + text);
   if (error == 0 && ::fdatasync(file.get()) != 0) error = errno;
   // Otherwise the next attempt would count lines twice.
   if (error != 0 && ::ftruncate(file.get(), size) != 0) pending_.clear();
@@ -135,7 +142,10 @@ int UsageFile::rotate() const {
 std::size_t readUsage(const std::string& folder, const std::function<void(UsageLine)>& take) {
   std::size_t damaged = 0;
   for (int number = kUsageFiles - 1; number >= 0; --number) {
-    std::ifstream file(fileOf(folder, number), std::ios::binary);
+    const std::string path = fileOf(folder, number);
+    errno = 0;
+    std::ifstream file(path, std::ios::binary);
+    if (!file && errno == ENOENT) continue;
     for (std::string text; std::getline(file, text);) {
       auto line = text.size() > kMaxLine ? std::nullopt : parseLine(text);
       if (line) {
@@ -144,6 +154,9 @@ std::size_t readUsage(const std::string& folder, const std::function<void(UsageL
         ++damaged;
       }
     }
+    if (file.eof() && !file.bad()) continue;
+    throw UsageError("cannot-read", path + ": cannot be read: " + std::strerror(errno),
+                     "run this command as the user that runs the server");
   }
   return damaged;
 }

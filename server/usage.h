@@ -58,9 +58,12 @@ inline std::string usageFolder(const std::string& store) { return store + "/.usa
 // Appends lines to FOLDER/usage.jsonl. If the file would exceed kUsageFileBytes, it becomes
 // usage.1.jsonl, that one usage.2.jsonl and so on; only kUsageFiles files are kept. A line that a
 // killed process has left incomplete ends at the next line. Lines that cannot be written are kept
-// and written with the next ones. One thread at a time.
+// and written with the next one, added up per run; beyond kMaxPendingRuns, per identity with an
+// empty `run`. One thread at a time.
 class UsageFile {
  public:
+  static constexpr std::size_t kMaxPendingRuns = 512;
+
   explicit UsageFile(std::string folder) : folder_(std::move(folder)) {}
   // Returns 0 or the errno.
   int append(const UsageLine& line);
@@ -70,11 +73,13 @@ class UsageFile {
   int rotate() const;
 
   const std::string folder_;
-  std::string pending_;  // lines that are not in the file
+  // Lines that are not in the file, by identity and run.
+  std::map<std::pair<std::string, std::string>, UsageLine> pending_;
 };
 
 // Calls `take` for the lines in the folder's files, from the oldest to the newest. Returns the
-// number of lines that cannot be read.
+// number of lines that are damaged. Throws UsageError "cannot-read" if a file exists and cannot be
+// read.
 std::size_t readUsage(const std::string& folder, const std::function<void(UsageLine)>& take);
 
 // The accounting of a running server: adds up the usage of runs, and writes a line per run every

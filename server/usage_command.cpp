@@ -2,31 +2,27 @@
 
 #include <spdlog/fmt/chrono.h>
 #include <spdlog/fmt/fmt.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <ctime>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <system_error>
 #include <vector>
 
-#include "common/core/durable.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
 #include "common/core/units.h"
 #include "server/age.h"
 #include "server/disk_share.h"
 #include "server/settings.h"
+#include "server/store_folders.h"
 #include "server/usage.h"
 
 namespace cleave {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 struct IdentityUsage {
@@ -65,11 +61,9 @@ UsageReport reportOn(const std::string& store, const UsageOptions& options) {
     identity.usage += line.usage;
     if (options.runs) identity.runs[line.run] += line.usage;
   });
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(store, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with('.') || !entry.is_directory() || !isMeant(name)) continue;
-    all[name].diskBytes = folderBytes(entry.path().string());
+  for (const auto& folder : storedFolders(store)) {
+    const std::string name = folder.filename().string();
+    if (isMeant(name)) all[name].diskBytes = folderBytes(folder.string());
   }
   report.identities.assign(all.begin(), all.end());
   std::stable_sort(report.identities.begin(), report.identities.end(),
@@ -136,7 +130,7 @@ int usageCommand(const UsageOptions& options) {
   if (!options.json && report.first > report.since) {
     processLog()->info("the account of usage begins at {}", report.first);
   }
-  writeAll(STDOUT_FILENO, options.json ? jsonOf(report, options.runs) : textOf(report));
+  writeOutput(options.json ? jsonOf(report, options.runs) : textOf(report));
   return 0;
 }
 

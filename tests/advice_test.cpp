@@ -1,5 +1,5 @@
 // Advice: the suggested settings are valid in a configuration, the gains exceed the steps' spread,
-// and disadvantages are stated.
+// and disadvantages are stated. Also the text of the summary.
 #include "client/train/advice.h"
 
 #include <catch2/catch.hpp>
@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "client/train/settings.h"
+#include "client/train/train_summary.h"
 
 using namespace cleave;
 
@@ -190,4 +191,15 @@ TEST_CASE(
   for (std::size_t j = 0; j < seconds.size(); ++j) seconds[j] = 1 + 0.01F * static_cast<float>(j);
   CHECK(stepSpread(seconds).value() == Approx(0.4 / 1.5).epsilon(0.02));
   CHECK_FALSE(stepSpread(std::vector<float>(9, 1)));
+}
+
+TEST_CASE("the summary of a run leaves out a peak below the mean") {
+  nlohmann::json summary = {{"mean_up_bytes_per_second", 634e3},
+                            {"mean_down_bytes_per_second", 500e3},
+                            {"peak_up_bytes_per_second", 386e3},
+                            {"peak_down_bytes_per_second", 700e3}};
+  CHECK(bandwidthText(summary) == "bandwidth   mean 634 kB/s up, 500 kB/s down\n");
+  summary["peak_up_bytes_per_second"] = 800e3;
+  CHECK(bandwidthText(summary) ==
+        "bandwidth   mean 634 kB/s up, 500 kB/s down; peak 800 kB/s up, 700 kB/s down\n");
 }

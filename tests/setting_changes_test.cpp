@@ -271,22 +271,41 @@ TEST_CASE("changes are recorded with the step after which they apply") {
   const auto record = [&] {
     return nlohmann::json::parse(files.read("R/changes.json").value_or("[]"));
   };
-  recordChanges(files, "R", {}, 8);
+  recordChanges(files, "R", {}, 8, {});
   CHECK_FALSE(files.read("R/changes.json"));
-  recordChanges(files, "R", {{"train.epochs", "2", "4"}}, 8);
-  recordChanges(files, "R", {{"train.clip_norm", "0", "1"}}, 24);
+  recordChanges(files, "R", {{"train.epochs", "2", "4"}}, 8, {{"train.epochs", "2"}});
+  recordChanges(files, "R", {{"train.clip_norm", "0", "1"}}, 24, {{"train.epochs", "4"}});
+  const Values applied = {{"train.epochs", "4"}, {"train.clip_norm", "1"}};
   CHECK(record() == nlohmann::json::parse(R"([
       {"step": 8, "key": "train.epochs", "before": "2", "after": "4"},
       {"step": 24, "key": "train.clip_norm", "before": "0", "after": "1"}])"));
 
   SECTION("if the run continues from an earlier checkpoint, later changes apply earlier") {
-    recordChanges(files, "R", {}, 16);
+    recordChanges(files, "R", {}, 16, applied);
     CHECK(record().at(0).at("step") == 8);
     CHECK(record().at(1).at("step") == 16);
   }
+  SECTION("a change that a killed process recorded, but did not apply, is removed") {
+    const Values stored = {{"train.epochs", "4"}, {"train.clip_norm", "0"}};
+    SECTION("if the run continues without it") {
+      recordChanges(files, "R", {}, 24, stored);
+      CHECK(record().size() == 1);
+      CHECK(record().at(0).at("key") == "train.epochs");
+    }
+    SECTION("if it is made again") {
+      recordChanges(files, "R", {{"train.clip_norm", "0", "1"}}, 24, stored);
+      CHECK(record().size() == 2);
+    }
+    SECTION("but not an earlier change of the same step") {
+      recordChanges(files, "R", {{"train.clip_norm", "1", "2"}}, 24, applied);
+      recordChanges(files, "R", {}, 24, applied);
+      REQUIRE(record().size() == 2);
+      CHECK(record().at(1).at("after") == "1");
+    }
+  }
   SECTION("a damaged record is replaced") {
     files.write("R/changes.json", "[{\"step\": -1}]");
-    recordChanges(files, "R", {{"train.clip_norm", "1", "2"}}, 30);
+    recordChanges(files, "R", {{"train.clip_norm", "1", "2"}}, 30, applied);
     CHECK(record().size() == 1);
   }
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/core/error.h"
 #include "server/usage.h"
 #include "tests/file_size_limit.h"
 
@@ -96,6 +97,42 @@ TEST_CASE("lines that cannot be written are kept and written later, once") {
   for (const UsageLine& line : folder.lines()) runs += line.run;
   CHECK(runs == "abcd");
   CHECK(folder.damaged == 0);
+}
+
+TEST_CASE("lines that wait for the disk are added up per run, and for many runs per identity") {
+  Folder folder;
+  UsageFile file(folder.path);
+  constexpr std::uint64_t kRuns = UsageFile::kMaxPendingRuns + 100;
+  {
+    const test::FileSizeLimit full(0);
+    for (int i = 0; i < 3; ++i) CHECK(file.append(lineOf("a", 1)) == EFBIG);
+    CHECK(folder.lines().empty());
+  }
+  REQUIRE(file.append(lineOf("b", 1)) == 0);
+  const auto lines = folder.lines();
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0].run == "a");
+  CHECK(lines[0].usage == Usage{3, 3, 1.5, 300, 600});
+  fs::remove(folder.file());
+  {
+    const test::FileSizeLimit full(0);
+    for (std::uint64_t run = 0; run < kRuns; ++run) file.append(lineOf(std::to_string(run), 1));
+  }
+  REQUIRE(file.append(lineOf("0", 1)) == 0);
+  std::uint64_t steps = 0, ofOthers = 0;
+  for (const UsageLine& line : folder.lines()) {
+    steps += line.usage.steps;
+    if (line.run.empty()) ofOthers += line.usage.steps;
+  }
+  CHECK(steps == kRuns + 1);
+  CHECK(ofOthers == 100);
+}
+
+TEST_CASE("a file that cannot be read is an error") {
+  Folder folder;
+  CHECK(folder.lines().empty());
+  fs::create_directory(folder.path + "/usage.1.jsonl");
+  CHECK_THROWS_AS(folder.lines(), UsageError);
 }
 
 TEST_CASE("a run's usage is written every ten minutes and at its end") {

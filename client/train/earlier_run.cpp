@@ -3,7 +3,9 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -88,6 +90,23 @@ std::uint64_t stepsOfSummary(const std::string& folder) {
   return isKnown ? json.at("steps").get<std::uint64_t>() : 0;
 }
 
+bool isLengthKey(const std::string& key) {
+  return key == "train.epochs" || key == "train.max_steps";
+}
+
+// Whether one of the changes gives a run that is done more steps. `isMore`: it would have more
+// steps without train.stop.
+bool areLonger(const std::vector<SettingChange>& changes, bool isMore) {
+  const auto rise = [](const SettingChange& change) {
+    return std::strtod(change.after.c_str(), nullptr) - std::strtod(change.before.c_str(), nullptr);
+  };
+  return std::any_of(changes.begin(), changes.end(), [&](const SettingChange& change) {
+    if (isLengthKey(change.key)) return isMore;
+    if (change.key == "train.stop.patience") return rise(change) > 0;
+    return change.key == "train.stop.min_change" && rise(change) < 0;
+  });
+}
+
 // Throws UsageError unless the run gets at least as many steps as it has done, and more if it is
 // done.
 void checkLength(const PreparedRun& run) {
@@ -100,10 +119,14 @@ void checkLength(const PreparedRun& run) {
   if (isRunDone(diskFiles(), run.folder)) {
     if (run.commits.empty()) throw runDone(run.folder, withoutCheckpointHint(run.folder));
     const std::uint64_t done = stepsOfSummary(run.folder);
-    if (total > done) return;
-    throw runDone(run.folder, fmt::format("to train it further: cleave-client train --resume {} "
-                                          "--set {}=N, with N greater than {}",
-                                          run.folder, key, valueFor(done)));
+    const std::uint64_t planned = std::max(done, readRunRecord(diskFiles(), run.folder).steps);
+    if (total > done && areLonger(run.changes, total > planned)) return;
+    const bool hasStopped = done < planned && !run.settings.stop.metric.empty();
+    throw runDone(run.folder,
+                  fmt::format("to train it further: cleave-client train --resume {} --set {}=N, "
+                              "with N greater than {}",
+                              run.folder, hasStopped ? "train.stop.patience" : key,
+                              hasStopped ? run.settings.stop.patience : valueFor(planned)));
   }
   const std::uint64_t done = run.commits.empty() ? 0 : run.commits.front().step;
   if (total >= done) return;
@@ -118,9 +141,8 @@ void checkLength(const PreparedRun& run) {
 void announceLearningRate(const PreparedRun& run, std::uint64_t step) {
   const LearningRateOptions options = learningRateOptions(run.settings, *run.data.train);
   const bool isLonger =
-      std::any_of(run.changes.begin(), run.changes.end(), [](const SettingChange& change) {
-        return change.key == "train.epochs" || change.key == "train.max_steps";
-      });
+      std::any_of(run.changes.begin(), run.changes.end(),
+                  [](const SettingChange& change) { return isLengthKey(change.key); });
   if (!isLonger || !findLearningRate(options.schedule).decays || step == 0 ||
       step >= options.totalSteps) {
     return;
@@ -128,6 +150,14 @@ void announceLearningRate(const PreparedRun& run, std::uint64_t step) {
   processLog()->info(
       "learning rate: the schedule {} now spans {} steps; step {} has the rate {:.6g}",
       options.schedule, options.totalSteps, step + 1, learningRate(options, step + 1));
+}
+
+// The values of the configuration in the run's folder.
+std::map<std::string, std::string> storedValues(const std::string& folder) {
+  const std::string path = folder + "/config.yaml";
+  Config config = parseStoredConfig(diskFiles().read(path).value_or(""), path);
+  const ClientSettings settings = readClientSettings(config);
+  return valuesOf(config, settings);
 }
 
 }  // namespace
@@ -166,11 +196,7 @@ RunOptions ofEarlierRun(RunOptions options) {
 
 std::vector<SettingChange> changesOfEarlierRun(const RunOptions& options, const Config& config,
                                                const ClientSettings& settings) {
-  const std::string& path = options.common.config;
-  Config before = parseStoredConfig(diskFiles().read(path).value_or(""), path);
-  const ClientSettings settingsBefore = readClientSettings(before);
-  return changesBetween(valuesOf(before, settingsBefore), valuesOf(config, settings),
-                        options.resume);
+  return changesBetween(storedValues(options.resume), valuesOf(config, settings), options.resume);
 }
 
 void openEarlierRun(PreparedRun& run, const RunOptions& options) {
@@ -204,7 +230,9 @@ void openEarlierRun(PreparedRun& run, const RunOptions& options) {
 
 void continueRun(PreparedRun& run, std::uint64_t step) {
   reopenRun(diskFiles(), run.folder);
-  recordChanges(diskFiles(), run.folder, run.changes, step);
+  if (run.isResumed) {
+    recordChanges(diskFiles(), run.folder, run.changes, step, storedValues(run.folder));
+  }
   if (run.changes.empty()) return;
   announceLearningRate(run, step);
   rewriteConfig(run);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "client/train/settings.h"
 #include "common/core/log.h"
@@ -31,11 +32,29 @@ nlohmann::ordered_json readRecord(Files& files, const std::string& path) {
   auto record = nlohmann::ordered_json::parse(*text, nullptr, false);
   const bool isIntact =
       record.is_array() && std::all_of(record.begin(), record.end(), [](const auto& each) {
-        return each.is_object() && each.contains("step") && each.at("step").is_number_unsigned();
+        const auto hasText = [&](const char* name) {
+          return each.contains(name) && each.at(name).is_string();
+        };
+        return each.is_object() && each.contains("step") && each.at("step").is_number_unsigned() &&
+               hasText("key") && hasText("after");
       });
   if (isIntact) return record;
   processLog()->warn("{} is damaged, so earlier changes of settings are lost", path);
   return nlohmann::ordered_json::array();
+}
+
+// Removes each key's last change if it is one of `step` and its value is not in `values`.
+void removeUnapplied(nlohmann::ordered_json& record, std::uint64_t step,
+                     const std::map<std::string, std::string>& values) {
+  std::set<std::string> seen;
+  for (std::size_t i = record.size(); i-- > 0;) {
+    const auto& each = record[i];
+    const auto key = each.at("key").get<std::string>();
+    if (!seen.insert(key).second || each.at("step").get<std::uint64_t>() != step) continue;
+    const auto value = values.find(key);
+    const std::string current = value == values.end() ? "" : value->second;
+    if (each.at("after").get<std::string>() != current) record.erase(i);
+  }
 }
 
 }  // namespace
@@ -70,13 +89,15 @@ std::vector<SettingChange> changesBetween(const std::map<std::string, std::strin
 }
 
 void recordChanges(Files& files, const std::string& folder,
-                   const std::vector<SettingChange>& changes, std::uint64_t step) {
+                   const std::vector<SettingChange>& changes, std::uint64_t step,
+                   const std::map<std::string, std::string>& before) {
   const std::string path = folder + "/changes.json";
   const nlohmann::ordered_json earlier = readRecord(files, path);
   nlohmann::ordered_json record = earlier;
   for (auto& each : record) {
     if (each.at("step").get<std::uint64_t>() > step) each["step"] = step;
   }
+  removeUnapplied(record, step, before);
   for (const SettingChange& change : changes) {
     processLog()->info("after step {}: {} changes from {} to {}", step, change.key,
                        valueText(change.before), valueText(change.after));

@@ -23,8 +23,11 @@ std::vector<SettingChange> changesBetween(const std::map<std::string, std::strin
 
 // Adds these changes to the record of a run that continues after `step`. Earlier changes of later
 // steps apply from this step on, because these steps are repeated. Writes nothing if that changes
-// nothing.
+// nothing. `before`: the values in config.yaml, which is written after the record; a change of the
+// last step that is not in it is removed, because a killed process recorded it and did not apply
+// it.
 void recordChanges(Files& files, const std::string& folder,
-                   const std::vector<SettingChange>& changes, std::uint64_t step);
+                   const std::vector<SettingChange>& changes, std::uint64_t step,
+                   const std::map<std::string, std::string>& before);
 
 }  // namespace cleave

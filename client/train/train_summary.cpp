@@ -143,6 +143,20 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
   return summary;
 }
 
+std::string bandwidthText(const nlohmann::json& summary) {
+  const auto rate = [&](const char* name) { return summary.at(name).get<double>(); };
+  const double meanUp = rate("mean_up_bytes_per_second");
+  const double meanDown = rate("mean_down_bytes_per_second");
+  const double peakUp = rate("peak_up_bytes_per_second");
+  const double peakDown = rate("peak_down_bytes_per_second");
+  std::string text =
+      fmt::format("bandwidth   mean {}/s up, {}/s down", bytesText(meanUp), bytesText(meanDown));
+  if (peakUp >= meanUp && peakDown >= meanDown) {
+    text += fmt::format("; peak {}/s up, {}/s down", bytesText(peakUp), bytesText(peakDown));
+  }
+  return text + "\n";
+}
+
 void printSummary(const nlohmann::json& summary) {
   const auto number = [&](const char* key) { return summary.at(key).get<double>(); };
   std::ostringstream text;
@@ -175,11 +189,7 @@ void printSummary(const nlohmann::json& summary) {
   text << fmt::format("bytes       {} up, {} down; {:.4f} times the raw tensor size\n",
                       bytesText(number("bytes_up")), bytesText(number("bytes_down")),
                       number("ratio"));
-  text << fmt::format("bandwidth   mean {}/s up, {}/s down; peak {}/s up, {}/s down\n",
-                      bytesText(number("mean_up_bytes_per_second")),
-                      bytesText(number("mean_down_bytes_per_second")),
-                      bytesText(number("peak_up_bytes_per_second")),
-                      bytesText(number("peak_down_bytes_per_second")));
+  text << bandwidthText(summary);
   if (const auto reconnects = summary.at("reconnects").get<std::uint64_t>(); reconnects > 0) {
     text << fmt::format("reconnects  {}; {:.1f} s without a connection\n", reconnects,
                         number("offline_seconds"));

@@ -1,13 +1,17 @@
 #include "common/program/program.h"
-#include "common/core/names.h"
+
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstring>
 #include <iostream>
 #include <new>
 
+#include "common/core/durable.h"
 #include "common/core/error.h"
 #include "common/core/log.h"
+#include "common/core/names.h"
 #include "common/core/printable.h"
 
 namespace cleave {
@@ -95,7 +99,25 @@ void explain(CLI::App& app, const CLI::ParseError& error) {
   }
 }
 
+RunError outputError(const std::string& why) {
+  return RunError("cannot-write", "stdout cannot be written, so the output is incomplete" + why,
+                  "free space on the disk to which stdout is redirected, or redirect it elsewhere");
+}
+
+// The exit code of a command that returned `code`.
+int finishOutput(const std::string& program, int code) {
+  std::cout.flush();
+  if (std::cout || code != 0) return code;
+  return reportError(program, std::make_exception_ptr(outputError("")));
+}
+
 }  // namespace
+
+void writeOutput(const std::string& text) {
+  if (const int error = writeAll(STDOUT_FILENO, text)) {
+    throw outputError(std::string(": ") + std::strerror(error));
+  }
+}
 
 void addCommonOptions(CLI::App& command, CommonOptions& options, bool configRequired) {
   command.add_option("--config", options.config, "The configuration, a YAML file")
@@ -166,10 +188,10 @@ int runProgram(CLI::App& app, int argc, char** argv, const std::function<int()>&
   } catch (const CLI::CallForHelp&) {
     const std::string help = app.help();
     std::cout << help << (help.ends_with('\n') ? "" : "\n");
-    return 0;
+    return finishOutput(app.get_name(), 0);
   } catch (const CLI::CallForVersion& version) {
     std::cout << version.what() << "\n";
-    return 0;
+    return finishOutput(app.get_name(), 0);
   } catch (const CLI::ParseError& error) {
     explain(app, error);
     return kWrongUse;
@@ -177,7 +199,7 @@ int runProgram(CLI::App& app, int argc, char** argv, const std::function<int()>&
   try {
     const int code = command();
     flushLog();
-    return code;
+    return finishOutput(app.get_name(), code);
   } catch (...) {
     return reportError(app.get_name(), std::current_exception());
   }

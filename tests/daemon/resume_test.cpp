@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <regex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -572,6 +573,14 @@ TEST_CASE("a run that train.stop has ended gets more epochs, also if its steps o
     INFO(first.errors);
     REQUIRE(first.code == 0);
     REQUIRE(summaryOf(stopped).at("steps") == 16);
+    const std::string summary = readFile(stopped + "/summary.json");
+    for (const char* setting : {"device=cpu", "train.clip_norm=1", "train.epochs=19"}) {
+      const Ended same = resume(stopped, {"--set", setting});
+      CHECK(same.code == 2);
+      CHECK_THAT(same.errors, Contains("[run-done]") &&
+                                  Contains("--set train.stop.patience=N, with N greater than 1"));
+    }
+    CHECK(readFile(stopped + "/summary.json") == summary);
     CHECK_THAT(first.errors, Contains("loss has not improved in 1 evaluations, so the run ends"));
     const Ended ended = resume(stopped, longer);
     INFO(ended.errors);
@@ -588,6 +597,14 @@ TEST_CASE("a run with its own server gets more epochs, and says what becomes of 
   const Ended first = runClient("train", run, {"--set", "train.epochs=1"});
   INFO(first.errors);
   REQUIRE(first.code == 0);
+  // As an earlier version, without data.holdout_from, wrote it.
+  const std::string config = readFile(run + "/config.yaml");
+  std::ofstream(run + "/config.yaml")
+      << std::regex_replace(config, std::regex("\n *holdout_from: [a-z]+"), "");
+  REQUIRE(readFile(run + "/config.yaml") != config);
+  auto record = nlohmann::json::parse(readFile(run + "/run.json"));
+  record.at("config") = "";
+  std::ofstream(run + "/run.json") << record.dump();
   const Ended ended = resume(run, {"--set", "train.epochs=2", "--set", "train.clip_norm=1"});
   INFO(ended.errors);
   REQUIRE(ended.code == 0);

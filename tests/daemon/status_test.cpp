@@ -171,6 +171,30 @@ TEST_CASE("a killed server leaves a socket, which the next server replaces") {
   CHECK(askStatus(folder).at("address") == next.address());
 }
 
+TEST_CASE("a store that cannot be read is an error, as is a stdout that cannot be written") {
+  const TemporaryFolder folder;
+  const std::string store = "store=" + folder.path("store");
+  const std::vector<Arguments> readers = {{serverProgram(), "runs", "list", "--set", store},
+                                          {serverProgram(), "usage", "--set", store}};
+  for (const Arguments& command : readers) {
+    checkError(finish(Process::start(command)), kWrongUse,
+               {"[cannot-read]", folder.path("store"), "--config FILE"});
+  }
+  fs::create_directory(folder.path("store"));
+  std::vector<Arguments> commands = readers;
+  commands.insert(commands.end(), {{serverProgram(), "keys"},
+                                   {serverProgram(), "--help"},
+                                   {clientProgram(), "keys", "--json"},
+                                   {clientProgram(), "models"},
+                                   {clientProgram(), "--version"}});
+  for (const Arguments& command : commands) {
+    CHECK(finish(Process::start(command)).code == 0);
+    Arguments full = {"/bin/sh", "-c", "exec \"$@\" > /dev/full", "sh"};
+    full.insert(full.end(), command.begin(), command.end());
+    checkError(finish(Process::start(full)), 1, {"[cannot-write]", "stdout cannot be written"});
+  }
+}
+
 TEST_CASE("a second server on a store is refused, and commands that read it are not") {
   const TemporaryFolder folder;
   const Arguments serve = {serverProgram(), "serve", "--set",
