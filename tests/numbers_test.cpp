@@ -188,7 +188,6 @@ struct Column {
 TEST_CASE("a column's numbers decide its decimal mark") {
   const NumberForm point, groupedPoint{DecimalMark::point, true, {}},
       comma{DecimalMark::comma, false, {}}, groupedComma{DecimalMark::comma, true, {}};
-  CHECK(Column({"1", "2000"}).form() == point);
   CHECK(Column({"1", "2.5"}).form() == point);
   CHECK(Column({"1", "2,5"}).form() == comma);
   CHECK(Column({"1.234", "2,5"}).form() == groupedComma);
@@ -199,6 +198,37 @@ TEST_CASE("a column's numbers decide its decimal mark") {
   CHECK(Column({"1.234", "25000"}).form() == point);  // thousands are not grouped
   CHECK(Column({"1.234"}).form("auto", {false, true}) == groupedComma);
   CHECK(Column({"1,234"}).form("auto", {true, false}) == groupedPoint);
+}
+
+TEST_CASE("the file decides the form of a column of integers") {
+  const Column integers({"1", "250"}), large({"1", "25000"}), percent({"5 %", "70 %"});
+  CHECK(integers.form() == NumberForm{std::nullopt, false, {}});
+  CHECK(integers.form("auto", {true, true}).mark == std::nullopt);  // the file contradicts itself
+  CHECK(integers.form("auto", {false, true}) == NumberForm{DecimalMark::comma, false, {}});
+  CHECK(integers.form("auto", {true, false}) == NumberForm{});
+  CHECK(integers.form("comma") == NumberForm{DecimalMark::comma, true, {}});
+  CHECK(percent.form("auto", {false, true}) == NumberForm{DecimalMark::comma, false, "%"});
+  // Another column has 1.234,5. The column with 25000 would have 25.000.
+  CHECK(integers.form("auto", {false, true, false, true}).isGrouped);
+  CHECK_FALSE(large.form("auto", {false, true, false, true}).isGrouped);
+  CHECK_FALSE(integers.form("auto", {true, false, false, true}).isGrouped);
+}
+
+TEST_CASE("columns of numbers show the mark of a file, and columns of texts do not") {
+  const auto evidence = [](const std::vector<Names>& rows) {
+    MarkScan scan;
+    scan.addColumn(0);
+    scan.addColumn(1);
+    for (const Names& row : rows) {
+      const std::vector<std::string_view> cells(row.begin(), row.end());
+      scan.add(cells, 2);
+    }
+    return scan.evidence().only();
+  };
+  CHECK(evidence({{"1,5", "x"}, {"", "y"}}) == DecimalMark::comma);
+  CHECK(evidence({{"1,5", "2.5"}, {"2,5", "y"}}) == DecimalMark::comma);
+  CHECK(evidence({{"1,5", "2.5"}}) == std::nullopt);
+  CHECK(evidence({{"1", "2"}}) == std::nullopt);
 }
 
 TEST_CASE("a column that does not decide, or contradicts itself, is refused with line and key") {
@@ -234,9 +264,38 @@ TEST_CASE("other files are read in the form of the training set") {
   CHECK_FALSE(readNumber("5", percent));
   CHECK_FALSE(readNumber("5 %", point));
   CHECK_FALSE(readNumber("5 $", NumberForm{DecimalMark::point, false, "EUR"}));
-  for (const NumberForm& form : {point, comma, grouped, percent})
+  const NumberForm open{std::nullopt, false, {}};
+  CHECK(readNumber("1.5", open) == 1.5);
+  CHECK(readNumber("1,5", open) == 1.5);
+  CHECK(readNumber("1.234,5", open) == 1234.5);
+  CHECK(readNumber("25", open) == 25);
+  CHECK_FALSE(readNumber("1.234", open));
+  CHECK_FALSE(readNumber("1,234", open));
+  for (const NumberForm& form : {point, comma, grouped, percent, open})
     CHECK(numberFormFrom(toJson(form)) == form);
   CHECK(toJson(point).is_null());  // as in models from before forms existed
+}
+
+TEST_CASE("an error says why a number of another file is not read") {
+  const NumberForm comma{DecimalMark::comma, false, {}}, open{std::nullopt, false, {}};
+  const UnreadNumber thousands = unreadNumber("1.234", comma);
+  CHECK_THAT(thousands.fault, Catch::Contains("1.234 or 1234") && Catch::Contains("no thousands"));
+  CHECK_THAT(thousands.hint, Catch::Contains("1234, set data.decimal: comma"));
+  CHECK_THAT(unreadNumber("1.234", open).fault, Catch::Contains("no number of the training set"));
+  CHECK_THAT(unreadNumber("1.25", comma).fault, Catch::Contains("a decimal comma"));
+  CHECK_THAT(unreadNumber("1.234 $", comma).fault, Catch::Contains("is not a number with"));
+  CHECK_THAT(unreadNumber("x", open).fault, Catch::Contains("is not a number with"));
+}
+
+TEST_CASE("data.decimal completes a form without a mark, and allows thousands") {
+  NumberForm open{std::nullopt, false, "%"}, comma{DecimalMark::comma, false, {}}, other = comma;
+  applyConfigured(open, DecimalMark::comma);
+  CHECK(open == NumberForm{DecimalMark::comma, true, "%"});
+  applyConfigured(comma, DecimalMark::comma);
+  CHECK(readNumber("1.234", comma) == 1234);
+  applyConfigured(other, DecimalMark::point);
+  applyConfigured(other, std::nullopt);
+  CHECK(other == NumberForm{DecimalMark::comma, false, {}});
 }
 
 // ---- Labels ----

@@ -119,6 +119,78 @@ TEST_CASE("numbers with a decimal comma are numeric, in other sets too") {
                  Catch::Contains("a decimal comma"));
 }
 
+// The form of integers in the training set is that of the table's other columns.
+TEST_CASE("integers of the training set are other numbers elsewhere, in the form of the table") {
+  Tables tables;
+  // The value of the first column in the row of an input. Its mean and std are irrelevant.
+  const auto read = [&](const std::string& training, const std::string& row) {
+    const auto data = tables.open(training);
+    nlohmann::json learned = data->learned();
+    for (nlohmann::json& column : learned.at("columns")) {
+      if (column.contains("mean")) column["mean"] = 0.0, column["std"] = 1.0;
+    }
+    tables.keys.learned = learned;
+    const std::string header = training.substr(0, training.find('\n'));
+    tables.keys.inputs = {tables.write("input.csv", header + "\n" + row + "\n")};
+    const auto input = findDataFormat("csv").open(tables.keys, DataSplit::input);
+    std::vector<float> values(input->arrays()[0].shape[0]);
+    std::int64_t label = 0;
+    const std::vector<std::span<std::byte>> memory = {std::as_writable_bytes(std::span(values)),
+                                                      std::as_writable_bytes(std::span(&label, 1))};
+    input->write(0, std::nullopt, memory);
+    return values[0];
+  };
+  const auto error = [&](const std::string& training, const std::string& row) {
+    return errorText([&] { read(training, row); });
+  };
+  const std::string commas = "n;price;label\n5;1,5;a\n250;2,5;b\n";
+  CHECK(read(commas, "7;3,5;a") == 7);
+  CHECK(read(commas, "7,25;3,5;a") == 7.25F);
+  CHECK_THAT(error(commas, "1.234;3,5;a"),
+             Catch::Contains("input.csv:2: '1.234' in the column 'n' may be 1.234 or 1234"));
+  CHECK_THAT(error(commas, "7.5;3,5;a"), Catch::Contains("a decimal comma"));
+  // Another column has thousands.
+  const std::string grouped = "n;price;label\n5;1.000,5;a\n250;2,5;b\n";
+  CHECK(read(grouped, "1.234;3,5;a") == 1234);
+  CHECK(read("n,price,label\n5,\"1,000.5\",a\n250,2.5,b\n", "\"1,234\",3.5,a") == 1234);
+  // Percentages and currencies.
+  const std::string percent = "n;price;label\n5 %;1,5;a\n70 %;2,5;b\n";
+  CHECK(read(percent, "72,5 %;1,5;a") == 0.725F);
+  CHECK_THAT(error(percent, "1.072 %;1,5;a"), Catch::Contains("1.072 %"));
+  CHECK(read("n;price;label\n5 €;1,5;a\n70 €;2,5;b\n", "72,50 €;1,5;a") == 72.5F);
+  // Only a column that the model does not use has a mark.
+  tables.keys.numericColumns = {"n"};
+  CHECK(read(commas, "7,25;3,5;a") == 7.25F);
+  CHECK_THAT(error(commas, "7.5;3,5;a"), Catch::Contains("a decimal comma"));
+  tables.keys.numericColumns.clear();
+  // Only the target has one.
+  tables.keys.targetType = "number";
+  CHECK_THAT(error("n;label\n5;1,5\n250;2,5\n", "7.5;0"), Catch::Contains("a decimal comma"));
+  tables.keys.targetType = "class";
+  // No column has one.
+  const std::string integers = "n,m,label\n5,1,a\n250,2,b\n";
+  CHECK(read(integers, "7.5,1,a") == 7.5F);
+  CHECK(read(integers, "\"7,5\",1,a") == 7.5F);
+  CHECK_THAT(error(integers, "1.234,1,a"), Catch::Contains("may be 1.234 or 1234") &&
+                                               Catch::Contains("no number of the training"));
+  tables.keys.decimal = "point";
+  CHECK(read(integers, "1.234,1,a") == 1.234F);
+}
+
+TEST_CASE("a model from before the form of integers was recorded has the same columns") {
+  Tables tables;
+  const nlohmann::json now = tables.open("n;price;label\n5;1,5;a\n250;2,5;b\n")->learned();
+  nlohmann::json before = now;
+  before.at("columns")[0].erase("form");
+  CHECK(isSameLearned(before, now));
+  before.at("columns")[0]["mean"] = 1;
+  CHECK_FALSE(isSameLearned(before, now));
+  before = now;
+  before.at("columns")[1]["form"]["unit"] = "EUR";
+  CHECK_FALSE(isSameLearned(before, now));
+  CHECK(isSameLearned(nullptr, nullptr));
+}
+
 TEST_CASE("each row of an input is a sample, and empty rows at the end of other files are none") {
   Tables tables;
   tables.keys.missing = "mean";

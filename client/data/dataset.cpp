@@ -1,5 +1,6 @@
 #include "client/data/dataset.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cstring>
 #include <utility>
@@ -77,6 +78,25 @@ std::unique_ptr<Dataset> sliceDataset(std::shared_ptr<const Dataset> whole, std:
                      "ask for fewer samples in the configuration");
   }
   return std::make_unique<Slice>(std::move(whole), first, count);
+}
+
+bool isSameLearned(const nlohmann::json& recorded, nlohmann::json now) {
+  const auto isUnrecorded = [](const nlohmann::json& before, const nlohmann::json& column) {
+    return !before.contains("form") && column.contains("form") &&
+           column.at("form").at("unit") == "";
+  };
+  if (recorded.is_object() && now.is_object() && now.contains("columns")) {
+    const nlohmann::json before = recorded.value("columns", nlohmann::json::array());
+    nlohmann::json& columns = now.at("columns");
+    for (std::size_t n = 0; n < std::min(before.size(), columns.size()); ++n) {
+      if (isUnrecorded(before[n], columns[n])) columns[n].erase("form");
+    }
+  }
+  if (recorded.is_object() && recorded.contains("target") && now.contains("target") &&
+      isUnrecorded(recorded.at("target"), now.at("target"))) {
+    now.at("target").erase("form");
+  }
+  return recorded == now;
 }
 
 std::string classNameOf(const std::vector<std::string>& names, std::size_t index) {

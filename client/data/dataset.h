@@ -75,6 +75,10 @@ class LabeledDataset : public Dataset {
   void write(std::uint32_t index, std::optional<std::uint64_t> epoch, SampleMemory out) const final;
 };
 
+// Whether a training set with `now` as its learned() has the classes and column statistics of
+// `recorded`, which an earlier version may have written: it recorded no form of integers.
+bool isSameLearned(const nlohmann::json& recorded, nlohmann::json now);
+
 // The class's name among `names`, or its number if it has none.
 std::string classNameOf(const std::vector<std::string>& names, std::size_t index);
 

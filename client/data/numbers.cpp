@@ -176,6 +176,19 @@ std::optional<NumberCell> parsePlain(std::string_view text) {
   return NumberCell{value, std::nullopt, true, point, false, {}};
 }
 
+std::string textOf(double value) {
+  std::array<char, 32> digits{};
+  return {digits.data(), std::to_chars(digits.begin(), digits.end(), value).ptr};
+}
+
+const char* nameOf(DecimalMark mark) { return mark == DecimalMark::point ? "point" : "comma"; }
+
+// Whether the separator of an ambiguous number separates thousands if this is the decimal mark.
+bool isThousands(const NumberCell& number, DecimalMark mark) {
+  return std::abs(*number.with(mark)) ==
+         std::max(std::abs(*number.withPoint), std::abs(*number.withComma));
+}
+
 std::string inQuotes(const std::string& cell) { return "'" + printable(cell, 60) + "'"; }
 
 constexpr const char* kFormHint =
@@ -196,20 +209,27 @@ std::optional<DecimalMark> decimalMarkFrom(const std::string& key) {
 
 nlohmann::json toJson(const NumberForm& form) {
   if (form == NumberForm{}) return nullptr;
-  return {{"decimal", form.mark == DecimalMark::comma ? "comma" : "point"},
-          {"grouped", form.isGrouped},
-          {"unit", form.unit}};
+  nlohmann::json json = {{"decimal", nullptr}, {"grouped", form.isGrouped}, {"unit", form.unit}};
+  if (form.mark) json["decimal"] = nameOf(*form.mark);
+  return json;
 }
 
 NumberForm numberFormFrom(const nlohmann::json& json) {
   if (json.is_null()) return {};
-  return {json.at("decimal") == "comma" ? DecimalMark::comma : DecimalMark::point,
-          json.at("grouped"), json.at("unit")};
+  NumberForm form{std::nullopt, json.at("grouped"), json.at("unit")};
+  if (!json.at("decimal").is_null()) form.mark = decimalMarkFrom(json.at("decimal"));
+  return form;
 }
 
 std::string toString(const NumberForm& form) {
-  return std::string(form.mark == DecimalMark::comma ? "a decimal comma" : "a decimal point") +
+  return (form.mark ? "a decimal " + std::string(nameOf(*form.mark)) : "any decimal mark") +
          (form.unit.empty() ? "" : ", in " + form.unit);
+}
+
+void applyConfigured(NumberForm& form, std::optional<DecimalMark> configured) {
+  if (!configured || (form.mark && form.mark != configured)) return;
+  form.mark = configured;
+  form.isGrouped = true;
 }
 
 std::optional<NumberCell> parseNumber(std::string_view cell) {
@@ -278,12 +298,43 @@ std::optional<double> readNumber(std::string_view cell, const NumberForm& form) 
   if (!number) return std::nullopt;
   if ((number->unit == "%") != (form.unit == "%")) return std::nullopt;
   if (!number->unit.empty() && number->unit != form.unit) return std::nullopt;
-  // Without thousands in the training set, 1,234 is more likely to be 1.234 in another form.
-  if (number->isAmbiguous() && !form.isGrouped) {
-    const double large = std::max(std::abs(*number->withPoint), std::abs(*number->withComma));
-    if (std::abs(*number->with(form.mark)) == large) return std::nullopt;
+  if (!form.mark) {
+    if (number->isAmbiguous()) return std::nullopt;
+    return number->withPoint ? number->withPoint : number->withComma;
   }
-  return number->with(form.mark);
+  // Without thousands in the training set, 1,234 is more likely to be 1.234 in another form.
+  if (number->isAmbiguous() && !form.isGrouped && isThousands(*number, *form.mark))
+    return std::nullopt;
+  return number->with(*form.mark);
+}
+
+UnreadNumber unreadNumber(std::string_view cell, const NumberForm& form) {
+  const std::optional<NumberCell> number = parseNumber(cell);
+  NumberForm free = form;
+  free.isGrouped = true;
+  if (number && number->isAmbiguous()) {
+    const std::string either = textOf(*number->withPoint) + " or " + textOf(*number->withComma);
+    free.mark = DecimalMark::point;
+    if (!form.mark && readNumber(cell, free)) {
+      return {"may be " + either + ", and no number of the training set decides",
+              "set data.decimal: point or comma, whichever is the file's decimal mark"};
+    }
+    free.mark = form.mark;
+    if (form.mark && readNumber(cell, free)) {
+      return {"may be " + either + ", as the column has no thousands in the training set",
+              "write the number without a separator of thousands; if it is " +
+                  textOf(*number->with(*form.mark)) + ", set data.decimal: " + nameOf(*form.mark)};
+    }
+  }
+  return {"is not a number with " + toString(form) + ", as in the training set",
+          "write the number as in the training set"};
+}
+
+void MarkEvidence::add(const MarkEvidence& other) {
+  point |= other.point;
+  comma |= other.comma;
+  groupsWithPoint |= other.groupsWithPoint;
+  groupsWithComma |= other.groupsWithComma;
 }
 
 void NumberFormLearner::add(const NumberCell& number, std::string_view cell, std::uint64_t line) {
@@ -319,8 +370,9 @@ void NumberFormLearner::checkMark(const std::string& path, const std::string& ab
          std::string("correct the cell, or set data.decimal: ") + (isPoint ? "comma" : "point"));
 }
 
-DecimalMark NumberFormLearner::mark(const std::string& path, const std::string& about,
-                                    const MarkEvidence& ofFile) const {
+std::optional<DecimalMark> NumberFormLearner::mark(const std::string& path,
+                                                   const std::string& about,
+                                                   const MarkEvidence& ofFile) const {
   if (onlyPoint_.line > 0 && onlyComma_.line > 0) {
     const bool pointIsFirst = onlyPoint_.line < onlyComma_.line;
     const Example& first = pointIsFirst ? onlyPoint_ : onlyComma_;
@@ -334,19 +386,15 @@ DecimalMark NumberFormLearner::mark(const std::string& path, const std::string& 
   if (onlyComma_.line > 0) return DecimalMark::comma;
   if (onlyPoint_.line > 0) return DecimalMark::point;
   const bool hasPoint = ambiguousPoint_.line > 0, hasComma = ambiguousComma_.line > 0;
-  if (!hasPoint && !hasComma) return DecimalMark::point;
-  if (hasPoint != hasComma && ofFile.only()) return *ofFile.only();
+  if (!hasPoint && !hasComma) return ofFile.only();
+  if (hasPoint != hasComma && ofFile.only()) return ofFile.only();
   // 1.234 in every cell is usually a decimal point. Among integers below 1000 it may be 1234.
   const bool isUsual = hasPoint && !hasComma && !ofFile.comma && (hasLong_ || !hasShort_);
   if (isUsual) return DecimalMark::point;
   const Example& example = hasComma ? ambiguousComma_ : ambiguousPoint_;
   const std::optional<NumberCell> number = parseNumber(example.cell);
-  const auto text = [](double value) {
-    std::array<char, 32> digits{};
-    return std::string(digits.data(), std::to_chars(digits.begin(), digits.end(), value).ptr);
-  };
   refuse(lineOf(path, example.line) + ": " + inQuotes(example.cell) + " in " + about + " may be " +
-             text(*number->withPoint) + " or " + text(*number->withComma) +
+             textOf(*number->withPoint) + " or " + textOf(*number->withComma) +
              ", and no other number of the file decides",
          "set data.decimal: point or comma, whichever is the file's decimal mark");
 }
@@ -369,12 +417,37 @@ NumberForm NumberFormLearner::form(const std::string& path, const std::string& a
                                    std::optional<DecimalMark> configured,
                                    const MarkEvidence& ofFile) const {
   NumberForm form;
-  form.mark = configured ? *configured : mark(path, about, ofFile);
-  checkMark(path, about, form.mark);
-  form.isGrouped =
-      configured || (form.mark == DecimalMark::point ? groupsWithPoint_ : groupsWithComma_);
+  form.mark = configured ? configured : mark(path, about, ofFile);
+  if (form.mark) checkMark(path, about, *form.mark);
+  const auto isGroupedIn = [&](const MarkEvidence& evidence) {
+    return form.mark == DecimalMark::point   ? evidence.groupsWithPoint
+           : form.mark == DecimalMark::comma ? evidence.groupsWithComma
+                                             : false;
+  };
+  // A column with 25000 would have 25.000 if its thousands were grouped.
+  form.isGrouped = configured || isGroupedIn(evidence()) || (!hasLong_ && isGroupedIn(ofFile));
   form.unit = unit(path, about);
   return form;
+}
+
+void MarkScan::add(std::span<const std::string_view> cells, std::uint64_t line) {
+  for (Column& column : columns_) {
+    if (column.hasText) continue;
+    const std::string_view cell = cells[column.source];
+    if (const auto number = parseNumber(cell)) {
+      column.form.add(*number, cell, line);
+    } else {
+      column.hasText = !isMissing(cell);
+    }
+  }
+}
+
+MarkEvidence MarkScan::evidence() const {
+  MarkEvidence all;
+  for (const Column& column : columns_) {
+    if (!column.hasText) all.add(column.form.evidence());
+  }
+  return all;
 }
 
 }  // namespace cleave

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "client/data/damage.h"
 
@@ -19,7 +21,9 @@ std::optional<DecimalMark> decimalMarkFrom(const std::string& key);
 
 // How the numbers of a column are written.
 struct NumberForm {
-  DecimalMark mark = DecimalMark::point;
+  // Empty: neither the column nor the other columns of the training set show the mark. Then 1.5 and
+  // 1,5 are read as what they must be, and 1.234 is no number of this form.
+  std::optional<DecimalMark> mark = DecimalMark::point;
   bool isGrouped = false;  // whether 1,234 (or with a decimal comma 1.234) is 1234
   std::string unit = {};   // "%", or a currency such as "EUR"; empty: none
 
@@ -29,6 +33,9 @@ struct NumberForm {
 nlohmann::json toJson(const NumberForm& form);
 NumberForm numberFormFrom(const nlohmann::json& json);
 std::string toString(const NumberForm& form);  // "a decimal comma, in EUR"
+// For the sets that use the form of the training set: data.decimal completes a form that has no
+// mark, and allows thousands.
+void applyConfigured(NumberForm& form, std::optional<DecimalMark> configured);
 
 // A cell that is a finite number with at least one decimal mark. Percentages are divided by 100.
 struct NumberCell {
@@ -48,21 +55,31 @@ std::optional<NumberCell> parseNumber(std::string_view cell);
 
 // The number in a cell of a column with this form. Empty if the cell is no number of this form.
 std::optional<double> readNumber(std::string_view cell, const NumberForm& form);
+// Why readNumber() returns nothing for the cell, which is not a missing value, for an error: the
+// fault follows the cell ("is not a number …").
+struct UnreadNumber {
+  std::string fault, hint;
+};
+UnreadNumber unreadNumber(std::string_view cell, const NumberForm& form);
 
 // What the columns of a file prove about its decimal mark.
 struct MarkEvidence {
   bool point = false, comma = false;
+  bool groupsWithPoint = false, groupsWithComma = false;  // thousands, by decimal mark
   std::optional<DecimalMark> only() const {
     if (point == comma) return std::nullopt;
     return point ? DecimalMark::point : DecimalMark::comma;
   }
+  void add(const MarkEvidence& other);
 };
 
 // Learns the form of a column's numbers from the training set.
 class NumberFormLearner {
  public:
   void add(const NumberCell& number, std::string_view cell, std::uint64_t line);
-  MarkEvidence evidence() const { return {onlyPoint_.line > 0, onlyComma_.line > 0}; }
+  MarkEvidence evidence() const {
+    return {onlyPoint_.line > 0, onlyComma_.line > 0, groupsWithPoint_, groupsWithComma_};
+  }
   // `configured`: data.decimal. `ofFile`: the evidence of all columns of the file. `about` names
   // the column: "the column 'price'". Throws UsageError "ambiguous-number" with FILE:LINE if the
   // cells contradict each other or do not decide.
@@ -79,8 +96,8 @@ class NumberFormLearner {
       if (line == 0) *this = {at, std::string(text), std::string(of)};
     }
   };
-  DecimalMark mark(const std::string& path, const std::string& about,
-                   const MarkEvidence& ofFile) const;
+  std::optional<DecimalMark> mark(const std::string& path, const std::string& about,
+                                  const MarkEvidence& ofFile) const;
   void checkMark(const std::string& path, const std::string& about, DecimalMark mark) const;
   std::string unit(const std::string& path, const std::string& about) const;
 
@@ -89,6 +106,23 @@ class NumberFormLearner {
   Example unit_, otherUnit_, noUnit_;
   bool hasShort_ = false, hasLong_ = false;  // integers of up to 3 digits, and of more, ungrouped
   bool groupsWithPoint_ = false, groupsWithComma_ = false;  // by decimal mark
+};
+
+// Learns what columns that are not read as numbers prove about the file's decimal mark. A column
+// with a text proves nothing.
+class MarkScan {
+ public:
+  void addColumn(std::size_t source) { columns_.push_back({source, {}, false}); }
+  void add(std::span<const std::string_view> cells, std::uint64_t line);
+  MarkEvidence evidence() const;
+
+ private:
+  struct Column {
+    std::size_t source;  // position in the file
+    NumberFormLearner form;
+    bool hasText;
+  };
+  std::vector<Column> columns_;
 };
 
 }  // namespace cleave

@@ -31,8 +31,10 @@ class Table final : public Dataset {
     const std::vector<std::string> files =
         split == DataSplit::input ? inputFilesOf(keys) : std::vector{fileOf(keys, split)};
     if (split != DataSplit::train) {
-      for (const Json& column : keys.learned.at("columns"))
+      for (const Json& column : keys.learned.at("columns")) {
         columns_.push_back(featureColumnFrom(column));
+        applyConfigured(columns_.back().form, decimalMarkFrom(keys.decimal));
+      }
     }
     MarkEvidence marks;
     for (const std::string& path : files) {
@@ -151,12 +153,11 @@ class Table final : public Dataset {
         const auto value = static_cast<float>((*number - column.mean) / column.stddev);
         if (std::isfinite(value)) return value;
       }
+      const UnreadNumber unread = unreadNumber(cell, column.form);
       throw DataError("data-damaged",
                       lineOf(path, line) + ": '" + printable(cell, 60) + "' in the column '" +
-                          printable(column.name, 60) + "' is not a number with " +
-                          toString(column.form) + ", as in the training set",
-                      "write the number as in the training set, or empty the cell and set "
-                      "data.missing: mean");
+                          printable(column.name, 60) + "' " + unread.fault,
+                      unread.hint + ", or empty the cell and set data.missing: mean");
     }
     auto found = column.categories.find(cell);
     if (found == column.categories.end()) found = column.categories.find(trimmed(cell));

@@ -73,7 +73,10 @@ class TableLearner {
       checkLists(name, isTarget, isNumeric, isCategorical);
       const bool isUsed = areListed ? isCategorical || isNumeric : !isTarget;
       if (isTarget && keys.targetType == "number") target_ = n;
-      if (!isUsed) continue;
+      if (!isUsed) {
+        if (!isTarget) unused_.addColumn(n);
+        continue;
+      }
       Column column;
       column.source = n;
       column.learned.name = name;
@@ -89,6 +92,7 @@ class TableLearner {
     file_.forEachRow([&](std::uint64_t line, Cells cells) {
       ++rows_;
       for (Column& column : columns_) take(column, cells[column.source], line);
+      unused_.add(cells, line);
       if (!target_) return;
       if (const auto number = parseNumber(cells[*target_]))
         targetForm_.add(*number, cells[*target_], line);
@@ -295,14 +299,14 @@ class TableLearner {
         kListHint);
   }
 
+  // Columns that the model does not use may be dates and codes, so they count only if no other
+  // column decides.
   MarkEvidence marks() const {
     MarkEvidence all = targetForm_.evidence();
     for (const Column& column : columns_) {
-      if (!column.learned.isNumeric) continue;
-      all.point |= column.form.evidence().point;
-      all.comma |= column.form.evidence().comma;
+      if (column.learned.isNumeric) all.add(column.form.evidence());
     }
-    return all;
+    return all.point || all.comma ? all : unused_.evidence();
   }
 
   void finish(Column& column, const MarkEvidence& marks) const {
@@ -351,6 +355,7 @@ class TableLearner {
   std::vector<Column> columns_;
   std::optional<std::size_t> target_;  // the position of a target that is a number
   NumberFormLearner targetForm_;
+  MarkScan unused_;
   std::uint64_t rows_ = 0;
 };
 

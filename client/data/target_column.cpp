@@ -23,8 +23,9 @@ TargetColumn::TargetColumn(const Options& options, const nlohmann::json& learned
     : options_(options),
       isTraining_(learned.is_null()),
       labels_(knownClasses(options.isNumber, learned)) {
-  if (!isTraining_ && options.isNumber)
-    form_ = numberFormFrom(learned.value("form", nlohmann::json()));
+  if (isTraining_ || !options.isNumber) return;
+  form_ = numberFormFrom(learned.value("form", nlohmann::json()));
+  applyConfigured(form_, options.decimal);
 }
 
 void TargetColumn::add(std::string_view cell, const std::string& path, std::uint64_t line) {
@@ -44,9 +45,8 @@ void TargetColumn::addNumber(std::string_view cell, const std::string& path, std
   if (!isTraining_) {
     const std::optional<double> number = readNumber(cell, form_);
     if (!number || !std::isfinite(static_cast<float>(*number))) {
-      refuse("the target '" + printable(cell, 60) + "' is not a number with " + toString(form_) +
-                 ", as in the training set",
-             "write the target as in the training set");
+      const UnreadNumber unread = unreadNumber(cell, form_);
+      refuse("the target '" + printable(cell, 60) + "' " + unread.fault, unread.hint);
     }
     numbers_.push_back(static_cast<float>(*number));
     return;

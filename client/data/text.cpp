@@ -125,7 +125,7 @@ class LabeledTexts final : public Dataset {
       throw DataError("data-empty", (files.empty() ? "the input" : files.front()) + " has no texts",
                       "give a file with at least one text");
     }
-    target_.finish(files.front());
+    target_.finish(files.front(), marks_.evidence());
     maxId_ = std::max<std::int64_t>(maxIn(ids_), padding_.id);
   }
 
@@ -209,9 +209,15 @@ class LabeledTexts final : public Dataset {
     const bool hasLabel = split != DataSplit::input;
     const std::size_t label =
         hasLabel ? file.column(keys.labelColumn, "set data.label to the column of the labels") : 0;
+    if (split == DataSplit::train && keys.targetType == "number") {
+      for (std::size_t n = 0; n < file.header().size(); ++n) {
+        if (n != text && n != label && !(hasPair && n == pair)) marks_.addColumn(n);
+      }
+    }
     std::vector<PendingText> pending;
     std::size_t bytes = 0;
     const auto take = [&](std::uint64_t line, std::span<const std::string_view> cells) {
+      marks_.add(cells, line);
       if (hasLabel) {
         target_.add(cells[label], file.path(), line);
       } else {
@@ -271,6 +277,7 @@ class LabeledTexts final : public Dataset {
   std::uint32_t length_;
   TokenPadding padding_;
   TargetColumn target_;
+  MarkScan marks_;  // of the training set, if its target is a number
   std::vector<SourceFile> files_;
   std::vector<std::uint32_t> lines_;  // per sample
   std::vector<TokenId> ids_;          // all samples' ids, truncated, without padding

@@ -63,7 +63,7 @@ void checkSameData(const PreparedRun& run, const std::string& folder) {
   } catch (const UsageError&) {
     return;
   }
-  if (learned == run.data.train->learned()) return;
+  if (isSameLearned(learned, run.data.train->learned())) return;
   throw UsageError("other-data",
                    "the training set has other classes or column statistics than at the start of "
                    "the run in " +

@@ -139,7 +139,7 @@ Datasets openForInference(const DataSettings& settings, const nlohmann::json& le
   Datasets data;
   if (inputs.empty() && !settings.hasTestSet()) {
     const Datasets whole = openDatasets(settings);
-    if (whole.train->learned() != learned) {
+    if (!isSameLearned(learned, whole.train->learned())) {
       throw UsageError(
           "other-data",
           "the training set has other classes or column statistics than when the model "
