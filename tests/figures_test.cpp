@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "client/report/learning_curve.h"
+#include "client/report/report_data.h"
 #include "client/report/spread.h"
 #include "client/report/svg_chart.h"
 #include "client/sweep/figure_groups.h"
@@ -248,6 +249,40 @@ TEST_CASE("groups of runs are lines with error bars that differ without colour")
   const Figure& bandwidth = *find(figures, "bandwidth");
   CHECK_THAT(bandwidth.csv, Contains("run,runs,mean_up_bytes_per_second,"));
   CHECK(count(find(figures, "step_time")->svg, "url(#stripes)") >= 4);
+}
+
+TEST_CASE("figures, the report and a sweep's table give the same step and bandwidth") {
+  const Folder folder;
+  writeRun(folder, "run", "0.75");
+  std::string steps = folder.read("run/steps.csv");
+  steps += time(4) + "tiny,2,handshake,,,,,,,,,,300,100,,,,\n" + step(5, 3, 3) + time(6) +
+           "tiny,2,train,4,4,10,3,0.75,0.25,0.5,4000,500,10,5,1e5,1e5,2,0.5\n";
+  folder.write("run/steps.csv", steps);
+  const Measured cell = measureRun(nlohmann::ordered_json::object(), folder.path / "run");
+  CHECK(cell.metrics.at("step_seconds") == 2);  // without the first step of each process
+  CHECK(cell.metrics.at("client_seconds") == 0.5);
+  CHECK(cell.metrics.at("step_up_bytes") == 2500);
+  const std::vector<Figure> figures =
+      makeFigures({groupOf(folder, "a", {"run"}), groupOf(folder, "b", {"run", "run"})});
+  CHECK_THAT(find(figures, "step_time")->csv,
+             Contains("a,1,client,0.5,,0.3125,,0.025,,1.1625,,2,\n") &&
+                 Contains("b,2,client,0.5,0,0.3125,0,0.025,0,1.1625,0,2,0\n"));
+  ReportData report({findRun(folder.path / "run", {})});
+  report.read();
+  const auto headline = report.summary().at("runs").at(0).at("headline");
+  CHECK(headline.at("seconds_per_step") == 2);
+  CHECK_THAT(find(figures, "bandwidth")->csv,
+             Contains("a,1," + std::to_string(headline.at("mean_up_bytes_per_second").get<int>())));
+}
+
+TEST_CASE("the bars of a step show the std of the whole step") {
+  BarChart chart{
+      "x", {"a", "b"}, true, {{"one", {{1, {}}, {1, {}}}}, {"two", {{2, {}}, {2, {}}}}}, {}};
+  chart.stddevs = {0.5, std::nullopt};
+  const std::string with = svgOf(chart);
+  chart.stddevs = {std::nullopt, std::nullopt};
+  const std::string without = svgOf(chart);
+  CHECK(count(with, "<line") == count(without, "<line") + 3);  // the bar and its caps
 }
 
 TEST_CASE("runs with different main metrics have no figure of them") {

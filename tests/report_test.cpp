@@ -259,9 +259,9 @@ TEST_CASE("a transfer's bytes are spread over its seconds") {
 TEST_CASE("a step's parts add up to the step's time, even if they overlapped") {
   BucketAxes grids(10);
   StepSplit split(grids.step);
-  split.add(1, 1.0, 0.5, 0.2, 0.1);
-  split.add(2, 1.0, 0.9, 0.8, 0.7);
-  split.add(3, 1.0, 3.0, 0.1, 0.1);
+  split.add(1, false, 1.0, 0.5, 0.2, 0.1);
+  split.add(2, false, 1.0, 0.9, 0.8, 0.7);
+  split.add(3, false, 1.0, 3.0, 0.1, 0.1);
   const auto of = [](Series& series, std::size_t step) { return series.buckets()[step].mean(); };
   CHECK(of(split.compute, 1) == 0.5);
   CHECK(of(split.waiting, 1) == Approx(0.2));
@@ -269,6 +269,19 @@ TEST_CASE("a step's parts add up to the step's time, even if they overlapped") {
   CHECK(of(split.wire, 2) == 0);
   CHECK(of(split.compute, 3) == 1);
   CHECK(of(split.waiting, 3) == 0);
+  CHECK(split.means[0].value() == Approx(2.4 / 3));
+}
+
+TEST_CASE("the mean of the steps leaves out warm-ups, unless there are no other steps") {
+  StepMean mean;
+  CHECK(mean.isEmpty());
+  CHECK(mean.value() == 0);
+  mean.add(9, true);
+  CHECK(mean.value() == 9);
+  mean.add(2, false);
+  mean.add(7, true);
+  mean.add(4, false);
+  CHECK(mean.value() == 3);
 }
 
 namespace {
@@ -390,7 +403,9 @@ TEST_CASE("a report's figures match the files") {
   CHECK(headline.at("total_epochs") == 4);
   CHECK_FALSE(headline.contains("seconds_left"));  // the run has ended
   CHECK(headline.at("ratio") == 0.5);
-  CHECK(headline.at("bytes_up") == 1400);
+  CHECK(headline.at("bytes_up") == 1400);  // tensors and control, as in steps.csv
+  CHECK(headline.at("mean_up_bytes_per_second") == 350);
+  CHECK(headline.at("seconds_per_step") == 2);  // the first step is a warm-up
   CHECK(headline.at("over_bound") == 2);
   CHECK(headline.at("bottleneck") == "latency");
   CHECK(headline.at("bottleneck_share").get<double>() == Approx(2.0 / 3));
@@ -609,18 +624,27 @@ class Steps {
   explicit Steps(const Folder& folder) : folder_(folder) {
     folder_.write("steps.csv", joined(columns_));
   }
-  void row(const std::string& phase, const std::string& generation, const std::string& step = "") {
+  void row(const std::string& phase, const std::string& generation, const std::string& step = "",
+           bool hasCheckpoint = false) {
     const auto twoDigits = [](int number) { return std::to_string(100 + number).substr(1); };
     std::map<std::string, std::string> cells = {
         {"time",
          "2026-01-31T12:" + twoDigits(seconds_ / 60) + ":" + twoDigits(seconds_ % 60) + ".000Z"},
         {"generation", generation},
         {"phase", phase},
-        {"step", step}};
+        {"step", step},
+        {"control_up_bytes", "1"}};
     ++seconds_;
-    if (phase == "train") cells["seconds"] = "1";
+    if (phase == "train") {
+      cells["seconds"] = "1";
+      cells["samples"] = "5";
+      cells["wire_up_bytes"] = "10";
+      cells["raw_up_bytes"] = "20";
+    }
+    if (hasCheckpoint) cells["checkpoint_seconds"] = "0.1";
     folder_.append("steps.csv", rowOf(columns_, cells));
   }
+  void pause(int seconds) { seconds_ += seconds; }
 
  private:
   const Folder& folder_;
@@ -680,6 +704,101 @@ TEST_CASE("resumes, reconnects and steps redone are counted and placed") {
     folder.write("summary.json", damaged);
     CHECK(run().at("headline").at("resumes") == 2);
   }
+}
+
+TEST_CASE("what an unfinished run has spent excludes pauses between processes, and lost steps") {
+  const Folder folder;
+  Steps steps(folder);
+  const auto headline = [&] {
+    ReportData report({findRun(folder.path, {})});
+    report.read();
+    return report.summary().at("runs").at(0).at("headline");
+  };
+  const auto spent = [&] {
+    const auto h = headline();
+    CHECK(h.at("mean_up_bytes_per_second").get<double>() ==
+          Approx(h.at("bytes_up").get<double>() / h.at("seconds").get<double>()));
+    return std::pair(h.at("seconds").get<double>(), h.at("bytes_up").get<double>());
+  };
+  using Spent = std::pair<double, double>;
+  steps.row("handshake", "1");
+  steps.row("train", "1", "1");
+  steps.row("train", "1", "2", true);
+  steps.row("train", "1", "3");
+  CHECK(spent() == Spent{3, 34});
+  steps.pause(1000);
+  steps.row("handshake", "2");
+  CHECK(spent() == Spent{3, 35});  // it is not known yet where the process continues
+  steps.row("resume", "2", "2");
+  CHECK(spent() == Spent{3, 25});  // 2 s until the checkpoint, 1 s since the handshake
+  steps.row("train", "2", "3");
+  CHECK(spent() == Spent{4, 36});
+  CHECK(headline().at("ratio") == 0.5);
+  CHECK(headline().at("images_per_second") == 5);
+  steps.row("train", "3", "4", true);  // a new connection of the same process
+  CHECK(spent() == Spent{5, 47});
+  steps.pause(1000);
+  steps.row("handshake", "4");
+  steps.row("resume", "4", "4");
+  CHECK(spent() == Spent{6, 49});
+  steps.row("handshake", "5");  // continues from an unknown checkpoint
+  steps.row("resume", "5", "3");
+  CHECK(spent() == Spent{7, 51});
+  steps.row("handshake", "6");  // from the start
+  steps.row("train", "6", "1");
+  CHECK(spent() == Spent{1, 12});
+}
+
+TEST_CASE("the totals of an ended run are those of its summary, which train printed") {
+  const Folder folder;
+  Steps steps(folder);
+  const auto headline = [&] {
+    ReportData report({findRun(folder.path, {})});
+    report.read();
+    return report.summary().at("runs").at(0).at("headline");
+  };
+  steps.row("handshake", "1");
+  steps.row("train", "1", "1", true);
+  steps.pause(1000);
+  steps.row("handshake", "2");
+  steps.row("resume", "2", "1");
+  steps.row("train", "2", "2");
+  steps.row("bye", "2");
+  const nlohmann::json before = headline();
+  CHECK(before.at("seconds") == 4);
+  folder.write("summary.json", R"({"seconds": 8, "bytes_up": 4000, "bytes_down": 2000,
+      "ratio": 0.25, "images_per_second": 7, "mean_up_bytes_per_second": 500,
+      "mean_down_bytes_per_second": 250,
+      "bound": {"seconds_per_step": 0.5, "over_bound": 3, "bottleneck": "uplink"}})");
+  const nlohmann::json ended = headline();
+  CHECK(ended.at("seconds") == 8);
+  CHECK(ended.at("bytes_up") == 4000);
+  CHECK(ended.at("bytes_down") == 2000);
+  CHECK(ended.at("ratio") == 0.25);
+  CHECK(ended.at("images_per_second") == 7);
+  CHECK(ended.at("mean_up_bytes_per_second") == 500);
+  CHECK(ended.at("mean_down_bytes_per_second") == 250);
+  CHECK_FALSE(ended.contains("over_bound"));  // no step has a bound
+  for (const char* damaged : {"{", R"({"seconds": 8})", R"({"seconds": "eight"})"}) {
+    folder.write("summary.json", damaged);
+    CHECK(headline().at("seconds") == before.at("seconds"));
+    CHECK(headline().at("bytes_up") == before.at("bytes_up"));
+  }
+}
+
+TEST_CASE("the bound of an ended run is that of its summary") {
+  const Folder folder;
+  writeRun(folder);
+  folder.write("summary.json",
+               R"({"bound": {"seconds_per_step": 0.5, "over_bound": 3, "bottleneck": "uplink"}})");
+  ReportData report({findRun(folder.path, {})});
+  report.read();
+  const auto headline = report.summary().at("runs").at(0).at("headline");
+  CHECK(headline.at("over_bound") == 3);
+  CHECK(headline.at("bound_seconds_per_step") == 0.5);
+  CHECK(headline.at("bounded_seconds_per_step") == 1.5);
+  CHECK(headline.at("bottleneck") == "uplink");
+  CHECK(headline.at("bottleneck_share").get<double>() == Approx(1.0 / 3));
 }
 
 TEST_CASE("changed settings are listed, and shown with their earlier values") {

@@ -173,15 +173,19 @@ TEST_CASE("a speed-up is relative to the point that differs only in the keys of 
 TEST_CASE("a run is measured from its summary and its tables, including rotated files") {
   const Folder folder;
   const std::string steps =
-      "phase,step,seconds,head_forward_seconds,tail_step_seconds,head_backward_seconds,"
-      "body_forward_seconds,body_backward_seconds,body_weights_seconds,encode_seconds,"
-      "decode_seconds,wire_up_bytes,wire_down_bytes\n";
-  folder.write("steps.csv", steps + "handshake,,,,,,,,,,,,\n" +
-                                "train,1,9,9,9,9,9,9,9,9,9,9,9\n"  // warm-up
-                                "train,2,2,0.1,0.2,0.3,0.4,0.5,0.6,0.01,0.02,1000,2000\n"
-                                "eval,1,7,7,7,7,7,7,7,7,7,7,7\n"
-                                "train,3,4,0.1,0.2,0.3,0.4,0.5,0.6,0.03,0.04,5000,4000\n"
-                                "bye,,,,,,,,,,,,\n");
+      "time,phase,step,seconds,head_forward_seconds,tail_step_seconds,head_backward_seconds,"
+      "body_forward_seconds,body_backward_seconds,body_weights_seconds,update_seconds,"
+      "encode_seconds,decode_seconds,wire_up_bytes,wire_down_bytes\n";
+  const std::string time = "2026-01-31T12:00:00.000Z,";
+  folder.write("steps.csv",
+               steps + time + "handshake,,,,,,,,,,,,,\n" + time +
+                   "train,1,9,9,9,9,9,9,9,9,9,9,9,9\n" +  // warm-up
+                   time + "train,2,2,0.1,0.2,0.3,0.4,0.5,0.6,0.1,0.01,0.02,1000,2000\n" + time +
+                   "eval,1,7,7,7,7,7,7,7,7,7,7,7,7\n" + time +
+                   "train,3,4,0.1,0.2,0.3,0.4,0.5,0.6,0.3,0.03,0.04,5000,4000\n" + time +
+                   "handshake,,,,,,,,,,,,,\n" + time +
+                   "train,4,9,9,9,9,9,9,9,9,9,9,9,9\n" +  // of the next process
+                   time + "bye,,,,,,,,,,,,,\n");
   const std::string header = "phase,flow,wire_bytes,wire_seconds,role\n";
   folder.write("epochs.csv",
                "epoch,train_seconds,eval_seconds,eval_loss,eval_top1\n1,6,1,2,0.25\n");
@@ -203,7 +207,7 @@ TEST_CASE("a run is measured from its summary and its tables, including rotated 
   CHECK(metrics.at("over_bound") == 1.5);
   CHECK(measured.bottleneck == "uplink");
   CHECK(metrics.at("step_seconds") == Approx(3));
-  CHECK(metrics.at("client_seconds") == Approx(0.6));
+  CHECK(metrics.at("client_seconds") == Approx(0.8));
   CHECK(metrics.at("server_seconds") == Approx(1.5));
   CHECK(metrics.at("codec_seconds") == Approx(0.05));
   CHECK(metrics.at("average_up") == Approx(1000));

@@ -9,18 +9,23 @@
 namespace cleave {
 namespace {
 
-void describeBound(const TrainingFigures& training, nlohmann::json& headline) {
+// The bound in the summary or, until the run has ended, in its rows.
+void describeBound(const RunReader& run, nlohmann::json& headline) {
+  const TrainingFigures& training = run.training();
   if (training.boundedSteps == 0 || training.bounds <= 0) return;
-  const double over = training.boundedSeconds / training.bounds;
-  headline["over_bound"] = over;
-  headline["bounded_seconds_per_step"] =
-      training.boundedSeconds / static_cast<double>(training.boundedSteps);
-  headline["bound_seconds_per_step"] = training.bounds / static_cast<double>(training.boundedSteps);
   const auto max = std::max_element(
       training.bottlenecks.begin(), training.bottlenecks.end(),
       [](const auto& one, const auto& other) { return one.second < other.second; });
-  const double share = max->second / training.boundedSeconds;
-  headline["bottleneck"] = max->first;
+  SummaryFile::Bound bound{training.bounds / static_cast<double>(training.boundedSteps),
+                           training.boundedSeconds / training.bounds, max->first};
+  if (const auto& ended = run.summary().bound) bound = *ended;
+  headline["over_bound"] = bound.overBound;
+  headline["bounded_seconds_per_step"] = bound.overBound * bound.secondsPerStep;
+  headline["bound_seconds_per_step"] = bound.secondsPerStep;
+  headline["bottleneck"] = bound.bottleneck;
+  const auto seconds = training.bottlenecks.find(bound.bottleneck);
+  if (seconds == training.bottlenecks.end()) return;
+  const double share = seconds->second / training.boundedSeconds;
   headline["bottleneck_share"] = share;
   headline["words"] =
       fmt::format("It limited the step for {:.0f} % of the training time.", 100 * share);
@@ -31,24 +36,19 @@ double busiest(const BytesBySecond& bytes) {
   return seconds.empty() ? 0 : *std::max_element(seconds.begin(), seconds.end());
 }
 
-void describeLink(RunReader& run, nlohmann::json& headline) {
-  const TrainingFigures& training = run.training();
-  if (training.rawBytes > 0) {
-    headline["raw_bytes"] = training.rawBytes;
-    headline["wire_bytes"] = training.wireBytes;
-    headline["ratio"] = training.wireBytes / training.rawBytes;
-  }
-  const SideFigures& client = run.client();
+void describeTotals(RunReader& run, nlohmann::json& headline) {
+  const RunTotals totals = runTotals(run);
+  if (totals.seconds > 0) headline["seconds"] = totals.seconds;
+  if (totals.samplesPerSecond) headline["images_per_second"] = *totals.samplesPerSecond;
+  if (totals.ratio) headline["ratio"] = *totals.ratio;
   const std::array<std::string, kDirections> names = {"up", "down"};
   for (std::size_t direction = 0; direction < kDirections; ++direction) {
-    double bytes = client.controlBytes[direction];
-    for (const double second : client.bytes[direction].seconds()) bytes += second;
-    if (bytes <= 0) continue;
+    if (totals.bytes[direction] <= 0) continue;
     const std::string& name = names[direction];
-    headline["bytes_" + name] = bytes;
-    headline["busiest_second_" + name] = busiest(client.bytes[direction]);
-    if (training.lastTime > 0) {
-      headline["mean_" + name + "_bytes_per_second"] = bytes / training.lastTime;
+    headline["bytes_" + name] = totals.bytes[direction];
+    headline["busiest_second_" + name] = busiest(run.client().bytes[direction]);
+    if (const auto bandwidth = totals.bandwidth(direction)) {
+      headline["mean_" + name + "_bytes_per_second"] = *bandwidth;
     }
   }
 }
@@ -84,6 +84,25 @@ void describeInterruptions(const RunReader& run, nlohmann::json& headline) {
 
 }  // namespace
 
+RunTotals runTotals(RunReader& run) {
+  if (const auto& ended = run.summary().totals) return *ended;
+  const TrainingFigures& training = run.training();
+  const SpentByRows::Sums spent = training.spent.sums();
+  RunTotals totals;
+  totals.seconds = spent.seconds;
+  for (std::size_t d = 0; d < kDirections; ++d) {
+    totals.bytes[d] = spent.bytes[d] + run.client().blobBytes[d];
+  }
+  if (spent.rawBytes > 0) totals.ratio = spent.wireBytes / spent.rawBytes;
+  // The durations of the epochs, if they are recorded, because these include the time between
+  // steps.
+  const bool byEpoch = training.epochSeconds > 0;
+  const double samples = byEpoch ? training.epochSamples : training.samples;
+  const double seconds = byEpoch ? training.epochSeconds : training.stepSeconds;
+  if (seconds > 0) totals.samplesPerSecond = samples / seconds;
+  return totals;
+}
+
 nlohmann::json headline(RunReader& run) {
   const TrainingFigures& training = run.training();
   nlohmann::json headline = nlohmann::json::object();
@@ -105,22 +124,15 @@ nlohmann::json headline(RunReader& run) {
   }
   if (training.lastTrainLoss) headline["train_loss"] = *training.lastTrainLoss;
   if (training.lastTrainMetric) headline["train_metric"] = *training.lastTrainMetric;
-  if (training.lastTime > 0) headline["seconds"] = training.lastTime;
   if (training.steps > 0) {
     headline["steps"] = training.steps;
     headline["samples"] = training.samples;
     headline["epoch"] = training.lastEpoch;
-    headline["seconds_per_step"] = training.stepSeconds / static_cast<double>(training.steps);
-    // Like the summary of `train`, uses the durations of the epochs if they are recorded, because
-    // these include the time between steps.
-    const bool byEpoch = training.epochSeconds > 0;
-    const double samples = byEpoch ? training.epochSamples : training.samples;
-    const double seconds = byEpoch ? training.epochSeconds : training.stepSeconds;
-    if (seconds > 0) headline["images_per_second"] = samples / seconds;
+    headline["seconds_per_step"] = training.means.seconds.value();
   }
   describeProgress(run, headline);
-  describeLink(run, headline);
-  describeBound(training, headline);
+  describeTotals(run, headline);
+  describeBound(run, headline);
   describeInterruptions(run, headline);
   const SummaryFile& summary = run.summary();
   if (!summary.advice.empty()) headline["advice"] = summary.advice;

@@ -7,6 +7,10 @@
 
 namespace cleave {
 
+// What the run has spent: the figures of its summary, which `train` printed. Until the run has
+// ended, the same figures computed from its rows.
+RunTotals runTotals(RunReader& run);
+
 // Figures that the run's files do not provide are omitted.
 nlohmann::json headline(RunReader& run);
 

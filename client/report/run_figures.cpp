@@ -4,17 +4,20 @@
 
 namespace cleave {
 
-void StepSplit::add(double step, double seconds, double computed, double coded, double wired) {
+void StepSplit::add(double step, bool isWarmUp, double seconds, double computed, double coded,
+                    double wired) {
   double left = std::max(0.0, seconds);
+  std::size_t index = 0;
   const auto take = [&](Series& series, double part) {
     part = std::clamp(part, 0.0, left);
     left -= part;
     series.add(step, part);
+    means[index++].add(part, isWarmUp);
   };
   take(compute, computed);
   take(codec, coded);
   take(wire, wired);
-  waiting.add(step, left);
+  take(waiting, left);
 }
 
 SideFigures::SideFigures(BucketAxes& axes)

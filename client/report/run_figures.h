@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "client/report/downsample.h"
+#include "client/report/run_totals.h"
+#include "client/report/step_mean.h"
 #include "common/topology/key.h"
 
 namespace cleave {
@@ -22,9 +24,6 @@ struct BucketAxes {
   BucketAxis time;  // seconds since the start of the run
   BucketAxis step;  // training steps
 };
-
-enum class Direction : std::uint8_t { up, down };
-inline constexpr std::size_t kDirections = 2;
 
 struct FlowFigures {
   std::uint64_t transfers = 0, up = 0;  // `up`: the number of transfers on the uplink
@@ -41,9 +40,10 @@ struct FlowFigures {
 struct StepSplit {
   explicit StepSplit(BucketAxis& axis) : compute(axis), codec(axis), wire(axis), waiting(axis) {}
 
-  void add(double step, double seconds, double computed, double coded, double wired);
+  void add(double step, bool isWarmUp, double seconds, double computed, double coded, double wired);
 
   Series compute, codec, wire, waiting;
+  std::array<StepMean, 4> means;  // of the four parts, in this order
 };
 
 // Figures from steps.csv and transfers.csv of one side.
@@ -55,7 +55,7 @@ struct SideFigures {
   std::map<Flow, Series> snr;  // in dB, by step, for the flows that this side sends
   std::array<Series, kDirections> transferRate;  // bytes per second of individual transfers
   std::array<BytesBySecond, kDirections> bytes;
-  std::array<double, kDirections> controlBytes{};
+  std::array<double, kDirections> blobBytes{};         // weights and gradients that were fetched
   std::array<Histogram, kDirections> transferRates;    // bytes per second
   std::array<Histogram, kDirections> transferSeconds;  // encode, queue, wire, decode
   Histogram roundTrips;                                // seconds, measured by the kernel
@@ -92,13 +92,17 @@ struct TrainingFigures {
   std::map<std::string, double> bottlenecks;  // by name: total seconds of the steps that it limited
   std::optional<double> lastTrainLoss, lastTrainMetric;
   std::uint64_t steps = 0, epochs = 0, lastEpoch = 0;
-  double samples = 0;
-  double stepSeconds = 0;                                     // sum over the training steps
+  // Sums over the training steps that were not redone.
+  double samples = 0, stepSeconds = 0;
+  // Seconds and tensors' bytes. `client` computes head, tail and Update, `server` the body; `codec`
+  // is that of the client.
+  struct {
+    StepMean seconds, client, server, codec, up, down;
+  } means;
   double epochSamples = 0, epochSeconds = 0, epochSteps = 0;  // sums over the rows of epochs.csv
   double boundedSeconds = 0, bounds = 0;  // sums over the steps that have a bound
-  double rawBytes = 0, wireBytes = 0;
+  SpentByRows spent;
   std::uint64_t boundedSteps = 0;
-  double lastTime = 0;  // time of the latest row, in seconds since the start of the run
   // Time and number of the latest steps, for the current speed.
   std::deque<std::pair<double, std::uint64_t>> latest;
   // As in summary.json, but counted from rows: several reconnects between two rows count as one.

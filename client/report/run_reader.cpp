@@ -27,6 +27,7 @@ enum {
   bodyBackward,
   bodyWeights,
   update,
+  checkpoint,
   encode,
   decode,
   rawUp,
@@ -62,6 +63,7 @@ const std::vector<std::string> kStepColumns = {"time",
                                                "body_backward_seconds",
                                                "body_weights_seconds",
                                                "update_seconds",
+                                               "checkpoint_seconds",
                                                "encode_seconds",
                                                "decode_seconds",
                                                "raw_up_bytes",
@@ -166,6 +168,7 @@ struct RunReader::Side {
   double begin = 0;
   double generation = 0;     // of the last row of steps.csv; 0: no row has been read
   bool isRestarted = false;  // a later handshake was read, but not yet the step to continue from
+  bool isWarmUp = true;      // this process has not recorded a training step
 };
 
 RunReader::RunReader(RunPlace place, BucketAxes& grids)
@@ -233,9 +236,12 @@ void RunReader::noteInterruption(Side& side, std::string_view phase, double gene
     side.isRestarted = isNew;
   } else if (phase == "resume") {
     note(true, step);
+    training.spent.resume(static_cast<std::uint64_t>(step));
     side.isRestarted = false;
   } else if (std::exchange(side.isRestarted, false)) {
-    if (phase == "train" || phase == "eval") note(true, 0);  // without a checkpoint
+    if (phase != "train" && phase != "eval") return;
+    note(true, 0);  // without a checkpoint
+    training.spent.resume(0);
   } else if (isNew) {
     note(false, phase == "train" ? step : static_cast<double>(training.lastStep));
   }
@@ -254,7 +260,8 @@ void RunReader::readSteps(Side& side, bool isClient) {
     const double controlUp = sumOf(row, {c::controlUp});
     const double controlDown = sumOf(row, {c::controlDown});
     const double up = sumOf(row, {c::wireUp}), down = sumOf(row, {c::wireDown});
-    const double raw = sumOf(row, {c::rawUp, c::rawDown});
+    const SpentByRows::Sums bytes{
+        0, sumOf(row, {c::rawUp, c::rawDown}), up + down, {up + controlUp, down + controlDown}};
     const double body = sumOf(row, {c::bodyForward, c::bodyBackward, c::bodyWeights});
     const double update = sumOf(row, {c::update});
     const double computed =
@@ -264,17 +271,18 @@ void RunReader::readSteps(Side& side, bool isClient) {
     const bool hasStep = isBatch || isResume;
     const double step = hasStep ? place(row, c::step, row.number(c::step), kMaxSteps) : 0;
     const double generation = row.number(c::generation).value_or(0);
+    const bool hasCheckpoint = row.number(c::checkpoint).has_value();
     if (row.isGarbled()) return;
 
     if (id_.empty()) id_ = row.text(c::run);
-    side.figures.controlBytes[0] += controlUp;
-    side.figures.controlBytes[1] += controlDown;
+    if (phase == "handshake") side.isWarmUp = true;
     if (!isClient) {
       if (phase != "train" || !seconds) return;
+      const bool isWarmUp = std::exchange(side.isWarmUp, false);
       const auto index = static_cast<std::size_t>(step);
       const auto& wires = training_.wireSeconds;
       const double wire = index < wires.size() ? static_cast<double>(wires[index]) : 0;
-      side.figures.split.add(step, *seconds, computed, coded, wire);
+      side.figures.split.add(step, isWarmUp, *seconds, computed, coded, wire);
       return;
     }
     const auto rateUp = row.number(c::rateUp), rateDown = row.number(c::rateDown);
@@ -285,21 +293,29 @@ void RunReader::readSteps(Side& side, bool isClient) {
     if (row.isGarbled()) return;
 
     TrainingFigures& training = training_;
-    training.lastTime = at;
-    training.rawBytes += raw;
-    training.wireBytes += up + down;
+    if (phase == "handshake") training.spent.beginProcess(at);
+    training.spent.add(at, bytes);
     training.ended = phase == "bye";
     noteInterruption(side, phase, generation, at, step);
     if (phase != "train" || !seconds) return;
+    if (hasCheckpoint) training.spent.checkpoint(static_cast<std::uint64_t>(step));
+    const bool isWarmUp = std::exchange(side.isWarmUp, false);
+    auto& means = training.means;
+    means.seconds.add(*seconds, isWarmUp);
+    means.client.add(computed, isWarmUp);
+    means.server.add(body, isWarmUp);
+    means.codec.add(coded, isWarmUp);
+    means.up.add(up, isWarmUp);
+    means.down.add(down, isWarmUp);
     if (const auto number = static_cast<std::uint64_t>(step); number > training.lastStep) {
       training.lastStep = number;
       training.clock.add(step, at);
       ++training.steps;
       training.samples += samples.value_or(0);
+      training.stepSeconds += *seconds;
     } else {
       ++training.stepsRedone;
     }
-    training.stepSeconds += *seconds;
     training.lastEpoch = static_cast<std::uint64_t>(epoch.value_or(0));
     training.latest.emplace_back(at, static_cast<std::uint64_t>(step));
     if (training.latest.size() > kLatestSteps) training.latest.pop_front();
@@ -312,9 +328,9 @@ void RunReader::readSteps(Side& side, bool isClient) {
       if (index >= training.wireSeconds.size()) training.wireSeconds.resize(index + 1);
       training.wireSeconds[index] = static_cast<float>(wire);
     }
-    side.figures.split.add(step, *seconds, computed, coded, wire);
+    side.figures.split.add(step, isWarmUp, *seconds, computed, coded, wire);
     if (seenSteps_.size() < kMaxWires) {
-      seenSteps_.push_back({step, *seconds, body, wire});
+      seenSteps_.push_back({step, isWarmUp, *seconds, body, wire});
     }
     if (bound && *bound > 0) {
       // Earlier versions recorded estimates above the step's own duration.
@@ -346,8 +362,8 @@ void RunReader::splitServerSteps() {
     const bool hasCodec = index < serverCodecSeconds_.size();
     const double coded =
         hasCodec ? static_cast<double>(std::exchange(serverCodecSeconds_[index], 0.0F)) : 0;
-    training_.serverSplit.add(one.step, one.seconds, one.computed / servers, coded / servers,
-                              one.wire);
+    training_.serverSplit.add(one.step, one.isWarmUp, one.seconds, one.computed / servers,
+                              coded / servers, one.wire);
   }
   seenSteps_.clear();
 }
@@ -407,6 +423,7 @@ void RunReader::readTransfers(Side& side, bool isClient) {
     const bool up = (role == "send") == isClient;
     sums.up += up ? 1 : 0;
     const std::size_t direction = up ? 0 : 1;
+    if (isBlob(*flow)) figures.blobBytes[direction] += *wire;
     figures.bytes[direction].add(at, seconds.value_or(0), *wire);
     if (seconds && *seconds > 0) {
       figures.transferRate[direction].add(at, *wire / *seconds);

@@ -78,7 +78,9 @@ class RunReader {
   // The steps whose server side is not split yet, and the seconds that the servers' codecs took in
   // a step, by its number.
   struct SeenStep {
-    double step = 0, seconds = 0, computed = 0, wire = 0;
+    double step = 0;
+    bool isWarmUp = false;
+    double seconds = 0, computed = 0, wire = 0;
   };
   std::vector<SeenStep> seenSteps_;
   std::vector<float> serverCodecSeconds_;

@@ -146,17 +146,30 @@ SummaryFile readSummary(const std::string& path) {
   if (json.contains(sentence) && json.at(sentence).is_string()) {
     summary.advice = json.at(sentence).get<std::string>();
   }
-  try {
-    if (json.contains("kept")) {
-      const nlohmann::json& kept = json.at("kept");
-      summary.kept = {kept.at("metric"), kept.at("value"), kept.at("epoch")};
+  const auto readPart = [&](const char* key, const auto& read) {
+    if (!json.contains(key)) return;
+    try {
+      read(json.at(key));
+    } catch (const nlohmann::json::exception&) {  // the file is damaged
     }
-    if (json.contains("reconnects")) {
-      summary.interruptions = {json.at("reconnects"), json.at("resumes"), json.at("steps_redone"),
-                               json.at("offline_seconds")};
-    }
-  } catch (const nlohmann::json::exception&) {  // the file is damaged
-  }
+  };
+  readPart("kept", [&](const nlohmann::json& kept) {
+    summary.kept = {kept.at("metric"), kept.at("value"), kept.at("epoch")};
+  });
+  readPart("reconnects", [&](const nlohmann::json& reconnects) {
+    summary.interruptions = {reconnects, json.at("resumes"), json.at("steps_redone"),
+                             json.at("offline_seconds")};
+  });
+  readPart("seconds", [&](const nlohmann::json& seconds) {
+    summary.totals = RunTotals{seconds,
+                               {json.at("bytes_up"), json.at("bytes_down")},
+                               json.at("ratio").get<double>(),
+                               json.at("images_per_second").get<double>()};
+  });
+  readPart("bound", [&](const nlohmann::json& bound) {
+    if (!bound.contains("over_bound")) return;
+    summary.bound = {bound.at("seconds_per_step"), bound.at("over_bound"), bound.at("bottleneck")};
+  });
   return summary;
 }
 

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "client/report/run_totals.h"
+
 namespace cleave {
 
 // Pairs of a key such as "train.batch" and its value as text, in file order.
@@ -40,8 +42,14 @@ struct SummaryFile {
     double offlineSeconds = 0;
   };
   std::optional<Interruptions> interruptions;
+  std::optional<RunTotals> totals;
+  struct Bound {
+    double secondsPerStep = 0, overBound = 0;
+    std::string bottleneck;
+  };
+  std::optional<Bound> bound;
 
-  bool isEmpty() const { return advice.empty() && !kept && !interruptions; }
+  bool isEmpty() const { return advice.empty() && !kept && !interruptions && !totals && !bound; }
 };
 SummaryFile readSummary(const std::string& path);
 

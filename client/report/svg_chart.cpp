@@ -352,6 +352,7 @@ std::string svgOf(const BarChart& chart) {
       x.high = std::max(x.high, end + value.stddev.value_or(0));
       sum = end;
     }
+    if (chart.isStacked) x.high = std::max(x.high, sum + chart.stddevs[row].value_or(0));
     labels = std::max(labels, widthOf(shortened(chart.rows[row], kMaxLabel)));
   }
   x.high = x.high > 0 ? 1.03 * x.high : 1;
@@ -374,6 +375,13 @@ std::string svgOf(const BarChart& chart) {
   const double bottom =
       top + static_cast<double>(chart.rows.size()) * (rowHeight + kGap) + kGap / 2;
   drawing += horizontal(x, top, bottom, chart.xTitle);
+  const auto errorBar = [&](double value, const std::optional<double>& stddev, double y) {
+    if (!stddev || *stddev <= 0) return std::string();
+    constexpr double kCap = 2.5;
+    const double low = x.place(std::max(0.0, value - *stddev)), high = x.place(value + *stddev);
+    return segment(low, y, high, y, kFrame) + segment(low, y - kCap, low, y + kCap, kFrame) +
+           segment(high, y - kCap, high, y + kCap, kFrame);
+  };
   double at = top + kGap / 2 + 2;
   for (std::size_t row = 0; row < chart.rows.size(); ++row, at += rowHeight + kGap) {
     drawing += textAt(x.begin - 6, at + rowHeight / 2 + 0.36 * kTextHeight, "end",
@@ -385,13 +393,10 @@ std::string svgOf(const BarChart& chart) {
       const double left = x.place(chart.isStacked ? sum : 0);
       const double end = (chart.isStacked ? sum : 0) + value.mean;
       drawing += bar(left, y, x.place(end) - left, barHeight, part);
-      if (value.stddev && *value.stddev > 0) {
-        const double middle = y + barHeight / 2;
-        drawing += segment(x.place(std::max(0.0, end - *value.stddev)), middle,
-                           x.place(end + *value.stddev), middle, kFrame);
-      }
+      drawing += errorBar(end, value.stddev, y + barHeight / 2);
       sum = end;
     }
+    if (chart.isStacked) drawing += errorBar(sum, chart.stddevs[row], at + barHeight / 2);
   }
   drawing += segment(x.begin, top, x.begin, bottom, kFrame) +
              segment(x.begin, bottom, x.end, bottom, kFrame);

@@ -33,7 +33,7 @@ std::string svgOf(const LineChart& chart);
 
 struct BarPart {
   std::string label;
-  std::vector<Spread> values;  // at least 0, one per row
+  std::vector<Spread> values;  // at least 0, one per row; in a stacked row, without std
 };
 // Horizontal bars, because the labels of rows can be long.
 struct BarChart {
@@ -41,6 +41,7 @@ struct BarChart {
   std::vector<std::string> rows;  // labels, from top to bottom
   bool isStacked = false;         // otherwise each part has its own bar
   std::vector<BarPart> parts;
+  std::vector<std::optional<double>> stddevs;  // of stacked rows: std of the whole row
 };
 std::string svgOf(const BarChart& chart);
 

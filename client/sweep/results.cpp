@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "client/report/csv_reader.h"
+#include "client/report/run_reader.h"
 #include "common/core/config.h"
 #include "common/core/yaml.h"
 #include "common/topology/key.h"
@@ -66,70 +67,23 @@ constexpr SummaryRow kSummary[] = {
 
 // ---- steps.csv ----
 
-enum StepColumn : std::size_t {
-  kPhase,
-  kStep,
-  kSeconds,
-  kHeadForward,
-  kTailStep,
-  kHeadBackward,
-  kBodyForward,
-  kBodyBackward,
-  kBodyWeights,
-  kEncode,
-  kDecode,
-  kWireUp,
-  kWireDown,
-  kStepColumns
-};
-const std::vector<std::string> kStepColumnNames = {"phase",
-                                                   "step",
-                                                   "seconds",
-                                                   "head_forward_seconds",
-                                                   "tail_step_seconds",
-                                                   "head_backward_seconds",
-                                                   "body_forward_seconds",
-                                                   "body_backward_seconds",
-                                                   "body_weights_seconds",
-                                                   "encode_seconds",
-                                                   "decode_seconds",
-                                                   "wire_up_bytes",
-                                                   "wire_down_bytes"};
-
-using StepSums = std::array<double, kStepColumns>;
-
-// Computes means over the training steps. The first step is a warm-up and is omitted, unless it is
-// the only one.
+// The same means over the training steps as in the reports and figures of the run.
 void measureSteps(const std::string& runFolder, MetricValues& metrics) {
-  StepSums first{}, sums{};
-  std::uint64_t steps = 0;
-  CsvReader(runFolder, "steps", kStepColumnNames).read([&](const CsvRow& row) {
-    if (row.text(kPhase) != "train") return;
-    StepSums values{};
-    for (std::size_t c = kStep; c < kStepColumns; ++c) values[c] = row.number(c).value_or(0);
-    if (row.isGarbled()) return;
-    if (steps++ == 0) {
-      first = values;
-    } else {
-      for (std::size_t c = kStep; c < kStepColumns; ++c) sums[c] += values[c];
-    }
-  });
-  if (steps == 0) return;
-  if (steps == 1) {
-    sums = first;
-  } else {
-    --steps;
-  }
-  const auto mean = [&](double sum) { return sum / static_cast<double>(steps); };
-  metrics["step_seconds"] = mean(sums[kSeconds]);
-  metrics["client_seconds"] = mean(sums[kHeadForward] + sums[kTailStep] + sums[kHeadBackward]);
-  metrics["server_seconds"] = mean(sums[kBodyForward] + sums[kBodyBackward] + sums[kBodyWeights]);
-  metrics["codec_seconds"] = mean(sums[kEncode] + sums[kDecode]);
-  metrics["step_up_bytes"] = mean(sums[kWireUp]);
-  metrics["step_down_bytes"] = mean(sums[kWireDown]);
-  if (sums[kSeconds] <= 0) return;
-  metrics["average_up"] = sums[kWireUp] / sums[kSeconds];
-  metrics["average_down"] = sums[kWireDown] / sums[kSeconds];
+  BucketAxes axes(1);  // no charts are drawn
+  RunReader run({runFolder, ""}, axes);
+  run.read();
+  const auto& means = run.training().means;
+  if (means.seconds.isEmpty()) return;
+  const double seconds = means.seconds.value();
+  metrics["step_seconds"] = seconds;
+  metrics["client_seconds"] = means.client.value();
+  metrics["server_seconds"] = means.server.value();
+  metrics["codec_seconds"] = means.codec.value();
+  metrics["step_up_bytes"] = means.up.value();
+  metrics["step_down_bytes"] = means.down.value();
+  if (seconds <= 0) return;
+  metrics["average_up"] = means.up.value() / seconds;
+  metrics["average_down"] = means.down.value() / seconds;
 }
 
 // ---- transfers.csv ----

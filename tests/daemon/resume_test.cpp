@@ -165,6 +165,24 @@ TEST_CASE("resumes are also counted if the next process is killed before its fir
   CHECK(summary.at("resumes") == (isDamaged ? 1 : 3));
   // A process that is killed early may have lost the row of its only step.
   if (!isDamaged) CHECK(summary.at("steps_redone") > 0);
+
+  // The report has the numbers that `train` printed. Without the summary, those of the rows omit
+  // the lost steps too.
+  const auto headline = [&] {
+    return askJson({"report", run, "--output", folder.path("report.html")})
+        .at("runs")
+        .at(0)
+        .at("headline");
+  };
+  for (const char* key : {"seconds", "bytes_up", "bytes_down", "ratio", "images_per_second",
+                          "mean_up_bytes_per_second", "mean_down_bytes_per_second"}) {
+    INFO(key);
+    CHECK(headline().at(key) == summary.at(key));
+  }
+  fs::remove(run + "/summary.json");
+  CHECK(headline().at("seconds").get<double>() <= summary.at("seconds").get<double>());
+  CHECK(headline().at("ratio").get<double>() ==
+        Approx(summary.at("ratio").get<double>()).epsilon(0.01));
 }
 
 TEST_CASE("with staleness, a killed client or server repeats the steps that were in progress") {
