@@ -108,5 +108,18 @@ TEST_CASE("a model is not evaluated on a training set with other statistics") {
   CHECK(errorCode([&] { openForInference(settings, learned, {}); }) == "other-data");
 }
 
+TEST_CASE("a model is not evaluated on samples that another training set holds out") {
+  const SortedTable table;
+  const DataSettings settings = table.settings(", holdout: 20");
+  const Datasets data = openDatasets(settings);
+  const nlohmann::json learned = data.train->learned();
+  const DataDigest trained = digestOf(*data.train);
+  CHECK(openForInference(settings, learned, {}, trained).test->size() == 20);
+  const DataDigest other = digestOf(*data.test);
+  CHECK(errorCode([&] { openForInference(settings, learned, {}, other); }) == "other-data");
+  CHECK_THAT(errorText([&] { openForInference(settings, learned, {}, other); }),
+             Catch::Contains("has 40 samples, but had 20 when the model was trained"));
+}
+
 }  // namespace
 }  // namespace cleave::test

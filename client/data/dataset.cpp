@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "client/data/data_digest.h"
+
 namespace cleave {
 namespace {
 
@@ -19,6 +21,9 @@ class Slice final : public Dataset {
   std::vector<std::string> classNames() const override { return whole_->classNames(); }
   std::string sampleName(std::uint32_t index) const override {
     return whole_->sampleName(first_ + index);
+  }
+  void identify(std::uint32_t index, Sha256& digest) const override {
+    whole_->identify(first_ + index, digest);
   }
   nlohmann::json learned() const override { return whole_->learned(); }
   std::optional<std::int64_t> label(std::uint32_t index) const override {
@@ -51,6 +56,10 @@ std::string toString(const SampleArray& array) {
 }
 
 std::optional<std::int64_t> Dataset::label(std::uint32_t) const { return std::nullopt; }
+
+void Dataset::identify(std::uint32_t index, Sha256& digest) const {
+  if (const std::optional<std::int64_t> known = label(index)) addValue(digest, *known);
+}
 
 std::string Dataset::sampleName(std::uint32_t index) const {
   return "sample " + std::to_string(index);

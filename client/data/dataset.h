@@ -35,6 +35,8 @@ std::string toString(const SampleArray& array);  // "input_ids i64[128]"
 // Memory for one sample: one span of bytes per array, of exactly its size.
 using SampleMemory = std::span<const std::span<std::byte>>;
 
+class Sha256;
+
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -50,6 +52,10 @@ class Dataset {
   virtual std::optional<std::int64_t> label(std::uint32_t index) const;
   // Names the sample in messages: for example its file, or "sample 17".
   virtual std::string sampleName(std::uint32_t index) const;
+  // Adds to the digest what identifies the sample at little cost: its label and, depending on the
+  // format, its name and size, or the values that are in memory. By default the label. See
+  // digestOf().
+  virtual void identify(std::uint32_t index, Sha256& digest) const;
   // Values derived from the training set that are needed to read other data consistently, such as
   // class names and column statistics. Null if there are none.
   virtual nlohmann::json learned() const { return nullptr; }

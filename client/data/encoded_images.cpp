@@ -14,6 +14,7 @@
 #include <numeric>
 #include <utility>
 
+#include "client/data/data_digest.h"
 #include "client/data/image_file.h"
 #include "client/data/inspect.h"
 #include "client/data/subset.h"
@@ -29,6 +30,13 @@ namespace {
 
 constexpr std::size_t kMaxImageFileBytes = std::size_t{1} << 30;
 
+// 0 if there is no such file.
+std::uint64_t fileSize(const std::string& path) {
+  std::error_code missing;
+  const std::uintmax_t bytes = std::filesystem::file_size(path, missing);
+  return missing ? 0 : bytes;
+}
+
 // ---- The dataset ----
 
 class EncodedImageSet final : public LabeledDataset {
@@ -39,6 +47,7 @@ class EncodedImageSet final : public LabeledDataset {
         transforms_(imageOf(keys), keys.channels) {
     if (!images_.read) {
       images_.read = [this](std::uint32_t index) { return readImageFile(images_.names[index]); };
+      images_.size = [this](std::uint32_t index) { return fileSize(images_.names[index]); };
     }
     first_ = firstHeader();
     shape_ = transforms_.outputShape(first_.height, first_.width);
@@ -55,6 +64,14 @@ class EncodedImageSet final : public LabeledDataset {
   std::string sampleName(std::uint32_t index) const override {
     constexpr std::size_t kMaxBytes = 4096;  // length of a path
     return printable(images_.names[index], kMaxBytes);
+  }
+  // Opening all files would take minutes in large sets.
+  void identify(std::uint32_t index, Sha256& digest) const override {
+    std::string_view name = images_.names[index];
+    if (name.starts_with(images_.folder)) name.remove_prefix(images_.folder.size());
+    addText(digest, name.substr(std::min(name.find_first_not_of('/'), name.size())));
+    addValue(digest, images_.labels[index]);
+    addValue(digest, images_.size(index));
   }
   nlohmann::json learned() const override { return learnedClasses(images_.classNames); }
 
@@ -358,6 +375,7 @@ void shuffleForHoldout(EncodedImages& images) {
   const std::vector<std::uint32_t> order = holdoutOrder(count);
   EncodedImages shuffled;
   shuffled.classNames = std::move(images.classNames);
+  shuffled.folder = std::move(images.folder);
   for (const std::uint32_t from : order) {
     shuffled.names.push_back(std::move(images.names[from]));
     shuffled.labels.push_back(images.labels[from]);
@@ -365,6 +383,9 @@ void shuffleForHoldout(EncodedImages& images) {
   if (images.read) {
     shuffled.read = [read = std::move(images.read), order](std::uint32_t index) {
       return read(order[index]);
+    };
+    shuffled.size = [size = std::move(images.size), order](std::uint32_t index) {
+      return size(order[index]);
     };
   }
   images = std::move(shuffled);

@@ -39,11 +39,14 @@ std::vector<std::string> classNamesOf(const DataFormatKeys& keys);
 
 struct EncodedImages {
   std::vector<std::string> names;     // per sample
+  std::string folder;                 // a beginning of the names that does not identify a sample
   std::vector<std::uint32_t> labels;  // per sample, below classNames.size()
   std::vector<std::string> classNames;
   // Returns the content of a sample's image file. Throws UsageError "sample-damaged". Any thread.
   // Null: the files at the paths `names` are read.
   std::function<std::vector<std::byte>(std::uint32_t index)> read = nullptr;
+  // Its number of bytes. Null if `read` is null.
+  std::function<std::uint64_t(std::uint32_t index)> size = nullptr;
 };
 // For formats whose labels are texts in files. labelsOf() reads the training set's classes from
 // `keys.learned`; useLabels() finishes the labels and gives them to the images.

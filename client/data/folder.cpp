@@ -129,6 +129,7 @@ std::unique_ptr<Dataset> openFolder(const DataFormatKeys& keys, DataSplit split)
 
   EncodedImages images;
   images.classNames = classes.names;
+  images.folder = folder;
   images.names.reserve(found.paths.size());
   for (const std::string& path : found.paths) {
     images.labels.push_back(classes.numbers.find(classFolder(path))->second);

@@ -18,6 +18,7 @@ void readRows(const CsvFile& file, EncodedImages& images, Labels& labels) {
   const std::size_t pathColumn = file.column("path", hint),
                     labelColumn = file.column("label", hint);
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  images.folder = folder;
   file.forEachRow([&](std::uint64_t line, std::span<const std::string_view> cells) {
     if (cells[pathColumn].empty()) {
       throw DataError("data-damaged", lineOf(path, line) + ": the row has no path",

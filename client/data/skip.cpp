@@ -24,6 +24,9 @@ class SkipDamaged final : public Dataset {
     return data_->label(index);
   }
   std::string sampleName(std::uint32_t index) const override { return data_->sampleName(index); }
+  void identify(std::uint32_t index, Sha256& digest) const override {
+    data_->identify(index, digest);
+  }
   nlohmann::json learned() const override { return data_->learned(); }
   std::set<std::uint32_t> replaced() const {
     const std::lock_guard lock(mutex_);

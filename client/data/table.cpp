@@ -7,6 +7,7 @@
 
 #include "client/data/cells.h"
 #include "client/data/csv_file.h"
+#include "client/data/data_digest.h"
 #include "client/data/format_keys.h"
 #include "client/data/table_columns.h"
 #include "client/data/target_column.h"
@@ -80,6 +81,12 @@ class Table final : public Dataset {
         files_.begin(), files_.end(), index,
         [](std::uint32_t sample, const SourceFile& file) { return sample < file.firstSample; });
     return lineOf(std::prev(next)->path, lines_[index]);
+  }
+
+  void identify(std::uint32_t index, Sha256& digest) const override {
+    digest.add(std::as_bytes(
+        std::span(values_).subspan(std::size_t{index} * columns_.size(), columns_.size())));
+    target_.identify(index, digest);
   }
 
   void write(std::uint32_t index, std::optional<std::uint64_t>, SampleMemory out) const override {

@@ -372,6 +372,8 @@ std::unique_ptr<Dataset> openTar(const DataFormatKeys& keys, DataSplit split) {
     const Member& member = members[index];
     return readMember(shards[member.shard], member, names[index]);
   };
+  images.size = [members](std::uint32_t index) { return members[index].size; };
+  images.folder = path;
   if (isTraining && keys.isShuffled) shuffleForHoldout(images);
   return makeEncodedImages(std::move(images), keys);
 }

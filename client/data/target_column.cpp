@@ -5,6 +5,7 @@
 
 #include "client/data/cells.h"
 #include "client/data/csv_file.h"
+#include "client/data/data_digest.h"
 #include "common/core/error.h"
 #include "common/core/printable.h"
 
@@ -98,6 +99,14 @@ nlohmann::json TargetColumn::learned() const {
 std::optional<std::int64_t> TargetColumn::label(std::uint32_t index) const {
   if (options_.isNumber) return std::nullopt;
   return labels_.values()[index];
+}
+
+void TargetColumn::identify(std::uint32_t index, Sha256& digest) const {
+  if (options_.isNumber) {
+    addValue(digest, numbers_[index]);
+  } else {
+    addValue(digest, labels_.values()[index]);
+  }
 }
 
 void TargetColumn::write(std::uint32_t index, std::span<std::byte> out) const {

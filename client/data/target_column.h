@@ -39,6 +39,7 @@ class TargetColumn {
   nlohmann::json learned() const;
   std::optional<std::int64_t> label(std::uint32_t index) const;  // empty for numbers
   void write(std::uint32_t index, std::span<std::byte> out) const;
+  void identify(std::uint32_t index, Sha256& digest) const;  // see Dataset::identify()
 
  private:
   void addNumber(std::string_view cell, const std::string& path, std::uint64_t line);

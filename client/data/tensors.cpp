@@ -307,6 +307,14 @@ class Tensors final : public Dataset {
     return label;
   }
 
+  // A target that is an array may have as many values as the inputs.
+  void identify(std::uint32_t index, Sha256& digest) const override {
+    if (zeros_ || !arrays().back().shape.empty()) return;
+    std::int64_t target = 0;
+    copyArray(chosen_.back(), index, reinterpret_cast<std::byte*>(&target));
+    addValue(digest, target);
+  }
+
   void write(std::uint32_t index, std::optional<std::uint64_t>, SampleMemory out) const override {
     for (std::size_t n = 0; n < chosen_.size(); ++n) copyArray(chosen_[n], index, out[n].data());
     if (zeros_) std::fill(out.back().begin(), out.back().end(), std::byte{0});
@@ -370,6 +378,9 @@ class Selection final : public Dataset {
   int classes() const override { return data_->classes(); }
   std::vector<std::string> classNames() const override { return data_->classNames(); }
   std::string sampleName(std::uint32_t index) const override { return data_->sampleName(index); }
+  void identify(std::uint32_t index, Sha256& digest) const override {
+    data_->identify(index, digest);
+  }
   nlohmann::json learned() const override { return data_->learned(); }
   std::optional<std::int64_t> label(std::uint32_t index) const override {
     return data_->label(index);

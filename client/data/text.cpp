@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "client/data/csv_file.h"
+#include "client/data/data_digest.h"
 #include "client/data/encoding.h"
 #include "client/data/format_keys.h"
 #include "client/data/target_column.h"
@@ -152,16 +153,24 @@ class LabeledTexts final : public Dataset {
             target_.array("labels")};
   }
 
+  void identify(std::uint32_t index, Sha256& digest) const override {
+    const std::span<const TokenId> ids = idsOf(index);
+    addValue(digest, std::uint64_t{ids.size()});
+    digest.add(std::as_bytes(ids));
+    target_.identify(index, digest);
+  }
+
   void write(std::uint32_t index, std::optional<std::uint64_t>, SampleMemory out) const override {
-    const std::uint64_t begin = index == 0 ? 0 : ends_[index - 1];
-    const auto count = static_cast<std::size_t>(ends_[index] - begin);
+    const std::uint64_t begin = beginOf(index);
+    const std::span<const TokenId> ids = idsOf(index);
+    const std::size_t count = ids.size();
     const std::size_t first = padding_.isLeft ? length_ - count : 0;
     const auto put = [&](std::size_t array, std::size_t position, std::int64_t value) {
       std::memcpy(out[array].data() + position * sizeof value, &value, sizeof value);
     };
     for (std::size_t n = 0; n < length_; ++n) {
       const bool isToken = n >= first && n - first < count;
-      put(0, n, isToken ? ids_[begin + n - first] : padding_.id);
+      put(0, n, isToken ? ids[n - first] : padding_.id);
       put(1, n, isToken ? 1 : 0);
       put(2, n, isToken ? types_[begin + n - first] : padding_.type);
     }
@@ -173,6 +182,12 @@ class LabeledTexts final : public Dataset {
     std::string path;
     std::uint32_t firstSample;
   };
+  std::uint64_t beginOf(std::uint32_t index) const { return index == 0 ? 0 : ends_[index - 1]; }
+  std::span<const TokenId> idsOf(std::uint32_t index) const {
+    const std::uint64_t begin = beginOf(index);
+    return std::span(ids_).subspan(begin, ends_[index] - begin);
+  }
+
   struct PendingText {
     std::string first, second;
     std::uint64_t line;
@@ -328,6 +343,10 @@ class TokenBlocks final : public Dataset {
     return {{"input_ids", DType::i64, shape, maxId_},
             {"attention_mask", DType::i64, shape},
             {"input_ids", DType::i64, shape}};
+  }
+
+  void identify(std::uint32_t index, Sha256& digest) const override {
+    digest.add(std::as_bytes(std::span(ids_).subspan(std::size_t{index} * length_, length_)));
   }
 
   void write(std::uint32_t index, std::optional<std::uint64_t>, SampleMemory out) const override {

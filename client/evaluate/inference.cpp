@@ -95,7 +95,8 @@ Inference::Inference(const InferenceOptions& options, const std::vector<std::str
     if (!settings.hasTestSet()) refuseTestSet(options.run.common.overrides);
     const nlohmann::json learned =
         description_ ? description_->learned : openDatasets(settings).train->learned();
-    Datasets data = openForInference(settings, learned, inputs);
+    const DataDigest trained = description_ ? description_->trainDigest : DataDigest();
+    Datasets data = openForInference(settings, learned, inputs, trained);
     files_ = data.test;
     return data;
   };

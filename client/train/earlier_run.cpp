@@ -53,25 +53,6 @@ void checkSameReplicas(const PreparedRun& run, const std::string& servers) {
                   : fmt::format("give {} addresses joined by + with --server", before));
 }
 
-// Throws UsageError "other-data" if the training set no longer has the classes and column
-// statistics that are in the run's saved model, if there is one. Labels could have other numbers
-// then.
-void checkSameData(const PreparedRun& run, const std::string& folder) {
-  nlohmann::json learned;
-  try {
-    learned = openSavedModel(savedModelOf(folder), false).description.learned;
-  } catch (const UsageError&) {
-    return;
-  }
-  if (isSameLearned(learned, run.data.train->learned())) return;
-  throw UsageError("other-data",
-                   "the training set has other classes or column statistics than at the start of "
-                   "the run in " +
-                       folder,
-                   "restore the training set, or start a separate run with --set weights.file=" +
-                       savedModelOf(folder));
-}
-
 // The key that limits the run's number of steps.
 std::string lengthKey(const PreparedRun& run) {
   const ClientSettings& settings = run.settings;
@@ -199,8 +180,49 @@ std::vector<SettingChange> changesOfEarlierRun(const RunOptions& options, const 
   return changesBetween(storedValues(options.resume), valuesOf(config, settings), options.resume);
 }
 
+Datasets openAgain(const DataSettings& settings, const DataOpener& open) {
+  try {
+    return open(settings);
+  } catch (const UsageError& error) {
+    const bool isMissing = error.code() == "data-missing";
+    if (!isMissing && error.key().empty()) throw;
+    throw UsageError(error.code(), error.what(),
+                     std::string("a resumed run cannot read other data: restore the data of the "
+                                 "start of the run") +
+                         (isMissing ? ", or put a link to it in its place" : ""))
+        .about(error.key(), error.location());
+  }
+}
+
+void checkSameData(const PreparedRun& run, const std::string& folder) {
+  const std::string model = savedModelOf(folder);
+  const auto refuse = [&](const std::string& what) {
+    std::error_code ignored;
+    const bool hasModel = std::filesystem::exists(model, ignored);
+    throw UsageError("other-data", what + " at the start of the run in " + folder,
+                     "restore the data, or start a separate run" +
+                         (hasModel ? " with --set weights.file=" + model : std::string()));
+  };
+  const RunRecordFile record = readRunRecord(diskFiles(), folder);
+  const auto compare = [&](const std::string& set, const DataDigest& before,
+                           const DataDigest& now) {
+    const std::string change = changeSince(before, now);
+    if (change.empty()) return;
+    refuse("the " + set + " set " + change);
+  };
+  compare("training", record.train, run.trainDigest);
+  compare("evaluation", record.evaluation, run.evaluationDigest);
+  nlohmann::json learned;
+  try {
+    learned = openSavedModel(model, false).description.learned;
+  } catch (const UsageError&) {
+    return;
+  }
+  if (isSameLearned(learned, run.data.train->learned())) return;
+  refuse("the training set has other classes or column statistics than");
+}
+
 void openEarlierRun(PreparedRun& run, const RunOptions& options) {
-  checkSameData(run, options.resume);
   const RunRecordFile record = readRunRecord(diskFiles(), options.resume);
   run.hello.set_run_id(record.run);
   run.folder = options.resume;
@@ -245,7 +267,8 @@ void writeRecord(const PreparedRun& run, const std::string& servers) {
   // While `codec: auto` is undecided, config.yaml will be written again.
   writeRunRecord(diskFiles(), run.folder,
                  {run.hello.run_id(), servers, steps, (steps + perEpoch - 1) / perEpoch,
-                  run.settings.autoCodecs.empty() ? configDigest(run.folder) : ""});
+                  run.settings.autoCodecs.empty() ? configDigest(run.folder) : "", run.trainDigest,
+                  run.evaluationDigest});
 }
 
 // A process that is killed between the two writes leaves a record without a digest, so that the run

@@ -19,6 +19,14 @@ RunOptions ofEarlierRun(RunOptions options);
 std::vector<SettingChange> changesOfEarlierRun(const RunOptions& options, const Config& config,
                                                const ClientSettings& settings);
 
+// Opens the data of a run that continues. If the data is missing, or a key does not fit it, the
+// hint is to restore the data, because the run's keys for data may not change.
+Datasets openAgain(const DataSettings& settings, const DataOpener& open);
+// Throws UsageError "other-data" if the samples are not those of the start of the run, as far as
+// digestOf() covers them, or if the training set no longer has the classes and column statistics
+// that are in the run's saved model, if there is one.
+void checkSameData(const PreparedRun& run, const std::string& folder);
+
 // Sets the members of `run` that depend on the folder. Throws UsageError "run-done" if the run is
 // done and gets no more steps, and "bad-config" if it has already done more steps than it gets.
 void openEarlierRun(PreparedRun& run, const RunOptions& options);

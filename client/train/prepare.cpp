@@ -312,7 +312,13 @@ void chooseThreadsOf(PreparedRun& run, Purpose purpose) {
 // Opens the data, reads a user's model and makes the plan.
 void planRunOf(PreparedRun& run, const RunOptions& options, Purpose purpose,
                const DataOpener& open) {
-  run.data = open(run.settings.data);
+  const bool isResumed = !options.resume.empty();
+  run.data = isResumed ? openAgain(run.settings.data, open) : open(run.settings.data);
+  if (purpose == Purpose::training) {
+    run.trainDigest = digestOf(*run.data.train);
+    run.evaluationDigest = digestOf(*run.data.test);
+  }
+  if (isResumed) checkSameData(run, options.resume);
   if (purpose != Purpose::inference) warnOfLargeBatch(run);
   if (!run.settings.modelFile.empty()) {
     run.userModel =

@@ -36,6 +36,7 @@ using DataOpener = std::function<Datasets(const DataSettings&)>;
 struct PreparedRun {
   ClientSettings settings;
   Datasets data;
+  DataDigest trainDigest, evaluationDigest;    // of `data`; only of a training run
   std::shared_ptr<const UserModel> userModel;  // null unless the model is "graph"
   wire::Hello hello;                           // without a run spec
   RunPlan plan;                                // of the client: see planClient()

@@ -18,7 +18,9 @@ void writeRunRecord(Files& files, const std::string& folder, const RunRecordFile
                                        {"server", record.server},
                                        {"steps", record.steps},
                                        {"epochs", record.epochs},
-                                       {"config", record.config}};
+                                       {"config", record.config},
+                                       {"train_data", toJson(record.train)},
+                                       {"evaluation_data", toJson(record.evaluation)}};
   files.write(recordPath(folder), json.dump(2) + "\n");
 }
 
@@ -31,8 +33,13 @@ RunRecordFile readRunRecord(Files& files, const std::string& folder) {
   if (!text) throw refuse("it has no run.json");
   try {
     const auto json = nlohmann::json::parse(*text);
-    return {json.at("run"), json.at("server"), json.value("steps", std::uint64_t{0}),
-            json.value("epochs", std::uint64_t{0}), json.value("config", "")};
+    return {json.at("run"),
+            json.at("server"),
+            json.value("steps", std::uint64_t{0}),
+            json.value("epochs", std::uint64_t{0}),
+            json.value("config", ""),
+            dataDigestFrom(json.value("train_data", nlohmann::json())),
+            dataDigestFrom(json.value("evaluation_data", nlohmann::json()))};
   } catch (const nlohmann::json::exception& error) {
     throw refuse(std::string("run.json is damaged: ") + error.what());
   }

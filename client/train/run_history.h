@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "client/data/data_digest.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/commits.h"
 #include "common/record/run_files.h"
@@ -21,6 +22,7 @@ struct RunRecordFile {
   std::uint64_t steps = 0, epochs = 0;
   // SHA-256 of the folder's config.yaml in hex; empty in files written by earlier versions.
   std::string config;
+  DataDigest train = {}, evaluation = {};  // of the sets that the run uses
 };
 void writeRunRecord(Files& files, const std::string& folder, const RunRecordFile& record);
 // Throws UsageError "no-run" if `folder` is not the folder of a run.

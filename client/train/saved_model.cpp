@@ -22,6 +22,7 @@ constexpr const char* kRun = "cleave.run";
 constexpr const char* kSteps = "cleave.steps";
 constexpr const char* kConfig = "cleave.config";
 constexpr const char* kLearned = "cleave.data";
+constexpr const char* kTrainDigest = "cleave.train_data";
 constexpr const char* kClasses = "cleave.classes";
 constexpr const char* kLora = "cleave.lora";
 
@@ -85,6 +86,7 @@ std::map<std::string, std::string> ModelDescription::toMetadata() const {
                                                  {kSteps, std::to_string(steps)},
                                                  {kConfig, config},
                                                  {kLearned, learned.dump()},
+                                                 {kTrainDigest, toJson(trainDigest).dump()},
                                                  {kClasses, nlohmann::json(classes).dump()}};
   if (loraScale > 0) {
     const nlohmann::json lora = {{"scale", loraScale}, {"inputs_first", inputsFirst}};
@@ -98,6 +100,7 @@ ModelDescription describeModel(const PreparedRun& run) {
   description.run = run.settings.name;
   description.config = describingSections(run.settings.resolved);
   description.learned = run.data.train->learned();
+  description.trainDigest = run.trainDigest;
   const std::vector<std::string>& names = run.settings.data.classNames;
   description.classes = names.empty() ? run.data.train->classNames() : names;
   if (run.settings.lora.rank > 0) {
@@ -127,6 +130,9 @@ SavedModel openSavedModel(const std::string& source, bool best) {
     description.config = valueOf(kConfig);
     description.learned = nlohmann::json::parse(valueOf(kLearned));
     description.classes = nlohmann::json::parse(valueOf(kClasses));
+    if (metadata.contains(kTrainDigest)) {
+      description.trainDigest = dataDigestFrom(nlohmann::json::parse(metadata.at(kTrainDigest)));
+    }
     if (metadata.contains(kLora)) {
       const auto lora = nlohmann::json::parse(metadata.at(kLora));
       description.loraScale = lora.at("scale");

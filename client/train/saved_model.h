@@ -20,6 +20,7 @@ struct ModelDescription {
   // YAML: the sections run, model, data, train, eval and precision of the run's configuration.
   std::string config;
   nlohmann::json learned;            // Dataset::learned() of the training set
+  DataDigest trainDigest;            // of the training set
   std::vector<std::string> classes;  // names of the classes; may be empty
   // Scale of the adapters that the file contains besides the weights (common/graph/adapters.h). 0:
   // there are no adapters.

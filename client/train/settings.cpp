@@ -133,19 +133,21 @@ Datasets openDatasets(const DataSettings& settings) {
 }
 
 Datasets openForInference(const DataSettings& settings, const nlohmann::json& learned,
-                          const std::vector<std::string>& inputs) {
+                          const std::vector<std::string>& inputs, const DataDigest& trained) {
   checkInputPaths(inputs);
   const auto& format = findDataFormat(settings.format);
   Datasets data;
   if (inputs.empty() && !settings.hasTestSet()) {
     const Datasets whole = openDatasets(settings);
-    if (!isSameLearned(learned, whole.train->learned())) {
-      throw UsageError(
-          "other-data",
-          "the training set has other classes or column statistics than when the model "
-          "was trained, so its held-out samples may be others too",
-          "restore the training set, or evaluate on a test set: --set data.holdout=0 "
-          "--set data.folds=0, and --set with the test set's key");
+    std::string change = changeSince(trained, digestOf(*whole.train));
+    if (!isSameLearned(learned, whole.train->learned()))
+      change = "has other classes or column statistics than";
+    if (!change.empty()) {
+      throw UsageError("other-data",
+                       "the training set " + change +
+                           " when the model was trained, so its held-out samples may be others too",
+                       "restore the training set, or evaluate on a test set: --set data.holdout=0 "
+                       "--set data.folds=0, and --set with the test set's key");
     }
     data.test = whole.test;
   } else {

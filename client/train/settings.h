@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "client/data/data_digest.h"
 #include "client/data/formats.h"
 #include "client/data/subset.h"
 #include "client/train/codec_choice.h"
@@ -177,9 +178,11 @@ struct Datasets {
 Datasets openDatasets(const DataSettings& settings);
 // Opens the data for a trained model, without the training set. Both members of the result are the
 // test set or, if `inputs` is not empty, the samples in these files and folders. `learned`:
-// Dataset::learned() of the training set. Throws UsageError.
+// Dataset::learned() of the training set. `trained`: its digest, with which held-out samples are
+// those of the training run. Throws UsageError.
 Datasets openForInference(const DataSettings& settings, const nlohmann::json& learned,
-                          const std::vector<std::string>& inputs = {});
+                          const std::vector<std::string>& inputs = {},
+                          const DataDigest& trained = {});
 
 class UserModel;
 // The run spec for these settings and this data, with all bodies joined into one. With one body,

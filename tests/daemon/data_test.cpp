@@ -50,6 +50,41 @@ Ended client(const Arguments& more) {
   return finish(Process::start(arguments));
 }
 
+TEST_CASE("a run is not resumed with other pictures, and says what is wrong") {
+  const ImageFolder data;
+  const TemporaryFolder folder;
+  const std::string run = folder.path("run");
+  const Arguments one = {"--set", "train.epochs=1"}, two = {"--set", "train.epochs=2"};
+  const Ended first = client(
+      with({"train", "--config", data.path("config.yaml"), "--run-dir", run, "--json"}, one));
+  INFO(first.errors);
+  REQUIRE(first.code == 0);
+  const auto refused = [&] {
+    const Ended ended = resume(run, two);
+    CHECK(ended.code == 2);
+    return ended.errors;
+  };
+  const auto rename = [&](const std::string& from, const std::string& to) {
+    std::filesystem::rename(data.path(from), data.path(to));
+  };
+  rename("train/dark/3.png", "train/bright/33.png");
+  CHECK_THAT(refused(), Contains("[other-data]: the training set has other samples, labels or "
+                                 "file sizes than at the start of the run in " +
+                                 run));
+  rename("train/bright/33.png", "train/dark/3.png");
+  rename("test/dark/13.png", "13.png");
+  CHECK_THAT(refused(), Contains("[other-data]: the evaluation set has 7 samples, but had 8"));
+  rename("13.png", "test/dark/13.png");
+  rename("train", "gone");
+  CHECK_THAT(refused(), Contains("[data-missing]") && Contains(data.path("train")) &&
+                            Contains("hint: a resumed run cannot read other data") &&
+                            Contains("a link to it in its place"));
+  std::filesystem::create_directory_symlink(data.path("gone"), data.path("train"));
+  const Ended resumed = resume(run, two);
+  INFO(resumed.errors);
+  CHECK(resumed.code == 0);
+}
+
 TEST_CASE("data show describes both splits and writes a contact sheet") {
   const ImageFolder data;
   const Ended shown = client({"data", "show", "--config", data.path("config.yaml"), "--json",

@@ -98,7 +98,8 @@ void readRunJson(const std::string& text) {
   writeRunRecord(files, "run", read);
   const RunRecordFile again = readRunRecord(files, "run");
   if (again.run != read.run || again.server != read.server || again.steps != read.steps ||
-      again.epochs != read.epochs || again.config != read.config) {
+      again.epochs != read.epochs || again.config != read.config || again.train != read.train ||
+      again.evaluation != read.evaluation) {
     find("run.json changes when written and read again");
   }
 }
