@@ -28,7 +28,7 @@ compression        | common/core common/codec compression/kernels               
 compression/kernels |                                                                 | hwy
 compression/device | common/core common/codec compression                             |
 client/data        | common/core common/codec common/model                            |
-client/start       | client/data common/core                                          |
+client/start       | client/data common/core common/topology                          |
 client/report      | common/core common/http common/topology |
 client/train       | client/data common/checkpoint common/core common/codec common/net common/engine common/graph common/link common/predict common/record common/device common/model common/program common/run common/topology compression proto | boost CLI
 client/evaluate    | client/data client/train common/core common/graph common/model common/run | torch

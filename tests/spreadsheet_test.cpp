@@ -269,6 +269,24 @@ TEST_CASE("a column of many values with units, or of dates, is refused unless it
   CHECK(tables.open(content(300, "", " kg"))->arrays()[0].shape[0] == 31);
 }
 
+TEST_CASE("ignored columns are no inputs, and must exist") {
+  Tables tables;
+  tables.keys.ignoredColumns = {"id"};
+  const std::string content = "id,x,label\nk1,1,a\nk2,2,b\n";
+  const auto data = tables.open(content);
+  CHECK(toString(data->arrays()[0]) == "f32[1]");
+  tables.keys.learned = data->learned();
+  tables.keys.inputs = {tables.write("input.csv", "x\n1\n")};  // without the ignored column
+  CHECK(findDataFormat("csv").open(tables.keys, DataSplit::input)->size() == 1);
+  tables.keys.ignoredColumns = {"ID"};
+  CHECK_THAT(tables.error(content), Catch::Contains("no column 'ID'"));
+  tables.keys.ignoredColumns = {"label"};
+  CHECK_THAT(tables.error(content), Catch::Contains("the target's column 'label'"));
+  tables.keys.ignoredColumns = {"id"};
+  tables.keys.numericColumns = {"x"};
+  CHECK_THAT(tables.error(content), Catch::Contains("data.ignore has no effect"));
+}
+
 TEST_CASE("a single column needs no quotes, and row names of R are explained") {
   const Tables tables;
   CHECK(tables.read("x\n1,5\n2;5|3\n") == Rows{{"x"}, {"1,5"}, {"2;5|3"}});

@@ -107,6 +107,99 @@ TEST_CASE("the columns of a table decide between images, texts and numbers") {
   CHECK_THAT(texts.found(), Contains("text=words"));
 }
 
+TEST_CASE("columns that are no inputs are named, and the target may be given") {
+  const Files files({});
+  std::string rows = "id,day,age,town,notes,code,kind\n";
+  for (int n = 0; n < 50; ++n) {
+    const std::string number = std::to_string(n);
+    rows += number + ",2024-05-0" + std::to_string(n % 9 + 1) + "," + std::to_string(n % 7) + "," +
+            (n % 2 == 0 ? "Bonn" : "Ulm") + ",a patient with note " + number + ",x" + number + "," +
+            (n % 3 == 0 ? "a" : "b") + "\n";
+  }
+  files.write("t.csv", rows);
+  const FoundData found = findData(files.path("t.csv"));
+  CHECK(found.value("label") == "kind");
+  CHECK(found.hasInputs);
+  std::vector<std::string> ignored;
+  for (const auto& [name, reason] : found.ignored) ignored.push_back(name + ": " + reason);
+  REQUIRE(ignored.size() == 4);
+  CHECK_THAT(ignored[0], Contains("id: an ID"));
+  CHECK_THAT(ignored[1], Contains("day: dates"));
+  CHECK_THAT(ignored[2], Contains("notes: texts") && Contains("tokenizer.json"));
+  CHECK_THAT(ignored[3], Contains("code: a different text in most rows"));
+  CHECK(findData(files.path("t.csv"), "town").value("label") == "town");
+  CHECK(errorCode([&] { findData(files.path("t.csv"), "towm"); }) == "no-column");
+  CHECK_FALSE(findData(files.path("t.csv"), "id").value("target_type").empty());  // 50 integers
+
+  const auto kinds = [&](const std::string& name, const std::vector<std::string>& cells) {
+    std::string table = name + ",label\n";
+    for (std::size_t n = 0; n < cells.size(); ++n)
+      table += "\"" + cells[n] + "\"," + (n % 2 == 0 ? "a" : "b") + "\n";
+    files.write("k.csv", table);
+    const FoundData data = findData(files.path("k.csv"));
+    CHECK(data.hasInputs == data.ignored.empty());
+    return data.ignored.empty() ? "input" : data.ignored.front().second.substr(0, 5);
+  };
+  CHECK(kinds("when", {"1.5.2024", "31.12.2023 10:30", ""}) == "dates");
+  CHECK(kinds("when", {"05/01/24", "05/02/24"}) == "dates");
+  CHECK(kinds("version", {"1.2.3", "1.2.4"}) == "input");
+  CHECK(kinds("userId", {"7", "8"}) == "an ID");
+  CHECK(kinds("user_id", {"7", "7"}) == "input");  // not different
+  CHECK(kinds("paid", {"7", "8"}) == "input");
+  CHECK(kinds("town", {"New York City", "New York City", "New York City"}) == "input");
+}
+
+TEST_CASE("a target with decimals, in any form, or of many integers is a number") {
+  const Files files({});
+  const auto target = [&](const std::string& name, const std::string& decimals, int values) {
+    std::string table = "x;" + name + "\n";
+    for (int n = 0; n < 60; ++n) table += "1;" + std::to_string(100 + n % values) + decimals + "\n";
+    files.write("t.csv", table);
+    return findData(files.path("t.csv")).value("target_type");
+  };
+  CHECK(target("price", ",25", 60) == "number");
+  CHECK(target("price", ".25 €", 3) == "number");
+  CHECK(target("price", "", 60) == "number");
+  CHECK(target("price", "", 5).empty());
+  CHECK(target("class", "", 60).empty());
+}
+
+TEST_CASE("values that the user sets replace those that were chosen") {
+  FirstConfig config;
+  config.name = "t";
+  config.madeFor = "cleave-client new";
+  config.model = {{"name", "mlp"}, {"width", "64"}};
+  config.data = {"csv", {{"train.file", "t.csv"}, {"label", "kind"}}, ""};
+  config.data.ignored = {{"id", "an ID"}, {"the day", "dates"}};
+  config.images = chooseImages({{480, 640}}, {});
+  config.holdout = 3;
+  config.batch = {8, 1};
+  config.overrides = {"data.missing=mean",
+                      "train.batch=16",
+                      "data.augment={}",
+                      "model.width=8",
+                      "data.pad_token='<|end, of|>'",
+                      "data.train.per_class=5",
+                      "train.loss={label_smoothing: 0.1, name: [a, 'b c']}",
+                      "train.loss.label_smoothing=0.2",
+                      "codec=power:rank=2"};
+  const std::string yaml = yamlOf(config);
+  CAPTURE(yaml);
+  Config parsed = Config::parse(yaml, "first.yaml", {});
+  CHECK(parsed.text("data.missing") == "mean");
+  CHECK(parsed.integer("train.batch", 1, 100) == 16);
+  CHECK(parsed.integer("model.width", 1, 100) == 8);
+  CHECK(parsed.text("model.name") == "mlp");
+  CHECK(parsed.keys("data.augment").empty());
+  CHECK(parsed.text("data.pad_token") == "<|end, of|>");
+  CHECK(parsed.text("data.train.file") == "t.csv");
+  CHECK(parsed.integer("data.train.per_class", 1, 100) == 5);
+  CHECK(parsed.number("train.loss.label_smoothing", 0, 1) == 0.2);
+  CHECK(parsed.texts("train.loss.name") == std::vector<std::string>{"a", "b c"});
+  CHECK(parsed.text("codec") == "power:rank=2");
+  CHECK(parsed.texts("data.ignore") == std::vector<std::string>{"id", "the day"});
+}
+
 TEST_CASE("data in no known format is refused with what it needs") {
   const auto hintOf = [](const Files& files, const std::string& name = "") {
     CHECK(files.code(name) == "unknown-data");
@@ -150,16 +243,24 @@ TEST_CASE("a batch fits the training set, and leaves no tiny last batch") {
   };
   CHECK(text(100'000) == "32/4");
   CHECK(text(40) == "8/1");
-  CHECK(text(65) == "14/1");
+  CHECK(text(65) == "22/2");
+  CHECK(text(7) == "7/1");
   CHECK(text(1) == "1/1");
-  for (std::uint32_t samples = 1; samples < 300; ++samples) text(samples);
+  // Batch norm needs 8 samples in each micro-batch, also in those of an epoch's last batch.
+  for (std::uint32_t samples = 8; samples < 3000; ++samples) {
+    const BatchChoice choice = chooseBatch(samples);
+    const std::uint32_t rest = samples % choice.batch;
+    CAPTURE(samples, choice.batch, choice.microBatches);
+    REQUIRE(choice.batch / choice.microBatches >= 8);
+    REQUIRE((rest == 0 || rest / choice.microBatches >= 8));
+  }
 }
 
 TEST_CASE("the configuration is valid YAML for any names") {
   FirstConfig config;
   config.name = "null";
   config.madeFor = "cleave-client new";
-  config.model = "{name: mlp}";
+  config.model = {{"name", "mlp"}};
   for (const std::string path : {"photos/train", "a b", "1e5", "it's", "a,b", "-x", "{a}", "yes",
                                  "ümlaut", "a: b", "#a", ""}) {
     CAPTURE(path);

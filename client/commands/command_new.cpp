@@ -12,13 +12,13 @@
 #include "client/commands/output_file.h"
 #include "client/data/encoded_images.h"
 #include "client/data/inspect.h"
+#include "client/start/data_description.h"
 #include "client/start/first_config.h"
 #include "client/start/found_data.h"
 #include "client/train/prepare.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
-#include "common/core/units.h"
 #include "common/graph/suggested_cuts.h"
 #include "common/model/graph_file.h"
 #include "common/run/torch_errors.h"
@@ -68,6 +68,7 @@ std::optional<ImageInput> imagesOf(const std::optional<OwnModel>& model) {
 // ---- The data ----
 
 struct OpenedData {
+  DataSettings settings;
   std::shared_ptr<const Dataset> train;
   std::vector<ImageHeader> sizes;  // of some images; empty if the samples are no images
 };
@@ -90,14 +91,18 @@ std::vector<ImageHeader> sizesOfFiles(const Dataset& data) {
   return sizes;
 }
 
-OpenedData openTraining(const FirstConfig& draft) {
-  Config config = Config::parse(yamlOf(draft), "the new configuration", {});
+// Throws UsageError for the overrides too.
+OpenedData openTraining(FirstConfig draft) {
+  std::vector<std::string> overrides;
+  overrides.swap(draft.overrides);  // the errors are about --set, not about a line
+  Config config = Config::parse(yamlOf(draft), "the new configuration", overrides);
   DataSettings settings = readClientSettings(config).data;
   settings.keys.needsTest = false;
   const auto open = [&]() -> std::shared_ptr<const Dataset> {
     return findDataFormat(settings.format).open(settings.keys, DataSplit::train);
   };
   OpenedData opened;
+  opened.settings = settings;
   try {
     opened.train = open();
   } catch (const UsageError& error) {
@@ -125,29 +130,26 @@ int classesOf(const Dataset& data) {
   return static_cast<int>(max + 1);
 }
 
-std::string describe(const FoundData& found, const Dataset& train, const FirstConfig& config) {
-  constexpr std::size_t kShown = 6;
-  std::string text = "Data: " + found.explanation + "; " + countText(train.size(), "sample");
-  const std::vector<std::string> names = train.classNames();
-  if (const auto count =
-          static_cast<std::size_t>(config.classes > 0 ? config.classes : train.classes());
-      count > 0) {
-    text += fmt::format(", {} classes", count);
-    for (std::size_t n = 0; n < std::min(names.size(), kShown); ++n) {
-      text += (n == 0 ? ": " : ", ") + printable(names[n]);
-    }
-    if (names.size() > kShown) text += ", …";
-  }
-  if (!found.unusedTest.empty()) {
-    text += fmt::format(
-        ". {} is not used; after training: cleave-client eval runs/RUN --set "
-        "data.test.{}={}",
-        found.unusedTest, found.format == "folder" ? "folder" : "file", found.unusedTest);
-  }
-  return text + (text.ends_with("…") ? "" : ".");
+// ---- The configuration ----
+
+// Whether --set gives this key, or keys below it. "model=": the whole section.
+bool isSet(const FirstConfig& config, const std::string& key) {
+  return std::any_of(config.overrides.begin(), config.overrides.end(), [&](const auto& each) {
+    return each.starts_with(key) &&
+           (key.ends_with('=') || each[key.size()] == '=' || each[key.size()] == '.');
+  });
 }
 
-// ---- The configuration ----
+[[noreturn]] void throwNoInputs(const FoundData& found, const std::string& path) {
+  const auto& [column, reason] = found.ignored.front();
+  throw UsageError(
+      "unknown-data",
+      fmt::format("no column of {} is an input: {} has {}", path, printable(column, 60),
+                  reason.substr(0, reason.find(';'))),
+      "for texts, put the tokenizer.json of a model of texts into the folder of the table, and add "
+      "--model FILE (docs/data.md#texts-with-labels); to use columns anyway, add --set "
+      "data.numeric=[NAME] or --set data.categorical=[NAME]");
+}
 
 [[noreturn]] void throwNeedsModel(const std::string& why) {
   throw UsageError("no-model-file", why + ", so a model of your own is needed",
@@ -156,9 +158,10 @@ std::string describe(const FoundData& found, const Dataset& train, const FirstCo
 }
 
 void chooseOwnModel(const OwnModel& model, FirstConfig& config) {
-  config.model = fmt::format("{{name: graph, file: {}, cuts: [{}, {}]}}", yamlScalar(model.file),
-                             yamlScalar(model.cuts.first.names.front()),
-                             yamlScalar(model.cuts.last.names.front()));
+  config.model = {{"name", "graph"},
+                  {"file", yamlScalar(model.file)},
+                  {"cuts", fmt::format("[{}, {}]", yamlScalar(model.cuts.first.names.front()),
+                                       yamlScalar(model.cuts.last.names.front()))}};
   config.modelComments = {
       "The client computes up to the end of the first of these modules, and after the end of the "
       "second; the server what is in between. Why these: " +
@@ -167,15 +170,29 @@ void chooseOwnModel(const OwnModel& model, FirstConfig& config) {
           ". The fastest ones for a link: cleave-client plan."};
 }
 
-void chooseBuiltIn(const Dataset& train, FirstConfig& config) {
+// For a target that is a number.
+[[noreturn]] void throwNeedsRegression(const std::string& file, const std::string& label) {
+  throw UsageError(
+      "no-model-file",
+      fmt::format("the target, the column {} of {}, has numbers rather than classes (regression), "
+                  "and the built-in models are for classes",
+                  label, file),
+      "export a model with one output from PyTorch with cleave.export (docs/models.md), then add "
+      "--model FILE; if the target is another column, add --label COLUMN");
+}
+
+void chooseBuiltIn(const OpenedData& opened, FirstConfig& config) {
+  const Dataset& train = *opened.train;
+  const DataFormatKeys& keys = opened.settings.keys;
+  if (keys.targetType == "number") throwNeedsRegression(keys.trainFile, keys.labelColumn);
   if (train.classes() == 0) throwNeedsModel("the built-in models are for classes");
   if (config.images) {
-    config.model = "{name: " + config.images->builtIn + "}";
+    config.model = {{"name", config.images->builtIn}};
     config.modelComments = {
         "A built-in model, trained from random weights. For your own PyTorch "
         "model: cleave-client new --model FILE."};
   } else if (train.arrays().size() == 2 && train.arrays()[0].dtype == DType::f32) {
-    config.model = "{name: mlp, width: 64}";
+    config.model = {{"name", "mlp"}, {"width", "64"}};
     config.modelComments = {
         "Layers of 64 units. For your own PyTorch model: cleave-client new "
         "--model FILE."};
@@ -190,24 +207,49 @@ std::uint32_t lengthOf(const OwnModel& model) {
   return input.shape_size() == 2 ? static_cast<std::uint32_t>(input.shape(1)) : 0;
 }
 
-void chooseTraining(const Dataset& train, FirstConfig& config) {
+void chooseTraining(const OpenedData& opened, FirstConfig& config) {
   constexpr std::uint32_t kMaxHoldout = 10'000;
-  if (!config.data.hasTest) config.holdout = std::clamp(train.size() / 5, 1u, kMaxHoldout);
-  config.batch = chooseBatch(train.size() - std::min(config.holdout, train.size() - 1));
+  const Dataset& train = *opened.train;
+  std::uint32_t holdout = 0;
+  if (isSet(config, "data.holdout")) {
+    holdout = opened.settings.holdout;
+  } else if (!config.data.hasTest && !isSet(config, "data.test") && !isSet(config, "data.folds")) {
+    holdout = config.holdout = std::clamp(train.size() / 5, 1u, kMaxHoldout);
+  }
+  config.batch = chooseBatch(train.size() - std::min(holdout, train.size() - 1));
   const bool isText = config.data.format == "text";
   const bool isPlainText = isText && config.data.value("label").empty();
   if (isPlainText) config.loss = "next_token";
-  if (config.data.value("target_type") == "number") config.loss = "mse";
+  if (opened.settings.keys.targetType == "number") config.loss = "mse";
   if (train.classes() > 0 && !isPlainText) config.bestMetric = "top1";
   if (isText) config.learningRate = 2e-5;
 }
 
-FirstConfig makeConfig(const NewOptions& options, const std::string& name) {
+std::string commandOf(const NewOptions& options) {
+  std::string command = "cleave-client new --data " + options.data;
+  if (!options.model.empty()) command += " --model " + options.model;
+  if (!options.label.empty()) command += " --label " + options.label;
+  for (const std::string& each : options.overrides) command += " --set " + each;
+  return command;
+}
+
+struct NewConfig {
+  FirstConfig config;
+  std::string columns;  // see describeColumns()
+};
+
+NewConfig makeConfig(const NewOptions& options, const std::string& name) {
   FirstConfig config;
   config.name = name;
-  config.madeFor = "cleave-client new --data " + options.data +
-                   (options.model.empty() ? "" : " --model " + options.model);
-  config.data = findData(options.data);
+  config.madeFor = commandOf(options);
+  config.overrides = options.overrides;
+  config.data = findData(options.data, options.label);
+  if (isSet(config, "data.numeric") || isSet(config, "data.categorical") ||
+      isSet(config, "data.ignore")) {
+    config.data.ignored.clear();
+  } else if (!config.data.hasInputs) {
+    throwNoInputs(config.data, config.data.value("train.file"));
+  }
   std::optional<OwnModel> model;
   if (!options.model.empty()) model = readModel(options.model);
   if (!model && (config.data.format == "text" || config.data.format == "tensors")) {
@@ -218,7 +260,7 @@ FirstConfig makeConfig(const NewOptions& options, const std::string& name) {
   const bool isIdx = config.data.format == "idx";
   if (model && config.data.format == "text") config.length = lengthOf(*model);
   FirstConfig draft = config;
-  draft.model = "{name: mlp}";
+  draft.model = {{"name", "mlp"}};
   draft.batch = {1, 1};
   if (!draft.data.hasTest) draft.holdout = 1;  // otherwise the keys of a test set are required
   if (isIdx) draft.classes = kMaxClasses;
@@ -232,12 +274,14 @@ FirstConfig makeConfig(const NewOptions& options, const std::string& name) {
   }
   if (model) {
     chooseOwnModel(*model, config);
-  } else {
-    chooseBuiltIn(*opened.train, config);
+  } else if (!isSet(config, "model.name") && !isSet(config, "model=")) {
+    chooseBuiltIn(opened, config);
   }
-  chooseTraining(*opened.train, config);
-  config.dataComment = describe(config.data, *opened.train, config);
-  return config;
+  chooseTraining(opened, config);
+  config.dataComment = describeData(config.data, *opened.train, config.classes);
+  const DataFormatKeys& keys = opened.settings.keys;
+  return {config, describeColumns(config.data, *opened.train, keys.labelColumn,
+                                  keys.targetType == "number")};
 }
 
 // Throws if `train --dry-run` would refuse the configuration.
@@ -249,10 +293,11 @@ void checkConfig(const std::string& yaml) {
   resolveRun(run, Purpose::measurement);
 }
 
-void printNext(const std::string& file, const FirstConfig& config) {
-  std::cout << fmt::format("{}: {}\n", file, config.dataComment);
+void printNext(const std::string& file, const NewConfig& made) {
+  const FirstConfig& config = made.config;
+  std::cout << fmt::format("{}: {}\n", file, config.dataComment) << made.columns;
   if (config.images) std::cout << "Images: " << config.images->reason << ".\n";
-  std::cout << "Model: " << config.model << "\n";
+  if (!config.model.empty()) std::cout << "Model: " << inlineMap(config.model) << "\n";
   for (const std::string& each : config.modelComments) std::cout << "  " << each << "\n";
   const bool isImage = config.images.has_value();
   std::cout << fmt::format(
@@ -265,19 +310,40 @@ void printNext(const std::string& file, const FirstConfig& config) {
   std::cout << std::flush;
 }
 
-int newCommand(const NewOptions& options) {
+// Errors about a key say how to set it here.
+NewConfig makeOrExplain(const NewOptions& options, const std::string& name) {
+  try {
+    NewConfig made = makeConfig(options, name);
+    checkConfig(yamlOf(made.config));
+    return made;
+  } catch (const UsageError& error) {
+    const bool isAboutKey = error.hint().find("set data.") != std::string::npos ||
+                            error.hint().find("in data.") != std::string::npos;
+    if (!isAboutKey) throw;
+    throw UsageError(error.code(), error.what(),
+                     error.hint() + "; here, keys are set with --set KEY=VALUE")
+        .about(error.key(), error.location());
+  }
+}
+
+int newCommand(const NewOptions& given) {
   startLog("cleave-client", "warn");
+  NewOptions options = given;
+  constexpr std::string_view kLabel = "data.label=";
+  for (const std::string& each : options.overrides) {
+    if (each.starts_with(kLabel)) options.label = each.substr(kLabel.size());
+  }
+  std::erase_if(options.overrides,
+                [&](const std::string& each) { return each.starts_with(kLabel); });
   std::string name = fs::path(options.data).lexically_normal().filename();
   if (name.empty()) name = fs::path(options.data).lexically_normal().parent_path().filename();
   name = name.substr(0, name.find('.', 1));
   if (name.empty() || name.starts_with('.')) name = "first";
   const std::string output = options.output.empty() ? name + ".yaml" : options.output;
   checkOutputFile(output, options.overwrite, name + ".yaml");
-  const FirstConfig config = makeConfig(options, name);
-  const std::string yaml = yamlOf(config);
-  checkConfig(yaml);
-  writeFileDurably(output, yaml);
-  printNext(output, config);
+  const NewConfig made = makeOrExplain(options, name);
+  writeFileDurably(output, yamlOf(made.config));
+  printNext(output, made);
   return 0;
 }
 
@@ -296,6 +362,17 @@ void addNewCommand(CLI::App& app, NewOptions& options, std::function<int()>& com
       ->add_option("--model", options.model,
                    "A model written by cleave.export; default: a built-in model for this data")
       ->type_name("FILE");
+  create
+      ->add_option("--label", options.label,
+                   "The column of a table that is the target; default: a column named label, "
+                   "target, class, y or outcome, else the last one")
+      ->type_name("COLUMN");
+  create
+      ->add_option("--set", options.overrides,
+                   "Sets a value of the configuration to write; repeatable; the command 'keys' "
+                   "lists all keys")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
   create
       ->add_option("--output", options.output, "The file to write; default: NAME.yaml, after PATH")
       ->type_name("FILE");

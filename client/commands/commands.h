@@ -36,9 +36,11 @@ int dryRunCommand(const RunOptions& options);
 int verifyCommand(const VerifyOptions& options);
 
 struct NewOptions {
-  std::string data, model;  // paths; `model` may be empty
-  std::string output;       // a file path; empty: named after the data
-  bool overwrite = false;   // replaces an existing file
+  std::string data, model;             // paths; `model` may be empty
+  std::string label;                   // a column; empty: it is detected
+  std::vector<std::string> overrides;  // --set
+  std::string output;                  // a file path; empty: named after the data
+  bool overwrite = false;              // replaces an existing file
 };
 void addNewCommand(CLI::App& app, NewOptions& options, std::function<int()>& command);
 

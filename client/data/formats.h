@@ -54,7 +54,7 @@ struct DataFormatKeys {
   std::string labelColumn = "label";
   std::string targetType = "class";
   std::string decimal = "auto";
-  std::vector<std::string> numericColumns, categoricalColumns;
+  std::vector<std::string> numericColumns, categoricalColumns, ignoredColumns;
   std::string missing = "error";
 };
 

@@ -213,6 +213,8 @@ DataFormatTable makeCsvKeys() {
        "that `data.decimal` allows");
   list("data.categorical", &Keys::categoricalColumns,
        "columns of categories, encoded one-hot by the values in the training set");
+  list("data.ignore", &Keys::ignoredColumns,
+       "columns that are not used, if neither `data.numeric` nor `data.categorical` is set");
   table.choice(
       "data.missing", {"error", "mean"}, &Keys::missing,
       "empty cells and NaN: `error` refuses them; `mean` replaces a missing number with the "

@@ -20,6 +20,7 @@ constexpr std::uint32_t kMaxCategories = 4096;  // per column
 constexpr std::size_t kManyCategories = 20;
 constexpr std::size_t kMaxFeatures = 1 << 20;
 constexpr const char* kListHint = "name the columns to use in data.numeric and data.categorical";
+constexpr const char* kIgnoreHint = "list it in data.ignore";
 
 // Mean and variance in one pass (Welford).
 struct Moments {
@@ -60,18 +61,31 @@ class RowNumbers {
 class TableLearner {
  public:
   TableLearner(const CsvFile& file, const DataFormatKeys& keys) : file_(file), keys_(keys) {
-    for (const std::vector<std::string>* names : {&keys.numericColumns, &keys.categoricalColumns}) {
+    for (const std::vector<std::string>* names :
+         {&keys.numericColumns, &keys.categoricalColumns, &keys.ignoredColumns}) {
       for (const std::string& name : *names)
-        file.column(name, "correct data.numeric and data.categorical");
+        file.column(name, "correct data.numeric, data.categorical and data.ignore");
     }
     const bool areListed = !keys.numericColumns.empty() || !keys.categoricalColumns.empty();
+    if (areListed && !keys.ignoredColumns.empty()) {
+      throw UsageError("config-value",
+                       "data.ignore has no effect, because data.numeric or data.categorical lists "
+                       "the columns to use",
+                       "remove data.ignore")
+          .about("data.ignore");
+    }
     for (std::size_t n = 0; n < file.header().size(); ++n) {
       const std::string& name = file.header()[n];
       const bool isCategorical = isListed(keys.categoricalColumns, name);
       const bool isNumeric = isListed(keys.numericColumns, name);
       const bool isTarget = name == trimmed(keys.labelColumn);
       checkLists(name, isTarget, isNumeric, isCategorical);
-      const bool isUsed = areListed ? isCategorical || isNumeric : !isTarget;
+      const bool isIgnored = isListed(keys.ignoredColumns, name);
+      if (isTarget && isIgnored) {
+        throw UsageError("config-value", "the target's column '" + name + "' is in data.ignore",
+                         "remove it from data.ignore, or correct data.label");
+      }
+      const bool isUsed = areListed ? isCategorical || isNumeric : !isTarget && !isIgnored;
       if (isTarget && keys.targetType == "number") target_ = n;
       if (!isUsed) {
         if (!isTarget) unused_.addColumn(n);
@@ -228,7 +242,8 @@ class TableLearner {
       return true;
     }
     if (!name.empty()) {
-      processLog()->warn("{}: {} is an input; to leave it out, {}", file_.path(), which, kListHint);
+      processLog()->warn("{}: {} is an input; to leave it out, {}", file_.path(), which,
+                         kIgnoreHint);
       return false;
     }
     throw DataError(
@@ -275,9 +290,9 @@ class TableLearner {
                         std::to_string(categories.size()) + (column.hasTooMany ? " or more" : "") +
                         " different values that begin with a digit, such as '" +
                         printable(column.text, 60) + "', but are not numbers",
-                    "write them as numbers, without units and dates (a date as days); for codes, "
-                    "list the column in data.categorical, and the other columns to use there or in "
-                    "data.numeric");
+                    "write them as numbers, without units and dates (a date as days), or list the "
+                    "column in data.ignore; for codes, list it in data.categorical, and the other "
+                    "columns to use there or in data.numeric");
   }
 
   static bool beginsAsNumber(std::string_view cell) {
@@ -296,7 +311,7 @@ class TableLearner {
         "{}: the column '{}' has {} different values in {} rows, such as '{}', and each is an "
         "input of its own; to leave it out, {}",
         file_.path(), printable(column.learned.name, 60), values, rows_, printable(column.text, 60),
-        kListHint);
+        kIgnoreHint);
   }
 
   // Columns that the model does not use may be dates and codes, so they count only if no other
@@ -321,7 +336,7 @@ class TableLearner {
     if (column.count == 0) {
       throw DataError("data-damaged", file_.path() + " has no value in " + about,
                       column.isGuessed
-                          ? "remove the column from the file, or " + std::string(kListHint)
+                          ? "remove the column from the file, or " + std::string(kIgnoreHint)
                           : "remove the column from data.numeric");
     }
     learned.form = column.form.form(file_.path(), about, decimalMarkFrom(keys_.decimal), marks);

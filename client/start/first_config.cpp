@@ -9,6 +9,8 @@
 
 #include "common/core/config.h"
 #include "common/core/printable.h"
+#include "common/core/yaml.h"
+#include "common/topology/step.h"
 
 namespace cleave {
 namespace {
@@ -87,63 +89,188 @@ std::string comment(const std::string& text) {
   return lines + line + "\n";
 }
 
-// "  train: {folder: photos/train}\n" for the keys of one split, "  folder: x\n" for others.
-std::string dataKeys(const FoundData& data) {
-  std::string text;
-  std::map<std::string, std::string> splits;
-  std::vector<std::string> order;
-  for (const auto& [key, value] : data.keys) {
-    const std::size_t dot = key.find('.');
-    if (dot == std::string::npos) {
-      text += fmt::format("  {}: {}\n", key, yamlScalar(value));
-      continue;
+// The lines of a configuration: sections of keys, with comments.
+class Document {
+ public:
+  // `path`: "data.train.folder". `after`: a comment behind the value.
+  void add(const std::string& path, const std::string& value, const std::string& after = "") {
+    entries_.push_back({path, value, after});
+  }
+  // A comment before a section or a key of a section.
+  void comment(const std::string& path, const std::string& text) { comments_[path] += text; }
+  // Replaces the value of the path and all below, or adds it.
+  void set(const std::string& path, const YamlNode& node) {
+    const auto isBelow = [&](const Entry& entry) {
+      return entry.path == path || entry.path.starts_with(path + ".");
+    };
+    auto at = std::find_if(entries_.begin(), entries_.end(), isBelow);
+    at = entries_.insert(at, {path, inlineNode(node), ""});
+    entries_.erase(std::remove_if(at + 1, entries_.end(), isBelow), entries_.end());
+    if (node.kind != YamlNode::Kind::map || node.children.empty()) return;
+    // A later override may change a key of this map.
+    at = entries_.erase(at);
+    for (const YamlNode& child : node.children) set(path + "." + child.key, child);
+  }
+
+  std::string text() const {
+    std::string text;
+    for (const std::string& section : keysBelow("")) {
+      text += (text.empty() ? "" : "\n") + commentOf(section, "");
+      if (find(section) != nullptr || isInline(section)) {
+        text += lineOf(section, section);
+        continue;
+      }
+      text += section + ":\n";
+      for (const std::string& key : keysBelow(section + "."))
+        text += commentOf(section + "." + key, "  ") + "  " + lineOf(section + "." + key, key);
     }
-    const std::string split = key.substr(0, dot);
-    if (!splits.contains(split)) order.push_back(split);
-    std::string& inner = splits[split];
-    inner +=
-        fmt::format("{}{}: {}", inner.empty() ? "" : ", ", key.substr(dot + 1), yamlScalar(value));
+    return text;
   }
-  std::string before;
-  for (const std::string& split : order)
-    before += fmt::format("  {}: {{{}}}\n", split, splits[split]);
-  return before + text;
+
+ private:
+  struct Entry {
+    std::string path, value, after;
+  };
+
+  static bool isInline(const std::string& section) {
+    return section == "run" || section == "model" || section == "keep";
+  }
+
+  // [a, {b: c}]
+  static std::string inlineNode(const YamlNode& node) {
+    using Kind = YamlNode::Kind;
+    if (node.kind == Kind::nothing) return "null";
+    if (node.kind == Kind::scalar) {
+      const bool isSafe = std::all_of(node.text.begin(), node.text.end(), [](unsigned char each) {
+        return std::isalnum(each) != 0 ||
+               std::string_view("._+-/").find(static_cast<char>(each)) != std::string_view::npos;
+      });
+      return isSafe && !node.quoted && !node.text.empty() ? node.text : quotedYaml(node.text);
+    }
+    std::string text;
+    for (const YamlNode& child : node.children) {
+      text += (text.empty() ? "" : ", ") + (node.kind == Kind::map ? child.key + ": " : "") +
+              inlineNode(child);
+    }
+    return node.kind == Kind::map ? "{" + text + "}" : "[" + text + "]";
+  }
+
+  const Entry* find(const std::string& path) const {
+    const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                    [&](const Entry& entry) { return entry.path == path; });
+    return found == entries_.end() ? nullptr : &*found;
+  }
+
+  // The next components of the paths that begin with `prefix`, each once.
+  std::vector<std::string> keysBelow(const std::string& prefix) const {
+    std::vector<std::string> keys;
+    for (const Entry& entry : entries_) {
+      if (!entry.path.starts_with(prefix)) continue;
+      std::string key = entry.path.substr(prefix.size());
+      key = key.substr(0, key.find('.'));
+      if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
+    }
+    return keys;
+  }
+
+  std::string valueOf(const std::string& path) const {
+    if (const Entry* entry = find(path)) return entry->value;
+    YamlKeys keys;
+    for (const std::string& key : keysBelow(path + "."))
+      keys.emplace_back(key, valueOf(path + "." + key));
+    return inlineMap(keys);
+  }
+
+  // "key: value  # comment"
+  std::string lineOf(const std::string& path, const std::string& key) const {
+    std::string line = key + ": " + valueOf(path);
+    for (const Entry& entry : entries_) {
+      if (entry.after.empty() || (entry.path != path && !entry.path.starts_with(path + ".")))
+        continue;
+      constexpr std::size_t kColumn = 24;
+      line.resize(std::max(line.size() + 2, kColumn), ' ');
+      return line + "# " + entry.after + "\n";
+    }
+    return line + "\n";
+  }
+
+  std::string commentOf(const std::string& path, const std::string& indent) const {
+    const auto found = comments_.find(path);
+    if (found == comments_.end()) return "";
+    std::string text;
+    for (std::size_t at = 0; at < found->second.size();) {
+      const std::size_t end = found->second.find('\n', at) + 1;
+      text += indent + found->second.substr(at, end - at);
+      at = end;
+    }
+    return text;
+  }
+
+  std::vector<Entry> entries_;
+  std::map<std::string, std::string> comments_;  // whole lines
+};
+
+void addImages(Document& document, const ImageChoice& images, bool hasColours, bool isIdx) {
+  if (images.channels == 1 && !isIdx) document.add("data.channels", "1");
+  if (images.resize > 0) {
+    document.add("data.resize", std::to_string(images.resize));
+    document.add("data.crop", std::to_string(images.crop));
+  }
+  const std::string statistics = hasColours ? "imagenet" : "0.5";
+  document.add("data.mean", statistics,
+               hasColours ? "the usual statistics of photos; use those with which your weights "
+                            "were trained"
+                          : "");
+  document.add("data.std", statistics);
+  document.add("data.augment.flip", "true",
+               "remove this if left and right have a meaning, as in text");
 }
 
-std::string imageKeys(const FirstConfig& config) {
-  const ImageChoice& images = *config.images;
-  std::string text;
-  if (images.resize > 0)
-    text += fmt::format("  resize: {}\n  crop: {}\n", images.resize, images.crop);
-  if (!config.hasColours) {
-    text += "  mean: 0.5\n  std: 0.5\n";
-  } else {
-    text +=
-        "  mean: imagenet           # the usual statistics of photos; use those with which your "
-        "weights were trained\n  std: imagenet\n";
+void addData(Document& document, const FirstConfig& config) {
+  document.comment("data", comment(config.dataComment));
+  if (config.images) document.comment("data", comment("Images: " + config.images->reason + "."));
+  document.add("data.format", config.data.format);
+  for (const bool isSplit : {true, false}) {
+    for (const auto& [key, value] : config.data.keys) {
+      if ((key.find('.') != std::string::npos) == isSplit)
+        document.add("data." + key, yamlScalar(value));
+    }
   }
-  return text +
-         "  augment: {flip: true}    # remove this if left and right have a meaning, as in text\n";
-}
-
-std::string dataSection(const FirstConfig& config) {
-  std::string text = comment(config.dataComment);
-  if (config.images) text += comment("Images: " + config.images->reason + ".");
-  text += "data:\n  format: " + config.data.format + "\n" + dataKeys(config.data);
+  if (!config.data.ignored.empty() && config.data.format == "csv") {
+    std::string names;
+    for (const auto& [name, reason] : config.data.ignored)
+      names += (names.empty() ? "" : ", ") + yamlScalar(name);
+    document.add("data.ignore", "[" + names + "]", "columns that are no inputs, such as IDs");
+  }
   if (config.holdout > 0) {
-    text += fmt::format(
-        "  holdout: {}             # there is no test set, so these samples are "
-        "used to evaluate, not to train\n",
-        config.holdout);
+    document.add("data.holdout", std::to_string(config.holdout),
+                 "there is no test set, so these samples are used to evaluate, not to train");
   }
-  if (config.classes > 0) text += fmt::format("  classes: {}\n", config.classes);
+  if (config.classes > 0) document.add("data.classes", std::to_string(config.classes));
   if (config.length > 0)
-    text += fmt::format("  length: {}              # tokens per text\n", config.length);
-  if (config.images) {
-    if (config.images->channels == 1 && config.data.format != "idx") text += "  channels: 1\n";
-    text += imageKeys(config);
-  }
-  return text;
+    document.add("data.length", std::to_string(config.length), "tokens per text");
+  if (config.images)
+    addImages(document, *config.images, config.hasColours, config.data.format == "idx");
+}
+
+void addTraining(Document& document, const FirstConfig& config) {
+  if (!config.loss.empty()) document.add("train.loss", config.loss);
+  document.add("train.epochs", "10");
+  document.add("train.batch", std::to_string(config.batch.batch));
+  document.comment("train.micro_batches",
+                   "# Parts of a batch, so that both machines and the link work at the same time. "
+                   "Batch norm needs about 8\n# samples in each.\n");
+  document.add("train.micro_batches", std::to_string(config.batch.microBatches));
+  document.add("train.optimizer", "adamw");
+  document.add("train.learning_rate.schedule", "cosine");
+  document.add("train.learning_rate.peak", fmt::format("{}", config.learningRate));
+  if (!config.bestMetric.empty())
+    document.add("keep.best", config.bestMetric, "also keeps the model of the best epoch");
+}
+
+// The smallest micro-batch of a batch.
+std::uint32_t smallestPart(std::uint32_t samples, std::uint32_t microBatches) {
+  return samples / microBatchCount(samples, microBatches);
 }
 
 }  // namespace
@@ -181,44 +308,46 @@ ImageChoice chooseImages(const std::vector<ImageHeader>& sizes,
 }
 
 BatchChoice chooseBatch(std::uint32_t trainingSamples) {
-  constexpr std::uint32_t kMax = 32, kMin = 4, kPerMicroBatch = 8, kMaxMicroBatches = 4;
-  std::uint32_t batch = kMax;
-  while (batch > kMin && batch * 4 > trainingSamples) batch /= 2;
-  batch = std::clamp(trainingSamples, 1u, batch);
-  // The last batch of an epoch should not be tiny either.
-  for (std::uint32_t tried = batch; tried > batch / 2; --tried) {
-    const std::uint32_t rest = trainingSamples % tried;
-    if (rest != 0 && rest < std::min(kPerMicroBatch, tried / 2)) continue;
-    batch = tried;
-    break;
+  constexpr std::uint32_t kMax = 32, kMin = 8, kPerPart = 8, kMaxParts = 4;
+  std::uint32_t preferred = kMax;
+  while (preferred > kMin && preferred * 4 > trainingSamples) preferred /= 2;
+  const auto isGood = [&](std::uint32_t batch, std::uint32_t parts) {
+    const std::uint32_t rest = trainingSamples % batch;
+    return batch <= trainingSamples && smallestPart(batch, parts) >= kPerPart &&
+           (rest == 0 || smallestPart(rest, parts) >= kPerPart);
+  };
+  for (std::uint32_t parts = std::min(preferred / kPerPart, kMaxParts); parts > 0; --parts) {
+    for (std::uint32_t distance = 0; distance <= preferred; ++distance) {
+      if (distance < preferred && isGood(preferred - distance, parts))
+        return {preferred - distance, parts};
+      if (isGood(preferred + distance, parts)) return {preferred + distance, parts};
+    }
   }
-  return {batch, std::clamp(batch / kPerMicroBatch, 1u, kMaxMicroBatches)};
+  return {std::max(trainingSamples, 1u), 1};
 }
 
 std::string yamlScalar(const std::string& text) { return isPlain(text) ? text : quotedYaml(text); }
 
+std::string inlineMap(const YamlKeys& keys) {
+  std::string text;
+  for (const auto& [key, value] : keys) text += (text.empty() ? "" : ", ") + key + ": " + value;
+  return "{" + text + "}";
+}
+
 std::string yamlOf(const FirstConfig& config) {
-  std::string text = comment("Written by: " + config.madeFor) +
-                     "# All keys: cleave-client keys, or docs/configuration.md\n\n";
-  text += fmt::format("run: {{name: {}}}\n\n", yamlScalar(config.name));
-  for (const std::string& each : config.modelComments) text += comment(each);
-  text += "model: " + config.model + "\n\n" + dataSection(config) + "\n";
-  text += "train:\n";
-  if (!config.loss.empty()) text += "  loss: " + config.loss + "\n";
-  text += fmt::format(
-      "  epochs: 10\n"
-      "  batch: {}\n"
-      "  # Parts of a batch, so that both machines and the link work at the same time. Batch norm "
-      "needs about 8\n  # samples in each.\n"
-      "  micro_batches: {}\n"
-      "  optimizer: adamw\n"
-      "  learning_rate: {{schedule: cosine, peak: {}}}\n",
-      config.batch.batch, config.batch.microBatches, config.learningRate);
-  if (!config.bestMetric.empty()) {
-    text += fmt::format("\nkeep: {{best: {}}}         # also keeps the model of the best epoch\n",
-                        config.bestMetric);
+  Document document;
+  document.add("run.name", yamlScalar(config.name));
+  for (const std::string& each : config.modelComments) document.comment("model", comment(each));
+  for (const auto& [key, value] : config.model) document.add("model." + key, value);
+  addData(document, config);
+  addTraining(document, config);
+  for (const std::string& each : config.overrides) {
+    const std::size_t equals = each.find('=');
+    document.set(each.substr(0, equals),
+                 parseYamlValue(std::string_view(each).substr(equals + 1), "--set " + each));
   }
-  return text;
+  return comment("Written by: " + config.madeFor) +
+         "# All keys: cleave-client keys, or docs/configuration.md\n\n" + document.text();
 }
 
 }  // namespace cleave

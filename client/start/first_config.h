@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/data/image_file.h"
@@ -32,14 +33,18 @@ ImageChoice chooseImages(const std::vector<ImageHeader>& sizes,
 struct BatchChoice {
   std::uint32_t batch = 0, microBatches = 0;
 };
-// A batch that the training set fills several times, with at least 8 samples per micro-batch if
-// possible, because batch norm needs them.
+// A batch that the training set fills several times if possible. Each micro-batch, also of an
+// epoch's last batch, has at least 8 samples, because batch norm needs them, unless there are fewer
+// training samples.
 BatchChoice chooseBatch(std::uint32_t trainingSamples);
+
+// Keys and values as YAML, in order.
+using YamlKeys = std::vector<std::pair<std::string, std::string>>;
 
 struct FirstConfig {
   std::string name;
   std::string madeFor;  // the command that made it
-  std::string model;    // the value of `model`, as YAML
+  YamlKeys model;       // the keys below `model`
   std::vector<std::string> modelComments;
   FoundData data;
   std::string dataComment;
@@ -52,10 +57,14 @@ struct FirstConfig {
   BatchChoice batch;
   double learningRate = 0.001;
   std::string bestMetric;  // empty: none
+  // KEY=VALUE, as --set accepts them: replace values that were chosen, or add keys.
+  std::vector<std::string> overrides = {};
 };
 
 // The text as a YAML scalar, quoted if necessary.
 std::string yamlScalar(const std::string& text);
+std::string inlineMap(const YamlKeys& keys);  // "{name: mlp, width: 64}"
+// `config.overrides` must be valid: see Config::parse().
 std::string yamlOf(const FirstConfig& config);
 
 }  // namespace cleave

@@ -3,18 +3,15 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <cctype>
-#include <charconv>
-#include <cmath>
 #include <filesystem>
 #include <map>
 #include <optional>
-#include <set>
 #include <span>
 #include <string_view>
 
 #include "client/data/csv_file.h"
 #include "client/data/encoded_images.h"
+#include "client/start/found_table.h"
 #include "common/core/error.h"
 
 namespace cleave {
@@ -28,15 +25,6 @@ constexpr std::string_view kTrainNames[] = {"train", "training"};
 // A validation set comes first: it chooses the best epoch, and the test set remains unseen.
 constexpr std::string_view kTestNames[] = {"val",  "valid", "validation", "dev",
                                            "eval", "test",  "testing"};
-
-std::string lowerCase(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
-
-[[noreturn]] void throwUnknown(const std::string& sentence, const std::string& hint) {
-  throw UsageError("unknown-data", sentence, hint);
-}
 
 // The visible files and folders in a folder.
 struct Listing {
@@ -94,122 +82,6 @@ std::string besideTrain(const fs::path& file) {
   return "";
 }
 
-// ---- Tables ----
-
-// The first rows of a table.
-struct TableSample {
-  std::vector<std::string> header;
-  std::vector<std::vector<std::string>> rows;
-};
-
-TableSample readSample(const std::string& path) {
-  constexpr std::size_t kRows = 100;
-  struct Enough {};
-  const CsvFile file(path);
-  TableSample sample{file.header(), {}};
-  try {
-    file.forEachRow([&](std::uint64_t, std::span<const std::string_view> cells) {
-      if (sample.rows.size() == kRows) throw Enough();
-      sample.rows.emplace_back(cells.begin(), cells.end());
-    });
-  } catch (const Enough&) {
-    // The rows suffice.
-  }
-  return sample;
-}
-
-std::optional<std::string> columnNamed(const TableSample& table,
-                                       std::span<const std::string_view> names) {
-  for (const std::string_view name : names) {
-    for (const std::string& column : table.header) {
-      if (lowerCase(column) == name) return column;
-    }
-  }
-  return std::nullopt;
-}
-
-// The first column for whose first rows `is` holds.
-template <typename Is>
-std::optional<std::string> columnWhere(const TableSample& table, Is is) {
-  for (std::size_t c = 0; c < table.header.size(); ++c) {
-    const bool holds = !table.rows.empty() &&
-                       std::all_of(table.rows.begin(), table.rows.end(),
-                                   [&](const std::vector<std::string>& row) { return is(row[c]); });
-    if (holds) return table.header[c];
-  }
-  return std::nullopt;
-}
-
-std::string labelColumn(const TableSample& table) {
-  constexpr std::string_view kNames[] = {"label", "labels", "target", "class", "y", "outcome"};
-  return columnNamed(table, kNames).value_or(table.header.back());
-}
-
-FoundData foundImageList(const std::string& path, const TableSample& table,
-                         const std::string& pathColumn) {
-  const std::string label = labelColumn(table);
-  if (pathColumn != "path" || label != "label") {
-    throwUnknown(fmt::format("{} lists images, but its columns are named {} and {}", path,
-                             pathColumn, label),
-                 "rename the columns in its first line to path and label");
-  }
-  return {"list", {}, "a table of images and their labels"};
-}
-
-FoundData foundTexts(const TableSample& table, const std::string& tokenizer) {
-  constexpr std::string_view kNames[] = {"text", "sentence", "review", "comment", "content"};
-  const auto hasSpaces = [](const std::string& cell) {
-    return cell.find(' ') != std::string::npos;
-  };
-  FoundData found{"text", {}, "a table of texts with a tokenizer.json beside it"};
-  std::optional<std::string> text = columnNamed(table, kNames);
-  if (!text) text = columnWhere(table, hasSpaces);
-  found.keys = {{"tokenizer", tokenizer},
-                {"text", text.value_or(table.header.front())},
-                {"label", labelColumn(table)}};
-  return found;
-}
-
-// Whether the column has values rather than classes: numbers, of which many are different and some
-// have decimals.
-bool hasValues(const TableSample& table, const std::string& column) {
-  constexpr std::size_t kManyValues = 20;
-  const auto position = static_cast<std::size_t>(
-      std::find(table.header.begin(), table.header.end(), column) - table.header.begin());
-  std::set<std::string> values;
-  bool hasDecimals = false;
-  for (const std::vector<std::string>& row : table.rows) {
-    const std::string& cell = row[position];
-    double value = 0;
-    const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
-    if (error != std::errc() || end != cell.data() + cell.size()) return false;
-    values.insert(cell);
-    hasDecimals = hasDecimals || value != std::floor(value);
-  }
-  return hasDecimals && values.size() >= kManyValues;
-}
-
-FoundData foundTable(const std::string& path) {
-  const TableSample table = readSample(path);
-  const auto isImage = [](const std::string& cell) { return hasImageExtension(cell); };
-  FoundData found;
-  const fs::path folder = fs::path(path).parent_path();
-  const std::string tokenizer = folder / "tokenizer.json";
-  std::error_code ignored;
-  if (const auto images = columnWhere(table, isImage)) {
-    found = foundImageList(path, table, *images);
-  } else if (fs::exists(tokenizer, ignored)) {
-    found = foundTexts(table, tokenizer);
-  } else {
-    const std::string label = labelColumn(table);
-    found = {
-        "csv", {{"label", label}}, fmt::format("a table whose target is the column {}", label)};
-    if (hasValues(table, label)) found.keys.emplace_back("target_type", "number");
-  }
-  found.keys.insert(found.keys.begin(), {"train.file", path});
-  return found;
-}
-
 // ---- Files ----
 
 bool hasExtension(const std::string& path, std::string_view extension) {
@@ -222,10 +94,10 @@ void addTest(FoundData& found, const std::string& key, const std::string& path) 
   found.keys.emplace_back(key, path);
 }
 
-FoundData foundFile(const std::string& path) {
+FoundData foundFile(const std::string& path, const std::string& label) {
   FoundData found;
   if (isTablePath(lowerCase(path))) {
-    found = foundTable(path);
+    found = foundTable(path, label);
   } else if (hasExtension(path, ".tar")) {
     found = {"tar", {{"train.file", path}}, "an archive of images and their classes"};
   } else if (hasExtension(path, ".safetensors")) {
@@ -236,12 +108,13 @@ FoundData foundFile(const std::string& path) {
              {{"train.file", path}, {"tokenizer", tokenizer}},
              "a text whose next token is predicted"};
   } else if (hasExtension(path, ".npy")) {
-    throwUnknown(path + " is a single array, but samples need inputs and labels",
-                 "give the folder of the arrays, such as x.npy and labels.npy");
+    throwUnknownData(path + " is a single array, but samples need inputs and labels",
+                     "give the folder of the arrays, such as x.npy and labels.npy");
   } else {
-    throwUnknown("the data format of " + path + " is not known",
-                 "give a folder, or a .csv, .tsv, .tar, .safetensors or .txt file; docs/data.md "
-                 "describes all formats");
+    throwUnknownData(
+        "the data format of " + path + " is not known",
+        "give a folder, or a .csv, .tsv, .tar, .safetensors or .txt file; docs/data.md "
+        "describes all formats");
   }
   addTest(found, "test.file", besideTrain(path));
   return found;
@@ -283,19 +156,19 @@ std::optional<FoundData> foundIdx(const Listing& listing) {
 }
 
 // A file train.csv, train.tar and so on, or the only table.
-std::optional<FoundData> foundFileIn(const Listing& listing) {
+std::optional<FoundData> foundFileIn(const Listing& listing, const std::string& label) {
   std::vector<std::string> names;
   for (const std::string extension :
        {".csv", ".tsv", ".csv.gz", ".tsv.gz", ".safetensors", ".tar", ".txt"}) {
     for (const std::string_view train : kTrainNames)
       names.push_back(std::string(train) + extension);
   }
-  if (const std::string path = listing.file(names); !path.empty()) return foundFile(path);
+  if (const std::string path = listing.file(names); !path.empty()) return foundFile(path, label);
   std::vector<std::string> tables;
   for (const auto& [lower, name] : listing.files) {
     if (isTablePath(lower)) tables.push_back(listing.folder / name);
   }
-  if (tables.size() == 1) return foundFile(tables.front());
+  if (tables.size() == 1) return foundFile(tables.front(), label);
   return std::nullopt;
 }
 
@@ -331,21 +204,24 @@ std::optional<FoundData> foundSplits(const Listing& listing) {
   return found;
 }
 
-FoundData foundFolder(const fs::path& folder) {
+FoundData foundFolder(const fs::path& folder, const std::string& label) {
   const Listing listing = list(folder);
-  for (const auto find : {foundCifar, foundIdx, foundSplits, foundFileIn, foundSplit}) {
+  for (const auto find : {foundCifar, foundIdx, foundSplits}) {
     if (const auto found = find(listing)) return *found;
   }
+  if (const auto found = foundFileIn(listing, label)) return *found;
+  if (const auto found = foundSplit(listing)) return *found;
   const FoundImages images = findImages(folder);
   if (!images.paths.empty()) {
-    throwUnknown(folder.string() + " has images, but no folder per class",
-                 "move each image into a folder with the name of its class, or write a table of "
-                 "them: docs/data.md#lists-of-images");
+    throwUnknownData(
+        folder.string() + " has images, but no folder per class",
+        "move each image into a folder with the name of its class, or write a table of "
+        "them: docs/data.md#lists-of-images");
   }
-  throwUnknown(folder.string() + " has no data of a known format" +
-                   (images.skipped.isEmpty() ? "" : ", only " + images.skipped.text()),
-               images.skipped.hasPictures() ? images.skipped.hint(folder)
-                                            : "docs/data.md describes all formats");
+  throwUnknownData(folder.string() + " has no data of a known format" +
+                       (images.skipped.isEmpty() ? "" : ", only " + images.skipped.text()),
+                   images.skipped.hasPictures() ? images.skipped.hint(folder)
+                                                : "docs/data.md describes all formats");
 }
 
 // Without a slash at the end and "./" at the beginning.
@@ -363,7 +239,7 @@ std::string FoundData::value(const std::string& key) const {
   return "";
 }
 
-FoundData findData(const std::string& path) {
+FoundData findData(const std::string& path, const std::string& label) {
   const fs::path tidy = tidied(path);
   std::error_code error;
   if (!fs::exists(tidy, error)) {
@@ -372,7 +248,7 @@ FoundData findData(const std::string& path) {
                          (error ? error.message() : std::string("there is no such file or folder")),
                      "correct the path after --data");
   }
-  return fs::is_directory(tidy, error) ? foundFolder(tidy) : foundFile(tidy);
+  return fs::is_directory(tidy, error) ? foundFolder(tidy, label) : foundFile(tidy, label);
 }
 
 }  // namespace cleave

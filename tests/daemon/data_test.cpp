@@ -289,11 +289,24 @@ TEST_CASE("new writes a configuration that a dry run accepts") {
                  Contains("channels: 1") && Contains("holdout: 4"));
   CHECK(client({"train", "--config", data.path("own.yaml"), "--dry-run"}).code == 0);
 
-  data.write("table.csv", "width,height,kind\n1,2,a\n2,3,b\n4,3,a\n5,1,b\n2,2,a\n");
-  const Ended mlp =
-      client({"new", "--data", data.path("table.csv"), "--output", data.path("table.yaml")});
+  data.write("table.csv",
+             "id,width,height,kind,note\n1,1,2,a,p\n2,2,,b,q\n3,4,3,a,p\n4,5,1,b,q\n5,2,2,a,q\n");
+  Arguments table = {
+      "new",     "--data", data.path("table.csv"), "--output", data.path("table.yaml"),
+      "--label", "kind"};
+  CHECK_THAT(client(table).errors, Contains("data.missing") && Contains("--set KEY=VALUE"));
+  table = with(table, {"--set", "data.missing=mean"});
+  CHECK_THAT(client(with(table, {"--set", "train.taget=1"})).errors,
+             Contains("--set train.taget=1: train.taget is not a known key"));
+  const Ended mlp = client(table);
   INFO(mlp.errors);
   REQUIRE(mlp.code == 0);
+  CHECK_THAT(mlp.output, Contains("width   input: a number\n") &&
+                             Contains("note    input: 2 categories: p, q\n") &&
+                             Contains("kind    label: 2 classes\n") &&
+                             Contains("id      not used: an ID"));
+  CHECK_THAT(readFile(data.path("table.yaml")),
+             Contains("missing: mean\n") && Contains("ignore: [id]"));
   CHECK(client({"train", "--config", data.path("table.yaml"), "--dry-run"}).code == 0);
 }
 

@@ -1,0 +1,240 @@
+#include "client/start/found_table.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <span>
+#include <string_view>
+
+#include "client/data/cells.h"
+#include "client/data/csv_file.h"
+#include "client/data/encoded_images.h"
+#include "client/data/numbers.h"
+#include "common/core/error.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The first rows of a table.
+struct TableSample {
+  std::vector<std::string> header;
+  std::vector<std::vector<std::string>> rows;
+};
+
+// Throws UsageError "no-column" if there is no such label.
+TableSample readSample(const std::string& path, const std::string& label) {
+  constexpr std::size_t kRows = 100;
+  struct Enough {};
+  const CsvFile file(path);
+  if (!label.empty()) file.column(label, "correct the name of the label's column");
+  TableSample sample{file.header(), {}};
+  try {
+    file.forEachRow([&](std::uint64_t, std::span<const std::string_view> cells) {
+      if (sample.rows.size() == kRows) throw Enough();
+      sample.rows.emplace_back(cells.begin(), cells.end());
+    });
+  } catch (const Enough&) {
+    // The rows suffice.
+  }
+  return sample;
+}
+
+std::optional<std::string> columnNamed(const TableSample& table,
+                                       std::span<const std::string_view> names) {
+  for (const std::string_view name : names) {
+    for (const std::string& column : table.header) {
+      if (lowerCase(column) == name) return column;
+    }
+  }
+  return std::nullopt;
+}
+
+// The first column for whose first rows `is` holds.
+template <typename Is>
+std::optional<std::string> columnWhere(const TableSample& table, Is is) {
+  for (std::size_t c = 0; c < table.header.size(); ++c) {
+    const bool holds = !table.rows.empty() &&
+                       std::all_of(table.rows.begin(), table.rows.end(),
+                                   [&](const std::vector<std::string>& row) { return is(row[c]); });
+    if (holds) return table.header[c];
+  }
+  return std::nullopt;
+}
+
+std::string labelColumn(const TableSample& table) {
+  constexpr std::string_view kNames[] = {"label", "labels", "target", "class", "y", "outcome"};
+  return columnNamed(table, kNames).value_or(table.header.back());
+}
+
+FoundData foundImageList(const std::string& path, const std::string& label,
+                         const std::string& pathColumn) {
+  if (pathColumn != "path" || label != "label") {
+    throwUnknownData(fmt::format("{} lists images, but its columns are named {} and {}", path,
+                                 pathColumn, label),
+                     "rename the columns in its first line to path and label");
+  }
+  return {"list", {}, "a table of images and their labels"};
+}
+
+FoundData foundTexts(const TableSample& table, const std::string& label,
+                     const std::string& tokenizer) {
+  constexpr std::string_view kNames[] = {"text", "sentence", "review", "comment", "content"};
+  const auto hasSpaces = [](const std::string& cell) {
+    return cell.find(' ') != std::string::npos;
+  };
+  FoundData found{"text", {}, "a table of texts with a tokenizer.json beside it"};
+  std::optional<std::string> text = columnNamed(table, kNames);
+  if (!text) text = columnWhere(table, hasSpaces);
+  found.keys = {
+      {"tokenizer", tokenizer}, {"text", text.value_or(table.header.front())}, {"label", label}};
+  for (const std::string& column : table.header) {
+    if (column == found.value("text") || column == label) continue;
+    found.ignored.emplace_back(column, "only one column of texts is used; for pairs: data.pair");
+  }
+  return found;
+}
+
+// What the cells of a column have in common, as far as the first rows show.
+struct ColumnSample {
+  bool areNumbers = true, haveDecimals = false, areDates = true;
+  std::size_t words = 0;
+  std::set<std::string> values;  // that are not missing
+  std::size_t cells = 0;         // that are not missing
+};
+
+// 2024-05-01, 1.5.2024, 05/01/24, also followed by a time.
+bool isDate(std::string_view cell) {
+  std::size_t groups = 0, longest = 0;
+  char separator = 0;
+  while (!cell.empty()) {
+    const auto end = std::find_if_not(cell.begin(), cell.end(),
+                                      [](unsigned char c) { return std::isdigit(c) != 0; });
+    const auto digits = static_cast<std::size_t>(end - cell.begin());
+    if (digits == 0 || digits > 4) return false;
+    longest = std::max(longest, digits);
+    cell.remove_prefix(digits);
+    if (++groups == 3) break;
+    if (cell.empty() || std::string_view("-./").find(cell[0]) == std::string_view::npos)
+      return false;
+    if (separator != 0 && cell[0] != separator) return false;
+    separator = cell[0];
+    cell.remove_prefix(1);
+  }
+  const bool hasTime = cell.size() > 1 && (cell[0] == ' ' || cell[0] == 'T');
+  return groups == 3 && (longest == 4 || separator == '/') && (cell.empty() || hasTime);
+}
+
+ColumnSample sampleColumn(const TableSample& table, const std::string& column) {
+  const auto position = static_cast<std::size_t>(
+      std::find(table.header.begin(), table.header.end(), column) - table.header.begin());
+  ColumnSample sample;
+  for (const std::vector<std::string>& row : table.rows) {
+    const std::string_view cell = trimmed(row[position]);
+    if (isMissing(cell)) continue;
+    ++sample.cells;
+    sample.values.emplace(cell);
+    const auto number = parseNumber(cell);
+    sample.areNumbers &= number.has_value();
+    const double value = !number ? 0 : number->withPoint ? *number->withPoint : *number->withComma;
+    sample.haveDecimals |= value != std::floor(value) || (number && number->unit == "%");
+    sample.areDates &= isDate(cell);
+    sample.words += 1 + static_cast<std::size_t>(std::count(cell.begin(), cell.end(), ' '));
+  }
+  return sample;
+}
+
+constexpr std::size_t kManyValues = 20;
+
+bool isMostlyDistinct(const ColumnSample& column) {
+  return 2 * column.values.size() > column.cells;
+}
+
+// Whether the target has values rather than classes: numbers that have decimals, or of which many
+// are different. `name`: of the column.
+bool hasValues(const ColumnSample& column, const std::string& name) {
+  if (!column.areNumbers || column.cells == 0) return false;
+  constexpr std::string_view kClasses[] = {"label", "labels", "class"};
+  const bool areClasses =
+      std::find(std::begin(kClasses), std::end(kClasses), lowerCase(name)) != std::end(kClasses);
+  return column.haveDecimals ||
+         (!areClasses && column.values.size() >= kManyValues && isMostlyDistinct(column));
+}
+
+// "id", "user_id", "userId"
+bool isIdName(const std::string& name) {
+  const std::string lower = lowerCase(name);
+  for (const std::string_view id : {"id", "uuid", "guid"}) {
+    if (lower == id) return true;
+    if (lower.size() <= id.size() || !lower.ends_with(id)) continue;
+    const auto before = static_cast<unsigned char>(name[name.size() - id.size() - 1]);
+    const bool isUpper = std::isupper(static_cast<unsigned char>(name[name.size() - id.size()]));
+    if (std::isalnum(before) == 0 || (std::islower(before) != 0 && isUpper)) return true;
+  }
+  return false;
+}
+
+// Why the column is no input; empty if it is one.
+std::string reasonToIgnore(const ColumnSample& column, const std::string& name) {
+  constexpr std::size_t kWords = 3;  // per cell, on average
+  if (column.cells < 2) return "";
+  const bool areDifferent = column.values.size() == column.cells;
+  if (isIdName(name) && areDifferent) return "an ID, which differs in each row";
+  if (column.areDates) return "dates; to use them, write them as numbers, such as days";
+  if (column.areNumbers || !isMostlyDistinct(column)) return "";
+  if (column.words >= kWords * column.cells)
+    return "texts; to use them, put the tokenizer.json of a model of texts beside the table";
+  return column.values.size() > kManyValues ? "a different text in most rows" : "";
+}
+
+FoundData foundNumbers(const TableSample& table, const std::string& label) {
+  FoundData found{
+      "csv", {{"label", label}}, fmt::format("a table whose target is the column {}", label)};
+  if (hasValues(sampleColumn(table, label), label))
+    found.keys.emplace_back("target_type", "number");
+  for (const std::string& column : table.header) {
+    if (column == label || column.empty()) continue;
+    const std::string reason = reasonToIgnore(sampleColumn(table, column), column);
+    if (!reason.empty()) found.ignored.emplace_back(column, reason);
+  }
+  found.hasInputs = found.ignored.empty() || found.ignored.size() + 1 < table.header.size();
+  return found;
+}
+
+}  // namespace
+
+std::string lowerCase(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+void throwUnknownData(const std::string& sentence, const std::string& hint) {
+  throw UsageError("unknown-data", sentence, hint);
+}
+
+FoundData foundTable(const std::string& path, const std::string& givenLabel) {
+  const TableSample table = readSample(path, givenLabel);
+  const auto isImage = [](const std::string& cell) { return hasImageExtension(cell); };
+  const std::string label = givenLabel.empty() ? labelColumn(table) : givenLabel;
+  FoundData found;
+  const fs::path folder = fs::path(path).parent_path();
+  const std::string tokenizer = folder / "tokenizer.json";
+  std::error_code ignored;
+  if (const auto images = columnWhere(table, isImage)) {
+    found = foundImageList(path, label, *images);
+  } else if (fs::exists(tokenizer, ignored)) {
+    found = foundTexts(table, label, tokenizer);
+  } else {
+    found = foundNumbers(table, label);
+  }
+  found.keys.insert(found.keys.begin(), {"train.file", path});
+  return found;
+}
+
+}  // namespace cleave
