@@ -118,6 +118,35 @@ TEST_CASE("the summary sentence states the rates, the latency and the error of t
   CHECK(sentenceOf(result).find("down 938 Mbit/s (both at once: 800 Mbit/s and 800 Mbit/s), 10.") !=
         std::string::npos);
   CHECK(sentenceOf(result).ends_with(" ms one way; the fit is within 2 %"));
+  CHECK(isReliable(result));
+}
+
+TEST_CASE("a fit that says more than twice a measured time, and an unknown rate, are unreliable") {
+  ProbeResult result;
+  const auto add = [&](ProbeWay way, std::uint64_t bytes, double seconds) {
+    result.transfers.push_back(transfer(way, bytes, seconds));
+  };
+  for (const ProbeWay way : kProbeWays) {
+    for (const LinkPoint& point : line(10e-3, 100e6)) {
+      add(way, static_cast<std::uint64_t>(point.bytes), point.seconds);
+    }
+  }
+  SECTION("one size in one direction took far longer than the line through the others") {
+    for (ProbeTransfer& one : result.transfers) {
+      if (one.way == ProbeWay::downOfBoth && one.bytes == 10'000) one.seconds *= 100;
+    }
+    CHECK(fitOf(result, ProbeWay::downOfBoth).deviation > 1);
+  }
+  SECTION("larger transfers took no longer, so there is no rate") {
+    result.transfers.clear();
+    for (const ProbeWay way : kProbeWays) {
+      add(way, 1000, 1e-3);
+      add(way, 10'000, 1e-3);
+    }
+    CHECK_FALSE(fitOf(result, ProbeWay::up).rate);
+  }
+  CHECK_FALSE(isReliable(result));
+  CHECK(sentenceOf(result).ends_with(" %, so these figures are unreliable"));
 }
 
 TEST_CASE("the file has a header and one row per transfer") {

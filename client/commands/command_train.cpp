@@ -49,7 +49,7 @@ nlohmann::json probeFirst(const PreparedRun& run, spdlog::logger& log) {
     csv += s == 0 ? rows : rows.substr(rows.find('\n') + 1);  // one header
     const std::string sentence =
         isOne ? sentenceOf(result) : fmt::format("server {}: {}", s + 1, sentenceOf(result));
-    log.info("link: {}", sentence);
+    log.log(isReliable(result) ? spdlog::level::info : spdlog::level::warn, "link: {}", sentence);
     sentences += (s == 0 ? "" : "; ") + sentence;
     servers.emplace_back(probeJson(result));
   }

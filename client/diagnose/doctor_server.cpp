@@ -117,10 +117,11 @@ Check checkOfServer(const ProbeResult& result) {
 
 Check checkOfLink(const ProbeResult& result) {
   const nlohmann::ordered_json probe = probeJson(result);
+  const bool isOk = isReliable(result);
   return {"link",
-          Finding::ok,
+          isOk ? Finding::ok : Finding::warn,
           sentenceOf(result),
-          "",
+          isOk ? "" : probeAgain(result),
           {{"round_trip_seconds", result.roundTripSeconds}, {"fit", probe.at("fit")}}};
 }
 

@@ -70,15 +70,14 @@ std::string probeTable(const ProbeResult& result) {
     }
     text += fmt::format("skipped         {}: would exceed the time limit (--seconds)\n", sizes);
   }
-  return text + "\n" + sentenceOf(result) + "\n";
+  text += "\n" + sentenceOf(result) + "\n";
+  return isReliable(result) ? text : text + "hint: " + probeAgain(result) + "\n";
 }
 
 Json probeJson(const ProbeResult& result) {
-  Json json = {{"server", result.server},
-               {"software", result.serverSoftware},
-               {"session", result.session},
-               {"round_trip_seconds", result.roundTripSeconds},
-               {"sentence", sentenceOf(result)}};
+  Json json = {{"server", result.server},        {"software", result.serverSoftware},
+               {"session", result.session},      {"round_trip_seconds", result.roundTripSeconds},
+               {"sentence", sentenceOf(result)}, {"reliable", isReliable(result)}};
   for (const ProbeWay way : kProbeWays) {
     const LinkFit fit = fitOf(result, way);
     json["fit"][keyOf(way)] = {{"latency_seconds", fit.latency},

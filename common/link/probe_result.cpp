@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 
 #include "common/core/record.h"
 #include "common/core/units.h"
@@ -110,16 +111,33 @@ LinkFit fitOf(const ProbeResult& result, ProbeWay way) {
   return fitLink(points);
 }
 
+bool isReliable(const ProbeResult& result) {
+  constexpr double kMaxDeviation = 1;  // beyond, the fit says more than twice the measured time
+  return std::all_of(std::begin(kProbeWays), std::end(kProbeWays), [&](ProbeWay way) {
+    const LinkFit fit = fitOf(result, way);
+    return fit.rate && fit.deviation <= kMaxDeviation;
+  });
+}
+
+std::string probeAgain(const ProbeResult& result) {
+  return "measure again while the link and both machines are idle: cleave-client probe --server " +
+         result.server + " --seconds 60";
+}
+
 std::string sentenceOf(const ProbeResult& result) {
+  double deviation = 0;
+  for (const ProbeWay way : kProbeWays) {
+    deviation = std::max(deviation, fitOf(result, way).deviation);
+  }
   const LinkFit up = fitOf(result, ProbeWay::up);
   const LinkFit down = fitOf(result, ProbeWay::down);
   const double latency = (up.latency + down.latency) / 2;
   return fmt::format(
-      "up {}, down {} (both at once: {} and {}), {} one way; the fit is within {:.0f} %",
+      "up {}, down {} (both at once: {} and {}), {} one way; the fit is within {:.0f} %{}",
       rateOf(up), rateOf(down), rateOf(fitOf(result, ProbeWay::upOfBoth)),
       rateOf(fitOf(result, ProbeWay::downOfBoth)),
       durationText(std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(latency))),
-      std::ceil(100 * std::max(up.deviation, down.deviation)));
+      std::ceil(100 * deviation), isReliable(result) ? "" : ", so these figures are unreliable");
 }
 
 std::vector<std::string> probeColumns() {

@@ -60,8 +60,14 @@ LinkFit fitLink(std::span<const LinkPoint> points);
 // Fits the median times of one way.
 LinkFit fitOf(const ProbeResult& result, ProbeWay way);
 
+// Whether the rates and the latency in sentenceOf() may be used: every rate could be measured, and
+// each median is within 100 % of the fit.
+bool isReliable(const ProbeResult& result);
+// What to do if they may not: a command.
+std::string probeAgain(const ProbeResult& result);
+
 // Example: "up 938 Mbit/s, down 940 Mbit/s (both at once: 921 and 933 Mbit/s), 10.1 ms one way; the
-// fit is within 3 %"
+// fit is within 3 %". Says so if these figures are unreliable.
 std::string sentenceOf(const ProbeResult& result);
 
 std::vector<std::string> probeColumns();

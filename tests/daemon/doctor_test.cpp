@@ -61,12 +61,15 @@ TEST_CASE("doctor finds no problems with a good server, and reports its measurem
   INFO(found.json.dump(2));
   CHECK(found.code == 0);
   CHECK(found.json.at("failures") == 0);
-  for (const char* name : {"config", "data", "run", "device", "certificates", "reach", "tls",
-                           "server", "link", "admission"}) {
+  for (const char* name :
+       {"config", "data", "run", "device", "certificates", "reach", "tls", "server", "admission"}) {
     INFO(name);
     CHECK(found.finding(name) == "ok");
     CHECK(found.hint(name).empty());
   }
+  const bool isReliable = found.sentence("link").find("unreliable") == std::string::npos;
+  CHECK(found.finding("link") == (isReliable ? "ok" : "warn"));
+  CHECK(found.hint("link").empty() == isReliable);
   for (const char* name : {"libtorch", "threads", "memory", "disk"}) {
     INFO(name);
     CHECK(isWell(found.finding(name)));
@@ -86,8 +89,8 @@ TEST_CASE("doctor finds no problems with a good server, and reports its measurem
 
   const Ended lines = doctor(arguments);
   CHECK(lines.code == 0);
-  CHECK_THAT(lines.output, Contains("ok    certificates  ") &&
-                               Contains("ok    link          up ") && Contains("\n0 failures, "));
+  CHECK_THAT(lines.output, Contains("ok    certificates  ") && Contains("  link          up ") &&
+                               Contains("\n0 failures, "));
   CHECK_FALSE(std::filesystem::exists(folder.path("run")));
 }
 
