@@ -1,5 +1,4 @@
 #include "common/core/config.h"
-#include "common/core/names.h"
 
 #include <array>
 #include <catch2/catch.hpp>
@@ -9,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "common/core/key_suggestion.h"
+#include "common/core/names.h"
 #include "common/core/yaml.h"
 
 using namespace cleave;
@@ -321,6 +322,92 @@ TEST_CASE("the nearest key is found by comparing the last parts first, then the 
   CHECK_THAT(unknown("micro_batches: 1"), Contains("did you mean train.micro_batches?"));
   CHECK_THAT(unknown("train_batch: 1"), Contains("did you mean train.batch?"));
   CHECK_THAT(unknown("train: {momentum: 1}"), !Contains("did you mean"));
+}
+
+TEST_CASE("a suggested key is one that a user may have meant") {
+  const std::vector<std::string> known = {"run.name",
+                                          "run.seed",
+                                          "model.cuts",
+                                          "model.lora.rank",
+                                          "data.seed",
+                                          "data.pair",
+                                          "data.folder",
+                                          "data.target_type",
+                                          "data.augment.crop_padding",
+                                          "insert.l1",
+                                          "insert.every_steps",
+                                          "train.batch",
+                                          "train.micro_batches",
+                                          "train.epochs",
+                                          "train.max_steps",
+                                          "train.learning_rate",
+                                          "train.optimizer.weight_decay",
+                                          "train.loss.label_smoothing",
+                                          "keep.last",
+                                          "keep.best",
+                                          "eval.batch",
+                                          "eval.every",
+                                          "quality.every",
+                                          "tls.folder",
+                                          "threads.client",
+                                          "connect.retry_seconds",
+                                          "connect.reconnect_seconds",
+                                          "connect.progress_seconds",
+                                          "connect.direct",
+                                          "checkpoint.every_seconds",
+                                          "checkpoint.every_steps",
+                                          "checkpoint.keep",
+                                          "probe.seconds"};
+  const std::vector<std::pair<std::string, std::string>> meant = {
+      // Words too many or too few.
+      {"eval.every_epochs", "eval.every"},
+      {"eval.batch_size", "eval.batch"},
+      {"train.batch_size", "train.batch"},
+      {"train.steps", "train.max_steps"},
+      {"connect.retry", "connect.retry_seconds"},
+      {"checkpoint.seconds", "checkpoint.every_seconds"},
+      {"data.target", "data.target_type"},
+      // Typing errors.
+      {"eval.evory", "eval.every"},
+      {"run.sed", "run.seed"},
+      {"keep.bst", "keep.best"},
+      {"model.cut", "model.cuts"},
+      {"train.epoch", "train.epochs"},
+      {"train.btach", "train.batch"},
+      {"train.Batch", "train.batch"},
+      {"connect.retry_secnds", "connect.retry_seconds"},
+      {"connct.retry_seconds", "connect.retry_seconds"},
+      {"trian.batch", "train.batch"},
+      {"data.augment.crop_pading", "data.augment.crop_padding"},
+      // Other separators, and initials.
+      {"train.learningrate", "train.learning_rate"},
+      {"train.learning-rate", "train.learning_rate"},
+      {"train.microbatches", "train.micro_batches"},
+      {"train_batch", "train.batch"},
+      {"train.lr", "train.learning_rate"},
+      // Sections too many, too few, or others.
+      {"epochs", "train.epochs"},
+      {"train.weight_decay", "train.optimizer.weight_decay"},
+      {"train.label_smoothing", "train.loss.label_smoothing"},
+      {"train.optimizer.learning_rate", "train.learning_rate"},
+      {"model.rank", "model.lora.rank"},
+      {"train.cuts", "model.cuts"},
+      // No key is meant.
+      {"connect.timeout_seconds", ""},
+      {"data.path", ""},
+      {"data.folds", ""},
+      {"checkpoint.interval", ""},
+      {"train.l2", ""},
+      {"train.momentum", ""},
+      {"train.seed", ""},  // one of two
+      {"zzzzzzzz", ""},
+      {"", ""},
+      {std::string(1 << 20, 'x'), ""},
+  };
+  for (const auto& [typed, key] : meant) {
+    INFO(typed.substr(0, 100));
+    CHECK(nearestKey(typed, known) == key);
+  }
 }
 
 TEST_CASE("a documented key that no code read has no effect, and its meaning is shown") {

@@ -320,8 +320,9 @@ void addJson(CLI::App& command, CodecOptions& options) {
 }  // namespace
 
 void addCodecCommands(CLI::App& app, CodecOptions& options, std::function<int()>& command) {
-  CLI::App* codec = app.add_subcommand(
-      "codec", "Lists the codecs with their ratios, and tries them on the tensors of a file");
+  CLI::App* codec = app.add_subcommand("codec",
+                                       "Lists the codecs with their ratios, and measures their "
+                                       "quality and speed on a file's tensors");
   codec->require_subcommand(1);
   codec->footer(
       "Example:\n  cleave-client codec compare --input runs/RUN/model.safetensors block:bits=8 "

@@ -54,7 +54,8 @@ void readModel(Config& config, Settings& settings) {
   checkAt(config, "model.name", [&] { findModel(settings.model); });
   if (settings.model == "graph") return;  // has no parameters, so other keys are unknown
   for (const std::string& key : config.keys("model")) {
-    if (key == "name" || key == "cuts" || key == "file" || key == "lora") continue;
+    // If it is one of these misspelt, it is refused as an unknown key.
+    if (!nearestName(key, {"name", "cuts", "file", "lora"}).empty()) continue;
     settings.modelParameters[key] = config.text("model." + key);
   }
 }

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "common/core/config_value.h"
+#include "common/core/key_suggestion.h"
 #include "common/core/names.h"
 #include "common/core/yaml.h"
 
@@ -123,24 +124,6 @@ std::string yamlList(const std::vector<std::string>& items) {
   std::string list = "[";
   list += listOf(items);
   return list + "]";
-}
-
-// Returns the most likely intended path. If the last key of some candidates nearly matches, chooses
-// the one of these whose whole path is closest. Otherwise, chooses a candidate whose whole path
-// nearly matches, if there is one. Comparing only whole paths would be misleading: two long paths
-// that differ in a short key are only a few letters apart.
-std::string nearestPath(const std::string& path, const std::vector<std::string>& candidates) {
-  std::string nearest;
-  std::size_t min = 0;
-  for (const std::string& candidate : candidates) {
-    if (nearestName(lastKey(path), {lastKey(candidate)}).empty()) continue;
-    const std::size_t distance = editDistance(path, candidate);
-    if (nearest.empty() || distance < min) {
-      nearest = candidate;
-      min = distance;
-    }
-  }
-  return nearest.empty() ? nearestName(path, candidates) : nearest;
 }
 
 // Whether the second key could be a misspelt form of the first one, judged by the names above them:
@@ -321,7 +304,7 @@ struct Config::State {
     for (const auto& [leaf, node] : leaves()) {
       if (!isKnown(leaf) && hasSimilarSection(path, leaf)) unread.push_back(leaf);
     }
-    const std::string misspelt = nearestPath(path, unread);
+    const std::string misspelt = nearestKey(path, unread);
     throw UsageError("config-missing", name + ": " + path + " is missing",
                      misspelt.empty()
                          ? "add " + path + " (" + expected + "), or pass --set " + path + "=VALUE"
@@ -571,9 +554,9 @@ void Config::refuseUnknown(std::span<const DocumentedKey> documented) const {
       }
       unused.push_back(key.path);
     }
-    std::string meant = nearestPath(path, known);
-    if (meant.empty()) meant = nearestPath(path, unused);
-    if (meant.empty()) meant = nearestPath(path, parentsOf(known));
+    std::string meant = nearestKey(path, known);
+    if (meant.empty()) meant = nearestKey(path, unused);
+    if (meant.empty()) meant = nearestKey(path, parentsOf(known));
     const std::string sentence = node->place + ": " + path + " is not a known key";
     if (meant.empty()) {
       throw UsageError("config-unknown-key", sentence, "remove it; " + nearbyKeys(path, known))

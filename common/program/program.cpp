@@ -4,12 +4,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <iostream>
 #include <new>
 
 #include "common/core/durable.h"
 #include "common/core/error.h"
+#include "common/core/key_suggestion.h"
 #include "common/core/log.h"
 #include "common/core/names.h"
 #include "common/core/printable.h"
@@ -28,9 +30,39 @@ void print(const std::string& program, const std::string& code, const std::strin
             << program << ": hint: " << hint << "\n";
 }
 
-std::string didYouMean(const std::string& word, const std::vector<std::string>& known) {
-  const std::string meant = nearestName(word, known);
+std::string didYouMean(const std::string& meant) {
   return meant.empty() ? "" : "; did you mean " + meant + "?";
+}
+
+// The name that `word` is a typing error of, shares words with, or begins like.
+std::string nearestOf(const std::string& word, const std::vector<std::string>& known) {
+  constexpr std::size_t kMinBeginning = 3;
+  std::string nearest = nearestName(word, known);
+  if (nearest.empty()) nearest = nearestKey(word, known);
+  for (const std::string& name : known) {
+    const std::size_t common = std::min(word.size(), name.size());
+    const std::size_t letters = common - std::min(common, name.find_first_not_of('-'));
+    if (!nearest.empty() || letters < kMinBeginning) continue;
+    if (word.compare(0, common, name, 0, common) == 0) nearest = name;
+  }
+  return nearest;
+}
+
+// The only command whose description has a word that begins like `word`; otherwise empty.
+std::string commandAbout(const std::string& word, const CLI::App& parent) {
+  constexpr std::size_t kMinLetters = 5;
+  if (word.size() < kMinLetters) return "";
+  const std::string stem = word.substr(0, word.find_last_not_of("esdr") + 1);
+  std::string found;
+  for (const CLI::App* command : parent.get_subcommands({})) {
+    std::string text = " " + command->get_description();
+    std::transform(text.begin(), text.end(), text.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    if (stem.size() < 4 || text.find(" " + stem) == std::string::npos) continue;
+    if (!found.empty()) return "";
+    found = command->get_name();
+  }
+  return found;
 }
 
 // `whole`: the program name and the commands that precede `command`.
@@ -43,9 +75,11 @@ void explainCommand(const CLI::App& app, const CLI::App& parent, const std::stri
     list += (list.empty() ? "" : ", ") + command->get_name();
   }
   const std::string after = &parent == &app ? "" : " after '" + whole + "'";
+  std::string meant = nearestOf(word, names);
+  if (meant.empty()) meant = commandAbout(word, parent);
   print(app.get_name(), "",
         word.empty() ? "a command is missing" + after
-                     : "there is no command '" + word + "'" + after + didYouMean(word, names),
+                     : "there is no command '" + word + "'" + after + didYouMean(meant),
         "give one of: " + list + "; '" + whole + " --help' describes them");
 }
 
@@ -70,7 +104,7 @@ void explainOption(const CLI::App& app, const CLI::App& command, const std::stri
   const bool hasConfig = command.get_option_no_throw("--set") != nullptr;
   const bool isConfig = hasConfig && (word.ends_with(".yaml") || word.ends_with(".yml"));
   print(app.get_name(), "",
-        whole + (isOption ? " has no option '" + word + "'" + didYouMean(word, names)
+        whole + (isOption ? " has no option '" + word + "'" + didYouMean(nearestOf(name, names))
                           : " takes no argument '" + word + "'" +
                                 (isConfig ? "; did you mean --config " + word + "?" : "")),
         "'" + whole + " --help' lists its options" +
