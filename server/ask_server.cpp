@@ -72,7 +72,7 @@ std::string socketOfServer(const CommonOptions& options) {
   Config config = loadConfig(options);
   const std::string path = readServerSettings(config).statusSocket;
   if (!path.empty()) return path;
-  throw UsageError("no-status", "status.socket is off, so that server shows no status",
+  throw UsageError("status-off", "status.socket is off, so that server shows no status",
                    "remove status.socket from its configuration, and restart it");
 }
 

@@ -14,7 +14,7 @@ inline constexpr const char* kStatusRequest = "status";
 inline constexpr const char* kEndRequest = "end ";
 
 // The path of the status socket of the server with this configuration. Throws UsageError
-// "no-status" if the server has none.
+// "status-off" if the server has none.
 std::string socketOfServer(const CommonOptions& options);
 // Returns the server's answer. Throws RunError "no-status" if there is no server or it does not
 // answer.

@@ -62,7 +62,7 @@ class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
   // before the first save().
   Checkpoint read(std::uint64_t step);
   // The content of what read() returned, with its kept samples. Points into `checkpoint`. Throws
-  // RunError "bad-checkpoint" or "cannot-read". Call it before the first save().
+  // RunError "bad-checkpoint" or "run-unreadable". Call it before the first save().
   CheckpointContent contentOf(const Checkpoint& checkpoint) const {
     return readCheckpoint(store_, checkpoint, spec_);
   }

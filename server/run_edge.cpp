@@ -252,8 +252,8 @@ bool RunEdge::isOverdue() const {
 asio::awaitable<std::shared_ptr<Connection>> RunEdge::connect() {
   const Endpoint& address = options_.target->address;
   if (options_.certificates->tls() && !options_.certificates->ofEdges()) {
-    throw RunError("no-certificates", "this server has no certificate for direct links",
-                   "set edges.folder in its configuration");
+    throw UsageError("no-certificates", "this server has no certificate for direct links",
+                     "set edges.folder in its configuration");
   }
   auto socket = co_await connectTo(address);
   ConnectionOptions options = options_.connection;

@@ -33,6 +33,17 @@ const std::string& makeStore(const std::string& store) {
                    "use a writable folder: --set store=DIR");
 }
 
+// A folder that cannot be written is the operator's fault, not that of the client's configuration.
+void makeServersFolder(const std::string& folder) {
+  try {
+    makeRunFolder(folder, "use another run.name, or try again: each run gets its own id",
+                  "ask the server's operator");
+  } catch (const UsageError& error) {
+    if (error.code() != "not-writable") throw;
+    throw RunError("cannot-write", error.what(), error.hint());
+  }
+}
+
 // JSON is also valid YAML.
 std::string jsonOf(const wire::RunSpec& spec) {
   std::string json;
@@ -131,8 +142,7 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
     const LastConnection last = loadConnection(store, hello.run_id());
     const bool isNew = last.generation == 0;
     if (isNew) {
-      makeRunFolder(folder, "use another run.name, or try again: each run gets its own id",
-                    "ask the server's operator");
+      makeServersFolder(folder);
     } else if (!hello.take_over()) {
       checkContinues(hello, last);
     }

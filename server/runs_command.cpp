@@ -52,15 +52,6 @@ double daysSinceChange(const std::string& folder) {
   return Days(fs::file_time_type::clock::now() - newest).count();
 }
 
-bool isInUse(const std::string& folder) {
-  try {
-    lockRunFolder(folder);
-    return false;
-  } catch (const UsageError&) {
-    return true;
-  }
-}
-
 StoredRunInfo infoOf(const std::string& identity, const fs::path& folder) {
   StoredRunInfo info;
   info.identity = identity;
@@ -73,7 +64,7 @@ StoredRunInfo infoOf(const std::string& identity, const fs::path& folder) {
   // Damaged connections: the run cannot continue.
   info.generation = store.connections().value_or(RunConnections()).generation;
   info.days = daysSinceChange(info.folder);
-  info.isInUse = isInUse(info.folder);
+  info.isInUse = !tryLockRunFolder(info.folder);
   return info;
 }
 
@@ -130,8 +121,8 @@ int removeCommand(const RunsOptions& options) {
     if (!isMeant) continue;
     if (info.isInUse) {
       if (options.run.empty()) continue;
-      throw UsageError("run-in-use", "the server is using the run " + info.run,
-                       "end its session first: cleave-server sessions list");
+      throw RunError("run-in-use", "the server is using the run " + info.run,
+                     "end its session first: cleave-server sessions list");
     }
     std::error_code error;
     fs::remove_all(info.folder, error);

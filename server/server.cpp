@@ -270,7 +270,7 @@ void Server::reload() {
   certificates_.reload();
   sessions_.forEach([](Session& session) { session.endIfNoLongerAllowed(); });
   // The certificate of a run without a connection is checked when its client connects again.
-  runs_.endParked(RunError("unknown-identity", "its identity was removed from the access file"),
+  runs_.endParked(UsageError("unknown-identity", "its identity was removed from the access file"),
                   [this](const ServedRun& run) { return !access_.has(run.request().identity); });
 }
 

@@ -62,7 +62,7 @@ bool WeightsStore::read(const StoredWeights& weights, std::span<std::byte> into,
     }
     if (fault.empty() && digest.finish() != weights.sha256) fault = "do not match their SHA-256";
   } catch (const RunError& error) {
-    if (error.code() != "cannot-read") throw;
+    if (error.code() != "run-unreadable") throw;
     fault = "cannot be read";
   }
   if (fault.empty()) return true;

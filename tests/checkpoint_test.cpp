@@ -132,7 +132,7 @@ TEST_CASE("a file in pieces has their bytes in order, and can be mapped") {
   CHECK(textOf(view->span()) == first + second);
   diskFiles().writePieces(path, {});
   CHECK(diskFiles().view(path)->empty());
-  CHECK(errorCode([&] { diskFiles().view(folder.path()); }) == "cannot-read");
+  CHECK(errorCode([&] { diskFiles().view(folder.path()); }) == "run-unreadable");
 }
 
 TEST_CASE("the remains of an interrupted write do not count as a checkpoint, and are removed") {
@@ -233,8 +233,8 @@ TEST_CASE(
 TEST_CASE("files with samples remain if a record cannot be read, and go with the last record") {
   StoreWithSamples all;
   all.files.failReads("run/checkpoints/000000000004.json");
-  CHECK(errorCode([&] { all.store.removeExcept({4}); }) == "cannot-read");
-  CHECK(errorCode([&] { all.store.removeIncomplete(); }) == "cannot-read");
+  CHECK(errorCode([&] { all.store.removeExcept({4}); }) == "run-unreadable");
+  CHECK(errorCode([&] { all.store.removeIncomplete(); }) == "run-unreadable");
   all.files.failReads("");
   CHECK(all.isIntact(4));
   for (std::uint64_t step = 1; step <= 4; ++step) {

@@ -294,20 +294,30 @@ def check_server_file(keys):
         complain(file, f"{key} is {'missing' if key in keys else 'not a key'}")
 
 
-def check_wrong_use():
-    """Checks that the refusals for which the client exits with 2 are those that PROTOCOL.md names."""
+def check_exit_codes():
+    """Checks that each error code has one exit code, and that PROTOCOL.md names those of a server that are 2."""
+    exits = {}  # {code: {exit code: file}}
+    for folder in ("client", "server", "common", "compression", "tools"):
+        for file in sorted((ROOT / folder).rglob("*")):
+            if file.suffix not in (".cpp", ".h"):
+                continue
+            thrown = re.findall(r'\b(UsageError|DataError|RunError|ProtocolError)\(\s*"([a-z0-9-]+)"', file.read_text())
+            for kind, code in thrown:
+                exits.setdefault(code, {})[2 if kind in ("UsageError", "DataError") else 1] = file
+    for code, files in sorted(exits.items()):
+        if len(files) > 1:
+            complain(files[1], f"{code}: exit code 1 here, but 2 in {files[2].relative_to(ROOT)}")
     page = ROOT / "proto/PROTOCOL.md"
     text = page.read_text()
-    refused = re.findall(r"^\| `([^`]+)` *\| server +\| (?:Refused|both)", text, re.M)
-    sentence = re.search(r"refused for its run spec \((.*?)\) or for a probe \((.*?)\)", text, re.S)
-    named = re.findall(r"`([^`]+)`", sentence[1].replace("except", "") + sentence[2])
-    exceptions = re.findall(r"except `([^`]+)`", sentence[1])
-    patterns = [re.escape(name).replace("…", ".*") for name in named if name not in exceptions]
-    expected = {code for code in refused if code not in exceptions and any(re.fullmatch(each, code) for each in patterns)}
-    source = (ROOT / "client/train/connect.cpp").read_text()
-    actual = set(re.findall(r'"([^"]+)"', re.search(r"kWrongUse\[\] = \{(.*?)\};", source, re.S)[1]))
-    for code in sorted(expected ^ actual):
-        complain(page, f"{code}: the protocol and kWrongUse in client/train/connect.cpp disagree on its exit code")
+    sent = re.findall(r"^\| `([^`]+)` *\| (?:server|client|both) +\| (?:Refused|Failure|both)", text, re.M)
+    named = set(re.findall(r"`([^`]+)`", re.search(r"The server reports (.*?) for such faults", text, re.S)[1]))
+    source = (ROOT / "common/net/connection_messages.cpp").read_text()
+    listed = set(re.findall(r'"([^"]+)"', re.search(r"kWrongUse\[\] = \{(.*?)\};", source, re.S)[1]))
+    for code in sorted(named ^ listed):
+        complain(page, f"{code}: the protocol and kWrongUse in common/net/connection_messages.cpp disagree on its exit code")
+    for code in sent:
+        if code in exits and (2 in exits[code]) != (code in listed):
+            complain(page, f"{code}: its exit code differs if the server reports it")
 
 
 def check_example(programs):
@@ -388,7 +398,7 @@ def main():
     literals = literals_of_sources()
     check_troubleshooting(literals)
     check_messages(programs, client | server, literals)
-    check_wrong_use()
+    check_exit_codes()
     lines = len(PAGES[0].read_text().splitlines())
     if lines > MAX_README_LINES:
         complain(PAGES[0], f"has {lines} lines, more than {MAX_README_LINES}")

@@ -25,7 +25,7 @@ class MemoryFiles : public Files {
   void failReads(const std::string& path) { unreadable_ = path; }
 
   std::optional<std::string> read(const std::string& path) override {
-    if (path == unreadable_) throw RunError("cannot-read", path + " cannot be read");
+    if (path == unreadable_) throw RunError("run-unreadable", path + " cannot be read");
     const auto found = files_.find(path);
     return found == files_.end() ? std::nullopt : std::optional(found->second);
   }

@@ -194,6 +194,18 @@ TEST_CASE("a Failure's code is short, and its texts are printable") {
   CHECK(isClean(error.hint()));
 }
 
+TEST_CASE("an error that the peer reports has the exit code that it has on this side") {
+  const auto exitCodeOf = [](const std::string& code) {
+    return errorFromFailure(viewOf(failureMetadata(RunError(code, "a fault")))).exitCode();
+  };
+  for (const char* code : {"bad-cuts", "model-not-allowed", "bad-index", "other-run-spec"}) {
+    CHECK(exitCodeOf(code) == 2);
+  }
+  for (const char* code : {"not-tls", "too-many-sessions", "non-finite", "anything", ""}) {
+    CHECK(exitCodeOf(code) == 1);
+  }
+}
+
 }  // namespace
 
 // ---- escaped() ----

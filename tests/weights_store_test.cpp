@@ -47,7 +47,7 @@ class FailingFiles : public Files {
     return diskFiles().read(path);
   }
   bool readAt(const std::string& path, std::uint64_t offset, std::span<std::byte> into) override {
-    if (failReads) throw RunError("cannot-read", path);
+    if (failReads) throw RunError("run-unreadable", path);
     return diskFiles().readAt(path, offset, into);
   }
   void touch(const std::string& path) override { diskFiles().touch(path); }

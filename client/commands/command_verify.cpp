@@ -90,7 +90,8 @@ const at::Tensor& find(const std::vector<NamedTensor>& tensors, const std::strin
   for (const NamedTensor& tensor : tensors) {
     if (tensor.name == name) return tensor.tensor;
   }
-  throw RunError("bad-weights", "the split model has " + name + ", but the whole model does not");
+  throw RunError("internal-error",
+                 "the split model has " + name + ", but the whole model does not");
 }
 
 // Reports a difference unless head, body and tail together have as many tensors as the whole model.

@@ -157,12 +157,8 @@ void waitForEarlierClient(const std::string& runFolder) {
   std::error_code missing;
   if (!std::filesystem::exists(runFolder + "/lock", missing)) return;
   for (const SteadyTime start = now(); secondsSince(start) < kPatience;) {
-    try {
-      lockRunFolder(runFolder);
-      return;
-    } catch (const UsageError&) {
-      std::this_thread::sleep_for(kPause);
-    }
+    if (tryLockRunFolder(runFolder)) return;
+    std::this_thread::sleep_for(kPause);
   }
 }
 

@@ -164,8 +164,8 @@ SweepFolder::SweepFolder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) {
-    throw RunError("not-writable", "cannot create the folder " + folder + ": " + error.message(),
-                   "give another folder with --folder");
+    throw UsageError("not-writable", "cannot create the folder " + folder + ": " + error.message(),
+                     "give another folder with --folder");
   }
   if (!std::filesystem::exists(marker, error)) {
     if (!std::filesystem::is_empty(folder, error)) {

@@ -35,34 +35,6 @@ using asio::ip::tcp;
 constexpr double kFirstPause = 0.25;  // seconds; doubled each time
 constexpr double kLongestPause = 4;
 constexpr std::chrono::seconds kHttpDeadline{2};
-// Refusals caused by the client's configuration. All others may be temporary.
-constexpr std::string_view kWrongUse[] = {"bad-run-spec",
-                                          "unknown-model",
-                                          "model-not-allowed",
-                                          "bad-graph",
-                                          "bad-model-parameter",
-                                          "bad-sample-shape",
-                                          "bad-classes",
-                                          "bad-cuts",
-                                          "unknown-codec",
-                                          "bad-codec-spec",
-                                          "unknown-schedule",
-                                          "bad-in-flight",
-                                          "bad-staleness",
-                                          "no-replicas",
-                                          "wrong-replica",
-                                          "unknown-optimizer",
-                                          "bad-optimizer-parameter",
-                                          "bad-wait",
-                                          "wait-not-allowed",
-                                          "bad-run-id",
-                                          "probe-not-allowed",
-                                          "unknown-identity",
-                                          "others-run",
-                                          "bad-precision",
-                                          "bad-insert",
-                                          "edges-not-accepted",
-                                          "edge-not-allowed"};
 
 asio::steady_timer::duration duration(double seconds) {
   return std::chrono::duration_cast<asio::steady_timer::duration>(
@@ -77,8 +49,7 @@ std::span<const std::byte> bytesOf(const std::string& text) {
   const std::string sentence = "the server at " + peer + " refuses: " + refused.what();
   // A run that needs more memory than the server has in total does not fit later either.
   const bool neverFits = refused.code() == "not-enough-memory" && refused.retrySeconds() == 0;
-  if (neverFits || std::find(std::begin(kWrongUse), std::end(kWrongUse), refused.code()) !=
-                       std::end(kWrongUse)) {
+  if (neverFits || refused.exitCode() == 2) {
     throw UsageError(refused.code(), sentence, refused.hint());
   }
   throw RunError(refused.code(), sentence, refused.hint(), refused.retrySeconds());

@@ -58,8 +58,8 @@ void checkBody(const std::vector<SafetensorsEntry>& entries, const std::vector<B
                       return found != wanted.end() && found->second == entry.shape;
                     });
   if (fits) return;
-  throw RunError("bad-weights", "the body's weights that the server sent do not fit the model",
-                 "install the same version of Cleave on both machines");
+  throw ProtocolError("bad-tensor", "the body's weights that the server sent do not fit the model",
+                      "install the same version of Cleave on both machines");
 }
 
 }  // namespace

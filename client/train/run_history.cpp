@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "common/core/log.h"
@@ -29,7 +30,12 @@ RunRecordFile readRunRecord(Files& files, const std::string& folder) {
     return UsageError("no-run", folder + " is not the folder of a run: " + why,
                       "give the run's folder, such as runs/RUN");
   };
-  const auto text = files.read(recordPath(folder));
+  std::optional<std::string> text;
+  try {
+    text = files.read(recordPath(folder));
+  } catch (const RunError& error) {
+    throw refuse(error.what());
+  }
   if (!text) throw refuse("it has no run.json");
   try {
     const auto json = nlohmann::json::parse(*text);

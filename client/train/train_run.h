@@ -56,7 +56,7 @@ class TrainRun {
   bool resumes() const { return !prepared_.commits.empty(); }
   // Call instead of loadWeights() to continue from a checkpoint. Restores all sides from the
   // newest checkpoint that all have. Returns the notes that were passed to copyState(). Throws
-  // RunError "no-checkpoint", "bad-checkpoint", "other-run-spec", UsageError "inexact".
+  // RunError "no-checkpoint", "bad-checkpoint", UsageError "other-run-spec", "inexact".
   nlohmann::json resume();
   // Call after resume() or loadWeights().
   const ResumeCounts& resumeCounts() const { return resumeCounts_; }

@@ -8,7 +8,7 @@
 // The samples of a checkpoint are those of several files, each of which replaces samples of the
 // files before it. A file remains until no checkpoint needs it.
 //
-// Not thread-safe. All functions may throw RunError "cannot-read" or "cannot-write".
+// Not thread-safe. All functions may throw RunError "run-unreadable" or "cannot-write".
 #pragma once
 
 #include <cstdint>
@@ -91,7 +91,7 @@ class CheckpointStore {
  private:
   std::string pathOf(std::uint64_t step, const char* extension) const;
   void verify(const SamplesFile& samples) const;
-  // Nullopt: the record is damaged or missing. Throws RunError "cannot-read".
+  // Nullopt: the record is damaged or missing. Throws RunError "run-unreadable".
   std::optional<CheckpointInfo> readRecord(std::uint64_t step) const;
   std::uint64_t removeFile(const std::string& path);
   std::uint64_t removeStateOf(std::uint64_t step);  // and its record

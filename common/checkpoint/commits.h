@@ -18,7 +18,7 @@ struct RunCommit {
 };
 
 // Returns the commits, newest first; empty if the list does not exist. Throws RunError
-// "bad-checkpoint" if the list is damaged, or "cannot-read".
+// "bad-checkpoint" if the list is damaged, or "run-unreadable".
 std::vector<RunCommit> readCommits(Files& files, const std::string& runFolder);
 // The list is durable when this returns. Throws RunError "cannot-write".
 void writeCommits(Files& files, const std::string& runFolder,

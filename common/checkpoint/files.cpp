@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void throwCannotRead(const std::string& path, int error) {
-  throw RunError("cannot-read", path + ": cannot be read: " + std::strerror(error),
+  throw RunError("run-unreadable", path + ": cannot be read: " + std::strerror(error),
                  "check that you have permission to read it, and that the disk works");
 }
 

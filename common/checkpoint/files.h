@@ -18,7 +18,8 @@ namespace cleave {
 class Files {
  public:
   virtual ~Files() = default;
-  // Returns the contents of the file; nullopt if it does not exist. Throws RunError "cannot-read".
+  // Returns the contents of the file; nullopt if it does not exist. Throws RunError
+  // "run-unreadable".
   virtual std::optional<std::string> read(const std::string& path) = 0;
   // The same, but the file is mapped instead of copied to memory: if the disk fails later, the
   // process is killed.
@@ -30,7 +31,7 @@ class Files {
   // Does nothing if the file does not exist. Throws RunError "cannot-write".
   virtual void remove(const std::string& path) = 0;
   // Fills `into` with the file's bytes from `offset` on. Returns false if the file does not exist
-  // or is too short. Throws RunError "cannot-read".
+  // or is too short. Throws RunError "run-unreadable".
   virtual bool readAt(const std::string& path, std::uint64_t offset, std::span<std::byte> into) = 0;
   // Sets the file's changeTime() to the current time, if possible.
   virtual void touch(const std::string& path) = 0;

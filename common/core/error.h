@@ -27,7 +27,8 @@ class Error : public std::runtime_error {
   const std::string& key() const { return key_; }
   // The location of that key: "configs/a.yaml:12", "--set train.batch=0"; empty: unknown.
   const std::string& location() const { return location_; }
-  // 1: a run failed. 2: usage error or unsafe configuration.
+  // 1: a run failed. 2: usage error or unsafe configuration. All errors with the same code have the
+  // same exit code.
   int exitCode() const { return exitCode_; }
   // The delay after which a retry may succeed; 0: unknown, or never.
   double retrySeconds() const { return retrySeconds_; }
@@ -61,9 +62,10 @@ class UsageError : public Error {
 // program exits with code 1.
 class RunError : public Error {
  public:
+  // `exitCode`: 2 for a usage error that the peer has found and reported.
   RunError(std::string code, const std::string& sentence, std::string hint = "",
-           double retrySeconds = 0)
-      : Error(std::move(code), sentence, std::move(hint), 1, retrySeconds) {}
+           double retrySeconds = 0, int exitCode = 1)
+      : Error(std::move(code), sentence, std::move(hint), exitCode, retrySeconds) {}
 };
 
 // The peer violated the protocol (proto/PROTOCOL.md). Ends its session; the peer receives it as a

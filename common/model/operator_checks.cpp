@@ -128,15 +128,15 @@ void throwIndexError(const wire::Node& node, const Stack& stack, const std::stri
     if (wrong.numel() > 0) {
       const auto position = wrong[0][0].item<std::int64_t>();
       const std::int64_t perSample = indices.numel() / std::max<std::int64_t>(1, indices.size(0));
-      throw RunError("bad-index",
-                     fmt::format("the id {} of sample {} in {} {}: {} has {} rows",
-                                 indices.flatten()[position].item<std::int64_t>(),
-                                 position / perSample, place, beyond, nodeText(node), rows),
-                     hint);
+      throw UsageError("bad-index",
+                       fmt::format("the id {} of sample {} in {} {}: {} has {} rows",
+                                   indices.flatten()[position].item<std::int64_t>(),
+                                   position / perSample, place, beyond, nodeText(node), rows),
+                       hint);
     }
   }
-  throw RunError("bad-index", fmt::format("an index of {} in {} {}", nodeText(node), place, beyond),
-                 hint);
+  throw UsageError("bad-index",
+                   fmt::format("an index of {} in {} {}", nodeText(node), place, beyond), hint);
 }
 
 }  // namespace cleave

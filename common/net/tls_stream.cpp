@@ -126,7 +126,7 @@ void TlsStream::expectServer(const std::string& name) {
     isSet = isSet && X509_VERIFY_PARAM_set1_ip_asc(check, plain.c_str()) == 1;
   }
   if (isSet) return;
-  throw UsageError("wrong-server-name", "no certificate can have the server name '" + name + "'",
+  throw UsageError("bad-address", "no certificate can have the server name '" + name + "'",
                    "give --server a host name or an IP address");
 }
 

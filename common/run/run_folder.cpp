@@ -89,13 +89,18 @@ void makeRunFolder(const std::string& folder, const std::string& ifExists,
   }
 }
 
-OpenFile lockRunFolder(const std::string& folder) {
+std::optional<OpenFile> tryLockRunFolder(const std::string& folder) {
   const std::string path = folder + "/lock";
   OpenFile file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   if (!file) throwCannotWrite(path, "cannot be opened", errno);
   if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) return file;
-  throw UsageError("run-in-use", "another process uses the run in " + folder,
-                   "wait until it has ended, or stop it");
+  return std::nullopt;
+}
+
+OpenFile lockRunFolder(const std::string& folder) {
+  if (std::optional<OpenFile> file = tryLockRunFolder(folder)) return std::move(*file);
+  throw RunError("run-in-use", "another process uses the run in " + folder,
+                 "wait until it has ended, or stop it");
 }
 
 void writeRunDescription(const std::string& folder, const std::string& config, int threads,

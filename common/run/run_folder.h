@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -31,9 +32,11 @@ inline constexpr std::array<std::string_view, 5> kFilesBeforeStart = {
 void makeRunFolder(const std::string& folder, const std::string& ifExists,
                    const std::string& instead);
 
-// Locks the folder while the result exists, so that no other process uses it. Throws UsageError
-// "run-in-use", RunError "cannot-write".
+// Locks the folder while the result exists, so that no other process uses it. Throws RunError
+// "run-in-use" and "cannot-write".
 OpenFile lockRunFolder(const std::string& folder);
+// The same, but returns nullopt if another process uses the run.
+std::optional<OpenFile> tryLockRunFolder(const std::string& folder);
 
 // Writes config.yaml and environment.json into the folder. `device`: ComputeDevice::description().
 void writeRunDescription(const std::string& folder, const std::string& config, int threads,

@@ -9,8 +9,8 @@
 
 namespace cleave {
 
-// Returns the result of `function`. Throws RunError "out-of-memory", "bad-index" or
-// "compute-failed" for LibTorch's exceptions.
+// Returns the result of `function`. For LibTorch's exceptions, throws RunError "out-of-memory" or
+// "compute-failed", and UsageError "bad-index".
 template <typename Function>
 auto withTorchErrors(const Function& function) {
   try {
@@ -21,11 +21,12 @@ auto withTorchErrors(const Function& function) {
         "use a smaller batch, more micro-batches with fewer in flight, or a smaller model "
         "on that machine");
   } catch (const c10::IndexError&) {
-    throw RunError("bad-index",
-                   "an index in the data is beyond the end of one of the model's tables, such as a "
-                   "token id beyond the vocabulary",
-                   "prepare the data with the tokenizer that belongs to the model, with no more "
-                   "tokens per sample than the model has positions");
+    throw UsageError(
+        "bad-index",
+        "an index in the data is beyond the end of one of the model's tables, such as a "
+        "token id beyond the vocabulary",
+        "prepare the data with the tokenizer that belongs to the model, with no more "
+        "tokens per sample than the model has positions");
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
     throw RunError("compute-failed", "LibTorch cannot compute: " + text.substr(0, text.find('\n')),

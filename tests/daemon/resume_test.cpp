@@ -430,7 +430,7 @@ TEST_CASE("only one client can resume a run, the last one that takes it over") {
                                     "eval.every=0", "--set", "checkpoint.every_steps=100000"});
   REQUIRE(first.waitForOutput("step", kPatience));
   const Ended second = resume(run);
-  CHECK(second.code == 2);
+  CHECK(second.code == 1);
   CHECK_THAT(second.errors, Contains("[run-in-use]"));
   first.signal(SIGKILL);
   REQUIRE(first.wait(kPatience));
@@ -673,7 +673,7 @@ TEST_CASE("checkpoints and stored runs are listed, and a run is removed unless i
   CHECK(listed[0].at("identity") == "local");
   CHECK(listed[0].at("checkpoint") == newest);
   CHECK(listed[0].at("in_use") == true);
-  checkError(runs(folder, {"remove", id}), kWrongUse, {"[run-in-use]"});
+  checkError(runs(folder, {"remove", id}), kFailedRun, {"[run-in-use]"});
   CHECK(nlohmann::json::parse(runs(folder, {"remove", "--older", "0h"}).output).empty());
   server.kill();
   checkError(runs(folder, {"remove", id, "--identity", "bob"}), kWrongUse, {"[no-run]"});

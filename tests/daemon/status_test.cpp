@@ -268,7 +268,7 @@ TEST_CASE("mistakes with `cleave-server status` are reported with a hint") {
                                               {"switched off",
                                                {"--set", "status.socket=off"},
                                                kWrongUse,
-                                               {"[no-status]", "shows no status"}}});
+                                               {"[status-off]", "shows no status"}}});
   CHECK_THAT(finish(Process::start({serverProgram(), "status", "--help"})).output,
              Contains("Example:\n  cleave-server status "));
   // The server also runs without a status socket.
