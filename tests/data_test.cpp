@@ -342,6 +342,9 @@ TEST_CASE("garbage after gzip data is refused") {
 
 TEST_CASE("a label out of range is refused") {
   checkLabelsRefused(idx({3}, {2, 10, 9}), "data-damaged", "gives sample 1 the label 10");
+  Bytes labels = idx({3}, {2, 0xFF, 9});
+  labels[2] = 0x09;  // signed bytes
+  checkLabelsRefused(labels, "data-damaged", "the label -1, but classes are numbered from 0");
 }
 
 TEST_CASE("different numbers of images and labels are refused") {

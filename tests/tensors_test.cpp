@@ -177,6 +177,64 @@ TEST_CASE("a folder of .npy files has one array per file") {
   CHECK_THAT(errorText([&] { openTensors({folder.path()}); }), Catch::Contains("both"));
 }
 
+TEST_CASE("labels that are no classes are refused when the data is opened, or all are reported") {
+  const TemporaryFolder folder;
+  const auto put = [&](const std::string& name, const std::string& content) {
+    std::ofstream(folder.path() + "/" + name + ".npy", std::ios::binary) << content;
+  };
+  put("x", npy<float>("<f4", "(4, 1)", {1, 2, 3, 4}));
+  TensorsOptions options;
+  options.file = folder.path();
+  options.ignoredLabel = -100;
+  const auto error = [&](const std::vector<std::int8_t>& labels) {
+    put("labels", npy<std::int8_t>("|i1", "(4,)", labels));
+    CHECK(errorCode([&] { openTensors(options); }) == "bad-label");
+    return errorText([&] { openTensors(options); });
+  };
+  CHECK_THAT(error({0, -1, 1, -1}),
+             Catch::Contains(": sample 1 has the label -1") && Catch::Contains("numbered from 0"));
+  CHECK_THAT(errorHint([&] { openTensors(options); }), Catch::Contains("ignore_index: -1"));
+  std::vector<std::string> reported;
+  options.report = [&](const std::string& name, const DataError&) { reported.push_back(name); };
+  CHECK(openTensors(options)->size() == 4);
+  CHECK(reported == Texts{folder.path() + ": sample 1", folder.path() + ": sample 3"});
+  options.report = nullptr;
+  options.ignoredLabel = -1;
+  CHECK(openTensors(options)->arrays().back().maxValue == 1);
+  options.classes = 3;
+  CHECK_THAT(error({0, 1, 3, 2}),
+             Catch::Contains("sample 2 has the label 3") && Catch::Contains("data.classes is 3"));
+  options.ignoredLabel.reset();  // the loss does not compare with classes
+  CHECK(openTensors(options)->size() == 4);
+  // A class for each position, as for segmentation.
+  options.ignoredLabel = -100;
+  put("labels", npy<std::int8_t>("|i1", "(4, 2)", {0, 1, 2, -100, 4, 5, 0, -7}));
+  CHECK_THAT(errorText([&] { openTensors(options); }),
+             Catch::Contains("sample 3 has the label -7"));
+}
+
+TEST_CASE("the range of integers is known, and NaN is refused when the data is opened") {
+  const TemporaryFolder folder;
+  const auto put = [&](const std::string& name, const std::string& content) {
+    std::ofstream(folder.path() + "/" + name + ".npy", std::ios::binary) << content;
+  };
+  put("labels", npy<std::int16_t>("<i2", "(2,)", {7, 9}));
+  put("ids", npy<std::int32_t>("<i4", "(2, 2)", {5, -3, 999, 0}));
+  const float infinity = std::numeric_limits<float>::infinity();
+  put("x", npy<float>("<f4", "(2, 1)", {1, -infinity}));  // such as a mask
+  const std::shared_ptr<const Dataset> data = openTensors({folder.path()});
+  CHECK(data->arrays()[0].minValue == -3);
+  CHECK(data->arrays()[0].maxValue == 999);
+  CHECK(selectInputs(data, {"ids"})->arrays()[0].maxValue == 999);
+  put("x", npy<double>("<f8", "(2, 1)", {1, std::numeric_limits<double>::quiet_NaN()}));
+  CHECK_THAT(errorText([&] { openTensors({folder.path()}); }),
+             Catch::Contains("sample 1 has a value that is NaN, in the array x"));
+  TensorsOptions reporting;
+  reporting.file = folder.path();
+  reporting.report = [](const std::string&, const DataError&) {};
+  CHECK(openTensors(reporting)->size() == 2);  // `data check` finds it as it reads the sample
+}
+
 TEST_CASE("damaged .npy files are refused, and the error names the file and the fault") {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/labels.npy";

@@ -22,6 +22,7 @@ struct SampleArray {
   std::vector<std::int64_t> shape = {};  // {} for a number
   // The largest value of all samples; -1: unknown, because finding it would read all of the data.
   std::int64_t maxValue = -1;
+  std::int64_t minValue = 0;  // the smallest one if it is negative and known
 
   // Whether samples of both fit together, whatever their values.
   bool operator==(const SampleArray& other) const {
@@ -159,8 +160,8 @@ struct SyntheticOptions {
 std::unique_ptr<LabeledDataset> makeSynthetic(const SyntheticOptions& options);
 
 // Samples with named arrays, from safetensors or .npy files. Arrays in files have the shape
-// [samples, …]. Integers and booleans are read as i64, floats as f32. Throws UsageError with the
-// file and the fault.
+// [samples, …]. Integers and booleans are read as i64, floats as f32. Arrays of up to 1 GiB are
+// read for the range of their integers and for NaN. Throws UsageError with the file and the fault.
 struct TensorsOptions {
   // A safetensors file, or a folder. A folder's *.safetensors files are joined in the order of
   // their names; without such files, each NAME.npy is one array.
@@ -170,6 +171,10 @@ struct TensorsOptions {
   // The training set's learned(). If the file has no target, the target is zeros, with the shape
   // and type of the training set's target. Null: a missing target is an error.
   nlohmann::json learned = nullptr;
+  // If the target is classes: the value of targets that are no class. Other negative values, and
+  // classes from `classes` on, are a DataError "bad-label".
+  std::optional<std::int64_t> ignoredLabel = {};
+  DamageReport report = nullptr;  // receives the samples with such a label
 };
 std::unique_ptr<Dataset> openTensors(const TensorsOptions& options);
 // A view of `data` whose inputs are the arrays `names`, in this order. The target may be one of

@@ -294,6 +294,8 @@ std::unique_ptr<Dataset> openTensorsSplit(const Keys& keys, DataSplit split) {
   options.file = fileOf(keys, split);
   options.target = keys.target;
   options.classes = keys.classes;
+  options.ignoredLabel = keys.ignoredLabel;
+  options.report = damageOf(keys, split);
   return openTensors(options);
 }
 

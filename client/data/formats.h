@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,6 +28,8 @@ struct DataFormatKeys {
   nlohmann::json learned;
   std::vector<std::string> inputs;  // for the split input: files and folders
   bool needsTest = true;            // if false, the split test is not opened
+  // If the loss compares with classes: the target that it ignores.
+  std::optional<std::int64_t> ignoredLabel;
   // Whether formats with `shuffles` open the training set in a random order, so that a part of it
   // can be evaluated.
   bool isShuffled = false;

@@ -168,9 +168,11 @@ std::vector<std::int64_t> readLabels(const IdxFile& file, const std::string& pat
     if (labels[j] >= 0 && labels[j] < classes) continue;
     throwDamaged(path,
                  "gives sample " + std::to_string(j) + " the label " + std::to_string(labels[j]) +
-                     ", but with " + std::to_string(classes) + " classes the maximum is " +
-                     std::to_string(classes - 1),
-                 "check the number of classes in the configuration");
+                     (labels[j] < 0 ? ", but classes are numbered from 0"
+                                    : ", but with " + std::to_string(classes) +
+                                          " classes the maximum is " + std::to_string(classes - 1)),
+                 labels[j] < 0 ? "number the classes from 0"
+                               : "correct the labels, or set data.classes to their number");
   }
   return labels;
 }

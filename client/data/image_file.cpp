@@ -384,8 +384,8 @@ std::vector<std::byte> encodePng(const Pixels& image) {
 
 void throwDamagedImage(const std::string& name, const std::string& fault) {
   throw DataError("sample-damaged", printableName(name) + " " + fault,
-                  "replace or remove it; or set data.skip to the number of damaged samples that "
-                  "may be replaced by others");
+                  "replace or remove it, or set data.skip to the number of damaged samples that "
+                  "may be replaced by others; to list all: cleave-client data check --config FILE");
 }
 
 }  // namespace cleave

@@ -68,7 +68,7 @@ class SkipDamaged final : public Dataset {
                       fmt::format("{}; damaged samples so far: {}, but data.skip allows {}",
                                   error.what(), damaged_.size() + 1, limit_),
                       "replace or remove the files that the warnings name, or set data.skip to a "
-                      "larger number");
+                      "larger number; to list all: cleave-client data check --config FILE");
     }
     damaged_.insert(index);
     processLog()->warn("{}; another sample replaces it (damaged samples: {}; data.skip allows {})",

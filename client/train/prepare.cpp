@@ -172,6 +172,14 @@ void checkTarget(const PreparedRun& run) {
                                  names, output.back()),
                      "give one name per class, in the order of their numbers");
   }
+  for (const Dataset* data : {run.data.train.get(), run.data.test.get()}) {
+    const std::int64_t max = data->arrays().back().maxValue;
+    if (max < output.back()) continue;
+    throw UsageError("bad-label",
+                     fmt::format("the data has the label {}, but the model has {} classes, 0 to {}",
+                                 max, output.back(), output.back() - 1),
+                     "correct the data or data.target, or export a model with more classes");
+  }
   if (classes == 0 || output.back() == classes) return;
   const std::vector<KeyText> keys = findDataFormat(run.settings.data.format).keys().texts();
   const bool isSet = std::any_of(keys.begin(), keys.end(),

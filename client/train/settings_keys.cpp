@@ -1085,6 +1085,9 @@ ClientSettings readClientSettings(Config& config) {
   refuseKeysOf(config, "cleave-server serve", {"listen", "models", "limits", "access", "store"});
   ClientSettings settings = table().read(config);
   settings.resolved = config.resolved();
+  const LossSpec& loss = settings.scores.loss;
+  if (findLoss(loss.name).target == TargetKind::classes)
+    settings.data.keys.ignoredLabel = loss.ignoreIndex;
   return settings;
 }
 

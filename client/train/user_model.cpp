@@ -52,6 +52,12 @@ void checkIds(const GraphFile& file, int input, const SampleArray& array) {
   if (node == nullptr) return;
   const std::uint32_t table = findArgument(*node, "weight")->tensor();
   const std::int64_t rows = graph.values(static_cast<int>(table)).shape(0);
+  if (array.minValue < 0) {
+    throw UsageError("bad-index",
+                     fmt::format("the data has the id {} in {}, but ids begin at 0", array.minValue,
+                                 printable(array.name)),
+                     "correct the data, such as the id that pads short samples");
+  }
   if (array.maxValue < rows) return;
   throw UsageError(
       "bad-index",

@@ -319,8 +319,9 @@ TEST_CASE("a damaged image ends a run; if it may be skipped, repeated runs are b
   };
   const Ended refused = train("refused", "0");
   CHECK(refused.code == 2);  // as in `data show`
-  CHECK_THAT(refused.errors,
-             Contains("sample-damaged") && Contains("train/dark/3.png") && Contains("data.skip"));
+  CHECK_THAT(refused.errors, Contains("sample-damaged") && Contains("train/dark/3.png") &&
+                                 Contains("data.skip") &&
+                                 Contains("cleave-client data check --config"));
   // The last two lines are the error and its hint, after those on the model that was saved.
   const std::size_t error = refused.errors.find("cleave-client: error [sample-damaged]");
   REQUIRE(error != std::string::npos);
@@ -353,6 +354,51 @@ std::string npyOf(const std::string& dtype, const std::string& shape, std::size_
   header.resize(118, ' ');
   using namespace std::string_literals;
   return "\x93NUMPY\x01\x00\x76\x00"s + header + std::string(bytes, '\0');
+}
+
+TEST_CASE(
+    "labels, ids and NaN in arrays are refused before a run starts, and data check lists them") {
+  const ImageFolder data;
+  using namespace std::string_literals;
+  // Ten samples. `values`: of the integers at the end of the file.
+  const auto put = [&](const std::string& name, const std::string& dtype, const std::string& shape,
+                       std::size_t zeros, const std::string& values) {
+    data.write(name, npyOf(dtype, shape, zeros) + values);
+  };
+  const auto refused = [&](const Arguments& more) {
+    const Ended ended = client(
+        with({"train", "--config", data.path("arrays.yaml"), "--run-dir", data.path("run")}, more));
+    CHECK(ended.code == 2);
+    CHECK_FALSE(std::filesystem::exists(data.path("run")));
+    return ended.errors;
+  };
+  const auto configure = [&](const std::string& model, const std::string& cuts) {
+    data.write("arrays.yaml", "model: {name: graph, file: " CLEAVE_SOURCE_DIR "/tests/data/" +
+                                  model + ", cuts: " + cuts +
+                                  "}\ndata: {format: tensors, holdout: 2, train: {file: " +
+                                  data.path("arrays") + "}}\ntrain: {batch: 4}\n");
+  };
+  configure("tiny.pt2", "[norm, dropout]");
+  put("arrays/x.npy", "<f4", "(10, 1, 8, 8)", 10 * 64 * sizeof(float), "");
+  put("arrays/labels.npy", "|i1", "(10,)", 8, "\x0C\x01");
+  CHECK_THAT(refused({}), Contains("[bad-label]") &&
+                              Contains("the label 12, but the model has 10 classes, 0 to 9"));
+  put("arrays/labels.npy", "|i1", "(10,)", 8, "\xFF\xFF");
+  CHECK_THAT(refused({}), Contains("[bad-label]") && Contains("sample 8 has the label -1"));
+  const Ended checked = client({"data", "check", "--config", data.path("arrays.yaml")});
+  CHECK(checked.code == 1);
+  CHECK_THAT(checked.output, Contains("arrays: sample 8 has the label -1") &&
+                                 Contains("arrays: sample 9 has the label -1"));
+  put("arrays/labels.npy", "|i1", "(10,)", 10, "");
+  put("arrays/x.npy", "<f4", "(10, 1, 8, 8)", 10 * 64 * sizeof(float) - 4, "\0\0\xC0\x7F"s);
+  CHECK_THAT(refused({}), Contains("sample 9 has a value that is NaN"));
+
+  configure("text.pt2", "[first, second]");
+  std::filesystem::remove(data.path("arrays/x.npy"));
+  put("arrays/input_ids.npy", "<i2", "(10, 6)", 118, "\xE7\x03");
+  CHECK_THAT(refused({}), Contains("[bad-index]") && Contains("the id 999 in input_ids"));
+  put("arrays/input_ids.npy", "<i2", "(10, 6)", 118, "\xFF\xFF");
+  CHECK_THAT(refused({}), Contains("[bad-index]") && Contains("the id -1 in input_ids"));
 }
 
 TEST_CASE("new writes a configuration for each format that a dry run accepts") {
