@@ -269,9 +269,12 @@ void ServedRun::saveSnapshot() {
   std::shared_ptr<RunCheckpoints::Snapshot> snapshot = std::exchange(snapshot_, nullptr);
   snapshot->state.engine = worker_->engine().state();
   snapshot->state.notes = record_->notes();
-  const auto reply = [io = resources_.io, link = link_, runLog = stored_.log](const Saved& saved) {
-    if (runLog && !saved.code.empty()) {
+  const auto reply = [io = resources_.io, link = link_, runLog = stored_.log,
+                      faults = checkpointFaults_](const Saved& saved) {
+    if (runLog && !saved.code.empty() && faults->isNew(saved.code)) {
       runLog->warn("no checkpoint of step {}: {}", saved.step, saved.sentence);
+    } else if (runLog && saved.code.empty() && faults->recovered()) {
+      runLog->info("checkpoints are made again: the last one is of step {}", saved.step);
     }
     asio::post(io, [link, saved] { link->send(saved); });
   };

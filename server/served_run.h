@@ -20,6 +20,7 @@
 #include "common/core/codec_executor.h"
 #include "common/core/environment.h"
 #include "common/core/executor.h"
+#include "common/core/fault_notes.h"
 #include "common/core/fork_join_pair.h"
 #include "common/device/compute_device.h"
 #include "common/engine/participant.h"
@@ -206,7 +207,9 @@ class ServedRun {
   UsageMeter usage_;
   std::uint64_t batches_ = 0;                           // device thread; counted only for trials
   std::shared_ptr<RunCheckpoints::Snapshot> snapshot_;  // device thread: not saved yet
-  std::weak_ptr<RunCheckpoints::Snapshot> saving_;      // the last one, until it is saved
+  // Used by the thread that writes the run's checkpoints.
+  const std::shared_ptr<FaultNotes> checkpointFaults_ = std::make_shared<FaultNotes>();
+  std::weak_ptr<RunCheckpoints::Snapshot> saving_;  // the last one, until it is saved
   std::uint64_t applied_ = 0;  // number of updates, set when the worker is closed
   // Set before an error of the run reaches the link, which may already have failed for another
   // reason.

@@ -1,12 +1,15 @@
 // The client's checkpoints: which are kept, and what happens if one cannot be made.
 #include "client/train/checkpointer.h"
 
+#include <spdlog/sinks/ostream_sink.h>
 #include <catch2/catch.hpp>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "client/train/run_history.h"
+#include "common/core/log.h"
 #include "common/core/sha256.h"
 #include "common/model/safetensors.h"
 #include "tests/error_code.h"
@@ -67,6 +70,26 @@ class Checkpoints {
   Checkpointer checkpointer_;
 };
 
+// What the process logs from `level` on while this object exists.
+class Logged {
+ public:
+  explicit Logged(spdlog::level::level_enum level)
+      : sink_(std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)) {
+    sink_->set_level(level);
+    sink_->set_pattern("%l %v");
+    processLog()->sinks().push_back(sink_);
+  }
+  ~Logged() { processLog()->sinks().pop_back(); }
+  std::string text() {
+    processLog()->flush();
+    return text_.str();
+  }
+
+ private:
+  std::ostringstream text_;
+  std::shared_ptr<spdlog::sinks::ostream_sink_mt> sink_;
+};
+
 using Steps = std::vector<std::uint64_t>;
 
 TEST_CASE("replicas that have saved other weights end the run") {
@@ -116,6 +139,30 @@ TEST_CASE("if a full disk or a server prevents a checkpoint, the run continues w
     CHECK(checkpoints.stored() == Steps{5, 3});
     CHECK(checkpoints.intact() == Steps{5, 3});
   }
+}
+
+TEST_CASE("a fault that lasts is reported once per cause, and so is its end") {
+  const auto said = [](const std::string& step, const std::string& code, const std::string& last) {
+    return "warning no checkpoint of step " + step + " [" + code + "]: server: ; after a crash, " +
+           "the run would continue from step " + last + ". The same fault is not reported again\n";
+  };
+  Logged logged(spdlog::level::info);
+  Checkpoints checkpoints;
+  checkpoints.make(1);
+  CHECK(logged.text().empty());
+  for (const std::uint64_t step : {2, 3, 4}) checkpoints.make(step, "disk-share-full");
+  const std::string first = said("2", "disk-share-full", "1");
+  CHECK(logged.text() == first);
+  checkpoints.make(5, "cannot-write");
+  checkpoints.make(6, "disk-share-full");
+  const std::string second = first + said("5", "cannot-write", "1");
+  CHECK(logged.text() == second);
+  checkpoints.make(7);
+  checkpoints.make(8);
+  const std::string third = second + "info checkpoints are made again: the last one is of step 7\n";
+  CHECK(logged.text() == third);
+  checkpoints.make(9, "disk-share-full");
+  CHECK(logged.text() == third + said("9", "disk-share-full", "8"));
 }
 
 TEST_CASE("a checkpoint that cannot be removed is removed later") {

@@ -82,7 +82,7 @@ void Checkpointer::saved(std::size_t server, const Saved& saved) {
     open_->servers[server] = saved.sha256;
   }
   if (!saved.code.empty())
-    failed(saved.step, RunError(saved.code, serverName(server) + ": " + saved.sentence));
+    failed(saved.step, RunError(saved.code, serverName(server) + ": " + saved.sentence), server);
   boost::asio::post(writer_, [this] { finishIfDone(); });
 }
 
@@ -160,28 +160,43 @@ void Checkpointer::commit(const RunCommit& commit) {
   } catch (const Error& error) {
     return failed(commit.step, error);
   }
+  bool hasRecovered = false;
   {
     const std::lock_guard lock(mutex_);
     commits_ = commits;
     failure_ = nullptr;
+    hasRecovered = faults_.recovered();
   }
-  processLog()->debug("checkpoint of step {}", commit.step);
+  if (hasRecovered) {
+    processLog()->info("checkpoints are made again: the last one is of step {}", commit.step);
+  } else {
+    processLog()->debug("checkpoint of step {}", commit.step);
+  }
 }
 
 // Removes all checkpoints that are no longer needed, including one that has just failed.
 void Checkpointer::removeOthers() {
   try {
     CheckpointStore(files_, runFolder_).removeExcept(keep());
+    removalFaults_.recovered();
   } catch (const Error& error) {
-    processLog()->warn("old checkpoints cannot be removed: {}", error.what());
+    processLog()->log(
+        removalFaults_.isNew(error.code()) ? spdlog::level::warn : spdlog::level::debug,
+        "old checkpoints cannot be removed: {}; later ones are tried too", error.what());
   }
 }
 
-void Checkpointer::failed(std::uint64_t step, const Error& error) {
-  processLog()->warn(
-      "no checkpoint of step {} [{}]: {}; after a crash, the run would continue from step {}", step,
-      error.code(), error.what(), lastCommit());
+// A fault that lasts would be reported with each checkpoint.
+void Checkpointer::failed(std::uint64_t step, const Error& error,
+                          std::optional<std::size_t> server) {
+  const std::uint64_t last = lastCommit();
   const std::lock_guard lock(mutex_);
+  const bool isNew =
+      faults_.isNew(error.code() + (server ? " " + std::to_string(*server) : std::string()));
+  processLog()->log(isNew ? spdlog::level::warn : spdlog::level::debug,
+                    "no checkpoint of step {} [{}]: {}; after a crash, the run would continue from "
+                    "step {}. The same fault is not reported again",
+                    step, error.code(), error.what(), last);
   failure_ = std::make_exception_ptr(
       RunError(error.code(), error.what(), "free disk space, or set checkpoint.on_failure=warn"));
 }

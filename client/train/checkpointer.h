@@ -25,6 +25,7 @@
 #include "common/checkpoint/commits.h"
 #include "common/checkpoint/samples_base.h"
 #include "common/core/clock.h"
+#include "common/core/fault_notes.h"
 #include "common/engine/messages.h"
 #include "common/run/checkpoint_file.h"
 
@@ -95,7 +96,9 @@ class Checkpointer {
   void finishIfDone();
   void commit(const RunCommit& commit);
   void removeOthers();
-  void failed(std::uint64_t step, const Error& error);
+  // `server`: the number of the server that failed; nullopt: the client did.
+  void failed(std::uint64_t step, const Error& error,
+              std::optional<std::size_t> server = std::nullopt);
 
   Files& files_;
   const std::string runFolder_;
@@ -113,6 +116,9 @@ class Checkpointer {
   std::vector<RunCommit> commits_;  // newest first
   std::optional<Open> open_;
   std::exception_ptr failure_;  // the latest error
+  FaultNotes faults_;
+
+  FaultNotes removalFaults_;  // writer thread
 
   boost::asio::thread_pool writer_{1};  // must be the last member: its tasks use the members above
 };
