@@ -121,7 +121,7 @@ class IdsBeyondTheTable(Client):
         path = cleave.save_dataset({"train": data}, self.path("data"))["train"]
         self.settings = {"data": {"format": "tensors", "train": {"file": path}, "test": {"file": path}}, "train": {"batch": 8, "micro_batches": 1}}
         ended = self.run_client("train", self.model())
-        self.assertEqual(ended.returncode, 1)
+        self.assertEqual(ended.returncode, 2)
         self.assertRegex(ended.stderr, r"\[bad-index\].* the id 77 of sample \d in micro-batch 0 of step \d is beyond .*aten.embedding.default.* has 6 rows")
 
     def test_a_tokenizer_is_compared_with_the_table_before_the_run(self):

@@ -80,7 +80,7 @@ TEST_CASE("an identity that is removed from the access file loses its open sessi
   REQUIRE(guarded.server.process().waitForOutput("the access file is invalid", kPatience));
   CHECK_FALSE(client.wait(std::chrono::milliseconds(0)));
   guarded.reload("b: {}\nc: {}\n");
-  checkError(finish(client), kFailedRun,
+  checkError(finish(client), kWrongUse,
              {"[unknown-identity]", "the identity local is not in the access file"});
   guarded.server.stop();
 }
