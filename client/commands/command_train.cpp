@@ -438,17 +438,7 @@ int train(const TrainOptions& options, JsonLines* events) {
 int trainCommand(const TrainOptions& options) {
   if (!options.jsonLines) return train(options, nullptr);
   JsonLines events(STDOUT_FILENO);
-  try {
-    return train(options, &events);
-  } catch (const Error& error) {
-    events.write("failed", {{"code", error.code()},
-                            {"sentence", error.what()},
-                            {"hint", error.hint()},
-                            {"key", error.key()},
-                            {"location", error.location()},
-                            {"exit_code", error.exitCode()}});
-    throw;
-  }
+  return train(options, &events);  // runProgram() writes the event `failed`
 }
 
 }  // namespace cleave

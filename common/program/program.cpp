@@ -5,9 +5,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
 #include <cstring>
 #include <iostream>
 #include <new>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
 
 #include "common/core/durable.h"
 #include "common/core/error.h"
@@ -15,20 +19,72 @@
 #include "common/core/log.h"
 #include "common/core/names.h"
 #include "common/core/printable.h"
+#include "common/core/record.h"
 
 namespace cleave {
 namespace {
 
-// `code`: the error code listed in proto/PROTOCOL.md and docs/troubleshooting.md; empty for a wrong
-// command line.
-void print(const std::string& program, const std::string& code, const std::string& sentence,
-           const std::string& hint) {
-  const std::string shown = code.empty() ? "" : " [" + code + "]";
-  std::string line = sentence;  // a name from a file may have line breaks
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  std::cerr << program << ": error" << shown << ": " << line << "\n"
-            << program << ": hint: " << hint << "\n";
+constexpr int kFailedRun = 1, kWrongUse = 2;
+constexpr const char* kDefaultHint =
+    "try again; if the error repeats, read the logs of client and server, and check that both have "
+    "the same version";
+
+// How the error that ends a program is printed on stdout, for programs. On stderr it is always
+// text.
+enum class ErrorFormat : std::uint8_t { none, json, jsonLines };
+
+// Reads the arguments themselves, because they may be wrong.
+ErrorFormat errorFormatOf(int argc, char** argv) {
+  const auto has = [&](std::string_view option) {
+    return std::find(argv, argv + argc, option) != argv + argc;
+  };
+  return has("--json-lines") ? ErrorFormat::jsonLines
+         : has("--json")     ? ErrorFormat::json
+                             : ErrorFormat::none;
 }
+
+// Prints the error that ends a program.
+class ErrorPrinter {
+ public:
+  ErrorPrinter(std::string program, ErrorFormat format)
+      : program_(std::move(program)), format_(format) {}
+
+  void print(const Error& error) const {
+    const std::string hint = error.hint().empty() ? kDefaultHint : error.hint();
+    printText(" [" + error.code() + "]", error.what(), hint);
+    printJson(error, hint);
+  }
+  // A wrong command line. Its text has no code, because it is not in docs/troubleshooting.md.
+  void printWrongUse(const std::string& sentence, const std::string& hint) const {
+    printText("", sentence, hint);
+    printJson(UsageError("wrong-use", sentence), hint);
+  }
+
+ private:
+  void printText(const std::string& shownCode, std::string line, const std::string& hint) const {
+    std::replace(line.begin(), line.end(), '\n', ' ');  // a name from a file may have line breaks
+    std::cerr << program_ << ": error" << shownCode << ": " << line << "\n"
+              << program_ << ": hint: " << hint << "\n";
+  }
+
+  // {"error": {…}}, or the event `failed` of --json-lines; docs/cli.md describes them.
+  void printJson(const Error& error, const std::string& hint) const {
+    if (format_ == ErrorFormat::none) return;
+    nlohmann::ordered_json json = {
+        {"code", error.code()}, {"sentence", error.what()},     {"hint", hint},
+        {"key", error.key()},   {"location", error.location()}, {"exit_code", error.exitCode()}};
+    nlohmann::ordered_json whole = {{"error", json}};
+    if (format_ == ErrorFormat::jsonLines) {
+      whole = {{"event", "failed"}, {"time", utcNow()}};
+      whole.update(json);
+    }
+    using Json = nlohmann::json;
+    std::cout << whole.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
+  }
+
+  const std::string program_;
+  const ErrorFormat format_;
+};
 
 std::string didYouMean(const std::string& meant) {
   return meant.empty() ? "" : "; did you mean " + meant + "?";
@@ -66,8 +122,8 @@ std::string commandAbout(const std::string& word, const CLI::App& parent) {
 }
 
 // `whole`: the program name and the commands that precede `command`.
-void explainCommand(const CLI::App& app, const CLI::App& parent, const std::string& whole,
-                    const std::string& word) {
+void explainCommand(const ErrorPrinter& printer, const CLI::App& app, const CLI::App& parent,
+                    const std::string& whole, const std::string& word) {
   std::vector<std::string> names;
   std::string list;
   for (const CLI::App* command : parent.get_subcommands({})) {
@@ -77,13 +133,13 @@ void explainCommand(const CLI::App& app, const CLI::App& parent, const std::stri
   const std::string after = &parent == &app ? "" : " after '" + whole + "'";
   std::string meant = nearestOf(word, names);
   if (meant.empty()) meant = commandAbout(word, parent);
-  print(app.get_name(), "",
-        word.empty() ? "a command is missing" + after
-                     : "there is no command '" + word + "'" + after + didYouMean(meant),
-        "give one of: " + list + "; '" + whole + " --help' describes them");
+  printer.printWrongUse(word.empty()
+                            ? "a command is missing" + after
+                            : "there is no command '" + word + "'" + after + didYouMean(meant),
+                        "give one of: " + list + "; '" + whole + " --help' describes them");
 }
 
-void explainOption(const CLI::App& app, const CLI::App& command, const std::string& whole,
+void explainOption(const ErrorPrinter& printer, const CLI::App& command, const std::string& whole,
                    const std::string& word) {
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options()) {
@@ -93,27 +149,27 @@ void explainOption(const CLI::App& app, const CLI::App& command, const std::stri
   const std::string name = word.substr(0, word.find('='));
   for (const CLI::App* deeper : command.get_subcommands({})) {
     if (!isOption || deeper->get_option_no_throw(name) == nullptr) continue;
-    return print(app.get_name(), "", "a command is missing before '" + word + "'",
-                 "give one, as in '" + whole + " " + deeper->get_name() + " " + word + "'; '" +
-                     whole + " --help' lists them");
+    return printer.printWrongUse("a command is missing before '" + word + "'",
+                                 "give one, as in '" + whole + " " + deeper->get_name() + " " +
+                                     word + "'; '" + whole + " --help' lists them");
   }
   if (std::find(names.begin(), names.end(), name) != names.end()) {
-    return print(app.get_name(), "", "'" + word + "' is before the command",
-                 "put options after it: '" + whole + " " + word + " …'");
+    return printer.printWrongUse("'" + word + "' is before the command",
+                                 "put options after it: '" + whole + " " + word + " …'");
   }
   const bool hasConfig = command.get_option_no_throw("--set") != nullptr;
   const bool isConfig = hasConfig && (word.ends_with(".yaml") || word.ends_with(".yml"));
-  print(app.get_name(), "",
-        whole + (isOption ? " has no option '" + word + "'" + didYouMean(nearestOf(name, names))
-                          : " takes no argument '" + word + "'" +
-                                (isConfig ? "; did you mean --config " + word + "?" : "")),
-        "'" + whole + " --help' lists its options" +
-            (isOption && hasConfig ? "; set configuration values with --set KEY=VALUE" : ""));
+  printer.printWrongUse(
+      whole + (isOption ? " has no option '" + word + "'" + didYouMean(nearestOf(name, names))
+                        : " takes no argument '" + word + "'" +
+                              (isConfig ? "; did you mean --config " + word + "?" : "")),
+      "'" + whole + " --help' lists its options" +
+          (isOption && hasConfig ? "; set configuration values with --set KEY=VALUE" : ""));
 }
 
 // Explains a wrong command line. CLI11's message gives neither the nearest valid name nor the
 // command.
-void explain(CLI::App& app, const CLI::ParseError& error) {
+void explain(const ErrorPrinter& printer, CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> extras = app.remaining(true);
   const auto option = std::find_if(extras.begin(), extras.end(),
                                    [](const std::string& word) { return word.starts_with("-"); });
@@ -125,11 +181,11 @@ void explain(CLI::App& app, const CLI::ParseError& error) {
   }
   const bool lacksCommand = !command->get_subcommands({}).empty();
   if (lacksCommand && (extras.empty() || !extras.front().starts_with("-"))) {
-    explainCommand(app, *command, whole, extras.empty() ? "" : extras.front());
+    explainCommand(printer, app, *command, whole, extras.empty() ? "" : extras.front());
   } else if (!extras.empty()) {
-    explainOption(app, *command, whole, option == extras.end() ? extras.front() : *option);
+    explainOption(printer, *command, whole, option == extras.end() ? extras.front() : *option);
   } else {
-    print(app.get_name(), "", error.what(), "'" + whole + " --help' lists the options");
+    printer.printWrongUse(error.what(), "'" + whole + " --help' lists the options");
   }
 }
 
@@ -138,11 +194,28 @@ RunError outputError(const std::string& why) {
                   "free space on the disk to which stdout is redirected, or redirect it elsewhere");
 }
 
+int report(const ErrorPrinter& printer, const std::exception_ptr& error) {
+  flushLog();
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    printer.print(known);
+    return known.exitCode();
+  } catch (const std::bad_alloc&) {
+    printer.print(RunError(
+        "out-of-memory", "out of memory",
+        "use a smaller batch or a smaller model, or close other programs on this machine"));
+  } catch (const std::exception& unknown) {
+    printer.print(RunError("internal-error", unknown.what()));
+  }
+  return kFailedRun;
+}
+
 // The exit code of a command that returned `code`.
-int finishOutput(const std::string& program, int code) {
+int finishOutput(const ErrorPrinter& printer, int code) {
   std::cout.flush();
   if (std::cout || code != 0) return code;
-  return reportError(program, std::make_exception_ptr(outputError("")));
+  return report(printer, std::make_exception_ptr(outputError("")));
 }
 
 }  // namespace
@@ -175,24 +248,7 @@ Config loadConfig(const CommonOptions& options) {
 }
 
 int reportError(const std::string& program, std::exception_ptr error) {
-  flushLog();
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& known) {
-    print(
-        program, known.code(), known.what(),
-        known.hint().empty()
-            ? "try again; if the error repeats, read the logs of client and server, and check that "
-              "both have the same version"
-            : known.hint());
-    return known.exitCode();
-  } catch (const std::bad_alloc&) {
-    print(program, "out-of-memory", "out of memory",
-          "use a smaller batch or a smaller model, or close other programs on this machine");
-  } catch (const std::exception& unknown) {
-    std::cerr << program << ": error [internal-error]: " << unknown.what() << "\n";
-  }
-  return 1;
+  return report(ErrorPrinter(program, ErrorFormat::none), error);
 }
 
 void addKeysCommand(CLI::App& app, KeysOptions& options, std::vector<KeyText> (*keys)(),
@@ -215,27 +271,27 @@ void addKeysCommand(CLI::App& app, KeysOptions& options, std::vector<KeyText> (*
 }
 
 int runProgram(CLI::App& app, int argc, char** argv, const std::function<int()>& command) {
-  constexpr int kWrongUse = 2;
+  const ErrorPrinter printer(app.get_name(), errorFormatOf(argc, argv));
   const EscapedOutput output(std::cout), errors(std::cerr);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     const std::string help = app.help();
     std::cout << help << (help.ends_with('\n') ? "" : "\n");
-    return finishOutput(app.get_name(), 0);
+    return finishOutput(printer, 0);
   } catch (const CLI::CallForVersion& version) {
     std::cout << version.what() << "\n";
-    return finishOutput(app.get_name(), 0);
+    return finishOutput(printer, 0);
   } catch (const CLI::ParseError& error) {
-    explain(app, error);
+    explain(printer, app, error);
     return kWrongUse;
   }
   try {
     const int code = command();
     flushLog();
-    return finishOutput(app.get_name(), code);
+    return finishOutput(printer, code);
   } catch (...) {
-    return reportError(app.get_name(), std::current_exception());
+    return report(printer, std::current_exception());
   }
 }
 

@@ -40,8 +40,9 @@ void addKeysCommand(CLI::App& app, KeysOptions& options, std::vector<KeyText> (*
 void writeOutput(const std::string& text);
 
 // Parses the arguments and runs `command`, which the callback of the chosen command sets. Prints
-// errors to stderr; it is also an error if std::cout could not be written. Returns the exit code: 0
-// success, 1 failed run, 2 usage error.
+// errors to stderr and, if the arguments have --json or --json-lines, as JSON to stdout; it is also
+// an error if std::cout could not be written. Returns the exit code: 0 success, 1 failed run, 2
+// usage error.
 int runProgram(CLI::App& app, int argc, char** argv, const std::function<int()>& command);
 
 // Prints "PROGRAM: error [CODE]: SENTENCE" and the hint. Returns the exit code.

@@ -571,5 +571,34 @@ TEST_CASE("mistakes in the server's configuration are reported with location and
       });
 }
 
+TEST_CASE("with --json or --json-lines, the error that ends a program is also JSON on stdout") {
+  const Ended refused = ask({"train", "--json", "--config", configFile("synthetic.yaml"), "--set",
+                             "train.batchs=16", "--dry-run"});
+  checkError(refused, kWrongUse, {"[config-unknown-key]", "did you mean train.batch?"});
+  const auto error = nlohmann::json::parse(refused.output).at("error");
+  CHECK(error.at("code") == "config-unknown-key");
+  CHECK_THAT(error.at("sentence").get<std::string>(),
+             Catch::Matchers::Contains("did you mean train.batch?"));
+  CHECK(error.at("hint") == "rename it to train.batch, or remove it");
+  CHECK(error.at("key") == "train.batchs");
+  CHECK(error.at("location") == "--set train.batchs=16");
+  CHECK(error.at("exit_code") == kWrongUse);
+
+  const Ended mistyped = ask({"train", "--json-lines", "--confg", "x.yaml"});
+  checkError(mistyped, kWrongUse, {"did you mean --config?"});
+  const auto event = nlohmann::json::parse(mistyped.output);
+  CHECK(event.at("event") == "failed");
+  CHECK_FALSE(event.at("time").get<std::string>().empty());
+  CHECK(event.at("code") == "wrong-use");
+  CHECK(event.at("exit_code") == kWrongUse);
+
+  const Ended server =
+      finish(Process::start({serverProgram(), "status", "--json", "--set", "status.socket=off"}));
+  checkError(server, kWrongUse, {"[status-off]"});
+  CHECK(nlohmann::json::parse(server.output).at("error").at("code") == "status-off");
+  // Without these options, nothing is written to stdout.
+  CHECK(ask({"data", "show", "--config", "none.yaml"}).output.empty());
+}
+
 }  // namespace
 }  // namespace cleave::test
