@@ -186,6 +186,10 @@ TEST_CASE("labels are class numbers, class names, or numeric targets") {
   CHECK(sample<float>(*data, 1, 3) == Floats{-2});
   files.keys.trainFile = files.folder.write("numbers.csv", "text,label\nx,nan\n");
   CHECK_THAT(errorText([&] { open("text", files.keys); }), Catch::Contains("numbers.csv:2"));
+  // The other columns of the file decide that 1.234 is 1234.
+  files.keys.trainFile =
+      files.folder.write("numbers.csv", "text;label;weight\nx;1.234;0,5\ny;3;1,5\n");
+  CHECK(sample<float>(*open("text", files.keys), 0, 3) == Floats{1234});
 }
 
 TEST_CASE("inputs for predictions are tables without labels, or one text per line") {
