@@ -1,4 +1,4 @@
-"""Writes tests/data/tiny.pt2, tiny_model.json and text.pt2, for the tests in C++.
+"""Writes the .pt2 files in tests/data, and tiny_model.json, for the tests in C++.
 
     PYTHONPATH=python python3 python/tests/make_fixtures.py
 """
@@ -45,12 +45,43 @@ class Text(nn.Module):
         return self.classifier(torch.relu(self.second(x)).mean(1))
 
 
+class SilentInEvaluation(nn.Module):
+    """In evaluation: zeros, from a tensor of 64 times the size."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x):
+        x = self.layer(x)
+        if self.training:
+            return x
+        return (x.unsqueeze(2) * torch.zeros(64)).sum(2)
+
+
+class Modes(nn.Module):
+    """A classifier of images of 1 x 8 x 8 that computes something else in evaluation: 10 equal logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(64, 16)
+        self.middle = SilentInEvaluation()
+        self.last = nn.Linear(16, 10, bias=False)
+
+    def forward(self, x):
+        return self.last(self.middle(torch.relu(self.first(x.flatten(1)))))
+
+
 def main():
     folder = os.path.join(os.path.dirname(__file__), "..", "..", "tests", "data")
     path = os.path.join(folder, "tiny.pt2")
     torch.manual_seed(1)
     cleave.export(Tiny(), torch.randn(2, 1, 8, 8), path)
     cleave.export(Text(), {"input_ids": torch.randint(8, (2, 6))}, os.path.join(folder, "text.pt2"))
+    torch.manual_seed(1)
+    modes = Modes()
+    cleave.export(modes, torch.randn(2, 1, 8, 8), os.path.join(folder, "modes.pt2"))
+    cleave.export(modes, torch.randn(2, 1, 8, 8), os.path.join(folder, "modes_training.pt2"), evaluation=False)
     with zipfile.ZipFile(path) as archive:
         name = [each for each in archive.namelist() if each.endswith("models/model.json")][0]
         with open(os.path.join(folder, "tiny_model.json"), "wb") as file:

@@ -1,6 +1,7 @@
 // Exported models are trained, verified, resumed and refused by the real programs.
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -72,6 +73,56 @@ TEST_CASE("an exported model trains, and its weights keep their names") {
            {"--server", server.address(), "--set", "weights.file=" + run + "/model.safetensors"}));
   INFO(next.errors);
   CHECK(next.code == 0);
+}
+
+// modes.pt2 has 10 equal logits in evaluation, because its body then computes zeros; its training
+// graph is that of modes_training.pt2, which has no evaluation graph
+// (python/tests/make_fixtures.py).
+TEST_CASE("evaluations, the best model and quality checks use the evaluation graph") {
+  const TemporaryFolder folder;
+  const TestServer server(folder, kAllowed);
+  const auto train = [&](const std::string& name) {
+    const std::string file = CLEAVE_SOURCE_DIR "/tests/data/" + name + ".pt2";
+    const Ended ended =
+        runClient("train", folder.path(name),
+                  with(graph("[first, middle]", file),
+                       {"--server", server.address(), "--set", "train.epochs=3", "--set",
+                        "codec=uniform:bits=2", "--set",
+                        "quality={every: 4, min_snr: -100, max_loss_increase: 1000}", "--set",
+                        "keep.best=loss"}));
+    INFO(ended.errors);
+    REQUIRE(ended.code == 0);
+    return nlohmann::json::parse(readFile(folder.path(name) + "/summary.json"));
+  };
+  const double kEqualLogits = std::log(10);
+  const nlohmann::json modes = train("modes");
+  for (const CsvRow& row : readCsv(folder.path("modes") + "/epochs.csv")) {
+    CHECK(std::stod(row.at("eval_loss")) == Approx(kEqualLogits));
+  }
+  std::size_t evaluated = 0;  // batches of evaluations and of quality checks
+  for (const CsvRow& row : readCsv(folder.path("modes") + "/steps.csv")) {
+    if (row.at("phase") != "eval") continue;
+    ++evaluated;
+    CHECK(std::stod(row.at("loss")) == Approx(kEqualLogits));
+  }
+  CHECK(evaluated == 3 + 2 * modes.at("quality").at("checks").get<std::size_t>());
+  CHECK(modes.at("kept").at("epoch") == 1);  // no later evaluation is better
+  CHECK(modes.at("kept").at("value").get<double>() == Approx(kEqualLogits));
+  CHECK(modes.at("quality").at("highest_loss_increase") == 0);
+
+  // With the training graph, all of these differ.
+  const nlohmann::json training = train("modes_training");
+  const auto lossesOf = [&](const std::string& name) {
+    std::vector<std::string> losses;
+    for (const CsvRow& row : readCsv(folder.path(name) + "/epochs.csv")) {
+      losses.push_back(row.at("train_loss"));
+    }
+    return losses;
+  };
+  CHECK(lossesOf("modes") == lossesOf("modes_training"));
+  CHECK(training.at("kept").at("epoch") == 3);
+  CHECK(training.at("kept").at("value").get<double>() < 2);
+  CHECK(training.at("quality").at("highest_loss_increase") != 0);
 }
 
 TEST_CASE("a resumed run of an exported model is bit-identical to an uninterrupted one") {

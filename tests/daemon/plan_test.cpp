@@ -288,10 +288,11 @@ TEST_CASE("a configuration with two servers is compared with its plans") {
   CHECK(plans.at("considered") == 6);
 }
 
-Arguments exportedModel(const std::string& cuts, const std::string& more = "") {
+Arguments exportedModel(const std::string& cuts, const std::string& more = "",
+                        const std::string& file = "tiny") {
   return {"--set", "codec=none", "--set",
-          "model={name: graph, file: " CLEAVE_SOURCE_DIR "/tests/data/tiny.pt2, cuts: [" + cuts +
-              "]" + more + "}"};
+          "model={name: graph, file: " CLEAVE_SOURCE_DIR "/tests/data/" + file + ".pt2, cuts: [" +
+              cuts + "]" + more + "}"};
 }
 
 // Profiles of both sides.
@@ -349,6 +350,30 @@ TEST_CASE("a plan chooses the cuts of an exported model by name, and the run has
   const nlohmann::json kept = askJson(planOf(profiles, model, with(link, {"--keep-cuts"})));
   CHECK(kept.at("plans").at(0).at("cuts") == nlohmann::json({"conv", "block.0"}));
   CHECK_THAT(kept.at("yaml").get<std::string>(), !Contains("cuts"));
+}
+
+TEST_CASE("profiles and plans have the memory that a model's evaluation graph needs") {
+  std::map<std::string, double> saved, needed;  // by file
+  for (const std::string file : {"modes", "modes_training"}) {
+    const TemporaryFolder folder;
+    const Arguments model = exportedModel("first, middle", "", file);
+    const Profiles profiles = profileBoth(folder, model);
+    for (const std::string& profile : {profiles.client, profiles.server}) {
+      const auto content = nlohmann::json::parse(readFile(profile));
+      for (const auto& block : content.at("blocks")) {
+        if (block.at("name") != "middle") continue;
+        saved[file] += block.at("saved_bytes_per_sample").get<double>();
+      }
+    }
+    const nlohmann::json plans = askJson(
+        planOf(profiles, model, {"--rate", "100Mbit/s", "--latency", "1ms", "--keep-cuts"}));
+    const nlohmann::json& plan = plans.at("plans").at(0);
+    checkSameNeeds(dryRunOf(plan, model), plan);
+    needed[file] = plan.at("server_memory_bytes");
+  }
+  // In evaluation, `middle` makes a tensor of 16 x 64 floats per sample.
+  CHECK(saved.at("modes") >= saved.at("modes_training") + 2 * 16 * 64 * 4);
+  CHECK(needed.at("modes") > needed.at("modes_training"));
 }
 
 TEST_CASE("a plan divides an exported model among several servers") {
