@@ -93,7 +93,11 @@ TEST_CASE("text in UTF-16 with a byte order mark is converted, and other encodin
   CHECK(code("\xFF\xFE"s + "a\0\n"s) == "data-damaged");
   CHECK(code(inUtf16(text, false).substr(2)) == "data-damaged");
   CHECK(code("\xFF\xFE\0\0a\0\0\0"s) == "data-damaged");
-  CHECK_THAT(errorText([&] { tables.read("PK\x03\x04"); }), Catch::Contains("spreadsheet"));
+  for (const char* other : {"PK\x03\x04", "\xD0\xCF\x11\xE0\xA1\xB1"}) {
+    CHECK_THAT(errorText([&] { tables.read(other); }), Catch::Contains("is a spreadsheet or"));
+  }
+  CHECK_THAT(errorText([&] { tables.read("\x93NUMPY\x01"); }),
+             Catch::Contains("is a .npy file, not text"));
 }
 
 TEST_CASE("numbers with a decimal comma are numeric, in other sets too") {

@@ -1,10 +1,12 @@
 #include "client/data/encoding.h"
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 
 #include "client/data/unicode.h"
 #include "client/data/unpack.h"
+#include "common/core/file_kind.h"
 
 namespace cleave {
 namespace {
@@ -55,9 +57,14 @@ std::vector<std::uint8_t> readText(const std::string& path) {
                  "convert it: iconv -f " + encoding + " -t utf-8 " + path + " > NEW.csv");
   };
   using namespace std::string_view_literals;
-  if (text.starts_with("PK\x03\x04"sv) || text.starts_with("\xD0\xCF\x11\xE0"sv)) {
+  const FileKind kind = fileKindOf(text);
+  if (kind == FileKind::spreadsheet || kind == FileKind::zip) {
     throwDamaged(path, "is a spreadsheet or an archive, not text",
                  "save it as CSV in the spreadsheet program, or unpack it");
+  }
+  if (kind != FileKind::unknown) {
+    throwDamaged(path, "is " + std::string(nameOf(kind)) + ", not text",
+                 "write the data as CSV, or set data.format to that of the file");
   }
   if (text.starts_with("\xFF\xFE\0\0"sv)) refuseEncoding("is UTF-32", "utf-32");
   if (text.starts_with("\xFF\xFE"sv)) return fromUtf16(bytes, ByteOrder::little, path);

@@ -1,13 +1,8 @@
 #include "client/evaluate/inference.h"
 
-#include <spdlog/fmt/fmt.h>
-#include <unistd.h>
-
-#include <algorithm>
-
 #include "client/data/loader.h"
+#include "client/train/samples_progress.h"
 #include "common/core/buffer.h"
-#include "common/core/clock.h"
 #include "common/core/log.h"
 #include "common/run/torch_errors.h"
 
@@ -51,33 +46,6 @@ std::string storedConfigOf(const InferenceOptions& options) {
     return "";
   }
 }
-
-// Shows the progress if stderr is a terminal.
-class EvaluationBar {
- public:
-  explicit EvaluationBar(std::uint32_t samples)
-      : samples_(samples), isShown_(::isatty(STDERR_FILENO) != 0) {}
-  ~EvaluationBar() {
-    if (isShown_) write("\r\x1b[K");
-  }
-  void show(std::uint32_t done) {
-    constexpr double kEvery = 0.2;
-    if (!isShown_ || secondsSince(last_) < kEvery) return;
-    last_ = now();
-    write(fmt::format("\r{} of {} samples, {:.0f} samples/s ", done, samples_,
-                      done / std::max(secondsSince(start_), 1e-9)));
-  }
-
- private:
-  static void write(const std::string& text) {
-    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
-  }
-
-  const std::uint32_t samples_;
-  const bool isShown_;
-  const SteadyTime start_ = now();
-  SteadyTime last_ = start_;
-};
 
 }  // namespace
 
@@ -151,7 +119,7 @@ BatchMetrics Inference::run(const Visit& each) {
   if (each && run_) run_->stage().keepOutputs();
   if (each && whole_) whole_->keepOutputs();
   BatchMetrics sum;
-  EvaluationBar bar(data().size());
+  SamplesProgress progress("eval", data().size());
   orFail([&] {
     std::uint32_t first = 0;
     for (std::uint64_t step = 1; const auto batch = loader.next(); ++step) {
@@ -167,7 +135,7 @@ BatchMetrics Inference::run(const Visit& each) {
         if (each) each(*batch, whole_->outputs(), first);
       }
       first += batch->samples();
-      bar.show(first);
+      progress.show(first);
     }
   });
   if (run_) run_->close("done");

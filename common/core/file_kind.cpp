@@ -29,6 +29,10 @@ FileKind kindOfZip(std::string_view head) {
   const std::string_view name = head.substr(kNameAt, length);
   if (name.ends_with(".npy")) return FileKind::npz;
   if (name == "metadata.json" || name == "config.json") return FileKind::keras;
+  // The first file of .xlsx or .ods.
+  if (name == "[Content_Types].xml" || name == "_rels/.rels" || name == "mimetype") {
+    return FileKind::spreadsheet;
+  }
   return FileKind::zip;
 }
 
@@ -40,6 +44,7 @@ FileKind fileKindOf(std::string_view head) {
   if (isPickle(head)) return FileKind::pickle;
   if (head.starts_with("PK\x03\x04")) return kindOfZip(head);
   if (head.starts_with("\x93NUMPY")) return FileKind::npy;
+  if (head.starts_with("\xD0\xCF\x11\xE0")) return FileKind::spreadsheet;  // .xls
   if (head.starts_with("\x89HDF\r\n")) return FileKind::hdf5;
   if (head.starts_with("GGUF")) return FileKind::gguf;
   if (isOnnx(head)) return FileKind::onnx;
@@ -78,6 +83,8 @@ std::string_view nameOf(FileKind kind) {
       return "a TensorFlow Lite file";
     case FileKind::gguf:
       return "a GGUF file";
+    case FileKind::spreadsheet:
+      return "a spreadsheet";
   }
   return "";
 }

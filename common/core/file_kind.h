@@ -20,6 +20,7 @@ enum class FileKind : std::uint8_t {
   onnx,
   tensorFlowLite,
   gguf,
+  spreadsheet,  // or another document of an office program
 };
 
 constexpr std::size_t kFileHeadBytes = 64;  // enough for all kinds
