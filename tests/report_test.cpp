@@ -477,7 +477,8 @@ TEST_CASE("without the server's folder, its step is split by the client's rows")
   CHECK(shares(0) == std::vector<double>{0.3, 0.06, 0.1, 0.54});
   CHECK(shares(1) == std::vector<double>{0.3, 0, 0.1, 0.6});
   const auto source = [&] { return report.page(true).at("runs").at(0).at("server_steps"); };
-  CHECK(source() == nlohmann::json{{"from", "client"}, {"servers", 1}});
+  CHECK(source() ==
+        nlohmann::json{{"from", "client"}, {"servers", 1}, {"shown", nlohmann::json::array()}});
 
   folder.write("run.json", R"({"run": "tiny", "server": "a:1,b:2", "steps": 8, "epochs": 4})");
   folder.append("steps.csv", step("3"));
@@ -495,6 +496,52 @@ TEST_CASE("without the server's folder, its step is split by the client's rows")
                                              {"update_seconds", "0.4"}}));
   CHECK(shares(0).front() == 0.5);
   CHECK(source().at("from") == "server");
+  CHECK(source().at("shown") == nlohmann::json{1});
+}
+
+TEST_CASE("each server's folder of a run has its own series, environment and problems") {
+  const Folder folder;
+  writeRun(folder);
+  folder.write("run.json", R"({"run": "tiny", "server": "a:1,b:2", "steps": 8, "epochs": 4})");
+  const auto steps = RunFiles::stepColumns(kMetrics);
+  const auto write = [&](const std::string& place, const std::string& id,
+                         const std::string& forward) {
+    folder.write(place + "/steps.csv",
+                 joined(steps) + rowOf(steps, {{"time", "2026-01-31T12:00:01.000Z"},
+                                               {"run", id},
+                                               {"phase", "train"},
+                                               {"step", "1"},
+                                               {"seconds", "1"},
+                                               {"body_forward_seconds", forward}}));
+    folder.write(place + "/environment.json", R"({"host": ")" + id + "\"}");
+  };
+  write("b", "tiny-2", "0.25");
+  write("a", "tiny", "0.5");
+  write("other", "another", "1");
+  const auto read = [&](const std::vector<std::string>& servers) {
+    std::vector<std::string> paths;
+    for (const std::string& server : servers) paths.push_back(folder.path / server);
+    ReportData report({findRun(folder.path, paths)});
+    report.read();
+    return report.page(false).at("runs").at(0);
+  };
+  // In the order of the servers, not of the options. Folders of other runs are ignored.
+  const auto both = read({"b", "other", "a"});
+  CHECK(both.at("series").at("server_compute").at("mean") == nlohmann::json{0.5});
+  CHECK(both.at("series").at("server2_compute").at("mean") == nlohmann::json{0.25});
+  CHECK(both.at("server_steps") ==
+        nlohmann::json{{"from", "server"}, {"servers", 2}, {"shown", {1, 2}}});
+  CHECK(both.at("server_environments") ==
+        nlohmann::json::parse(R"([[["host", "tiny"]], [["host", "tiny-2"]]])"));
+  CHECK_THAT(both.at("problems").dump(), Contains("server 2: transfers.csv is missing"));
+  const auto second = read({"b", "other"});
+  CHECK(second.at("series").at("server_compute").at("mean") == nlohmann::json{0.25});
+  CHECK(second.at("server_steps").at("shown") == nlohmann::json{2});
+
+  // A client that starts its servers keeps their stores in the run's folder.
+  write("server/local/tiny", "tiny", "0.5");
+  write("server-2/local/tiny-2", "tiny-2", "0.25");
+  CHECK(read({}).at("server_steps").at("shown") == nlohmann::json{1, 2});
 }
 
 TEST_CASE("a bound is at most the step's duration, also in files of earlier versions") {
@@ -912,10 +959,14 @@ TEST_CASE("a run and its server's folder are found by the run's folder or its pa
   }
   const RunPlace place = findRun(folder.path / "demo", {folder.path / "elsewhere"});
   CHECK(place.folder == (folder.path / "demo/client").string());
-  CHECK(place.server == (folder.path / "elsewhere").string());
+  using Servers = std::map<std::size_t, std::string>;
+  CHECK(place.servers == Servers{{1, (folder.path / "elsewhere").string()}});
   CHECK(findRun((folder.path / "demo/client/").string(), {}).folder == place.folder);
   CHECK_THROWS_AS(findRun(folder.path, {folder.path / "demo"}), UsageError);
-  CHECK(findServerRun(place.folder, "tiny").empty());
-  fs::create_directories(folder.path / "demo/server/local/tiny");
-  CHECK(findServerRun(place.folder, "tiny") == (folder.path / "demo/server/local/tiny").string());
+  CHECK(findServerRuns(place.folder, "tiny").empty());
+  const fs::path first = folder.path / "demo/server/local/tiny";
+  const fs::path second = folder.path / "demo/server/bob/tiny-2";
+  fs::create_directories(first);
+  fs::create_directories(second);
+  CHECK(findServerRuns(place.folder, "tiny") == Servers{{1, first}, {2, second}});
 }

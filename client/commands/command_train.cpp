@@ -407,7 +407,7 @@ int train(const TrainOptions& options, JsonLines* events) {
   const auto log = runLog(prepared.folder + "/log.txt", "");
   addToProcessLog(log);
   if (dashboard) {
-    dashboard->show({{prepared.folder, ""}});
+    dashboard->show({{prepared.folder, {}}});
     log->info("dashboard: open {}", dashboard->url());
   }
   logWarnings(prepared, *log);

@@ -9,7 +9,6 @@ namespace cleave {
 namespace {
 
 constexpr std::array kParts = {"computing", "codec", "wire", "waiting"};
-constexpr std::array kSides = {"client", "server"};
 constexpr std::array kDirectionNames = {"up", "down"};
 
 template <typename Get>
@@ -17,6 +16,13 @@ Spread spreadOver(const std::vector<RunMeans>& runs, const Get& get) {
   std::vector<double> values;
   for (const RunMeans& run : runs) values.push_back(get(run));
   return spreadOf(values);
+}
+
+// The number of sides whose steps are known in all runs of the group.
+std::size_t sidesOf(const GroupData& group) {
+  std::size_t sides = group.runs.front().parts.size();
+  for (const RunMeans& run : group.runs) sides = std::min(sides, run.parts.size());
+  return sides;
 }
 
 Spread scaled(const Spread& spread, double factor) {
@@ -100,12 +106,10 @@ std::optional<Figure> stepFigure(const std::vector<GroupData>& groups) {
   chart.xTitle = std::string("Time of a step (") + unit.name + ")";
   for (const char* part : kParts) chart.parts.push_back({part, {}});
   for (const GroupData& group : groups) {
-    for (std::size_t side = 0; side < kSides.size(); ++side) {
-      const auto isKnown = [&](const RunMeans& run) {
-        return side == 0 ? run.hasSteps : run.hasServer;
-      };
-      if (!std::all_of(group.runs.begin(), group.runs.end(), isKnown)) continue;
-      const std::string name = kSides[side];
+    const std::size_t sides = sidesOf(group);
+    for (std::size_t side = 0; side < sides; ++side) {
+      const std::string number = sides > 2 ? " " + std::to_string(side) : "";
+      const std::string name = side == 0 ? "client" : "server" + number;
       chart.rows.push_back(groups.size() == 1 ? name : group.group->label + ", " + name);
       std::vector<Cell> cells = {name};
       const Spread whole = spreadOver(group.runs, [&](const RunMeans& run) {

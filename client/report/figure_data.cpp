@@ -14,15 +14,15 @@ GroupData readGroup(const FigureGroup& group) {
     BucketAxes axes(kPoints);
     RunReader reader(place, axes);
     reader.read();
-    const std::array sides = {&reader.client().split, &reader.serverSplit()};
+    std::vector<StepSplit*> sides = reader.serverSplits();
+    sides.insert(sides.begin(), &reader.client().split);
     RunMeans means;
-    means.hasSteps = !sides[0]->means[0].isEmpty();
-    means.hasServer = !sides[1]->means[0].isEmpty();
     means.stepSeconds = reader.training().means.seconds.value();
-    for (std::size_t side = 0; side < sides.size(); ++side) {
-      for (std::size_t part = 0; part < means.parts[side].size(); ++part) {
-        means.parts[side][part] = sides[side]->means[part].value();
-      }
+    for (const StepSplit* side : sides) {
+      if (side->means[0].isEmpty()) break;
+      auto& parts = means.parts.emplace_back();
+      for (std::size_t part = 0; part < parts.size(); ++part)
+        parts[part] = side->means[part].value();
     }
     const RunTotals totals = runTotals(reader);
     for (std::size_t d = 0; d < kDirections; ++d) {

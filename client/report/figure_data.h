@@ -15,12 +15,12 @@
 
 namespace cleave {
 
-// The parts of a step on one side, and the two bandwidths of a run.
+// The parts of a step on each side, and the two bandwidths of a run.
 struct RunMeans {
-  std::array<std::array<double, 4>, 2> parts{};  // client, server; seconds per step
+  // Seconds per step: of the client, then of each server. Empty without steps.
+  std::vector<std::array<double, 4>> parts;
   double stepSeconds = 0;
   std::array<double, kDirections> bandwidth{};  // bytes per second
-  bool hasSteps = false, hasServer = false;
 };
 
 struct GroupData {

@@ -122,13 +122,19 @@ void putSide(const std::string& side, SideFigures& figures, Json& series, Json& 
   put(histograms, side + "_round_trips", figures.roundTrips);
 }
 
+// The prefix of a server's series: "server", "server2", …
+std::string serverKey(std::size_t index) {
+  return index == 0 ? "server" : "server" + std::to_string(index + 1);
+}
+
 // The side whose record of transfers is used: the client, or the server if the client has no such
 // record.
 SideFigures& recordingSide(RunReader& run) {
   const auto& flows = run.client().flows;
   const bool any = std::any_of(flows.begin(), flows.end(),
                                [](const auto& flow) { return flow.second.transfers > 0; });
-  return any || !run.hasServer() ? run.client() : run.server();
+  const auto servers = run.servers();
+  return any || servers.empty() ? run.client() : servers.front().figures;
 }
 
 Json flowsJson(RunReader& run) {
@@ -147,8 +153,9 @@ Json flowsJson(RunReader& run) {
                  {"encode_seconds", rounded(figures.encodeSeconds)},
                  {"decode_seconds", rounded(figures.decodeSeconds)}};
     if (figures.rawBytes > 0) json["ratio"] = rounded(figures.wireBytes / figures.rawBytes);
-    for (SideFigures* side : {&run.client(), run.hasServer() ? &run.server() : nullptr}) {
-      if (side == nullptr) continue;
+    std::vector<SideFigures*> sides = {&run.client()};
+    for (const RunReader::Server& server : run.servers()) sides.push_back(&server.figures);
+    for (SideFigures* side : sides) {
       const FlowFigures sender = side->flows.get(flow);
       if (sender.snrs == 0) continue;
       json["snr_mean"] = rounded(sender.snrSum / static_cast<double>(sender.snrs));
@@ -297,9 +304,16 @@ Json ReportData::page(bool live) {
     put(series, "clock", training.clock, "step");
     put(histograms, "latencies", training.latencies);
     putSplit("client", run.client().split, series);
-    putSplit("server", run.serverSplit(), series);
     putSide("client", run.client(), series, histograms);
-    if (run.hasServer()) putSide("server", run.server(), series, histograms);
+    const auto splits = run.serverSplits();
+    for (std::size_t s = 0; s < splits.size(); ++s) putSplit(serverKey(s), *splits[s], series);
+    const auto servers = run.servers();
+    Json numbers = Json::array(), environments = Json::array();
+    for (std::size_t s = 0; s < servers.size(); ++s) {
+      putSide(serverKey(s), servers[s].figures, series, histograms);
+      numbers.push_back(servers[s].number);
+      environments.push_back(settingsJson(servers[s].environment));
+    }
     Json& json = page["runs"][i];
     json["series"] = series;
     json["histograms"] = histograms;
@@ -307,11 +321,12 @@ Json ReportData::page(bool live) {
     json["interruptions"] = interruptionsJson(training);
     json["changes"] = changesJson(run.changes());
     json["evaluation"] = run.evaluation();
-    json["server_steps"] = {{"from", run.isServerSeenByClient() ? "client" : "server"},
-                            {"servers", run.planned().servers}};
+    json["server_steps"] = {{"from", run.areServersSeenByClient() ? "client" : "server"},
+                            {"servers", run.planned().servers},
+                            {"shown", numbers}};
     json["config"] = settingsJson(run.config());
     json["environment"] = settingsJson(run.environment());
-    json["server_environment"] = settingsJson(run.serverEnvironment());
+    json["server_environments"] = environments;
     json["problems"] = run.problems(live);
     json["logged"] = run.logged();
   }

@@ -13,6 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::size_t kServersSought = 64;
+
 constexpr std::array kFiles = {"transfers.csv", "transfers.1.csv", "steps.csv",
                                "epochs.csv",    "config.yaml",     "environment.json"};
 
@@ -35,6 +37,19 @@ std::string runIdOf(const fs::path& folder) {
     if (end != std::string::npos) return row.substr(begin + 1, end - begin - 1);
   }
   return "";
+}
+
+// The run id on the server with this number.
+std::string idOnServer(const std::string& id, std::size_t number) {
+  return number == 1 ? id : id + "-" + std::to_string(number);
+}
+
+// The number of the server with this run id; 0: it is another run.
+std::size_t serverNumberOf(const std::string& serversId, const std::string& id) {
+  for (std::size_t number = 1; number <= kServersSought; ++number) {
+    if (serversId == idOnServer(id, number)) return number;
+  }
+  return 0;
 }
 
 // Whether this is a server's folder of a run. Only the client's steps.csv has the rates of both
@@ -90,19 +105,33 @@ RunPlace findRun(const std::string& run, const std::vector<std::string>& servers
                        "--server-run " + quotedForError(server) + " contains no run files",
                        "give the folder <store>/<identity>/<run id> of the server");
     }
-    if (servers.size() == 1 || runIdOf(server) == id) place.server = server;
+    std::size_t number = serverNumberOf(runIdOf(server), id);
+    if (number == 0 && servers.size() == 1) number = 1;
+    if (number > 0) place.servers[number] = server;
   }
   return place;
 }
 
-std::string findServerRun(const std::string& folder, const std::string& runId) {
+std::map<std::size_t, std::string> findServerRuns(const std::string& folder,
+                                                  const std::string& runId) {
   const fs::path client(folder);
-  for (const fs::path& store :
-       {client / "server", client.parent_path() / "server", fs::path("store")}) {
-    const std::string found = belowStore(store, runId);
-    if (!found.empty()) return found;
+  std::vector<fs::path> stores = {fs::path("store")};
+  for (const fs::path& parent : {client.parent_path(), client}) {
+    // Each server that the client has started has a store of its own.
+    for (std::size_t number = kServersSought; number >= 1; --number) {
+      stores.push_back(parent / idOnServer("server", number));
+    }
   }
-  return "";
+  std::map<std::size_t, std::string> servers;
+  for (const fs::path& store : stores) {  // the last one has precedence
+    std::error_code ignored;
+    if (!fs::is_directory(store, ignored)) continue;
+    for (std::size_t number = 1; number <= kServersSought; ++number) {
+      const std::string found = belowStore(store, idOnServer(runId, number));
+      if (!found.empty()) servers[number] = found;
+    }
+  }
+  return servers;
 }
 
 }  // namespace cleave

@@ -1,6 +1,8 @@
 // Finds the files of a run on this machine.
 #pragma once
 
+#include <cstddef>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -8,7 +10,8 @@ namespace cleave {
 
 struct RunPlace {
   std::string folder;  // the client's folder
-  std::string server;  // the server's folder of the run; empty: not known yet
+  // The folders of the run on its servers, by the server's number from 1; empty: not known yet.
+  std::map<std::size_t, std::string> servers;
 };
 
 // `run`: the client's folder of the run, the parent of a client's folder that is named `client`, or
@@ -16,8 +19,9 @@ struct RunPlace {
 // same run. Throws UsageError if a folder is missing or has no files of a run.
 RunPlace findRun(const std::string& run, const std::vector<std::string>& servers);
 
-// Searches this machine for the server's folder of the run, <store>/<identity>/<run id>. Returns ""
-// if it does not exist (yet).
-std::string findServerRun(const std::string& folder, const std::string& runId);
+// Searches this machine for the servers' folders of the run, <store>/<identity>/<run id>; those of
+// the second server have the run id RUN-2, and so on. Returns those that exist.
+std::map<std::size_t, std::string> findServerRuns(const std::string& folder,
+                                                  const std::string& runId);
 
 }  // namespace cleave

@@ -165,6 +165,7 @@ struct RunReader::Side {
 
   CsvReader steps, transfers;
   SideFigures figures;
+  Settings environment;  // of a server
   double begin = 0;
   double generation = 0;     // of the last row of steps.csv; 0: no row has been read
   bool isRestarted = false;  // a later handshake was read, but not yet the step to continue from
@@ -174,6 +175,7 @@ struct RunReader::Side {
 RunReader::RunReader(RunPlace place, BucketAxes& grids)
     : grids_(grids),
       place_(std::move(place)),
+      areServersGiven_(!place_.servers.empty()),
       client_(std::make_unique<Side>(place_.folder, true, grids)),
       epochs_(std::make_unique<CsvReader>(place_.folder, "epochs", kEpochColumns)),
       training_(grids),
@@ -182,24 +184,31 @@ RunReader::RunReader(RunPlace place, BucketAxes& grids)
 RunReader::~RunReader() = default;
 
 SideFigures& RunReader::client() { return client_->figures; }
-SideFigures& RunReader::server() { return server_->figures; }
+
+std::vector<RunReader::Server> RunReader::servers() {
+  std::vector<Server> all;
+  for (const auto& [number, side] : servers_) {
+    all.push_back({number, side->figures, side->environment});
+  }
+  return all;
+}
 
 bool RunReader::read() {
   const auto rows = [this] {
     std::uint64_t sum = epochs_->rows();
-    for (const auto* side : {client_.get(), server_.get()}) {
-      if (side != nullptr) sum += side->steps.rows() + side->transfers.rows();
-    }
+    const auto add = [&](const Side& side) { sum += side.steps.rows() + side.transfers.rows(); };
+    add(*client_);
+    for (const auto& [number, side] : servers_) add(*side);
     return sum;
   };
   const std::uint64_t before = rows();
   readSteps(*client_, true);
   readEpochs();
   readTransfers(*client_, true);
-  findServer();
-  if (server_) {
-    readSteps(*server_, false);
-    readTransfers(*server_, false);
+  findServers();
+  for (const auto& [number, side] : servers_) {
+    readSteps(*side, false);
+    readTransfers(*side, false);
   }
   const bool any = rows() != before;
   if (any || config_.empty()) {
@@ -214,10 +223,21 @@ bool RunReader::read() {
   return any || isNew || (!hadSummary && !summary_.isEmpty());
 }
 
-void RunReader::findServer() {
-  if (server_) return;
-  if (place_.server.empty() && !id_.empty()) place_.server = findServerRun(place_.folder, id_);
-  if (!place_.server.empty()) server_ = std::make_unique<Side>(place_.server, false, grids_);
+void RunReader::findServers() {
+  const bool areAll = !servers_.empty() && servers_.size() >= planned_.servers;
+  if (place_.servers.empty() || (!areAll && !areServersGiven_)) {
+    if (!id_.empty()) place_.servers = findServerRuns(place_.folder, id_);
+  }
+  for (const auto& [number, folder] : place_.servers) {
+    std::unique_ptr<Side>& side = servers_[number];
+    if (!side) side = std::make_unique<Side>(folder, false, grids_);
+  }
+}
+
+// Of a problem with the records of this server.
+std::string RunReader::prefixOf(std::size_t server) const {
+  return planned_.servers == 1 && servers_.size() == 1 ? "server: "
+                                                       : "server " + std::to_string(server) + ": ";
 }
 
 // Each connection has a higher generation. A process, or a client that starts again from a
@@ -368,13 +388,18 @@ void RunReader::splitServerSteps() {
   seenSteps_.clear();
 }
 
-bool RunReader::isServerSeenByClient() {
-  return (!server_ || server().split.compute.values() == 0) &&
-         training_.serverSplit.compute.values() > 0;
+bool RunReader::areServersSeenByClient() const {
+  const bool haveRows = std::any_of(servers_.begin(), servers_.end(), [](const auto& server) {
+    return server.second->figures.split.compute.values() > 0;
+  });
+  return !haveRows && training_.serverSplit.compute.values() > 0;
 }
 
-StepSplit& RunReader::serverSplit() {
-  return server_ && !isServerSeenByClient() ? server().split : training_.serverSplit;
+std::vector<StepSplit*> RunReader::serverSplits() {
+  if (servers_.empty() || areServersSeenByClient()) return {&training_.serverSplit};
+  std::vector<StepSplit*> splits;
+  for (const auto& [number, side] : servers_) splits.push_back(&side->figures.split);
+  return splits;
 }
 
 void RunReader::readTransfers(Side& side, bool isClient) {
@@ -478,10 +503,13 @@ void RunReader::readSettings() {
   config_ = readConfig(place_.folder + "/config.yaml", changes_, settingsProblems_);
   environment_ = readEnvironment(place_.folder + "/environment.json", settingsProblems_);
   planned_ = readPlannedRun(place_.folder + "/run.json");
-  if (!server_) return;
-  std::vector<std::string> problems;
-  serverEnvironment_ = readEnvironment(place_.server + "/environment.json", problems);
-  for (const std::string& problem : problems) settingsProblems_.push_back("server: " + problem);
+  for (const auto& [number, side] : servers_) {
+    std::vector<std::string> problems;
+    side->environment = readEnvironment(place_.servers.at(number) + "/environment.json", problems);
+    for (const std::string& problem : problems) {
+      settingsProblems_.push_back(prefixOf(number) + problem);
+    }
+  }
 }
 
 void RunReader::readLog() { logged_ = readWarnings(place_.folder + "/log.txt"); }
@@ -494,9 +522,9 @@ std::vector<std::string> RunReader::problems(bool following) const {
   add(client_->steps.problems(following), "");
   add(epochs_->problems(following), "");
   add(client_->transfers.problems(following), "");
-  if (server_) {
-    add(server_->steps.problems(following), "server: ");
-    add(server_->transfers.problems(following), "server: ");
+  for (const auto& [number, side] : servers_) {
+    add(side->steps.problems(following), prefixOf(number));
+    add(side->transfers.problems(following), prefixOf(number));
   }
   add(settingsProblems_, "");
   add(evaluation_.problems(), "");

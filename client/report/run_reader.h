@@ -2,6 +2,8 @@
 // are listed in problems(); all other data is still available.
 #pragma once
 
+#include <cstddef>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -30,12 +32,18 @@ class RunReader {
 
   const std::string& folder() const { return place_.folder; }
   const std::string& id() const { return id_; }  // empty if no file contains the id
-  bool hasServer() const { return server_ != nullptr; }
-  // Whether the parts of the server's steps are known only from the client's rows.
-  bool isServerSeenByClient();
-  StepSplit& serverSplit();  // from the server's rows or, if there are none, from the client's
+  // Whether the parts of the servers' steps are known only from the client's rows.
+  bool areServersSeenByClient() const;
+  // Of each server, from its rows; or if there are none, the mean of all, from the client's rows.
+  std::vector<StepSplit*> serverSplits();
   SideFigures& client();
-  SideFigures& server();  // requires hasServer()
+  // A server whose folder was found.
+  struct Server {
+    std::size_t number = 1;  // from 1
+    SideFigures& figures;
+    const Settings& environment;
+  };
+  std::vector<Server> servers();  // by number
   TrainingFigures& training() { return training_; }
   const TrainingFigures& training() const { return training_; }
   // The run's main metric: the name of the column after the loss. Empty if the run has no metric.
@@ -43,7 +51,6 @@ class RunReader {
   const Settings& config() const { return config_; }
   const std::vector<ChangedSetting>& changes() const { return changes_; }
   const Settings& environment() const { return environment_; }
-  const Settings& serverEnvironment() const { return serverEnvironment_; }
   // The summary is empty until the run has ended.
   const SummaryFile& summary() const { return summary_; }
   const nlohmann::json& evaluation() const { return evaluation_.shown(); }
@@ -55,7 +62,8 @@ class RunReader {
 
  private:
   struct Side;
-  void findServer();
+  void findServers();
+  std::string prefixOf(std::size_t server) const;
   void noteInterruption(Side& side, std::string_view phase, double generation, double time,
                         double step);
   void readSteps(Side& side, bool isClient);
@@ -67,11 +75,13 @@ class RunReader {
 
   BucketAxes& grids_;
   RunPlace place_;
+  const bool areServersGiven_;
   std::string id_;
-  std::unique_ptr<Side> client_, server_;
+  std::unique_ptr<Side> client_;
+  std::map<std::size_t, std::unique_ptr<Side>> servers_;  // by number
   std::unique_ptr<CsvReader> epochs_;
   TrainingFigures training_;
-  Settings config_, environment_, serverEnvironment_;
+  Settings config_, environment_;
   std::vector<ChangedSetting> changes_;
   SummaryFile summary_;
   EvaluationReader evaluation_;

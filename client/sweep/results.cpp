@@ -70,7 +70,7 @@ constexpr SummaryRow kSummary[] = {
 // The same means over the training steps as in the reports and figures of the run.
 void measureSteps(const std::string& runFolder, MetricValues& metrics) {
   BucketAxes axes(1);  // no charts are drawn
-  RunReader run({runFolder, ""}, axes);
+  RunReader run({runFolder, {}}, axes);
   run.read();
   const auto& means = run.training().means;
   if (means.seconds.isEmpty()) return;

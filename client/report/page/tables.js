@@ -298,9 +298,15 @@ function flowTable(run, title, id) {
 
 function settingTables(run, suffix, id) {
   const tables = [];
-  for (const [key, name] of [['config', 'Configuration'], ['environment', 'Client'], ['server_environment', 'Server']]) {
-    if (run[key].length > 0) tables.push(table(name + suffix, ['Key', 'Value'], run[key], key + id));
-  }
+  const add = (key, name, settings) => {
+    if (settings.length > 0) tables.push(table(name + suffix, ['Key', 'Value'], settings, key + id));
+  };
+  add('config', 'Configuration', run.config);
+  add('environment', 'Client', run.environment);
+  const { servers, shown } = run.server_steps;
+  run.server_environments.forEach((settings, i) => {
+    add(i === 0 ? 'server_environment' : 'server' + (i + 1) + '_environment', servers === 1 && shown.length === 1 ? 'Server' : 'Server ' + shown[i], settings);
+  });
   return tables;
 }
 
