@@ -1,8 +1,6 @@
 // Admission: the limits of the server and of each identity, and the ownership of runs.
 #include "server/admission.h"
 
-#include <stdlib.h>
-
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +8,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "client/train/temporary_folder.h"
 #include "proto/wire.pb.h"
 #include "tests/error_code.h"
 
@@ -42,9 +41,6 @@ RunPlan smallPlan(std::uint32_t keptSamples = 0) {
 class Guard {
  public:
   explicit Guard(const std::string& accessText) {
-    std::string name = (fs::temp_directory_path() / "cleave-admission-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    folder_ = name;
     settings.allowedModels = {"mlp", "small_cnn"};
     settings.maxSessions = 5;
     settings.store = folder_ + "/store";
@@ -55,7 +51,6 @@ class Guard {
     restart();
   }
   void restart() { admission.emplace(settings, *access_); }
-  ~Guard() { fs::remove_all(folder_); }
 
   // Creates the run's folder immediately, like a session.
   std::unique_ptr<Admission::Ticket> admit(const std::string& identity, const std::string& run,
@@ -85,7 +80,8 @@ class Guard {
   std::optional<Admission> admission;
 
  private:
-  std::string folder_;
+  const TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
   std::optional<Access> access_;
 };
 

@@ -1,5 +1,4 @@
 // The checkpoint store and the list of commits, including damaged files and a failing disk.
-#include <stdlib.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -15,26 +14,14 @@
 #include "common/core/sha256.h"
 #include "tests/copied.h"
 #include "tests/error_code.h"
+#include "tests/folder.h"
 #include "tests/memory_files.h"
 
 namespace cleave {
 namespace {
 
 namespace fs = std::filesystem;
-
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "cleave-checkpoint-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~Folder() { fs::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+using test::Folder;
 
 std::string contentOf(std::uint64_t step) {
   std::string content;
@@ -59,7 +46,7 @@ std::vector<std::uint64_t> stepsOf(const CheckpointStore& store) {
 
 TEST_CASE("a checkpoint that is read equals the one that was written") {
   const Folder folder;
-  CheckpointStore store(diskFiles(), folder.path());
+  CheckpointStore store(diskFiles(), folder.path.string());
   CHECK(store.list().empty());
   for (const std::uint64_t step : {5, 1'000'000, 7}) {
     store.write(step, contentOf(step), "here");
@@ -81,21 +68,21 @@ TEST_CASE("a checkpoint that is read equals the one that was written") {
 
 TEST_CASE("old checkpoints are removed, and their bytes are counted") {
   const Folder folder;
-  CheckpointStore store(diskFiles(), folder.path());
+  CheckpointStore store(diskFiles(), folder.path.string());
   for (std::uint64_t step = 1; step <= 4; ++step) store.write(step, contentOf(step), "");
   CHECK(store.removeExcept({3, 4}) >= contentOf(1).size() + contentOf(2).size());
   CHECK(stepsOf(store) == std::vector<std::uint64_t>{4, 3});
   store.removeAll();
   CHECK(stepsOf(store).empty());
-  CHECK(fs::is_empty(folder.path() + "/checkpoints"));
+  CHECK(fs::is_empty(folder.path.string() + "/checkpoints"));
 }
 
 TEST_CASE("every truncation and every flipped bit of a checkpoint is detected") {
   const Folder folder;
-  CheckpointStore store(diskFiles(), folder.path());
+  CheckpointStore store(diskFiles(), folder.path.string());
   const CheckpointInfo info = store.write(3, contentOf(3), "");
   for (const char* name : {"000000000003.safetensors", "000000000003.json"}) {
-    const std::string path = folder.path() + "/checkpoints/" + name;
+    const std::string path = folder.path.string() + "/checkpoints/" + name;
     const std::string whole = readAll(path);
     REQUIRE(whole.size() > 100);
     const auto isIntact = [&] { return store.find(3, info.sha256).has_value(); };
@@ -115,13 +102,13 @@ TEST_CASE("every truncation and every flipped bit of a checkpoint is detected") 
     overwrite(path, whole);
     CHECK(isIntact());
   }
-  fs::remove(folder.path() + "/checkpoints/000000000003.safetensors");
+  fs::remove(folder.path.string() + "/checkpoints/000000000003.safetensors");
   CHECK(errorCode([&] { store.read(info); }) == "bad-checkpoint");
 }
 
 TEST_CASE("a file in pieces has their bytes in order, and can be mapped") {
   const Folder folder;
-  const std::string path = folder.path() + "/file";
+  const std::string path = folder.path.string() + "/file";
   CHECK_FALSE(diskFiles().view(path));
   const std::string first(100'000, 'a'), second = "b";
   diskFiles().writePieces(path, std::vector<std::string_view>{first, "", second});
@@ -132,19 +119,19 @@ TEST_CASE("a file in pieces has their bytes in order, and can be mapped") {
   CHECK(textOf(view->span()) == first + second);
   diskFiles().writePieces(path, {});
   CHECK(diskFiles().view(path)->empty());
-  CHECK(errorCode([&] { diskFiles().view(folder.path()); }) == "run-unreadable");
+  CHECK(errorCode([&] { diskFiles().view(folder.path.string()); }) == "run-unreadable");
 }
 
 TEST_CASE("the remains of an interrupted write do not count as a checkpoint, and are removed") {
   const Folder folder;
-  CheckpointStore store(diskFiles(), folder.path());
+  CheckpointStore store(diskFiles(), folder.path.string());
   store.write(1, contentOf(1), "");
-  overwrite(folder.path() + "/checkpoints/000000000002.safetensors", contentOf(2));
-  overwrite(folder.path() + "/checkpoints/000000000003.safetensors.tmp-1-0", "abc");
+  overwrite(folder.path.string() + "/checkpoints/000000000002.safetensors", contentOf(2));
+  overwrite(folder.path.string() + "/checkpoints/000000000003.safetensors.tmp-1-0", "abc");
   CHECK(stepsOf(store) == std::vector<std::uint64_t>{1});
   CHECK(store.removeIncomplete() == contentOf(2).size() + 3);
   CHECK(stepsOf(store) == std::vector<std::uint64_t>{1});
-  CHECK(diskFiles().list(folder.path() + "/checkpoints").size() == 2);
+  CHECK(diskFiles().list(folder.path.string() + "/checkpoints").size() == 2);
 }
 
 // A store with the samples of step 1, changes of steps 2 and 3, and a checkpoint without changes.
@@ -288,14 +275,14 @@ TEST_CASE("a full disk does not affect existing checkpoints") {
 
 TEST_CASE("a run's connections survive writing and reading") {
   const Folder folder;
-  CheckpointStore store(diskFiles(), folder.path());
+  CheckpointStore store(diskFiles(), folder.path.string());
   CHECK(store.connections() == RunConnections());
   const RunConnections some{
       12, {{.accepted = {~std::uint64_t{0}, 1}, .sent = {}}, {.accepted = {}, .sent = {2, 3}}}};
   store.setConnections(some);
-  CHECK(CheckpointStore(diskFiles(), folder.path()).connections() == some);
+  CHECK(CheckpointStore(diskFiles(), folder.path.string()).connections() == some);
   const std::string id = "0 sent 00000000000000ab\n";
-  overwrite(folder.path() + "/connections", "12\n" + id);
+  overwrite(folder.path.string() + "/connections", "12\n" + id);
   CHECK(store.connections() == RunConnections{12, {{.accepted = {}, .sent = {0xab}}}});
   std::string tooMany = "12\n";
   for (std::size_t i = 0; i <= kMaxConnectionIds; ++i) tooMany += id;
@@ -306,7 +293,7 @@ TEST_CASE("a run's connections survive writing and reading") {
         std::string("12\n0 sent 100000000000000ab\n"), std::string("12\n64 sent ab\n"),
         std::string("12\n0 lost ab\n"), std::string("12\n00000000000000ab\n"), tooMany}) {
     INFO(damaged.substr(0, 40));
-    overwrite(folder.path() + "/connections", damaged);
+    overwrite(folder.path.string() + "/connections", damaged);
     CHECK_FALSE(store.connections());
   }
 }
@@ -336,12 +323,12 @@ TEST_CASE("each Hello has an id of its own, and the accepted one is kept") {
 
 TEST_CASE("commits are read newest first") {
   const Folder folder;
-  CHECK(readCommits(diskFiles(), folder.path()).empty());
-  fs::create_directory(folder.path() + "/checkpoints");
+  CHECK(readCommits(diskFiles(), folder.path.string()).empty());
+  fs::create_directory(folder.path.string() + "/checkpoints");
   const std::string a(32, '\x01');
   const std::string b(32, '\xfe');
-  writeCommits(diskFiles(), folder.path(), {{5, a, {b}}, {9, b, {a, b}}});
-  const auto commits = readCommits(diskFiles(), folder.path());
+  writeCommits(diskFiles(), folder.path.string(), {{5, a, {b}}, {9, b, {a, b}}});
+  const auto commits = readCommits(diskFiles(), folder.path.string());
   REQUIRE(commits.size() == 2);
   CHECK(commits[0].step == 9);
   CHECK(commits[0].client == b);
@@ -349,20 +336,20 @@ TEST_CASE("commits are read newest first") {
   CHECK(commits[1].step == 5);
 
   // Either of the two files is enough if the other one is damaged.
-  const std::string path = folder.path() + "/checkpoints/commits.json";
-  const std::string copy = folder.path() + "/checkpoints/commits.copy.json";
+  const std::string path = folder.path.string() + "/checkpoints/commits.json";
+  const std::string copy = folder.path.string() + "/checkpoints/commits.copy.json";
   const std::string whole = readAll(path);
   CHECK(readAll(copy) == whole);
   for (std::size_t size = 0; size + 1 < whole.size(); ++size) {
     overwrite(path, whole.substr(0, size));
-    CHECK(readCommits(diskFiles(), folder.path()).size() == 2);
+    CHECK(readCommits(diskFiles(), folder.path.string()).size() == 2);
   }
   overwrite(copy, whole.substr(0, 20));
-  CHECK(errorCode([&] { readCommits(diskFiles(), folder.path()); }) == "bad-checkpoint");
+  CHECK(errorCode([&] { readCommits(diskFiles(), folder.path.string()); }) == "bad-checkpoint");
   fs::remove(path);
-  CHECK(errorCode([&] { readCommits(diskFiles(), folder.path()); }) == "bad-checkpoint");
+  CHECK(errorCode([&] { readCommits(diskFiles(), folder.path.string()); }) == "bad-checkpoint");
   overwrite(path, whole);
-  CHECK(readCommits(diskFiles(), folder.path()).size() == 2);
+  CHECK(readCommits(diskFiles(), folder.path.string()).size() == 2);
 }
 
 }  // namespace

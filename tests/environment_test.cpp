@@ -17,10 +17,12 @@
 
 #include "common/core/error.h"
 #include "common/core/log.h"
+#include "tests/folder.h"
 
 using namespace cleave;
 using Catch::Matchers::Contains;
 using Catch::Matchers::Matches;
+using test::Folder;
 namespace fs = std::filesystem;
 
 namespace {
@@ -30,17 +32,6 @@ std::string readFile(const fs::path& path) {
   text << std::ifstream(path, std::ios::binary).rdbuf();
   return text.str();
 }
-
-struct Folder {
-  Folder() {
-    path = fs::temp_directory_path() / ("cleave-environment-" + std::to_string(::getpid()));
-    fs::create_directories(path);
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string file(const std::string& name) const { return path / name; }
-
-  fs::path path;
-};
 
 // Captures the process's stderr while it exists.
 class StderrToFile {

@@ -1,5 +1,4 @@
 // Event files for TensorBoard. python/tests/test_tracking.py reads them with TensorBoard itself.
-#include <unistd.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -16,24 +15,13 @@
 #include "error_code.h"
 #include "proto/tensorboard.pb.h"
 #include "tests/file_size_limit.h"
+#include "tests/folder.h"
 
 namespace cleave {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A separate folder for each test.
-struct Folder {
-  Folder() {
-    static int count = 0;
-    path = fs::temp_directory_path() /
-           ("cleave-events-" + std::to_string(::getpid()) + "-" + std::to_string(count++));
-    fs::create_directories(path);
-  }
-  ~Folder() { fs::remove_all(path); }
-
-  fs::path path;
-};
+using test::Folder;
 
 std::string readFile(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);

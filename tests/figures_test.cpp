@@ -1,8 +1,6 @@
 // Learning curves, spreads, and the figures for papers, from files of runs and of a sweep.
 #include "client/report/figures.h"
 
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -15,34 +13,16 @@
 #include "client/report/svg_chart.h"
 #include "client/sweep/figure_groups.h"
 #include "client/sweep/results.h"
+#include "tests/folder.h"
 #include "tests/refused.h"
 
 namespace cleave {
 namespace {
 
 using Catch::Matchers::Contains;
+using test::Folder;
 using test::refusal;
 namespace fs = std::filesystem;
-
-struct Folder {
-  Folder() {
-    static int count = 0;
-    path = fs::temp_directory_path() /
-           ("cleave-figures-" + std::to_string(::getpid()) + "-" + std::to_string(count++));
-    fs::create_directories(path);
-  }
-  ~Folder() { fs::remove_all(path); }
-  void write(const std::string& name, const std::string& text) const {
-    fs::create_directories((path / name).parent_path());
-    std::ofstream(path / name) << text;
-  }
-  std::string read(const std::string& name) const {
-    std::ifstream file(path / name);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-
-  fs::path path;
-};
 
 const std::string kSteps =
     "time,run,generation,phase,step,epoch,samples,seconds,head_forward_seconds,"

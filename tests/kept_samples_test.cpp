@@ -15,23 +15,12 @@
 #include "compression/registry.h"
 #include "tests/copied.h"
 #include "tests/error_code.h"
+#include "tests/folder.h"
 
 namespace cleave::test {
 namespace {
 
 using Numbers = std::vector<std::uint32_t>;
-
-class Folder {
- public:
-  Folder() { REQUIRE(::mkdtemp(path_.data()) != nullptr); }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_ = (std::filesystem::temp_directory_path() / "cleave-XXXXXX").string();
-};
 
 // ---- The cache ----
 
@@ -108,7 +97,7 @@ TEST_CASE("a cache of a step, with the rows that changed later, is the later cac
 TEST_CASE("a cache in a folder is like one in memory, and its file disappears with it") {
   const Folder folder;
   {
-    SampleCache inMemory(100), onDisk(100, folder.path());
+    SampleCache inMemory(100), onDisk(100, folder.path.string());
     for (std::uint32_t number = 0; number < 100; number += 3) {
       std::vector<float> row(5000);
       fillNormal(randomKey(number, "kept-samples-test"), row);
@@ -117,12 +106,12 @@ TEST_CASE("a cache in a folder is like one in memory, and its file disappears wi
     }
     CHECK((copied(onDisk.save()) == copied(inMemory.save())));
     CHECK((copied(onDisk.save(50)) == copied(inMemory.save(50))));
-    SampleCache restored(100, folder.path());
+    SampleCache restored(100, folder.path.string());
     restored.restore(inMemory.save().span());
     CHECK((copied(restored.save()) == copied(inMemory.save())));
-    CHECK(std::filesystem::is_empty(folder.path()));  // files without names
+    CHECK(std::filesystem::is_empty(folder.path.string()));  // files without names
   }
-  SampleCache nowhere(100, folder.path() + "/missing");
+  SampleCache nowhere(100, folder.path.string() + "/missing");
   CHECK(errorCode([&] { nowhere.replace(0, std::vector<float>(10), 1); }) == "cannot-write");
   CHECK(nowhere.row(0).empty());
 }
@@ -352,7 +341,7 @@ TEST_CASE("restored caches give the same payloads as uninterrupted ones") {
     commit(whole, step);
   }
   const Folder folder;
-  Link resumed("rans(delta:skip=0.05(block:bits=4))", folder.path()),
+  Link resumed("rans(delta:skip=0.05(block:bits=4))", folder.path.string()),
       fresh("rans(delta:skip=0.05(block:bits=4))");
   resumed.client().restore(whole.client().save());
   resumed.server().restore(whole.server().save());

@@ -16,9 +16,11 @@
 #include <thread>
 
 #include "tests/file_size_limit.h"
+#include "tests/folder.h"
 
 using namespace cleave;
 using Catch::Matchers::Contains;
+using test::Folder;
 namespace fs = std::filesystem;
 
 namespace {
@@ -28,20 +30,6 @@ std::string readFile(const fs::path& path) {
   text << std::ifstream(path, std::ios::binary).rdbuf();
   return text.str();
 }
-
-// A separate folder for each test.
-struct Folder {
-  Folder() {
-    static int count = 0;
-    path = fs::temp_directory_path() /
-           ("cleave-record-" + std::to_string(::getpid()) + "-" + std::to_string(count++));
-    fs::create_directories(path);
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string file(const std::string& name) const { return path / name; }
-
-  fs::path path;
-};
 
 // Returns this process's descriptor of the open file `path`.
 int descriptorOf(const std::string& path) {

@@ -1,7 +1,5 @@
 #include "client/report/report.h"
 
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
@@ -14,32 +12,14 @@
 #include "common/core/sha256.h"
 #include "common/predict/bound.h"
 #include "common/record/run_files.h"
+#include "tests/folder.h"
 
 using namespace cleave;
 using Catch::Matchers::Contains;
+using test::Folder;
 namespace fs = std::filesystem;
 
 namespace {
-
-// A separate folder for each test.
-struct Folder {
-  Folder() {
-    static int count = 0;
-    path = fs::temp_directory_path() /
-           ("cleave-report-" + std::to_string(::getpid()) + "-" + std::to_string(count++));
-    fs::create_directories(path);
-  }
-  ~Folder() { fs::remove_all(path); }
-  void write(const std::string& name, const std::string& text) const {
-    fs::create_directories((path / name).parent_path());
-    std::ofstream(path / name) << text;
-  }
-  void append(const std::string& name, const std::string& text) const {
-    std::ofstream(path / name, std::ios::app) << text;
-  }
-
-  fs::path path;
-};
 
 // Reads the column `x` of t.csv while the file grows.
 struct Follower {

@@ -1,5 +1,4 @@
 // The server's limits on connections, idle clients and disk use, and its count of refusals.
-#include <stdlib.h>
 
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -20,11 +19,13 @@
 #include "server/session_lines.h"
 #include "tests/error_code.h"
 #include "tests/file_size_limit.h"
+#include "tests/folder.h"
 
 using namespace cleave;
 using namespace std::chrono_literals;
 using boost::asio::ip::make_address;
 using Catch::Matchers::Contains;
+using test::Folder;
 
 namespace {
 
@@ -187,39 +188,22 @@ namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-class Store {
- public:
-  Store() {
-    std::string name = (std::filesystem::temp_directory_path() / "cleave-store-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~Store() { std::filesystem::remove_all(path); }
-  void write(const std::string& file, std::size_t bytes) const {
-    const std::filesystem::path place = path + "/" + file;
-    std::filesystem::create_directories(place.parent_path());
-    std::ofstream(place) << std::string(bytes, 'x');
-  }
-
-  std::string path;
-};
-
 }  // namespace
 
 TEST_CASE("a folder's size counts the blocks of files and folders, without following links") {
-  const Store store;
-  CHECK(folderBytes(store.path + "/none") == 0);
-  store.write("a/run/steps.csv", 4097);
-  store.write("a/run/empty", 0);
-  std::filesystem::create_symlink("/", store.path + "/a/root");
-  CHECK(folderBytes(store.path + "/a") ==
+  const Folder store;
+  CHECK(folderBytes(store.file("none")) == 0);
+  store.write("a/run/steps.csv", std::string(4097, 'x'));
+  store.write("a/run/empty", "");
+  std::filesystem::create_symlink("/", store.file("a/root"));
+  CHECK(folderBytes(store.file("a")) ==
         2 * 4096 + 2 * 4096 + 4096);  // two folders, a file and a link
 }
 
 TEST_CASE("an identity can use the rest of its share, independently of other identities") {
-  const Store store;
-  store.write("a/run/transfers.csv", 900 << 10);
-  DiskShares shares(store.path, 0);
+  const Folder store;
+  store.write("a/run/transfers.csv", std::string(900 << 10, 'x'));
+  DiskShares shares(store.path.string(), 0);
   const auto a = shares.open("a", kMiB), b = shares.open("b", kMiB);
   CHECK(shares.open("a", kMiB) == a);  // all runs of an identity have the same share
   CHECK_FALSE(a->take(200 << 10));
@@ -238,11 +222,11 @@ TEST_CASE("an identity can use the rest of its share, independently of other ide
 }
 
 TEST_CASE("removing old runs frees space") {
-  const Store store;
-  store.write("a/run/transfers.csv", 2 << 20);
-  DiskShares shares(store.path, 0);
+  const Folder store;
+  store.write("a/run/transfers.csv", std::string(2 << 20, 'x'));
+  DiskShares shares(store.path.string(), 0);
   REQUIRE(errorCode([&] { shares.open("a", kMiB); }) == "disk-share-full");
-  std::filesystem::remove_all(store.path + "/a/run");
+  std::filesystem::remove_all(store.file("a/run"));
   const auto start = now();
   SteadyTime later = start;
   while (!errorCode([&] { shares.open("a", kMiB); }).empty()) {
@@ -254,24 +238,24 @@ TEST_CASE("removing old runs frees space") {
 }
 
 TEST_CASE("a full share takes the space of finished runs' checkpoints, of the first one first") {
-  const Store store;
+  const Folder store;
   const auto makeRun = [&](const std::string& name, bool isFinished) {
-    store.write("a/" + name + "/steps.csv", 10);
-    CheckpointStore(diskFiles(), store.path + "/a/" + name)
+    store.write("a/" + name + "/steps.csv", std::string(10, 'x'));
+    CheckpointStore(diskFiles(), store.file("a/" + name))
         .write(8, std::string(300 << 10, 'x'), "here");
-    if (isFinished) markFinished(diskFiles(), store.path + "/a/" + name);
+    if (isFinished) markFinished(diskFiles(), store.file("a/" + name));
   };
   makeRun("first", true);
-  std::filesystem::last_write_time(store.path + "/a/first/finished",
+  std::filesystem::last_write_time(store.file("a/first/finished"),
                                    std::filesystem::file_time_type::clock::now() - 1h);
   makeRun("second", true);
   makeRun("open", false);
   const auto hasCheckpoint = [&](const std::string& name) {
-    return !CheckpointStore(diskFiles(), store.path + "/a/" + name).list().empty();
+    return !CheckpointStore(diskFiles(), store.file("a/" + name)).list().empty();
   };
-  const OpenFile used = lockRunFolder(store.path + "/a/second");
-  DiskShares shares(store.path, 0, [&](const std::string& identity, std::size_t wanted) {
-    return removeFinishedCheckpoints(diskFiles(), store.path + "/" + identity, wanted);
+  const OpenFile used = lockRunFolder(store.file("a/second"));
+  DiskShares shares(store.path.string(), 0, [&](const std::string& identity, std::size_t wanted) {
+    return removeFinishedCheckpoints(diskFiles(), store.file("" + identity), wanted);
   });
   const auto a = shares.open("a", kMiB + (200 << 10));
   CHECK(a->take(200 << 10));
@@ -285,7 +269,7 @@ TEST_CASE("a full share takes the space of finished runs' checkpoints, of the fi
   CHECK(a->error().code() == "disk-share-full");
   CHECK(hasCheckpoint("second"));
   CHECK(hasCheckpoint("open"));
-  CHECK(std::filesystem::exists(store.path + "/a/first/steps.csv"));
+  CHECK(std::filesystem::exists(store.file("a/first/steps.csv")));
 }
 
 TEST_CASE("one identity gets at most half of the free disk space, and other identities continue") {
@@ -338,19 +322,19 @@ TEST_CASE(
 }
 
 TEST_CASE("no run begins if the disk has no space beyond the reserve") {
-  const Store store;
-  DiskShares shares(store.path, std::numeric_limits<std::int64_t>::max() / 2);
+  const Folder store;
+  DiskShares shares(store.path.string(), std::numeric_limits<std::int64_t>::max() / 2);
   CHECK(errorCode([&] { shares.open("a", kMiB); }) == "disk-reserve");
   CHECK(shares.roomBytes() < 0);
 }
 
 TEST_CASE("a run whose last rows are missing says so once, and other runs do not") {
-  const Store store;
-  std::filesystem::create_directories(store.path + "/full");
-  std::filesystem::create_directories(store.path + "/good");
+  const Folder store;
+  std::filesystem::create_directories(store.file("full"));
+  std::filesystem::create_directories(store.file("good"));
   Recorder recorder;
   const auto filesIn = [&](const std::string& name) {
-    return std::make_shared<RunFiles>(recorder, store.path + "/" + name, RunIdentity{name, 1, 1},
+    return std::make_shared<RunFiles>(recorder, store.file("" + name), RunIdentity{name, 1, 1},
                                       std::vector<std::string>{});
   };
   RunRecord full(filesIn("full"), 0, nullptr), good(filesIn("good"), 0, nullptr);
@@ -358,7 +342,7 @@ TEST_CASE("a run whose last rows are missing says so once, and other runs do not
   good.begin({});
   recorder.flush();
   {
-    const test::FileSizeLimit limit(std::filesystem::file_size(store.path + "/full/steps.csv") + 1);
+    const test::FileSizeLimit limit(std::filesystem::file_size(store.file("full/steps.csv")) + 1);
     full.end({});
     CHECK_THROWS_AS(recorder.flush(), RunError);
   }

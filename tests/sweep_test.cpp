@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <random>
 #include <set>
 #include <sstream>
 
@@ -14,6 +13,7 @@
 #include "client/sweep/report.h"
 #include "common/core/durable.h"
 #include "compression/registry.h"
+#include "tests/folder.h"
 #include "tests/refused.h"
 #include "tools/link/settings.h"
 
@@ -21,25 +21,9 @@ namespace cleave {
 namespace {
 
 using Catch::Matchers::Contains;
+using test::Folder;
 using test::refusal;
 using Json = nlohmann::ordered_json;
-
-class Folder {
- public:
-  Folder()
-      : path_(std::filesystem::temp_directory_path() /
-              ("cleave-sweep-" + std::to_string(std::random_device{}()))) {
-    std::filesystem::create_directories(path_);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string path() const { return path_.string(); }
-  void write(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name) << text;
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 std::string textOf(const std::string& path) {
   std::ifstream file(path);
@@ -201,7 +185,7 @@ TEST_CASE("a run is measured from its summary and its tables, including rotated 
       {"images_per_second", 50},  {"seconds", 20},
       {"bytes_up", 7000},         {"bytes_down", 8000},
       {"eval", {{"top1", 0.25}}}, {"bound", {{"over_bound", 1.5}, {"bottleneck", "uplink"}}}};
-  const Measured measured = measureRun(summary, folder.path());
+  const Measured measured = measureRun(summary, folder.path.string());
   const MetricValues& metrics = measured.metrics;
   CHECK(metrics.at("top1") == 0.25);
   CHECK(metrics.at("over_bound") == 1.5);
@@ -236,7 +220,7 @@ TEST_CASE("a run is measured from its summary and its tables, including rotated 
   CHECK(again.curve.points[0].evalLoss == 2);
   CHECK_FALSE(again.curve.points[0].trainLoss);
   CHECK(again.classes.size() == 3);
-  CHECK(measureRun(Json::object(), folder.path() + "/nowhere").metrics.empty());
+  CHECK(measureRun(Json::object(), folder.path.string() + "/nowhere").metrics.empty());
 }
 
 // ---- The folder ----
@@ -248,16 +232,17 @@ TEST_CASE("a finished point is found again, and a different plan for it is refus
   PlannedPoint planned;
   planned.point = expandGrid(parseGrid({"codec=none"})).at(0);
   planned.config = "train:\n  epochs: 1\n";
-  CHECK_FALSE(loadPoint(folder.path(), planned, unchanged));
-  const std::string run = folder.path() + "/" + planned.point.name();
+  CHECK_FALSE(loadPoint(folder.path.string(), planned, unchanged));
+  const std::string run = folder.path.string() + "/" + planned.point.name();
   std::filesystem::create_directories(run);
-  CHECK_FALSE(loadPoint(folder.path(), planned, unchanged));  // the point's folder is incomplete
+  CHECK_FALSE(
+      loadPoint(folder.path.string(), planned, unchanged));  // the point's folder is incomplete
 
   StoredPoint stored;
   stored.result = done({"codec=none"}, {{"top1", 0.5}});
   stored.seconds = 7;
-  storePoint(folder.path(), planned, stored);
-  const auto found = loadPoint(folder.path(), planned, unchanged);
+  storePoint(folder.path.string(), planned, stored);
+  const auto found = loadPoint(folder.path.string(), planned, unchanged);
   REQUIRE(found);
   CHECK(found->seconds == 7);
   CHECK(found->result.measured.metrics.at("top1") == 0.5);
@@ -268,7 +253,7 @@ TEST_CASE("a finished point is found again, and a different plan for it is refus
     Json json = Json::parse(result);
     json["measured"].erase("curve");
     std::ofstream(run + "/result.json") << json.dump();
-    return loadPoint(folder.path(), planned, unchanged)->result.measured;
+    return loadPoint(folder.path.string(), planned, unchanged)->result.measured;
   };
   CHECK(withoutCurve().metrics.at("top1") == 0.5);
   std::ofstream(run + "/summary.json")
@@ -278,30 +263,30 @@ TEST_CASE("a finished point is found again, and a different plan for it is refus
 
   PlannedPoint changed = planned;
   changed.config = "train:\n  epochs: 2\n";
-  CHECK_THAT(refusal([&] { loadPoint(folder.path(), changed, unchanged); }),
+  CHECK_THAT(refusal([&] { loadPoint(folder.path.string(), changed, unchanged); }),
              Contains("a different configuration: 'epochs: 1' stored, 'epochs: 2' now"));
   changed = planned;
   changed.link = {"rate=1Gbit/s"};
-  CHECK_THAT(refusal([&] { loadPoint(folder.path(), changed, unchanged); }),
+  CHECK_THAT(refusal([&] { loadPoint(folder.path.string(), changed, unchanged); }),
              Contains("a different link: none stored, rate=1Gbit/s now"));
   changed = planned;
   changed.server = "10.0.0.5:4800";
-  CHECK_THAT(refusal([&] { loadPoint(folder.path(), changed, unchanged); }),
+  CHECK_THAT(refusal([&] { loadPoint(folder.path.string(), changed, unchanged); }),
              Contains("a different server: none stored, 10.0.0.5:4800 now"));
   std::ofstream(run + "/result.json") << "{";
-  CHECK_THAT(refusal([&] { loadPoint(folder.path(), planned, unchanged); }),
+  CHECK_THAT(refusal([&] { loadPoint(folder.path.string(), planned, unchanged); }),
              Contains("was not written by a sweep"));
 }
 
 TEST_CASE("a sweep refuses a folder that has other files or is in use by another sweep") {
   const Folder folder;
   {
-    const SweepFolder first(folder.path() + "/sweeps/a");
-    CHECK_THAT(refusal([&] { SweepFolder(folder.path() + "/sweeps/a"); }),
+    const SweepFolder first(folder.path.string() + "/sweeps/a");
+    CHECK_THAT(refusal([&] { SweepFolder(folder.path.string() + "/sweeps/a"); }),
                Contains("another sweep is running in"));
   }
-  const SweepFolder again(folder.path() + "/sweeps/a");
-  CHECK_THAT(refusal([&] { SweepFolder(folder.path()); }),
+  const SweepFolder again(folder.path.string() + "/sweeps/a");
+  CHECK_THAT(refusal([&] { SweepFolder(folder.path.string()); }),
              Contains("contains files other than those of a sweep"));
 }
 
@@ -367,15 +352,15 @@ TEST_CASE("published figures are compared with points that match all their keys"
 
 TEST_CASE("an invalid file of figures is refused") {
   const Folder folder;
-  CHECK_THAT(refusal([&] { readPublished(folder.path() + "/none.csv"); }),
+  CHECK_THAT(refusal([&] { readPublished(folder.path.string() + "/none.csv"); }),
              Contains("none.csv is missing"));
   folder.write("short.csv", "id,source\na,b\n");
-  CHECK_THAT(refusal([&] { readPublished(folder.path() + "/short.csv"); }),
+  CHECK_THAT(refusal([&] { readPublished(folder.path.string() + "/short.csv"); }),
              Contains("lacks columns: "));
   std::string text = textOf(kReference);
   text.replace(text.find("95.87"), 5, "95,87");
   folder.write("garbled.csv", text);
-  CHECK_THAT(refusal([&] { readPublished(folder.path() + "/garbled.csv"); }),
+  CHECK_THAT(refusal([&] { readPublished(folder.path.string() + "/garbled.csv"); }),
              Contains("1 of ") && Contains("rows cannot be read"));
   CHECK_THAT(refusal([&] { readPublished("figures.txt"); }), Contains("is not a .csv file"));
 }

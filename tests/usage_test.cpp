@@ -1,5 +1,4 @@
 // The account of what each identity uses: its file, and what a server writes to it.
-#include <stdlib.h>
 
 #include <boost/asio/thread_pool.hpp>
 #include <catch2/catch.hpp>
@@ -8,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "client/train/temporary_folder.h"
 #include "common/core/error.h"
 #include "server/usage.h"
 #include "tests/file_size_limit.h"
@@ -19,13 +19,6 @@ namespace fs = std::filesystem;
 
 class Folder {
  public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "cleave-usage-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~Folder() { fs::remove_all(path); }
-
   std::string file() const { return path + "/usage.jsonl"; }
   std::vector<UsageLine> lines() {
     std::vector<UsageLine> all;
@@ -33,8 +26,13 @@ class Folder {
     return all;
   }
 
-  std::string path;
   std::size_t damaged = 0;
+
+ private:
+  const TemporaryFolder temporary_;
+
+ public:
+  const std::string path = temporary_.path();
 };
 
 UsageLine lineOf(const std::string& run, std::uint64_t steps) {

@@ -3,7 +3,6 @@
 #include "server/weights_store.h"
 
 #include <spdlog/sinks/ostream_sink.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <atomic>
@@ -23,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "client/train/temporary_folder.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/core/bytes.h"
 #include "common/core/durable.h"
@@ -84,13 +84,9 @@ class FailingFiles : public Files {
 class Fixture {
  public:
   explicit Fixture(std::size_t maxBytes = 3 * kBytes) {
-    std::string name = (fs::temp_directory_path() / "cleave-weights-store-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    folder_ = name;
     store.emplace(files, folder_, maxBytes);
     share.setMax(kShare);
   }
-  ~Fixture() { fs::remove_all(folder_); }
 
   std::string keep(char fill, const std::string& identity = "a") {
     const std::string weights = weightsOf(fill);
@@ -135,7 +131,8 @@ class Fixture {
   std::atomic<bool> cancelled = false;
 
  private:
-  std::string folder_;
+  const TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
   int time_ = 0;
 };
 

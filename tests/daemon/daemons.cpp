@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <random>
 #include <sstream>
 #include <thread>
 
@@ -40,18 +39,6 @@ std::vector<std::string> splitCsvLine(const std::string& line) {
 Arguments with(Arguments arguments, const Arguments& more) {
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
-}
-
-TemporaryFolder::TemporaryFolder() {
-  std::random_device random;
-  folder_ = std::filesystem::temp_directory_path() /
-            ("cleave-test-" + std::to_string(random()) + std::to_string(random()));
-  std::filesystem::create_directories(folder_);
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(folder_, ignored);
 }
 
 std::string addressAt(std::uint16_t port) { return "127.0.0.1:" + std::to_string(port); }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "client/train/temporary_folder.h"
 #include "tests/daemon/process.h"
 
 namespace cleave::test {
@@ -23,12 +24,10 @@ inline constexpr std::chrono::seconds kPatience{120};  // for operations that us
 // A temporary folder, which the destructor removes.
 class TemporaryFolder {
  public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
 
  private:
-  std::filesystem::path folder_;
+  cleave::TemporaryFolder folder_;
 };
 
 // A cleave-server that stores its runs in `folder`/store. `within`: a command prefix that runs the
