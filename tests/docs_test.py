@@ -69,19 +69,19 @@ class Programs:
             sys.exit(f"docs_test: cleave-client {' '.join(arguments)}: {ended.stderr}")
         return json.loads(ended.stdout)
 
-    def known_keys(self, *command, only=None):
-        """All keys of a configuration, or of one part, from the errors for unknown ones: one for the parts, and one for each part's keys."""
+    def known_keys(self, *command, only=()):
+        """All keys of a configuration, or of some parts, from the errors for unknown ones: one for the parts, and one for each part's keys."""
         def listed(key, text):
             ended = self.run(*command, "--set", f"{key}=1")
             found = re.search(text + r" ([^\n]*)\n", ended.stderr + "\n")
             return set(found[1].replace("[0]", "").split(", ")) if ended.returncode == 2 and found else set()
 
         unknown = "z" * 60
-        parts = listed(unknown, "known keys begin with")
+        parts = set(only) or listed(unknown, "known keys begin with")
         if not parts:
             sys.exit(f"docs_test: {command} does not list its keys")
         keys = set()
-        for part in parts & {only} if only else parts:
+        for part in parts:
             below = "model.lora" if part == "model" else part  # unknown keys directly in model are parameters
             keys |= listed(f"{below}.{unknown}", rf"known keys in {part}(?:\[0\])? are") or {part}  # a part alone is a key, such as device
         return keys | ({"codec"} & parts)  # one codec for all flows, or a map
@@ -95,13 +95,15 @@ class Programs:
                  "csv": "model: {name: mlp}\ndata: {format: csv, train: {file: none}}\n"}
         for name, text in files.items():
             (self.scratch / f"{name}.yaml").write_text(text)
-            keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", f"{name}.yaml", only=None if name == "synthetic" else "data")
+            keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", f"{name}.yaml", only=() if name == "synthetic" else ("data",))
         keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", "synthetic.yaml", "--set", "weights.file=none",
-                                "--set", "train.learning_rate.schedule=polynomial", "--set", "codec={activation/0: none}")  # fmt: skip
+                                "--set", "train.learning_rate.schedule=polynomial", "--set", "codec={activation/0: none}",
+                                only=("weights", "train", "codec"))  # fmt: skip
         keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", "synthetic.yaml", "--set", "keep.best=top1", "--set", "train.stop=loss",
-                                "--set", "model={name: graph, file: none, cuts: [a, b], lora: {rank: 1, targets: [a]}}")  # fmt: skip
+                                "--set", "model={name: graph, file: none, cuts: [a, b], lora: {rank: 1, targets: [a]}}",
+                                only=("keep", "train", "model"))  # fmt: skip
         for insert in ("kind: conv, channels: 1", "kind: linear, rank: 1", "kind: decaying, rank: 1, every_steps: 1"):
-            keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", "synthetic.yaml", "--set", f"insert={{cut: 0, {insert}}}", only="insert")
+            keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", "synthetic.yaml", "--set", f"insert={{cut: 0, {insert}}}", only=("insert",))
         for model in self.ask_json("models")["models"]:
             keys |= {f"model.{name}" for name in re.findall(r"(\w+)=", model["parameters"])}
         for optimizer in self.ask_json("optimizers")["optimizers"]:
