@@ -97,6 +97,21 @@ class OneRun(Case):
         self.close(column(panels["server-split"], "compute")[0][1], 0.023)
         self.assertEqual({value for _, value in column(panels["snr"], "gradient/0")}, {33})
 
+    def test_each_server_has_its_own_charts(self):
+        run = self.run_folder().whole(20)
+        second = shutil.copytree(run.server, run.folder / "server-2" / "local" / (run.server.name + "-2"))
+        for file in second.glob("*.csv"):
+            file.write_text(file.read_text().replace(f",{run.server.name},", f",{run.server.name}-2,"))
+        self.show(run.folder)
+        panels = CHROME.panels()
+        for name in ("server-split", "server2-split"):
+            self.assertTrue(CHROME.is_drawn(name))
+            self.close(column(panels[name], "compute")[0][1], 0.023)
+        self.assertIn("The step of server 2", CHROME.text("#chart-server2-split"))
+        for line in ("client", "server 1", "server 2"):
+            self.assertGreater(len(column(panels["round-trip"], line)), 2)
+        self.assertIn("Server 2", CHROME.text("#server2_environment-1"))
+
     def test_without_the_servers_folder_its_step_comes_from_the_client(self):
         run = self.run_folder().whole(60)
         shutil.rmtree(run.folder / "server")
