@@ -62,7 +62,7 @@ def main(programs, images, folder, processes):
         subprocess.run([programs / "cleave-client", "report", run, "--output", page], cwd=folder, check=True, stdout=subprocess.DEVNULL)
         chrome.dark(False)
         chrome.open(page)
-        take(chrome, images / "report.png", 1280, 1640)
+        take(chrome, images / "report.png", 1280, 2060)
     finally:
         chrome.close()
 
