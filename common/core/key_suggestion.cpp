@@ -4,6 +4,7 @@
 #include <cctype>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "common/core/names.h"
 
@@ -45,13 +46,17 @@ std::string joined(const Parts& parts) {
 
 Distance distanceOfWords(const std::string& a, const std::string& b) {
   if (a == b) return 0;
-  const std::size_t length = std::max(a.size(), b.size());
+  const std::size_t shorter = std::min(a.size(), b.size()), longer = std::max(a.size(), b.size());
   constexpr std::size_t kShort = 2;  // words of which any letter may be another word
-  if (length <= kShort) return std::nullopt;
-  const std::size_t max = std::max<std::size_t>(1, length / 4);
-  if (length - std::min(a.size(), b.size()) > max) return std::nullopt;
-  const std::size_t distance = editDistance(a, b);
-  return distance <= max ? Distance(distance) : std::nullopt;
+  if (longer <= kShort) return std::nullopt;
+  const std::size_t max = std::max<std::size_t>(1, longer / 4);
+  if (longer - shorter <= max) {
+    const std::size_t distance = editDistance(a, b);
+    if (distance <= max) return distance;
+  }
+  constexpr std::size_t kMinBeginning = 4;  // "batchsize", "batch"
+  const bool beginAlike = shorter >= kMinBeginning && a.compare(0, shorter, b, 0, shorter) == 0;
+  return beginAlike ? Distance(kMissingWord + 1) : std::nullopt;
 }
 
 // "every" and "every_epochs": one has words that the other lacks.
@@ -106,6 +111,27 @@ Distance distanceOfKeys(const std::string& a, const std::string& b) {
   return sections ? Distance(*last + *sections) : std::nullopt;
 }
 
+// "train.learning_rate_schedule" for "train.lr_schedule".
+std::string writtenOut(const std::string& path) {
+  static constexpr std::pair<std::string_view, std::string_view> kShort[] = {
+      {"lr", "learning_rate"}, {"wd", "weight_decay"}};
+  std::string whole;
+  std::size_t begin = 0;
+  for (std::size_t at = 0; at <= path.size(); ++at) {
+    if (at < path.size() && std::string_view("._-").find(path[at]) == std::string_view::npos) {
+      continue;
+    }
+    std::string_view word = std::string_view(path).substr(begin, at - begin);
+    for (const auto& [abbreviation, meaning] : kShort) {
+      if (word == abbreviation) word = meaning;
+    }
+    whole += word;
+    if (at < path.size()) whole += path[at];
+    begin = at + 1;
+  }
+  return whole;
+}
+
 // The only candidate with the same last name, for a key in the wrong section.
 std::string elsewhere(const std::string& path, const std::vector<std::string>& candidates) {
   const auto lastName = [](const std::string& key) { return key.substr(key.rfind('.') + 1); };
@@ -120,11 +146,12 @@ std::string elsewhere(const std::string& path, const std::vector<std::string>& c
 
 }  // namespace
 
-std::string nearestKey(const std::string& path, const std::vector<std::string>& candidates) {
+std::string nearestKey(const std::string& typed, const std::vector<std::string>& candidates) {
   constexpr std::size_t kMaxPath = 200;  // bytes; limits the cost
   std::string nearest;
   Distance min;
-  if (path.empty() || path.size() > kMaxPath) return nearest;
+  if (typed.empty() || typed.size() > kMaxPath) return nearest;
+  const std::string path = writtenOut(typed);
   for (const std::string& candidate : candidates) {
     const Distance distance = distanceOfKeys(path, candidate);
     if (!distance) continue;

@@ -6,10 +6,10 @@
 
 namespace cleave {
 
-// The candidate that `path` is most likely meant to be, because of typing errors, separators, or
+// The candidate that `typed` is most likely meant to be, because of typing errors, separators, or
 // words and sections that are missing or too many; otherwise empty. Names are compared part by part
 // and word by word, because long keys with different meanings may differ in a few letters only: no
 // typing error turns "timeout_seconds" into "retry_seconds".
-std::string nearestKey(const std::string& path, const std::vector<std::string>& candidates);
+std::string nearestKey(const std::string& typed, const std::vector<std::string>& candidates);
 
 }  // namespace cleave
