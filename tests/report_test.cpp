@@ -285,6 +285,14 @@ std::string rowOf(const std::vector<std::string>& columns,
 
 const std::vector<std::string> kMetrics = {"loss", "top1", "top5"};
 
+// The page's data of the run in this folder, and its headline.
+nlohmann::json runOf(const Folder& folder) {
+  ReportData report({findRun(folder.path, {})});
+  report.read();
+  return report.page(false).at("runs").at(0);
+}
+nlohmann::json headlineOf(const Folder& folder) { return runOf(folder).at("headline"); }
+
 // A run of two steps. The second step took twice as long as the first.
 void writeRun(const Folder& folder) {
   const auto steps = RunFiles::stepColumns(kMetrics);
@@ -609,11 +617,7 @@ TEST_CASE("the time left is computed from the latest steps") {
                            {"seconds", "1"}});
   };
   folder.write("steps.csv", joined(columns) + step("00", "1") + step("02", "2") + step("04", "3"));
-  const auto headline = [&] {
-    ReportData report({findRun(folder.path, {})});
-    report.read();
-    return report.summary().at("runs").at(0).at("headline");
-  };
+  const auto headline = [&] { return headlineOf(folder); };
   CHECK_FALSE(headline().contains("total_steps"));
   folder.write("run.json", R"({"run": "tiny", "steps": 10, "epochs": 1})");
   CHECK(headline().at("seconds_left") == 14);
@@ -628,11 +632,7 @@ TEST_CASE("the time left is computed from the latest steps") {
 TEST_CASE("the report's kept model equals the one in the run's summary") {
   const Folder folder;
   writeRun(folder);
-  const auto headline = [&] {
-    ReportData report({findRun(folder.path, {})});
-    report.read();
-    return report.summary().at("runs").at(0).at("headline");
-  };
+  const auto headline = [&] { return headlineOf(folder); };
   folder.write("summary.json", R"({"kept": {"metric": "top1", "value": 0.75, "epoch": 3}})");
   CHECK(headline().at("kept").at("title") == "Accuracy");
   CHECK(headline().at("kept").at("unit") == "share");
@@ -684,11 +684,7 @@ class Steps {
 TEST_CASE("resumes, reconnects and steps redone are counted and placed") {
   const Folder folder;
   Steps steps(folder);
-  const auto run = [&] {
-    ReportData report({findRun(folder.path, {})});
-    report.read();
-    return report.page(false).at("runs").at(0);
-  };
+  const auto run = [&] { return runOf(folder); };
   steps.row("handshake", "1");
   steps.row("train", "1", "1");
   CHECK(run().at("headline").at("resumes") == 0);
@@ -736,11 +732,7 @@ TEST_CASE("resumes, reconnects and steps redone are counted and placed") {
 TEST_CASE("what an unfinished run has spent excludes pauses between processes, and lost steps") {
   const Folder folder;
   Steps steps(folder);
-  const auto headline = [&] {
-    ReportData report({findRun(folder.path, {})});
-    report.read();
-    return report.summary().at("runs").at(0).at("headline");
-  };
+  const auto headline = [&] { return headlineOf(folder); };
   const auto spent = [&] {
     const auto h = headline();
     CHECK(h.at("mean_up_bytes_per_second").get<double>() ==
@@ -779,11 +771,7 @@ TEST_CASE("what an unfinished run has spent excludes pauses between processes, a
 TEST_CASE("the totals of an ended run are those of its summary, which train printed") {
   const Folder folder;
   Steps steps(folder);
-  const auto headline = [&] {
-    ReportData report({findRun(folder.path, {})});
-    report.read();
-    return report.summary().at("runs").at(0).at("headline");
-  };
+  const auto headline = [&] { return headlineOf(folder); };
   steps.row("handshake", "1");
   steps.row("train", "1", "1", true);
   steps.pause(1000);
@@ -832,11 +820,7 @@ TEST_CASE("changed settings are listed, and shown with their earlier values") {
   const Folder folder;
   writeRun(folder);
   folder.write("config.yaml", "train:\n  epochs: 6\n  clip_norm: 1\n");
-  const auto run = [&] {
-    ReportData report({findRun(folder.path, {})});
-    report.read();
-    return report.page(false).at("runs").at(0);
-  };
+  const auto run = [&] { return runOf(folder); };
   CHECK(run().at("changes").empty());
   const std::string changes = R"([
       {"step": 16, "key": "train.epochs", "before": "2", "after": "4"},

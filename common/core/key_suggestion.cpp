@@ -16,7 +16,7 @@ using Parts = std::vector<std::string>;
 // In letters that were typed wrong; nullopt: it is another name.
 using Distance = std::optional<std::size_t>;
 
-constexpr std::size_t kMissingWord = 1, kMissingSection = 1;
+constexpr std::size_t kMissing = 1;  // a word or a section
 
 std::string lowerCase(std::string_view text) {
   std::string lower;
@@ -56,16 +56,20 @@ Distance distanceOfWords(const std::string& a, const std::string& b) {
   }
   constexpr std::size_t kMinBeginning = 4;  // "batchsize", "batch"
   const bool beginAlike = shorter >= kMinBeginning && a.compare(0, shorter, b, 0, shorter) == 0;
-  return beginAlike ? Distance(kMissingWord + 1) : std::nullopt;
+  return beginAlike ? Distance(kMissing + 1) : std::nullopt;
 }
 
-// "every" and "every_epochs": one has words that the other lacks.
-Distance distanceOfSome(const Parts& few, const Parts& many) {
+// "every" and "every_epochs", or the sections "train" and "train.optimizer": one of the two may
+// have parts that the other lacks.
+Distance distanceOfParts(const Parts& one, const Parts& other,
+                         Distance (*distanceOf)(const std::string&, const std::string&)) {
+  const Parts& few = one.size() <= other.size() ? one : other;
+  const Parts& many = one.size() <= other.size() ? other : one;
   std::size_t sum = 0, next = 0;
-  for (const std::string& word : many) {
-    const Distance one = next < few.size() ? distanceOfWords(few[next], word) : std::nullopt;
-    sum += one.value_or(kMissingWord);
-    next += one ? 1 : 0;
+  for (const std::string& part : many) {
+    const Distance near = next < few.size() ? distanceOf(few[next], part) : std::nullopt;
+    sum += near.value_or(kMissing);
+    next += near ? 1 : 0;
   }
   return next == few.size() ? Distance(sum) : std::nullopt;
 }
@@ -78,25 +82,12 @@ bool areInitials(const std::string& letters, const Parts& words) {
 
 Distance distanceOfNames(const std::string& a, const std::string& b) {
   const Parts one = splitAt(lowerCase(a), "_-"), other = splitAt(lowerCase(b), "_-");
-  if (areInitials(joined(one), other) || areInitials(joined(other), one)) return kMissingWord;
+  if (areInitials(joined(one), other) || areInitials(joined(other), one)) return kMissing;
   if (one.size() != other.size()) {  // "learningrate", "learning_rate"
     const Distance whole = distanceOfWords(joined(one), joined(other));
     if (whole) return whole;
   }
-  return one.size() <= other.size() ? distanceOfSome(one, other) : distanceOfSome(other, one);
-}
-
-// The distance of the names above two keys. One of the keys may have more of them.
-Distance distanceOfSections(const Parts& one, const Parts& other) {
-  const Parts& few = one.size() <= other.size() ? one : other;
-  const Parts& many = one.size() <= other.size() ? other : one;
-  std::size_t sum = 0, next = 0;
-  for (const std::string& section : many) {
-    const Distance near = next < few.size() ? distanceOfNames(few[next], section) : std::nullopt;
-    sum += near.value_or(kMissingSection);
-    next += near ? 1 : 0;
-  }
-  return next == few.size() ? Distance(sum) : std::nullopt;
+  return distanceOfParts(one, other, distanceOfWords);
 }
 
 Distance distanceOfKeys(const std::string& a, const std::string& b) {
@@ -107,11 +98,11 @@ Distance distanceOfKeys(const std::string& a, const std::string& b) {
   if (!last) return std::nullopt;
   one.pop_back();
   other.pop_back();
-  const Distance sections = distanceOfSections(one, other);
+  const Distance sections = distanceOfParts(one, other, distanceOfNames);
   return sections ? Distance(*last + *sections) : std::nullopt;
 }
 
-// "train.learning_rate_schedule" for "train.lr_schedule".
+// "learning_rate_schedule" for "lr_schedule".
 std::string writtenOut(const std::string& path) {
   static constexpr std::pair<std::string_view, std::string_view> kShort[] = {
       {"lr", "learning_rate"}, {"wd", "weight_decay"}};
