@@ -98,6 +98,19 @@ TEST_CASE("a user with t seconds of use waits until the others have used t secon
   CHECK_FALSE(shares.heldFor());
 }
 
+TEST_CASE("users that are held back differently do not wait longer than their own leads") {
+  FairShares shares;
+  const User far = shares.add(""), near = shares.add("");
+  shares.used(far, 15);
+  shares.used(near, 0.01);
+  const User joined = shares.add("");  // uses nothing
+  shares.used(near, 1);
+  CHECK(shares.order() == Users{joined});
+  CHECK(*shares.heldFor() == Approx(1 - kLead));
+  shares.idled(1 - kLead + 0.001);
+  CHECK(shares.order() == Users{joined, near});
+}
+
 TEST_CASE("a user with a small lead is not delayed") {
   FairShares shares;
   const User a = shares.add("a"), b = shares.add("b");

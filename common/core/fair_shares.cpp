@@ -46,7 +46,8 @@ void FairShares::idled(double seconds) {
   const std::optional<double> min = minAtWork();
   for (auto& [user, account] : users_) {
     const bool isHeld = min && account.seconds > *min + kLeadSeconds;
-    if (!isHeld) account.quietSeconds += seconds;
+    if (isHeld) continue;  // otherwise, those that hold it back would never catch up with it
+    account.quietSeconds += seconds;
     account.seconds = std::max(account.seconds, std::min(account.seconds + seconds, limit));
   }
   floor_ = std::max(floor_, std::min(floor_ + seconds, limit));

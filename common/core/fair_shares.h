@@ -6,9 +6,9 @@
 // Suppose that user A has uses of 15 ms with pauses for network round trips, and user B has uses of
 // 15 s. B could then start in each of A's pauses, and A would wait 15 s each time. So a user that
 // is more than `kLeadSeconds` ahead of an active user is held back, even while the resource is
-// idle. Idle time is charged to all users that are behind, as if they had used the resource: a user
-// that used the resource for t seconds waits at most t seconds, and an idle user costs the others
-// no more than one that uses its share.
+// idle. Idle time is charged to all users that are not held back, as if they had used the resource:
+// a user that used the resource for t seconds waits at most t seconds, and an idle user costs the
+// others no more than one that uses its share.
 //
 // Has no clock and no thread: the caller reports the seconds, and locks.
 #pragma once
