@@ -7,7 +7,7 @@
 # the first two.
 set(libraries lib/cleave)
 set(documents share/doc/cleave)
-set(programs cleave-client cleave-server cleave-link cleave-relay)
+set(programs cleave-client cleave-server cleave-stage cleave-link cleave-relay)
 
 set_target_properties(${programs} PROPERTIES INSTALL_RPATH "$ORIGIN/../${libraries}")
 install(TARGETS ${programs} RUNTIME_DEPENDENCY_SET cleave_needs RUNTIME DESTINATION bin COMPONENT programs)

@@ -25,6 +25,7 @@
 #include "server/settings.h"
 #include "server/status_command.h"
 #include "server/usage_command.h"
+#include "stage/stage_processes.h"
 
 namespace cleave {
 namespace {
@@ -64,17 +65,41 @@ void refuseUnsafeDial(const ServerSettings& settings, const CommonOptions& optio
                        serveWithTls(options));
 }
 
+bool allowsGraphs(const ServerSettings& settings) {
+  return std::ranges::count(settings.allowedModels, "graph") > 0;
+}
+
+// A graph is the client's code. `missing`: why nothing confines it; empty if it is confined.
+void refuseUnconfinedGraphs(ServerSettings& settings, const std::string& missing) {
+  if (missing.empty() || settings.allowsUnconfined || !allowsGraphs(settings)) return;
+  if (settings.namesModels) {
+    throw UsageError("unconfined-graphs",
+                     "models.allow contains graph, but nothing would confine a client's graph "
+                     "here: " +
+                         missing,
+                     "remove graph from models.allow, or, if you trust all clients, set "
+                     "models.unconfined: true");
+  }
+  std::erase(settings.allowedModels, "graph");
+  processLog()->info(
+      "models of clients (graph) are not allowed, because nothing confines them here: {}", missing);
+}
+
 int serve(const CommonOptions& options) {
   startLog("cleave-server", options.logLevel);
+  StageProcesses stages;  // before this process has keys and threads
   Config config = loadConfig(options);
   ServerSettings settings = readServerSettings(config);
   if (settings.logFormat == "json") logAsJson("cleave-server");
   refuseUnsafeBind(settings, options);
   refuseUnsafeDial(settings, options);
-  const auto& models = settings.allowedModels;
-  if (std::find(models.begin(), models.end(), "graph") != models.end()) MemoryLimit::install();
+  const std::string missing =
+      settings.device == "cpu" ? stages.missing() : "on a GPU, this process computes all runs";
+  refuseUnconfinedGraphs(settings, missing);
+  if (!missing.empty() && allowsGraphs(settings)) MemoryLimit::install();
   ComputeDevice& device = openDevice(settings.device);
-  processLog()->info("computing on {}", device.description());
+  processLog()->info("computing on {}{}", device.description(),
+                     missing.empty() ? ", each run in a process of its own" : "");
   if (device.memoryBytes() > 0 && settings.memoryBytes > device.memoryBytes()) {
     processLog()->info("limits.memory_mib is more than the device has; lowered to {} MiB",
                        device.memoryBytes() >> 20);
@@ -82,7 +107,7 @@ int serve(const CommonOptions& options) {
   }
   claimDescriptors(settings);
   const auto metrics = settings.metrics ? std::make_shared<Metrics>(Role::server) : nullptr;
-  Server server(settings, device, metrics);
+  Server server(settings, device, metrics, missing.empty() ? &stages : nullptr);
   std::unique_ptr<HttpServer> http;
   if (metrics) {
     metrics->sampleWith([&server] { return server.samples(); });

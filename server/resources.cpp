@@ -28,8 +28,8 @@ constexpr std::size_t kLibraryBytes = 64 * kMiB;
 // Rows waiting for a slow disk, in strings that double as they grow.
 constexpr std::size_t kRecordBytes = 3 * Recorder::kMaxWaitingBytes;
 
-constexpr std::size_t kOwnDescriptors = 64;        // listening, event queues, libraries, GPU
-constexpr std::size_t kDescriptorsPerSession = 8;  // for its records and checkpoints
+constexpr std::size_t kOwnDescriptors = 64;            // listening, event queues, libraries, GPU
+constexpr std::size_t kDescriptorsPerSession = 8 + 5;  // records, checkpoints; stage's process
 // Of a session's group of replicas. Per replica: a connection of Gloo and, on replica 0, one of the
 // group. Per group: this replica's own connection, and Gloo's port and event queue.
 constexpr std::size_t kDescriptorsPerReplica = 2;

@@ -27,6 +27,7 @@
 #include "server/deadline.h"
 #include "server/last_connection.h"
 #include "server/on_thread.h"
+#include "stage/remote_body.h"
 
 namespace cleave {
 namespace {
@@ -101,6 +102,7 @@ asio::awaitable<void> ServedRun::open() {
     replicas_ = std::make_shared<RunReplicas>(
         *resources_.replicas, request_.identity + "/" + hexOf(request_.hello.attempt()));
   }
+  if (resources_.stages != nullptr) stageMemory_.emplace(plan_);
   link_ = makeLink();
   worker_ = makeWorker();
   // Builds the model as the worker's first action, so that the Hello is answered without waiting
@@ -140,8 +142,9 @@ std::shared_ptr<TensorLink> ServedRun::makeLink() {
     files->transfer(each);
   };
   edges_.takeFlows(options);
-  edges_.start(options, resources_.pool, deliver, record);
-  return std::make_shared<TensorLink>(std::move(options), resources_.pool, resources_.io,
+  const auto pool = stageMemory_ ? stageMemory_->inputs : resources_.pool;
+  edges_.start(options, pool, deliver, record);
+  return std::make_shared<TensorLink>(std::move(options), pool, resources_.io,
                                       TensorLink::Callbacks{deliver, record, ended_});
 }
 
@@ -172,19 +175,32 @@ std::shared_ptr<EngineWorker> ServedRun::makeWorker() {
   return worker;
 }
 
+std::unique_ptr<Body> ServedRun::makeBody() {
+  if (resources_.stages != nullptr) {
+    return std::make_unique<RemoteBody>(
+        startStage(*resources_.stages, plan_, threads_.threads, *stageMemory_,
+                   resources_.settings.allowCheckpoints),
+        plan_, threads_.threads, resources_.settings.actionSeconds, *stageMemory_, account_,
+        [runLog = stored_.log](const std::string& text) {
+          if (runLog) runLog->warn("{}", text);  // a trial has none
+        });
+  }
+  return withTorchErrors(
+      [&] { return std::make_unique<BodyStage>(plan_.stage, plan_.wait, resources_.compute); });
+}
+
 ActionTable ServedRun::build() {
   setComputeThreads(threads_.threads);
   // A graph's operators come from the client, and so do the shapes from which its memory was
   // estimated. Its memory is therefore limited. Cleave's own models need no limit.
   std::shared_ptr<const MemoryLimit> memory;
   std::optional<MemoryLimit::Scope> limited;
-  if (plan_.stage.model.graphBlocks) {
+  if (plan_.stage.model.graphBlocks && resources_.stages == nullptr) {
     memory = std::make_shared<const MemoryLimit>(graphMemoryLimit(plan_));
     limited.emplace(*memory);
   }
-  stage_ = withTorchErrors(
-      [&] { return std::make_unique<BodyStage>(plan_.stage, plan_.wait, resources_.compute); });
-  ActionTable table = bodyActions(*stage_, threads_.threads, mayFetchWeights(),
+  body_ = makeBody();
+  ActionTable table = bodyActions(*body_, threads_.threads, mayFetchWeights(),
                                   {[this](const StepDecision& decision) { snapshot(decision); },
                                    [this](const Resume& resume) { return restore(resume); }},
                                   memory, reduceFunction());
@@ -258,7 +274,7 @@ void ServedRun::snapshot(const StepDecision& decision) {
   if (!stored_.checkpoints) return;
   failpoint("snapshot");
   const SteadyTime begin = now();
-  snapshot_->stage = toSafetensors(stage_->save());
+  snapshot_->stage = body_->saveFile();
   snapshot_->state.spec = stored_.checkpoints->spec();
   snapshot_->hasReplicas = plan_.spec.replicas > 1;
   snapshot_->seconds = secondsSince(begin);
@@ -329,7 +345,7 @@ EngineState ServedRun::restore(const Resume& resume) {
   }
   const Checkpoint checkpoint = stored_.checkpoints->read(resume.step);
   CheckpointContent content = stored_.checkpoints->contentOf(checkpoint);
-  stage_->restore(tensorsOf(content.stage, "the checkpoint"));
+  body_->restoreFile(writeSafetensors(content.stage));
   restoreCodecs(std::move(content.codecs));
   record_->resumed(resume.step, content.notes, totals());
   return content.engine;
@@ -504,7 +520,7 @@ asio::awaitable<void> ServedRun::closeWorker() {
   const auto destroy = [this] {
     applied_ = worker_->engine().applied();
     worker_.reset();
-    stage_.reset();
+    body_.reset();
     snapshot_.reset();  // snapshot of a step that failed before it was recorded
   };
   const auto toDevice = [this](auto task) { resources_.device.post(std::move(task)); };

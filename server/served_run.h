@@ -44,6 +44,7 @@
 #include "server/status.h"
 #include "server/throughput_meter.h"
 #include "server/usage.h"
+#include "stage/remote_body.h"
 
 namespace cleave {
 
@@ -59,7 +60,8 @@ struct RunResources {
   RunStore& store;
   SessionLines& lines;
   const ServerCertificates& certificates;
-  const ReplicaGroup* replicas;  // null: this server is not configured with replicas
+  const ReplicaGroup* replicas;      // null: this server is not configured with replicas
+  StageProcesses* stages = nullptr;  // null: stages compute in this process, as on a GPU
 };
 
 // A client's request for a run.
@@ -156,6 +158,7 @@ class ServedRun {
   void saveCodecs(std::uint64_t since, std::function<void(SavedCodecs saved)> saved) const;
   void restoreCodecs(std::vector<TensorCodecs::SavedState> states) const;
   std::shared_ptr<EngineWorker> makeWorker();
+  std::unique_ptr<Body> makeBody();             // device thread
   ActionTable build();                          // device thread
   void snapshot(const StepDecision& decision);  // device thread
   void saveSnapshot();                          // device thread
@@ -198,10 +201,11 @@ class ServedRun {
   std::shared_ptr<TraceRecorder> trace_;  // null: none
   std::shared_ptr<MemoryAccount> account_;
   std::shared_ptr<Mailbox> mailbox_;
-  std::shared_ptr<TensorLink> link_;  // to the client
+  std::optional<StageMemory> stageMemory_;  // if the stage computes in another process
+  std::shared_ptr<TensorLink> link_;        // to the client
   RunEdges edges_;
   std::shared_ptr<RunReplicas> replicas_;  // null: the body has no replicas
-  std::unique_ptr<BodyStage> stage_;
+  std::unique_ptr<Body> body_;
   std::shared_ptr<EngineWorker> worker_;
   ThroughputMeter pace_;
   UsageMeter usage_;

@@ -87,7 +87,7 @@ void rethrow(std::exception_ptr error) {
 }  // namespace
 
 Server::Server(const ServerSettings& settings, ComputeDevice& device,
-               std::shared_ptr<Metrics> metrics)
+               std::shared_ptr<Metrics> metrics, StageProcesses* stages)
     : settings_(settings),
       compute_(device),
       access_(settings.accessFile, settings.allowedModels),
@@ -110,7 +110,8 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device,
                  .store = store_,
                  .lines = lines_,
                  .certificates = certificates_,
-                 .replicas = replicas_ ? &*replicas_ : nullptr},
+                 .replicas = replicas_ ? &*replicas_ : nullptr,
+                 .stages = stages},
       runs_(resources_, admission_, [this] { runClosed(); }),
       context_{.settings = settings,
                .io = io_.context().get_executor(),

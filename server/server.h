@@ -39,7 +39,9 @@ class Server {
   // Binds. `settings` and `device` are borrowed. Throws UsageError "port-in-use", "cannot-bind",
   // "not-writable", and the errors of the access file, of openTls() and of the relay's secret.
   // `metrics` may be null.
-  Server(const ServerSettings& settings, ComputeDevice& device, std::shared_ptr<Metrics> metrics);
+  // `stages`: computes the stages in processes of their own; null: this process does.
+  Server(const ServerSettings& settings, ComputeDevice& device, std::shared_ptr<Metrics> metrics,
+         StageProcesses* stages = nullptr);
   ~Server();
 
   std::uint16_t port() const { return port_; }

@@ -182,17 +182,19 @@ ConfigTable<ServerSettings> makeTable() {
                 "maximum compute threads per run, and maximum sessions whose codecs run at the "
                 "same time; 0: all usable cores");
   table.add("models.allow", "list of strings", "",
-            "all models; `graph` on loopback only, without a relay",
+            "all models; `graph` only if the processes that compute runs are confined",
             "names of the models that runs may use; `graph` lets clients run any operators of the "
             "list in [models.md](models.md)",
             [](Config& config, Settings& s) {
-              std::vector<std::string> models = allModels();
-              if (!isLoopback(s.address) || s.dial) std::erase(models, "graph");
-              s.allowedModels = config.texts("models.allow", models);
+              s.namesModels = config.has("models.allow");
+              s.allowedModels = config.texts("models.allow", allModels());
               checkAt(config, "models.allow", [&] {
                 for (const std::string& name : s.allowedModels) findModel(name);
               });
             });
+  table.boolean("models.unconfined", &Settings::allowsUnconfined,
+                "allow `graph` although nothing confines the process that computes a run: on a "
+                "GPU, or if the kernel refuses it; only if you trust all clients");
   table.integer("limits.sessions", "", 1, kMaxSessions, &Settings::maxSessions,
                 "maximum sessions at the same time");
   table.mebibytes("limits.memory_mib", 1, 1 << 24, &Settings::memoryBytes,

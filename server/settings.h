@@ -56,6 +56,8 @@ struct ServerSettings {
   std::string device = "cpu";
   int threads = 0;  // per run for computing, and maximum codec tasks at a time; 0: all cores
   std::vector<std::string> allowedModels;  // names of the model table
+  bool namesModels = false;                // whether the configuration names the allowed models
+  bool allowsUnconfined = false;           // graphs may run in a process that is not confined
   std::uint32_t maxSessions = 8;
   std::size_t memoryBytes = std::size_t{8} << 30;  // maximum memory of all sessions together
   ShareSettings share;

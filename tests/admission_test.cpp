@@ -148,10 +148,10 @@ TEST_CASE("a run that is refused for another reason does not count towards the h
 
 TEST_CASE(
     "an identity's runs are limited to its share of memory, and release memory when they end") {
-  Guard guard("a: {memory_mib: 64}\ndefault: {}\n");
+  Guard guard("a: {memory_mib: 256}\ndefault: {}\n");
   const std::size_t needed = serverBytes(guard.plan) + snapshotBytes(guard.plan);
   REQUIRE(needed > serverBytes(guard.plan));
-  const std::size_t max = (std::size_t{64} << 20) / needed;
+  const std::size_t max = (std::size_t{256} << 20) / needed;
   REQUIRE(max > 1);
   guard.settings.maxSessions = static_cast<std::uint32_t>(max) + 10;
   Tickets tickets;
@@ -160,7 +160,7 @@ TEST_CASE(
   }
   CHECK(guard.refusal("a", "a-more") == "not-enough-memory");
   CHECK_THAT(errorText([&] { guard.admit("a", "a-more"); }),
-             Contains("a has") && Contains("left of 64 MiB"));
+             Contains("a has") && Contains("left of 256 MiB"));
   tickets.push_back(guard.admit("b", "b-1"));
   tickets.erase(tickets.begin());
   tickets.push_back(guard.admit("a", "a-more"));

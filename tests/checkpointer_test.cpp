@@ -77,11 +77,15 @@ class Logged {
       : sink_(std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)) {
     sink_->set_level(level);
     sink_->set_pattern("%l %v");
+    flushLog();  // the log's own thread reads the list
     processLog()->sinks().push_back(sink_);
   }
-  ~Logged() { processLog()->sinks().pop_back(); }
+  ~Logged() {
+    flushLog();
+    processLog()->sinks().pop_back();
+  }
   std::string text() {
-    processLog()->flush();
+    flushLog();
     return text_.str();
   }
 

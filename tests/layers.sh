@@ -36,12 +36,13 @@ client/sweep       | client/report client/train common/checkpoint common/core co
 client/diagnose    | client/train common/core common/codec common/net common/link common/model common/run compression proto | boost openssl
 client/commands    | client/data client/evaluate client/start client/train client/report client/sweep client/diagnose common/core common/http common/engine common/graph common/link common/predict common/record common/model common/run compression | torch CLI
 client             | client/commands common/core common/engine                        | CLI
-server             | common/checkpoint common/core common/codec common/net common/http common/engine common/link common/record common/replicas common/device common/model common/program common/run common/topology proto | boost CLI google openssl
+stage              | common/core common/codec common/model common/run proto                     | torch google
+server             | common/checkpoint common/core common/codec common/net common/http common/engine common/link common/record common/replicas common/device common/model common/program common/run common/topology proto stage | boost CLI google openssl
 tools/link         | common/core common/net common/program                            | boost CLI
 tools/relay        | common/core common/net common/program                            | boost CLI
 '
 
-find client common compression server tools \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) -print0 | xargs -0 grep -HoE '^#include [<"][^>"]+[>"]' | awk -v rows="$rows" '
+find client common compression server stage tools \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) -print0 | xargs -0 grep -HoE '^#include [<"][^>"]+[>"]' | awk -v rows="$rows" '
   function folderOf(path) { sub("/[^/]*$", "", path); return path }
   # Prints the restricted library that a header belongs to; "" if there is none.
   function libraryOf(header) {

@@ -190,7 +190,7 @@ struct Split {
     }
     return joined(gradientsOf(client.head()), ofBodies, gradientsOf(client.tail()));
   }
-  std::vector<NamedTensor> weights() const {
+  std::vector<NamedTensor> weights() {
     auto ofBodies = fromSafetensors(body.exportWeights(), "weights");
     for (const auto& other : others) {
       ofBodies = joined(ofBodies, fromSafetensors(other->exportWeights(), "weights"), {});

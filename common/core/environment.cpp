@@ -172,7 +172,10 @@ void prepareProcess(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") == nullptr && ::setenv("OMP_WAIT_POLICY", "passive", 1) == 0) {
     executeAgain(argv);
   }
+  keepFreedMemory();
+}
 
+void keepFreedMemory() {
   // By default malloc maps every block above 32 MiB separately, and the kernel zeroes its pages one
   // fault at a time: 256 faults per MiB, every step. Below the threshold, blocks come from the
   // heap, which keeps them because trimming is off.

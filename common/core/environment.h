@@ -28,14 +28,16 @@ struct ThreadCount {
 // the machine. The result is at most `cores` and at most `max` (0: no limit).
 ThreadCount chooseThreads(int cores, int asked, int max, bool sharesMachine);
 
-// Call first in main. Makes malloc use one arena, and keep large blocks instead of returning them
-// to the kernel each time. If OMP_WAIT_POLICY is unset, sets it to passive, because spinning
-// threads would take cores from the io thread and from a peer on the same machine. The program is
-// then re-executed, because libgomp reads the variable only at load time.
+// Call first in main. keepFreedMemory(), and if OMP_WAIT_POLICY is unset, sets it to passive,
+// because spinning threads would take cores from the io thread and from a peer on the same machine.
+// The program is then re-executed, because libgomp reads the variable only at load time.
 void prepareProcess(char** argv);
+// Makes malloc use one arena, and keep large blocks instead of returning them to the kernel each
+// time. Call before the process has a second thread.
+void keepFreedMemory();
 // Returns unused memory to the system, which malloc no longer does by itself after
-// prepareProcess(). Takes a few ms per 100 MiB, and the next use of that memory faults its pages in
-// again, so call it only after something large has ended.
+// keepFreedMemory(). Takes a few ms per 100 MiB, and the next use of that memory faults its pages
+// in again, so call it only after something large has ended.
 void releaseMemory();
 
 }  // namespace cleave

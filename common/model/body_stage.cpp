@@ -117,7 +117,7 @@ GradientReport BodyStage::report(std::uint64_t step) {
   return step == 0 ? state_->part.gradientReport() : state_->part.gradientReport(step);
 }
 
-std::size_t BodyStage::shareSize() const { return state_->part.shareSize(); }
+std::size_t BodyStage::shareSize() { return state_->part.shareSize(); }
 
 void BodyStage::writeShare(std::uint64_t step, std::span<float> share) {
   state_->part.writeShare(step, share);
@@ -129,11 +129,11 @@ void BodyStage::readSum(std::uint64_t step, std::span<const float> sum) {
 
 void BodyStage::update(const StepDecision& decision) { state_->part.update(decision); }
 
-std::uint64_t BodyStage::weightsDigest() const {
+std::uint64_t BodyStage::weightsDigest() {
   return digestOfTrained(state_->part.set().parameters());
 }
 
-std::vector<std::byte> BodyStage::exportWeights() const {
+std::vector<std::byte> BodyStage::exportWeights() {
   return toSafetensors(weightsOf(state_->part.evaluatedSet()));
 }
 
@@ -144,6 +144,12 @@ std::vector<std::byte> BodyStage::exportGradients() {
 
 void BodyStage::importWeights(std::span<const std::byte> file) {
   state_->part.load(fromSafetensors(file, "weights/body"));
+}
+
+std::vector<std::byte> BodyStage::saveFile() { return toSafetensors(save()); }
+
+void BodyStage::restoreFile(std::span<const std::byte> file) {
+  restore(fromSafetensors(file, "the checkpoint"));
 }
 
 std::vector<NamedTensor> BodyStage::save() const { return state_->part.save(); }

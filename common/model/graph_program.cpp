@@ -22,6 +22,7 @@
 #include "common/graph/adapters.h"
 #include "common/graph/operators.h"
 #include "common/model/operator_checks.h"
+#include "common/model/operator_note.h"
 #include "common/model/operator_preconditions.h"
 
 namespace cleave {
@@ -734,6 +735,7 @@ struct GraphProgram::State {
     if (std::ranges::any_of(steps, &Step::isInPlace)) batch.memory.emplace(tensors, inputs);
     for (const Step& step : steps) {
       if (context.checkpoint != nullptr) (*context.checkpoint)();
+      noteOperator(step.node->op());
       run(step, values, context, batch);
     }
     TensorList outputs;

@@ -22,6 +22,7 @@
 
 #include "common/codec/tensor.h"
 #include "common/device/compute_device.h"
+#include "common/model/body.h"
 #include "common/model/inserts.h"
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
@@ -106,43 +107,27 @@ struct BatchMetrics {
 std::vector<std::optional<double>> metricValues(const ScoreSpec& spec, const BatchMetrics& metrics);
 
 // The body: blocks [cut0, cut1), on the server.
-class BodyStage {
+class BodyStage : public Body {
  public:
   // The device is borrowed.
   BodyStage(const StageOptions& options, const StageWait& wait,
             ComputeDevice& device = cpuDevice());
-  ~BodyStage();
+  ~BodyStage() override;
 
-  // Computes the tensors of the body's last cut from those of its first cut. Keeps nothing for a
-  // backward in evaluation.
-  TensorBundle forward(const MicroBatch& at, TensorBundle activations0);
-  // Computes the gradients at the first cut from those at the last cut, and those of the weights,
-  // unless the backward is split.
-  TensorBundle backward(const MicroBatch& at, TensorBundle gradients1);
-  // Computes the gradients of the weights, if the backward is split. Call for the micro-batches in
-  // the same order as backward().
-  void backwardWeights(const MicroBatch& at);
-  // The report on a step; 0: the oldest step in progress. Call after the step's last backward and,
-  // if the body has replicas, after readSum().
-  GradientReport report(std::uint64_t step = 0);
-  // With replicas, each one writes its share of a step after the step's last backward, and the
-  // shares are added. A share has the gradients of the trained parameters and, if there are batch
-  // norms, their statistics for each micro-batch of the whole batch: zeros for those of other
-  // replicas.
-  std::size_t shareSize() const;
-  void writeShare(std::uint64_t step, std::span<float> share);
-  // Replaces the step's gradients and statistics. `sum`: the sum of all shares.
-  void readSum(std::uint64_t step, std::span<const float> sum);
-  void update(const StepDecision& decision);  // clears the gradients of that step
-  // Depends on each bit of the trained weights.
-  std::uint64_t weightsDigest() const;
-
-  // Return a safetensors file: exportWeights() of the body's parameters and buffers, or their
-  // averages if there are any; exportGradients() of the existing gradients of the oldest step.
-  std::vector<std::byte> exportWeights() const;
-  std::vector<std::byte> exportGradients();
-  // Loads weights like loadWeights().
-  void importWeights(std::span<const std::byte> file);
+  TensorBundle forward(const MicroBatch& at, TensorBundle activations0) override;
+  TensorBundle backward(const MicroBatch& at, TensorBundle gradients1) override;
+  void backwardWeights(const MicroBatch& at) override;
+  GradientReport report(std::uint64_t step = 0) override;
+  std::size_t shareSize() override;
+  void writeShare(std::uint64_t step, std::span<float> share) override;
+  void readSum(std::uint64_t step, std::span<const float> sum) override;
+  void update(const StepDecision& decision) override;
+  std::uint64_t weightsDigest() override;
+  std::vector<std::byte> exportWeights() override;
+  std::vector<std::byte> exportGradients() override;
+  void importWeights(std::span<const std::byte> file) override;
+  std::vector<std::byte> saveFile() override;
+  void restoreFile(std::span<const std::byte> file) override;
 
   // All state that the stage keeps between steps: parameters and buffers under their names, the
   // optimizer's state (Optimizer::state()) and, with staleness, the older versions of the trained

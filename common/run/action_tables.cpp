@@ -27,7 +27,7 @@ void computeWith(ActionTable& table, int threads) {
 
 // Reduce starts with this step's share, Report takes the sum, and Update returns a digest of the
 // weights. Steps are reduced one at a time.
-void addReduction(ActionTable& table, BodyStage& stage, int threads, ReduceFunction reduce) {
+void addReduction(ActionTable& table, Body& stage, int threads, ReduceFunction reduce) {
   // Owned by the pending call too, which may end after the table's life.
   const auto values = std::make_shared<std::vector<float>>();
   table.reduce = [&stage, threads, values, reduce = std::move(reduce)](
@@ -60,7 +60,7 @@ void limitMemory(ActionFunction& function, std::shared_ptr<const MemoryLimit> me
 
 }  // namespace
 
-ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched,
+ActionTable bodyActions(Body& stage, int threads, bool weightsMayBeFetched,
                         const CheckpointActions& checkpoints,
                         std::shared_ptr<const MemoryLimit> memory, ReduceFunction reduce) {
   ActionTable table;

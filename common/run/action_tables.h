@@ -30,7 +30,7 @@ using ReduceFunction = std::function<void(std::uint64_t step, std::span<float> s
 // is false, a Fetch of the weights throws ProtocolError "fetch-not-allowed". `memory`: the limit
 // for memory that forwards and backwards allocate; null: no limit. `reduce`: empty without
 // replicas.
-ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched,
+ActionTable bodyActions(Body& stage, int threads, bool weightsMayBeFetched,
                         const CheckpointActions& checkpoints = {},
                         std::shared_ptr<const MemoryLimit> memory = nullptr,
                         ReduceFunction reduce = nullptr);

@@ -125,6 +125,9 @@ std::size_t serverBytes(const RunPlan& plan);
 // The part of serverBytes() for unpacking initial weights, in addition to the buffer that they
 // arrived in; 0 without initial weights.
 std::size_t unpackedWeightsBytes(const RunPlan& plan);
+// Maximum memory that the process of a body may allocate, excluding snapshotBytes(): a part of
+// serverBytes(), and a hard limit.
+std::size_t stageProcessBytes(const RunPlan& plan);
 // Maximum memory that the operators of a graph may allocate: twice what serverBytes() estimates for
 // the body, since operators have scratch memory of their own, plus 64 MiB.
 std::size_t graphMemoryLimit(const RunPlan& plan);

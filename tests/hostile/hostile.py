@@ -2,7 +2,8 @@
 """Attacks a cleave-server with the cases in cases.py while honest clients train. Each attack must end in time, with an expected code,
 without increasing the server's memory use, and the server must count it. The honest clients' weights must be the same as without attacks.
 With --memory, the attacks are those on a session's memory limit (memory_cases.py), and the server's memory use must not exceed the bound
-that it prints. With --replicas, the attacks are on one of two replicas (replica_cases.py), which the honest clients use too."""
+that it prints. With --replicas, the attacks are on one of two replicas (replica_cases.py), which the honest clients use too. With --graphs,
+the attacks are graphs that the server runs (graph_cases.py)."""
 import argparse
 import collections
 import hashlib
@@ -18,9 +19,11 @@ import time
 import unicodedata
 
 import cases
+import graph_cases
 import memory_cases
 import replica_cases
 import wire as w
+from processes import children, memory_kib
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 from free_ports import free_ports  # noqa: E402
@@ -74,8 +77,16 @@ class Server:
         self.address = f"127.0.0.1:{self.port}"  # that honest clients use
 
     def memory_kib(self, name):
-        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(rf"{name}:\s+(\d+)", status)[1])
+        return memory_kib(self.process.pid, name)
+
+    def stages_kib(self):
+        """Memory of the stage server and its processes, which share most of it until they write to it."""
+        total = 0
+        for stage_server in children(self.process.pid):
+            shared = memory_kib(stage_server, "RssAnon")
+            total += memory_kib(stage_server, "VmRSS")
+            total += sum(max(0, memory_kib(one, "RssAnon") - shared) + memory_kib(one, "RssShmem") for one in children(stage_server))
+        return total
 
     def forget_peak(self):
         pathlib.Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
@@ -100,6 +111,28 @@ class Server:
         code = self.process.wait(30)
         self.reader.join()
         return code
+
+
+class StagesPeak(threading.Thread):
+    """Measures the peak of a server's stages_kib() while its `with` block runs."""
+
+    def __init__(self, server):
+        super().__init__()
+        self.server = server
+        self.kib = server.stages_kib()
+        self.ended = threading.Event()
+
+    def run(self):
+        while not self.ended.wait(0.02):
+            self.kib = max(self.kib, self.server.stages_kib())
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.join()
 
 
 class World:
@@ -167,13 +200,15 @@ def train(programs, folder, server, transport, name):
 
 
 def attack(case, world, server, bound_kib):
-    """Runs a case. Returns the faults found (empty if none), the seconds, and the code. `bound_kib`: bound of the server's memory; None:
-    the allowance for the case's connections."""
+    """Runs a case. Returns the faults found (empty if none), the seconds, and the code. `bound_kib`: bound of the server's memory with its
+    stages; None: the allowance for the case's connections."""
     server.forget_peak()
     before = server.memory_kib("VmRSS")
     try:
-        peer = case.act(world)
-        seconds = peer.wait_for_close() if peer else 0
+        with StagesPeak(server) as stages:
+            stages_before = stages.kib
+            peer = case.act(world)
+            seconds = peer.wait_for_close() if peer else 0
     except (AssertionError, OSError, TypeError) as error:
         return f"{type(error).__name__}: {error}", 0, None
     code = (peer.code or "") if peer else ""
@@ -194,6 +229,8 @@ def attack(case, world, server, bound_kib):
     if seconds > case.deadline:
         faults.append(f"closed after {seconds:.1f} s")
     if bound_kib is not None:
+        peak += stages.kib
+        growth += stages.kib - stages_before
         print(f"        peak {peak >> 10} MiB of {bound_kib >> 10} MiB, {growth >> 10} MiB of it new")
         if peak > bound_kib or growth > MAX_SESSION_KIB:
             faults.append(f"the server used {peak} KiB, {growth} KiB of it new, but printed a bound of {bound_kib} KiB")
@@ -238,8 +275,9 @@ def main():
     parser.add_argument("--memory", action="store_true", help="runs the attacks on the memory of a server with a low limit")
     parser.add_argument("--replicas", action="store_true", help="runs the attacks on a server that has a replica")
     parser.add_argument("--tls", action="store_true", help="uses TLS for all connections; hostile peers have a certificate")
+    parser.add_argument("--graphs", action="store_true", help="runs the attacks by graphs")
     options = parser.parse_args()
-    table = memory_cases if options.memory else replica_cases if options.replicas else cases
+    table = memory_cases if options.memory else replica_cases if options.replicas else graph_cases if options.graphs else cases
     chosen = [case for case in table.CASES if options.only in case.name]
     with tempfile.TemporaryDirectory(prefix="cleave-hostile-") as name:
         folder = pathlib.Path(name)
@@ -247,14 +285,18 @@ def main():
         limits = MEMORY_LIMITS if options.memory else LIMITS
         if options.replicas:  # while a case waits for one replica, it does not answer the Pings of the other one
             limits = {**limits, "ping_timeout_seconds": 20, "idle_seconds": 40}
+        if options.graphs:
+            limits = {**MEMORY_LIMITS, "action_seconds": graph_cases.ACTION_SECONDS}
         servers, ports = [], free_ports(replica_cases.REPLICAS) if options.replicas else [None]
         try:
             for rank, port in enumerate(ports):
-                group = replica_settings(rank, ports) if port else []
-                servers.append(Server(options.programs, folder / str(rank), transport, limits, group))
+                more = replica_settings(rank, ports) if port else []
+                if options.graphs:
+                    more = ["--set=threads=1"]  # so that graphs that take too long do so on any machine
+                servers.append(Server(options.programs, folder / str(rank), transport, limits, more))
             servers[0].address = "+".join(server.address for server in servers)
             world = World(servers, transport.hostile, ports[0])
-            return run_all(chosen, options.programs, folder, servers[0], world, transport, options.memory)
+            return run_all(chosen, options.programs, folder, servers[0], world, transport, options.memory or options.graphs)
         finally:
             for server in servers:
                 server.process.kill()  # also ends an honest client, because its run fails

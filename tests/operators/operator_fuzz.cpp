@@ -6,9 +6,11 @@
 //   - one of its results or gradients has no memory.
 // Prints the failed cases, which depend on the operator and the seed alone:
 //
-//   operator_fuzz [--cases N] [--seed SEED] [OPERATOR …]
-// N: cases per operator, 100 by default. OPERATOR: "lstm.input", or a part of its name. `--here`
-// runs the cases in this process, for a debugger: `--seed SEED --cases 1 OPERATOR --here`.
+//   operator_fuzz [--cases N] [--stages N] [--seed SEED] [OPERATOR …]
+// N: cases per operator, 100 by default, and how many of them also run as a server runs them, each
+// in a process of a stage: their code does not matter, but no process may crash. OPERATOR:
+// "lstm.input", or a part of its name. `--here` runs the cases in this process, for a debugger:
+// `--seed SEED --cases 1 OPERATOR --here`.
 #include <ATen/Parallel.h>
 #include <spdlog/fmt/fmt.h>
 #include <sys/mman.h>
@@ -23,6 +25,7 @@
 #include <cstring>
 #include <ctime>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -30,6 +33,7 @@
 #include "common/graph/operators.h"
 #include "tests/operators/cases.h"
 #include "tests/operators/guarded_memory.h"
+#include "tests/operators/stage_cases.h"
 
 namespace cleave::test {
 namespace {
@@ -49,6 +53,7 @@ struct Progress {
 
 struct Options {
   std::uint64_t cases = 100;
+  std::uint64_t stages = 5;
   std::uint64_t seed = 1;
   bool isHere = false;
   std::vector<std::string> ops;
@@ -151,7 +156,7 @@ struct Case {
 
 class Fuzz {
  public:
-  explicit Fuzz(const Options& options) : options_(options) {
+  Fuzz(const Options& options, StageProcesses& stages) : options_(options), stages_(stages) {
     for (const OperatorRow& row : operatorTable()) {
       const std::string name(row.name);
       const bool isChosen =
@@ -172,6 +177,7 @@ class Fuzz {
       for (const Case& each : cases_) report(each, faultOf(*each.op, each.seed, *progress_));
     }
     while (!options_.isHere && progress_->next < cases_.size()) runChild();
+    if (!options_.isHere) runStages();
     std::printf("%zu cases of %zu operators, %llu accepted; %zu failed, %zu took too long\n",
                 cases_.size(), ops_.size(), static_cast<unsigned long long>(progress_->accepted),
                 failed_, slow_);
@@ -218,6 +224,25 @@ class Fuzz {
     }
   }
 
+  // Cases are in the order of their seeds.
+  void runStages() {
+    const std::size_t count = std::min(cases_.size(), ops_.size() * options_.stages);
+    std::map<std::string, std::size_t> codes;
+    for (std::size_t n = 0; n < count; ++n) {
+      const OperatorCase given = makeCase(*cases_[n].op, cases_[n].seed);
+      given.text.copy(progress_->text, sizeof progress_->text - 1);
+      progress_->text[std::min(given.text.size(), sizeof progress_->text - 1)] = 0;
+      const StageOutcome outcome = runInStage(stages_, given);
+      ++codes[outcome.code];
+      report(cases_[n], outcome.fault);
+    }
+    std::printf("%zu cases in stages' processes:", count);
+    for (const auto& [code, number] : codes) {
+      std::printf(" %zu %s", number, code.empty() ? "with a result" : code.c_str());
+    }
+    std::printf("\n");
+  }
+
   void report(const Case& each, const std::string& fault) {
     if (fault.empty()) return;
     ++failed_;
@@ -225,6 +250,7 @@ class Fuzz {
   }
 
   Options options_;
+  StageProcesses& stages_;
   std::vector<std::string> ops_;
   std::vector<Case> cases_;
   Progress* progress_ = nullptr;
@@ -238,6 +264,8 @@ Options optionsOf(int argc, char** argv) {
     const auto number = [&] { return ++n < argc ? std::stoull(argv[n]) : 0; };
     if (given == "--cases") {
       options.cases = number();
+    } else if (given == "--stages") {
+      options.stages = number();
     } else if (given == "--seed") {
       options.seed = number();
     } else if (given == "--here") {
@@ -253,7 +281,8 @@ Options optionsOf(int argc, char** argv) {
 }  // namespace cleave::test
 
 int main(int argc, char** argv) {
+  cleave::StageProcesses stages;
   at::set_num_threads(1);  // forked children have no other threads
   cleave::test::installGuardedMemory();
-  return cleave::test::Fuzz(cleave::test::optionsOf(argc, argv)).run();
+  return cleave::test::Fuzz(cleave::test::optionsOf(argc, argv), stages).run();
 }

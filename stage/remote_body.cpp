@@ -1,0 +1,354 @@
+#include "stage/remote_body.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cctype>
+#include <chrono>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "common/core/error.h"
+#include "common/core/printable.h"
+#include "common/core/units.h"
+#include "common/model/operator_note.h"
+#include "proto/wire.pb.h"
+#include "stage/messages.h"
+
+namespace cleave {
+namespace {
+
+// Processor time between two actions: for ending the last one, and for returning free memory.
+constexpr double kMaxIdleSeconds = 1;
+constexpr std::size_t kPieceBytes = 1 << 20;  // of states and weights
+
+std::vector<Flow> activationsAt(const RunPlan& plan, int cut) {
+  return activationsOf(cut, cutTensorsAt(plan.blocks, plan.stage.cuts, cut));
+}
+std::vector<Flow> gradientsAt(const RunPlan& plan, int cut) {
+  return gradientsOf(cut, cutTensorsAt(plan.blocks, plan.stage.cuts, cut));
+}
+
+std::vector<TensorSpec> specsOf(const RunPlan& plan, const std::vector<Flow>& flows,
+                                std::uint32_t samples) {
+  std::vector<TensorSpec> specs;
+  for (const Flow flow : flows) {
+    specs.push_back(flowSpec(plan.blocks, plan.stage.cuts, flow, samples));
+  }
+  return specs;
+}
+
+// A buffer in the shared memory.
+Buffer sharedBuffer(BufferPool& pool, const SharedBlocks& blocks, std::size_t size) {
+  Buffer buffer = pool.acquire(size);
+  if (blocks.contains(buffer.data())) return buffer;
+  pool.clear();
+  buffer = pool.acquire(size);
+  if (blocks.contains(buffer.data())) return buffer;
+  throw RunError("memory-exceeded", "the run's tensors do not fit into its shared memory");
+}
+
+std::string nameOf(wire::StageRequest::Kind kind) {
+  if (kind == wire::StageRequest::FORWARD) return "BodyForward";
+  if (kind == wire::StageRequest::BACKWARD) return "BodyBackward";
+  if (kind == wire::StageRequest::WEIGHTS) return "BodyWeights";
+  std::string name = wire::StageRequest::Kind_Name(kind);
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](char c) { return c == '_' ? ' ' : static_cast<char>(std::tolower(c)); });
+  return name;
+}
+
+}  // namespace
+
+// All of a run's buffers together have at most transitBytes(); as much again for the gaps between
+// them.
+StageMemory::StageMemory(const RunPlan& plan) try {
+  const std::size_t size = 2 * (transitBytes(plan) + kPieceBytes);
+  input = std::make_shared<SharedBlocks>(SharedMemory::create(size, false));
+  output = std::make_shared<SharedBlocks>(SharedMemory::create(size, true));
+  inputs = std::make_shared<BufferPool>(transitBytes(plan), input);
+  outputs = std::make_shared<BufferPool>(transitBytes(plan), output);
+  note = std::make_shared<Buffer>(outputs->acquire(kOperatorNoteBytes));
+  assert(output->offsetOf(note->data()) == 0);
+  std::memset(note->data(), 0, note->size());
+} catch (const std::system_error& error) {
+  throw RunError("cannot-start-stage",
+                 std::string("the memory of the run's stage cannot be mapped: ") + error.what(),
+                 "ask the server's operator to allow more descriptors or memory");
+}
+
+std::unique_ptr<StageProcess> startStage(StageProcesses& processes, const RunPlan& plan,
+                                         int threads, const StageMemory& memory, bool savesState) {
+  return processes.start(threads, memory.input->memory(), memory.output->memory(),
+                         stageProcessBytes(plan) + (savesState ? snapshotBytes(plan) : 0));
+}
+
+RemoteBody::RemoteBody(std::unique_ptr<StageProcess> process, const RunPlan& plan, int threads,
+                       double maxSeconds, StageMemory memory,
+                       std::shared_ptr<MemoryAccount> account,
+                       std::function<void(const std::string& text)> log)
+    : plan_(plan),
+      maxSeconds_(maxSeconds),
+      memory_(std::move(memory)),
+      inputs_(memory_.inputs->chargedTo(account)),
+      outputs_(memory_.outputs->chargedTo(std::move(account))),
+      maxResult_(std::max({snapshotBytes(plan), std::size_t{maxWeightsBytes(plan)},
+                           sizeof(float) * cleave::shareSize(plan)}) +
+                 kPieceBytes),
+      process_(std::move(process)),
+      log_(std::move(log)) {
+  wire::RunSpec spec;
+  toWire(plan.spec, spec);
+  const std::string bytes = spec.SerializeAsString();
+  put(std::as_bytes(std::span(bytes)));
+  Request request;
+  request.set_kind(Request::BUILD);
+  request.set_threads(static_cast<std::uint32_t>(threads));
+  try {
+    call(request);
+  } catch (...) {
+    end();
+    throw;
+  }
+}
+
+RemoteBody::~RemoteBody() { end(); }
+
+void RemoteBody::end() {
+  process_->end();
+  const std::string errors = process_->takeErrors();
+  if (!errors.empty()) log_("its stage wrote: " + printable(errors));
+}
+
+// ---- Calls ----
+
+RemoteBody::Reply RemoteBody::call(const Request& request) {
+  if (process_->processorSeconds() - usedSeconds_ > kMaxIdleSeconds) {
+    refuse("an answer, and then computed between two actions");
+  }
+  const std::string name = nameOf(request.kind());
+  const auto limit = std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+      std::chrono::duration<double>(std::min(maxSeconds_, 1e6)));
+  Reply reply;
+  const bool isSent = sendStageMessage(process_->socket(), request);
+  if (isSent && !process_->waitForMessage(std::chrono::steady_clock::now() + limit)) {
+    throw RunError("action-too-long",
+                   "an action (" + name + ") took longer than " + durationText(maxSeconds_) +
+                       " (limits.action_seconds in the server's configuration), and was ended",
+                   "use a smaller batch, more micro-batches, or fewer layers in the body, or ask "
+                   "the server's operator to raise the limit");
+  }
+  if (!isSent || readStageMessage(process_->socket(), reply) != StageRead::message) {
+    const std::string how = process_->end();
+    throw RunError("body-crashed",
+                   "the process that computes the run's body ended with " + how +
+                       " in an action (" + name + ")" + lastOperator(),
+                   "check the arguments of the model's operators; the run's last checkpoint is "
+                   "still valid");
+  }
+  usedSeconds_ = process_->processorSeconds();
+  for (const std::uint64_t offset : reply.released()) {
+    if (inUse_.erase(offset) == 0) refuse("an input that it did not have");
+  }
+  if (reply.fault() != Reply::NONE) throwFault(reply);
+  return reply;
+}
+
+RemoteBody::Reply RemoteBody::call(Request::Kind kind, std::uint64_t step) {
+  Request request;
+  request.set_kind(kind);
+  request.set_step(step);
+  return call(request);
+}
+
+// The process may have any reason to send an error, but only texts that are printable, and codes.
+void RemoteBody::throwFault(const Reply& reply) {
+  const std::string& code = reply.code();
+  const bool isCode = !code.empty() && code.size() <= 40 &&
+                      std::all_of(code.begin(), code.end(),
+                                  [](char c) { return c == '-' || (c >= 'a' && c <= 'z'); });
+  const std::string sentence = printable(reply.sentence()), hint = printable(reply.hint());
+  if (reply.fault() == Reply::BUG || reply.fault() == Reply::UNKNOWN || !isCode) {
+    throw RunError("internal-error", "the process of the run's body failed: " + sentence);
+  }
+  if (reply.fault() == Reply::USAGE) throw UsageError(code, sentence, hint);
+  if (reply.fault() == Reply::PROTOCOL) throw ProtocolError(code, sentence, hint);
+  throw RunError(code, sentence, hint);
+}
+
+void RemoteBody::refuse(const std::string& what) {
+  process_->end();
+  throw RunError("bad-stage", "the process that computes the run's body returned " + what);
+}
+
+// The operator that the process has noted: its own word, and only for the message.
+std::string RemoteBody::lastOperator() const {
+  std::array<char, kOperatorNoteBytes> note{};
+  std::memcpy(note.data(), memory_.note->data(), note.size());
+  const auto end = std::ranges::find_if_not(note, [](char c) {
+    return c == '.' || c == ':' || c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0;
+  });
+  if (end == note.begin()) return "";
+  return ", in the operator " + std::string(note.begin(), end);
+}
+
+// ---- Bytes ----
+
+void RemoteBody::put(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    Buffer piece =
+        sharedBuffer(*memory_.inputs, *memory_.input, std::min(kPieceBytes, bytes.size()));
+    std::memcpy(piece.data(), bytes.data(), piece.size());
+    Request request;
+    request.set_kind(Request::PUT);
+    request.set_offset(memory_.input->offsetOf(piece.data()));
+    request.set_bytes(piece.size());
+    call(request);
+    bytes = bytes.subspan(piece.size());
+  }
+}
+
+std::vector<std::byte> RemoteBody::take(const Reply& reply) {
+  const std::size_t size = reply.bytes();
+  if (size > maxResult_) refuse(std::to_string(size) + " bytes, more than its state can have");
+  std::vector<std::byte> bytes;
+  bytes.reserve(size);
+  while (bytes.size() < size) {
+    const Buffer piece =
+        sharedBuffer(*memory_.outputs, *memory_.output, std::min(kPieceBytes, size - bytes.size()));
+    Request request;
+    request.set_kind(Request::TAKE);
+    request.set_offset(memory_.output->offsetOf(piece.data()));
+    request.set_bytes(piece.size());
+    if (call(request).bytes() != piece.size()) refuse("a piece of another size");
+    bytes.insert(bytes.end(), piece.span().begin(), piece.span().end());
+  }
+  return bytes;
+}
+
+// ---- Tensors ----
+
+TensorBundle RemoteBody::compute(Request::Kind kind, const MicroBatch& at, TensorBundle inputs,
+                                 const std::vector<Flow>& outputs) {
+  Request request;
+  request.set_kind(kind);
+  request.set_phase(static_cast<std::uint32_t>(at.phase));
+  request.set_step(at.step);
+  request.set_i(at.i);
+  request.set_micro_batches(at.microBatches);
+  request.set_samples(at.samples);
+  for (Payload& input : inputs) give(std::move(input), request);
+  const auto specs = specsOf(plan_, outputs, microBatchSize(at.samples, at.microBatches, at.i));
+  std::vector<Buffer> written;
+  for (const TensorSpec& spec : specs) {
+    written.push_back(sharedBuffer(*outputs_, *memory_.output, spec.bytes()));
+    toWire(spec, memory_.output->offsetOf(written.back().data()), *request.add_outputs());
+  }
+  call(request);
+  TensorBundle bundle;
+  for (std::size_t j = 0; j < specs.size(); ++j) {
+    bundle.push_back(taken(outputs[j], specs[j], std::move(written[j])));
+  }
+  return bundle;
+}
+
+// Passes an input on; copies it if it does not lie in the memory that the process can read.
+void RemoteBody::give(Payload input, Request& request) {
+  const TensorSpec spec = input.view().spec;
+  if (!memory_.input->contains(input.view().data)) {
+    auto copy =
+        std::make_shared<Buffer>(sharedBuffer(*memory_.inputs, *memory_.input, spec.bytes()));
+    if (spec.bytes() > 0) std::memcpy(copy->data(), input.view().data, spec.bytes());
+    input = {{copy->data(), spec}, copy};
+  }
+  const std::size_t offset = memory_.input->offsetOf(input.view().data);
+  toWire(spec, offset, *request.add_inputs());
+  const bool isNew = inUse_.emplace(offset, std::move(input)).second;
+  assert(isNew);
+  static_cast<void>(isNew);
+}
+
+// A tensor that the process has written. The process may change it at any time, and codecs read a
+// tensor more than once, so they get a copy. `none` only sends the bytes.
+Payload RemoteBody::taken(Flow flow, const TensorSpec& spec, Buffer written) const {
+  auto buffer = std::make_shared<Buffer>(std::move(written));
+  const bool isOnlySent =
+      plan_.codecs.at(flow)->isIdentity() && plan_.eightBitCodecs.find(flow) == nullptr;
+  if (!isOnlySent) {
+    auto copy = std::make_shared<Buffer>(inputs_->acquire(spec.bytes()));
+    if (spec.bytes() > 0) std::memcpy(copy->data(), buffer->data(), spec.bytes());
+    buffer = std::move(copy);
+  }
+  return {{buffer->data(), spec}, buffer};
+}
+
+TensorBundle RemoteBody::forward(const MicroBatch& at, TensorBundle activations0) {
+  return compute(Request::FORWARD, at, std::move(activations0),
+                 activationsAt(plan_, plan_.stage.cuts.number1));
+}
+
+TensorBundle RemoteBody::backward(const MicroBatch& at, TensorBundle gradients1) {
+  return compute(Request::BACKWARD, at, std::move(gradients1),
+                 gradientsAt(plan_, plan_.stage.cuts.number0));
+}
+
+void RemoteBody::backwardWeights(const MicroBatch& at) { compute(Request::WEIGHTS, at, {}, {}); }
+
+// ---- Steps and state ----
+
+GradientReport RemoteBody::report(std::uint64_t step) {
+  const Reply reply = call(Request::REPORT, step);
+  return {reply.square_sum(), reply.finite()};
+}
+
+std::size_t RemoteBody::shareSize() {
+  const std::size_t size = call(Request::SHARE_SIZE).value();
+  if (size > cleave::shareSize(plan_)) refuse("a share of " + std::to_string(size) + " values");
+  return size;
+}
+
+void RemoteBody::writeShare(std::uint64_t step, std::span<float> share) {
+  const std::vector<std::byte> bytes = take(call(Request::WRITE_SHARE, step));
+  if (bytes.size() != share.size_bytes()) refuse("a share of another size");
+  std::memcpy(share.data(), bytes.data(), bytes.size());
+}
+
+void RemoteBody::readSum(std::uint64_t step, std::span<const float> sum) {
+  put(std::as_bytes(sum));
+  call(Request::READ_SUM, step);
+}
+
+void RemoteBody::update(const StepDecision& decision) {
+  Request request;
+  request.set_kind(Request::UPDATE);
+  request.set_step(decision.step);
+  wire::StageDecision& wire = *request.mutable_decision();
+  wire.set_apply(decision.apply);
+  for (const double rate : decision.learningRates) wire.add_learning_rates(rate);
+  wire.set_clip_factor(decision.clipFactor);
+  wire.set_loss_scale(decision.lossScale);
+  call(request);
+}
+
+std::uint64_t RemoteBody::weightsDigest() { return call(Request::DIGEST).value(); }
+
+std::vector<std::byte> RemoteBody::exportWeights() { return take(call(Request::EXPORT_WEIGHTS)); }
+
+std::vector<std::byte> RemoteBody::exportGradients() {
+  return take(call(Request::EXPORT_GRADIENTS));
+}
+
+void RemoteBody::importWeights(std::span<const std::byte> file) {
+  put(file);
+  call(Request::IMPORT_WEIGHTS);
+}
+
+std::vector<std::byte> RemoteBody::saveFile() { return take(call(Request::SAVE)); }
+
+void RemoteBody::restoreFile(std::span<const std::byte> file) {
+  put(file);
+  call(Request::RESTORE);
+}
+
+}  // namespace cleave

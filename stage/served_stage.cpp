@@ -1,0 +1,253 @@
+#include "stage/served_stage.h"
+
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/core/environment.h"
+#include "common/core/error.h"
+#include "common/model/operator_note.h"
+#include "common/model/stage.h"
+#include "common/run/plan.h"
+#include "common/run/run_spec.h"
+#include "common/run/torch_errors.h"
+#include "proto/wire.pb.h"
+#include "stage/messages.h"
+
+namespace cleave {
+namespace {
+
+using wire::StageReply;
+using wire::StageRequest;
+
+constexpr std::size_t kMaxText = 2000;
+
+MicroBatch microBatchOf(const StageRequest& request) {
+  return {static_cast<Phase>(request.phase()), request.step(), request.i(), request.micro_batches(),
+          request.samples()};
+}
+
+StepDecision decisionOf(const StageRequest& request) {
+  const wire::StageDecision& wire = request.decision();
+  StepDecision decision;
+  decision.step = request.step();
+  decision.apply = wire.apply();
+  decision.learningRates = {wire.learning_rates().begin(), wire.learning_rates().end()};
+  decision.clipFactor = wire.clip_factor();
+  decision.lossScale = wire.loss_scale();
+  return decision;
+}
+
+std::vector<std::byte> bytesOf(std::span<const float> values) {
+  const auto bytes = std::as_bytes(values);
+  return {bytes.begin(), bytes.end()};
+}
+
+// LibTorch itself runs a backward's operators.
+void noteBackwardOperators() {
+  at::addGlobalCallback(at::RecordFunctionCallback([](const at::RecordFunction& function) {
+                          noteOperator(function.name());
+                          return std::unique_ptr<at::ObserverContext>();
+                        }).scopes({at::RecordScope::BACKWARD_FUNCTION}));
+}
+
+class ServedStage {
+ public:
+  explicit ServedStage(const StageEnds& ends) : ends_(ends) {}
+
+  StageReply answer(const StageRequest& request) {
+    StageReply reply;
+    reply.set_fault(StageReply::NONE);
+    try {
+      withTorchErrors([&] {
+        try {
+          perform(request, reply);
+        } catch (const c10::Error& error) {
+          if (!isOutOfMemory(error)) throw;
+          throw std::bad_alloc();
+        }
+      });
+    } catch (const Error& error) {
+      fail(reply, faultOf(error), error.what());
+      reply.set_code(error.code());
+      reply.set_hint(error.hint().substr(0, kMaxText));
+    } catch (const std::bad_alloc&) {
+      fail(reply, StageReply::RUN, "the run needs more memory than was admitted for it");
+      reply.set_code("memory-exceeded");
+    } catch (const std::exception& error) {
+      fail(reply, StageReply::BUG, error.what());
+    }
+    for (const std::uint64_t offset : std::exchange(released_, {})) reply.add_released(offset);
+    return reply;
+  }
+
+ private:
+  // LibTorch has no type for it on a CPU.
+  static bool isOutOfMemory(const c10::Error& error) {
+    return std::strstr(error.what_without_backtrace(), "DefaultCPUAllocator") != nullptr;
+  }
+  static StageReply::Fault faultOf(const Error& error) {
+    if (dynamic_cast<const ProtocolError*>(&error) != nullptr) return StageReply::PROTOCOL;
+    return dynamic_cast<const RunError*>(&error) != nullptr ? StageReply::RUN : StageReply::USAGE;
+  }
+  static void fail(StageReply& reply, StageReply::Fault fault, const std::string& sentence) {
+    reply.Clear();
+    reply.set_fault(fault);
+    reply.set_sentence(sentence.substr(0, kMaxText));
+  }
+
+  void perform(const StageRequest& request, StageReply& reply) {
+    switch (request.kind()) {
+      case StageRequest::PUT:
+        return put(request);
+      case StageRequest::TAKE:
+        return take(request, reply);
+      case StageRequest::BUILD:
+        return build(request);
+      case StageRequest::FORWARD:
+        return leave(stage().forward(microBatchOf(request), inputs(request)), request);
+      case StageRequest::BACKWARD:
+        return leave(stage().backward(microBatchOf(request), inputs(request)), request);
+      case StageRequest::WEIGHTS:
+        return stage().backwardWeights(microBatchOf(request));
+      case StageRequest::REPORT: {
+        const GradientReport report = stage().report(request.step());
+        reply.set_square_sum(report.squareSum);
+        reply.set_finite(report.finite);
+        return;
+      }
+      case StageRequest::SHARE_SIZE:
+        return reply.set_value(stage().shareSize());
+      case StageRequest::WRITE_SHARE: {
+        std::vector<float> share(stage().shareSize());
+        stage().writeShare(request.step(), share);
+        return result(bytesOf(share), reply);
+      }
+      case StageRequest::READ_SUM: {
+        const std::vector<std::byte> sum = std::exchange(given_, {});
+        std::vector<float> values(sum.size() / sizeof(float));
+        std::memcpy(values.data(), sum.data(), values.size() * sizeof(float));
+        return stage().readSum(request.step(), values);
+      }
+      case StageRequest::UPDATE:
+        return stage().update(decisionOf(request));
+      case StageRequest::DIGEST:
+        return reply.set_value(stage().weightsDigest());
+      case StageRequest::EXPORT_WEIGHTS:
+        return result(stage().exportWeights(), reply);
+      case StageRequest::EXPORT_GRADIENTS:
+        return result(stage().exportGradients(), reply);
+      case StageRequest::IMPORT_WEIGHTS:
+        return stage().importWeights(std::exchange(given_, {}));
+      case StageRequest::SAVE:
+        return result(stage().saveFile(), reply);
+      case StageRequest::RESTORE:
+        return stage().restoreFile(std::exchange(given_, {}));
+      default:
+        throw std::logic_error("the request is unknown");
+    }
+  }
+
+  BodyStage& stage() {
+    if (!stage_) throw std::logic_error("the stage is not built");
+    return *stage_;
+  }
+
+  void build(const StageRequest& request) {
+    wire::RunSpec spec;
+    const std::vector<std::byte> bytes = std::exchange(given_, {});
+    if (!spec.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+      throw std::logic_error("the run spec cannot be parsed");
+    }
+    const RunPlan plan = planRun(runSpecFromWire(spec));
+    setComputeThreads(static_cast<int>(request.threads()));
+    stage_ = std::make_unique<BodyStage>(plan.stage, plan.wait);
+  }
+
+  void put(const StageRequest& request) {
+    const auto piece = ends_.input.bytes().subspan(request.offset(), request.bytes());
+    given_.insert(given_.end(), piece.begin(), piece.end());
+  }
+
+  void take(const StageRequest& request, StageReply& reply) {
+    const std::span<std::byte> room = ends_.output.bytes().subspan(request.offset());
+    const std::size_t size = std::min<std::size_t>(request.bytes(), result_.size() - taken_);
+    std::memcpy(room.data(), result_.data() + taken_, size);
+    taken_ += size;
+    reply.set_bytes(size);
+    if (taken_ == result_.size()) result(std::vector<std::byte>(), reply);
+    reply.set_bytes(size);
+  }
+
+  void result(std::vector<std::byte> bytes, StageReply& reply) {
+    result_ = std::move(bytes);
+    taken_ = 0;
+    reply.set_bytes(result_.size());
+  }
+
+  // Tensors in the shared memory, which no operator writes to. The reply after their last use
+  // releases them.
+  TensorBundle inputs(const StageRequest& request) {
+    TensorBundle bundle;
+    for (const wire::StageTensor& tensor : request.inputs()) {
+      std::byte* const data = ends_.input.bytes().subspan(tensor.offset()).data();
+      const std::shared_ptr<const void> owner(
+          data, [this, offset = tensor.offset()](const void*) { released_.push_back(offset); });
+      bundle.push_back({{data, specFromWire(tensor)}, owner});
+    }
+    return bundle;
+  }
+
+  void leave(const TensorBundle& outputs, const StageRequest& request) const {
+    for (std::size_t j = 0; j < outputs.size(); ++j) {
+      const TensorView& output = outputs[j].view();
+      const wire::StageTensor& expected = request.outputs().at(static_cast<int>(j));
+      if (output.spec != specFromWire(expected)) {
+        throw std::logic_error("the stage computed " + toString(output.spec));
+      }
+      if (output.spec.bytes() == 0) continue;
+      std::memcpy(ends_.output.bytes().subspan(expected.offset()).data(), output.data,
+                  output.spec.bytes());
+    }
+  }
+
+  const StageEnds& ends_;
+  std::vector<std::uint64_t> released_;  // inputs, since the last reply; outlives the stage
+  std::unique_ptr<BodyStage> stage_;
+  std::vector<std::byte> given_;   // put in, for the next request
+  std::vector<std::byte> result_;  // of the last request, taken in pieces
+  std::size_t taken_ = 0;
+};
+
+}  // namespace
+
+void serveStage(const StageEnds& ends) {
+  const std::span<std::byte> note = ends.output.bytes().first(kOperatorNoteBytes);
+  noteOperatorsIn({reinterpret_cast<char*>(note.data()), note.size()});
+  noteBackwardOperators();
+  ServedStage stage(ends);
+  StageRequest request;
+  bool isTrimmed = true;
+  for (;;) {
+    switch (readStageMessage(ends.socket.number(), request)) {
+      case StageRead::end:
+        return;
+      case StageRead::nothing:  // for kIdleSeconds
+        if (!isTrimmed) releaseMemory();
+        isTrimmed = true;
+        break;
+      case StageRead::message:
+        isTrimmed = false;
+        if (!sendStageMessage(ends.socket.number(), stage.answer(request))) return;
+    }
+  }
+}
+
+}  // namespace cleave

@@ -1,0 +1,261 @@
+#include "stage/stage_processes.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <span>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "common/core/error.h"
+#include "common/core/printable.h"
+#include "stage/orders.h"
+
+namespace cleave {
+namespace {
+
+constexpr int kEndMilliseconds = 2000;
+constexpr int kIdleSeconds = 10;  // after which a process returns free memory
+constexpr std::size_t kPipeBytes = std::size_t{64} << 10;  // what a pipe holds
+
+RunError failed(const std::string& sentence) {
+  return {"no-stage-server", sentence,
+          "install cleave-stage beside cleave-server, and restart the server"};
+}
+
+RunError cannotStart(const std::error_code& reason) {
+  return {"cannot-start-stage",
+          "the process of the run's stage cannot be started: " + reason.message(),
+          "ask the server's operator to allow more processes, open files or memory"};
+}
+
+std::pair<Descriptor, Descriptor> socketPair() {
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+    throw std::system_error(errno, std::generic_category(), "socketpair");
+  }
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+std::string textOf(int status) {
+  if (WIFSIGNALED(status)) {
+    return "signal " + std::to_string(WTERMSIG(status)) + " (" + ::strsignal(WTERMSIG(status)) +
+           ")";
+  }
+  return "exit code " + std::to_string(WEXITSTATUS(status));
+}
+
+// What a pipe contains, at most kPipeBytes; does not block.
+std::string readAll(const Descriptor& pipe) {
+  std::string text(kPipeBytes, '\0');
+  const ssize_t size = ::read(pipe.number(), text.data(), text.size());
+  text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
+  return text;
+}
+
+// The ends for reading and writing. If the pipe is full, writing fails.
+std::pair<Descriptor, Descriptor> pipeForErrors() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
+    throw std::system_error(errno, std::generic_category(), "pipe2");
+  }
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+bool sendOrder(const Descriptor& socket, const StageOrder& order, std::span<const int> files) {
+  return sendWithFiles(socket.number(), std::as_bytes(std::span(&order, 1)), files);
+}
+
+bool receiveReply(const Descriptor& socket, StageOrderReply& reply,
+                  std::vector<Descriptor>& files) {
+  return receiveWithFiles(socket.number(), std::as_writable_bytes(std::span(&reply, 1)), files);
+}
+
+}  // namespace
+
+// ---- One process ----
+
+StageProcess::StageProcess(pid_t process, Descriptor handle, std::function<int()> waitFor,
+                           Descriptor socket, Descriptor errors)
+    : process_(process),
+      handle_(std::move(handle)),
+      waitFor_(std::move(waitFor)),
+      socket_(std::move(socket)),
+      errors_(std::move(errors)) {
+  // A process that does not read must not block this one.
+  ::fcntl(socket_.number(), F_SETFL, O_NONBLOCK);
+}
+
+StageProcess::~StageProcess() { end(); }
+
+bool StageProcess::waitForMessage(std::chrono::steady_clock::time_point deadline) {
+  pollfd poll{socket_.number(), POLLIN, 0};
+  for (;;) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) {
+      end();
+      return false;
+    }
+    // A process that has ended leaves the end of the file.
+    const int ready = ::poll(&poll, 1, static_cast<int>(std::min<long>(left.count(), 60'000)));
+    if (ready > 0) return true;
+  }
+}
+
+std::string StageProcess::end() {
+  if (!handle_) return ended_;
+  // A process that has closed its socket is about to end, and says how.
+  pollfd ends{handle_.number(), POLLIN, 0};
+  pollfd message{socket_.number(), 0, 0};
+  if (::poll(&message, 1, 0) > 0) ::poll(&ends, 1, kEndMilliseconds);
+  ::syscall(SYS_pidfd_send_signal, handle_.number(), SIGKILL, nullptr, 0);
+  ended_ = textOf(waitFor_());
+  handle_ = Descriptor();
+  return ended_;
+}
+
+double StageProcess::processorSeconds() const {
+  clockid_t clock{};
+  timespec time{};
+  if (!handle_ || ::clock_getcpuclockid(process_, &clock) != 0) return 0;
+  if (::clock_gettime(clock, &time) != 0) return 0;
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+std::string StageProcess::takeErrors() { return readAll(errors_); }
+
+// ---- All processes ----
+
+StageProcesses::StageProcesses() {
+  try {
+    startServer();
+  } catch (const RunError& error) {
+    startError_ = error.what();
+    return;
+  }
+  auto [errors, written] = pipeForErrors();
+  sendOrder(socket_, {.kind = StageOrder::Kind::trial}, std::array{written.number()});
+  trialErrors_ = std::move(errors);
+}
+
+StageProcesses::~StageProcesses() { endServer(); }
+
+const std::string& StageProcesses::missing() {
+  const std::lock_guard lock(mutex_);
+  if (!startError_.empty()) throw failed(startError_);
+  if (!trialErrors_) return missing_;
+  StageOrderReply reply;
+  std::vector<Descriptor> files;
+  if (!receiveReply(socket_, reply, files)) throw failed("the stage server has ended");
+  if (reply.error != 0) missing_ = "fork: " + std::generic_category().message(reply.error);
+  if (reply.status != 0) {
+    missing_ = printable(readAll(trialErrors_));
+    if (missing_.empty()) missing_ = "its process ended with " + textOf(reply.status);
+  }
+  trialErrors_ = Descriptor();
+  return missing_;
+}
+
+void StageProcesses::startServer() {
+  auto [own, other] = socketPair();
+  const std::filesystem::path program =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path() / "cleave-stage";
+  constexpr int kSocket = 3;
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, other.number(), kSocket);
+  posix_spawn_file_actions_addclosefrom_np(&actions, kSocket + 1);
+  std::string path = program.string(), number = std::to_string(kSocket);
+  std::array<char*, 3> arguments = {path.data(), number.data(), nullptr};
+  std::string policy = "OMP_WAIT_POLICY=passive", pages = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1";
+  std::array<char*, 4> environment = {policy.data(), pages.data(), nullptr, nullptr};
+  std::string libraries = "LD_LIBRARY_PATH=";
+  if (const char* const folders = std::getenv("LD_LIBRARY_PATH")) {  // by cleave-with-torch
+    libraries += folders;
+    environment[2] = libraries.data();
+  }
+  const int error = ::posix_spawn(&server_, path.c_str(), &actions, nullptr, arguments.data(),
+                                  environment.data());
+  posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) {
+    server_ = 0;
+    throw failed("cannot start " + path + ": " + std::generic_category().message(error));
+  }
+  socket_ = std::move(own);
+  ++generation_;
+}
+
+void StageProcesses::endServer() {
+  if (server_ == 0) return;
+  ::kill(server_, SIGKILL);
+  ::waitpid(server_, nullptr, 0);
+  server_ = 0;
+}
+
+bool StageProcesses::exchange(const StageOrder& order, std::span<const int> sent,
+                              StageOrderReply& reply, std::vector<Descriptor>& received) {
+  return sendOrder(socket_, order, sent) && receiveReply(socket_, reply, received);
+}
+
+std::unique_ptr<StageProcess> StageProcesses::start(int threads, const SharedMemory& input,
+                                                    const SharedMemory& output,
+                                                    std::size_t memoryBytes) try {
+  missing();
+  auto [own, other] = socketPair();
+  const timeval idle{.tv_sec = kIdleSeconds, .tv_usec = 0};
+  ::setsockopt(other.number(), SOL_SOCKET, SO_RCVTIMEO, &idle, sizeof idle);
+  auto [errors, written] = pipeForErrors();
+  const StageOrder order{.threads = static_cast<std::uint32_t>(threads),
+                         .inputBytes = input.bytes().size(),
+                         .outputBytes = output.bytes().size(),
+                         .memoryBytes = memoryBytes};
+  const std::array sent = {other.number(), written.number(), input.file(), output.file()};
+  StageOrderReply reply;
+  std::vector<Descriptor> files;
+  std::unique_lock lock(mutex_);
+  if (!exchange(order, sent, reply, files)) {
+    endServer();
+    startServer();
+    if (!exchange(order, sent, reply, files)) throw failed("the stage server has ended");
+  }
+  const std::uint64_t generation = generation_;
+  lock.unlock();
+  if (files.size() != 1) {
+    own = Descriptor();  // if the process has been forked, it reads the end of the file, and ends
+    if (reply.process != 0) statusOf(reply.process, generation);
+    throw cannotStart({reply.error != 0 ? reply.error : EMFILE, std::generic_category()});
+  }
+  return std::make_unique<StageProcess>(
+      reply.process, std::move(files[0]),
+      [this, process = reply.process, generation] { return statusOf(process, generation); },
+      std::move(own), std::move(errors));
+} catch (const std::system_error& error) {
+  throw cannotStart(error.code());
+}
+
+int StageProcesses::statusOf(pid_t process, std::uint64_t generation) {
+  const std::lock_guard lock(mutex_);
+  const StageOrder order{.kind = StageOrder::Kind::status, .process = process};
+  StageOrderReply reply;
+  std::vector<Descriptor> files;
+  // If its parent has ended, so has the process.
+  const bool isKnown = generation == generation_ && exchange(order, {}, reply, files);
+  return isKnown ? reply.status : SIGKILL;
+}
+
+}  // namespace cleave

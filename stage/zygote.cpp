@@ -1,0 +1,154 @@
+#include "stage/zygote.h"
+
+#include <ATen/Parallel.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <span>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "stage/confinement.h"
+#include "stage/orders.h"
+#include "stage/served_stage.h"
+
+namespace cleave {
+namespace {
+
+template <typename Value>
+std::span<std::byte> bytesOf(Value& value) {
+  return std::as_writable_bytes(std::span(&value, 1));
+}
+
+// LibTorch opens files and makes decisions about the processor when an operator runs for the first
+// time. With one thread: after a parallel region, the processes forked later would wait for threads
+// that they do not have.
+void warmUp() {
+  at::set_num_threads(1);
+  torch::manual_seed(0);
+  torch::nn::Sequential model(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3).padding(1)),
+                              torch::nn::BatchNorm2d(8), torch::nn::ReLU(), torch::nn::Flatten(),
+                              torch::nn::Linear(8 * 64, 16),
+                              torch::nn::LayerNorm(torch::nn::LayerNormOptions({16})));
+  const at::Tensor input = torch::rand({2, 3, 8, 8}).contiguous(at::MemoryFormat::ChannelsLast);
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    model->to(type);
+    model->forward(input.to(type)).sum().backward();
+  }
+  const at::Tensor sequence = torch::rand({2, 4, 8}, at::requires_grad());
+  at::scaled_dot_product_attention(sequence, sequence, sequence).sum().backward();
+  torch::nn::LSTM lstm(8, 8);
+  std::get<0>(lstm->forward(sequence)).sum().backward();
+  at::embedding(torch::rand({8, 8}), at::zeros({2}, at::kLong));
+  const at::Tensor square = torch::rand({8, 8}) + torch::eye(8);
+  at::linalg_inv(square);
+  std::get<0>(at::sort(square));
+  at::fft_fft(square);
+}
+
+void writeErrorsTo(Descriptor errors) {
+  for (const int standard : {0, 1, 2}) ::dup2(errors.number(), standard);
+}
+
+// Runs the process of a stage: `task`, then the process ends.
+[[noreturn]] void runProcess(const std::function<void()>& task) {
+  try {
+    task();
+    ::_exit(0);
+  } catch (const std::exception& error) {
+    const char* const what = error.what();
+    [[maybe_unused]] const auto written = ::write(2, what, std::strlen(what));
+    ::_exit(1);
+  }
+}
+
+[[noreturn]] void runStage(const StageOrder& order, pid_t parent, std::vector<Descriptor> files) {
+  runProcess([&] {
+    writeErrorsTo(std::move(files[1]));
+    const std::array kept = {0, 1, 2, files[0].number(), files[2].number(), files[3].number()};
+    leaveParent(parent, kept);
+    StageEnds ends{
+        std::move(files[0]),
+        SharedMemory::open(std::move(files[2]), order.inputBytes, false),
+        SharedMemory::open(std::move(files[3]), order.outputBytes, true),
+    };
+    ends.input.closeFile();
+    ends.output.closeFile();
+    startComputeThreads(static_cast<int>(order.threads));
+    confine(order.memoryBytes);
+    serveStage(ends);
+  });
+}
+
+// Confines itself as a stage's process does, and computes.
+[[noreturn]] void runTrial(pid_t parent, Descriptor errors) {
+  runProcess([&] {
+    writeErrorsTo(std::move(errors));
+    leaveParent(parent, std::array{0, 1, 2});
+    startComputeThreads(2);
+    confine(std::size_t{64} << 20);
+    const at::Tensor large = at::ones({1 << 20});
+    if (large.add(large).sum().item<float>() != 2 << 20) throw std::runtime_error("wrong sum");
+  });
+}
+
+StageOrderReply forkStage(int socket, const StageOrder& order, std::vector<Descriptor> files,
+                          Descriptor& process) {
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) return {.error = errno};
+  if (child == 0) {
+    ::close(socket);
+    runStage(order, parent, std::move(files));
+  }
+  process = Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+  return {.error = process ? 0 : errno, .process = child};
+}
+
+StageOrderReply statusOf(pid_t process) {
+  StageOrderReply reply{.process = process};
+  if (::waitpid(process, &reply.status, 0) != process) reply.error = errno;
+  return reply;
+}
+
+StageOrderReply tryStage(int socket, Descriptor errors) {
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) return {.error = errno};
+  if (child > 0) return statusOf(child);
+  ::close(socket);
+  runTrial(parent, std::move(errors));
+}
+
+}  // namespace
+
+void serveStageOrders(int socket) {
+  warmUp();
+  StageOrder order;
+  std::vector<Descriptor> files;
+  while (receiveWithFiles(socket, bytesOf(order), files)) {
+    StageOrderReply reply{.error = EINVAL};
+    Descriptor process;
+    if (order.kind == StageOrder::Kind::status) {
+      reply = statusOf(order.process);
+    } else if (order.kind == StageOrder::Kind::trial && files.size() == 1) {
+      reply = tryStage(socket, std::move(files[0]));
+    } else if (files.size() == kMaxOrderFiles) {
+      reply = forkStage(socket, order, std::move(files), process);
+    }
+    files.clear();
+    const std::array sent = {process.number()};
+    if (!sendWithFiles(socket, bytesOf(reply), std::span(sent).first(process ? 1 : 0))) return;
+  }
+}
+
+}  // namespace cleave
