@@ -17,8 +17,8 @@ bool sendStageMessage(int socket, const google::protobuf::MessageLite& message) 
 }
 
 StageRead readStageMessage(int socket, google::protobuf::MessageLite& message) {
-  // On the heap: a thread's stack may be small.
-  std::string text(kMaxStageMessage, '\0');
+  // On the heap, because a thread's stack may be small, and kept, because clearing it takes time.
+  thread_local std::string text(kMaxStageMessage, '\0');
   ssize_t size = 0;
   do {
     size = ::read(socket, text.data(), text.size());

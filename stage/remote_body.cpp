@@ -21,7 +21,6 @@ namespace {
 
 // Processor time between two actions: for ending the last one, and for returning free memory.
 constexpr double kMaxIdleSeconds = 1;
-constexpr std::size_t kPieceBytes = 1 << 20;  // of states and weights
 
 std::vector<Flow> activationsAt(const RunPlan& plan, int cut) {
   return activationsOf(cut, cutTensorsAt(plan.blocks, plan.stage.cuts, cut));
@@ -61,12 +60,12 @@ std::string nameOf(wire::StageRequest::Kind kind) {
 
 }  // namespace
 
-// All of a run's buffers together have at most transitBytes(); as much again for the gaps between
-// them.
+// The server alone writes to the input: at most transitBytes(), and as much again for the gaps
+// between buffers. It uses only the memory that it has written.
 StageMemory::StageMemory(const RunPlan& plan) try {
-  const std::size_t size = 2 * (transitBytes(plan) + kPieceBytes);
+  const std::size_t size = 2 * (transitBytes(plan) + kStagePieceBytes);
   input = std::make_shared<SharedBlocks>(SharedMemory::create(size, false));
-  output = std::make_shared<SharedBlocks>(SharedMemory::create(size, true));
+  output = std::make_shared<SharedBlocks>(SharedMemory::create(stageOutputBytes(plan), true));
   inputs = std::make_shared<BufferPool>(transitBytes(plan), input);
   outputs = std::make_shared<BufferPool>(transitBytes(plan), output);
   note = std::make_shared<Buffer>(outputs->acquire(kOperatorNoteBytes));
@@ -95,7 +94,7 @@ RemoteBody::RemoteBody(std::unique_ptr<StageProcess> process, const RunPlan& pla
       outputs_(memory_.outputs->chargedTo(std::move(account))),
       maxResult_(std::max({snapshotBytes(plan), std::size_t{maxWeightsBytes(plan)},
                            sizeof(float) * cleave::shareSize(plan)}) +
-                 kPieceBytes),
+                 kStagePieceBytes),
       process_(std::move(process)),
       log_(std::move(log)) {
   wire::RunSpec spec;
@@ -198,7 +197,7 @@ std::string RemoteBody::lastOperator() const {
 void RemoteBody::put(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     Buffer piece =
-        sharedBuffer(*memory_.inputs, *memory_.input, std::min(kPieceBytes, bytes.size()));
+        sharedBuffer(*memory_.inputs, *memory_.input, std::min(kStagePieceBytes, bytes.size()));
     std::memcpy(piece.data(), bytes.data(), piece.size());
     Request request;
     request.set_kind(Request::PUT);
@@ -215,8 +214,8 @@ std::vector<std::byte> RemoteBody::take(const Reply& reply) {
   std::vector<std::byte> bytes;
   bytes.reserve(size);
   while (bytes.size() < size) {
-    const Buffer piece =
-        sharedBuffer(*memory_.outputs, *memory_.output, std::min(kPieceBytes, size - bytes.size()));
+    const Buffer piece = sharedBuffer(*memory_.outputs, *memory_.output,
+                                      std::min(kStagePieceBytes, size - bytes.size()));
     Request request;
     request.set_kind(Request::TAKE);
     request.set_offset(memory_.output->offsetOf(piece.data()));

@@ -545,6 +545,19 @@ double ownProcessBytes(const RunPlan& plan) {
 
 }  // namespace
 
+std::size_t stageOutputBytes(const RunPlan& plan) {
+  std::vector<Flow> flows = activationsOf(plan.place.lastCut, plan.place.last);
+  const std::vector<Flow> gradients = gradientsOf(plan.place.firstCut, plan.place.first);
+  flows.insert(flows.end(), gradients.begin(), gradients.end());
+  double bytes = bufferBytes(kStagePieceBytes);
+  for (const Flow flow : flows) {
+    const TensorSpec spec =
+        flowSpec(plan.blocks, plan.stage.cuts, flow, plan.maxMicroBatchSamples());
+    bytes += 2 * (plan.inFlight + 1.0) * bufferBytes(spec.bytes());
+  }
+  return asSize(bytes);
+}
+
 std::size_t stageProcessBytes(const RunPlan& plan) {
   return asSize(computedBytes(plan) + objectBytes(plan) + ownProcessBytes(plan));
 }
@@ -566,7 +579,8 @@ std::vector<MemoryTerm> serverMemory(const RunPlan& plan) {
   return {{"tensors in transit", static_cast<double>(transitBytes(plan))},
           {"the body's parameters, optimizer and activations", computedBytes(plan)},
           {"autograd's objects", objectBytes(plan) + entries},
-          {"the process of its body", ownProcessBytes(plan)},
+          {"the process of its body",
+           ownProcessBytes(plan) + static_cast<double>(stageOutputBytes(plan))},
           {"unpacking the initial weights", unpacked},
           {"the trace", recorded},
           {"codecs", codecBytes(plan)},

@@ -125,6 +125,11 @@ std::size_t serverBytes(const RunPlan& plan);
 // The part of serverBytes() for unpacking initial weights, in addition to the buffer that they
 // arrived in; 0 without initial weights.
 std::size_t unpackedWeightsBytes(const RunPlan& plan);
+// The memory in which the process of a body writes its results: of all micro-batches in flight,
+// with as much again for the gaps between them, and kStagePieceBytes. A part of serverBytes().
+std::size_t stageOutputBytes(const RunPlan& plan);
+// Weights and states leave and enter the process in pieces of this size.
+inline constexpr std::size_t kStagePieceBytes = std::size_t{1} << 20;
 // Maximum memory that the process of a body may allocate, excluding snapshotBytes(): a part of
 // serverBytes(), and a hard limit.
 std::size_t stageProcessBytes(const RunPlan& plan);

@@ -37,7 +37,7 @@ LIMITS = {
 }  # fmt: skip
 # The limits are so small that an attack that exceeds its session's share also exceeds the total bound.
 MAX_SESSION_KIB = 160 << 10  # granted to the largest run of memory_cases.py
-MEMORY_LIMITS = {**LIMITS, "memory_mib": 512, "sessions": 4, "connections": 64, "connections_per_address": 64}
+MEMORY_LIMITS = {**LIMITS, "memory_mib": 1024, "sessions": 4, "connections": 64, "connections_per_address": 64}
 HONEST = ["threads={client: 1, server: 1}", "data.train.size=512", "data.test.size=64", "train.epochs=4", "codec=block:bits=8"]
 KIB_PER_CONNECTION = 1024
 NOISE_KIB = 1024  # variation caused by the honest client, per case
