@@ -140,11 +140,15 @@ RemoteBody::Reply RemoteBody::call(const Request& request) {
   }
   if (!isSent || readStageMessage(process_->socket(), reply) != StageRead::message) {
     const std::string how = process_->end();
-    throw RunError("body-crashed",
-                   "the process that computes the run's body ended with " + how +
-                       " in an action (" + name + ")" + lastOperator(),
-                   "check the arguments of the model's operators; the run's last checkpoint is "
-                   "still valid");
+    throw RunError(
+        "body-crashed",
+        "the process that computes the run's body ended with " + how + " in an action (" + name +
+            ")" + lastOperator(),
+        how.starts_with("signal 9 ")
+            ? "ask the server's operator why it was killed, for example because the "
+              "machine's memory was full; the run's last checkpoint is still valid"
+            : "check the arguments of the model's operators; the run's last checkpoint is "
+              "still valid");
   }
   usedSeconds_ = process_->processorSeconds();
   for (const std::uint64_t offset : reply.released()) {

@@ -41,7 +41,7 @@ void checkUtf8(std::string_view text, const std::string& path, std::uint64_t lin
   if (isUtf8(text)) return;
   throw DataError("data-damaged",
                   lineOf(path, line) + ": '" + printable(text, 60) + "' is not UTF-8",
-                  "convert the file, for example: iconv -f latin1 -t utf-8 OLD.csv > NEW.csv");
+                  "convert the file, for example: iconv -f cp1252 -t utf-8 OLD.csv > NEW.csv");
 }
 
 // Reads row by row. A cell is a view of the file, or of `unquoted_` if it has doubled quotes.

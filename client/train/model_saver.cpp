@@ -210,6 +210,11 @@ void ModelSaver::saveParts(spdlog::logger& log) {
   if (saved_) {
     log.warn("{} has the whole model after {}; to continue from it: --set weights.file={}",
              wholePath(), countText(*saved_, "step"), wholePath());
+  } else if (std::filesystem::exists(wholePath())) {
+    log.warn(
+        "{} has the whole model of an earlier part of this run; to continue from it: --set "
+        "weights.file={}",
+        wholePath(), wholePath());
   } else {
     log.warn("there is no {}: this run has not saved one", wholePath());
   }

@@ -198,12 +198,12 @@ TEST_CASE("requests that the server's policy forbids are refused with a hint") {
 
 TEST_CASE("if only evaluation needs too much memory, the refusal names the batch that fits") {
   const TemporaryFolder folder;
-  const TestServer server(folder, {"--set", "limits.memory_mib=16"});
-  const Arguments large = {"--server", server.address(),      "--set", "model.width=256",
-                           "--set",    "data.test.size=8192", "--set", "eval.batch=8192"};
+  const TestServer server(folder, {"--set", "limits.memory_mib=64"});
+  const Arguments large = {"--server", server.address(),       "--set", "model.width=256",
+                           "--set",    "data.test.size=65536", "--set", "eval.batch=65536"};
   checkError(runClient("train", folder.path("refused"), large), kWrongUse,
-             {"[not-enough-memory]", "left of 16 MiB",
-              "lower eval.batch, whose batches of 8192 samples are larger than those of "
+             {"[not-enough-memory]", "left of 64 MiB",
+              "lower eval.batch, whose batches of 65536 samples are larger than those of "
               "train.batch, 32: --set eval.batch=32; or use a smaller batch"});
   const Ended fits =
       runClient("train", folder.path("run"), with(large, {"--set", "eval.batch=32"}));
