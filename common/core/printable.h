@@ -32,6 +32,8 @@ class EscapedOutput : private std::streambuf {
   EscapedOutput(const EscapedOutput&) = delete;
   EscapedOutput& operator=(const EscapedOutput&) = delete;
 
+  bool isUsed() const { return isUsed_; }  // whether something has been written
+
  private:
   std::streamsize xsputn(const char* text, std::streamsize count) override;
   int_type overflow(int_type character) override;
@@ -41,6 +43,7 @@ class EscapedOutput : private std::streambuf {
   std::ostream& stream_;
   std::streambuf* const target_;
   std::string begun_;  // the first bytes of a character
+  bool isUsed_ = false;
 };
 
 }  // namespace cleave

@@ -46,8 +46,9 @@ ErrorFormat errorFormatOf(int argc, char** argv) {
 // Prints the error that ends a program.
 class ErrorPrinter {
  public:
-  ErrorPrinter(std::string program, ErrorFormat format)
-      : program_(std::move(program)), format_(format) {}
+  // `output`: borrowed; what the program has written to stdout. Null without JSON.
+  ErrorPrinter(std::string program, ErrorFormat format, const EscapedOutput* output)
+      : program_(std::move(program)), format_(format), output_(output) {}
 
   void print(const Error& error) const {
     const std::string hint = error.hint().empty() ? kDefaultHint : error.hint();
@@ -67,9 +68,11 @@ class ErrorPrinter {
               << program_ << ": hint: " << hint << "\n";
   }
 
-  // {"error": {…}}, or the event `failed` of --json-lines; docs/cli.md describes them.
+  // {"error": {…}}, unless the program has printed its JSON already, or the event `failed` of
+  // --json-lines; docs/cli.md describes them.
   void printJson(const Error& error, const std::string& hint) const {
     if (format_ == ErrorFormat::none) return;
+    if (format_ == ErrorFormat::json && output_->isUsed()) return;
     nlohmann::ordered_json json = {
         {"code", error.code()}, {"sentence", error.what()},     {"hint", hint},
         {"key", error.key()},   {"location", error.location()}, {"exit_code", error.exitCode()}};
@@ -84,6 +87,7 @@ class ErrorPrinter {
 
   const std::string program_;
   const ErrorFormat format_;
+  const EscapedOutput* const output_;
 };
 
 std::string didYouMean(const std::string& meant) {
@@ -248,7 +252,7 @@ Config loadConfig(const CommonOptions& options) {
 }
 
 int reportError(const std::string& program, std::exception_ptr error) {
-  return report(ErrorPrinter(program, ErrorFormat::none), error);
+  return report(ErrorPrinter(program, ErrorFormat::none, nullptr), error);
 }
 
 void addKeysCommand(CLI::App& app, KeysOptions& options, std::vector<KeyText> (*keys)(),
@@ -271,8 +275,8 @@ void addKeysCommand(CLI::App& app, KeysOptions& options, std::vector<KeyText> (*
 }
 
 int runProgram(CLI::App& app, int argc, char** argv, const std::function<int()>& command) {
-  const ErrorPrinter printer(app.get_name(), errorFormatOf(argc, argv));
   const EscapedOutput output(std::cout), errors(std::cerr);
+  const ErrorPrinter printer(app.get_name(), errorFormatOf(argc, argv), &output);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
