@@ -134,7 +134,7 @@ int EscapedOutput::sync() {
 }
 
 bool EscapedOutput::write(std::string_view text) {
-  isUsed_ = true;
+  isUsed_ = isUsed_ || !text.empty();
   const std::string shown = escaped(text);
   const auto size = static_cast<std::streamsize>(shown.size());
   return target_->sputn(shown.data(), size) == size;

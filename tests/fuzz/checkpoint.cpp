@@ -142,7 +142,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       const CheckpointStore store(files, "run");
       store.connections();
     }
-  } catch (const RunError&) {
+  } catch (const Error&) {
   }
   return 0;
 }
