@@ -115,14 +115,14 @@ class IdsBeyondTheTable(Client):
         cleave.export(model, {"input": ids(2, 4, high=6)}, self.path("model.pt2"))
         return {"file": self.path("model.pt2"), "cuts": ["1", "2"]}
 
-    def test_a_run_names_the_id_and_its_sample(self):
+    def test_an_id_is_named_before_the_run(self):
         data = {"input": ids(8, 4, high=6), "labels": ids(8, high=2)}
         data["input"][5, 2] = 77
         path = cleave.save_dataset({"train": data}, self.path("data"))["train"]
         self.settings = {"data": {"format": "tensors", "train": {"file": path}, "test": {"file": path}}, "train": {"batch": 8, "micro_batches": 1}}
         ended = self.run_client("train", self.model())
         self.assertEqual(ended.returncode, 2)
-        self.assertRegex(ended.stderr, r"\[bad-index\].* the id 77 of sample \d in micro-batch 0 of step \d is beyond .*aten.embedding.default.* has 6 rows")
+        self.assertRegex(ended.stderr, r"\[bad-index\].* the id 77 in input, which is beyond .*aten.embedding.default.* has 6 rows")
 
     def test_a_tokenizer_is_compared_with_the_table_before_the_run(self):
         words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad", "film"]
