@@ -5,7 +5,9 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "common/core/endpoint.h"
 #include "common/core/environment.h"
@@ -87,15 +89,16 @@ void refuseUnconfinedGraphs(ServerSettings& settings, const std::string& missing
 
 int serve(const CommonOptions& options) {
   startLog("cleave-server", options.logLevel);
-  StageProcesses stages;  // before this process has keys and threads
+  std::optional<StageProcesses> stages(std::in_place);  // before this process has keys and threads
   Config config = loadConfig(options);
   ServerSettings settings = readServerSettings(config);
   if (settings.logFormat == "json") logAsJson("cleave-server");
   refuseUnsafeBind(settings, options);
   refuseUnsafeDial(settings, options);
   const std::string missing =
-      settings.device == "cpu" ? stages.missing() : "on a GPU, this process computes all runs";
+      settings.device == "cpu" ? stages->missing() : "on a GPU, this process computes all runs";
   refuseUnconfinedGraphs(settings, missing);
+  if (!missing.empty()) stages.reset();
   if (!missing.empty() && allowsGraphs(settings)) MemoryLimit::install();
   ComputeDevice& device = openDevice(settings.device);
   processLog()->info("computing on {}{}", device.description(),
@@ -107,7 +110,7 @@ int serve(const CommonOptions& options) {
   }
   claimDescriptors(settings);
   const auto metrics = settings.metrics ? std::make_shared<Metrics>(Role::server) : nullptr;
-  Server server(settings, device, metrics, missing.empty() ? &stages : nullptr);
+  Server server(settings, device, metrics, stages ? &*stages : nullptr);
   std::unique_ptr<HttpServer> http;
   if (metrics) {
     metrics->sampleWith([&server] { return server.samples(); });

@@ -25,6 +25,8 @@
 #include <system_error>
 #include <vector>
 
+#include "common/core/process.h"
+
 namespace cleave {
 namespace {
 
@@ -159,14 +161,6 @@ void onAllThreads(const Task& task) {
   if (call.count != threads) throw std::logic_error("a compute thread did not start");
 }
 
-// Bytes of private writable memory that this process has mapped: what RLIMIT_DATA counts.
-std::size_t mappedBytes() {
-  std::ifstream status("/proc/self/statm");
-  std::size_t total = 0, resident = 0, shared = 0, text = 0, library = 0, data = 0;
-  status >> total >> resident >> shared >> text >> library >> data;
-  return data * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
-
 }  // namespace
 
 void leaveParent(pid_t parent, std::span<const int> kept) {
@@ -199,7 +193,7 @@ void confine(std::size_t bytes) {
   static_cast<void>(bytes);
   return;
 #endif
-  limit(RLIMIT_DATA, mappedBytes() + bytes);
+  limit(RLIMIT_DATA, dataBytes() + bytes);
   limit(RLIMIT_STACK, kStackBytes);  // not counted as data
   limit(RLIMIT_NPROC, 0);            // without effect for root
   limit(RLIMIT_NOFILE, 0);

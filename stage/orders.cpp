@@ -26,7 +26,7 @@ bool sendWithFiles(int socket, std::span<const std::byte> value, std::span<const
   return ::sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(value.size());
 }
 
-bool receiveWithFiles(int socket, std::span<std::byte> value, std::vector<Descriptor>& files) {
+bool receiveWithFiles(int socket, std::span<std::byte> value, std::vector<OpenFile>& files) {
   iovec part{value.data(), value.size()};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kMaxOrderFiles * sizeof(int))> control{};
   msghdr message{};

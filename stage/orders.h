@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "stage/shared_memory.h"
+#include "common/core/open_file.h"
 
 namespace cleave {
 
@@ -29,7 +29,7 @@ struct StageOrderReply {
 
 // Sends and receives a value with descriptors. Return false if the other process has ended.
 bool sendWithFiles(int socket, std::span<const std::byte> value, std::span<const int> files);
-bool receiveWithFiles(int socket, std::span<std::byte> value, std::vector<Descriptor>& files);
+bool receiveWithFiles(int socket, std::span<std::byte> value, std::vector<OpenFile>& files);
 
 inline constexpr std::size_t kMaxOrderFiles = 4;
 

@@ -12,6 +12,8 @@
 #include "common/core/error.h"
 #include "common/core/printable.h"
 #include "common/core/units.h"
+#include "common/engine/schedule.h"
+#include "common/engine/worker.h"
 #include "common/model/operator_note.h"
 #include "proto/wire.pb.h"
 #include "stage/messages.h"
@@ -21,13 +23,6 @@ namespace {
 
 // Processor time between two actions: for ending the last one, and for returning free memory.
 constexpr double kMaxIdleSeconds = 1;
-
-std::vector<Flow> activationsAt(const RunPlan& plan, int cut) {
-  return activationsOf(cut, cutTensorsAt(plan.blocks, plan.stage.cuts, cut));
-}
-std::vector<Flow> gradientsAt(const RunPlan& plan, int cut) {
-  return gradientsOf(cut, cutTensorsAt(plan.blocks, plan.stage.cuts, cut));
-}
 
 std::vector<TensorSpec> specsOf(const RunPlan& plan, const std::vector<Flow>& flows,
                                 std::uint32_t samples) {
@@ -49,9 +44,10 @@ Buffer sharedBuffer(BufferPool& pool, const SharedBlocks& blocks, std::size_t si
 }
 
 std::string nameOf(wire::StageRequest::Kind kind) {
-  if (kind == wire::StageRequest::FORWARD) return "BodyForward";
-  if (kind == wire::StageRequest::BACKWARD) return "BodyBackward";
-  if (kind == wire::StageRequest::WEIGHTS) return "BodyWeights";
+  const auto nameOfAction = [](ActionKind action) { return std::string(actionName(action)); };
+  if (kind == wire::StageRequest::FORWARD) return nameOfAction(ActionKind::bodyForward);
+  if (kind == wire::StageRequest::BACKWARD) return nameOfAction(ActionKind::bodyBackward);
+  if (kind == wire::StageRequest::WEIGHTS) return nameOfAction(ActionKind::bodyWeights);
   std::string name = wire::StageRequest::Kind_Name(kind);
   std::transform(name.begin(), name.end(), name.begin(),
                  [](char c) { return c == '_' ? ' ' : static_cast<char>(std::tolower(c)); });
@@ -89,6 +85,8 @@ RemoteBody::RemoteBody(std::unique_ptr<StageProcess> process, const RunPlan& pla
                        std::function<void(const std::string& text)> log)
     : plan_(plan),
       maxSeconds_(maxSeconds),
+      activations_(activationsOf(plan.place.lastCut, plan.place.last)),
+      gradients_(gradientsOf(plan.place.firstCut, plan.place.first)),
       memory_(std::move(memory)),
       inputs_(memory_.inputs->chargedTo(account)),
       outputs_(memory_.outputs->chargedTo(std::move(account))),
@@ -132,11 +130,8 @@ RemoteBody::Reply RemoteBody::call(const Request& request) {
   Reply reply;
   const bool isSent = sendStageMessage(process_->socket(), request);
   if (isSent && !process_->waitForMessage(std::chrono::steady_clock::now() + limit)) {
-    throw RunError("action-too-long",
-                   "an action (" + name + ") took longer than " + durationText(maxSeconds_) +
-                       " (limits.action_seconds in the server's configuration), and was ended",
-                   "use a smaller batch, more micro-batches, or fewer layers in the body, or ask "
-                   "the server's operator to raise the limit");
+    throw actionTooLong("an action (" + name + ") took longer than " + durationText(maxSeconds_) +
+                        " (limits.action_seconds in the server's configuration), and was ended");
   }
   if (!isSent || readStageMessage(process_->socket(), reply) != StageRead::message) {
     const std::string how = process_->end();
@@ -287,13 +282,11 @@ Payload RemoteBody::taken(Flow flow, const TensorSpec& spec, Buffer written) con
 }
 
 TensorBundle RemoteBody::forward(const MicroBatch& at, TensorBundle activations0) {
-  return compute(Request::FORWARD, at, std::move(activations0),
-                 activationsAt(plan_, plan_.stage.cuts.number1));
+  return compute(Request::FORWARD, at, std::move(activations0), activations_);
 }
 
 TensorBundle RemoteBody::backward(const MicroBatch& at, TensorBundle gradients1) {
-  return compute(Request::BACKWARD, at, std::move(gradients1),
-                 gradientsAt(plan_, plan_.stage.cuts.number0));
+  return compute(Request::BACKWARD, at, std::move(gradients1), gradients_);
 }
 
 void RemoteBody::backwardWeights(const MicroBatch& at) { compute(Request::WEIGHTS, at, {}, {}); }

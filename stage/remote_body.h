@@ -79,6 +79,7 @@ class RemoteBody : public Body {
 
   const RunPlan& plan_;
   const double maxSeconds_;
+  const std::vector<Flow> activations_, gradients_;  // the results of forward() and backward()
   const StageMemory memory_;
   const std::shared_ptr<BufferPool> inputs_, outputs_;  // charged to the account
   const std::size_t maxResult_;                         // bytes of a state, weights, or a share

@@ -236,7 +236,7 @@ void serveStage(const StageEnds& ends) {
   StageRequest request;
   bool isTrimmed = true;
   for (;;) {
-    switch (readStageMessage(ends.socket.number(), request)) {
+    switch (readStageMessage(ends.socket.get(), request)) {
       case StageRead::end:
         return;
       case StageRead::nothing:  // for kIdleSeconds
@@ -245,7 +245,7 @@ void serveStage(const StageEnds& ends) {
         break;
       case StageRead::message:
         isTrimmed = false;
-        if (!sendStageMessage(ends.socket.number(), stage.answer(request))) return;
+        if (!sendStageMessage(ends.socket.get(), stage.answer(request))) return;
     }
   }
 }

@@ -2,13 +2,14 @@
 // server closes the socket.
 #pragma once
 
+#include "common/core/open_file.h"
 #include "stage/shared_memory.h"
 
 namespace cleave {
 
 // What a stage's process is given.
 struct StageEnds {
-  Descriptor socket;
+  OpenFile socket;
   SharedMemory input;   // written by the server
   SharedMemory output;  // written by this process
 };

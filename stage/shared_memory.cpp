@@ -21,19 +21,7 @@ namespace {
 
 }  // namespace
 
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  if (number_ >= 0) ::close(number_);
-  number_ = other.release();
-  return *this;
-}
-
-Descriptor::~Descriptor() {
-  if (number_ >= 0) ::close(number_);
-}
-
-int Descriptor::release() { return std::exchange(number_, -1); }
-
-SharedMemory::SharedMemory(Descriptor file, std::span<std::byte> bytes)
+SharedMemory::SharedMemory(OpenFile file, std::span<std::byte> bytes)
     : file_(std::move(file)), bytes_(bytes) {}
 
 SharedMemory::SharedMemory(SharedMemory&& other) noexcept
@@ -44,20 +32,20 @@ SharedMemory::~SharedMemory() {
 }
 
 SharedMemory SharedMemory::create(std::size_t size, bool peerWrites) {
-  Descriptor file(::memfd_create("cleave-stage", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  OpenFile file(::memfd_create("cleave-stage", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file) throwErrno("memfd_create");
-  if (::ftruncate(file.number(), static_cast<off_t>(size)) != 0) throwErrno("ftruncate");
-  void* const address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
+  if (::ftruncate(file.get(), static_cast<off_t>(size)) != 0) throwErrno("ftruncate");
+  void* const address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (address == MAP_FAILED) throwErrno("mmap");
   // With F_SEAL_FUTURE_WRITE, only this process's mapping can write.
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | (peerWrites ? 0 : F_SEAL_FUTURE_WRITE);
-  if (::fcntl(file.number(), F_ADD_SEALS, seals | F_SEAL_SEAL) != 0) throwErrno("F_ADD_SEALS");
+  if (::fcntl(file.get(), F_ADD_SEALS, seals | F_SEAL_SEAL) != 0) throwErrno("F_ADD_SEALS");
   return {std::move(file), {static_cast<std::byte*>(address), size}};
 }
 
-SharedMemory SharedMemory::open(Descriptor file, std::size_t size, bool writes) {
-  void* const address = ::mmap(nullptr, size, writes ? PROT_READ | PROT_WRITE : PROT_READ,
-                               MAP_SHARED, file.number(), 0);
+SharedMemory SharedMemory::open(OpenFile file, std::size_t size, bool writes) {
+  void* const address =
+      ::mmap(nullptr, size, writes ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file.get(), 0);
   if (address == MAP_FAILED) throwErrno("mmap");
   return {std::move(file), {static_cast<std::byte*>(address), size}};
 }

@@ -8,24 +8,9 @@
 #include <span>
 
 #include "common/core/buffer.h"
+#include "common/core/open_file.h"
 
 namespace cleave {
-
-// A file descriptor; closed by the destructor.
-class Descriptor {
- public:
-  explicit Descriptor(int number = -1) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(other.release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  ~Descriptor();
-
-  int number() const { return number_; }
-  int release();
-  explicit operator bool() const { return number_ >= 0; }
-
- private:
-  int number_;
-};
 
 // A file in memory of a fixed size. Its pages are allocated when they are first touched.
 class SharedMemory {
@@ -34,20 +19,20 @@ class SharedMemory {
   // std::system_error.
   static SharedMemory create(std::size_t size, bool peerWrites);
   // Maps a descriptor from the process that has created it. Throws std::system_error.
-  static SharedMemory open(Descriptor file, std::size_t size, bool writes);
+  static SharedMemory open(OpenFile file, std::size_t size, bool writes);
 
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&&) = delete;
   ~SharedMemory();
 
-  int file() const { return file_.number(); }
-  void closeFile() { file_ = Descriptor(); }
+  int file() const { return file_.get(); }
+  void closeFile() { file_ = OpenFile(); }
   std::span<std::byte> bytes() const { return bytes_; }
 
  private:
-  SharedMemory(Descriptor file, std::span<std::byte> bytes);
+  SharedMemory(OpenFile file, std::span<std::byte> bytes);
 
-  Descriptor file_;
+  OpenFile file_;
   std::span<std::byte> bytes_;
 };
 

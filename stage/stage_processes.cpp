@@ -43,12 +43,12 @@ RunError cannotStart(const std::error_code& reason) {
           "ask the server's operator to allow more processes, open files or memory"};
 }
 
-std::pair<Descriptor, Descriptor> socketPair() {
+std::pair<OpenFile, OpenFile> socketPair() {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
     throw std::system_error(errno, std::generic_category(), "socketpair");
   }
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
+  return {OpenFile(ends[0]), OpenFile(ends[1])};
 }
 
 std::string textOf(int status) {
@@ -60,50 +60,49 @@ std::string textOf(int status) {
 }
 
 // What a pipe contains, at most kPipeBytes; does not block.
-std::string readAll(const Descriptor& pipe) {
+std::string readAll(const OpenFile& pipe) {
   std::string text(kPipeBytes, '\0');
-  const ssize_t size = ::read(pipe.number(), text.data(), text.size());
+  const ssize_t size = ::read(pipe.get(), text.data(), text.size());
   text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
   return text;
 }
 
 // The ends for reading and writing. If the pipe is full, writing fails.
-std::pair<Descriptor, Descriptor> pipeForErrors() {
+std::pair<OpenFile, OpenFile> pipeForErrors() {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
     throw std::system_error(errno, std::generic_category(), "pipe2");
   }
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
+  return {OpenFile(ends[0]), OpenFile(ends[1])};
 }
 
-bool sendOrder(const Descriptor& socket, const StageOrder& order, std::span<const int> files) {
-  return sendWithFiles(socket.number(), std::as_bytes(std::span(&order, 1)), files);
+bool sendOrder(const OpenFile& socket, const StageOrder& order, std::span<const int> files) {
+  return sendWithFiles(socket.get(), std::as_bytes(std::span(&order, 1)), files);
 }
 
-bool receiveReply(const Descriptor& socket, StageOrderReply& reply,
-                  std::vector<Descriptor>& files) {
-  return receiveWithFiles(socket.number(), std::as_writable_bytes(std::span(&reply, 1)), files);
+bool receiveReply(const OpenFile& socket, StageOrderReply& reply, std::vector<OpenFile>& files) {
+  return receiveWithFiles(socket.get(), std::as_writable_bytes(std::span(&reply, 1)), files);
 }
 
 }  // namespace
 
 // ---- One process ----
 
-StageProcess::StageProcess(pid_t process, Descriptor handle, std::function<int()> waitFor,
-                           Descriptor socket, Descriptor errors)
+StageProcess::StageProcess(pid_t process, OpenFile handle, std::function<int()> waitFor,
+                           OpenFile socket, OpenFile errors)
     : process_(process),
       handle_(std::move(handle)),
       waitFor_(std::move(waitFor)),
       socket_(std::move(socket)),
       errors_(std::move(errors)) {
   // A process that does not read must not block this one.
-  ::fcntl(socket_.number(), F_SETFL, O_NONBLOCK);
+  ::fcntl(socket_.get(), F_SETFL, O_NONBLOCK);
 }
 
 StageProcess::~StageProcess() { end(); }
 
 bool StageProcess::waitForMessage(std::chrono::steady_clock::time_point deadline) {
-  pollfd poll{socket_.number(), POLLIN, 0};
+  pollfd poll{socket_.get(), POLLIN, 0};
   for (;;) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
@@ -120,12 +119,12 @@ bool StageProcess::waitForMessage(std::chrono::steady_clock::time_point deadline
 std::string StageProcess::end() {
   if (!handle_) return ended_;
   // A process that has closed its socket is about to end, and says how.
-  pollfd ends{handle_.number(), POLLIN, 0};
-  pollfd message{socket_.number(), 0, 0};
+  pollfd ends{handle_.get(), POLLIN, 0};
+  pollfd message{socket_.get(), 0, 0};
   if (::poll(&message, 1, 0) > 0) ::poll(&ends, 1, kEndMilliseconds);
-  ::syscall(SYS_pidfd_send_signal, handle_.number(), SIGKILL, nullptr, 0);
+  ::syscall(SYS_pidfd_send_signal, handle_.get(), SIGKILL, nullptr, 0);
   ended_ = textOf(waitFor_());
-  handle_ = Descriptor();
+  handle_ = OpenFile();
   return ended_;
 }
 
@@ -150,7 +149,7 @@ StageProcesses::StageProcesses() {
     return;
   }
   auto [errors, written] = pipeForErrors();
-  sendOrder(socket_, {.kind = StageOrder::Kind::trial}, std::array{written.number()});
+  sendOrder(socket_, {.kind = StageOrder::Kind::trial}, std::array{written.get()});
   trialErrors_ = std::move(errors);
 }
 
@@ -161,14 +160,14 @@ const std::string& StageProcesses::missing() {
   if (!startError_.empty()) throw failed(startError_);
   if (!trialErrors_) return missing_;
   StageOrderReply reply;
-  std::vector<Descriptor> files;
+  std::vector<OpenFile> files;
   if (!receiveReply(socket_, reply, files)) throw failed("the stage server has ended");
   if (reply.error != 0) missing_ = "fork: " + std::generic_category().message(reply.error);
   if (reply.status != 0) {
     missing_ = printable(readAll(trialErrors_));
     if (missing_.empty()) missing_ = "its process ended with " + textOf(reply.status);
   }
-  trialErrors_ = Descriptor();
+  trialErrors_ = OpenFile();
   return missing_;
 }
 
@@ -179,7 +178,7 @@ void StageProcesses::startServer() {
   constexpr int kSocket = 3;
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, other.number(), kSocket);
+  posix_spawn_file_actions_adddup2(&actions, other.get(), kSocket);
   posix_spawn_file_actions_addclosefrom_np(&actions, kSocket + 1);
   std::string path = program.string(), number = std::to_string(kSocket);
   std::array<char*, 3> arguments = {path.data(), number.data(), nullptr};
@@ -209,7 +208,7 @@ void StageProcesses::endServer() {
 }
 
 bool StageProcesses::exchange(const StageOrder& order, std::span<const int> sent,
-                              StageOrderReply& reply, std::vector<Descriptor>& received) {
+                              StageOrderReply& reply, std::vector<OpenFile>& received) {
   return sendOrder(socket_, order, sent) && receiveReply(socket_, reply, received);
 }
 
@@ -219,15 +218,15 @@ std::unique_ptr<StageProcess> StageProcesses::start(int threads, const SharedMem
   missing();
   auto [own, other] = socketPair();
   const timeval idle{.tv_sec = kIdleSeconds, .tv_usec = 0};
-  ::setsockopt(other.number(), SOL_SOCKET, SO_RCVTIMEO, &idle, sizeof idle);
+  ::setsockopt(other.get(), SOL_SOCKET, SO_RCVTIMEO, &idle, sizeof idle);
   auto [errors, written] = pipeForErrors();
   const StageOrder order{.threads = static_cast<std::uint32_t>(threads),
                          .inputBytes = input.bytes().size(),
                          .outputBytes = output.bytes().size(),
                          .memoryBytes = memoryBytes};
-  const std::array sent = {other.number(), written.number(), input.file(), output.file()};
+  const std::array sent = {other.get(), written.get(), input.file(), output.file()};
   StageOrderReply reply;
-  std::vector<Descriptor> files;
+  std::vector<OpenFile> files;
   std::unique_lock lock(mutex_);
   if (!exchange(order, sent, reply, files)) {
     endServer();
@@ -237,7 +236,7 @@ std::unique_ptr<StageProcess> StageProcesses::start(int threads, const SharedMem
   const std::uint64_t generation = generation_;
   lock.unlock();
   if (files.size() != 1) {
-    own = Descriptor();  // if the process has been forked, it reads the end of the file, and ends
+    own = OpenFile();  // if the process has been forked, it reads the end of the file, and ends
     if (reply.process != 0) statusOf(reply.process, generation);
     throw cannotStart({reply.error != 0 ? reply.error : EMFILE, std::generic_category()});
   }
@@ -253,7 +252,7 @@ int StageProcesses::statusOf(pid_t process, std::uint64_t generation) {
   const std::lock_guard lock(mutex_);
   const StageOrder order{.kind = StageOrder::Kind::status, .process = process};
   StageOrderReply reply;
-  std::vector<Descriptor> files;
+  std::vector<OpenFile> files;
   // If its parent has ended, so has the process.
   const bool isKnown = generation == generation_ && exchange(order, {}, reply, files);
   return isKnown ? reply.status : SIGKILL;

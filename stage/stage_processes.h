@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "common/core/open_file.h"
 #include "stage/orders.h"
 #include "stage/shared_memory.h"
 
@@ -23,13 +24,13 @@ class StageProcess {
  public:
   // `process`: its number, and `handle` its pidfd. `errors`: the reading end of the pipe that is
   // its standard error. `waitFor` returns its status once it has ended, as waitpid() does.
-  StageProcess(pid_t process, Descriptor handle, std::function<int()> waitFor, Descriptor socket,
-               Descriptor errors);
+  StageProcess(pid_t process, OpenFile handle, std::function<int()> waitFor, OpenFile socket,
+               OpenFile errors);
   ~StageProcess();
   StageProcess(const StageProcess&) = delete;
   StageProcess& operator=(const StageProcess&) = delete;
 
-  int socket() const { return socket_.number(); }
+  int socket() const { return socket_.get(); }
   // Waits until a message can be read, or the process has ended; at most until `deadline`, when it
   // is killed. Returns false then.
   bool waitForMessage(std::chrono::steady_clock::time_point deadline);
@@ -42,9 +43,9 @@ class StageProcess {
 
  private:
   const pid_t process_;
-  Descriptor handle_;  // closed when it has ended
+  OpenFile handle_;  // closed when it has ended
   const std::function<int()> waitFor_;
-  const Descriptor socket_, errors_;
+  const OpenFile socket_, errors_;
   std::string ended_;  // how
 };
 
@@ -73,14 +74,14 @@ class StageProcesses {
   void endServer();
   // Returns false if the stage server has ended.
   bool exchange(const StageOrder& order, std::span<const int> sent, StageOrderReply& reply,
-                std::vector<Descriptor>& received);
+                std::vector<OpenFile>& received);
   int statusOf(pid_t process, std::uint64_t generation);
 
   std::mutex mutex_;  // one order at a time
-  Descriptor socket_;
+  OpenFile socket_;
   pid_t server_ = 0;
   std::uint64_t generation_ = 0;  // stage servers that have been started
-  Descriptor trialErrors_;        // until the result of the trial has been received
+  OpenFile trialErrors_;          // until the result of the trial has been received
   std::string startError_, missing_;
 };
 

@@ -55,8 +55,8 @@ void warmUp() {
   at::fft_fft(square);
 }
 
-void writeErrorsTo(Descriptor errors) {
-  for (const int standard : {0, 1, 2}) ::dup2(errors.number(), standard);
+void writeErrorsTo(OpenFile errors) {
+  for (const int standard : {0, 1, 2}) ::dup2(errors.get(), standard);
 }
 
 // Runs the process of a stage: `task`, then the process ends.
@@ -71,10 +71,10 @@ void writeErrorsTo(Descriptor errors) {
   }
 }
 
-[[noreturn]] void runStage(const StageOrder& order, pid_t parent, std::vector<Descriptor> files) {
+[[noreturn]] void runStage(const StageOrder& order, pid_t parent, std::vector<OpenFile> files) {
   runProcess([&] {
     writeErrorsTo(std::move(files[1]));
-    const std::array kept = {0, 1, 2, files[0].number(), files[2].number(), files[3].number()};
+    const std::array kept = {0, 1, 2, files[0].get(), files[2].get(), files[3].get()};
     leaveParent(parent, kept);
     StageEnds ends{
         std::move(files[0]),
@@ -90,7 +90,7 @@ void writeErrorsTo(Descriptor errors) {
 }
 
 // Confines itself as a stage's process does, and computes.
-[[noreturn]] void runTrial(pid_t parent, Descriptor errors) {
+[[noreturn]] void runTrial(pid_t parent, OpenFile errors) {
   runProcess([&] {
     writeErrorsTo(std::move(errors));
     leaveParent(parent, std::array{0, 1, 2});
@@ -101,8 +101,8 @@ void writeErrorsTo(Descriptor errors) {
   });
 }
 
-StageOrderReply forkStage(int socket, const StageOrder& order, std::vector<Descriptor> files,
-                          Descriptor& process) {
+StageOrderReply forkStage(int socket, const StageOrder& order, std::vector<OpenFile> files,
+                          OpenFile& process) {
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) return {.error = errno};
@@ -110,7 +110,7 @@ StageOrderReply forkStage(int socket, const StageOrder& order, std::vector<Descr
     ::close(socket);
     runStage(order, parent, std::move(files));
   }
-  process = Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+  process = OpenFile(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
   return {.error = process ? 0 : errno, .process = child};
 }
 
@@ -120,7 +120,7 @@ StageOrderReply statusOf(pid_t process) {
   return reply;
 }
 
-StageOrderReply tryStage(int socket, Descriptor errors) {
+StageOrderReply tryStage(int socket, OpenFile errors) {
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) return {.error = errno};
@@ -134,10 +134,10 @@ StageOrderReply tryStage(int socket, Descriptor errors) {
 void serveStageOrders(int socket) {
   warmUp();
   StageOrder order;
-  std::vector<Descriptor> files;
+  std::vector<OpenFile> files;
   while (receiveWithFiles(socket, bytesOf(order), files)) {
     StageOrderReply reply{.error = EINVAL};
-    Descriptor process;
+    OpenFile process;
     if (order.kind == StageOrder::Kind::status) {
       reply = statusOf(order.process);
     } else if (order.kind == StageOrder::Kind::trial && files.size() == 1) {
@@ -146,7 +146,7 @@ void serveStageOrders(int socket) {
       reply = forkStage(socket, order, std::move(files), process);
     }
     files.clear();
-    const std::array sent = {process.number()};
+    const std::array sent = {process.get()};
     if (!sendWithFiles(socket, bytesOf(reply), std::span(sent).first(process ? 1 : 0))) return;
   }
 }

@@ -226,7 +226,7 @@ TEST_CASE("a confined process gets no more memory than its limit") {
 // Maps memory as a stage's process does, without the parent's mapping that fork() copies.
 SharedMemory mappedAlone(const SharedMemory& memory, bool writes) {
   const std::size_t size = memory.bytes().size();
-  SharedMemory own = SharedMemory::open(Descriptor(::dup(memory.file())), size, writes);
+  SharedMemory own = SharedMemory::open(OpenFile(::dup(memory.file())), size, writes);
   ::munmap(memory.bytes().data(), size);
   own.closeFile();
   return own;

@@ -414,10 +414,10 @@ TEST_CASE("random replies end the run with an error, or are used as the plan all
     RandomReplies replies(seed);
     std::array<int, 2> ends{};
     REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
-    Descriptor other(ends[1]);
+    OpenFile other(ends[1]);
     // All replies wait in the socket; no process is behind it.
     auto process =
-        std::make_unique<StageProcess>(0, Descriptor(), nullptr, Descriptor(ends[0]), Descriptor());
+        std::make_unique<StageProcess>(0, OpenFile(), nullptr, OpenFile(ends[0]), OpenFile());
     for (int early = 0; early < 2; ++early) sendStageMessage(ends[1], replyWith());
     for (int n = 0; n < 50; ++n) {
       const std::string reply = replies.next();

@@ -36,7 +36,7 @@ client/sweep       | client/report client/train common/checkpoint common/core co
 client/diagnose    | client/train common/core common/codec common/net common/link common/model common/run compression proto | boost openssl
 client/commands    | client/data client/evaluate client/start client/train client/report client/sweep client/diagnose common/core common/http common/engine common/graph common/link common/predict common/record common/model common/run compression | torch CLI
 client             | client/commands common/core common/engine                        | CLI
-stage              | common/core common/codec common/model common/run proto                     | torch google
+stage              | common/core common/codec common/engine common/model common/run proto                     | torch google
 server             | common/checkpoint common/core common/codec common/net common/http common/engine common/link common/record common/replicas common/device common/model common/program common/run common/topology proto stage | boost CLI google openssl
 tools/link         | common/core common/net common/program                            | boost CLI
 tools/relay        | common/core common/net common/program                            | boost CLI

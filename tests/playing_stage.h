@@ -88,13 +88,13 @@ inline std::unique_ptr<StageProcess> playing(const StageMemory& memory, const Pl
   ::close(ends[1]);
   ::close(pipe[1]);
   return std::make_unique<StageProcess>(
-      child, Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, child, 0))),
+      child, OpenFile(static_cast<int>(::syscall(SYS_pidfd_open, child, 0))),
       [child] {
         int status = 0;
         ::waitpid(child, &status, 0);
         return status;
       },
-      Descriptor(ends[0]), Descriptor(pipe[0]));
+      OpenFile(ends[0]), OpenFile(pipe[0]));
 }
 
 inline wire::StageReply replyWith(const std::function<void(wire::StageReply&)>& change = {}) {

@@ -31,13 +31,19 @@ double startedAfterBoot() {
   return std::strtod(field.c_str(), nullptr) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
-}  // namespace
-
-std::size_t residentBytes() {
+// A number of pages in /proc/self/statm, from 1.
+std::size_t memoryFrom(int position) {
+  std::ifstream file("/proc/self/statm");
   std::size_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages >> pages;  // the second number
+  for (int number = 1; number <= position; ++number) file >> pages;
   return pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
+
+}  // namespace
+
+std::size_t residentBytes() { return memoryFrom(2); }
+
+std::size_t dataBytes() { return memoryFrom(6); }
 
 double cpuSeconds() {
   rusage usage{};

@@ -42,6 +42,12 @@ std::vector<std::shared_ptr<Completions::Completion>> Completions::takeAll() {
   return std::exchange(done_, {});
 }
 
+RunError actionTooLong(const std::string& sentence) {
+  return {"action-too-long", sentence,
+          "use a smaller batch, more micro-batches, or fewer layers in the body, or ask the "
+          "server's operator to raise the limit"};
+}
+
 EngineWorker::EngineWorker(std::unique_ptr<Engine> engine, std::shared_ptr<Mailbox> mailbox,
                            ActionTable table, std::function<void()> finished,
                            std::function<void(std::exception_ptr)> failed, DeviceQueue* queue,
@@ -113,12 +119,9 @@ void EngineWorker::build() {
 
 void EngineWorker::checkSeconds(const std::string& what, double seconds) const {
   if (seconds <= maxSeconds_) return;
-  throw RunError("action-too-long",
-                 what + " took " + durationText(seconds) + "; the limit is " +
-                     durationText(maxSeconds_) +
-                     " (limits.action_seconds in the server's configuration)",
-                 "use a smaller batch, more micro-batches, or fewer layers in the body, or ask the "
-                 "server's operator to raise the limit");
+  throw actionTooLong(what + " took " + durationText(seconds) + "; the limit is " +
+                      durationText(maxSeconds_) +
+                      " (limits.action_seconds in the server's configuration)");
 }
 
 void EngineWorker::start(const StartFunction& function, Work work) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/core/clock.h"
+#include "common/core/error.h"
 #include "common/core/executor.h"
 #include "common/engine/engine.h"
 #include "common/engine/schedule.h"
@@ -83,6 +84,9 @@ class Mailbox {
   mutable std::mutex mutex_;
   std::vector<Delivered> messages_;
 };
+
+// The error "action-too-long", for an action that exceeds the limit of limitActions().
+RunError actionTooLong(const std::string& sentence);
 
 class EngineWorker : public DeviceWorker {
  public:
