@@ -34,7 +34,7 @@ namespace {
 
 namespace asio = boost::asio;
 
-constexpr std::chrono::milliseconds kSnapshotPoll{10};  // checks for a saved snapshot
+constexpr std::chrono::milliseconds kPoll{10};  // looks for work that has ended
 
 // "block 2" or "blocks 2 to 4"
 std::string blocksText(const RunPlan& plan) {
@@ -430,7 +430,15 @@ asio::awaitable<std::string> ServedRun::serve() {
                          std::make_exception_ptr(trialTooLong(fmt::format("{} minutes", minutes))),
                          resources_.io);
   }
-  co_return co_await link_->serve();
+  std::string reason = co_await link_->serve();
+  // A client does not wait for its last update. Without this, the server would lack a step that the
+  // client has.
+  asio::steady_timer pause(resources_.io);
+  while (reason != "failed" && worker_->hasWork() && !*hasFailed_) {
+    pause.expires_after(kPoll);
+    co_await pause.async_wait(asio::use_awaitable);
+  }
+  co_return reason;
 }
 
 void ServedRun::park() { link_->detach(); }
@@ -496,7 +504,7 @@ asio::awaitable<void> ServedRun::close() {
   // its folder, or report to the device.
   asio::steady_timer pause(resources_.io);
   while (isSaving() || isUsingWeightsStore() || edges_.isServing() || isInGroup()) {
-    pause.expires_after(kSnapshotPoll);
+    pause.expires_after(kPoll);
     co_await pause.async_wait(asio::use_awaitable);
   }
   if (link_) {
