@@ -430,11 +430,11 @@ asio::awaitable<std::string> ServedRun::serve() {
                          std::make_exception_ptr(trialTooLong(fmt::format("{} minutes", minutes))),
                          resources_.io);
   }
-  std::string reason = co_await link_->serve();
+  const std::string reason = co_await link_->serve();
   // A client does not wait for its last update. Without this, the server would lack a step that the
   // client has.
   asio::steady_timer pause(resources_.io);
-  while (reason != "failed" && worker_->hasWork() && !*hasFailed_) {
+  while (worker_->hasWork() && !*hasFailed_) {
     pause.expires_after(kPoll);
     co_await pause.async_wait(asio::use_awaitable);
   }

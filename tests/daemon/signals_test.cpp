@@ -113,6 +113,7 @@ TEST_CASE("SIGTERM during a step ends the run on both sides, then the server") {
              {"[shutting-down]", "the server is shutting down, after finishing the current step",
               "restart the server"});
   const std::size_t steps = stepsIn(server.runFolders().at(0));
+  INFO(server.process().errors());
   CHECK(steps >= 1);
   CHECK(stepsIn(folder.path("client")) == steps);
   CHECK_THAT(server.process().errors(), Contains(std::to_string(steps) + " steps applied"));
