@@ -204,6 +204,7 @@ ActionTable ServedRun::build() {
                                   {[this](const StepDecision& decision) { snapshot(decision); },
                                    [this](const Resume& resume) { return restore(resume); }},
                                   memory, reduceFunction());
+  if (auto* const remote = dynamic_cast<RemoteBody*>(body_.get())) remote->startActions(table);
   if (replicas_) {
     // Tests make the weights of one replica differ.
     ActionFunction& update = table[indexOf(ActionKind::update)];

@@ -54,6 +54,27 @@ std::string nameOf(wire::StageRequest::Kind kind) {
   return name;
 }
 
+wire::StageRequest requestFor(wire::StageRequest::Kind kind, std::uint64_t step) {
+  wire::StageRequest request;
+  request.set_kind(kind);
+  request.set_step(step);
+  return request;
+}
+
+wire::StageRequest requestFor(const StepDecision& decision) {
+  wire::StageRequest request = requestFor(wire::StageRequest::UPDATE, decision.step);
+  wire::StageDecision& wire = *request.mutable_decision();
+  wire.set_apply(decision.apply);
+  for (const double rate : decision.learningRates) wire.add_learning_rates(rate);
+  wire.set_clip_factor(decision.clipFactor);
+  wire.set_loss_scale(decision.lossScale);
+  return request;
+}
+
+GradientReport reportOf(const wire::StageReply& reply) {
+  return {reply.square_sum(), reply.finite()};
+}
+
 }  // namespace
 
 // The server alone writes to the input: at most transitBytes(), and as much again for the gaps
@@ -120,31 +141,32 @@ void RemoteBody::end() {
 
 // ---- Calls ----
 
-RemoteBody::Reply RemoteBody::call(const Request& request) {
-  if (process_->processorSeconds() - usedSeconds_ > kMaxIdleSeconds) {
+void RemoteBody::send(const Request& request) {
+  if (asked_.empty() && process_->processorSeconds() - usedSeconds_ > kMaxIdleSeconds) {
     refuse("an answer, and then computed between two actions");
   }
-  const std::string name = nameOf(request.kind());
-  const auto limit = std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-      std::chrono::duration<double>(std::min(maxSeconds_, 1e6)));
+  if (!sendStageMessage(process_->socket(), request)) throwCrashed(request.kind());
+}
+
+SteadyTime RemoteBody::deadlineOf(SteadyTime since) const {
+  constexpr double kMax = 1e6;
+  return since + std::chrono::duration_cast<SteadyTime::duration>(
+                     std::chrono::duration<double>(std::min(maxSeconds_, kMax)));
+}
+
+// The reply to the oldest request that has none; nullopt: it has not been sent yet, and time is
+// left until then.
+std::optional<RemoteBody::Reply> RemoteBody::receive(Request::Kind kind, SteadyTime since) {
   Reply reply;
-  const bool isSent = sendStageMessage(process_->socket(), request);
-  if (isSent && !process_->waitForMessage(std::chrono::steady_clock::now() + limit)) {
-    throw actionTooLong("an action (" + name + ") took longer than " + durationText(maxSeconds_) +
+  const StageRead read = readStageMessage(process_->socket(), reply);
+  if (read == StageRead::nothing) {
+    if (now() < deadlineOf(since)) return std::nullopt;
+    process_->end();
+    throw actionTooLong("an action (" + nameOf(kind) + ") took longer than " +
+                        durationText(maxSeconds_) +
                         " (limits.action_seconds in the server's configuration), and was ended");
   }
-  if (!isSent || readStageMessage(process_->socket(), reply) != StageRead::message) {
-    const std::string how = process_->end();
-    throw RunError(
-        "body-crashed",
-        "the process that computes the run's body ended with " + how + " in an action (" + name +
-            ")" + lastOperator(),
-        how.starts_with("signal 9 ")
-            ? "ask the server's operator why it was killed, for example because the "
-              "machine's memory was full; the run's last checkpoint is still valid"
-            : "check the arguments of the model's operators; the run's last checkpoint is "
-              "still valid");
-  }
+  if (read == StageRead::end) throwCrashed(kind);
   usedSeconds_ = process_->processorSeconds();
   for (const std::uint64_t offset : reply.released()) {
     if (inUse_.erase(offset) == 0) refuse("an input that it did not have");
@@ -153,11 +175,87 @@ RemoteBody::Reply RemoteBody::call(const Request& request) {
   return reply;
 }
 
+void RemoteBody::throwCrashed(Request::Kind kind) {
+  const std::string how = process_->end();
+  throw RunError("body-crashed",
+                 "the process that computes the run's body ended with " + how + " in an action (" +
+                     nameOf(kind) + ")" + lastOperator(),
+                 how.starts_with("signal 9 ")
+                     ? "ask the server's operator why it was killed, for example because the "
+                       "machine's memory was full; the run's last checkpoint is still valid"
+                     : "check the arguments of the model's operators; the run's last checkpoint is "
+                       "still valid");
+}
+
+RemoteBody::Reply RemoteBody::call(const Request& request) {
+  send(request);
+  while (!asked_.empty()) {
+    if (!finishOldest()) process_->waitForMessage(deadlineOf(asked_.front().since));
+  }
+  const SteadyTime since = now();
+  for (;;) {
+    process_->waitForMessage(deadlineOf(since));
+    if (auto reply = receive(request.kind(), since)) return *std::move(reply);
+  }
+}
+
 RemoteBody::Reply RemoteBody::call(Request::Kind kind, std::uint64_t step) {
-  Request request;
-  request.set_kind(kind);
-  request.set_step(step);
-  return call(request);
+  return call(requestFor(kind, step));
+}
+
+// ---- Started actions ----
+
+void RemoteBody::start(const Request& request, std::function<Result(const Reply& reply)> resultOf,
+                       Done done) {
+  send(request);
+  asked_.push_back({request.kind(), now(), std::move(resultOf), std::move(done)});
+}
+
+// Returns false if its reply has not been sent yet.
+bool RemoteBody::finishOldest() {
+  const auto reply = receive(asked_.front().kind, asked_.front().since);
+  if (!reply) return false;
+  const Asked asked = std::move(asked_.front());
+  asked_.pop_front();
+  if (!asked_.empty()) asked_.front().since = now();
+  asked.done(asked.resultOf(*reply), nullptr);
+  return true;
+}
+
+void RemoteBody::collect() {
+  while (!asked_.empty() && finishOldest()) {
+  }
+}
+
+std::optional<DeviceWorker::Started> RemoteBody::started() const {
+  if (asked_.empty()) return std::nullopt;
+  return DeviceWorker::Started{process_->socket(), deadlineOf(asked_.front().since)};
+}
+
+void RemoteBody::startActions(ActionTable& table) {
+  const auto starts = [&](ActionKind action, Request::Kind kind, const std::vector<Flow>& outputs) {
+    table.starts[indexOf(action)] = [this, kind, &outputs](Work work, Done done) {
+      auto [request, results] = requestOf(kind, work.at, std::move(work.tensors()), outputs);
+      const auto shared = std::make_shared<Results>(std::move(results));
+      start(
+          request, [this, shared](const Reply&) { return take(std::move(*shared)); },
+          std::move(done));
+    };
+  };
+  starts(ActionKind::bodyForward, Request::FORWARD, activations_);
+  starts(ActionKind::bodyBackward, Request::BACKWARD, gradients_);
+  const auto nothing = [](const Reply&) -> Result { return std::monostate{}; };
+  table.starts[indexOf(ActionKind::bodyWeights)] = [this, nothing](Work work, Done done) {
+    start(requestOf(Request::WEIGHTS, work.at, {}, {}).first, nothing, std::move(done));
+  };
+  table.process = this;
+  if (plan_.spec.replicas > 1) return;
+  table.starts[indexOf(ActionKind::report)] = [this](Work work, Done done) {
+    start(requestFor(Request::REPORT, work.at.step), reportOf, std::move(done));
+  };
+  table.starts[indexOf(ActionKind::update)] = [this, nothing](Work work, Done done) {
+    start(requestFor(std::get<StepDecision>(work.input)), nothing, std::move(done));
+  };
 }
 
 // The process may have any reason to send an error, but only texts that are printable, and codes.
@@ -227,28 +325,38 @@ std::vector<std::byte> RemoteBody::take(const Reply& reply) {
 
 // ---- Tensors ----
 
-TensorBundle RemoteBody::compute(Request::Kind kind, const MicroBatch& at, TensorBundle inputs,
-                                 const std::vector<Flow>& outputs) {
-  Request request;
-  request.set_kind(kind);
+std::pair<RemoteBody::Request, RemoteBody::Results> RemoteBody::requestOf(
+    Request::Kind kind, const MicroBatch& at, TensorBundle inputs,
+    const std::vector<Flow>& outputs) {
+  Request request = requestFor(kind, at.step);
   request.set_phase(static_cast<std::uint32_t>(at.phase));
-  request.set_step(at.step);
   request.set_i(at.i);
   request.set_micro_batches(at.microBatches);
   request.set_samples(at.samples);
   for (Payload& input : inputs) give(std::move(input), request);
   const auto specs = specsOf(plan_, outputs, microBatchSize(at.samples, at.microBatches, at.i));
-  std::vector<Buffer> written;
-  for (const TensorSpec& spec : specs) {
-    written.push_back(sharedBuffer(*outputs_, *memory_.output, spec.bytes()));
-    toWire(spec, memory_.output->offsetOf(written.back().data()), *request.add_outputs());
-  }
-  call(request);
-  TensorBundle bundle;
+  Results results;
   for (std::size_t j = 0; j < specs.size(); ++j) {
-    bundle.push_back(taken(outputs[j], specs[j], std::move(written[j])));
+    Buffer written = sharedBuffer(*outputs_, *memory_.output, specs[j].bytes());
+    toWire(specs[j], memory_.output->offsetOf(written.data()), *request.add_outputs());
+    results.push_back({outputs[j], specs[j], std::move(written)});
+  }
+  return {std::move(request), std::move(results)};
+}
+
+TensorBundle RemoteBody::take(Results results) const {
+  TensorBundle bundle;
+  for (auto& [flow, spec, written] : results) {
+    bundle.push_back(taken(flow, spec, std::move(written)));
   }
   return bundle;
+}
+
+TensorBundle RemoteBody::compute(Request::Kind kind, const MicroBatch& at, TensorBundle inputs,
+                                 const std::vector<Flow>& outputs) {
+  auto [request, results] = requestOf(kind, at, std::move(inputs), outputs);
+  call(request);
+  return take(std::move(results));
 }
 
 // Passes an input on; copies it if it does not lie in the memory that the process can read.
@@ -294,8 +402,7 @@ void RemoteBody::backwardWeights(const MicroBatch& at) { compute(Request::WEIGHT
 // ---- Steps and state ----
 
 GradientReport RemoteBody::report(std::uint64_t step) {
-  const Reply reply = call(Request::REPORT, step);
-  return {reply.square_sum(), reply.finite()};
+  return reportOf(call(Request::REPORT, step));
 }
 
 std::size_t RemoteBody::shareSize() {
@@ -315,17 +422,7 @@ void RemoteBody::readSum(std::uint64_t step, std::span<const float> sum) {
   call(Request::READ_SUM, step);
 }
 
-void RemoteBody::update(const StepDecision& decision) {
-  Request request;
-  request.set_kind(Request::UPDATE);
-  request.set_step(decision.step);
-  wire::StageDecision& wire = *request.mutable_decision();
-  wire.set_apply(decision.apply);
-  for (const double rate : decision.learningRates) wire.add_learning_rates(rate);
-  wire.set_clip_factor(decision.clipFactor);
-  wire.set_loss_scale(decision.lossScale);
-  call(request);
-}
+void RemoteBody::update(const StepDecision& decision) { call(requestFor(decision)); }
 
 std::uint64_t RemoteBody::weightsDigest() { return call(Request::DIGEST).value(); }
 

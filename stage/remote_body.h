@@ -3,13 +3,17 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/core/buffer.h"
+#include "common/engine/worker.h"
 #include "common/model/body.h"
 #include "common/run/plan.h"
 #include "proto/stage.pb.h"
@@ -33,10 +37,11 @@ struct StageMemory {
 std::unique_ptr<StageProcess> startStage(StageProcesses& processes, const RunPlan& plan,
                                          int threads, const StageMemory& memory, bool savesState);
 
-// All functions block the calling thread until the process answers. They throw the process's
-// errors, and RunError "action-too-long" if an answer takes longer than `maxSeconds`,
+// The functions of Body block the calling thread until the process answers. They throw the
+// process's errors, and RunError "action-too-long" if an answer takes longer than `maxSeconds`,
 // "body-crashed" if the process ends, and "bad-stage" if it answers what the plan does not allow.
-class RemoteBody : public Body {
+// collect() throws the same.
+class RemoteBody : public Body, public ActionProcess {
  public:
   // Builds the body. `account`: for the tensors that it returns; may be null. `log`: gets what the
   // process has written to its standard error, when the body is destroyed.
@@ -44,6 +49,12 @@ class RemoteBody : public Body {
              double maxSeconds, StageMemory memory, std::shared_ptr<MemoryAccount> account,
              std::function<void(const std::string& text)> log);
   ~RemoteBody() override;
+
+  // Makes the actions of each micro-batch, and the report and update of a body without replicas,
+  // start without waiting for the process. The body must outlive the table.
+  void startActions(ActionTable& table);
+  void collect() override;
+  std::optional<DeviceWorker::Started> started() const override;
 
   TensorBundle forward(const MicroBatch& at, TensorBundle activations0) override;
   TensorBundle backward(const MicroBatch& at, TensorBundle gradients1) override;
@@ -64,11 +75,35 @@ class RemoteBody : public Body {
   using Request = wire::StageRequest;
   using Reply = wire::StageReply;
 
+  // A tensor that the process writes.
+  struct Output {
+    Flow flow;
+    TensorSpec spec;
+    Buffer written;
+  };
+  using Results = std::vector<Output>;
+  // A request of a started action.
+  struct Asked {
+    Request::Kind kind = Request::FORWARD;
+    SteadyTime since;  // when the process could begin with it
+    std::function<Result(const Reply& reply)> resultOf;
+    Done done;
+  };
+
   void end();
+  void send(const Request& request);
+  SteadyTime deadlineOf(SteadyTime since) const;
+  std::optional<Reply> receive(Request::Kind kind, SteadyTime since);
+  [[noreturn]] void throwCrashed(Request::Kind kind);
   Reply call(const Request& request);
   Reply call(Request::Kind kind, std::uint64_t step = 0);
+  void start(const Request& request, std::function<Result(const Reply& reply)> resultOf, Done done);
+  bool finishOldest();
+  std::pair<Request, Results> requestOf(Request::Kind kind, const MicroBatch& at,
+                                        TensorBundle inputs, const std::vector<Flow>& outputs);
   TensorBundle compute(Request::Kind kind, const MicroBatch& at, TensorBundle inputs,
                        const std::vector<Flow>& outputs);
+  TensorBundle take(Results results) const;
   void give(Payload input, Request& request);
   Payload taken(Flow flow, const TensorSpec& spec, Buffer written) const;
   std::string lastOperator() const;
@@ -86,6 +121,7 @@ class RemoteBody : public Body {
   const std::unique_ptr<StageProcess> process_;
   const std::function<void(const std::string& text)> log_;
   double usedSeconds_ = 0;                  // of the processor, after the last answer
+  std::deque<Asked> asked_;                 // oldest first
   std::map<std::uint64_t, Payload> inUse_;  // inputs that the process may read, by offset
 };
 

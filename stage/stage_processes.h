@@ -31,9 +31,8 @@ class StageProcess {
   StageProcess& operator=(const StageProcess&) = delete;
 
   int socket() const { return socket_.get(); }
-  // Waits until a message can be read, or the process has ended; at most until `deadline`, when it
-  // is killed. Returns false then.
-  bool waitForMessage(std::chrono::steady_clock::time_point deadline);
+  // Waits until a message can be read, or the process has ended; at most until `deadline`.
+  void waitForMessage(std::chrono::steady_clock::time_point deadline) const;
   // The processor time that it has used, in seconds; 0 once it has ended.
   double processorSeconds() const;
   // Kills the process if it has not ended, and says how it ended: "signal 11 (Segmentation fault)".

@@ -1,6 +1,11 @@
 // The two executors: fair scheduling of codec work, and workers on the device.
 #include "common/core/executor.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <functional>
@@ -232,12 +237,14 @@ class Busy : public DeviceWorker {
  public:
   explicit Busy(double seconds, int times = 1 << 30) : seconds_(seconds), left_(times) {}
   bool runOne() noexcept override {
-    if (left_-- <= 0) return false;
+    if (!mayHaveWork()) return false;
+    --left_;
     begins.push_back(now());
     while (secondsSince(begins.back()) < seconds_) {
     }
     return true;
   }
+  bool mayHaveWork() const noexcept override { return left_ > 0; }
   std::vector<SteadyTime> begins;
 
  private:
@@ -298,4 +305,116 @@ TEST_CASE("an idle executor sleeps until it is woken") {
   std::thread other([&] { device.post([&] { done = true; }); });
   device.runUntil([&] { return done.load(); });
   other.join();
+}
+
+namespace {
+
+// A worker whose actions compute elsewhere until endOne().
+class Elsewhere : public DeviceWorker {
+ public:
+  Elsewhere(int actions, std::size_t ahead) : left_(actions), max_(ahead), pipe_(pipeEnds()) {}
+  bool runOne() noexcept override {
+    if (left_ == 0 || underWay >= max_) return false;
+    --left_;
+    ++underWay;
+    maxSeen = std::max(maxSeen, underWay);
+    return true;
+  }
+  std::optional<Started> started() const noexcept override {
+    if (underWay == 0) return std::nullopt;
+    return Started{pipe_.first.get(), deadline};
+  }
+  bool collect() noexcept override {
+    char byte = 0;
+    const bool isLate = now() >= deadline;
+    if (::read(pipe_.first.get(), &byte, 1) != 1 && !isLate) return false;
+    wasLate |= isLate;
+    --underWay;
+    ++ended;
+    return true;
+  }
+  bool mayHaveWork() const noexcept override { return left_ > 0; }
+  void endOne() { REQUIRE(::write(pipe_.second.get(), "x", 1) == 1); }  // any thread
+
+  SteadyTime deadline = SteadyTime::max();
+  std::size_t underWay = 0, maxSeen = 0;
+  int ended = 0;
+  bool wasLate = false;
+
+ private:
+  static std::pair<OpenFile, OpenFile> pipeEnds() {
+    std::array<int, 2> ends{};
+    REQUIRE(::pipe2(ends.data(), O_NONBLOCK | O_CLOEXEC) == 0);
+    return {OpenFile(ends[0]), OpenFile(ends[1])};
+  }
+  int left_;
+  const std::size_t max_;
+  const std::pair<OpenFile, OpenFile> pipe_;
+};
+
+}  // namespace
+
+TEST_CASE("started actions end in another process, whose answer wakes the device thread") {
+  DeviceExecutor device;
+  const auto worker = std::make_shared<Elsewhere>(3, 2);
+  device.attach(worker);
+  std::thread process([&] {
+    for (int k = 0; k < 3; ++k) worker->endOne();
+  });
+  device.runUntil([&] { return worker->ended == 3; });
+  process.join();
+  CHECK(worker->underWay == 0);
+}
+
+TEST_CASE("no other run's action begins until the started ones have ended") {
+  DeviceExecutor device;
+  const auto worker = std::make_shared<Elsewhere>(1, 2);
+  const auto other = std::make_shared<Busy>(0, 1);
+  device.attach(worker);
+  device.runUntil([&] { return worker->underWay == 1; });
+  device.attach(other);
+  bool hasWaited = false;
+  device.post([&] { hasWaited = other->begins.empty(); });
+  device.runUntil([&] { return hasWaited; });
+  worker->endOne();
+  device.runUntil([&] { return !other->begins.empty(); });
+  CHECK(worker->ended == 1);
+}
+
+TEST_CASE("a run starts a second action only if no other run waits") {
+  DeviceExecutor device;
+  const auto worker = std::make_shared<Elsewhere>(4, 2);
+  const bool isAlone = GENERATE(true, false);
+  const auto other = std::make_shared<Busy>(0, isAlone ? 0 : 1 << 30);
+  device.attach(worker);
+  if (!isAlone) device.attach(other);
+  int asked = 0;
+  device.runUntil([&] {
+    if (worker->underWay > 0 && ++asked > 2) worker->endOne();
+    device.notify();
+    return worker->ended == 4;
+  });
+  CHECK(worker->maxSeen == (isAlone ? 2U : 1U));
+}
+
+TEST_CASE("a process that does not answer is looked at when its time is over") {
+  DeviceExecutor device;
+  const auto worker = std::make_shared<Elsewhere>(1, 2);
+  worker->deadline = now() + std::chrono::milliseconds(20);
+  device.attach(worker);
+  device.runUntil([&] { return worker->ended == 1; });
+  CHECK(worker->wasLate);
+}
+
+TEST_CASE("a run that leaves in the middle of a started action frees the device") {
+  DeviceExecutor device;
+  const auto worker = std::make_shared<Elsewhere>(1, 2);
+  const auto other = std::make_shared<Busy>(0, 1);
+  device.attach(worker);
+  device.runUntil([&] { return worker->underWay == 1; });
+  device.attach(other);
+  std::thread thread([&] { device.detach(worker); });
+  device.runUntil([&] { return !other->begins.empty(); });
+  thread.join();
+  CHECK(worker->ended == 0);
 }

@@ -3,6 +3,9 @@
 #include "common/engine/worker.h"
 
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <deque>
+#include <optional>
 #include <thread>
 
 #include "tests/error_code.h"
@@ -237,8 +240,8 @@ struct ReducingServer {
       table[indexOf(kind)] = [](Work) -> Result { return bundleOf(smallPayload(1)); };
     }
     table[indexOf(ActionKind::report)] = [](Work) -> Result { return GradientReport{2, true}; };
-    table.reduce = [this](Work, std::function<void(std::exception_ptr)> done) {
-      reduced = std::move(done);
+    table.starts[indexOf(ActionKind::reduce)] = [this](Work, Done done) {
+      reduced = [done = std::move(done)](std::exception_ptr error) { done({}, std::move(error)); };
     };
     worker = std::make_unique<EngineWorker>(
         std::make_unique<Participant>(options, Place{},
@@ -295,6 +298,108 @@ TEST_CASE("a reduction may end after its worker") {
   server.worker.reset();
   server.reduced(nullptr);
   CHECK_FALSE(std::holds_alternative<BodyDone>(server.link->sent.back()));
+}
+
+// A worker whose forwards compute in a process, until the test ends them. A batch has four
+// micro-batches.
+struct ServerWithProcess {
+  struct Process : ActionProcess {
+    void collect() override {
+      for (; ended > 0; --ended) {
+        asked.front()(bundleOf(smallPayload(1)), nullptr);
+        asked.pop_front();
+      }
+      if (fails) throw RunError("body-crashed", "the process has ended");
+    }
+    std::optional<DeviceWorker::Started> started() const override {
+      if (asked.empty()) return std::nullopt;
+      return DeviceWorker::Started{};
+    }
+    std::deque<Done> asked;
+    int ended = 0;  // but not collected
+    bool fails = false;
+  };
+
+  ServerWithProcess() {
+    ActionTable table;
+    table.process = &process;
+    table.starts[indexOf(ActionKind::bodyForward)] = [this](Work, Done done) {
+      process.asked.push_back(std::move(done));
+    };
+    worker = std::make_unique<EngineWorker>(
+        std::make_unique<Participant>(EngineOptions{&findSchedule("priority"), 4, 4}, Place{},
+                                      std::vector<std::shared_ptr<EngineLink>>{link}),
+        mailbox, table, [] {},
+        [this](std::exception_ptr error) {
+          code = errorCode([&] { std::rethrow_exception(error); });
+        });
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      mailbox->deliver(
+          TensorMessage{activationAt(0), {Phase::train, 1, i, 4, 4}, 0, smallPayload(0)});
+    }
+    runAll();
+  }
+  void runAll() {
+    while (worker->runOne()) {
+    }
+  }
+  void endOne() {
+    process.ended = 1;
+    CHECK(worker->collect());
+  }
+
+  DeviceExecutor device;
+  std::shared_ptr<NotingLink> link = std::make_shared<NotingLink>();
+  std::shared_ptr<Mailbox> mailbox = std::make_shared<Mailbox>(device, 4);
+  Process process;
+  std::string code;  // the error code, if the run failed
+  std::unique_ptr<EngineWorker> worker;
+};
+
+TEST_CASE("after a short action, the next one waits in the process while another one runs") {
+  std::optional<ServerWithProcess> server;
+  double seconds = 1;
+  while (seconds > 0.04) {  // the machine may be busy
+    const SteadyTime start = now();
+    server.emplace();
+    server->endOne();
+    seconds = secondsSince(start);
+  }
+  CHECK(server->link->sent.size() == 1);
+  server->runAll();
+  CHECK(server->process.asked.size() == 2);
+  CHECK(server->worker->started());
+}
+
+TEST_CASE("actions in a process end in the order in which they were started") {
+  ServerWithProcess server;
+  CHECK(server.process.asked.size() == 1);
+  CHECK_FALSE(server.worker->collect());
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    server.endOne();
+    CHECK(std::get<TensorMessage>(server.link->sent.back()).at.i == i);
+    server.runAll();
+  }
+  CHECK_FALSE(server.worker->started());
+  CHECK_FALSE(server.worker->mayHaveWork());
+}
+
+TEST_CASE("after a long action, the next one waits until it is sent to the process") {
+  ServerWithProcess server;
+  std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  server.endOne();
+  server.runAll();
+  CHECK(server.process.asked.size() == 1);
+}
+
+TEST_CASE("a process that ends in an action ends the run") {
+  ServerWithProcess server;
+  server.process.fails = true;
+  CHECK(server.worker->collect());
+  CHECK(server.code == "body-crashed");
+  CHECK_FALSE(server.worker->started());
+  CHECK_FALSE(server.worker->runOne());
+  CHECK_FALSE(server.worker->mayHaveWork());
 }
 
 TEST_CASE("a build is either cancelled or started, never both") {

@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "common/core/clock.h"
 #include "common/core/fair_shares.h"
+#include "common/core/open_file.h"
 
 namespace cleave {
 
@@ -32,19 +34,33 @@ class DeviceQueue {
   virtual void drain() = 0;
 };
 
-// One run's work on the device. Called only on the device thread.
+// One run's work on the device. Called only on the device thread. Must not throw: each worker
+// handles its own run's errors, so that they never affect another run.
 class DeviceWorker {
  public:
   virtual ~DeviceWorker() = default;
-  // Does one action if one is ready. Returns whether it did. Must not throw: each worker handles
-  // its own run's errors, so that they never affect another run.
+  // Does one action if one is ready, or starts it. Returns whether it did.
   virtual bool runOne() noexcept = 0;
+
+  // Actions that have been started compute in another process, and use the device there: until they
+  // end, no other run's action begins.
+  struct Started {
+    int file = -1;        // becomes readable when one of them ends
+    SteadyTime deadline;  // when the first one must have ended
+  };
+  virtual std::optional<Started> started() const noexcept { return std::nullopt; }
+  // Ends the started actions that are done, or whose deadline has passed. Returns whether there
+  // were any.
+  virtual bool collect() noexcept { return false; }
+  // Whether runOne() may find an action.
+  virtual bool mayHaveWork() const noexcept { return true; }
   // Whether the run is in the middle of a step. Other runs then wait longer for it.
   virtual bool hasOpenStep() const noexcept { return false; }
 };
 
 class DeviceExecutor {
  public:
+  DeviceExecutor();  // throws std::system_error
   // Any thread. The executor shares ownership of the worker, and calls it, until it is detached. An
   // action that runs then is still charged to `owner`: see FairShares::add().
   void attach(std::shared_ptr<DeviceWorker> worker, const std::string& owner = "");
@@ -59,13 +75,27 @@ class DeviceExecutor {
   void runUntil(const std::function<bool()>& done);
 
  private:
-  bool runOneWorker();
-  bool begin(FairShares::User user);
-  void waitForWork();
+  // The run whose started actions use the device.
+  struct Busy {
+    FairShares::User user = 0;
+    std::shared_ptr<DeviceWorker> worker;
+    SteadyTime since;  // not yet charged to it
+  };
 
+  bool runOneWorker();
+  bool runBusyWorker();
+  bool begin(FairShares::User user);
+  bool othersWait();
+  void signal();
+  void waitForWork();
+  void waitForBusy(std::unique_lock<std::mutex>& lock);
+
+  const OpenFile event_;  // readable: the device thread, which waits for another process, has news
   std::mutex mutex_;
   std::condition_variable changed_;
   bool notified_ = false;
+  bool isPolling_ = false;  // the device thread waits for `event_`
+  std::optional<Busy> busy_;
   std::map<FairShares::User, std::shared_ptr<DeviceWorker>> workers_;
   std::optional<FairShares::User> running_;  // whose action runs
   bool runningHasLeft_ = false;              // it was detached meanwhile

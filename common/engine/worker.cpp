@@ -1,5 +1,6 @@
 #include "common/engine/worker.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/core/error.h"
@@ -42,6 +43,11 @@ std::vector<std::shared_ptr<Completions::Completion>> Completions::takeAll() {
   return std::exchange(done_, {});
 }
 
+bool Completions::isEmpty() const {
+  const std::lock_guard lock(mutex_);
+  return done_.empty();
+}
+
 RunError actionTooLong(const std::string& sentence) {
   return {"action-too-long", sentence,
           "use a smaller batch, more micro-batches, or fewer layers in the body, or ask the "
@@ -77,10 +83,57 @@ bool EngineWorker::completeAll() {
   const auto done = completions_->takeAll();
   for (const auto& completion : done) {
     if (completion->error) std::rethrow_exception(completion->error);
-    complete(completion->action, std::move(completion->result), completion->end,
-             completion->seconds());
+    const IssuedAction& action = completion->action;
+    double seconds = 0;
+    if (completion->seconds) {
+      seconds = completion->seconds();
+    } else if (action.kind == ActionKind::reduce) {
+      seconds = secondsBetween(action.begin, completion->end);
+    } else {
+      seconds = secondsBetween(std::max(action.begin, lastEnd_), completion->end);
+      lastEnd_ = completion->end;
+      lastSeconds_ = seconds;
+    }
+    complete(action, std::move(completion->result), completion->end, seconds);
   }
   return !done.empty();
+}
+
+// A report takes almost no time. In a turn of its own, it would wait until the other runs on the
+// device have caught up, and its client would wait for it.
+void EngineWorker::issueReport() {
+  if (engine_->isReportNext()) issue(*engine_->next());
+}
+
+// One action may wait in the process while another one runs, so that the process does not have to
+// wait. After a long one, other runs would wait too long for two.
+bool EngineWorker::isFull() const {
+  constexpr double kLong = 0.05;
+  const std::size_t max = lastSeconds_ < kLong ? 2 : 1;
+  return table_.process != nullptr && underWay_ - (isReducing_ ? 1 : 0) >= max;
+}
+
+std::optional<DeviceWorker::Started> EngineWorker::started() const noexcept {
+  if (stopped_ || table_.process == nullptr) return std::nullopt;
+  return table_.process->started();
+}
+
+bool EngineWorker::collect() noexcept {
+  if (stopped_ || table_.process == nullptr) return false;
+  try {
+    table_.process->collect();
+    const bool completed = completeAll();
+    if (completed) issueReport();
+    return completed;
+  } catch (...) {
+    stopped_ = true;
+    failed_(std::current_exception());
+    return true;
+  }
+}
+
+bool EngineWorker::mayHaveWork() const noexcept {
+  return !stopped_ && (!idleSince_ || waiting() > 0 || !completions_->isEmpty());
 }
 
 void EngineWorker::begins(const Work& work) {
@@ -126,16 +179,16 @@ void EngineWorker::checkSeconds(const std::string& what, double seconds) const {
 
 void EngineWorker::start(const StartFunction& function, Work work) {
   const auto completion = std::make_shared<Completions::Completion>();
-  completion->action = {work.token, work.kind, work.at, std::exchange(idleSince_, std::nullopt)};
-  const SteadyTime begin = now();
+  completion->action = {work.token, work.kind, work.at, std::exchange(idleSince_, std::nullopt),
+                        now()};
   if (queue_ != nullptr) queue_->begin();
-  function(std::move(work), [completions = completions_, completion,
-                             begin](std::exception_ptr error) {
-    completion->end = now();
-    completion->seconds = [seconds = secondsBetween(begin, completion->end)] { return seconds; };
-    completion->error = std::move(error);
-    completions->add(completion);
-  });
+  function(std::move(work),
+           [completions = completions_, completion](Result result, std::exception_ptr error) {
+             completion->end = now();
+             completion->result = std::move(result);
+             completion->error = std::move(error);
+             completions->add(completion);
+           });
   if (queue_ != nullptr) queue_->end([] {});
 }
 
@@ -143,18 +196,17 @@ void EngineWorker::issue(Work work) {
   begins(work);
   ++underWay_;
   hasWork_ = true;
-  if (work.kind == ActionKind::reduce) {
-    isReducing_ = true;
-    return start(table_.reduce, std::move(work));
+  isReducing_ |= work.kind == ActionKind::reduce;
+  if (const StartFunction& function = table_.starts[indexOf(work.kind)]) {
+    return start(function, std::move(work));
   }
-  const IssuedAction action{work.token, work.kind, work.at,
-                            std::exchange(idleSince_, std::nullopt)};
-  const ActionFunction& function = table_[static_cast<std::size_t>(work.kind)];
+  const IssuedAction action{work.token, work.kind, work.at, std::exchange(idleSince_, std::nullopt),
+                            now()};
+  const ActionFunction& function = table_[indexOf(work.kind)];
   if (queue_ == nullptr) {
-    const SteadyTime start = now();
     Result result = function(std::move(work));
     const SteadyTime end = now();
-    return complete(action, std::move(result), end, secondsBetween(start, end));
+    return complete(action, std::move(result), end, secondsBetween(action.begin, end));
   }
   auto completion = std::make_shared<Completions::Completion>();
   completion->action = action;
@@ -180,6 +232,7 @@ bool EngineWorker::runOne() noexcept {
     // must check it again.
     const bool completed = completeAll();
     const bool progressed = receiveAll() || completed;
+    if (isFull()) return progressed;
     auto work = engine_->next();
     if (!work) {
       if (!idleSince_) idleSince_ = now();
@@ -187,9 +240,7 @@ bool EngineWorker::runOne() noexcept {
       return progressed;
     }
     issue(std::move(*work));
-    // A report takes almost no time. In a turn of its own, it would wait until the other runs on
-    // the device have caught up, and its client would wait for it.
-    if (engine_->isReportNext()) issue(*engine_->next());
+    issueReport();
     return true;
   } catch (...) {
     stopped_ = true;

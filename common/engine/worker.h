@@ -23,12 +23,27 @@ namespace cleave {
 
 // Computes an action. May throw, which ends the run with that error.
 using ActionFunction = std::function<Result(Work work)>;
-// Starts an action that does not end on the device, and returns. The action ends when `done` is
-// called, on any thread, with the error that ends the run or null.
-using StartFunction =
-    std::function<void(Work work, std::function<void(std::exception_ptr error)> done)>;
+// Starts an action, and returns. The action ends when `done` is called, on any thread, with its
+// result, or with the error that ends the run.
+using Done = std::function<void(Result result, std::exception_ptr error)>;
+using StartFunction = std::function<void(Work work, Done done)>;
+
+// Computes started actions in a process of the run's own, one at a time, in the order in which they
+// were started. Device thread only.
+class ActionProcess {
+ public:
+  virtual ~ActionProcess() = default;
+  // Calls `done` of the actions that have ended. Throws the error of an action that has failed, or
+  // that exceeds its time.
+  virtual void collect() = 0;
+  // The actions under way; nullopt: none.
+  virtual std::optional<DeviceWorker::Started> started() const = 0;
+};
+
+// The functions of a run's actions. A kind in `starts` needs no ActionFunction.
 struct ActionTable : std::array<ActionFunction, kActionKinds> {
-  StartFunction reduce;  // of the kind `reduce`, which has no ActionFunction
+  std::array<StartFunction, kActionKinds> starts;
+  ActionProcess* process = nullptr;  // of all started actions except reductions; null: none
 };
 
 // Data kept for an action until it is done.
@@ -37,6 +52,7 @@ struct IssuedAction {
   ActionKind kind = ActionKind::headForward;
   MicroBatch at;
   std::optional<SteadyTime> idleSince;  // when the device thread became idle before this action
+  SteadyTime begin{};                   // when it was issued
 };
 
 // Actions that a device queue or a StartFunction has completed, until the device thread collects
@@ -46,17 +62,18 @@ class Completions {
   struct Completion {
     IssuedAction action;
     Result result;
-    DeviceQueue::Seconds seconds;
-    SteadyTime end;  // when it was reported
+    DeviceQueue::Seconds seconds;  // null: the time from its begin, or the last one's end, to `end`
+    SteadyTime end;                // when it was reported
     std::exception_ptr error;
   };
   explicit Completions(DeviceExecutor& device) : device_(device) {}
   void add(std::shared_ptr<Completion> completion);  // any thread
   std::vector<std::shared_ptr<Completion>> takeAll();
+  bool isEmpty() const;
 
  private:
   DeviceExecutor& device_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<std::shared_ptr<Completion>> done_;
 };
 
@@ -101,6 +118,9 @@ class EngineWorker : public DeviceWorker {
   ~EngineWorker() override;
 
   bool runOne() noexcept override;
+  std::optional<Started> started() const noexcept override;
+  bool collect() noexcept override;
+  bool mayHaveWork() const noexcept override;
   // False while only a reduction is under way: it needs other servers, where the runs that wait for
   // this one may come first.
   bool hasOpenStep() const noexcept override {
@@ -134,6 +154,8 @@ class EngineWorker : public DeviceWorker {
  private:
   bool receiveAll();
   bool completeAll();
+  void issueReport();
+  bool isFull() const;
   void issue(Work work);
   void start(const StartFunction& function, Work work);
   void begins(const Work& work);
@@ -156,6 +178,8 @@ class EngineWorker : public DeviceWorker {
   std::optional<SteadyTime> lastBackward_;
   std::optional<double> betweenSteps_;
   std::optional<SteadyTime> idleSince_;  // when the worker ran out of work
+  SteadyTime lastEnd_{};                 // of the started actions except reductions
+  double lastSeconds_ = std::numeric_limits<double>::infinity();  // of these, the last one's
   std::atomic<bool> stopped_ = false;
   std::size_t underWay_ = 0;           // actions issued and not complete
   bool isReducing_ = false;            // one of them is a reduction

@@ -30,15 +30,16 @@ void computeWith(ActionTable& table, int threads) {
 void addReduction(ActionTable& table, Body& stage, int threads, ReduceFunction reduce) {
   // Owned by the pending call too, which may end after the table's life.
   const auto values = std::make_shared<std::vector<float>>();
-  table.reduce = [&stage, threads, values, reduce = std::move(reduce)](
-                     Work work, std::function<void(std::exception_ptr)> done) {
+  table.starts[indexOf(ActionKind::reduce)] = [&stage, threads, values, reduce = std::move(reduce)](
+                                                  Work work, Done done) {
     setComputeThreads(threads);
     withTorchErrors([&] {
       values->resize(stage.shareSize());
       stage.writeShare(work.at.step, *values);
     });
-    reduce(work.at.step, *values,
-           [values, done = std::move(done)](std::exception_ptr error) { done(std::move(error)); });
+    reduce(work.at.step, *values, [values, done = std::move(done)](std::exception_ptr error) {
+      done(std::monostate{}, std::move(error));
+    });
   };
   at(table, ActionKind::report) = [&stage, values](Work work) -> Result {
     stage.readSum(work.at.step, *values);
