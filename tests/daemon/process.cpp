@@ -18,6 +18,8 @@
 #include <thread>
 #include <utility>
 
+#include "common/core/open_file.h"
+
 namespace cleave::test {
 namespace {
 
@@ -25,32 +27,15 @@ namespace {
   throw std::system_error(error, std::generic_category(), what);
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(int value = -1) : value_(value) {}
-  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
-  ~Descriptor() { close(); }
-  Descriptor& operator=(Descriptor&&) = delete;
-
-  int get() const { return value_; }
-  void close() {
-    if (value_ >= 0) ::close(value_);
-    value_ = -1;
-  }
-
- private:
-  int value_;
-};
-
 struct Pipe {
-  Descriptor read;
-  Descriptor write;
+  OpenFile read;
+  OpenFile write;
 };
 
 Pipe makePipe() {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) throwSystem(errno, "a pipe cannot be created");
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
+  return {OpenFile(ends[0]), OpenFile(ends[1])};
 }
 
 // Reads at most `size` bytes; returns 0 at the end.
@@ -103,14 +88,14 @@ void becomeProgram(char* const* argv, char* const* environment, pid_t parent, in
 }  // namespace
 
 struct Process::State {
-  State(pid_t child, Descriptor outputPipe, Descriptor errorsPipe)
+  State(pid_t child, OpenFile outputPipe, OpenFile errorsPipe)
       : pid(child),
         readers{std::thread([this, pipe = std::move(outputPipe)] { collect(pipe, output); }),
                 std::thread([this, pipe = std::move(errorsPipe)] { collect(pipe, errors); })},
         waiter([this] { awaitExit(); }) {}
   ~State();
 
-  void collect(const Descriptor& pipe, std::string& text);
+  void collect(const OpenFile& pipe, std::string& text);
   void awaitExit();
 
   const pid_t pid;
@@ -124,7 +109,7 @@ struct Process::State {
   std::thread waiter;
 };
 
-void Process::State::collect(const Descriptor& pipe, std::string& text) {
+void Process::State::collect(const OpenFile& pipe, std::string& text) {
   std::array<char, 65536> bytes;
   while (const std::size_t got = readSome(pipe.get(), bytes.data(), bytes.size())) {
     const std::lock_guard lock(mutex);
