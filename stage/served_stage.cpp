@@ -83,6 +83,7 @@ class ServedStage {
       reply.set_code("memory-exceeded");
     } catch (const std::exception& error) {
       fail(reply, StageReply::BUG, error.what());
+      if (computesGraph(request)) failedOperator(reply, error.what());
     }
     for (const std::uint64_t offset : std::exchange(released_, {})) reply.add_released(offset);
     return reply;
@@ -101,6 +102,19 @@ class ServedStage {
     reply.Clear();
     reply.set_fault(fault);
     reply.set_sentence(sentence.substr(0, kMaxText));
+  }
+
+  // Whether LibTorch computes a client's graph, with which a library that it uses may fail.
+  bool computesGraph(const StageRequest& request) const {
+    return isGraph_ &&
+           (request.kind() == StageRequest::FORWARD || request.kind() == StageRequest::BACKWARD ||
+            request.kind() == StageRequest::WEIGHTS);
+  }
+  static void failedOperator(StageReply& reply, const std::string& reason) {
+    fail(reply, StageReply::USAGE,
+         "the operator " + std::string(lastNotedOperator()) + " cannot be computed: " + reason);
+    reply.set_code("bad-graph");
+    reply.set_hint("check the arguments of this operator in your model, and export it again");
   }
 
   void perform(const StageRequest& request, StageReply& reply) {
@@ -168,6 +182,7 @@ class ServedStage {
     }
     const RunPlan plan = planRun(runSpecFromWire(spec));
     setComputeThreads(static_cast<int>(request.threads()));
+    isGraph_ = plan.stage.model.graphBlocks != nullptr;
     stage_ = std::make_unique<BodyStage>(plan.stage, plan.wait);
   }
 
@@ -221,6 +236,7 @@ class ServedStage {
   const StageEnds& ends_;
   std::vector<std::uint64_t> released_;  // inputs, since the last reply; outlives the stage
   std::unique_ptr<BodyStage> stage_;
+  bool isGraph_ = false;
   std::vector<std::byte> given_;   // put in, for the next request
   std::vector<std::byte> result_;  // of the last request, taken in pieces
   std::size_t taken_ = 0;

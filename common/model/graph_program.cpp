@@ -644,6 +644,9 @@ struct GraphProgram::State {
       throwIndexError(*step.node, again,
                       fmt::format("micro-batch {} of step {}", context.at.i, context.at.step),
                       error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      if (!isOfLibrary(error)) throw;
+      refuse(*step.node, fmt::format("cannot be computed: {}", printable(error.what())));
     }
     if (step.kind == NodeKind::batchNorm && isTraining && context.statistics != nullptr) {
       context.statistics->push_back(std::move(statistics));

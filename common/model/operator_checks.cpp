@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 
 namespace cleave {
 namespace {
@@ -92,6 +93,12 @@ void refuseOperator(const wire::Node& node, const std::string& sentence) {
   throw UsageError("bad-graph", fmt::format("the operator {} {}", nodeText(node), sentence),
                    "export the model again with cleave.export, with the PyTorch of this version "
                    "of Cleave");
+}
+
+bool isOfLibrary(const std::exception& error) {
+  return dynamic_cast<const Error*>(&error) == nullptr &&
+         dynamic_cast<const c10::Error*>(&error) == nullptr &&
+         dynamic_cast<const std::bad_alloc*>(&error) == nullptr;
 }
 
 void checkListLength(const wire::Node& node, const Stack& stack) {

@@ -4,6 +4,7 @@
 
 #include <ATen/core/stack.h>
 
+#include <exception>
 #include <string>
 
 #include "common/core/error.h"
@@ -13,6 +14,10 @@ namespace cleave {
 
 // Throws UsageError "bad-graph": "the operator aten.x (x_1) SENTENCE".
 [[noreturn]] void refuseOperator(const wire::Node& node, const std::string& sentence);
+
+// Whether an error is one of a library that LibTorch uses: neither Cleave's, nor LibTorch's, nor a
+// lack of memory.
+bool isOfLibrary(const std::exception& error);
 
 // Throws UsageError "bad-graph" unless a node that returns a list will make as many tensors as the
 // graph says. `stack`: the arguments, in the order of the operator's schema.

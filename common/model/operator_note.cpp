@@ -23,4 +23,8 @@ void noteOperator(std::string_view name) noexcept {
   place[size] = '\0';
 }
 
+std::string_view lastNotedOperator() {
+  return place.empty() ? std::string_view() : std::string_view(place.data());
+}
+
 }  // namespace cleave

@@ -14,5 +14,7 @@ inline constexpr std::size_t kOperatorNoteBytes = 64;
 void noteOperatorsIn(std::span<char> place);
 // One thread at a time.
 void noteOperator(std::string_view name) noexcept;
+// What has been noted last; empty: nothing.
+std::string_view lastNotedOperator();
 
 }  // namespace cleave

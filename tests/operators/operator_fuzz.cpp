@@ -8,7 +8,7 @@
 //
 //   operator_fuzz [--cases N] [--stages N] [--seed SEED] [OPERATOR …]
 // N: cases per operator, 100 by default, and how many of them also run as a server runs them, each
-// in a process of a stage: their code does not matter, but no process may crash. OPERATOR:
+// in a process of a stage: no process may crash, and each error must have a code. OPERATOR:
 // "lstm.input", or a part of its name. `--here` runs the cases in this process, for a debugger:
 // `--seed SEED --cases 1 OPERATOR --here`.
 #include <ATen/Parallel.h>

@@ -140,7 +140,8 @@ StageOutcome runInStage(StageProcesses& processes, const OperatorCase& given) {
     if (given.phase == Phase::train) body.backward(at, bundleOf(ones(spec)));
     return {};
   } catch (const Error& error) {
-    return {error.code(), error.code() == "body-crashed" ? error.what() : ""};
+    const bool isFault = error.code() == "body-crashed" || error.code() == "internal-error";
+    return {error.code(), isFault ? error.what() : ""};
   }
 }
 

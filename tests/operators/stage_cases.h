@@ -9,7 +9,7 @@
 namespace cleave::test {
 
 // How a case ends in a stage's process: "" with a result, or the code of its error. `fault` is set
-// if its process has ended otherwise than by the server.
+// if its process has crashed, or the error is not one that a client can understand.
 struct StageOutcome {
   std::string code;
   std::string fault;
