@@ -2,7 +2,7 @@
 # Fuzzes the parsers of untrusted input with libFuzzer under ASan and UBSan. Replays the stored corpus, then searches for new inputs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-targets=(decode frame session trace graph safetensors checkpoint config csv tokenizer npy table image)
+targets=(decode frame session trace graph safetensors checkpoint config csv tokenizer npy table image stage)
 
 usage() {
   cat <<'TXT'
@@ -22,6 +22,7 @@ usage: scripts/fuzz.sh [--target NAME]… [--seconds N] [--preset NAME] [--repla
                    npy          NumPy arrays
                    table        CSV files
                    image        image files of training data
+                   stage        replies of the process that computes a run
   --seconds N    time per target (60); as many targets run at a time as there are processors
   --preset NAME  the build to use: fuzz, or asan, which the tests also use; it runs at a third of the speed (fuzz)
   --replay       only replays the seeds and tests/fuzz/corpus, after building

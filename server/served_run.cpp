@@ -177,13 +177,14 @@ std::shared_ptr<EngineWorker> ServedRun::makeWorker() {
 
 std::unique_ptr<Body> ServedRun::makeBody() {
   if (resources_.stages != nullptr) {
-    return std::make_unique<RemoteBody>(
-        startStage(*resources_.stages, plan_, threads_.threads, *stageMemory_,
-                   resources_.settings.allowCheckpoints),
-        plan_, threads_.threads, resources_.settings.actionSeconds, *stageMemory_, account_,
-        [runLog = stored_.log](const std::string& text) {
-          if (runLog) runLog->warn("{}", text);  // a trial has none
-        });
+    auto process = startStage(*resources_.stages, plan_, threads_.threads, *stageMemory_,
+                              resources_.settings.allowCheckpoints);
+    process_ = process->untilEnded();
+    return std::make_unique<RemoteBody>(std::move(process), plan_, threads_.threads,
+                                        resources_.settings.actionSeconds, *stageMemory_, account_,
+                                        [runLog = stored_.log](const std::string& text) {
+                                          if (runLog) runLog->warn("{}", text);  // a trial has none
+                                        });
   }
   return withTorchErrors(
       [&] { return std::make_unique<BodyStage>(plan_.stage, plan_.wait, resources_.compute); });
@@ -501,10 +502,11 @@ asio::awaitable<void> ServedRun::close() {
   if (link_) edges_.close();
   if (replicas_) replicas_->abort();
   if (worker_) co_await closeWorker();
-  // Waits for snapshots, initial weights, edges and a reduction: they hold memory of this run, use
-  // its folder, or report to the device.
+  // Waits for the process, snapshots, initial weights, edges and a reduction: they hold memory of
+  // this run, use its folder, or report to the device.
   asio::steady_timer pause(resources_.io);
-  while (isSaving() || isUsingWeightsStore() || edges_.isServing() || isInGroup()) {
+  while (!process_.expired() || isSaving() || isUsingWeightsStore() || edges_.isServing() ||
+         isInGroup()) {
     pause.expires_after(kPoll);
     co_await pause.async_wait(asio::use_awaitable);
   }

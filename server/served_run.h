@@ -202,6 +202,7 @@ class ServedRun {
   std::shared_ptr<MemoryAccount> account_;
   std::shared_ptr<Mailbox> mailbox_;
   std::optional<StageMemory> stageMemory_;  // if the stage computes in another process
+  std::weak_ptr<const void> process_;       // that process, until it has ended
   std::shared_ptr<TensorLink> link_;        // to the client
   RunEdges edges_;
   std::shared_ptr<RunReplicas> replicas_;  // null: the body has no replicas

@@ -1,7 +1,6 @@
 #include "stage/remote_body.h"
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 #include <cctype>
 #include <chrono>
@@ -20,9 +19,6 @@
 
 namespace cleave {
 namespace {
-
-// Processor time between two actions: for ending the last one, and for returning free memory.
-constexpr double kMaxIdleSeconds = 1;
 
 std::vector<TensorSpec> specsOf(const RunPlan& plan, const std::vector<Flow>& flows,
                                 std::uint32_t samples) {
@@ -94,10 +90,16 @@ StageMemory::StageMemory(const RunPlan& plan) try {
                  "ask the server's operator to allow more descriptors or memory");
 }
 
+void StageMemory::returnFree() const {
+  for (const auto& pool : {inputs, outputs}) pool->clear();
+  for (const auto& blocks : {input, output}) blocks->returnFree();
+}
+
 std::unique_ptr<StageProcess> startStage(StageProcesses& processes, const RunPlan& plan,
                                          int threads, const StageMemory& memory, bool savesState) {
   return processes.start(threads, memory.input->memory(), memory.output->memory(),
-                         stageProcessBytes(plan) + (savesState ? snapshotBytes(plan) : 0));
+                         stageProcessBytes(plan) + (savesState ? snapshotBytes(plan) : 0),
+                         [memory] { memory.returnFree(); });
 }
 
 RemoteBody::RemoteBody(std::unique_ptr<StageProcess> process, const RunPlan& plan, int threads,
@@ -134,7 +136,7 @@ RemoteBody::RemoteBody(std::unique_ptr<StageProcess> process, const RunPlan& pla
 RemoteBody::~RemoteBody() { end(); }
 
 void RemoteBody::end() {
-  process_->end();
+  process_->state().kill();
   const std::string errors = process_->takeErrors();
   if (!errors.empty()) log_("its stage wrote: " + printable(errors));
 }
@@ -142,9 +144,7 @@ void RemoteBody::end() {
 // ---- Calls ----
 
 void RemoteBody::send(const Request& request) {
-  if (asked_.empty() && process_->processorSeconds() - usedSeconds_ > kMaxIdleSeconds) {
-    refuse("an answer, and then computed between two actions");
-  }
+  process_->state().asked();
   if (!sendStageMessage(process_->socket(), request)) throwCrashed(request.kind());
 }
 
@@ -161,25 +161,26 @@ std::optional<RemoteBody::Reply> RemoteBody::receive(Request::Kind kind, SteadyT
   const StageRead read = readStageMessage(process_->socket(), reply);
   if (read == StageRead::nothing) {
     if (now() < deadlineOf(since)) return std::nullopt;
-    process_->end();
+    process_->state().kill();
     throw actionTooLong("an action (" + nameOf(kind) + ") took longer than " +
                         durationText(maxSeconds_) +
                         " (limits.action_seconds in the server's configuration), and was ended");
   }
   if (read == StageRead::end) throwCrashed(kind);
-  usedSeconds_ = process_->processorSeconds();
-  for (const std::uint64_t offset : reply.released()) {
-    if (inUse_.erase(offset) == 0) refuse("an input that it did not have");
-  }
-  if (reply.fault() != Reply::NONE) throwFault(reply);
+  process_->state().answered();
+  if (!given_.release(reply)) refuse("an input that it did not have");
+  throwFault(reply);
   return reply;
 }
 
 void RemoteBody::throwCrashed(Request::Kind kind) {
-  const std::string how = process_->end();
+  if (process_->state().hasComputedUnasked()) {
+    refuse("an answer, and then computed between two actions");
+  }
+  const std::string how = process_->state().end();
   throw RunError("body-crashed",
                  "the process that computes the run's body ended with " + how + " in an action (" +
-                     nameOf(kind) + ")" + lastOperator(),
+                     nameOf(kind) + ")" + notedOperator(memory_.note->span()),
                  how.starts_with("signal 9 ")
                      ? "ask the server's operator why it was killed, for example because the "
                        "machine's memory was full; the run's last checkpoint is still valid"
@@ -258,35 +259,9 @@ void RemoteBody::startActions(ActionTable& table) {
   };
 }
 
-// The process may have any reason to send an error, but only texts that are printable, and codes.
-void RemoteBody::throwFault(const Reply& reply) {
-  const std::string& code = reply.code();
-  const bool isCode = !code.empty() && code.size() <= 40 &&
-                      std::all_of(code.begin(), code.end(),
-                                  [](char c) { return c == '-' || (c >= 'a' && c <= 'z'); });
-  const std::string sentence = printable(reply.sentence()), hint = printable(reply.hint());
-  if (reply.fault() == Reply::BUG || reply.fault() == Reply::UNKNOWN || !isCode) {
-    throw RunError("internal-error", "the process of the run's body failed: " + sentence);
-  }
-  if (reply.fault() == Reply::USAGE) throw UsageError(code, sentence, hint);
-  if (reply.fault() == Reply::PROTOCOL) throw ProtocolError(code, sentence, hint);
-  throw RunError(code, sentence, hint);
-}
-
 void RemoteBody::refuse(const std::string& what) {
-  process_->end();
+  process_->state().kill();
   throw RunError("bad-stage", "the process that computes the run's body returned " + what);
-}
-
-// The operator that the process has noted: its own word, and only for the message.
-std::string RemoteBody::lastOperator() const {
-  std::array<char, kOperatorNoteBytes> note{};
-  std::memcpy(note.data(), memory_.note->data(), note.size());
-  const auto end = std::ranges::find_if_not(note, [](char c) {
-    return c == '.' || c == ':' || c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0;
-  });
-  if (end == note.begin()) return "";
-  return ", in the operator " + std::string(note.begin(), end);
 }
 
 // ---- Bytes ----
@@ -370,9 +345,7 @@ void RemoteBody::give(Payload input, Request& request) {
   }
   const std::size_t offset = memory_.input->offsetOf(input.view().data);
   toWire(spec, offset, *request.add_inputs());
-  const bool isNew = inUse_.emplace(offset, std::move(input)).second;
-  assert(isNew);
-  static_cast<void>(isNew);
+  given_.add(offset, std::move(input));
 }
 
 // A tensor that the process has written. The process may change it at any time, and codecs read a

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +16,7 @@
 #include "common/model/body.h"
 #include "common/run/plan.h"
 #include "proto/stage.pb.h"
+#include "stage/replies.h"
 #include "stage/stage_processes.h"
 
 namespace cleave {
@@ -27,6 +27,8 @@ namespace cleave {
 struct StageMemory {
   // Allocates nothing before it is used. Throws RunError "cannot-start-stage".
   explicit StageMemory(const RunPlan& plan);
+  // Returns the pages to the system that no buffer uses. Any thread.
+  void returnFree() const;
 
   std::shared_ptr<SharedBlocks> input, output;
   std::shared_ptr<BufferPool> inputs, outputs;
@@ -106,11 +108,9 @@ class RemoteBody : public Body, public ActionProcess {
   TensorBundle take(Results results) const;
   void give(Payload input, Request& request);
   Payload taken(Flow flow, const TensorSpec& spec, Buffer written) const;
-  std::string lastOperator() const;
   void put(std::span<const std::byte> bytes);
   std::vector<std::byte> take(const Reply& reply);
   [[noreturn]] void refuse(const std::string& what);
-  [[noreturn]] void throwFault(const Reply& reply);
 
   const RunPlan& plan_;
   const double maxSeconds_;
@@ -120,9 +120,8 @@ class RemoteBody : public Body, public ActionProcess {
   const std::size_t maxResult_;                         // bytes of a state, weights, or a share
   const std::unique_ptr<StageProcess> process_;
   const std::function<void(const std::string& text)> log_;
-  double usedSeconds_ = 0;                  // of the processor, after the last answer
-  std::deque<Asked> asked_;                 // oldest first
-  std::map<std::uint64_t, Payload> inUse_;  // inputs that the process may read, by offset
+  std::deque<Asked> asked_;  // oldest first
+  GivenInputs given_;
 };
 
 }  // namespace cleave

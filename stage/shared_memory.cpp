@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <iterator>
 #include <new>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -37,10 +38,15 @@ SharedMemory SharedMemory::create(std::size_t size, bool peerWrites) {
   if (::ftruncate(file.get(), static_cast<off_t>(size)) != 0) throwErrno("ftruncate");
   void* const address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (address == MAP_FAILED) throwErrno("mmap");
-  // With F_SEAL_FUTURE_WRITE, only this process's mapping can write.
-  const int seals = F_SEAL_SHRINK | F_SEAL_GROW | (peerWrites ? 0 : F_SEAL_FUTURE_WRITE);
-  if (::fcntl(file.get(), F_ADD_SEALS, seals | F_SEAL_SEAL) != 0) throwErrno("F_ADD_SEALS");
-  return {std::move(file), {static_cast<std::byte*>(address), size}};
+  SharedMemory memory(std::move(file), {static_cast<std::byte*>(address), size});
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  if (::fcntl(memory.file(), F_ADD_SEALS, kSeals) != 0) throwErrno("F_ADD_SEALS");
+  if (peerWrites) return memory;
+  // Not F_SEAL_FUTURE_WRITE, which also forbids this process to return pages.
+  const std::string path = "/proc/self/fd/" + std::to_string(memory.file());
+  memory.file_ = OpenFile(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!memory.file_) throwErrno("open");
+  return memory;
 }
 
 SharedMemory SharedMemory::open(OpenFile file, std::size_t size, bool writes) {
@@ -83,6 +89,16 @@ std::byte* SharedBlocks::allocate(std::size_t size) {
     }
   }
   return static_cast<std::byte*>(::operator new(wanted, std::align_val_t(kAlignment)));
+}
+
+void SharedBlocks::returnFree() {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::lock_guard lock(mutex_);
+  for (const auto& [offset, size] : free_) {
+    const std::size_t begin = (offset + page - 1) / page * page;
+    const std::size_t end = (offset + size) / page * page;
+    if (begin < end) ::madvise(memory_.bytes().data() + begin, end - begin, MADV_REMOVE);
+  }
 }
 
 void SharedBlocks::release(std::byte* block) noexcept {

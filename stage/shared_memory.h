@@ -15,8 +15,7 @@ namespace cleave {
 // A file in memory of a fixed size. Its pages are allocated when they are first touched.
 class SharedMemory {
  public:
-  // `peerWrites`: whether another process that gets the descriptor may write. Throws
-  // std::system_error.
+  // `peerWrites`: whether a process that gets the descriptor may write. Throws std::system_error.
   static SharedMemory create(std::size_t size, bool peerWrites);
   // Maps a descriptor from the process that has created it. Throws std::system_error.
   static SharedMemory open(OpenFile file, std::size_t size, bool writes);
@@ -47,6 +46,8 @@ class SharedBlocks : public BufferMemory {
   void release(std::byte* block) noexcept override;
 
   const SharedMemory& memory() const { return memory_; }
+  // Returns the pages of free blocks to the system.
+  void returnFree();
   // Whether these bytes lie in the shared memory.
   bool contains(const std::byte* bytes) const;
   std::size_t offsetOf(const std::byte* bytes) const;  // requires contains(bytes)

@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <spawn.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,7 +13,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <span>
 #include <system_error>
@@ -28,8 +26,6 @@
 namespace cleave {
 namespace {
 
-constexpr int kEndMilliseconds = 2000;
-constexpr int kIdleSeconds = 10;  // after which a process returns free memory
 constexpr std::size_t kPipeBytes = std::size_t{64} << 10;  // what a pipe holds
 
 RunError failed(const std::string& sentence) {
@@ -49,14 +45,6 @@ std::pair<OpenFile, OpenFile> socketPair() {
     throw std::system_error(errno, std::generic_category(), "socketpair");
   }
   return {OpenFile(ends[0]), OpenFile(ends[1])};
-}
-
-std::string textOf(int status) {
-  if (WIFSIGNALED(status)) {
-    return "signal " + std::to_string(WTERMSIG(status)) + " (" + ::strsignal(WTERMSIG(status)) +
-           ")";
-  }
-  return "exit code " + std::to_string(WEXITSTATUS(status));
 }
 
 // What a pipe contains, at most kPipeBytes; does not block.
@@ -88,18 +76,22 @@ bool receiveReply(const OpenFile& socket, StageOrderReply& reply, std::vector<Op
 
 // ---- One process ----
 
-StageProcess::StageProcess(pid_t process, OpenFile handle, std::function<int()> waitFor,
+StageProcess::StageProcess(StageWatch& watch, std::shared_ptr<WatchedProcess> process,
                            OpenFile socket, OpenFile errors)
-    : process_(process),
-      handle_(std::move(handle)),
-      waitFor_(std::move(waitFor)),
+    : watch_(watch),
+      process_(std::move(process)),
       socket_(std::move(socket)),
       errors_(std::move(errors)) {
   // A process that does not read must not block this one.
   ::fcntl(socket_.get(), F_SETFL, O_NONBLOCK);
+  watch_.add(process_);
 }
 
-StageProcess::~StageProcess() { end(); }
+// The watch waits for its end.
+StageProcess::~StageProcess() {
+  process_->kill();
+  watch_.wake();
+}
 
 void StageProcess::waitForMessage(std::chrono::steady_clock::time_point deadline) const {
   const auto left =
@@ -107,27 +99,6 @@ void StageProcess::waitForMessage(std::chrono::steady_clock::time_point deadline
   // A process that has ended leaves the end of the file.
   pollfd poll{socket_.get(), POLLIN, 0};
   ::poll(&poll, 1, static_cast<int>(std::clamp(left.count(), 0L, 60'000L)));
-}
-
-std::string StageProcess::end() {
-  if (!handle_) return ended_;
-  // A process that has closed its socket is about to end, and says how.
-  pollfd ends{handle_.get(), POLLIN, 0};
-  pollfd message{socket_.get(), 0, 0};
-  if (::poll(&message, 1, 0) > 0) ::poll(&ends, 1, kEndMilliseconds);
-  ::syscall(SYS_pidfd_send_signal, handle_.get(), SIGKILL, nullptr, 0);
-  ended_ = textOf(waitFor_());
-  handle_ = OpenFile();
-  return ended_;
-}
-
-double StageProcess::processorSeconds() const {
-  clockid_t clock{};
-  timespec time{};
-  if (!handle_ || ::clock_getcpuclockid(process_, &clock) != 0) return 0;
-  // Not the library's function, which tests replace to make the clock jump.
-  if (::syscall(SYS_clock_gettime, clock, &time) != 0) return 0;
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 std::string StageProcess::takeErrors() { return readAll(errors_); }
@@ -158,7 +129,7 @@ const std::string& StageProcesses::missing() {
   if (reply.error != 0) missing_ = "fork: " + std::generic_category().message(reply.error);
   if (reply.status != 0) {
     missing_ = printable(readAll(trialErrors_));
-    if (missing_.empty()) missing_ = "its process ended with " + textOf(reply.status);
+    if (missing_.empty()) missing_ = "its process ended with " + endText(reply.status);
   }
   trialErrors_ = OpenFile();
   return missing_;
@@ -207,10 +178,11 @@ bool StageProcesses::exchange(const StageOrder& order, std::span<const int> sent
 
 std::unique_ptr<StageProcess> StageProcesses::start(int threads, const SharedMemory& input,
                                                     const SharedMemory& output,
-                                                    std::size_t memoryBytes) try {
+                                                    std::size_t memoryBytes,
+                                                    std::function<void()> returnMemory) try {
   missing();
   auto [own, other] = socketPair();
-  const timeval idle{.tv_sec = kIdleSeconds, .tv_usec = 0};
+  const timeval idle{.tv_sec = kStageIdleSeconds, .tv_usec = 0};
   ::setsockopt(other.get(), SOL_SOCKET, SO_RCVTIMEO, &idle, sizeof idle);
   auto [errors, written] = pipeForErrors();
   const StageOrder order{.threads = static_cast<std::uint32_t>(threads),
@@ -233,10 +205,12 @@ std::unique_ptr<StageProcess> StageProcesses::start(int threads, const SharedMem
     if (reply.process != 0) statusOf(reply.process, generation);
     throw cannotStart({reply.error != 0 ? reply.error : EMFILE, std::generic_category()});
   }
-  return std::make_unique<StageProcess>(
+  auto process = std::make_shared<WatchedProcess>(
       reply.process, std::move(files[0]),
-      [this, process = reply.process, generation] { return statusOf(process, generation); },
-      std::move(own), std::move(errors));
+      [this, number = reply.process, generation] { return statusOf(number, generation); },
+      std::move(returnMemory));
+  return std::make_unique<StageProcess>(watch_, std::move(process), std::move(own),
+                                        std::move(errors));
 } catch (const std::system_error& error) {
   throw cannotStart(error.code());
 }

@@ -16,15 +16,15 @@
 #include "common/core/open_file.h"
 #include "stage/orders.h"
 #include "stage/shared_memory.h"
+#include "stage/stage_watch.h"
 
 namespace cleave {
 
 // A stage's process. Killed by the destructor. One thread at a time.
 class StageProcess {
  public:
-  // `process`: its number, and `handle` its pidfd. `errors`: the reading end of the pipe that is
-  // its standard error. `waitFor` returns its status once it has ended, as waitpid() does.
-  StageProcess(pid_t process, OpenFile handle, std::function<int()> waitFor, OpenFile socket,
+  // `errors`: the reading end of the pipe that is its standard error.
+  StageProcess(StageWatch& watch, std::shared_ptr<WatchedProcess> process, OpenFile socket,
                OpenFile errors);
   ~StageProcess();
   StageProcess(const StageProcess&) = delete;
@@ -33,19 +33,16 @@ class StageProcess {
   int socket() const { return socket_.get(); }
   // Waits until a message can be read, or the process has ended; at most until `deadline`.
   void waitForMessage(std::chrono::steady_clock::time_point deadline) const;
-  // The processor time that it has used, in seconds; 0 once it has ended.
-  double processorSeconds() const;
-  // Kills the process if it has not ended, and says how it ended: "signal 11 (Segmentation fault)".
-  std::string end();
+  WatchedProcess& state() { return *process_; }
+  // Expires once the process has ended, and its memory has been freed.
+  std::weak_ptr<const void> untilEnded() const { return process_; }
   // What it has written to its standard error and nobody has read, at most 64 KiB.
   std::string takeErrors();
 
  private:
-  const pid_t process_;
-  OpenFile handle_;  // closed when it has ended
-  const std::function<int()> waitFor_;
+  StageWatch& watch_;
+  const std::shared_ptr<WatchedProcess> process_;
   const OpenFile socket_, errors_;
-  std::string ended_;  // how
 };
 
 // Must outlive the processes. Any thread.
@@ -63,10 +60,11 @@ class StageProcesses {
   // ready.
   const std::string& missing();
   // `input` and `output`: memory to and from the process; `memoryBytes`: what it may allocate in
-  // addition. If the stage server has ended, and all its processes with it, starts another one,
-  // which ends with the calling thread. Throws RunError.
+  // addition; `returnMemory`: see WatchedProcess. If the stage server has ended, and all its
+  // processes with it, starts another one, which ends with the calling thread. Throws RunError.
   std::unique_ptr<StageProcess> start(int threads, const SharedMemory& input,
-                                      const SharedMemory& output, std::size_t memoryBytes);
+                                      const SharedMemory& output, std::size_t memoryBytes,
+                                      std::function<void()> returnMemory);
 
  private:
   void startServer();
@@ -82,6 +80,7 @@ class StageProcesses {
   std::uint64_t generation_ = 0;  // stage servers that have been started
   OpenFile trialErrors_;          // until the result of the trial has been received
   std::string startError_, missing_;
+  StageWatch watch_;  // asks the stage server how processes have ended
 };
 
 }  // namespace cleave

@@ -1,19 +1,10 @@
 // Stages' processes for tests: real ones, and processes that do what the test wants.
 #pragma once
 
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <fcntl.h>
-#include <array>
-#include <catch2/catch.hpp>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/core/random.h"
@@ -21,6 +12,7 @@
 #include "stage/messages.h"
 #include "stage/remote_body.h"
 #include "tests/error_code.h"
+#include "tests/playing_process.h"
 
 namespace cleave::test {
 
@@ -71,30 +63,9 @@ inline RemoteBody remote(const RunPlan& plan, double maxSeconds = 60, int thread
 
 // ---- Processes that do what they want ----
 
-using Play = std::function<void(int socket, std::span<std::byte> output)>;
-
 // A process that answers with `play` instead of computing.
 inline std::unique_ptr<StageProcess> playing(const StageMemory& memory, const Play& play) {
-  std::array<int, 2> ends{}, pipe{};
-  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
-  REQUIRE(::pipe2(pipe.data(), O_CLOEXEC | O_NONBLOCK) == 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::close(ends[0]);
-    ::dup2(pipe[1], 2);
-    play(ends[1], memory.output->memory().bytes());
-    ::_exit(0);
-  }
-  ::close(ends[1]);
-  ::close(pipe[1]);
-  return std::make_unique<StageProcess>(
-      child, OpenFile(static_cast<int>(::syscall(SYS_pidfd_open, child, 0))),
-      [child] {
-        int status = 0;
-        ::waitpid(child, &status, 0);
-        return status;
-      },
-      OpenFile(ends[0]), OpenFile(pipe[0]));
+  return playing(memory.output->memory().bytes(), play, [memory] { memory.returnFree(); });
 }
 
 inline wire::StageReply replyWith(const std::function<void(wire::StageReply&)>& change = {}) {
