@@ -38,7 +38,7 @@ TRIAL = """
     kill -0 $! || break
     sleep 0.1
   done
-  healthcheck.sh || { cat /tmp/server.out; exit 1; }
+  healthcheck.sh && grep -q 'each run in a process of its own' /tmp/server.out || { cat /tmp/server.out; exit 1; }
   ! touch /work/written 2>/dev/null
   entrypoint.sh certs client trial >/dev/null
   cleave-client train --config /opt/cleave/share/cleave/configs/synthetic.yaml --server 127.0.0.1:4800 --tls /certs/server/clients/trial \

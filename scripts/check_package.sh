@@ -43,12 +43,13 @@ configs="/opt/other place/share/cleave/configs"
 cleave-server certs init --name localhost >/dev/null
 cleave-server certs client trial >/dev/null
 touch server.out link.out
-cleave-server serve --config "$configs/server.yaml" --set listen.port=0 --set tls.enabled=true --log-level warn >server.out &
+cleave-server serve --config "$configs/server.yaml" --set listen.port=0 --set tls.enabled=true >server.out 2>server.log &
 for _ in $(seq 300); do
   grep -q ' listens on ' server.out && break
-  kill -0 $! || exit 1
+  kill -0 $! || { cat server.log; exit 1; }
   sleep 0.1
 done
+grep -q 'each run in a process of its own' server.log || { cat server.log; exit 1; }
 cleave-link --target "$(sed -n 's/.* listens on //p' server.out)" --rate 1Gbit/s >link.out 2>/dev/null &
 for _ in $(seq 100); do
   grep -q '^listening on ' link.out && break
