@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "common/core/units.h"
+#include "common/program/program.h"
 #include "server/certs.h"
 
 namespace cleave {
@@ -216,17 +217,6 @@ CLI::App* addCommand(CLI::App& certs, CertsOptions& options, const std::string& 
 }
 
 }  // namespace
-
-std::string shellWord(const std::string& word) {
-  const bool isPlain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 ||
-           std::string_view("_-./:=,+@%").find(static_cast<char>(c)) != std::string_view::npos;
-  });
-  if (isPlain) return word;
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
 
 void addCertsCommands(CLI::App& app, CertsOptions& options, std::function<int()>& command) {
   CLI::App* certs =

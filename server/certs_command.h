@@ -24,7 +24,4 @@ struct CertsOptions {
 // `command` until the command has run.
 void addCertsCommands(CLI::App& app, CertsOptions& options, std::function<int()>& command);
 
-// Quotes a word for a shell if necessary.
-std::string shellWord(const std::string& word);
-
 }  // namespace cleave

@@ -14,6 +14,7 @@
 #include "common/core/log.h"
 #include "common/device/memory_limit.h"
 #include "common/http/http_server.h"
+#include "common/net/connect_to.h"
 #include "common/program/program.h"
 #include "common/run/device.h"
 #include "common/run/metrics.h"
@@ -72,8 +73,12 @@ bool allowsGraphs(const ServerSettings& settings) {
 }
 
 // A graph is the client's code. `missing`: why nothing confines it; empty if it is confined.
-void refuseUnconfinedGraphs(ServerSettings& settings, const std::string& missing) {
-  if (missing.empty() || settings.allowsUnconfined || !allowsGraphs(settings)) return;
+void checkUnconfinedGraphs(ServerSettings& settings, const std::string& missing) {
+  if (missing.empty() || !allowsGraphs(settings)) return;
+  if (settings.allowsUnconfined) {
+    settings.unconfined = missing;
+    return processLog()->warn("models.unconfined: {}", unconfinedText(missing));
+  }
   if (settings.namesModels) {
     throw UsageError("unconfined-graphs",
                      "models.allow contains graph, but nothing would confine a client's graph "
@@ -97,7 +102,7 @@ int serve(const CommonOptions& options) {
   refuseUnsafeDial(settings, options);
   const std::string missing =
       settings.device == "cpu" ? stages->missing() : "on a GPU, this process computes all runs";
-  refuseUnconfinedGraphs(settings, missing);
+  checkUnconfinedGraphs(settings, missing);
   if (!missing.empty()) stages.reset();
   if (!missing.empty() && allowsGraphs(settings)) MemoryLimit::install();
   ComputeDevice& device = openDevice(settings.device);

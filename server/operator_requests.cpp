@@ -41,6 +41,7 @@ std::string OperatorRequests::status() const {
   ServerStatus status;
   status.address = address_;
   status.device = context_.settings.device;
+  status.unconfined = context_.settings.unconfined;
   status.hasTls = context_.certificates.tls() != nullptr;
   status.isShuttingDown = sessions_.isDraining();
   status.seconds = secondsSince(start_);

@@ -121,8 +121,9 @@ int removeCommand(const RunsOptions& options) {
     if (!isMeant) continue;
     if (info.isInUse) {
       if (options.run.empty()) continue;
-      throw RunError("run-in-use", "the server is using the run " + info.run,
-                     "end its session first: cleave-server sessions list");
+      throw RunError(
+          "run-in-use", "the server is using the run " + info.run,
+          "end its session first: cleave-server sessions list" + optionsText(options.common));
     }
     std::error_code error;
     fs::remove_all(info.folder, error);
@@ -136,7 +137,7 @@ int removeCommand(const RunsOptions& options) {
   }
   if (removed.empty() && !options.run.empty()) {
     throw UsageError("no-run", "the store has no run '" + options.run + "'",
-                     "list its runs: cleave-server runs list");
+                     "list its runs: cleave-server runs list" + optionsText(options.common));
   }
   if (options.json) writeOutput(removed.dump(2) + "\n");
   if (removed.empty() && !options.json) writeOutput("no run is that old\n");

@@ -119,6 +119,8 @@ asio::awaitable<void> ServedRun::openRecords() {
         request_.identity, request_.hello, spec_, request_.session, threads_.threads,
         namesWeights() ? maxWeightsBytes(plan_) : 0, samplesDiskBytes(plan_));
     last_ = stored_.connection;
+    const std::string& unconfined = resources_.settings.unconfined;
+    if (!unconfined.empty()) stored_.log->warn("{}", unconfinedText(unconfined));
   }
   record_ = std::make_shared<RunRecord>(stored_.files, plan_.spec.stepsPerEpoch, stored_.disk);
 }

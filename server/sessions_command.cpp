@@ -32,7 +32,7 @@ int endCommand(const SessionsOptions& options) {
   const auto answer = askServer(socketOfServer(options.common), kEndRequest + number);
   if (!answer.value("ended", false)) {
     throw RunError("no-such-session", "the server has no session " + number,
-                   "list its sessions: cleave-server sessions list");
+                   "list its sessions: cleave-server sessions list" + optionsText(options.common));
   }
   writeOutput(options.json ? nlohmann::json({{"ended", options.session}}).dump(2) + "\n"
                            : "ended session " + number + "\n");

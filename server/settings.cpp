@@ -8,6 +8,7 @@
 
 #include "common/core/endpoint.h"
 #include "common/model/model.h"
+#include "common/net/connect_to.h"
 #include "common/run/config_errors.h"
 #include "common/run/device.h"
 #include "common/run/run_folder.h"
@@ -349,12 +350,10 @@ ConfigTable<ServerSettings> makeTable() {
 
 }  // namespace
 
-bool isLoopbackHost(const std::string& host) { return isLoopback(host) || host == "localhost"; }
-
-bool isLoopback(const std::string& address) {
-  boost::system::error_code error;
-  const auto parsed = boost::asio::ip::make_address(address, error);
-  return !error && parsed.is_loopback();
+std::string unconfinedText(const std::string& why) {
+  return "models of clients (graph) are computed without confinement, so one could read and change "
+         "all runs of this server: " +
+         why;
 }
 
 const ConfigTable<ServerSettings>& serverKeys() {

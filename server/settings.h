@@ -58,6 +58,9 @@ struct ServerSettings {
   std::vector<std::string> allowedModels;  // names of the model table
   bool namesModels = false;                // whether the configuration names the allowed models
   bool allowsUnconfined = false;           // graphs may run in a process that is not confined
+  // Why nothing confines the graphs that this server computes; empty: they are confined, or are not
+  // allowed. Not a key: serve() sets it.
+  std::string unconfined;
   std::uint32_t maxSessions = 8;
   std::size_t memoryBytes = std::size_t{8} << 30;  // maximum memory of all sessions together
   ShareSettings share;
@@ -95,8 +98,7 @@ const ConfigTable<ServerSettings>& serverKeys();
 // Throws UsageError.
 ServerSettings readServerSettings(Config& config);
 
-bool isLoopback(const std::string& address);
-// The same for a host: "localhost" counts too.
-bool isLoopbackHost(const std::string& host);
+// What ServerSettings::unconfined means, a sentence for the log.
+std::string unconfinedText(const std::string& why);
 
 }  // namespace cleave

@@ -59,6 +59,7 @@ std::string statusJson(ServerStatus status) {
                {"address", status.address},
                {"tls", status.hasTls},
                {"device", status.device},
+               {"unconfined", status.unconfined},
                {"uptime_seconds", status.seconds},
                {"shutting_down", status.isShuttingDown},
                {"connections", status.connections},

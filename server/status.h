@@ -30,6 +30,7 @@ struct ServerStatus {
   std::string address;
   std::string device;
   bool hasTls = false;
+  std::string unconfined;  // see ServerSettings
   bool isShuttingDown = false;
   double seconds = 0;           // since it started
   std::size_t connections = 0;  // including those without a session

@@ -120,6 +120,9 @@ std::string headOf(const Json& status) {
   for (const auto& [reason, count] : status.at("refusals").items()) {
     refused += (refused.empty() ? "" : ", ") + count.dump() + " " + reason;
   }
+  if (const auto why = status.value("unconfined", std::string()); !why.empty()) {
+    text += "models of clients are not confined (models.unconfined): " + why + "\n";
+  }
   return text +
          "refused or ended because of a client error: " + (refused.empty() ? "none" : refused) +
          "\n";

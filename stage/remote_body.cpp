@@ -5,6 +5,7 @@
 #include <cctype>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -39,11 +40,16 @@ Buffer sharedBuffer(BufferPool& pool, const SharedBlocks& blocks, std::size_t si
   throw RunError("memory-exceeded", "the run's tensors do not fit into its shared memory");
 }
 
+// The action on a micro-batch; none for requests such as RESTORE.
+std::optional<ActionKind> actionOf(wire::StageRequest::Kind kind) {
+  if (kind == wire::StageRequest::FORWARD) return ActionKind::bodyForward;
+  if (kind == wire::StageRequest::BACKWARD) return ActionKind::bodyBackward;
+  if (kind == wire::StageRequest::WEIGHTS) return ActionKind::bodyWeights;
+  return std::nullopt;
+}
+
 std::string nameOf(wire::StageRequest::Kind kind) {
-  const auto nameOfAction = [](ActionKind action) { return std::string(actionName(action)); };
-  if (kind == wire::StageRequest::FORWARD) return nameOfAction(ActionKind::bodyForward);
-  if (kind == wire::StageRequest::BACKWARD) return nameOfAction(ActionKind::bodyBackward);
-  if (kind == wire::StageRequest::WEIGHTS) return nameOfAction(ActionKind::bodyWeights);
+  if (const auto action = actionOf(kind)) return std::string(actionName(*action));
   std::string name = wire::StageRequest::Kind_Name(kind);
   std::transform(name.begin(), name.end(), name.begin(),
                  [](char c) { return c == '_' ? ' ' : static_cast<char>(std::tolower(c)); });
@@ -163,8 +169,9 @@ std::optional<RemoteBody::Reply> RemoteBody::receive(Request::Kind kind, SteadyT
     if (now() < deadlineOf(since)) return std::nullopt;
     process_->state().kill();
     throw actionTooLong("an action (" + nameOf(kind) + ") took longer than " +
-                        durationText(maxSeconds_) +
-                        " (limits.action_seconds in the server's configuration), and was ended");
+                            durationText(maxSeconds_) +
+                            " (limits.action_seconds in the server's configuration), and was ended",
+                        actionOf(kind) ? Duration::ofBatch : Duration::ofModel);
   }
   if (read == StageRead::end) throwCrashed(kind);
   process_->state().answered();

@@ -18,7 +18,7 @@
 #include <set>
 
 #include "common/core/durable.h"
-#include "server/certs_command.h"
+#include "common/program/program.h"
 #include "server/names.h"
 #include "tests/error_code.h"
 

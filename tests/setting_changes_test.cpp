@@ -179,7 +179,7 @@ TEST_CASE("every key is fixed, and named if it is changed, or may change") {
         isInsert ? changeOfInsert(key.name.substr(key.name.find('.') + 1)) : changeOf(key);
     REQUIRE(change);  // otherwise add a value to candidates(), or a configuration to bases()
     try {
-      const auto changes = changesBetween(change->before, change->after, "runs/R");
+      const auto changes = changesBetween(change->before, change->after, "runs/R", {});
       CHECK(key.mayChange);
       CHECK(std::any_of(changes.begin(), changes.end(), [&](const SettingChange& each) {
         return each.key == key.name && each.before != each.after;
@@ -204,6 +204,7 @@ TEST_CASE("only these keys may change") {
     if (key.mayChange) names.push_back(key.name);
   }
   CHECK(names == Texts{"data.class_names",
+                       "data.skip",
                        "data.threads",
                        "train.epochs",
                        "train.max_steps",
@@ -246,7 +247,7 @@ TEST_CASE("the error names all fixed keys with both values, and no others") {
                   "augment: {flip: true}, sampling: balanced}",
                   "train.epochs=4"});
   try {
-    changesBetween(before, after, "runs/R");
+    changesBetween(before, after, "runs/R", {});
     FAIL("nothing was thrown");
   } catch (const UsageError& error) {
     CHECK(error.key() == "data.augment.flip");
@@ -262,8 +263,31 @@ TEST_CASE("a codec for all flows equals a map with it for each") {
   CHECK(changesBetween(all,
                        valuesWith({"codec={activation/0: fp16, activation/1: fp16, gradient/0: "
                                    "fp16, gradient/1: fp16}"}),
-                       "R")
+                       "R", {})
             .empty());
+}
+
+TEST_CASE("the error names the key that --set has, and not those that follow from it") {
+  const auto error = [](const Texts& before, const Texts& overrides) -> std::string {
+    Texts after = before;
+    after.insert(after.end(), overrides.begin(), overrides.end());
+    try {
+      changesBetween(valuesWith(before), valuesWith(after), "R", overrides);
+    } catch (const UsageError& refused) {
+      CHECK(refused.key() == overrides.back().substr(0, overrides.back().find('=')));
+      return refused.what();
+    }
+    return "";
+  };
+  const std::string begin = "the run in R cannot change ";
+  CHECK(error({}, {"weights.file=a.safetensors"}) ==
+        begin + "weights.file from no value to a.safetensors");
+  CHECK(error({}, {"train.epochs=4", "run.seed=7"}) == begin + "run.seed from 1 to 7");
+  CHECK(error({}, {"codec=fp16"}) == begin + "codec from none to fp16");
+  CHECK(error({"codec={gradient/0: bf16}"}, {"codec.gradient/0=fp16"}) ==
+        begin + "codec.gradient/0 from bf16 to fp16");
+  CHECK(error({}, {"train.optimizer=adam"}) == begin + "train.optimizer from sgd to adam");
+  CHECK(error({}, {"weights={file: a.safetensors, partial: true}"}) == begin + "weights");
 }
 
 TEST_CASE("changes are recorded with the step after which they apply") {

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <sstream>
 
+#include "server/status.h"
 #include "server/status_table.h"
 #include "server/throughput_meter.h"
 
@@ -92,6 +93,16 @@ nlohmann::ordered_json document() {
           {"refusals", {{"bad-frame", 3}, {"unknown-identity", 1}}},
           {"sessions", nlohmann::ordered_json::array()},
           {"sessions_left_out", 0}};
+}
+
+TEST_CASE("a status says that nothing confines the models of clients") {
+  ServerStatus status;
+  CHECK(nlohmann::json::parse(statusJson(status)).at("unconfined") == "");
+  status.unconfined = "seccomp: Invalid argument";
+  const auto json = nlohmann::ordered_json::parse(statusJson(status));
+  CHECK(json.at("unconfined") == "seccomp: Invalid argument");
+  CHECK_THAT(statusTable(json, 0), Contains("models of clients are not confined "
+                                            "(models.unconfined): seccomp: Invalid argument\n"));
 }
 
 TEST_CASE("a status without sessions has only the summary") {

@@ -402,6 +402,19 @@ TEST_CASE("a process that ends in an action ends the run") {
   CHECK_FALSE(server.worker->mayHaveWork());
 }
 
+TEST_CASE("an action that takes too long has a hint that helps") {
+  const auto hint = [](ActionKind kind) { return actionTooLong("", durationOf(kind)).hint(); };
+  using Catch::Matchers::Contains;
+  for (const ActionKind kind :
+       {ActionKind::bodyForward, ActionKind::bodyBackward, ActionKind::bodyWeights}) {
+    CHECK_THAT(hint(kind), Contains("use a smaller batch") && Contains("limits.action_seconds"));
+  }
+  for (const ActionKind kind : {ActionKind::update, ActionKind::snapshot, ActionKind::restore}) {
+    CHECK_THAT(hint(kind), Contains("model.cuts") && Contains("limits.action_seconds"));
+    CHECK_THAT(hint(kind), !Contains("smaller batch"));
+  }
+}
+
 TEST_CASE("a build is either cancelled or started, never both") {
   SlowServer server;
   int built = 0;

@@ -157,10 +157,10 @@ int predict(const PredictOptions& options) {
   Inference inference(options.inference, options.inputs);
   const PredictionColumns columns(inference.prepared(), inference.classNames(), options.raw);
   RowFile file(options.output);
-  file.write(columns.header());
   inference.run([&](const Batch& batch, const at::Tensor& output, std::uint32_t first) {
     const float* values = output.const_data_ptr<float>();
     const std::set<std::uint32_t> replaced = inference.replaced();
+    if (first == 0) file.write(columns.header());  // nothing, if the first samples fail
     for (std::uint32_t n = 0; n < batch.samples(); ++n) {
       const std::string sample = inference.data().sampleName(first + n);
       file.write(replaced.contains(first + n)
@@ -201,7 +201,9 @@ void addPredictCommand(CLI::App& app, PredictOptions& options, std::function<int
       "Columns: sample; for classes: class, probability, and the probability of each class; for "
       "labels: the probability of each label; for numbers: output.\n\nExample:\n  cleave-client "
       "predict runs/RUN --best --input photos/ --output predictions.csv\n\n"
-      "Exit codes: 0 done, 1 failed, 2 usage error.");
+      "After an error, stdout has the rows before it, or nothing; a file is only written when it "
+      "is "
+      "complete.\n\nExit codes: 0 done, 1 failed, 2 usage error.");
   predictions->callback([&] { command = [&] { return predict(options); }; });
 }
 

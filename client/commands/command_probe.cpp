@@ -48,7 +48,8 @@ int probeCommand(const ProbeCommandOptions& options) {
     server = parseAddress(options.server);
     server.tls = openTls({!options.tls.empty(), options.tls}, TlsRole::client);
   }
-  const ProbeResult result = probeLink(server, probe);
+  ProbeResult result = probeLink(server, probe);
+  if (localServer) result.options.clear();  // that server ends with this command
   if (options.json) {
     std::cout << probeJson(result).dump(2) << std::endl;
   } else {

@@ -115,6 +115,7 @@ std::string codeOf(const std::exception& error) {
 void keepModel(ModelSaver& saver, bool interrupted, const std::string& folder,
                spdlog::logger& log) {
   try {
+    if (interrupted && saver.keepsNewer(log)) return;
     if (interrupted && saver.finish()) {
       return log.info("the model after these steps: {}/model.safetensors", folder);
     }
@@ -159,6 +160,15 @@ void writeTraceWhenDone(const std::string& path, TrainRun& run, Trainer& trainer
   });
 }
 
+// The command that continues the run after this error. Other files in place of damaged ones would
+// be other data, with which no run continues.
+std::string resumeCommand(const std::exception& error, const PreparedRun& run) {
+  std::string command = run.resumeCommand;
+  if (codeOf(error) == "sample-damaged")
+    command += fmt::format(" --set data.skip={}", run.settings.data.skip + 1);
+  return command;
+}
+
 // For a run that ended with `error`. Saves its model and records, and logs their locations.
 void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer, ModelSaver& saver,
               spdlog::logger& log) {
@@ -178,13 +188,23 @@ void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer
     log.error("another error followed: {}", second.what());
   }
   if (run.checkpointer() == nullptr) return;
-  log.info("to continue from step {}: cleave-client train --resume {}",
-           run.checkpointer()->lastCommit(), run.prepared().folder);
+  log.info("to continue from step {}: {}", run.checkpointer()->lastCommit(),
+           resumeCommand(error, run.prepared()));
 }
 
-// Rethrows the current exception. If a disk is full, and the client's own server stores its files
-// in the run's folder, says so: to its client, it is "the server's disk".
-[[noreturn]] void rethrowWithPlace(const std::exception& error, const PreparedRun& run) {
+// Rethrows the current exception, after a run that can be resumed if a sample is damaged: replacing
+// it would be too late. If a disk is full, and the client's own server stores its files in the
+// run's folder, says so: to its client, it is "the server's disk".
+[[noreturn]] void rethrowWithPlace(const std::exception& error, const PreparedRun& run,
+                                   bool mayResume) {
+  if (mayResume && codeOf(error) == "sample-damaged") {
+    throw UsageError(
+        "sample-damaged", error.what(),
+        fmt::format("run {0}, which uses other samples in place of damaged ones (to "
+                    "list all: cleave-client data check --config {1}); or "
+                    "replace or remove them, and start a separate run",
+                    resumeCommand(error, run), shellWord(run.folder + "/config.yaml")));
+  }
   constexpr std::array<std::string_view, 3> kDiskErrors = {"cannot-write", "disk-reserve",
                                                            "disk-share-full"};
   const std::string code = codeOf(error);
@@ -195,7 +215,7 @@ void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer
       fmt::format("{}; the client has started its own server, which stores its files in the run's "
                   "folder {} too",
                   error.what(), run.folder),
-      "free disk space on this machine, then run: cleave-client train --resume " + run.folder);
+      "free disk space on this machine, then run: " + run.resumeCommand);
 }
 
 // State that lives as long as the training run, across restarts from a checkpoint.
@@ -355,7 +375,7 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
     if (!command.stuckSince) command.stuckSince.emplace(now());
     if (!mayRestart(error, run, trainer.steps(), command)) {
       endEarly(error, run, trainer, saver, log);
-      rethrowWithPlace(error, prepared);
+      rethrowWithPlace(error, prepared, run.checkpointer() != nullptr);
     }
     log.warn("{}", error.what());
     run.close("restarting");

@@ -20,6 +20,7 @@
 #include "common/core/progress_clock.h"
 #include "common/core/record.h"
 #include "common/link/probe_link.h"
+#include "common/program/program.h"
 
 namespace cleave {
 namespace {
@@ -69,6 +70,8 @@ class Prober {
     OpenConnection open = co_await connectToServer(address_, makeHello, options_.retrySeconds);
     connection_ = std::move(open.connection);
     result_.server = address_.text();
+    result_.options = " --server " + shellWord(result_.server);
+    if (address_.tls) result_.options += " --tls " + shellWord(address_.tls->folder());
     result_.serverSoftware = open.ok.software();
     result_.session = open.ok.session();
     link_.emplace(Role::client, *connection_, [this](const ProbeLink::Finished& stream) {

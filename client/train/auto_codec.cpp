@@ -19,6 +19,7 @@
 #include "common/core/clock.h"
 #include "common/core/durable.h"
 #include "common/core/yaml.h"
+#include "common/link/link_faults.h"
 #include "common/link/tensor_link_options.h"
 #include "common/run/action_tables.h"
 #include "common/run/profiler.h"
@@ -453,8 +454,8 @@ class AutoCodecs {
       resolved_.note(run_.settings.codecs, result);
       return result;
     } catch (const Error& error) {
-      if (error.code() == "interrupted") throw;
       if (!isConnected && error.code() != "missing-feature") throw;
+      if (!mayPassWithOthers(error)) throw;
       log_.warn("codec: auto uses {}, because its first trial failed: {}",
                 shortText(run_.settings.codecs), error.what());
     }
@@ -470,7 +471,7 @@ class AutoCodecs {
       resolved_.note(codecs, result);
       return result;
     } catch (const Error& error) {
-      if (error.code() == "interrupted") throw;
+      if (!mayPassWithOthers(error)) throw;
       log_.warn("codec: auto does not use {}, because its trial failed: {}", shortText(codecs),
                 error.what());
     }
@@ -501,6 +502,18 @@ void useCodecs(PreparedRun& run, const FlowCodecs& codecs) {
 }
 
 }  // namespace
+
+bool mayPassWithOthers(const Error& error) {
+  constexpr std::string_view kCodes[] = {
+      // Of the codecs: their memory, their time, and values that they cannot encode.
+      "not-enough-memory", "codec-too-long", "bad-codec-spec", "non-finite",
+      // Of trials alone.
+      "missing-feature", "not-measured", "trial-too-long",
+      // Of the moment.
+      "shutting-down", "server-left", "no-progress"};
+  return isLinkFault(error.code()) || error.retrySeconds() > 0 ||
+         std::find(std::begin(kCodes), std::end(kCodes), error.code()) != std::end(kCodes);
+}
 
 std::string codecMapText(const std::map<std::string, std::string>& codecs) {
   std::string text;

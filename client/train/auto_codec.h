@@ -15,8 +15,12 @@ namespace cleave {
 // Replaces the `auto` codecs in the run's settings, plan and run spec, and in the run folder's
 // config.yaml. Returns the trials for summary.json, or nothing if no flow has `auto`. If no trial
 // is possible, uses AutoCodec::start and logs the reason. Throws the errors of
-// ClientSession::connect(), and RunError "interrupted".
+// ClientSession::connect(), those of a trial that no codec can change, and RunError "interrupted".
 std::optional<nlohmann::json> resolveAutoCodecs(PreparedRun& run, spdlog::logger& log);
+
+// Whether a trial with other codecs, a trial a moment later, or the run itself may succeed after
+// this error of a trial. After others, such as "action-too-long", they would fail too.
+bool mayPassWithOthers(const Error& error);
 
 // Returns {activation/0: "none", …}, a value that the key `codec` accepts in a configuration and in
 // --set.

@@ -52,6 +52,7 @@ class ListeningChild {
   ListeningChild(const std::vector<std::string>& argv, int errors);
   // The loopback address on which the child listens.
   const Endpoint& address() const { return address_; }
+  std::optional<int> ended() { return child_->ended(); }
 
  private:
   std::optional<Child> child_;

@@ -176,6 +176,21 @@ bool mayPass(const RunError& error, Stage stage) {
   return error.code() == "connection-lost" || error.code() == "connection-closed";
 }
 
+}  // namespace
+
+std::string startHint(const ServerAddress& address) {
+  const bool isLocal = isLoopbackHost(address.host);
+  return fmt::format(
+      "start it there: cleave-server serve --config configs/server.yaml{} --set "
+      "listen.port={}{}{}; "
+      "or check host, port and firewall",
+      isLocal ? "" : " --set listen.address=0.0.0.0", address.port,
+      address.tls || !isLocal ? " --set tls.enabled=true" : "",
+      address.tls || isLocal ? "" : ", and pass --tls DIR here");
+}
+
+namespace {
+
 // Returns failures that a retry may fix, and throws all others.
 asio::awaitable<Attempt> tryToConnect(const ServerAddress& address,
                                       const std::function<wire::Hello()>& hello, Stage stage) {
@@ -196,10 +211,8 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address,
                        "check the name, or give the server's IP address");
     }
     attempt.what = "cannot connect to " + address.text() + ": " + error.code().message();
-    attempt.error = std::make_exception_ptr(RunError(
-        "no-server", attempt.what,
-        "start it there: cleave-server serve --config configs/server.yaml --set listen.port=" +
-            std::to_string(address.port) + "; or check host, port and firewall"));
+    attempt.error =
+        std::make_exception_ptr(RunError("no-server", attempt.what, startHint(address)));
     co_return attempt;
   }
   try {
@@ -221,6 +234,17 @@ double jitter(std::random_device& random) {
   return std::uniform_real_distribution<double>(0.8, 1.2)(random);
 }
 
+// Throws the last attempt's error, after `seconds` of attempts.
+[[noreturn]] void giveUp(const Attempt& attempt, double seconds) {
+  try {
+    std::rethrow_exception(attempt.error);
+  } catch (const RunError& error) {
+    if (seconds < 1) throw;
+    throw RunError(error.code(), fmt::format("{}; tried for {:.0f} s", error.what(), seconds),
+                   error.hint(), error.retrySeconds(), error.exitCode());
+  }
+}
+
 asio::awaitable<OpenConnection> retry(ServerAddress address, std::function<wire::Hello()> hello,
                                       double retrySeconds, Stage stage) {
   const SteadyTime start = now();
@@ -236,7 +260,7 @@ asio::awaitable<OpenConnection> retry(ServerAddress address, std::function<wire:
     } else {
       backOff = std::min(2 * backOff, kLongestPause);
     }
-    if (left <= 0 || pause > left) std::rethrow_exception(attempt.error);
+    if (left <= 0 || pause > left) giveUp(attempt, secondsSince(start));
     processLog()->warn("{}; retrying in {:.2f} s, for {:.0f} s more", attempt.what, pause,
                        std::ceil(left));
     asio::steady_timer timer(co_await asio::this_coro::executor, duration(pause));

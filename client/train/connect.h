@@ -27,6 +27,10 @@ std::vector<BodyServers> parseAddresses(const std::string& text);
 // All servers of these bodies.
 std::vector<ServerAddress> allServers(const std::vector<BodyServers>& bodies);
 
+// What to do if no server listens at this address: a command that starts one there, with TLS if the
+// client uses it or needs it, because without TLS a server listens on loopback only.
+std::string startHint(const ServerAddress& address);
+
 struct OpenConnection {
   std::shared_ptr<Connection> connection;
   wire::HelloOk ok;

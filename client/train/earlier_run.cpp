@@ -177,7 +177,8 @@ RunOptions ofEarlierRun(RunOptions options) {
 
 std::vector<SettingChange> changesOfEarlierRun(const RunOptions& options, const Config& config,
                                                const ClientSettings& settings) {
-  return changesBetween(storedValues(options.resume), valuesOf(config, settings), options.resume);
+  return changesBetween(storedValues(options.resume), valuesOf(config, settings), options.resume,
+                        options.common.overrides);
 }
 
 Datasets openAgain(const DataSettings& settings, const DataOpener& open) {

@@ -1,9 +1,20 @@
 #include "client/train/local_server.h"
 
+#include <spdlog/fmt/fmt.h>
+#include <string.h>  // NOLINT(modernize-deprecated-headers): sigabbrev_np() is not in <cstring>
+
+#include <chrono>
+#include <filesystem>
+#include <thread>
 #include <vector>
+
+#include "common/core/clock.h"
 
 namespace cleave {
 namespace {
+
+// The kernel closes a process's connections a moment before waitpid() reports its end.
+constexpr double kReapSeconds = 1;
 
 // Resource limits are disabled, because the user owns both sides.
 std::vector<std::string> commandLine(const std::string& store, const std::string& device,
@@ -49,6 +60,29 @@ std::vector<std::string> commandLine(const std::string& store, const std::string
 LocalServer::LocalServer(const std::string& store, const std::string& device,
                          const std::vector<std::string>& overrides, int errors)
     : server_(commandLine(store, device, overrides), errors),
+      store_(store),
       address_{server_.address(), nullptr} {}
+
+void LocalServer::checkAlive(const std::string& runId, const std::string& next) {
+  const SteadyTime start = now();
+  std::optional<int> code;
+  while (!(code = server_.ended()) && secondsSince(start) < kReapSeconds) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  if (!code) return;
+  const char* const signal = *code > 128 ? ::sigabbrev_np(*code - 128) : nullptr;
+  const std::string log = store_ + "/local/" + runId + "/log.txt";
+  std::error_code ignored;
+  throw RunError(
+      "own-server-ended",
+      fmt::format("the server that the client has started {}{}",
+                  signal != nullptr ? fmt::format("was killed (SIG{})", signal)
+                                    : fmt::format("has ended with the exit code {}", *code),
+                  std::filesystem::exists(log, ignored) ? "; its log: " + log : ""),
+      (signal != nullptr && signal == std::string_view("KILL")
+           ? "free memory if this machine had none left (journalctl -k), then "
+           : "see its error on stderr, then ") +
+          next);
+}
 
 }  // namespace cleave

@@ -20,9 +20,13 @@ class LocalServer {
               const std::vector<std::string>& overrides = {}, int errors = -1);
 
   const ServerAddress& address() const { return address_; }
+  // Call after a connection to it has broken. If it has ended, throws RunError "own-server-ended"
+  // with the reason and the log of its run `runId`. `next`: what to do after that, for the hint.
+  void checkAlive(const std::string& runId, const std::string& next);
 
  private:
   ListeningChild server_;
+  const std::string store_;
   ServerAddress address_;
 };
 

@@ -141,6 +141,14 @@ void ModelSaver::finishEarlier() {
   }
 }
 
+bool ModelSaver::keepsNewer(spdlog::logger& log) const {
+  const std::uint64_t steps = stepsOfModelFile(wholePath()).value_or(0);
+  if (steps <= stepsNow()) return false;
+  log.info("{} keeps the whole model after {}, which is newer than that after {}", wholePath(),
+           countText(steps, "step"), stepsNow());
+  return true;
+}
+
 bool ModelSaver::finish() {
   if (!mayFetch_ || stepsNow() == 0) return false;
   saveNow();
@@ -200,24 +208,27 @@ void ModelSaver::saveParts(spdlog::logger& log) {
   finishEarlier();
   const std::uint64_t steps = stepsNow();
   if (saved_ == steps || steps == 0) return;
-  const Parts parts = copyParts();
-  writeFileDurably(
-      partsPath(),
-      textOf(joined({readSafetensors(parts.head, "head"), readSafetensors(parts.tail, "tail")},
-                    aliases_, metadataAt(steps))));
-  log.warn("{} has head and tail after {}; the body is missing: only the server had it",
-           partsPath(), countText(steps, "step"));
-  if (saved_) {
-    log.warn("{} has the whole model after {}; to continue from it: --set weights.file={}",
-             wholePath(), countText(*saved_, "step"), wholePath());
-  } else if (std::filesystem::exists(wholePath())) {
-    log.warn(
-        "{} has the whole model of an earlier part of this run; to continue from it: --set "
-        "weights.file={}",
-        wholePath(), wholePath());
+  // An earlier process of the run may have written these files.
+  std::uint64_t ofParts = stepsOfModelFile(partsPath()).value_or(0);
+  const std::uint64_t ofWhole = stepsOfModelFile(wholePath()).value_or(0);
+  if (std::max(ofParts, ofWhole) > steps) {
+    log.info("the model after {} is not saved, because that of a later step is",
+             countText(steps, "step"));
   } else {
-    log.warn("there is no {}: this run has not saved one", wholePath());
+    const Parts parts = copyParts();
+    writeFileDurably(
+        partsPath(),
+        textOf(joined({readSafetensors(parts.head, "head"), readSafetensors(parts.tail, "tail")},
+                      aliases_, metadataAt(steps))));
+    ofParts = steps;
   }
+  if (ofParts > ofWhole) {
+    log.warn("{} has head and tail after {}; the body is missing: only the server had it",
+             partsPath(), countText(ofParts, "step"));
+  }
+  if (ofWhole == 0) return log.warn("there is no {}: this run has not saved one", wholePath());
+  log.warn("{} has the whole model after {}; to continue from it: --set weights.file={}",
+           wholePath(), countText(ofWhole, "step"), wholePath());
 }
 
 }  // namespace cleave

@@ -50,9 +50,12 @@ class ModelSaver {
   // Throws the error that ended the session, RunError "interrupted" if the time limit after Ctrl-C
   // has passed, or RunError "cannot-write".
   bool finish();
+  // Whether model.safetensors is of a later step than the current one: a run that continues from a
+  // checkpoint repeats steps. Logs it.
+  bool keepsNewer(spdlog::logger& log) const;
   // Call for a run that ended early and whose model is not saved. Writes the current head and tail.
-  // Writes nothing if the whole current model is already saved, or if nothing was trained. Logs
-  // which files exist and how to continue from them. Throws RunError "cannot-write".
+  // Writes nothing if the current or a later state is already saved, or if nothing was trained.
+  // Logs which files exist and how to continue from them. Throws RunError "cannot-write".
   void saveParts(spdlog::logger& log);
 
  private:

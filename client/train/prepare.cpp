@@ -596,6 +596,19 @@ void placeCodecs(PreparedRun& run) {
   }
 }
 
+namespace {
+
+// A new run's addresses and certificates are recorded in its folder.
+std::string resumeCommandOf(const std::string& folder, const RunOptions& given) {
+  std::string command = "cleave-client train --resume " + shellWord(folder);
+  if (given.resume.empty()) return command;
+  if (!given.server.empty()) command += " --server " + shellWord(given.server);
+  if (!given.tls.empty()) command += " --tls " + shellWord(given.tls);
+  return command;
+}
+
+}  // namespace
+
 PreparedRun prepareRun(const RunOptions& given, Purpose purpose, const DataOpener& open) {
   refuseWrongUse(given);
   const RunOptions options = given.resume.empty() ? given : ofEarlierRun(given);
@@ -612,6 +625,7 @@ PreparedRun prepareRun(const RunOptions& given, Purpose purpose, const DataOpene
     for (ServerAddress& server : run.servers) server.tls = tls;
   }
   options.resume.empty() ? makeFolder(run, options) : openEarlierRun(run, options);
+  run.resumeCommand = resumeCommandOf(run.folder, given);
   // Must run before a local server starts: the server also measures the machine, and the two
   // measurements would disturb each other.
   checkMachine(run.threads);

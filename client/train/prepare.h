@@ -46,6 +46,8 @@ struct PreparedRun {
   std::string threadsText;  // number of threads and the reason for it, for the log
   ComputeDevice* device = nullptr;
   std::string folder;
+  // Continues the run with the addresses and certificates of this call, if they are not recorded.
+  std::string resumeCommand;
   OpenFile lock;           // lock on the folder
   bool isResumed = false;  // the folder already had files of this run
   bool isRestart = false;  // this process has already started the run

@@ -146,4 +146,12 @@ SavedModel openSavedModel(const std::string& source, bool best) {
   return model;
 }
 
+std::optional<std::uint64_t> stepsOfModelFile(const std::string& path) {
+  try {
+    return openSavedModel(path, false).description.steps;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace cleave

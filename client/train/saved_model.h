@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,5 +44,8 @@ std::string modelFileOf(const std::string& source, bool best);
 // Throws UsageError "no-model" if there is no such file or it is not a safetensors file, and
 // "no-description" if it has no description.
 SavedModel openSavedModel(const std::string& source, bool best);
+// The number of steps after which a run has written this file; nothing if there is no such file, or
+// if it says no number.
+std::optional<std::uint64_t> stepsOfModelFile(const std::string& path);
 
 }  // namespace cleave

@@ -32,6 +32,9 @@ struct ConnectOptions {
   std::function<RunConnections(std::size_t server)> nextHello = nullptr;
   // Called on the io thread when the server has accepted the Hello; may be empty.
   std::function<void(std::size_t server)> accepted = nullptr;
+  // Called on the device thread after a connection fault that ends the run; may be empty. Throws
+  // the cause if it is known here, such as the end of a server that this process has started.
+  std::function<void()> findCause = nullptr;
 };
 
 // A server's address, and the Hello for it.

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "common/core/log.h"
+#include "common/link/link_faults.h"
 #include "common/link/transfer_order.h"
 
 namespace cleave {
@@ -63,6 +64,7 @@ void ClientSession::connect(std::vector<ServerRequest> servers, const ConnectOpt
     });
   }
   progressSeconds_ = options.progressSeconds;
+  findCause_ = options.findCause;
   device_.runUntil([&] { return failed > 0 || connected == servers_.size() || interrupted_; });
   if (connected == servers_.size()) return;
   // Gives the other handshakes a second to end, so that their servers get a Bye too.
@@ -77,9 +79,18 @@ void ClientSession::connect(std::vector<ServerRequest> servers, const ConnectOpt
   io_.stop();  // abandons pending work, whose callbacks refer to this function's variables
   servers_.clear();
   for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
+    if (error) rethrow(error);
   }
   throw interruptedError();
+}
+
+void ClientSession::rethrow(const std::exception_ptr& error) const {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& each) {
+    if (findCause_ && isLinkFault(each.code())) findCause_();
+    throw;
+  }
 }
 
 // Ends the connections of a run that does not start, so that the servers do not keep it.
@@ -241,7 +252,7 @@ void ClientSession::waitUntil(const std::function<bool()>& done, Patience patien
   if (done()) return;
   if (linksEnded_ > 0) {
     const std::lock_guard lock(mutex_);
-    if (error_) std::rethrow_exception(error_);
+    if (error_) rethrow(error_);
     throw RunError("server-left", "the server ended the run early",
                    "check the server's log, then rerun the command");
   }

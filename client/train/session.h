@@ -150,6 +150,7 @@ class ClientSession {
   boost::asio::awaitable<void> tick();
   bool isConnected() const;
   [[noreturn]] void throwWithoutProgress() const;
+  [[noreturn]] void rethrow(const std::exception_ptr& error) const;  // or its cause
   void leave();
   void request(Flow flow);
   std::optional<std::vector<Blob>> blobs() const;
@@ -165,7 +166,8 @@ class ClientSession {
   boost::asio::signal_set signals_;
   boost::asio::steady_timer lastWork_, tick_;  // io thread
   const std::shared_ptr<ProgressCount> progress_ = std::make_shared<ProgressCount>(0);
-  double progressSeconds_ = 0;  // how long to wait without progress; 0: forever
+  std::function<void()> findCause_;  // see ConnectOptions
+  double progressSeconds_ = 0;       // how long to wait without progress; 0: forever
   std::vector<std::unique_ptr<ServerLink>> servers_;  // in the order of the bodies
   std::vector<Place> places_;                         // of their bodies
   bool hasEdges_ = false;                             // between the servers

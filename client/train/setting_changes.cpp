@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -24,6 +25,44 @@ bool mayChange(const std::string& path) {
   const auto row =
       std::find_if(keys.begin(), keys.end(), [&](const KeyText& key) { return key.name == name; });
   return row != keys.end() && row->mayChange;
+}
+
+// Whether setting `key` sets `changed` too: "codec" sets "codec.gradient/0".
+bool sets(const std::string& key, const std::string& changed) {
+  if (!changed.starts_with(key)) return false;
+  const std::string rest = changed.substr(key.size());
+  return rest.empty() || rest.front() == '.' || rest.front() == '[';
+}
+
+struct FixedKey {
+  std::string key;
+  std::vector<SettingChange> changes;  // of this key, or of keys below it
+
+  std::string text() const {
+    const SettingChange& first = changes.front();
+    const bool isOne = std::all_of(changes.begin(), changes.end(), [&](const auto& each) {
+      return each.before == first.before && each.after == first.after;
+    });
+    return isOne ? fmt::format("{} from {} to {}", key, valueText(first.before),
+                               valueText(first.after))
+                 : key;
+  }
+};
+
+// The keys to name for changes that are not allowed. A key that is set can change others, such as
+// the defaults of keys beside it, which are then not named.
+std::vector<FixedKey> keysToName(const std::vector<SettingChange>& fixed,
+                                 const std::vector<std::string>& overrides) {
+  std::vector<FixedKey> named;
+  for (const std::string& override : overrides) {
+    FixedKey each{override.substr(0, override.find('=')), {}};
+    std::copy_if(fixed.begin(), fixed.end(), std::back_inserter(each.changes),
+                 [&](const SettingChange& change) { return sets(each.key, change.key); });
+    if (!each.changes.empty()) named.push_back(std::move(each));
+  }
+  if (!named.empty()) return named;
+  for (const SettingChange& change : fixed) named.push_back({change.key, {change}});
+  return named;
 }
 
 nlohmann::ordered_json readRecord(Files& files, const std::string& path) {
@@ -61,7 +100,8 @@ void removeUnapplied(nlohmann::ordered_json& record, std::uint64_t step,
 
 std::vector<SettingChange> changesBetween(const std::map<std::string, std::string>& before,
                                           const std::map<std::string, std::string>& after,
-                                          const std::string& folder) {
+                                          const std::string& folder,
+                                          const std::vector<std::string>& overrides) {
   std::vector<SettingChange> changes;
   const auto add = [&](const std::string& key, const std::string& old, const std::string& value) {
     if (old != value) changes.push_back({key, old, value});
@@ -73,19 +113,18 @@ std::vector<SettingChange> changesBetween(const std::map<std::string, std::strin
   for (const auto& [key, value] : before) {
     if (!after.contains(key)) add(key, value, "");
   }
-  std::string fixed, firstFixed;
-  for (const SettingChange& change : changes) {
-    if (mayChange(change.key)) continue;
-    if (firstFixed.empty()) firstFixed = change.key;
-    fixed += fmt::format("{}{} from {} to {}", fixed.empty() ? "" : ", ", change.key,
-                         valueText(change.before), valueText(change.after));
-  }
+  std::vector<SettingChange> fixed;
+  std::copy_if(changes.begin(), changes.end(), std::back_inserter(fixed),
+               [](const SettingChange& change) { return !mayChange(change.key); });
   if (fixed.empty()) return changes;
+  const std::vector<FixedKey> named = keysToName(fixed, overrides);
+  std::string texts;
+  for (const FixedKey& each : named) texts += (texts.empty() ? "" : ", ") + each.text();
   throw UsageError(
-      "other-run-spec", fmt::format("the run in {} cannot change {}", folder, fixed),
+      "other-run-spec", fmt::format("the run in {} cannot change {}", folder, texts),
       "leave it out, or start a separate run; 'cleave-client keys' marks the keys that "
       "may change on resume")
-      .about(firstFixed);
+      .about(named.front().key);
 }
 
 void recordChanges(Files& files, const std::string& folder,

@@ -15,11 +15,13 @@ struct SettingChange {
   std::string before, after;  // as YAML; empty: the key has no value
 };
 
-// The differences between two results of valuesOf(). Throws UsageError "other-run-spec", with all
-// keys that are fixed, if one of them differs. `folder`: the run's, for the error.
+// The differences between two results of valuesOf(). Throws UsageError "other-run-spec" if a key
+// that is fixed differs: it names those that `overrides` (KEY=VALUE) set, or else all. `folder`:
+// the run's, for the error.
 std::vector<SettingChange> changesBetween(const std::map<std::string, std::string>& before,
                                           const std::map<std::string, std::string>& after,
-                                          const std::string& folder);
+                                          const std::string& folder,
+                                          const std::vector<std::string>& overrides);
 
 // Adds these changes to the record of a run that continues after `step`. Earlier changes of later
 // steps apply from this step on, because these steps are repeated. Writes nothing if that changes

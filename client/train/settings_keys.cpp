@@ -598,10 +598,13 @@ void addData(Table& table) {
                  config.texts("data.class_names", std::vector<std::string>());
            })
       .mayChange();
-  table.integer(
-      "data.skip", "samples", 0, kMany, [](Settings & s) -> auto& { return s.data.skip; },
-      "maximum number of damaged samples per dataset; each is replaced by the next readable "
-      "sample");
+  // A run that has read no more damaged samples than allowed has not depended on this limit yet.
+  table
+      .integer(
+          "data.skip", "samples", 0, kMany, [](Settings & s) -> auto& { return s.data.skip; },
+          "maximum number of damaged samples per dataset; each is replaced by the next readable "
+          "sample")
+      .mayChange();
   table.add(
       "data.seed", integerType(0, kMany), "", "`run.seed`",
       "seed for `data.folds`, `data.train.per_class` and `synthetic` data; not for `data.holdout`",

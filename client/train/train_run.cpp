@@ -101,10 +101,17 @@ void TrainRun::connect() {
   // fail.
   if (prepared_.localServers.empty())
     options.reconnectSeconds = prepared_.settings.reconnectSeconds;
-  if (prepared_.isResumed) {  // the server may be restarting
+  options.isRestart = prepared_.isRestart;
+  if (options.isRestart) {  // the server that this process has reached may be restarting
     options.retrySeconds = std::max(options.retrySeconds, options.reconnectSeconds);
   }
-  options.isRestart = prepared_.isRestart;
+  options.findCause = [this] {
+    for (std::size_t b = 0; b < prepared_.localServers.size(); ++b) {
+      prepared_.localServers[b]->checkAlive(
+          runIdOf(prepared_, b),
+          checkpointer_ ? "run: " + prepared_.resumeCommand : "rerun the command");
+    }
+  };
   options.nextHello = [folder = prepared_.folder](std::size_t server) {
     return nextHello(diskFiles(), folder, server);
   };
@@ -277,8 +284,7 @@ const RunCommit& TrainRun::chooseCommit() const {
                   steps),
       isRunDone(diskFiles(), prepared_.folder)
           ? withoutCheckpointHint(prepared_.folder)
-          : fmt::format("to start over from step 0: cleave-client train --resume {} --from-start",
-                        prepared_.folder));
+          : fmt::format("to start over from step 0: {} --from-start", prepared_.resumeCommand));
 }
 
 void TrainRun::checkExact(const CheckpointInfo& own) const {

@@ -288,7 +288,7 @@ void Trainer::leaveIfAsked(Phase next) {
   }
   if (session_.isInterrupted()) throw interruptedError();
   throw RunError("shutting-down", "the server is shutting down",
-                 "restart it, then run: cleave-client train --resume " + run_.prepared().folder);
+                 "restart it, then run: " + run_.prepared().resumeCommand);
 }
 
 RunSpent Trainer::spent() const {

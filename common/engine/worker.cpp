@@ -48,10 +48,19 @@ bool Completions::isEmpty() const {
   return done_.empty();
 }
 
-RunError actionTooLong(const std::string& sentence) {
+Duration durationOf(ActionKind kind) {
+  const bool isOfBatch = kind == ActionKind::bodyForward || kind == ActionKind::bodyBackward ||
+                         kind == ActionKind::bodyWeights;
+  return isOfBatch ? Duration::ofBatch : Duration::ofModel;
+}
+
+RunError actionTooLong(const std::string& sentence, Duration duration) {
   return {"action-too-long", sentence,
-          "use a smaller batch, more micro-batches, or fewer layers in the body, or ask the "
-          "server's operator to raise the limit"};
+          duration == Duration::ofBatch
+              ? "use a smaller batch, more micro-batches, or fewer layers in the body, or ask the "
+                "server's operator to raise limits.action_seconds"
+              : "ask the server's operator to raise limits.action_seconds, or move model.cuts so "
+                "that the body has fewer layers; the size of the batch does not matter here"};
 }
 
 EngineWorker::EngineWorker(std::unique_ptr<Engine> engine, std::shared_ptr<Mailbox> mailbox,
@@ -157,7 +166,8 @@ void EngineWorker::complete(const IssuedAction& action, Result result, SteadyTim
   if (action.kind == ActionKind::reduce) {
     isReducing_ = false;
   } else {
-    checkSeconds("an action (" + std::string(actionName(action.kind)) + ")", seconds);
+    checkSeconds("an action (" + std::string(actionName(action.kind)) + ")", seconds,
+                 durationOf(action.kind));
   }
   const std::uint64_t ended = engine_->batchesEnded();
   engine_->complete(action.token, std::move(result), seconds);
@@ -167,14 +177,15 @@ void EngineWorker::complete(const IssuedAction& action, Result result, SteadyTim
 void EngineWorker::build() {
   const SteadyTime start = now();
   table_ = std::exchange(build_, nullptr)();
-  checkSeconds("building the model", secondsSince(start));
+  checkSeconds("building the model", secondsSince(start), Duration::ofModel);
 }
 
-void EngineWorker::checkSeconds(const std::string& what, double seconds) const {
+void EngineWorker::checkSeconds(const std::string& what, double seconds, Duration duration) const {
   if (seconds <= maxSeconds_) return;
   throw actionTooLong(what + " took " + durationText(seconds) + "; the limit is " +
-                      durationText(maxSeconds_) +
-                      " (limits.action_seconds in the server's configuration)");
+                          durationText(maxSeconds_) +
+                          " (limits.action_seconds in the server's configuration)",
+                      duration);
 }
 
 void EngineWorker::start(const StartFunction& function, Work work) {

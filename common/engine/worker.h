@@ -102,8 +102,12 @@ class Mailbox {
   std::vector<Delivered> messages_;
 };
 
+// Whether the duration of an action depends on the size of its micro-batch, or on the model alone,
+// as that of a restore does.
+enum class Duration : std::uint8_t { ofBatch, ofModel };
+Duration durationOf(ActionKind kind);
 // The error "action-too-long", for an action that exceeds the limit of limitActions().
-RunError actionTooLong(const std::string& sentence);
+RunError actionTooLong(const std::string& sentence, Duration duration);
 
 class EngineWorker : public DeviceWorker {
  public:
@@ -161,7 +165,7 @@ class EngineWorker : public DeviceWorker {
   void begins(const Work& work);
   void complete(const IssuedAction& action, Result result, SteadyTime end, double seconds);
   void build();
-  void checkSeconds(const std::string& what, double seconds) const;
+  void checkSeconds(const std::string& what, double seconds, Duration duration) const;
 
   const std::unique_ptr<Engine> engine_;
   const std::shared_ptr<Mailbox> mailbox_;

@@ -120,8 +120,8 @@ bool isReliable(const ProbeResult& result) {
 }
 
 std::string probeAgain(const ProbeResult& result) {
-  return "measure again while the link and both machines are idle: cleave-client probe --server " +
-         result.server + " --seconds 60";
+  return "measure again while the link and both machines are idle: cleave-client probe" +
+         result.options + " --seconds 60";
 }
 
 std::string sentenceOf(const ProbeResult& result) {

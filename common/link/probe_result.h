@@ -30,6 +30,7 @@ struct ProbeTransfer {
 
 struct ProbeResult {
   std::string server;          // such as "10.0.0.5:4800"
+  std::string options;         // of the command probe: " --server 10.0.0.5:4800 --tls certs"
   std::string serverSoftware;  // such as "cleave 0.1.0"
   std::uint64_t session = 0;
   double roundTripSeconds = 0;  // minimum of several exchanges without payload

@@ -66,4 +66,12 @@ asio::awaitable<tcp::socket> connectTo(Endpoint endpoint) {
   co_return socket;
 }
 
+bool isLoopback(const std::string& address) {
+  boost::system::error_code error;
+  const auto parsed = asio::ip::make_address(address, error);
+  return !error && parsed.is_loopback();
+}
+
+bool isLoopbackHost(const std::string& host) { return isLoopback(host) || host == "localhost"; }
+
 }  // namespace cleave

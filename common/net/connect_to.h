@@ -4,6 +4,8 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 
+#include <string>
+
 #include "common/core/endpoint.h"
 
 namespace cleave {
@@ -12,5 +14,10 @@ namespace cleave {
 // 5 s. Can be cancelled at any time. Throws boost::system::system_error;
 // asio::error::host_not_found if there is no such host.
 boost::asio::awaitable<boost::asio::ip::tcp::socket> connectTo(Endpoint endpoint);
+
+// Whether this is an address of the loopback interface.
+bool isLoopback(const std::string& address);
+// The same for a host: "localhost" counts too.
+bool isLoopbackHost(const std::string& host);
 
 }  // namespace cleave

@@ -34,6 +34,7 @@ class TlsContext {
   TlsContext& operator=(const TlsContext&) = delete;
 
   TlsRole role() const { return role_; }
+  const std::string& folder() const { return folder_; }
   // A warning if our own certificate or a CA's has expired, or expires within 14 days; otherwise
   // empty.
   std::string warning() const;

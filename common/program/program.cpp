@@ -224,6 +224,24 @@ int finishOutput(const ErrorPrinter& printer, int code) {
 
 }  // namespace
 
+std::string shellWord(const std::string& word) {
+  const bool isPlain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 ||
+           std::string_view("_-./:=,+@%").find(static_cast<char>(c)) != std::string_view::npos;
+  });
+  if (isPlain) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+std::string optionsText(const CommonOptions& options) {
+  std::string text;
+  if (!options.config.empty()) text += " --config " + shellWord(options.config);
+  for (const std::string& each : options.overrides) text += " --set " + shellWord(each);
+  return text;
+}
+
 void writeOutput(const std::string& text) {
   if (const int error = writeAll(STDOUT_FILENO, text)) {
     throw outputError(std::string(": ") + std::strerror(error));

@@ -27,6 +27,11 @@ void addCommonOptions(CLI::App& command, CommonOptions& options, bool configRequ
 // Throws UsageError.
 Config loadConfig(const CommonOptions& options);
 
+// For commands in hints. Quotes a word for a shell if necessary.
+std::string shellWord(const std::string& word);
+// These options as words of a command, after a space: those of the configuration.
+std::string optionsText(const CommonOptions& options);
+
 struct KeysOptions {
   bool json = false;
   bool markdown = false;

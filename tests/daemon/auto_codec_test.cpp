@@ -264,6 +264,20 @@ TEST_CASE("a trial needs no second session, and an unreachable server leaves no 
   CHECK_FALSE(std::filesystem::exists(folder.path("none")));
 }
 
+TEST_CASE("an error that no codec can change ends the search for codecs") {
+  const TemporaryFolder folder;
+  const TestServer server(folder,
+                          {"--set", "wait.allowed=true", "--set", "limits.action_seconds=0.5"});
+  const Ended ended = runClient(
+      "train", folder.path("run"),
+      with(withCodec(wideModel(server.address()), "auto"), {"--set", "wait={F2: 5000, B2: 0}"}));
+  INFO(ended.errors);
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.errors, Contains("error [action-too-long]"));
+  CHECK_THAT(ended.errors, !Contains("trial failed"));
+  CHECK_FALSE(std::filesystem::exists(folder.path("run")));
+}
+
 TEST_CASE("without a run, auto is explained and nothing is tried") {
   const json plan = askJson(
       {"train", "--dry-run", "--config", configFile("synthetic.yaml"), "--server", "127.0.0.1:1"});

@@ -328,14 +328,28 @@ TEST_CASE("a damaged image ends a run; if it may be skipped, repeated runs are b
   CHECK(refused.errors.rfind("model.partial.safetensors") < error);
   CHECK(std::count(refused.errors.begin() + static_cast<std::ptrdiff_t>(error),
                    refused.errors.end(), '\n') == 2);
+  // The run continues as the hint says, with the same result as a run that began so.
+  const std::string resumeWith = "train --resume " + data.path("refused") + " --set data.skip=1";
+  CHECK_THAT(refused.errors,
+             Contains("to continue from step 0: cleave-client " + resumeWith + "\n") &&
+                 Contains("hint: run cleave-client " + resumeWith));
+  const Ended resumed = client({"train", "--resume", data.path("refused"), "--set", "data.skip=1"});
+  INFO(resumed.errors);
+  REQUIRE(resumed.code == 0);
   for (const std::string run : {"first", "again"}) {
     const Ended ended = train(run, "1");
     INFO(ended.errors);
     REQUIRE(ended.code == 0);
     CHECK_THAT(ended.errors, Contains("another sample replaces it"));
   }
-  CHECK(readFile(data.path("first/model.safetensors")) ==
-        readFile(data.path("again/model.safetensors")));
+  // Without a prediction, there is no header either.
+  const Ended predicted = client({"predict", data.path("refused"), "--input",
+                                  data.path("train/dark/3.png"), "--set", "data.skip=0"});
+  CHECK(predicted.code == 2);
+  CHECK(predicted.output.empty());
+  const std::string model = readFile(data.path("first/model.safetensors"));
+  CHECK((model == readFile(data.path("again/model.safetensors"))));
+  CHECK((model == readFile(data.path("refused/model.safetensors"))));
 }
 
 // Bytes of integers in big-endian order, as in IDX files.

@@ -4,6 +4,8 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 
 #include "tests/daemon/mistakes.h"
 #include "tests/relay.h"
@@ -38,6 +40,33 @@ TEST_CASE("killing a client ends its session, and the server accepts the next cl
   finish(client);
   CHECK(server.process().waitForOutput("ended: ", kPatience));
   CHECK(runClient("train", folder.path("next"), {"--server", server.address()}).code == 0);
+}
+
+// The cleave-server that this client has started.
+pid_t serverOf(const Process& client) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream stat(entry.path() / "stat");
+    pid_t process = 0, parent = 0;
+    std::string name, state;
+    if (!(stat >> process >> name >> state >> parent)) continue;
+    if (parent == client.pid() && name == "(cleave-server)") return process;
+  }
+  FAIL("the client has no server");
+  return 0;
+}
+
+TEST_CASE("a client whose own server is killed says so") {
+  const TemporaryFolder folder;
+  const std::string run = folder.path("client");
+  const Process client = startClient("train", run, {"--set", "train.epochs=100000"});
+  waitForSteps(run);
+  REQUIRE(::kill(serverOf(client), SIGKILL) == 0);
+  checkError(finish(client), kFailedRun,
+             {"[own-server-ended]",
+              "the server that the client has started was killed (SIGKILL); its log: " + run +
+                  "/server/local/",
+              "/log.txt", "then run: cleave-client train --resume " + run});
+  checkFilesComplete(run);
 }
 
 TEST_CASE("without checkpoints, a killed server ends the run") {

@@ -143,6 +143,37 @@ TEST_CASE("a client killed at any point resumes and ends with the same weights")
   }
 }
 
+TEST_CASE("a resume that fails early keeps the newer weights of the earlier process") {
+  const TemporaryFolder folder;
+  const RestartableServer server(folder);
+  const std::string run = folder.path("run"), file = run + "/model.partial.safetensors";
+  // Batch 16 is step 15, in the middle of an epoch. The last checkpoint is of step 10 or earlier.
+  const Arguments more =
+      with(kRun, {"--server", server.address(), "--set", "checkpoint.every_steps=5"});
+  const Ended first = finish(startClient("train", run, more, failingAt("batch:16:eio")));
+  INFO(first.errors);
+  REQUIRE(first.code == 1);
+  REQUIRE_THAT(first.errors, Contains("model.partial.safetensors has head and tail after "));
+  const std::string newest = readFile(file);
+  const Ended second = finish(startResume(run, {}, failingAt("batch:1:eio")));
+  INFO(second.errors);
+  REQUIRE(second.code == 1);
+  CHECK_THAT(second.errors, Contains(" is not saved, because that of a later step is"));
+  CHECK((readFile(file) == newest));
+}
+
+TEST_CASE("a resume waits for a server that is down as long as a new run does") {
+  const TemporaryFolder folder;
+  RestartableServer server(folder);
+  const std::string run = folder.path("run");
+  trainUntilKilled(run, server.address());
+  server.kill();
+  const Ended ended = resume(run, {"--set", "connect.retry_seconds=1"});
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.errors, Contains("error [no-server]") && Contains("; tried for 1 s") &&
+                               Contains("for 1 s more") && !Contains("for 600 s"));
+}
+
 TEST_CASE("resumes are also counted if the next process is killed before its first checkpoint") {
   const TemporaryFolder folder;
   const RestartableServer server(folder);

@@ -139,6 +139,25 @@ TEST_CASE("a client with TLS and a server without both report the mismatch") {
   CHECK(server.process().waitForOutput("the peer uses TLS, but this side does not", kPatience));
 }
 
+TEST_CASE("a client whose server is down names the command that starts one like it") {
+  const CertificateFolder certificates;
+  const TestAuthority authority;
+  const std::string client = certificates.path("it's alice");
+  authority.write(client, "client", clientRequest());
+  const auto probeAt = [](const std::string& address, const Arguments& more) {
+    return ask(with({"probe", "--server", address}, more));
+  };
+  const std::string start = "start it there: cleave-server serve --config configs/server.yaml ";
+  checkError(probeAt("127.0.0.1:1", {}), kFailedRun,
+             {"[no-server]", start + "--set listen.port=1;"});
+  checkError(probeAt("127.0.0.1:1", {"--tls", client}), kFailedRun,
+             {"[no-server]", start + "--set listen.port=1 --set tls.enabled=true;"});
+  // The loopback network, under a name that may be that of another machine.
+  checkError(probeAt("[::ffff:127.0.0.1]:1", {}), kFailedRun,
+             {"[no-server]", start + "--set listen.address=0.0.0.0 --set listen.port=1 --set "
+                                     "tls.enabled=true, and pass --tls DIR here;"});
+}
+
 TEST_CASE("SIGHUP also applies revocations to open sessions, and ignores invalid files") {
   const TemporaryFolder folder;
   const CertificateFolder certificates;
