@@ -21,11 +21,13 @@ class Files {
   }
   // Opens both splits, of which `keys` names the files.
   Datasets open(const std::string& format, const std::string& keys = "") {
-    Config config =
-        Config::parse("model: {name: mlp}\ndata: {format: " + format +
-                          ", train: {file: " + path("train." + extension) +
-                          "}, test: {file: " + path("test." + extension) + "}" + keys + "}\n",
-                      "c.yaml", {});
+    const std::string key = format == "folder" ? "folder: " : "file: ";
+    return openKeys("{format: " + format + ", train: {" + key + path("train." + extension) +
+                    "}, test: {" + key + path("test." + extension) + "}" + keys + "}");
+  }
+  // `data`: all keys of the section.
+  Datasets openKeys(const std::string& data) {
+    Config config = Config::parse("model: {name: mlp}\ndata: " + data + "\n", "c.yaml", {});
     DataSettings settings = readClientSettings(config).data;
     damage.clear();
     settings.keys.damage = [&](DataSplit split, const std::string& name, const DataError& error) {
@@ -41,6 +43,11 @@ class Files {
  private:
   TemporaryFolder folder_;
 };
+
+std::string png() {
+  const std::vector<std::byte> bytes = encodePng({2, 2, 3, std::vector<std::uint8_t>(12)});
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 TEST_CASE("damaged rows of a table are reported once and left out") {
   Files files;
@@ -93,10 +100,61 @@ TEST_CASE("what is wrong with a whole file is reported, and the other split is o
   CHECK(files.damage == Damage{"train train.safetensors data-damaged"});
 }
 
+TEST_CASE("all that is wrong with image folders is reported, and the other images are read") {
+  Files files;
+  files.extension = "d";
+  for (const std::string name :
+       {"train.d/a/1.png", "train.d/b/2.png", "train.d/b/3.png", "test.d/a/1.png", "test.d/B/2.png",
+        "test.d/stray.png", "train.d/stray.png", "train.d/another.PNG"}) {
+    files.write(name, png());
+  }
+  files.write("train.d/empty/notes.txt", "x");
+  const Datasets data = files.open("folder");
+  CHECK(files.damage == Damage{"train another.PNG data-damaged", "train stray.png data-damaged",
+                               "train empty data-empty", "test stray.png data-damaged",
+                               "test B unknown-class"});
+  CHECK(data.train->size() == 3);
+  CHECK(data.test->size() == 1);
+}
+
+TEST_CASE("damaged files and labels of binary formats are reported, and the others are read") {
+  Files files;
+  const std::string cifar = files.path("cifar");
+  const std::string record(3073, '\0');
+  for (const std::string n : {"1", "2", "3", "4", "5"})
+    files.write("cifar/data_batch_" + n + ".bin", n == "2" ? "?" : record + record);
+  std::string bad = record;
+  bad[0] = '\x0A';
+  files.write("cifar/data_batch_4.bin", record + bad + bad);
+  files.write("cifar/test_batch.bin", record);
+  Datasets data = files.openKeys("{format: cifar10, folder: " + cifar + "}");
+  CHECK(files.damage == Damage{"train data_batch_2.bin data-damaged",
+                               "train data_batch_4.bin data-damaged",
+                               "train data_batch_4.bin data-damaged"});
+  CHECK(data.train->size() == 9);
+
+  using namespace std::string_literals;
+  files.write("images", "\0\0\x08\x03\0\0\0\x03\0\0\0\x01\0\0\0\x01\x01\x02\x03"s);
+  files.write("labels", "\0\0\x08\x01\0\0\0\x03\x09\x01\x08"s);
+  const std::string split =
+      "{images: " + files.path("images") + ", labels: " + files.path("labels") + "}";
+  data = files.openKeys("{format: idx, classes: 2, train: " + split + ", test: " + split + "}");
+  CHECK(files.damage == Damage{"train labels data-damaged", "train labels data-damaged",
+                               "test labels data-damaged", "test labels data-damaged"});
+  CHECK(data.train->size() == 3);
+
+  files.write("shards/1.safetensors", "PK\x03\x04");
+  files.write("shards/2.safetensors", "?");
+  data = files.openKeys("{format: tensors, classes: 2, train: {file: " + files.path("shards") +
+                        "}, holdout: 1}");
+  CHECK(files.damage == Damage{"train 1.safetensors data-damaged",
+                               "train 2.safetensors data-damaged", "train shards data-empty"});
+  CHECK(data.train == nullptr);
+}
+
 TEST_CASE("damaged rows of lists and damaged members of archives are left out") {
   Files files;
-  const std::vector<std::byte> png = encodePng({2, 2, 3, std::vector<std::uint8_t>(12)});
-  const std::string image(reinterpret_cast<const char*>(png.data()), png.size());
+  const std::string image = png();
   files.write("1.png", image);
   files.write("train.csv", "path,label\n1.png,a\n,b\n1.png,NaN\n1.png,b\n");
   files.write("test.csv", "path,label\n1.png,a\n1.png,B\n");
@@ -110,17 +168,21 @@ TEST_CASE("damaged rows of lists and damaged members of archives are left out") 
       files.write("m/" + each, image);
     for (const std::string each : {"1.cls", "2.cls", "4.cls", "5.cls"})
       files.write("m/" + each, each == "4.cls" ? "b" : each == "5.cls" ? "" : "a");
+    files.write("m/7.cls", "gr\xFC\x6E");
+    files.write("m/7.png", image);
     files.write("m/6.tiff", "II*");
     files.write("m/6.cls", "a");
     files.write("m/5.png", image);
     REQUIRE(std::system(
                 ("cd " + files.path("m") + " && tar cf ../" + name + " " + members).c_str()) == 0);
   };
-  pack("train.tar", "1.png 1.cls 2.png 2.jpg 2.cls 3.png 4.cls 4.png 5.png 5.cls 6.tiff 6.cls");
+  pack("train.tar",
+       "1.png 1.cls 2.png 2.jpg 2.cls 3.png 4.cls 4.png 5.png 5.cls 6.tiff 6.cls 7.cls 7.png");
   pack("test.tar", "1.png 1.cls 4.cls");
   const Datasets data = files.open("tar");
   CHECK(files.damage == Damage{"train train.tar: 2 data-damaged", "train train.tar: 3 data-damaged",
                                "train train.tar: 5.cls bad-label",
+                               "train train.tar: 7.cls data-damaged",
                                "test test.tar: 4 data-damaged"});
   CHECK(data.train->size() == 2);
   CHECK(data.test->size() == 1);

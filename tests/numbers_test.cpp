@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "client/data/cells.h"
+#include "client/data/id_scan.h"
 #include "client/data/labels.h"
 #include "tests/error_code.h"
 
@@ -365,6 +366,50 @@ TEST_CASE("labels that are not classes are refused") {
   CHECK(errorCode([] { labelsOf({"0", "1048576"}); }) == "too-many-classes");
   CHECK(errorCode([] { labelsOf({"a\x01", "b"}); }) == "data-damaged");
   CHECK(errorCode([] { labelsOf({"a\xFF", "b"}); }) == "data-damaged");
+}
+
+TEST_CASE("columns that number the rows are recognised, measurements are not") {
+  const auto areIds = [](const std::string& name, const std::vector<std::string>& cells) {
+    IdScan scan;
+    for (const std::string& cell : cells) scan.add(parseNumber(cell));
+    return scan.areIds(name);
+  };
+  // `count` numbers from `first` on, in steps of 1 or, every seventh, of `gap`, backwards.
+  const auto numbers = [](int count, int first, int gap, const std::string& end = "") {
+    Names cells;
+    for (int n = 0; n < count; ++n) {
+      cells.insert(cells.begin(), std::to_string(first) + end);
+      first += n % 7 == 6 ? gap : 1;
+    }
+    return cells;
+  };
+  CHECK(areIds("Kunde", numbers(100, 100001, 2)));
+  CHECK(areIds("x", numbers(20, 0, 1)));
+  CHECK(areIds("x", numbers(5000, 1, 5)));
+  // Gaps, repeated values, missing ones, and few.
+  CHECK_FALSE(areIds("x", numbers(100, 100001, 50)));
+  CHECK_FALSE(areIds("x", numbers(19, 0, 1)));
+  CHECK_FALSE(areIds("x", numbers(100, 0, 0)));
+  Names cells = numbers(3000, 0, 1);
+  cells.push_back("2999");
+  CHECK_FALSE(areIds("x", cells));
+  cells.back() = "";
+  CHECK_FALSE(areIds("x", cells));
+  // Numbers that are no integers from 0 on.
+  CHECK_FALSE(areIds("x", numbers(100, 1, 1, ".5")));
+  CHECK_FALSE(areIds("x", numbers(100, 1, 1, " %")));
+  CHECK_FALSE(areIds("x", numbers(100, -50, 1)));
+  // The name decides if the values do not.
+  for (const std::string name : {"id", "user_id", "userId", "Kundennr", "Nr.", "PATIENTENNUMMER"}) {
+    CAPTURE(name);
+    CHECK(areIds(name, {"71234", "5", "90210"}));
+    CHECK_FALSE(areIds(name, {"5", "5", "6"}));
+  }
+  for (const std::string name : {"year", "Jahr", "baujahr year", "t", "age"}) {
+    CAPTURE(name);
+    CHECK_FALSE(areIds(name, numbers(100, 1900, 1)));
+  }
+  CHECK_FALSE(areIds("paid", {"71234", "5", "90210"}));
 }
 
 }  // namespace

@@ -100,6 +100,46 @@ TEST_CASE("text in UTF-16 with a byte order mark is converted, and other encodin
              Catch::Contains("is a .npy file, not text"));
 }
 
+TEST_CASE("text that is not UTF-8 is refused with its place and a command that converts it") {
+  Tables tables;
+  const std::string table = "x;label\r\n1,50 \x80;a\r\n\"2,5\n0\";b\r\n3,\x80\x80;b\r\n";
+  const auto hint = [&](const std::string& content, const std::string& name = "t.csv") {
+    return errorHint([&] { tables.read(content, name); });
+  };
+  CHECK_THAT(
+      errorText([&] { tables.read(table); }),
+      Catch::EndsWith("t.csv:2: byte 6 of the line, 0x80, is not UTF-8; the file has 2 lines "
+                      "with such bytes"));
+  CHECK_THAT(hint(table), Catch::Contains("iconv -f WINDOWS-1252 -t UTF-8 /") &&
+                              Catch::Contains("/t.csv > NEW.csv"));
+  CHECK_THAT(hint("a\tb\n1\t\xE4\n", "it's.tsv"), Catch::Contains("/it'\\''s.tsv' > NEW.tsv"));
+  // Line ends of CR, a header, the end of the file.
+  CHECK_THAT(errorText([&] { tables.read("a,b\r1,2\r\xFC,3\r"); }), Catch::Contains(":3: byte 1 "));
+  CHECK_THAT(errorText([&] { tables.read("gr\xF6\xDF,label\n1,a\n"); }),
+             Catch::Contains(":1: byte 3 of the line, 0xF6"));
+  CHECK_THAT(errorText([&] { tables.read("a,b\n1,\xC3"); }), Catch::Contains(":2: byte 3 "));
+  // Not the usual encoding; and UTF-8 with a damaged byte.
+  CHECK_THAT(hint("a,b\n1,\x81\n"), Catch::Contains("iconv -f ENCODING"));
+  CHECK_THAT(hint("a,b\n\u00e4,\u00f6\n1,\xE4\n"), Catch::Contains("iconv -c -f UTF-8 -t UTF-8"));
+  for (const std::string format : {"csv", "list"}) {
+    CAPTURE(format);
+    tables.keys.trainFile = tables.write("train.csv", "path,label\n\xE4.png,a\n");
+    CHECK_THAT(errorText([&] { findDataFormat(format).open(tables.keys, DataSplit::train); }),
+               Catch::Contains("train.csv:2: byte 1 of the line, 0xE4"));
+  }
+}
+
+TEST_CASE("prices with a sign of the currency behind them are numbers") {
+  Tables tables;
+  const auto data = tables.open(
+      "price;fee;label\n1.234,50 \u20ac;1\u202f234,50\u00a0\u20ac;a\n2.234,50\u20ac;2 234,50 "
+      "EUR;b\n");
+  const nlohmann::json columns = data->learned().at("columns");
+  CHECK(columns[0].at("mean") == 1734.5);
+  CHECK(columns[1].at("mean") == 1734.5);
+  CHECK(columns[0].at("form").at("unit") == "EUR");
+}
+
 TEST_CASE("numbers with a decimal comma are numeric, in other sets too") {
   Tables tables;
   const auto data = tables.open("x;y;label\n1,5;1.000;a\n2,5;3.000;b\n");

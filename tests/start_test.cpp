@@ -131,6 +131,22 @@ TEST_CASE("columns that are no inputs are named, and the target may be given") {
   CHECK(errorCode([&] { findData(files.path("t.csv"), "towm"); }) == "no-column");
   CHECK_FALSE(findData(files.path("t.csv"), "id").value("target_type").empty());  // 50 integers
 
+  // Numbers without the name of an ID, in any order; all rows count.
+  std::string customers = "Kundennr,weight,nr,label\n";
+  for (int n = 0; n < 300; ++n) {
+    customers += std::to_string(5000 + n * 7 % 300) + "," + std::to_string(n) + ".5," +
+                 std::to_string(n * n * 31 + 7) + "," + (n % 3 == 0 ? "a" : "b") + "\n";
+  }
+  files.write("c.csv", customers);
+  const FoundData ids = findData(files.path("c.csv"));
+  REQUIRE(ids.ignored.size() == 2);
+  CHECK(ids.ignored[0].first == "Kundennr");
+  CHECK(ids.ignored[1].first == "nr");
+  FirstConfig config;
+  config.data = ids;
+  CHECK_THAT(yamlOf(config), Contains("  # - Kundennr: an ID, which differs in each row\n") &&
+                                 Contains("  ignore: [Kundennr, nr]\n"));
+
   const auto kinds = [&](const std::string& name, const std::vector<std::string>& cells) {
     std::string table = name + ",label\n";
     for (std::size_t n = 0; n < cells.size(); ++n)
@@ -146,6 +162,11 @@ TEST_CASE("columns that are no inputs are named, and the target may be given") {
   CHECK(kinds("userId", {"7", "8"}) == "an ID");
   CHECK(kinds("user_id", {"7", "7"}) == "input");  // not different
   CHECK(kinds("paid", {"7", "8"}) == "input");
+  std::vector<std::string> numbers;
+  for (int n = 0; n < 150; ++n) numbers.push_back(std::to_string(n * 53 % 150));
+  CHECK(kinds("customer", numbers) == "a dif");
+  numbers.back() = numbers.front();  // after the first 100 rows
+  CHECK(kinds("customer", numbers) == "input");
   CHECK(kinds("town", {"New York City", "New York City", "New York City"}) == "input");
 }
 

@@ -224,6 +224,12 @@ TEST_CASE("plain text is divided into blocks of tokens") {
   CHECK_THAT(data->sampleName(1), Catch::Contains("tokens 4 … 7"));
   files.keys.learned = data->learned();
   CHECK(errorCode([&] { open("text", files.keys, DataSplit::test); }) == "data-damaged");
+  const auto refused = [&] { open("text", files.keys); };
+  files.keys.trainFile = files.folder.write("latin1.txt",
+                                            "good\nb\xE4"
+                                            "d\n");
+  CHECK_THAT(errorText(refused), Catch::Contains("latin1.txt:2: byte 2 of the line, 0xE4"));
+  CHECK_THAT(errorHint(refused), Catch::EndsWith("latin1.txt > NEW.txt"));
   files.keys.trainFile = files.folder.write("short.txt", "good\n");
   CHECK(errorCode([&] { open("text", files.keys); }) == "data-empty");
 }

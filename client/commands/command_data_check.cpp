@@ -32,13 +32,20 @@ class DamageList {
  public:
   explicit DamageList(bool isPrinted) : isPrinted_(isPrinted) {}
 
-  // `sample`: the sample's number; null for rows and files that do not become samples.
-  void add(const std::string& split, const Json& sample, const std::string& name,
-           std::string reason) {
-    for (const std::string& before : {name + ": ", name + " "}) {
+  // `sample`: the sample's number; null for rows and files that do not become samples, which have a
+  // hint.
+  void add(const std::string& split, const Json& sample, std::string name, std::string reason,
+           const std::string& hint = "") {
+    if (reason.starts_with(name + ":")) {  // FILE:LINE: REASON, or FILE: REASON
+      const std::size_t end = reason.find(": ", name.size());
+      name = reason.substr(0, end);
+      reason.erase(0, end);
+    }
+    for (const std::string& before : {std::string(": "), name + " "}) {
       if (reason.starts_with(before)) reason.erase(0, before.size());
     }
     damaged_.push_back({{"split", split}, {"sample", sample}, {"name", name}, {"reason", reason}});
+    if (!hint.empty()) damaged_.back()["hint"] = hint;
     if (!isPrinted_) return;
     StatusLine::instance().writeAbove(STDOUT_FILENO,
                                       fmt::format("{}: {} {}\n", split, name, reason));
@@ -59,7 +66,8 @@ class DamageList {
 Datasets openForCheck(DataSettings settings, DamageList& list) {
   settings.skip = 0;  // damaged samples are counted, not replaced
   settings.keys.damage = [&](DataSplit split, const std::string& name, const DataError& error) {
-    list.add(split == DataSplit::train ? "train" : "test", nullptr, name, error.what());
+    list.add(split == DataSplit::train ? "train" : "test", nullptr, name, error.what(),
+             error.hint());
   };
   return openDatasets(settings);
 }
@@ -91,18 +99,27 @@ Json checkSplit(const std::string& name, const std::shared_ptr<const Dataset>& d
   return {{"samples", data->size()}, {"damaged", list.countIn(name)}};
 }
 
-// Only damage that is found when samples are read can be skipped.
-std::string hintFor(const Json& damaged) {
+// How to correct the damage, as lines. Only damage that is found when samples are read can be
+// skipped.
+std::string hintsFor(const Json& damaged) {
+  constexpr std::size_t kShown = 3;
   if (damaged.empty()) return "";
   std::map<std::string, std::size_t> samples;  // by split
-  bool hasOther = false;
+  std::vector<std::string> hints;              // for rows and files, each once
   for (const Json& each : damaged) {
-    hasOther |= each["sample"].is_null();
     ++samples[each["split"].get<std::string>()];
+    const std::string hint = each.value("hint", "");
+    if (!hint.empty() && std::find(hints.begin(), hints.end(), hint) == hints.end())
+      hints.push_back(hint);
   }
-  if (hasOther) return "hint: correct or remove the rows and files above\n";
-  return fmt::format("hint: replace or remove the damaged samples, or set data.skip: {}\n",
-                     std::max(samples["train"], samples["test"]));
+  if (hints.empty()) {
+    return fmt::format("hint: replace or remove the damaged samples, or set data.skip: {}\n",
+                       std::max(samples["train"], samples["test"]));
+  }
+  if (hints.size() > kShown) return "hint: correct or remove the rows and files above\n";
+  std::string text;
+  for (const std::string& hint : hints) text += "hint: " + hint + "\n";
+  return text;
 }
 
 void printSummary(const Json& report, const DataCheckOptions& options) {
@@ -115,8 +132,9 @@ void printSummary(const Json& report, const DataCheckOptions& options) {
   std::cout << fmt::format("{}; {}\n", text, durationText(report["seconds"].get<double>()));
   if (!options.output.empty())
     std::cout << "list of the damaged samples: " << options.output << "\n";
-  std::cout << hintFor(report["damaged"]);
-  std::cout << std::flush;
+  if (!report["splits"].contains("test"))
+    std::cout << "test: not checked, because the training set cannot be opened\n";
+  std::cout << hintsFor(report["damaged"]) << std::flush;
 }
 
 int dataCheckCommand(const DataCheckOptions& options) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <string>
 
 namespace cleave {
 namespace {
@@ -35,13 +34,17 @@ std::string_view trimmedEnd(std::string_view text) {
   return text;
 }
 
+std::string lowerCase(std::string text) {
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c;
+  return text;
+}
+
 bool isMissing(std::string_view cell) {
   cell = trimmed(cell);
   constexpr std::size_t kLongest = 4;
   if (cell.empty()) return true;
   if (cell.size() > kLongest) return false;
-  std::string lower(cell);
-  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c;
+  const std::string lower = lowerCase(std::string(cell));
   constexpr std::array<std::string_view, 9> kMissing = {"nan", "-nan", "na",   "n/a", "#n/a",
                                                         "#na", "<na>", "null", "none"};
   return std::find(kMissing.begin(), kMissing.end(), lower) != kMissing.end();

@@ -61,8 +61,9 @@ std::string findFile(const std::string& folder, const std::string& name, const L
                    archiveAdvice(layout));
 }
 
-void checkRecords(const std::vector<std::uint8_t>& bytes, const std::string& path,
-                  const Layout& layout) {
+// Throws, or reports each label that is not a class, which becomes 0.
+void checkRecords(std::vector<std::uint8_t>& bytes, const std::string& path, const Layout& layout,
+                  const DamageReport& report) {
   const std::size_t record = layout.labels + kPixels;
   if (bytes.empty()) {
     throw DataError("data-empty", path + " contains no images", "download the file again");
@@ -75,13 +76,16 @@ void checkRecords(const std::vector<std::uint8_t>& bytes, const std::string& pat
                  "download the file again; " + archiveAdvice(layout));
   }
   for (std::size_t start = 0; start < bytes.size(); start += record) {
-    const int label = bytes[start + layout.label];
+    std::uint8_t& label = bytes[start + layout.label];
     if (label < layout.classes) continue;
-    throwDamaged(path,
-                 std::string("is damaged, or not a ") + layout.name + " file: image " +
-                     std::to_string(start / record) + " has the label " + std::to_string(label) +
-                     ", but the largest label is " + std::to_string(layout.classes - 1),
-                 "download the file again; " + archiveAdvice(layout));
+    orReport(report, path, [&] {
+      throwDamaged(path,
+                   std::string("is damaged, or not a ") + layout.name + " file: image " +
+                       std::to_string(start / record) + " has the label " + std::to_string(label) +
+                       ", but the largest label is " + std::to_string(layout.classes - 1),
+                   "download the file again; " + archiveAdvice(layout));
+    });
+    label = 0;
   }
 }
 
@@ -96,11 +100,15 @@ std::unique_ptr<LabeledDataset> openCifar(const CifarOptions& options) {
   store.classes = layout.classes;
   for (const std::string& name : options.train ? layout.train : layout.test) {
     const std::string path = findFile(options.folder, name, layout);
-    const std::vector<std::uint8_t> bytes =
-        readUnpacked(path, kMaxDataBytes - store.bytes.size(), Needs::twice);
-    checkRecords(bytes, path, layout);
-    store.bytes.insert(store.bytes.end(), bytes.begin(), bytes.end());
+    orReport(options.report, path, [&] {
+      std::vector<std::uint8_t> bytes =
+          readUnpacked(path, kMaxDataBytes - store.bytes.size(), Needs::twice);
+      checkRecords(bytes, path, layout, options.report);
+      store.bytes.insert(store.bytes.end(), bytes.begin(), bytes.end());
+    });
   }
+  if (store.bytes.empty())
+    throw DataError("data-empty", options.folder + " has no readable file", archiveAdvice(layout));
   for (std::size_t start = layout.label; start < store.bytes.size(); start += store.stride) {
     store.labels.push_back(store.bytes[start]);
   }

@@ -8,7 +8,6 @@
 
 #include "client/data/cells.h"
 #include "client/data/encoding.h"
-#include "client/data/unicode.h"
 #include "client/data/unpack.h"
 #include "common/core/error.h"
 #include "common/core/printable.h"
@@ -35,13 +34,6 @@ bool isTablePath(const std::string& path) {
 
 std::string lineOf(const std::string& path, std::uint64_t line) {
   return path + ":" + std::to_string(line);
-}
-
-void checkUtf8(std::string_view text, const std::string& path, std::uint64_t line) {
-  if (isUtf8(text)) return;
-  throw DataError("data-damaged",
-                  lineOf(path, line) + ": '" + printable(text, 60) + "' is not UTF-8",
-                  "convert the file, for example: iconv -f cp1252 -t utf-8 OLD.csv > NEW.csv");
 }
 
 // Reads row by row. A cell is a view of the file, or of `unquoted_` if it has doubled quotes.
@@ -233,7 +225,6 @@ void CsvFile::readHeader() {
                     "write the names of the columns to its first line");
   }
   for (const std::string_view name : parser.cells()) header_.emplace_back(trimmed(name));
-  for (const std::string& name : header_) checkUtf8(name, path_, parser.line());
   for (; header_.size() > 1 && header_.back().empty(); ++unnamedEnd_) header_.pop_back();
   for (std::size_t n = 0; n < header_.size(); ++n) {
     const auto same = header_.begin() + static_cast<std::ptrdiff_t>(n);

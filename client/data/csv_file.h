@@ -21,10 +21,6 @@ bool isTablePath(const std::string& path);
 // "FILE:LINE"
 std::string lineOf(const std::string& path, std::uint64_t line);
 
-// Throws UsageError "data-damaged" if `text` is not UTF-8. Names of columns, categories and classes
-// must be UTF-8.
-void checkUtf8(std::string_view text, const std::string& path, std::uint64_t line);
-
 // What forEachRow() does with rows of blanks and delimiters at the end of a file, such as ,,, which
 // spreadsheets write. Everywhere else, such rows have missing cells.
 enum class EmptyEnd : std::uint8_t { skip, keep };

@@ -132,6 +132,7 @@ struct IdxOptions {
   std::string labels;  // empty: none, all classes are 0
   int classes = 10;
   ImageOptions image;
+  DamageReport report = nullptr;  // receives labels out of range, which are read as 0
 };
 std::unique_ptr<LabeledDataset> openIdx(const IdxOptions& options);
 
@@ -144,6 +145,8 @@ struct CifarOptions {
   CifarKind kind = CifarKind::cifar10;
   bool train = true;  // true: data_batch_1…5.bin or train.bin; false: test_batch.bin or test.bin
   ImageOptions image;
+  // Receives damaged files, which are left out, and labels out of range, which are read as 0.
+  DamageReport report = nullptr;
 };
 std::unique_ptr<LabeledDataset> openCifar(const CifarOptions& options);
 
@@ -174,7 +177,7 @@ struct TensorsOptions {
   // If the target is classes: the value of targets that are no class. Other negative values, and
   // classes from `classes` on, are a DataError "bad-label".
   std::optional<std::int64_t> ignoredLabel = {};
-  DamageReport report = nullptr;  // receives the samples with such a label
+  DamageReport report = nullptr;  // receives the samples with such a label, and damaged files
 };
 std::unique_ptr<Dataset> openTensors(const TensorsOptions& options);
 // A view of `data` whose inputs are the arrays `names`, in this order. The target may be one of

@@ -65,37 +65,73 @@ void checkAreApart(const DataFormatKeys& keys) {
                   skipped.hasPictures() ? skipped.hint(folder) : hint);
 }
 
-// Throws unless each image is in a class folder and, for training, each class folder has an image.
-void checkClassFolders(const std::string& folder, const std::string& key, const FoundImages& found,
-                       bool isTraining) {
-  if (found.paths.empty()) {
-    throwNoImages(folder + " has no images", folder, found.skipped,
-                  "put JPEG, PNG or WebP files into one folder per class");
+// Removes the images directly in the folder, which come first. They are reported, or an error.
+void takeMisplaced(const std::string& folder, FoundImages& found, const DamageReport& report) {
+  const auto end = std::find_if(found.paths.begin(), found.paths.end(),
+                                [](const std::string& path) { return !classFolder(path).empty(); });
+  const auto count = static_cast<std::size_t>(end - found.paths.begin());
+  for (auto path = found.paths.begin(); path != end; ++path) {
+    const std::string image = printable((fs::path(folder) / *path).string());
+    const std::string hint = "move each image into a folder with the name of its class, such as " +
+                             folder + "/CLASS/" + printable(*path);
+    if (!report) {
+      throw DataError(
+          "data-damaged",
+          fmt::format("{} has {} not in the folder of a class: {}{}", folder,
+                      count == 1 ? "an image that is" : std::to_string(count) + " images that are",
+                      printable(*path), count == 1 ? "" : ", …"),
+          hint);
+    }
+    report(image, DataError("data-damaged", image + " is not in the folder of a class", hint));
   }
-  // Images directly in the folder come first.
-  if (const std::string& path = found.paths.front(); classFolder(path).empty()) {
-    throw DataError("data-damaged",
-                    fmt::format("{} has an image that is not in the folder of a class: {}", folder,
-                                printable(path)),
-                    "move each image into a folder with the name of its class, such as " + folder +
-                        "/CLASS/" + printable(path));
-  }
-  if (!isTraining) return;
-  std::set<std::string> classes;  // classes that have images
-  for (const std::string& path : found.paths) classes.insert(classFolder(path));
+  found.paths.erase(found.paths.begin(), end);
+}
+
+// Throws, or reports each one, if there are class folders without images.
+void checkHaveImages(const std::string& folder, const std::set<std::string>& classes,
+                     const DamageReport& report) {
+  std::vector<fs::path> empty;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
     std::error_code ignored;
-    if (name.starts_with('.') || !entry.is_directory(ignored) || classes.contains(name)) continue;
-    throwNoImages(
-        fmt::format("the class folder {} has no images", printable(entry.path().string())),
-        entry.path(), findImages(entry.path()).skipped,
-        "add JPEG, PNG or WebP files to it, or remove it");
+    if (!name.starts_with('.') && entry.is_directory(ignored) && !classes.contains(name))
+      empty.push_back(entry.path());
   }
-  if (areSplits(classes)) {
-    throw DataError("data-damaged", folder + " has a folder named train, which would be a class",
-                    fmt::format("set {} to {}/train", key, folder));
+  std::sort(empty.begin(), empty.end());
+  for (const fs::path& path : empty) {
+    orReport(report, printable(path.string()), [&] {
+      throwNoImages(printable(path.string()) + " has no images", path, findImages(path).skipped,
+                    "add JPEG, PNG or WebP files to the folder, or remove it");
+    });
   }
+}
+
+// The images of the class folders.
+FoundImages imagesByClass(const std::string& folder, const DamageReport& report) {
+  FoundImages found = findImages(folder);
+  const std::string hint = "put JPEG, PNG or WebP files into one folder per class";
+  if (found.paths.empty()) throwNoImages(folder + " has no images", folder, found.skipped, hint);
+  takeMisplaced(folder, found, report);
+  if (found.paths.empty())
+    throwNoImages(folder + " has no folder of a class", folder, found.skipped, hint);
+  return found;
+}
+
+// Reports the test set's class folders that the training set lacks, and removes their images.
+void takeUnknownClasses(const std::string& folder, const std::vector<std::string>& known,
+                        FoundImages& found, std::set<std::string>& labels,
+                        const DamageReport& report) {
+  const auto isKnown = [&](const std::string& name) {
+    return std::find(known.begin(), known.end(), name) != known.end();
+  };
+  for (const std::string& label : labels) {
+    if (isKnown(label)) continue;
+    const std::string path = printable((fs::path(folder) / label).string());
+    report(path, DataError("unknown-class", path + " is a class that the training set lacks",
+                           "rename the folder to a class of the training set, or remove it"));
+  }
+  std::erase_if(labels, [&](const std::string& label) { return !isKnown(label); });
+  std::erase_if(found.paths, [&](const std::string& path) { return !isKnown(classFolder(path)); });
 }
 
 }  // namespace
@@ -120,11 +156,20 @@ std::unique_ptr<Dataset> openFolder(const DataFormatKeys& keys, DataSplit split)
   checkIsFolder(folder, key);
   checkAreApart(keys);
 
-  FoundImages found = findImages(folder);
-  checkClassFolders(folder, key, found, isTraining);
-  warnOfSkipped(folder, found.skipped, folder);
+  const DamageReport report = damageOf(keys, split);
+  FoundImages found = imagesByClass(folder, report);
   std::set<std::string> labels;
   for (const std::string& path : found.paths) labels.insert(classFolder(path));
+  if (isTraining) {
+    checkHaveImages(folder, labels, report);
+    if (areSplits(labels)) {
+      throw DataError("data-damaged", folder + " has a folder named train, which would be a class",
+                      fmt::format("set {} to {}/train", key, folder));
+    }
+  } else if (report) {
+    takeUnknownClasses(folder, classNamesOf(keys), found, labels, report);
+  }
+  warnOfSkipped(folder, found.skipped, folder);
   const ClassTable classes = tabulateClasses(labels, keys, split, folder);
 
   EncodedImages images;

@@ -185,6 +185,7 @@ std::unique_ptr<Dataset> openIdxSplit(const Keys& keys, DataSplit split) {
   }
   options.classes = keys.classes;
   options.image = imageOf(keys);
+  options.report = damageOf(keys, split);
   return openIdx(options);
 }
 
@@ -215,7 +216,8 @@ std::unique_ptr<Dataset> openCifarSplit(const Keys& keys, DataSplit split, Cifar
   return openCifar({.folder = keys.folder,
                     .kind = kind,
                     .train = split == DataSplit::train,
-                    .image = imageOf(keys)});
+                    .image = imageOf(keys),
+                    .report = damageOf(keys, split)});
 }
 
 std::unique_ptr<Dataset> openCifar10(const Keys& keys, DataSplit split) {

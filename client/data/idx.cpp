@@ -160,19 +160,28 @@ void refuseChannelsLast(const IdxFile& images, const std::string& path) {
                "write the channels first; in NumPy: images.transpose(0, 3, 1, 2)");
 }
 
-std::vector<std::int64_t> readLabels(const IdxFile& file, const std::string& path, int classes) {
+[[noreturn]] void refuseLabel(const std::string& path, std::size_t sample, std::int64_t label,
+                              int classes) {
+  throwDamaged(path,
+               "gives sample " + std::to_string(sample) + " the label " + std::to_string(label) +
+                   (label < 0 ? ", but classes are numbered from 0"
+                              : ", but with " + std::to_string(classes) +
+                                    " classes the maximum is " + std::to_string(classes - 1)),
+               label < 0 ? "number the classes from 0"
+                         : "correct the labels, or set data.classes to their number");
+}
+
+// A label that is reported becomes 0.
+std::vector<std::int64_t> readLabels(const IdxFile& file, const IdxOptions& options) {
   std::vector<std::int64_t> labels(file.dimensions[0]);
   for (std::size_t j = 0; j < labels.size(); ++j) {
     const double value = file.type->read(file.bytes.data() + file.start + j * file.type->bytes);
-    labels[j] = static_cast<std::int64_t>(value);
-    if (labels[j] >= 0 && labels[j] < classes) continue;
-    throwDamaged(path,
-                 "gives sample " + std::to_string(j) + " the label " + std::to_string(labels[j]) +
-                     (labels[j] < 0 ? ", but classes are numbered from 0"
-                                    : ", but with " + std::to_string(classes) +
-                                          " classes the maximum is " + std::to_string(classes - 1)),
-                 labels[j] < 0 ? "number the classes from 0"
-                               : "correct the labels, or set data.classes to their number");
+    const auto label = static_cast<std::int64_t>(value);
+    const bool isClass = orReport(options.report, options.labels, [&] {
+      if (label < 0 || label >= options.classes)
+        refuseLabel(options.labels, j, label, options.classes);
+    });
+    labels[j] = isClass ? label : 0;
   }
   return labels;
 }
@@ -244,7 +253,7 @@ std::unique_ptr<LabeledDataset> openIdx(const IdxOptions& options) {
                        " labels",
                    "give images and labels of the same samples");
     }
-    classes = readLabels(labels, options.labels, options.classes);
+    classes = readLabels(labels, options);
   }
   const bool areImages = images.type->code == kUnsignedByte && images.dimensions.size() >= 3;
   if (!areImages)

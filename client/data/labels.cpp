@@ -86,7 +86,6 @@ void Labels::add(std::string_view text, const std::string& path, std::uint64_t l
   const auto [found, isNew] =
       known_.try_emplace(std::string(text), static_cast<std::int32_t>(labels_.size()));
   if (isNew) {
-    checkUtf8(text, path, line);
     if (printable(text) != text) {
       throw DataError("data-damaged",
                       placeOf(path, line) + ": the label '" + printable(text, 60) +

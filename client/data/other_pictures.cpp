@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -70,22 +69,6 @@ std::string extensionOf(std::string_view path) {
   if (dot == std::string::npos || dot == 0 || dot + 1 == name.size()) return "";
   const std::string extension = name.substr(dot);
   return extension.size() <= kMaxBytes && printable(extension) == extension ? extension : "";
-}
-
-std::string shellQuoted(const std::string& text) {
-  const bool isPlain = std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || std::strchr("/._-+", c) != nullptr;
-  });
-  if (isPlain && !text.empty() && !text.starts_with('-')) return text;
-  std::string quoted = text.starts_with('-') ? "./'" : "'";
-  for (const char c : text) {
-    if (c == '\'') {
-      quoted += R"('\'')";
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + "'";
 }
 
 }  // namespace

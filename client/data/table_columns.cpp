@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "client/data/cells.h"
+#include "client/data/id_scan.h"
 #include "common/core/error.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
@@ -33,29 +34,6 @@ struct Moments {
     mean += before / static_cast<double>(count);
     squares += before * (value - mean);
   }
-};
-
-// Whether a column that may be an index holds the numbers of the rows: integers, each once.
-class RowNumbers {
- public:
-  void add(std::string_view cell) {
-    const std::optional<NumberCell> number = parseNumber(cell);
-    const bool isIndex = number && !number->hasMark && number->unit.empty() &&
-                         number->withPoint == std::floor(*number->withPoint) &&
-                         *number->withPoint >= 0;
-    areIntegers_ &= isIndex;
-    areEmpty_ &= isMissing(cell);
-    if (areIntegers_) values_.push_back(*number->withPoint);
-  }
-  bool areEmpty() const { return areEmpty_; }
-  bool areRowNumbers() {
-    std::sort(values_.begin(), values_.end());
-    return areIntegers_ && std::adjacent_find(values_.begin(), values_.end()) == values_.end();
-  }
-
- private:
-  bool areIntegers_ = true, areEmpty_ = true;
-  std::vector<double> values_;
 };
 
 class TableLearner {
@@ -96,7 +74,7 @@ class TableLearner {
       column.learned.name = name;
       column.learned.isNumeric = !isCategorical;
       column.isGuessed = !areListed;
-      if (column.isGuessed && mayBeIndex(name)) column.index.emplace();
+      column.mayBeIndex = column.isGuessed && mayBeIndex(name);
       columns_.push_back(std::move(column));
     }
     if (columns_.empty()) throwNoColumns();
@@ -142,8 +120,10 @@ class TableLearner {
   struct Column {
     std::size_t source = 0;  // position in the file
     FeatureColumn learned;
-    bool isGuessed = false;           // numeric until a cell is not a number
-    std::optional<RowNumbers> index;  // of a column without a name
+    bool isGuessed = false;   // numeric until a cell is not a number
+    bool mayBeIndex = false;  // it has no name
+    bool isEmpty = true;
+    IdScan ids;
     NumberFormLearner form;
     Moments withPoint, withComma;  // of the numbers, by decimal mark
     std::uint64_t count = 0;       // of numbers
@@ -187,10 +167,12 @@ class TableLearner {
   }
 
   void take(Column& column, std::string_view cell, std::uint64_t line) {
-    if (column.index) column.index->add(cell);
-    if (column.isGuessed || !column.learned.isNumeric) takeCategory(column, cell, line);
+    column.isEmpty &= isMissing(cell);
+    if (column.isGuessed || !column.learned.isNumeric) takeCategory(column, cell);
     if (!column.isGuessed && !column.learned.isNumeric) return;
-    if (const std::optional<NumberCell> number = parseNumber(cell)) {
+    const std::optional<NumberCell> number = parseNumber(cell);
+    if (column.isGuessed) column.ids.add(number);
+    if (number) {
       ++column.count;
       column.form.add(*number, cell, line);
       if (number->withPoint) column.withPoint.add(*number->withPoint);
@@ -213,7 +195,7 @@ class TableLearner {
   }
 
   // Guessed columns collect categories too, until they have too many.
-  void takeCategory(Column& column, std::string_view cell, std::uint64_t line) const {
+  static void takeCategory(Column& column, std::string_view cell) {
     cell = trimmed(cell);
     auto& categories = column.learned.categories;
     if (column.hasTooMany || isMissing(cell) || categories.contains(cell)) return;
@@ -221,19 +203,21 @@ class TableLearner {
       column.hasTooMany = true;
       return;
     }
-    checkUtf8(cell, file_.path(), line);
     categories.emplace(cell, 0);
   }
 
-  // Whether the column, which has no name, is not an input.
+  // Whether the column is not an input, because it has no name. Warns if it is one, but has IDs.
   bool isLeftOut(Column& column) const {
-    if (!column.index) return false;
+    if (!column.mayBeIndex) {
+      if (column.isGuessed && column.ids.areIds(column.learned.name)) warnOfIds(column);
+      return false;
+    }
     const std::string& name = column.learned.name;
     const std::string which =
         name.empty() ? "column " + std::to_string(column.source + 1) + ", without a name,"
                      : "the column '" + printable(name, 60) + "'";
-    if (name.empty() && column.index->areEmpty()) return true;
-    if (column.index->areRowNumbers()) {
+    if (name.empty() && column.isEmpty) return true;
+    if (column.ids.areDifferent()) {
       processLog()->warn(
           "{}: {} is left out, because it holds row numbers, as pandas writes its index; to use "
           "it, "
@@ -250,6 +234,14 @@ class TableLearner {
         "data-damaged",
         lineOf(file_.path(), 1) + ": column " + std::to_string(column.source + 1) + " has no name",
         std::string("give it a name in the first line, or ") + kListHint);
+  }
+
+  void warnOfIds(const Column& column) const {
+    processLog()->warn(
+        "{}: the column '{}' has a different integer in each row, as IDs and row numbers do, and "
+        "is an input; to leave it out, {}; to use it without this warning, name the columns to use "
+        "in data.numeric and data.categorical",
+        file_.path(), printable(column.learned.name, 60), kIgnoreHint);
   }
 
   // Decides whether a guessed column is numeric. A column with only a few texts among its numbers

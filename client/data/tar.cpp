@@ -21,6 +21,7 @@
 #include "client/data/encoded_images.h"
 #include "client/data/image_file.h"
 #include "client/data/image_formats.h"
+#include "client/data/unicode.h"
 #include "common/core/open_file.h"
 #include "common/core/printable.h"
 
@@ -174,6 +175,13 @@ std::string readLabel(const std::string& shard, const Member& label, const std::
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // the byte order mark
   while (!text.empty() && text.back() == '\n') text = trimmed(text.substr(0, text.size() - 1));
   while (!text.empty() && text.front() == '\n') text = trimmed(text.substr(1));
+  if (const std::size_t at = findInvalidUtf8(text); at != std::string_view::npos) {
+    throw DataError("data-damaged",
+                    fmt::format("{}: byte {} of the label '{}', 0x{:02X}, is not UTF-8", name,
+                                at + 1, printable(text, 60), static_cast<unsigned char>(text[at])),
+                    "write the archive again, with labels converted for example by: iconv -f "
+                    "WINDOWS-1252 -t UTF-8 KEY.cls");
+  }
   return std::string(text);
 }
 

@@ -152,7 +152,7 @@ MappedFile::~MappedFile() {
   if (memory_ != nullptr) ::munmap(memory_, size_);
 }
 
-std::vector<Shard> openShards(const std::string& path) {
+std::vector<Shard> openShards(const std::string& path, const DamageReport& report) {
   std::vector<Shard> shards;
   std::error_code error;
   if (!std::filesystem::is_directory(path, error)) {
@@ -171,11 +171,18 @@ std::vector<Shard> openShards(const std::string& path) {
                      "numpy.save");
   }
   if (!arrays.empty()) shards.push_back(openNpyFolder(path, arrays));
+  std::string first;  // the file of the first shard
   for (const std::string& file : files) {
-    shards.push_back(openShard(file));
-    if (!haveSameArrays(shards.front(), shards.back()))
-      throwDamagedTensors(file, "its arrays differ from those of " + files.front());
+    orReport(report, file, [&] {
+      Shard shard = openShard(file);
+      if (shards.empty()) first = file;
+      if (!shards.empty() && !haveSameArrays(shards.front(), shard))
+        throwDamagedTensors(file, "its arrays differ from those of " + first);
+      shards.push_back(std::move(shard));
+    });
   }
+  if (shards.empty())
+    throw DataError("data-empty", path + " has no readable file", "write the files again");
   return shards;
 }
 

@@ -35,8 +35,8 @@ struct Shard {
   std::vector<StoredArray> arrays;  // in the order of their names
 };
 // A file, or a folder of them: see TensorsOptions::file. All shards have the same arrays. Throws
-// UsageError.
-std::vector<Shard> openShards(const std::string& path);
+// UsageError. `report`: receives the damaged files of a folder, which are left out.
+std::vector<Shard> openShards(const std::string& path, const DamageReport& report = nullptr);
 
 [[noreturn]] void throwDamagedTensors(const std::string& path, const std::string& fault);
 

@@ -17,7 +17,7 @@ class Tensors final : public Dataset {
  public:
   explicit Tensors(const TensorsOptions& options) : knownClasses_(options.classes) {
     std::uint64_t size = 0;
-    shards_ = openShards(options.file);
+    shards_ = openShards(options.file, options.report);
     for (const Shard& shard : shards_) {
       size += shard.samples;
       if (size > 0xFFFFFFFF) throwDamagedTensors(options.file, "there are more than 2^32 samples");

@@ -69,19 +69,21 @@ std::size_t characterLength(std::string_view bytes, std::size_t& invalid) {
 
 }  // namespace
 
-bool isUtf8(std::string_view bytes) {
+std::size_t findInvalidUtf8(std::string_view bytes, std::size_t begin) {
   std::size_t invalid = 0;
-  for (std::size_t n = 0; n < bytes.size();) {
+  for (std::size_t n = begin; n < bytes.size();) {
     if (static_cast<unsigned char>(bytes[n]) < 0x80) {
       ++n;
       continue;
     }
     const std::size_t length = characterLength(bytes.substr(n), invalid);
-    if (length == 0) return false;
+    if (length == 0) return n;
     n += length;
   }
-  return true;
+  return std::string_view::npos;
 }
+
+bool isUtf8(std::string_view bytes) { return findInvalidUtf8(bytes) == std::string_view::npos; }
 
 std::string replaceInvalidUtf8(std::string_view bytes) {
   std::string text;

@@ -9,6 +9,8 @@
 
 namespace cleave {
 
+// The position of the first byte, from `begin` on, that does not belong to a character; npos: none.
+std::size_t findInvalidUtf8(std::string_view bytes, std::size_t begin = 0);
 bool isUtf8(std::string_view bytes);
 // Each invalid sequence becomes U+FFFD, as in Python's decode("utf-8", errors="replace").
 std::string replaceInvalidUtf8(std::string_view bytes);

@@ -238,9 +238,12 @@ void addData(Document& document, const FirstConfig& config) {
   }
   if (!config.data.ignored.empty() && config.data.format == "csv") {
     std::string names;
-    for (const auto& [name, reason] : config.data.ignored)
+    document.comment("data.ignore", comment("Columns that are no inputs:"));
+    for (const auto& [name, reason] : config.data.ignored) {
       names += (names.empty() ? "" : ", ") + yamlScalar(name);
-    document.add("data.ignore", "[" + names + "]", "columns that are no inputs, such as IDs");
+      document.comment("data.ignore", comment("- " + printable(name, 60) + ": " + reason));
+    }
+    document.add("data.ignore", "[" + names + "]");
   }
   if (config.holdout > 0) {
     document.add("data.holdout", std::to_string(config.holdout),

@@ -9,6 +9,7 @@
 #include <span>
 #include <string_view>
 
+#include "client/data/cells.h"
 #include "client/data/csv_file.h"
 #include "client/data/encoded_images.h"
 #include "client/start/found_table.h"

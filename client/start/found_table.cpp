@@ -14,6 +14,7 @@
 #include "client/data/cells.h"
 #include "client/data/csv_file.h"
 #include "client/data/encoded_images.h"
+#include "client/data/id_scan.h"
 #include "client/data/numbers.h"
 #include "common/core/error.h"
 
@@ -26,6 +27,7 @@ namespace fs = std::filesystem;
 struct TableSample {
   std::vector<std::string> header;
   std::vector<std::vector<std::string>> rows;
+  std::vector<IdScan> ids;  // per column, of all rows
 };
 
 // Throws UsageError "no-column" if there is no such label.
@@ -34,11 +36,18 @@ TableSample readSample(const std::string& path, const std::string& label) {
   struct Enough {};
   const CsvFile file(path);
   if (!label.empty()) file.column(label, "correct the name of the label's column");
-  TableSample sample{file.header(), {}};
+  TableSample sample{file.header(), {}, std::vector<IdScan>(file.header().size())};
   try {
     file.forEachRow([&](std::uint64_t, std::span<const std::string_view> cells) {
-      if (sample.rows.size() == kRows) throw Enough();
-      sample.rows.emplace_back(cells.begin(), cells.end());
+      if (sample.rows.size() < kRows) {
+        sample.rows.emplace_back(cells.begin(), cells.end());
+      } else if (std::none_of(sample.ids.begin(), sample.ids.end(),
+                              [](const IdScan& ids) { return ids.mayBeIds(); })) {
+        throw Enough();
+      }
+      for (std::size_t c = 0; c < cells.size(); ++c) {
+        if (sample.ids[c].mayBeIds()) sample.ids[c].add(parseNumber(cells[c]));
+      }
     });
   } catch (const Enough&) {
     // The rows suffice.
@@ -167,25 +176,13 @@ bool hasValues(const ColumnSample& column, const std::string& name) {
          (!areClasses && column.values.size() >= kManyValues && isMostlyDistinct(column));
 }
 
-// "id", "user_id", "userId"
-bool isIdName(const std::string& name) {
-  const std::string lower = lowerCase(name);
-  for (const std::string_view id : {"id", "uuid", "guid"}) {
-    if (lower == id) return true;
-    if (lower.size() <= id.size() || !lower.ends_with(id)) continue;
-    const auto before = static_cast<unsigned char>(name[name.size() - id.size() - 1]);
-    const bool isUpper = std::isupper(static_cast<unsigned char>(name[name.size() - id.size()]));
-    if (std::isalnum(before) == 0 || (std::islower(before) != 0 && isUpper)) return true;
-  }
-  return false;
-}
-
 // Why the column is no input; empty if it is one.
-std::string reasonToIgnore(const ColumnSample& column, const std::string& name) {
+std::string reasonToIgnore(const ColumnSample& column, const std::string& name, IdScan& ids) {
   constexpr std::size_t kWords = 3;  // per cell, on average
   if (column.cells < 2) return "";
   const bool areDifferent = column.values.size() == column.cells;
   if (isIdName(name) && areDifferent) return "an ID, which differs in each row";
+  if (ids.areIds(name)) return "a different integer in each row, as IDs and row numbers have";
   if (column.areDates) return "dates; to use them, write them as numbers, such as days";
   if (column.areNumbers || !isMostlyDistinct(column)) return "";
   if (column.words >= kWords * column.cells)
@@ -193,14 +190,15 @@ std::string reasonToIgnore(const ColumnSample& column, const std::string& name) 
   return column.values.size() > kManyValues ? "a different text in most rows" : "";
 }
 
-FoundData foundNumbers(const TableSample& table, const std::string& label) {
+FoundData foundNumbers(TableSample& table, const std::string& label) {
   FoundData found{
       "csv", {{"label", label}}, fmt::format("a table whose target is the column {}", label)};
   if (hasValues(sampleColumn(table, label), label))
     found.keys.emplace_back("target_type", "number");
-  for (const std::string& column : table.header) {
+  for (std::size_t c = 0; c < table.header.size(); ++c) {
+    const std::string& column = table.header[c];
     if (column == label || column.empty()) continue;
-    const std::string reason = reasonToIgnore(sampleColumn(table, column), column);
+    const std::string reason = reasonToIgnore(sampleColumn(table, column), column, table.ids[c]);
     if (!reason.empty()) found.ignored.emplace_back(column, reason);
   }
   found.hasInputs = found.ignored.empty() || found.ignored.size() + 1 < table.header.size();
@@ -209,17 +207,12 @@ FoundData foundNumbers(const TableSample& table, const std::string& label) {
 
 }  // namespace
 
-std::string lowerCase(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
-
 void throwUnknownData(const std::string& sentence, const std::string& hint) {
   throw UsageError("unknown-data", sentence, hint);
 }
 
 FoundData foundTable(const std::string& path, const std::string& givenLabel) {
-  const TableSample table = readSample(path, givenLabel);
+  TableSample table = readSample(path, givenLabel);
   const auto isImage = [](const std::string& cell) { return hasImageExtension(cell); };
   const std::string label = givenLabel.empty() ? labelColumn(table) : givenLabel;
   FoundData found;

@@ -11,9 +11,7 @@ namespace cleave {
 // is detected.
 FoundData foundTable(const std::string& path, const std::string& label);
 
-// For all of client/start.
-std::string lowerCase(std::string text);
-// Throws UsageError "unknown-data".
+// For all of client/start. Throws UsageError "unknown-data".
 [[noreturn]] void throwUnknownData(const std::string& sentence, const std::string& hint);
 
 }  // namespace cleave

@@ -1,6 +1,7 @@
 #include "common/core/printable.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <iterator>
 
@@ -160,6 +161,23 @@ std::string printable(std::string_view text, std::size_t maxBytes) {
     at += std::max<std::size_t>(bytes, 1);
   }
   return result;
+}
+
+std::string shellQuoted(const std::string& text) {
+  const bool isPlain = std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 ||
+           std::string_view("/._-+").find(static_cast<char>(c)) != std::string_view::npos;
+  });
+  if (isPlain && !text.empty() && !text.starts_with('-')) return text;
+  std::string quoted = text.starts_with('-') ? "./'" : "'";
+  for (const char c : text) {
+    if (c == '\'') {
+      quoted += R"('\'')";
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "'";
 }
 
 }  // namespace cleave

@@ -23,6 +23,10 @@ std::string printable(std::string_view text, std::size_t maxBytes = kMaxTextByte
 // (\n) and tabs stay; bytes that are not UTF-8 become '?'.
 std::string escaped(std::string_view text);
 
+// The text as one word of a command for a POSIX shell, in quotes if necessary. A path that begins
+// with a hyphen becomes ./-…, so that no program takes it for an option.
+std::string shellQuoted(const std::string& text);
+
 // While it exists, everything that is written to `stream` passes escaped(). The programs' output
 // uses it, so that no command can forget a name that comes from a data file.
 class EscapedOutput : private std::streambuf {

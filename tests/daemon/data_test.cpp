@@ -225,7 +225,7 @@ TEST_CASE("data check lists damaged rows and checks the other rows") {
   INFO(checked.errors);
   CHECK(checked.code == 1);
   CHECK_THAT(checked.output, Contains("train: " + data.path("t.csv:3") + " the label 'N/A'") &&
-                                 Contains("hint: correct or remove the rows and files above"));
+                                 Contains("hint: remove the row, or complete it\n"));
   CHECK_THAT(readFile(list), Contains(data.path("t.csv:4") + ",train,,the row has no path\n") &&
                                  Contains("/3.png,") && Contains(",is empty\n"));
 }
