@@ -198,8 +198,9 @@ TEST_CASE("the summary of a run leaves out a peak below the mean") {
                             {"mean_down_bytes_per_second", 500e3},
                             {"peak_up_bytes_per_second", 386e3},
                             {"peak_down_bytes_per_second", 700e3}};
-  CHECK(bandwidthText(summary) == "bandwidth   mean 634 kB/s up, 500 kB/s down\n");
+  CHECK(bandwidthText(summary) == "bandwidth   tensors: mean 634 kB/s up, 500 kB/s down\n");
   summary["peak_up_bytes_per_second"] = 800e3;
   CHECK(bandwidthText(summary) ==
-        "bandwidth   mean 634 kB/s up, 500 kB/s down; peak 800 kB/s up, 700 kB/s down\n");
+        "bandwidth   tensors: mean 634 kB/s up, 500 kB/s down; connection: peak 800 kB/s up, 700 "
+        "kB/s down\n");
 }

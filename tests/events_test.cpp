@@ -171,6 +171,20 @@ TEST_CASE("a folder that cannot be created is an error") {
   CHECK(errorCode([&] { EventFile(recorder, folder.path / "tensorboard"); }) == "cannot-write");
 }
 
+TEST_CASE("a step that overlaps others has no bound, but the rates of its link") {
+  const Folder folder;
+  Recorder recorder;
+  RunFiles files(recorder, folder.path, {"run"}, {});
+  StepRow row = stepRow(1, 0);
+  row.costs.emplace();
+  row.costs->bodies.front().rateUp = 1000;
+  row.costs->bodies.front().rateDown = 2000;
+  row.costs->bodies.front().latency = 0.25;
+  files.step(row, {});
+  recorder.flush();
+  CHECK(readFile(folder.path / "steps.csv").ends_with(",1000,2000,0.25,,,\n"));
+}
+
 TEST_CASE("a run writes the figures of its steps and epochs") {
   const Folder folder;
   Written run(folder);

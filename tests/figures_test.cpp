@@ -212,6 +212,32 @@ TEST_CASE("the figures of a run have its figures and units") {
   for (std::size_t f = 0; f < figures.size(); ++f) CHECK(again[f].svg == figures[f].svg);
 }
 
+TEST_CASE("the bandwidth over time has no line across the pause before a resume") {
+  const Folder folder;
+  writeRun(folder, "run", "0.75");
+  const auto bandwidth = [&] {
+    return *find(makeFigures({groupOf(folder, "a", {"run"})}), "bandwidth");
+  };
+  CHECK(count(bandwidth().svg, "<polyline") == 2);
+  CHECK_FALSE(has(textsOf(bandwidth().svg), "resume"));
+  // The last row is at 3 s, and the next process continues at 8 s.
+  folder.append("run/steps.csv",
+                time(7) + "tiny,2,handshake,,,,,,,,,,300,100,,,,\n" + time(8) +
+                    "tiny,2,resume,2,,,,,,,,,10,10,,,,\n" + time(9) +
+                    "tiny,2,train,3,2,10,1,0.25,0.5,0,1000,500,10,5,1e5,1e5,2,0.5\n");
+  std::string transfers;
+  for (const int second : {3, 9}) {
+    for (const char* more : {"send,train,1,activation/0", "recv,train,1,activation/1"})
+      transfers += time(second) + "tiny," + more + ",none,1000,1000,0,0,1,0\n";
+  }
+  folder.append("run/transfers.csv", transfers);
+  const Figure figure = bandwidth();
+  CHECK(count(figure.svg, "<polyline") == 4);
+  CHECK(has(textsOf(figure.svg), "resume"));
+  CHECK_THAT(figure.csv, Contains("a,1,1.5,") && Contains("a,1,2.5,") && Contains("a,1,8.5,"));
+  CHECK_THAT(figure.csv, !Contains("a,1,3.5,") && !Contains("a,1,7.5,"));
+}
+
 TEST_CASE("groups of runs are lines with error bars that differ without colour") {
   const Folder folder;
   writeRun(folder, "a1", "0.70");
@@ -263,6 +289,22 @@ TEST_CASE("the bars of a step show the std of the whole step") {
   chart.stddevs = {std::nullopt, std::nullopt};
   const std::string without = svgOf(chart);
   CHECK(count(with, "<line") == count(without, "<line") + 3);  // the bar and its caps
+}
+
+TEST_CASE("the parts of the mean step add up to it on both sides, also after an evaluation") {
+  const Folder folder;
+  writeRun(folder, "run", "0.75");
+  folder.write("run/run.json", R"({"run": "tiny", "server": "a:1", "steps": 2, "epochs": 2})");
+  const auto server = [](int second, const std::string& step, const std::string& seconds) {
+    return time(second) + "tiny,1,train," + step + ",1,10," + seconds +
+           ",,0.5,0.125,1000,500,10,5,,,,\n";
+  };
+  // Since the previous row: with the evaluation and the answer to a Fetch before step 2.
+  folder.write("run/server/local/tiny/steps.csv",
+               kSteps + server(1, "1", "1") + server(2, "2", "61"));
+  const std::string csv = find(makeFigures({groupOf(folder, "a", {"run"})}), "step_time")->csv;
+  CHECK_THAT(csv, Contains("a,1,client,0.25,,0.125,,0.01,,0.615,,1,\n") &&
+                      Contains("a,1,server,0.5,,0.125,,0.01,,0.365,,1,\n"));
 }
 
 TEST_CASE("runs with different main metrics have no figure of them") {

@@ -30,7 +30,12 @@ Spread scaled(const Spread& spread, double factor) {
           spread.stddev ? std::optional(factor * *spread.stddev) : std::nullopt};
 }
 
-// Of a single run: the bandwidth over time, as means of spans of equal length.
+double stepSecondsOf(const RunMeans& run, std::size_t side) {
+  return std::accumulate(run.parts[side].begin(), run.parts[side].end(), 0.0);
+}
+
+// Of a single run: the bandwidth over time, as means of spans of equal length. Spans in which no
+// process ran are left out.
 Figure bandwidthOverTime(const GroupData& group) {
   constexpr std::size_t kMaxPoints = 300;
   const auto& bytes = group.bytesBySecond;
@@ -39,22 +44,34 @@ Figure bandwidthOverTime(const GroupData& group) {
   double max = 0;
   LineChart chart{"Time (s)", "", false, true, {{"up", {}}, {"down", {}}}};
   CsvText csv({group}, {"seconds", "up_bytes_per_second", "down_bytes_per_second"});
+  chart.markLabel = "resume";
+  for (const Pause& pause : group.pauses) chart.marks.push_back(pause.end);
+  double before = 0;  // middle of the span before
   for (std::size_t begin = 0; begin < seconds; begin += width) {
     const std::size_t end = std::min(begin + width, seconds);
-    const double middle = static_cast<double>(begin + end) / 2;
+    const auto from = static_cast<double>(begin), until = static_cast<double>(end);
+    const bool isPaused =
+        std::any_of(group.pauses.begin(), group.pauses.end(),
+                    [&](const Pause& each) { return from >= each.begin && until <= each.end; });
+    if (isPaused) continue;
+    const double middle = (from + until) / 2;
+    const bool isApart =
+        std::any_of(group.pauses.begin(), group.pauses.end(),
+                    [&](const Pause& each) { return before < each.end && each.end <= middle; });
+    before = middle;
     std::vector<Cell> cells = {middle};
     for (std::size_t d = 0; d < kDirections; ++d) {
       double sum = 0;
       for (std::size_t s = begin; s < std::min(end, bytes[d].size()); ++s) sum += bytes[d][s];
       const double rate = sum / static_cast<double>(end - begin);
-      chart.lines[d].points.push_back({middle, rate, std::nullopt});
+      chart.lines[d].points.push_back({middle, rate, std::nullopt, isApart});
       cells.emplace_back(rate);
       max = std::max(max, rate);
     }
     csv.row(group, 1, cells);
   }
   const DisplayUnit unit = unitFor(max, kByteUnits);
-  chart.yTitle = std::string("Bandwidth (") + unit.name + "/s)";
+  chart.yTitle = std::string("Bandwidth of tensors (") + unit.name + "/s)";
   for (ChartLine& line : chart.lines) {
     for (ChartPoint& point : line.points) point.y /= unit.size;
   }
@@ -80,7 +97,7 @@ Figure bandwidthByGroup(const std::vector<GroupData>& groups) {
     csv.row(group, group.runs.size(), cells);
   }
   const DisplayUnit unit = unitFor(max, kByteUnits);
-  chart.xTitle = std::string("Mean bandwidth (") + unit.name + "/s)";
+  chart.xTitle = std::string("Mean bandwidth of tensors (") + unit.name + "/s)";
   for (BarPart& part : chart.parts) {
     for (Spread& value : part.values) value = scaled(value, 1 / unit.size);
   }
@@ -99,8 +116,9 @@ std::optional<Figure> stepFigure(const std::vector<GroupData>& groups) {
   BarChart chart{"", {}, true, {}, {}};
   double max = 0;
   for (const GroupData& group : groups) {
-    max =
-        std::max(max, spreadOver(group.runs, [](const RunMeans& r) { return r.stepSeconds; }).mean);
+    for (const RunMeans& run : group.runs) {
+      if (!run.parts.empty()) max = std::max(max, stepSecondsOf(run, 0));
+    }
   }
   const DisplayUnit unit = unitFor(max, kStepUnits);
   chart.xTitle = std::string("Time of a step (") + unit.name + ")";
@@ -112,10 +130,8 @@ std::optional<Figure> stepFigure(const std::vector<GroupData>& groups) {
       const std::string name = side == 0 ? "client" : "server" + number;
       chart.rows.push_back(groups.size() == 1 ? name : group.group->label + ", " + name);
       std::vector<Cell> cells = {name};
-      const Spread whole = spreadOver(group.runs, [&](const RunMeans& run) {
-        const auto& parts = run.parts[side];
-        return std::accumulate(parts.begin(), parts.end(), 0.0);
-      });
+      const Spread whole =
+          spreadOver(group.runs, [&](const RunMeans& run) { return stepSecondsOf(run, side); });
       chart.stddevs.push_back(scaled(whole, 1 / unit.size).stddev);
       for (std::size_t part = 0; part < kParts.size(); ++part) {
         const Spread spread =
@@ -123,7 +139,7 @@ std::optional<Figure> stepFigure(const std::vector<GroupData>& groups) {
         chart.parts[part].values.push_back({spread.mean / unit.size, std::nullopt});
         addSpread(cells, spread);
       }
-      addSpread(cells, spreadOver(group.runs, [](const RunMeans& r) { return r.stepSeconds; }));
+      addSpread(cells, whole);
       csv.row(group, group.runs.size(), cells);
     }
   }

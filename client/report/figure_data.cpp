@@ -17,7 +17,6 @@ GroupData readGroup(const FigureGroup& group) {
     std::vector<StepSplit*> sides = reader.serverSplits();
     sides.insert(sides.begin(), &reader.client().split);
     RunMeans means;
-    means.stepSeconds = reader.training().means.seconds.value();
     for (const StepSplit* side : sides) {
       if (side->means[0].isEmpty()) break;
       auto& parts = means.parts.emplace_back();
@@ -28,6 +27,9 @@ GroupData readGroup(const FigureGroup& group) {
     for (std::size_t d = 0; d < kDirections; ++d) {
       data.bytesBySecond[d] = reader.client().bytes[d].seconds();
       means.bandwidth[d] = totals.bandwidth(d).value_or(0);
+    }
+    for (const auto& one : reader.training().interruptions) {
+      if (one.isResume) data.pauses.push_back({one.since, one.time});
     }
     data.runs.push_back(means);
   }

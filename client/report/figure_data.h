@@ -19,8 +19,12 @@ namespace cleave {
 struct RunMeans {
   // Seconds per step: of the client, then of each server. Empty without steps.
   std::vector<std::array<double, 4>> parts;
-  double stepSeconds = 0;
-  std::array<double, kDirections> bandwidth{};  // bytes per second
+  std::array<double, kDirections> bandwidth{};  // of tensors, in bytes per second
+};
+
+// The time before a resume in which no process ran.
+struct Pause {
+  double begin = 0, end = 0;  // seconds
 };
 
 struct GroupData {
@@ -28,7 +32,9 @@ struct GroupData {
   std::vector<LearningCurve> curves;
   std::vector<MeanCurvePoint> points;
   std::vector<RunMeans> runs;
-  std::array<std::vector<double>, kDirections> bytesBySecond;  // tensors; of the only run
+  // Of the only run: bytes of tensors in each second, and its pauses.
+  std::array<std::vector<double>, kDirections> bytesBySecond;
+  std::vector<Pause> pauses;
 };
 GroupData readGroup(const FigureGroup& group);
 

@@ -46,6 +46,8 @@ void describeTotals(RunReader& run, nlohmann::json& headline) {
     if (totals.bytes[direction] <= 0) continue;
     const std::string& name = names[direction];
     headline["bytes_" + name] = totals.bytes[direction];
+    headline["tensor_bytes_" + name] = totals.tensors[direction];
+    headline["model_bytes_" + name] = totals.model[direction];
     headline["busiest_second_" + name] = busiest(run.client().bytes[direction]);
     if (const auto bandwidth = totals.bandwidth(direction)) {
       headline["mean_" + name + "_bytes_per_second"] = *bandwidth;
@@ -85,15 +87,24 @@ void describeInterruptions(const RunReader& run, nlohmann::json& headline) {
 }  // namespace
 
 RunTotals runTotals(RunReader& run) {
-  if (const auto& ended = run.summary().totals) return *ended;
   const TrainingFigures& training = run.training();
   const SpentByRows::Sums spent = training.spent.sums();
   RunTotals totals;
-  totals.seconds = spent.seconds;
-  for (std::size_t d = 0; d < kDirections; ++d) {
-    totals.bytes[d] = spent.bytes[d] + run.client().blobBytes[d];
+  totals.tensors = spent.tensors;
+  totals.model = run.client().blobBytes;
+  if (const auto& ended = run.summary().totals) {
+    // Files of earlier versions do not have the parts.
+    const bool hasParts = ended->tensors[0] + ended->tensors[1] > 0;
+    const RunTotals parts = hasParts ? *ended : totals;
+    totals = *ended;
+    totals.tensors = parts.tensors;
+    totals.model = parts.model;
+    return totals;
   }
-  if (spent.rawBytes > 0) totals.ratio = spent.wireBytes / spent.rawBytes;
+  totals.seconds = spent.seconds;
+  for (std::size_t d = 0; d < kDirections; ++d)
+    totals.bytes[d] = spent.tensors[d] + spent.control[d] + totals.model[d];
+  if (spent.rawBytes > 0) totals.ratio = (spent.tensors[0] + spent.tensors[1]) / spent.rawBytes;
   // The durations of the epochs, if they are recorded, because these include the time between
   // steps.
   const bool byEpoch = training.epochSeconds > 0;

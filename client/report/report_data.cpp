@@ -183,6 +183,7 @@ Json interruptionsJson(const TrainingFigures& training) {
   Json json = Json::array();
   for (const auto& one : training.interruptions) {
     json.push_back({{"kind", one.isResume ? "resume" : "reconnect"},
+                    {"since", rounded(one.since)},
                     {"time", rounded(one.time)},
                     {"step", one.step}});
   }

@@ -35,7 +35,6 @@ TrainingFigures::TrainingFigures(BucketAxes& axes)
       metric(axes.step),
       learningRate(axes.step),
       gradientNorm(axes.step),
-      serverSplit(axes.step),
       clock(axes.step) {}
 
 }  // namespace cleave

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -16,6 +17,9 @@
 #include "common/topology/key.h"
 
 namespace cleave {
+
+// The maximum number of steps that a reader keeps one by one.
+inline constexpr std::size_t kMaxKeptSteps = std::size_t{1} << 22;
 
 // The axes are shared by all runs of a report, so that the runs can be compared point by point.
 struct BucketAxes {
@@ -55,7 +59,8 @@ struct SideFigures {
   std::map<Flow, Series> snr;  // in dB, by step, for the flows that this side sends
   std::array<Series, kDirections> transferRate;  // bytes per second of individual transfers
   std::array<BytesBySecond, kDirections> bytes;
-  std::array<double, kDirections> blobBytes{};         // weights and gradients that were fetched
+  // Weights and gradients of the body, which none of the other figures of transfers include.
+  std::array<double, kDirections> blobBytes{};
   std::array<Histogram, kDirections> transferRates;    // bytes per second
   std::array<Histogram, kDirections> transferSeconds;  // encode, queue, wire, decode
   Histogram roundTrips;                                // seconds, measured by the kernel
@@ -74,21 +79,18 @@ struct TrainingFigures {
   };
   struct Interruption {
     bool isResume = false;  // from a checkpoint, or from step 0; otherwise a reconnect
+    double since = 0;       // time of the last row before it; of a reconnect: `time`
     double time = 0, step = 0;
   };
   // The reader keeps at most this many interruptions, but counts all of them.
   static constexpr std::size_t kMaxInterruptions = 1000;
 
   Series seconds, boundSeconds, latency, loss, metric, learningRate,
-      gradientNorm;  // by step
-  // The server's steps as seen by the client: its Update counts as waiting. With several servers,
-  // computing and codecs are means over them.
-  StepSplit serverSplit;
+      gradientNorm;     // by step
   Series clock;         // seconds since the start of the run, by step
   Histogram latencies;  // seconds
   std::vector<Evaluation> evaluations;
   std::vector<Interruption> interruptions;    // at most kMaxInterruptions
-  std::vector<float> wireSeconds;             // by step: transfer seconds of the busier direction
   std::map<std::string, double> bottlenecks;  // by name: total seconds of the steps that it limited
   std::optional<double> lastTrainLoss, lastTrainMetric;
   std::uint64_t steps = 0, epochs = 0, lastEpoch = 0;

@@ -17,6 +17,7 @@
 #include "client/report/run_figures.h"
 #include "client/report/run_place.h"
 #include "client/report/run_settings.h"
+#include "client/report/server_steps.h"
 
 namespace cleave {
 
@@ -33,9 +34,8 @@ class RunReader {
   const std::string& folder() const { return place_.folder; }
   const std::string& id() const { return id_; }  // empty if no file contains the id
   // Whether the parts of the servers' steps are known only from the client's rows.
-  bool areServersSeenByClient() const;
-  // Of each server, from its rows; or if there are none, the mean of all, from the client's rows.
-  std::vector<StepSplit*> serverSplits();
+  bool areServersSeenByClient() const { return serverSteps_.areSeenByClient(); }
+  std::vector<StepSplit*> serverSplits() { return serverSteps_.splits(); }  // see ServerSteps
   SideFigures& client();
   // A server whose folder was found.
   struct Server {
@@ -66,10 +66,10 @@ class RunReader {
   std::string prefixOf(std::size_t server) const;
   void noteInterruption(Side& side, std::string_view phase, double generation, double time,
                         double step);
-  void readSteps(Side& side, bool isClient);
+  void readSteps(Side& side, std::size_t server);  // 0: the client
   void readTransfers(Side& side, bool isClient);
   void readEpochs();
-  void splitServerSteps();
+  std::string evaluatedMetric() const;
   void readSettings();
   void readLog();
 
@@ -81,19 +81,11 @@ class RunReader {
   std::map<std::size_t, std::unique_ptr<Side>> servers_;  // by number
   std::unique_ptr<CsvReader> epochs_;
   TrainingFigures training_;
+  ServerSteps serverSteps_;
   Settings config_, environment_;
   std::vector<ChangedSetting> changes_;
   SummaryFile summary_;
   EvaluationReader evaluation_;
-  // The steps whose server side is not split yet, and the seconds that the servers' codecs took in
-  // a step, by its number.
-  struct SeenStep {
-    double step = 0;
-    bool isWarmUp = false;
-    double seconds = 0, computed = 0, wire = 0;
-  };
-  std::vector<SeenStep> seenSteps_;
-  std::vector<float> serverCodecSeconds_;
   PlannedRun planned_;
   std::vector<std::string> settingsProblems_;
   std::vector<std::string> logged_;

@@ -161,8 +161,14 @@ SummaryFile readSummary(const std::string& path) {
                              json.at("offline_seconds")};
   });
   readPart("seconds", [&](const nlohmann::json& seconds) {
+    const auto both = [&](const std::string& name) {
+      return std::array<double, kDirections>{json.value(name + "_up", 0.0),
+                                             json.value(name + "_down", 0.0)};
+    };
     summary.totals = RunTotals{seconds,
                                {json.at("bytes_up"), json.at("bytes_down")},
+                               both("tensor_bytes"),
+                               both("model_bytes"),
                                json.at("ratio").get<double>(),
                                json.at("images_per_second").get<double>()};
   });

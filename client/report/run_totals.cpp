@@ -7,8 +7,10 @@ namespace cleave {
 SpentByRows::Sums& SpentByRows::Sums::operator+=(const Sums& more) {
   seconds += more.seconds;
   rawBytes += more.rawBytes;
-  wireBytes += more.wireBytes;
-  for (std::size_t d = 0; d < kDirections; ++d) bytes[d] += more.bytes[d];
+  for (std::size_t d = 0; d < kDirections; ++d) {
+    tensors[d] += more.tensors[d];
+    control[d] += more.control[d];
+  }
   return *this;
 }
 

@@ -13,14 +13,17 @@ namespace cleave {
 inline constexpr std::size_t kDirections = 2;  // up, down
 
 struct RunTotals {
-  double seconds = 0;                       // of all processes, without the time between them
-  std::array<double, kDirections> bytes{};  // everything on the connections, tensors and control
-  std::optional<double> ratio;              // wire bytes divided by raw bytes, of the tensors
-  std::optional<double> samplesPerSecond;   // in training
+  double seconds = 0;  // of all processes, without the time between them
+  // On the connections: everything, and two parts of it: the tensors, and the answers to a Fetch
+  // and the weights that the client sends (the model). The rest is control.
+  std::array<double, kDirections> bytes{}, tensors{}, model{};
+  std::optional<double> ratio;             // wire bytes divided by raw bytes, of the tensors
+  std::optional<double> samplesPerSecond;  // in training
 
-  // Mean bytes per second; empty if the seconds are unknown.
+  // Mean bytes of tensors per second, which shows the effect of codecs, unlike the transfer of the
+  // model; empty if the seconds are unknown.
   std::optional<double> bandwidth(std::size_t direction) const {
-    return seconds > 0 ? std::optional(bytes[direction] / seconds) : std::nullopt;
+    return seconds > 0 ? std::optional(tensors[direction] / seconds) : std::nullopt;
   }
 };
 
@@ -30,8 +33,8 @@ class SpentByRows {
  public:
   struct Sums {
     double seconds = 0;
-    double rawBytes = 0, wireBytes = 0;
-    std::array<double, kDirections> bytes{};
+    double rawBytes = 0;
+    std::array<double, kDirections> tensors{}, control{};  // on the wire
     Sums& operator+=(const Sums& more);
   };
 

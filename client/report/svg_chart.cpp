@@ -248,19 +248,39 @@ std::string errorsOf(const ChartLine& line, std::size_t index, const Axis& x, co
 }
 
 std::string lineOf(const ChartLine& line, std::size_t index, const Axis& x, const Axis& y) {
-  std::string points, markers;
+  std::string paths, points, markers;
+  std::size_t connected = 0;  // number of points in `points`
+  const auto finishPath = [&] {
+    if (connected > 1) {
+      paths += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke-linejoin=\"round\" {}/>\n",
+                           points, styleOf(index));
+    }
+    points.clear();
+    connected = 0;
+  };
   const std::size_t every = (line.points.size() + kMaxMarkers - 1) / kMaxMarkers;
   for (std::size_t p = 0; p < line.points.size(); ++p) {
+    if (line.points[p].isApart) finishPath();
     const double atX = x.place(line.points[p].x), atY = y.place(line.points[p].y);
-    points += fmt::format("{}{},{}", p == 0 ? "" : " ", number(atX), number(atY));
+    points += fmt::format("{}{},{}", connected++ == 0 ? "" : " ", number(atX), number(atY));
     if (p % every == 0) markers += markerAt(atX, atY, index);
   }
-  const std::string path = line.points.size() < 2 ? ""
-                                                  : fmt::format(
-                                                        "<polyline points=\"{}\" fill=\"none\" "
-                                                        "stroke-linejoin=\"round\" {}/>\n",
-                                                        points, styleOf(index));
-  return path + markers;
+  finishPath();
+  return paths + markers;
+}
+
+// Vertical lines over the height of the plot.
+std::string marksOf(const LineChart& chart, const Axis& x, double top, double bottom) {
+  std::string drawing;
+  for (const double mark : chart.marks) {
+    const double at = x.place(mark);
+    drawing += segment(at, top, at, bottom, "stroke=\"#505860\" stroke-width=\"0.8\"");
+  }
+  if (chart.marks.empty()) return drawing;
+  const double first = x.place(chart.marks.front());
+  const bool isLeft = first + 3 + widthOf(chart.markLabel) > x.end;
+  return drawing + textAt(first + (isLeft ? -3 : 3), top + kTextHeight, isLeft ? "end" : "start",
+                          chart.markLabel);
 }
 
 // The horizontal axis with its title, below the plot.
@@ -330,6 +350,7 @@ std::string svgOf(const LineChart& chart) {
   drawing += fmt::format(
       "<text transform=\"translate({} {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n",
       number(kTextHeight), number((top + bottom) / 2), xmlText(chart.yTitle));
+  drawing += marksOf(chart, x, top, bottom);
   for (std::size_t index = 0; index < chart.lines.size(); ++index) {
     drawing += errorsOf(chart.lines[index], index, x, y) + lineOf(chart.lines[index], index, x, y);
   }

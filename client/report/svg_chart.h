@@ -17,6 +17,7 @@ inline constexpr const char* kSvgMark = "<!-- Drawn by cleave-client report -->"
 struct ChartPoint {
   double x = 0, y = 0;
   std::optional<double> stddev;  // of y
+  bool isApart = false;          // not connected with the point before it
 };
 struct ChartLine {
   std::string label;
@@ -27,6 +28,8 @@ struct LineChart {
   bool isLogX = false;         // requires x > 0
   bool isFromZero = false;     // whether the vertical axis begins at 0
   std::vector<ChartLine> lines;
+  std::vector<double> marks = {};  // x of vertical lines
+  std::string markLabel = {};      // beside the first of them
 };
 // Requires a point. If several lines have points, the chart has a legend.
 std::string svgOf(const LineChart& chart);

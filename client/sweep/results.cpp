@@ -35,6 +35,7 @@ constexpr SweepMetric kMetrics[] = {
     {"total_up_bytes", "bytes"},
     {"total_down_bytes", "bytes"},
     {"total_bytes", "bytes"},
+    {"model_bytes", "bytes"},
     {"step_up_bytes", "bytes"},
     {"step_down_bytes", "bytes"},
     {"average_up", "bytes/s"},
@@ -174,6 +175,10 @@ Measured measureRun(const Json& summary, const std::string& runFolder) {
       measured.metrics.contains("total_down_bytes")) {
     measured.metrics["total_bytes"] =
         measured.metrics["total_up_bytes"] + measured.metrics["total_down_bytes"];
+  }
+  if (summary.contains("model_bytes_up")) {
+    measured.metrics["model_bytes"] =
+        summary.at("model_bytes_up").get<double>() + summary.at("model_bytes_down").get<double>();
   }
   measureSteps(runFolder, measured.metrics);
   measureTransfers(runFolder, measured);

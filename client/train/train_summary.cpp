@@ -99,9 +99,13 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
   const double wire = static_cast<double>(totals.wireUp + totals.wireDown);
   summary["bytes_up"] = totals.up();
   summary["bytes_down"] = totals.down();
+  summary["tensor_bytes_up"] = totals.wireUp;
+  summary["tensor_bytes_down"] = totals.wireDown;
+  summary["model_bytes_up"] = totals.blobUp;
+  summary["model_bytes_down"] = totals.blobDown;
   summary["ratio"] = wire / static_cast<double>(totals.rawUp + totals.rawDown);
-  summary["mean_up_bytes_per_second"] = static_cast<double>(totals.up()) / seconds;
-  summary["mean_down_bytes_per_second"] = static_cast<double>(totals.down()) / seconds;
+  summary["mean_up_bytes_per_second"] = static_cast<double>(totals.wireUp) / seconds;
+  summary["mean_down_bytes_per_second"] = static_cast<double>(totals.wireDown) / seconds;
   summary["peak_up_bytes_per_second"] = totals.peakUp;
   summary["peak_down_bytes_per_second"] = totals.peakDown;
   summary["reconnects"] = totals.reconnects;
@@ -149,10 +153,11 @@ std::string bandwidthText(const nlohmann::json& summary) {
   const double meanDown = rate("mean_down_bytes_per_second");
   const double peakUp = rate("peak_up_bytes_per_second");
   const double peakDown = rate("peak_down_bytes_per_second");
-  std::string text =
-      fmt::format("bandwidth   mean {}/s up, {}/s down", bytesText(meanUp), bytesText(meanDown));
+  std::string text = fmt::format("bandwidth   tensors: mean {}/s up, {}/s down", bytesText(meanUp),
+                                 bytesText(meanDown));
   if (peakUp >= meanUp && peakDown >= meanDown) {
-    text += fmt::format("; peak {}/s up, {}/s down", bytesText(peakUp), bytesText(peakDown));
+    text += fmt::format("; connection: peak {}/s up, {}/s down", bytesText(peakUp),
+                        bytesText(peakDown));
   }
   return text + "\n";
 }
@@ -186,9 +191,11 @@ void printSummary(const nlohmann::json& summary) {
   text << "codec       "
        << codecMapText(summary.at("codec").get<std::map<std::string, std::string>>()) << "\n";
   if (summary.contains("quality")) text << qualityText(summary.at("quality"));
-  text << fmt::format("bytes       {} up, {} down; {:.4f} times the raw tensor size\n",
+  text << fmt::format("bytes       {} up, {} down; {:.4f} times the raw tensor size",
                       bytesText(number("bytes_up")), bytesText(number("bytes_down")),
                       number("ratio"));
+  const double model = number("model_bytes_up") + number("model_bytes_down");
+  text << (model > 0 ? fmt::format("; {} of them for the model\n", bytesText(model)) : "\n");
   text << bandwidthText(summary);
   if (const auto reconnects = summary.at("reconnects").get<std::uint64_t>(); reconnects > 0) {
     text << fmt::format("reconnects  {}; {:.1f} s without a connection\n", reconnects,

@@ -50,14 +50,14 @@ const std::vector<std::string> kBoundColumns = {"rate_up",       "rate_down",  "
                                                 "bound_seconds", "over_bound", "bottleneck"};
 
 void appendBound(std::vector<Cell>& cells, const StepRow& row) {
-  if (!row.costs || !row.bound) {
-    cells.resize(cells.size() + kBoundColumns.size());
-    return;
+  const std::size_t end = cells.size() + kBoundColumns.size();
+  if (row.costs) {  // also of steps that overlap, which have no bound
+    const BodyCosts link = row.costs->slowestLink();
+    cells.emplace_back(link.rateUp);
+    cells.emplace_back(link.rateDown);
+    cells.emplace_back(link.latency);
   }
-  const BodyCosts link = row.costs->slowestLink();
-  cells.emplace_back(link.rateUp);
-  cells.emplace_back(link.rateDown);
-  cells.emplace_back(link.latency);
+  if (!row.costs || !row.bound) return cells.resize(end);
   cells.emplace_back(row.bound->seconds);
   cells.emplace_back(row.seconds.value_or(0) / row.bound->seconds);
   cells.emplace_back(std::string(bottleneckName(row.bound->bottleneck)));

@@ -190,6 +190,25 @@ class OneRun(Case):
         self.assertTrue(CHROME.run("return document.getElementById('problems').hidden"), CHROME.text("#problems"))
         marks = "return cleaveReport.panels().find((one) => one.spec.id === arguments[0]).marks.map((one) => [one.x, one.isSolid])"
         self.assertEqual(CHROME.run(marks, "bandwidth"), [[2.15, False], [5.1, True]])
+        # The pause before the resume, from 4.1 s to 5.1 s, has no line and no area.
+        drawn = """
+            const graph = cleaveReport.panels().find((one) => one.spec.id === arguments[0]).graph, area = graph.getArea();
+            const { data, width } = graph.hidden_ctx_.getImageData(0, area.y, area.x + area.w, area.h);
+            return arguments[1].map((x) => {
+              let drawn = 0;
+              for (let y = 0; y < area.h; ++y) {
+                const at = 4 * (y * width + Math.round(graph.toDomXCoord(x))), [red, green, blue, alpha] = data.slice(at, at + 4);
+                drawn += alpha > 0 && Math.max(red, green, blue) - Math.min(red, green, blue) > 40;  // the grid is grey
+              }
+              return drawn;
+            })"""
+        for chart in ("learning-rate", "step-time", "client-split", "server-split", "bandwidth"):
+            before, within, after = CHROME.run(drawn, chart, [3.5, 4.6, 6.6])
+            self.assertGreater(before, 0, chart)
+            self.assertLessEqual(within, 3 if chart.endswith("split") else 0, chart)
+            self.assertGreater(after, 0, chart)
+        rows = CHROME.run("return cleaveReport.panels().find((one) => one.spec.id === 'bandwidth').csv().map((row) => row[0])")
+        self.assertFalse([x for x in rows[1:] if 4.1 < x < 5.1], rows)
         CHROME.run("document.getElementById('by-step').click()")
         self.assertEqual(CHROME.run(marks, "loss"), [[41, False], [60, True]])
         self.assertEqual(CHROME.run(marks, "client-split"), [[41, False], [60, True]])

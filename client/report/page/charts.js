@@ -26,7 +26,7 @@ function chartsOf(servers) {
     ...sides.map(({ key, name }) => split(key, servers === 1 ? 'The server’s step' : 'The step of ' + name)),
 
     { id: 'bandwidth', section: 'link', title: 'Bandwidth, by second', unit: 'rate', zero: true,
-      note: 'Tensor bytes in each second, including seconds without transfers.',
+      note: 'Bytes of tensors in each second, without those of the model. Seconds without transfers have 0; pauses before a resume are left out.',
       lines: [{ label: 'up', series: 'bytes_up' }, { label: 'down', series: 'bytes_down' }] },
     { id: 'transfers', section: 'link', title: 'Bandwidth of single transfers', unit: 'rate', log: true,
       note: 'A tensor’s bytes divided by its seconds on the wire. Small tensors fit into buffers and can appear faster than the link.',

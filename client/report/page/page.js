@@ -77,7 +77,8 @@ function drawCharts() {
     const lines = parts.map(({ run, line, label }, i) => ({
       label,
       index: several ? run : line.tone ?? i,
-      points: pointsOfLine(page.runs[run], line, axis, page.grids),
+      points: chart.histogram ? pointsOfLine(page.runs[run], line, axis, page.grids)
+        : withGaps(pointsOfLine(page.runs[run], line, axis, page.grids), gapsOf(page.runs[run], axis), chart.stacked),
       smoothed: smoothing > 0 && Boolean(line.series) && !chart.stacked && !chart.plain,
       band: Boolean(line.series) && !chart.stacked,
       dots: Boolean(line.evaluation),

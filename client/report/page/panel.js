@@ -139,7 +139,7 @@ class Panel {
 
   // The position of a value on the vertical axis; null if it has none.
   height(value) {
-    if (!this.log) return value;
+    if (!this.log || Number.isNaN(value)) return value;
     return value > 0 ? Math.log10(value) : null;
   }
 
@@ -334,7 +334,8 @@ class Panel {
         const next = line.points[i + 1], before = line.points[i - 1];
         if ((next && next.x < from) || (before && before.x > to)) return;
         const y = this.height(point.raw);
-        if (y !== null) context.lineTo(graph.toDomXCoord(point.x), graph.toDomYCoord(y));
+        if (before && before.isBreak) context.moveTo(graph.toDomXCoord(point.x), graph.toDomYCoord(y ?? 0));
+        if (y !== null && !point.isBreak) context.lineTo(graph.toDomXCoord(point.x), graph.toDomYCoord(y));
       });
       context.stroke();
     }
@@ -344,7 +345,8 @@ class Panel {
   // The recorded value of a line in a row: {mean, min, max}, or null.
   valueAt(row, line) {
     const x = this.graph.getValue(row, 0);
-    return this.lines[line].at.get(x) || null;
+    const point = this.lines[line].at.get(x);
+    return point && !point.isBreak ? point : null;
   }
 
   showLegend(row) {
@@ -431,7 +433,7 @@ class Panel {
       head.push(...(line.band ? [line.label + ', mean', line.label + ', min', line.label + ', max'] : [line.label]));
       if (line.smoothed) head.push(line.label + ', smoothed');
     }
-    const rows = joinPoints(this.lines.map((line) => line.points), (point) => point);
+    const rows = joinPoints(this.lines.map((line) => line.points.filter((point) => !point.isBreak)), (point) => point);
     return [head, ...rows.map((row) => {
       const cells = [this.axis.csv ? this.axis.csv(row[0]) : row[0]];
       this.lines.forEach((line, i) => {

@@ -78,11 +78,34 @@ function interruptionMarks(run, axis) {
   return run.interruptions.map((one) => ({ x: one[axis], isSolid: one.kind === 'resume' }));
 }
 
+// The spans of an axis that a line must not cross: pauses before a resume, or on the axis of steps the
+// place from which steps were redone. Between buckets of steps, which have their middles at integers or
+// halves, there is room for a span of a half.
+function gapsOf(run, axis) {
+  return run.interruptions.filter((one) => one.kind === 'resume')
+    .map((one) => (axis === 'time' ? [one.since, one.time] : [one.step + 0.25, one.step + 0.75]));
+}
+
+// Breaks a line at the gaps. dygraphs draws no line to NaN; areas of a stacked chart, which cannot have
+// NaN, fall to 0.
+function withGaps(points, gaps, isStacked) {
+  const kept = points.filter(({ x }) => !gaps.some(([from, to]) => x > from && x < to));
+  if (kept.length < 2) return kept;
+  const value = isStacked ? 0 : NaN;
+  const isInside = ([from]) => kept[0].x <= from && from < kept[kept.length - 1].x;
+  const breaks = gaps.filter(isInside).flatMap(([from, to]) => {
+    const inset = (to - from) / 100;
+    return [from + inset, to - inset].map((x) => ({ x, mean: value, min: value, max: value, isBreak: true }));
+  });
+  return [...kept, ...breaks].sort((one, other) => one.x - other.x);
+}
+
 // Exponential smoothing as in TensorBoard, corrected for the bias towards the first values. `weight`:
 // from 0 (none) to less than 1. Each point keeps its value as `raw`.
 function smoothed(points, weight) {
   let sum = 0, bias = 1;
   return points.map((point) => {
+    if (point.isBreak) return { ...point, raw: NaN };
     sum = weight * sum + (1 - weight) * point.mean;
     bias *= weight;
     return { ...point, mean: sum / (1 - bias), raw: point.mean };

@@ -27,10 +27,14 @@ const figures = [
   ['ratio', 'Bytes on the wire / raw bytes', (v) => significant(v, 4), 'less'],
   ['bytes_up', 'Bytes up', (v) => units.bytes.text(v), 'less'],
   ['bytes_down', 'Bytes down', (v) => units.bytes.text(v), 'less'],
-  ['mean_up_bytes_per_second', 'Bandwidth up, mean', (v) => units.rate.text(v)],
-  ['mean_down_bytes_per_second', 'Bandwidth down, mean', (v) => units.rate.text(v)],
-  ['busiest_second_up', 'Bandwidth up, busiest second, tensors only', (v) => units.rate.text(v)],
-  ['busiest_second_down', 'Bandwidth down, busiest second, tensors only', (v) => units.rate.text(v)],
+  ['tensor_bytes_up', 'Bytes up, of tensors', (v) => units.bytes.text(v), 'less'],
+  ['tensor_bytes_down', 'Bytes down, of tensors', (v) => units.bytes.text(v), 'less'],
+  ['model_bytes_up', 'Bytes up, of the model', (v) => units.bytes.text(v)],
+  ['model_bytes_down', 'Bytes down, of the model', (v) => units.bytes.text(v)],
+  ['mean_up_bytes_per_second', 'Bandwidth of tensors up, mean', (v) => units.rate.text(v)],
+  ['mean_down_bytes_per_second', 'Bandwidth of tensors down, mean', (v) => units.rate.text(v)],
+  ['busiest_second_up', 'Bandwidth of tensors up, busiest second', (v) => units.rate.text(v)],
+  ['busiest_second_down', 'Bandwidth of tensors down, busiest second', (v) => units.rate.text(v)],
   ['bound_seconds_per_step', 'Minimum step time, estimate, mean', (v) => units.seconds.text(v)],
   ['over_bound', 'Step time / bound', (v) => significant(v) + ' ×', 'less'],
   ['bottleneck', 'Bottleneck', (v) => v],
@@ -121,6 +125,12 @@ function changeTable(run, title, id) {
   return [table(title, ['After step', 'Setting', 'Before', 'After'], rows, id)];
 }
 
+// The bytes of the model, which are part of all bytes; empty if there are none.
+function modelText(h) {
+  const bytes = (h.model_bytes_up || 0) + (h.model_bytes_down || 0);
+  return bytes > 0 ? ', ' + units.bytes.text(bytes) + ' of them for the model' : '';
+}
+
 function headlineOfOne(page) {
   const run = page.runs[0], h = run.headline;
   const known = (value, text) => (value === undefined ? '–' : text(value));
@@ -128,8 +138,8 @@ function headlineOfOne(page) {
     tile('Time', known(h.seconds, durationText), known(h.steps, (steps) => steps + ' steps, ') +
          known(h.images_per_second, (v) => significant(v, 4) + ' samples/s'), 'time'),
     tile('Bytes', known(h.ratio, (v) => significant(v, 3) + ' ×'), 'the raw tensor size; ' +
-         known(h.bytes_up, units.bytes.text) + ' up, ' + known(h.bytes_down, units.bytes.text) + ' down', 'ratio'),
-    tile('Bandwidth, mean', known(h.mean_up_bytes_per_second, units.rate.text),
+         known(h.bytes_up, units.bytes.text) + ' up, ' + known(h.bytes_down, units.bytes.text) + ' down' + modelText(h), 'ratio'),
+    tile('Bandwidth of tensors, mean', known(h.mean_up_bytes_per_second, units.rate.text),
          'up; ' + known(h.mean_down_bytes_per_second, units.rate.text) + ' down', 'bandwidth'),
     tile('Bound', known(h.over_bound, (v) => significant(v) + ' ×'), h.over_bound === undefined ? 'unknown' :
          'a step took ' + units.seconds.text(h.bounded_seconds_per_step) + '; the estimated minimum is ' + units.seconds.text(h.bound_seconds_per_step), 'bound'));
