@@ -65,7 +65,7 @@ void addDoctorCommand(CLI::App& app, DoctorOptions& options, std::function<int()
       "doctor",
       "Checks what a training run needs: LibTorch, threads, memory, disk, configuration and data, "
       "certificates, the servers, the links, and whether the servers would admit the run");
-  options.run.common.logLevel = "error";
+  options.run.common.logLevel = "warn";  // those about the data
   addRunOptions(*doctor, options.run);
   doctor->get_option("--config")->required(false);
   doctor->get_option("--server")

@@ -307,6 +307,9 @@ TEST_CASE("new writes a configuration that a dry run accepts") {
                              Contains("id      not used: an ID"));
   CHECK_THAT(readFile(data.path("table.yaml")),
              Contains("missing: mean\n") && Contains("ignore: [id]"));
+  CHECK_THAT(
+      client({"doctor", "--config", data.path("table.yaml"), "--set", "data.ignore=[]"}).errors,
+      Contains("the column 'id' has a different integer in each row"));
   CHECK(client({"train", "--config", data.path("table.yaml"), "--dry-run"}).code == 0);
 }
 
