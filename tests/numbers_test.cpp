@@ -386,6 +386,7 @@ TEST_CASE("columns that number the rows are recognised, measurements are not") {
   CHECK(areIds("Kunde", numbers(100, 100001, 2)));
   CHECK(areIds("x", numbers(20, 0, 1)));
   CHECK(areIds("x", numbers(5000, 1, 5)));
+  CHECK(areIds("x", numbers(100, 1, 1, ".0")));
   // Gaps, repeated values, missing ones, and few.
   CHECK_FALSE(areIds("x", numbers(100, 100001, 50)));
   CHECK_FALSE(areIds("x", numbers(19, 0, 1)));

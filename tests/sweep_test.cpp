@@ -184,6 +184,7 @@ TEST_CASE("a run is measured from its summary and its tables, including rotated 
   const Json summary = {
       {"images_per_second", 50},  {"seconds", 20},
       {"bytes_up", 7000},         {"bytes_down", 8000},
+      {"model_bytes_up", 300},    {"model_bytes_down", 200},
       {"eval", {{"top1", 0.25}}}, {"bound", {{"over_bound", 1.5}, {"bottleneck", "uplink"}}}};
   const Measured measured = measureRun(summary, folder.path.string());
   const MetricValues& metrics = measured.metrics;
@@ -208,6 +209,7 @@ TEST_CASE("a run is measured from its summary and its tables, including rotated 
 
   CHECK(metrics.at("total_up_bytes") == 7000);
   CHECK(metrics.at("total_bytes") == 15000);
+  CHECK(metrics.at("model_bytes") == 500);
   CHECK(measured.curve.metric == "top1");
   REQUIRE(measured.curve.points.size() == 1);
   CHECK(measured.curve.points[0].seconds == 7);

@@ -46,8 +46,9 @@ bool isIdName(const std::string& name) {
 void IdScan::add(const std::optional<NumberCell>& number) {
   constexpr std::size_t kFirst = 64;
   if (!areIntegers_) return;
-  areIntegers_ = number && !number->hasMark && number->unit.empty() && *number->withPoint >= 0 &&
-                 *number->withPoint == std::floor(*number->withPoint);
+  // pandas writes integers as 1.0 if a cell of the column was missing.
+  areIntegers_ = number && !number->isAmbiguous() && number->withPoint && number->unit.empty() &&
+                 *number->withPoint >= 0 && *number->withPoint == std::floor(*number->withPoint);
   if (!areIntegers_) return values_.clear();
   values_.push_back(*number->withPoint);
   // At each power of two, so that columns that repeat values take no memory.

@@ -11,6 +11,7 @@ const resultColumns = [
   ['total_bytes', 'Bytes', 'bytes'],
   ['total_up_bytes', 'Bytes up', 'bytes'],
   ['total_down_bytes', 'Bytes down', 'bytes'],
+  ['model_bytes', 'Of them, model', 'bytes'],
   ['run_seconds', 'Time', 'seconds'],
   ['images_per_second', 'Samples/s', 'number'],
 ];
@@ -18,17 +19,17 @@ const stepColumns = [
   ['step_seconds', 'Step', 'seconds'],
   ['over_bound', 'Step / bound', 'times'],
   ['ratio', 'Ratio', 'number'],
-  ['average_up', 'Average up', 'rate'],
-  ['peak_up', 'Peak up', 'rate'],
-  ['average_down', 'Average down', 'rate'],
-  ['peak_down', 'Peak down', 'rate'],
+  ['average_up', 'Tensors, average up', 'rate'],
+  ['peak_up', 'Connection, peak up', 'rate'],
+  ['average_down', 'Tensors, average down', 'rate'],
+  ['peak_down', 'Connection, peak down', 'rate'],
 ];
 
 const sweepCharts = [
-  ['average_up', 'Average bandwidth up'],
-  ['peak_up', 'Peak bandwidth up'],
-  ['average_down', 'Average bandwidth down'],
-  ['peak_down', 'Peak bandwidth down'],
+  ['average_up', 'Average bandwidth of tensors up'],
+  ['peak_up', 'Peak bandwidth of the connection up'],
+  ['average_down', 'Average bandwidth of tensors down'],
+  ['peak_down', 'Peak bandwidth of the connection down'],
 ];
 
 // Returns "block:bits=4, rate 100Mbit/s": the values of all keys except those in `leftOut`.
@@ -246,7 +247,7 @@ function sweepPanels(sweep) {
   const bandwidth = axis && section('sweep-bandwidth', axis.key === microBatchesKey ? 'Bandwidth by micro-batches and codec' : 'Bandwidth by codec');
   const note = hasRepetitions(sweep) ? ' A ' + (axis && axis.apart ? 'vertical line' : 'band') + ' is the standard deviation over the seeds and folds.' : '';
   for (const [metric, title] of axis ? sweepCharts : []) {
-    const what = metric.startsWith('peak') ? 'Maximum rate over 100 ms.' : 'Tensor bytes of the training steps divided by the time of these steps.';
+    const what = metric.startsWith('peak') ? 'Maximum rate over 100 ms, of everything on the connection.' : 'Tensor bytes of the training steps divided by the time of these steps.';
     add(bandwidth, { id: metric.replace('_', '-'), title, unit: 'rate', zero: true, pad: axis.pad, note: what + note },
         linesAlong(axis, sweep, metric), axis);
   }
