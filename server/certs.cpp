@@ -20,6 +20,7 @@
 #include "common/core/durable.h"
 #include "common/core/names.h"
 #include "common/core/open_file.h"
+#include "common/program/program.h"
 #include "server/names.h"
 
 namespace cleave {
@@ -164,8 +165,8 @@ void CertificateFolder::init(const std::vector<std::string>& names) {
   std::error_code error;
   const auto refuse = [&] {
     throw UsageError("certs-exist", folder_ + " already exists and is not empty",
-                     "use its certificates ('cleave-server certs list --folder " + folder_ +
-                         "' lists them, 'certs init --renew --folder " + folder_ +
+                     "use its certificates ('" + command("list") + "' lists them, '" +
+                         command("init --renew") +
                          "' renews the server's), or give another --folder");
   };
   if (fs::exists(folder_, error) && !fs::is_empty(folder_, error)) refuse();
@@ -242,10 +243,9 @@ void CertificateFolder::makeClient(const std::string& name) {
   const Lock lock(folder_);
   const std::string place = path("clients/" + name);
   const auto refuse = [&] {
-    throw UsageError(
-        "certs-exist", "the client " + name + " already has a certificate",
-        "copy " + place + " to the client; to make a new one, run 'cleave-server certs client " +
-            name + " --renew" + (folder_ == "certs" ? "" : " --folder " + folder_) + "'");
+    throw UsageError("certs-exist", "the client " + name + " already has a certificate",
+                     "copy " + place + " to the client; to make a new one, run '" +
+                         command("client " + name + " --renew") + "'");
   };
   if (!issuedTo(name).empty()) refuse();
   const NewFolder made(path("clients/"));
@@ -311,12 +311,17 @@ RevocationList CertificateFolder::openRevoked() const {
   return revocationListFromPem(readText(path("revoked.crl")), path("revoked.crl"));
 }
 
+std::string CertificateFolder::command(const std::string& words) const {
+  return "cleave-server certs " + words +
+         (folder_ == "certs" ? "" : " --folder " + shellWord(folder_));
+}
+
 void CertificateFolder::checkThere() const {
   std::error_code error;
   if (fs::is_directory(path("issued"), error)) return;
   throw UsageError(
       "no-certs", folder_ + " has no certificates made by 'certs init'",
-      "run 'cleave-server certs init', or give the folder of the certificates with --folder");
+      "run '" + command("init") + "', or give the folder of the certificates with --folder");
 }
 
 void CertificateFolder::checkKnown(const std::string& name) const {
@@ -329,8 +334,8 @@ void CertificateFolder::checkKnown(const std::string& name) const {
   throw UsageError("no-such-client",
                    "no certificate was made for the client " + name +
                        (meant.empty() ? "" : "; did you mean " + meant + "?"),
-                   "run 'cleave-server certs list' to list all clients, or 'certs client " + name +
-                       "' to add this one");
+                   "run '" + command("list") + "' to list all clients, or '" +
+                       command("client " + name) + "' to add this one");
 }
 
 std::vector<IssuedCertificate> CertificateFolder::issuedTo(const std::string& client) const {

@@ -77,6 +77,9 @@ class CertificateFolder {
   std::vector<std::string> serverNames() const;
 
   const std::string& folder() const { return folder_; }
+  // For hints. Example: "cleave-server certs client NAME", with the folder if it is not the
+  // default.
+  std::string command(const std::string& words) const;
   std::time_t time() const { return time_; }
 
  private:

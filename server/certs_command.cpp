@@ -25,13 +25,6 @@ std::string momentText(std::time_t time) {
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(time));
 }
 
-// Example: "cleave-server certs client NAME", with the folder if it is not the default.
-std::string certsCommand(const CertificateFolder& certs, const std::string& words) {
-  const bool isDefault = certs.folder() == CertsOptions{}.folder;
-  return "cleave-server certs " + words +
-         (isDefault ? "" : " --folder " + shellWord(certs.folder()));
-}
-
 // The name by which clients are most likely to reach the server.
 std::string serverName(const CertificateFolder& certs) {
   const std::vector<std::string> names = certs.serverNames();
@@ -58,7 +51,7 @@ int initCommand(const CertsOptions& options) {
   std::cout << fmt::format(
       "Keep {}/ca.key secret: anyone who has it can make certificates that this server accepts.\n"
       "next, for each client:\n  {}\n",
-      certs.folder(), certsCommand(certs, "client NAME"));
+      certs.folder(), certs.command("client NAME"));
   return 0;
 }
 
@@ -127,9 +120,9 @@ std::string renewal(const CertificateFolder& certs, const IssuedCertificate& iss
   const bool ends = state == CertificateState::expiresSoon || state == CertificateState::expired;
   if (!ends || !issued.isNewest) return {};
   if (issued.kind == CertificateKind::client) {
-    return certsCommand(certs, "client " + issued.name + " --renew");
+    return certs.command("client " + issued.name + " --renew");
   }
-  if (issued.kind == CertificateKind::server) return certsCommand(certs, "init --renew");
+  if (issued.kind == CertificateKind::server) return certs.command("init --renew");
   return "cleave-server certs init --folder NEW, and new certificates for all clients";
 }
 
@@ -181,7 +174,7 @@ std::pair<std::string, std::vector<std::string>> afterList(
     if (std::string renew = renewal(certs, issued); !renew.empty()) renewals.push_back(renew);
   }
   if (!renewals.empty()) return {"renew the certificates that expire soon", renewals};
-  if (!hasClient) return {"for each client", {certsCommand(certs, "client NAME")}};
+  if (!hasClient) return {"for each client", {certs.command("client NAME")}};
   return {"start the server with them",
           {"cleave-server serve --config configs/server.yaml --set listen.address=0.0.0.0 --set "
            "tls.enabled=true --set tls.folder=" +

@@ -236,6 +236,16 @@ TEST_CASE("a budget of bytes excludes larger codecs, even on a fast link") {
   CHECK(within({0.08, 0}, 10e9, candidates("auto:min_bits=2")).choice == all(kBlock2));
 }
 
+TEST_CASE("without a budget, tensors whose headers are large are within it") {
+  CodecCandidates some = candidates();
+  for (auto& [flow, choices] : some) {
+    for (CodecCandidate& each : choices) each.bytes += 0.05 * each.rawBytes;
+  }
+  const Budgeted result = within({}, 10e9, some);
+  CHECK(result.choice == all(kNone));
+  CHECK(result.isWithinBudget);
+}
+
 TEST_CASE("a budget of bytes that given codecs exceed leaves the smallest choice") {
   CodecCandidates some = candidates();
   some[gradientAt(0)] = {{"none", kSamplesBytes, kSamplesBytes, 0, 0}};

@@ -192,6 +192,18 @@ void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer
            resumeCommand(error, run.prepared()));
 }
 
+// If the hint of this error names --resume RUN, throws it with this run's options.
+void rethrowWithFolder(const std::exception& error, const PreparedRun& run) {
+  constexpr std::string_view kGeneral = "--resume RUN";
+  const auto* known = dynamic_cast<const Error*>(&error);
+  if (known == nullptr) return;
+  std::string hint = known->hint();
+  const std::size_t at = hint.find(kGeneral);
+  if (at == std::string::npos) return;
+  hint.replace(at, kGeneral.size(), run.resumeCommand.substr(run.resumeCommand.find("--resume")));
+  throw RunError(known->code(), known->what(), hint, known->retrySeconds(), known->exitCode());
+}
+
 // Rethrows the current exception, after a run that can be resumed if a sample is damaged: replacing
 // it would be too late. If a disk is full, and the client's own server stores its files in the
 // run's folder, says so: to its client, it is "the server's disk".
@@ -205,6 +217,7 @@ void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer
                     "replace or remove them, and start a separate run",
                     resumeCommand(error, run), shellWord(run.folder + "/config.yaml")));
   }
+  if (mayResume) rethrowWithFolder(error, run);
   constexpr std::array<std::string_view, 3> kDiskErrors = {"cannot-write", "disk-reserve",
                                                            "disk-share-full"};
   const std::string code = codeOf(error);

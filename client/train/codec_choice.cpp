@@ -281,7 +281,8 @@ double CodecChooser::relativeTime(const CodecCandidates& candidates,
 bool CodecChooser::isWithinBudget(const CodecChoice& choice, double seconds) const {
   const double limit = budget_.maxStepSeconds;
   const bool isInTime = limit <= 0 || seconds <= (1 + kStepTolerance) * limit;
-  return isInTime && ratioWith(choice) <= kRounding * budget_.maxRatio;
+  // With their headers, uncompressed tensors may be larger than kRounding allows.
+  return isInTime && (budget_.maxRatio >= 1 || ratioWith(choice) <= kRounding * budget_.maxRatio);
 }
 
 std::optional<CodecChooser::Trial> CodecChooser::nextTrial() const {
