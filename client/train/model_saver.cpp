@@ -152,6 +152,10 @@ bool ModelSaver::keepsNewer(spdlog::logger& log) const {
 bool ModelSaver::finish() {
   if (!mayFetch_ || stepsNow() == 0) return false;
   saveNow();
+  // An earlier process of the run may have written it.
+  const std::optional<std::uint64_t> ofParts = stepsOfModelFile(partsPath());
+  std::error_code ignored;  // it says its steps itself
+  if (ofParts && *ofParts <= stepsNow()) std::filesystem::remove(partsPath(), ignored);
   return true;
 }
 

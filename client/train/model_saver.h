@@ -46,9 +46,10 @@ class ModelSaver {
   // Removes model.safetensors and the folder adapter. A failure is logged as a warning.
   void removeLast();
   // Call after the last batch. Saves the current model, and waits until the file is written.
-  // Returns false if the server does not allow the body to be fetched, or if nothing was trained.
-  // Throws the error that ended the session, RunError "interrupted" if the time limit after Ctrl-C
-  // has passed, or RunError "cannot-write".
+  // Removes model.partial.safetensors, unless it is of a later step. Returns false if the server
+  // does not allow the body to be fetched, or if nothing was trained. Throws the error that ended
+  // the session, RunError "interrupted" if the time limit after Ctrl-C has passed, or RunError
+  // "cannot-write".
   bool finish();
   // Whether model.safetensors is of a later step than the current one: a run that continues from a
   // checkpoint repeats steps. Logs it.

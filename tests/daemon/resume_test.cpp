@@ -160,6 +160,8 @@ TEST_CASE("a resume that fails early keeps the newer weights of the earlier proc
   REQUIRE(second.code == 1);
   CHECK_THAT(second.errors, Contains(" is not saved, because that of a later step is"));
   CHECK((readFile(file) == newest));
+  REQUIRE(resume(run).code == 0);
+  CHECK_FALSE(fs::exists(file));  // the whole model is newer
 }
 
 TEST_CASE("a resume waits for a server that is down as long as a new run does") {
