@@ -87,8 +87,17 @@ TEST_CASE("what is wrong with a whole file is reported, and the other split is o
   CHECK(data.test == nullptr);
   files.write("train.csv", "x,label\n1,a\n2,a\n");
   data = files.open("csv");
-  CHECK(files.damage == Damage{"train train.csv too-few-classes"});
+  CHECK(files.damage == Damage{"train train.csv too-few-classes", "test test.csv data-damaged"});
   CHECK(data.train == nullptr);
+  // Without the training set, the rows of the test set are checked nevertheless.
+  files.write("train.csv", "x,label\n1,\xE4\n2,b\n");
+  files.write("test.csv", "x,label\n1,a\n1,2,a\n");
+  CHECK(files.open("csv").train == nullptr);
+  CHECK(files.damage == Damage{"train train.csv data-damaged", "test test.csv:3 data-damaged"});
+  files.write("test.csv", "x,label\n1,\xE4\n");
+  CHECK(files.open("csv").train == nullptr);
+  CHECK(files.damage == Damage{"train train.csv data-damaged", "test test.csv data-damaged"});
+  files.write("train.csv", "x,label\n1,a\n2,a\n");
   // A wrong setting is an error.
   CHECK(errorCode([&] { files.open("csv", ", label: kind"); }) == "no-column");
   std::filesystem::remove(files.path("train.csv"));

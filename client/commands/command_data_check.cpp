@@ -133,7 +133,7 @@ void printSummary(const Json& report, const DataCheckOptions& options) {
   if (!options.output.empty())
     std::cout << "list of the damaged samples: " << options.output << "\n";
   if (!report["splits"].contains("test"))
-    std::cout << "test: not checked, because the training set cannot be opened\n";
+    std::cout << "test: not checked completely, because the training set cannot be opened\n";
   std::cout << hintsFor(report["damaged"]) << std::flush;
 }
 

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "client/data/csv_file.h"
 #include "client/data/loader.h"
 #include "client/data/skip.h"
 #include "client/train/user_model.h"
@@ -41,6 +42,17 @@ std::unique_ptr<Dataset> openSplit(const DataFormatRow& format, const DataFormat
     if (error.code() != "data-missing" || !error.key().empty() || key.empty()) throw;
     throw UsageError(error.code(), error.what(), error.hint() + "; its key is " + key).about(key);
   }
+}
+
+// Checks the form of a test set's rows, which is all that can be checked without the columns and
+// classes of the training set.
+void checkTestRows(const DataFormatKeys& keys) {
+  const DamageReport report = damageOf(keys, DataSplit::test);
+  if (!isTablePath(keys.testFile)) return;
+  orReport(report, keys.testFile, [&] {
+    CsvFile(keys.testFile, report).forEachRow([](std::uint64_t, std::span<const std::string_view>) {
+    });
+  });
 }
 
 void chooseSubset(const DataSettings& settings, Datasets& data) {
@@ -106,7 +118,10 @@ Datasets openDatasets(const DataSettings& settings) {
   keys.isShuffled = !settings.hasTestSet() && !keepsOrder;
   const auto open = [&](DataSplit split) { return openSplit(format, keys, split); };
   data.train = open(DataSplit::train);
-  if (!data.train) return data;
+  if (!data.train) {
+    checkTestRows(keys);
+    return data;
+  }
   keys.learned = data.train->learned();
   if (settings.hasTestSet()) data.test = open(DataSplit::test);
   if (settings.holdout > 0) {
