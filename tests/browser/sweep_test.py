@@ -70,7 +70,7 @@ class Sweep(unittest.TestCase):
         self.assertIn("4 of 4 points done", CHROME.text("#subtitle"))
         self.assertIn("Speed-up", CHROME.text("#groups"))
         self.assertIn("Accuracy, best", CHROME.text("#groups"))
-        self.assertIn("Connection, peak down", CHROME.text("#group-steps"))
+        self.assertIn("Peak down", CHROME.text("#group-steps"))
         curves = {label: self.points(panels, "metric-bytes", label) for label in panels["metric-bytes"]["labels"]}
         self.assertEqual(len(curves), 4)
         for row in groups:

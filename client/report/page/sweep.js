@@ -11,7 +11,6 @@ const resultColumns = [
   ['total_bytes', 'Bytes', 'bytes'],
   ['total_up_bytes', 'Bytes up', 'bytes'],
   ['total_down_bytes', 'Bytes down', 'bytes'],
-  ['model_bytes', 'Of them, model', 'bytes'],
   ['run_seconds', 'Time', 'seconds'],
   ['images_per_second', 'Samples/s', 'number'],
 ];
@@ -19,10 +18,11 @@ const stepColumns = [
   ['step_seconds', 'Step', 'seconds'],
   ['over_bound', 'Step / bound', 'times'],
   ['ratio', 'Ratio', 'number'],
-  ['average_up', 'Tensors, average up', 'rate'],
-  ['peak_up', 'Connection, peak up', 'rate'],
-  ['average_down', 'Tensors, average down', 'rate'],
-  ['peak_down', 'Connection, peak down', 'rate'],
+  ['average_up', 'Average up', 'rate'],
+  ['peak_up', 'Peak up', 'rate'],
+  ['average_down', 'Average down', 'rate'],
+  ['peak_down', 'Peak down', 'rate'],
+  ['model_bytes', 'Model', 'bytes'],
 ];
 
 const sweepCharts = [
@@ -90,7 +90,7 @@ function stepTable(sweep) {
   const hasKeys = groupKeys(sweep).length > 0;
   const rows = sweep.groups.map((group) => [...(hasKeys ? [] : ['all points']), ...groupKeys(sweep).map((key) => group.values[key]),
     ...columns.map(([name, , unit]) => spreadText(group.metrics[name], unit))]);
-  return table('Steps and bandwidth', [...(hasKeys ? [] : ['']), ...groupKeys(sweep), ...columns.map((column) => column[1])], rows, 'group-steps');
+  return table('Steps, bandwidth (average: tensors; peak: connection), bytes of the model', [...(hasKeys ? [] : ['']), ...groupKeys(sweep), ...columns.map((column) => column[1])], rows, 'group-steps');
 }
 
 function comparisonTable(sweep) {
