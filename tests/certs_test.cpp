@@ -422,6 +422,12 @@ TEST_CASE("words are quoted for a shell only if necessary") {
   CHECK(shellWord("it's") == "'it'\\''s'");
   CHECK(shellWord("$(x)") == "'$(x)'");
   CHECK(shellWord("") == "''");
+  CommonOptions options;
+  CHECK(optionsText(options).empty());
+  options.config = "my server.yaml";
+  options.overrides = {"store=a", "models.allow=[mlp, graph]"};
+  CHECK(optionsText(options) ==
+        " --config 'my server.yaml' --set store=a --set 'models.allow=[mlp, graph]'");
 }
 
 }  // namespace cleave

@@ -23,6 +23,14 @@ ProbeTransfer transfer(ProbeWay way, std::uint64_t bytes, double seconds) {
 
 }  // namespace
 
+TEST_CASE("the command that probes again has the options of the probe") {
+  ProbeResult result;
+  result.server = "10.0.0.5:4800";
+  result.options = " --server 10.0.0.5:4800 --tls 'my certs'";
+  CHECK(probeAgain(result).ends_with(
+      "cleave-client probe --server 10.0.0.5:4800 --tls 'my certs' --seconds 60"));
+}
+
 TEST_CASE("the fit of exact times is the line through them") {
   for (const double latency : {20e-6, 10e-3, 0.3}) {
     for (const double rate : {125e3, 117e6, 1.2e9}) {

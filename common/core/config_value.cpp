@@ -67,7 +67,8 @@ double toNumber(const YamlNode& node, const std::string& path, double min, doubl
   const std::optional<double> value = plain ? parseNumber(node.text) : std::nullopt;
   if (!value || *value < min || *value > max) {
     const std::string expected = expectedNumber(min, max);
-    refuse(node, path, expected, "set " + path + " to " + expected + ", such as 0.1 or 1e-3");
+    refuse(node, path, expected,
+           "set " + path + " to " + expected + (value ? "" : ", written as in 0.1 or 1e-3"));
   }
   return *value;
 }
