@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|servers|replicas|edges|plan|zero-bubble|between|metrics|memory|transport|reducer|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|servers|replicas|edges|plan|zero-bubble|between|metrics|memory|run-memory|transport|reducer|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
 
   split    the demo's split model (codec none, schedule priority), compared with the whole model in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -50,6 +50,9 @@ usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|s
            --model mobilenet_v2|small_cnn, --rounds N (7), --steps N per training run (60), --short, --codec SPEC, --json FILE
   memory   the client's peak resident set by micro-batches and by the maximum number in flight
            --rounds N (3), --steps N (5), --codec SPEC, --json FILE
+  run-memory
+           what a run adds to a server's memory, while it trains and while it is idle; requires root
+           --runs N (8), --json FILE
   transport
            throughput of Cleave's connection over loopback, compared with a raw socket and Gloo (Debian's libgloo-dev), and
            with TLS compared with Asio's ssl::stream; and the time until an urgent tensor behind 12 MB of others arrives
@@ -92,7 +95,7 @@ case "${1:-}" in
   pipeline|servers) targets=(cleave-server cleave-link bench_simulate bench_step) ;;
   plan) targets=(cleave-client cleave-server cleave-link bench_step) ;;
   edges) targets=(bench_simulate) ;;
-  between|memory|tuning|loading|zero-bubble|replicas) targets=(cleave-client cleave-server) ;;
+  between|memory|run-memory|tuning|loading|zero-bubble|replicas) targets=(cleave-client cleave-server) ;;
   metrics) targets=(cleave-client cleave-server bench_record) ;;
   reducer) targets=(bench_replicas) ;;
   transport) targets=(bench_transport cleave-link) ;;

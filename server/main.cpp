@@ -12,7 +12,6 @@
 #include "common/core/endpoint.h"
 #include "common/core/environment.h"
 #include "common/core/log.h"
-#include "common/device/memory_limit.h"
 #include "common/http/http_server.h"
 #include "common/net/connect_to.h"
 #include "common/program/program.h"
@@ -104,7 +103,6 @@ int serve(const CommonOptions& options) {
       settings.device == "cpu" ? stages->missing() : "on a GPU, this process computes all runs";
   checkUnconfinedGraphs(settings, missing);
   if (!missing.empty()) stages.reset();
-  if (!missing.empty() && allowsGraphs(settings)) MemoryLimit::install();
   ComputeDevice& device = openDevice(settings.device);
   processLog()->info("computing on {}{}", device.description(),
                      missing.empty() ? ", each run in a process of its own" : "");

@@ -16,7 +16,7 @@ void claimDescriptors(const ServerSettings& settings);
 std::size_t pooledBytes(const ServerSettings& settings);
 
 // The server's maximum memory in bytes. Clients cannot make the server exceed this maximum, except
-// with a graph that runs on a GPU (docs/models.md).
+// with graphs that nothing confines (models.unconfined).
 struct MemoryBound {
   std::size_t own = 0;       // for the program and its libraries
   std::size_t sessions = 0;  // for runs, limited by limits.memory_mib, and each session's overhead

@@ -194,19 +194,11 @@ std::unique_ptr<Body> ServedRun::makeBody() {
 
 ActionTable ServedRun::build() {
   setComputeThreads(threads_.threads);
-  // A graph's operators come from the client, and so do the shapes from which its memory was
-  // estimated. Its memory is therefore limited. Cleave's own models need no limit.
-  std::shared_ptr<const MemoryLimit> memory;
-  std::optional<MemoryLimit::Scope> limited;
-  if (plan_.stage.model.graphBlocks && resources_.stages == nullptr) {
-    memory = std::make_shared<const MemoryLimit>(graphMemoryLimit(plan_));
-    limited.emplace(*memory);
-  }
   body_ = makeBody();
   ActionTable table = bodyActions(*body_, threads_.threads, mayFetchWeights(),
                                   {[this](const StepDecision& decision) { snapshot(decision); },
                                    [this](const Resume& resume) { return restore(resume); }},
-                                  memory, reduceFunction());
+                                  reduceFunction());
   if (auto* const remote = dynamic_cast<RemoteBody*>(body_.get())) remote->startActions(table);
   if (replicas_) {
     // Tests make the weights of one replica differ.

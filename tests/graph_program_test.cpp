@@ -19,7 +19,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "common/device/memory_limit.h"
 #include "common/model/graph_blocks.h"
 #include "common/model/graph_file.h"
 #include "common/model/stage.h"
@@ -456,46 +455,6 @@ TEST_CASE("an instance norm that trains running statistics is refused") {
 TEST_CASE("memory that the graph leaves uninitialised is zero") {
   const Program empty(graphOf("aten.new_empty.default", {sizes("size", {2, 4})}));
   CHECK(empty.run(at::ones({2, 4}), contextOf(Phase::train)).abs().sum().item<double>() == 0);
-}
-
-TEST_CASE("operators cannot allocate more memory than the limit") {
-  MemoryLimit::install();
-  const Program bomb(graphOf("aten.new_zeros.default", {sizes("size", {1 << 20, 1 << 20})}));
-  const Program repeated(graphOf("aten.repeat.default", {sizes("repeats", {1 << 12, 1 << 12})}));
-  const Program fitting(graphOf("aten.repeat.default", {sizes("repeats", {1 << 4, 1})}));
-  const MemoryLimit limit(1 << 20);
-  const at::Tensor x = at::ones({2, 4});
-  {
-    const MemoryLimit::Scope scope(limit);
-    for (const Program* program : {&bomb, &repeated}) {
-      CHECK_THAT(errorOf<RunError>([&] { program->run(x, contextOf(Phase::train)); }),
-                 Contains("memory-exceeded") && Contains("1 MiB"));
-    }
-    CHECK(limit.used() == 0);
-    {
-      const at::Tensor y = fitting.run(x, contextOf(Phase::train));
-      CHECK(limit.used() >= 16 * 32);
-    }
-    CHECK(limit.used() == 0);
-  }
-  // There is no limit outside the scope.
-  CHECK(at::ones({1 << 20}).numel() == 1 << 20);
-  CHECK(limit.used() == 0);
-}
-
-TEST_CASE("a hostile graph whose tensors are larger than the declared shapes is stopped") {
-  MemoryLimit::install();
-  // The graph declares the shape [samples, 4].
-  const GraphBlocks blocks =
-      blocksOfBody(graphOf("aten.repeat.default", {sizes("repeats", {1 << 14, 1 << 14})}));
-  const BlockSpec& body = blocks->at(1);
-  CHECK(body.savedPerSample == 4);
-  const MemoryLimit limit(1 << 24);
-  const MemoryLimit::Scope scope(limit);
-  CHECK_THAT(errorOf<RunError>([&] {
-               body.forward({at::ones({2, 4})}, {}, contextOf(Phase::train));
-             }),
-             Contains("memory-exceeded"));
 }
 
 TEST_CASE("a model file that lacks a weight is refused") {

@@ -40,6 +40,7 @@ struct Child {
   pid_t process = 0;
   std::string name;
   char state = 0;
+  std::uint64_t started = 0;  // numbers of processes are used again
 };
 
 std::vector<Child> childrenOf(pid_t parent) {
@@ -57,21 +58,26 @@ std::vector<Child> childrenOf(pid_t parent) {
     char state = 0;
     pid_t of = 0;
     rest >> state >> of;
-    if (of == parent)
-      children.push_back({std::stoi(stat), stat.substr(open + 1, close - open - 1), state});
+    if (of != parent) continue;
+    constexpr int kFieldsBeforeStart = 17;  // proc(5): the start is field 22
+    std::string skipped;
+    for (int n = 0; n < kFieldsBeforeStart; ++n) rest >> skipped;
+    std::uint64_t started = 0;
+    rest >> started;
+    children.push_back({std::stoi(stat), stat.substr(open + 1, close - open - 1), state, started});
   }
   return children;
 }
 
 // The stage server that this process has started last.
 pid_t stageServer() {
-  pid_t newest = 0;
+  Child newest;
   for (const Child& child : childrenOf(::getpid())) {
-    if (child.name == "cleave-stage" && child.state != 'Z')
-      newest = std::max(newest, child.process);
+    const bool isOne = child.name == "cleave-stage" && child.state != 'Z';
+    if (isOne && child.started >= newest.started) newest = child;
   }
-  REQUIRE(newest != 0);
-  return newest;
+  REQUIRE(newest.process != 0);
+  return newest.process;
 }
 
 bool noneIsLeft() { return childrenOf(stageServer()).empty(); }
@@ -129,7 +135,7 @@ TEST_CASE("ended runs leave no process and no descriptor") {
   { const RemoteBody first = remote(plan); }
   REQUIRE(soon(noneIsLeft));
   const std::size_t before = openDescriptors();
-  for (int n = 0; n < 3; ++n) {
+  for (int n = 0; n < 8; ++n) {
     REQUIRE(soon(noneIsLeft));
     RemoteBody body = remote(plan);
     ::kill(childrenOf(stageServer()).at(0).process, SIGSEGV);
@@ -137,7 +143,8 @@ TEST_CASE("ended runs leave no process and no descriptor") {
   }
   { const RemoteBody ended = remote(plan); }
   CHECK(soon(noneIsLeft));
-  CHECK(openDescriptors() == before);
+  // The watch may still have had the three descriptors of the first one.
+  CHECK(soon([&] { return openDescriptors() <= before; }));
 }
 
 TEST_CASE("without descriptors, a run does not start, and the next one does") {
@@ -305,7 +312,7 @@ TEST_CASE("a process that closes its socket and goes on computing is ended") {
     return std::ranges::count_if(childrenOf(::getpid()),
                                  [](const Child& child) { return child.name != "cleave-stage"; });
   };
-  CHECK(playing() == 1);
+  REQUIRE(soon([&] { return playing() == 1; }));
   CHECK(errorCode([&] { forward(body, plan); }) == "body-crashed");
   CHECK(soon([&] { return playing() == 0; }));
 }

@@ -52,18 +52,10 @@ void addReduction(ActionTable& table, Body& stage, int threads, ReduceFunction r
   };
 }
 
-void limitMemory(ActionFunction& function, std::shared_ptr<const MemoryLimit> memory) {
-  function = [memory = std::move(memory), inner = std::move(function)](Work work) {
-    const MemoryLimit::Scope scope(*memory);
-    return inner(std::move(work));
-  };
-}
-
 }  // namespace
 
 ActionTable bodyActions(Body& stage, int threads, bool weightsMayBeFetched,
-                        const CheckpointActions& checkpoints,
-                        std::shared_ptr<const MemoryLimit> memory, ReduceFunction reduce) {
+                        const CheckpointActions& checkpoints, ReduceFunction reduce) {
   ActionTable table;
   at(table, ActionKind::bodyForward) = [&stage](Work work) -> Result {
     return stage.forward(work.at, std::move(work.tensors()));
@@ -75,11 +67,6 @@ ActionTable bodyActions(Body& stage, int threads, bool weightsMayBeFetched,
     stage.backwardWeights(work.at);
     return std::monostate{};
   };
-  if (memory) {
-    limitMemory(at(table, ActionKind::bodyForward), memory);
-    limitMemory(at(table, ActionKind::bodyBackward), memory);
-    limitMemory(at(table, ActionKind::bodyWeights), memory);
-  }
   at(table, ActionKind::report) = [&stage](Work work) -> Result {
     return stage.report(work.at.step);
   };

@@ -8,7 +8,6 @@
 #include <span>
 #include <vector>
 
-#include "common/device/memory_limit.h"
 #include "common/engine/worker.h"
 #include "common/model/stage.h"
 
@@ -27,13 +26,10 @@ using ReduceFunction = std::function<void(std::uint64_t step, std::span<float> s
                                           std::function<void(std::exception_ptr error)> done)>;
 
 // The stage is borrowed. `threads`: the run's number of compute threads. If `weightsMayBeFetched`
-// is false, a Fetch of the weights throws ProtocolError "fetch-not-allowed". `memory`: the limit
-// for memory that forwards and backwards allocate; null: no limit. `reduce`: empty without
-// replicas.
+// is false, a Fetch of the weights throws ProtocolError "fetch-not-allowed". `reduce`: empty
+// without replicas.
 ActionTable bodyActions(Body& stage, int threads, bool weightsMayBeFetched,
-                        const CheckpointActions& checkpoints = {},
-                        std::shared_ptr<const MemoryLimit> memory = nullptr,
-                        ReduceFunction reduce = nullptr);
+                        const CheckpointActions& checkpoints = {}, ReduceFunction reduce = nullptr);
 
 // Decides a step. `bodies`: the reports of all bodies, in the order of the model.
 using DecideFunction = std::function<StepDecision(const std::vector<BodyDone>& bodies)>;

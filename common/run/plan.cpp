@@ -508,11 +508,6 @@ std::size_t transitBytes(const RunPlan& plan) {
                 answered + blob);
 }
 
-std::size_t graphMemoryLimit(const RunPlan& plan) {
-  constexpr double kMinBytes = 64 << 20;
-  return asSize(2 * bodyBytes(plan) + kMinBytes);
-}
-
 std::size_t unpackedWeightsBytes(const RunPlan& plan) {
   return plan.spec.initialWeights ? asSize(bufferBytes(maxWeightsBytes(plan))) : 0;
 }
@@ -526,12 +521,13 @@ double objectBytes(const RunPlan& plan) {
   return kBlockObjects * plan.inFlight * (plan.stage.cuts.cut1 - plan.stage.cuts.cut0);
 }
 
-// The body and what it computes. The shapes of a graph come from the client. For Cleave's own
-// models, the operators' scratch memory and the allocator's gaps need up to 1.4 times the estimate
-// (measured: small_cnn, 1,024 samples).
+// The body and what it computes. For Cleave's own models, the operators' scratch memory and the
+// allocator's gaps need up to 1.4 times the estimate (measured: small_cnn, 1,024 samples). The
+// shapes of a graph come from the client, and its operators may need more.
 double computedBytes(const RunPlan& plan) {
-  constexpr double kOperators = 1.5;
-  return plan.stage.model.graphBlocks ? static_cast<double>(graphMemoryLimit(plan))
+  constexpr double kOperators = 1.5, kOperatorsOfGraph = 2;
+  constexpr double kGraphBytes = 64 << 20;
+  return plan.stage.model.graphBlocks ? kOperatorsOfGraph * bodyBytes(plan) + kGraphBytes
                                       : kOperators * bodyBytes(plan);
 }
 

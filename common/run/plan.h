@@ -133,9 +133,6 @@ inline constexpr std::size_t kStagePieceBytes = std::size_t{1} << 20;
 // Maximum memory that the process of a body may allocate, excluding snapshotBytes(): a part of
 // serverBytes(), and a hard limit.
 std::size_t stageProcessBytes(const RunPlan& plan);
-// Maximum memory that the operators of a graph may allocate: twice what serverBytes() estimates for
-// the body, since operators have scratch memory of their own, plus 64 MiB.
-std::size_t graphMemoryLimit(const RunPlan& plan);
 
 // Additional memory that the server needs to make or load a checkpoint: a copy of the body's state
 // and the file made from it; of kept samples in memory, a copy.
