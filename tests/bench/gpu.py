@@ -36,7 +36,8 @@ class Server:
         self.process = subprocess.Popen(
             [options.programs / "cleave-server", "serve", "--config", options.configs / "server.yaml", "--set",
              f"listen.port={port}", "--set", f"store={options.work}/store", "--set", f"device={options.device}", "--set",
-             "limits.memory_mib=32768", "--set", "models.allow=[mlp, small_cnn, mobilenet_v2, graph]", "--log-level", "warn"],
+             "limits.memory_mib=32768", "--set", "models.allow=[mlp, small_cnn, mobilenet_v2, graph]",
+             "--set", "models.unconfined=true", "--log-level", "warn"],
             stdout=subprocess.PIPE, text=True, env=environment(fail))
         line = self.process.stdout.readline()
         if " listens on " not in line:
