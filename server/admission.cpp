@@ -34,6 +34,15 @@ std::string smallerRun(const RunPlan& plan) {
   return std::string(keepsSamples ? kWithoutCache : "") + kSmallerRun;
 }
 
+// `most`: the most that the run may ever need; a run that needs more never fits.
+RunError tooLarge(const RunPlan& plan, std::size_t needed, std::size_t most,
+                  const std::string& has) {
+  const bool mayFit = needed <= most;
+  return RunError(mayFit ? ErrorKind::run : ErrorKind::usage, "not-enough-memory",
+                  "the run needs " + mebibytesText(needed) + " on the server, " + has,
+                  smallerRun(plan), mayFit ? kRetrySeconds : 0);
+}
+
 std::size_t leftOf(std::size_t all, std::size_t used) { return all - std::min(all, used); }
 
 }  // namespace
@@ -142,18 +151,15 @@ void Admission::checkMemory(const std::string& identity, const RunPlan& plan,
   // A run that can never fit is refused for good, even if there is no room now.
   const bool exceedsOwn = own && needed > *own;
   if (needed > left && !exceedsOwn) {
-    throw RunError("not-enough-memory",
-                   "the run needs " + mebibytesText(needed) + " on the server, which has " +
-                       mebibytesText(left) + " left of " + mebibytesText(settings_.memoryBytes) +
-                       " (limits.memory_mib in its configuration)",
-                   smallerRun(plan), needed <= settings_.memoryBytes ? kRetrySeconds : 0);
+    throw tooLarge(plan, needed, settings_.memoryBytes,
+                   "which has " + mebibytesText(left) + " left of " +
+                       mebibytesText(settings_.memoryBytes) +
+                       " (limits.memory_mib in its configuration)");
   }
   if (needed <= ownLeft) return;
-  throw RunError("not-enough-memory",
-                 "the run needs " + mebibytesText(needed) + " on the server, where " + identity +
-                     " has " + mebibytesText(ownLeft) + " left of " + mebibytesText(*own) +
-                     " (memory_mib in its access file)",
-                 smallerRun(plan), needed <= *own ? kRetrySeconds : 0);
+  throw tooLarge(plan, needed, *own,
+                 "where " + identity + " has " + mebibytesText(ownLeft) + " left of " +
+                     mebibytesText(*own) + " (memory_mib in its access file)");
 }
 
 void Admission::checkRun(const std::string& identity, const std::string& runId,

@@ -31,7 +31,8 @@ std::string count(double number) { return std::to_string(static_cast<long>(numbe
 
 RunError tooMany(const std::string& code, const std::string& what, const std::string& key,
                  double retrySeconds) {
-  return RunError(code, "the server has " + what + " (" + key + " in its configuration)",
+  return RunError(ErrorKind::link, code,
+                  "the server has " + what + " (" + key + " in its configuration)",
                   "try again later", retrySeconds);
 }
 

@@ -16,7 +16,6 @@
 #include "common/core/log.h"
 #include "common/core/printable.h"
 #include "common/link/edge.h"
-#include "common/link/link_faults.h"
 #include "common/link/wire_messages.h"
 #include "common/net/connect_to.h"
 #include "common/net/connection_messages.h"
@@ -35,10 +34,9 @@ constexpr std::chrono::milliseconds kFirstPatience{10'000};
 // A connection that lasted for this long has worked, although no tensor may have needed it.
 constexpr std::chrono::minutes kLongEnough{1};
 
-// Whether a retry may succeed: the other server is unreachable, or does not have the run.
+// Whether a retry may succeed: the other server is unreachable, or does not have the run yet.
 bool mayPass(const Error& error) {
-  return error.retrySeconds() > 0 || error.code() == "edge-not-here" ||
-         (isLinkFault(error.code()) && error.code() != "tls-failed");
+  return error.retrySeconds() > 0 || error.kind() == ErrorKind::link;
 }
 
 wire::HelloOk helloOkFrom(const std::string& metadata) {
@@ -166,7 +164,7 @@ asio::awaitable<void> RunEdge::serveOnce(std::shared_ptr<Connection> connection)
   } catch (const Error& error) {
     // The client learns from the other server of errors that were found there. Errors of this side
     // count even if the connection has been replaced, because the next one does not repeat them.
-    if (connection->hasFoundFault() && !isLinkFault(error.code())) fail(error);
+    if (connection->hasFoundFault() && error.kind() != ErrorKind::link) fail(error);
     if (link_->connection() != connection) co_return;  // replaced
     link_->detach();
     throw;
@@ -209,9 +207,9 @@ asio::awaitable<void> RunEdge::keepConnected() {
       wasServed = true;
       co_await serveOnce(std::move(connection));
     } catch (const Error& error) {
-      problem.emplace(error.code(), error.what(), error.hint(), error.retrySeconds());
+      problem.emplace(error, error.what(), error.hint());
     } catch (const boost::system::system_error& error) {
-      problem.emplace("no-server",
+      problem.emplace(ErrorKind::link, "no-server",
                       fmt::format("cannot connect to {}: {}", peerName(), error.code().message()),
                       "check that this server can reach that address, and any firewall between "
                       "them; or set connect.direct to false");
@@ -292,10 +290,12 @@ void RunEdge::fail(const Error& error) {
           ? "in a direct link, the client is the first of the two servers, and its folder is "
             "edges.folder; "
           : "";
-  const RunError whole(isLinkFault(error.code()) ? "edge-failed" : error.code(),
-                       fmt::format("the direct link to {}: {}", peerName(), error.what()),
-                       before + error.hint());
-  std::exchange(failed_, nullptr)(whole);
+  const std::string sentence = fmt::format("the direct link to {}: {}", peerName(), error.what());
+  const std::string hint = before + error.hint();
+  const bool isLink = error.kind() == ErrorKind::link;
+  const auto fail = std::exchange(failed_, nullptr);
+  fail(isLink ? RunError(ErrorKind::attempt, "edge-failed", sentence, hint)
+              : RunError(error, sentence, hint));
 }
 
 std::string RunEdge::peerName() const {

@@ -20,7 +20,7 @@ struct Call {
 };
 
 std::exception_ptr leftError() {
-  return std::make_exception_ptr(RunError("replica-lost",
+  return std::make_exception_ptr(RunError(ErrorKind::attempt, "replica-lost",
                                           "the run has left the group of its replicas",
                                           "the run has ended on this server; its log says why"));
 }

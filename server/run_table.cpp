@@ -153,7 +153,7 @@ std::shared_ptr<ServedRun> RunTable::find(const RunRequest& request) const {
   }
   if (found == runs_.end() || found->second.isClosing ||
       found->second.run->token() != request.hello.token()) {
-    throw RunError("run-not-here",
+    throw RunError(ErrorKind::attempt, "run-not-here",
                    fmt::format("this server no longer has the run {} in its memory",
                                printable(request.runId())),
                    "rerun the command; the server was restarted, or the connection was broken for "
@@ -213,7 +213,7 @@ void RunTable::endParked(const Error& error, const std::function<bool(const Serv
   const auto runs = runs_;  // a copy, because a run that ends may be removed from runs_
   for (const auto& [key, entry] : runs) {
     if (!entry.run->isParked() || !isMeant(*entry.run)) continue;
-    entry.run->end(std::make_exception_ptr(RunError(error.code(), error.what(), error.hint())));
+    entry.run->end(std::make_exception_ptr(RunError(error, error.what(), error.hint())));
   }
 }
 

@@ -304,7 +304,7 @@ void Server::shutDown() {
   acceptor_.close();
   if (dialer_) dialer_->stop();
   sessions_.drain();
-  runs_.endParked(RunError("shutting-down", "the server is shutting down"),
+  runs_.endParked(RunError(ErrorKind::attempt, "shutting-down", "the server is shutting down"),
                   [](const ServedRun&) { return true; });
   stopIfDone();
   asio::co_spawn(io_.context(), endLater(), rethrow);

@@ -14,7 +14,6 @@
 #include "common/core/printable.h"
 #include "common/core/sha256.h"
 #include "common/link/edge.h"
-#include "common/link/link_faults.h"
 #include "common/link/trial.h"
 #include "common/link/wire_messages.h"
 #include "common/net/connection_messages.h"
@@ -124,7 +123,7 @@ asio::awaitable<void> Session::serve() {
   } catch (const Error& error) {
     context_.refusals.note(name(), error, connection_->identity());
     refused = failureMetadata(error);
-    mayPark = isLinkFault(error.code());
+    mayPark = error.kind() == ErrorKind::link;
   } catch (const std::exception& error) {
     processLog()->error("{}: failed: {}", name(), error.what());
     refused = failureMetadata(
@@ -238,7 +237,7 @@ asio::awaitable<bool> Session::serveRun() {
               fmt::format("session {}: ended: {}", number_, printable(error.what())));
     context_.refusals.count(error);
     const auto* known = dynamic_cast<const Error*>(&error);
-    co_return known != nullptr&& isLinkFault(known->code());
+    co_return known != nullptr && known->kind() == ErrorKind::link;
   }
   co_return false;
 }
@@ -272,9 +271,9 @@ asio::awaitable<void> Session::leaveRun(bool mayPark) {
 
 void Session::shutDown() {
   if (!helloCame_) return connection_->abandon();
-  connection_->fail(
-      std::make_exception_ptr(RunError("shutting-down", "the server is shutting down",
-                                       "restart the server, then rerun the command")));
+  connection_->fail(std::make_exception_ptr(
+      RunError(ErrorKind::attempt, "shutting-down", "the server is shutting down",
+               "restart the server, then rerun the command")));
 }
 
 void Session::drain() {
@@ -286,7 +285,7 @@ void Session::drain() {
 }
 
 void Session::end(const Error& error) {
-  connection_->fail(std::make_exception_ptr(RunError(error.code(), error.what(), error.hint())));
+  connection_->fail(std::make_exception_ptr(RunError(error, error.what(), error.hint())));
 }
 
 void Session::endIfIdle(SteadyTime time) {

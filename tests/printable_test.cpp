@@ -194,15 +194,28 @@ TEST_CASE("a Failure's code is short, and its texts are printable") {
   CHECK(isClean(error.hint()));
 }
 
-TEST_CASE("an error that the peer reports has the exit code that it has on this side") {
-  const auto exitCodeOf = [](const std::string& code) {
-    return errorFromFailure(viewOf(failureMetadata(RunError(code, "a fault")))).exitCode();
+TEST_CASE("an error that the peer reports has the kind and the exit code that it has there") {
+  const auto received = [](const Error& error) {
+    return errorFromFailure(viewOf(failureMetadata(error)));
   };
-  for (const char* code : {"bad-cuts", "model-not-allowed", "bad-index", "other-run-spec"}) {
-    CHECK(exitCodeOf(code) == 2);
+  const RunError usage = received(UsageError("bad-cuts", "a fault", "a hint"));
+  CHECK(usage.kind() == ErrorKind::usage);
+  CHECK(usage.exitCode() == 2);
+  for (const ErrorKind kind : {ErrorKind::run, ErrorKind::attempt, ErrorKind::link}) {
+    const RunError error = received(RunError(kind, "any-code", "a fault", "a hint", 3));
+    CHECK(error.kind() == kind);
+    CHECK(error.exitCode() == 1);
+    CHECK(error.retrySeconds() == 3);
   }
-  for (const char* code : {"not-tls", "too-many-sessions", "non-finite", "anything", ""}) {
-    CHECK(exitCodeOf(code) == 1);
+  // The peer was not interrupted.
+  CHECK(received(RunError(ErrorKind::interrupt, "interrupted", "")).kind() == ErrorKind::run);
+}
+
+TEST_CASE("a Failure of an unknown kind ends the run") {
+  wire::Failure failure;
+  for (const int kind : {4, -1, 1 << 20}) {
+    failure.set_kind(static_cast<wire::Failure::Kind>(kind));
+    CHECK(errorFromFailure(viewOf(failure.SerializeAsString())).kind() == ErrorKind::run);
   }
 }
 

@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "common/engine/worker.h"
-#include "common/link/link_faults.h"
 #include "common/link/tensor_link.h"
 #include "common/link/wire_messages.h"
 #include "common/net/io_thread.h"
@@ -288,7 +287,7 @@ asio::awaitable<void> connectLinks(Side& client, Side& server, std::uint16_t por
         CHECK(reason == "done");
         isOver = true;
       } catch (const Error& error) {
-        CHECK(isLinkFault(error.code()));
+        CHECK(error.kind() == ErrorKind::link);
         a->abandon();
         b->abandon();
       }

@@ -250,7 +250,7 @@ int sweepCommand(const SweepOptions& options) {
   const bool finished = runAll(options, sweep);
   finishReport(options, sweep);
   if (!finished) {
-    throw RunError("interrupted",
+    throw RunError(ErrorKind::interrupt, "interrupted",
                    fmt::format("interrupted; {} of {} points are done",
                                countOf(sweep, Status::done), sweep.points.size()),
                    "rerun the same command to resume");

@@ -104,6 +104,11 @@ void printResult(const nlohmann::json& summary, const TrainOptions& options, Jso
   }
 }
 
+ErrorKind kindOf(const std::exception& error) {
+  const auto* known = dynamic_cast<const Error*>(&error);
+  return known == nullptr ? ErrorKind::run : known->kind();
+}
+
 // Returns "" if the exception is not an Error; LibTorch's exceptions, for example, have no code.
 std::string codeOf(const std::exception& error) {
   const auto* known = dynamic_cast<const Error*>(&error);
@@ -120,7 +125,7 @@ void keepModel(ModelSaver& saver, bool interrupted, const std::string& folder,
       return log.info("the model after these steps: {}/model.safetensors", folder);
     }
   } catch (const std::exception& error) {
-    const bool timeIsUp = codeOf(error) == "interrupted";
+    const bool timeIsUp = kindOf(error) == ErrorKind::interrupt;
     if (!timeIsUp) log.error("another error followed: {}", error.what());
   }
   try {
@@ -172,7 +177,7 @@ std::string resumeCommand(const std::exception& error, const PreparedRun& run) {
 // For a run that ended with `error`. Saves its model and records, and logs their locations.
 void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer, ModelSaver& saver,
               spdlog::logger& log) {
-  const bool interrupted = codeOf(error) == "interrupted";
+  const bool interrupted = kindOf(error) == ErrorKind::interrupt;
   if (interrupted) {
     log.info("interrupted after {} of {} steps", trainer.steps(),
              totalSteps(run.settings(), *run.data().train));
@@ -201,7 +206,7 @@ void rethrowWithFolder(const std::exception& error, const PreparedRun& run) {
   const std::size_t at = hint.find(kGeneral);
   if (at == std::string::npos) return;
   hint.replace(at, kGeneral.size(), run.resumeCommand.substr(run.resumeCommand.find("--resume")));
-  throw RunError(known->code(), known->what(), hint, known->retrySeconds(), known->exitCode());
+  throw RunError(*known, known->what(), hint);
 }
 
 // Rethrows the current exception, after a run that can be resumed if a sample is damaged: replacing
@@ -243,21 +248,18 @@ struct TrainCommand {
   std::uint64_t edgeFailedAt = 0;  // steps done when a direct link between servers failed last
 };
 
-// Whether the run may be restarted from a checkpoint, because a server has lost the run, is about
-// to shut down, or cannot reach another server. If a direct link has failed, steps must have been
-// made since the last time. All else is tried again for as long as a lost connection is.
+// Whether the run may be restarted from a checkpoint, because only this attempt has ended, such as
+// by a server that has lost the run, is about to shut down, or cannot reach another server. If a
+// direct link has failed, steps must have been made since the last time. All else is tried again
+// for as long as a lost connection is.
 bool mayRestart(const std::exception& error, TrainRun& run, std::uint64_t steps,
                 TrainCommand& command) {
   if (run.checkpointer() == nullptr || !run.prepared().localServers.empty()) return false;
   if (run.settings().reconnectSeconds == 0 || run.session().isInterrupted()) return false;
-  const std::string code = codeOf(error);
-  if (code == "edge-failed") return steps > std::exchange(command.edgeFailedAt, steps);
-  if (command.stuckSince->secondsWithout(command.attempts, now()) >=
-      run.settings().reconnectSeconds) {
-    return false;
-  }
-  return code == "replica-lost" || code == "replica-unreachable" || code == "run-not-here" ||
-         code == "shutting-down";
+  if (kindOf(error) != ErrorKind::attempt) return false;
+  if (codeOf(error) == "edge-failed") return steps > std::exchange(command.edgeFailedAt, steps);
+  return command.stuckSince->secondsWithout(command.attempts, now()) <
+         run.settings().reconnectSeconds;
 }
 
 nlohmann::json summaryOf(const TrainCommand& command, const TrainResult& result,

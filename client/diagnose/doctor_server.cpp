@@ -186,7 +186,7 @@ void examineOne(const ServerAddress& address, const std::optional<PreparedRun>& 
     found(checkOfServer(result));
     found(checkOfLink(result));
   } catch (const Error& error) {
-    if (error.code() == "interrupted") throw;
+    if (error.kind() == ErrorKind::interrupt) throw;
     explain(address, error, found);
     if (stageOf(error, address.tls != nullptr) != Stage::link) return;
   }

@@ -19,7 +19,6 @@
 #include "common/core/clock.h"
 #include "common/core/durable.h"
 #include "common/core/yaml.h"
-#include "common/link/link_faults.h"
 #include "common/link/tensor_link_options.h"
 #include "common/run/action_tables.h"
 #include "common/run/profiler.h"
@@ -511,7 +510,7 @@ bool mayPassWithOthers(const Error& error) {
       "missing-feature", "not-measured", "trial-too-long",
       // Of the moment.
       "shutting-down", "server-left", "no-progress"};
-  return isLinkFault(error.code()) || error.retrySeconds() > 0 ||
+  return error.kind() == ErrorKind::link || error.retrySeconds() > 0 ||
          std::find(std::begin(kCodes), std::end(kCodes), error.code()) != std::end(kCodes);
 }
 

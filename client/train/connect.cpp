@@ -21,7 +21,6 @@
 
 #include "common/core/clock.h"
 #include "common/core/log.h"
-#include "common/link/link_faults.h"
 #include "common/link/wire_messages.h"
 #include "common/net/connect_to.h"
 #include "common/net/connection_messages.h"
@@ -43,16 +42,6 @@ asio::steady_timer::duration duration(double seconds) {
 
 std::span<const std::byte> bytesOf(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
-}
-
-[[noreturn]] void throwRefused(const std::string& peer, const RunError& refused) {
-  const std::string sentence = "the server at " + peer + " refuses: " + refused.what();
-  // A run that needs more memory than the server has in total does not fit later either.
-  const bool neverFits = refused.code() == "not-enough-memory" && refused.retrySeconds() == 0;
-  if (neverFits || refused.exitCode() == 2) {
-    throw UsageError(refused.code(), sentence, refused.hint());
-  }
-  throw RunError(refused.code(), sentence, refused.hint(), refused.retrySeconds());
 }
 
 std::set<std::string> featuresOf(const auto& message) {
@@ -111,9 +100,10 @@ asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::He
   } catch (const ProtocolError& error) {
     // The peer may not be a Cleave server, so the error names the address, which the user can
     // check.
-    throw RunError(error.code(), connection.peer() + ": " + error.what(), error.hint());
+    throw RunError(error, connection.peer() + ": " + error.what(), error.hint());
   }
-  throwRefused(connection.peer(), *refused);
+  throw RunError(*refused, "the server at " + connection.peer() + " refuses: " + refused->what(),
+                 refused->hint());
 }
 
 // Whether an HTTP server listens at this address. Such a server does not answer a Hello, because it
@@ -165,15 +155,10 @@ struct Attempt {
 // Whether this is the run's first connection, or a reconnection.
 enum class Stage : std::uint8_t { first, again };
 
-// Whether a retry may fix the error.
-bool mayPass(const RunError& error, Stage stage) {
-  const bool isLate = error.code() == "hello-timeout" || error.code() == "tls-timeout";
-  if (error.retrySeconds() > 0 || isLate) return true;
-  // A certificate that is no longer accepted will not be accepted later.
-  if (stage == Stage::again) return isLinkFault(error.code()) && error.code() != "tls-failed";
-  // The server may be restarting. With TLS, a server with too many connections closes the
-  // connection without a message.
-  return error.code() == "connection-lost" || error.code() == "connection-closed";
+// Whether a retry may fix the error. The server may be restarting, and with TLS, a server with too
+// many connections closes the connection without a message.
+bool mayPass(const RunError& error) {
+  return error.retrySeconds() > 0 || error.kind() == ErrorKind::link;
 }
 
 }  // namespace
@@ -211,8 +196,8 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address,
                        "check the name, or give the server's IP address");
     }
     attempt.what = "cannot connect to " + address.text() + ": " + error.code().message();
-    attempt.error =
-        std::make_exception_ptr(RunError("no-server", attempt.what, startHint(address)));
+    attempt.error = std::make_exception_ptr(
+        RunError(ErrorKind::link, "no-server", attempt.what, startHint(address)));
     co_return attempt;
   }
   try {
@@ -220,7 +205,7 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address,
     wire::HelloOk ok = co_await shakeHandsWith(address, *connection, sent);
     attempt.open = OpenConnection{std::move(connection), std::move(ok)};
   } catch (const RunError& error) {
-    if (!mayPass(error, stage)) throw;
+    if (!mayPass(error)) throw;
     attempt.error = std::current_exception();
     attempt.what = error.what();
     attempt.retrySeconds = error.retrySeconds();
@@ -240,8 +225,8 @@ double jitter(std::random_device& random) {
     std::rethrow_exception(attempt.error);
   } catch (const RunError& error) {
     if (seconds < 1) throw;
-    throw RunError(error.code(), fmt::format("{}; tried for {:.0f} s", error.what(), seconds),
-                   error.hint(), error.retrySeconds(), error.exitCode());
+    throw RunError(error, fmt::format("{}; tried for {:.0f} s", error.what(), seconds),
+                   error.hint());
   }
 }
 
@@ -326,7 +311,7 @@ asio::awaitable<OpenConnection> reconnectToServer(ServerAddress address,
 }
 
 RunError interruptedError() {
-  return RunError("interrupted", "interrupted",
+  return RunError(ErrorKind::interrupt, "interrupted", "interrupted",
                   "rerun the command, or continue a training run with --resume RUN");
 }
 

@@ -45,7 +45,7 @@ boost::asio::awaitable<OpenConnection> connectToServer(ServerAddress address,
                                                        double retrySeconds);
 
 // Like connectToServer(), for a run whose connection broke. Retries after all errors that concern
-// only the connection (see isLinkFault()).
+// only the connection (ErrorKind::link).
 boost::asio::awaitable<OpenConnection> reconnectToServer(ServerAddress address,
                                                          std::function<wire::Hello()> hello,
                                                          double retrySeconds);

@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "common/core/log.h"
-#include "common/link/link_faults.h"
 #include "common/link/wire_messages.h"
 
 namespace cleave {
@@ -35,8 +34,8 @@ RunError endedByServer(const std::string& reason) {
   if (reason != "shutting-down") {
     return RunError("server-left", "the server ended the run (" + reason + ")", hint);
   }
-  return RunError("shutting-down", "the server is shutting down, after finishing the current step",
-                  hint);
+  return RunError(ErrorKind::attempt, "shutting-down",
+                  "the server is shutting down, after finishing the current step", hint);
 }
 
 ServerLink::ServerLink(IoThread& io, ServerRequest request, const ConnectOptions& options,
@@ -155,7 +154,7 @@ asio::awaitable<void> ServerLink::serve() {
       co_return;
     } catch (const Error& error) {
       if (!mayReconnect(error)) throw;
-      broken.emplace(error.code(), error.what(), error.hint());
+      broken.emplace(error, error.what(), error.hint());
     }
     link_->detach();
     OpenConnection open = co_await reconnect(*broken);
@@ -169,7 +168,7 @@ asio::awaitable<void> ServerLink::serve() {
 // A server that has sent no token does not keep the run when its connection breaks.
 bool ServerLink::mayReconnect(const Error& error) const {
   return options_.reconnectSeconds > 0 && ok_.token() != 0 && !isClosing_ &&
-         isLinkFault(error.code());
+         error.kind() == ErrorKind::link;
 }
 
 // The seconds that remain for reconnecting. A connection that breaks again without any progress

@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "common/core/log.h"
-#include "common/link/link_faults.h"
 #include "common/link/transfer_order.h"
 
 namespace cleave {
@@ -88,7 +87,7 @@ void ClientSession::rethrow(const std::exception_ptr& error) const {
   try {
     std::rethrow_exception(error);
   } catch (const Error& each) {
-    if (findCause_ && isLinkFault(each.code())) findCause_();
+    if (findCause_ && each.kind() == ErrorKind::link) findCause_();
     throw;
   }
 }

@@ -85,9 +85,7 @@ namespace {
         "lower eval.batch, whose batches of {} samples are larger than those "
         "of train.batch, {}: --set eval.batch={}; or {}",
         eval, train, train, error.hint());
-    // Without a time to retry after, the run does not fit later either.
-    if (error.retrySeconds() == 0) throw UsageError(error.code(), error.what(), hint);
-    throw RunError(error.code(), error.what(), hint, error.retrySeconds());
+    throw RunError(error, error.what(), hint);
   }
 }
 

@@ -287,7 +287,7 @@ void Trainer::leaveIfAsked(Phase next) {
     if (!std::exchange(isLastStep_, true)) return;
   }
   if (session_.isInterrupted()) throw interruptedError();
-  throw RunError("shutting-down", "the server is shutting down",
+  throw RunError(ErrorKind::attempt, "shutting-down", "the server is shutting down",
                  "restart it, then run: " + run_.prepared().resumeCommand);
 }
 

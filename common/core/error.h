@@ -2,23 +2,34 @@
 // hint() says how to fix it. Bugs in Cleave itself are assertions instead.
 #pragma once
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 
 namespace cleave {
 
+// What an error ends, which decides what may still help. Sent to the peer, in Refused and Failure.
+enum class ErrorKind : std::uint8_t {
+  run,        // the run
+  usage,      // wrong use or unsafe configuration: the same command fails again
+  attempt,    // this attempt of the run, which may start again from its last checkpoint
+  link,       // only the connection: the run may continue over the next one
+  interrupt,  // the user ended the program; never sent
+};
+
 // Codes are sent in Refused and Failure and written to logs: lower case with hyphens, such as
 // "unknown-codec".
 class Error : public std::runtime_error {
  public:
-  Error(std::string code, const std::string& sentence, std::string hint, int exitCode,
+  Error(ErrorKind kind, std::string code, const std::string& sentence, std::string hint,
         double retrySeconds = 0)
       : std::runtime_error(sentence),
+        kind_(kind),
         code_(std::move(code)),
         hint_(std::move(hint)),
-        exitCode_(exitCode),
         retrySeconds_(retrySeconds) {}
 
+  ErrorKind kind() const { return kind_; }
   const std::string& code() const { return code_; }
   // One sentence of advice, or empty.
   const std::string& hint() const { return hint_; }
@@ -27,9 +38,8 @@ class Error : public std::runtime_error {
   const std::string& key() const { return key_; }
   // The location of that key: "configs/a.yaml:12", "--set train.batch=0"; empty: unknown.
   const std::string& location() const { return location_; }
-  // 1: a run failed. 2: usage error or unsafe configuration. All errors with the same code have the
-  // same exit code.
-  int exitCode() const { return exitCode_; }
+  // 1: a run failed. 2: usage error or unsafe configuration.
+  int exitCode() const { return kind_ == ErrorKind::usage ? 2 : 1; }
   // The delay after which a retry may succeed; 0: unknown, or never.
   double retrySeconds() const { return retrySeconds_; }
 
@@ -38,9 +48,9 @@ class Error : public std::runtime_error {
   std::string location_;
 
  private:
+  ErrorKind kind_;
   std::string code_;
   std::string hint_;
-  int exitCode_;
   double retrySeconds_;
 };
 
@@ -48,7 +58,7 @@ class Error : public std::runtime_error {
 class UsageError : public Error {
  public:
   UsageError(std::string code, const std::string& sentence, std::string hint = "")
-      : Error(std::move(code), sentence, std::move(hint), 2) {}
+      : Error(ErrorKind::usage, std::move(code), sentence, std::move(hint)) {}
 
   // Returns the same error with this key() and location().
   UsageError about(std::string key, std::string location = "") && {
@@ -62,10 +72,16 @@ class UsageError : public Error {
 // program exits with code 1.
 class RunError : public Error {
  public:
-  // `exitCode`: 2 for a usage error that the peer has found and reported.
   RunError(std::string code, const std::string& sentence, std::string hint = "",
-           double retrySeconds = 0, int exitCode = 1)
-      : Error(std::move(code), sentence, std::move(hint), exitCode, retrySeconds) {}
+           double retrySeconds = 0)
+      : RunError(ErrorKind::run, std::move(code), sentence, std::move(hint), retrySeconds) {}
+  // ErrorKind::usage: the fault is another program's configuration, or that of this program's peer.
+  RunError(ErrorKind kind, std::string code, const std::string& sentence, std::string hint = "",
+           double retrySeconds = 0)
+      : Error(kind, std::move(code), sentence, std::move(hint), retrySeconds) {}
+  // The same error with other texts, and without key and location.
+  RunError(const Error& error, const std::string& sentence, std::string hint)
+      : RunError(error.kind(), error.code(), sentence, std::move(hint), error.retrySeconds()) {}
 };
 
 // The peer violated the protocol (proto/PROTOCOL.md). Ends its session; the peer receives it as a

@@ -19,8 +19,9 @@ void ConnectionSlot::fail(std::exception_ptr error) {
 void ConnectionSlot::sendControl(FrameKind kind, std::string metadata) {
   onIo([self = shared_from_this(), kind, metadata = std::move(metadata)]() mutable {
     if (self->unconfirmed_.size() >= kMaxUnconfirmed) {
-      throw ProtocolError("not-reading", "the peer has not confirmed " +
-                                             std::to_string(kMaxUnconfirmed) + " control frames");
+      throw ProtocolError(
+          ErrorKind::link, "not-reading",
+          "the peer has not confirmed " + std::to_string(kMaxUnconfirmed) + " control frames");
     }
     self->unconfirmed_.push_back({kind, std::move(metadata)});
     self->queue(self->unconfirmed_.back());

@@ -35,7 +35,8 @@ class TensorLink::Gate : public FrameSink {
  private:
   TensorLink& link() const {
     if (link_ != nullptr) return *link_;
-    throw RunError("connection-replaced", "a newer connection has replaced this one");
+    throw RunError(ErrorKind::link, "connection-replaced",
+                   "a newer connection has replaced this one");
   }
   TensorLink* link_;
 };

@@ -93,7 +93,7 @@ awaitable<void> Connection::secure() {
   try {
     isSecure_ = co_await endsWithin(options_.tlsDeadline, stream_.secure());
     if (isSecure_) co_return;
-    throw RunError("tls-timeout",
+    throw RunError(ErrorKind::link, "tls-timeout",
                    peerName() + " did not complete the TLS handshake within " +
                        secondsText(options_.tlsDeadline),
                    "check that host and port are those of a Cleave server with tls.enabled");
@@ -122,7 +122,7 @@ awaitable<Connection::HandshakeFrame> Connection::readHandshakeFrame(ConnectionS
   try {
     if (co_await endsWithin(options_.helloDeadline, receiveHandshake(state, frame)))
       co_return frame;
-    throw RunError("hello-timeout",
+    throw RunError(ErrorKind::link, "hello-timeout",
                    peerName() + " did not complete its part of the handshake within " +
                        secondsText(options_.helloDeadline),
                    kNoHelloHint);
@@ -173,7 +173,8 @@ awaitable<void> Connection::writeHandshakeFrame(FrameKind kind, std::string meta
   } catch (const system_error& error) {
     throw lost(error.code(), "before the handshake was done");
   }
-  throw RunError("hello-timeout", peerName() + " does not read the handshake", kNoHelloHint);
+  throw RunError(ErrorKind::link, "hello-timeout", peerName() + " does not read the handshake",
+                 kNoHelloHint);
 }
 
 // ---- Lifetime ----
@@ -274,9 +275,9 @@ awaitable<void> Connection::readFrames(FrameSink& sink) {
         sink.receivedFrame(head.header, head.metadata, place);
     }
     if (outbox_.size() > kMaxQueued) {
-      throw ProtocolError("not-reading", peerName() + " sends, but does not read: " +
-                                             std::to_string(outbox_.size()) +
-                                             " frames are queued for it");
+      throw ProtocolError(ErrorKind::link, "not-reading",
+                          peerName() + " sends, but does not read: " +
+                              std::to_string(outbox_.size()) + " frames are queued for it");
     }
     co_await throttled(readPause_, bytes);
   }
@@ -339,10 +340,11 @@ void Connection::streamEnded(const error_code& error) {
 
 RunError Connection::lost(const error_code& error, const std::string& when) const {
   if (error == asio::error::eof) {
-    return RunError("connection-closed", peerName() + " closed the connection " + when,
+    return RunError(ErrorKind::link, "connection-closed",
+                    peerName() + " closed the connection " + when,
                     "check its log, and that it is a Cleave program and still running");
   }
-  return RunError("connection-lost",
+  return RunError(ErrorKind::link, "connection-lost",
                   "the connection to " + peerName() + " was lost: " + error.message(),
                   "check that it is a Cleave program, still running and reachable");
 }
@@ -487,7 +489,7 @@ awaitable<void> Connection::watch() {
 ProtocolError Connection::silent() {
   const bool isSending = now() < stream_.lastArrival() + longestSilence();
   return ProtocolError(
-      "peer-silent",
+      ErrorKind::link, "peer-silent",
       peerName() + (isSending ? " has answered no Ping for " : " has sent nothing for ") +
           secondsText(longestSilence()) + (isSending ? "" : ", not even an answer to a Ping"),
       "check that it is still running and that the network is up");
@@ -495,7 +497,7 @@ ProtocolError Connection::silent() {
 
 ProtocolError Connection::notReading() const {
   return ProtocolError(
-      "not-reading",
+      ErrorKind::link, "not-reading",
       peerName() + " sends, but has not read a frame that was sent to it a long time ago");
 }
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
-#include <string_view>
 
 #include "common/core/clock.h"
 #include "common/core/printable.h"
@@ -15,40 +13,14 @@ namespace {
 
 constexpr std::size_t kMaxCodeBytes = 64;
 
-// Faults of the configuration, the data or the model that a peer may find: it reports an error that
-// is a UsageError on its side. All other faults may be temporary.
-constexpr std::string_view kWrongUse[] = {"bad-run-spec",
-                                          "unknown-model",
-                                          "model-not-allowed",
-                                          "bad-graph",
-                                          "bad-model-parameter",
-                                          "bad-sample-shape",
-                                          "bad-classes",
-                                          "bad-cuts",
-                                          "unknown-codec",
-                                          "bad-codec-spec",
-                                          "unknown-schedule",
-                                          "bad-in-flight",
-                                          "bad-staleness",
-                                          "no-replicas",
-                                          "wrong-replica",
-                                          "unknown-optimizer",
-                                          "bad-optimizer-parameter",
-                                          "bad-wait",
-                                          "wait-not-allowed",
-                                          "bad-run-id",
-                                          "probe-not-allowed",
-                                          "unknown-identity",
-                                          "others-run",
-                                          "bad-precision",
-                                          "bad-insert",
-                                          "edges-not-accepted",
-                                          "edge-not-allowed",
-                                          "run-exists",
-                                          "other-run-spec",
-                                          "bad-index",
-                                          "bad-weights",
-                                          "bad-safetensors"};
+// The kinds have the same numbers on the wire. An unknown one ends the run.
+ErrorKind kindFrom(wire::Failure::Kind kind) {
+  return wire::Failure::Kind_IsValid(kind) ? static_cast<ErrorKind>(kind) : ErrorKind::run;
+}
+
+wire::Failure::Kind toWire(ErrorKind kind) {
+  return kind == ErrorKind::interrupt ? wire::Failure::RUN : static_cast<wire::Failure::Kind>(kind);
+}
 
 double checkedRetry(double seconds) {
   constexpr double kMaxSeconds = 3600;
@@ -111,16 +83,15 @@ std::string failureMetadata(const Error& error) {
   failure.set_sentence(printable(error.what()));
   failure.set_hint(printable(error.hint()));
   failure.set_retry_seconds(error.retrySeconds());
+  failure.set_kind(toWire(error.kind()));
   return failure.SerializeAsString();
 }
 
 RunError errorFromFailure(std::span<const std::byte> failure) {
   try {
     const auto proto = parseMetadata<wire::Failure>(FrameKind::failure, failure);
-    const bool isWrongUse =
-        std::find(std::begin(kWrongUse), std::end(kWrongUse), proto.code()) != std::end(kWrongUse);
-    return RunError(printable(proto.code(), kMaxCodeBytes), proto.sentence(), proto.hint(),
-                    checkedRetry(proto.retry_seconds()), isWrongUse ? 2 : 1);
+    return RunError(kindFrom(proto.kind()), printable(proto.code(), kMaxCodeBytes),
+                    proto.sentence(), proto.hint(), checkedRetry(proto.retry_seconds()));
   } catch (const ProtocolError& error) {
     return error;
   }

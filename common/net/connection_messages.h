@@ -32,8 +32,7 @@ std::string byeMetadata(const std::string& reason);
 // The result is short enough for a handshake frame.
 std::string failureMetadata(const Error& error);
 // Returns the error that the peer sent in a Failure or Refused, which have the same fields; an
-// error "bad-metadata" if it cannot be parsed. Its exit code is that of an error with the same code
-// on this side.
+// error "bad-metadata" if it cannot be parsed.
 RunError errorFromFailure(std::span<const std::byte> failure);
 
 // Returns `error` itself if it holds an Error; otherwise an "internal-error" with its text.

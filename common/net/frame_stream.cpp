@@ -82,7 +82,7 @@ asio::awaitable<void> FrameStream::readPayload(Head head, std::span<std::byte> p
   // Equal to the received bytes, because the fields hold every bit.
   const HeaderBytes bytes = encodeHeader(header);
   if (frameChecksum(checksummedPart(bytes), head.metadata, place) != header.checksum) {
-    throw ProtocolError("bad-checksum",
+    throw ProtocolError(ErrorKind::link, "bad-checksum",
                         std::string("a ") + std::string(frameKindName(header.kind)) + " frame of " +
                             std::to_string(frameBytes(header)) + " bytes was damaged in transit");
   }

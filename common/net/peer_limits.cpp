@@ -22,7 +22,7 @@ void FrameProgress::arrived(std::size_t bytes, SteadyTime time) {
   const double seconds = secondsBetween(start_, time - longestSilence_);
   const double grace = std::chrono::duration<double>(deadline_.grace).count();
   if (seconds <= grace || static_cast<double>(bytes_) >= seconds * deadline_.bytesPerSecond) return;
-  throw ProtocolError("too-slow",
+  throw ProtocolError(ErrorKind::link, "too-slow",
                       "a frame arrives too slowly: " + std::to_string(bytes_) + " bytes in " +
                           std::to_string(static_cast<long>(seconds)) + " s; the minimum is " +
                           std::to_string(static_cast<long>(deadline_.bytesPerSecond)) +

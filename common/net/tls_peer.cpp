@@ -192,7 +192,7 @@ RunError versionError(const std::string& sentence) {
   return RunError("tls-version", sentence, "install a current version of Cleave on both machines");
 }
 
-RunError refusedThere(int alert, TlsRole ours) {
+RunError refusedThere(int alert, TlsRole ours, ErrorKind broken) {
   const bool ofClient = ours == TlsRole::client;
   const std::string peer = ofClient ? "the server" : "the client";
   for (const Reason* reason : kReasons) {
@@ -206,7 +206,7 @@ RunError refusedThere(int alert, TlsRole ours) {
     return requiredError(peer + " requires a certificate, but received none");
   }
   if (alert == SSL_AD_PROTOCOL_VERSION) return versionError(peer + " does not speak TLS 1.3");
-  return RunError("tls-failed",
+  return RunError(broken, "tls-failed",
                   peer + " ends TLS with the alert \"" + SSL_alert_desc_string_long(alert) + "\"",
                   "check its log, and any proxy between the two machines, then try again");
 }
@@ -263,14 +263,14 @@ void checkPeerAgain(const TlsContext& context, X509* certificate, STACK_OF(X509)
   throw refusedHere(check, context.role());
 }
 
-std::exception_ptr tlsError(const PeerCheck& check, TlsRole ours) {
+std::exception_ptr tlsError(const PeerCheck& check, TlsRole ours, ErrorKind broken) {
   const std::string peer = ours == TlsRole::client ? "the server" : "the client";
   if (check.error != X509_V_OK) return std::make_exception_ptr(refusedHere(check, ours));
   const unsigned long error = ERR_peek_error();
   const int reason = ERR_GET_REASON(error);
   if (ERR_GET_LIB(error) == ERR_LIB_SSL) {
     if (reason >= SSL_AD_REASON_OFFSET) {
-      return std::make_exception_ptr(refusedThere(reason - SSL_AD_REASON_OFFSET, ours));
+      return std::make_exception_ptr(refusedThere(reason - SSL_AD_REASON_OFFSET, ours, broken));
     }
     if (reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE) {
       return std::make_exception_ptr(requiredError(peer + " has no certificate"));
@@ -281,7 +281,7 @@ std::exception_ptr tlsError(const PeerCheck& check, TlsRole ours) {
   }
   const char* text = ERR_reason_error_string(error);
   return std::make_exception_ptr(ProtocolError(
-      "tls-failed",
+      broken, "tls-failed",
       peer + " sends data that is not valid TLS: " + (text != nullptr ? text : "unknown reason"),
       "check any proxy between the two machines, then try again"));
 }

@@ -27,7 +27,7 @@ int checkPeer(int accepted, X509_STORE_CTX* store);
 
 // The Error for a connection whose handshake or records failed. `check` is the result for the
 // peer's certificate; the rest comes from OpenSSL's error queue.
-std::exception_ptr tlsError(const PeerCheck& check, TlsRole ours);
+std::exception_ptr tlsError(const PeerCheck& check, TlsRole ours, ErrorKind broken);
 
 // Checks a previously accepted peer again: `certificate` with `chain`, against the trusted CAs and
 // revocation lists of `context`. Ignores dates, because a session may outlive its certificate.

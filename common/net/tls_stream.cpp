@@ -166,7 +166,8 @@ asio::awaitable<void> TlsStream::secure() {
 
 // Sets error_ from OpenSSL's error queue.
 std::exception_ptr TlsStream::failed() {
-  error_ = tlsError(check_, context_->role());
+  // A peer that refuses TLS will refuse it again; data that is damaged later may cross next time.
+  error_ = tlsError(check_, context_->role(), hasText_ ? ErrorKind::link : ErrorKind::run);
   ERR_clear_error();
   return error_;
 }
@@ -192,6 +193,7 @@ asio::awaitable<std::size_t> TlsStream::readSome(std::span<std::byte> place) {
     const int result =
         error_ ? 0 : SSL_read_ex(ssl_.get(), place.data() + have, place.size() - have, &bytes);
     have += bytes;
+    hasText_ = hasText_ || bytes > 0;
     if (result == 1) continue;  // one record read
     const int error = error_ ? SSL_ERROR_NONE : SSL_get_error(ssl_.get(), result);
     if (error == SSL_ERROR_ZERO_RETURN && have == 0) throw system_error(asio::error::eof);

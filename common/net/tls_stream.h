@@ -60,6 +60,7 @@ class TlsStream : public ByteStream {
   const std::string noName_;
   std::unique_ptr<SSL, FreeSsl> ssl_;
   bool secured_ = false;
+  bool hasText_ = false;      // the peer has sent data after the handshake
   std::exception_ptr error_;  // TLS has failed: nothing more is encrypted or decrypted
 
   std::vector<std::byte> in_;  // data from the socket, consumed by OpenSSL up to inBegin_

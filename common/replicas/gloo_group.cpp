@@ -96,7 +96,8 @@ std::vector<at::Tensor> asTensors(std::span<float> values) {
 }
 
 RunError failed(const std::string& code, const std::string& sentence) {
-  return {code, sentence, "check the network between the servers, and resume the run"};
+  return {ErrorKind::attempt, code, sentence,
+          "check the network between the servers, and resume the run"};
 }
 
 }  // namespace

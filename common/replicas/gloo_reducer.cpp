@@ -269,9 +269,10 @@ class GlooReducer : public GradientReducer {
     } catch (const Error&) {
       failure_ = std::current_exception();
     } catch (const std::exception& error) {
-      failure_ = std::make_exception_ptr(
-          RunError("replica-lost", std::string("this replica has failed: ") + error.what(),
-                   "check the memory of its machine, and resume the run"));
+      failure_ =
+          std::make_exception_ptr(RunError(ErrorKind::attempt, "replica-lost",
+                                           std::string("this replica has failed: ") + error.what(),
+                                           "check the memory of its machine, and resume the run"));
     }
     if (failure_) endGroup();
     call.done(failure_);
@@ -285,7 +286,7 @@ class GlooReducer : public GradientReducer {
 
   void perform(const Call& call) {
     if (isAborted_)
-      throw RunError("replica-lost", "this replica has left the group",
+      throw RunError(ErrorKind::attempt, "replica-lost", "this replica has left the group",
                      "the run has ended on this server; its log says why");
     if (channel_ == nullptr) return;
     agree(call);

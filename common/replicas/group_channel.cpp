@@ -165,7 +165,7 @@ void GroupMembership::received(const GroupMessage& message) {
     store(message);
   } else if (message.kind == Kind::lost && message.key.size() == 1) {
     const auto rank = static_cast<unsigned char>(message.key[0]);
-    throw RunError("replica-lost", nameOf(rank) + ": " + message.value);
+    throw RunError(ErrorKind::attempt, "replica-lost", nameOf(rank) + ": " + message.value);
   }
   changed_.notify_all();
 }
@@ -199,11 +199,11 @@ void GroupMembership::throwIncomplete() const {
   const std::string check = "check that its server runs, and that the other servers can reach it";
   if (missing_ && isAccepted_) {
     throw RunError(
-        "replica-unreachable",
+        ErrorKind::attempt, "replica-unreachable",
         missingText() + (missing_->size() == 1 ? " has" : " have") + " not joined" + within, check);
   }
-  throw RunError("replica-unreachable", nameOf(0) + " cannot be reached" + within + ": " + fault_,
-                 check);
+  throw RunError(ErrorKind::attempt, "replica-unreachable",
+                 nameOf(0) + " cannot be reached" + within + ": " + fault_, check);
 }
 
 std::string GroupMembership::nameOf(std::size_t rank) const {
@@ -239,7 +239,8 @@ std::map<std::string, std::string>::iterator GroupMembership::find(
     changed_.wait(lock, isDecided);
   }
   if (found != values_.end()) return found;
-  throw RunError("replica-lost", reason_ ? *reason_ : "a replica has not sent " + key + " in time",
+  throw RunError(ErrorKind::attempt, "replica-lost",
+                 reason_ ? *reason_ : "a replica has not sent " + key + " in time",
                  "check the server of that replica, and resume the run");
 }
 

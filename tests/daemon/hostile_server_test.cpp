@@ -115,9 +115,8 @@ Answer frameOf(FrameKind kind, const google::protobuf::MessageLite& message) {
   return {kind, message.SerializeAsString()};
 }
 
-template <typename Proto>
-Proto hostileFailure() {
-  Proto failure;
+wire::Failure hostileFailure() {
+  wire::Failure failure;
   failure.set_code("bad\x1b[2Jcode");
   failure.set_sentence(kHostile + "sentence");
   failure.set_hint(kHostile + "hint");
@@ -158,7 +157,7 @@ TEST_CASE("a server's texts are escaped before they reach the terminal and files
   };
   wire::Bye bye;
   bye.set_reason(kHostile + "reason");
-  const Answer ends[] = {frameOf(FrameKind::failure, hostileFailure<wire::Failure>()),
+  const Answer ends[] = {frameOf(FrameKind::failure, hostileFailure()),
                          frameOf(FrameKind::bye, bye)};
   for (const Answer& end : ends) {
     const std::string name(frameKindName(end.kind));
@@ -181,7 +180,7 @@ TEST_CASE("the texts of a refusal are escaped before they reach the terminal and
   for (const std::string command : {"train", "probe", "doctor"}) {
     INFO(command);
     const HostileServer server([](const wire::Hello&) {
-      return std::vector<Answer>{frameOf(FrameKind::refused, hostileFailure<wire::Refused>())};
+      return std::vector<Answer>{frameOf(FrameKind::refused, hostileFailure())};
     });
     const std::string run = folder.path(command);
     const Ended ended = command == "train" ? runClient(command, run, {"--server", server.address()})
