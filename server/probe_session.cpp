@@ -10,6 +10,7 @@
 #include "common/core/log.h"
 #include "common/core/printable.h"
 #include "server/deadline.h"
+#include "server/hello.h"
 
 namespace cleave {
 namespace {
@@ -44,7 +45,7 @@ ProbeSession::ProbeSession(const SessionContext& context, std::shared_ptr<Connec
       }) {}
 
 asio::awaitable<void> ProbeSession::accept() {
-  const wire::HelloOk ok = helloOkWith(kProbeFeature, number_);
+  const wire::HelloOk ok = helloOkOf(number_);
   co_await connection_->writeHandshakeFrame(FrameKind::helloOk, ok.SerializeAsString());
   if (context_.lines.take(identity_, now())) {
     logAbout(identity_, "")

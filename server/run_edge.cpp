@@ -39,16 +39,6 @@ bool mayPass(const Error& error) {
   return error.retrySeconds() > 0 || error.kind() == ErrorKind::link;
 }
 
-wire::HelloOk helloOkFrom(const std::string& metadata) {
-  auto ok = parseMetadata<wire::HelloOk>(
-      FrameKind::helloOk, std::as_bytes(std::span(metadata.data(), metadata.size())));
-  if (ok.version() != kWireVersion || ok.features_size() != 1 || ok.features(0) != kEdgeFeature) {
-    throw ProtocolError("bad-metadata", "the HelloOk does not answer the Hello of a direct link",
-                        "install the same version of Cleave on both servers");
-  }
-  return ok;
-}
-
 EdgeReport::OfFlow meanOf(const LinkTotals& after, const LinkTotals& before, FlowKind kind) {
   EdgeReport::OfFlow mean;
   double tensors = 0;
@@ -259,9 +249,7 @@ asio::awaitable<std::shared_ptr<Connection>> RunEdge::connect() {
   options.serverName = address.host;
   const auto connection = std::make_shared<Connection>(std::move(socket), std::move(options));
   wire::Hello hello;
-  hello.set_min_version(kWireVersion);
-  hello.set_max_version(kWireVersion);
-  hello.add_features(std::string(kEdgeFeature));
+  hello.set_kind(wire::Hello::EDGE);
   hello.set_software(softwareVersion());
   hello.set_run_id(options_.target->runId);
   hello.set_edge_token(options_.token);
@@ -270,11 +258,10 @@ asio::awaitable<std::shared_ptr<Connection>> RunEdge::connect() {
   std::string metadata = hello.SerializeAsString();
   co_await connection->writeHandshakeFrame(FrameKind::hello, std::move(metadata));
   const auto answer = co_await connection->readHandshakeFrame(ConnectionState::awaitingHelloOk);
-  if (answer.kind != FrameKind::helloOk) {
-    throw errorFromFailure(
-        std::as_bytes(std::span(answer.metadata.data(), answer.metadata.size())));
-  }
-  const wire::HelloOk ok = helloOkFrom(answer.metadata);
+  const auto metadataOfAnswer =
+      std::as_bytes(std::span(answer.metadata.data(), answer.metadata.size()));
+  if (answer.kind != FrameKind::helloOk) throw errorFromFailure(metadataOfAnswer);
+  const auto ok = parseMetadata<wire::HelloOk>(FrameKind::helloOk, metadataOfAnswer);
   attach(connection, arrivedFromWire(ok.arrived()));
   co_return connection;
 }

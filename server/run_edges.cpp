@@ -11,7 +11,6 @@
 #include "common/link/transfer_order.h"
 #include "common/link/trial.h"
 #include "common/run/run_folder.h"
-#include "server/hello.h"
 
 namespace cleave {
 namespace {
@@ -52,11 +51,8 @@ void checkAllowed(const wire::Edge& edge, const EdgeSettings& settings) {
 }  // namespace
 
 void checkEdges(const wire::Hello& hello, const RunPlan& plan, const EdgeSettings& settings) {
-  if (asksForEdges(hello) != asksFor(hello, kDirectFeature)) {
-    refuseHello("a Hello has direct links without the feature 'direct', or the reverse");
-  }
   if (!asksForEdges(hello)) return;
-  if (asksFor(hello, kTrialFeature)) refuseHello("a trial has direct links");
+  if (hello.kind() == wire::Hello::TRIAL) refuseHello("a trial has direct links");
   checkEdgeCodecs(plan, hello.has_edge_before(), hello.has_edge_after());
   if (hello.has_edge_before()) {
     checkToken(hello.edge_before());

@@ -25,6 +25,7 @@
 #include "common/run/action_tables.h"
 #include "common/run/torch_errors.h"
 #include "server/deadline.h"
+#include "server/hello.h"
 #include "server/last_connection.h"
 #include "server/on_thread.h"
 #include "stage/remote_body.h"
@@ -372,15 +373,12 @@ void ServedRun::attach(const RunRequest& request, std::shared_ptr<Connection> co
 }
 
 wire::HelloOk ServedRun::helloOk() const {
-  wire::HelloOk ok;
-  ok.set_version(kWireVersion);
+  wire::HelloOk ok = helloOkOf(session_);
   ok.set_threads(static_cast<std::uint32_t>(threads_.threads));
   ok.set_in_flight(plan_.inFlight);
-  ok.set_session(session_);
   if (!isTrial_ && resources_.settings.park.count() > 0) ok.set_token(token_);
   if (arrived_) toWire(*arrived_, *ok.mutable_arrived());
   ok.set_weights_stored(!arrived_ && hasStoredWeights());
-  ok.set_software(softwareVersion());
   ok.set_body_bytes(maxWeightsBytes(plan_));
   ok.set_weights_allowed(mayFetchWeights());
   ok.set_device(resources_.settings.device);
@@ -392,9 +390,6 @@ wire::HelloOk ServedRun::helloOk() const {
   ok.set_exact(stored_.isExact);
   ok.set_checkpoints(stored_.checkpoints != nullptr);
   if (stored_.checkpoints) ok.set_fingerprint(stored_.checkpoints->fingerprint());
-  if (isTrial_) ok.add_features(std::string(kTrialFeature));
-  if (!edges_.isEmpty()) ok.add_features(std::string(kDirectFeature));
-  for (const std::string& feature : requiredFeatures(plan_.spec)) ok.add_features(feature);
   return ok;
 }
 

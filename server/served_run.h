@@ -34,7 +34,6 @@
 #include "common/run/plan.h"
 #include "proto/wire.pb.h"
 #include "server/admission.h"
-#include "server/hello.h"
 #include "server/run_edges.h"
 #include "server/run_record.h"
 #include "server/run_replicas.h"
@@ -74,7 +73,7 @@ struct RunRequest {
 
   const std::string& runId() const { return hello.run_id(); }
   // A trial of codecs: it leaves no records, and its weights cannot be fetched.
-  bool isTrial() const { return asksFor(hello, kTrialFeature); }
+  bool isTrial() const { return hello.kind() == wire::Hello::TRIAL; }
 };
 
 // An admitted run. Call open(), start(), serve() for each connection, and close(), in this order;

@@ -3,7 +3,6 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <exception>
 #include <span>
@@ -24,33 +23,6 @@ namespace cleave {
 namespace {
 
 namespace asio = boost::asio;
-
-void checkVersion(const wire::Hello& hello) {
-  if (hello.min_version() <= kWireVersion && kWireVersion <= hello.max_version()) return;
-  throw RunError("version-mismatch",
-                 "the client supports versions " + std::to_string(hello.min_version()) + " to " +
-                     std::to_string(hello.max_version()) +
-                     " of the wire format, this server supports version " +
-                     std::to_string(kWireVersion),
-                 "install the same version of Cleave on both machines");
-}
-
-constexpr std::array kFeatures = {kProbeFeature,     kTraceFeature,       kTrialFeature,
-                                  kAverageFeature,   kCutNumberFeature,   kInsertFeature,
-                                  kStalenessFeature, kDirectFeature,      kEdgeFeature,
-                                  kReplicasFeature,  kCodecLevelsFeature, kEvaluationGraphFeature};
-
-void checkFeatures(const wire::Hello& hello) {
-  for (const std::string& feature : hello.features()) {
-    if (std::find(kFeatures.begin(), kFeatures.end(), feature) != kFeatures.end()) continue;
-    throw RunError(
-        "missing-feature",
-        fmt::format("the run needs the feature '{}'; this server supports only {} beyond "
-                    "version {} of the wire format",
-                    feature, fmt::join(kFeatures, ", "), kWireVersion),
-        "install the client's version of Cleave on the server");
-  }
-}
 
 // Checks what identifies the client's connection.
 void checkConnections(const wire::Hello& hello) {
@@ -86,7 +58,7 @@ void checkState(const wire::Hello& hello) {
   if (hello.take_over() && hello.token() != 0) {
     throw ProtocolError("bad-metadata", "a Hello has both a token and take_over");
   }
-  if (!asksFor(hello, kTrialFeature)) checkConnections(hello);
+  if (hello.kind() != wire::Hello::TRIAL) checkConnections(hello);
 }
 
 }  // namespace
@@ -147,12 +119,17 @@ asio::awaitable<void> Session::open() {
   connection_->throttleBy(context_.access.throttle(identity_));
   maxIdleSeconds_ =
       context_.access.of(identity_).idleSeconds.value_or(context_.settings.share.idleSeconds);
-  if (asksFor(hello, kProbeFeature)) {
-    co_await openProbe(std::move(hello));
-  } else if (asksFor(hello, kEdgeFeature)) {
-    co_await openEdge(std::move(hello));
-  } else {
-    co_await openRun(std::move(hello));
+  switch (hello.kind()) {
+    case wire::Hello::RUN:
+    case wire::Hello::TRIAL:
+      co_return co_await openRun(std::move(hello));
+    case wire::Hello::PROBE:
+      co_return co_await openProbe(std::move(hello));
+    case wire::Hello::EDGE:
+      co_return co_await openEdge(std::move(hello));
+    default:
+      throw ProtocolError("bad-metadata",
+                          fmt::format("a Hello has the kind {}", static_cast<int>(hello.kind())));
   }
 }
 
@@ -164,8 +141,6 @@ asio::awaitable<wire::Hello> Session::readHello() {
   if (const auto& tls = context_.certificates.tls()) connection_->checkPeerAgain(*tls);
   auto hello = parseMetadata<wire::Hello>(
       FrameKind::hello, std::as_bytes(std::span(frame.metadata.data(), frame.metadata.size())));
-  checkVersion(hello);
-  checkFeatures(hello);
   co_return hello;
 }
 
@@ -204,13 +179,13 @@ asio::awaitable<void> Session::openProbe(wire::Hello hello) {
 
 // The token proves that the client of the run has asked for this connection.
 asio::awaitable<void> Session::openEdge(wire::Hello hello) {
-  if (hello.features_size() != 1 || hello.has_run_spec() || hello.token() != 0) {
+  if (hello.has_run_spec() || hello.token() != 0) {
     throw ProtocolError("bad-metadata", "the Hello of a direct link has fields of a run");
   }
   edge_ = context_.runs.findEdge(hello.run_id(), hello.edge_token());
   kind_ = "edge";
   edgeRun_ = hello.run_id();
-  wire::HelloOk ok = helloOkWith(kEdgeFeature, number_);
+  wire::HelloOk ok = helloOkOf(number_);
   const Arrived arrived = arrivedFromWire(hello.arrived());
   co_await edge_->accept(connection_, arrived, std::move(ok));
   logAbout(identity_, edgeRun_)->debug("{}: a direct link of the run {}", name(), edgeRun_);

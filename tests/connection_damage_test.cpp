@@ -44,7 +44,7 @@ TEST_CASE("damage during the handshake ends it with a code of its own, and the p
       {"wrong magic", damaged(hello, 0, 'X'), "not-cleave", false},
       {"HTTP", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "not-cleave", false},
       {"a short greeting", "SSH-2.0-x\r\n", "not-cleave", false},
-      {"wrong version", damaged(hello, 4, 2), "version-mismatch"},
+      {"wrong version", damaged(hello, 4, kWireVersion + 1), "version-mismatch"},
       {"unknown kind", damaged(hello, 5, 99), "unknown-frame"},
       {"unknown flags", damaged(hello, 7, 1), "bad-frame"},
       {"a stream number", damaged(hello, 16, 1), "bad-frame"},

@@ -61,9 +61,7 @@ class Prober {
  private:
   asio::awaitable<void> probe() {
     wire::Hello hello;
-    hello.set_min_version(kWireVersion);
-    hello.set_max_version(kWireVersion);
-    hello.add_features(std::string(kProbeFeature));
+    hello.set_kind(wire::Hello::PROBE);
     hello.set_software(softwareVersion());
     // This is a named variable because GCC 12 destroys temporaries of a co_await expression twice.
     const std::function<wire::Hello()> makeHello = [hello] { return hello; };

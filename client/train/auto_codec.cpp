@@ -442,18 +442,15 @@ class AutoCodecs {
   }
 
   // An error that prevents the first trial from connecting would also prevent the run from
-  // connecting, except on a server that does not support trials.
+  // connecting.
   std::optional<TrialResult> performFirst() {
     Trial trial(run_, weights_, batch_, run_.settings.codecs, ++trials_);
-    bool isConnected = false;
+    trial.connect(run_.settings.retrySeconds);
     try {
-      trial.connect(run_.settings.retrySeconds);
-      isConnected = true;
       TrialResult result = trial.perform(kFirstWarmUpSteps, kMinBudget);
       resolved_.note(run_.settings.codecs, result);
       return result;
     } catch (const Error& error) {
-      if (!isConnected && error.code() != "missing-feature") throw;
       if (!mayPassWithOthers(error)) throw;
       log_.warn("codec: auto uses {}, because its first trial failed: {}",
                 shortText(run_.settings.codecs), error.what());
@@ -507,7 +504,7 @@ bool mayPassWithOthers(const Error& error) {
       // Of the codecs: their memory, their time, and values that they cannot encode.
       "not-enough-memory", "codec-too-long", "bad-codec-spec", "non-finite",
       // Of trials alone.
-      "missing-feature", "not-measured", "trial-too-long",
+      "not-measured", "trial-too-long",
       // Of the moment.
       "shutting-down", "server-left", "no-progress"};
   return error.kind() == ErrorKind::link || error.retrySeconds() > 0 ||

@@ -14,7 +14,6 @@
 #include <iterator>
 #include <optional>
 #include <random>
-#include <set>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -44,26 +43,12 @@ std::span<const std::byte> bytesOf(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-std::set<std::string> featuresOf(const auto& message) {
-  return {message.features().begin(), message.features().end()};
-}
-
 // Throws unless `metadata` is a HelloOk that answers `hello`. checkAnswer() checks the run's
 // details.
 wire::HelloOk helloOkFrom(std::span<const std::byte> metadata, const wire::Hello& hello) {
   auto ok = parseMetadata<wire::HelloOk>(FrameKind::helloOk, metadata);
-  if (ok.version() != kWireVersion) {
-    throw ProtocolError("version-mismatch",
-                        "the server chose version " + std::to_string(ok.version()) +
-                            " of the wire format, which was not offered",
-                        "install the same version of Cleave on both machines");
-  }
   if (ok.session() == 0) {
     throw ProtocolError("bad-metadata", "a HelloOk has the session 0; sessions count from 1");
-  }
-  if (featuresOf(ok) != featuresOf(hello)) {
-    throw ProtocolError("bad-metadata",
-                        "the features in the HelloOk differ from those requested in the Hello");
   }
   if (ok.weights_stored() && hello.weights_sha256().empty()) {
     throw ProtocolError("bad-metadata",

@@ -361,8 +361,6 @@ void planRunOf(PreparedRun& run, const RunOptions& options, Purpose purpose,
 
 wire::Hello helloOf(const PreparedRun& run, Purpose purpose) {
   wire::Hello hello;
-  hello.set_min_version(kWireVersion);
-  hello.set_max_version(kWireVersion);
   hello.set_run_id(
       makeRunId(std::string(kPrefixes[static_cast<std::size_t>(purpose)]) + run.settings.name));
   hello.set_threads(static_cast<std::uint32_t>(run.threads));
@@ -446,8 +444,6 @@ wire::Hello helloFor(const PreparedRun& run, std::size_t body) {
   wire::Hello hello = run.hello;
   toWire(run.bodies[body].spec, *hello.mutable_run_spec());
   hello.set_run_id(runIdOf(run, body));
-  for (const std::string& feature : requiredFeatures(run.bodies[body].spec))
-    hello.add_features(feature);
   return hello;
 }
 

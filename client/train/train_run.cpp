@@ -172,7 +172,6 @@ ServerRequest TrainRun::requestFor(std::size_t body) const {
 // Asks for direct links to the servers of the neighbouring bodies.
 void TrainRun::requestEdges(std::size_t body, wire::Hello& hello) const {
   if (edgeTokens_.empty()) return;
-  hello.add_features(std::string(kDirectFeature));
   if (body > 0) hello.mutable_edge_before()->set_token(edgeTokens_[body - 1]);
   if (body == edgeTokens_.size()) return;
   const auto& addresses = settings().directAddresses;

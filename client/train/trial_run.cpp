@@ -33,8 +33,7 @@ RunSpec trialSpec(const PreparedRun& run, std::size_t body) {
 
 wire::Hello trialHello(const PreparedRun& run, const RunSpec& spec, unsigned number) {
   wire::Hello hello = run.hello;
-  hello.add_features(std::string(kTrialFeature));
-  for (const std::string& feature : requiredFeatures(spec)) hello.add_features(feature);
+  hello.set_kind(wire::Hello::TRIAL);
   const std::string& id = run.hello.run_id();
   constexpr std::size_t kMaxTail = 55;
   hello.set_run_id(

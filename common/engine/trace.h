@@ -8,7 +8,6 @@
 #include <mutex>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "common/core/clock.h"
@@ -17,8 +16,6 @@
 #include "common/topology/step.h"
 
 namespace cleave {
-
-inline constexpr std::string_view kTraceFeature = "trace";  // in Hello and HelloOk
 
 // The numeric values are part of the wire format.
 enum class TraceActivity : std::uint8_t {

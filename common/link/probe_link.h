@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <string_view>
 #include <vector>
 
 #include "common/core/clock.h"
@@ -16,7 +15,6 @@
 
 namespace cleave {
 
-inline constexpr std::string_view kProbeFeature = "probe";             // in Hello and HelloOk
 inline constexpr std::uint64_t kMaxProbeBytes = 1'000'000'000;         // maximum size of one stream
 inline constexpr std::chrono::milliseconds kMaxProbeSession{600'000};  // enforced by the server
 

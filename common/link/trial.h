@@ -4,12 +4,10 @@
 
 #include <chrono>
 #include <cstdint>
-#include <string_view>
 
 namespace cleave {
 
-inline constexpr std::string_view kTrialFeature = "trial";  // in Hello and HelloOk
-inline constexpr std::uint64_t kMaxTrialBatches = 100;      // of training and evaluation together
+inline constexpr std::uint64_t kMaxTrialBatches = 100;  // of training and evaluation together
 inline constexpr std::chrono::milliseconds kMaxTrialSession{600'000};  // enforced by the server
 
 }  // namespace cleave

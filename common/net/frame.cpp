@@ -181,7 +181,7 @@ FrameHeader decodeHeader(std::span<const std::byte, kHeaderBytes> bytes) {
     throw ProtocolError("version-mismatch",
                         "the peer's frames have wire version " + std::to_string(version) +
                             ", this side uses version " + std::to_string(kWireVersion),
-                        "run the same version of Cleave on both sides");
+                        "install the same version of Cleave on both machines");
   }
   FrameHeader header;
   const auto kind = load<std::uint8_t>(bytes, kKindAt);

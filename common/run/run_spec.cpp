@@ -7,25 +7,9 @@
 #include <cmath>
 
 #include "common/core/sha256.h"
-#include "common/graph/packed_graph.h"
 #include "proto/wire.pb.h"
 
 namespace cleave {
-
-std::vector<std::string> requiredFeatures(const RunSpec& spec) {
-  std::vector<std::string> features;
-  if (spec.trace.steps > 0) features.emplace_back(kTraceFeature);
-  if (spec.averageDecay > 0) features.emplace_back(kAverageFeature);
-  if (spec.cutNumber > 0) features.emplace_back(kCutNumberFeature);
-  if (!spec.inserts.empty()) features.emplace_back(kInsertFeature);
-  if (spec.staleness > 0) features.emplace_back(kStalenessFeature);
-  if (spec.codecLevels) features.emplace_back(kCodecLevelsFeature);
-  if (spec.replicas > 1) features.emplace_back(kReplicasFeature);
-  if (!spec.graph.empty() && unpackGraph(spec.graph).has_evaluation()) {
-    features.emplace_back(kEvaluationGraphFeature);
-  }
-  return features;
-}
 
 void toWire(const RunSpec& spec, wire::RunSpec& proto) {
   proto.Clear();

@@ -6,7 +6,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "common/engine/trace.h"
@@ -20,26 +19,6 @@ namespace wire {
 class RunSpec;
 }
 
-// Feature in the Hello and HelloOk of a run with averageDecay > 0.
-inline constexpr std::string_view kAverageFeature = "average";
-
-// Feature in the Hello and HelloOk of a run with a cutNumber above 0.
-inline constexpr std::string_view kCutNumberFeature = "cut-number";
-
-// Feature in the Hello and HelloOk of a run whose spec has inserts.
-inline constexpr std::string_view kInsertFeature = "insert";
-
-// Feature in the Hello and HelloOk of a run with staleness > 0.
-inline constexpr std::string_view kStalenessFeature = "staleness";
-
-// Feature in the Hello and HelloOk of a run with codecLevels.
-inline constexpr std::string_view kCodecLevelsFeature = "codec-levels";
-
-// Feature in the Hello and HelloOk of a run whose body has an evaluation graph.
-inline constexpr std::string_view kEvaluationGraphFeature = "evaluation-graph";
-
-// Feature in the Hello and HelloOk of a run whose body has replicas.
-inline constexpr std::string_view kReplicasFeature = "replicas";
 inline constexpr std::size_t kAttemptBytes = 16;  // of Hello.attempt
 
 // Maximum number of servers that compute consecutive parts of a model.
@@ -87,10 +66,6 @@ struct RunSpec {
 
   bool operator==(const RunSpec&) const = default;
 };
-
-// The features in the Hello and the HelloOk of a run with this spec; "trial" is not among them.
-// Throws UsageError "bad-graph" if the spec's graph is not valid.
-std::vector<std::string> requiredFeatures(const RunSpec& spec);
 
 void toWire(const RunSpec& spec, wire::RunSpec& proto);
 RunSpec runSpecFromWire(const wire::RunSpec& proto);

@@ -99,8 +99,6 @@ class HostileServer {
 // The HelloOk of a correct server.
 wire::HelloOk correctAnswer(const wire::Hello& hello) {
   wire::HelloOk ok;
-  ok.set_version(hello.max_version());
-  *ok.mutable_features() = hello.features();
   ok.set_threads(1);
   ok.set_in_flight(hello.run_spec().micro_batches());  // the default of the schedule `priority`
   ok.set_session(1);
@@ -198,8 +196,6 @@ TEST_CASE("a HelloOk with numbers out of range is refused") {
     const char* says;
   };
   const Row rows[] = {
-      {"version 0", [](auto& ok) { ok.set_version(0); }, "version 0"},
-      {"version 2", [](auto& ok) { ok.set_version(2); }, "version 2"},
       {"no session", [](auto& ok) { ok.set_session(0); }, "session 0"},
       {"nothing in flight", [](auto& ok) { ok.set_in_flight(0); }, "0 micro-batches"},
       {"one more", [](auto& ok) { ok.set_in_flight(ok.in_flight() + 1); }, "micro-batches"},
@@ -209,7 +205,6 @@ TEST_CASE("a HelloOk with numbers out of range is refused") {
       {"no body", [](auto& ok) { ok.set_body_bytes(0); }, "0 bytes"},
       {"largest body", [](auto& ok) { ok.set_body_bytes(~0ull); }, "18446744073709551615"},
       {"unnamed weights", [](auto& ok) { ok.set_weights_stored(true); }, "had no digest"},
-      {"a feature", [](auto& ok) { ok.add_features("trace"); }, "features"},
   };
   const TemporaryFolder folder;
   for (const Row& row : rows) {

@@ -156,9 +156,7 @@ Bytes frame(unsigned state, FrameKind kind, const std::string& metadata,
 
 std::string helloMetadata() {
   wire::Hello hello;
-  hello.set_min_version(1);
-  hello.set_max_version(1);
-  hello.add_features("probe");
+  hello.set_kind(wire::Hello::TRIAL);
   hello.set_run_id("run-1");
   hello.set_generation(1);
   hello.add_connections(7);
@@ -190,7 +188,6 @@ std::vector<Seed> cleave::fuzz::seeds() {
   const RunError error("bad-run", "it went\nwrong", "fix it");
   const Key key{Phase::train, 3, 1, gradientAt(0)};
   wire::HelloOk ok;
-  ok.set_version(1);
   ok.set_software("cleave");
   wire::Segment segment;
   segment.set_offset(64);

@@ -78,7 +78,7 @@ for flags in (2, 3, 0x8000, 0xFFFF):
     sends(f"flags {flags:#x}", "bad-frame", w.header(w.HELLO, flags=flags), run=False)
 sends("checksum without its flag", "bad-frame", w.header(w.HELLO, checksum=1), run=False)
 sends("wrong checksum", "bad-checksum", w.header(w.HELLO, flags=1, checksum=2**64 - 1), run=False)
-for version in (0, 2, 255):
+for version in (0, 1, 3, 255):
     sends(f"frames of version {version}", "version-mismatch", w.header(w.HELLO, version=version), run=False)
 for name, data in {
     "HTTP": b"GET / HTTP/1.1\r\n\r\n", "TLS": bytes.fromhex("160301020001"), "SSH": b"SSH-2.0-x\r\n", "zeros": bytes(4096),
@@ -114,7 +114,7 @@ def _(world):
 REFUSALS = {
     "bad-run-spec", "unknown-model", "model-not-allowed", "unknown-codec", "bad-codec-spec", "unknown-schedule",
     "unknown-optimizer", "not-enough-memory", "bad-run-id", "bad-model-parameter", "bad-sample-shape", "bad-classes",
-    "bad-cuts", "bad-optimizer-parameter", "bad-in-flight", "bad-wait", "bad-metadata", "missing-feature", "bad-precision",
+    "bad-cuts", "bad-optimizer-parameter", "bad-in-flight", "bad-wait", "bad-metadata", "bad-precision",
 }  # fmt: skip
 
 
@@ -127,10 +127,9 @@ def hellos(what, codes=REFUSALS, spec=None, **fields):
     CASES.append(Case(f"Hello: {what}", act, codes))
 
 
-for least, greatest in ((0, 0), (2, 2), (2, 1), (2**32 - 1, 2**32 - 1)):
-    hellos(f"versions {least} to {greatest}", "version-mismatch", f1=least, f2=greatest)
-hellos("an unknown feature", "missing-feature", f3="x" * 500)
-hellos("a probe and a run", "bad-run-spec", f3="probe")
+for kind in (4, 255, 2**31, 2**64 - 1):
+    hellos(f"the kind {kind}", "bad-metadata", f1=kind)
+hellos("a probe and a run", "bad-run-spec", f1=w.PROBE)
 for run_id in ("", "../../etc/x", "a/b", "x" * 65, "A", "a\nb", "a\0b", ".", "-", "-rf", "--help"):
     hellos(f"run id {run_id!r}", "bad-run-id", run_id=run_id)
 hellos("no run spec", spec=b"")
@@ -211,10 +210,10 @@ for what, inserts in (
     *((f"that decays by {value}", [insert_with("decaying", fractions=[("decay", value)], rank=2, every_steps=1)]) for value in (NAN, INF, -0.5, 1.5)),
     *((f"with an L1 penalty of {value}", [insert_with("decaying", fractions=[("l1", value)], rank=2, every_steps=1)]) for value in (NAN, INF, -0.5, 1e300)),
 ):  # fmt: skip
-    hellos(f"an insert {what}", "bad-insert", f3="insert", spec=w.run_spec(f29=inserts))
-hellos("an insert that decays, but is frozen", "bad-insert", f3="insert",
+    hellos(f"an insert {what}", "bad-insert", spec=w.run_spec(f29=inserts))
+hellos("an insert that decays, but is frozen", "bad-insert",
        spec=w.run_spec(f29=[insert_with("decaying", rank=2, every_steps=1)], f24=["insert.*"]))  # fmt: skip
-hellos("1000 inserts", "bad-run-spec", f3="insert", spec=w.run_spec(f29=[insert_with("linear", rank=2)] * 1000))
+hellos("1000 inserts", "bad-run-spec", spec=w.run_spec(f29=[insert_with("linear", rank=2)] * 1000))
 hellos("fields repeated as often as fit", spec=w.run_spec(f11=[w.message((1, "f%d" % i)) for i in range(400)]))
 hellos("messages nested 900 deep", "bad-metadata", spec=b"\xa3\x06" * 900 + b"\xa4\x06" * 900)
 hellos("messages nested 900 deep, not ended", "bad-metadata", spec=b"\xa3\x06" * 900)
@@ -292,7 +291,6 @@ hellos("optimizer with escape sequences", spec=w.run_spec(f12=w.message((1, ESCA
 hellos("parameter with escape sequences", spec=w.run_spec(f2=[w.message((1, ESCAPES), (2, ESCAPES))]))
 hellos("codec with escape sequences", spec=w.run_spec(ESCAPES))
 hellos("flow with escape sequences", spec=w.run_spec(f11=[w.message((1, ESCAPES), (2, "none"))]))
-hellos("feature with escape sequences", "missing-feature", f3=ESCAPES)
 hellos("run id with escape sequences", "bad-run-id", run_id=ESCAPES)
 
 
@@ -355,7 +353,7 @@ sends("a stream after the one with the maximum number", "bad-segment", w.tensor(
 
 @case("more batches than a trial may have", "trial-too-long", deadline=5)
 def _(world):
-    peer = world.run(f3="trial")
+    peer = world.run(f1=w.TRIAL)
     for number in range(1, 102):
         one = bytes(w.WIDTH * 4)
         if not peer.send(w.tensor(one, stream=number, phase="eval", step=number, micro_batches=1, samples=1, shape=(1, w.WIDTH))):
@@ -368,7 +366,7 @@ def _(world):
 
 @case("the weights of a trial", "fetch-not-allowed")
 def _(world):
-    peer = world.run(f3="trial")
+    peer = world.run(f1=w.TRIAL)
     peer.send(w.fetch("weights/body"))
     return peer
 
@@ -587,9 +585,9 @@ for name, code, data in (
 
 # ---- Replicas ----
 
-hellos("a replica, of a server without replicas", "no-replicas", f3="replicas", spec=w.run_spec(f60=2, f61=0))
-hellos("replica 2 of 2", "bad-run-spec", f3="replicas", spec=w.run_spec(f60=2, f61=2))
-hellos("a replica of 4 billion", "bad-run-spec", f3="replicas", spec=w.run_spec(f60=2**32 - 1, f61=2**32 - 2))
+hellos("a replica, of a server without replicas", "no-replicas", spec=w.run_spec(f60=2, f61=0))
+hellos("replica 2 of 2", "bad-run-spec", spec=w.run_spec(f60=2, f61=2))
+hellos("a replica of 4 billion", "bad-run-spec", spec=w.run_spec(f60=2**32 - 1, f61=2**32 - 2))
 
 # ---- Codec levels ----
 
@@ -608,10 +606,10 @@ hellos("a watch without codec levels", "bad-run-spec", spec=w.run_spec(f33=1))
 
 # ---- Overlapping steps ----
 
-hellos("a staleness of 17", "bad-staleness", f3="staleness", spec=w.run_spec(f31=17))
-hellos("a staleness of 4 billion", "bad-staleness", f3="staleness", spec=w.run_spec(f31=2**32 - 1))
-hellos("staleness with gpipe", "bad-staleness", f3="staleness", spec=w.run_spec(f31=1, f10="gpipe"))
-hellos("staleness with a codec that keeps state", "bad-staleness", f3="staleness", spec=w.run_spec(f31=1, f11=[w.message((1, "gradient/1"), (2, "ef(block:bits=4)"))]))
+hellos("a staleness of 17", "bad-staleness", spec=w.run_spec(f31=17))
+hellos("a staleness of 4 billion", "bad-staleness", spec=w.run_spec(f31=2**32 - 1))
+hellos("staleness with gpipe", "bad-staleness", spec=w.run_spec(f31=1, f10="gpipe"))
+hellos("staleness with a codec that keeps state", "bad-staleness", spec=w.run_spec(f31=1, f11=[w.message((1, "gradient/1"), (2, "ef(block:bits=4)"))]))
 
 
 def begin_steps(peer, *numbers):
@@ -632,7 +630,7 @@ for name, code, data in (
 ):  # fmt: skip
 
     def overlap(world, data=data, second="weights" not in name):
-        peer = world.run(w.run_spec(f31=1, f9=2 * w.MICRO_BATCHES), f3="staleness")
+        peer = world.run(w.run_spec(f31=1, f9=2 * w.MICRO_BATCHES))
         begin_steps(peer, 1, *((2,) if second else ()))
         peer.send(data)
         return peer
@@ -644,25 +642,23 @@ for name, code, data in (
 
 TOKEN = bytes(range(16))
 OTHER_TOKEN = bytes(range(1, 17))
-EDGE = {"f3": "edge", "f4": None, "f6": None, "f7": None, "f14": None}
+EDGE = {"f1": w.EDGE, "f4": None, "f6": None, "f7": None, "f14": None}
 AFTER = ((2, "127.0.0.1:4800"), (3, "other"))
 
 hellos("an edge of no run", "edge-not-here", **EDGE, f42=TOKEN)
 for token in (b"", TOKEN[:15], TOKEN * 100):
     hellos(f"an edge with a token of {len(token)} bytes", "edge-not-here", **EDGE, f42=token)
-hellos("an edge with a run spec", "bad-metadata", f3="edge", f42=TOKEN)
-hellos("an edge without the feature", "bad-metadata", f40=w.message((1, TOKEN)))
-hellos("the feature of edges without an edge", "bad-metadata", f3="direct")
-hellos("a run with an edge token of 15 bytes", "bad-metadata", f3="direct", f40=w.message((1, TOKEN[:15])))
-hellos("a run whose server must connect elsewhere", "edge-not-allowed", f3="direct", f41=w.message((1, TOKEN), *AFTER))
+hellos("an edge with a run spec", "bad-metadata", f1=w.EDGE, f42=TOKEN)
+hellos("a run with an edge token of 15 bytes", "bad-metadata", f40=w.message((1, TOKEN[:15])))
+hellos("a run whose server must connect elsewhere", "edge-not-allowed", f41=w.message((1, TOKEN), *AFTER))
 for address in ("", "x", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999", ESCAPES, "x" * 2000):
-    hellos(f"an edge to '{address[:12]!r}'", {"bad-metadata", "edge-not-allowed"}, f3="direct", f41=w.message((1, TOKEN), (2, address), (3, "other")))
-hellos("an edge to a run '../x'", "bad-run-id", f3="direct", f41=w.message((1, TOKEN), (2, "127.0.0.1:4800"), (3, "../x")))
+    hellos(f"an edge to '{address[:12]!r}'", {"bad-metadata", "edge-not-allowed"}, f41=w.message((1, TOKEN), (2, address), (3, "other")))
+hellos("an edge to a run '../x'", "bad-run-id", f41=w.message((1, TOKEN), (2, "127.0.0.1:4800"), (3, "../x")))
 
 
 def run_with_edge(world):
     """A run that expects another server to send activation/0."""
-    return world.run(f3="direct", f40=w.message((1, TOKEN)))
+    return world.run(f40=w.message((1, TOKEN)))
 
 
 def edge(world, token=TOKEN):
@@ -866,7 +862,7 @@ def _(world):
 @case("a peer that reads nothing but keeps sending Pongs", "", untold="not-reading", deadline=9)
 def _(world):
     peer = world.connect(receive_buffer=4096)
-    peer.open("", b"", f3="probe", f4=None, f5=None)
+    peer.open("", b"", f1=w.PROBE, f4=None, f5=None)
     peer.send(w.fetch("probe", 10**9))
     start = time.monotonic()
     while time.monotonic() - start < 9 and peer.send(w.frame(w.PONG)):
@@ -882,7 +878,7 @@ def _(world):
         if len(peers) % 2:
             peer.send(w.hello(world.run_id()))
         else:
-            peer.send(w.hello("", b"", f3="probe", f4=None, f5=None))
+            peer.send(w.hello("", b"", f1=w.PROBE, f4=None, f5=None))
         got = peer.read_frame()
         if not got or got[0] != w.HELLO_OK:
             break

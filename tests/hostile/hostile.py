@@ -311,7 +311,7 @@ def run_all(chosen, programs, folder, server, world, transport, memory):
         return 1
     honest = Honest(programs, folder, server, transport, alone)
     honest.start()
-    probe = world.connect().open("", b"", f3="probe", f4=None, f5=None)  # the first session allocates memory that all sessions share
+    probe = world.connect().open("", b"", f1=w.PROBE, f4=None, f5=None)  # the first session allocates memory that all sessions share
     world.leave(probe)
     start, fresh = time.monotonic(), server.memory_kib("VmRSS")
     for case in chosen:

@@ -24,7 +24,7 @@ def spec(rank=0, replicas=REPLICAS, **more):
 
 def hello(world, rank=0, attempt=None, run_spec=None, **more):
     attempt = os.urandom(16) if attempt is None else attempt
-    return w.hello(world.run_id(), spec(rank) if run_spec is None else run_spec, **{"f3": "replicas", "f60": attempt, **more})
+    return w.hello(world.run_id(), spec(rank) if run_spec is None else run_spec, **{"f60": attempt, **more})
 
 
 def open_replica(world, rank=0, attempt=None, run_spec=None):
@@ -80,10 +80,10 @@ for rank, replicas in ((1, 2), (0, 3), (2, 3), (0, 16)):
 for rank, replicas in ((2, 2), (0, 17), (2**32 - 2, 2**32 - 1)):
     hellos(f"replica {rank} of {replicas}", "bad-run-spec", run_spec=spec(rank, replicas, f8=32, f9=32))
 hellos("fewer micro-batches than replicas", REFUSALS | {"bad-replicas"}, run_spec=spec(f8=1, f9=1))
-hellos("replicas with a staleness and a strict schedule", "bad-staleness", run_spec=spec(f10="1f1b", f31=1), f03="staleness")  # a second f3
+hellos("replicas with a staleness and a strict schedule", "bad-staleness", run_spec=spec(f10="1f1b", f31=1))
 for size in (0, 15, 17, 60000):
     hellos(f"an attempt of {size} bytes", "bad-metadata", attempt=bytes(size))
-hellos("a trial of a replica", "bad-metadata", f03="trial")
+hellos("a trial of a replica", "bad-metadata", f1=w.TRIAL)
 
 # ---- In a run ----
 

@@ -11,7 +11,7 @@ KINDS = range(1, 19)
 TENSOR_DATA = (TENSOR, SEGMENT)
 
 
-def header(kind, metadata_bytes=0, payload_bytes=0, stream=0, flags=0, checksum=0, magic=b"CLVE", version=1):
+def header(kind, metadata_bytes=0, payload_bytes=0, stream=0, flags=0, checksum=0, magic=b"CLVE", version=2):
     return struct.pack("<4sBBHIIQQ", magic, version, kind, flags, metadata_bytes, payload_bytes, stream, checksum)
 
 
@@ -83,6 +83,8 @@ def parse(data):
 
 # ---- Correct messages; cases replace parts of them ----
 
+TRIAL, PROBE, EDGE = 1, 2, 3  # kinds of Hello
+
 CODECS = ("activation/0", "activation/1", "gradient/1", "gradient/0")
 SAMPLES, MICRO_BATCHES, WIDTH = 32, 4, 32
 OF_MICRO_BATCH = SAMPLES // MICRO_BATCHES
@@ -112,7 +114,7 @@ def fixed64s(*values):
 
 
 def hello(run_id, spec=None, **more):
-    fields = {"f1": 1, "f2": 1, "f4": run_spec() if spec is None else spec, "f5": run_id, "f6": 1, "f7": 1, "f8": "hostile", "f14": fixed64s(7)}
+    fields = {"f4": run_spec() if spec is None else spec, "f5": run_id, "f6": 1, "f7": 1, "f8": "hostile", "f14": fixed64s(7)}
     fields.update(more)
     return frame(HELLO, message(*((int(name[1:]), value) for name, value in fields.items())))
 
