@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "client/train/run_history.h"
+#include "common/codec/safetensors.h"
 #include "common/core/log.h"
 #include "common/core/sha256.h"
-#include "common/model/safetensors.h"
 #include "tests/error_code.h"
 #include "tests/memory_files.h"
 

@@ -27,14 +27,14 @@ common/run         | common/checkpoint common/core common/codec common/net commo
 compression        | common/core common/codec compression/kernels                     | zstd
 compression/kernels |                                                                 | hwy
 compression/device | common/core common/codec compression                             |
-client/data        | common/core common/codec common/model                            |
+client/data        | common/core common/codec                                         |
 client/start       | client/data common/core common/topology                          |
 client/report      | common/core common/http common/topology |
 client/train       | client/data common/checkpoint common/core common/codec common/net common/engine common/graph common/link common/predict common/record common/device common/model common/program common/run common/topology compression proto | boost CLI
-client/evaluate    | client/data client/train common/core common/graph common/model common/run | torch
+client/evaluate    | client/data client/train common/codec common/core common/graph common/run | torch
 client/sweep       | client/report client/train common/checkpoint common/core common/run common/topology |
-client/diagnose    | client/train common/core common/codec common/net common/link common/model common/program common/run compression proto | boost openssl
-client/commands    | client/data client/evaluate client/start client/train client/report client/sweep client/diagnose common/core common/http common/engine common/graph common/link common/predict common/record common/model common/run compression | torch CLI
+client/diagnose    | client/train common/core common/codec common/net common/link common/program common/run compression proto | boost openssl
+client/commands    | client/data client/evaluate client/start client/train client/report client/sweep client/diagnose common/codec common/core common/http common/engine common/graph common/link common/predict common/record common/model common/run compression | torch CLI
 client             | client/commands common/core common/engine                        | CLI
 stage              | common/core common/codec common/engine common/model common/run proto                     | torch google
 server             | common/checkpoint common/core common/codec common/net common/http common/engine common/link common/record common/replicas common/device common/model common/program common/run common/topology proto stage | boost CLI google openssl

@@ -1,4 +1,4 @@
-#include "common/model/safetensors.h"
+#include "common/codec/safetensors.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>

@@ -8,7 +8,7 @@
 #include "client/data/dataset.h"
 #include "client/data/loader.h"
 #include "client/train/temporary_folder.h"
-#include "common/model/safetensors.h"
+#include "common/codec/safetensors.h"
 #include "tests/error_code.h"
 
 namespace cleave::test {

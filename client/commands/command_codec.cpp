@@ -17,9 +17,9 @@
 #include "client/commands/commands.h"
 #include "client/commands/listing.h"
 #include "client/diagnose/codec_trial.h"
+#include "common/codec/safetensors.h"
 #include "common/core/buffer.h"
 #include "common/core/durable.h"
-#include "common/model/safetensors.h"
 #include "compression/registry.h"
 
 namespace cleave {

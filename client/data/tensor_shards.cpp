@@ -11,9 +11,9 @@
 #include <system_error>
 
 #include "client/data/npy.h"
+#include "common/codec/safetensors.h"
 #include "common/core/file_kind.h"
 #include "common/core/open_file.h"
-#include "common/model/safetensors.h"
 
 namespace cleave {
 namespace {

@@ -8,7 +8,7 @@
 #include "client/data/data_digest.h"
 #include "client/data/dataset.h"
 #include "client/data/tensor_shards.h"
-#include "common/model/safetensors.h"
+#include "common/codec/safetensors.h"
 
 namespace cleave {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "common/codec/codec.h"
+#include "common/codec/safetensors.h"
 #include "common/core/buffer.h"
-#include "common/model/safetensors.h"
 
 namespace cleave {
 

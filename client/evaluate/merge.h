@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "common/model/safetensors.h"
+#include "common/codec/safetensors.h"
 
 namespace cleave {
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "common/codec/safetensors.h"
 #include "common/graph/adapters.h"
 #include "common/model/model.h"
-#include "common/model/safetensors.h"
 
 namespace cleave {
 

@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "client/train/adapter_file.h"
+#include "common/codec/safetensors.h"
 #include "common/core/bytes.h"
 #include "common/core/durable.h"
 #include "common/core/units.h"
-#include "common/model/safetensors.h"
 
 namespace cleave {
 namespace {

@@ -9,9 +9,9 @@
 #include <span>
 #include <sstream>
 
+#include "common/codec/safetensors.h"
 #include "common/core/environment.h"
 #include "common/core/error.h"
-#include "common/model/safetensors.h"
 
 namespace cleave {
 namespace {

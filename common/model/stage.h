@@ -20,13 +20,13 @@
 #include <string>
 #include <vector>
 
+#include "common/codec/safetensors.h"
 #include "common/codec/tensor.h"
 #include "common/device/compute_device.h"
 #include "common/model/body.h"
 #include "common/model/inserts.h"
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
-#include "common/model/safetensors.h"
 #include "common/model/scores.h"
 #include "common/topology/step.h"
 

@@ -22,9 +22,9 @@
 #include <utility>
 
 #include "common/codec/checkpoint_error.h"
+#include "common/codec/safetensors.h"
 #include "common/core/random.h"
 #include "common/model/blocks.h"
-#include "common/model/safetensors.h"
 #include "common/model/torch_tensor.h"
 
 namespace cleave {

@@ -9,10 +9,10 @@
 #include <stdexcept>
 #include <utility>
 
+#include "common/codec/safetensors.h"
 #include "common/core/names.h"
 #include "common/graph/adapters.h"
 #include "common/model/blocks.h"
-#include "common/model/safetensors.h"
 #include "common/model/stage.h"
 
 namespace cleave {

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "common/checkpoint/checkpoint_store.h"
+#include "common/codec/safetensors.h"
 #include "common/engine/engine.h"
 #include "common/link/tensor_codecs.h"
-#include "common/model/safetensors.h"
 
 namespace cleave {
 

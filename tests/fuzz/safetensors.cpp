@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/model/safetensors.h"
+#include "common/codec/safetensors.h"
 #include "tests/fuzz/seeds.h"
 
 using namespace cleave;

@@ -1,4 +1,4 @@
-#include "common/model/safetensors.h"
+#include "common/codec/safetensors.h"
 
 #include <algorithm>
 #include <array>
