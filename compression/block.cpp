@@ -168,7 +168,7 @@ class Block : public PackedCodec {
 
 }  // namespace
 
-std::unique_ptr<Codec> makeBlock(const CodecSpec& spec) {
+BlockParameters blockParameters(const CodecSpec& spec) {
   CodecParameters parameters(spec);
   kernels::BlockFormat format;
   format.bits = parameters.integer("bits", 1, 8);
@@ -181,7 +181,12 @@ std::unique_ptr<Codec> makeBlock(const CodecSpec& spec) {
   constexpr std::array<std::string_view, 2> kRotations = {"none", "hadamard"};
   const bool rotated = parameters.choice("rotation", kRotations, 0) == 1;
   parameters.finish();
-  return std::make_unique<Block>(format, rotated);
+  return {format, rotated};
+}
+
+std::unique_ptr<Codec> makeBlock(const CodecSpec& spec) {
+  const BlockParameters parameters = blockParameters(spec);
+  return std::make_unique<Block>(parameters.format, parameters.isRotated);
 }
 
 }  // namespace cleave

@@ -1,5 +1,5 @@
-// Shared by the codec files: the codecs' make functions, which registry.cpp lists in its table, and
-// the errors of decoders.
+// Shared by the codec files: the codecs' make functions, which registry.cpp lists in its table, the
+// parameters of codecs with a GPU implementation, and the errors of decoders.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,9 @@
 #include <string_view>
 
 #include "common/codec/codec.h"
+#include "common/codec/device_codec.h"
 #include "common/codec/spec.h"
+#include "compression/kernels/kernels.h"
 
 namespace cleave {
 
@@ -35,6 +37,28 @@ std::unique_ptr<Codec> makeChannels(const CodecSpec& spec);
 std::unique_ptr<Codec> makeNonzero(const CodecSpec& spec);
 std::unique_ptr<Codec> makeRans(const CodecSpec& spec);
 std::unique_ptr<Codec> makeZstd(const CodecSpec& spec);
+
+// The GPU implementations, in the folder device/.
+std::shared_ptr<const DeviceCodec> makeFp16OnGpu(const GpuCodecRequest& request);
+std::shared_ptr<const DeviceCodec> makeBf16OnGpu(const GpuCodecRequest& request);
+std::shared_ptr<const DeviceCodec> makeUniformOnGpu(const GpuCodecRequest& request);
+std::shared_ptr<const DeviceCodec> makeBlockOnGpu(const GpuCodecRequest& request);
+std::shared_ptr<const DeviceCodec> makeSortOnGpu(const GpuCodecRequest& request);
+std::shared_ptr<const DeviceCodec> makeTopKOnGpu(const GpuCodecRequest& request);
+
+// What the parameters of a spec mean. All throw UsageError.
+int uniformBits(const CodecSpec& spec);
+struct BlockParameters {
+  kernels::BlockFormat format;
+  bool isRotated = false;
+};
+BlockParameters blockParameters(const CodecSpec& spec);
+struct SortParameters {
+  int q = 0, s = 0;
+  std::size_t boundaries = 0;  // index of the name of how the pieces' boundaries are found
+};
+SortParameters sortParameters(const CodecSpec& spec);  // boundaries: 0 is select=sampled
+double topKRatio(const CodecSpec& spec);
 
 // Creates the codec in parentheses. Throws UsageError "bad-codec-spec" if `innerSpec` is empty;
 // `example` is a spec with parentheses.

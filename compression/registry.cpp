@@ -16,29 +16,29 @@ namespace {
 constexpr auto kCodecs = std::to_array<CodecRow>({
     {"none", "", "the values, unchanged", "none", makeNone, true, false, false},
     {"fp16", "", "16-bit floats of IEEE 754; values above 65504 become infinity", "fp16", makeFp16,
-     true, false, false},
+     true, false, false, makeFp16OnGpu},
     {"bf16", "", "16-bit floats with the range of fp32 and 8 significant bits", "bf16", makeBf16,
-     true, false, false},
+     true, false, false, makeBf16OnGpu},
     {"fp8", "format=e4m3|e5m2", "8-bit floats of OFP8, scaled by one power of two per tensor",
      "fp8:format=e4m3", makeFp8, true},
     {"uniform", "bits=1..16",
      "2^bits evenly spaced values from the tensor's minimum to its maximum", "uniform:bits=8",
-     makeUniform, true},
+     makeUniform, true, false, true, makeUniformOnGpu},
     {"block",
      "bits=1..8,size=32..1024,header=bf16|fp16,rounding=nearest|stochastic,rotation=none|hadamard",
      "like uniform, separately for each block of 64 (or size) values", "block:bits=8", makeBlock,
-     true},
+     true, false, true, makeBlockOnGpu},
     {"adaptive", "bits=0.5..8,size=32..1024",
      "like block, with more bits for blocks of larger range, and `bits` on average",
      "adaptive:bits=4", makeAdaptive},
     {"sort", "q=1..16,s=0..8,select=sampled|exact",
      "the sorted values in 2^s pieces of equal count, with 2^q evenly spaced values each",
-     "sort:q=6,s=2,select=sampled", makeSort, true},
+     "sort:q=6,s=2,select=sampled", makeSort, true, false, true, makeSortOnGpu},
     {"fast", "q=1..16,s=0..8,boundaries=first|all",
      "like sort, with pieces from the first sample of the batch", "fast:q=6,s=2,boundaries=first",
      makeFast, true},
     {"topk", "ratio=0..1", "the elements of largest magnitude; the others become 0",
-     "topk:ratio=0.1", makeTopK},
+     "topk:ratio=0.1", makeTopK, false, false, true, makeTopKOnGpu},
     {"randtopk", "ratio=0..1,alpha=0..1",
      "like topk; in training, each kept element is replaced by another one with probability alpha",
      "randtopk:ratio=0.1,alpha=0.1", makeRandTopK},
@@ -124,6 +124,13 @@ CodecState decodeInside(const Codec& outer, const Codec& inner, const CodecConte
 bool sizeIsFixed(const Codec& codec) { return rowOf(codec).sizeIsFixed; }
 
 bool hasRawFormat(const Codec& codec) { return rowOf(codec).hasRawFormat; }
+
+std::shared_ptr<const DeviceCodec> makeDeviceCodec(const std::shared_ptr<const Codec>& codec,
+                                                   Gpu& gpu) {
+  const auto makeOnGpu = rowOf(*codec).makeOnGpu;
+  if (makeOnGpu == nullptr) return nullptr;
+  return makeOnGpu({codec, parseCodecSpec(codec->spec()), gpu});
+}
 
 void throwBadPayload(const Codec& codec, const Key& key, const std::string& fault) {
   throw ProtocolError("bad-payload",

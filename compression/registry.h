@@ -1,4 +1,5 @@
-// The table of codecs. A new codec is one file in this folder and one row in registry.cpp.
+// The table of codecs. A new codec is one file in this folder and one row in registry.cpp; its GPU
+// implementation, if any, is one file in device/ and a column of that row.
 #pragma once
 
 #include <functional>
@@ -7,6 +8,7 @@
 #include <string_view>
 
 #include "common/codec/codec.h"
+#include "common/codec/device_codec.h"
 #include "common/codec/spec.h"
 
 namespace cleave {
@@ -23,6 +25,9 @@ struct CodecRow {
   bool isOfFlow = false;
   // Payloads begin with a format byte, so a tensor can be sent raw (raw.h).
   bool hasRawFormat = true;
+  // Makes the GPU implementation, or returns null if there is none with these parameters. Null: the
+  // codec has none.
+  std::shared_ptr<const DeviceCodec> (*makeOnGpu)(const GpuCodecRequest& request) = nullptr;
 };
 
 std::span<const CodecRow> codecTable();
@@ -33,5 +38,9 @@ std::unique_ptr<Codec> makeCodec(std::string_view spec);
 bool sizeIsFixed(const Codec& codec);
 // CodecRow::hasRawFormat of this codec.
 bool hasRawFormat(const Codec& codec);
+// Returns the GPU implementation of `codec`. Null if it has none: its tensors pass through host
+// memory. Borrows the GPU.
+std::shared_ptr<const DeviceCodec> makeDeviceCodec(const std::shared_ptr<const Codec>& codec,
+                                                   Gpu& gpu);
 
 }  // namespace cleave

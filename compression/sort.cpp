@@ -286,9 +286,10 @@ class Sort : public PackedCodec {
   const Boundaries boundaries_;
 };
 
-std::unique_ptr<Codec> make(const CodecSpec& spec, std::string_view key,
-                            std::array<std::string_view, 2> names,
-                            std::array<Boundaries, 2> boundaries) {
+using Names = std::array<std::string_view, 2>;
+constexpr Names kSelects = {"sampled", "exact"};
+
+SortParameters parametersOf(const CodecSpec& spec, std::string_view key, const Names& names) {
   CodecParameters parameters(spec);
   const int q = parameters.integer("q", 1, 16);
   const int s = parameters.integer("s", 0, 8);
@@ -300,6 +301,12 @@ std::unique_ptr<Codec> make(const CodecSpec& spec, std::string_view key,
         "codec " + spec.name + ": q + s is " + std::to_string(q + s) + ", but the maximum is 16",
         "lower q or s");
   }
+  return {q, s, choice};
+}
+
+std::unique_ptr<Codec> make(const CodecSpec& spec, std::string_view key, const Names& names,
+                            std::array<Boundaries, 2> boundaries) {
+  const auto [q, s, choice] = parametersOf(spec, key, names);
   std::string text = spec.name + ":q=" + std::to_string(q) + ",s=" + std::to_string(s) + "," +
                      std::string(key) + "=" + std::string(names[choice]);
   return std::make_unique<Sort>(std::move(text), q, s, boundaries[choice]);
@@ -307,8 +314,12 @@ std::unique_ptr<Codec> make(const CodecSpec& spec, std::string_view key,
 
 }  // namespace
 
+SortParameters sortParameters(const CodecSpec& spec) {
+  return parametersOf(spec, "select", kSelects);
+}
+
 std::unique_ptr<Codec> makeSort(const CodecSpec& spec) {
-  return make(spec, "select", {"sampled", "exact"}, {Boundaries::sampled, Boundaries::exact});
+  return make(spec, "select", kSelects, {Boundaries::sampled, Boundaries::exact});
 }
 
 std::unique_ptr<Codec> makeFast(const CodecSpec& spec) {

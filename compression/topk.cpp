@@ -235,10 +235,15 @@ class TopK : public Codec {
 
 }  // namespace
 
-std::unique_ptr<Codec> makeTopK(const CodecSpec& spec) {
+double topKRatio(const CodecSpec& spec) {
   CodecParameters parameters(spec);
   const double ratio = parameters.number("ratio", TopKLayout::kMinRatio, 1);
   parameters.finish();
+  return ratio;
+}
+
+std::unique_ptr<Codec> makeTopK(const CodecSpec& spec) {
+  const double ratio = topKRatio(spec);
   return std::make_unique<TopK>("topk:ratio=" + shortestText(ratio), ratio, 0);
 }
 

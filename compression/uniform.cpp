@@ -143,11 +143,15 @@ class Uniform : public PackedCodec {
 
 }  // namespace
 
-std::unique_ptr<Codec> makeUniform(const CodecSpec& spec) {
+int uniformBits(const CodecSpec& spec) {
   CodecParameters parameters(spec);
   const int bits = parameters.integer("bits", 1, 16);
   parameters.finish();
-  return std::make_unique<Uniform>(bits);
+  return bits;
+}
+
+std::unique_ptr<Codec> makeUniform(const CodecSpec& spec) {
+  return std::make_unique<Uniform>(uniformBits(spec));
 }
 
 }  // namespace cleave

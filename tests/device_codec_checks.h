@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "common/core/random.h"
-#include "compression/device/device_codecs.h"
 #include "compression/device/gpu.h"
 #include "tests/codec_specs.h"
 #include "tests/codec_tensors.h"

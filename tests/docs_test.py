@@ -299,7 +299,7 @@ def check_server_file(keys):
 def check_exit_codes():
     """Checks that each error code has one exit code. Codes whose kind is computed are in the text of PROTOCOL.md."""
     exits = {}  # {code: {exit code: file}}
-    for folder in ("client", "server", "stage", "common", "compression", "tools"):
+    for folder in ("client", "server", "stage", "common", "compression", "cuda", "tools"):
         for file in sorted((ROOT / folder).rglob("*")):
             if file.suffix not in (".cpp", ".h"):
                 continue
@@ -325,7 +325,7 @@ def check_example(programs):
 def literals_of_sources():
     """[(file, text)] of all string literals of the programs; adjacent ones are joined."""
     literals = []
-    for folder in ("client", "server", "stage", "common", "compression", "tools", "cmake", "packaging"):
+    for folder in ("client", "server", "stage", "common", "compression", "cuda", "tools", "cmake", "packaging"):
         for file in sorted((ROOT / folder).rglob("*")):
             if file.suffix in (".cpp", ".h", ".cu", ".cmake", ".txt"):
                 found = re.findall(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*', file.read_text())

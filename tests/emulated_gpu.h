@@ -1,5 +1,5 @@
 // Emulates a GPU on the host, one thread after the other. It runs the real kernel code phase by
-// phase, as separated by the barriers; only the threading of common/device/cuda/kernels.cu is
+// phase, as separated by the barriers; only the threading of cuda/kernels.cu is
 // missing. Device memory is a heap block of exactly the requested size, so that AddressSanitizer
 // detects any access beyond it. It is not zeroed.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace cleave::test {
 
-// The reduction that common/device/cuda/kernels.cu performs between the phases of a kernel that
+// The reduction that cuda/kernels.cu performs between the phases of a kernel that
 // requests it.
 template <typename Kernel>
 void reduceLanes(const Kernel& kernel, std::vector<typename Kernel::Thread>& threads) {

@@ -18,15 +18,15 @@ common/link        | common/core common/codec common/net common/engine proto com
 common/predict     | common/core common/net common/engine common/link common/topology |
 common/record      | common/core common/net common/engine common/link common/predict proto | boost
 common/device      | common/core                                                      | torch
-common/device/cuda | common/core common/device compression/device                     | torch cuda
 common/graph       | common/core proto                                                | zstd
 common/model       | common/core common/codec common/device common/graph common/topology | torch
 common/program     | common/core                                                      | CLI
 common/replicas    | common/core common/net                                           | boost torch
-common/run         | common/checkpoint common/core common/codec common/net common/http common/engine common/graph common/link common/predict common/record common/device common/device/cuda common/model compression compression/device proto | torch google prometheus
+common/run         | common/checkpoint common/core common/codec common/net common/http common/engine common/graph common/link common/predict common/record common/device common/model compression proto | torch google prometheus
 compression        | common/core common/codec compression/kernels                     | zstd
 compression/kernels |                                                                 | hwy
 compression/device | common/core common/codec compression                             |
+cuda               | common/core common/device compression/device                     | torch
 client/data        | common/core common/codec                                         |
 client/start       | client/data common/core common/topology                          |
 client/report      | common/core common/http common/topology |
@@ -42,14 +42,14 @@ tools/link         | common/core common/net common/program                      
 tools/relay        | common/core common/net common/program                            | boost CLI
 '
 
-find client common compression server stage tools \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) -print0 | xargs -0 grep -HoE '^#include [<"][^>"]+[>"]' | awk -v rows="$rows" '
+find client common compression cuda server stage tools \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) -print0 | xargs -0 grep -HoE '^#include [<"][^>"]+[>"]' | awk -v rows="$rows" '
   function folderOf(path) { sub("/[^/]*$", "", path); return path }
   # Prints the restricted library that a header belongs to; "" if there is none.
   function libraryOf(header) {
     if (header ~ "^(torch|ATen|c10|caffe2)/") return "torch"
     if (header ~ "^boost/") return "boost"
     if (header ~ "^CLI/") return "CLI"
-    if (header ~ "^cuda") return "cuda"
+    if (header ~ "^cuda[^/]") return "cuda"
     if (header ~ "^google/") return "google"
     if (header ~ "^hwy/") return "hwy"
     if (header ~ "^openssl/") return "openssl"

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "common/codec/codec.h"
+#include "common/codec/spec.h"
 
 namespace cleave {
 
@@ -20,6 +21,15 @@ class DeviceCodec : public Codec {
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) const = 0;
   // Returns when the copy is complete.
   virtual void copyToHost(const std::byte* from_dev, std::size_t bytes, std::byte* to) const = 0;
+};
+
+class Gpu;
+
+// What a GPU implementation is made of: the host codec, its spec, and the GPU, which is borrowed.
+struct GpuCodecRequest {
+  std::shared_ptr<const Codec> codec;
+  CodecSpec spec;
+  Gpu& gpu;
 };
 
 }  // namespace cleave

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "common/core/error.h"
-#include "common/device/cuda/cuda_library.h"
+#include "common/device/cuda_library.h"
 
 namespace cleave {
 namespace {

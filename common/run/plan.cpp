@@ -8,7 +8,6 @@
 #include "common/graph/packed_graph.h"
 #include "common/link/tensor_link.h"
 #include "common/model/graph_blocks.h"
-#include "compression/device/device_codecs.h"
 #include "compression/registry.h"
 
 namespace cleave {

@@ -1,12 +1,11 @@
-#include "compression/device/device_codecs.h"
-
+// The GPU implementations of fp16, bf16, uniform, sort and block.
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <vector>
 
-#include "common/codec/spec.h"
 #include "common/core/random.h"
+#include "compression/codecs.h"
 #include "compression/convert.h"
 #include "compression/device/gpu_codec.h"
 #include "compression/payload.h"
@@ -250,47 +249,38 @@ class BlockGpuCodec : public GpuCodec {
   const device::BlockParameters format_;
 };
 
-std::shared_ptr<const DeviceCodec> makeSortTwin(const std::shared_ptr<const Codec>& codec, Gpu& gpu,
-                                                const CodecSpec& spec) {
-  CodecParameters parameters(spec);
-  const int q = parameters.integer("q", 1, 16);
-  const int s = parameters.integer("s", 0, 8);
-  constexpr std::array<std::string_view, 2> kSelects = {"sampled", "exact"};
-  if (parameters.choice("select", kSelects, 0) != 0) return nullptr;
-  return std::make_shared<QuantGridGpuCodec>(codec, gpu, q, s, false);
-}
-
-std::shared_ptr<const DeviceCodec> makeBlockTwin(const std::shared_ptr<const Codec>& codec,
-                                                 Gpu& gpu, const CodecSpec& spec) {
-  CodecParameters parameters(spec);
-  constexpr std::array<std::string_view, 2> kRotations = {"none", "hadamard"};
-  if (parameters.choice("rotation", kRotations, 0) != 0) return nullptr;
-  device::BlockParameters format;
-  format.bits = static_cast<std::uint32_t>(parameters.integer("bits", 1, 8));
-  format.size = static_cast<std::uint32_t>(
-      parameters.integer("size", 32, static_cast<int>(device::kWarpElements), 64));
-  constexpr std::array<std::string_view, 2> kHeaders = {"bf16", "fp16"};
-  format.halfHeader = parameters.choice("header", kHeaders, 0) == 1;
-  constexpr std::array<std::string_view, 2> kRoundings = {"nearest", "stochastic"};
-  format.stochastic = parameters.choice("rounding", kRoundings, 0) == 1;
-  return std::make_shared<BlockGpuCodec>(codec, gpu, format);
-}
-
 }  // namespace
 
-std::shared_ptr<const DeviceCodec> makeDeviceCodec(const std::shared_ptr<const Codec>& codec,
-                                                   Gpu& gpu) {
-  const CodecSpec spec = parseCodecSpec(codec->spec());
-  if (spec.name == "fp16") return std::make_shared<CastGpuCodec>(codec, gpu, DType::f16);
-  if (spec.name == "bf16") return std::make_shared<CastGpuCodec>(codec, gpu, DType::bf16);
-  if (spec.name == "uniform") {
-    const int bits = CodecParameters(spec).integer("bits", 1, 16);
-    return std::make_shared<QuantGridGpuCodec>(codec, gpu, bits, 0, true);
-  }
-  if (spec.name == "sort") return makeSortTwin(codec, gpu, spec);
-  if (spec.name == "block") return makeBlockTwin(codec, gpu, spec);
-  if (spec.name == "topk") return makeTopKTwin(codec, gpu);
-  return nullptr;
+std::shared_ptr<const DeviceCodec> makeFp16OnGpu(const GpuCodecRequest& request) {
+  return std::make_shared<CastGpuCodec>(request.codec, request.gpu, DType::f16);
+}
+
+std::shared_ptr<const DeviceCodec> makeBf16OnGpu(const GpuCodecRequest& request) {
+  return std::make_shared<CastGpuCodec>(request.codec, request.gpu, DType::bf16);
+}
+
+std::shared_ptr<const DeviceCodec> makeUniformOnGpu(const GpuCodecRequest& request) {
+  return std::make_shared<QuantGridGpuCodec>(request.codec, request.gpu, uniformBits(request.spec),
+                                             0, true);
+}
+
+// Only for select=sampled.
+std::shared_ptr<const DeviceCodec> makeSortOnGpu(const GpuCodecRequest& request) {
+  const auto [q, s, boundaries] = sortParameters(request.spec);
+  if (boundaries != 0) return nullptr;
+  return std::make_shared<QuantGridGpuCodec>(request.codec, request.gpu, q, s, false);
+}
+
+// Only without rotation.
+std::shared_ptr<const DeviceCodec> makeBlockOnGpu(const GpuCodecRequest& request) {
+  const auto [format, isRotated] = blockParameters(request.spec);
+  if (isRotated) return nullptr;
+  device::BlockParameters onGpu;
+  onGpu.bits = static_cast<std::uint32_t>(format.bits);
+  onGpu.size = static_cast<std::uint32_t>(format.size);
+  onGpu.halfHeader = format.halfHeader;
+  onGpu.stochastic = format.stochastic;
+  return std::make_shared<BlockGpuCodec>(request.codec, request.gpu, onGpu);
 }
 
 }  // namespace cleave

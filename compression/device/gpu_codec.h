@@ -82,7 +82,4 @@ class GpuCodec : public DeviceCodec {
   Gpu& gpu_;
 };
 
-std::shared_ptr<const DeviceCodec> makeTopKTwin(const std::shared_ptr<const Codec>& codec,
-                                                Gpu& gpu);
-
 }  // namespace cleave

@@ -6,7 +6,7 @@
 // A kernel is a struct with its arguments, a number of blocks, and phases. run<p>() is phase p of
 // one thread of one block; all threads of a block finish a phase before any starts the next.
 // Threads of a block communicate through Shared, which is not initialised; a thread keeps its own
-// data between phases in Thread. Pointers are to GPU memory. common/device/cuda/kernels.cu runs
+// data between phases in Thread. Pointers are to GPU memory. cuda/kernels.cu runs
 // kernels on a GPU, tests/emulated_gpu.h on the host, with the same code.
 #pragma once
 

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "common/codec/spec.h"
+#include "compression/codecs.h"
 #include "compression/device/gpu_codec.h"
 #include "compression/topk_layout.h"
 
@@ -245,11 +246,8 @@ class TopKGpuCodec : public GpuCodec {
 
 }  // namespace
 
-std::shared_ptr<const DeviceCodec> makeTopKTwin(const std::shared_ptr<const Codec>& codec,
-                                                Gpu& gpu) {
-  const CodecSpec spec = parseCodecSpec(codec->spec());
-  const double ratio = CodecParameters(spec).number("ratio", TopKLayout::kMinRatio, 1);
-  return std::make_shared<TopKGpuCodec>(codec, gpu, ratio);
+std::shared_ptr<const DeviceCodec> makeTopKOnGpu(const GpuCodecRequest& request) {
+  return std::make_shared<TopKGpuCodec>(request.codec, request.gpu, topKRatio(request.spec));
 }
 
 }  // namespace cleave

@@ -21,7 +21,6 @@
 
 #include "common/core/random.h"
 #include "common/run/device.h"
-#include "compression/device/device_codecs.h"
 #include "compression/device/gpu.h"
 #include "compression/registry.h"
 

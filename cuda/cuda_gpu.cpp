@@ -1,4 +1,4 @@
-#include "common/device/cuda/cuda_gpu.h"
+#include "cuda/cuda_gpu.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "common/core/error.h"
-#include "common/device/cuda/check.h"
-#include "common/device/cuda/kernels.h"
+#include "cuda/check.h"
+#include "cuda/kernels.h"
 
 namespace cleave {
 namespace {

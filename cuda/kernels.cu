@@ -2,7 +2,7 @@
 // requests. The kernels' computations are in compression/device and are tested without a GPU.
 #include <type_traits>
 
-#include "common/device/cuda/kernels.h"
+#include "cuda/kernels.h"
 
 namespace cleave {
 namespace {

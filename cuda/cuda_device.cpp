@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/device/cuda/check.h"
-#include "common/device/cuda/cuda_gpu.h"
-#include "common/device/cuda/cuda_library.h"
+#include "common/device/cuda_library.h"
+#include "cuda/check.h"
+#include "cuda/cuda_gpu.h"
 
 namespace cleave {
 namespace {
