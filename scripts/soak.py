@@ -31,7 +31,7 @@ connect: {reconnect_seconds: 60}
 metrics: {rotate: 64MB}
 threads: {client: 1, server: 1}
 """
-WAITS = {"F1": 10, "T3": 15, "B1": 10}  # ms: about 0.15 s per step
+SLEEPS = {"F1": 10, "T3": 15, "B1": 10}  # ms: about 0.15 s per step
 MAX_GROWTH = 0.01  # per hour
 MAX_SLOWDOWN = 1.1
 WARM_UP = 600  # s until memory pools reach their final size
@@ -95,7 +95,8 @@ class Client:
             command += ["--resume", self.run]
         else:
             command += ["--config", self.config, "--run-dir", self.run]
-            command += [argument for key, ms in WAITS.items() for argument in ("--set", f"wait.{key}={ms}")]
+            settings = {"name": "sleep", "of": "mlp", **SLEEPS}
+            command += [argument for key, value in settings.items() for argument in ("--set", f"model.{key}={value}")]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self.log)
         processes.append(self.process)
 
@@ -173,7 +174,8 @@ def soak():
     folder = pathlib.Path(tempfile.mkdtemp(prefix="cleave-soak-"))
     (folder / "soak.yaml").write_text(CONFIG)
     server_log = open(folder / "server.txt", "a")  # noqa: SIM115
-    command = [programs / "cleave-server", "serve", "--set", "listen.port=0", "--set", f"store={folder}/store", "--set", "threads=1"]
+    command = [programs / "cleave-server", "serve", "--set", "listen.port=0", "--set", f"store={folder}/store", "--set", "threads=1",
+               "--set", "models.allow=[sleep]"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=server_log, text=True)
     processes.append(server)
     port = next(int(line.rsplit(":", 1)[1]) for line in server.stdout if " listens on " in line)

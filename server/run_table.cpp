@@ -18,14 +18,6 @@ constexpr double kFenceSeconds = 1;
 constexpr double kParkedFenceSeconds = 0.1;
 constexpr double kEdgeRetrySeconds = 0.1;
 
-[[noreturn]] void refuseWait() {
-  throw UsageError(
-      "wait-not-allowed",
-      "this server does not allow wait.F2, wait.B2 and wait.W2, which occupy its device without "
-      "computing",
-      "remove them from the configuration, or set wait.allowed=true on the server");
-}
-
 // Throws UsageError unless this server is the replica that the run needs.
 void checkReplica(const RunRequest& request, const ReplicaGroup* group) {
   const RunSpec& spec = request.spec;
@@ -67,7 +59,6 @@ std::shared_ptr<ServedRun> RunTable::admit(RunRequest request) {
   // Checked before the graph is parsed.
   if (!request.spec.graph.empty()) admission_.checkModel(request.identity, "graph");
   RunPlan plan = planRun(request.spec);
-  if (plan.wait.any() && !resources_.settings.allowWait) refuseWait();
   checkEdges(request.hello, plan, resources_.settings.edges);
   plan.hasEdges = asksForEdges(request.hello);
   if (request.isTrial()) {  // has no folder, so samples are in memory

@@ -29,7 +29,7 @@ class RunTable {
 
   // Decides whether the run may start, and adds it. The caller must close() or park() it. Throws
   // UsageError or RunError with the code and sentence of the refusal: the errors of planRun() and
-  // Admission, checkEdges(), "bad-run-id", "wait-not-allowed", "run-in-use", "stale-generation". If
+  // Admission, checkEdges(), "bad-run-id", "run-in-use", "stale-generation". If
   // the same run is already being served, it ends if this client may continue it; until it has
   // ended, the new request is refused as "run-in-use".
   std::shared_ptr<ServedRun> admit(RunRequest request);

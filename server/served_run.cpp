@@ -190,7 +190,7 @@ std::unique_ptr<Body> ServedRun::makeBody() {
                                         });
   }
   return withTorchErrors(
-      [&] { return std::make_unique<BodyStage>(plan_.stage, plan_.wait, resources_.compute); });
+      [&] { return std::make_unique<BodyStage>(plan_.stage, resources_.compute); });
 }
 
 ActionTable ServedRun::build() {

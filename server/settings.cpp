@@ -18,9 +18,11 @@
 namespace cleave {
 namespace {
 
-std::vector<std::string> allModels() {
+std::vector<std::string> defaultModels() {
   std::vector<std::string> names;
-  for (const ModelRow& row : modelTable()) names.emplace_back(row.name);
+  for (const ModelRow& row : modelTable()) {
+    if (!row.isForBenchmarks) names.emplace_back(row.name);
+  }
   return names;
 }
 
@@ -182,17 +184,18 @@ ConfigTable<ServerSettings> makeTable() {
   table.integer("threads", "", 0, 1024, &Settings::threads,
                 "maximum compute threads per run, and maximum sessions whose codecs run at the "
                 "same time; 0: all usable cores");
-  table.add("models.allow", "list of strings", "",
-            "all models; `graph` only if the processes that compute runs are confined",
-            "names of the models that runs may use; `graph` lets clients run any operators of the "
-            "list in [models.md](models.md)",
-            [](Config& config, Settings& s) {
-              s.namesModels = config.has("models.allow");
-              s.allowedModels = config.texts("models.allow", allModels());
-              checkAt(config, "models.allow", [&] {
-                for (const std::string& name : s.allowedModels) findModel(name);
-              });
-            });
+  table.add(
+      "models.allow", "list of strings", "",
+      "all models except `sleep`; `graph` only if the processes that compute runs are confined",
+      "names of the models that runs may use; `graph` lets clients run any operators of the "
+      "list in [models.md](models.md)",
+      [](Config& config, Settings& s) {
+        s.namesModels = config.has("models.allow");
+        s.allowedModels = config.texts("models.allow", defaultModels());
+        checkAt(config, "models.allow", [&] {
+          for (const std::string& name : s.allowedModels) findModel(name);
+        });
+      });
   table.boolean("models.unconfined", &Settings::allowsUnconfined,
                 "allow `graph` although nothing confines the process that computes a run: on a "
                 "GPU, or if the kernel refuses it; only if you trust all clients");
@@ -306,8 +309,6 @@ ConfigTable<ServerSettings> makeTable() {
                 "whether the samples that `delta` keeps are in files in the store instead of "
                 "memory; twice their size then counts towards `limits.disk_mib`");
   table.boolean("probe.allowed", &Settings::allowProbe, "whether clients may measure the link");
-  table.boolean("wait.allowed", &Settings::allowWait,
-                "whether runs may use `wait.F2`, `wait.B2` and `wait.W2`, which occupy the device");
   table.choice("log.format", {"text", "json"}, &Settings::logFormat,
                "form of the lines on stderr; `json`: [an object per line](metrics.md#the-log)");
   table.boolean("usage.enabled", &Settings::keepUsage,

@@ -73,7 +73,6 @@ struct ServerSettings {
   std::chrono::milliseconds park{300'000};  // how long a run whose connection broke is kept
   double actionSeconds = 60;                // a longer action ends its session
   double codecSeconds = 60;  // a longer encoding or decoding of one tensor ends its session
-  bool allowWait = false;    // whether runs may sleep instead of computing
   std::string logFormat = "text";
   std::string store = "store";
   std::string accessFile;    // empty: none

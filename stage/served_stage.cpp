@@ -183,7 +183,7 @@ class ServedStage {
     const RunPlan plan = planRun(runSpecFromWire(spec));
     setComputeThreads(static_cast<int>(request.threads()));
     isGraph_ = plan.stage.model.graphBlocks != nullptr;
-    stage_ = std::make_unique<BodyStage>(plan.stage, plan.wait);
+    stage_ = std::make_unique<BodyStage>(plan.stage);
   }
 
   void put(const StageRequest& request) {

@@ -138,9 +138,9 @@ TEST_CASE("a body on the GPU agrees with one on the CPU within the tolerance") {
     CAPTURE(one.model);
     const StageOptions options = optionsOf(one.model, one.sample);
     const std::vector<BlockSpec> blocks = findModel(one.model).blocks(options.model);
-    BodyStage there(options, {}, gpu());
-    BodyStage here(options, {});
-    BodyStage rounded(options, {});
+    BodyStage there(options, gpu());
+    BodyStage here(options);
+    BodyStage rounded(options);
     double tolerance = kTolerance;  // of gradients
     for (std::uint32_t i = 0; i < 2; ++i) {
       const MicroBatch at{Phase::train, 1, i, 2, 16};
@@ -193,7 +193,7 @@ TEST_CASE("repeated computations on the GPU are bit-identical") {
   const std::vector<BlockSpec> blocks = findModel("mobilenet_v2").blocks(options.model);
   std::vector<std::vector<std::byte>> files;
   for (int run = 0; run < 2; ++run) {
-    BodyStage stage(options, {}, gpu());
+    BodyStage stage(options, gpu());
     const MicroBatch at{Phase::train, 1, 0, 1, 8};
     for (const Flow flow : {activationAt(0), gradientAt(1)}) {
       const TensorSpec spec = flowSpec(blocks, options.cuts, flow, 8);
@@ -210,8 +210,8 @@ TEST_CASE("repeated computations on the GPU are bit-identical") {
 
 TEST_CASE("a client's stage trains on the GPU") {
   const StageOptions options = optionsOf("small_cnn", {1, 28, 28});
-  ClientStage there(options, {}, gpu());
-  ClientStage here(options, {});
+  ClientStage there(options, gpu());
+  ClientStage here(options);
   const at::Tensor inputs = randomTensor({8, 1, 28, 28}, 1).contiguous();
   const std::vector<std::int64_t> labels = {0, 1, 2, 3, 4, 5, 6, 7};
   const BatchView view{{{static_cast<const std::byte*>(inputs.const_data_ptr()),
@@ -272,9 +272,9 @@ TEST_CASE("GPU codecs in several threads do not affect each other") {
 // with the path through host memory.
 TEST_CASE("tensors stay on the GPU between a stage and its codecs") {
   StageOptions options = optionsOf("small_cnn", {1, 28, 28});
-  BodyStage through(options, {}, gpu());
+  BodyStage through(options, gpu());
   options.staysOnDevice = FlowMap<bool>(Place{}.flows(), true);
-  BodyStage there(options, {}, gpu());
+  BodyStage there(options, gpu());
   const std::vector<BlockSpec> blocks = findModel("small_cnn").blocks(options.model);
   const std::shared_ptr<const Codec> codec = makeCodec("block:bits=8");
   const auto gpuCodec = makeDeviceCodec(codec, *gpu().gpu());

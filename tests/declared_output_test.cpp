@@ -32,7 +32,7 @@ TensorBundle inputs() {
 }
 
 std::string forwardError(const wire::Graph& graph, Phase phase) {
-  BodyStage body(optionsOf(graph), {});
+  BodyStage body(optionsOf(graph));
   MicroBatch at = kAt;
   at.phase = phase;
   const auto forward = [&] { body.forward(at, inputs()); };
@@ -64,7 +64,7 @@ TEST_CASE("tensors of a body that are not those that its graph declares are refu
 TEST_CASE("a body's checkpoint ends its forward") {
   StageOptions options = optionsOf(graphOf("aten.relu.default"));
   options.checkpoint = [] { throw RunError("action-too-long", "enough"); };
-  BodyStage body(options, {});
+  BodyStage body(options);
   CHECK(errorCode([&] { body.forward(kAt, inputs()); }) == "action-too-long");
 }
 

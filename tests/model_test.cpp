@@ -461,7 +461,8 @@ TEST_CASE("an unknown model is refused with the nearest known one") {
   const UsageError error = usageError([] { findModel("small_cnm"); });
   CHECK(error.code() == "unknown-model");
   CHECK(error.what() == std::string("'small_cnm' is not a model"));
-  CHECK(error.hint() == "did you mean small_cnn? use one of small_cnn, mlp, mobilenet_v2, graph");
+  CHECK(error.hint() ==
+        "did you mean small_cnn? use one of small_cnn, mlp, mobilenet_v2, sleep, graph");
 }
 
 TEST_CASE("invalid model parameters are refused with their range") {

@@ -34,8 +34,6 @@ wire::RunSpec honest(const std::string& model) {
   spec.mutable_optimizer()->set_name("sgd");
   (*spec.mutable_optimizer()->mutable_parameters())["momentum"] = 0.9;
   spec.set_precision("fp32");
-  spec.mutable_wait()->set_f2(1);
-  spec.mutable_wait()->set_b2(1);
   return spec;
 }
 
@@ -141,9 +139,6 @@ void change(wire::RunSpec& spec, Draw& draw) {
       break;
     case 14:
       (*spec.mutable_optimizer()->mutable_parameters())["momentum"] = draw.of(kValues);
-      break;
-    default:
-      spec.mutable_wait()->set_b2(draw.of(kValues));
   }
 }
 
@@ -314,7 +309,6 @@ TEST_CASE("the client keeps the encoded tensors that it passes on between two bo
 
 TEST_CASE("a split backward needs all micro-batches in flight, and memory for its gradients") {
   RunSpec spec = runSpecFromWire(honest("small_cnn"));
-  spec.waitF2 = spec.waitB2 = std::nullopt;
   const std::size_t undivided = serverBytes(planRun(spec));
   spec.schedule = "zb";
   CHECK(planRun(spec).inFlight == spec.microBatches);
@@ -425,15 +419,15 @@ TEST_CASE("run specs with impossible replicas are refused") {
         }) == "bad-staleness");
 }
 
-TEST_CASE("a wait for BodyWeights needs one for BodyBackward, and their sum is limited") {
-  RunSpec spec = runSpecFromWire(honest("small_cnn"));
-  spec.waitW2 = 1;
-  CHECK(planRun(spec).wait.w2 == 1.0);
-  spec.waitW2 = kMaxWait;
-  CHECK(errorCode([&] { planRun(spec); }) == "bad-run-spec");
-  spec.waitW2 = 1;
-  spec.waitF2 = spec.waitB2 = std::nullopt;
-  CHECK(errorCode([&] { planRun(spec); }) == "bad-wait");
+TEST_CASE("a model that sleeps has limited times") {
+  RunSpec spec = runSpecFromWire(honest("sleep"));
+  spec.modelParameters = {{"F2", "60000"}};
+  spec.cut1 = 2;
+  CHECK_NOTHROW(planRun(spec));
+  for (const char* time : {"60001", "-1", "nan", "1e9"}) {
+    spec.modelParameters = {{"F2", time}};
+    CHECK(errorCode([&] { planRun(spec); }) == "bad-model-parameter");
+  }
 }
 
 TEST_CASE("a lower precision needs memory for the cast weights") {

@@ -91,7 +91,7 @@ std::vector<Texts> bases() {
       {"keep.best={metric: loss}"},
       {"train.stop={metric: loss}"},
       {"data.folds=5"},
-      {"wait={F1: 1, B1: 1, F2: 1, B2: 1, W2: 1}"},
+      {"model={name: sleep, F1: 1, B1: 1, F2: 1, B2: 1, W2: 1}"},
       {"metrics.listen=127.0.0.1:9465"},
       {"model.cuts=[1, 2, 3]"},
       {"train.loss=mse"},

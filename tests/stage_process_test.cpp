@@ -57,7 +57,7 @@ TEST_CASE("a body in a process of its own computes the same bits") {
   const std::string schedule = GENERATE("priority", "zb");
   const RunPlan plan = planRun(specWith(schedule));
   RemoteBody there = remote(plan);
-  BodyStage here(plan.stage, plan.wait);
+  BodyStage here(plan.stage);
   CHECK(train(there, plan) == train(here, plan));
   CHECK(there.weightsDigest() == here.weightsDigest());
 
@@ -77,7 +77,7 @@ TEST_CASE("errors of a body arrive with their codes") {
   RunSpec wider = specWith();
   wider.modelParameters["width"] = "24";
   const RunPlan other = planRun(wider);
-  CHECK(errorCode([&] { body.restoreFile(BodyStage(other.stage, {}).saveFile()); }) ==
+  CHECK(errorCode([&] { body.restoreFile(BodyStage(other.stage).saveFile()); }) ==
         "bad-checkpoint");
   CHECK(errorCode([&] { body.backwardWeights({Phase::train, 1, 0, 2, 8}); }) == "internal-error");
   CHECK_FALSE(body.exportWeights().empty());  // it still answers
@@ -85,8 +85,10 @@ TEST_CASE("errors of a body arrive with their codes") {
 
 TEST_CASE("an action that takes too long is ended") {
   RunSpec spec = specWith();
-  spec.waitF2 = 60'000;
-  spec.waitB2 = 0;
+  spec.model = "sleep";
+  spec.modelParameters = {{"of", "mlp"}, {"F2", "60000"}};
+  spec.cut0 = 1;
+  spec.cut1 = 2;
   const RunPlan plan = planRun(spec);
   RemoteBody body = remote(plan, 2);
   CHECK(errorCode([&] { forward(body, plan); }) == "action-too-long");

@@ -125,13 +125,12 @@ StageOptions clientOptions(StageOptions options) {
 }
 
 struct Split {
-  explicit Split(const StageOptions& options, const StageWait& wait = {})
-      : client(clientOptions(options), wait),
-        body(bodyOptions(options, 0), wait),
+  explicit Split(const StageOptions& options)
+      : client(clientOptions(options)),
+        body(bodyOptions(options, 0)),
         defers(options.splitsBackward) {
     for (std::size_t k = 1; k <= options.innerCuts.size(); ++k) {
-      others.push_back(
-          std::make_unique<BodyStage>(bodyOptions(options, static_cast<int>(k)), wait));
+      others.push_back(std::make_unique<BodyStage>(bodyOptions(options, static_cast<int>(k))));
     }
   }
 
@@ -757,11 +756,11 @@ TEST_CASE("the L1 penalty changes only the features that are dropped next") {
 // A client, and the replicas of its body.
 struct ReplicaSplit {
   explicit ReplicaSplit(StageOptions options)
-      : client(clientOptions(options), StageWait{}), defers(options.splitsBackward) {
+      : client(clientOptions(options)), defers(options.splitsBackward) {
     const std::uint32_t count = options.replica.count;
     for (std::uint32_t rank = 0; rank < count; ++rank) {
       options.replica = {rank, count};
-      bodies.push_back(std::make_unique<BodyStage>(bodyOptions(options, 0), StageWait{}));
+      bodies.push_back(std::make_unique<BodyStage>(bodyOptions(options, 0)));
     }
   }
 
@@ -887,7 +886,7 @@ TEST_CASE("a share has the gradients, and a slot of statistics per micro-batch")
     options.replica = {1, 2};
     options.microBatches = 4;
     const std::vector<BlockSpec> blocks = blocksFor(options);
-    BodyStage body(options, {});
+    BodyStage body(options);
     const auto trained =
         static_cast<std::size_t>(trainedCount(blocks, options.cuts.cut0, options.cuts.cut1));
     CHECK(body.shareSize() == maxShareSize(options, blocks));
@@ -1537,12 +1536,23 @@ TEST_CASE("a body's memory is computed from its shapes") {
                   kMax) == std::numeric_limits<std::size_t>::max());
 }
 
-TEST_CASE("stages with `wait` sleep instead of computing") {
-  const StageOptions options = cnnOptions();
-  StageWait wait;
-  wait.f1 = wait.t3 = wait.b1 = wait.f2 = wait.b2 = 2.0;
-  Split split(options, wait);
+// ---- The model `sleep` ----
+
+StageOptions sleepOptions(const std::map<std::string, std::string>& times) {
+  StageOptions options = cnnOptions();
+  options.model.name = "sleep";
+  options.model.parameters.insert(times.begin(), times.end());
+  const auto [cut0, cut1] = findModel("sleep").defaultCuts(options.model);
+  options.cuts = {cut0, cut1};
+  return options;
+}
+
+TEST_CASE("the model sleep takes its times, and has tensors and weights of the model in it") {
+  const StageOptions options =
+      sleepOptions({{"F1", "2"}, {"T3", "2"}, {"B1", "2"}, {"F2", "2"}, {"B2", "1"}, {"W2", "1"}});
+  Split split(options);
   const std::vector<std::byte> before = toSafetensors(split.weights());
+  CHECK((before == toSafetensors(Split(cnnOptions()).weights())));
   const Batch batch = makeBatch(options.model, 9, 1);
   const auto start = std::chrono::steady_clock::now();
   split.runBatch(Phase::train, 1, 2, batch, Order::allForwardsFirst);
@@ -1550,29 +1560,70 @@ TEST_CASE("stages with `wait` sleep instead of computing") {
   split.update(decisionOf(1));
   CHECK((toSafetensors(split.weights()) == before));
   CHECK(split.client.metrics().samples == 9);
-  CHECK(split.client.losses() == std::vector<float>{0, 0});
 
   split.client.beginBatch(batch.view());
   const MicroBatch at{Phase::train, 2, 1, 2, 9};
   const TensorBundle activation = split.client.headForward(at);
   CHECK(activation.front().view().spec ==
-        flowSpec(blocksOf(options), options.cuts, activationAt(0), 4));
-  CHECK(split.client.headForward(at).front().view().data == activation.front().view().data);
-  CHECK(split.client.tailStep({Phase::eval, 1, 1, 2, 9}, {}).empty());
+        flowSpec(blocksOf(cnnOptions()), cnnOptions().cuts, activationAt(0), 4));
+  CHECK(split.client.headForward({Phase::eval, 2, 1, 2, 9}).front().view().data ==
+        activation.front().view().data);
 }
 
-TEST_CASE("a backward that waits discards its computed forward") {
-  const StageOptions options = mlpOptions();
-  StageWait wait;
-  wait.b1 = wait.b2 = 0.0;
-  Split split(options, wait);
+TEST_CASE("the model sleep without times computes what the model in it computes") {
+  Split split(sleepOptions({})), model(cnnOptions());
+  for (std::uint64_t step = 1; step <= 2; ++step) {
+    const Batch batch = makeBatch(cnnOptions().model, 9, step);
+    for (Split* each : {&split, &model}) {
+      each->runBatch(Phase::train, step, 3, batch, Order::allForwardsFirst);
+      each->update(decisionOf(step));
+    }
+  }
+  CHECK((toSafetensors(split.weights()) == toSafetensors(model.weights())));
+}
+
+TEST_CASE("only the parts of the model sleep that have a time") {
+  const StageOptions options = sleepOptions({{"F2", "0"}});
+  Split split(options);
   for (std::uint64_t step = 1; step <= 2; ++step) {
     split.runBatch(Phase::train, step, 3, makeBatch(options.model, 9, step),
                    Order::allForwardsFirst);
     CHECK(split.body.report().squareSum == 0);
-    CHECK(split.client.headReport().squareSum == 0);
+    CHECK(split.client.headReport().squareSum > 0);
     CHECK(split.client.tailReport().squareSum > 0);
     split.update(decisionOf(step));
+  }
+}
+
+TEST_CASE("a split backward sleeps in both of its parts") {
+  StageOptions options = sleepOptions({{"B2", "2"}, {"W2", "4"}});
+  options.splitsBackward = true;
+  BodyStage body(bodyOptions(options, 0));
+  ClientStage client(clientOptions(options));
+  const Batch batch = makeBatch(options.model, 9, 1);
+  client.beginBatch(batch.view(), 1);
+  const MicroBatch at{Phase::train, 1, 0, 1, 9};
+  TensorBundle gradients =
+      client.tailStep(at, copied(body.forward(at, copied(client.headForward(at)))));
+  const auto start = std::chrono::steady_clock::now();
+  CHECK(body.backward(at, copied(gradients)).size() == 1);
+  const auto between = std::chrono::steady_clock::now();
+  body.backwardWeights(at);
+  CHECK(between - start >= std::chrono::milliseconds(2));
+  CHECK(std::chrono::steady_clock::now() - between >= std::chrono::milliseconds(4));
+}
+
+TEST_CASE("the model sleep can be divided at any cuts of the model in it") {
+  const auto cutsOf = [](const std::string& at) {
+    StageOptions options = cnnOptions();
+    options.model = {"sleep", {{"of", "mlp"}, {"at", at}}, {3, 7}, 6};
+    return findModel("sleep").blocks(options.model).size() - 1;
+  };
+  CHECK(cutsOf("1-2") == 2);
+  CHECK(cutsOf("1-2-3-5") == 4);
+  for (const char* wrong : {"", "1", "2-1", "0-2", "1-6", "1-", "-1-2", "1-2-", "1,2", "a-b"}) {
+    INFO(wrong);
+    CHECK(errorCode([&] { cutsOf(wrong); }) == "bad-model-parameter");
   }
 }
 
@@ -1585,34 +1636,23 @@ std::string codeOf(const std::function<void()>& call) {
   return "";
 }
 
-TEST_CASE("a forward that waits is refused if its backward computes") {
-  const StageOptions options = mlpOptions();
-  StageWait head, body;
-  head.f1 = 1;
-  body.f2 = 1;
-  CHECK(codeOf([&] { ClientStage(options, head); }) == "bad-wait");
-  CHECK(codeOf([&] { BodyStage(options, body); }) == "bad-wait");
-  CHECK(codeOf([&] { ClientStage(options, body); }) == "");
-  CHECK(codeOf([&] { BodyStage(options, head); }) == "");
-}
-
 TEST_CASE("stages refuse inconsistent options") {
   StageOptions options = mlpOptions();
   options.cuts = {3, 3};
-  CHECK(codeOf([&] { ClientStage(options, {}); }) == "bad-cuts");
+  CHECK(codeOf([&] { ClientStage{options}; }) == "bad-cuts");
   CHECK(codeOf([&] { WholeStage{options}; }) == "bad-cuts");
   options = mlpOptions();
   options.optimizer.name = "sgdd";
-  CHECK(codeOf([&] { BodyStage(options, {}); }) == "unknown-optimizer");
+  CHECK(codeOf([&] { BodyStage{options}; }) == "unknown-optimizer");
   options = mlpOptions();
   options.model.name = "mpl";
-  CHECK(codeOf([&] { BodyStage(options, {}); }) == "unknown-model");
+  CHECK(codeOf([&] { BodyStage{options}; }) == "unknown-model");
 }
 
 TEST_CASE("a label that is not a class is refused with its sample") {
   const StageOptions options = mlpOptions();
   Batch batch = makeBatch(options.model, 4, 1);
-  ClientStage client(options, {});
+  ClientStage client(options);
   for (const std::int64_t label : {6, -1}) {
     batch.labels[2] = label;
     try {

@@ -109,8 +109,7 @@ std::vector<Case> casesFromProfiles(const SimulateOptions& options, const LinkCo
     if (number > 0) plan.spec.microBatches = number;
     checkReplicas(plan.spec, *plan.schedule);
     cases.push_back(
-        {profiledCosts(plan, bodies, run.settings.batch, run.settings.wait, client, servers),
-         run.settings.batch});
+        {profiledCosts(plan, bodies, run.settings.batch, client, servers), run.settings.batch});
   }
   return cases;
 }

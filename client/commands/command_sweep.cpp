@@ -73,9 +73,9 @@ std::string completed(const std::string& config) {
 
 PlannedPoint planPoint(const RunOptions& options, const SweepPoint& point,
                        const ClientSettings& settings) {
-  PlannedPoint planned{
-      point,         factsOf(settings), settings.device, settings.resolved, point.linkOverrides(),
-      options.server};
+  PlannedPoint planned{point,          factsOf(settings), settings.device,
+                       settings.model, settings.resolved, point.linkOverrides(),
+                       options.server};
   if (planned.server.empty()) planned.server = fmt::format("{}", fmt::join(settings.servers, ","));
   if (!planned.link.empty()) requireOneServer(settings, "link, in a sweep,");
   return planned;

@@ -80,11 +80,6 @@ void announce(const TrainRun& trainRun, std::uint64_t steps, spdlog::logger& log
         ok.device(), ok.in_flight());
   }
   log.info("threads: {}; the server computes with {}", run.threadsText, serverThreads);
-  if (run.settings.wait.any()) {
-    log.warn(
-        "wait: parts of the model sleep instead of computing, so loss and accuracy are "
-        "meaningless");
-  }
   if (events == nullptr) return;
   events->write("begin", {{"run", run.hello.run_id()},
                           {"folder", run.folder},

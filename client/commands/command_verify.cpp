@@ -3,11 +3,9 @@
 // unless --tolerance allows it.
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/sub.h>
 #include <spdlog/fmt/fmt.h>
 
 #include <cmath>
-#include <cstring>
 #include <deque>
 #include <iostream>
 #include <map>
@@ -15,6 +13,7 @@
 
 #include "client/commands/commands.h"
 #include "client/data/loader.h"
+#include "client/evaluate/comparison.h"
 #include "client/train/prepare.h"
 #include "client/train/trainer.h"
 #include "common/core/log.h"
@@ -23,59 +22,6 @@
 
 namespace cleave {
 namespace {
-
-// Compares the bits: unlike in a comparison of values, -0 differs from 0, and a NaN equals itself.
-bool sameBits(const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor x = a.cpu().contiguous();
-  const at::Tensor y = b.cpu().contiguous();
-  return x.nbytes() == y.nbytes() && std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
-}
-
-// The comparison of one kind of result, over all steps.
-struct Comparison {
-  std::uint64_t values = 0;
-  bool equal = true;
-  double largestDifference = 0;
-  std::string where;  // location of the largest difference
-  double differenceSquares = 0, wholeSquares = 0;
-
-  // |split - whole| / |whole|, where split and whole are the vectors of all values.
-  double relativeDifference() const {
-    if (differenceSquares == 0) return 0;  // at most the signs of zeros differ
-    return std::sqrt(differenceSquares / wholeSquares);
-  }
-
-  void add(const at::Tensor& split, const at::Tensor& whole, const std::string& name) {
-    values += static_cast<std::uint64_t>(whole.numel());
-    if (split.sizes() != whole.sizes()) {
-      note(INFINITY, name + " (shapes differ)");
-      return;
-    }
-    const at::Tensor exact = whole.to(at::kCPU, at::kDouble);
-    wholeSquares += exact.square().sum().item<double>();
-    if (sameBits(split, whole)) return;
-    const at::Tensor difference = at::sub(split.to(at::kCPU, at::kDouble), exact).abs();
-    differenceSquares += difference.square().sum().item<double>();
-    const double largest = difference.max().item<double>();
-    note(std::isnan(largest) ? INFINITY : largest, name);
-  }
-  // Converting floats to doubles is lossless.
-  void add(double split, double whole, const std::string& name) {
-    ++values;
-    wholeSquares += whole * whole;
-    if (std::memcmp(&split, &whole, sizeof split) == 0) return;
-    differenceSquares += (split - whole) * (split - whole);
-    note(std::abs(split - whole), name);
-  }
-
-  void note(double difference, const std::string& name) {
-    equal = false;
-    if (!std::isfinite(difference)) differenceSquares = INFINITY;
-    if (difference < largestDifference) return;
-    largestDifference = difference;
-    where = name;
-  }
-};
 
 using Comparisons = std::map<std::string, Comparison>;
 

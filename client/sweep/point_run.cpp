@@ -99,7 +99,7 @@ TrainingEnd train(const RunOptions& options, const PlannedPoint& planned,
   std::string address = planned.server;
   if (!planned.link.empty()) {
     if (address.empty()) {
-      server.emplace(runFolder + ".server", planned.device, std::vector<std::string>(), log);
+      server.emplace(runFolder + ".server", planned.device, overridesFor(planned.model), log);
       address = server->address().text();
     }
     link.emplace(linkCommand(planned, address), log);

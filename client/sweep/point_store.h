@@ -17,6 +17,7 @@ struct PlannedPoint {
   SweepPoint point;
   Facts facts;
   std::string device;  // device of head and tail, from the configuration
+  std::string model;   // its name, from the configuration
   // Everything that determines the point's figures: the configuration with all defaults as YAML,
   // the link's settings, and the server.
   std::string config;

@@ -106,7 +106,7 @@ class Trial {
         meter_({plan_.place}) {
     useDeviceCodecs(plan_, *run.device);
     withTorchErrors([&] {
-      stage_ = std::make_unique<ClientStage>(plan_.stage, run.settings.wait, *run.device);
+      stage_ = std::make_unique<ClientStage>(plan_.stage, *run.device);
       stage_->importWeights(weights);
     });
   }

@@ -45,8 +45,8 @@ SampleTensors firstTensors(const PreparedRun& run, const RunPlan& plan,
   SampleTensors tensors;
   setComputeThreads(run.threads);
   withTorchErrors([&] {
-    ClientStage client(plan.stage, {});
-    BodyStage body(plan.stage, {});
+    ClientStage client(plan.stage);
+    BodyStage body(plan.stage);
     client.importWeights(weights);
     body.importWeights(toSafetensors(selectWeights(weights, plan.blocks, first, last)));
     client.beginBatch(viewOf(batch));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/core/clock.h"
+#include "common/model/model.h"
 
 namespace cleave {
 namespace {
@@ -44,8 +45,6 @@ std::vector<std::string> commandLine(const std::string& store, const std::string
                                     "--set",
                                     "limits.codec_seconds=86400",
                                     "--set",
-                                    "wait.allowed=true",
-                                    "--set",
                                     "weights.keep_mib=0",  // its store belongs to one run
                                     "--set",
                                     "usage.enabled=false",
@@ -56,6 +55,11 @@ std::vector<std::string> commandLine(const std::string& store, const std::string
 }
 
 }  // namespace
+
+std::vector<std::string> overridesFor(const std::string& model) {
+  if (!findModel(model).isForBenchmarks) return {};
+  return {"models.allow=[" + model + "]"};
+}
 
 LocalServer::LocalServer(const std::string& store, const std::string& device,
                          const std::vector<std::string>& overrides, int errors)

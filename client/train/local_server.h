@@ -10,6 +10,9 @@
 
 namespace cleave {
 
+// What a local server needs for this model: to allow it, if others do not.
+std::vector<std::string> overridesFor(const std::string& model);
+
 class LocalServer {
  public:
   // Starts the cleave-server in this program's folder and waits until it listens. The server stores

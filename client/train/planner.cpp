@@ -240,8 +240,8 @@ class Planner {
   }
 
   StepCosts costsOf(const CandidatePlan& plan) const {
-    StepCosts costs = profiledCosts(plan.client, plan.bodies, run_.settings.batch,
-                                    run_.settings.wait, client_, servers_);
+    StepCosts costs =
+        profiledCosts(plan.client, plan.bodies, run_.settings.batch, client_, servers_);
     options_.setLinks(costs);
     return costs;
   }

@@ -564,13 +564,16 @@ void makeFolder(PreparedRun& run, const RunOptions& options) {
 
 // Starts the last one first, because each may connect to the next one only.
 void startLocalServers(PreparedRun& run) {
+  const std::vector<std::string> models = overridesFor(run.settings.model);
   std::vector<std::string> edges;
   for (std::size_t b = run.bodies.size(); b-- > 0;) {
     const std::string store =
         run.folder + "/server" + (b == 0 ? std::string() : fmt::format("-{}", b + 1));
     if (run.settings.hasEdges() && b > 0) edges.emplace_back("edges.accept=true");
+    std::vector<std::string> overrides = edges;
+    overrides.insert(overrides.end(), models.begin(), models.end());
     run.localServers.insert(run.localServers.begin(),
-                            std::make_unique<LocalServer>(store, run.settings.device, edges));
+                            std::make_unique<LocalServer>(store, run.settings.device, overrides));
     const ServerAddress address = run.localServers.front()->address();
     run.servers.insert(run.servers.begin(), address);
     if (run.settings.hasEdges()) edges = {fmt::format("edges.allow=[\"{}\"]", address.text())};

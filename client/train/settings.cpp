@@ -418,9 +418,6 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Datasets& data,
   spec.schedule = settings.schedule;
   spec.optimizer = settings.optimizer;
   spec.seed = settings.seed;
-  spec.waitF2 = settings.wait.f2;
-  spec.waitB2 = settings.wait.b2;
-  spec.waitW2 = settings.wait.w2;
   spec.threads = static_cast<std::uint32_t>(settings.serverThreads);
   spec.stepsPerEpoch = stepsPerEpoch(settings, train);
   if (keepsSamples(settings)) spec.trainSamples = train.size();

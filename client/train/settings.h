@@ -124,7 +124,6 @@ struct ClientSettings {
   std::string device = "cpu";  // device of head and tail
   int clientThreads = 0;
   int serverThreads = 0;
-  StageWait wait;
   std::uint32_t errorEvery = 100;
   std::size_t rotateBytes = 0;          // size at which the run's CSV files are rotated; 0: never
   bool tensorBoard = false;             // whether to write event files for TensorBoard

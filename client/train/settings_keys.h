@@ -25,7 +25,6 @@ void addScores(Table& table);  // between the rows of addTraining()
 void addCodecs(Table& table);
 void addDeviceAndLink(Table& table);
 void addRecords(Table& table);
-void addWaits(Table& table);
 
 // The field of a row that is a member of a member of the settings, and so on.
 template <typename... Members>

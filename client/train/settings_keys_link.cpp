@@ -27,21 +27,6 @@ void checkDirectAddresses(Config& config, Settings& settings) {
                    "give one address for each server but the first");
 }
 
-void refuseLoneWait(Config& config, const Settings& settings) {
-  const StageWait& wait = settings.wait;
-  const auto refuse = [&](const std::string& lone, const std::string& missing, const char* why) {
-    throw UsageError("bad-wait",
-                     config.where("wait." + lone) + ": wait." + lone + " is set without wait." +
-                         missing + ": " + why,
-                     "set wait." + missing + " too");
-  };
-  constexpr const char* kNoInput =
-      "if the forward action only waits, the backward action has no input";
-  if (wait.f1 && !wait.b1) refuse("F1", "B1", kNoInput);
-  if (wait.f2 && !wait.b2) refuse("F2", "B2", kNoInput);
-  if (wait.w2 && !wait.b2) refuse("W2", "B2", "the two parts of a backward must both wait");
-}
-
 }  // namespace
 
 void addDeviceAndLink(Table& table) {
@@ -103,38 +88,6 @@ void addDeviceAndLink(Table& table) {
               "how long to wait for a server that answers, but makes no step and no byte of "
               "progress; 0: without limit")
       .mayChange();
-}
-
-void addWaits(Table& table) {
-  struct Row {
-    const char* name;
-    std::optional<double> StageWait::*field;
-    const char* meaning;
-  };
-  constexpr Row kRows[] = {
-      {"wait.F1", &StageWait::f1,
-       "[waits](#calibrated-waiting) this long instead of computing HeadForward, per micro-batch"},
-      {"wait.T3", &StageWait::t3, "waits this long instead of computing TailStep"},
-      {"wait.B1", &StageWait::b1,
-       "waits this long instead of computing HeadBackward; required with `wait.F1`"},
-      {"wait.F2", &StageWait::f2,
-       "waits this long instead of computing BodyForward; requires `wait.allowed` on the server"},
-      {"wait.B2", &StageWait::b2,
-       "waits this long instead of computing BodyBackward; required with `wait.F2`; requires "
-       "`wait.allowed` on the server"},
-      {"wait.W2", &StageWait::w2,
-       "waits this long instead of computing BodyWeights; requires `wait.B2`; BodyBackward waits "
-       "for both unless the schedule is `zb`; requires `wait.allowed` on the server"},
-  };
-  Table::Row* last = nullptr;
-  for (const Row& row : kRows) {
-    last = &table.add(row.name, numberType(0, kMaxWait), "ms", "none", row.meaning,
-                      [row](Config& config, Settings& s) {
-                        if (!config.has(row.name)) return;
-                        s.wait.*row.field = config.number(row.name, 0, kMaxWait);
-                      });
-  }
-  last->then(refuseLoneWait);
 }
 
 }  // namespace cleave::client_keys

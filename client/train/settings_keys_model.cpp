@@ -92,6 +92,16 @@ std::string parameterMeaning(std::string_view name) {
        "`mobilenet_v2`: multiplier of all channels"},
       {"depth", "hidden layers"},
       {"dropout", "probability of dropout; `mobilenet_v2` has it only with `tail: global`"},
+      {"of", "`sleep`: the model that is divided"},
+      {"at", "`sleep`: where it is divided, as positions of its blocks, such as `4-13`"},
+      {"F1", "`sleep`: milliseconds of HeadForward, per micro-batch"},
+      {"T3", "`sleep`: milliseconds of TailStep"},
+      {"B1", "`sleep`: milliseconds of HeadBackward"},
+      {"F2", "`sleep`: milliseconds of BodyForward"},
+      {"B2", "`sleep`: milliseconds of BodyBackward, without BodyWeights"},
+      {"W2",
+       "`sleep`: milliseconds of BodyWeights, which is part of BodyBackward unless the schedule is "
+       "`zb`"},
       {"tail", "`global`: global average pooling; `prototype`: ReLU and a 4 x 4 average pooling"},
   };
   for (const auto& [known, meaning] : kMeanings) {

@@ -55,21 +55,7 @@ BodyCosts bodyCosts(const RunPlan& plan, std::uint32_t samples, const Profile& s
   body.forward = seconds.forward;
   body.backward = seconds.backward + (plan.stage.recompute ? seconds.forward : 0);
   body.weights = seconds.weights;
-  if (plan.wait.f2) body.forward = 1e-3 * *plan.wait.f2;
-  if (plan.wait.b2) {
-    body.weights = 1e-3 * plan.wait.w2.value_or(0);
-    body.backward = 1e-3 * *plan.wait.b2 + body.weights;
-  }
   return body;
-}
-
-void setClientWaits(StepCosts& costs, const StageWait& client) {
-  const auto set = [](double& seconds, const std::optional<double>& milliseconds) {
-    if (milliseconds) seconds = 1e-3 * *milliseconds;
-  };
-  set(costs.headForward, client.f1);
-  set(costs.tailStep, client.t3);
-  set(costs.headBackward, client.b1);
 }
 
 // Adds this body's part of a flow, and the client's if the client has the other end. All tensors of
@@ -125,13 +111,11 @@ ReplicaCosts replicaCosts(const RunPlan& body, std::uint32_t count, std::uint32_
 }
 
 StepCosts profiledCosts(const RunPlan& plan, std::span<const RunPlan> bodies, std::uint32_t batch,
-                        const StageWait& wait, const Profile& client,
-                        std::span<const Profile> servers) {
+                        const Profile& client, std::span<const Profile> servers) {
   StepCosts costs;
   costs.microBatches = microBatchCount(batch, plan.spec.microBatches);
   const std::uint32_t samples = microBatchSize(batch, costs.microBatches, 0);
   setClient(costs, plan, samples, client);
-  setClientWaits(costs, wait);
   costs.bodies.clear();
   for (std::size_t b = 0; b < bodies.size(); ++b) {
     costs.bodies.push_back(bodyCosts(bodies[b], samples, servers[b]));

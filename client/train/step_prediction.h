@@ -27,12 +27,10 @@ void checkProfiles(const RunPlan& plan, const Profile& client, std::span<const P
 ReplicaCosts replicaCosts(const RunPlan& body, std::uint32_t count, std::uint32_t microBatches);
 // Returns the costs of a full batch's step. The links' rates and latencies, and the seconds of the
 // replicas' sum, stay 0. The size of an encoded tensor is the maximum that its codec writes.
-// `plan`: the client's; `bodies` and `servers`: the plan and the profile of each body. `wait`: the
-// client's waits, which replace computation. Throws UsageError "other-profile" if a profile is of
-// another model.
+// `plan`: the client's; `bodies` and `servers`: the plan and the profile of each body. Throws
+// UsageError "other-profile" if a profile is of another model.
 StepCosts profiledCosts(const RunPlan& plan, std::span<const RunPlan> bodies, std::uint32_t batch,
-                        const StageWait& wait, const Profile& client,
-                        std::span<const Profile> servers);
+                        const Profile& client, std::span<const Profile> servers);
 // Replaces only the costs of the flows, for other codecs in `bodies`.
 void setFlows(StepCosts& costs, std::span<const RunPlan> bodies, std::uint32_t batch,
               const Profile& client, std::span<const Profile> servers);

@@ -66,7 +66,7 @@ TrainRun::TrainRun(PreparedRun& prepared)
     : prepared_(prepared),
       stage_(withTorchErrors([&] {
         setComputeThreads(prepared.threads);
-        return ClientStage(prepared.plan.stage, prepared.settings.wait, *prepared.device);
+        return ClientStage(prepared.plan.stage, *prepared.device);
       })),
       session_(*prepared.device) {}
 

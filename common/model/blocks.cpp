@@ -278,28 +278,35 @@ void BlockChain::join(const std::string& name, const std::function<void()>& appe
   if (addInput && shape_ != before) {
     throw std::logic_error("block " + name + " adds its input to an output of another shape");
   }
+  const auto layers = rows_.begin() + static_cast<std::ptrdiff_t>(first);
+  BlockSpec joined = joinBlocks(
+      name, {std::make_move_iterator(layers), std::make_move_iterator(rows_.end())}, addInput);
+  rows_.resize(first);
+  rows_.push_back(std::move(joined));
+}
 
+BlockSpec joinBlocks(const std::string& name, std::vector<BlockSpec> blocks, bool addInput) {
   BlockSpec joined;
   joined.name = name;
-  joined.outputs = {{shape_}};
+  joined.outputs = blocks.back().outputs;
+  joined.batchInputs = blocks.front().batchInputs;
   struct Layer {
     BlockSpec::Forward forward;
     std::size_t tensors;  // number of tensors that the layer takes
   };
   std::vector<Layer> layers;
-  for (std::size_t r = first; r < rows_.size(); ++r) {
-    BlockSpec& row = rows_[r];
-    for (NormRow norm : row.norms) {
+  for (BlockSpec& block : blocks) {
+    for (NormRow norm : block.norms) {
       norm.mean += joined.tensors.size();
       norm.variance += joined.tensors.size();
       *norm.count += joined.tensors.size();
       joined.norms.push_back(norm);
     }
-    joined.tensors.insert(joined.tensors.end(), row.tensors.begin(), row.tensors.end());
-    joined.savedPerSample += row.savedPerSample;
-    layers.push_back({std::move(row.forward), row.tensors.size()});
+    joined.tensors.insert(joined.tensors.end(), block.tensors.begin(), block.tensors.end());
+    joined.savedPerSample += block.savedPerSample;
+    layers.push_back({std::move(block.forward), block.tensors.size()});
   }
-  if (addInput) joined.savedPerSample += elementCount(shape_);
+  if (addInput) joined.savedPerSample += elementCount(joined.outputShape());
   joined.forward = [layers = std::move(layers), addInput](const TensorList& input,
                                                           std::span<const at::Tensor> tensors,
                                                           const BlockContext& context) {
@@ -310,8 +317,7 @@ void BlockChain::join(const std::string& name, const std::function<void()>& appe
     }
     return addInput ? TensorList{at::add(input.front(), x.front())} : x;
   };
-  rows_.resize(first);
-  rows_.push_back(std::move(joined));
+  return joined;
 }
 
 }  // namespace cleave

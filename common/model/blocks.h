@@ -36,6 +36,9 @@ struct Conv2dOptions {
   InitialWeight initial = InitialWeight::inverseFanIn;
 };
 
+// Combines consecutive blocks into one. `addInput`: adds its input to its output.
+BlockSpec joinBlocks(const std::string& name, std::vector<BlockSpec> blocks, bool addInput = false);
+
 // Describes a model block by block: each call appends one block and computes its output shape
 // without building anything. Parameter names are `<block>.weight` and `<block>.bias`, as in
 // torchvision. Throws UsageError if a block cannot take the shape of the block before it.

@@ -19,21 +19,17 @@ struct Saved {
 }  // namespace
 
 struct BodyStage::State {
-  State(const StageOptions& stageOptions, const StageWait& stageWait, ComputeDevice& on)
+  State(const StageOptions& stageOptions, ComputeDevice& on)
       : options(stageOptions),
-        wait(stageWait),
         device(on),
         blocks(blocksFor(options)),
         part(options, blocks, options.cuts.cut0, options.cuts.cut1, device.device(), {}, nullptr,
              options.replica),
         first(options, blocks, options.cuts.number0, device),
         last(options, blocks, options.cuts.number1, device),
-        splits(bodySplits(options, blocks)) {
-    checkBodyWait(wait);
-  }
+        splits(bodySplits(options, blocks)) {}
 
   StageOptions options;
-  StageWait wait;
   ComputeDevice& device;
   std::vector<BlockSpec> blocks;
   TrainedPart part;
@@ -45,23 +41,11 @@ struct BodyStage::State {
   std::map<Which, SplitBackward> weights;  // until backwardWeights()
 };
 
-void checkBodyWait(const StageWait& wait) {
-  if (wait.w2 && !wait.b2) {
-    throw UsageError("bad-wait", "wait.W2 is set without wait.B2", "set wait.B2 too");
-  }
-  if (!wait.f2 || wait.b2) return;
-  throw UsageError("bad-wait",
-                   "wait.F2 is set without wait.B2: a forward pass that only waits leaves nothing "
-                   "for the backward pass",
-                   "set wait.B2 too");
-}
-
-BodyStage::BodyStage(const StageOptions& options, const StageWait& wait, ComputeDevice& device)
-    : state_(std::make_unique<State>(options, wait, device)) {}
+BodyStage::BodyStage(const StageOptions& options, ComputeDevice& device)
+    : state_(std::make_unique<State>(options, device)) {}
 BodyStage::~BodyStage() = default;
 
 TensorBundle BodyStage::forward(const MicroBatch& at, TensorBundle activations0) {
-  if (state_->wait.f2) return state_->last.waitForActivations(*state_->wait.f2, at);
   const bool training = at.phase == Phase::train && state_->last.hasGradients();
   // Autograd is enabled also with `recompute`, since some operators give other results without
   // autograd.
@@ -80,11 +64,6 @@ TensorBundle BodyStage::forward(const MicroBatch& at, TensorBundle activations0)
 }
 
 TensorBundle BodyStage::backward(const MicroBatch& at, TensorBundle gradients1) {
-  if (state_->wait.b2) {
-    state_->saved.erase({at.step, at.i});
-    const double weights = state_->splits ? 0 : state_->wait.w2.value_or(0);
-    return state_->first.waitForGradients(*state_->wait.b2 + weights, at);
-  }
   const auto node = state_->saved.extract({at.step, at.i});
   if (node.empty()) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " goes backward, not forward");
@@ -105,7 +84,6 @@ TensorBundle BodyStage::backward(const MicroBatch& at, TensorBundle gradients1) 
 }
 
 void BodyStage::backwardWeights(const MicroBatch& at) {
-  if (state_->wait.b2) return waitFor(state_->wait.w2.value_or(0));
   auto node = state_->weights.extract({at.step, at.i});
   if (node.empty()) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " has no split backward");

@@ -14,9 +14,8 @@
 namespace cleave {
 
 struct ClientStage::State {
-  State(const StageOptions& stageOptions, const StageWait& stageWait, ComputeDevice& on)
+  State(const StageOptions& stageOptions, ComputeDevice& on)
       : options(stageOptions),
-        wait(stageWait),
         device(on),
         blocks(blocksFor(options)),
         head(options, blocks, 0, options.cuts.cut0, device.device()),
@@ -30,16 +29,9 @@ struct ClientStage::State {
     for (std::uint32_t b = 0; b <= options.staleness; ++b) {
       batches.emplace_back(options.scores, blocks.back().outputShape(), device);
     }
-    if (wait.f1 && !wait.b1) {
-      throw UsageError("bad-wait",
-                       "wait.F1 is set without wait.B1: a forward pass that only waits leaves "
-                       "nothing for the backward pass",
-                       "set wait.B1 too");
-    }
   }
 
   StageOptions options;
-  StageWait wait;
   ComputeDevice& device;
   std::vector<BlockSpec> blocks;
   TrainedPart head;
@@ -56,8 +48,8 @@ struct ClientStage::State {
   LabeledBatch& batch(std::uint64_t step) { return batches[step % batches.size()]; }
 };
 
-ClientStage::ClientStage(const StageOptions& options, const StageWait& wait, ComputeDevice& device)
-    : state_(std::make_unique<State>(options, wait, device)) {}
+ClientStage::ClientStage(const StageOptions& options, ComputeDevice& device)
+    : state_(std::make_unique<State>(options, device)) {}
 ClientStage::~ClientStage() = default;
 
 void ClientStage::beginBatch(const BatchView& batch, std::uint64_t step) {
@@ -65,7 +57,6 @@ void ClientStage::beginBatch(const BatchView& batch, std::uint64_t step) {
 }
 
 TensorBundle ClientStage::headForward(const MicroBatch& at) {
-  if (state_->wait.f1) return state_->first.waitForActivations(*state_->wait.f1, at);
   const TensorList inputs = state_->batch(at.step).inputs(at);
   if (at.phase != Phase::train || !state_->first.hasGradients()) {
     const at::NoGradGuard noGrad;
@@ -83,12 +74,6 @@ TensorBundle ClientStage::headForward(const MicroBatch& at) {
 TensorBundle ClientStage::tailStep(const MicroBatch& at, TensorBundle activations1) {
   const bool training = at.phase == Phase::train;
   LabeledBatch& batch = state_->batch(at.step);
-  if (state_->wait.t3) {
-    batch.countOnly(at);
-    if (training) return state_->last.waitForGradients(*state_->wait.t3, at);
-    waitFor(*state_->wait.t3);
-    return {};
-  }
   const at::AutoGradMode recordGraph(training);
   const TensorList leaves = state_->last.enter(at, std::move(activations1), training);
   const TensorList inputs = state_->tailTakesInputs ? batch.inputs(at) : TensorList();
@@ -103,10 +88,6 @@ TensorBundle ClientStage::tailStep(const MicroBatch& at, TensorBundle activation
 
 void ClientStage::headBackward(const MicroBatch& at, TensorBundle gradients0) {
   auto node = state_->headOutputs.extract({at.step, at.i});
-  if (state_->wait.b1) {
-    waitFor(*state_->wait.b1);
-    return;
-  }
   if (node.empty()) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " goes backward, not forward");
   }

@@ -33,6 +33,7 @@ ModelRow smallCnnModel();
 ModelRow mlpModel();
 ModelRow mobilenetV2Model();
 ModelRow graphModel();
+ModelRow sleepModel();
 
 namespace {
 
@@ -178,7 +179,8 @@ Precision precisionFromName(std::string_view name) {
 }
 
 std::span<const ModelRow> modelTable() {
-  static const std::array rows = {smallCnnModel(), mlpModel(), mobilenetV2Model(), graphModel()};
+  static const std::array rows = {smallCnnModel(), mlpModel(), mobilenetV2Model(), sleepModel(),
+                                  graphModel()};
   return rows;
 }
 

@@ -136,6 +136,7 @@ struct ModelRow {
   std::string_view example;      // of the configuration, such as "{name: mlp, width: 64}"
   std::vector<BlockSpec> (*blocks)(const ModelSpec& spec);  // throws UsageError
   std::pair<int, int> (*defaultCuts)(const ModelSpec& spec);
+  bool isForBenchmarks = false;  // servers allow it only if their configuration names it
 };
 
 std::span<const ModelRow> modelTable();

@@ -21,8 +21,8 @@ using torch::autograd::impl::gradient_edge;
 
 // Whether the operator computes the gradients of input and weight in separate operations.
 bool canSplit(const Node& node) {
-  constexpr std::array<std::string_view, 4> kNames = {"ConvolutionBackward0", "AddmmBackward0",
-                                                      "MmBackward0", "BmmBackward0"};
+  constexpr std::array<std::string_view, 5> kNames = {
+      "ConvolutionBackward0", "AddmmBackward0", "MmBackward0", "BmmBackward0", kSleepBackward};
   return std::find(kNames.begin(), kNames.end(), node.name()) != kNames.end();
 }
 

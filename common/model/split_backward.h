@@ -12,12 +12,16 @@
 
 #include <cstddef>
 #include <memory>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "common/model/model.h"
 
 namespace cleave {
+
+// The name of the operator of the model `sleep`, which can be split too.
+inline constexpr std::string_view kSleepBackward = "SleepBackward";
 
 // The outputs of a part that have a gradient, and their gradients.
 struct Roots {

@@ -75,19 +75,6 @@ struct StageOptions {
   std::function<void()> checkpoint = {};
 };
 
-// For benchmarks: milliseconds to wait in place of an action's computation. The action's output has
-// the right shape and meaningless values. If a forward waits, its backward must wait too.
-struct StageWait {
-  // Without split, the backward waits for b2 and w2.
-  std::optional<double> f1, t3, b1, f2, b2, w2;
-
-  bool any() const { return f1 || t3 || b1 || f2 || b2 || w2; }
-};
-
-// Throws UsageError "bad-wait" if the body's forward or BodyWeights waits and its backward does
-// not.
-void checkBodyWait(const StageWait& wait);
-
 // A batch in host memory, contiguous.
 struct BatchView {
   std::vector<TensorView> arrays;  // the model's inputs, then the target, each [samples, …]
@@ -110,8 +97,7 @@ std::vector<std::optional<double>> metricValues(const ScoreSpec& spec, const Bat
 class BodyStage : public Body {
  public:
   // The device is borrowed.
-  BodyStage(const StageOptions& options, const StageWait& wait,
-            ComputeDevice& device = cpuDevice());
+  explicit BodyStage(const StageOptions& options, ComputeDevice& device = cpuDevice());
   ~BodyStage() override;
 
   TensorBundle forward(const MicroBatch& at, TensorBundle activations0) override;
@@ -149,8 +135,7 @@ class BodyStage : public Body {
 class ClientStage {
  public:
   // The device is borrowed.
-  ClientStage(const StageOptions& options, const StageWait& wait,
-              ComputeDevice& device = cpuDevice());
+  explicit ClientStage(const StageOptions& options, ComputeDevice& device = cpuDevice());
   ~ClientStage();
 
   // Sets the batch that the actions of `step` work on and resets the metrics. With staleness D, the

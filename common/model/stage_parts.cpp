@@ -2,42 +2,28 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/isfinite.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cmath>
 #include <map>
 #include <set>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "common/codec/checkpoint_error.h"
 #include "common/codec/safetensors.h"
-#include "common/core/random.h"
 #include "common/model/blocks.h"
 #include "common/model/torch_tensor.h"
 
 namespace cleave {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-Clock::time_point deadline(double milliseconds) {
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                            std::chrono::duration<double, std::milli>(milliseconds));
-}
-
-}  // namespace
+namespace {}  // namespace
 
 // ---- Cuts ----
 
@@ -139,25 +125,6 @@ SplitBackward StageCut::splitBackward(const MicroBatch& at, const TensorList& ou
   return {rootsOf(at, outputs, std::move(gradients)), leaves};
 }
 
-TensorBundle StageCut::waitForActivations(double milliseconds, const MicroBatch& at) {
-  return wait(milliseconds, activations_, at);
-}
-
-TensorBundle StageCut::waitForGradients(double milliseconds, const MicroBatch& at) {
-  return wait(milliseconds, gradients_, at);
-}
-
-TensorBundle StageCut::wait(double milliseconds, const std::vector<Flow>& flows,
-                            const MicroBatch& at) {
-  TensorBundle bundle;
-  if (flows.empty()) waitFor(milliseconds);
-  for (const Flow flow : flows) {
-    bundle.push_back(placeholders_.wait(milliseconds, flow, at, specOf(flow, at)));
-    milliseconds = 0;
-  }
-  return bundle;
-}
-
 // ---- A batch ----
 
 at::Tensor borrowedArray(const TensorView& array) {
@@ -230,7 +197,7 @@ at::Tensor LabeledBatch::loss(const at::Tensor& output, const MicroBatch& at) {
   const LossRows rows = loss_.rows(output.to(at::kFloat), target);
   const at::Tensor loss = loss_.sum(rows, scores_.loss).div(weight_);
   const LossRows counted = countedRows(rows, loss_.target, scores_.loss);
-  count(at, loss.item<float>(), &counted);
+  count(at, loss.item<float>(), counted);
   if (keepsOutputs_) {
     outputs_.resize(at.microBatches);
     outputs_[at.i] = output.detach().to(at::kCPU, at::kFloat);
@@ -256,10 +223,7 @@ void LabeledBatch::checkLoss(const MicroBatch& at, const TensorList& activations
       "lower train.learning_rate.peak, lengthen its warm-up, or use a codec with more bits");
 }
 
-void LabeledBatch::countOnly(const MicroBatch& at) { count(at, 0, nullptr); }
-
-// `rows`: null if no output was computed.
-void LabeledBatch::count(const MicroBatch& at, float loss, const LossRows* rows) {
+void LabeledBatch::count(const MicroBatch& at, float loss, const LossRows& rows) {
   losses_.resize(at.microBatches);
   losses_[at.i] = loss;
   metrics_.samples += sizeOf(at);
@@ -270,34 +234,11 @@ void LabeledBatch::count(const MicroBatch& at, float loss, const LossRows* rows)
   metrics_.sums[kLossWeight] += loss_.weight(targets, scores_.loss);
   for (const std::string& name : scores_.metrics) {
     const BatchMetricRow& metric = findBatchMetric(name);
-    const bool isCounted = rows != nullptr && metric.add != nullptr &&
-                           (at.phase == Phase::eval || !metric.evaluationOnly);
-    if (isCounted) metric.add(*rows, loss_.target, metrics_.sums);
+    const bool isCounted =
+        metric.add != nullptr && (at.phase == Phase::eval || !metric.evaluationOnly);
+    if (isCounted) metric.add(rows, loss_.target, metrics_.sums);
   }
 }
-
-Payload Placeholders::wait(double milliseconds, Flow flow, const MicroBatch& at,
-                           const TensorSpec& spec) {
-  const Clock::time_point end = deadline(milliseconds);
-  at::Tensor& tensor = tensors_[{flow, at.i, spec.shape}];
-  if (!tensor.defined() && !isFloat(spec.dtype)) {
-    tensor = canonical(at::zeros(spec.shape, at::kLong), spec.order);
-  } else if (!tensor.defined()) {
-    tensor = canonical(at::empty(spec.shape), spec.order);
-    fillNormal(randomKey(0, flowName(flow), {at.i}),
-               {tensor.mutable_data_ptr<float>(), static_cast<std::size_t>(tensor.numel())});
-    if (isActivation(flow)) {
-      tensor.clamp_(0, 6);
-    } else {
-      constexpr double kGradientRms = 1e-5;
-      tensor.mul_(kGradientRms);
-    }
-  }
-  std::this_thread::sleep_until(end);
-  return toPayload(tensor, spec.order);
-}
-
-void waitFor(double milliseconds) { std::this_thread::sleep_until(deadline(milliseconds)); }
 
 // ---- A part in training ----
 

@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <span>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -23,19 +22,6 @@ inline std::uint32_t sizeOf(const MicroBatch& at) {
   return microBatchSize(at.samples, at.microBatches, at.i);
 }
 
-// Outputs of actions that wait instead of computing. Each micro-batch has its own tensor, allocated
-// once, because computed tensors also have separate memory. The values are meaningless, but have a
-// distribution that suits codecs and optimizers: activations as after ReLU6, half of them zeros;
-// small gradients.
-class Placeholders {
- public:
-  // Returns `milliseconds` after the call; the first call for a micro-batch also makes its tensor
-  // and may take longer.
-  Payload wait(double milliseconds, Flow flow, const MicroBatch& at, const TensorSpec& spec);
-
- private:
-  std::map<std::tuple<Flow, std::uint32_t, std::vector<std::int64_t>>, at::Tensor> tensors_;
-};
 // A tensor that shares the memory of an array of a batch.
 at::Tensor borrowedArray(const TensorView& array);
 
@@ -64,12 +50,7 @@ class StageCut {
   SplitBackward splitBackward(const MicroBatch& at, const TensorList& outputs,
                               TensorBundle gradients, const TensorList& leaves) const;
 
-  // Return placeholders, for actions that wait instead of computing.
-  TensorBundle waitForActivations(double milliseconds, const MicroBatch& at);
-  TensorBundle waitForGradients(double milliseconds, const MicroBatch& at);
-
  private:
-  TensorBundle wait(double milliseconds, const std::vector<Flow>& flows, const MicroBatch& at);
   Roots rootsOf(const MicroBatch& at, const TensorList& outputs, TensorBundle gradients) const;
   Payload leaving(const MicroBatch& at, const at::Tensor& tensor, Flow flow) const;
   void checkLeaving(const MicroBatch& at, const at::Tensor& tensor, Flow flow) const;
@@ -81,7 +62,6 @@ class StageCut {
   std::vector<BlockOutput> tensors_;
   std::vector<Flow> activations_, gradients_;
   ComputeDevice& device_;
-  Placeholders placeholders_;
 };
 
 // Consecutive blocks in training: their parameters, their optimizer, and the batch norms'
@@ -221,8 +201,6 @@ class LabeledBatch {
   // Throws RunError "non-finite" if the loss of `at` is not finite. The message says whether
   // `activations1`, from which the loss was computed, were finite.
   void checkLoss(const MicroBatch& at, const TensorList& activations1) const;
-  // Counts a micro-batch whose loss was not computed; its loss is recorded as 0.
-  void countOnly(const MicroBatch& at);
 
   const BatchMetrics& metrics() const { return metrics_; }
   const std::vector<float>& losses() const { return losses_; }
@@ -234,7 +212,7 @@ class LabeledBatch {
  private:
   void checkClasses() const;
   at::Tensor slice(const TensorView& array, const MicroBatch& at) const;  // borrowed
-  void count(const MicroBatch& at, float loss, const LossRows* rows);
+  void count(const MicroBatch& at, float loss, const LossRows& rows);
 
   ScoreSpec scores_;
   const LossRow& loss_;
@@ -247,8 +225,5 @@ class LabeledBatch {
   bool keepsOutputs_ = false;
   std::vector<at::Tensor> outputs_;  // by micro-batch
 };
-
-// Blocks the calling thread for this time.
-void waitFor(double milliseconds);
 
 }  // namespace cleave

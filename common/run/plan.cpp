@@ -22,12 +22,6 @@ constexpr std::uint32_t kMaxClasses = 1 << 20;
   throw UsageError("bad-run-spec", sentence, hint);
 }
 
-// While an action waits, the device cannot serve other runs.
-double checkedWait(double milliseconds) {
-  if (!(milliseconds >= 0 && milliseconds <= kMaxWait)) refuse("a wait is not in 0…60000 ms");
-  return milliseconds;
-}
-
 ModelSpec modelSpec(const RunSpec& spec, const GraphBlocks& graphBlocks) {
   const bool isGraph = spec.model == "graph";
   if (isGraph == spec.graph.empty())
@@ -278,11 +272,6 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
   plan.blocks = blocksFor(plan.stage);
   plan.place = placeOfBody(plan.blocks, plan.stage.cuts);
   plan.stage.seed = spec.seed;
-  if (spec.waitF2) plan.wait.f2 = checkedWait(*spec.waitF2);
-  if (spec.waitB2) plan.wait.b2 = checkedWait(*spec.waitB2);
-  if (spec.waitW2) plan.wait.w2 = checkedWait(*spec.waitW2);
-  checkedWait(plan.wait.b2.value_or(0) + plan.wait.w2.value_or(0));  // may be one action
-  checkBodyWait(plan.wait);
 
   plan.schedule = &findSchedule(spec.schedule);
   checkBatch(spec);

@@ -18,13 +18,9 @@ namespace cleave {
 class DeviceCodec;
 struct TensorLinkOptions;
 
-// Maximum milliseconds that an action may wait in place of computing.
-inline constexpr double kMaxWait = 60000;
-
 struct RunPlan {
   RunSpec spec;
   StageOptions stage;
-  StageWait wait;  // only F2, B2 and W2; the client adds its own waits
   std::vector<BlockSpec> blocks;
   Place place;  // the body's place
   const Schedule* schedule = nullptr;

@@ -36,9 +36,6 @@ void toWire(const RunSpec& spec, wire::RunSpec& proto) {
   }
   proto.set_seed(spec.seed);
   proto.set_precision(spec.precision);
-  if (spec.waitF2) proto.mutable_wait()->set_f2(*spec.waitF2);
-  if (spec.waitB2) proto.mutable_wait()->set_b2(*spec.waitB2);
-  if (spec.waitW2) proto.mutable_wait()->set_w2(*spec.waitW2);
   proto.set_threads(spec.threads);
   proto.set_steps_per_epoch(spec.stepsPerEpoch);
   proto.set_initial_weights(spec.initialWeights);
@@ -96,9 +93,6 @@ RunSpec runSpecFromWire(const wire::RunSpec& proto) {
   }
   spec.seed = proto.seed();
   spec.precision = proto.precision();
-  if (proto.wait().has_f2()) spec.waitF2 = proto.wait().f2();
-  if (proto.wait().has_b2()) spec.waitB2 = proto.wait().b2();
-  if (proto.wait().has_w2()) spec.waitW2 = proto.wait().w2();
   spec.threads = proto.threads();
   spec.stepsPerEpoch = proto.steps_per_epoch();
   spec.initialWeights = proto.initial_weights();

@@ -40,13 +40,12 @@ struct RunSpec {
   OptimizerSpec optimizer;
   std::uint64_t seed = 0;
   std::string precision = "fp32";
-  std::optional<double> waitF2, waitB2, waitW2;  // milliseconds to wait instead of computing
-  std::uint32_t threads = 0;                     // for the body; 0: the server chooses
-  std::uint64_t stepsPerEpoch = 0;               // 0: unknown
-  bool initialWeights = false;                   // the client sends the body's initial weights
-  bool rawNonFinite = false;                     // see TensorCodecOptions::rawNonFinite
-  TraceWindow trace;                             // no steps: no trace
-  std::string graph;  // the body of the model "graph": packGraph(); else empty
+  std::uint32_t threads = 0;        // for the body; 0: the server chooses
+  std::uint64_t stepsPerEpoch = 0;  // 0: unknown
+  bool initialWeights = false;      // the client sends the body's initial weights
+  bool rawNonFinite = false;        // see TensorCodecOptions::rawNonFinite
+  TraceWindow trace;                // no steps: no trace
+  std::string graph;                // the body of the model "graph": packGraph(); else empty
   // SHA-256 of the whole graph, so that a run cannot continue with another head or tail. Empty for
   // other models.
   std::string graphDigest;

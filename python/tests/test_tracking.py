@@ -130,7 +130,7 @@ class TensorBoard(Runs):
 
     def test_repeated_steps_count_once(self):
         waits = {part: 15 for part in ("F1", "T3", "B1", "F2", "B2")}
-        changes = {"wait": waits, "checkpoint": {"every_seconds": 0, "every_steps": 10}, "train": {**SETTINGS["train"], "micro_batches": 1}}
+        changes = {"model": {"name": "sleep", "of": "mlp", "width": 16, **waits}, "checkpoint": {"every_seconds": 0, "every_steps": 10}, "train": {**SETTINGS["train"], "micro_batches": 1}}
         command = self.command("--config", str(self.folder / "run.yaml"), "--run-dir", str(self.run_folder), **changes)
         client = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         self.addCleanup(client.wait)

@@ -10,12 +10,11 @@ one HeadForward. Called by scripts/bench.sh between."""
 import argparse
 import csv
 import glob
-import json
 import statistics
 import subprocess
 import tempfile
 
-from codec_step import Loopback, running_server
+from codec_step import Loopback, running_server, sleeping
 from machine import Others, conclude
 from made_data import cifar_data, idx_data
 from pipeline import MODELS
@@ -37,10 +36,10 @@ def measure(options, name, wait):
     model = MODELS[name]
     with tempfile.TemporaryDirectory() as folder, running_server(options, Loopback(), folder) as address:
         settings = {"data": MAKE_DATA[name](folder, model["batch"] * options.steps // EPOCHS), "train.epochs": EPOCHS,
-                    "codec": options.codec, "metrics.error_every": 0, **({"wait": json.dumps(wait)} if wait else {})}
+                    "codec": options.codec, "metrics.error_every": 0}
         subprocess.run(
             [f"{options.programs}/cleave-client", "train", "--config", model["config"], "--server", address, "--run-dir",
-             f"{folder}/client", "--log-level", "error", "--json",
+             f"{folder}/client", "--log-level", "error", "--json", *(sleeping(name, wait) if wait else []),
              *[argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]],
             check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         client = steps_of(f"{folder}/client/steps.csv")

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 
-from codec_step import Loopback, running_server
+from codec_step import ALLOWED, Loopback, running_server, sleeping
 from machine import Others, conclude
 
 COST = 1.02      # maximum wall time, relative to training without checkpoints
@@ -22,7 +22,7 @@ CUT = 1.0        # s, from a cut to the next tensor, in addition to a round trip
 LATENCIES = {"loopback": 0, "an emulated link with a round trip of 50 ms": 25}  # ms each way
 # Both sides wait in the first; its body and optimizer state have 34 MB. Both compute in the second.
 MODELS = {"mlp of width 2048": ["--config", "configs/synthetic.yaml", "--set", "model.width=2048",
-                                "--set", "wait={F1: 5, T3: 5, B1: 5, F2: 5, B2: 5}"],
+                                *sleeping("mlp", {part: 5 for part in ("F1", "T3", "B1", "F2", "B2")})],
           "small_cnn": ["--config", "tests/bench/small_cnn.yaml"]}  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def cost(options, every):
 
 def start_server(options, store, port):
     server = subprocess.Popen([f"{options.programs}/cleave-server", "serve", "--set", f"listen.port={port}", "--set", f"store={store}",
-                               "--set", "wait.allowed=true"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
+                               "--set", f"models.allow={ALLOWED}"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
     for line in server.stdout:
         if " listens on " in line:
             return server, int(line.rsplit(":", 1)[1])

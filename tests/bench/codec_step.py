@@ -20,6 +20,16 @@ import time
 from machine import Others, machine, machine_text
 
 WAIT = {"F2": 2, "B2": 4}  # ms per micro-batch
+ALLOWED = "[mlp, small_cnn, mobilenet_v2, graph, sleep]"  # models of the server
+
+
+def sleeping(model, times, cuts=None):
+    """Arguments that let the parts of a model sleep for these ms per micro-batch. `cuts`: those of the model; None: its own. Other parameters
+    of the model stay as they are in the configuration."""
+    settings = {"name": "sleep", "of": model, **times}
+    if cuts:
+        settings["at"] = "-".join(str(cut) for cut in cuts)
+    return [argument for key, value in settings.items() for argument in ("--set", f"model.{key}={value}")]
 COMPUTE = ["HeadForward", "TailStep", "HeadBackward", "Update"]
 
 
@@ -74,7 +84,7 @@ def certificates(options, link, folder):
 def running_server(options, link, folder, tls=()):
     arguments = ["--log-level", "error", "--set", "listen.port=0", "--set", f"listen.address={link.address}",
                  "--set", f"store={folder}/store", "--set", "limits.memory_mib=16777216",
-                 "--set", "wait.allowed=true", *tls]
+                 "--set", f"models.allow={ALLOWED}", *tls]
     server = subprocess.Popen([*link.server, f"{options.programs}/cleave-server", "serve", *arguments],
                               stdout=subprocess.PIPE, text=True)
     try:
@@ -95,7 +105,7 @@ def measure(options, link, codecs):
         done = subprocess.run(
             [*link.client, f"{options.programs}/bench_step", "--config", options.config, "--server", address,
              "--folder", f"{folder}/client", *client_tls, *variants, "--rounds", str(options.pairs), "--steps", str(options.steps),
-             "--set", "wait=" + json.dumps(WAIT), "--set", f"threads.client={options.threads}", "--log-level", "warn",
+             *sleeping("mobilenet_v2", WAIT), "--set", f"threads.client={options.threads}", "--log-level", "warn",
              *[argument for setting in options.set for argument in ("--set", setting)]],
             check=True, stdout=subprocess.PIPE, text=True)
     rows = [json.loads(line) for line in done.stdout.splitlines()]

@@ -25,13 +25,13 @@ FOR_EVER = ["eval.every=0", "train.epochs=10000", "data.test.size=32", "train.mi
 
 
 def hogs(options):
-    """Settings of each attacker. Only the attacker `wait` sets `wait`."""
+    """Settings of each attacker. Only the model of the attacker `wait` sleeps."""
     slow = '"zstd:level=19(none)"'
     codec = f"codec={{activation/0: none, gradient/1: none, activation/1: {slow}, gradient/0: {slow}}}"
     return {
         # Tensors of 64 MiB, encoded only by the server.
         "codec": [*FOR_EVER, *heavy(8192, 4), codec],
-        "wait": [*FOR_EVER, f"wait={{F2: {1000 * options.action:.0f}, B2: {1000 * options.action:.0f}}}"],
+        "wait": [*FOR_EVER, "model.name=sleep", "model.of=mlp", *[f"model.{part}={1000 * options.action:.0f}" for part in ("F2", "B2")]],
         "model": [*FOR_EVER, *heavy(options.batch, 8), "codec=none"],
         "builds": BUILDS,
     }  # fmt: skip

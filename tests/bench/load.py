@@ -28,7 +28,8 @@ SYNTHETIC = ROOT / "configs/synthetic.yaml"
 LIMITS = {"connections": 8192, "connections_per_address": 8192, "handshakes": 100000, "handshakes_burst": 100000,
           "handshakes_per_address": 100000, "sessions": 512, "sessions_per_identity": 10000, "runs_per_hour": 1000000}  # fmt: skip
 # The honest client sleeps instead of computing, so that an attacker on the same machine does not take its processor time.
-HONEST = ["wait={F1: 2, T3: 1, B1: 2, F2: 2, B2: 2}", "eval.every=0", "train.epochs=10000", "data.train.size=256", "data.test.size=32"]
+HONEST = ["model={name: sleep, of: mlp, width: 32, depth: 2, F1: 2, T3: 1, B1: 2, F2: 2, B2: 2}",
+          "eval.every=0", "train.epochs=10000", "data.train.size=256", "data.test.size=32"]
 
 
 class Server:
@@ -39,7 +40,7 @@ class Server:
         self.errors = open(folder / "server.log", "w+")
         self.process = subprocess.Popen(
             [PROGRAMS / "cleave-server", "serve", "--config", ROOT / "configs/server.yaml", "--set=listen.port=0",
-             f"--set=store={folder}/store", "--set=wait.allowed=true", *settings],
+             f"--set=store={folder}/store", "--set=models.allow=[mlp, small_cnn, mobilenet_v2, graph, sleep]", *settings],
             stdout=subprocess.PIPE, stderr=self.errors, text=True)  # fmt: skip
         line = self.process.stdout.readline()
         self.port = int(line.rsplit(":", 1)[1])

@@ -39,12 +39,12 @@ def measure(options, data, folder):
     each = 1e3 * options.batch / options.rate / MICRO_BATCHES  # ms of all actions of a micro-batch on the client
     config = folder / "run.yaml"
     config.write_text(json.dumps({
-        "model": {"name": "mobilenet_v2"}, "data": data, "eval": {"every": 0}, "codec": "block:bits=8", "checkpoint": {"every_seconds": 0},
+        "model": {"name": "sleep", "of": "mobilenet_v2", "F1": 0.3 * each, "T3": 0.3 * each, "B1": 0.4 * each, "F2": 0.2 * each, "B2": 0.2 * each},
+        "data": data, "eval": {"every": 0}, "codec": "block:bits=8", "checkpoint": {"every_seconds": 0},
         "train": {"batch": options.batch, "micro_batches": MICRO_BATCHES, "learning_rate": {"schedule": "constant", "peak": 0.01},
-                  "epochs": options.steps, "max_steps": options.steps},
-        "wait": {"F1": 0.3 * each, "T3": 0.3 * each, "B1": 0.4 * each, "F2": 0.2 * each, "B2": 0.2 * each}}))
+                  "epochs": options.steps, "max_steps": options.steps}}))
     run = pathlib.Path(tempfile.mkdtemp(dir=folder))
-    server = subprocess.Popen([f"{options.programs}/cleave-server", "serve", "--set", "listen.port=0", "--set", "wait.allowed=true",
+    server = subprocess.Popen([f"{options.programs}/cleave-server", "serve", "--set", "listen.port=0", "--set", "models.allow=[sleep]",
                                "--set", "limits.memory_mib=20000",  # admission counts the body's memory, although the body only waits
                                "--set", f"store={run}/store"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     address = next(line.split()[-1] for line in server.stdout if " listens on " in line)

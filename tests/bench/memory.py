@@ -5,12 +5,11 @@ Only the inputs may grow with the batch. The client holds the inputs of two batc
 too. Memory is the process's peak resident set (ru_maxrss). Called by scripts/bench.sh memory."""
 
 import argparse
-import json
 import os
 import subprocess
 import tempfile
 
-from codec_step import WAIT, Loopback, running_server
+from codec_step import WAIT, Loopback, running_server, sleeping
 from machine import Others, conclude
 from made_data import cifar_data
 
@@ -26,10 +25,10 @@ def peak(options, case):
     batch, micro_batches, in_flight = case
     with tempfile.TemporaryDirectory() as folder, running_server(options, Loopback(), folder) as address:
         settings = {"data": cifar_data(folder, batch * options.steps), "train.batch": batch, "train.micro_batches": micro_batches,
-                    "train.in_flight": in_flight, "wait": json.dumps(WAIT), "codec": options.codec}
+                    "train.in_flight": in_flight, "codec": options.codec}
         client = subprocess.Popen(
             [f"{options.programs}/cleave-client", "train", "--config", CONFIG, "--server", address, "--run-dir", f"{folder}/client",
-             "--log-level", "error", "--json",
+             "--log-level", "error", "--json", *sleeping("mobilenet_v2", WAIT),
              *[argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         _, status, usage = os.wait4(client.pid, 0)

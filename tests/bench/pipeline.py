@@ -1,7 +1,7 @@
 """Compares schedules on emulated links with the simulator's prediction, the best order found by its
 search, and the bound.
 
-Client and server wait instead of computing (`wait`, in ms per micro-batch, see below), so that only codecs, sockets and cleave-link use the
+Client and server sleep instead of computing (in ms per micro-batch, see below), so that only codecs, sockets and cleave-link use the
 processors. The tensors are those of MobileNetV2 at batch 64, 224 x 224, 8 micro-batches, or of small_cnn on Fashion-MNIST at batch 128, 4
 micro-batches. For each link and codec the schedules take turns within one process. Prints tables and writes the figures as JSON. Called by
 scripts/bench.sh pipeline."""
@@ -14,16 +14,16 @@ import statistics
 import subprocess
 import tempfile
 
-from codec_step import Loopback, running_server
+from codec_step import Loopback, running_server, sleeping
 from machine import Others, conclude
 
 # MobileNetV2: F1 and B1 are similar to what `bench.sh codec-step` measures with one thread; the
 # others are plausible for a fast server. small_cnn: measured by `cleave-client simulate` for
 # configs/fashion_mnist.yaml with one thread per side.
 MODELS = {
-    "mobilenet_v2": {"config": "tests/bench/mobilenet_v2.yaml", "batch": 64, "micro_batches": 8,
+    "mobilenet_v2": {"name": "mobilenet_v2", "config": "tests/bench/mobilenet_v2.yaml", "batch": 64, "micro_batches": 8,
                      "wait": {"F1": 6, "T3": 1, "B1": 10.9, "F2": 2, "B2": 4}},
-    "small_cnn": {"config": "tests/bench/small_cnn.yaml", "batch": 128, "micro_batches": 4,
+    "small_cnn": {"name": "small_cnn", "config": "tests/bench/small_cnn.yaml", "batch": 128, "micro_batches": 4,
                   "wait": {"F1": 0.9, "T3": 0.4, "B1": 0.7, "F2": 1.6, "B2": 2.8}},
 }
 SCHEDULES = ["priority", "gpipe", "1f1b"]
@@ -49,13 +49,13 @@ def computation(model):
     return 1e-3 * model["micro_batches"] * (wait["F1"] + wait["T3"] + wait["B1"])
 
 
-def run_steps(options, model, address, codec, variants, rounds, wait=None, settings=()):
+def run_steps(options, model, address, codec, variants, rounds, wait=None, settings=(), cuts=None):
     """Rows of measured steps by variant, and each variant's times for bench_simulate."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = [argument for variant in variants for argument in ("--variant", variant)]
         arguments += [argument for setting in settings for argument in ("--set", setting)]
         if wait is not None:
-            arguments += ["--set", "wait=" + json.dumps(wait)]
+            arguments += sleeping(model["name"], wait, cuts)
         done = subprocess.run(
             [f"{options.programs}/bench_step", "--config", model["config"], "--server", address, "--folder", folder, *arguments,
              "--set", f"codec={codec}", "--set", "metrics.error_every=0", "--rounds", str(rounds), "--warm-up", "1", "--steps", "1",

@@ -19,11 +19,11 @@ from pipeline import held_bytes, run_steps, running_link
 
 # Per model its configuration, the settings that differ from it, and the cuts of the grid.
 MODELS = {
-    "mobilenet_v2": {"config": "tests/bench/mobilenet_v2.yaml", "settings": {"train.batch": "32", "data.shape": "[3, 96, 96]"},
+    "mobilenet_v2": {"name": "mobilenet_v2", "config": "tests/bench/mobilenet_v2.yaml", "settings": {"train.batch": "32", "data.shape": "[3, 96, 96]"},
                      "cuts": [[3, 21], [4, 20], [6, 21], [7, 18], [9, 22]]},
-    "small_cnn": {"config": "tests/bench/small_cnn.yaml", "settings": {"model.width": "64"},
+    "small_cnn": {"name": "small_cnn", "config": "tests/bench/small_cnn.yaml", "settings": {"model.width": "64"},
                   "cuts": [[2, 13], [4, 13], [4, 12], [8, 13], [8, 12]]},
-    "mlp": {"config": "tests/bench/small_cnn.yaml", "settings": {"model": "{name: mlp, width: 2048, depth: 6}"},
+    "mlp": {"name": "mlp", "config": "tests/bench/small_cnn.yaml", "settings": {"model": "{name: mlp, width: 2048, depth: 6}"},
             "cuts": [[1, 13], [1, 12], [3, 13], [3, 11], [5, 9]]},
 }
 LINKS = [(100, 1), (100, 20), (1000, 0.1), (1000, 20)]  # Mbit/s, ms one way
@@ -70,11 +70,11 @@ def measure(options, model, address, setting, costs):
     if setting["schedule"] == "zb":  # W2 is a part of the whole backward
         waits["W2"] = 1e3 * costs["body_weights_seconds"]
         waits["B2"] -= waits["W2"]
-    settings = {**model["settings"], "model.cuts": json.dumps(setting["cuts"]), "train.micro_batches": setting["micro_batches"],
+    settings = {**model["settings"], "train.micro_batches": setting["micro_batches"],
                 "train.in_flight": setting["in_flight"], "threads.client": 1, "threads.server": 1}  # fmt: skip
     variant = f"train.schedule={setting['schedule']}"
     steps, _ = run_steps(options, model, address, json.dumps(setting["codec"]), [variant], options.rounds, waits,
-                         [f"{key}={value}" for key, value in settings.items()])  # fmt: skip
+                         [f"{key}={value}" for key, value in settings.items()], setting["cuts"])  # fmt: skip
     return statistics.median(row["seconds"] for row in steps[variant])
 
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-from codec_step import Loopback, running_server
+from codec_step import Loopback, running_server, sleeping
 from machine import Others, conclude
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
@@ -61,7 +61,7 @@ def measure(options, count, folder, turn):
                         "--quiet", "--set", f"model={{name: mlp, width: {options.width}}}", "--set", f"data.train.size={BATCH * steps}",
                         "--set", f"train.batch={BATCH}", "--set", f"train.micro_batches={MICRO_BATCHES}", "--set", "train.epochs=1",
                         "--set", "eval.every=0", "--set", "codec=none", "--set", "threads={client: 1, server: 1}",
-                        "--set", "checkpoint.every_seconds=0", "--set", "wait=" + json.dumps(WAIT),
+                        "--set", "checkpoint.every_seconds=0", *sleeping("mlp", WAIT),
                         "--trace", trace, "--trace-steps", str(steps - 1)],
                        check=True, stdout=subprocess.DEVNULL)
     with open(f"{run}/steps.csv", encoding="utf-8") as file:

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 
 from codec_auto import EmulatedLink
-from codec_step import Loopback, running_server
+from codec_step import Loopback, running_server, sleeping
 from machine import Others, conclude
 
 TARGET = 1.05
@@ -22,11 +22,11 @@ UNCOUNTED = 5         # number of first steps of a run that are not counted
 
 def train(options, address, folder):
     """Seconds of the run's steps, with the pause before each."""
-    waits = "{F1: 5, T3: 5, B1: 5, F2: 5, B2: 5}"
+    times = {part: 5 for part in ("F1", "T3", "B1", "F2", "B2")}
     subprocess.run(
         [f"{options.programs}/cleave-client", "train", "--config", options.config, "--server", address, "--run-dir", folder, "--quiet",
          "--set", f"model.width={WIDTH}", "--set", "data.train.size=640", "--set", "train.epochs=1000", "--set", f"train.max_steps={options.steps}",
-         "--set", "eval.every=0", "--set", f"wait={waits}", "--set", "codec=block:bits=8", "--set", "threads={client: 1, server: 1}"],
+         "--set", "eval.every=0", *sleeping("mlp", times), "--set", "codec=block:bits=8", "--set", "threads={client: 1, server: 1}"],
         check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with open(f"{folder}/steps.csv") as file:
         steps = [float(row["seconds"]) + float(row["between_seconds"] or 0) for row in csv.DictReader(file) if row["phase"] == "train"]

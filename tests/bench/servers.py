@@ -16,7 +16,7 @@ from machine import Others, conclude
 from pipeline import MODELS, run_steps, running_link, simulate
 
 MODEL = MODELS["mobilenet_v2"]
-CUTS = {1: "[4, 13]", 2: "[4, 7, 13]", 3: "[4, 7, 10, 13]"}
+CUTS = {1: [4, 13], 2: [4, 7, 13], 3: [4, 7, 10, 13]}
 SCHEDULE = "train.schedule=priority"
 
 
@@ -30,7 +30,7 @@ def measure(options, server, rate, latency, servers, rounds):
     with contextlib.ExitStack() as stack:
         links = [stack.enter_context(running_link(options, server, rate, latency)) for _ in range(servers)]
         steps, times = run_steps(options, MODEL, ",".join(links), options.codec, [SCHEDULE], rounds, wait_of(servers),
-                                 [f"model.cuts={CUTS[servers]}"])
+                                 [f"model.cuts={[1 + n for n in range(servers + 1)]}"], CUTS[servers])
     return [row["seconds"] for row in steps[SCHEDULE]], times[SCHEDULE]
 
 

@@ -1,7 +1,8 @@
 // bench_step: runs one batch repeatedly through several sessions with a server, in turns, and
 // prints the figures of each step as a line of JSON. Each session is a variant: the configuration
 // with one value replaced, such as its codec or its schedule. The configuration can also replace
-// computation by waiting (`wait`, docs/configuration.md), for the body alone or for all parts.
+// computation by sleeping (the model `sleep`, docs/configuration.md), for the body alone or for all
+// parts.
 //
 // One process holds all sessions, so variants are measured within the same seconds. Sessions are
 // idle outside their turn: their server has no message to process.
@@ -172,8 +173,10 @@ int main(int argc, char** argv) {
                "bench_step"};
   app.footer(
       "Example without computation:\n  bench_step --config tests/bench/mobilenet_v2.yaml "
-      "--server 127.0.0.1:4800 --folder /tmp/steps\n    --set 'wait={F1: 6, T3: 1, B1: 11, F2: 2, "
-      "B2: 4}' --set codec=block:bits=4\n    --variant train.schedule=priority --variant "
+      "--server 127.0.0.1:4800 --folder /tmp/steps\n    --set 'model={name: sleep, of: "
+      "mobilenet_v2, F1: 6, T3: 1, "
+      "B1: 11, F2: 2, B2: 4}' --set codec=block:bits=4\n    --variant train.schedule=priority "
+      "--variant "
       "train.schedule=gpipe");
   cleave::Options options;
   cleave::addCommonOptions(app, options.common, true);

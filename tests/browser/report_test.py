@@ -682,7 +682,7 @@ class Live(Case):
         process = self.serve(
             "train", "--config", runs.ROOT / "configs/synthetic.yaml", "--run-dir", self.folder / "run", "--dashboard", "127.0.0.1:0",
             "--set", "data.train.size=256", "--set", "train.batch=32", "--set", "train.epochs=3", "--set", "threads={client: 1, server: 1}",
-            "--set", "wait={F1: 20, T3: 20, B1: 20, F2: 20, B2: 20}", "--set", "codec=block:bits=8")  # fmt: skip
+            "--set", "model={name: sleep, of: mlp, F1: 20, T3: 20, B1: 20, F2: 20, B2: 20}", "--set", "codec=block:bits=8")  # fmt: skip
         for line in process.stderr:
             if found := re.search(r"dashboard: open (\S+)", line):
                 break

@@ -266,11 +266,11 @@ TEST_CASE("a trial needs no second session, and an unreachable server leaves no 
 
 TEST_CASE("an error that no codec can change ends the search for codecs") {
   const TemporaryFolder folder;
-  const TestServer server(folder,
-                          {"--set", "wait.allowed=true", "--set", "limits.action_seconds=0.5"});
-  const Ended ended = runClient(
-      "train", folder.path("run"),
-      with(withCodec(wideModel(server.address()), "auto"), {"--set", "wait={F2: 5000, B2: 0}"}));
+  const TestServer server(folder, {"--set", "limits.action_seconds=0.5"});
+  const Ended ended =
+      runClient("train", folder.path("run"),
+                with(withCodec(wideModel(server.address()), "auto"),
+                     {"--set", "model={name: sleep, of: mlp, width: 1024, F2: 5000}"}));
   INFO(ended.errors);
   CHECK(ended.code == 1);
   CHECK_THAT(ended.errors, Contains("error [action-too-long]"));

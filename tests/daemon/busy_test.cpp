@@ -17,7 +17,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-const Arguments kWaitAllowed = {"--set", "wait.allowed=true"};
 // Options that make the run slow at the server only.
 constexpr const char* kSlowCodec =
     "codec={activation/0: none, gradient/1: none, activation/1: \"zstd:level=19(none)\"}";
@@ -47,32 +46,30 @@ std::string waitForTensor(const TestServer& server, const std::vector<std::strin
 Process startLongActions(const TestServer& server, const std::string& folder,
                          std::chrono::milliseconds time) {
   const std::string each = std::to_string(time.count());
-  return startClient(
-      "train", folder,
-      {"--set", "wait={F2: " + each + ", B2: " + each + "}", "--set", "train.micro_batches=1",
-       "--set", "checkpoint.every_seconds=0", "--server", server.address()});
+  return startClient("train", folder,
+                     {"--set", "model={name: sleep, of: mlp, F2: " + each + ", B2: " + each + "}",
+                      "--set", "train.micro_batches=1", "--set", "checkpoint.every_seconds=0",
+                      "--server", server.address()});
 }
 
-TEST_CASE("runs that wait instead of computing are refused unless the server allows them") {
+TEST_CASE("runs whose model sleeps are refused unless the server allows them") {
   const TemporaryFolder folder;
-  TestServer server(folder);
-  const Arguments wait = {"--server", server.address(), "--set", "wait={F2: 1, B2: 1}"};
-  checkError(runClient("train", folder.path("refused"), wait), kWrongUse,
-             {"[wait-not-allowed]", "refuses: ", "wait.F2", "wait.allowed=true"});
+  TestServer server(folder, {"--set", "models.allow=[mlp]"});
+  const std::string model = "model={name: sleep, of: mlp, F1: 1, T3: 1, B1: 1, F2: 1, B2: 1}";
+  checkError(
+      runClient("train", folder.path("refused"), {"--server", server.address(), "--set", model}),
+      kWrongUse, {"[model-not-allowed]", "refuses: ", "the model sleep", "models.allow"});
   CHECK(server.runFolders().empty());
-  // Waiting at the client is not restricted.
-  CHECK(runClient("train", folder.path("own"),
-                  {"--server", server.address(), "--set", "wait={F1: 1, T3: 1, B1: 1}"})
+  TestServer allows(folder, {}, "second");
+  CHECK(runClient("train", folder.path("allowed"), {"--server", allows.address(), "--set", model})
             .code == 0);
-  TestServer allows(folder, kWaitAllowed, "second");
-  CHECK(runClient("train", folder.path("allowed"),
-                  {"--server", allows.address(), "--set", "wait={F2: 1, B2: 1}"})
-            .code == 0);
+  // A server that the client starts itself allows it.
+  CHECK(runClient("train", folder.path("own"), {"--set", model}).code == 0);
 }
 
 TEST_CASE("an action that takes longer than allowed ends its session") {
   const TemporaryFolder folder;
-  TestServer server(folder, {"--set", "wait.allowed=true", "--set", "limits.action_seconds=0.5"});
+  TestServer server(folder, {"--set", "limits.action_seconds=0.5"});
   const Process client = startLongActions(server, folder.path("client"), milliseconds(600));
   checkError(finish(client), kFailedRun,
              {"[action-too-long]", "BodyForward", "limits.action_seconds", "use a smaller batch"});
@@ -90,7 +87,7 @@ TEST_CASE("a tensor whose encoding takes longer than allowed ends its session") 
 
 TEST_CASE("a new client is admitted while a long action runs, and trains between such actions") {
   const TemporaryFolder folder;
-  TestServer server(folder, kWaitAllowed);
+  TestServer server(folder);
   const Process busy = startLongActions(server, folder.path("busy"), seconds(8));
   waitForTensor(server);
   const auto start = steady_clock::now();
@@ -107,7 +104,7 @@ TEST_CASE("a new client is admitted while a long action runs, and trains between
 
 TEST_CASE("SIGTERM stops a server within 10 s even if an action takes a minute") {
   const TemporaryFolder folder;
-  TestServer server(folder, kWaitAllowed);
+  TestServer server(folder);
   const Process ordinary =
       startSlowClient(folder.path("ordinary"), server.address(), kNoCheckpoints);
   waitForSteps(folder.path("ordinary"));

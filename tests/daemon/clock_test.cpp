@@ -48,8 +48,9 @@ TEST_CASE("jumps of the wall clock neither end a connection nor change a result"
   TestServer server(folder,
                     {"--set", "limits.ping_seconds=0.2", "--set", "limits.ping_timeout_seconds=30"},
                     "store", clock.within());
-  const Arguments run = {"--server", server.address(), "--set", "wait={F1: 5, B1: 5}",
-                         "--set",    "train.epochs=6", "--set", "threads={client: 1, server: 1}"};
+  const Arguments run = {
+      "--server", server.address(), "--set", "model={name: sleep, of: mlp, F1: 5, B1: 5}",
+      "--set",    "train.epochs=6", "--set", "threads={client: 1, server: 1}"};
   const Process client = startClient("train", folder.path("client"), run, clock.within());
   waitForSteps(folder.path("client"));
   for (const std::string to : {"+1h", "-1h", "+1y", "-1y", "+0"}) {
@@ -75,8 +76,8 @@ TEST_CASE("jumps of the wall clock neither end a connection nor change a result"
   CHECK(years.size() >= 3);
 
   const Process plain = startClient("train", folder.path("plain"),
-                                    {"--set", "wait={F1: 5, B1: 5}", "--set", "train.epochs=6",
-                                     "--set", "threads={client: 1, server: 1}"});
+                                    {"--set", "model={name: sleep, of: mlp, F1: 5, B1: 5}", "--set",
+                                     "train.epochs=6", "--set", "threads={client: 1, server: 1}"});
   REQUIRE(finish(plain).code == 0);
   CHECK((readFile(folder.path("plain") + "/model.safetensors") ==
          readFile(folder.path("client") + "/model.safetensors")));

@@ -83,7 +83,8 @@ TestServer::TestServer(const TemporaryFolder& folder, const Arguments& more,
     : store_(folder.path(store)),
       process_(Process::start(
           with(with(within, {serverProgram(), "serve", "--config", configFile("server.yaml"),
-                             "--set", "listen.port=0", "--set", "store=" + store_}),
+                             "--set", "listen.port=0", "--set", "store=" + store_, "--set",
+                             "models.allow=[mlp, small_cnn, mobilenet_v2, graph, sleep]"}),
                more))) {
   REQUIRE(process_.waitForOutput(" listens on ", kPatience));
   REQUIRE(process_.waitForOutput("\n", kPatience));
@@ -186,8 +187,8 @@ nlohmann::json askJson(Arguments arguments) {
 Process startSlowClient(const std::string& runFolder, const std::string& server,
                         const Arguments& more, const Arguments& within) {
   return startClient("train", runFolder,
-                     with({"--set", "wait={F1: 1, B1: 1}", "--set", "train.epochs=1000", "--set",
-                           "eval.every=0", "--server", server},
+                     with({"--set", "model={name: sleep, of: mlp, F1: 1, B1: 1}", "--set",
+                           "train.epochs=1000", "--set", "eval.every=0", "--server", server},
                           more),
                      within);
 }

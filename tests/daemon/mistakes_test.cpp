@@ -185,8 +185,6 @@ TEST_CASE("mistakes in the configuration of a run are reported with location and
           set("cuts in the wrong order", "model.cuts=[5, 3]",
               {"cuts 5 and 3", "1 <= first < second < 6"}),
           set("one cut", "model.cuts=[3]", {"model.cuts has 1 value", "two block positions"}),
-          set("a forward that waits without its backward", "wait.F1=1",
-              {"[bad-wait]", "wait.F1", "wait.B1"}),
           set("unknown codec", "codec=unifrom:bits=8",
               {"'unifrom' is not a codec", "did you mean uniform?"}),
           set("codec's parameter out of range", "codec=uniform:bits=17",

@@ -109,7 +109,8 @@ TEST_CASE("a run continues when the relay is killed and started again") {
   const std::string secret = writeSecret(folder.path("secret"));
   TestRelay relay(secret);
   TestServer server(folder, dialling(relay, secret));
-  const Arguments run = {"--set", "train.epochs=40", "--set", "wait={F1: 2, B1: 2}"};
+  const Arguments run = {"--set", "train.epochs=40", "--set",
+                         "model={name: sleep, of: mlp, F1: 2, B1: 2}"};
   REQUIRE(
       runClient("train", folder.path("whole"), with(run, {"--server", server.address()})).code ==
       0);

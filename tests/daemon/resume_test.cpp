@@ -826,10 +826,10 @@ TEST_CASE("a restarted server loses no step") {
 
 // A run with one epoch of 8 steps and an evaluation that takes several seconds.
 Process startLongEvaluation(const std::string& run, const std::string& address) {
-  return startClient(
-      "train", run,
-      with(kRun, {"--server", address, "--set", "checkpoint.every_steps=100000", "--set",
-                  "train.epochs=1", "--set", "eval.batch=1", "--set", "wait={F1: 60, B1: 1}"}));
+  return startClient("train", run,
+                     with(kRun, {"--server", address, "--set", "checkpoint.every_steps=100000",
+                                 "--set", "train.epochs=1", "--set", "eval.batch=1", "--set",
+                                 "model={name: sleep, of: mlp, F1: 60, B1: 1}"}));
 }
 
 void waitForEvaluation(const std::string& run) {

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <thread>
 
+#include "common/net/frame.h"
 #include "tests/daemon/mistakes.h"
 #include "tests/relay.h"
 

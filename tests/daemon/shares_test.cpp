@@ -35,8 +35,9 @@ TEST_CASE("a client that only answers pings loses its session, and a slow one do
                              "--set", "limits.ping_seconds=0.5"});
   Process slow = startSlowClient(folder.path("slow"), server.address());
   waitForSteps(folder.path("slow"));
-  Process idle = startSlowClient(folder.path("idle"), server.address(),
-                                 {"--set", "wait={F1: 60000, B1: 1}", "--set", "run.name=idle"});
+  Process idle = startSlowClient(
+      folder.path("idle"), server.address(),
+      {"--set", "model={name: sleep, of: mlp, F1: 60000, B1: 1}", "--set", "run.name=idle"});
   REQUIRE(server.process().waitForOutput("run idle-", kPatience));
   // The server has no room until it has ended the idle session.
   const Ended honest =

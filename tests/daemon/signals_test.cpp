@@ -73,12 +73,14 @@ void waitForTensor(const TestServer& server, const std::string& flow) {
   FAIL("no tensor of the flow " << flow << " was recorded");
 }
 
-// Starts a client with this `wait` setting. Returns when its first gradient has arrived at the
+// Starts a client whose model takes these times. Returns when its first gradient has arrived at the
 // server.
-Process startInStep(const TestServer& server, const std::string& folder, const std::string& wait,
+Process startInStep(const TestServer& server, const std::string& folder, const std::string& times,
                     const Arguments& more = {}) {
-  Arguments all = {"--set", wait,           "--set",    "train.micro_batches=2",
-                   "--set", "eval.every=0", "--server", server.address()};
+  Arguments all = {"--set",    "model={name: sleep, of: mlp, " + times + "}",
+                   "--set",    "train.micro_batches=2",
+                   "--set",    "eval.every=0",
+                   "--server", server.address()};
   all.insert(all.end(), more.begin(), more.end());
   all.insert(all.end(), kNoCheckpoints.begin(), kNoCheckpoints.end());
   Process client = startClient("train", folder, all);
@@ -89,7 +91,7 @@ Process startInStep(const TestServer& server, const std::string& folder, const s
 TEST_CASE("SIGTERM during a step ends the run on both sides, then the server") {
   const TemporaryFolder folder;
   const CertificateFolder certificates;
-  Arguments serverOptions = {"--set", "wait.allowed=true"}, clientOptions;
+  Arguments serverOptions, clientOptions;
   SECTION("plain") {}
   SECTION("within TLS") {
     const TestAuthority authority;
@@ -104,7 +106,7 @@ TEST_CASE("SIGTERM during a step ends the run on both sides, then the server") {
   TestServer server(folder, serverOptions);
   // The first of two backwards has begun, so the step takes several more seconds.
   const Process client =
-      startInStep(server, folder.path("client"), "wait={F2: 1, B2: 1500}", clientOptions);
+      startInStep(server, folder.path("client"), "F2: 1, B2: 1500", clientOptions);
   server.process().signal(SIGTERM);
   const auto start = steady_clock::now();
   CHECK(finish(server.process()).code == 0);
@@ -121,9 +123,9 @@ TEST_CASE("SIGTERM during a step ends the run on both sides, then the server") {
 
 TEST_CASE("SIGTERM during a step that takes too long ends the server without the step") {
   const TemporaryFolder folder;
-  TestServer server(folder, {"--set", "limits.drain_seconds=0.5", "--set", "wait.allowed=true"});
+  TestServer server(folder, {"--set", "limits.drain_seconds=0.5"});
   const Process client =
-      startInStep(server, folder.path("client"), "wait={F1: 1, B1: 4000, F2: 1, B2: 1}");
+      startInStep(server, folder.path("client"), "F1: 1, B1: 4000, F2: 1, B2: 1");
   server.process().signal(SIGTERM);
   const auto start = steady_clock::now();
   CHECK(finish(server.process()).code == 0);
@@ -179,10 +181,11 @@ TEST_CASE("Ctrl-C ends the server within a limited time while the client is stop
 
 TEST_CASE("a second Ctrl-C at a computing server exits immediately") {
   const TemporaryFolder folder;
-  TestServer server(folder, {"--set", "wait.allowed=true"});
-  const Process client = startClient("train", folder.path("client"),
-                                     {"--set", "wait={F2: 50000, B2: 50000}", "--set",
-                                      "connect.reconnect_seconds=0", "--server", server.address()});
+  TestServer server(folder);
+  const Process client =
+      startClient("train", folder.path("client"),
+                  {"--set", "model={name: sleep, of: mlp, F2: 50000, B2: 50000}", "--set",
+                   "connect.reconnect_seconds=0", "--server", server.address()});
   waitForTensor(server, "activation/0");  // the server's device thread is now busy with this tensor
   const auto start = steady_clock::now();
   server.process().signal(SIGINT);
@@ -246,6 +249,7 @@ struct TerminalServer {
     const Arguments own = {serverProgram(), "serve",
                            "--config",      configFile("server.yaml"),
                            "--set",         "listen.port=0",
+                           "--set",         "models.allow=[sleep]",
                            "--set",         "store=" + folder.path("store"),
                            "--set",         "access.file=" + access};
     all.insert(all.end(), own.begin(), own.end());

@@ -192,9 +192,9 @@ TEST_CASE("seeds are averaged, and a failed point is reported without ending the
 TEST_CASE("Ctrl-C ends the point's processes and prints how to resume") {
   const TemporaryFolder temporary;
   const std::string folder = temporary.path("sweep");
-  Process process =
-      startSweep(folder, {"--grid", "link.rate=1Gbit/s", "--set", "wait={F1: 1, B1: 1}", "--set",
-                          "train.epochs=1000", "--set", "eval.every=0"});
+  Process process = startSweep(
+      folder, {"--grid", "link.rate=1Gbit/s", "--set", "model={name: sleep, of: mlp, F1: 1, B1: 1}",
+               "--set", "train.epochs=1000", "--set", "eval.every=0"});
   REQUIRE(process.waitForOutput("point 1 of 1: ", kPatience));
   std::string run;
   while (run.empty()) {

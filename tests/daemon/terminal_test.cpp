@@ -23,7 +23,7 @@ Arguments training(const TemporaryFolder& folder, const TestServer& server,
                          "--config",      configFile("synthetic.yaml"),
                          "--run-dir",     folder.path("client"),
                          "--server",      server.address(),
-                         "--set",         "wait={F1: 1, B1: 1}",
+                         "--set",         "model={name: sleep, of: mlp, F1: 1, B1: 1}",
                          "--set",         "codec=block:bits=8"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;

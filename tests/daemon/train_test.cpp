@@ -201,11 +201,12 @@ TEST_CASE("an incomplete last batch is used, even with fewer samples than micro-
   CHECK(sumOf(steps, "micro_batches", {{"phase", "train"}}) == 8 + 8 + 3);
 }
 
-TEST_CASE("waiting replaces computing on both sides") {
+TEST_CASE("the model sleep takes its times on both sides") {
   const TemporaryFolder folder;
-  const Ended ended = runClient("train", folder.path("client"),
-                                {"--set", "wait={F1: 3, T3: 2, B1: 4, F2: 5, B2: 6}", "--set",
-                                 "train.max_steps=3", "--set", "eval.every=0", "--json"});
+  const Ended ended =
+      runClient("train", folder.path("client"),
+                {"--set", "model={name: sleep, of: mlp, F1: 3, T3: 2, B1: 4, F2: 5, B2: 6}",
+                 "--set", "train.max_steps=3", "--set", "eval.every=0", "--json"});
   REQUIRE(ended.code == 0);
   const auto steps = readCsv(folder.path("client") + "/steps.csv");
   int seen = 0;
@@ -225,9 +226,10 @@ TEST_CASE("a training run reports its steps relative to the bound, and their bot
   const TemporaryFolder folder;
   const std::string run = folder.path("run");
   // The tensors have 256 kB, so that the link's rates are known after a few steps.
-  const Ended ended = runClient("train", run,
-                                {"--json", "--set", "model.width=4096", "--set", "train.batch=64",
-                                 "--set", "wait={F1: 6, T3: 2, B1: 8, F2: 1, B2: 1}"});
+  const Ended ended =
+      runClient("train", run,
+                {"--json", "--set", "train.batch=64", "--set",
+                 "model={name: sleep, of: mlp, width: 4096, F1: 6, T3: 2, B1: 8, F2: 1, B2: 1}"});
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
   const nlohmann::json bound = nlohmann::json::parse(ended.output).at("bound");

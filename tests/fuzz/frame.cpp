@@ -167,7 +167,6 @@ std::string helloMetadata() {
   (*spec.mutable_codecs())["activation/0"] = "block:bits=8";
   spec.mutable_optimizer()->set_name("sgd");
   (*spec.mutable_optimizer()->mutable_parameters())["momentum"] = 0.9;
-  spec.mutable_wait()->set_f2(1);
   return hello.SerializeAsString();
 }
 

@@ -65,7 +65,7 @@ def sends(name, codes, data, run=True, spec=None, **more):
 # ---- Before a Hello ----
 
 for kind in (0, *w.KINDS, 19, 128, 255):
-    code = "version-mismatch" if kind == w.HELLO else "unexpected-frame" if kind in w.KINDS else "unknown-frame"
+    code = "bad-metadata" if kind == w.HELLO else "unexpected-frame" if kind in w.KINDS else "unknown-frame"
     sends(f"kind {kind} instead of a Hello", code, w.frame(kind), run=False)
 for size in (65505, 65536, *HUGE32):
     sends(f"Hello with {size} bytes of metadata", "frame-too-large", w.header(w.HELLO, size), run=False)
@@ -114,7 +114,7 @@ def _(world):
 REFUSALS = {
     "bad-run-spec", "unknown-model", "model-not-allowed", "unknown-codec", "bad-codec-spec", "unknown-schedule",
     "unknown-optimizer", "not-enough-memory", "bad-run-id", "bad-model-parameter", "bad-sample-shape", "bad-classes",
-    "bad-cuts", "bad-optimizer-parameter", "bad-in-flight", "bad-wait", "bad-metadata", "bad-precision",
+    "bad-cuts", "bad-optimizer-parameter", "bad-in-flight", "bad-metadata", "bad-precision",
 }  # fmt: skip
 
 
@@ -148,7 +148,7 @@ for value in ("-1", "0", "99999999999999999999", "1e9", "nan", "", "65536"):
 hellos("an unknown parameter", spec=w.run_spec(f2=[w.message((1, "x" * 200), (2, "\n"))]))
 for value in (NAN, INF, -INF, -1.0, 1e308):
     hellos(f"momentum {value}", spec=w.run_spec(f12=w.message((1, "sgd"), (2, w.message((1, "momentum"), (2, value))))))
-    hellos(f"a wait of {value}", spec=w.run_spec(f15=w.message((1, value), (2, value))))
+    hellos(f"a time of {value}", spec=w.run_spec(f1="sleep", f2=[w.message((1, "F2"), (2, str(value)))], f3=1, f4=2))
 
 # ---- Graphs ----
 
@@ -176,7 +176,7 @@ for generation in (0, 2**63, 2**64 - 1):
     hellos(f"generation {generation}", "bad-metadata", f6=generation)
 hellos("a token and take_over", "bad-metadata", f9=5, f13=True)
 
-hellos("a wait of a minute", "wait-not-allowed", spec=w.run_spec(f15=w.message((1, 60000.0), (2, 60000.0))))
+hellos("a model that sleeps", "model-not-allowed", spec=w.run_spec(f1="sleep", f2=[w.message((1, "F2"), (2, "60000"))], f3=1, f4=2))
 for codec in ("", "x", "none:", "block:bits=0", "block:bits=99999999999", "zstd(" * 100 + "none" + ")" * 100, "topk:ratio=nan",
               "topk:ratio=-1", "kmeans:bits=64", "svd:rank=4294967295", "power:rank=0"):  # fmt: skip
     hellos(f"codec '{codec[:24]}'", spec=w.run_spec(codec))
