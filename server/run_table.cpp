@@ -96,7 +96,7 @@ std::unique_ptr<Admission::Ticket> RunTable::reserve(const std::string& identity
     const bool isFull = error.code() == "too-many-sessions" || error.code() == "not-enough-memory";
     const bool mayFit = error.retrySeconds() > 0;
     if (!isFull || !mayFit || !endOldestParked(identity)) throw;
-    throw RunError(error.code(), error.what(),
+    throw RunError(error.kind(), error.code(), error.what(),
                    "try again: a run without a connected client is being ended", kFenceSeconds);
   }
 }

@@ -154,9 +154,9 @@ std::shared_ptr<TensorLink> ServedRun::makeLink() {
 // The client learns from this server why the run ends.
 void ServedRun::edgeFailed(const RunError& error) {
   *hasFailed_ = true;
-  end(std::make_exception_ptr(RunError(
-      error.code(), fmt::format("{} (from the server of {})", error.what(), blocksText(plan_)),
-      error.hint())));
+  end(std::make_exception_ptr(
+      RunError(error, fmt::format("{} (from the server of {})", error.what(), blocksText(plan_)),
+               error.hint())));
 }
 
 LinkTotals ServedRun::totals() const {
