@@ -68,7 +68,7 @@ void RunRecord::finishedBatch(const Engine& engine, std::optional<double> betwee
   }
   if (train) {
     ++epoch_->steps;
-    epoch_->samples += at.samples;
+    epoch_->samples += at.batch.samples;
     epoch_->trainSeconds += seconds;
   } else {
     epoch_->evalSeconds = epoch_->evalSeconds.value_or(0) + seconds;

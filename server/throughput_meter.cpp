@@ -40,7 +40,7 @@ void ThroughputMeter::finishedBatch(const MicroBatch& at, const ActionSeconds& a
   const auto busy = [](double bytes, double rate) { return rate > 0 ? bytes / rate : 0; };
   const auto up = static_cast<double>(totals.up() - before.up());
   const auto down = static_cast<double>(totals.down() - before.down());
-  follow(state_->samplesPerSecond, at.phase == Phase::train ? at.samples : 0);
+  follow(state_->samplesPerSecond, at.phase == Phase::train ? at.batch.samples : 0);
   follow(state_->up, up);
   follow(state_->down, down);
   follow(state_->shares.compute,

@@ -313,10 +313,10 @@ std::pair<RemoteBody::Request, RemoteBody::Results> RemoteBody::requestOf(
   Request request = requestFor(kind, at.step);
   request.set_phase(static_cast<std::uint32_t>(at.phase));
   request.set_i(at.i);
-  request.set_micro_batches(at.microBatches);
-  request.set_samples(at.samples);
+  request.set_micro_batches(at.batch.count);
+  request.set_samples(at.batch.samples);
   for (Payload& input : inputs) give(std::move(input), request);
-  const auto specs = specsOf(plan_, outputs, microBatchSize(at.samples, at.microBatches, at.i));
+  const auto specs = specsOf(plan_, outputs, at.size());
   Results results;
   for (std::size_t j = 0; j < specs.size(); ++j) {
     Buffer written = sharedBuffer(*outputs_, *memory_.output, specs[j].bytes());

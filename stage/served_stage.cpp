@@ -30,8 +30,10 @@ using wire::StageRequest;
 constexpr std::size_t kMaxText = 2000;
 
 MicroBatch microBatchOf(const StageRequest& request) {
-  return {static_cast<Phase>(request.phase()), request.step(), request.i(), request.micro_batches(),
-          request.samples()};
+  return {static_cast<Phase>(request.phase()),
+          request.step(),
+          request.i(),
+          {request.micro_batches(), request.samples()}};
 }
 
 StepDecision decisionOf(const StageRequest& request) {

@@ -143,7 +143,7 @@ TEST_CASE("a body on the GPU agrees with one on the CPU within the tolerance") {
     BodyStage rounded(options);
     double tolerance = kTolerance;  // of gradients
     for (std::uint32_t i = 0; i < 2; ++i) {
-      const MicroBatch at{Phase::train, 1, i, 2, 16};
+      const MicroBatch at{Phase::train, 1, i, {2, 16}};
       const auto payload = [&](Flow flow) {
         const TensorSpec spec = flowSpec(blocks, options.cuts, flow, 8);
         return bundleOf(toPayload(randomTensor(spec.shape, 10 * i + flowNumber(flow)), spec.order));
@@ -194,7 +194,7 @@ TEST_CASE("repeated computations on the GPU are bit-identical") {
   std::vector<std::vector<std::byte>> files;
   for (int run = 0; run < 2; ++run) {
     BodyStage stage(options, gpu());
-    const MicroBatch at{Phase::train, 1, 0, 1, 8};
+    const MicroBatch at{Phase::train, 1, 0, {1, 8}};
     for (const Flow flow : {activationAt(0), gradientAt(1)}) {
       const TensorSpec spec = flowSpec(blocks, options.cuts, flow, 8);
       onGpu([&] {
@@ -218,7 +218,7 @@ TEST_CASE("a client's stage trains on the GPU") {
                          {DType::f32, {8, 1, 28, 28}, MemoryOrder::contiguous}},
                         {reinterpret_cast<const std::byte*>(labels.data()),
                          {DType::i64, {8}, MemoryOrder::contiguous}}}};
-  const MicroBatch at{Phase::train, 1, 0, 1, 8};
+  const MicroBatch at{Phase::train, 1, 0, {1, 8}};
   const std::vector<BlockSpec> blocks = findModel("small_cnn").blocks(options.model);
   const TensorSpec spec = flowSpec(blocks, options.cuts, activationAt(1), 8);
   there.beginBatch(view);
@@ -278,7 +278,7 @@ TEST_CASE("tensors stay on the GPU between a stage and its codecs") {
   const std::vector<BlockSpec> blocks = findModel("small_cnn").blocks(options.model);
   const std::shared_ptr<const Codec> codec = makeCodec("block:bits=8");
   const auto gpuCodec = makeDeviceCodec(codec, *gpu().gpu());
-  const MicroBatch at{Phase::train, 1, 0, 1, 8};
+  const MicroBatch at{Phase::train, 1, 0, {1, 8}};
   for (const Flow flow : {activationAt(0), gradientAt(1)}) {
     const TensorSpec spec = flowSpec(blocks, options.cuts, flow, 8);
     const CodecContext context{7, {at.phase, at.step, at.i, flow}};

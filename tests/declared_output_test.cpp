@@ -14,7 +14,7 @@
 namespace cleave::test {
 namespace {
 
-constexpr MicroBatch kAt{Phase::train, 1, 0, 1, 2};
+constexpr MicroBatch kAt{Phase::train, 1, 0, {1, 2}};
 
 StageOptions optionsOf(const wire::Graph& graph) {
   StageOptions options;

@@ -23,7 +23,7 @@ VirtualOptions optionsFor(const std::string& schedule, std::uint32_t microBatche
 
 MicroBatch at(Phase phase, std::uint64_t step, std::uint32_t i, std::uint32_t microBatches = 4,
               std::uint32_t samples = 8) {
-  return {phase, step, i, microBatches, samples};
+  return {phase, step, i, {microBatches, samples}};
 }
 
 TensorMessage tensor(Flow flow, const MicroBatch& where, std::uint64_t weightVersion) {
@@ -73,13 +73,13 @@ class WholeModel {
         versions_{parts_} {}
 
   void run(Phase phase, std::uint64_t step, std::uint32_t samples) {
-    MicroBatch at{phase, step, 0, microBatchCount(samples, microBatches_), samples};
-    std::vector<std::vector<float>> inputs(at.microBatches);
+    MicroBatch at{phase, step, 0, {Division::of(samples, microBatches_)}};
+    std::vector<std::vector<float>> inputs(at.batch.count);
     // The weights with which the step is computed, and its gradients.
     const bool isStale = phase == Phase::train && staleness_ > 0;
     std::vector<TinyPart> used = isStale ? versions_.at(versionOf(step)) : parts_;
     std::vector<float> bodyGradients(replicas_, 0);
-    for (at.i = 0; at.i < at.microBatches; ++at.i) {
+    for (at.i = 0; at.i < at.batch.count; ++at.i) {
       float& bodyGradient = bodyGradients[at.i % replicas_];
       float x = tinyInput(at);
       for (const TinyPart& part : used) {
@@ -249,25 +249,23 @@ TEST_CASE("replicas share the work of a step") {
 TEST_CASE("the share of a batch is a batch with the same sizes") {
   for (std::uint32_t samples = 1; samples <= 40; ++samples) {
     for (std::uint32_t microBatches = 1; microBatches <= 12; ++microBatches) {
-      const std::uint32_t count = microBatchCount(samples, microBatches);
-      for (std::uint32_t replicas = 1; replicas <= std::min(4u, count); ++replicas) {
+      const Division whole = Division::of(samples, microBatches);
+      for (std::uint32_t replicas = 1; replicas <= std::min(4u, whole.count); ++replicas) {
         std::uint32_t sum = 0, seen = 0;
         for (std::uint32_t rank = 0; rank < replicas; ++rank) {
           const Replica replica{rank, replicas};
-          const MicroBatch share = inShare({Phase::train, 1, 0, count, samples}, replica);
+          const Division share = whole.shareOf(replica);
           CAPTURE(samples, microBatches, replicas, rank);
-          REQUIRE(share.microBatches ==
-                  microBatchCount(share.samples, shareOf(microBatches, replica)));
+          REQUIRE(share == Division::of(share.samples, replica.shareOf(microBatches)));
           sum += share.samples;
-          for (std::uint32_t own = 0; own < share.microBatches; ++own, ++seen) {
+          for (std::uint32_t own = 0; own < share.count; ++own, ++seen) {
             const std::uint32_t i = replica.numberInBatch(own);
-            REQUIRE(inShare({Phase::train, 1, i, count, samples}, replica).i == own);
-            REQUIRE(microBatchSize(share.samples, share.microBatches, own) ==
-                    microBatchSize(samples, count, i));
+            REQUIRE(MicroBatch{Phase::train, 1, i, whole}.inShareOf(replica).i == own);
+            REQUIRE(share.size(own) == whole.size(i));
           }
         }
         REQUIRE(sum == samples);
-        REQUIRE(seen == count);
+        REQUIRE(seen == whole.count);
       }
     }
   }
@@ -499,7 +497,7 @@ class SharedBody {
   }
 
   void step(std::uint64_t number) {
-    at_ = {Phase::train, number, 0, kMicroBatches, kMicroBatches};
+    at_ = {Phase::train, number, 0, {kMicroBatches, kMicroBatches}};
     for (std::size_t c = 0; c < clients_.size(); ++c) {
       clients_[c]->stage.begin(Phase::train, shareOf(c));
     }
@@ -643,8 +641,8 @@ std::vector<float> trainedTogether(std::size_t clients, std::uint64_t steps) {
   std::vector<TinyPart> parts = tinyParts(1);
   for (std::uint64_t step = 1; step <= steps; ++step) {
     std::vector<TinyPart> heads(clients, parts[0]), tails(clients, parts[2]);
-    MicroBatch at{Phase::train, step, 0, SharedBody::kMicroBatches, SharedBody::kMicroBatches};
-    for (; at.i < at.microBatches; ++at.i) {
+    MicroBatch at{Phase::train, step, 0, {SharedBody::kMicroBatches, SharedBody::kMicroBatches}};
+    for (; at.i < at.batch.count; ++at.i) {
       const std::size_t c = at.i % clients;
       const float a = heads[c].forward(tinyInput(at));
       const float b = parts[1].forward(a);
@@ -680,7 +678,8 @@ TEST_CASE("one to four clients at one body compute the same as the whole model")
 TEST_CASE(
     "a client cannot send another client's micro-batches, and only the first client decides") {
   SharedBody shared(2, findSchedule("priority"), 1);
-  const MicroBatch second{Phase::train, 1, 1, SharedBody::kMicroBatches, SharedBody::kMicroBatches};
+  const MicroBatch second{
+      Phase::train, 1, 1, {SharedBody::kMicroBatches, SharedBody::kMicroBatches}};
   CHECK(codeOf([&] { shared.engine().receive(0, tensor(activationAt(0), second, 0)); }) ==
         "bad-key");
   CHECK(codeOf([&] {
@@ -854,7 +853,7 @@ TEST_CASE("a client continues only when every body has restored its checkpoint")
   CHECK(codeOf([&] { client.receive(0, StepOk{8}); }) == "step-gap");
   client.receive(0, StepOk{7});
   CHECK(client.weightsInPlace());
-  client.begin({Phase::train, 8, 0, 4, 8});
+  client.begin({Phase::train, 8, 0, {4, 8}});
   CHECK(client.state().evaluated == 3);
 }
 
@@ -1208,8 +1207,7 @@ TEST_CASE("each replica gets its share of the micro-batches, with its own number
     for (const Message& message : client.links[peer]->sent) {
       const auto& sent = std::get<TensorMessage>(message);
       CHECK(sent.at.i == 0);
-      CHECK(sent.at.microBatches == 1);
-      CHECK(sent.at.samples == 4);
+      CHECK(sent.at.batch == Division{1, 4});
       CHECK(valueOf(sent.payload) == static_cast<float>(peer));
     }
   }

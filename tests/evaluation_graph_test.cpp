@@ -208,7 +208,7 @@ TEST_CASE("adapters are added to both graphs, with dropout in training only") {
 }
 
 BlockContext contextOf(Phase phase, std::uint64_t seed = 1) {
-  return {seed, {phase, 1, 0, 1, 3}, nullptr};
+  return {seed, {phase, 1, 0, {1, 3}}, nullptr};
 }
 
 TEST_CASE("training runs the graph, and evaluation runs the evaluation graph, whatever the seed") {

@@ -73,7 +73,7 @@ StepRow stepRow(std::uint64_t step, double loss) {
   StepRow row;
   row.phase = "train";
   row.step = step;
-  row.at = MicroBatch{Phase::train, step, 0, 1, 32};
+  row.at = MicroBatch{Phase::train, step, 0, {1, 32}};
   row.seconds = 0.5;
   row.actions[indexOf(ActionKind::headForward)] = 0.125;
   row.actions[indexOf(ActionKind::bodyForward)] = 0.25;

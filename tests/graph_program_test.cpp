@@ -34,7 +34,7 @@ const std::string kTiny = CLEAVE_SOURCE_DIR "/tests/data/tiny.pt2";
 
 BlockContext contextOf(Phase phase, std::uint64_t step = 1, std::uint32_t i = 0,
                        std::vector<NormStatistics>* statistics = nullptr) {
-  return {7, {phase, step, i, 4, 16}, statistics};
+  return {7, {phase, step, i, {4, 16}}, statistics};
 }
 
 struct Program {

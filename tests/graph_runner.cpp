@@ -101,13 +101,13 @@ int run(std::vector<std::string> arguments) {
   const ModelPart part(blocks, 0, count, cutsInside);
   if (evaluationSeed) {
     const at::NoGradGuard noGrad;
-    const TensorList outputs =
-        part.forward({}, inputs, set, {*evaluationSeed, {Phase::eval, 1, 0, 1, samples}, nullptr});
+    const TensorList outputs = part.forward(
+        {}, inputs, set, {*evaluationSeed, {Phase::eval, 1, 0, {1, samples}}, nullptr});
     writeTensors(arguments.at(2), {{"logits", outputs.front()}});
     return 0;
   }
   const at::Tensor logits =
-      part.forward({}, inputs, set, {1, {Phase::train, 1, 0, 1, samples}, &statistics}).front();
+      part.forward({}, inputs, set, {1, {Phase::train, 1, 0, {1, samples}}, &statistics}).front();
   const at::Tensor loss =
       at::cross_entropy_loss(logits.reshape({-1, logits.size(-1)}), given.at("labels"));
   loss.backward();

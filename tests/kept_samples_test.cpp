@@ -208,7 +208,8 @@ class Link {
   std::vector<std::byte> step(std::uint64_t step, bool backwards = false) {
     const Numbers numbers = samplesOf(step);
     if (earlyStep_ != step) begin(step);
-    const auto count = microBatchCount(static_cast<std::uint32_t>(numbers.size()), kMicroBatches);
+    const std::uint32_t count =
+        Division::of(static_cast<std::uint32_t>(numbers.size()), kMicroBatches).count;
     std::vector<std::byte> payloads;
     for (std::uint32_t turn = 0; turn < count; ++turn) {
       const std::uint32_t i = backwards ? count - 1 - turn : turn;
@@ -247,10 +248,9 @@ class Link {
   void send(std::uint64_t step, std::uint32_t i, Flow flow, TensorCodecs& from, TensorCodecs& to,
             std::vector<std::byte>& payloads) {
     const Numbers numbers = samplesOf(step);
-    const auto samples = static_cast<std::uint32_t>(numbers.size());
-    const std::uint32_t count = microBatchCount(samples, kMicroBatches);
-    const std::uint32_t size = microBatchSize(samples, count, i);
-    const std::uint32_t offset = microBatchOffset(samples, count, i);
+    const Division division =
+        Division::of(static_cast<std::uint32_t>(numbers.size()), kMicroBatches);
+    const std::uint32_t size = division.size(i), offset = division.offset(i);
     std::vector<float> values(size * kRow), change(kRow);
     for (std::uint32_t row = 0; row < size; ++row) {
       const std::uint32_t number = numbers[offset + row];

@@ -71,7 +71,7 @@ UsageError usageError(const Call& call) {
   throw std::logic_error("unreachable");
 }
 
-constexpr BlockContext kTraining{1, {Phase::train, 3, 2, 4, 32}};
+constexpr BlockContext kTraining{1, {Phase::train, 3, 2, {4, 32}}};
 
 std::vector<ModelSpec> someSpecs() {
   return {
@@ -218,7 +218,7 @@ TEST_CASE("mobilenet_v2 computes the same as torchvision's") {
   const at::Tensor input = pattern("input", {2, 3, 72, 56}).sub(0.5).mul(4);
   const ModelPart part(blocks, 0, static_cast<int>(blocks.size()));
   const at::Tensor logits = part.forward({}, {canonical(input, MemoryOrder::channelsLast)}, set,
-                                         {1, {Phase::eval, 1, 0, 1, 2}})
+                                         {1, {Phase::eval, 1, 0, {1, 2}}})
                                 .front();
   const auto published = dataLines("mobilenet_v2_logits.txt");
   REQUIRE(published.size() == 2);

@@ -79,7 +79,7 @@ class Call {
     checkGraph(graph_, "graph");
     const GraphProgram program(graph_);
     try {
-      program.run(inputs_, {}, {7, {Phase::train, 1, 0, 1, 2}, nullptr});
+      program.run(inputs_, {}, {7, {Phase::train, 1, 0, {1, 2}}, nullptr});
     } catch (const Error& error) {
       return error.code() + ": " + error.what();
     }

@@ -301,7 +301,7 @@ TEST_CASE("the client keeps the encoded tensors that it passes on between two bo
   double expected = 0;
   for (const Flow flow : {activationAt(1), gradientAt(1)}) {
     const std::size_t encoded = first.codecs.at(flow)->maxEncodedBytes(
-        flowSpec(first.blocks, first.stage.cuts, flow, first.maxMicroBatchSamples()));
+        flowSpec(first.blocks, first.stage.cuts, flow, first.largestMicroBatch()));
     expected += first.inFlight * static_cast<double>(BufferPool::capacityFor(encoded));
   }
   CHECK(passedOnBytes({first, second}) == expected);

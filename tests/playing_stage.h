@@ -105,7 +105,7 @@ inline RemoteBody bodyOf(const RunPlan& plan, const Play& play, double maxSecond
 
 inline TensorBundle forward(Body& body, const RunPlan& plan) {
   const TensorSpec in = flowSpec(plan.blocks, plan.stage.cuts, activationAt(0), 4);
-  return body.forward({Phase::train, 1, 0, 2, 8}, bundleOf(randomTensor(in, 1)));
+  return body.forward({Phase::train, 1, 0, {2, 8}}, bundleOf(randomTensor(in, 1)));
 }
 
 // The code with which the first forward ends; empty: it succeeds.

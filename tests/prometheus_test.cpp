@@ -192,7 +192,7 @@ TransferRecord transferOf(Flow flow, bool sent) {
 StepRow stepOf(Phase phase, std::uint32_t samples, double seconds) {
   StepRow row;
   row.phase = phaseName(phase);
-  row.at = MicroBatch{phase, 1, 0, 4, samples};
+  row.at = MicroBatch{phase, 1, 0, {4, samples}};
   row.seconds = seconds;
   row.actions[indexOf(ActionKind::headForward)] = 0.25;
   row.actions[indexOf(ActionKind::bodyForward)] = 0.5;

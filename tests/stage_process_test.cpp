@@ -31,7 +31,7 @@ std::vector<std::vector<std::byte>> train(Body& body, const RunPlan& plan) {
   std::vector<std::vector<std::byte>> results;
   for (std::uint64_t step = 1; step <= 3; ++step) {
     for (std::uint32_t i = 0; i < 2; ++i) {
-      const MicroBatch at{Phase::train, step, i, 2, 8};
+      const MicroBatch at{Phase::train, step, i, {2, 8}};
       const TensorSpec in = flowSpec(plan.blocks, plan.stage.cuts, activationAt(0), 4);
       const TensorSpec out = flowSpec(plan.blocks, plan.stage.cuts, gradientAt(1), 4);
       results.push_back(bytesOf(body.forward(at, bundleOf(randomTensor(in, 10 * step + i)))));
@@ -79,7 +79,7 @@ TEST_CASE("errors of a body arrive with their codes") {
   const RunPlan other = planRun(wider);
   CHECK(errorCode([&] { body.restoreFile(BodyStage(other.stage).saveFile()); }) ==
         "bad-checkpoint");
-  CHECK(errorCode([&] { body.backwardWeights({Phase::train, 1, 0, 2, 8}); }) == "internal-error");
+  CHECK(errorCode([&] { body.backwardWeights({Phase::train, 1, 0, {2, 8}}); }) == "internal-error");
   CHECK_FALSE(body.exportWeights().empty());  // it still answers
 }
 

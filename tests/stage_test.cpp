@@ -138,9 +138,10 @@ struct Split {
                 Order order) {
     client.beginBatch(batch.view(), step);
     const auto samples = static_cast<std::uint32_t>(batch.labels.size());
-    const std::uint32_t count = microBatchCount(samples, microBatches);
+    const Division division = Division::of(samples, microBatches);
+    const std::uint32_t count = division.count;
     const auto forward = [&](std::uint32_t i) {
-      const MicroBatch at{phase, step, i, count, samples};
+      const MicroBatch at{phase, step, i, division};
       TensorBundle activations1 = body.forward(at, copied(client.headForward(at)));
       for (const auto& other : others) activations1 = other->forward(at, copied(activations1));
       TensorBundle gradients1 = client.tailStep(at, copied(activations1));
@@ -148,7 +149,7 @@ struct Split {
     };
     const auto backward = [&](std::uint32_t i) {
       if (phase != Phase::train) return;
-      const MicroBatch at{phase, step, i, count, samples};
+      const MicroBatch at{phase, step, i, division};
       if (gradients.at(i).empty()) return;
       // Bodies without gradients at their last cut have no backward.
       TensorBundle gradients0 = std::move(gradients.at(i));
@@ -767,15 +768,15 @@ struct ReplicaSplit {
   void runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches, const Batch& batch) {
     client.beginBatch(batch.view(), step);
     const auto samples = static_cast<std::uint32_t>(batch.labels.size());
-    MicroBatch at{phase, step, 0, microBatchCount(samples, microBatches), samples};
+    MicroBatch at{phase, step, 0, {Division::of(samples, microBatches)}};
     std::vector<TensorBundle> gradients;
-    for (at.i = 0; at.i < at.microBatches; ++at.i) {
+    for (at.i = 0; at.i < at.batch.count; ++at.i) {
       const TensorBundle activations1 =
           bodyOf(at).forward(share(at), copied(client.headForward(at)));
       gradients.push_back(client.tailStep(at, copied(activations1)));
     }
     if (phase == Phase::eval) return;
-    for (at.i = 0; at.i < at.microBatches; ++at.i) {
+    for (at.i = 0; at.i < at.batch.count; ++at.i) {
       client.headBackward(at, copied(bodyOf(at).backward(share(at), copied(gradients[at.i]))));
       if (defers) bodyOf(at).backwardWeights(share(at));
     }
@@ -818,7 +819,7 @@ struct ReplicaSplit {
 
   std::uint32_t count() const { return static_cast<std::uint32_t>(bodies.size()); }
   BodyStage& bodyOf(const MicroBatch& at) { return *bodies[at.i % count()]; }
-  MicroBatch share(const MicroBatch& at) const { return inShare(at, {at.i % count(), count()}); }
+  MicroBatch share(const MicroBatch& at) const { return at.inShareOf({at.i % count(), count()}); }
 
   ClientStage client;
   std::vector<std::unique_ptr<BodyStage>> bodies;
@@ -928,7 +929,7 @@ class Overlapping {
 
  private:
   MicroBatch at(std::uint64_t step, std::uint32_t i) const {
-    return {Phase::train, step, i, kMicroBatches, kSamples};
+    return {Phase::train, step, i, {kMicroBatches, kSamples}};
   }
   void forward(std::uint64_t step) {
     batches_.emplace(step, makeBatch(options_.model, kSamples, step));
@@ -1474,7 +1475,7 @@ TEST_CASE("running statistics change at Update, in the order of the micro-batche
   labeled.begin(batch.view());
   std::vector<std::vector<NormStatistics>> statistics(kMicroBatches);
   for (const std::uint32_t i : {2u, 0u, 1u}) {
-    const MicroBatch at{Phase::train, 1, i, kMicroBatches, 10};
+    const MicroBatch at{Phase::train, 1, i, {kMicroBatches, 10}};
     part.forward({}, labeled.inputs(at), set, {kSeed, at, &statistics[i]});
   }
   for (const auto& each : statistics) set.addStatistics(each);
@@ -1562,11 +1563,11 @@ TEST_CASE("the model sleep takes its times, and has tensors and weights of the m
   CHECK(split.client.metrics().samples == 9);
 
   split.client.beginBatch(batch.view());
-  const MicroBatch at{Phase::train, 2, 1, 2, 9};
+  const MicroBatch at{Phase::train, 2, 1, {2, 9}};
   const TensorBundle activation = split.client.headForward(at);
   CHECK(activation.front().view().spec ==
         flowSpec(blocksOf(cnnOptions()), cnnOptions().cuts, activationAt(0), 4));
-  CHECK(split.client.headForward({Phase::eval, 2, 1, 2, 9}).front().view().data ==
+  CHECK(split.client.headForward({Phase::eval, 2, 1, {2, 9}}).front().view().data ==
         activation.front().view().data);
 }
 
@@ -1602,7 +1603,7 @@ TEST_CASE("a split backward sleeps in both of its parts") {
   ClientStage client(clientOptions(options));
   const Batch batch = makeBatch(options.model, 9, 1);
   client.beginBatch(batch.view(), 1);
-  const MicroBatch at{Phase::train, 1, 0, 1, 9};
+  const MicroBatch at{Phase::train, 1, 0, {1, 9}};
   TensorBundle gradients =
       client.tailStep(at, copied(body.forward(at, copied(client.headForward(at)))));
   const auto start = std::chrono::steady_clock::now();
@@ -1671,7 +1672,7 @@ TEST_CASE("actions out of order are internal errors") {
   Split split(options);
   const Batch batch = makeBatch(options.model, 4, 1);
   split.client.beginBatch(batch.view());
-  const MicroBatch at{Phase::train, 1, 0, 2, 4};
+  const MicroBatch at{Phase::train, 1, 0, {2, 4}};
   const auto gradient = [&](Flow flow) {
     const TensorSpec spec = flowSpec(blocksOf(options), options.cuts, flow, 2);
     return bundleOf(toPayload(at::empty(spec.shape).zero_(), spec.order));
@@ -1683,7 +1684,7 @@ TEST_CASE("actions out of order are internal errors") {
   split.body.forward(at, copied(activation0));
   CHECK_THROWS_AS(split.body.forward(at, copied(activation0)), std::logic_error);
   // The number of samples differs from the micro-batch's.
-  CHECK_THROWS_AS(split.body.forward({Phase::train, 1, 1, 4, 4}, copied(activation0)),
+  CHECK_THROWS_AS(split.body.forward({Phase::train, 1, 1, {4, 4}}, copied(activation0)),
                   std::logic_error);
 }
 

@@ -27,7 +27,7 @@ struct Run {
           std::chrono::duration_cast<SteadyTime::duration>(std::chrono::duration<double>(seconds));
       totals.wireUp += up;
       totals.wireDown += down;
-      pace.finishedBatch({phase, ++step, 0, 4, 64}, actions, totals, rateUp, rateDown, time);
+      pace.finishedBatch({phase, ++step, 0, {4, 64}}, actions, totals, rateUp, rateDown, time);
     }
   }
 };

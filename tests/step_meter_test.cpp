@@ -30,7 +30,7 @@ LinkTotals later(LinkTotals totals, std::uint64_t tensors) {
 }
 
 MicroBatch step(std::uint64_t number, std::uint32_t microBatches) {
-  return {Phase::train, number, 0, microBatches, 64};
+  return {Phase::train, number, 0, {microBatches, 64}};
 }
 
 }  // namespace

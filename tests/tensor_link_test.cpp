@@ -199,8 +199,7 @@ struct Side {
         tensors && !tensors->empty()) {
       kindSum = kindSum * 1.25 + static_cast<double>(firstValue(tensors->front()));
     }
-    const std::uint32_t samples =
-        microBatchSize(work.at.samples, std::max(1u, work.at.microBatches), work.at.i);
+    const std::uint32_t samples = work.at.batch.count == 0 ? 0 : work.at.size();
     switch (work.kind) {
       case ActionKind::report:
         return GradientReport{sum(), true};
@@ -349,7 +348,7 @@ Trained trainThroughLinks(const std::string& codec, const std::string& scheduleN
   Coordinator& engine = *client.client;
   const auto run = [&](Phase phase, std::uint64_t step, std::uint32_t samples) {
     if (levelOf && phase == Phase::train) client.levels->set(phase, step, levelOf(step));
-    engine.begin({phase, step, 0, microBatchCount(samples, kMicroBatches), samples});
+    engine.begin({phase, step, 0, {Division::of(samples, kMicroBatches)}});
     client.device.notify();
     client.device.runUntil([&] { return engine.batchDone(); });
   };
@@ -642,7 +641,7 @@ TEST_CASE("a tensor that its codec cannot encode is sent raw if the run allows i
     Payload payload = ramp(3, nan);
     if (onDevice) payload = onTurnedDevice(payload);
     server.link->send(TensorMessage{
-        activationAt(1), {Phase::train, 1, 0, kMicroBatches, kBatch}, 0, std::move(payload)});
+        activationAt(1), {Phase::train, 1, 0, {kMicroBatches, kBatch}}, 0, std::move(payload)});
     return server.sent();
   };
   CHECK(sentOf(false).empty());  // the link ends the connection instead

@@ -25,7 +25,7 @@ constexpr std::uint32_t kMicroBatches = 2;
 
 SteadyTime at(int ms) { return kStart + milliseconds(ms); }
 MicroBatch batchAt(std::uint64_t step, std::uint32_t i) {
-  return {Phase::train, step, i, kMicroBatches, 4};
+  return {Phase::train, step, i, {kMicroBatches, 4}};
 }
 std::int64_t nanosecondsAt(int ms) {
   return std::chrono::nanoseconds(at(ms).time_since_epoch()).count();

@@ -137,7 +137,7 @@ VirtualRun::VirtualRun(const VirtualOptions& options)
     sides_[b + 1].versions[0] = {parts[options.replicas == 1 ? b + 1 : 1].weight};
     own.reduces = !replica.isAlone();
     if (own.reduces) {
-      own.microBatches = shareOf(engine.microBatches, replica);
+      own.microBatches = replica.shareOf(engine.microBatches);
       own.inFlight =
           std::min((engine.inFlight + replica.count - 1) / replica.count + options.staleness,
                    own.microBatches * (options.staleness + 1));
@@ -201,7 +201,7 @@ double VirtualRun::jittered(double seconds) {
 
 double VirtualRun::run(Phase phase, std::uint64_t step, std::uint32_t samples) {
   const double start = clock_.now();
-  client_->begin({phase, step, 0, microBatchCount(samples, options_.microBatches), samples});
+  client_->begin({phase, step, 0, {Division::of(samples, options_.microBatches)}});
   startWork(0);
   while (!client_->batchDone()) {
     REQUIRE(clock_.runNext());  // if nothing can run, this is a deadlock
@@ -220,8 +220,8 @@ std::vector<double> VirtualRun::train(std::uint64_t first,
   const auto beginAll = [&] {
     while (begun < samples.size()) {
       const std::uint32_t count = samples[begun];
-      const MicroBatch at{Phase::train, first + begun, 0,
-                          microBatchCount(count, options_.microBatches), count};
+      const MicroBatch at{
+          Phase::train, first + begun, 0, {Division::of(count, options_.microBatches)}};
       if (!client_->mayBegin(at)) break;
       client_->begin(at);
       ++begun;

@@ -59,7 +59,7 @@ struct SlowServer {
         isSlow ? &queue : nullptr);
   }
   void deliver(Flow flow, std::uint32_t i, Phase phase = Phase::train) {
-    mailbox->deliver(TensorMessage{flow, {phase, 1, i, 2, 4}, 0, smallPayload(0)});
+    mailbox->deliver(TensorMessage{flow, {phase, 1, i, {2, 4}}, 0, smallPayload(0)});
   }
   void runAll() {
     while (worker->runOne()) {
@@ -162,7 +162,7 @@ TEST_CASE("the time between two training steps is measured, except across an eva
   const auto give = [&](Flow flow, Phase phase, std::uint64_t step, std::uint64_t applied) {
     for (std::uint32_t i = 0; i < 2; ++i) {
       server.mailbox->deliver(
-          TensorMessage{flow, {phase, step, i, 2, 4}, applied, smallPayload(0)});
+          TensorMessage{flow, {phase, step, i, {2, 4}}, applied, smallPayload(0)});
     }
     server.runThrough();
   };
@@ -252,7 +252,7 @@ struct ReducingServer {
         });
     worker->limitActions(0.5);
     for (const Flow flow : {activationAt(0), gradientAt(1)}) {
-      mailbox->deliver(TensorMessage{flow, {Phase::train, 1, 0, 1, 4}, 0, smallPayload(0)});
+      mailbox->deliver(TensorMessage{flow, {Phase::train, 1, 0, {1, 4}}, 0, smallPayload(0)});
       runAll();
     }
   }
@@ -335,7 +335,7 @@ struct ServerWithProcess {
         });
     for (std::uint32_t i = 0; i < 4; ++i) {
       mailbox->deliver(
-          TensorMessage{activationAt(0), {Phase::train, 1, i, 4, 4}, 0, smallPayload(0)});
+          TensorMessage{activationAt(0), {Phase::train, 1, i, {4, 4}}, 0, smallPayload(0)});
     }
     runAll();
   }

@@ -99,10 +99,9 @@ struct Bytes {
 // The bytes that one flow transfers in a batch: the sum over all its micro-batches.
 Bytes batchBytes(const RunPlan& plan, Flow flow, std::uint32_t samples) {
   Bytes bytes;
-  const std::uint32_t count = microBatchCount(samples, plan.spec.microBatches);
-  for (std::uint32_t i = 0; i < count; ++i) {
-    const TensorSpec spec =
-        flowSpec(plan.blocks, plan.stage.cuts, flow, microBatchSize(samples, count, i));
+  const Division division = plan.divide(samples);
+  for (std::uint32_t i = 0; i < division.count; ++i) {
+    const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, division.size(i));
     bytes.raw += spec.bytes();
     bytes.encoded += plan.codecs.at(flow)->maxEncodedBytes(spec);
   }
@@ -150,8 +149,7 @@ Json describeFlow(const PreparedRun& run, const Crossing& crossing) {
   const Flow flow = crossing.flow;
   const Codec& codec = *plan.codecs.at(flow);
   const std::uint32_t batch = trainBatchOf(run.settings, run.data);
-  const std::uint32_t samples =
-      microBatchSize(batch, microBatchCount(batch, plan.spec.microBatches), 0);
+  const std::uint32_t samples = plan.divide(batch).largest();
   const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, samples);
   const Bytes step = batchBytes(plan, flow, batch);
   const auto& autos = run.settings.autoCodecs;

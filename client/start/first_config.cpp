@@ -271,11 +271,6 @@ void addTraining(Document& document, const FirstConfig& config) {
     document.add("keep.best", config.bestMetric, "also keeps the model of the best epoch");
 }
 
-// The smallest micro-batch of a batch.
-std::uint32_t smallestPart(std::uint32_t samples, std::uint32_t microBatches) {
-  return samples / microBatchCount(samples, microBatches);
-}
-
 }  // namespace
 
 ImageChoice chooseImages(const std::vector<ImageHeader>& sizes,
@@ -316,8 +311,8 @@ BatchChoice chooseBatch(std::uint32_t trainingSamples) {
   while (preferred > kMin && preferred * 4 > trainingSamples) preferred /= 2;
   const auto isGood = [&](std::uint32_t batch, std::uint32_t parts) {
     const std::uint32_t rest = trainingSamples % batch;
-    return batch <= trainingSamples && smallestPart(batch, parts) >= kPerPart &&
-           (rest == 0 || smallestPart(rest, parts) >= kPerPart);
+    return batch <= trainingSamples && Division::of(batch, parts).smallest() >= kPerPart &&
+           (rest == 0 || Division::of(rest, parts).smallest() >= kPerPart);
   };
   for (std::uint32_t parts = std::min(preferred / kPerPart, kMaxParts); parts > 0; --parts) {
     for (std::uint32_t distance = 0; distance <= preferred; ++distance) {

@@ -105,7 +105,7 @@ struct BodyCodecs {
 // applies to all flows.
 void addCodecs(const StepCosts& costs, const RunPlan& plan, std::span<const RunPlan> bodies,
                std::uint32_t batch, std::vector<Change>& changes) {
-  const std::uint32_t samples = microBatchSize(batch, costs.microBatches, 0);
+  const std::uint32_t samples = plan.divide(batch).largest();
   std::vector<BodyCodecs> current;
   for (const RunPlan& body : bodies) {
     const TensorLinkOptions options = linkOptions(body, Role::client);
@@ -156,9 +156,8 @@ bool normsHaveEnough(const MeasuredSteps& steps, const RunPlan& plan, std::uint3
                      std::uint32_t microBatches) {
   for (const std::uint32_t samples : {batch, steps.lastBatch}) {
     if (samples == 0) continue;
-    const std::uint32_t count = microBatchCount(samples, microBatches);
     try {
-      checkBatchNorm(plan.blocks, microBatchSize(samples, count, count - 1));
+      checkBatchNorm(plan.blocks, Division::of(samples, microBatches).smallest());
     } catch (const UsageError&) {
       return false;
     }

@@ -152,9 +152,7 @@ class Trial {
     const SteadyTime start = now();
     stage_->beginBatch(viewOf(batch_));
     session_.sendSamples(++steps_, batch_.numbers);
-    session_.runBatch({Phase::train, steps_, 0,
-                       microBatchCount(batch_.samples(), plan_.spec.microBatches),
-                       batch_.samples()});
+    session_.runBatch({Phase::train, steps_, 0, plan_.divide(batch_.samples())});
     const double seconds = secondsSince(start);
     const Coordinator& engine = session_.engine();
     meter_.measure(engine.ended().at, engine.ended().seconds, engine.reports(), session_.totals(),
@@ -272,7 +270,7 @@ class AutoCodecs {
     const auto left = [&] { return budget - secondsSince(start); };
 
     const StepCosts& costs = first->costs;
-    const std::uint32_t samples = microBatchSize(batch_.samples(), microBatches(), 0);
+    const std::uint32_t samples = division().largest();
     const CodecCandidates candidates = candidatesOf(run_, run_.settings.autoCodecs, samples, costs);
     CodecChooser chooser(costs, policyOf(*run_.plan.schedule, run_.plan.inFlight), candidates,
                          startOf(candidates, run_.settings), first->time, run_.settings.autoBudget);
@@ -309,9 +307,7 @@ class AutoCodecs {
   }
 
  private:
-  std::uint32_t microBatches() const {
-    return microBatchCount(batch_.samples(), run_.plan.spec.microBatches);
-  }
+  Division division() const { return run_.plan.divide(batch_.samples()); }
 
   // Returns the predicted duration of a step with `codecs`, divided by that of a step with the
   // chosen number of bits. `sizes`: factors for the bytes of some flows.

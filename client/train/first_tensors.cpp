@@ -40,8 +40,7 @@ SampleTensors firstTensors(const PreparedRun& run, const RunPlan& plan,
   const int first = plan.stage.cuts.cut0, last = plan.stage.cuts.cut1;
   if (parameterCount(plan.blocks, first, last) > kMaxParameters) return {};
   const Place& place = plan.place;
-  const MicroBatch at{Phase::train, 1, 0, microBatchCount(batch.samples(), plan.spec.microBatches),
-                      batch.samples()};
+  const MicroBatch at{Phase::train, 1, 0, plan.divide(batch.samples())};
   SampleTensors tensors;
   setComputeThreads(run.threads);
   withTorchErrors([&] {

@@ -70,12 +70,6 @@ bool isThisMachine(const std::string& host) {
   return !error;
 }
 
-// Of a batch with this many samples, in at most `microBatches`.
-std::uint32_t smallestMicroBatch(std::uint32_t samples, std::uint32_t microBatches) {
-  const std::uint32_t count = microBatchCount(samples, microBatches);
-  return microBatchSize(samples, count, count - 1);
-}
-
 // The trace omits the first step, which is a warm-up, unless it is the only one.
 void requestTrace(RunSpec& spec, std::uint64_t steps, std::uint64_t totalSteps) {
   const std::uint64_t first = totalSteps > 1 ? 2 : 1;
@@ -117,7 +111,7 @@ void warnOfSmallNorms(PreparedRun& run) {
   const ClientSettings& settings = run.settings;
   const std::uint32_t size = run.data.train->size();
   const std::uint32_t batch = std::min(settings.batch, size);
-  const std::uint32_t whole = smallestMicroBatch(batch, settings.microBatches);
+  const std::uint32_t whole = Division::of(batch, settings.microBatches).smallest();
   const std::uint32_t smallest = minMicroBatch(settings, *run.data.train);
   if (smallest >= kMinSamples) return;
   if (whole >= kMinSamples) {
@@ -133,7 +127,7 @@ void warnOfSmallNorms(PreparedRun& run) {
                                      "batch of {} in {} micro-batches), which can ruin the model: "
                                      "set train.micro_batches to {}",
                                      countText(whole, "sample"), batch,
-                                     microBatchCount(batch, settings.microBatches),
+                                     Division::of(batch, settings.microBatches).count,
                                      std::max(1U, batch / kMinSamples)) +
                          (batch < kMinSamples ? ", and raise train.batch" : ""));
 }
@@ -390,8 +384,8 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpe
 
 std::uint32_t minMicroBatch(const ClientSettings& settings, const Dataset& train) {
   const std::uint32_t last = train.size() % settings.batch;
-  const std::uint32_t whole = smallestMicroBatch(settings.batch, settings.microBatches);
-  return last == 0 ? whole : std::min(whole, smallestMicroBatch(last, settings.microBatches));
+  const std::uint32_t whole = Division::of(settings.batch, settings.microBatches).smallest();
+  return last == 0 ? whole : std::min(whole, Division::of(last, settings.microBatches).smallest());
 }
 
 void logWarnings(const PreparedRun& run, spdlog::logger& log) {
@@ -461,7 +455,7 @@ void checkReplicaBatches(const ClientSettings& settings, const Datasets& data) {
   if (settings.replicas == 1) return;
   const auto check = [&](const char* key, std::uint32_t all, std::uint32_t batch) {
     for (const std::uint32_t samples : {std::min(all, batch), all % batch}) {
-      const std::uint32_t count = microBatchCount(samples, settings.microBatches);
+      const std::uint32_t count = Division::of(samples, settings.microBatches).count;
       if (samples == 0 || count >= settings.replicas) continue;
       throw UsageError(
           "bad-replicas",
@@ -704,7 +698,7 @@ std::size_t clientBytes(const RunPlan& plan, const std::vector<RunPlan>& bodies,
   const auto bytesOf = [&](int first, int last, std::uint32_t inFlight) {
     return static_cast<double>(partBytes(plan.stage, plan.blocks, first, last,
                                          plan.spec.microBatches, inFlight,
-                                         plan.maxMicroBatchSamples()));
+                                         plan.largestMicroBatch()));
   };
   double bytes = bytesOf(0, cut0, plan.inFlight) +
                  bytesOf(cut1, static_cast<int>(plan.blocks.size()), 1) + flowBytes(plan) +

@@ -113,8 +113,9 @@ ReplicaCosts replicaCosts(const RunPlan& body, std::uint32_t count, std::uint32_
 StepCosts profiledCosts(const RunPlan& plan, std::span<const RunPlan> bodies, std::uint32_t batch,
                         const Profile& client, std::span<const Profile> servers) {
   StepCosts costs;
-  costs.microBatches = microBatchCount(batch, plan.spec.microBatches);
-  const std::uint32_t samples = microBatchSize(batch, costs.microBatches, 0);
+  const Division division = plan.divide(batch);
+  costs.microBatches = division.count;
+  const std::uint32_t samples = division.largest();
   setClient(costs, plan, samples, client);
   costs.bodies.clear();
   for (std::size_t b = 0; b < bodies.size(); ++b) {
@@ -129,7 +130,7 @@ StepCosts profiledCosts(const RunPlan& plan, std::span<const RunPlan> bodies, st
 void setFlows(StepCosts& costs, std::span<const RunPlan> bodies, std::uint32_t batch,
               const Profile& client, std::span<const Profile> servers) {
   costs.flows = {};
-  const std::uint32_t samples = microBatchSize(batch, costs.microBatches, 0);
+  const std::uint32_t samples = Division{costs.microBatches, batch}.largest();
   for (std::size_t b = 0; b < bodies.size(); ++b) {
     for (const Flow flow : bodies[b].flows()) {
       const bool isClients =

@@ -366,14 +366,12 @@ MicroBatch TrainRun::runBatch(Phase phase, std::uint64_t step, const Batch& batc
 }
 
 bool TrainRun::mayBeginStep(std::uint64_t step) const {
-  return session_.mayBegin({Phase::train, step, 0, 0, 0});
+  return session_.mayBegin({Phase::train, step, 0, {}});
 }
 
 MicroBatch TrainRun::beginBatch(Phase phase, std::uint64_t step, const Batch& batch, bool isLast) {
   stage_.beginBatch(viewOf(batch), step);
-  const MicroBatch at{phase, step, 0,
-                      microBatchCount(batch.samples(), prepared_.settings.microBatches),
-                      batch.samples()};
+  const MicroBatch at{phase, step, 0, prepared_.plan.divide(batch.samples())};
   if (phase == Phase::train) session_.sendSamples(step, batch.numbers);
   session_.beginBatch(at, isLast);
   return at;

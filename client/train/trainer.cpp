@@ -425,7 +425,7 @@ std::optional<double> Trainer::lossAt(CodecLevel level, const Batch& batch, std:
 
 void Trainer::show(const MicroBatch& at, double seconds) {
   shown_.phase = at.phase;
-  shown_.batchSamples = at.samples;
+  shown_.batchSamples = at.batch.samples;
   shown_.seconds = seconds;
   shown_.metrics = metricValues(settings_.scores, run_.stage().metrics(at.step));
 }
@@ -462,7 +462,7 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, double copyS
       bounded.seconds += shown_.seconds;
       bounded.bounds += row.bound->seconds;
       bounded.heldBack[static_cast<std::size_t>(row.bound->bottleneck)] += shown_.seconds;
-      if (at.samples == settings_.batch)
+      if (at.batch.samples == settings_.batch)
         bounded.wholeBatches.push_back(static_cast<float>(shown_.seconds));
     }
   } else {

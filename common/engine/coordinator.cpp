@@ -121,7 +121,7 @@ void Coordinator::receiveTensor(std::size_t from, TensorMessage&& message) {
   const auto batch = find(key);
   if (!batch) refuse("bad-key", toString(key) + " does not belong to a step in progress");
   const MicroBatch& whole = open()[*batch].at;
-  checkAgainstBatch(message, inShare(whole, peer.replica));
+  checkAgainstBatch(message, whole.batch.shareOf(peer.replica));
   if (const std::uint64_t version = versionOf(message.at); message.weightVersion != version) {
     refuse("bad-key", toString(key) + " was computed after " +
                           std::to_string(message.weightVersion) +
@@ -154,7 +154,7 @@ void Coordinator::receiveBodyDone(std::size_t from, const BodyDone& done) {
   const Flow gradient = gradientAt(place.lastCut);
   const bool hasGradient = peer.place.contains(gradientAt(peer.place.lastCut));
   const Flow last = hasGradient ? gradient : activationAt(place.firstCut);
-  const std::uint32_t all = inShare(open()[*batch].at, peer.replica).microBatches;
+  const std::uint32_t all = open()[*batch].at.batch.shareOf(peer.replica).count;
   if (trafficOf(*batch, from).sent.get(last) != all) {
     refuse("unexpected-message", "BodyDone of step " + std::to_string(done.step) +
                                      " arrived before all of " + flowName(last) + " was sent");
@@ -219,7 +219,7 @@ void Coordinator::sendTensor(TensorMessage&& message) {
     const auto to = static_cast<std::size_t>(taker - peers_.begin());
     ++trafficOf(*find(message.key()), to).sent[flow];
   }
-  message.at = inShare(message.at, taker->replica);
+  message.at = message.at.inShareOf(taker->replica);
   taker->link->send(std::move(message));
 }
 

@@ -29,7 +29,7 @@
 namespace cleave {
 
 // The client's connection to a body, or to one of its replicas. A link to a replica carries only
-// the replica's micro-batches, with the replica's own numbers (inShare()).
+// the replica's micro-batches, with the replica's own numbers (MicroBatch::inShareOf()).
 struct BodyPeer {
   Place place;
   std::shared_ptr<EngineLink> link;

@@ -30,9 +30,9 @@ bool Engine::mayStart(const MicroBatch& at) const {
 void Engine::startBatch(const MicroBatch& at) {
   if (at.phase == Phase::eval) evaluated_ = at.step;
   if (open_.empty()) {
-    stage_.begin(at.phase, at.microBatches);
+    stage_.begin(at.phase, at.batch.count);
   } else {
-    stage_.append(at.microBatches);
+    stage_.append(at.batch.count);
   }
   open_.push_back({at, {}});
   open_.back().at.i = 0;
@@ -41,13 +41,13 @@ void Engine::startBatch(const MicroBatch& at) {
 void Engine::endBatch() {
   ended_ = open_.front();
   open_.pop_front();
-  stage_.dropFirst(ended_->at.microBatches);
+  stage_.dropFirst(ended_->at.batch.count);
   ++batchesEnded_;
 }
 
 bool Engine::isOldestComputed() const {
   return !open_.empty() && open_.front().at.phase == Phase::train &&
-         stage_.isDone(open_.front().at.microBatches);
+         stage_.isDone(open_.front().at.batch.count);
 }
 
 std::optional<std::size_t> Engine::find(const Key& key) const {
@@ -58,19 +58,18 @@ std::optional<std::size_t> Engine::find(const Key& key) const {
 }
 
 std::uint32_t Engine::sequenceIndex(std::size_t batch, std::uint32_t i) const {
-  for (std::size_t b = 0; b < batch; ++b) i += open_[b].at.microBatches;
+  for (std::size_t b = 0; b < batch; ++b) i += open_[b].at.batch.count;
   return i;
 }
 
 // ---- Tensors that arrive ----
 
-void Engine::checkAgainstBatch(const TensorMessage& message, const MicroBatch& batch) {
+void Engine::checkAgainstBatch(const TensorMessage& message, const Division& batch) {
   const MicroBatch& at = message.at;
-  if (at.i >= batch.microBatches || at.microBatches != batch.microBatches ||
-      at.samples != batch.samples) {
+  if (at.i >= batch.count || at.batch != batch) {
     refuse("bad-key", toString(message.key()) + " does not fit a batch of " +
                           std::to_string(batch.samples) + " samples in " +
-                          std::to_string(batch.microBatches) + " micro-batches");
+                          std::to_string(batch.count) + " micro-batches");
   }
 }
 
@@ -101,7 +100,7 @@ std::optional<Work> Engine::nextOfStage() {
   if (!action) return std::nullopt;
   Work work = workOf(action->kind, std::move(action->inputs));
   std::size_t batch = 0;
-  while (action->i >= open_[batch].at.microBatches) action->i -= open_[batch++].at.microBatches;
+  while (action->i >= open_[batch].at.batch.count) action->i -= open_[batch++].at.batch.count;
   work.at = open_[batch].at;
   work.at.i = action->i;
   return work;

@@ -157,7 +157,7 @@ class Engine {
   [[noreturn]] static void refuse(std::string code, const std::string& sentence);
   static std::string stepText(Phase phase, std::uint64_t step);  // "train step 3"
   // Throw ProtocolError "bad-key".
-  static void checkAgainstBatch(const TensorMessage& message, const MicroBatch& batch);
+  static void checkAgainstBatch(const TensorMessage& message, const Division& batch);
   // `batch`: an index in open().
   void store(TensorMessage&& message, std::size_t batch);
 

@@ -104,7 +104,7 @@ void Participant::receiveTensor(std::size_t from, TensorMessage&& message) {
     startBatchOf(message);
     batch = find(key);
   }
-  checkAgainstBatch(message, open()[*batch].at);
+  checkAgainstBatch(message, open()[*batch].at.batch);
   if (linkOf_(key.i) != from) refuse("bad-key", toString(key) + " belongs to another client");
   if (const std::uint64_t version = versionOf(message.at); message.weightVersion != version) {
     refuse("bad-key", toString(key) + " is for weights after " +
@@ -125,9 +125,9 @@ void Participant::startBatchOf(const TensorMessage& message) {
     refuse("unexpected-message", stepText(at.phase, at.step) + " begins while " +
                                      stepText(other.phase, other.step) + " is not finished");
   }
-  if (at.samples == 0 || at.microBatches != microBatchCount(at.samples, options_.microBatches)) {
-    refuse("bad-key", toString(message.key()) + " claims " + std::to_string(at.microBatches) +
-                          " micro-batches of " + std::to_string(at.samples) +
+  if (at.batch.samples == 0 || at.batch != Division::of(at.batch.samples, options_.microBatches)) {
+    refuse("bad-key", toString(message.key()) + " claims " + std::to_string(at.batch.count) +
+                          " micro-batches of " + std::to_string(at.batch.samples) +
                           " samples; the agreed number is " +
                           std::to_string(options_.microBatches) + " per batch");
   }

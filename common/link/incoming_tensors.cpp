@@ -34,7 +34,7 @@ void IncomingTensors::open(const FrameHeader& header, std::span<const std::byte>
   checkDirection(key);
   IncomingTensor tensor;
   tensor.message.flow = key.flow;
-  tensor.message.at = {key.phase, key.step, key.i, proto.micro_batches(), proto.samples()};
+  tensor.message.at = {key.phase, key.step, key.i, {proto.micro_batches(), proto.samples()}};
   tensor.message.weightVersion = proto.weight_version();
   tensor.codec = proto.codec();
   tensor.encodeSeconds = checkedSeconds(proto.encode_seconds());
@@ -124,14 +124,14 @@ void IncomingTensors::checkTensor(const IncomingTensor& tensor, std::uint64_t en
   const MicroBatch& at = tensor.message.at;
   const Flow flow = tensor.message.flow;
   const std::string name = toString(tensor.message.key());
-  if (at.samples == 0 || at.samples > options_.maxBatch ||
-      at.microBatches != microBatchCount(at.samples, options_.microBatches) ||
-      at.i >= at.microBatches) {
+  const auto& [count, samples] = at.batch;
+  if (samples == 0 || samples > options_.maxBatch ||
+      at.batch != Division::of(samples, options_.microBatches) || at.i >= count) {
     throw ProtocolError("bad-key",
-                        name + " does not fit the agreed batch: " + std::to_string(at.samples) +
-                            " samples in " + std::to_string(at.microBatches) + " micro-batches");
+                        name + " does not fit the agreed batch: " + std::to_string(samples) +
+                            " samples in " + std::to_string(count) + " micro-batches");
   }
-  const TensorSpec agreed = options_.spec(flow, microBatchSize(at.samples, at.microBatches, at.i));
+  const TensorSpec agreed = options_.spec(flow, at.size());
   if (tensor.spec != agreed) {
     throw ProtocolError("bad-tensor", name + " is " + toString(tensor.spec) + ", but " +
                                           toString(agreed) + " was agreed");

@@ -73,17 +73,17 @@ std::optional<SampleHistory> TensorCodecs::historyOf(const How& how, const Tenso
   if (!how.mayHaveState() || !options_.codec(key.flow).keepsSamples()) return std::nullopt;
   replaceRows(key.step);
   const std::span<const std::uint32_t> batch = samples_[key.step];
-  const auto samples = static_cast<std::uint32_t>(batch.size());
-  const std::uint32_t count = microBatchCount(samples, options_.microBatches);
-  const std::uint32_t size = key.i < count ? microBatchSize(samples, count, key.i) : 0;
+  const Division division =
+      Division::of(static_cast<std::uint32_t>(batch.size()), options_.microBatches);
+  const std::uint32_t size = key.i < division.count ? division.size(key.i) : 0;
   if (size == 0 || spec.shape.empty() || spec.shape.front() != std::int64_t{size}) {
     throw ProtocolError("bad-key", toString(key) + " is " + toString(spec) +
                                        ", but the batch has the numbers of " +
-                                       std::to_string(samples) + " samples");
+                                       std::to_string(division.samples) + " samples");
   }
   const auto cache =
       caches_.try_emplace(key.flow, options_.trainSamples, options_.samplesFolder).first;
-  return SampleHistory{batch.subspan(microBatchOffset(samples, count, key.i), size), cache->second};
+  return SampleHistory{batch.subspan(division.offset(key.i), size), cache->second};
 }
 
 void TensorCodecs::stageRows(const Key& key, std::optional<SampleHistory>&& history) {

@@ -192,8 +192,8 @@ std::string TensorSender::openMetadata(const Encoding& encoding, std::uint64_t b
   proto.set_codec_level(static_cast<std::uint32_t>(encoding.level));
   proto.set_encoded_bytes(encoding.bytes.size());
   proto.set_offset(begin);
-  proto.set_micro_batches(message.at.microBatches);
-  proto.set_samples(message.at.samples);
+  proto.set_micro_batches(message.at.batch.count);
+  proto.set_samples(message.at.batch.samples);
   proto.set_weight_version(message.weightVersion);
   const auto snrDb = options_->reportedSnr(message.key(), encoding.snrDb);
   if (snrDb) proto.set_snr_db(*snrDb);

@@ -108,7 +108,7 @@ InsertTrainer::~InsertTrainer() = default;
 void InsertTrainer::step(const BatchView& batch, std::uint64_t step, double learningRate) {
   BlockContext context;
   context.seed = state_->options.seed;
-  context.at = {Phase::eval, step, 0, 1, batch.samples()};
+  context.at = {Phase::eval, step, 0, {1, batch.samples()}};
   const TensorList inputs = inputsOf(batch);
   TensorList x;
   for (std::size_t n = 0; n < state_->order.size(); ++n) {

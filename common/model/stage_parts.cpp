@@ -38,7 +38,7 @@ StageCut::StageCut(const StageOptions& options, const std::vector<BlockSpec>& bl
 }
 
 TensorSpec StageCut::specOf(Flow flow, const MicroBatch& at) const {
-  return specOfOutput(tensors_.at(flow.tensor), sizeOf(at));
+  return specOfOutput(tensors_.at(flow.tensor), at.size());
 }
 
 // A graph may compute something else than it declares.
@@ -175,8 +175,7 @@ void LabeledBatch::checkClasses() const {
 }
 
 at::Tensor LabeledBatch::slice(const TensorView& array, const MicroBatch& at) const {
-  return borrowedArray(array).narrow(0, microBatchOffset(at.samples, at.microBatches, at.i),
-                                     sizeOf(at));
+  return borrowedArray(array).narrow(0, at.offset(), at.size());
 }
 
 TensorList LabeledBatch::inputs(const MicroBatch& at) const {
@@ -199,7 +198,7 @@ at::Tensor LabeledBatch::loss(const at::Tensor& output, const MicroBatch& at) {
   const LossRows counted = countedRows(rows, loss_.target, scores_.loss);
   count(at, loss.item<float>(), counted);
   if (keepsOutputs_) {
-    outputs_.resize(at.microBatches);
+    outputs_.resize(at.batch.count);
     outputs_[at.i] = output.detach().to(at::kCPU, at::kFloat);
   }
   return loss;
@@ -224,9 +223,9 @@ void LabeledBatch::checkLoss(const MicroBatch& at, const TensorList& activations
 }
 
 void LabeledBatch::count(const MicroBatch& at, float loss, const LossRows& rows) {
-  losses_.resize(at.microBatches);
+  losses_.resize(at.batch.count);
   losses_[at.i] = loss;
-  metrics_.samples += sizeOf(at);
+  metrics_.samples += at.size();
   metrics_.sums[kLossSum] += double{loss} * weight_;
   // Adds the micro-batch's share of the weight, so that the shares add up to exactly the batch's
   // weight.

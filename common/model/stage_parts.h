@@ -18,10 +18,6 @@
 
 namespace cleave {
 
-inline std::uint32_t sizeOf(const MicroBatch& at) {
-  return microBatchSize(at.samples, at.microBatches, at.i);
-}
-
 // A tensor that shares the memory of an array of a batch.
 at::Tensor borrowedArray(const TensorView& array);
 

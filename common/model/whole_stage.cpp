@@ -40,12 +40,12 @@ void WholeStage::runBatch(Phase phase, std::uint64_t step, std::uint32_t microBa
   batch.begin(given);
   const bool training = phase == Phase::train;
   const at::AutoGradMode recordGraph(training);
-  MicroBatch at{phase, step, 0, microBatchCount(batch.samples(), microBatches), batch.samples()};
+  MicroBatch at{phase, step, 0, {Division::of(batch.samples(), microBatches)}};
   std::optional<ReplicaGradients> replicas;
   if (training && !state_->options.replica.isAlone()) {
     replicas.emplace(state_->options, state_->blocks, state_->part.leavesFor(at));
   }
-  for (; at.i < at.microBatches; ++at.i) {
+  for (; at.i < at.batch.count; ++at.i) {
     const TensorList outputs = state_->part.forward({}, batch.inputs(at), at);
     const at::Tensor loss = batch.loss(outputs.front(), at);
     if (!training) continue;

@@ -121,7 +121,7 @@ class Simulation {
     const std::uint32_t count = costs_.replicas.count;
     const std::size_t body = count > 1 ? 0 : s;
     const Replica replica{count > 1 ? static_cast<std::uint32_t>(s) : 0, count};
-    const std::uint32_t microBatches = shareOf(costs_.microBatches, replica);
+    const std::uint32_t microBatches = replica.shareOf(costs_.microBatches);
     Side& server = *servers_.emplace_back(std::make_unique<Side>(
         bodyRows(costs_.bodies[body].place, int(body) + 1, policy_.splitsBackward), policy_,
         inFlightOf(policy_.inFlight, count, microBatches, staleness_), microBatches));

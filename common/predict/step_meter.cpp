@@ -39,9 +39,9 @@ std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSe
                                             const LinkTotals& totals,
                                             const std::vector<LinkSpeed>& links) {
   StepCosts costs = last_;
-  costs.microBatches = at.microBatches;
+  costs.microBatches = at.batch.count;
   for (const ActionKind kind : kClientKinds) {
-    costs.of(kind) = client[indexOf(kind)] / at.microBatches;
+    costs.of(kind) = client[indexOf(kind)] / at.batch.count;
   }
   costs.updateSeconds = client[indexOf(ActionKind::decide)] + client[indexOf(ActionKind::update)];
   for (std::size_t b = 1; b < costs.bodies.size(); ++b) {
@@ -50,9 +50,9 @@ std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSe
   bool known = true;
   for (std::size_t b = 0; b < costs.bodies.size(); ++b) {
     BodyCosts& body = costs.bodies[b];
-    body.forward = bodies[b].forwardSeconds / at.microBatches;
-    body.weights = bodies[b].weightsSeconds / at.microBatches;
-    body.backward = bodies[b].backwardSeconds / at.microBatches + body.weights;
+    body.forward = bodies[b].forwardSeconds / at.batch.count;
+    body.weights = bodies[b].weightsSeconds / at.batch.count;
+    body.backward = bodies[b].backwardSeconds / at.batch.count + body.weights;
     body.latency = links[b].roundTripSeconds / 2;
     body.rateUp = links[b].rateUp;
     body.rateDown = links[b].rateDown;

@@ -175,8 +175,8 @@ void RunFiles::transfer(const TransferRecord& record) {
 void RunFiles::step(const StepRow& row, const LinkTotals& totals) {
   std::vector<Cell> cells = {utcNow(),  run_,           session_.load(), generation_.load(),
                              row.phase, cell(row.step), cell(row.epoch)};
-  cells.push_back(row.at ? Cell(std::uint64_t{row.at->samples}) : Cell());
-  cells.push_back(row.at ? Cell(std::uint64_t{row.at->microBatches}) : Cell());
+  cells.push_back(row.at ? Cell(std::uint64_t{row.at->batch.samples}) : Cell());
+  cells.push_back(row.at ? Cell(std::uint64_t{row.at->batch.count}) : Cell());
   cells.push_back(cell(row.seconds));
   cells.push_back(cell(row.between));
   cells.push_back(cell(row.learningRate));

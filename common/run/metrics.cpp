@@ -183,7 +183,7 @@ void Metrics::step(const StepRow& row, const LinkTotals& before, const LinkTotal
   if (!row.at) return;  // rows of handshake and bye
   const auto phase = static_cast<std::size_t>(row.at->phase);
   families_->steps[phase]->Increment();
-  families_->samples[phase]->Increment(row.at->samples);
+  families_->samples[phase]->Increment(row.at->batch.samples);
   if (row.seconds) families_->stepSeconds[phase]->Observe(*row.seconds);
   for (const auto& [kind, seconds] : families_->actions) {
     seconds->Increment(row.actions[indexOf(kind)]);

@@ -232,10 +232,9 @@ RunPlan planReplica(RunPlan plan, std::uint32_t rank) {
   if (replica.isAlone()) return plan;
   plan.spec.replica = rank;
   plan.stage.replica = replica;
-  plan.microBatches = shareOf(plan.microBatches, replica);
+  plan.microBatches = replica.shareOf(plan.microBatches);
   // An upper bound for all batches: the first replicas have the larger micro-batches.
-  const std::uint32_t count = microBatchCount(plan.maxBatch, plan.spec.microBatches);
-  plan.maxBatch = inShare({Phase::train, 0, 0, count, plan.maxBatch}, replica).samples;
+  plan.maxBatch = plan.divide(plan.maxBatch).shareOf(replica).samples;
   plan.inFlight = inFlightOf(plan.inFlight, replica.count, plan.microBatches, plan.spec.staleness);
   return plan;
 }
@@ -371,7 +370,7 @@ std::size_t asSize(double bytes) { return static_cast<std::size_t>(std::min(byte
 
 CodecMemory codecMemory(const RunPlan& plan, Flow flow) {
   return plan.codecs.at(flow)->memory(
-      flowSpec(plan.blocks, plan.stage.cuts, flow, plan.maxMicroBatchSamples()));
+      flowSpec(plan.blocks, plan.stage.cuts, flow, plan.largestMicroBatch()));
 }
 
 // Codec memory outside the account: working memory for one tensor, because a session encodes or
@@ -393,9 +392,9 @@ double codecBytes(const RunPlan& plan) {
 double bodyBytes(const RunPlan& plan) {
   // Without gradients at its last cut, the body has no backward and keeps nothing for one.
   const bool hasBackward = plan.place.contains(gradientAt(plan.place.lastCut));
-  return static_cast<double>(partBytes(
-      plan.stage, plan.blocks, plan.stage.cuts.cut0, plan.stage.cuts.cut1, plan.spec.microBatches,
-      hasBackward ? plan.inFlight : 0, plan.maxMicroBatchSamples()));
+  return static_cast<double>(partBytes(plan.stage, plan.blocks, plan.stage.cuts.cut0,
+                                       plan.stage.cuts.cut1, plan.spec.microBatches,
+                                       hasBackward ? plan.inFlight : 0, plan.largestMicroBatch()));
 }
 
 }  // namespace
@@ -437,7 +436,7 @@ double flowBytes(const RunPlan& plan) {
   const TensorLinkOptions link = linkOptions(plan, Role::server);
   double bytes = 0;
   for (const Flow flow : plan.flows()) {
-    const TensorSpec spec = link.spec(flow, plan.maxMicroBatchSamples());
+    const TensorSpec spec = link.spec(flow, plan.largestMicroBatch());
     bytes += bufferBytes(spec.bytes()) + bufferBytes(link.maxEncodedBytes(flow, spec));
   }
   return plan.inFlight * bytes;
@@ -454,7 +453,7 @@ double passedOnBytes(const std::vector<RunPlan>& bodies) {
       const bool isFromHead = flow == activationAt(bodies.front().place.firstCut);
       const bool isFromTail = flow == gradientAt(bodies.back().place.lastCut);
       if (!body.place.isUp(flow) || isFromHead || isFromTail) continue;
-      const TensorSpec spec = link.spec(flow, body.maxMicroBatchSamples());
+      const TensorSpec spec = link.spec(flow, body.largestMicroBatch());
       bytes += body.inFlight * bufferBytes(link.maxEncodedBytes(flow, spec));
     }
   }
@@ -468,7 +467,7 @@ double answerBytes(const RunPlan& plan) {
   const TensorLinkOptions link = linkOptions(plan, Role::server);
   double bytes = 0;
   for (const Flow flow : activationsOf(plan.place.lastCut, plan.place.last)) {
-    const TensorSpec spec = link.spec(flow, plan.maxMicroBatchSamples());
+    const TensorSpec spec = link.spec(flow, plan.largestMicroBatch());
     bytes += bufferBytes(link.maxEncodedBytes(flow, spec));
   }
   return bytes;
@@ -480,8 +479,7 @@ std::size_t transitBytes(const RunPlan& plan) {
   double largest = 0;
   double cuts = 0;
   for (const Flow flow : plan.flows()) {
-    const TensorSpec spec =
-        flowSpec(plan.blocks, plan.stage.cuts, flow, plan.maxMicroBatchSamples());
+    const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, plan.largestMicroBatch());
     largest = std::max(largest, bufferBytes(spec.bytes()));
     cuts += static_cast<double>(codecMemory(plan, flow).cut);
   }
@@ -535,8 +533,7 @@ std::size_t stageOutputBytes(const RunPlan& plan) {
   flows.insert(flows.end(), gradients.begin(), gradients.end());
   double bytes = bufferBytes(kStagePieceBytes);
   for (const Flow flow : flows) {
-    const TensorSpec spec =
-        flowSpec(plan.blocks, plan.stage.cuts, flow, plan.maxMicroBatchSamples());
+    const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, plan.largestMicroBatch());
     bytes += 2 * (plan.inFlight + 1.0) * bufferBytes(spec.bytes());
   }
   return asSize(bytes);

@@ -44,9 +44,9 @@ struct RunPlan {
   FlowMap<std::shared_ptr<const DeviceCodec>> eightBitDeviceCodecs;
 
   std::vector<Flow> flows() const { return place.flows(); }
-  std::uint32_t maxMicroBatchSamples() const {
-    return microBatchSize(spec.maxBatch, microBatchCount(spec.maxBatch, spec.microBatches), 0);
-  }
+  // How a batch of the whole body is divided.
+  Division divide(std::uint32_t samples) const { return Division::of(samples, spec.microBatches); }
+  std::uint32_t largestMicroBatch() const { return divide(spec.maxBatch).largest(); }  // in samples
 };
 
 // The places of these bodies.

@@ -68,7 +68,7 @@ class Blocks {
   }
 
   SizeProfile measure(std::uint32_t microBatches) {
-    const MicroBatch at{Phase::train, 1, 0, microBatches, options_.batch};
+    const MicroBatch at{Phase::train, 1, 0, {microBatches, options_.batch}};
     std::vector<Times> times(parts_.size());
     std::vector<double> loss;
     runStep(at, times, loss, false);  // a warm-up
@@ -76,7 +76,7 @@ class Blocks {
     loss.clear();
     for (int repeat = 0; repeat < options_.repeats; ++repeat) runStep(at, times, loss, false);
     for (int repeat = 0; repeat < options_.repeats; ++repeat) runStep(at, times, loss, true);
-    SizeProfile size{sizeOf(at), {}, loss.empty() ? 0 : median(loss)};
+    SizeProfile size{at.size(), {}, loss.empty() ? 0 : median(loss)};
     for (const Times& each : times) {
       const double backward = median(each.backward);
       size.blocks.push_back(
@@ -126,7 +126,7 @@ class Blocks {
                bool splits) {
     const TensorList inputs = batch_ ? batch_->inputs(at) : TensorList();
     std::vector<TensorList> leaves, outputs;
-    leaves.push_back(options_.first == 0 ? TensorList() : randomInputs(sizeOf(at)));
+    leaves.push_back(options_.first == 0 ? TensorList() : randomInputs(at.size()));
     for (std::size_t p = 0; p < parts_.size(); ++p) {
       outputs.emplace_back();
       times[p].forward.push_back(
@@ -207,7 +207,7 @@ std::vector<std::uint32_t> profiledMicroBatches(const std::vector<BlockSpec>& bl
   std::vector<std::uint32_t> numbers;
   for (std::uint32_t number = 1; number <= std::min(batch, kMax); number *= 2) {
     try {
-      checkBatchNorm(blocks, microBatchSize(batch, number, number - 1));
+      checkBatchNorm(blocks, Division::of(batch, number).smallest());
     } catch (const UsageError&) {
       break;
     }

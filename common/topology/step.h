@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/topology/division.h"
 #include "common/topology/key.h"
 
 namespace cleave {
@@ -14,41 +15,16 @@ struct MicroBatch {
   Phase phase = Phase::train;
   std::uint64_t step = 0;
   std::uint32_t i = 0;
-  std::uint32_t microBatches = 0;  // micro-batches in this batch
-  std::uint32_t samples = 0;       // samples in the whole batch
+  Division batch{};
+
+  // In samples.
+  std::uint32_t size() const { return batch.size(i); }
+  std::uint32_t offset() const { return batch.offset(i); }
+  // The same micro-batch, which the replica computes, in the replica's own numbers.
+  MicroBatch inShareOf(const Replica& replica) const {
+    return {phase, step, replica.ownNumber(i), batch.shareOf(replica)};
+  }
 };
-
-// A batch of `samples` is split into min(microBatches, samples) micro-batches, whose sizes differ
-// by at most 1, larger first.
-std::uint32_t microBatchCount(std::uint32_t samples, std::uint32_t microBatches);
-std::uint32_t microBatchSize(std::uint32_t samples, std::uint32_t count, std::uint32_t i);
-std::uint32_t microBatchOffset(std::uint32_t samples, std::uint32_t count, std::uint32_t i);
-
-// One of `count` servers that compute the same body. Of each batch, it computes the micro-batches
-// rank, rank + count, rank + 2 x count, …; it numbers its own from 0.
-struct Replica {
-  std::uint32_t rank = 0;
-  std::uint32_t count = 1;
-
-  bool isAlone() const { return count == 1; }
-  // `i`: a micro-batch's number in the batch; `own`: the replica's number of the same micro-batch.
-  bool computes(std::uint32_t i) const { return i % count == rank; }
-  std::uint32_t ownNumber(std::uint32_t i) const { return i / count; }
-  std::uint32_t numberInBatch(std::uint32_t own) const { return own * count + rank; }
-
-  bool operator==(const Replica&) const = default;
-};
-inline constexpr std::uint32_t kMaxBodyReplicas = 16;
-// The number of the replica's micro-batches in a batch of `microBatches`.
-std::uint32_t shareOf(std::uint32_t microBatches, const Replica& replica);
-// Of W micro-batches in flight, the maximum that belong to one of `replicas`.
-// `ofBatch`: shareOf() of a batch.
-std::uint32_t inFlightOf(std::uint32_t inFlight, std::uint32_t replicas, std::uint32_t ofBatch,
-                         std::uint32_t staleness);
-// Converts a micro-batch that the replica computes from its number in the batch to the replica's
-// own: `i`, `microBatches` and `samples` become those of the replica's share. The share of a batch
-// is itself a batch with the sizes above.
-MicroBatch inShare(const MicroBatch& at, const Replica& replica);
 
 // With staleness D, training step n is computed with the weights after step n - 1 - D, or with the
 // initial ones; update n is applied to the weights after step n - 1. Returns the number of updates

@@ -41,7 +41,7 @@ class Trained {
     const SteadyTime start = now();
     std::vector<NormStatistics> statistics;
     const auto samples = static_cast<std::uint32_t>(images.size(0));
-    const BlockContext context{1, {Phase::train, 1, 0, 1, samples}, &statistics};
+    const BlockContext context{1, {Phase::train, 1, 0, {1, samples}}, &statistics};
     const at::Tensor logits = part_.forward({}, {images}, set_, context).front();
     at::cross_entropy_loss(logits, labels).backward();
     set_.addStatistics(statistics);

@@ -46,7 +46,7 @@ class OurHead : public Head {
         set_(blocks(), 0, 2, 1),
         images_(randomImages(batch)),
         gradient_(canonical(randomGradient(batch), MemoryOrder::channelsLast)),
-        at_{Phase::train, 1, 0, 1, static_cast<std::uint32_t>(batch)} {}
+        at_{Phase::train, 1, 0, {1, static_cast<std::uint32_t>(batch)}} {}
 
   void runStep() override {
     const at::Tensor output =

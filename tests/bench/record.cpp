@@ -57,7 +57,7 @@ StepRow stepOf(std::uint64_t step, std::uint32_t microBatches) {
   row.phase = "train";
   row.step = step;
   row.epoch = 1;
-  row.at = MicroBatch{Phase::train, step, 0, microBatches, 64};
+  row.at = MicroBatch{Phase::train, step, 0, {microBatches, 64}};
   row.learningRate = row.gradientNorm = 0.0123456789;
   row.seconds = 0.123456789;
   row.between = 1.23456e-3;

@@ -150,7 +150,7 @@ class Session {
     const bool isSensible =
         microBatches > 0 && microBatches <= samples && samples <= kBatch && named.i < microBatches;
     TensorSpec spec =
-        specOf(named.flow, isSensible ? microBatchSize(samples, microBatches, named.i) : samples);
+        specOf(named.flow, isSensible ? Division{microBatches, samples}.size(named.i) : samples);
     if ((choice & 0x01) != 0) spec.shape.push_back(static_cast<std::int64_t>(input.number()));
     const bool isTensor = !isBlob(named.flow);
     if (isTensor) toWire(spec, *tensor.mutable_spec());
@@ -224,9 +224,7 @@ class Session {
       case ActionKind::tailStep:
       case ActionKind::bodyForward:
       case ActionKind::bodyBackward: {
-        const std::uint32_t samples =
-            microBatchSize(work.at.samples, work.at.microBatches, work.at.i);
-        const TensorSpec spec = specOf(activationAt(0), samples);
+        const TensorSpec spec = specOf(activationAt(0), work.at.size());
         const auto values = std::make_shared<Bytes>(spec.bytes());
         return bundleOf(Payload({values->data(), spec}, values));
       }
@@ -240,7 +238,7 @@ class Session {
     const std::uint32_t samples = 1 + input.byte() % kBatch;
     if (!client_ || !client_->batchDone() || !client_->weightsInPlace()) return;
     const std::uint64_t step = phase == Phase::train ? engine_.applied() + 1 : ++evaluated_;
-    client_->begin({phase, step, 0, microBatchCount(samples, kMicroBatches), samples});
+    client_->begin({phase, step, 0, {Division::of(samples, kMicroBatches)}});
   }
 
   const Role role_;

@@ -135,7 +135,7 @@ StageOutcome runInStage(StageProcesses& processes, const OperatorCase& given) {
     body.importWeights(toSafetensors(made.weights()));
     const TensorSpec spec =
         flowSpec(plan.blocks, plan.stage.cuts, activationAt(0), std::uint32_t{kSamples});
-    const MicroBatch at{given.phase, 1, 0, 1, std::uint32_t{kSamples}};
+    const MicroBatch at{given.phase, 1, 0, {1, kSamples}};
     body.forward(at, bundleOf(ones(spec)));
     if (given.phase == Phase::train) body.backward(at, bundleOf(ones(spec)));
     return {};
