@@ -17,7 +17,7 @@ void RunCheckpoints::save(std::shared_ptr<Snapshot> snapshot, std::function<void
                               done = std::move(done)]() mutable {
     try {
       // Removes old checkpoints first, because there may be no room for another one.
-      self->disk_->giveBack(self->store_.removeExcept(snapshot->keep));
+      self->disk_->giveBack(self->checkpoints_.store().removeExcept(snapshot->keep));
     } catch (const Error&) {
       // A later save() removes the old checkpoints.
     }
@@ -32,26 +32,19 @@ Saved RunCheckpoints::write(const Snapshot& snapshot) {
   saved.step = snapshot.state.engine.applied;
   saved.seconds = snapshot.seconds;
   try {
-    if (snapshot.error) std::rethrow_exception(snapshot.error);
-    const std::vector<std::byte> file = checkpointFile(snapshot.state, snapshot.stage);
-    if (snapshot.hasReplicas) saved.body = sha256Of(textOf(snapshot.stage));
-    const std::vector<HeldBytes> samples = samplesFile(snapshot.state);
-    std::uint64_t bytes = file.size();
-    for (const HeldBytes& piece : samples) bytes += piece.size();
-    if (!disk_->take(bytes)) {
-      const RunError error = disk_->error("the checkpoint", bytes);
-      throw RunError(error.code(), std::string(error.what()) + "; " + error.hint());
-    }
+    std::uint64_t taken = 0;
     try {
-      const CheckpointInfo info =
-          store_.write(saved.step, textOf(file), fingerprint_, {snapshot.samples, samples});
+      const CheckpointInfo info = checkpoints_.write(snapshot, [&](std::uint64_t bytes) {
+        if (!disk_->take(bytes)) throw noRoomFor(bytes);
+        taken = bytes;
+      });
       syncRecords();
-      base_.add(info);
+      if (snapshot.hasReplicas) saved.body = sha256Of(textOf(snapshot.stage));
       saved.sha256 = info.sha256;
-      saved.bytes = bytes;
+      saved.bytes = taken;
     } catch (...) {
-      store_.removeStep(saved.step);
-      disk_->giveBack(bytes);
+      if (taken > 0) checkpoints_.store().removeStep(saved.step);
+      disk_->giveBack(taken);
       throw;
     }
   } catch (const Error& error) {
@@ -62,6 +55,12 @@ Saved RunCheckpoints::write(const Snapshot& snapshot) {
     saved.sentence = error.what();
   }
   return saved;
+}
+
+// The client's log has the sentence only.
+RunError RunCheckpoints::noRoomFor(std::uint64_t bytes) const {
+  const RunError error = disk_->error("the checkpoint", bytes);
+  return {error.code(), std::string(error.what()) + "; " + error.hint()};
 }
 
 // Ignores errors of the recorder that come from another run's records.
@@ -79,11 +78,11 @@ void RunCheckpoints::syncRecords() {
 void RunCheckpoints::finish(bool keepsNewest) {
   boost::asio::post(thread_, [self = shared_from_this(), keepsNewest] {
     try {
-      const auto all = self->store_.list();  // newest first
+      const auto all = self->checkpoints_.store().list();  // newest first
       std::vector<std::uint64_t> kept;
       if (keepsNewest && !all.empty()) kept = {all.front().step};
       if (!kept.empty()) markFinished(diskFiles(), self->files_->folder());
-      self->disk_->giveBack(self->store_.removeExcept(kept));
+      self->disk_->giveBack(self->checkpoints_.store().removeExcept(kept));
       self->disk_->mayReclaim();
     } catch (const Error&) {
       // `cleave-server runs remove` removes them.
@@ -92,14 +91,14 @@ void RunCheckpoints::finish(bool keepsNewest) {
 }
 
 Checkpoint RunCheckpoints::read(std::uint64_t step) {
-  const auto all = store_.list();
+  const auto all = checkpoints_.store().list();
   const auto found =
       std::find_if(all.begin(), all.end(), [&](const auto& info) { return info.step == step; });
   if (found == all.end()) {
     throw badCheckpoint("there is no checkpoint of step " + std::to_string(step));
   }
-  base_.add(*found);
-  return {*found, store_.read(*found)};
+  checkpoints_.continued(*found);
+  return {*found, checkpoints_.store().read(*found)};
 }
 
 }  // namespace cleave

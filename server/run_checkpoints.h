@@ -10,12 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "common/checkpoint/checkpoint_store.h"
-#include "common/checkpoint/samples_base.h"
 #include "common/core/record.h"
 #include "common/engine/messages.h"
 #include "common/record/run_files.h"
-#include "common/run/checkpoint_file.h"
+#include "common/run/part_checkpoints.h"
 #include "server/disk_share.h"
 
 namespace cleave {
@@ -27,29 +25,22 @@ class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
   RunCheckpoints(CheckpointStore store, std::shared_ptr<DiskShare> disk, std::string spec,
                  std::string fingerprint, Recorder& recorder, std::shared_ptr<RunFiles> files,
                  boost::asio::any_io_executor thread)
-      : store_(std::move(store)),
+      : checkpoints_(std::move(store), std::move(fingerprint)),
         disk_(std::move(disk)),
         spec_(std::move(spec)),
-        fingerprint_(std::move(fingerprint)),
         recorder_(recorder),
         files_(std::move(files)),
         thread_(std::move(thread)) {}
 
-  // The part's state, and the stage as a safetensors file.
-  struct Snapshot {
-    PartState state;
-    std::vector<std::byte> stage;
-    std::exception_ptr error;  // why the codecs' states are missing, so that no checkpoint is made
-    bool hasReplicas = false;  // the client compares the digests of `stage`
-    double seconds = 0;        // time to copy it
-    // The files that `state.codecs` continues; see SamplesBase.
-    std::vector<SamplesFile> samples;
+  struct Snapshot : PartSnapshot {
+    bool hasReplicas = false;         // the client compares the digests of `stage`
+    double seconds = 0;               // time to copy it
     std::vector<std::uint64_t> keep;  // checkpoints of all other steps may be removed
   };
   // Any thread. The checkpoint relative to which the kept samples of the next snapshot are saved;
   // step 0: none.
   CheckpointInfo baseOfSamples(const std::vector<std::uint64_t>& committed) {
-    return base_.choose(committed);
+    return checkpoints_.baseOfSamples(committed);
   }
   // Any thread. Writes the checkpoint after the step `snapshot.state.engine.applied`, and makes all
   // records written so far durable. The snapshot is destroyed, then `done` is called on the store's
@@ -64,20 +55,20 @@ class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
   // The content of what read() returned, with its kept samples. Points into `checkpoint`. Throws
   // RunError "bad-checkpoint" or "run-unreadable". Call it before the first save().
   CheckpointContent contentOf(const Checkpoint& checkpoint) const {
-    return readCheckpoint(store_, checkpoint, spec_);
+    return readCheckpoint(checkpoints_.store(), checkpoint, spec_);
   }
 
   const std::string& spec() const { return spec_; }
-  const std::string& fingerprint() const { return fingerprint_; }
+  const std::string& fingerprint() const { return checkpoints_.fingerprint(); }
 
  private:
   Saved write(const Snapshot& snapshot);
+  RunError noRoomFor(std::uint64_t bytes) const;
   void syncRecords();
 
-  CheckpointStore store_;
-  SamplesBase base_;
+  PartCheckpoints checkpoints_;
   const std::shared_ptr<DiskShare> disk_;
-  const std::string spec_, fingerprint_;
+  const std::string spec_;
   Recorder& recorder_;
   const std::shared_ptr<RunFiles> files_;
   const boost::asio::any_io_executor thread_;

@@ -36,7 +36,7 @@ class Checkpoints {
   void make(std::uint64_t step, const std::string& code = "") {
     REQUIRE(checkpointer_.isDue(step));
     checkpointer_.begin(step);
-    auto part = std::make_shared<Checkpointer::Part>();
+    auto part = std::make_shared<PartSnapshot>();
     part->state.engine.applied = step;
     part->stage = writeSafetensors({});
     checkpointer_.add(std::move(part));

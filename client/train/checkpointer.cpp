@@ -5,7 +5,6 @@
 #include <chrono>
 #include <utility>
 
-#include "common/core/bytes.h"
 #include "common/core/log.h"
 
 namespace cleave {
@@ -17,10 +16,10 @@ Checkpointer::Checkpointer(Files& files, const std::string& runFolder,
     : files_(files),
       runFolder_(runFolder),
       settings_(settings),
-      fingerprint_(std::move(fingerprint)),
       servers_(servers),
       syncRecords_(std::move(syncRecords)),
       areReplicas_(areReplicas),
+      checkpoints_(CheckpointStore(files, runFolder), std::move(fingerprint)),
       commits_(std::move(commits)) {}
 
 Checkpointer::~Checkpointer() { writer_.join(); }
@@ -53,7 +52,7 @@ std::uint64_t Checkpointer::lastCommit() const {
   return commits_.empty() ? 0 : commits_.front().step;
 }
 
-void Checkpointer::add(std::shared_ptr<Part> part) {
+void Checkpointer::add(std::shared_ptr<PartSnapshot> part) {
   boost::asio::post(writer_, [this, part = std::move(part)] { write(*part); });
 }
 
@@ -107,20 +106,12 @@ void Checkpointer::settle(double seconds) {
 
 // ---- Writer thread ----
 
-void Checkpointer::write(const Part& part) {
-  const std::uint64_t step = part.state.engine.applied;
+void Checkpointer::write(const PartSnapshot& part) {
   std::string digest;
   try {
-    if (part.error) std::rethrow_exception(part.error);
-    const std::vector<std::byte> file = checkpointFile(part.state, part.stage);
-    const std::vector<HeldBytes> samples = samplesFile(part.state);
-    CheckpointStore store(files_, runFolder_);
-    const CheckpointInfo info =
-        store.write(step, textOf(file), fingerprint_, {part.samples, samples});
-    base_.add(info);
-    digest = info.sha256;
+    digest = checkpoints_.write(part).sha256;
   } catch (const Error& error) {
-    failed(step, error);
+    failed(part.state.engine.applied, error);
   }
   {
     const std::lock_guard lock(mutex_);
@@ -177,7 +168,7 @@ void Checkpointer::commit(const RunCommit& commit) {
 // Removes all checkpoints that are no longer needed, including one that has just failed.
 void Checkpointer::removeOthers() {
   try {
-    CheckpointStore(files_, runFolder_).removeExcept(keep());
+    checkpoints_.store().removeExcept(keep());
     removalFaults_.recovered();
   } catch (const Error& error) {
     processLog()->log(

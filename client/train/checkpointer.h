@@ -21,13 +21,11 @@
 #include <vector>
 
 #include "client/train/settings.h"
-#include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/commits.h"
-#include "common/checkpoint/samples_base.h"
 #include "common/core/clock.h"
 #include "common/core/fault_notes.h"
 #include "common/engine/messages.h"
-#include "common/run/checkpoint_file.h"
+#include "common/run/part_checkpoints.h"
 
 namespace cleave {
 
@@ -56,19 +54,12 @@ class Checkpointer {
   std::vector<std::uint64_t> keep() const;
 
   // The checkpoint relative to which the kept samples of the next one are saved; step 0: none.
-  CheckpointInfo baseOfSamples() { return base_.choose(keep()); }
+  CheckpointInfo baseOfSamples() { return checkpoints_.baseOfSamples(keep()); }
   // Call after the run has been restored from the client's checkpoint `from`.
-  void continued(const CheckpointInfo& from) { base_.add(from); }
+  void continued(const CheckpointInfo& from) { checkpoints_.continued(from); }
 
-  struct Part {
-    PartState state;
-    std::vector<std::byte> stage;  // a safetensors file
-    std::exception_ptr error;  // why the codecs' states are missing, so that no checkpoint is made
-    // The files that `state.codecs` continues; see SamplesBase.
-    std::vector<SamplesFile> samples;
-  };
   // Any thread. Adds the client's part of the checkpoint that begin() started.
-  void add(std::shared_ptr<Part> part);
+  void add(std::shared_ptr<PartSnapshot> part);
   // Waits until no checkpoint is in progress, for at most `seconds`.
   void settle(double seconds);
   std::uint64_t lastCommit() const;  // the step of the last commit; 0: there is none
@@ -92,7 +83,7 @@ class Checkpointer {
   };
   std::string serverName(std::size_t server) const;
   void checkBody(std::size_t server, const Saved& saved);
-  void write(const Part& part);
+  void write(const PartSnapshot& part);
   void finishIfDone();
   void commit(const RunCommit& commit);
   void removeOthers();
@@ -103,11 +94,10 @@ class Checkpointer {
   Files& files_;
   const std::string runFolder_;
   const CheckpointSettings settings_;
-  const std::string fingerprint_;
   const std::size_t servers_;
   const std::function<void()> syncRecords_;
   const bool areReplicas_;
-  SamplesBase base_;
+  PartCheckpoints checkpoints_;
   SteadyTime last_ = now();  // start of the last checkpoint
   std::atomic<bool> isRequested_ = false;
 

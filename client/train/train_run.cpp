@@ -336,9 +336,9 @@ nlohmann::json TrainRun::resume() {
   return nlohmann::json::parse(content.notes);
 }
 
-std::shared_ptr<Checkpointer::Part> TrainRun::copyState(const nlohmann::json& notes) const {
+std::shared_ptr<PartSnapshot> TrainRun::copyState(const nlohmann::json& notes) const {
   failpoint("snapshot");
-  auto part = std::make_shared<Checkpointer::Part>();
+  auto part = std::make_shared<PartSnapshot>();
   part->stage = toSafetensors(stage_.save());
   part->state.engine = session_.engine().state();
   part->state.spec = digestOf(prepared_.plan.spec);
@@ -346,7 +346,7 @@ std::shared_ptr<Checkpointer::Part> TrainRun::copyState(const nlohmann::json& no
   return part;
 }
 
-void TrainRun::saveCheckpoint(std::shared_ptr<Checkpointer::Part> part) {
+void TrainRun::saveCheckpoint(std::shared_ptr<PartSnapshot> part) {
   CheckpointInfo base = checkpointer_->baseOfSamples();
   part->samples = std::move(base.samples);
   session_.saveCodecs(

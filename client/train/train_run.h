@@ -64,10 +64,10 @@ class TrainRun {
   Checkpointer* checkpointer() { return checkpointer_.get(); }
   // Call after a step whose decision had `checkpoint` set. Copies the client's part of the
   // checkpoint; `notes` are stored in it.
-  std::shared_ptr<Checkpointer::Part> copyState(const nlohmann::json& notes) const;
+  std::shared_ptr<PartSnapshot> copyState(const nlohmann::json& notes) const;
   // Saves the copy on other threads. Call it after the step has been recorded, and before the next
   // step.
-  void saveCheckpoint(std::shared_ptr<Checkpointer::Part> part);
+  void saveCheckpoint(std::shared_ptr<PartSnapshot> part);
 
   // Runs one batch to its end, and returns its division into micro-batches. The batch is borrowed
   // during the call. Throws RunError with the cause if the run ended. `isLast`: see

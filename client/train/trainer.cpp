@@ -225,7 +225,7 @@ void Trainer::finishStep(std::uint64_t epoch) {
   result_.samples += step.batch.samples();
   epochMetrics_.add(run_.stage().metrics(step.at.step));
   if (quality_.isDue(result_.steps)) quality_.measuredSnr(session_.takeLowestSnr());
-  std::shared_ptr<Checkpointer::Part> state;
+  std::shared_ptr<PartSnapshot> state;
   double copySeconds = 0;
   if (checkpointStep_ == result_.steps) {
     const SteadyTime copyStart = now();
