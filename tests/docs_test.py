@@ -16,7 +16,7 @@ import tempfile
 import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MAX_README_LINES = 180
 LINK_KEYS = r"link\.(up\.|down\.)?(rate|latency|jitter|loss|queue|burst)"  # keys that only `sweep --grid` accepts
 # Options of other programs in the pages: apt, cmake, docker, systemctl, tar, gnuplot and others.
@@ -314,6 +314,16 @@ def check_exit_codes():
             complain(files[1], f"{code}: exit code 1 here, but 2 in {files[2].relative_to(ROOT)}")
 
 
+def check_image():
+    """Checks that .dockerignore allows what the Dockerfile copies."""
+    allowed = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.M)
+    page = ROOT / "docker/Dockerfile"
+    for copied in re.findall(r"^COPY (?!--from)(.*) \S+$", page.read_text(), re.M):
+        for source in copied.split():
+            if source != "." and source.split("/")[0] not in allowed:
+                complain(page, f"copies {source}, which .dockerignore excludes")
+
+
 def check_example(programs):
     page = ROOT / "docs/configuration.md"
     (programs.scratch / "example.yaml").write_text(re.search(r"^```yaml\n(.*?)^```", page.read_text(), re.M | re.S)[1])
@@ -393,6 +403,7 @@ def main():
     check_troubleshooting(literals)
     check_messages(programs, client | server, literals)
     check_exit_codes()
+    check_image()
     lines = len(PAGES[0].read_text().splitlines())
     if lines > MAX_README_LINES:
         complain(PAGES[0], f"has {lines} lines, more than {MAX_README_LINES}")

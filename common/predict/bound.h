@@ -122,8 +122,8 @@ struct StepBound {
 // The bound is the maximum of one term per resource (client, servers, each direction of each link,
 // each side's codecs) and the path of a single micro-batch. A resource's term is the time before
 // the first micro-batch can reach it, its work for all micro-batches, the time it must idle, and
-// the time from its last work until the end of the step. docs/DESIGN.md has the formulas. Requires
-// hasRates(). `splitsBackward`: as Schedule::splitsBackward.
+// the time from its last work until the end of the step. docs/design/engine.md has the formulas.
+// Requires hasRates(). `splitsBackward`: as Schedule::splitsBackward.
 StepBound stepBound(const StepCosts& costs, bool splitsBackward = false);
 
 // The same for the seconds per step of a long run with staleness D, in which up to D + 1 steps
