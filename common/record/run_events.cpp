@@ -45,7 +45,8 @@ void RunEvents::step(const StepRow& row, const LinkTotals& before, const LinkTot
   if (row.seconds && *row.seconds > 0) {
     scalars.emplace_back("speed/step_seconds", *row.seconds);
     scalars.emplace_back("speed/wait_seconds", waitSeconds(row));
-    if (row.at) scalars.emplace_back("speed/samples_per_second", row.at->batch.samples / *row.seconds);
+    if (row.at)
+      scalars.emplace_back("speed/samples_per_second", row.at->batch.samples / *row.seconds);
   }
   const auto bytes = [&](std::uint64_t LinkTotals::*wire, std::uint64_t LinkTotals::*control) {
     return static_cast<double>(after.*wire - before.*wire + after.*control - before.*control);

@@ -39,7 +39,7 @@ struct Replicas {
       servers.push_back(std::make_unique<RestartableServer>(
           folder,
           with(with(replicaArguments(hosts, rank),
-                    {"--set", "models.allow=[mlp, small_cnn, graph]"}),
+                    {"--set", "models.allow=[mlp, small_cnn, graph, sleep]"}),
                more),
           "store" + std::to_string(rank)));
     }
