@@ -246,7 +246,7 @@ ModelRow sleepModel() {
           "of=small_cnn|mlp|mobilenet_v2 (small_cnn), at=CUT-CUT (its own cuts), "
           "F1=0..60000 (computes), T3=0..60000 (computes), B1=0..60000 (computes), "
           "F2=0..60000 (computes), B2=0..60000 (computes), W2=0..60000 (computes)",
-          "{name: sleep, of: mobilenet_v2, F1: 2, T3: 1, B1: 4, F2: 10, B2: 20}",
+          "{name: sleep, of: small_cnn, F1: 2, T3: 1, B1: 4, F2: 10, B2: 20}",
           sleepBlocks,
           sleepCuts,
           true};

@@ -59,7 +59,7 @@ TEST_CASE("status shows a server and its sessions without interrupting them") {
   const nlohmann::json& session = busy.at("sessions")[0];
   CHECK(session.at("identity") == "local");
   CHECK(session.at("kind") == "run");
-  CHECK(session.at("model") == "mlp");
+  CHECK(session.at("model") == "sleep");
   CHECK_THAT(session.at("run").get<std::string>(), Catch::StartsWith("seen-"));
   CHECK_THAT(session.at("from").get<std::string>(), Catch::StartsWith("127.0.0.1:"));
   CHECK(session.at("phase") == "train");
