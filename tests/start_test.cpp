@@ -107,6 +107,20 @@ TEST_CASE("the columns of a table decide between images, texts and numbers") {
   CHECK_THAT(texts.found(), Contains("text=words"));
 }
 
+TEST_CASE("a text in a column of numbers does not make it a column of texts") {
+  const Files files({});
+  const std::string text = GENERATE("-", "k.A.", "unbekannt", "12,5O");
+  std::string rows = "area;kind\n";
+  for (int n = 0; n < 50; ++n) {
+    rows += (n == 7 ? text : std::to_string(n) + ",25") + ";" + (n % 2 == 0 ? "a" : "b") + "\n";
+  }
+  files.write("t.csv", rows);
+  CAPTURE(text);
+  CHECK(findData(files.path("t.csv")).ignored.empty());
+  // As a target, it has values, not classes.
+  CHECK(findData(files.path("t.csv"), "area").value("target_type") == "number");
+}
+
 TEST_CASE("columns that are no inputs are named, and the target may be given") {
   const Files files({});
   std::string rows = "id,day,age,town,notes,code,kind\n";

@@ -112,10 +112,14 @@ FoundData foundTexts(const TableSample& table, const std::string& label,
 
 // What the cells of a column have in common, as far as the first rows show.
 struct ColumnSample {
-  bool areNumbers = true, haveDecimals = false, areDates = true;
-  std::size_t words = 0;
+  std::size_t cells = 0;  // that are not missing
+  std::size_t numbers = 0, dates = 0, words = 0;
+  bool haveDecimals = false;
   std::set<std::string> values;  // that are not missing
-  std::size_t cells = 0;         // that are not missing
+
+  // A few other cells are faults, which the reader of the table reports with their rows.
+  bool areNumbers() const { return 2 * numbers > cells; }
+  bool areDates() const { return 2 * dates > cells; }
 };
 
 // 2024-05-01, 1.5.2024, 05/01/24, also followed by a time.
@@ -150,10 +154,10 @@ ColumnSample sampleColumn(const TableSample& table, const std::string& column) {
     ++sample.cells;
     sample.values.emplace(cell);
     const auto number = parseNumber(cell);
-    sample.areNumbers &= number.has_value();
+    sample.numbers += number ? 1 : 0;
     const double value = !number ? 0 : number->withPoint ? *number->withPoint : *number->withComma;
     sample.haveDecimals |= value != std::floor(value) || (number && number->unit == "%");
-    sample.areDates &= isDate(cell);
+    sample.dates += isDate(cell) ? 1 : 0;
     sample.words += 1 + static_cast<std::size_t>(std::count(cell.begin(), cell.end(), ' '));
   }
   return sample;
@@ -168,7 +172,7 @@ bool isMostlyDistinct(const ColumnSample& column) {
 // Whether the target has values rather than classes: numbers that have decimals, or of which many
 // are different. `name`: of the column.
 bool hasValues(const ColumnSample& column, const std::string& name) {
-  if (!column.areNumbers || column.cells == 0) return false;
+  if (!column.areNumbers()) return false;
   constexpr std::string_view kClasses[] = {"label", "labels", "class"};
   const bool areClasses =
       std::find(std::begin(kClasses), std::end(kClasses), lowerCase(name)) != std::end(kClasses);
@@ -183,8 +187,8 @@ std::string reasonToIgnore(const ColumnSample& column, const std::string& name, 
   const bool areDifferent = column.values.size() == column.cells;
   if (isIdName(name) && areDifferent) return "an ID, which differs in each row";
   if (ids.areIds(name)) return "a different integer in each row, as IDs and row numbers have";
-  if (column.areDates) return "dates; to use them, write them as numbers, such as days";
-  if (column.areNumbers || !isMostlyDistinct(column)) return "";
+  if (column.areDates()) return "dates; to use them, write them as numbers, such as days";
+  if (column.areNumbers() || !isMostlyDistinct(column)) return "";
   if (column.words >= kWords * column.cells)
     return "texts; to use them, put the tokenizer.json of a model of texts beside the table";
   return column.values.size() > kManyValues ? "a different text in most rows" : "";

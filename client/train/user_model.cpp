@@ -20,7 +20,8 @@ std::string fitHint(const Shape& required, const Shape& given) {
   const bool areImages = required.size() == 3 && given.size() == 3;
   if (!areImages || required[1] != required[2] || required == given) return exported;
   if (required[0] == given[0])
-    return fmt::format("set data.resize: {}, or {}", required[1], exported);
+    return fmt::format("set data.resize: {0} (and data.crop: {0}, if you crop), or {1}",
+                       required[1], exported);
   return fmt::format(
       "set data.channels: {} and data.resize: {} if the data's format has these keys, or {}",
       required[0], required[1], exported);
