@@ -1,6 +1,7 @@
 #include "client/train/saved_model.h"
 
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
@@ -8,6 +9,7 @@
 #include <set>
 #include <span>
 #include <sstream>
+#include <system_error>
 
 #include "common/codec/safetensors.h"
 #include "common/core/environment.h"
@@ -47,10 +49,12 @@ std::string describingSections(const std::string& resolved) {
 std::vector<std::byte> readHeader(const std::string& path) {
   constexpr std::uint64_t kMaxHeader = 100'000'000;
   std::ifstream file(path, std::ios::binary);
+  const std::string missing =
+      file.is_open() ? "it is too short" : std::generic_category().message(errno);
   std::array<char, 8> length{};
   std::uint64_t bytes = 0;
   if (!file.read(length.data(), length.size())) {
-    throw UsageError("no-model", "cannot read the model " + path,
+    throw UsageError("no-model", "cannot read the model " + path + ": " + missing,
                      "give the folder of a run that has finished an epoch, or a safetensors file");
   }
   std::memcpy(&bytes, length.data(), sizeof bytes);

@@ -33,9 +33,9 @@ FilePtr openFile(const std::string& path) {
   if (file) return file;
   throw UsageError("no-certificates",
                    "cannot read " + path + ", which TLS requires: " + std::strerror(errno),
-                   "pass the folder with the certificates as --tls DIR or tls.folder; "
-                   "'cleave-server certs client NAME' writes a client's to certs/clients/NAME (see "
-                   "'cleave-server certs --help')");
+                   "pass the folder with the certificates as tls.folder, a client also as --tls "
+                   "DIR; 'cleave-server certs init' writes a server's to certs, and 'cleave-server "
+                   "certs client NAME' a client's to certs/clients/NAME");
 }
 
 [[noreturn]] void refuseFile(const std::string& path, const std::string& what) {
