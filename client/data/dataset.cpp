@@ -92,7 +92,7 @@ std::unique_ptr<Dataset> sliceDataset(std::shared_ptr<const Dataset> whole, std:
 bool isSameLearned(const nlohmann::json& recorded, nlohmann::json now) {
   const auto isUnrecorded = [](const nlohmann::json& before, const nlohmann::json& column) {
     return !before.contains("form") && column.contains("form") &&
-           column.at("form").at("unit") == "";
+           column.at("form").at("unit").get<std::string>().empty();
   };
   if (recorded.is_object() && now.is_object() && now.contains("columns")) {
     const nlohmann::json before = recorded.value("columns", nlohmann::json::array());
