@@ -127,6 +127,12 @@ std::optional<DeviceWorker::Started> EngineWorker::started() const noexcept {
   return table_.process->started();
 }
 
+// Call in a handler of the exception.
+void EngineWorker::fail() {
+  stopped_ = true;
+  failed_(std::current_exception());
+}
+
 bool EngineWorker::collect() noexcept {
   if (stopped_ || table_.process == nullptr) return false;
   try {
@@ -135,8 +141,7 @@ bool EngineWorker::collect() noexcept {
     if (completed) issueReport();
     return completed;
   } catch (...) {
-    stopped_ = true;
-    failed_(std::current_exception());
+    fail();
     return true;
   }
 }
@@ -254,8 +259,7 @@ bool EngineWorker::runOne() noexcept {
     issueReport();
     return true;
   } catch (...) {
-    stopped_ = true;
-    failed_(std::current_exception());
+    fail();
     return true;
   }
 }

@@ -159,6 +159,7 @@ class EngineWorker : public DeviceWorker {
   bool receiveAll();
   bool completeAll();
   void issueReport();
+  void fail();
   bool isFull() const;
   void issue(Work work);
   void start(const StartFunction& function, Work work);
