@@ -21,17 +21,17 @@ MUTANTS = {
     # After a reconnection, nothing is sent again.
     "resend-nothing": [("common/link/tensor_sender.cpp", "      send(encoding, begin);\n    }\n  }\n}", "    }\n  }\n}")],
     # A restarted client gets the run that the server has in memory, instead of a checkpoint.
-    "no-token": [("server/run_table.cpp", "      found->second.run->token() != request.hello.token()) {", "      false) {"),
-                 ("server/session.cpp", "  if (request.hello.token() != 0) co_return co_await continueRun(std::move(request));",
+    "no-token": [("server/run/run_table.cpp", "      found->second.run->token() != request.hello.token()) {", "      false) {"),
+                 ("server/sessions/session.cpp", "  if (request.hello.token() != 0) co_return co_await continueRun(std::move(request));",
                   "  bool warm = request.hello.token() != 0;\n  try {\n    context_.runs.find(request);\n    warm = true;\n  } catch (const Error&) {\n  }\n"
                   "  if (warm) co_return co_await continueRun(std::move(request));")],
     # The server continues from its own newest checkpoint, even if the client has not committed it.
-    "own-newest": [("server/run_checkpoints.cpp", "return info.step == step; });", "return info.step >= step; });")],
+    "own-newest": [("server/store/run_checkpoints.cpp", "return info.step == step; });", "return info.step >= step; });")],
     # The server removes a checkpoint before the client has committed the next one.
-    "forget-early": [("server/run_checkpoints.cpp", "      saved.sha256 = info.sha256;", "      saved.sha256 = info.sha256;\n      store_.removeExcept({saved.step});")],
+    "forget-early": [("server/store/run_checkpoints.cpp", "      saved.sha256 = info.sha256;", "      saved.sha256 = info.sha256;\n      store_.removeExcept({saved.step});")],
     # At a resume, the server removes the checkpoints that the client has not listed, and the client lists them before it has stopped
     # writing. If the server removed them alone, nothing would be lost.
-    "delete-newer": [("server/run_store.cpp", "      run.isExact = run.isExact && found->fingerprint == fingerprint;\n    }\n",
+    "delete-newer": [("server/store/run_store.cpp", "      run.isExact = run.isExact && found->fingerprint == fingerprint;\n    }\n",
                       "      run.isExact = run.isExact && found->fingerprint == fingerprint;\n    }\n    store.removeExcept(run.available);\n"),
                      ("client/commands/command_train.cpp", '    run.close("restarting");\n',
                       '    run.close("restarting");\n    prepared.commits = intactCommits(diskFiles(), prepared.folder);\n'),
@@ -46,12 +46,12 @@ MUTANTS = {
     # Files are not synchronised, so a loss of power destroys them.
     "no-fsync": [("common/core/durable.cpp", "if (error == 0 && ::fsync(file.get()) != 0) error = errno;", "")],
     # After a resume, the server's codecs start without their state.
-    "no-codec-state": [("server/served_run.cpp", "  restoreCodecs(std::move(content.codecs));\n", "")],
+    "no-codec-state": [("server/run/served_run.cpp", "  restoreCodecs(std::move(content.codecs));\n", "")],
     # A checkpoint is loaded without the kept samples that have changed since an earlier one.
     "first-samples-only": [("common/run/checkpoint_file.cpp", "    std::move(samples.begin(), samples.end(), std::back_inserter(content.codecs));",
                          "    if (file.step == checkpoint.samples.front().step) std::move(samples.begin(), samples.end(), std::back_inserter(content.codecs));")],
     # After a resume, the server's count of evaluation batches restarts at 0.
-    "no-engine-state": [("server/served_run.cpp", "  return content.engine;", "  EngineState state = content.engine;\n  state.evaluated = 0;\n  return state;")],
+    "no-engine-state": [("server/run/served_run.cpp", "  return content.engine;", "  EngineState state = content.engine;\n  state.evaluated = 0;\n  return state;")],
 }  # fmt: skip
 
 

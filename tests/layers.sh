@@ -27,17 +27,28 @@ compression        | common/core common/codec compression/kernels               
 compression/kernels |                                                                 | hwy
 compression/device | common/core common/codec compression                             |
 cuda               | common/core common/device compression/device                     | torch
-client/data        | common/core common/codec                                         |
-client/start       | client/data common/core common/topology                          |
+client/data        | common/codec common/core |
+client/start       | client/data common/core common/topology |
 client/report      | common/core common/http common/topology |
-client/train       | client/data common/checkpoint common/core common/codec common/net common/engine common/graph common/link common/predict common/record common/device common/model common/program common/run common/topology compression proto | boost CLI
-client/evaluate    | client/data client/train common/codec common/core common/graph common/run | torch
-client/sweep       | client/report client/train common/checkpoint common/core common/run common/topology |
-client/diagnose    | client/train common/core common/codec common/net common/link common/program common/run compression proto | boost openssl
-client/commands    | client/data client/evaluate client/start client/train client/report client/sweep client/diagnose common/codec common/core common/http common/engine common/graph common/link common/predict common/record common/model common/run compression | torch CLI
-client             | client/commands common/core common/engine                        | CLI
+client/codecs      | common/codec common/predict common/topology compression |
+client/config      | client/codecs client/data common/checkpoint common/core common/engine common/graph common/model common/program common/run compression | CLI
+client/run         | client/config client/data common/checkpoint common/codec common/core common/device common/engine common/link common/model common/net common/predict common/record common/run proto | boost
+client/train       | client/codecs client/config client/data client/run common/checkpoint common/codec common/core common/engine common/graph common/link common/model common/predict common/record common/run common/topology | boost
+client/planning    | client/codecs client/config client/run client/train common/core common/link common/predict common/run compression |
+client/evaluate    | client/config client/data client/run client/train common/codec common/core common/graph common/run | torch
+client/sweep       | client/config client/report client/run common/checkpoint common/core common/run common/topology |
+client/diagnose    | client/planning client/run common/codec common/core common/link common/net common/program common/run compression proto | boost openssl
+client/commands    | client/codecs client/config client/data client/diagnose client/evaluate client/planning client/report client/run client/start client/sweep client/train common/codec common/core common/engine common/graph common/http common/link common/model common/predict common/record common/run compression | CLI torch
+client             | client/commands common/core common/engine | CLI
 stage              | common/core common/codec common/engine common/model common/run proto                     | torch google
-server             | common/checkpoint common/core common/codec common/net common/http common/engine common/link common/record common/replicas common/device common/model common/program common/run common/topology proto stage | boost CLI google openssl
+server/access      | common/core common/net common/program common/run | boost openssl
+server/config      | common/core common/model common/net common/replicas common/run common/topology server/access | boost
+server/store       | common/checkpoint common/codec common/core common/device common/engine common/link common/record common/run proto server/access server/config | boost google
+server/status      | common/core common/engine common/link common/net common/program server/config | boost
+server/run         | common/checkpoint common/core common/device common/engine common/link common/model common/net common/replicas common/run proto server/access server/config server/status server/store stage | boost
+server/sessions    | common/core common/device common/link common/net common/replicas common/run proto server/access server/config server/run server/status server/store | boost
+server/commands    | common/checkpoint common/core common/program common/run server/access server/config server/status server/store | CLI
+server             | common/core common/http common/net common/program common/run server/commands server/config server/sessions stage | CLI
 tools/link         | common/core common/net common/program                            | boost CLI
 tools/relay        | common/core common/net common/program                            | boost CLI
 '

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "client/commands/commands.h"
-#include "client/train/run_history.h"
+#include "client/run/run_history.h"
 #include "common/core/log.h"
 #include "common/core/units.h"
 

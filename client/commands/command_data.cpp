@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "client/commands/commands.h"
+#include "client/config/settings.h"
 #include "client/data/image_file.h"
 #include "client/data/inspect.h"
 #include "client/data/numbers.h"
-#include "client/train/settings.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"

@@ -11,9 +11,9 @@
 
 #include "client/commands/commands.h"
 #include "client/commands/output_file.h"
+#include "client/config/settings.h"
 #include "client/data/check.h"
 #include "client/train/samples_progress.h"
-#include "client/train/settings.h"
 #include "common/core/clock.h"
 #include "common/core/durable.h"
 #include "common/core/environment.h"

@@ -7,7 +7,7 @@
 
 #include "client/commands/commands.h"
 #include "client/diagnose/doctor.h"
-#include "client/train/connect.h"
+#include "client/run/connect.h"
 #include "common/core/log.h"
 #include "common/core/units.h"
 

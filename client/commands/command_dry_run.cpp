@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "client/commands/commands.h"
-#include "client/train/prepare.h"
+#include "client/run/prepare.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
 #include "common/core/terminal.h"

@@ -14,7 +14,7 @@
 #include "client/commands/commands.h"
 #include "client/commands/output_file.h"
 #include "client/evaluate/merge.h"
-#include "client/train/saved_model.h"
+#include "client/run/saved_model.h"
 #include "common/core/bytes.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"

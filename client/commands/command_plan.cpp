@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "client/commands/commands.h"
-#include "client/train/auto_codec.h"
-#include "client/train/planner.h"
+#include "client/planning/auto_codec.h"
+#include "client/planning/planner.h"
 #include "common/core/log.h"
 #include "common/core/terminal.h"
 #include "compression/registry.h"

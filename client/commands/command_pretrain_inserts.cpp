@@ -9,9 +9,9 @@
 
 #include "client/commands/commands.h"
 #include "client/commands/output_file.h"
+#include "client/config/learning_rate.h"
 #include "client/data/loader.h"
-#include "client/train/learning_rate.h"
-#include "client/train/saved_model.h"
+#include "client/run/saved_model.h"
 #include "client/train/train_run.h"
 #include "common/core/bytes.h"
 #include "common/core/durable.h"

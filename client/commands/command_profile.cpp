@@ -8,9 +8,9 @@
 #include <set>
 #include <utility>
 
+#include "client/codecs/codec_choice.h"
 #include "client/commands/commands.h"
-#include "client/train/codec_choice.h"
-#include "client/train/prepare.h"
+#include "client/run/prepare.h"
 #include "client/train/train_run.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"

@@ -13,10 +13,10 @@
 #include <utility>
 
 #include "client/commands/commands.h"
-#include "client/train/prepare.h"
+#include "client/planning/step_prediction.h"
+#include "client/run/prepare.h"
+#include "client/run/temporary_folder.h"
 #include "client/train/run_trace.h"
-#include "client/train/step_prediction.h"
-#include "client/train/temporary_folder.h"
 #include "client/train/trainer.h"
 #include "common/core/durable.h"
 #include "common/core/environment.h"

@@ -8,11 +8,11 @@
 #include <iostream>
 
 #include "client/commands/commands.h"
+#include "client/config/settings.h"
+#include "client/run/child.h"
+#include "client/run/prepare.h"
 #include "client/sweep/point_run.h"
 #include "client/sweep/report.h"
-#include "client/train/child.h"
-#include "client/train/prepare.h"
-#include "client/train/settings.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
 #include "common/core/units.h"

@@ -14,7 +14,7 @@
 #include "client/commands/commands.h"
 #include "client/data/loader.h"
 #include "client/evaluate/comparison.h"
-#include "client/train/prepare.h"
+#include "client/run/prepare.h"
 #include "client/train/trainer.h"
 #include "common/core/log.h"
 #include "common/core/units.h"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "client/commands/link_options.h"
+#include "client/config/run_options.h"
 #include "client/evaluate/inference_options.h"
-#include "client/train/run_options.h"
 
 namespace cleave {
 

@@ -6,8 +6,8 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "client/train/learning_rate.h"
-#include "client/train/settings.h"
+#include "client/config/learning_rate.h"
+#include "client/config/settings.h"
 #include "common/engine/schedule.h"
 #include "common/model/model.h"
 #include "common/model/optimizer.h"

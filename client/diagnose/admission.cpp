@@ -9,7 +9,7 @@
 #include <memory>
 #include <utility>
 
-#include "client/train/trial_run.h"
+#include "client/planning/trial_run.h"
 
 namespace cleave {
 namespace {

@@ -1,7 +1,7 @@
 // Asks a server whether it would admit a run.
 #pragma once
 
-#include "client/train/prepare.h"
+#include "client/run/prepare.h"
 #include "proto/wire.pb.h"
 
 namespace cleave {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "client/train/prepare.h"
+#include "client/run/prepare.h"
 
 namespace cleave {
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "client/train/connect.h"
+#include "client/run/connect.h"
 #include "common/link/probe_result.h"
 
 namespace cleave {

@@ -12,9 +12,9 @@
 
 #include "client/data/skip.h"
 #include "client/evaluate/inference_options.h"
-#include "client/train/prepare.h"
-#include "client/train/saved_model.h"
-#include "client/train/temporary_folder.h"
+#include "client/run/prepare.h"
+#include "client/run/saved_model.h"
+#include "client/run/temporary_folder.h"
 #include "client/train/train_run.h"
 
 namespace cleave {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "client/train/run_options.h"
+#include "client/config/run_options.h"
 
 namespace cleave {
 

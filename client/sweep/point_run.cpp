@@ -15,8 +15,8 @@
 #include <thread>
 
 #include "client/report/report.h"
-#include "client/train/child.h"
-#include "client/train/local_server.h"
+#include "client/run/child.h"
+#include "client/run/local_server.h"
 #include "common/checkpoint/commits.h"
 #include "common/core/clock.h"
 #include "common/core/durable.h"

@@ -5,8 +5,8 @@
 
 #include <string>
 
+#include "client/config/run_options.h"
 #include "client/sweep/point_store.h"
-#include "client/train/run_options.h"
 
 namespace cleave {
 

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "client/train/settings.h"
+#include "client/config/settings.h"
 #include "common/checkpoint/commits.h"
 #include "common/core/clock.h"
 #include "common/core/fault_notes.h"

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "client/train/saved_model.h"
-#include "client/train/session.h"
+#include "client/run/saved_model.h"
+#include "client/run/session.h"
 #include "common/core/log.h"
 #include "common/graph/adapters.h"
 #include "common/model/stage.h"

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "client/train/prepare.h"
+#include "client/run/prepare.h"
 
 namespace cleave {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
+#include "client/config/settings.h"
 #include "client/data/dataset.h"
-#include "client/train/settings.h"
 #include "common/topology/step.h"
 
 namespace cleave {

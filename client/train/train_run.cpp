@@ -6,7 +6,7 @@
 #include <random>
 #include <utility>
 
-#include "client/train/earlier_run.h"
+#include "client/run/earlier_run.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/core/bytes.h"
 #include "common/core/clock.h"

@@ -16,10 +16,10 @@
 #include <string>
 
 #include "client/data/loader.h"
+#include "client/run/prepare.h"
+#include "client/run/run_history.h"
+#include "client/run/session.h"
 #include "client/train/checkpointer.h"
-#include "client/train/prepare.h"
-#include "client/train/run_history.h"
-#include "client/train/session.h"
 #include "common/core/record.h"
 #include "common/model/stage.h"
 #include "common/record/run_files.h"

@@ -10,9 +10,9 @@
 #include <optional>
 #include <vector>
 
+#include "client/codecs/quality_watch.h"
 #include "client/data/loader.h"
 #include "client/train/progress.h"
-#include "client/train/quality_watch.h"
 #include "client/train/run_spent.h"
 #include "client/train/step_decider.h"
 #include "client/train/train_run.h"

@@ -1,5 +1,5 @@
-// Reads certificates and owns OpenSSL's objects, for code that makes certificates (server/x509.h)
-// and code that checks them (tls.h).
+// Reads certificates and owns OpenSSL's objects, for code that makes certificates
+// (server/access/x509.h) and code that checks them (tls.h).
 #pragma once
 
 #include <openssl/x509v3.h>

@@ -105,7 +105,7 @@ def read_profile(path):
     """The layers of a published profile as a chain.
 
     A profile is a graph: a line per node, then a line per edge. After each node, the outputs that a later node needs are sent. Nodes that
-    take no time are merged into the node before them. tests/partition_test.cpp reads the same files in the same way.
+    take no time are merged into the node before them. tests/common/predict/partition_test.cpp reads the same files in the same way.
     """
     def total(line, key):
         return sum(float(value) for value in re.search(key + r"=\[?([0-9.; ]+)", line)[1].split(";"))

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "client/commands/link_options.h"
-#include "client/train/step_prediction.h"
+#include "client/planning/step_prediction.h"
 #include "common/program/program.h"
 
 namespace cleave {

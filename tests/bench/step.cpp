@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "client/train/prepare.h"
-#include "client/train/step_prediction.h"
+#include "client/planning/step_prediction.h"
+#include "client/run/prepare.h"
 #include "client/train/trainer.h"
 #include "common/core/clock.h"
 #include "common/core/environment.h"

@@ -9,7 +9,7 @@
 
 #include "common/net/tcp.h"
 #include "tests/bench/transports.h"
-#include "tests/certificates.h"
+#include "tests/support/certificates.h"
 
 namespace cleave {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "common/net/tcp.h"
 #include "proto/wire.pb.h"
-#include "tests/certificates.h"
+#include "tests/support/certificates.h"
 
 namespace cleave {
 namespace {

@@ -5,8 +5,8 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "client/config/settings.h"
 #include "client/data/loader.h"
-#include "client/train/settings.h"
 #include "client/train/trainer.h"
 #include "common/core/environment.h"
 #include "common/program/program.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "client/train/temporary_folder.h"
+#include "client/run/temporary_folder.h"
 #include "tests/daemon/process.h"
 
 namespace cleave::test {

@@ -2,9 +2,9 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
-#include "tests/certificates.h"
 #include "tests/daemon/daemons.h"
 #include "tests/daemon/mistakes.h"
+#include "tests/support/certificates.h"
 
 namespace cleave::test {
 namespace {

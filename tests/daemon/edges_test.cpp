@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "tests/certificates.h"
 #include "tests/daemon/daemons.h"
 #include "tests/daemon/mistakes.h"
-#include "tests/relay.h"
+#include "tests/support/certificates.h"
+#include "tests/support/relay.h"
 
 namespace cleave::test {
 namespace {

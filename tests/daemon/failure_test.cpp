@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "tests/daemon/mistakes.h"
-#include "tests/relay.h"
+#include "tests/support/relay.h"
 
 namespace cleave::test {
 namespace {

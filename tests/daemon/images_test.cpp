@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "tests/cifar_files.h"
 #include "tests/daemon/daemons.h"
+#include "tests/support/cifar_files.h"
 
 namespace cleave::test {
 namespace {

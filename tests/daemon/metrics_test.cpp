@@ -10,10 +10,10 @@
 #include <sstream>
 #include <thread>
 
-#include "tests/certificates.h"
 #include "tests/daemon/daemons.h"
 #include "tests/daemon/mistakes.h"
-#include "tests/http_get.h"
+#include "tests/support/certificates.h"
+#include "tests/support/http_get.h"
 
 namespace cleave::test {
 namespace {

@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "tests/certificates.h"
 #include "tests/daemon/daemons.h"
 #include "tests/daemon/mistakes.h"
+#include "tests/support/certificates.h"
 
 namespace cleave::test {
 namespace {

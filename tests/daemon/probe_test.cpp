@@ -6,7 +6,7 @@
 
 #include "tests/daemon/daemons.h"
 #include "tests/daemon/mistakes.h"
-#include "tests/relay.h"
+#include "tests/support/relay.h"
 
 namespace cleave::test {
 namespace {

@@ -4,9 +4,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "tests/certificates.h"
 #include "tests/daemon/daemons.h"
-#include "tests/relay.h"
+#include "tests/support/certificates.h"
+#include "tests/support/relay.h"
 
 namespace cleave::test {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "common/net/frame.h"
 #include "tests/daemon/mistakes.h"
-#include "tests/relay.h"
+#include "tests/support/relay.h"
 
 namespace cleave::test {
 namespace {

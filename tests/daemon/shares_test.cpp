@@ -6,8 +6,8 @@
 #include <fstream>
 #include <thread>
 
-#include "tests/certificates.h"
 #include "tests/daemon/mistakes.h"
+#include "tests/support/certificates.h"
 
 namespace cleave::test {
 namespace {

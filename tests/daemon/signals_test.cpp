@@ -8,9 +8,9 @@
 #include <iterator>
 #include <thread>
 
-#include "tests/certificates.h"
 #include "tests/daemon/mistakes.h"
 #include "tests/daemon/pty.h"
+#include "tests/support/certificates.h"
 
 namespace cleave::test {
 namespace {

@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/certificates.h"
 #include "tests/daemon/mistakes.h"
-#include "tests/relay.h"
+#include "tests/support/certificates.h"
+#include "tests/support/relay.h"
 
 namespace cleave::test {
 namespace {

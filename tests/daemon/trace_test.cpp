@@ -6,8 +6,8 @@
 
 #include "tests/daemon/daemons.h"
 #include "tests/daemon/mistakes.h"
-#include "tests/relay.h"
-#include "tests/trace_checks.h"
+#include "tests/support/relay.h"
+#include "tests/support/trace_checks.h"
 
 namespace cleave::test {
 namespace {

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "tests/daemon/daemons.h"
-#include "tests/relay.h"
+#include "tests/support/relay.h"
 
 namespace cleave::test {
 namespace {

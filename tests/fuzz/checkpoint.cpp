@@ -4,15 +4,15 @@
 // run.json. What is accepted must be the same after writing and reading it again.
 #include <algorithm>
 
-#include "client/train/run_history.h"
+#include "client/run/run_history.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/commits.h"
 #include "common/core/bytes.h"
 #include "common/core/sha256.h"
 #include "common/run/checkpoint_file.h"
-#include "tests/copied.h"
 #include "tests/fuzz/seeds.h"
-#include "tests/memory_files.h"
+#include "tests/support/copied.h"
+#include "tests/support/memory_files.h"
 
 using namespace cleave;
 using namespace cleave::fuzz;

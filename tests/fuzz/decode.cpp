@@ -13,8 +13,8 @@
 
 #include "common/codec/sample_cache.h"
 #include "compression/codecs.h"
-#include "tests/codec_specs.h"
 #include "tests/fuzz/decode_input.h"
+#include "tests/support/codec_specs.h"
 
 using namespace cleave;
 using namespace cleave::fuzz;

@@ -4,9 +4,9 @@
 #include "common/codec/sample_cache.h"
 #include "common/core/random.h"
 #include "compression/convert.h"
-#include "tests/codec_specs.h"
-#include "tests/copied.h"
 #include "tests/fuzz/decode_input.h"
+#include "tests/support/codec_specs.h"
+#include "tests/support/copied.h"
 
 namespace cleave::fuzz {
 namespace {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the reference data for tests/model_test.cpp: tests/data/mobilenet_v2_tensors.txt
+"""Writes the reference data for tests/common/model/model_test.cpp: tests/data/mobilenet_v2_tensors.txt
 (torchvision's names and shapes) and tests/data/mobilenet_v2_logits.txt (torchvision's logits in
 fp64, for the values of pattern()).
 

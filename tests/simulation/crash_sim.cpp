@@ -23,10 +23,10 @@
 #include <vector>
 
 #include "common/run/self_check.h"
-#include "tests/certificates.h"
 #include "tests/simulation/network.h"
 #include "tests/simulation/simulation.h"
 #include "tests/simulation/world.h"
+#include "tests/support/certificates.h"
 
 namespace cleave::sim {
 namespace {

@@ -19,8 +19,8 @@
 #include "common/core/sha256.h"
 #include "common/program/program.h"
 #include "common/run/device.h"
-#include "server/server.h"
-#include "server/settings.h"
+#include "server/config/settings.h"
+#include "server/sessions/server.h"
 #include "tests/simulation/network.h"
 
 namespace cleave::sim {

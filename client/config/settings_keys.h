@@ -1,0 +1,50 @@
+// The parts of the table of the client's configuration keys, one file each.
+#pragma once
+
+#include <spdlog/fmt/fmt.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "client/config/settings.h"
+#include "common/core/config_table.h"
+
+namespace cleave::client_keys {
+
+using Settings = ClientSettings;
+using Table = ConfigTable<Settings>;
+
+constexpr std::int64_t kMany = std::int64_t{1} << 31;
+
+// Each adds the rows of its subject. The order counts: rows use the settings of earlier ones.
+void addRunAndModel(Table& table);
+void addData(Table& table);
+void addTraining(Table& table);
+void addScores(Table& table);  // between the rows of addTraining()
+void addCodecs(Table& table);
+void addDeviceAndLink(Table& table);
+void addRecords(Table& table);
+
+// The field of a row that is a member of a member of the settings, and so on.
+template <typename... Members>
+auto field(Members... members) {
+  return [=](Settings & settings) -> auto& { return (settings.*....*members); };
+}
+
+// Returns "`a`, `b`" for rows with the names a and b.
+template <typename Rows>
+std::string namesOf(const Rows& rows) {
+  std::string names;
+  for (const auto& row : rows) names += fmt::format("{}`{}`", names.empty() ? "" : ", ", row.name);
+  return names;
+}
+
+template <typename Rows>
+std::vector<std::string> listOf(const Rows& rows) {
+  std::vector<std::string> names;
+  for (const auto& row : rows) names.emplace_back(row.name);
+  return names;
+}
+
+}  // namespace cleave::client_keys

@@ -1,0 +1,93 @@
+// The keys of the device, the servers, and the connections to them.
+#include "client/config/settings_keys.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/core/endpoint.h"
+#include "common/core/units.h"
+#include "common/run/config_errors.h"
+#include "common/run/device.h"
+#include "common/run/plan.h"
+
+namespace cleave::client_keys {
+namespace {
+
+void checkDirectAddresses(Config& config, Settings& settings) {
+  const std::size_t count = settings.directAddresses.size();
+  const std::string place = config.where("connect.direct_addresses") + ": connect.direct_addresses";
+  for (const std::string& each : settings.directAddresses) parseEndpoint({place, each}, 1);
+  if (count == 0 || count + 1 == settings.bodies()) return;
+  throw UsageError("bad-servers",
+                   fmt::format("{} lists {}, but the run has {}", place, countText(count, "server"),
+                               countText(settings.bodies(), "server")),
+                   "give one address for each server but the first");
+}
+
+}  // namespace
+
+void addDeviceAndLink(Table& table) {
+  table
+      .text("device", "`cpu`, `cuda`, `cuda:N`", &Settings::device,
+            "device for head and tail; see [GPUs](#gpus)")
+      .mayChange()
+      .then([](Config& config, Settings& s) {
+        checkAt(config, "device", [&] { checkDeviceName(s.device); });
+      });
+  table
+      .integer("threads.client", "", 0, 1024, &Settings::clientThreads,
+               "number of compute threads; 0: all usable cores, or half of them if client and "
+               "server share the machine")
+      .mayChange();
+  table.integer("threads.server", "", 0, 1024, &Settings::serverThreads,
+                "number of threads requested from the server; 0: the server chooses");
+  table
+      .boolean("tls.enabled", field(&Settings::tls, &TlsSettings::enabled),
+               "TLS 1.3 to `--server`; `--tls DIR` sets both `tls` keys")
+      .mayChange();
+  table
+      .text("tls.folder", "path", field(&Settings::tls, &TlsSettings::folder),
+            "folder with `ca.crt`, `client.crt`, `client.key`")
+      .mayChange();
+  table.add("servers", "list of `HOST:PORT`", "", "`[]`",
+            "the servers, one per body, if `--server` is not given: [several "
+            "servers](#several-servers); `HOST:PORT+HOST:PORT`: [replicas](#replicas)",
+            [](Config& config, Settings& s) {
+              s.servers = config.texts("servers", std::vector<std::string>{});
+            });
+  table
+      .boolean("connect.direct", &Settings::hasDirectLinks,
+               "with several servers: neighbouring servers exchange their tensors over [direct "
+               "links](#direct-links-between-servers) instead of through the client")
+      .mayChange();
+  table
+      .add("connect.direct_addresses", "list of `HOST:PORT`", "", "those of `servers`",
+           "the addresses at which each server but the first is reached by the server before it, "
+           "if they differ from the client's",
+           [](Config& config, Settings& s) {
+             s.directAddresses =
+                 config.texts("connect.direct_addresses", std::vector<std::string>{});
+           })
+      .mayChange()
+      .then(checkDirectAddresses);
+  table
+      .number("connect.retry_seconds", "s", 0, 1e6, &Settings::retrySeconds,
+              "how long to retry if no server answers, or if a full server asks the client to "
+              "retry later")
+      .mayChange();
+  table
+      .number("connect.reconnect_seconds", "s", 0, 1e6, &Settings::reconnectSeconds,
+              "how long to try to reconnect if the connection breaks, counted from the first break "
+              "since the last step or byte; 0: the run then ends")
+      .mayChange();
+  table
+      .number("connect.progress_seconds", "s", 0, 1e6, &Settings::progressSeconds,
+              "how long to wait for a server that answers, but makes no step and no byte of "
+              "progress; 0: without limit")
+      .mayChange();
+}
+
+}  // namespace cleave::client_keys

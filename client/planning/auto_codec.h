@@ -1,0 +1,29 @@
+// Resolves `codec: auto` before a run starts: trains a few steps with the server, in separate
+// sessions whose models are discarded.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "client/run/prepare.h"
+#include "common/core/log.h"
+
+namespace cleave {
+
+// Replaces the `auto` codecs in the run's settings, plan and run spec, and in the run folder's
+// config.yaml. Returns the trials for summary.json, or nothing if no flow has `auto`. If no trial
+// is possible, uses AutoCodec::start and logs the reason. Throws the errors of
+// ClientSession::connect(), those of a trial that no codec can change, and RunError "interrupted".
+std::optional<nlohmann::json> resolveAutoCodecs(PreparedRun& run, spdlog::logger& log);
+
+// Whether a trial with other codecs, a trial a moment later, or the run itself may succeed after
+// this error of a trial. After others, such as "action-too-long", they would fail too.
+bool mayPassWithOthers(const Error& error);
+
+// Returns {activation/0: "none", …}, a value that the key `codec` accepts in a configuration and in
+// --set.
+std::string codecMapText(const std::map<std::string, std::string>& codecs);
+
+}  // namespace cleave

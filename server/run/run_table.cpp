@@ -1,0 +1,277 @@
+#include "server/run/run_table.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <chrono>
+#include <utility>
+
+#include "common/core/printable.h"
+#include "common/run/run_folder.h"
+#include "server/store/last_connection.h"
+
+namespace cleave {
+namespace {
+
+// Estimated time until a fenced connection or a parked run has ended.
+constexpr double kFenceSeconds = 1;
+constexpr double kParkedFenceSeconds = 0.1;
+constexpr double kEdgeRetrySeconds = 0.1;
+
+// Throws UsageError unless this server is the replica that the run needs.
+void checkReplica(const RunRequest& request, const ReplicaGroup* group) {
+  const RunSpec& spec = request.spec;
+  if (spec.replicas == 1) return;
+  const std::string asked = fmt::format("replica {} of {}", spec.replica, spec.replicas);
+  if (group == nullptr) {
+    throw UsageError(
+        "no-replicas",
+        "the run needs " + asked +
+            " of its body here, but this server is not configured with replicas",
+        "set replicas.hosts and replicas.rank in the configurations of all replicas, or "
+        "give one address per body");
+  }
+  if (static_cast<std::uint32_t>(group->rank) != spec.replica ||
+      group->hosts.size() != spec.replicas) {
+    throw UsageError("wrong-replica",
+                     fmt::format("the run needs {} of its body here, but this server is replica {} "
+                                 "of {}",
+                                 asked, group->rank, group->hosts.size()),
+                     "give the address of each replica once, in the order of replicas.hosts, as in "
+                     "--server A:4800+B:4800; if this order is right, correct this server's "
+                     "replicas.rank");
+  }
+  if (request.hello.attempt().size() == kAttemptBytes && !request.isTrial()) return;
+  throw ProtocolError("bad-metadata", "a Hello for a body with replicas has no attempt of " +
+                                          std::to_string(kAttemptBytes) + " bytes, or is a trial");
+}
+
+// The key of a run is its run id. Several trials may have the same run id, so their keys differ.
+// Run ids never contain '/'.
+std::string keyOf(const RunRequest& request) {
+  return request.isTrial() ? fmt::format("trial/{}", request.session) : request.runId();
+}
+
+}  // namespace
+
+std::shared_ptr<ServedRun> RunTable::admit(RunRequest request) {
+  checkRunId(request.runId());
+  // Checked before the graph is parsed.
+  if (!request.spec.graph.empty()) admission_.checkModel(request.identity, "graph");
+  RunPlan plan = planRun(request.spec);
+  checkEdges(request.hello, plan, resources_.settings.edges);
+  plan.hasEdges = asksForEdges(request.hello);
+  if (request.isTrial()) {  // has no folder, so samples are in memory
+    const std::uint64_t used = kMaxTrialBatches * std::uint64_t{plan.maxBatch};
+    plan.maxKeptSamples =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(plan.maxKeptSamples, used));
+  } else {
+    plan.samplesOnDisk = resources_.settings.samplesOnDisk;
+  }
+  checkReplica(request, resources_.replicas);
+  useDeviceCodecs(plan, resources_.compute);
+  std::unique_ptr<Admission::Ticket> ticket;
+  if (request.isTrial()) {
+    ticket = admission_.admitTrial(request.identity, plan);
+  } else {
+    admission_.checkRun(request.identity, request.runId(), plan);
+    refuseServed(request);
+    ticket = reserve(request.identity, plan);
+  }
+  const std::string key = keyOf(request);
+  auto run = std::make_shared<ServedRun>(
+      resources_, std::move(request), std::move(plan), std::move(ticket),
+      [this, key](std::exception_ptr error) { parkedRunFailed(key, std::move(error)); });
+  Entry entry;
+  entry.run = run;
+  runs_[key] = std::move(entry);
+  return run;
+}
+
+std::unique_ptr<Admission::Ticket> RunTable::reserve(const std::string& identity,
+                                                     const RunPlan& plan) {
+  try {
+    return admission_.admit(identity, plan);
+  } catch (const RunError& error) {
+    const bool isFull = error.code() == "too-many-sessions" || error.code() == "not-enough-memory";
+    const bool mayFit = error.retrySeconds() > 0;
+    if (!isFull || !mayFit || !endOldestParked(identity)) throw;
+    throw RunError(error.kind(), error.code(), error.what(),
+                   "try again: a run without a connected client is being ended", kFenceSeconds);
+  }
+}
+
+// Prefers a run of this identity. Returns false if no run is parked.
+bool RunTable::endOldestParked(const std::string& identity) {
+  const Entry* oldest = nullptr;
+  const auto isBefore = [&](const Entry& entry) {
+    if (oldest == nullptr) return true;
+    const bool isOwn = entry.run->request().identity == identity;
+    const bool isOldestOwn = oldest->run->request().identity == identity;
+    return isOwn == isOldestOwn ? entry.since < oldest->since : isOwn;
+  };
+  for (const auto& [key, entry] : runs_) {
+    if (entry.parked && isBefore(entry)) oldest = &entry;
+  }
+  if (oldest == nullptr) return false;
+  oldest->run->end(std::make_exception_ptr(RunError(
+      "park-ended", "another run needs the memory of this one, whose client is disconnected")));
+  return true;
+}
+
+void RunTable::refuseServed(const RunRequest& request) {
+  const std::string& runId = request.runId();
+  const auto found = runs_.find(runId);
+  if (found == runs_.end()) return;
+  ServedRun& served = *found->second.run;
+  // This is checked first, so that another identity cannot end a served run.
+  if (served.request().identity != request.identity) throw othersRun(runId);
+  const bool takesOver = request.hello.take_over();
+  if (!takesOver) checkContinues(request.hello, served.lastConnection());
+  served.end(std::make_exception_ptr(
+      RunError("stale-generation",
+               takesOver ? "another client has taken the run over, so this connection is closed"
+                         : "the run has reconnected, so this older connection is closed")));
+  throw RunError("run-in-use", fmt::format("the run {} is already connected to this server", runId),
+                 "try again: the older connection is being closed",
+                 served.isParked() ? kParkedFenceSeconds : kFenceSeconds);
+}
+
+std::shared_ptr<ServedRun> RunTable::find(const RunRequest& request) const {
+  const auto found = runs_.find(keyOf(request));
+  if (found != runs_.end() && found->second.run->request().identity != request.identity) {
+    throw othersRun(request.runId());
+  }
+  if (found == runs_.end() || found->second.isClosing ||
+      found->second.run->token() != request.hello.token()) {
+    throw RunError(ErrorKind::attempt, "run-not-here",
+                   fmt::format("this server no longer has the run {} in its memory",
+                               printable(request.runId())),
+                   "rerun the command; the server was restarted, or the connection was broken for "
+                   "longer than its limits.park_seconds");
+  }
+  const ServedRun& run = *found->second.run;
+  checkContinues(request.hello, run.lastConnection());
+  if (request.spec != run.request().spec) {
+    throw UsageError(
+        "other-run-spec",
+        fmt::format("the run {} was started with a different run spec", request.runId()),
+        "continue it with its original configuration");
+  }
+  return found->second.run;
+}
+
+// The other server may ask before the client has asked for the run. The answer does not say whether
+// the run exists.
+std::shared_ptr<RunEdge> RunTable::findEdge(const std::string& runId,
+                                            const std::string& token) const {
+  const auto found = runs_.find(runId);
+  if (found != runs_.end() && !found->second.isClosing) {
+    if (auto edge = found->second.run->edge(token)) return edge;
+  }
+  throw RunError("edge-not-here", "this server has no run that expects this direct link",
+                 "the client may not have connected yet: try again", kEdgeRetrySeconds);
+}
+
+// ---- Parking ----
+
+void RunTable::park(const std::shared_ptr<ServedRun>& run) {
+  run->park();
+  const std::string key = keyOf(run->request());
+  Entry& entry = runs_.at(key);
+  entry.since = now();
+  entry.parked =
+      std::make_shared<boost::asio::steady_timer>(resources_.io, resources_.settings.park);
+  entry.parked->async_wait([this, key](const boost::system::error_code& cancelled) {
+    if (cancelled) return;
+    const auto found = runs_.find(key);
+    if (found == runs_.end() || !found->second.run->isParked()) return;
+    const auto seconds = std::chrono::duration<double>(resources_.settings.park).count();
+    found->second.run->end(std::make_exception_ptr(
+        RunError("park-timeout", fmt::format("its client has not reconnected within {} s "
+                                             "(limits.park_seconds in the server's configuration)",
+                                             seconds))));
+  });
+}
+
+void RunTable::attach(const RunRequest& request, std::shared_ptr<Connection> connection) {
+  Entry& entry = runs_.at(keyOf(request));
+  entry.parked.reset();
+  entry.run->attach(request, std::move(connection));
+}
+
+void RunTable::endParked(const Error& error, const std::function<bool(const ServedRun&)>& isMeant) {
+  const auto runs = runs_;  // a copy, because a run that ends may be removed from runs_
+  for (const auto& [key, entry] : runs) {
+    if (!entry.run->isParked() || !isMeant(*entry.run)) continue;
+    entry.run->end(std::make_exception_ptr(RunError(error, error.what(), error.hint())));
+  }
+}
+
+void RunTable::parkedRunFailed(const std::string& key, std::exception_ptr error) {
+  const auto found = runs_.find(key);
+  if (found == runs_.end() || found->second.isClosing) return;
+  const std::shared_ptr<ServedRun> run = found->second.run;
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& failure) {
+    run->log(spdlog::level::warn,
+             fmt::format("ended while it was not connected: {}", printable(failure.what())));
+  }
+  boost::asio::co_spawn(resources_.io, close(run), [](std::exception_ptr failed) {
+    if (failed) std::rethrow_exception(failed);
+  });
+}
+
+std::vector<SessionStatus> RunTable::parked() const {
+  std::vector<SessionStatus> all;
+  for (const auto& [key, entry] : runs_) {
+    if (!entry.run->isParked()) continue;
+    SessionStatus status;
+    status.number = entry.run->session();
+    status.identity = entry.run->request().identity;
+    status.seconds = secondsSince(entry.since);
+    status.kind = "parked";
+    entry.run->describe(status);
+    all.push_back(std::move(status));
+  }
+  return all;
+}
+
+// ---- The end ----
+
+boost::asio::awaitable<void> RunTable::close(std::shared_ptr<ServedRun> run) {
+  const std::string key = keyOf(run->request());
+  runs_.at(key).isClosing = true;
+  runs_.at(key).parked.reset();
+  co_await run->close();
+  closeUsage(*run);
+  runs_.erase(key);
+  run.reset();
+  closed_();
+}
+
+void RunTable::completeRecords() {
+  for (const auto& [key, entry] : runs_) {
+    closeUsage(*entry.run);
+    entry.run->completeRecords();
+  }
+}
+
+// ---- Usage ----
+
+void RunTable::recordUsage(SteadyTime time) {
+  for (const auto& [key, entry] : runs_) recordUsage(*entry.run, time);
+}
+
+void RunTable::recordUsage(ServedRun& run, SteadyTime time) {
+  const RunRequest& request = run.request();
+  resources_.store.usage().add(request.identity, request.runId(), run.takeUsage(), time);
+}
+
+void RunTable::closeUsage(ServedRun& run) {
+  recordUsage(run, now());
+  resources_.store.usage().close(run.request().identity, run.request().runId());
+}
+
+}  // namespace cleave

@@ -1,0 +1,311 @@
+#include "server/sessions/session.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <span>
+#include <utility>
+
+#include "common/core/environment.h"
+#include "common/core/log.h"
+#include "common/core/printable.h"
+#include "common/core/sha256.h"
+#include "common/link/edge.h"
+#include "common/link/trial.h"
+#include "common/link/wire_messages.h"
+#include "common/net/connection_messages.h"
+#include "server/run/hello.h"
+#include "server/sessions/probe_session.h"
+
+namespace cleave {
+namespace {
+
+namespace asio = boost::asio;
+
+// Checks what identifies the client's connection.
+void checkConnections(const wire::Hello& hello) {
+  constexpr auto kMax = static_cast<int>(2 * kMaxConnectionIds);
+  const auto& ids = hello.connections();
+  if (ids.empty() || ids.size() > kMax || std::find(ids.begin(), ids.end(), 0) != ids.end()) {
+    throw ProtocolError(
+        "bad-metadata",
+        fmt::format("a Hello has {} connections; 1 to {}, none of them 0, are allowed", ids.size(),
+                    kMax));
+  }
+  if (hello.generation() == 0 || hello.generation() >= kMaxGeneration) {
+    throw ProtocolError("bad-metadata", fmt::format("a Hello has the generation {}; 1 to {} are "
+                                                    "allowed",
+                                                    hello.generation(), kMaxGeneration - 1));
+  }
+}
+
+// Checks the fields that continue a run.
+void checkState(const wire::Hello& hello) {
+  constexpr int kMaxCommits = 8;
+  if (hello.committed_size() > kMaxCommits) {
+    throw ProtocolError("bad-metadata",
+                        fmt::format("a Hello has {} commits; at most {} are allowed",
+                                    hello.committed_size(), kMaxCommits));
+  }
+  const std::size_t digest = hello.weights_sha256().size();
+  if (digest != 0 && digest != kSha256Bytes) {
+    throw ProtocolError("bad-metadata",
+                        fmt::format("the digest of the initial weights has {} bytes instead of {}",
+                                    digest, kSha256Bytes));
+  }
+  if (hello.take_over() && hello.token() != 0) {
+    throw ProtocolError("bad-metadata", "a Hello has both a token and take_over");
+  }
+  if (hello.kind() != wire::Hello::TRIAL) checkConnections(hello);
+}
+
+}  // namespace
+
+Session::Session(const SessionContext& context, asio::ip::tcp::socket socket, std::uint64_t number)
+    : context_(context), number_(number) {
+  boost::system::error_code error;
+  const auto remote = socket.remote_endpoint(error);
+  boost::system::error_code noLocal;
+  const auto local = socket.local_endpoint(noLocal);
+  clientIsLocal_ =
+      !error && (remote.address().is_loopback() || remote.address() == local.address());
+  ConnectionOptions options = context_.settings.connection;
+  options.tls = context_.certificates.tls();
+  connection_ = std::make_shared<Connection>(std::move(socket), std::move(options));
+}
+
+Session::~Session() = default;
+
+// The peer's name in the log: its address, and the name in its certificate if it has one.
+std::string Session::name() const {
+  const std::string& identity = connection_->identity();
+  return fmt::format("session {} from {}{}", number_, connection_->peer(),
+                     identity.empty() ? "" : fmt::format(" ({})", identity));
+}
+
+// ---- Serving ----
+
+asio::awaitable<void> Session::serve() {
+  std::optional<std::string> refused;
+  bool mayPark = false;
+  try {
+    co_await open();
+  } catch (const Error& error) {
+    context_.refusals.note(name(), error, connection_->identity());
+    refused = failureMetadata(error);
+    mayPark = error.kind() == ErrorKind::link;
+  } catch (const std::exception& error) {
+    processLog()->error("{}: failed: {}", name(), error.what());
+    refused = failureMetadata(
+        RunError("internal-error", "the server failed to open the session; see its log"));
+  }
+  if (refused) {
+    // If no Hello arrived, the connection has already sent its reply, if any.
+    if (helloCame_) co_await refuse(*refused);
+  } else if (probe_) {
+    co_await probe_->serve();
+  } else if (edge_) {
+    co_await serveEdge();
+  } else {
+    mayPark = co_await serveRun();
+  }
+  co_await leaveRun(mayPark);
+}
+
+asio::awaitable<void> Session::open() {
+  wire::Hello hello = co_await readHello();
+  connection_->throttleBy(context_.access.throttle(identity_));
+  maxIdleSeconds_ =
+      context_.access.of(identity_).idleSeconds.value_or(context_.settings.share.idleSeconds);
+  switch (hello.kind()) {
+    case wire::Hello::RUN:
+    case wire::Hello::TRIAL:
+      co_return co_await openRun(std::move(hello));
+    case wire::Hello::PROBE:
+      co_return co_await openProbe(std::move(hello));
+    case wire::Hello::EDGE:
+      co_return co_await openEdge(std::move(hello));
+    default:
+      throw ProtocolError("bad-metadata",
+                          fmt::format("a Hello has the kind {}", static_cast<int>(hello.kind())));
+  }
+}
+
+asio::awaitable<wire::Hello> Session::readHello() {
+  const auto frame = co_await connection_->readHandshakeFrame(ConnectionState::awaitingHello);
+  helloCame_ = true;
+  if (!connection_->identity().empty()) identity_ = connection_->identity();
+  // The certificates may have been reloaded since the handshake.
+  if (const auto& tls = context_.certificates.tls()) connection_->checkPeerAgain(*tls);
+  auto hello = parseMetadata<wire::Hello>(
+      FrameKind::hello, std::as_bytes(std::span(frame.metadata.data(), frame.metadata.size())));
+  co_return hello;
+}
+
+asio::awaitable<void> Session::openRun(wire::Hello hello) {
+  checkState(hello);
+  RunSpec spec = runSpecFromWire(hello.run_spec());
+  RunRequest request{std::move(hello), std::move(spec), identity_, number_, clientIsLocal_};
+  if (request.hello.token() != 0) co_return co_await continueRun(std::move(request));
+  run_ = context_.runs.admit(request);
+  kind_ = run_->request().isTrial() ? "trial" : "run";
+  co_await run_->open();
+  run_->attach(request, connection_);
+  co_await connection_->writeHandshakeFrame(FrameKind::helloOk,
+                                            run_->helloOk().SerializeAsString());
+  run_->start();
+  run_->log(spdlog::level::info, fmt::format("{}: {}", name(), run_->summary()));
+}
+
+asio::awaitable<void> Session::continueRun(RunRequest request) {
+  run_ = context_.runs.find(request);
+  kind_ = "run";
+  co_await run_->storeConnection(request.hello);
+  run_ = context_.runs.find(request);  // the run may have ended in the meantime
+  context_.runs.attach(request, connection_);
+  co_await connection_->writeHandshakeFrame(FrameKind::helloOk,
+                                            run_->helloOk().SerializeAsString());
+  run_->log(spdlog::level::info, fmt::format("{}: continues the run, generation {}", name(),
+                                             request.hello.generation()));
+}
+
+asio::awaitable<void> Session::openProbe(wire::Hello hello) {
+  probe_ = std::make_unique<ProbeSession>(context_, connection_, identity_, number_, hello);
+  kind_ = "probe";
+  co_await probe_->accept();
+}
+
+// The token proves that the client of the run has asked for this connection.
+asio::awaitable<void> Session::openEdge(wire::Hello hello) {
+  if (hello.has_run_spec() || hello.token() != 0) {
+    throw ProtocolError("bad-metadata", "the Hello of a direct link has fields of a run");
+  }
+  edge_ = context_.runs.findEdge(hello.run_id(), hello.edge_token());
+  kind_ = "edge";
+  edgeRun_ = hello.run_id();
+  wire::HelloOk ok = helloOkOf(number_);
+  const Arrived arrived = arrivedFromWire(hello.arrived());
+  co_await edge_->accept(connection_, arrived, std::move(ok));
+  logAbout(identity_, edgeRun_)->debug("{}: a direct link of the run {}", name(), edgeRun_);
+}
+
+asio::awaitable<void> Session::refuse(std::string answer) {
+  try {
+    co_await connection_->writeHandshakeFrame(FrameKind::refused, std::move(answer));
+  } catch (const Error&) {
+    // The client has already disconnected; the refusal is in the log.
+  }
+}
+
+// Returns whether the run can continue over another connection.
+asio::awaitable<bool> Session::serveRun() {
+  try {
+    const std::string reason = co_await run_->serve();
+    run_->log(spdlog::level::info,
+              fmt::format("session {}: the client ended it ({})", number_, reason));
+    if (reason == "done") run_->finish();
+  } catch (const std::exception& error) {
+    if (run_->session() != number_) co_return false;
+    run_->log(spdlog::level::warn,
+              fmt::format("session {}: ended: {}", number_, printable(error.what())));
+    context_.refusals.count(error);
+    const auto* known = dynamic_cast<const Error*>(&error);
+    co_return known != nullptr && known->kind() == ErrorKind::link;
+  }
+  co_return false;
+}
+
+asio::awaitable<void> Session::serveEdge() {
+  try {
+    co_await edge_->serve(connection_);
+  } catch (const std::exception& error) {
+    logAbout(identity_, edgeRun_)
+        ->warn("{}: the direct link of the run {} ended: {}", name(), edgeRun_,
+               printable(error.what()));
+    context_.refusals.count(error);
+  }
+}
+
+// Parks or closes the run, unless a newer connection has taken it over.
+asio::awaitable<void> Session::leaveRun(bool mayPark) {
+  std::shared_ptr<ServedRun> run = std::move(run_);
+  if (!run || run->session() != number_) co_return;
+  if (mayPark && run->mayPark()) {
+    run->log(spdlog::level::info,
+             fmt::format("session {}: the run is kept for {} s, so that its client can continue it",
+                         number_, context_.settings.park / std::chrono::seconds(1)));
+    context_.runs.park(run);
+  } else {
+    co_await context_.runs.close(std::move(run));
+  }
+}
+
+// ---- Ending ----
+
+void Session::shutDown() {
+  if (!helloCame_) return connection_->abandon();
+  connection_->fail(std::make_exception_ptr(
+      RunError(ErrorKind::attempt, "shutting-down", "the server is shutting down",
+               "restart the server, then rerun the command")));
+}
+
+void Session::drain() {
+  if (run_) {
+    run_->drain();
+  } else if (!edge_) {  // an edge ends with its run
+    shutDown();
+  }
+}
+
+void Session::end(const Error& error) {
+  connection_->fail(std::make_exception_ptr(RunError(error, error.what(), error.hint())));
+}
+
+void Session::endIfIdle(SteadyTime time) {
+  SteadyTime last = connection_->lastActivity();
+  if (run_) last = std::max(last, run_->edgeActivity().value_or(last));
+  const double idle = idle_.look(time, last, waitsForServer());
+  if (!wasAdmitted() || idle < maxIdleSeconds_) return;
+  connection_->fail(std::make_exception_ptr(
+      ProtocolError("session-idle",
+                    fmt::format("the client has been idle for {} s (limits.idle_seconds in the "
+                                "server's configuration, or idle_seconds in its access file)",
+                                std::lround(maxIdleSeconds_)),
+                    "rerun the command; if the client computes for that long between two messages, "
+                    "ask the server's operator for a higher limit")));
+}
+
+bool Session::waitsForServer() const {
+  if (connection_->outbox().hasTensors()) return true;
+  if (probe_) return false;
+  if (edge_) return true;           // it ends with its run
+  return !run_ || run_->hasWork();  // without a run, the Hello has not been answered yet
+}
+
+void Session::endIfNoLongerAllowed() {
+  if (!wasAdmitted()) return;  // the session will be checked after its Hello
+  try {
+    if (const auto& tls = context_.certificates.tls()) connection_->checkPeerAgain(*tls);
+    context_.access.of(identity_);
+  } catch (const Error& error) {
+    context_.refusals.note(name(), error, connection_->identity());
+    end(error);
+  }
+}
+
+std::optional<SessionStatus> Session::status() const {
+  if (!run_ && !probe_ && !edge_) return std::nullopt;
+  SessionStatus status;
+  status.number = number_;
+  status.identity = identity_;
+  status.peer = connection_->peer();
+  status.seconds = secondsSince(start_);
+  status.kind = kind_;
+  if (run_) run_->describe(status);
+  if (edge_) status.run = edgeRun_;
+  return status;
+}
+
+}  // namespace cleave

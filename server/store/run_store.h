@@ -1,0 +1,121 @@
+// The folder with the records of all runs, STORE/IDENTITY/RUN, and with initial weights. Each
+// identity has its share of the disk.
+#pragma once
+
+#include <spdlog/logger.h>
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/core/clock.h"
+#include "common/core/open_file.h"
+#include "common/core/record.h"
+#include "common/device/compute_device.h"
+#include "common/record/run_files.h"
+#include "common/run/metrics.h"
+#include "proto/wire.pb.h"
+#include "server/access/access.h"
+#include "server/config/settings.h"
+#include "server/store/disk_share.h"
+#include "server/store/last_connection.h"
+#include "server/store/run_checkpoints.h"
+#include "server/store/run_weights.h"
+#include "server/store/store_lock.h"
+#include "server/store/usage.h"
+#include "server/store/weights_store.h"
+
+namespace cleave {
+
+// The records of one run. A trial's records write nothing, and have no log, no disk share and no
+// checkpoints.
+struct StoredRun {
+  std::shared_ptr<RunFiles> files = std::make_shared<RunFiles>();
+  std::shared_ptr<spdlog::logger> log;
+  std::shared_ptr<DiskShare> disk;
+  std::shared_ptr<const UnnamedSpace> samplesSpace;  // for kept samples; null: they are in memory
+  std::shared_ptr<RunCheckpoints> checkpoints;       // null if the server makes none
+  // The first step of Hello.committed whose checkpoint is present and undamaged; empty if there is
+  // none.
+  std::vector<std::uint64_t> available;
+  LastConnection connection;       // that of the Hello; its generation may be higher
+  std::uint64_t recordedStep = 0;  // last training step of the run's earlier connections; 0: none
+  // Null: initial weights are neither loaded from the store nor kept in it.
+  std::shared_ptr<RunWeights> weights;
+  OpenFile lock;        // lock of the run's folder
+  bool isExact = true;  // whether the checkpoint's fingerprint equals this server's
+};
+
+// io thread, except the constructor.
+class RunStore {
+ public:
+  // The references are borrowed. `metrics` observes the rows of all runs; it may be null. Throws
+  // UsageError "not-writable" or "store-in-use".
+  RunStore(const ServerSettings& settings, const Access& access, const ComputeDevice& compute,
+           std::shared_ptr<Metrics> metrics, boost::asio::any_io_executor io);
+
+  // Creates the folder of the requested run, with its description, its log and its CSV files, or
+  // continues those of an earlier connection. `spec`: digestOf() its run spec. `maxWeightsBytes`:
+  // maximum size of the run's initial weights; 0: the run does not use the store of weights.
+  // `samplesBytes`: disk space for kept samples, taken from the identity's share; may be 0. The
+  // disk is used on the store's thread. Throws UsageError "run-exists", RunError
+  // "stale-generation", and RunError if there is no room or nothing can be written. The arguments
+  // must outlive the call.
+  boost::asio::awaitable<StoredRun> open(const std::string& identity, const wire::Hello& hello,
+                                         const std::string& spec, std::uint64_t session,
+                                         int threads, std::uint64_t maxWeightsBytes,
+                                         std::size_t samplesBytes);
+  // Stores the connection that continues a run in memory, and returns it. The arguments must
+  // outlive the call. Throws RunError "stale-generation".
+  boost::asio::awaitable<LastConnection> storeConnection(const std::string& identity,
+                                                         const wire::Hello& hello);
+
+  // Call it about once per second; does not wait for the disk.
+  void look(SteadyTime time) {
+    disk_.look(time);
+    usage_.look(time);
+  }
+  // Free bytes beyond the server's reserve; negative if less than the reserve is free.
+  std::int64_t roomBytes() const { return disk_.roomBytes(); }
+  UsageBook& usage() { return usage_; }
+  // Bytes in the store, by identity.
+  std::map<std::string, std::int64_t> usedBytes() const { return disk_.usedBytes(); }
+  // Any thread.
+  const Recorder& recorder() const { return recorder_; }
+  // Calls `then` on the store's thread once the rows recorded so far are in their files, or could
+  // not be written. Any thread.
+  void whenWritten(std::function<void()> then);
+
+ private:
+  std::string folderOf(const std::string& identity, const std::string& runId) const;
+  void writeRows();
+  // The last training step in the folder's records.
+  std::uint64_t recordedStep(const std::string& folder);
+  std::shared_ptr<RunWeights> weightsOf(const std::string& identity, const std::string& sha256,
+                                        std::uint64_t maxBytes, const StoredRun& run);
+
+  const ServerSettings& settings_;
+  const Access& access_;
+  const ComputeDevice& compute_;
+  const std::shared_ptr<Metrics> metrics_;
+  const boost::asio::any_io_executor io_;
+  const StoreLock lock_;
+  Recorder recorder_;
+  DiskShares disk_;
+  const std::shared_ptr<WeightsStore> weights_;
+  // There are several threads, so that no Hello waits for another run's checkpoint or weights, and
+  // no checkpoint waits for weights that are being read. The checkpoint thread also writes new
+  // weights.
+  boost::asio::thread_pool folders_{1};
+  boost::asio::thread_pool checkpoints_{1};
+  boost::asio::thread_pool reading_{1};
+  UsageBook usage_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,463 @@
+// Run specs of hostile clients: random variations of valid specs are either refused with an Error
+// or planned, quickly and without allocating the memory that they describe.
+#include "common/run/plan.h"
+#include "common/link/tensor_link_options.h"
+
+#include <catch2/catch.hpp>
+#include <functional>
+#include <limits>
+
+#include "common/core/clock.h"
+#include "common/core/random.h"
+#include "common/link/transfer_order.h"
+#include "common/net/connection_messages.h"
+#include "common/net/metadata.h"
+#include "common/run/run_folder.h"
+#include "proto/wire.pb.h"
+#include "tests/support/error_code.h"
+
+using namespace cleave;
+
+namespace {
+
+wire::RunSpec honest(const std::string& model) {
+  wire::RunSpec spec;
+  spec.set_model(model);
+  spec.set_cut0(1);
+  spec.set_cut1(3);
+  for (const std::uint64_t dim : {3, 32, 32}) spec.add_sample_shape(dim);
+  spec.set_classes(10);
+  spec.set_max_batch(16);
+  spec.set_micro_batches(4);
+  spec.set_schedule("priority");
+  (*spec.mutable_codecs())["activation/0"] = "block:bits=8";
+  spec.mutable_optimizer()->set_name("sgd");
+  (*spec.mutable_optimizer()->mutable_parameters())["momentum"] = 0.9;
+  spec.set_precision("fp32");
+  return spec;
+}
+
+class Draw {
+ public:
+  explicit Draw(std::uint64_t seed) : key_(randomKey(seed, "plan-test")) {}
+  std::uint64_t below(std::uint64_t bound) { return randomBits(key_, next_++) % bound; }
+  template <typename T, std::size_t N>
+  T of(const T (&values)[N]) {
+    return values[below(N)];
+  }
+
+ private:
+  RandomKey key_;
+  std::uint64_t next_ = 0;
+};
+
+constexpr std::uint64_t kNumbers[] = {0,
+                                      1,
+                                      2,
+                                      3,
+                                      1000,
+                                      1 << 20,
+                                      (1 << 20) + 1,
+                                      1 << 28,
+                                      0x7fffffff,
+                                      0x80000000,
+                                      0xffffffff,
+                                      1ull << 32,
+                                      1ull << 63,
+                                      std::numeric_limits<std::uint64_t>::max()};
+constexpr double kValues[] = {0,
+                              -1,
+                              1,
+                              1e300,
+                              -1e300,
+                              std::numeric_limits<double>::infinity(),
+                              std::numeric_limits<double>::quiet_NaN()};
+const std::string kTexts[] = {"",
+                              "0",
+                              "-1",
+                              "1",
+                              "4096",
+                              "1000000000",
+                              "99999999999999999999",
+                              "nan",
+                              "sgd",
+                              "width",
+                              "none",
+                              "block:bits=99",
+                              "topk:ratio=1e-9",
+                              "zstd:level=1(zstd:level=1(zstd:level=1(none)))",
+                              "power:rank=1000000",
+                              "delta(block:bits=4)",
+                              std::string(10000, '('),
+                              std::string(1000, ',')};
+
+void change(wire::RunSpec& spec, Draw& draw) {
+  const auto number = [&] { return draw.of(kNumbers); };
+  const auto small = [&] { return static_cast<std::uint32_t>(draw.of(kNumbers)); };
+  switch (draw.below(16)) {
+    case 0:
+      spec.set_model(draw.of(kTexts));
+      break;
+    case 1:
+      (*spec.mutable_model_parameters())["width"] = draw.of(kTexts);
+      break;
+    case 2:
+      (*spec.mutable_model_parameters())[draw.of(kTexts)] = draw.of(kTexts);
+      break;
+    case 3:
+      spec.set_cut0(small());
+      break;
+    case 4:
+      spec.set_cut1(small());
+      break;
+    case 5:
+      spec.set_sample_shape(static_cast<int>(draw.below(3)), number());
+      break;
+    case 6:
+      spec.add_sample_shape(number());
+      break;
+    case 7:
+      spec.set_classes(small());
+      break;
+    case 8:
+      spec.set_max_batch(small());
+      break;
+    case 9:
+      spec.set_micro_batches(small());
+      break;
+    case 10:
+      spec.set_in_flight(small());
+      break;
+    case 11:
+      (*spec.mutable_codecs())["activation/1"] = draw.of(kTexts);
+      break;
+    case 12:
+      (*spec.mutable_codecs())[draw.of(kTexts)] = "none";
+      break;
+    case 13:
+      spec.set_train_samples(small());
+      break;
+    case 14:
+      (*spec.mutable_optimizer()->mutable_parameters())["momentum"] = draw.of(kValues);
+  }
+}
+
+// Returns whether the spec can be planned.
+bool plans(const wire::RunSpec& spec) {
+  try {
+    const RunPlan plan = planRun(runSpecFromWire(spec));
+    CHECK(plan.inFlight >= 1);
+    CHECK(plan.inFlight <= plan.spec.microBatches);
+    CHECK(serverBytes(plan) > 0);
+    CHECK(maxWeightsBytes(plan) > 0);
+    return true;
+  } catch (const Error& error) {
+    CHECK_FALSE(error.code().empty());
+    return false;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("random run specs are either refused or planned") {
+  std::size_t planned = 0;
+  std::size_t drawn = 0;
+  double longest = 0;
+  for (const std::string model : {"mlp", "small_cnn", "mobilenet_v2"}) {
+    REQUIRE(plans(honest(model)));
+    for (std::uint64_t seed = 0; seed < 3000; ++seed) {
+      CAPTURE(model, seed);
+      Draw draw(seed);
+      wire::RunSpec spec = honest(model);
+      for (std::uint64_t left = 1 + draw.below(3); left > 0; --left) change(spec, draw);
+      const SteadyTime start = now();
+      if (plans(spec)) ++planned;
+      longest = std::max(longest, secondsSince(start));
+      ++drawn;
+    }
+  }
+  CHECK(longest < 1);
+  CHECK(planned > drawn / 20);  // checks that both outcomes occur
+  CHECK(planned < drawn);
+}
+
+TEST_CASE("corrupted run specs fail to parse, or are refused or planned") {
+  silenceProtobuf();
+  const std::string honestBytes = honest("small_cnn").SerializeAsString();
+  for (std::uint64_t seed = 0; seed < 20000; ++seed) {
+    CAPTURE(seed);
+    Draw draw(seed);
+    std::string bytes = honestBytes;
+    for (std::uint64_t left = 1 + draw.below(4); left > 0; --left) {
+      bytes[draw.below(bytes.size())] = static_cast<char>(draw.below(256));
+    }
+    wire::RunSpec spec;
+    if (spec.ParseFromString(bytes)) plans(spec);
+  }
+}
+
+TEST_CASE("admission accounts for the memory of micro-batches and of those in flight") {
+  wire::RunSpec spec = honest("small_cnn");
+  spec.set_max_batch(1 << 16);
+  spec.set_micro_batches(1 << 16);  // one sample per micro-batch
+  const auto bytes = [&](std::uint32_t inFlight) {
+    spec.set_in_flight(inFlight);
+    return serverBytes(planRun(runSpecFromWire(spec)));
+  };
+  CHECK(bytes(1 << 16) - bytes(1) >= ((std::size_t{1} << 16) - 1) * kMicroBatchBytes);
+
+  // A codec with state keeps a state per micro-batch, whether or not the micro-batch is in flight.
+  const std::size_t stateless = bytes(1);
+  (*spec.mutable_codecs())["activation/0"] = "power:rank=1";
+  const RunPlan plan = planRun(runSpecFromWire(spec));
+  const std::size_t state = plan.codecs.at(activationAt(0))
+                                ->memory(flowSpec(plan.blocks, plan.stage.cuts, activationAt(0), 1))
+                                .state;
+  REQUIRE(state > 0);
+  CHECK(serverBytes(plan) > stateless + (std::size_t{1} << 16) * state);
+}
+
+TEST_CASE("codecs that keep samples are for activations, and need memory for all samples") {
+  RunSpec spec = runSpecFromWire(honest("small_cnn"));
+  const std::size_t before = serverBytes(planRun(spec));
+  CHECK(sampleCacheBytes(planRun(spec)) == 0);
+  spec.codecs = {{"activation/1", "rans(delta(block:bits=4))"}};
+  CHECK(errorCode([&] { planRun(spec); }) == "bad-run-spec");  // without their number
+  spec.trainSamples = 50000;
+  const RunPlan plan = planRun(spec);
+  const std::size_t row = flowSpec(plan.blocks, plan.stage.cuts, activationAt(1), 1).bytes();
+  CHECK(sampleCacheBytes(plan) >= 50000.0 * static_cast<double>(row));
+  CHECK(sampleCacheBytes(plan) <= 50000.0 * static_cast<double>(row + 64));
+  CHECK(serverBytes(plan) >= before + 50000 * row);
+  CHECK(snapshotBytes(plan) >= 50000 * row);
+  CHECK(samplesDiskBytes(plan) == 0);
+  RunPlan onDisk = plan;
+  onDisk.samplesOnDisk = true;
+  CHECK(serverBytes(onDisk) >= before + 50000 * 8);
+  CHECK(serverBytes(onDisk) < before + 50000 * 8 + (8 << 20));
+  CHECK(snapshotBytes(onDisk) < (8 << 20));
+  CHECK(samplesDiskBytes(onDisk) == 2 * 50000 * row);
+  RunPlan trial = plan;
+  trial.maxKeptSamples = 100;
+  CHECK(serverBytes(trial) >= before + 50000 * 8 + 100 * row);
+  CHECK(serverBytes(trial) < serverBytes(plan) / 2);
+
+  spec.trainSamples = std::numeric_limits<std::uint32_t>::max();
+  CHECK(serverBytes(planRun(spec)) > std::size_t{spec.trainSamples} * row);
+  spec.codecs = {{"gradient/0", "delta(block:bits=4)"}};
+  CHECK(errorCode([&] { planRun(spec); }) == "bad-codec-spec");
+}
+
+TEST_CASE("a run's admitted memory includes its session's limit for data in transit") {
+  const RunPlan plan = planRun(runSpecFromWire(honest("small_cnn")));
+  CHECK(static_cast<double>(transitBytes(plan)) > flowBytes(plan));
+  CHECK(serverBytes(plan) > transitBytes(plan));
+}
+
+TEST_CASE("without gradients at cut 0, all micro-batches may be in flight, and all are counted") {
+  wire::RunSpec spec = honest("small_cnn");
+  spec.mutable_codecs()->clear();
+  spec.set_in_flight(1);
+  const RunPlan usual = planRun(runSpecFromWire(spec));
+  spec.set_head_is_frozen(true);
+  const RunPlan frozen = planRun(runSpecFromWire(spec));
+  CHECK(usual.inFlight == 1);
+  CHECK(frozen.inFlight == 4);
+  CHECK(frozen.flows() == std::vector<Flow>{activationAt(0), activationAt(1), gradientAt(1)});
+  CHECK(serverBytes(frozen) > serverBytes(usual));
+
+  // A body that does not train keeps no data for a backward.
+  spec.add_freeze("*");
+  const RunPlan forwardOnly = planRun(runSpecFromWire(spec));
+  CHECK(forwardOnly.inFlight == 1);
+  CHECK(forwardOnly.flows() == std::vector<Flow>{activationAt(0), activationAt(1)});
+  CHECK(serverBytes(forwardOnly) < serverBytes(usual));
+}
+
+TEST_CASE("a body may be after any cut of the run") {
+  RunSpec spec = runSpecFromWire(honest("small_cnn"));
+  spec.codecs.clear();
+  spec.cutNumber = 3;
+  const RunPlan plan = planRun(spec);
+  CHECK(plan.flows() ==
+        std::vector<Flow>{activationAt(3), activationAt(4), gradientAt(4), gradientAt(3)});
+  spec.codecs["activation/0"] = "fp16";
+  CHECK(errorCode([&] { planRun(spec); }) == "bad-run-spec");
+  spec.codecs = {{"activation/3", "fp16"}};
+  CHECK(planRun(spec).codecs.at(activationAt(3))->spec() == "fp16");
+  spec.cutNumber = kMaxServers;
+  CHECK(errorCode([&] { planRun(spec); }) == "bad-run-spec");
+}
+
+TEST_CASE("the client keeps the encoded tensors that it passes on between two bodies") {
+  RunSpec spec = runSpecFromWire(honest("small_cnn"));
+  spec.codecs = {{"activation/1", "block:bits=8"}, {"gradient/1", "block:bits=4"}};
+  const RunPlan first = planRun(spec);
+  CHECK(passedOnBytes({first}) == 0);
+  spec.cutNumber = 1;
+  spec.cut0 = 3;
+  spec.cut1 = 4;
+  const RunPlan second = planRun(spec);
+  double expected = 0;
+  for (const Flow flow : {activationAt(1), gradientAt(1)}) {
+    const std::size_t encoded = first.codecs.at(flow)->maxEncodedBytes(
+        flowSpec(first.blocks, first.stage.cuts, flow, first.largestMicroBatch()));
+    expected += first.inFlight * static_cast<double>(BufferPool::capacityFor(encoded));
+  }
+  CHECK(passedOnBytes({first, second}) == expected);
+}
+
+TEST_CASE("a split backward needs all micro-batches in flight, and memory for its gradients") {
+  RunSpec spec = runSpecFromWire(honest("small_cnn"));
+  const std::size_t undivided = serverBytes(planRun(spec));
+  spec.schedule = "zb";
+  CHECK(planRun(spec).inFlight == spec.microBatches);
+  CHECK(serverBytes(planRun(spec)) > undivided);
+  const std::size_t divided = serverBytes(planRun(spec));
+  spec.recompute = true;
+  CHECK(serverBytes(planRun(spec)) == divided);
+  spec.inFlight = 2;
+  CHECK(errorCode([&] { planRun(spec); }) == "bad-in-flight");
+}
+
+TEST_CASE("with staleness, more micro-batches are in flight, and older weights need memory") {
+  RunSpec spec = runSpecFromWire(honest("small_cnn"));
+  const RunPlan without = planRun(spec);
+  spec.staleness = 2;
+  const RunPlan plan = planRun(spec);
+  CHECK(plan.inFlight == 12);
+  CHECK(plan.stage.staleness == 2);
+  CHECK(engineOptions(plan).staleness == 2);
+  const auto trained = static_cast<std::size_t>(trainedCount(plan.blocks, 1, 3));
+  spec.inFlight = 4;
+  // Three copies of the parameters, and the gradients of two more steps.
+  CHECK(serverBytes(planRun(spec)) >= serverBytes(without) + 5 * trained * sizeof(float));
+  CHECK(snapshotBytes(plan) == snapshotBytes(without) + 2 * 2 * trained * sizeof(float));
+
+  const auto refused = [](RunSpec changed) { return errorCode([&] { planRun(changed); }); };
+  spec.inFlight = 13;
+  CHECK(refused(spec) == "bad-in-flight");
+  spec.inFlight = 0;
+  spec.staleness = kMaxStaleness + 1;
+  CHECK(refused(spec) == "bad-staleness");
+  spec.staleness = 1;
+  spec.codecs["activation/0"] = "ef(block:bits=4)";
+  CHECK(refused(spec) == "bad-staleness");
+  spec.codecs.clear();
+  spec.schedule = "gpipe";
+  CHECK(refused(spec) == "bad-staleness");
+  spec.staleness = 0;
+  CHECK(refused(spec) == "");
+}
+
+TEST_CASE("a replica's plan is for its share of the batches") {
+  RunSpec spec = runSpecFromWire(honest("small_cnn"));
+  spec.microBatches = 5;
+  spec.replicas = 2;
+  const RunPlan first = planRun(spec);
+  spec.replica = 1;
+  const RunPlan second = planRun(spec);
+  CHECK(first.microBatches == 3);
+  CHECK(second.microBatches == 2);
+  CHECK(first.maxBatch == 10);  // 16 samples in micro-batches of 4, 3, 3, 3, 3
+  CHECK(second.maxBatch == 6);
+  CHECK(first.inFlight == 3);
+  CHECK(second.inFlight == 2);
+  CHECK(second.stage.replica == Replica{1, 2});
+  for (const RunPlan* plan : {&first, &second}) {
+    CHECK(plan->spec.microBatches == 5);
+    CHECK(engineOptions(*plan).microBatches == plan->microBatches);
+    CHECK(engineOptions(*plan).reduces);
+    CHECK(shareSize(*plan) == shareSize(first));
+  }
+  CHECK(digestOf(first.spec) != digestOf(second.spec));
+  // Their codecs draw different numbers.
+  CHECK(linkOptions(first, Role::server).seed != linkOptions(second, Role::server).seed);
+  CHECK(linkOptions(second, Role::client).seed == linkOptions(second, Role::server).seed);
+  // The client's plan has the whole batch.
+  const RunPlan client = planClient(spec, {}, nullptr);
+  CHECK(client.microBatches == 5);
+  CHECK(client.stage.replica == Replica{0, 2});
+  CHECK(planReplica(client, 1).spec == second.spec);
+}
+
+TEST_CASE("the sum of the replicas' gradients needs memory, and a smaller share of a batch less") {
+  RunSpec spec = runSpecFromWire(honest("small_cnn"));
+  const RunPlan alone = planRun(spec);
+  CHECK(shareSize(alone) == 0);
+  CHECK_FALSE(engineOptions(alone).reduces);
+  spec.replicas = 4;
+  const RunPlan one = planRun(spec);
+  CHECK(serverBytes(one) > shareSize(one) * sizeof(float) + 3 * (std::size_t{4} << 20));
+  CHECK(flowBytes(one) < flowBytes(alone));
+}
+
+TEST_CASE("run specs with impossible replicas are refused") {
+  const RunSpec honestSpec = runSpecFromWire(honest("small_cnn"));
+  const auto refused = [&](std::uint32_t replicas, std::uint32_t replica,
+                           const std::function<void(RunSpec&)>& change = {}) {
+    RunSpec spec = honestSpec;
+    spec.replicas = replicas;
+    spec.replica = replica;
+    if (change) change(spec);
+    return errorCode([&] { planRun(spec); });
+  };
+  CHECK(refused(2, 1) == "");
+  CHECK(refused(2, 2) == "bad-run-spec");
+  CHECK(refused(1, 1) == "bad-run-spec");
+  CHECK(refused(5, 0) == "bad-run-spec");  // of 4 micro-batches
+  CHECK(refused(kMaxBodyReplicas + 1, 0) == "bad-run-spec");
+  CHECK(refused(0xffffffff, 0xfffffffe) == "bad-run-spec");
+  CHECK(refused(2, 0, [](RunSpec& spec) {
+          spec.codecs["activation/0"] = "delta(block:bits=4)";
+          spec.trainSamples = 10;
+        }) == "bad-codec-spec");
+  CHECK(refused(2, 0, [](RunSpec& spec) { spec.staleness = 1; }) == "");
+  CHECK(refused(2, 0, [](RunSpec& spec) {
+          spec.staleness = 1;
+          spec.schedule = "1f1b";
+        }) == "bad-staleness");
+}
+
+TEST_CASE("a model that sleeps has limited times") {
+  RunSpec spec = runSpecFromWire(honest("sleep"));
+  spec.modelParameters = {{"F2", "60000"}};
+  spec.cut1 = 2;
+  CHECK_NOTHROW(planRun(spec));
+  for (const char* time : {"60001", "-1", "nan", "1e9"}) {
+    spec.modelParameters = {{"F2", time}};
+    CHECK(errorCode([&] { planRun(spec); }) == "bad-model-parameter");
+  }
+}
+
+TEST_CASE("a lower precision needs memory for the cast weights") {
+  wire::RunSpec spec = honest("mobilenet_v2");
+  const std::size_t full = serverBytes(planRun(runSpecFromWire(spec)));
+  spec.set_precision("bf16");
+  CHECK(serverBytes(planRun(runSpecFromWire(spec))) > full);
+  spec.set_precision("f32");
+  CHECK(errorCode([&] { planRun(runSpecFromWire(spec)); }) == "bad-precision");
+}
+
+TEST_CASE("patterns that would take too long to match are refused") {
+  wire::RunSpec spec = honest("mobilenet_v2");
+  for (int n = 0; n < 64; ++n) spec.add_freeze("*" + std::string(255, 'a'));
+  CHECK(errorCode([&] { planRun(runSpecFromWire(spec)); }) == "bad-run-spec");
+  spec.clear_freeze();
+  spec.add_freeze("*" + std::string(256, 'a'));
+  CHECK(errorCode([&] { planRun(runSpecFromWire(spec)); }) == "bad-run-spec");
+}
+
+TEST_CASE("a run id is a valid folder name and cannot be mistaken for an option") {
+  for (const std::string& id :
+       std::vector<std::string>{"a", "7", "run-1", "run-", std::string(64, 'x')}) {
+    INFO(id);
+    CHECK(errorCode([&] { checkRunId(id); }).empty());
+  }
+  for (const std::string& id :
+       std::vector<std::string>{"", "-", "-rf", "--help", ".", "..", "a/b", "A", "a b", "a\nb", "ä",
+                                std::string(65, 'x')}) {
+    INFO(id);
+    CHECK(errorCode([&] { checkRunId(id); }) == "bad-run-id");
+  }
+}

@@ -1,0 +1,415 @@
+#include "tests/support/virtual_run.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <utility>
+
+namespace cleave::test {
+namespace {
+
+TensorMessage copyTensor(const TensorMessage& message) {
+  TensorMessage copy;
+  copy.flow = message.flow;
+  copy.at = message.at;
+  copy.weightVersion = message.weightVersion;
+  copy.payload = Payload(message.payload.view(), message.payload.owner());
+  return copy;
+}
+
+char letter(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::headForward:
+    case ActionKind::bodyForward:
+      return 'F';
+    case ActionKind::tailStep:
+      return 'T';
+    case ActionKind::headBackward:
+      return 'H';
+    case ActionKind::bodyWeights:
+      return 'W';
+    default:
+      return 'B';
+  }
+}
+
+// Returns the tensors of a cut; the first one has this value.
+TensorBundle bundleOf(float value, std::size_t tensors) {
+  TensorBundle bundle;
+  for (std::size_t t = 0; t < tensors; ++t) bundle.push_back(smallPayload(t == 0 ? value : 0));
+  return bundle;
+}
+
+}  // namespace
+
+std::vector<Place> placesInRow(std::size_t count, const CutTensors& cut) {
+  std::vector<Place> places;
+  for (int b = 0; b < static_cast<int>(count); ++b) places.push_back({b, b + 1, cut, cut});
+  return places;
+}
+
+Message copyOf(const Message& message) {
+  if (const auto* tensor = std::get_if<TensorMessage>(&message)) return copyTensor(*tensor);
+  if (const auto* done = std::get_if<BodyDone>(&message)) return *done;
+  if (const auto* decision = std::get_if<StepDecision>(&message)) return *decision;
+  if (const auto* ok = std::get_if<StepOk>(&message)) return *ok;
+  if (const auto* fetch = std::get_if<Fetch>(&message)) return *fetch;
+  return std::get<Blob>(message);
+}
+
+Payload smallPayload(float value) {
+  auto owner = std::make_shared<float>(value);
+  const auto* data = reinterpret_cast<const std::byte*>(owner.get());
+  return Payload({data, {DType::f32, {1}, MemoryOrder::contiguous}}, owner);
+}
+
+float valueOf(const Payload& payload) {
+  float value = 0;
+  std::memcpy(&value, payload.view().data, sizeof value);
+  return value;
+}
+
+// `direction`: of everything that crosses no edge. `edges`: by cut, the direction of its tensors.
+class VirtualRun::Link : public EngineLink {
+ public:
+  Link(VirtualRun& run, std::size_t direction, std::map<int, std::size_t> edges = {})
+      : run_(run), direction_(direction), edges_(std::move(edges)) {}
+
+  void send(Message message) override {
+    if (auto* tensor = std::get_if<TensorMessage>(&message)) {
+      const auto edge = edges_.find(tensor->flow.cut);
+      const std::size_t direction = edge == edges_.end() ? direction_ : edge->second;
+      run_.directions_[direction].waiting.push_back(std::move(*tensor));
+      return run_.startSending(direction);
+    }
+    auto shared = std::make_shared<Message>(std::move(message));
+    Direction& direction = run_.directions_[direction_];
+    direction.lastControl =
+        std::max(direction.lastControl, run_.clock_.now() + run_.jittered(run_.options_.latency));
+    run_.clock_.at(direction.lastControl, [this, shared] { run_.deliver(direction_, *shared); });
+  }
+  void commit(std::uint64_t) override {}
+
+ private:
+  VirtualRun& run_;
+  const std::size_t direction_;
+  const std::map<int, std::size_t> edges_;
+};
+
+VirtualRun::VirtualRun(const VirtualOptions& options)
+    : options_(options), places_(placesInRow(options.bodies, options.cut)) {
+  REQUIRE((options.bodies == 1 || options.replicas == 1));
+  places_.resize(options.bodies * options.replicas, places_.back());
+  for (Place& place : places_) {
+    if (options.headIsFrozen && place.firstCut == 0) place.first.front().hasGradient = false;
+  }
+  EngineOptions engine;
+  engine.schedule = options.schedule;
+  engine.microBatches = options.microBatches;
+  engine.inFlight = resolveInFlight(*options.schedule, options.inFlight,
+                                    options.microBatches * (options.staleness + 1));
+  engine.staleness = options.staleness;
+  const std::vector<TinyPart> parts = tinyParts(options.bodies);
+  engine.hasEdges = options.hasEdges;
+  sides_.resize(places_.size() + 1);
+  for (std::size_t b = 0; b < places_.size(); ++b) {
+    directions_.push_back({.to = 0, .peer = b, .place = places_[b]});
+    directions_.push_back({.to = b + 1, .peer = 0, .place = places_[b]});
+  }
+  const std::size_t firstEdge = directions_.size();
+  for (std::size_t e = 0; options.hasEdges && e + 1 < options.bodies; ++e) {
+    directions_.push_back({.to = e + 1, .peer = 0, .place = places_[e + 1]});
+    directions_.push_back({.to = e + 2, .peer = 0, .place = places_[e]});
+  }
+
+  std::vector<BodyPeer> peers;
+  for (std::size_t b = 0; b < places_.size(); ++b) {
+    const Replica replica{options.replicas == 1 ? 0 : static_cast<std::uint32_t>(b),
+                          options.replicas};
+    std::map<int, std::size_t> edges;
+    EngineOptions own = engine;
+    own.hasEdgeBefore = options.hasEdges && b > 0;
+    if (own.hasEdgeBefore) edges[places_[b].firstCut] = firstEdge + 2 * (b - 1);
+    if (options.hasEdges && b + 1 < options.bodies) {
+      edges[places_[b].lastCut] = firstEdge + 2 * b + 1;
+    }
+    peers.push_back({places_[b], std::make_shared<Link>(*this, 2 * b + 1), replica});
+    sides_[b + 1].versions[0] = {parts[options.replicas == 1 ? b + 1 : 1].weight};
+    own.reduces = !replica.isAlone();
+    if (own.reduces) {
+      own.microBatches = replica.shareOf(engine.microBatches);
+      own.inFlight =
+          std::min((engine.inFlight + replica.count - 1) / replica.count + options.staleness,
+                   own.microBatches * (options.staleness + 1));
+    }
+    sides_[b + 1].engine = std::make_unique<Participant>(
+        own, places_[b],
+        std::vector<std::shared_ptr<EngineLink>>{std::make_shared<Link>(*this, 2 * b, edges)});
+  }
+  auto client = std::make_unique<Coordinator>(engine, peers, options.fetchGradients);
+  client_ = client.get();
+  sides_[0].engine = std::move(client);
+  sides_[0].versions[0] = {parts.front().weight, parts.back().weight};
+}
+
+VirtualRun::~VirtualRun() = default;
+
+std::string VirtualRun::takeOrder(std::size_t side) {
+  std::string order = std::exchange(sides_[side].order, "");
+  if (!order.empty()) order.pop_back();
+  return order;
+}
+
+VirtualRun::Saved VirtualRun::save() const {
+  Saved saved;
+  for (const Side& side : sides_) {
+    saved.engines.push_back(side.engine->state());
+    saved.versions.push_back(side.versions);
+  }
+  saved.outputs = outputs_;
+  return saved;
+}
+
+void VirtualRun::restore(const Saved& saved) {
+  for (std::size_t s = 0; s < sides_.size(); ++s) {
+    sides_[s].engine->restore(saved.engines[s]);
+    sides_[s].versions = saved.versions[s];
+  }
+  outputs_ = saved.outputs;
+}
+
+std::vector<float> VirtualRun::weights() const {
+  std::vector<float> all = {sides_[0].weights().front()};
+  for (std::size_t b = 1; b < sides_.size(); ++b) {
+    const float weight = sides_[b].weights().front();
+    if (options_.replicas == 1 || b == 1) {
+      all.push_back(weight);
+    } else {
+      CHECK(weight == all.back());
+    }
+  }
+  all.push_back(sides_[0].weights().back());
+  all.push_back(outputs_);
+  return all;
+}
+
+double VirtualRun::jittered(double seconds) {
+  if (options_.jitterSeed == 0) return seconds;
+  const std::uint64_t bits = randomBits(randomKey(options_.jitterSeed, "jitter"), draws_++);
+  return seconds * 2 * static_cast<double>(bits >> 11) * 0x1p-53;
+}
+
+double VirtualRun::run(Phase phase, std::uint64_t step, std::uint32_t samples) {
+  const double start = clock_.now();
+  client_->begin({phase, step, 0, {Division::of(samples, options_.microBatches)}});
+  startWork(0);
+  while (!client_->batchDone()) {
+    REQUIRE(clock_.runNext());  // if nothing can run, this is a deadlock
+  }
+  const double end = clock_.now();
+  while (clock_.runNext()) {  // messages still in flight, such as StepOk
+  }
+  return end - start;
+}
+
+std::vector<double> VirtualRun::train(std::uint64_t first,
+                                      const std::vector<std::uint32_t>& samples) {
+  const double start = clock_.now();
+  std::vector<double> ends;
+  std::size_t begun = 0;
+  const auto beginAll = [&] {
+    while (begun < samples.size()) {
+      const std::uint32_t count = samples[begun];
+      const MicroBatch at{
+          Phase::train, first + begun, 0, {Division::of(count, options_.microBatches)}};
+      if (!client_->mayBegin(at)) break;
+      client_->begin(at);
+      ++begun;
+    }
+    maxInProgress_ = std::max(maxInProgress_, client_->batchesInProgress());
+  };
+  batchEnded_ = [&] {
+    ends.push_back(clock_.now() - start);
+    beginAll();
+  };
+  beginAll();
+  startWork(0);
+  while (ends.size() < samples.size()) {
+    REQUIRE(clock_.runNext());  // if nothing can run, this is a deadlock
+  }
+  batchEnded_ = [] {};
+  while (clock_.runNext()) {
+  }
+  return ends;
+}
+
+// ---- Actions ----
+
+void VirtualRun::startWork(std::size_t index) {
+  Side& side = sides_[index];
+  if (side.busy) return;
+  auto work = side.engine->next();
+  if (!work) return;
+  const auto kind = static_cast<std::size_t>(work->kind);
+  if (kind < kScheduledKinds) side.order += letter(work->kind) + std::to_string(work->at.i) + " ";
+  countInFlight(*work);
+  if (work->kind == ActionKind::reduce) {
+    reduce(index, *work);
+    return startWork(index);  // the device is free
+  }
+  side.busy = true;
+  auto shared = std::make_shared<Work>(std::move(*work));
+  const double seconds = jittered(options_.seconds[kind]);
+  clock_.after(seconds, [this, index, shared, seconds] {
+    Side& done = sides_[index];
+    done.busy = false;
+    const std::uint64_t ended = client_->batchesEnded();
+    done.engine->complete(shared->token, perform(done, *shared), seconds);
+    if (client_->batchesEnded() > ended) batchEnded_();
+    startWork(index);
+  });
+}
+
+// Adds the gradients in rank order when all replicas have called it.
+void VirtualRun::reduce(std::size_t index, const Work& work) {
+  const std::uint64_t step = work.at.step;
+  std::vector<std::uint64_t>& tokens = reductions_[step];
+  tokens.resize(options_.replicas);
+  tokens[index - 1] = work.token;
+  if (std::count(tokens.begin(), tokens.end(), 0) > 0) return;
+  float sum = sides_[1].gradients[step].at(0);
+  for (std::size_t s = 2; s < sides_.size(); ++s) sum += sides_[s].gradients[step].at(0);
+  for (std::size_t s = 1; s < sides_.size(); ++s) {
+    clock_.after(jittered(options_.reduceSeconds), [this, s, sum, step, token = tokens[s - 1]] {
+      sides_[s].gradients[step].at(0) = sum;
+      sides_[s].engine->complete(token, std::monostate{}, options_.reduceSeconds);
+      startWork(s);
+    });
+  }
+  reductions_.erase(step);
+}
+
+void VirtualRun::countInFlight(const Work& work) {
+  const bool train = work.at.phase == Phase::train;
+  if (work.kind == ActionKind::headForward) {
+    maxInFlight_ = std::max(maxInFlight_, ++inFlight_);
+  } else if (work.kind == (train ? ActionKind::headBackward : ActionKind::tailStep)) {
+    --inFlight_;
+  }
+}
+
+Result VirtualRun::perform(Side& side, Work& work) {
+  const std::size_t tensors = options_.cut.size();
+  const bool train = work.at.phase == Phase::train;
+  std::vector<TinyPart> parts;
+  for (const float weight : train&& indexOf(work.kind) < kScheduledKinds
+                                ? side.versions.at(versionFor(work.at.step, options_.staleness))
+                                : side.weights()) {
+    parts.push_back({weight, 0});
+  }
+  std::vector<float>& gradients = side.gradients[work.at.step];
+  gradients.resize(parts.size());
+  if (train) {
+    for (std::size_t p = 0; p < parts.size(); ++p) parts[p].gradient = gradients[p];
+  }
+  Result result = perform(side, work, parts, tensors);
+  for (std::size_t p = 0; p < parts.size(); ++p) gradients[p] = parts[p].gradient;
+  if (work.kind == ActionKind::update) {
+    side.versions[work.at.step] = {};
+    for (const TinyPart& part : parts) side.versions[work.at.step].push_back(part.weight);
+    side.gradients.erase(work.at.step);
+    // A side may keep the versions that the steps in progress and the next one need.
+    const std::uint64_t oldest = versionFor(work.at.step + 1, options_.staleness);
+    side.versions.erase(side.versions.begin(), side.versions.lower_bound(oldest));
+  }
+  return result;
+}
+
+Result VirtualRun::perform(Side& side, Work& work, std::vector<TinyPart>& parts,
+                           std::size_t tensors) {
+  TinyPart& first = parts.front();
+  TinyPart& last = parts.back();
+  const std::pair which{work.at.step, work.at.i};
+  const auto received = [&] {
+    CHECK(work.tensors().size() >= 1);
+    return valueOf(work.tensors().front());
+  };
+  const auto forward = [&](float input) {
+    side.forwardInputs[which] = input;
+    return bundleOf(first.forward(input), tensors);
+  };
+  switch (work.kind) {
+    case ActionKind::headForward:
+      return forward(tinyInput(work.at));
+    case ActionKind::bodyForward:
+      return forward(received());
+    case ActionKind::tailStep: {
+      const float output = last.forward(received());
+      outputs_ += output;
+      if (work.at.phase == Phase::eval) return std::monostate{};
+      return bundleOf(last.backward(received(), tinyLossGradient(output)), 1);
+    }
+    case ActionKind::bodyBackward: {
+      // The result does not show when the gradients of the weights are computed.
+      const bool sends = !options_.headIsFrozen || (&side != &sides_[1] && options_.replicas == 1);
+      return bundleOf(first.backward(side.forwardInputs.at(which), received()), sends ? 1 : 0);
+    }
+    case ActionKind::bodyWeights:
+      return std::monostate{};
+    case ActionKind::headBackward:
+      first.backward(side.forwardInputs.at(which), received());
+      return std::monostate{};
+    case ActionKind::report:
+      return GradientReport{squareOf(first.gradient), true};
+    case ActionKind::decide:
+      return decide(parts, work);
+    case ActionKind::update:
+      if (&side == &sides_[1]) bodyGradients_.push_back(first.gradient);
+      for (TinyPart& part : parts) part.update(std::get<StepDecision>(work.input));
+      return std::monostate{};
+    default:
+      return std::make_shared<const std::vector<std::byte>>(8);  // exportBlob
+  }
+}
+
+StepDecision VirtualRun::decide(const std::vector<TinyPart>& parts, const Work& work) const {
+  std::vector<double> squares = {squareOf(parts.front().gradient)};
+  for (const BodyDone& done : std::get<std::vector<BodyDone>>(work.input)) {
+    squares.push_back(done.report.squareSum);
+  }
+  squares.push_back(squareOf(parts.back().gradient));
+  return tinyDecision(work.at.step, squares);
+}
+
+// ---- Links ----
+
+void VirtualRun::startSending(std::size_t index) {
+  Direction& direction = directions_[index];
+  if (direction.sending || direction.waiting.empty()) return;
+  const auto priorityOf = [&](const TensorMessage& message) {
+    return options_.schedule->linkPriority(message.flow, direction.place);
+  };
+  const auto urgent =
+      std::min_element(direction.waiting.begin(), direction.waiting.end(),
+                       [&](const auto& a, const auto& b) { return priorityOf(a) < priorityOf(b); });
+  auto shared = std::make_shared<Message>(std::move(*urgent));
+  direction.waiting.erase(urgent);
+  direction.sending = true;
+  const double crossing = jittered(options_.tensorSeconds);
+  clock_.after(crossing, [this, index, shared] {
+    Direction& sent = directions_[index];
+    sent.sending = false;
+    sent.lastArrival =
+        std::max({sent.lastArrival, sent.lastControl, clock_.now() + jittered(options_.latency)});
+    clock_.at(sent.lastArrival, [this, index, shared] { deliver(index, *shared); });
+    startSending(index);
+  });
+}
+
+void VirtualRun::deliver(std::size_t index, const Message& message) {
+  const Direction& direction = directions_[index];
+  sides_[direction.to].engine->receive(direction.peer, copyOf(message));
+  startWork(direction.to);
+}
+
+}  // namespace cleave::test
