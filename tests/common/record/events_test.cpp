@@ -12,8 +12,8 @@
 
 #include "common/record/event_file.h"
 #include "common/record/run_events.h"
-#include "error_code.h"
 #include "proto/tensorboard.pb.h"
+#include "tests/support/error_code.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/folder.h"
 
