@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|servers|replicas|edges|plan|zero-bubble|between|metrics|memory|run-memory|transport|reducer|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|servers|replicas|edges|plan|zero-bubble|between|metrics|memory|run-memory|process|transport|reducer|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
 
   split    the demo's split model (codec none, schedule priority), compared with the whole model in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -53,6 +53,8 @@ usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|s
   run-memory
            what a run adds to a server's memory, while it trains and while it is idle; requires root
            --runs N (8), --json FILE
+  process  a step with the body in a process of its own, compared with a server that computes in its own process
+           --config FILE (configs/fashion_mnist.yaml), --rounds N (9), --steps N (200), --set KEY=VALUE, --json FILE
   transport
            throughput of Cleave's connection over loopback, compared with a raw socket and Gloo (Debian's libgloo-dev), and
            with TLS compared with Asio's ssl::stream; and the time until an urgent tensor behind 12 MB of others arrives
@@ -95,7 +97,7 @@ case "${1:-}" in
   pipeline|servers) targets=(cleave-server cleave-link bench_simulate bench_step) ;;
   plan) targets=(cleave-client cleave-server cleave-link bench_step) ;;
   edges) targets=(bench_simulate) ;;
-  between|memory|run-memory|tuning|loading|zero-bubble|replicas) targets=(cleave-client cleave-server) ;;
+  between|memory|run-memory|process|tuning|loading|zero-bubble|replicas) targets=(cleave-client cleave-server) ;;
   metrics) targets=(cleave-client cleave-server bench_record) ;;
   reducer) targets=(bench_replicas) ;;
   transport) targets=(bench_transport cleave-link) ;;
