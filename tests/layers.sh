@@ -36,7 +36,7 @@ client/run         | client/config client/data common/checkpoint common/codec co
 client/train       | client/codecs client/config client/data client/run common/checkpoint common/codec common/core common/engine common/graph common/link common/model common/predict common/record common/run common/topology | boost
 client/planning    | client/codecs client/config client/run client/train common/core common/link common/predict common/run compression |
 client/evaluate    | client/config client/data client/run client/train common/codec common/core common/graph common/run | torch
-client/sweep       | client/config client/report client/run common/checkpoint common/core common/run common/topology |
+client/sweep       | client/config client/report client/run common/checkpoint common/core common/program common/run common/topology |
 client/diagnose    | client/planning client/run common/codec common/core common/link common/net common/program common/run compression proto | boost openssl
 client/commands    | client/codecs client/config client/data client/diagnose client/evaluate client/planning client/report client/run client/start client/sweep client/train common/codec common/core common/engine common/graph common/http common/link common/model common/predict common/record common/run compression | CLI torch
 client             | client/commands common/core common/engine | CLI

@@ -53,11 +53,23 @@ Facts factsOf(const ClientSettings& settings) {
           {"codec_cut1", codecOfCut(settings, 1)}};
 }
 
+// Errors about a value of the point name --grid, from which it is.
 ClientSettings settingsOf(const RunOptions& options, const SweepPoint& point) {
   CommonOptions common = options.common;
   for (const std::string& override : point.configOverrides()) common.overrides.push_back(override);
-  Config config = loadConfig(common);
-  return readClientSettings(config);
+  try {
+    Config config = loadConfig(common);
+    return readClientSettings(config);
+  } catch (const UsageError& error) {
+    std::string sentence = error.what(), location = error.location();
+    for (const std::string& value : point.configOverrides()) {
+      for (std::string* text : {&sentence, &location}) {
+        const std::size_t at = text->find("--set " + value);
+        if (at != std::string::npos) text->replace(at, std::string_view("--set").size(), "--grid");
+      }
+    }
+    throw UsageError(error.code(), sentence, error.hint()).about(error.key(), location);
+  }
 }
 
 // Adds the keys that an earlier version did not have to its configuration, with the values that
@@ -75,7 +87,7 @@ PlannedPoint planPoint(const RunOptions& options, const SweepPoint& point,
                        const ClientSettings& settings) {
   PlannedPoint planned{point,          factsOf(settings), settings.device,
                        settings.model, settings.resolved, point.linkOverrides(),
-                       options.server};
+                       options.server, settings.data.skip};
   if (planned.server.empty()) planned.server = fmt::format("{}", fmt::join(settings.servers, ","));
   if (!planned.link.empty()) requireOneServer(settings, "link, in a sweep,");
   return planned;

@@ -17,6 +17,7 @@
 #include "client/report/report.h"
 #include "client/run/child.h"
 #include "client/run/local_server.h"
+#include "client/sweep/point_hint.h"
 #include "common/checkpoint/commits.h"
 #include "common/core/clock.h"
 #include "common/core/durable.h"
@@ -115,9 +116,11 @@ TrainingEnd train(const RunOptions& options, const PlannedPoint& planned,
 }
 
 // `event`: the last event that the training run reported.
-std::string failureText(const TrainingEnd& end, const Json& event, const std::string& logPath) {
+std::string failureText(const TrainingEnd& end, const Json& event, const std::string& logPath,
+                        const RunOptions& options, const PlannedPoint& planned) {
   if (event.value("event", "") == "failed") {
-    const std::string hint = event.value("hint", "");
+    const std::string hint = pointHint(event.value("code", ""), event.value("hint", ""),
+                                       planned.skip, options.common.config);
     return event.value("sentence", "") + (hint.empty() ? "" : "; hint: " + hint);
   }
   constexpr int kSignalled = 128;
@@ -166,8 +169,8 @@ void waitForEarlierClient(const std::string& runFolder) {
 // failures, such as an unreachable server, the run can be continued.
 bool cannotResume(const Json& event) {
   constexpr std::string_view kCodes[] = {"no-checkpoint", "bad-checkpoint", "other-run-spec",
-                                         "other-columns", "inexact",        "no-run",
-                                         "run-done"};
+                                         "other-columns", "other-data",     "inexact",
+                                         "no-run",        "run-done"};
   return event.value("event", "") == "failed" &&
          std::find(std::begin(kCodes), std::end(kCodes), event.value("code", "")) !=
              std::end(kCodes);
@@ -231,11 +234,11 @@ PointEnd runPoint(const RunOptions& options, const PlannedPoint& planned, const 
   const Json summary = lastEvent(training.output);
   if (resumes && !training.interrupted && cannotResume(summary)) {
     processLog()->warn("{} starts over: {}", planned.point.name(),
-                       failureText(training, summary, logPath));
+                       failureText(training, summary, logPath, options, planned));
     removePlan(folder, planned);
     return runPoint(options, planned, folder, interrupts);
   }
-  if (training.code != 0) return fail(failureText(training, summary, logPath));
+  if (training.code != 0) return fail(failureText(training, summary, logPath, options, planned));
   if (summary.value("event", "") != "done") return fail("the training run reported no result");
   // This includes the seconds of earlier processes of the run.
   end.stored.seconds = std::max(secondsSince(start), summary.value("seconds", 0.0));

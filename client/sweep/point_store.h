@@ -2,6 +2,7 @@
 // written last and durably, and marks the point as done.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -23,6 +24,7 @@ struct PlannedPoint {
   std::string config;
   std::vector<std::string> link;
   std::string server;
+  std::uint32_t skip = 0;  // data.skip, which is also in `config`
 };
 
 struct StoredPoint {
