@@ -227,7 +227,7 @@ std::string toString(const NumberForm& form) {
 }
 
 void applyConfigured(NumberForm& form, std::optional<DecimalMark> configured) {
-  if (!configured || (form.mark && form.mark != configured)) return;
+  if (!configured) return;
   form.mark = configured;
   form.isGrouped = true;
 }

@@ -33,8 +33,8 @@ struct NumberForm {
 nlohmann::json toJson(const NumberForm& form);
 NumberForm numberFormFrom(const nlohmann::json& json);
 std::string toString(const NumberForm& form);  // "a decimal comma, in EUR"
-// For the sets that use the form of the training set: data.decimal completes a form that has no
-// mark, and allows thousands.
+// For the sets that use the form of the training set: data.decimal, which may be set for one call
+// of eval or predict, is the mark of their files, and allows thousands.
 void applyConfigured(NumberForm& form, std::optional<DecimalMark> configured);
 
 // A cell that is a finite number with at least one decimal mark. Percentages are divided by 100.

@@ -288,15 +288,16 @@ TEST_CASE("an error says why a number of another file is not read") {
   CHECK_THAT(unreadNumber("x", open).fault, Catch::Contains("is not a number with"));
 }
 
-TEST_CASE("data.decimal completes a form without a mark, and allows thousands") {
+TEST_CASE("data.decimal is the mark of a set that another set's form is used for") {
   NumberForm open{std::nullopt, false, "%"}, comma{DecimalMark::comma, false, {}}, other = comma;
   applyConfigured(open, DecimalMark::comma);
   CHECK(open == NumberForm{DecimalMark::comma, true, "%"});
   applyConfigured(comma, DecimalMark::comma);
   CHECK(readNumber("1.234", comma) == 1234);
-  applyConfigured(other, DecimalMark::point);
   applyConfigured(other, std::nullopt);
   CHECK(other == NumberForm{DecimalMark::comma, false, {}});
+  applyConfigured(other, DecimalMark::point);
+  CHECK(other == NumberForm{DecimalMark::point, true, {}});
 }
 
 // ---- Labels ----

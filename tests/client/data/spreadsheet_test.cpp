@@ -167,8 +167,12 @@ TEST_CASE("numbers with a decimal comma are numeric, in other sets too") {
 TEST_CASE("integers of the training set are other numbers elsewhere, in the form of the table") {
   Tables tables;
   // The value of the first column in the row of an input. Its mean and std are irrelevant.
-  const auto read = [&](const std::string& training, const std::string& row) {
+  // `decimal`: data.decimal, set for the input only, as with `predict --set`.
+  const auto read = [&](const std::string& training, const std::string& row,
+                        const std::string& decimal = "auto") {
+    tables.keys.decimal = "auto";
     const auto data = tables.open(training);
+    tables.keys.decimal = decimal;
     nlohmann::json learned = data->learned();
     for (nlohmann::json& column : learned.at("columns")) {
       if (column.contains("mean")) column["mean"] = 0.0, column["std"] = 1.0;
@@ -184,8 +188,9 @@ TEST_CASE("integers of the training set are other numbers elsewhere, in the form
     input->write(0, std::nullopt, memory);
     return values[0];
   };
-  const auto error = [&](const std::string& training, const std::string& row) {
-    return errorText([&] { read(training, row); });
+  const auto error = [&](const std::string& training, const std::string& row,
+                         const std::string& decimal = "auto") {
+    return errorText([&] { read(training, row, decimal); });
   };
   const std::string commas = "n;price;label\n5;1,5;a\n250;2,5;b\n";
   CHECK(read(commas, "7;3,5;a") == 7);
@@ -217,8 +222,15 @@ TEST_CASE("integers of the training set are other numbers elsewhere, in the form
   CHECK(read(integers, "\"7,5\",1,a") == 7.5F);
   CHECK_THAT(error(integers, "1.234,1,a"), Catch::Contains("may be 1.234 or 1234") &&
                                                Catch::Contains("no number of the training"));
-  tables.keys.decimal = "point";
-  CHECK(read(integers, "1.234,1,a") == 1.234F);
+  CHECK(read(integers, "1.234,1,a", "point") == 1.234F);
+  // The input has another decimal mark than the training set.
+  const std::string points = "n,m,label\n5.5,1,a\n25000,2,b\n";
+  CHECK_THAT(error(points, "\"7,5\",1,a"), Catch::Contains("a decimal point"));
+  CHECK(read(points, "\"7,5\",1,a", "comma") == 7.5F);
+  CHECK(read(points, "1.234,1,a", "comma") == 1234);
+  CHECK_THAT(error(points, "7.5,1,a", "comma"), Catch::Contains("a decimal comma"));
+  CHECK(read(commas, "7.5;3.5;a", "point") == 7.5F);
+  CHECK_THAT(error(commas, "7,5;3.5;a", "point"), Catch::Contains("a decimal point"));
 }
 
 TEST_CASE("a model from before the form of integers was recorded has the same columns") {
