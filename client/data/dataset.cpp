@@ -25,6 +25,9 @@ class Slice final : public Dataset {
   void identify(std::uint32_t index, Sha256& digest) const override {
     whole_->identify(first_ + index, digest);
   }
+  void identifyContent(std::uint32_t index, Sha256& digest) const override {
+    whole_->identifyContent(first_ + index, digest);
+  }
   nlohmann::json learned() const override { return whole_->learned(); }
   std::optional<std::int64_t> label(std::uint32_t index) const override {
     return whole_->label(first_ + index);
@@ -60,6 +63,8 @@ std::optional<std::int64_t> Dataset::label(std::uint32_t) const { return std::nu
 void Dataset::identify(std::uint32_t index, Sha256& digest) const {
   if (const std::optional<std::int64_t> known = label(index)) addValue(digest, *known);
 }
+
+void Dataset::identifyContent(std::uint32_t, Sha256&) const {}
 
 std::string Dataset::sampleName(std::uint32_t index) const {
   return "sample " + std::to_string(index);

@@ -57,6 +57,9 @@ class Dataset {
   // format, its name and size, or the values that are in memory. By default the label. See
   // digestOf().
   virtual void identify(std::uint32_t index, Sha256& digest) const;
+  // Adds a small part of the content that identify() leaves out, with at most a few short reads.
+  // Adds less, and throws nothing, if the sample cannot be read. By default nothing.
+  virtual void identifyContent(std::uint32_t index, Sha256& digest) const;
   // Values derived from the training set that are needed to read other data consistently, such as
   // class names and column statistics. Null if there are none.
   virtual nlohmann::json learned() const { return nullptr; }

@@ -48,6 +48,9 @@ class EncodedImageSet final : public LabeledDataset {
     if (!images_.read) {
       images_.read = [this](std::uint32_t index) { return readImageFile(images_.names[index]); };
       images_.size = [this](std::uint32_t index) { return fileSize(images_.names[index]); };
+      images_.readPart = [this](std::uint32_t index, ContentPart part) {
+        return readFilePart(images_.names[index], part);
+      };
     }
     first_ = firstHeader();
     shape_ = transforms_.outputShape(first_.height, first_.width);
@@ -72,6 +75,10 @@ class EncodedImageSet final : public LabeledDataset {
     addText(digest, name.substr(std::min(name.find_first_not_of('/'), name.size())));
     addValue(digest, images_.labels[index]);
     addValue(digest, images_.size(index));
+  }
+  void identifyContent(std::uint32_t index, Sha256& digest) const override {
+    for (const ContentPart& part : contentParts(images_.size(index)))
+      digest.add(images_.readPart(index, part));
   }
   nlohmann::json learned() const override { return learnedClasses(images_.classNames); }
 
@@ -211,6 +218,17 @@ void collectImages(const std::filesystem::path& folder, const std::string& below
   above.pop_back();
 }
 
+// Refuses a table, for example, before anything is written.
+void checkIsImage(const std::string& input) {
+  const std::vector<std::byte> bytes = readImageFile(input);
+  try {
+    readImageHeader(bytes, input);
+  } catch (const UsageError& error) {
+    throw DataError("data-damaged", error.what(),
+                    "the model takes images: give JPEG, PNG or WebP files, or folders of them");
+  }
+}
+
 }  // namespace
 
 void addEncodedImageKeys(DataFormatTable& table) {
@@ -310,6 +328,15 @@ std::vector<std::byte> readImageFile(const std::string& path) {
   return bytes;
 }
 
+std::vector<std::byte> readFilePart(const std::string& path, ContentPart part) {
+  std::vector<std::byte> bytes(part.bytes);
+  const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const ssize_t got =
+      file ? ::pread(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(part.offset)) : 0;
+  bytes.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  return bytes;
+}
+
 bool hasImageExtension(std::string_view path) {
   const std::size_t dot = path.rfind('.');
   if (dot == std::string_view::npos) return false;
@@ -345,8 +372,7 @@ std::unique_ptr<Dataset> openInputImages(const DataFormatKeys& keys) {
   for (const std::string& input : keys.inputs) {
     std::error_code ignored;
     if (!std::filesystem::is_directory(input, ignored)) {
-      // Refuses a table, for example, before anything is written.
-      if (!hasImageExtension(input)) readImageHeader(readImageFile(input), input);
+      if (!hasImageExtension(input)) checkIsImage(input);
       images.names.push_back(input);
       continue;
     }
@@ -386,6 +412,10 @@ void shuffleForHoldout(EncodedImages& images) {
     };
     shuffled.size = [size = std::move(images.size), order](std::uint32_t index) {
       return size(order[index]);
+    };
+    shuffled.readPart = [readPart = std::move(images.readPart), order](std::uint32_t index,
+                                                                       ContentPart part) {
+      return readPart(order[index], part);
     };
   }
   images = std::move(shuffled);

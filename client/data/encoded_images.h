@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "client/data/data_digest.h"
 #include "client/data/format_keys.h"
 #include "client/data/labels.h"
 #include "client/data/other_pictures.h"
@@ -45,8 +46,9 @@ struct EncodedImages {
   // Returns the content of a sample's image file. Throws UsageError "sample-damaged". Any thread.
   // Null: the files at the paths `names` are read.
   std::function<std::vector<std::byte>(std::uint32_t index)> read = nullptr;
-  // Its number of bytes. Null if `read` is null.
+  // Its number of bytes, and some of them, or fewer if they cannot be read. Null if `read` is null.
   std::function<std::uint64_t(std::uint32_t index)> size = nullptr;
+  std::function<std::vector<std::byte>(std::uint32_t index, ContentPart part)> readPart = nullptr;
 };
 // For formats whose labels are texts in files. labelsOf() reads the training set's classes from
 // `keys.learned`; useLabels() finishes the labels and gives them to the images.
@@ -60,6 +62,8 @@ std::unique_ptr<Dataset> makeEncodedImages(EncodedImages images, const DataForma
 
 // Throws UsageError "sample-damaged" if the file cannot be read, or is larger than 1 GiB.
 std::vector<std::byte> readImageFile(const std::string& path);
+// Returns a part of a file; fewer bytes if they cannot be read.
+std::vector<std::byte> readFilePart(const std::string& path, ContentPart part);
 
 // Finds the images in a folder and its subfolders. The folder's own images come first, then each
 // subfolder's, sorted by name. Hidden files and folders are ignored. Throws UsageError

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "client/data/data_digest.h"
 #include "client/data/images.h"
 #include "client/data/unpack.h"
 
@@ -214,6 +215,11 @@ class IdxValues final : public LabeledDataset {
   std::vector<std::int64_t> sampleShape() const override { return shape_; }
   int classes() const override { return classes_; }
   std::optional<std::int64_t> label(std::uint32_t index) const override { return labels_[index]; }
+  void identifyContent(std::uint32_t index, Sha256& digest) const override {
+    const std::size_t bytes = (file_.bytes.size() - file_.start) / size();
+    addPart(digest,
+            std::as_bytes(std::span(file_.bytes).subspan(file_.start + index * bytes, bytes)));
+  }
 
   std::int64_t read(std::uint32_t index, std::span<float> out) const override {
     const double scale = file_.type->code == kUnsignedByte ? 255 : 1;

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "client/data/data_digest.h"
 #include "client/data/transforms.h"
 
 namespace cleave {
@@ -32,6 +33,13 @@ class Images final : public LabeledDataset {
   int classes() const override { return store_.classes; }
   std::optional<std::int64_t> label(std::uint32_t index) const override {
     return store_.labels[index];
+  }
+  void identifyContent(std::uint32_t index, Sha256& digest) const override {
+    const auto bytes =
+        static_cast<std::size_t>(store_.shape[0] * store_.shape[1] * store_.shape[2]);
+    addPart(digest,
+            std::as_bytes(
+                std::span(store_.bytes).subspan(store_.first + index * store_.stride, bytes)));
   }
 
   std::int64_t read(std::uint32_t index, std::span<float> out) const override {

@@ -27,6 +27,9 @@ class SkipDamaged final : public Dataset {
   void identify(std::uint32_t index, Sha256& digest) const override {
     data_->identify(index, digest);
   }
+  void identifyContent(std::uint32_t index, Sha256& digest) const override {
+    data_->identifyContent(index, digest);
+  }
   nlohmann::json learned() const override { return data_->learned(); }
   std::set<std::uint32_t> replaced() const {
     const std::lock_guard lock(mutex_);

@@ -31,6 +31,9 @@ class Picked final : public Dataset {
   void identify(std::uint32_t index, Sha256& digest) const override {
     whole_->identify(indices_[index], digest);
   }
+  void identifyContent(std::uint32_t index, Sha256& digest) const override {
+    whole_->identifyContent(indices_[index], digest);
+  }
   nlohmann::json learned() const override { return whole_->learned(); }
   std::optional<std::int64_t> label(std::uint32_t index) const override {
     return whole_->label(indices_[index]);

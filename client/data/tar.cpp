@@ -381,6 +381,10 @@ std::unique_ptr<Dataset> openTar(const DataFormatKeys& keys, DataSplit split) {
     return readMember(shards[member.shard], member, names[index]);
   };
   images.size = [members](std::uint32_t index) { return members[index].size; };
+  images.readPart = [shards, members](std::uint32_t index, ContentPart part) {
+    const Member& member = members[index];
+    return readFilePart(shards[member.shard], {member.offset + part.offset, part.bytes});
+  };
   images.folder = path;
   if (isTraining && keys.isShuffled) shuffleForHoldout(images);
   return makeEncodedImages(std::move(images), keys);

@@ -62,20 +62,33 @@ class Tensors final : public Dataset {
     addValue(digest, target);
   }
 
+  void identifyContent(std::uint32_t index, Sha256& digest) const override {
+    for (const std::size_t a : chosen_) addPart(digest, stored(a, index).bytes);
+  }
+
   void write(std::uint32_t index, std::optional<std::uint64_t>, SampleMemory out) const override {
     for (std::size_t n = 0; n < chosen_.size(); ++n) copyArray(chosen_[n], index, out[n].data());
     if (zeros_) std::fill(out.back().begin(), out.back().end(), std::byte{0});
   }
 
  private:
-  void copyArray(std::size_t a, std::uint32_t index, std::byte* out) const {
+  struct StoredValues {
+    const StoredArray& array;
+    std::span<const std::byte> bytes;  // of the sample
+  };
+  StoredValues stored(std::size_t a, std::uint32_t index) const {
     const auto end = std::upper_bound(ends_.begin(), ends_.end(), index);
     assert(end != ends_.end());
     const Shard& shard = shards_[static_cast<std::size_t>(end - ends_.begin())];
     const std::size_t sample = index - (*end - shard.samples);
     const StoredArray& array = shard.arrays[a];
-    array.dtype->convert(array.data + sample * array.elements * array.dtype->bytes, array.elements,
-                         out);
+    const std::size_t bytes = array.elements * array.dtype->bytes;
+    return {array, {array.data + sample * bytes, bytes}};
+  }
+
+  void copyArray(std::size_t a, std::uint32_t index, std::byte* out) const {
+    const auto [array, bytes] = stored(a, index);
+    array.dtype->convert(bytes.data(), array.elements, out);
   }
 
   // Chooses the inputs, then the target. All arrays except the target are inputs; if the target is
@@ -216,6 +229,9 @@ class Selection final : public Dataset {
   std::string sampleName(std::uint32_t index) const override { return data_->sampleName(index); }
   void identify(std::uint32_t index, Sha256& digest) const override {
     data_->identify(index, digest);
+  }
+  void identifyContent(std::uint32_t index, Sha256& digest) const override {
+    data_->identifyContent(index, digest);
   }
   nlohmann::json learned() const override { return data_->learned(); }
   std::optional<std::int64_t> label(std::uint32_t index) const override {

@@ -49,8 +49,8 @@ class Data {
 };
 
 // A picture whose file ends with these bytes.
-std::string picture(const std::string& more = "") {
-  const std::vector<std::byte> png = encodePng({4, 4, 1, std::vector<std::uint8_t>(16)});
+std::string picture(const std::string& more = "", std::uint8_t grey = 1) {
+  const std::vector<std::byte> png = encodePng({4, 4, 1, std::vector<std::uint8_t>(16, grey)});
   return std::string(reinterpret_cast<const char*>(png.data()), png.size()) + more;
 }
 
@@ -77,6 +77,20 @@ TEST_CASE("folder: moved, added, renamed, removed and replaced pictures are a ch
   rename("cat/7.png", "cat/2.png");
   CHECK(data.with("pets/cat/1.png", picture("longer")) != before);
   CHECK(data.with("pets/cat/1.png", picture()) == before);
+  // Another picture of the same size.
+  const std::string other = picture("", 7);
+  REQUIRE(other.size() == picture().size());
+  const DataDigest replaced = data.with("pets/cat/1.png", other);
+  CHECK(changeSince(before, replaced) == "has other content in its samples than");
+  CHECK(changeSince({before.samples, before.sha256, ""}, replaced).empty());  // an earlier version
+  data.write("pets/dog/large.png", picture(std::string(100'000, 'x')));
+  const DataDigest large = data.digest();
+  for (const std::size_t at : {50'000, 100'000}) {  // the middle and the end
+    std::string more(100'000, 'x');
+    more[at - 1] = 'y';
+    CHECK(data.with("pets/dog/large.png", picture(more)) != large);
+  }
+  fs::remove(data.path("pets/dog/large.png"));
   rename("dog", "fox");
   CHECK(data.digest() != before);
   rename("fox", "dog");
@@ -102,6 +116,7 @@ TEST_CASE("list and tar: relabelled samples are a change") {
   CHECK(list.with("l.csv", "path,label\n2.png,dog\n1.png,cat\n") != before);
   CHECK(list.with("l.csv", "label,path\ncat,1.png\ndog,2.png\n") == before);
   CHECK(list.with("2.png", picture("longer")) != before);
+  CHECK(list.with("2.png", picture("", 7)) != before);
   list.keys.trainFile = list.write("copy.csv", "path,label\n1.png,cat\n2.png,dog\n");
   CHECK(list.digest() == before);
 
@@ -120,6 +135,7 @@ TEST_CASE("list and tar: relabelled samples are a change") {
   const DataDigest packed = pack("dog", picture());
   CHECK(pack("fox", picture()) != packed);
   CHECK(pack("dog", picture("longer")) != packed);
+  CHECK(pack("dog", picture("", 7)) != packed);
   CHECK(pack("dog", picture()) == packed);
   tar.keys.isShuffled = true;
   CHECK(tar.digest().samples == 2);
@@ -167,7 +183,7 @@ std::string npy(const std::string& type, const std::string& shape, const std::st
   return "\x93NUMPY\x01\0\x76\0"s + header + "\n" + values;
 }
 
-TEST_CASE("tensors: other labels are a change, other values of the inputs are not read") {
+TEST_CASE("tensors: other labels and values are a change") {
   using namespace std::string_literals;
   Data data("tensors");
   data.write("a/x.npy", npy("|i1", "(2, 3)", "abcdef"));
@@ -176,9 +192,25 @@ TEST_CASE("tensors: other labels are a change, other values of the inputs are no
   const DataDigest before = data.digest();
   CHECK(before.samples == 2);
   CHECK(data.with("a/labels.npy", npy("|i1", "(2,)", "\0\x01"s)) != before);
-  CHECK(data.with("a/x.npy", npy("|i1", "(2, 3)", "abcdeg")) == before);
+  CHECK(data.with("a/x.npy", npy("|i1", "(2, 3)", "abcdeg")) != before);
+  CHECK(data.with("a/x.npy", npy("|i1", "(2, 3)", "abcdef")) == before);
   data.keys.target = "x";
   CHECK(data.digest().samples == 2);
+}
+
+TEST_CASE("idx: other pixels and other values are a change") {
+  using namespace std::string_literals;
+  Data data("idx");
+  data.keys.classes = 2;
+  data.keys.trainLabels = data.write("labels", "\0\0\x08\x01\0\0\0\x02\0\x01"s);
+  const std::string pixels = "\0\0\x08\x03\0\0\0\x02\0\0\0\x01\0\0\0\x02"s;
+  const std::string values = "\0\0\x08\x02\0\0\0\x02\0\0\0\x02"s;
+  for (const std::string& header : {pixels, values}) {
+    data.keys.trainImages = data.write("images", header + "abcd");
+    const DataDigest before = data.digest();
+    CHECK(data.with("images", header + "abce") != before);
+    CHECK(data.with("images", header + "abcd") == before);
+  }
 }
 
 TEST_CASE("views of a data set have digests of their samples") {
