@@ -37,10 +37,11 @@ void checkTlsStart(std::span<const std::byte> start, TlsRole ours) {
   if (start[0] == std::byte{SSL3_RT_HANDSHAKE} || start[0] == std::byte{SSL3_RT_ALERT}) return;
   checkMagic(start);
   if (ours == TlsRole::server) {
-    throw ProtocolError("not-tls", "the client connected without TLS, but this server requires TLS",
+    throw ProtocolError(ErrorKind::usage, "not-tls",
+                        "the client connected without TLS, but this server requires TLS",
                         "set tls.enabled and tls.folder on the client, or give it --tls DIR");
   }
-  throw ProtocolError("not-tls",
+  throw ProtocolError(ErrorKind::usage, "not-tls",
                       "the server speaks Cleave without TLS, but this client requires TLS",
                       "set tls.enabled in the server's configuration");
 }

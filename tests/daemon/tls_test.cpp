@@ -119,7 +119,7 @@ TEST_CASE("a refused client and the server both log the reason") {
     TestServer& asked = row.host == here ? server : second;
     checkError(
         probe(asked, row.client.empty() ? Arguments{} : Arguments{"--tls", row.client}, row.host),
-        kFailedRun, row.says);
+        row.client.empty() ? kWrongUse : kFailedRun, row.says);
     CHECK(asked.process().waitForOutput(row.logged, kPatience));
   }
   CHECK(probe(server, {"--tls", good}).code == 0);
@@ -134,7 +134,7 @@ TEST_CASE("a client with TLS and a server without both report the mismatch") {
   authority.write(certificates.path("client"), "client", clientRequest());
   TestServer server(folder);
   checkError(
-      probe(server, {"--tls", certificates.path("client")}), kFailedRun,
+      probe(server, {"--tls", certificates.path("client")}), kWrongUse,
       {"[not-tls]", "the server speaks Cleave without TLS", "set tls.enabled in the server's"});
   CHECK(server.process().waitForOutput("the peer uses TLS, but this side does not", kPatience));
 }

@@ -86,6 +86,7 @@ struct Outcome {
   std::string code;
   std::string text;
   std::string hint;
+  int exitCode = 0;
 
   void fail(const std::exception_ptr& error) {
     try {
@@ -94,6 +95,7 @@ struct Outcome {
       code = cause.code();
       text = cause.what();
       hint = cause.hint();
+      exitCode = cause.exitCode();
     }
   }
 };

@@ -417,6 +417,8 @@ TEST_CASE("if only one side uses TLS, both report it") {
     CHECK(pair.outcomeA.code == "not-tls");
     CHECK(pair.outcomeA.text == "the client connected without TLS, but this server requires TLS");
     CHECK(pair.outcomeA.hint.find("--tls DIR") != std::string::npos);
+    CHECK(pair.outcomeA.exitCode == 2);
+    CHECK(pair.outcomeB.exitCode == 2);
   }
   SECTION("a client that requires TLS") {
     Handshake pair(clientOptions(folders.client), {});
@@ -425,6 +427,8 @@ TEST_CASE("if only one side uses TLS, both report it") {
     CHECK(pair.outcomeA.text ==
           "the server speaks Cleave without TLS, but this client requires TLS");
     CHECK(pair.outcomeB.code == "not-tls");
+    CHECK(pair.outcomeA.exitCode == 2);
+    CHECK(pair.outcomeB.exitCode == 2);
   }
   SECTION("a client that is not Cleave") {
     Raw raw(serverOptions(folders.server));
