@@ -479,7 +479,9 @@ std::vector<double> Config::numbers(const std::string& path, double min, double 
   } else if (named != names.end()) {
     values = named->second;
   } else if (node->kind != Kind::list) {
-    values.push_back(toNumber(*node, path, min, max));
+    std::string known;
+    for (const auto& [name, list] : names) known += ", or " + name;
+    values.push_back(toNumber(*node, path, min, max, known));
   } else {
     for (const YamlNode& item : node->children) {
       values.push_back(toNumber(item, itemPath(path, values.size()), min, max));

@@ -62,13 +62,15 @@ std::int64_t toInteger(const YamlNode& node, const std::string& path, std::int64
   return value;
 }
 
-double toNumber(const YamlNode& node, const std::string& path, double min, double max) {
+double toNumber(const YamlNode& node, const std::string& path, double min, double max,
+                const std::string& orElse) {
   const bool plain = node.kind == Kind::scalar && !node.quoted;
   const std::optional<double> value = plain ? parseNumber(node.text) : std::nullopt;
   if (!value || *value < min || *value > max) {
-    const std::string expected = expectedNumber(min, max);
+    const std::string expected = expectedNumber(min, max) + orElse;
     refuse(node, path, expected,
-           "set " + path + " to " + expected + (value ? "" : ", written as in 0.1 or 1e-3"));
+           "set " + path + " to " + expected +
+               (value || !orElse.empty() ? "" : ", written as in 0.1 or 1e-3"));
   }
   return *value;
 }

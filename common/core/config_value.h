@@ -16,7 +16,9 @@ std::string expectedNumber(double min, double max);
 
 std::int64_t toInteger(const YamlNode& node, const std::string& path, std::int64_t min,
                        std::int64_t max);
-double toNumber(const YamlNode& node, const std::string& path, double min, double max);
+// `orElse`: what else the value may be, for the error: ", or imagenet".
+double toNumber(const YamlNode& node, const std::string& path, double min, double max,
+                const std::string& orElse = "");
 bool toBoolean(const YamlNode& node, const std::string& path);
 // Returns an override as written, even if YAML parses it as a list or a map, unless it is quoted.
 std::string toText(const YamlNode& node, const std::string& path, const std::string& expected);

@@ -158,9 +158,9 @@ TEST_CASE("a list of numbers can have a name") {
   const std::map<std::string, std::vector<double>> names = {{"imagenet", {0.5, 0.25}}};
   CHECK(c.numbers("mean", 0, 1, {}, names) == std::vector<double>{0.5, 0.25});
   CHECK(config(c.resolved()).numbers("mean", 0, 1) == std::vector<double>{0.5, 0.25});
-  CHECK(readError("mean: imagenett", [&](Config& other) {
-          other.numbers("mean", 0, 1, {}, names);
-        }) == "configs/a.yaml:1: mean is 'imagenett', but must be a number in 0.0…1.0");
+  CHECK(readError("mean: imagenett",
+                  [&](Config& other) { other.numbers("mean", 0, 1, {}, names); }) ==
+        "configs/a.yaml:1: mean is 'imagenett', but must be a number in 0.0…1.0, or imagenet");
 }
 
 TEST_CASE("a list of maps is read item by item, and a single map is a list of one") {
