@@ -121,9 +121,12 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
     const Bottleneck bottleneck = bounded.bottleneck();
     const std::optional<double> spread = stepSpread(bounded.wholeBatches);
     const BodyCosts link = result.costs->slowestLink();
-    const MeasuredSteps steps{*result.costs, bottleneck,
-                              bounded.seconds / static_cast<double>(bounded.steps), spread,
-                              run.data.train->size() % run.settings.batch};
+    const MeasuredSteps steps{*result.costs,
+                              bottleneck,
+                              bounded.seconds / static_cast<double>(bounded.steps),
+                              spread,
+                              run.data.train->size() % run.settings.batch,
+                              bounded.wholeBatches.size()};
     summary["bound"] = {
         {"seconds_per_step", bounded.bounds / static_cast<double>(bounded.steps)},
         {"over_bound", bounded.seconds / bounded.bounds},

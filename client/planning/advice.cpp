@@ -257,7 +257,10 @@ Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, std::span<const
                 const ClientSettings& settings) {
   if (!steps.spread) {
     Advice none;
-    none.sentence = fmt::format("advice requires at least {} steps with a full batch", kMinSteps);
+    none.sentence = fmt::format(
+        "advice requires {} steps with a full batch and a measured rate of the link; this run has "
+        "{}",
+        kMinSteps, steps.full);
     return none;
   }
   const double current = simulated(steps.costs, *plan.schedule, plan.inFlight);

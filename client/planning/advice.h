@@ -26,6 +26,7 @@ struct MeasuredSteps {
   double seconds = 0;            // measured mean duration of a step
   std::optional<double> spread;  // see stepSpread()
   std::uint32_t lastBatch = 0;   // number of samples in an epoch's last batch
+  std::size_t full = 0;          // number of steps with a full batch, from which the spread is
 };
 
 struct Advice {

@@ -462,7 +462,7 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, double copyS
       bounded.seconds += shown_.seconds;
       bounded.bounds += row.bound->seconds;
       bounded.heldBack[static_cast<std::size_t>(row.bound->bottleneck)] += shown_.seconds;
-      if (at.batch.samples == settings_.batch)
+      if (at.batch.samples == std::min(settings_.batch, run_.data().train->size()))
         bounded.wholeBatches.push_back(static_cast<float>(shown_.seconds));
     }
   } else {

@@ -30,7 +30,7 @@ struct Run {
   }
 
   Advice advise(const StepCosts& costs, Bottleneck bottleneck, double spread = 0) const {
-    return adviseOn({costs, bottleneck, 0, spread, 0}, plan, bodies, settings);
+    return adviseOn({costs, bottleneck, 0, spread, 0, 20}, plan, bodies, settings);
   }
 
   ClientSettings settings;
@@ -191,6 +191,11 @@ TEST_CASE(
   for (std::size_t j = 0; j < seconds.size(); ++j) seconds[j] = 1 + 0.01F * static_cast<float>(j);
   CHECK(stepSpread(seconds).value() == Approx(0.4 / 1.5).epsilon(0.02));
   CHECK_FALSE(stepSpread(std::vector<float>(9, 1)));
+  const Run run({});
+  const MeasuredSteps few{costsOf(run, 1, 1, 1, 1), Bottleneck::uplink, 0, std::nullopt, 0, 9};
+  CHECK(
+      adviseOn(few, run.plan, run.bodies, run.settings).sentence ==
+      "advice requires 10 steps with a full batch and a measured rate of the link; this run has 9");
 }
 
 TEST_CASE("the summary of a run leaves out a peak below the mean") {
