@@ -220,7 +220,10 @@ void chooseTraining(const OpenedData& opened, FirstConfig& config) {
   const bool isText = config.data.format == "text";
   const bool isPlainText = isText && config.data.value("label").empty();
   if (isPlainText) config.loss = "next_token";
-  if (opened.settings.keys.targetType == "number") config.loss = "mse";
+  if (opened.settings.keys.targetType == "number") {
+    config.loss = "mse";
+    config.lossComment = describeTarget(train);
+  }
   if (train.classes() > 0 && !isPlainText) config.bestMetric = "top1";
   if (isText) config.learningRate = 2e-5;
 }
@@ -297,6 +300,7 @@ void printNext(const std::string& file, const NewConfig& made) {
   const FirstConfig& config = made.config;
   std::cout << fmt::format("{}: {}\n", file, config.dataComment) << made.columns;
   if (config.images) std::cout << "Images: " << config.images->reason << ".\n";
+  if (!config.lossComment.empty()) std::cout << config.lossComment << "\n";
   if (!config.model.empty()) std::cout << "Model: " << inlineMap(config.model) << "\n";
   for (const std::string& each : config.modelComments) std::cout << "  " << each << "\n";
   const bool isImage = config.images.has_value();

@@ -3,10 +3,12 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
+#include "client/data/inspect.h"
 #include "common/core/printable.h"
 #include "common/core/units.h"
 
@@ -21,6 +23,9 @@ std::string listText(const std::vector<std::string>& names) {
     text += (n == 0 ? ": " : ", ") + printable(names[n], kMaxBytes);
   return text + (names.size() > kShown ? ", …" : "");
 }
+
+// The power of ten at or below the value, which is positive.
+double magnitude(double value) { return std::pow(10, std::floor(std::log10(value))); }
 
 }  // namespace
 
@@ -64,6 +69,24 @@ std::string describeColumns(const FoundData& found, const Dataset& train, const 
   for (const auto& [name, use] : rows)
     text += fmt::format("  {:<{}}  {}\n", printable(name, kMaxBytes), width, use);
   return text;
+}
+
+std::string describeTarget(const Dataset& train) {
+  constexpr std::uint32_t kSamples = 1000;
+  constexpr double kUsual = 10;  // outputs of an untrained model are about 1
+  const ValueFigures target = inspectData(train, kSamples).figures.back();
+  if (target.values == 0 || target.std == 0) return "";
+  const bool isUsual = std::abs(target.mean) <= kUsual && target.std <= kUsual &&
+                       std::max(std::abs(target.mean), target.std) >= 1 / kUsual;
+  if (isUsual) return "";
+  const double digit = magnitude(target.std);
+  const auto rounded = [](double value, double unit) { return std::round(value / unit) * unit; };
+  return fmt::format(
+      "The target has a mean of about {0:.10g} and a std of about {1:.10g}. Targets are not "
+      "scaled. "
+      "If training is slow, write (value - {0:.10g}) / {1:.10g} into the column, and scale the "
+      "predictions back.",
+      rounded(target.mean, digit), rounded(target.std, digit / 10));
 }
 
 }  // namespace cleave

@@ -17,4 +17,7 @@ std::string describeData(const FoundData& found, const Dataset& train, int class
 std::string describeColumns(const FoundData& found, const Dataset& train, const std::string& label,
                             bool isNumber);
 
+// How large a target is that is a number, and how to scale it; empty if it need not be scaled.
+std::string describeTarget(const Dataset& train);
+
 }  // namespace cleave

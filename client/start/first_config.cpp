@@ -257,6 +257,7 @@ void addData(Document& document, const FirstConfig& config) {
 }
 
 void addTraining(Document& document, const FirstConfig& config) {
+  if (!config.lossComment.empty()) document.comment("train.loss", comment(config.lossComment));
   if (!config.loss.empty()) document.add("train.loss", config.loss);
   document.add("train.epochs", "10");
   document.add("train.batch", std::to_string(config.batch.batch));

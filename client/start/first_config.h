@@ -54,6 +54,7 @@ struct FirstConfig {
   std::uint32_t length = 0;   // of texts; 0: not written
   std::uint32_t holdout = 0;  // samples; 0: there is a test set
   std::string loss;           // empty: cross_entropy
+  std::string lossComment;    // may be empty
   BatchChoice batch;
   double learningRate = 0.001;
   std::string bestMetric;  // empty: none

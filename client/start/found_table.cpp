@@ -3,7 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <cctype>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -122,26 +122,30 @@ struct ColumnSample {
   bool areDates() const { return 2 * dates > cells; }
 };
 
-// 2024-05-01, 1.5.2024, 05/01/24, also followed by a time.
+// 2024-05-01, 1.5.2024, 1.5.24, 05/01/24, also followed by a time.
 bool isDate(std::string_view cell) {
-  std::size_t groups = 0, longest = 0;
+  std::array<std::size_t, 3> digits{}, numbers{};
   char separator = 0;
-  while (!cell.empty()) {
-    const auto end = std::find_if_not(cell.begin(), cell.end(),
-                                      [](unsigned char c) { return std::isdigit(c) != 0; });
-    const auto digits = static_cast<std::size_t>(end - cell.begin());
-    if (digits == 0 || digits > 4) return false;
-    longest = std::max(longest, digits);
-    cell.remove_prefix(digits);
-    if (++groups == 3) break;
-    if (cell.empty() || std::string_view("-./").find(cell[0]) == std::string_view::npos)
-      return false;
-    if (separator != 0 && cell[0] != separator) return false;
-    separator = cell[0];
-    cell.remove_prefix(1);
+  for (std::size_t group = 0; group < digits.size(); ++group) {
+    if (group > 0) {
+      if (cell.empty() || std::string_view("-./").find(cell[0]) == std::string_view::npos)
+        return false;
+      if (group == 2 && cell[0] != separator) return false;
+      separator = cell[0];
+      cell.remove_prefix(1);
+    }
+    for (; !cell.empty() && cell[0] >= '0' && cell[0] <= '9'; cell.remove_prefix(1)) {
+      numbers[group] = 10 * numbers[group] + static_cast<std::size_t>(cell[0] - '0');
+      if (++digits[group] > 4) return false;
+    }
+    if (digits[group] == 0) return false;
   }
   const bool hasTime = cell.size() > 1 && (cell[0] == ' ' || cell[0] == 'T');
-  return groups == 3 && (longest == 4 || separator == '/') && (cell.empty() || hasTime);
+  if (!cell.empty() && !hasTime) return false;
+  if (separator == '/' || std::find(digits.begin(), digits.end(), 4) != digits.end()) return true;
+  // A year of two digits; otherwise it may be a version, such as 1.2.3.
+  return digits[2] == 2 && std::min(numbers[0], numbers[1]) <= 12 &&
+         std::max(numbers[0], numbers[1]) <= 31;
 }
 
 ColumnSample sampleColumn(const TableSample& table, const std::string& column) {

@@ -3,7 +3,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "client/data/formats.h"
 #include "client/run/temporary_folder.h"
+#include "client/start/data_description.h"
 #include "client/start/first_config.h"
 #include "client/start/found_data.h"
 #include "common/core/config.h"
@@ -172,6 +174,8 @@ TEST_CASE("columns that are no inputs are named, and the target may be given") {
   };
   CHECK(kinds("when", {"1.5.2024", "31.12.2023 10:30", ""}) == "dates");
   CHECK(kinds("when", {"05/01/24", "05/02/24"}) == "dates");
+  CHECK(kinds("when", {"1.5.24", "31.12.23 10:30"}) == "dates");
+  CHECK(kinds("when", {"24-05-01", "24-05-02"}) == "dates");
   CHECK(kinds("version", {"1.2.3", "1.2.4"}) == "input");
   CHECK(kinds("userId", {"7", "8"}) == "an ID");
   CHECK(kinds("user_id", {"7", "7"}) == "input");  // not different
@@ -197,6 +201,30 @@ TEST_CASE("a target with decimals, in any form, or of many integers is a number"
   CHECK(target("price", "", 60) == "number");
   CHECK(target("price", "", 5).empty());
   CHECK(target("class", "", 60).empty());
+}
+
+TEST_CASE("a target that is a number is described if its scale makes training slow") {
+  const Files files({});
+  const auto described = [&](const std::string& offset) {
+    std::string rows = "x,price\n";
+    for (int n = 0; n < 40; ++n)
+      rows += std::to_string(n) + "," + offset + std::to_string(n % 10) + ".5\n";
+    files.write("t.csv", rows);
+    DataFormatKeys keys;
+    keys.trainFile = files.path("t.csv");
+    keys.labelColumn = "price";
+    keys.targetType = "number";
+    return describeTarget(*findDataFormat("csv").open(keys, DataSplit::train));
+  };
+  CHECK(described("").empty());
+  const std::string large = described("24800");
+  CHECK_THAT(large, Contains("a mean of about 248005 and a std of about 2.9"));
+  CHECK_THAT(large, Contains("write (value - 248005) / 2.9 into the column"));
+  FirstConfig config;
+  config.loss = "mse";
+  config.lossComment = large;
+  CHECK_THAT(yamlOf(config), Contains("  # The target has a mean of about 248005"));
+  CHECK(Config::parse(yamlOf(config), "first.yaml", {}).text("train.loss") == "mse");
 }
 
 TEST_CASE("values that the user sets replace those that were chosen") {
