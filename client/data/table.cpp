@@ -41,7 +41,9 @@ class Table final : public Dataset {
     for (const std::string& path : files) {
       if (!isTablePath(path)) {
         throw DataError("data-damaged", path + " is not a .csv or .tsv file",
-                        "save the table as CSV, with a name that ends in .csv or .tsv");
+                        split == DataSplit::input
+                            ? "give a .csv or .tsv file with the columns of the training set"
+                            : "save the table as CSV, with a name that ends in .csv or .tsv");
       }
       const CsvFile file(path, damageOf(keys, split));
       if (split == DataSplit::train) {
@@ -164,7 +166,8 @@ class Table final : public Dataset {
       throw DataError("data-damaged",
                       lineOf(path, line) + ": '" + printable(cell, 60) + "' in the column '" +
                           printable(column.name, 60) + "' " + unread.fault,
-                      unread.hint + ", or empty the cell and set data.missing: mean");
+                      unread.hint + ", or empty the cell" +
+                          (fillsMissing_ ? "" : " and set data.missing: mean"));
     }
     auto found = column.categories.find(cell);
     if (found == column.categories.end()) found = column.categories.find(trimmed(cell));

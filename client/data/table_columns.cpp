@@ -131,6 +131,8 @@ class TableLearner {
     std::uint64_t texts = 0;       // number of cells that are neither empty nor a number
     std::uint64_t firstText = 0;   // line of the first of them
     std::string text;              // its content
+    bool areDigits = true;         // whether all numbers are written with digits only
+    std::string code;              // the first number with a leading zero, such as 01234
   };
 
   static bool isListed(const std::vector<std::string>& names, const std::string& name) {
@@ -175,6 +177,7 @@ class TableLearner {
     if (number) {
       ++column.count;
       column.form.add(*number, cell, line);
+      if (column.isGuessed && column.areDigits) takeDigits(column, trimmed(cell));
       if (number->withPoint) column.withPoint.add(*number->withPoint);
       if (number->withComma) column.withComma.add(*number->withComma);
     } else if (!isMissing(cell)) {
@@ -184,6 +187,12 @@ class TableLearner {
         column.text = cell;
       }
     }
+  }
+
+  static void takeDigits(Column& column, std::string_view cell) {
+    column.areDigits =
+        std::all_of(cell.begin(), cell.end(), [](char c) { return c >= '0' && c <= '9'; });
+    if (column.code.empty() && cell.size() > 1 && cell[0] == '0') column.code = cell;
   }
 
   [[noreturn]] void throwNotANumber(std::uint64_t line, const std::string& name,
@@ -209,7 +218,12 @@ class TableLearner {
   // Whether the column is not an input, because it has no name. Warns if it is one, but has IDs.
   bool isLeftOut(Column& column) const {
     if (!column.mayBeIndex) {
-      if (column.isGuessed && column.ids.areIds(column.learned.name)) warnOfIds(column);
+      if (!column.isGuessed) return false;
+      if (column.ids.areIds(column.learned.name)) {
+        warnOfIds(column);
+      } else if (column.areDigits && !column.code.empty() && column.texts == 0) {
+        warnOfCodes(column);
+      }
       return false;
     }
     const std::string& name = column.learned.name;
@@ -244,6 +258,14 @@ class TableLearner {
         file_.path(), printable(column.learned.name, 60), kIgnoreHint);
   }
 
+  void warnOfCodes(const Column& column) const {
+    processLog()->warn(
+        "{}: the column '{}' has leading zeros, such as in '{}', as postcodes and other codes do, "
+        "but is read as numbers; to use its values as categories, {}; to leave it out, {}",
+        file_.path(), printable(column.learned.name, 60), printable(column.code, 60), kListHint,
+        kIgnoreHint);
+  }
+
   // Decides whether a guessed column is numeric. A column with only a few texts among its numbers
   // probably has typing errors. As categories, its numbers would be useless.
   void guess(Column& column) const {
@@ -261,12 +283,15 @@ class TableLearner {
       return;
     }
     if (file_.report()) return;  // all texts are reported when the rows are read
-    throw DataError(
-        "data-damaged",
-        lineOf(file_.path(), column.firstText) + ": '" + printable(column.text, 60) +
-            "' in the column '" + printable(column.learned.name, 60) + "' is not a number, but " +
-            std::to_string(column.count) + " other cells of the column are numbers",
-        std::string("correct the cell, empty it and set data.missing: mean, or ") + kListHint);
+    throw DataError("data-damaged",
+                    lineOf(file_.path(), column.firstText) + ": '" + printable(column.text, 60) +
+                        "' in the column '" + printable(column.learned.name, 60) +
+                        "' is not a number, but " + std::to_string(column.count) +
+                        " other cells of the column are numbers",
+                    std::string("correct the cell, ") +
+                        (keys_.missing == "mean" ? "empty it, or "
+                                                 : "empty it and set data.missing: mean, or ") +
+                        kListHint);
   }
 
   // Many values such as 12 kg, 3 h or 2024-05-01, each of which would be an input of its own.
