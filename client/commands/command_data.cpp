@@ -108,8 +108,8 @@ void printClasses(const Json& split) {
   }
   const bool isPartial = split["counted_samples"] != split["samples"];
   std::cout << fmt::format(
-      "  {} classes, {} samples each{}\n", classes.size(),
-      min == max ? std::to_string(min) : fmt::format("{} to {}", min, max),
+      "  {} classes, {} each{}\n", classes.size(),
+      min == max ? countText(min, "sample") : fmt::format("{} to {} samples", min, max),
       isPartial
           ? ", counted in " + countText(split["counted_samples"].get<std::uint32_t>(), "sample")
           : "");

@@ -32,10 +32,10 @@ class DamageList {
  public:
   explicit DamageList(bool isPrinted) : isPrinted_(isPrinted) {}
 
-  // `sample`: the sample's number; null for rows and files that do not become samples, which have a
-  // hint.
+  // `sample`: the sample's number; null for rows and files that do not become samples. `hint`:
+  // empty: see addHints().
   void add(const std::string& split, const Json& sample, std::string name, std::string reason,
-           const std::string& hint = "") {
+           const std::string& hint) {
     if (reason.starts_with(name + ":")) {  // FILE:LINE: REASON, or FILE: REASON
       const std::size_t end = reason.find(": ", name.size());
       name = reason.substr(0, end);
@@ -44,8 +44,8 @@ class DamageList {
     for (const std::string& before : {std::string(": "), name + " "}) {
       if (reason.starts_with(before)) reason.erase(0, before.size());
     }
-    damaged_.push_back({{"split", split}, {"sample", sample}, {"name", name}, {"reason", reason}});
-    if (!hint.empty()) damaged_.back()["hint"] = hint;
+    damaged_.push_back(
+        {{"split", split}, {"sample", sample}, {"name", name}, {"reason", reason}, {"hint", hint}});
     if (!isPrinted_) return;
     StatusLine::instance().writeAbove(STDOUT_FILENO,
                                       fmt::format("{}: {} {}\n", split, name, reason));
@@ -54,6 +54,17 @@ class DamageList {
     return static_cast<std::uint32_t>(
         std::count_if(damaged_.begin(), damaged_.end(),
                       [&](const Json& each) { return each["split"].get<std::string>() == split; }));
+  }
+  // The samples without a hint are those that data.skip can allow, in each split.
+  void addHints() {
+    std::map<std::string, std::size_t> samples;  // by split
+    const auto lacksHint = [](const Json& each) { return each["hint"].get<std::string>().empty(); };
+    for (const Json& each : damaged_) samples[each["split"]] += lacksHint(each) ? 1 : 0;
+    for (Json& each : damaged_) {
+      if (!lacksHint(each)) continue;
+      each["hint"] = fmt::format("replace or remove the damaged samples, or set data.skip: {}",
+                                 std::max(samples["train"], samples["test"]));
+    }
   }
   const Json& all() const { return damaged_; }
 
@@ -93,28 +104,19 @@ Json checkSplit(const std::string& name, const std::shared_ptr<const Dataset>& d
       options.threads == 0 ? static_cast<std::uint32_t>(usableCores()) : options.threads;
   check.progress = [&](std::uint32_t done) { progress.show(done); };
   check.found = [&](const DamagedSample& sample) {
-    list.add(name, sample.index, sample.name, sample.reason);
+    list.add(name, sample.index, sample.name, sample.reason, sample.hint);
   };
   checkSamples(data, check);
   return {{"samples", data->size()}, {"damaged", list.countIn(name)}};
 }
 
-// How to correct the damage, as lines. Only damage that is found when samples are read can be
-// skipped.
+// How to correct the damage, as lines.
 std::string hintsFor(const Json& damaged) {
   constexpr std::size_t kShown = 3;
-  if (damaged.empty()) return "";
-  std::map<std::string, std::size_t> samples;  // by split
-  std::vector<std::string> hints;              // for rows and files, each once
+  std::vector<std::string> hints;  // each once
   for (const Json& each : damaged) {
-    ++samples[each["split"].get<std::string>()];
-    const std::string hint = each.value("hint", "");
-    if (!hint.empty() && std::find(hints.begin(), hints.end(), hint) == hints.end())
-      hints.push_back(hint);
-  }
-  if (hints.empty()) {
-    return fmt::format("hint: replace or remove the damaged samples, or set data.skip: {}\n",
-                       std::max(samples["train"], samples["test"]));
+    const std::string hint = each["hint"];
+    if (std::find(hints.begin(), hints.end(), hint) == hints.end()) hints.push_back(hint);
   }
   if (hints.size() > kShown) return "hint: correct or remove the rows and files above\n";
   std::string text;
@@ -148,6 +150,7 @@ int dataCheckCommand(const DataCheckOptions& options) {
   Json report = {{"splits", Json::object()}};
   report["splits"]["train"] = checkSplit("train", data.train, options, list);
   if (data.train) report["splits"]["test"] = checkSplit("test", data.test, options, list);
+  list.addHints();
   report["damaged"] = list.all();
   report["seconds"] = secondsSince(start);
   if (!options.output.empty()) writeFileDurably(options.output, csvOf(report["damaged"]));

@@ -149,7 +149,7 @@ class PredictionColumns {
   std::size_t values_ = 0;  // outputs per sample
 };
 
-int predict(const PredictOptions& options) {
+int writePredictions(const PredictOptions& options) {
   startLog("cleave-client", options.inference.run.common.logLevel);
   if (!options.output.empty() && !isDeviceOrPipe(options.output)) {
     checkOutputFile(options.output, options.overwrite, "predictions.csv");
@@ -177,6 +177,18 @@ int predict(const PredictOptions& options) {
         damaged == 0 ? "" : fmt::format("; none for {} damaged samples", damaged));
   }
   return 0;
+}
+
+// Errors about the samples in --input say what helps here.
+int predict(const PredictOptions& options) {
+  try {
+    return writePredictions(options);
+  } catch (const UsageError& error) {
+    if (options.inputs.empty() || error.code() != "sample-damaged") throw;
+    throw UsageError(error.code(), error.what(),
+                     "replace or remove it, or add --set data.skip=N to leave the cells of up to N "
+                     "such samples empty");
+  }
 }
 
 }  // namespace

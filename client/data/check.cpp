@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "client/data/loader.h"
@@ -36,22 +37,23 @@ class CheckedSet final : public Dataset {
         note(index,
              fmt::format("has {} not finite{}",
                          values == 1 ? "a value that is" : countText(values, "value") + " that are",
-                         name.empty() ? "" : ", in the array " + name));
+                         name.empty() ? "" : ", in the array " + name),
+             "correct the values, or remove the sample");
       }
     } catch (const UsageError& error) {
       std::string reason = error.what();
       const std::string name = data_->sampleName(index) + " ";
       if (reason.starts_with(name)) reason.erase(0, name.size());
-      note(index, reason);
+      note(index, reason, error.code() == "sample-damaged" ? "" : error.hint());
       for (const std::span<std::byte> array : out) std::memset(array.data(), 0, array.size());
     }
   }
 
-  // Removes the reason why a sample is damaged; empty if it is not.
-  std::string takeReason(std::uint32_t index) const {
+  // Removes what is wrong with a sample; empty if nothing is. The name is not set.
+  std::optional<DamagedSample> takeDamage(std::uint32_t index) const {
     const std::lock_guard lock(mutex_);
-    const auto found = reasons_.extract(index);
-    return found ? std::move(found.mapped()) : std::string();
+    const auto found = damaged_.extract(index);
+    return found ? std::optional(std::move(found.mapped())) : std::nullopt;
   }
 
  private:
@@ -65,15 +67,15 @@ class CheckedSet final : public Dataset {
     return count;
   }
 
-  void note(std::uint32_t index, const std::string& reason) const {
+  void note(std::uint32_t index, const std::string& reason, const std::string& hint) const {
     const std::lock_guard lock(mutex_);
-    reasons_.emplace(index, reason);
+    damaged_.emplace(index, DamagedSample{index, "", reason, hint});
   }
 
   const std::shared_ptr<const Dataset> data_;
   const std::vector<SampleArray> arrays_;
-  mutable std::mutex mutex_;  // guards reasons_
-  mutable std::map<std::uint32_t, std::string> reasons_;
+  mutable std::mutex mutex_;  // guards damaged_
+  mutable std::map<std::uint32_t, DamagedSample> damaged_;
 };
 
 // Batches are small enough for all threads to have work, and limited in bytes.
@@ -98,10 +100,11 @@ std::uint32_t checkSamples(std::shared_ptr<const Dataset> data, const CheckOptio
   std::uint32_t damaged = 0, done = 0;
   while (const auto batch = loader.next()) {
     for (const std::uint32_t index : batch->numbers) {
-      std::string reason = checked->takeReason(index);
-      if (reason.empty()) continue;
+      std::optional<DamagedSample> sample = checked->takeDamage(index);
+      if (!sample) continue;
       ++damaged;
-      if (options.found) options.found({index, data->sampleName(index), std::move(reason)});
+      sample->name = data->sampleName(index);
+      if (options.found) options.found(*sample);
     }
     done += batch->samples();
     if (options.progress) options.progress(done);

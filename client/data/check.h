@@ -14,6 +14,7 @@ struct DamagedSample {
   std::uint32_t index = 0;
   std::string name;    // Dataset::sampleName()
   std::string reason;  // a sentence without the name: "is empty"
+  std::string hint;    // empty: replace it or remove it; data.skip allows it
 };
 
 struct CheckOptions {

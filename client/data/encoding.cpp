@@ -128,8 +128,13 @@ std::vector<std::uint8_t> readText(const std::string& path) {
   if (text.starts_with("\xFF\xFE"sv)) return fromUtf16(bytes, ByteOrder::little, path);
   if (text.starts_with("\xFE\xFF"sv)) return fromUtf16(bytes, ByteOrder::big, path);
   constexpr std::size_t kInspected = 4096;
-  const std::size_t nul = text.substr(0, kInspected).find('\0');
+  const std::string_view head = text.substr(0, kInspected);
+  const std::size_t nul = head.find('\0');
   if (nul != std::string_view::npos) {
+    const auto count = static_cast<std::size_t>(std::count(head.begin(), head.end(), '\0'));
+    if (4 * count < head.size())  // half of most texts in UTF-16
+      throwDamaged(path, "is not text: it has NUL bytes",
+                   "give a text file, such as a table in CSV");
     refuseEncoding("has NUL bytes, as UTF-16 without a byte order mark",
                    nul % 2 == 1 ? "UTF-16LE" : "UTF-16BE");
   }

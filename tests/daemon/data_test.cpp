@@ -207,6 +207,8 @@ TEST_CASE("data check lists all damaged samples, and doctor says that it did not
   const nlohmann::json report = nlohmann::json::parse(json.output);
   CHECK(report.at("splits").at("test") == nlohmann::json{{"samples", 8}, {"damaged", 1}});
   CHECK(report.at("damaged").at(0).at("sample") == 17);
+  for (const nlohmann::json& each : report.at("damaged"))
+    CHECK_THAT(each.at("hint").get<std::string>(), Contains("set data.skip: 1"));
   CHECK(client({"data", "check", "--config", config, "--output", list}).code == 2);
   const Ended doctor = client({"doctor", "--config", config});
   CHECK_THAT(doctor.output, Contains("data check --config " + config));
@@ -290,7 +292,8 @@ TEST_CASE("new writes a configuration that a dry run accepts") {
   CHECK(client({"train", "--config", data.path("own.yaml"), "--dry-run"}).code == 0);
 
   data.write("table.csv",
-             "id,width,height,kind,note\n1,1,2,a,p\n2,2,,b,q\n3,4,3,a,p\n4,5,1,b,q\n5,2,2,a,q\n");
+             "id,width,height,kind,note,zip\n1,1,2,a,p,01234\n2,2,,b,q,01234\n3,4,3,a,p,53111\n"
+             "4,5,1,b,q,89073\n5,2,2,a,q,53111\n");
   Arguments table = {
       "new",     "--data", data.path("table.csv"), "--output", data.path("table.yaml"),
       "--label", "kind"};
@@ -305,6 +308,8 @@ TEST_CASE("new writes a configuration that a dry run accepts") {
                              Contains("note    input: 2 categories: p, q\n") &&
                              Contains("kind    label: 2 classes\n") &&
                              Contains("id      not used: an ID"));
+  CHECK_THAT(mlp.errors, Contains("the column 'zip' has leading zeros, such as in '01234'") &&
+                             !Contains("'width'"));
   CHECK_THAT(readFile(data.path("table.yaml")),
              Contains("missing: mean\n") && Contains("ignore: [id]"));
   CHECK_THAT(
@@ -350,6 +355,11 @@ TEST_CASE("a damaged image ends a run; if it may be skipped, repeated runs are b
                                   data.path("train/dark/3.png"), "--set", "data.skip=0"});
   CHECK(predicted.code == 2);
   CHECK(predicted.output.empty());
+  CHECK_THAT(predicted.errors, Contains("add --set data.skip=N"));
+  data.write("table.txt", "x,y\n");
+  const Ended wrong = client({"predict", data.path("refused"), "--input", data.path("table.txt")});
+  CHECK(wrong.code == 2);
+  CHECK_THAT(wrong.errors, Contains("hint: the model takes images: give JPEG, PNG or WebP files"));
   const std::string model = readFile(data.path("first/model.safetensors"));
   CHECK((model == readFile(data.path("again/model.safetensors"))));
   CHECK((model == readFile(data.path("refused/model.safetensors"))));
