@@ -114,7 +114,8 @@ std::string textOf(const UsageReport& report) {
                                  "sessions", "steps", "device time", "up", "down", "disk now");
   for (const auto& [name, identity] : report.identities) {
     text += row(name, identity.usage, bytesText(static_cast<double>(identity.diskBytes)));
-    for (const auto& [run, usage] : identity.runs) text += row("  " + run, usage, "");
+    for (const auto& [run, usage] : identity.runs)
+      text += row("  " + (run.empty() ? "trials and others" : run), usage, "");
   }
   return text;
 }

@@ -52,6 +52,11 @@ std::string keyOf(const RunRequest& request) {
   return request.isTrial() ? fmt::format("trial/{}", request.session) : request.runId();
 }
 
+// The run in the account of usage. The ids of trials are unknown to users.
+std::string accountOf(const ServedRun& run) {
+  return run.request().isTrial() ? "" : run.request().runId();
+}
+
 }  // namespace
 
 std::shared_ptr<ServedRun> RunTable::admit(RunRequest request) {
@@ -265,13 +270,12 @@ void RunTable::recordUsage(SteadyTime time) {
 }
 
 void RunTable::recordUsage(ServedRun& run, SteadyTime time) {
-  const RunRequest& request = run.request();
-  resources_.store.usage().add(request.identity, request.runId(), run.takeUsage(), time);
+  resources_.store.usage().add(run.request().identity, accountOf(run), run.takeUsage(), time);
 }
 
 void RunTable::closeUsage(ServedRun& run) {
   recordUsage(run, now());
-  resources_.store.usage().close(run.request().identity, run.request().runId());
+  resources_.store.usage().close(run.request().identity, accountOf(run));
 }
 
 }  // namespace cleave

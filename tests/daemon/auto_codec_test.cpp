@@ -174,6 +174,14 @@ TEST_CASE(
     CHECK_THAT(readFile(run + "/config.yaml"), !Contains("auto"));
     CHECK(tensorBytes(run) == tensorBytes(first));
   }
+  // In the account of usage, trials have no names.
+  const Ended usage = finish(Process::start(
+      {serverProgram(), "usage", "--runs", "--json", "--set", "store=" + folder.path("store")}));
+  const json runs = json::parse(usage.output).at("identities").at(0).at("runs");
+  REQUIRE(runs.size() == 3);
+  CHECK(std::count_if(runs.begin(), runs.end(), [](const json& run) {
+          return run.at("run").get<std::string>().empty();
+        }) == 1);
 }
 
 TEST_CASE("a slow link gets 4 bits, and fewer only if configured") {
