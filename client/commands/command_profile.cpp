@@ -1,6 +1,7 @@
 // cleave-client profile: measures the blocks of a configuration's model and its codecs on this
 // machine, for `plan` and `simulate`.
 
+#include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -91,8 +92,15 @@ int profileCommand(const ProfileOptions& options) {
   profile.runSpec = toJson(specForServers(run));
   profile.graphs = graphsForServers(run);
   writeProfile(options.output, profile);
-  std::cout << (options.run.json ? toJson(profile).dump(2) + "\n"
-                                 : wrappedFor(STDOUT_FILENO, profileText(profile), 4))
+  if (options.run.json) {
+    std::cout << toJson(profile).dump(2) << std::endl;
+    return 0;
+  }
+  std::cout << wrappedFor(STDOUT_FILENO, profileText(profile), 4)
+            << fmt::format(
+                   "\nnext, on the server's machine, with this file:\n  cleave-server profile --of "
+                   "{} --output server.json --config configs/server.yaml\n",
+                   shellWord(options.output))
             << std::flush;
   return 0;
 }

@@ -222,7 +222,12 @@ void rethrowWithFolder(const std::exception& error, const PreparedRun& run) {
                                                            "disk-share-full"};
   const std::string code = codeOf(error);
   const bool isDisk = std::find(kDiskErrors.begin(), kDiskErrors.end(), code) != kDiskErrors.end();
-  if (!isDisk || run.localServers.empty()) throw;
+  if (!isDisk) throw;
+  if (run.localServers.empty()) {
+    const bool isOwnDisk = std::string_view(error.what()).starts_with(run.folder + "/");
+    if (!isOwnDisk || !mayResume) throw;
+    throw RunError(code, error.what(), "free disk space, then run: " + run.resumeCommand);
+  }
   throw RunError(
       code,
       fmt::format("{}; the client has started its own server, which stores its files in the run's "

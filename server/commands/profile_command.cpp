@@ -1,5 +1,6 @@
 #include "server/commands/profile_command.h"
 
+#include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -49,8 +50,16 @@ int profileCommand(const ServerProfileOptions& options) {
   }
   profile.runSpec = client.runSpec;
   writeProfile(options.output, profile);
-  std::cout << (options.json ? toJson(profile).dump(2) + "\n"
-                             : wrappedFor(STDOUT_FILENO, profileText(profile), 4))
+  if (options.json) {
+    std::cout << toJson(profile).dump(2) << std::endl;
+    return 0;
+  }
+  std::cout << wrappedFor(STDOUT_FILENO, profileText(profile), 4)
+            << fmt::format(
+                   "\nnext, on the client's machine, with this file and the rate of the link:\n  "
+                   "cleave-client plan --config CONFIG --profile {} --server-profile {} --rate "
+                   "100Mbit/s --latency 10ms\n",
+                   shellWord(options.client), shellWord(options.output))
             << std::flush;
   return 0;
 }

@@ -170,7 +170,7 @@ TEST_CASE("a full disk at the client ends the run with a clear error") {
   checkError(
       ended, kFailedRun,
       {"[cannot-write]", disk + "/run/", ".csv: rows could not be written: No space left on device",
-       "free disk space, or give a folder on another disk with --run-dir"});
+       "free disk space, then run: cleave-client train --resume " + disk + "/run"});
   CHECK(server.process().waitForOutput("the client ended it (failed)", kPatience));
 }
 
