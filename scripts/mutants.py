@@ -21,7 +21,7 @@ MUTANTS = {
     # After a reconnection, nothing is sent again.
     "resend-nothing": [("common/link/tensor_sender.cpp", "      send(encoding, begin);\n    }\n  }\n}", "    }\n  }\n}")],
     # A restarted client gets the run that the server has in memory, instead of a checkpoint.
-    "no-token": [("server/run/run_table.cpp", "      found->second.run->token() != request.hello.token()) {", "      false) {"),
+    "no-token": [("server/run/run_table.cpp", "      found->second->token() != request.hello.token()) {", "      false) {"),
                  ("server/sessions/session.cpp", "  if (request.hello.token() != 0) co_return co_await continueRun(std::move(request));",
                   "  bool warm = request.hello.token() != 0;\n  try {\n    context_.runs.find(request);\n    warm = true;\n  } catch (const Error&) {\n  }\n"
                   "  if (warm) co_return co_await continueRun(std::move(request));")],

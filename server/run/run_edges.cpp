@@ -173,17 +173,6 @@ std::vector<TensorLink*> RunEdges::links() const {
 
 // ---- State ----
 
-LinkTotals RunEdges::totals() const {
-  LinkTotals totals;
-  for (const auto& edge : edges_) totals += edge->tensors().totals();
-  return totals;
-}
-
-bool RunEdges::hasCodecWork() const {
-  return std::any_of(edges_.begin(), edges_.end(),
-                     [](const auto& edge) { return edge->tensors().hasCodecWork(); });
-}
-
 std::optional<SteadyTime> RunEdges::lastActivity() const {
   std::optional<SteadyTime> last;
   for (const auto& edge : edges_) last = std::max(last, edge->lastActivity());

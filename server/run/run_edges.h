@@ -54,9 +54,6 @@ class RunEdges {
   // The tensor links, in the order of the cuts.
   std::vector<TensorLink*> links() const;
 
-  // Any thread. Sums over the edges. "Up" is towards this server.
-  LinkTotals totals() const;
-  bool hasCodecWork() const;
   // When something other than a Ping last crossed an edge; nullopt: no edge is connected.
   std::optional<SteadyTime> lastActivity() const;
 

@@ -46,20 +46,20 @@ void checkReplica(const RunRequest& request, const ReplicaGroup* group) {
                                           std::to_string(kAttemptBytes) + " bytes, or is a trial");
 }
 
-// The key of a run is its run id. Several trials may have the same run id, so their keys differ.
+// The key of a seat is its run id. Several trials may have the same run id, so their keys differ.
 // Run ids never contain '/'.
 std::string keyOf(const RunRequest& request) {
   return request.isTrial() ? fmt::format("trial/{}", request.session) : request.runId();
 }
 
 // The run in the account of usage. The ids of trials are unknown to users.
-std::string accountOf(const ServedRun& run) {
-  return run.request().isTrial() ? "" : run.request().runId();
+std::string accountOf(const RunRequest& request) {
+  return request.isTrial() ? "" : request.runId();
 }
 
 }  // namespace
 
-std::shared_ptr<ServedRun> RunTable::admit(RunRequest request) {
+std::shared_ptr<Seat> RunTable::admit(RunRequest request) {
   checkRunId(request.runId());
   // Checked before the graph is parsed.
   if (!request.spec.graph.empty()) admission_.checkModel(request.identity, "graph");
@@ -86,11 +86,8 @@ std::shared_ptr<ServedRun> RunTable::admit(RunRequest request) {
   const std::string key = keyOf(request);
   auto run = std::make_shared<ServedRun>(
       resources_, std::move(request), std::move(plan), std::move(ticket),
-      [this, key](std::exception_ptr error) { parkedRunFailed(key, std::move(error)); });
-  Entry entry;
-  entry.run = run;
-  runs_[key] = std::move(entry);
-  return run;
+      [this, key](std::exception_ptr error) { parkedSeatFailed(key, std::move(error)); });
+  return seats_[key] = std::shared_ptr<Seat>(run, &run->owner());
 }
 
 std::unique_ptr<Admission::Ticket> RunTable::reserve(const std::string& identity,
@@ -108,27 +105,27 @@ std::unique_ptr<Admission::Ticket> RunTable::reserve(const std::string& identity
 
 // Prefers a run of this identity. Returns false if no run is parked.
 bool RunTable::endOldestParked(const std::string& identity) {
-  const Entry* oldest = nullptr;
-  const auto isBefore = [&](const Entry& entry) {
+  Seat* oldest = nullptr;
+  const auto isBefore = [&](const Seat& seat) {
     if (oldest == nullptr) return true;
-    const bool isOwn = entry.run->request().identity == identity;
-    const bool isOldestOwn = oldest->run->request().identity == identity;
-    return isOwn == isOldestOwn ? entry.since < oldest->since : isOwn;
+    const bool isOwn = seat.request().identity == identity;
+    const bool isOldestOwn = oldest->request().identity == identity;
+    return isOwn == isOldestOwn ? seat.parkedSince() < oldest->parkedSince() : isOwn;
   };
-  for (const auto& [key, entry] : runs_) {
-    if (entry.parked && isBefore(entry)) oldest = &entry;
+  for (const auto& [key, seat] : seats_) {
+    if (seat->isParked() && !seat->run().isClosing() && isBefore(*seat)) oldest = seat.get();
   }
   if (oldest == nullptr) return false;
-  oldest->run->end(std::make_exception_ptr(RunError(
+  oldest->end(std::make_exception_ptr(RunError(
       "park-ended", "another run needs the memory of this one, whose client is disconnected")));
   return true;
 }
 
 void RunTable::refuseServed(const RunRequest& request) {
   const std::string& runId = request.runId();
-  const auto found = runs_.find(runId);
-  if (found == runs_.end()) return;
-  ServedRun& served = *found->second.run;
+  const auto found = seats_.find(runId);
+  if (found == seats_.end()) return;
+  Seat& served = *found->second;
   // This is checked first, so that another identity cannot end a served run.
   if (served.request().identity != request.identity) throw othersRun(runId);
   const bool takesOver = request.hello.take_over();
@@ -142,140 +139,108 @@ void RunTable::refuseServed(const RunRequest& request) {
                  served.isParked() ? kParkedFenceSeconds : kFenceSeconds);
 }
 
-std::shared_ptr<ServedRun> RunTable::find(const RunRequest& request) const {
-  const auto found = runs_.find(keyOf(request));
-  if (found != runs_.end() && found->second.run->request().identity != request.identity) {
+std::shared_ptr<Seat> RunTable::find(const RunRequest& request) const {
+  const auto found = seats_.find(keyOf(request));
+  if (found != seats_.end() && found->second->request().identity != request.identity) {
     throw othersRun(request.runId());
   }
-  if (found == runs_.end() || found->second.isClosing ||
-      found->second.run->token() != request.hello.token()) {
+  if (found == seats_.end() || found->second->run().isClosing() ||
+      found->second->token() != request.hello.token()) {
     throw RunError(ErrorKind::attempt, "run-not-here",
                    fmt::format("this server no longer has the run {} in its memory",
                                printable(request.runId())),
                    "rerun the command; the server was restarted, or the connection was broken for "
                    "longer than its limits.park_seconds");
   }
-  const ServedRun& run = *found->second.run;
-  checkContinues(request.hello, run.lastConnection());
-  if (request.spec != run.request().spec) {
+  const Seat& seat = *found->second;
+  checkContinues(request.hello, seat.lastConnection());
+  if (request.spec != seat.request().spec) {
     throw UsageError(
         "other-run-spec",
         fmt::format("the run {} was started with a different run spec", request.runId()),
         "continue it with its original configuration");
   }
-  return found->second.run;
+  return found->second;
 }
 
 // The other server may ask before the client has asked for the run. The answer does not say whether
 // the run exists.
 std::shared_ptr<RunEdge> RunTable::findEdge(const std::string& runId,
                                             const std::string& token) const {
-  const auto found = runs_.find(runId);
-  if (found != runs_.end() && !found->second.isClosing) {
-    if (auto edge = found->second.run->edge(token)) return edge;
+  const auto found = seats_.find(runId);
+  if (found != seats_.end() && !found->second->run().isClosing()) {
+    if (auto edge = found->second->run().edge(token)) return edge;
   }
   throw RunError("edge-not-here", "this server has no run that expects this direct link",
                  "the client may not have connected yet: try again", kEdgeRetrySeconds);
 }
 
-// ---- Parking ----
+// ---- Parked seats ----
 
-void RunTable::park(const std::shared_ptr<ServedRun>& run) {
-  run->park();
-  const std::string key = keyOf(run->request());
-  Entry& entry = runs_.at(key);
-  entry.since = now();
-  entry.parked =
-      std::make_shared<boost::asio::steady_timer>(resources_.io, resources_.settings.park);
-  entry.parked->async_wait([this, key](const boost::system::error_code& cancelled) {
-    if (cancelled) return;
-    const auto found = runs_.find(key);
-    if (found == runs_.end() || !found->second.run->isParked()) return;
-    const auto seconds = std::chrono::duration<double>(resources_.settings.park).count();
-    found->second.run->end(std::make_exception_ptr(
-        RunError("park-timeout", fmt::format("its client has not reconnected within {} s "
-                                             "(limits.park_seconds in the server's configuration)",
-                                             seconds))));
-  });
-}
-
-void RunTable::attach(const RunRequest& request, std::shared_ptr<Connection> connection) {
-  Entry& entry = runs_.at(keyOf(request));
-  entry.parked.reset();
-  entry.run->attach(request, std::move(connection));
-}
-
-void RunTable::endParked(const Error& error, const std::function<bool(const ServedRun&)>& isMeant) {
-  const auto runs = runs_;  // a copy, because a run that ends may be removed from runs_
-  for (const auto& [key, entry] : runs) {
-    if (!entry.run->isParked() || !isMeant(*entry.run)) continue;
-    entry.run->end(std::make_exception_ptr(RunError(error, error.what(), error.hint())));
+void RunTable::endParked(const Error& error, const std::function<bool(const Seat&)>& isMeant) {
+  const auto seats = seats_;  // a copy, because a run that ends may be removed from seats_
+  for (const auto& [key, seat] : seats) {
+    if (!seat->isParked() || !isMeant(*seat)) continue;
+    seat->end(std::make_exception_ptr(RunError(error, error.what(), error.hint())));
   }
 }
 
-void RunTable::parkedRunFailed(const std::string& key, std::exception_ptr error) {
-  const auto found = runs_.find(key);
-  if (found == runs_.end() || found->second.isClosing) return;
-  const std::shared_ptr<ServedRun> run = found->second.run;
+void RunTable::parkedSeatFailed(const std::string& key, std::exception_ptr error) {
+  const auto found = seats_.find(key);
+  if (found == seats_.end() || found->second->run().isClosing()) return;
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& failure) {
-    run->log(spdlog::level::warn,
-             fmt::format("ended while it was not connected: {}", printable(failure.what())));
+    found->second->run().log(
+        spdlog::level::warn,
+        fmt::format("ended while it was not connected: {}", printable(failure.what())));
   }
-  boost::asio::co_spawn(resources_.io, close(run), [](std::exception_ptr failed) {
+  boost::asio::co_spawn(resources_.io, close(found->second), [](std::exception_ptr failed) {
     if (failed) std::rethrow_exception(failed);
   });
 }
 
 std::vector<SessionStatus> RunTable::parked() const {
   std::vector<SessionStatus> all;
-  for (const auto& [key, entry] : runs_) {
-    if (!entry.run->isParked()) continue;
-    SessionStatus status;
-    status.number = entry.run->session();
-    status.identity = entry.run->request().identity;
-    status.seconds = secondsSince(entry.since);
-    status.kind = "parked";
-    entry.run->describe(status);
-    all.push_back(std::move(status));
+  for (const auto& [key, seat] : seats_) {
+    if (seat->isParked()) all.push_back(seat->status());
   }
   return all;
 }
 
 // ---- The end ----
 
-boost::asio::awaitable<void> RunTable::close(std::shared_ptr<ServedRun> run) {
-  const std::string key = keyOf(run->request());
-  runs_.at(key).isClosing = true;
-  runs_.at(key).parked.reset();
-  co_await run->close();
-  closeUsage(*run);
-  runs_.erase(key);
-  run.reset();
+boost::asio::awaitable<void> RunTable::close(std::shared_ptr<Seat> seat) {
+  ServedRun& run = seat->run();
+  co_await run.close();
+  closeUsage(run);
+  std::erase_if(seats_, [&](const auto& entry) { return &entry.second->run() == &run; });
+  seat.reset();
   closed_();
 }
 
 void RunTable::completeRecords() {
-  for (const auto& [key, entry] : runs_) {
-    closeUsage(*entry.run);
-    entry.run->completeRecords();
+  for (const auto& [key, seat] : seats_) {
+    closeUsage(seat->run());
+    seat->run().completeRecords();
   }
 }
 
 // ---- Usage ----
 
 void RunTable::recordUsage(SteadyTime time) {
-  for (const auto& [key, entry] : runs_) recordUsage(*entry.run, time);
+  for (const auto& [key, seat] : seats_) recordUsage(seat->run(), time);
 }
 
 void RunTable::recordUsage(ServedRun& run, SteadyTime time) {
-  resources_.store.usage().add(run.request().identity, accountOf(run), run.takeUsage(), time);
+  const RunRequest& request = run.owner().request();
+  resources_.store.usage().add(request.identity, accountOf(request), run.takeUsage(), time);
 }
 
 void RunTable::closeUsage(ServedRun& run) {
   recordUsage(run, now());
-  resources_.store.usage().close(run.request().identity, accountOf(run));
+  const RunRequest& request = run.owner().request();
+  resources_.store.usage().close(request.identity, accountOf(request));
 }
 
 }  // namespace cleave

@@ -1,9 +1,8 @@
-// The runs and trials that the server serves, from their admission until they are closed. io thread
-// only.
+// The seats of the runs and trials that the server serves, from their admission until their run is
+// closed. A pointer to a seat keeps its run alive. io thread only.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <exception>
 #include <functional>
 #include <map>
@@ -27,29 +26,23 @@ class RunTable {
   RunTable(const RunResources& resources, Admission& admission, std::function<void()> closed)
       : resources_(resources), admission_(admission), closed_(std::move(closed)) {}
 
-  // Decides whether the run may start, and adds it. The caller must close() or park() it. Throws
-  // UsageError or RunError with the code and sentence of the refusal: the errors of planRun() and
-  // Admission, checkEdges(), "bad-run-id", "run-in-use", "stale-generation". If
-  // the same run is already being served, it ends if this client may continue it; until it has
-  // ended, the new request is refused as "run-in-use".
-  std::shared_ptr<ServedRun> admit(RunRequest request);
-  // Returns the run that a Hello with a token continues. Throws UsageError or RunError:
+  // Decides whether the run may start, and adds its seat. The caller must close() or park it.
+  // Throws UsageError or RunError with the code and sentence of the refusal: the errors of
+  // planRun() and Admission, checkEdges(), "bad-run-id", "run-in-use", "stale-generation". If the
+  // same run is already being served, it ends if this client may continue it; until it has ended,
+  // the new request is refused as "run-in-use".
+  std::shared_ptr<Seat> admit(RunRequest request);
+  // Returns the seat that a Hello with a token continues. Throws UsageError or RunError:
   // "others-run", "run-not-here", "stale-generation", "other-run-spec".
-  std::shared_ptr<ServedRun> find(const RunRequest& request) const;
+  std::shared_ptr<Seat> find(const RunRequest& request) const;
   // Returns the edge of a served run that expects another server with this token. Throws RunError
   // "edge-not-here".
   std::shared_ptr<RunEdge> findEdge(const std::string& runId, const std::string& token) const;
-  // Closes the run, and removes it. Its memory and session are free for others once the caller has
-  // released the run too.
-  boost::asio::awaitable<void> close(std::shared_ptr<ServedRun> run);
-  // Keeps a run whose connection broke for limits.park_seconds; then closes it, unless a new
-  // connection continues it.
-  void park(const std::shared_ptr<ServedRun>& run);
-  // A new connection continues the run that find() returned for the request. Throws the errors of
-  // ServedRun::attach().
-  void attach(const RunRequest& request, std::shared_ptr<Connection> connection);
-  // Ends the parked runs for which `isMeant` returns true.
-  void endParked(const Error& error, const std::function<bool(const ServedRun&)>& isMeant);
+  // Closes the seat's run, and removes its seats. Its memory and session are free for others once
+  // the caller has released the seat too.
+  boost::asio::awaitable<void> close(std::shared_ptr<Seat> seat);
+  // Ends the runs of the parked seats for which `isMeant` returns true.
+  void endParked(const Error& error, const std::function<bool(const Seat&)>& isMeant);
   // Completes the records of all runs with the current state. Call before exiting without closing
   // the runs.
   void completeRecords();
@@ -57,28 +50,21 @@ class RunTable {
   // Adds the usage of all runs to the store's account.
   void recordUsage(SteadyTime time);
 
-  bool empty() const { return runs_.empty(); }
+  bool empty() const { return seats_.empty(); }
   std::vector<SessionStatus> parked() const;
 
  private:
-  struct Entry {
-    std::shared_ptr<ServedRun> run;
-    // Ends the run when limits.park_seconds have passed; null: not parked.
-    std::shared_ptr<boost::asio::steady_timer> parked;
-    SteadyTime since;  // when it was parked
-    bool isClosing = false;
-  };
   void recordUsage(ServedRun& run, SteadyTime time);
   void closeUsage(ServedRun& run);
   void refuseServed(const RunRequest& request);
   std::unique_ptr<Admission::Ticket> reserve(const std::string& identity, const RunPlan& plan);
   bool endOldestParked(const std::string& identity);
-  void parkedRunFailed(const std::string& key, std::exception_ptr error);
+  void parkedSeatFailed(const std::string& key, std::exception_ptr error);
 
   const RunResources& resources_;
   Admission& admission_;
   const std::function<void()> closed_;
-  std::map<std::string, Entry> runs_;  // by keyOf()
+  std::map<std::string, std::shared_ptr<Seat>> seats_;  // by keyOf()
 };
 
 }  // namespace cleave

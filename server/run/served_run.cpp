@@ -3,7 +3,6 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <boost/asio/async_result.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -12,7 +11,6 @@
 #include <functional>
 #include <iterator>
 #include <optional>
-#include <random>
 #include <utility>
 #include <variant>
 
@@ -21,12 +19,9 @@
 #include "common/core/log.h"
 #include "common/core/sha256.h"
 #include "common/link/edge.h"
-#include "common/link/wire_messages.h"
 #include "common/run/action_tables.h"
 #include "common/run/torch_errors.h"
-#include "server/run/deadline.h"
 #include "server/run/hello.h"
-#include "server/store/last_connection.h"
 #include "server/store/on_thread.h"
 #include "stage/remote_body.h"
 
@@ -44,51 +39,35 @@ std::string blocksText(const RunPlan& plan) {
                        : fmt::format("blocks {} to {}", first, last);
 }
 
-// The coroutine resumes on the io thread once no task of the cancelled queue is running.
-asio::awaitable<void> codecWorkEnded(CodecQueue& queue, asio::any_io_executor io) {
-  co_await asio::async_initiate<const asio::use_awaitable_t<>&, void(std::exception_ptr)>(
-      [&queue, io](auto handler) {
-        auto shared = std::make_shared<decltype(handler)>(std::move(handler));
-        queue.cancel([io, shared] { asio::post(io, [shared] { (*shared)(nullptr); }); });
-      },
-      asio::use_awaitable);
-}
-
-// A token that cannot be guessed, so that without TLS only the client that began a run can continue
-// it.
-std::uint64_t randomToken() {
-  std::random_device random;
-  for (;;) {
-    const std::uint64_t token = std::uint64_t{random()} << 32 | random();
-    if (token != 0) return token;
+// Looks again and again, because what ends on other threads does not say so. `isTrue` must outlive
+// the call.
+asio::awaitable<void> waitUntil(asio::any_io_executor io, const std::function<bool()>& isTrue) {
+  asio::steady_timer pause(io);
+  while (!isTrue()) {
+    pause.expires_after(kPoll);
+    co_await pause.async_wait(asio::use_awaitable);
   }
 }
 
-// The error for a trial that exceeds what clients need. Trials are limited because they leave no
-// records.
+}  // namespace
+
 ProtocolError trialTooLong(const std::string& limit) {
   return ProtocolError("trial-too-long", "the trial takes more than " + limit,
                        "set a codec instead of auto");
 }
 
-}  // namespace
-
 ServedRun::ServedRun(const RunResources& resources, RunRequest request, RunPlan plan,
                      std::unique_ptr<Admission::Ticket> ticket,
-                     std::function<void(std::exception_ptr)> ended)
+                     std::function<void(std::exception_ptr)> failed)
     : resources_(resources),
-      request_(std::move(request)),
-      isTrial_(request_.isTrial()),
+      isTrial_(request.isTrial()),
       plan_(std::move(plan)),
-      ticket_(std::move(ticket)),
-      ended_(std::move(ended)),
-      serverLog_(logAbout(request_.identity, request_.runId())),
-      token_(randomToken()),
-      spec_(digestOf(request_.spec)),
-      last_(isTrial_ ? LastConnection() : connectionOf(request_.hello)),
-      session_(request_.session),
-      edges_(request_.hello, resources_.settings, resources_.certificates, resources_.io,
-             [this](const RunError& error) { edgeFailed(error); }) {}
+      serverLog_(logAbout(request.identity, request.runId())),
+      edges_(request.hello, resources_.settings, resources_.certificates, resources_.io,
+             [this](const RunError& error) { edgeFailed(error); }) {
+  seats_.push_back(std::make_unique<Seat>(*this, resources, std::move(request), std::move(ticket),
+                                          std::move(failed)));
+}
 
 ServedRun::~ServedRun() = default;
 
@@ -96,15 +75,14 @@ ServedRun::~ServedRun() = default;
 
 asio::awaitable<void> ServedRun::open() {
   co_await openRecords();
-  if (endError_) std::rethrow_exception(endError_);
   mailbox_ = std::make_shared<Mailbox>(resources_.device, plan_.inFlight);
   if (engineOptions(plan_).reduces) {
     // Identities cannot join each other's groups. The client's random attempt keeps strangers out.
     replicas_ = std::make_shared<RunReplicas>(
-        *resources_.replicas, request_.identity + "/" + hexOf(request_.hello.attempt()));
+        *resources_.replicas, owner().request().identity + "/" + hexOf(hello().attempt()));
   }
   if (resources_.stages != nullptr) stageMemory_.emplace(plan_);
-  link_ = makeLink();
+  openLinks();
   worker_ = makeWorker();
   // Builds the model as the worker's first action, so that the Hello is answered without waiting
   // for the device, and the build time is charged to the session.
@@ -112,24 +90,26 @@ asio::awaitable<void> ServedRun::open() {
 }
 
 asio::awaitable<void> ServedRun::openRecords() {
-  const int asked = static_cast<int>(std::min(request_.spec.threads, 1024u));
+  const RunRequest& request = owner().request();
+  const int asked = static_cast<int>(std::min(request.spec.threads, 1024u));
   threads_ =
-      chooseThreads(usableCores(), asked, resources_.settings.threads, request_.clientIsLocal);
+      chooseThreads(usableCores(), asked, resources_.settings.threads, request.clientIsLocal);
   if (!isTrial_) {
+    const std::string spec = digestOf(request.spec);
     stored_ = co_await resources_.store.open(
-        request_.identity, request_.hello, spec_, request_.session, threads_.threads,
+        request.identity, request.hello, spec, request.session, threads_.threads,
         namesWeights() ? maxWeightsBytes(plan_) : 0, samplesDiskBytes(plan_));
-    last_ = stored_.connection;
+    owner().stored(stored_.connection);
     const std::string& unconfined = resources_.settings.unconfined;
     if (!unconfined.empty()) stored_.log->warn("{}", unconfinedText(unconfined));
   }
   record_ = std::make_shared<RunRecord>(stored_.files, plan_.spec.stepsPerEpoch, stored_.disk);
 }
 
-std::shared_ptr<TensorLink> ServedRun::makeLink() {
+void ServedRun::openLinks() {
   TensorLinkOptions options = linkOptions(plan_, Role::server);
   if (resumes() || hasStoredWeights()) options.initialWeights = false;
-  if (namesWeights()) options.weightsSha256 = request_.hello.weights_sha256();
+  if (namesWeights()) options.weightsSha256 = hello().weights_sha256();
   options.errorEvery = resources_.settings.errorEvery;
   if (plan_.samplesOnDisk) options.samplesFolder = stored_.files->folder();
   options.levels = std::make_shared<CodecLevels>();  // shared with the edges
@@ -147,21 +127,28 @@ std::shared_ptr<TensorLink> ServedRun::makeLink() {
   edges_.takeFlows(options);
   const auto pool = stageMemory_ ? stageMemory_->inputs : resources_.pool;
   edges_.start(options, pool, deliver, record);
-  return std::make_shared<TensorLink>(std::move(options), pool, resources_.io,
-                                      TensorLink::Callbacks{deliver, record, ended_});
+  owner().open(
+      std::make_shared<TensorLink>(std::move(options), pool, resources_.io,
+                                   TensorLink::Callbacks{deliver, record, owner().failed()}));
 }
 
-// The client learns from this server why the run ends.
+// The clients learn from this server why the run ends.
 void ServedRun::edgeFailed(const RunError& error) {
-  *hasFailed_ = true;
-  end(std::make_exception_ptr(
+  failFunction()(std::make_exception_ptr(
       RunError(error, fmt::format("{} (from the server of {})", error.what(), blocksText(plan_)),
                error.hint())));
 }
 
+std::vector<TensorLink*> ServedRun::links() const {
+  if (!isOpen()) return {};
+  std::vector<TensorLink*> links = edges_.links();
+  for (const auto& seat : seats_) links.push_back(seat->link().get());
+  return links;
+}
+
 LinkTotals ServedRun::totals() const {
-  LinkTotals totals = link_->totals();
-  totals += edges_.totals();
+  LinkTotals totals;
+  for (const TensorLink* const link : links()) totals += link->totals();
   return totals;
 }
 
@@ -170,9 +157,10 @@ std::shared_ptr<EngineWorker> ServedRun::makeWorker() {
   options.resumes = resumes();
   options.hasEdgeBefore = edges_.hasBefore();
   auto worker = std::make_shared<EngineWorker>(
-      std::make_unique<Participant>(options, plan_.place,
-                                    std::vector<std::shared_ptr<EngineLink>>{edges_.with(link_)}),
-      mailbox_, ActionTable{}, [this] { finishedBatch(); }, failWith(link_),
+      std::make_unique<Participant>(
+          options, plan_.place,
+          std::vector<std::shared_ptr<EngineLink>>{edges_.with(owner().link())}),
+      mailbox_, ActionTable{}, [this] { finishedBatch(); }, failFunction(),
       resources_.compute.queue(), trace_);
   worker->limitActions(resources_.settings.actionSeconds);
   return worker;
@@ -227,11 +215,12 @@ ReduceFunction ServedRun::reduceFunction() {
   };
 }
 
-std::function<void(std::exception_ptr)> ServedRun::failWith(
-    std::shared_ptr<TensorLink> link) const {
-  return [link = std::move(link), hasFailed = hasFailed_](std::exception_ptr error) {
+std::function<void(std::exception_ptr)> ServedRun::failFunction() const {
+  std::vector<std::shared_ptr<TensorLink>> clients;
+  for (const auto& seat : seats_) clients.push_back(seat->link());
+  return [clients = std::move(clients), hasFailed = hasFailed_](const std::exception_ptr& error) {
     *hasFailed = true;
-    link->fail(std::move(error));
+    for (const auto& link : clients) link->fail(error);
   };
 }
 
@@ -241,8 +230,7 @@ std::function<void(std::exception_ptr)> ServedRun::failWith(
 void ServedRun::loadStoredWeights() {
   stored_.weights->load(
       resources_.pool->chargedTo(account_),
-      [mailbox = mailbox_](Blob weights) { mailbox->deliver(std::move(weights)); },
-      failWith(link_));
+      [mailbox = mailbox_](Blob weights) { mailbox->deliver(std::move(weights)); }, failFunction());
 }
 
 Result ServedRun::importAndKeep(const ActionFunction& import, Work work) {
@@ -282,7 +270,7 @@ void ServedRun::saveSnapshot() {
   std::shared_ptr<RunCheckpoints::Snapshot> snapshot = std::exchange(snapshot_, nullptr);
   snapshot->state.engine = worker_->engine().state();
   snapshot->state.notes = record_->notes();
-  const auto reply = [io = resources_.io, link = link_, runLog = stored_.log,
+  const auto reply = [io = resources_.io, link = owner().link(), runLog = stored_.log,
                       faults = checkpointFaults_](const Saved& saved) {
     if (runLog && !saved.code.empty() && faults->isNew(saved.code)) {
       runLog->warn("no checkpoint of step {}: {}", saved.step, saved.sentence);
@@ -312,13 +300,14 @@ void ServedRun::saveSnapshot() {
 // The links' codecs run in one queue, so the last link's states are the last to arrive.
 void ServedRun::saveCodecs(std::uint64_t since,
                            std::function<void(SavedCodecs saved)> saved) const {
-  const auto all = std::make_shared<SavedCodecs>();
-  const auto add = [all](SavedCodecs codecs) { all->add(std::move(codecs)); };
-  for (TensorLink* const edge : edges_.links()) edge->saveCodecs(since, add);
-  link_->saveCodecs(since, [all, add, saved = std::move(saved)](SavedCodecs codecs) {
-    add(std::move(codecs));
-    saved(std::move(*all));
-  });
+  const auto codecs = std::make_shared<SavedCodecs>();
+  const std::vector<TensorLink*> all = links();
+  for (TensorLink* const link : all) {
+    link->saveCodecs(since, [codecs, saved, isLast = link == all.back()](SavedCodecs ofLink) {
+      codecs->add(std::move(ofLink));
+      if (isLast) saved(std::move(*codecs));
+    });
+  }
 }
 
 void ServedRun::restoreCodecs(std::vector<TensorCodecs::SavedState> states) const {
@@ -329,7 +318,7 @@ void ServedRun::restoreCodecs(std::vector<TensorCodecs::SavedState> states) cons
         std::make_move_iterator(own), std::make_move_iterator(states.end())));
     states.erase(own, states.end());
   }
-  link_->restoreCodecs(std::move(states));
+  owner().link()->restoreCodecs(std::move(states));
 }
 
 EngineState ServedRun::restore(const Resume& resume) {
@@ -352,33 +341,20 @@ void ServedRun::finish() {
   if (stored_.checkpoints) stored_.checkpoints->finish(resources_.settings.keepFinished);
 }
 
-asio::awaitable<void> ServedRun::storeConnection(const wire::Hello& hello) {
-  last_ = co_await resources_.store.storeConnection(request_.identity, hello);
-}
+// ---- Seats ----
 
-// ---- Connections ----
-
-void ServedRun::attach(const RunRequest& request, std::shared_ptr<Connection> connection) {
-  if (const auto before = link_->connection()) {
-    // Closes the old connection immediately: its socket must not write into a tensor that the new
-    // connection continues.
-    before->abandon();
-    link_->detach();
-  }
-  if (request.hello.token() != 0) arrived_ = link_->arrived();
-  session_ = request.session;
+void ServedRun::connected(const Seat& seat) {
   usage_.connected();
-  stored_.files->reconnected(session_, last_.generation);
-  link_->attach(std::move(connection), arrivedFromWire(request.hello.arrived()));
+  stored_.files->reconnected(seat.session(), seat.lastConnection().generation);
 }
 
-wire::HelloOk ServedRun::helloOk() const {
-  wire::HelloOk ok = helloOkOf(session_);
+wire::HelloOk ServedRun::helloOk(const Seat& seat) const {
+  wire::HelloOk ok = helloOkOf(seat.session());
   ok.set_threads(static_cast<std::uint32_t>(threads_.threads));
   ok.set_in_flight(plan_.inFlight);
-  if (!isTrial_ && resources_.settings.park.count() > 0) ok.set_token(token_);
-  if (arrived_) toWire(*arrived_, *ok.mutable_arrived());
-  ok.set_weights_stored(!arrived_ && hasStoredWeights());
+  if (!isTrial_ && resources_.settings.park.count() > 0) ok.set_token(seat.token());
+  if (seat.arrived()) toWire(*seat.arrived(), *ok.mutable_arrived());
+  ok.set_weights_stored(!seat.arrived() && hasStoredWeights());
   ok.set_body_bytes(maxWeightsBytes(plan_));
   ok.set_weights_allowed(mayFetchWeights());
   ok.set_device(resources_.settings.device);
@@ -407,32 +383,16 @@ std::string ServedRun::summary() const {
 
 void ServedRun::start() {
   record_->begin(totals());
-  resources_.device.attach(worker_, request_.identity);
+  resources_.device.attach(worker_, owner().request().identity);
   isServing_ = true;
   if (hasStoredWeights()) loadStoredWeights();
   if (isDraining_) drain();
 }
 
-asio::awaitable<std::string> ServedRun::serve() {
-  std::optional<asio::steady_timer> deadline;
-  if (isTrial_) {
-    const auto minutes = kMaxTrialSession / std::chrono::minutes(1);
-    deadline = failAfter(kMaxTrialSession, link_->connection(),
-                         std::make_exception_ptr(trialTooLong(fmt::format("{} minutes", minutes))),
-                         resources_.io);
-  }
-  const std::string reason = co_await link_->serve();
-  // A client does not wait for its last update. Without this, the server would lack a step that the
-  // client has.
-  asio::steady_timer pause(resources_.io);
-  while (worker_->hasWork() && !*hasFailed_) {
-    pause.expires_after(kPoll);
-    co_await pause.async_wait(asio::use_awaitable);
-  }
-  co_return reason;
+asio::awaitable<void> ServedRun::finishWork() {
+  const std::function<bool()> isDone = [this] { return !worker_->hasWork() || *hasFailed_; };
+  co_await waitUntil(resources_.io, isDone);
 }
-
-void ServedRun::park() { link_->detach(); }
 
 void ServedRun::finishedBatch() {
   failpoint("batch");
@@ -443,32 +403,27 @@ void ServedRun::finishedBatch() {
   const LinkTotals totals = this->totals();
   record_->finishedBatch(engine, worker_->betweenSteps(), totals);
   usage_.finishedBatch(engine.ended().at.phase, engine.ended().seconds);
-  pace_.finishedBatch(engine.ended().at, engine.ended().seconds, totals, link_->receiveRate(),
-                      link_->sendRate());
+  const TensorLink& link = *owner().link();
+  pace_.finishedBatch(engine.ended().at, engine.ended().seconds, totals, link.receiveRate(),
+                      link.sendRate());
   if (snapshot_) saveSnapshot();
-}
-
-void ServedRun::end(std::exception_ptr error) {
-  if (link_) return link_->fail(std::move(error));
-  endError_ = std::move(error);
 }
 
 void ServedRun::drain() {
   isDraining_ = true;
   if (!isServing_) return;  // start() handles it
-  link_->send(Drain{std::chrono::duration<double>(resources_.settings.drain).count()});
+  const Drain drain{std::chrono::duration<double>(resources_.settings.drain).count()};
+  for (const auto& seat : seats_) seat->link()->send(drain);
 }
 
 bool ServedRun::hasWork() const {
+  if (!isServing_ || worker_->hasWork()) return true;
   const bool isLoading = hasStoredWeights() && isUsingWeightsStore();
-  return !isServing_ || worker_->hasWork() || link_->hasCodecWork() || edges_.hasCodecWork() ||
-         isLoading;
+  return isLoading || std::ranges::any_of(links(), &TensorLink::hasCodecWork);
 }
 
 void ServedRun::describe(SessionStatus& status) const {
-  status.run = request_.runId();
   status.model = plan_.stage.model.name;
-  status.memoryBytes = ticket_->bytes();
   status.pace = pace_.state();
   const std::uint64_t perEpoch = plan_.spec.stepsPerEpoch;
   if (status.pace && status.pace->phase == Phase::train && perEpoch > 0) {
@@ -478,34 +433,38 @@ void ServedRun::describe(SessionStatus& status) const {
 
 void ServedRun::log(spdlog::level::level_enum level, const std::string& line) {
   if (stored_.log) stored_.log->log(level, line);  // a trial has no log
-  if (!resources_.lines.take(request_.identity, now())) return;
-  serverLog_->log(level, "run {}: {}", request_.runId(), line);
+  const RunRequest& request = owner().request();
+  if (!resources_.lines.take(request.identity, now())) return;
+  serverLog_->log(level, "run {}: {}", request.runId(), line);
 }
 
 // ---- Closing ----
 
 asio::awaitable<void> ServedRun::close() {
+  isClosing_ = true;
   isServing_ = false;
+  for (const auto& seat : seats_) seat->close();
   if (codecQueue_) codecQueue_->cancel();
   if (stored_.weights) stored_.weights->cancel();
-  if (link_) edges_.close();
+  if (isOpen()) edges_.close();
   if (replicas_) replicas_->abort();
   if (worker_) co_await closeWorker();
-  // Waits for the process, snapshots, initial weights, edges and a reduction: they hold memory of
-  // this run, use its folder, or report to the device.
-  asio::steady_timer pause(resources_.io);
-  while (!process_.expired() || isSaving() || isUsingWeightsStore() || edges_.isServing() ||
-         isInGroup()) {
-    pause.expires_after(kPoll);
-    co_await pause.async_wait(asio::use_awaitable);
-  }
-  if (link_) {
+  // They hold memory of this run, use its folder, or report to the device.
+  const std::function<bool()> areDone = [this] {
+    return process_.expired() && !isSaving() && !isUsingWeightsStore() && !edges_.isServing() &&
+           !isInGroup();
+  };
+  co_await waitUntil(resources_.io, areDone);
+  if (isOpen()) {
     completeRecords();
     const LinkTotals totals = this->totals();
     log(spdlog::level::info, fmt::format("session {}: {} steps applied, {} bytes up, {} bytes down",
-                                         session_, applied_, totals.up(), totals.down()));
+                                         owner().session(), applied_, totals.up(), totals.down()));
   }
-  if (codecQueue_) co_await codecWorkEnded(*codecQueue_, resources_.io);
+  if (!codecQueue_) co_return;
+  const auto whenIdle = [this](auto task) { codecQueue_->cancel(std::move(task)); };
+  const auto resume = [] {};
+  co_await runThrough(resources_.io, whenIdle, resume);
 }
 
 asio::awaitable<void> ServedRun::closeWorker() {
@@ -528,18 +487,17 @@ asio::awaitable<void> ServedRun::closeWorker() {
 }
 
 void ServedRun::completeRecords() {
-  if (!link_) return;
-  link_->recordUnacknowledged();
-  for (TensorLink* const edge : edges_.links()) edge->recordUnacknowledged();
+  if (!isOpen()) return;
+  for (TensorLink* const link : links()) link->recordUnacknowledged();
   record_->end(totals());
   if (isTrial_) return;
-  resources_.store.whenWritten(
-      [run = request_.runId(), log = stored_.log, serverLog = serverLog_, record = record_] {
-        const auto missing = record->missing();
-        if (!missing) return;
-        log->error("{}", *missing);
-        serverLog->error("run {}: {}", run, *missing);
-      });
+  resources_.store.whenWritten([run = owner().request().runId(), log = stored_.log,
+                                serverLog = serverLog_, record = record_] {
+    const auto missing = record->missing();
+    if (!missing) return;
+    log->error("{}", *missing);
+    serverLog->error("run {}: {}", run, *missing);
+  });
 }
 
 }  // namespace cleave

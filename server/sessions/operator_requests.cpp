@@ -72,8 +72,8 @@ bool OperatorRequests::endSession(std::uint64_t number) const {
     log();
     session.end(error);
   });
-  context_.runs.endParked(error, [&](const ServedRun& run) {
-    if (run.session() != number) return false;
+  context_.runs.endParked(error, [&](const Seat& seat) {
+    if (seat.session() != number) return false;
     log();
     return true;
   });

@@ -272,7 +272,7 @@ void Server::reload() {
   sessions_.forEach([](Session& session) { session.endIfNoLongerAllowed(); });
   // The certificate of a run without a connection is checked when its client connects again.
   runs_.endParked(UsageError("unknown-identity", "its identity was removed from the access file"),
-                  [this](const ServedRun& run) { return !access_.has(run.request().identity); });
+                  [this](const Seat& seat) { return !access_.has(seat.request().identity); });
 }
 
 // After a SIGHUP, waits a moment: the kernel may send the signal just before it removes the
@@ -305,7 +305,7 @@ void Server::shutDown() {
   if (dialer_) dialer_->stop();
   sessions_.drain();
   runs_.endParked(RunError(ErrorKind::attempt, "shutting-down", "the server is shutting down"),
-                  [](const ServedRun&) { return true; });
+                  [](const Seat&) { return true; });
   stopIfDone();
   asio::co_spawn(io_.context(), endLater(), rethrow);
 }

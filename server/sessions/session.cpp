@@ -111,7 +111,7 @@ asio::awaitable<void> Session::serve() {
   } else {
     mayPark = co_await serveRun();
   }
-  co_await leaveRun(mayPark);
+  co_await leaveSeat(mayPark);
 }
 
 asio::awaitable<void> Session::open() {
@@ -149,26 +149,29 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   RunSpec spec = runSpecFromWire(hello.run_spec());
   RunRequest request{std::move(hello), std::move(spec), identity_, number_, clientIsLocal_};
   if (request.hello.token() != 0) co_return co_await continueRun(std::move(request));
-  run_ = context_.runs.admit(request);
-  kind_ = run_->request().isTrial() ? "trial" : "run";
-  co_await run_->open();
-  run_->attach(request, connection_);
-  co_await connection_->writeHandshakeFrame(FrameKind::helloOk,
-                                            run_->helloOk().SerializeAsString());
-  run_->start();
-  run_->log(spdlog::level::info, fmt::format("{}: {}", name(), run_->summary()));
+  seat_ = context_.runs.admit(request);
+  kind_ = request.isTrial() ? "trial" : "run";
+  ServedRun& run = seat_->run();
+  co_await run.open();
+  co_await takeSeat(request);
+  run.start();
+  run.log(spdlog::level::info, fmt::format("{}: {}", name(), run.summary()));
 }
 
 asio::awaitable<void> Session::continueRun(RunRequest request) {
-  run_ = context_.runs.find(request);
+  seat_ = context_.runs.find(request);
   kind_ = "run";
-  co_await run_->storeConnection(request.hello);
-  run_ = context_.runs.find(request);  // the run may have ended in the meantime
-  context_.runs.attach(request, connection_);
+  co_await seat_->storeConnection(request.hello);
+  seat_ = context_.runs.find(request);  // the run may have ended in the meantime
+  co_await takeSeat(request);
+  seat_->run().log(spdlog::level::info, fmt::format("{}: continues the run, generation {}", name(),
+                                                    request.hello.generation()));
+}
+
+asio::awaitable<void> Session::takeSeat(const RunRequest& request) {
+  seat_->attach(request, connection_);
   co_await connection_->writeHandshakeFrame(FrameKind::helloOk,
-                                            run_->helloOk().SerializeAsString());
-  run_->log(spdlog::level::info, fmt::format("{}: continues the run, generation {}", name(),
-                                             request.hello.generation()));
+                                            seat_->run().helloOk(*seat_).SerializeAsString());
 }
 
 asio::awaitable<void> Session::openProbe(wire::Hello hello) {
@@ -201,15 +204,17 @@ asio::awaitable<void> Session::refuse(std::string answer) {
 
 // Returns whether the run can continue over another connection.
 asio::awaitable<bool> Session::serveRun() {
+  ServedRun& run = seat_->run();
   try {
-    const std::string reason = co_await run_->serve();
-    run_->log(spdlog::level::info,
-              fmt::format("session {}: the client ended it ({})", number_, reason));
-    if (reason == "done") run_->finish();
+    const std::string reason = co_await seat_->serve();
+    co_await run.finishWork();
+    run.log(spdlog::level::info,
+            fmt::format("session {}: the client ended it ({})", number_, reason));
+    if (reason == "done") run.finish();
   } catch (const std::exception& error) {
-    if (run_->session() != number_) co_return false;
-    run_->log(spdlog::level::warn,
-              fmt::format("session {}: ended: {}", number_, printable(error.what())));
+    if (seat_->session() != number_) co_return false;
+    run.log(spdlog::level::warn,
+            fmt::format("session {}: ended: {}", number_, printable(error.what())));
     context_.refusals.count(error);
     const auto* known = dynamic_cast<const Error*>(&error);
     co_return known != nullptr && known->kind() == ErrorKind::link;
@@ -228,17 +233,18 @@ asio::awaitable<void> Session::serveEdge() {
   }
 }
 
-// Parks or closes the run, unless a newer connection has taken it over.
-asio::awaitable<void> Session::leaveRun(bool mayPark) {
-  std::shared_ptr<ServedRun> run = std::move(run_);
-  if (!run || run->session() != number_) co_return;
-  if (mayPark && run->mayPark()) {
-    run->log(spdlog::level::info,
-             fmt::format("session {}: the run is kept for {} s, so that its client can continue it",
-                         number_, context_.settings.park / std::chrono::seconds(1)));
-    context_.runs.park(run);
+// Parks the seat or closes its run, unless a newer connection has taken the seat over.
+asio::awaitable<void> Session::leaveSeat(bool mayPark) {
+  std::shared_ptr<Seat> seat = std::move(seat_);
+  if (!seat || seat->session() != number_) co_return;
+  ServedRun& run = seat->run();
+  if (mayPark && run.mayPark()) {
+    run.log(spdlog::level::info,
+            fmt::format("session {}: the run is kept for {} s, so that its client can continue it",
+                        number_, context_.settings.park / std::chrono::seconds(1)));
+    seat->park();
   } else {
-    co_await context_.runs.close(std::move(run));
+    co_await context_.runs.close(std::move(seat));
   }
 }
 
@@ -252,8 +258,8 @@ void Session::shutDown() {
 }
 
 void Session::drain() {
-  if (run_) {
-    run_->drain();
+  if (seat_) {
+    seat_->run().drain();
   } else if (!edge_) {  // an edge ends with its run
     shutDown();
   }
@@ -265,7 +271,7 @@ void Session::end(const Error& error) {
 
 void Session::endIfIdle(SteadyTime time) {
   SteadyTime last = connection_->lastActivity();
-  if (run_) last = std::max(last, run_->edgeActivity().value_or(last));
+  if (seat_) last = std::max(last, seat_->run().edgeActivity().value_or(last));
   const double idle = idle_.look(time, last, waitsForServer());
   if (!wasAdmitted() || idle < maxIdleSeconds_) return;
   connection_->fail(std::make_exception_ptr(
@@ -280,8 +286,8 @@ void Session::endIfIdle(SteadyTime time) {
 bool Session::waitsForServer() const {
   if (connection_->outbox().hasTensors()) return true;
   if (probe_) return false;
-  if (edge_) return true;           // it ends with its run
-  return !run_ || run_->hasWork();  // without a run, the Hello has not been answered yet
+  if (edge_) return true;                   // it ends with its run
+  return !seat_ || seat_->run().hasWork();  // without a seat, the Hello is not answered yet
 }
 
 void Session::endIfNoLongerAllowed() {
@@ -296,14 +302,13 @@ void Session::endIfNoLongerAllowed() {
 }
 
 std::optional<SessionStatus> Session::status() const {
-  if (!run_ && !probe_ && !edge_) return std::nullopt;
-  SessionStatus status;
+  if (!seat_ && !probe_ && !edge_) return std::nullopt;
+  SessionStatus status = seat_ ? seat_->status() : SessionStatus();
   status.number = number_;
   status.identity = identity_;
   status.peer = connection_->peer();
   status.seconds = secondsSince(start_);
   status.kind = kind_;
-  if (run_) run_->describe(status);
   if (edge_) status.run = edgeRun_;
   return status;
 }

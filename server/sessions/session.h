@@ -68,23 +68,24 @@ class Session {
   const std::string& identity() const { return identity_; }
   // "run", "trial" (of codecs), "probe" or "edge"; only for an admitted session.
   const char* kind() const { return kind_; }
-  // Nullopt if no run or probe is admitted.
+  // Nullopt if nothing is admitted.
   std::optional<SessionStatus> status() const;
   // Queue lengths of the session.
   std::size_t outboxEntries() const { return connection_->outbox().size(); }
-  std::size_t mailboxEntries() const { return run_ ? run_->mailboxEntries() : 0; }
+  std::size_t mailboxEntries() const { return seat_ ? seat_->run().mailboxEntries() : 0; }
 
  private:
   boost::asio::awaitable<void> open();
   boost::asio::awaitable<wire::Hello> readHello();
   boost::asio::awaitable<void> openRun(wire::Hello hello);
   boost::asio::awaitable<void> continueRun(RunRequest request);
+  boost::asio::awaitable<void> takeSeat(const RunRequest& request);
   boost::asio::awaitable<void> openProbe(wire::Hello hello);
   boost::asio::awaitable<void> openEdge(wire::Hello hello);
   boost::asio::awaitable<void> refuse(std::string answer);
   boost::asio::awaitable<bool> serveRun();
   boost::asio::awaitable<void> serveEdge();
-  boost::asio::awaitable<void> leaveRun(bool mayPark);
+  boost::asio::awaitable<void> leaveSeat(bool mayPark);
   bool waitsForServer() const;
   std::string name() const;
 
@@ -100,7 +101,7 @@ class Session {
   double maxIdleSeconds_ = 0;
   const char* kind_ = nullptr;  // the kind of an admitted session
   // After admission, exactly one of these is set.
-  std::shared_ptr<ServedRun> run_;
+  std::shared_ptr<Seat> seat_;
   std::unique_ptr<ProbeSession> probe_;
   std::shared_ptr<RunEdge> edge_;
   std::string edgeRun_;  // id of the edge's run

@@ -80,27 +80,30 @@ class Host : public Loopback {
   }
 
   // Makes a request with a connection whose client does nothing.
-  std::shared_ptr<ServedRun> admit(RunRequest request) {
-    auto run = runs.admit(request);
-    open(run, request);
-    return run;
+  std::shared_ptr<Seat> admit(RunRequest request) {
+    auto seat = runs.admit(request);
+    open(seat, request);
+    return seat;
   }
-  void open(const std::shared_ptr<ServedRun>& run, const RunRequest& request) {
+  void open(const std::shared_ptr<Seat>& seat, const RunRequest& request) {
     bool opened = false;
-    boost::asio::co_spawn(io_, run->open(), [&](const std::exception_ptr& error) {
+    boost::asio::co_spawn(io_, seat->run().open(), [&](const std::exception_ptr& error) {
       opened = true;
       if (error) std::rethrow_exception(error);
     });
     runUntil([&] { return opened; });
-    run->attach(request, newConnection());
+    seat->attach(request, newConnection());
+  }
+  wire::HelloOk helloOk(const std::shared_ptr<Seat>& seat) const {
+    return seat->run().helloOk(*seat);
   }
   std::string refusal(RunRequest request) {
     return errorCode([&] { runs.admit(std::move(request)); });
   }
 
-  void close(std::shared_ptr<ServedRun> run) {
+  void close(std::shared_ptr<Seat> seat) {
     bool closed = false;
-    boost::asio::co_spawn(io_, runs.close(std::move(run)), [&](const std::exception_ptr& error) {
+    boost::asio::co_spawn(io_, runs.close(std::move(seat)), [&](const std::exception_ptr& error) {
       CHECK_FALSE(error);
       closed = true;
     });
@@ -108,25 +111,25 @@ class Host : public Loopback {
   }
 
   // What a session does with a run that it has received from the table.
-  void serve(const std::shared_ptr<ServedRun>& run, Outcome& outcome) {
+  void serve(const std::shared_ptr<Seat>& seat, Outcome& outcome) {
     boost::asio::co_spawn(
-        io_, run->serve(), [&outcome](const std::exception_ptr& error, const std::string&) {
+        io_, seat->serve(), [&outcome](const std::exception_ptr& error, const std::string&) {
           outcome.done = true;
           outcome.code = error ? errorCode([&] { std::rethrow_exception(error); }) : "";
         });
   }
   // A request that continues the run, with the next generation.
-  RunRequest continuing(const ServedRun& run) {
-    RunRequest next = run.request();
+  RunRequest continuing(const Seat& seat) {
+    RunRequest next = seat.request();
     next.session = ++sessions_;
-    next.hello.set_generation(run.lastConnection().generation + 1);
-    next.hello.set_token(run.token());
+    next.hello.set_generation(seat.lastConnection().generation + 1);
+    next.hello.set_token(seat.token());
     return next;
   }
   std::string refusalToContinue(const RunRequest& request) {
     return errorCode([&] { runs.find(request); });
   }
-  void reattach(const RunRequest& request) { runs.attach(request, newConnection()); }
+  void reattach(const RunRequest& request) { runs.find(request)->attach(request, newConnection()); }
 
   std::string folderOf(const RunRequest& request) const {
     return store_ + "/" + request.identity + "/" + request.runId();
@@ -174,9 +177,9 @@ class Host : public Loopback {
 
 TEST_CASE("a new connection of a run ends the older one, and waits for its end") {
   Host host;
-  const auto run = host.admit(host.request("a", "run-1", 3));
+  const auto seat = host.admit(host.request("a", "run-1", 3));
   Outcome outcome;
-  host.serve(run, outcome);
+  host.serve(seat, outcome);
   RunRequest other = host.request("a", "run-1", 4);
   other.hello.set_connections(0, kOtherId);
   CHECK(host.refusal(other) == "stale-generation");
@@ -189,7 +192,7 @@ TEST_CASE("a new connection of a run ends the older one, and waits for its end")
   host.runUntil([&] { return outcome.done; });
   CHECK(outcome.code == "stale-generation");
   CHECK(host.refusal(next) == "run-in-use");
-  host.close(run);
+  host.close(seat);
   CHECK(host.refusal(next).empty());
 }
 
@@ -214,24 +217,24 @@ TEST_CASE("a server is only the replica that its configuration names") {
   RunRequest trial = request(host, 1, 2);
   trial.hello.set_kind(wire::Hello::TRIAL);
   CHECK(host.refusal(trial) == "bad-metadata");
-  const auto run = host.admit(request(host, 1, 2));
-  CHECK(run->helloOk().replica_group().size() == 32);
-  CHECK(run->summary().find("replica 1 of 2") != std::string::npos);
-  host.close(run);
+  const auto seat = host.admit(request(host, 1, 2));
+  CHECK(host.helloOk(seat).replica_group().size() == 32);
+  CHECK(seat->run().summary().find("replica 1 of 2") != std::string::npos);
+  host.close(seat);
 }
 
 TEST_CASE("a client that takes a run over ends the connection of any other client") {
   Host host;
-  auto run = host.admit(host.request("a", "run-1", 3));
+  auto seat = host.admit(host.request("a", "run-1", 3));
   Outcome outcome;
-  host.serve(run, outcome);
+  host.serve(seat, outcome);
   RunRequest request = host.request("a", "run-1", 1);
   request.hello.set_connections(0, kOtherId);
   request.hello.set_take_over(true);
   CHECK(host.refusal(request) == "run-in-use");
   host.runUntil([&] { return outcome.done; });
   CHECK(outcome.code == "stale-generation");
-  host.close(std::move(run));
+  host.close(std::move(seat));
   const auto taken = host.admit(request);
   CHECK(taken->lastConnection().id == kOtherId);
   CHECK(taken->lastConnection().generation == 4);  // the records' rows continue
@@ -240,10 +243,10 @@ TEST_CASE("a client that takes a run over ends the connection of any other clien
 
 TEST_CASE("a client that took no part in a run's last connection cannot continue the run") {
   Host host;
-  const auto run = host.admit(host.request("a", "run-1", 3));
+  const auto seat = host.admit(host.request("a", "run-1", 3));
   Outcome outcome;
-  host.serve(run, outcome);
-  RunRequest next = host.continuing(*run);
+  host.serve(seat, outcome);
+  RunRequest next = host.continuing(*seat);
   next.hello.set_connections(0, kNextId);
   CHECK(host.refusalToContinue(next) == "stale-generation");
   host.settle();
@@ -257,14 +260,14 @@ TEST_CASE("a client that took no part in a run's last connection cannot continue
 TEST_CASE("another identity can neither take nor end a run, even before it has a folder") {
   Host host;
   const auto request = host.request("a", "run-1");
-  const auto run = host.runs.admit(request);
+  const auto seat = host.runs.admit(request);
   REQUIRE_FALSE(fs::exists(host.folderOf(request)));
   CHECK(host.refusal(host.request("b", "run-1", 2)) == "others-run");
-  host.open(run, request);
+  host.open(seat, request);
   Outcome outcome;
-  host.serve(run, outcome);
+  host.serve(seat, outcome);
   CHECK(host.refusal(host.request("b", "run-1", 2)) == "others-run");
-  auto stolen = host.continuing(*run);
+  auto stolen = host.continuing(*seat);
   stolen.identity = "b";
   CHECK(host.refusalToContinue(stolen) == "others-run");
   host.settle();
@@ -275,13 +278,13 @@ TEST_CASE("another identity can neither take nor end a run, even before it has a
 
 TEST_CASE("only the next connection of a run continues it") {
   Host host;
-  const auto run = host.admit(host.request("a", "run-1"));
-  CHECK(run->helloOk().token() == run->token());
-  CHECK_FALSE(run->helloOk().has_arrived());
-  const RunRequest next = host.continuing(*run);
+  const auto seat = host.admit(host.request("a", "run-1"));
+  CHECK(host.helloOk(seat).token() == seat->token());
+  CHECK_FALSE(host.helloOk(seat).has_arrived());
+  const RunRequest next = host.continuing(*seat);
   CHECK(host.refusalToContinue(next).empty());
   auto other = next;
-  other.hello.set_token(run->token() + 1);
+  other.hello.set_token(seat->token() + 1);
   CHECK(host.refusalToContinue(other) == "run-not-here");
   other = next;
   other.hello.set_connections(0, kOtherId);
@@ -294,43 +297,43 @@ TEST_CASE("only the next connection of a run continues it") {
   CHECK(host.refusalToContinue(other) == "run-not-here");
 
   Outcome before, second;
-  host.serve(run, before);
+  host.serve(seat, before);
   host.settle();
   host.reattach(next);
   host.runUntil([&] { return before.done; });  // the first connection was closed
-  CHECK(run->helloOk().has_arrived());
-  CHECK(run->helloOk().session() == next.session);
-  host.serve(run, second);
+  CHECK(host.helloOk(seat).has_arrived());
+  CHECK(host.helloOk(seat).session() == next.session);
+  host.serve(seat, second);
   host.settle();
   CHECK_FALSE(second.done);
   host.connection->abandon();
   host.runUntil([&] { return second.done; });
-  host.close(run);
-  CHECK(host.refusalToContinue(host.continuing(*run)) == "run-not-here");
+  host.close(seat);
+  CHECK(host.refusalToContinue(host.continuing(*seat)) == "run-not-here");
 }
 
 TEST_CASE("a parked run waits for its client") {
   Host host;
   const auto request = host.request("a", "run-1");
-  const auto run = host.admit(request);
-  run->start();
-  host.runs.park(run);
-  CHECK(run->isParked());
+  const auto seat = host.admit(request);
+  seat->run().start();
+  seat->park();
+  CHECK(seat->isParked());
   REQUIRE(host.runs.parked().size() == 1);
   CHECK(host.runs.parked()[0].number == request.session);
-  host.reattach(host.continuing(*run));
-  CHECK_FALSE(run->isParked());
+  host.reattach(host.continuing(*seat));
+  CHECK_FALSE(seat->isParked());
   CHECK(host.runs.parked().empty());
-  host.close(run);
+  host.close(seat);
 }
 
 // Parks a run, and checks that `end` ends it and frees all its resources.
 template <typename End>
 void checkParkedRunEnds(Host& host, End end) {
-  auto run = host.admit(host.request("a", "run-1"));
-  run->start();
-  host.runs.park(run);
-  const std::weak_ptr<ServedRun> parked = std::exchange(run, nullptr);
+  auto seat = host.admit(host.request("a", "run-1"));
+  seat->run().start();
+  seat->park();
+  const std::weak_ptr<Seat> parked = std::exchange(seat, nullptr);
   host.settle();
   REQUIRE_FALSE(parked.expired());
   end();
@@ -358,10 +361,9 @@ TEST_CASE("the operator ends a parked run") {
   Host host;
   checkParkedRunEnds(host, [&] {
     host.runs.endParked(RunError("ended-by-operator", "ended"),
-                        [](const ServedRun& run) { return run.request().identity == "b"; });
+                        [](const Seat& seat) { return seat.request().identity == "b"; });
     CHECK(host.runs.parked().size() == 1);
-    host.runs.endParked(RunError("ended-by-operator", "ended"),
-                        [](const ServedRun&) { return true; });
+    host.runs.endParked(RunError("ended-by-operator", "ended"), [](const Seat&) { return true; });
   });
 }
 
@@ -375,11 +377,11 @@ TEST_CASE("a newer client of a parked run ends it, and takes its place") {
 TEST_CASE("an open run holds records and memory, and a closed run leaves only its records") {
   Host host;
   const auto request = host.request("a", "run-1");
-  auto run = host.admit(request);
+  auto seat = host.admit(request);
   CHECK(host.admission.admittedBytes() > 0);
-  CHECK(run->helloOk().session() == request.session);
-  CHECK(run->helloOk().weights_allowed());
-  host.close(std::move(run));
+  CHECK(host.helloOk(seat).session() == request.session);
+  CHECK(host.helloOk(seat).weights_allowed());
+  host.close(std::move(seat));
   CHECK(host.admission.admittedBytes() == 0);
   for (const char* file : {"config.yaml", "environment.json", "log.txt", "steps.csv"}) {
     INFO(file);
@@ -394,8 +396,8 @@ TEST_CASE("trials need no run id, and leave no files") {
   auto first = host.admit(request);
   request.session += 1;
   auto second = host.admit(request);
-  CHECK(first->helloOk().token() == 0);
-  CHECK_FALSE(first->helloOk().weights_allowed());
+  CHECK(host.helloOk(first).token() == 0);
+  CHECK_FALSE(host.helloOk(first).weights_allowed());
   host.close(std::move(first));
   CHECK(host.admission.admittedBytes() > 0);
   host.close(std::move(second));
@@ -412,13 +414,13 @@ TEST_CASE("another server finds the edge of a run by its token, until the run is
     return errorCode([&] { host.runs.findEdge(runId, text); });
   };
   CHECK(found("run-1", token) == "edge-not-here");  // the client has not connected yet
-  const auto run = host.admit(request);
+  const auto seat = host.admit(request);
   CHECK(found("run-1", token).empty());
   CHECK(found("run-1", std::string(16, 'u')) == "edge-not-here");
   CHECK(found("run-1", token.substr(1)) == "edge-not-here");
   CHECK(found("run-1", "") == "edge-not-here");
   CHECK(found("run-2", token) == "edge-not-here");
-  host.close(run);
+  host.close(seat);
   CHECK(found("run-1", token) == "edge-not-here");
 }
 

@@ -1,0 +1,112 @@
+#include "server/run/seat.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <chrono>
+#include <random>
+#include <utility>
+
+#include "common/core/error.h"
+#include "common/link/trial.h"
+#include "common/link/wire_messages.h"
+#include "server/run/deadline.h"
+#include "server/run/served_run.h"
+
+namespace cleave {
+namespace {
+
+namespace asio = boost::asio;
+
+// A token that cannot be guessed, so that without TLS only the client that began a run can continue
+// it.
+std::uint64_t randomToken() {
+  std::random_device random;
+  for (;;) {
+    const std::uint64_t token = std::uint64_t{random()} << 32 | random();
+    if (token != 0) return token;
+  }
+}
+
+}  // namespace
+
+Seat::Seat(ServedRun& run, const RunResources& resources, RunRequest request,
+           std::unique_ptr<Admission::Ticket> ticket,
+           std::function<void(std::exception_ptr)> failed)
+    : run_(run),
+      resources_(resources),
+      request_(std::move(request)),
+      ticket_(std::move(ticket)),
+      failed_(std::move(failed)),
+      token_(randomToken()),
+      last_(request_.isTrial() ? LastConnection() : connectionOf(request_.hello)),
+      session_(request_.session) {}
+
+void Seat::stored(const LastConnection& connection) {
+  last_ = connection;
+  if (endError_) std::rethrow_exception(endError_);
+}
+
+asio::awaitable<void> Seat::storeConnection(const wire::Hello& hello) {
+  last_ = co_await resources_.store.storeConnection(request_.identity, hello);
+}
+
+void Seat::attach(const RunRequest& request, std::shared_ptr<Connection> connection) {
+  parked_.reset();
+  if (const auto before = link_->connection()) {
+    // Closes the old connection immediately: its socket must not write into a tensor that the new
+    // connection continues.
+    before->abandon();
+    link_->detach();
+  }
+  if (request.hello.token() != 0) arrived_ = link_->arrived();
+  session_ = request.session;
+  run_.connected(*this);
+  link_->attach(std::move(connection), arrivedFromWire(request.hello.arrived()));
+}
+
+asio::awaitable<std::string> Seat::serve() {
+  std::optional<asio::steady_timer> deadline;
+  if (request_.isTrial()) {
+    const auto minutes = kMaxTrialSession / std::chrono::minutes(1);
+    deadline = failAfter(kMaxTrialSession, link_->connection(),
+                         std::make_exception_ptr(trialTooLong(fmt::format("{} minutes", minutes))),
+                         resources_.io);
+  }
+  co_return co_await link_->serve();
+}
+
+void Seat::park() {
+  link_->detach();
+  parked_.emplace(Parked{now(), asio::steady_timer(resources_.io, resources_.settings.park)});
+  const auto seconds = std::chrono::duration<double>(resources_.settings.park).count();
+  const std::weak_ptr<TensorLink> parkedLink = link_;
+  parked_->timer.async_wait([parkedLink, seconds](const boost::system::error_code& cancelled) {
+    const auto link = parkedLink.lock();
+    if (cancelled || !link || link->connection()) return;
+    link->fail(std::make_exception_ptr(
+        RunError("park-timeout", fmt::format("its client has not reconnected within {} s "
+                                             "(limits.park_seconds in the server's configuration)",
+                                             seconds))));
+  });
+}
+
+void Seat::end(std::exception_ptr error) {
+  if (link_) return link_->fail(std::move(error));
+  endError_ = std::move(error);
+}
+
+SessionStatus Seat::status() const {
+  SessionStatus status;
+  status.number = session_;
+  status.identity = request_.identity;
+  status.run = request_.runId();
+  status.memoryBytes = ticket_->bytes();
+  if (parked_) {
+    status.kind = "parked";
+    status.seconds = secondsSince(parked_->since);
+  }
+  run_.describe(status);
+  return status;
+}
+
+}  // namespace cleave
