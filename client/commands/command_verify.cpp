@@ -168,9 +168,7 @@ void Verification::checkServer(const wire::HelloOk& ok) const {
 void Verification::trainSteps() {
   Loader::Options options;
   options.batch = prepared_.settings.batch;
-  options.shuffle = true;
-  options.seed = prepared_.settings.seed;
-  options.epoch = 1;
+  options.order = shuffledOrder(prepared_.data.train->size(), prepared_.settings.seed, 1);
   Loader loader(prepared_.data.train, run_.session().pool(), options);
   // With staleness, the split model's steps overlap; the whole model computes one after the other.
   std::deque<Batch> open;

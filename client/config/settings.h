@@ -31,7 +31,7 @@ struct DataSubset {
   std::uint32_t folds = 0;     // 0: no folds; the run evaluates on the test set
   std::uint32_t fold = 1;      // 1 … folds: the fold to evaluate on instead of the test set
   std::uint32_t perClass = 0;  // number of training samples per class; 0: all
-  bool isBalanced = false;     // Loader::Options::balanced
+  bool isBalanced = false;     // data.sampling: balanced
 
   bool operator==(const DataSubset&) const = default;
 };

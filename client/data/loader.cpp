@@ -26,6 +26,20 @@ constexpr double kCostlySeconds = 300e-6;
 constexpr int kTimedSamples = 4;
 constexpr int kMaxAutomaticThreads = 16;
 
+std::vector<std::uint32_t> orderOf(std::vector<std::uint32_t> given, std::uint32_t samples) {
+  if (!given.empty()) return given;
+  given.resize(samples);
+  std::iota(given.begin(), given.end(), 0u);
+  return given;
+}
+
+std::vector<std::uint32_t> repeatsIn(const std::vector<std::uint32_t>& order,
+                                     std::uint32_t samples) {
+  std::vector<std::uint32_t> seen(samples), repeats;
+  for (const std::uint32_t index : order) repeats.push_back(seen[index]++);
+  return repeats;
+}
+
 }  // namespace
 
 // Threads take samples in order, from the newest batch in `window`. When all its samples are taken,
@@ -33,8 +47,7 @@ constexpr int kMaxAutomaticThreads = 16;
 // have already been taken. Threads then take no more samples, and the pass ends when all taken
 // samples are done.
 struct Loader::State {
-  State(std::shared_ptr<const Dataset> from, std::shared_ptr<BufferPool> buffers,
-        const Options& how);
+  State(std::shared_ptr<const Dataset> from, std::shared_ptr<BufferPool> buffers, Options how);
   ~State();
 
   struct Preparation {
@@ -54,10 +67,7 @@ struct Loader::State {
     std::exception_ptr error;
   };
 
-  // The loader's threads; the first one also chooses the order.
-  void chooseAndWork(const std::stop_token& stop);
   void work(const std::stop_token& stop);
-  void choose();
   void writeSample(Preparation& batch, std::size_t n, std::span<std::span<std::byte>> memory) const;
 
   // The caller holds the mutex.
@@ -67,22 +77,19 @@ struct Loader::State {
   void noteFailure(std::size_t position, std::exception_ptr error);
   bool hasTakenAll() const {
     const bool isOpen = !window.empty() && window.back()->taken < window.back()->samples;
-    return failure || (isChosen && next == order.size() && !isOpen);
+    return failure || (next == order.size() && !isOpen);
   }
 
   const std::shared_ptr<const Dataset> data;
   const std::shared_ptr<BufferPool> pool;
   const Options options;
+  const std::vector<std::uint32_t> order;    // indices of the pass's samples
+  const std::vector<std::uint32_t> repeats;  // per position: how often its sample occurs before
   const std::vector<SampleArray> arrays;
   std::vector<std::size_t> sampleBytes;  // per array: bytes of one sample
 
-  // Constant once isChosen is true.
-  std::vector<std::uint32_t> order;    // indices of the pass's samples
-  std::vector<std::uint32_t> repeats;  // per position: earlier draws of its sample; empty: all 0
-
   std::mutex mutex;  // guards the members below
   std::condition_variable_any changed;
-  bool isChosen = false;
   std::deque<std::unique_ptr<Preparation>> window;  // oldest first
   std::size_t next = 0;                             // position of the first sample after `window`
   std::size_t active = 0;                           // turns in progress
@@ -95,8 +102,14 @@ struct Loader::State {
 };
 
 Loader::State::State(std::shared_ptr<const Dataset> from, std::shared_ptr<BufferPool> buffers,
-                     const Options& how)
-    : data(std::move(from)), pool(std::move(buffers)), options(how), arrays(data->arrays()) {
+                     Options how)
+    : data(std::move(from)),
+      pool(std::move(buffers)),
+      options(std::move(how)),
+      order(orderOf(options.order, data->size())),
+      repeats(repeatsIn(order, data->size())),
+      arrays(data->arrays()),
+      next(std::min<std::size_t>(options.firstBatch * options.batch, order.size())) {
   for (const SampleArray& array : arrays) sampleBytes.push_back(specOf(array, 1).bytes());
   if (options.threads == 0) {
     untimed = kTimedSamples;
@@ -104,10 +117,9 @@ Loader::State::State(std::shared_ptr<const Dataset> from, std::shared_ptr<Buffer
     turnSamples = std::clamp<std::size_t>(options.batch / (4 * options.threads), 1, kMaxTurn);
   }
   const std::lock_guard lock(mutex);  // the first thread may add others
-  threads.emplace_back([this](const std::stop_token& stop) { chooseAndWork(stop); });
-  while (threads.size() < options.threads) {
+  do {
     threads.emplace_back([this](const std::stop_token& stop) { work(stop); });
-  }
+  } while (threads.size() < options.threads);
 }
 
 Loader::State::~State() {
@@ -116,37 +128,6 @@ Loader::State::~State() {
     isStopping = true;
   }
   for (std::jthread& thread : threads) thread.request_stop();
-}
-
-void Loader::State::choose() {
-  const std::uint32_t size = data->size();
-  if (options.balanced) {
-    order = drawBalanced(*options.balanced, size, options.seed, options.epoch);
-    std::vector<std::uint32_t> draws(size);
-    for (const std::uint32_t index : order) repeats.push_back(draws[index]++);
-  } else if (options.shuffle) {
-    order = randomPermutation(randomKey(options.seed, "shuffle", {options.epoch}), size);
-  } else {
-    order.resize(size);
-    std::iota(order.begin(), order.end(), 0u);
-  }
-}
-
-void Loader::State::chooseAndWork(const std::stop_token& stop) {
-  std::exception_ptr caught;
-  try {
-    choose();
-  } catch (...) {
-    caught = std::current_exception();
-  }
-  {
-    const std::lock_guard lock(mutex);
-    if (caught) noteFailure(0, caught);
-    next = std::min<std::size_t>(options.firstBatch * options.batch, order.size());
-    isChosen = true;
-    changed.notify_all();
-  }
-  work(stop);
 }
 
 void Loader::State::work(const std::stop_token& stop) {
@@ -186,7 +167,7 @@ void Loader::State::work(const std::stop_token& stop) {
 }
 
 Loader::State::Turn Loader::State::takeTurn() {
-  if (!isChosen || failure) return {};
+  if (failure) return {};
   if (window.empty() || window.back()->taken == window.back()->samples) {
     if (next == order.size() || window.size() >= options.ahead) return {};
     const std::size_t position = next;
@@ -225,9 +206,8 @@ void Loader::State::writeSample(Preparation& batch, std::size_t n,
     memory[a] = {batch.batch.arrays[a].memory.data() + n * sampleBytes[a], sampleBytes[a]};
   }
   const std::size_t position = batch.first + n;
-  std::optional<std::uint64_t> epoch;
-  if (options.training) epoch = options.epoch;
-  if (epoch && !repeats.empty()) *epoch += std::uint64_t{repeats[position]} << 32;
+  std::optional<std::uint64_t> epoch = options.epoch;
+  if (epoch) *epoch += std::uint64_t{repeats[position]} << 32;
   data->write(order[position], epoch, memory);
 }
 
@@ -255,15 +235,20 @@ void Loader::State::noteFailure(std::size_t position, std::exception_ptr error) 
   changed.notify_all();
 }
 
+std::vector<std::uint32_t> shuffledOrder(std::uint32_t samples, std::uint64_t seed,
+                                         std::uint64_t epoch) {
+  return randomPermutation(randomKey(seed, "shuffle", {epoch}), samples);
+}
+
 Loader::Loader(std::shared_ptr<const Dataset> data, std::shared_ptr<BufferPool> pool,
-               const Options& options) {
+               Options options) {
   if (options.batch == 0 || options.ahead == 0) {
     throw UsageError(
         "data-batch",
         "a batch must have at least one sample, and at least one batch must be prepared ahead",
         "set a positive batch in the configuration");
   }
-  state_ = std::make_unique<State>(std::move(data), std::move(pool), options);
+  state_ = std::make_unique<State>(std::move(data), std::move(pool), std::move(options));
 }
 
 Loader::~Loader() = default;

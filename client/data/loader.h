@@ -1,4 +1,4 @@
-// Delivers batches in the run's order, prepared ahead on its own threads. No Torch.
+// Delivers batches in a given order, prepared ahead on its own threads. No Torch.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "client/data/dataset.h"
-#include "client/data/subset.h"
 #include "common/core/buffer.h"
 
 namespace cleave {
@@ -26,28 +25,27 @@ struct Batch {
   }
 };
 
-// One pass over a dataset in batches of `batch` samples; the last batch may be smaller. A shuffled
-// pass uses randomPermutation keyed by (seed, "shuffle", epoch); any other pass keeps the dataset's
-// order. Prepares at most `ahead` batches in advance. The results do not depend on the number of
-// threads.
+// The random order of an epoch, keyed by (seed, "shuffle", epoch).
+std::vector<std::uint32_t> shuffledOrder(std::uint32_t samples, std::uint64_t seed,
+                                         std::uint64_t epoch);
+
+// One pass over samples of a dataset in batches of `batch` samples; the last batch may be smaller.
+// Prepares at most `ahead` batches in advance. The results do not depend on the number of threads.
 class Loader {
  public:
   struct Options {
     std::uint32_t batch = 0;
-    bool shuffle = false;
-    bool training = false;  // applies the training augmentation of `epoch`
-    std::uint64_t seed = 0;
-    std::uint64_t epoch = 0;
+    // The samples of the pass, in their order; empty: all, in the dataset's order.
+    std::vector<std::uint32_t> order = {};
+    // Applies the training augmentation of this epoch. The nth time that a sample occurs (from 0),
+    // it is augmented as in epoch `epoch + (n << 32)`, so that each time differs.
+    std::optional<std::uint64_t> epoch = std::nullopt;
     std::uint32_t ahead = 1;
     std::uint64_t firstBatch = 0;  // skips the batches before this one
     // Threads that prepare samples. 0: one thread, and more if the first samples are costly.
     std::uint32_t threads = 1;
-    // If set, drawBalanced() chooses the samples, as many as the dataset has. The nth draw of a
-    // sample (from 0) is augmented as in epoch `epoch + (n << 32)`, so that each draw differs.
-    std::shared_ptr<const SamplesByClass> balanced = nullptr;
   };
-  Loader(std::shared_ptr<const Dataset> data, std::shared_ptr<BufferPool> pool,
-         const Options& options);
+  Loader(std::shared_ptr<const Dataset> data, std::shared_ptr<BufferPool> pool, Options options);
   ~Loader();  // stops the threads
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;

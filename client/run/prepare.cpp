@@ -667,25 +667,20 @@ void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan) {
 
 Loader::Options trainingOptions(const ClientSettings& settings, const Datasets& data,
                                 std::uint64_t epoch) {
+  const std::uint32_t size = data.train->size();
   Loader::Options options;
   options.batch = settings.batch;
-  options.shuffle = true;
-  options.training = true;
-  options.seed = settings.seed;
+  options.order = data.balanced ? drawBalanced(*data.balanced, size, settings.seed, epoch)
+                                : shuffledOrder(size, settings.seed, epoch);
   options.epoch = epoch;
   options.threads = settings.data.threads;
-  options.balanced = data.balanced;
   return options;
 }
 
 Batch firstBatch(const PreparedRun& run) {
-  Loader::Options options;
-  options.batch = run.settings.batch;
-  options.shuffle = true;
-  options.training = true;
-  options.seed = run.settings.seed;
-  options.epoch = 1;
-  return *Loader(run.data.train, std::make_shared<BufferPool>(), options).next();
+  return *Loader(run.data.train, std::make_shared<BufferPool>(),
+                 trainingOptions(run.settings, run.data, 1))
+              .next();
 }
 
 // The sum of six parts: the parameters with gradients and optimizer state; the tensors that

@@ -24,9 +24,7 @@ int run(const CommonOptions& options, int threads) {
   WholeStage whole(plan.stage);
   Loader::Options loaderOptions;
   loaderOptions.batch = settings.batch;
-  loaderOptions.shuffle = true;
-  loaderOptions.training = true;
-  loaderOptions.seed = settings.seed;
+  loaderOptions.order = shuffledOrder(data.train->size(), settings.seed, 1);
   loaderOptions.epoch = 1;
   Loader loader(data.train, std::make_shared<BufferPool>(), loaderOptions);
 

@@ -143,9 +143,8 @@ TEST_CASE("an image in a slice is augmented as in the whole dataset") {
 TEST_CASE("a loader augments in training passes only, for any batch size") {
   const std::shared_ptr<const Dataset> data = makeImages(store(), augmenting(true, 2));
   for (const std::uint32_t size : {1u, 7u, 40u}) {
-    Loader loader(data, std::make_shared<BufferPool>(),
-                  {.batch = size, .training = true, .epoch = 5});
-    Loader plain(data, std::make_shared<BufferPool>(), {.batch = size, .epoch = 5});
+    Loader loader(data, std::make_shared<BufferPool>(), {.batch = size, .epoch = 5});
+    Loader plain(data, std::make_shared<BufferPool>(), {.batch = size});
     std::uint32_t index = 0;
     while (const auto batch = loader.next()) {
       const auto plainBatch = plain.next();

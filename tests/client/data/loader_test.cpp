@@ -77,7 +77,7 @@ std::vector<std::int64_t> passLabels(Loader& loader, std::uint32_t batch, std::u
 
 std::vector<std::int64_t> passOf(std::uint32_t size, const Loader::Options& options) {
   Loader loader(std::make_shared<Counting>(size), newPool(), options);
-  return passLabels(loader, options.batch, size);
+  return passLabels(loader, options.batch, options.order.empty() ? size : options.order.size());
 }
 
 TEST_CASE("a pass has every sample once, in order, and its last batch may be smaller") {
@@ -96,30 +96,24 @@ TEST_CASE("the number of batches includes the smaller last one") {
   CHECK(Loader::batches(Counting(0xFFFFFFFF), 0xFFFFFFFE) == 2);
 }
 
-TEST_CASE("a shuffled pass follows the permutation of its seed and epoch") {
-  const Loader::Options options = {.batch = 8, .shuffle = true, .seed = 5, .epoch = 3};
-  const auto labels = passOf(100, options);
+TEST_CASE("a pass follows the given order, which may leave samples out") {
+  CHECK(passOf(3, {.batch = 8, .order = {2, 0}}) == std::vector<std::int64_t>{2, 0});
+  const auto labels = passOf(100, {.batch = 8, .order = shuffledOrder(100, 5, 3)});
   const auto expected = randomPermutation(randomKey(5, "shuffle", {3}), 100);
   CHECK(std::equal(labels.begin(), labels.end(), expected.begin(), expected.end()));
-  auto sorted = labels;
-  std::sort(sorted.begin(), sorted.end());
-  CHECK(sorted == passOf(100, {.batch = 8}));
-  CHECK(sorted != labels);
+  CHECK(passOf(100, {.batch = 32, .order = expected}) == labels);
 }
 
-TEST_CASE("a shuffle is the same only for the same seed and epoch") {
-  const Loader::Options options = {.batch = 8, .shuffle = true, .seed = 5, .epoch = 3};
-  const auto labels = passOf(100, options);
-  CHECK(passOf(100, options) == labels);
-  Loader::Options other = options;
-  other.epoch = 4;
-  CHECK(passOf(100, other) != labels);
-  other = options;
-  other.seed = 6;
-  CHECK(passOf(100, other) != labels);
-  other = options;
-  other.batch = 32;  // changes the batches, not the order
-  CHECK(passOf(100, other) == labels);
+TEST_CASE("a shuffle has all samples, and is the same only for the same seed and epoch") {
+  const auto order = shuffledOrder(100, 5, 3);
+  CHECK(shuffledOrder(100, 5, 3) == order);
+  CHECK(shuffledOrder(100, 5, 4) != order);
+  CHECK(shuffledOrder(100, 6, 3) != order);
+  auto sorted = order;
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<std::uint32_t> all(100);
+  std::iota(all.begin(), all.end(), 0u);
+  CHECK(sorted == all);
 }
 
 TEST_CASE("after the end of the pass, next() is always empty") {
@@ -197,7 +191,7 @@ TEST_CASE("buffers come from the pool and outlive the loader") {
 
 TEST_CASE("the number of threads does not change the batches") {
   for (const std::uint32_t batch : {1u, 8u, 33u, 200u}) {
-    Loader::Options options = {.batch = batch, .shuffle = true, .seed = 5, .epoch = 3};
+    Loader::Options options = {.batch = batch, .order = shuffledOrder(100, 5, 3)};
     const auto expected = passOf(100, options);
     for (const std::uint32_t threads : {0u, 2u, 5u, 40u}) {
       options.threads = threads;
@@ -344,19 +338,13 @@ class Epochs final : public LabeledDataset {
   }
 };
 
-TEST_CASE("a balanced pass has the drawn samples, and counts how often each has been drawn") {
+TEST_CASE("a pass with repeated samples counts how often each has occurred") {
   const auto data = std::make_shared<Epochs>();
   const auto classes = std::make_shared<const SamplesByClass>(samplesByClass(*data, "test"));
   const std::vector<std::uint32_t> expected = drawBalanced(*classes, 40, 3, 7);
   for (const std::uint32_t first : {0u, 2u}) {
     Loader loader(data, newPool(),
-                  {.batch = 8,
-                   .shuffle = true,
-                   .training = true,
-                   .seed = 3,
-                   .epoch = 7,
-                   .firstBatch = first,
-                   .balanced = classes});
+                  {.batch = 8, .order = expected, .epoch = 7, .firstBatch = first});
     std::map<std::uint32_t, int> draws;
     for (std::size_t n = 0; n < std::size_t{8} * first; ++n) ++draws[expected[n]];
     std::size_t position = std::size_t{8} * first;
