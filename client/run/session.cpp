@@ -193,10 +193,7 @@ ServerLink::Callbacks ClientSession::callbacksFor(std::size_t server,
       mailbox->deliver(std::move(message), server);
     }
   };
-  callbacks.record = [files = files_, replica = replicas_[server]](TransferRecord record) {
-    record.key.i = replica.numberInBatch(record.key.i);
-    files->transfer(record);
-  };
+  callbacks.record = [files = files_](const TransferRecord& record) { files->transfer(record); };
   callbacks.reconnected = [files = files_, server](std::uint64_t session,
                                                    std::uint64_t generation) {
     files->reconnected(session, generation, server == 0);
@@ -298,7 +295,6 @@ void ClientSession::resume(const EngineState& state, std::vector<TensorCodecs::S
   for (TensorCodecs::SavedState& each : codecs) {
     for (std::size_t s = 0; s < servers_.size(); ++s) {
       if (!places_[s].contains(each.flow) || !replicas_[s].computes(each.i)) continue;
-      each.i = replicas_[s].ownNumber(each.i);
       states[s].push_back(std::move(each));  // no other link encodes or decodes the flow
       break;
     }
@@ -315,12 +311,10 @@ void ClientSession::saveCodecs(std::uint64_t since, std::function<void(SavedCode
   const auto all = std::make_shared<SavedCodecs>();
   for (std::size_t s = 0; s < servers_.size(); ++s) {
     const bool isLast = s + 1 == servers_.size();
-    servers_[s]->tensors().saveCodecs(
-        since, [all, isLast, saved, replica = replicas_[s]](SavedCodecs codecs) {
-          for (auto& each : codecs.states) each.i = replica.numberInBatch(each.i);
-          all->add(std::move(codecs));
-          if (isLast) saved(std::move(*all));
-        });
+    servers_[s]->tensors().saveCodecs(since, [all, isLast, saved](SavedCodecs codecs) {
+      all->add(std::move(codecs));
+      if (isLast) saved(std::move(*all));
+    });
   }
 }
 

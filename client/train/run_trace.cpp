@@ -22,25 +22,6 @@ void checkTracePath(const std::string& path) {
   checkCanWrite(path);
 }
 
-namespace {
-
-// A link to a replica has the replica's own numbers of micro-batches; the client's actions have
-// those of the whole batch.
-void numberInBatch(TracedLink& link, const Replica& replica) {
-  const auto isAction = [](const TraceSpan& span) {
-    return span.activity == TraceActivity::compute || span.activity == TraceActivity::wait;
-  };
-  for (TraceSpan& span : link.server.spans) {
-    const bool isOfStep = isAction(span) && indexOf(span.action()) >= kScheduledKinds;
-    if (!isOfStep) span.i = replica.numberInBatch(span.i);
-  }
-  for (TraceSpan& span : link.client.spans) {
-    if (!isAction(span)) span.i = replica.numberInBatch(span.i);
-  }
-}
-
-}  // namespace
-
 nlohmann::json writeRunTrace(const std::string& path, const PreparedRun& run,
                              ClientSession& session) {
   const TraceWindow& window = session.traces().front()->window();
@@ -53,10 +34,10 @@ nlohmann::json writeRunTrace(const std::string& path, const PreparedRun& run,
   Json ahead = Json::array();
   for (std::size_t s = 0; s < blobs.size(); ++s) {
     const Place& place = run.bodies[s].place;
-    TracedLink& link = links.emplace_back(TracedLink{
-        place, session.traces()[s]->trace(),
-        traceFromServer(blobs[s].bytes, window, run.bodies[s].microBatches, place), clocks[s]});
-    numberInBatch(link, run.bodies[s].stage.replica);
+    TracedLink& link = links.emplace_back(
+        TracedLink{place, session.traces()[s]->trace(),
+                   traceFromServer(blobs[s].bytes, window, run.bodies[s].spec.microBatches, place),
+                   clocks[s]});
     for (const Trace* trace : {&link.client, &link.server}) {
       spans += trace->spans.size();
       dropped += trace->dropped;

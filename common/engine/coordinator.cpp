@@ -15,6 +15,12 @@ std::vector<Place> placesOf(const std::vector<BodyPeer>& bodies) {
   return places;
 }
 
+std::vector<Replica> replicasOf(const std::vector<BodyPeer>& bodies) {
+  std::vector<Replica> replicas;
+  for (const BodyPeer& body : bodies) replicas.push_back(body.replica);
+  return replicas;
+}
+
 // The flow that a body must have received before it can send this one.
 Flow requestOf(Flow flow, const Place& body) {
   return isActivation(flow) ? activationAt(body.firstCut) : gradientAt(body.lastCut);
@@ -26,7 +32,8 @@ Coordinator::Coordinator(const EngineOptions& options, const std::vector<BodyPee
                          bool fetchGradients)
     : Engine(options, clientRows(placesOf(bodies))),
       fetchGradients_(fetchGradients),
-      all_(placeOfAll(placesOf(bodies))) {
+      all_(placeOfAll(placesOf(bodies))),
+      bodies_(replicasOf(bodies)) {
   for (const BodyPeer& body : bodies) {
     Peer& peer = peers_.emplace_back();
     peer.place = body.place;
@@ -38,16 +45,17 @@ Coordinator::Coordinator(const EngineOptions& options, const std::vector<BodyPee
 
 void Coordinator::begin(const MicroBatch& at) {
   assert(mayBegin(at) && weightsInPlace());
+  assert(at.phase == Phase::train || !options_.member);
   const bool isOnly = batchDone();
-  startBatch(at);
+  startBatch(at, at.batch.shareOfMember(options_.member.value_or(0)));
   traffic_.emplace_back(peers_.size());
-  if (!isOnly) return;
-  state_ = State::running;
-  if (at.phase == Phase::eval) return;
-  for (Peer& peer : peers_) {
-    peer.decided.reset();
-    peer.blob.reset();
+  if (isOnly) {
+    state_ = State::running;
+    if (at.phase == Phase::eval) return;
+    bodies_.forgetTaken();
+    for (Peer& peer : peers_) peer.blob.reset();
   }
+  for (const auto& [from, done] : std::exchange(early_, {})) receiveBodyDone(from, done);
 }
 
 void Coordinator::fetch(Flow flow, std::size_t body) {
@@ -76,13 +84,7 @@ bool Coordinator::weightsInPlace() const {
 
 void Coordinator::restore(const EngineState& state) {
   Engine::restore(state);
-  for (Peer& peer : peers_) peer.applied = peer.reported = state.applied;
-}
-
-std::uint64_t Coordinator::appliedByPeers() const {
-  std::uint64_t applied = peers_.front().applied;
-  for (const Peer& peer : peers_) applied = std::min(applied, peer.applied);
-  return applied;
+  bodies_.restore(state.applied);
 }
 
 // ---- Incoming messages ----
@@ -93,9 +95,11 @@ void Coordinator::receive(std::size_t peer, Message message) {
   } else if (const auto* done = std::get_if<BodyDone>(&message)) {
     receiveBodyDone(peer, *done);
   } else if (const auto* ok = std::get_if<StepOk>(&message)) {
-    receiveStepOk(peers_[peer], *ok);
+    receiveStepOk(peer, *ok);
   } else if (auto* blob = std::get_if<Blob>(&message)) {
-    receiveBlob(peers_[peer], std::move(*blob));
+    receiveBlob(peer, std::move(*blob));
+  } else if (const auto* decision = std::get_if<StepDecision>(&message); decision && obeys()) {
+    receiveStep(peer, *decision);
   } else {
     refuse("unexpected-message", "received a message that only the client may send");
   }
@@ -120,8 +124,9 @@ void Coordinator::receiveTensor(std::size_t from, TensorMessage&& message) {
   }
   const auto batch = find(key);
   if (!batch) refuse("bad-key", toString(key) + " does not belong to a step in progress");
-  const MicroBatch& whole = open()[*batch].at;
-  checkAgainstBatch(message, whole.batch.shareOf(peer.replica));
+  const BatchSeconds& begun = open()[*batch];
+  const Share share = peer.replica.shareOf(begun.share);
+  checkAgainstBatch(message, begun.at.batch, share);
   if (const std::uint64_t version = versionOf(message.at); message.weightVersion != version) {
     refuse("bad-key", toString(key) + " was computed after " +
                           std::to_string(message.weightVersion) +
@@ -129,53 +134,62 @@ void Coordinator::receiveTensor(std::size_t from, TensorMessage&& message) {
   }
   Traffic& traffic = trafficOf(*batch, from);
   const bool possible = isActivation(key.flow) || key.phase == Phase::train;
-  if (!possible || key.i >= traffic.sent.get(requestOf(key.flow, place))) {
+  const std::uint32_t position = share.position(key.i);
+  if (!possible || position >= traffic.sent.get(requestOf(key.flow, place))) {
     refuse("bad-key", toString(key) + " arrived before it was requested");
   }
   const bool isPassedOn = !stage_.isInput(key.flow);
-  if (isPassedOn && key.i != traffic.passedOn[key.flow]++) {
+  if (isPassedOn && position != traffic.passedOn[key.flow]++) {
     refuse("bad-key", toString(key) + " arrived twice, or out of order");
   }
-  message.at = whole;
-  message.at.i = peer.replica.numberInBatch(key.i);
   if (!isPassedOn) return store(std::move(message), *batch);
   sendTensor(std::move(message));
 }
 
 void Coordinator::receiveBodyDone(std::size_t from, const BodyDone& done) {
-  Peer& peer = peers_[from];
+  const Peer& peer = peers_[from];
   const auto batch = find({Phase::train, done.step, 0, {}});
-  if (!batch || done.step != peer.reported + 1) {
+  const std::uint64_t before = bodies_.lastReported(from);
+  if (!batch && options_.member && done.step > before &&
+      early_.size() < peers_.size() * (options_.staleness + 2)) {
+    early_.emplace_back(from, done);
+    return;
+  }
+  if (!batch || done.step != before + 1) {
     refuse("bad-key", "BodyDone of step " + std::to_string(done.step) + " arrived " +
-                          (done.step <= peer.reported ? "twice" : "in another step"));
+                          (done.step <= before ? "twice" : "in another step"));
   }
   // The flow that the body's last action needs.
   const Place& place = servedPlace(peer);
   const Flow gradient = gradientAt(place.lastCut);
   const bool hasGradient = peer.place.contains(gradientAt(peer.place.lastCut));
   const Flow last = hasGradient ? gradient : activationAt(place.firstCut);
-  const std::uint32_t all = open()[*batch].at.batch.shareOf(peer.replica).count;
+  const std::uint32_t all = peer.replica.shareOf(open()[*batch].share).count;
   if (trafficOf(*batch, from).sent.get(last) != all) {
     refuse("unexpected-message", "BodyDone of step " + std::to_string(done.step) +
                                      " arrived before all of " + flowName(last) + " was sent");
   }
-  peer.done.push_back(done);
-  peer.reported = done.step;
-  fetchGradientsOf(peer);
+  bodies_.reported(from, done);
+  fetchGradientsOf(from);
 }
 
 // Call after each BodyDone and StepOk. Fetches the gradients of a step once the body has reported
 // on it and has confirmed the step before.
-void Coordinator::fetchGradientsOf(Peer& peer) {
-  const bool isNext = !peer.done.empty() && peer.done.front().step == peer.applied + 1;
+void Coordinator::fetchGradientsOf(std::size_t from) {
+  Peer& peer = peers_[from];
+  const BodyDone* const done = bodies_.next(from);
+  const bool isNext = done != nullptr && done->step == bodies_.lastApplied(from) + 1;
   if (!fetchGradients_ || !isNext || peer.fetching || peer.hasGradients) return;
   peer.blob.reset();
   peer.fetching = kGradsBody;
   peer.link->send(Fetch{kGradsBody});
 }
 
-void Coordinator::receiveStepOk(Peer& peer, const StepOk& ok) {
-  const std::uint64_t decided = decision_ ? decision_->step : applied_;
+void Coordinator::receiveStepOk(std::size_t from, const StepOk& ok) {
+  Peer& peer = peers_[from];
+  std::uint64_t decided = decision_ ? decision_->step : applied_;
+  // Another server's StepOk may overtake the Step that the first one passes on.
+  if (obeys() && sum_ != Sum::none) decided = applied_ + 1;
   if (ok.step > decided) {
     refuse("step-gap", "StepOk " + std::to_string(ok.step) + " arrived, but step " +
                            std::to_string(decided) + " was the last decided");
@@ -184,19 +198,30 @@ void Coordinator::receiveStepOk(Peer& peer, const StepOk& ok) {
     peer.weightsInPlace = true;
     return;
   }
-  if (ok.step <= peer.applied) {
-    refuse("bad-key", "StepOk " + std::to_string(ok.step) + " arrived after StepOk " +
-                          std::to_string(peer.applied));
+  if (const std::uint64_t last = bodies_.lastApplied(from); ok.step <= last) {
+    refuse("bad-key",
+           "StepOk " + std::to_string(ok.step) + " arrived after StepOk " + std::to_string(last));
   }
-  peer.applied = ok.step;
-  if (!peer.replica.isAlone()) {
-    peer.updates.push_back(ok);
-    checkSameWeights();
-  }
-  fetchGradientsOf(peer);
+  bodies_.applied(from, ok);
+  fetchGradientsOf(from);
 }
 
-void Coordinator::receiveBlob(Peer& peer, Blob&& blob) {
+void Coordinator::receiveStep(std::size_t from, const StepDecision& decision) {
+  if (from != 0 || obeyed_ || sum_ < Sum::arrived || decision.step != applied_ + 1) {
+    refuse("step-gap", "Step " + std::to_string(decision.step) +
+                           " arrived before the sum of its gradients, twice, or from another "
+                           "server");
+  }
+  obeyed_ = decision;
+}
+
+void Coordinator::receiveBlob(std::size_t from, Blob&& blob) {
+  if (blob.flow == kSumsClient && from == 0 && sum_ == Sum::requested) {
+    sums_ = std::move(blob);
+    sum_ = Sum::arrived;
+    return;
+  }
+  Peer& peer = peers_[from];
   if (peer.fetching != blob.flow) {
     refuse("unexpected-message", flowName(blob.flow) + " arrived without a Fetch");
   }
@@ -219,86 +244,48 @@ void Coordinator::sendTensor(TensorMessage&& message) {
     const auto to = static_cast<std::size_t>(taker - peers_.begin());
     ++trafficOf(*find(message.key()), to).sent[flow];
   }
-  message.at = message.at.inShareOf(taker->replica);
   taker->link->send(std::move(message));
 }
 
+// In a cohort: the export of this member's part, or the import of the sum.
+std::optional<Work> Coordinator::nextOfSum() {
+  if (!options_.member || !isOldestComputed()) return std::nullopt;
+  if (sum_ == Sum::none) {
+    sum_ = Sum::exporting;
+    return workOf(ActionKind::exportBlob, kPartsClient);
+  }
+  if (sum_ != Sum::arrived) return std::nullopt;
+  sum_ = Sum::importing;
+  return workOf(ActionKind::importBlob, std::move(sums_));
+}
+
 bool Coordinator::mayDecide() const {
-  return isOldestComputed() && std::all_of(peers_.begin(), peers_.end(), [this](const Peer& peer) {
-           return !peer.done.empty() && (!fetchGradients_ || peer.hasGradients);
-         });
+  return isOldestComputed() && bodies_.areComplete() &&
+         (!options_.member || sum_ == Sum::inPlace) && (!obeys() || obeyed_) &&
+         (!fetchGradients_ || std::all_of(peers_.begin(), peers_.end(),
+                                          [](const Peer& peer) { return peer.hasGradients; }));
 }
 
-Work Coordinator::beginDecision() {
-  state_ = State::deciding;
-  for (Peer& peer : peers_) {
-    peer.decided = peer.done.front();
-    peer.done.pop_front();
-    peer.hasGradients = false;
+// Returns the action Decide, unless the client obeys.
+std::optional<Work> Coordinator::beginDecision() {
+  decided_ = bodies_.take();
+  for (Peer& peer : peers_) peer.hasGradients = false;
+  if (!obeys()) {
+    state_ = State::deciding;
+    return workOf(ActionKind::decide, decided_);
   }
-  return workOf(ActionKind::decide, decidedReports());
-}
-
-namespace {
-
-[[noreturn]] void throwDiffers(std::size_t rank, const std::string& what, std::uint64_t step) {
-  throw RunError("replicas-differ",
-                 "replica " + std::to_string(rank) + " of the body has other " + what + " step " +
-                     std::to_string(step) + " than replica 0",
-                 "use the same version of Cleave, device and processor for all replicas");
-}
-
-// Replicas add the same gradients in the same order, so their reports must be bit-identical. NaNs
-// may differ.
-void checkSameReport(const GradientReport& first, const GradientReport& other, std::size_t rank,
-                     std::uint64_t step) {
-  if (first.finite == other.finite && (!first.finite || first.squareSum == other.squareSum)) {
-    return;
-  }
-  throwDiffers(rank, "gradients in", step);
-}
-
-}  // namespace
-
-// Call after each StepOk of a replica. Equal gradients do not imply equal weights, because
-// gradients are equal after the reduction in any case.
-void Coordinator::checkSameWeights() {
-  const auto hasUpdate = [](const Peer& peer) { return !peer.updates.empty(); };
-  if (!std::all_of(peers_.begin(), peers_.end(), hasUpdate)) return;
-  const StepOk first = peers_.front().updates.front();
-  for (Peer& peer : peers_) {
-    if (peer.updates.front().weights != first.weights) {
-      throwDiffers(peer.replica.rank, "weights after", first.step);
-    }
-    peer.updates.pop_front();
-  }
-}
-
-// One report per body. Throws RunError "replicas-differ".
-std::vector<BodyDone> Coordinator::decidedReports() const {
-  std::vector<BodyDone> reports;
-  for (const Peer& peer : peers_) {
-    const BodyDone& done = peer.decided.value();
-    if (peer.replica.rank == 0) {
-      reports.push_back(done);
-      reports.back().sumSeconds = done.reduceSeconds;
-      continue;
-    }
-    BodyDone& body = reports.back();
-    checkSameReport(body.report, done.report, peer.replica.rank, done.step);
-    body.forwardSeconds += done.forwardSeconds;
-    body.backwardSeconds += done.backwardSeconds;
-    body.weightsSeconds += done.weightsSeconds;
-    body.codecSeconds += done.codecSeconds;
-    body.sumSeconds = std::min(body.sumSeconds, done.reduceSeconds);
-    body.reduceSeconds = std::max(body.reduceSeconds, done.reduceSeconds);
-    body.updateSeconds = std::max(body.updateSeconds, done.updateSeconds);
-  }
-  return reports;
+  decision_ = std::exchange(obeyed_, std::nullopt);
+  state_ = State::decided;
+  return std::nullopt;
 }
 
 std::optional<Work> Coordinator::nextWork() {
-  if (state_ == State::running && mayDecide()) return beginDecision();
+  if (state_ == State::running) {
+    if (auto work = nextOfSum()) return work;
+    if (mayDecide()) {
+      if (auto work = beginDecision()) return work;
+    }
+  }
   if (state_ == State::decided) {
     state_ = State::updating;
     return workOf(ActionKind::update, *decision_);
@@ -307,9 +294,8 @@ std::optional<Work> Coordinator::nextWork() {
 }
 
 void Coordinator::endOldest() {
-  if (open().front().at.phase == Phase::train) {
-    reports_ = decidedReports();
-  }
+  if (open().front().at.phase == Phase::train) reports_ = decided_;
+  sum_ = Sum::none;
   endBatch();
   traffic_.pop_front();
   state_ = batchDone() ? State::idle : State::running;
@@ -322,6 +308,15 @@ void Coordinator::finish(Work&& work, Result&& result, double) {
       assert(decision_->step == applied_ + 1);
       state_ = State::decided;
       for (Peer& peer : peers_) peer.link->send(*decision_);
+      return;
+    case ActionKind::exportBlob: {
+      const auto bytes = std::get<SharedBytes>(std::move(result));
+      sum_ = Sum::requested;
+      peers_.front().link->send(Blob{kPartsClient, {bytes->data(), bytes->size()}, bytes});
+      return;
+    }
+    case ActionKind::importBlob:
+      sum_ = Sum::inPlace;
       return;
     case ActionKind::update:
       applied_ = decision_->step;

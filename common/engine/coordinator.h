@@ -1,4 +1,5 @@
-// The client's engine: starts batches, runs head and tail, and decides each step for all parts.
+// The engine of a client: starts batches, runs head and tail, passes tensors from one body to the
+// next, and either decides each step for all parts, or obeys the Step of the member that does.
 //
 // clang-format off
 //   from       to         when                                          action, what is sent
@@ -7,10 +8,16 @@
 //   running    deciding   train: every action is complete, every body   Decide
 //                         has reported (and sent its gradients)
 //   deciding   decided    Decide is complete                            Step to every body
+//   running    decided    if the client obeys: the same, and Step has
+//                         arrived from the first server
 //   decided    updating   immediately                                   Update
 //   updating   idle       Update is complete                            link: commit
 //   updating   running    the same, if a later step is in progress      link: commit
 // clang-format on
+//
+// In a cohort, the gradients of heads and tails are added before, too. When every action of its
+// step is complete, a member exports its part and sends it to the first server. The sum that
+// arrives from there replaces its gradients.
 //
 // With staleness D, the table describes the oldest step; the actions of up to D later steps run at
 // the same time.
@@ -22,14 +29,16 @@
 
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "common/engine/body_reports.h"
 #include "common/engine/engine.h"
 
 namespace cleave {
 
 // The client's connection to a body, or to one of its replicas. A link to a replica carries only
-// the replica's micro-batches, with the replica's own numbers (MicroBatch::inShareOf()).
+// the replica's micro-batches.
 struct BodyPeer {
   Place place;
   std::shared_ptr<EngineLink> link;
@@ -48,7 +57,8 @@ class Coordinator : public Engine {
   // than D + 1 training steps are.
   bool mayBegin(const MicroBatch& at) const { return mayStart(at); }
   // Starts a batch. Requires mayBegin() and weightsInPlace(). The batch has at least one
-  // micro-batch per replica; `at.i` is not used.
+  // micro-batch per replica; `at.i` is not used. A member of a cohort computes its own samples, and
+  // may have none; the engines of a cohort only train.
   void begin(const MicroBatch& at);
   // Requests weights/body or trace/body; blob() returns the answer. Requires batchDone().
   void fetch(Flow flow, std::size_t body = 0);
@@ -72,27 +82,23 @@ class Coordinator : public Engine {
   // Whether a step is decided but not yet applied here.
   bool updatePending() const { return state_ == State::decided || state_ == State::updating; }
   // The last step that every body has confirmed.
-  std::uint64_t appliedByPeers() const;
+  std::uint64_t appliedByPeers() const { return bodies_.appliedByAll(); }
   // The body's report on the step that was decided last, or is being decided.
   const std::optional<BodyDone>& bodyDone(std::size_t body = 0) const {
-    return peers_[body].decided;
+    return bodies_.taken(body);
   }
   // The reports of all bodies on the training step that ended last, in the order of the model;
-  // empty before the first one. There is one report per body: the seconds of replicas are added, as
-  // those of their micro-batches are.
+  // empty before the first one. See BodyReports::take().
   const std::vector<BodyDone>& reports() const { return reports_; }
 
  private:
   enum class State { idle, running, deciding, decided, updating };
+  // Of the gradients of the members' heads and tails, in the oldest step.
+  enum class Sum { none, exporting, requested, arrived, importing, inPlace };
   struct Peer {
     Place place;
     std::shared_ptr<EngineLink> link;
     Replica replica;
-    std::deque<BodyDone> done;        // reports on steps that are not being decided yet, in order
-    std::optional<BodyDone> decided;  // on the step that is being decided, or was decided last
-    std::uint64_t reported = 0;       // the last step on which the body has reported
-    std::uint64_t applied = 0;
-    std::deque<StepOk> updates;  // of a replica: not compared with the others' yet
     bool weightsInPlace = true;
     std::optional<Flow> fetching;
     bool hasGradients = false;  // `blob` has those of the oldest step
@@ -111,15 +117,16 @@ class Coordinator : public Engine {
   const Place& servedPlace(const Peer& peer) const;
   void receiveTensor(std::size_t from, TensorMessage&& message);
   void receiveBodyDone(std::size_t from, const BodyDone& done);
-  void fetchGradientsOf(Peer& peer);
-  void receiveStepOk(Peer& peer, const StepOk& ok);
-  void checkSameWeights();
-  void receiveBlob(Peer& peer, Blob&& blob);
+  void fetchGradientsOf(std::size_t peer);
+  void receiveStepOk(std::size_t from, const StepOk& ok);
+  void receiveStep(std::size_t from, const StepDecision& decision);
+  void receiveBlob(std::size_t from, Blob&& blob);
+  bool obeys() const { return options_.member.value_or(0) > 0; }
   void sendTensor(TensorMessage&& message);
   void endOldest();
+  std::optional<Work> nextOfSum();
   bool mayDecide() const;
-  std::vector<BodyDone> decidedReports() const;
-  Work beginDecision();
+  std::optional<Work> beginDecision();
 
   std::optional<Work> nextWork() override;
   void finish(Work&& work, Result&& result, double seconds) override;
@@ -127,10 +134,17 @@ class Coordinator : public Engine {
   const bool fetchGradients_;
   const Place all_;  // from the first body to the last one
   std::vector<Peer> peers_;
+  BodyReports bodies_;
+  // In a cohort: reports on steps that this member has not begun, because they need none of its
+  // samples.
+  std::deque<std::pair<std::size_t, BodyDone>> early_;
   State state_ = State::idle;
+  Sum sum_ = Sum::none;
+  Blob sums_;                                 // if it has arrived
+  std::optional<StepDecision> obeyed_;        // the Step that has arrived and is not applied
   std::optional<StepDecision> decision_;      // the last one
   std::deque<std::vector<Traffic>> traffic_;  // of each batch in open(), by peer; see trafficOf()
-  std::vector<BodyDone> reports_;
+  std::vector<BodyDone> decided_, reports_;   // on the step decided last, and on the one ended last
 };
 
 }  // namespace cleave

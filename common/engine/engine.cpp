@@ -27,27 +27,27 @@ bool Engine::mayStart(const MicroBatch& at) const {
          at.step <= applied_ + 1 + options_.staleness;
 }
 
-void Engine::startBatch(const MicroBatch& at) {
+void Engine::startBatch(const MicroBatch& at, const Share& share) {
   if (at.phase == Phase::eval) evaluated_ = at.step;
   if (open_.empty()) {
-    stage_.begin(at.phase, at.batch.count);
+    stage_.begin(at.phase, share.count);
   } else {
-    stage_.append(at.batch.count);
+    stage_.append(share.count);
   }
-  open_.push_back({at, {}});
+  open_.push_back({at, share, {}});
   open_.back().at.i = 0;
 }
 
 void Engine::endBatch() {
   ended_ = open_.front();
   open_.pop_front();
-  stage_.dropFirst(ended_->at.batch.count);
+  stage_.dropFirst(ended_->share.count);
   ++batchesEnded_;
 }
 
 bool Engine::isOldestComputed() const {
   return !open_.empty() && open_.front().at.phase == Phase::train &&
-         stage_.isDone(open_.front().at.batch.count);
+         stage_.isDone(open_.front().share.count);
 }
 
 std::optional<std::size_t> Engine::find(const Key& key) const {
@@ -57,19 +57,21 @@ std::optional<std::size_t> Engine::find(const Key& key) const {
   return std::nullopt;
 }
 
-std::uint32_t Engine::sequenceIndex(std::size_t batch, std::uint32_t i) const {
-  for (std::size_t b = 0; b < batch; ++b) i += open_[b].at.batch.count;
-  return i;
+std::uint32_t Engine::sequenceIndex(std::size_t batch) const {
+  std::uint32_t first = 0;
+  for (std::size_t b = 0; b < batch; ++b) first += open_[b].share.count;
+  return first;
 }
 
 // ---- Tensors that arrive ----
 
-void Engine::checkAgainstBatch(const TensorMessage& message, const Division& batch) {
-  const MicroBatch& at = message.at;
-  if (at.i >= batch.count || at.batch != batch) {
+void Engine::checkAgainstBatch(const TensorMessage& message, const Division& batch,
+                               const Share& share) {
+  if (message.at.batch != batch || !share.has(message.at.i)) {
     refuse("bad-key", toString(message.key()) + " does not fit a batch of " +
                           std::to_string(batch.samples) + " samples in " +
-                          std::to_string(batch.count) + " micro-batches");
+                          std::to_string(batch.count) +
+                          " micro-batches, or belongs to another peer");
   }
 }
 
@@ -100,9 +102,10 @@ std::optional<Work> Engine::nextOfStage() {
   if (!action) return std::nullopt;
   Work work = workOf(action->kind, std::move(action->inputs));
   std::size_t batch = 0;
-  while (action->i >= open_[batch].at.batch.count) action->i -= open_[batch++].at.batch.count;
+  while (action->i >= open_[batch].share.count) action->i -= open_[batch++].share.count;
   work.at = open_[batch].at;
-  work.at.i = action->i;
+  work.at.i = open_[batch].share.at(action->i);
+  work.isFirst = action->i == 0;
   return work;
 }
 

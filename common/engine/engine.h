@@ -4,14 +4,14 @@
 // rejected. Engines use neither Torch nor sockets and have no thread of their own: one thread calls
 // them, the device thread.
 //
-// There are two engines: Coordinator (the client, which decides each step) and Participant (a
-// server, which reports its gradients and applies the steps). In both, StageEngine orders the
-// actions of a batch.
+// There are two engines: Coordinator (a client) and Participant (a server). In both, StageEngine
+// orders the actions of the micro-batches that the engine computes, its share of a batch.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -39,8 +39,19 @@ struct EngineOptions {
   // Server: the tensors at the body's first cut arrive over such a link, so they may overtake the
   // client's messages.
   bool hasEdgeBefore = false;
-  // The body has replicas: its gradients are added to theirs before each report.
+  // Server: the replica of its body, and whether its gradients are added to those of the others
+  // before each report.
+  Replica replica = {};
   bool reduces = false;
+  // ---- For a cohort: clients whose samples together form the batches ----
+  // Client: its number in the cohort. Member 0 decides the steps, and the others obey.
+  std::optional<std::uint32_t> member = std::nullopt;
+  // Server: adds the gradients of all heads and tails, and passes each Step on to the members that
+  // obey. One server of the run does it, the first one.
+  bool sumsMembers = false;
+  // Server: returns how a batch with this phase and step is divided. Empty: a batch has any number
+  // of samples, in M micro-batches.
+  std::function<Division(const MicroBatch& at)> planned = nullptr;
 };
 
 using SharedBytes = std::shared_ptr<const std::vector<std::byte>>;
@@ -53,16 +64,17 @@ struct EngineState {
 
 // The input of an action, by kind: the tensors that arrived for it (tailStep, headBackward,
 // bodyForward, bodyBackward), the reports of all bodies in model order (decide), the decision
-// (update, snapshot), the flow to export (exportBlob), the weights to import (importBlob), the step
-// to resume from (restore), or nothing.
+// (update, snapshot), the flow to export (exportBlob), the weights or sums to import (importBlob),
+// the step to resume from (restore), the members' parts in their order (sum), or nothing.
 using Input = std::variant<std::monostate, TensorBundle, std::vector<BodyDone>, StepDecision, Flow,
-                           Blob, Resume>;
+                           Blob, Resume, std::vector<Blob>>;
 
 // An action to run now.
 struct Work {
   std::uint64_t token = 0;
   ActionKind kind = ActionKind::headForward;
-  MicroBatch at;  // reduce, report, decide and update use only phase and step
+  MicroBatch at;         // reduce, report, decide and update use only phase and step
+  bool isFirst = false;  // of its kind in the batch
   Input input;
 
   TensorBundle& tensors() { return std::get<TensorBundle>(input); }
@@ -70,18 +82,24 @@ struct Work {
 
 // The result of an action, by kind: the tensors to send, in the order of the cut (empty for
 // headBackward, and for tailStep in eval), a GradientReport (report), a StepDecision (decide),
-// bytes (exportBlob), the engine's state (restore), a digest of the weights (update of a body with
-// replicas), or nothing (other updates, importBlob, snapshot, reduce).
+// bytes (exportBlob, sum), the engine's state (restore), a digest of the weights (update of a body
+// with replicas), or nothing (other updates, importBlob, snapshot, reduce).
 using Result = std::variant<std::monostate, TensorBundle, GradientReport, StepDecision, SharedBytes,
                             EngineState, std::uint64_t>;
 
 // Seconds that one batch took, by kind of action.
 using ActionSeconds = std::array<double, kActionKinds>;
 
-// A batch, and the seconds of its actions so far.
+// A batch, the micro-batches of it that the engine computes, and the seconds of its actions so far.
 struct BatchSeconds {
   MicroBatch at;  // with i = 0
+  Share share;
   ActionSeconds seconds{};
+
+  // The share as if it were the batch.
+  MicroBatch computed() const {
+    return {at.phase, at.step, 0, {share.count, at.batch.samplesOf(share)}};
+  }
 };
 
 class Engine {
@@ -132,15 +150,19 @@ class Engine {
   const std::deque<BatchSeconds>& open() const { return open_; }
   // Whether this batch may begin now.
   bool mayStart(const MicroBatch& at) const;
-  void startBatch(const MicroBatch& at);
+  void startBatch(const MicroBatch& at, const Share& share);
   // Ends the oldest batch, which is done.
   void endBatch();
   // Whether the oldest batch is a training batch all of whose scheduled actions are done.
   bool isOldestComputed() const;
   // The index in open() of the batch that a tensor belongs to; nullopt: none.
   std::optional<std::size_t> find(const Key& key) const;
-  // The number of the tensor's micro-batch in the sequence of `stage_`.
-  std::uint32_t sequenceIndex(std::size_t batch, std::uint32_t i) const;
+  // The number of the batch's first micro-batch in the sequence of `stage_`.
+  std::uint32_t sequenceIndex(std::size_t batch) const;
+  // The number of micro-batch i, which the engine computes, in that sequence.
+  std::uint32_t sequenceIndex(std::size_t batch, std::uint32_t i) const {
+    return sequenceIndex(batch) + open_[batch].share.position(i);
+  }
   // The weights with which the batch is computed.
   std::uint64_t versionOf(const MicroBatch& at) const {
     return at.phase == Phase::train ? versionFor(at.step, options_.staleness) : applied_;
@@ -156,8 +178,9 @@ class Engine {
   // Throws ProtocolError.
   [[noreturn]] static void refuse(std::string code, const std::string& sentence);
   static std::string stepText(Phase phase, std::uint64_t step);  // "train step 3"
-  // Throw ProtocolError "bad-key".
-  static void checkAgainstBatch(const TensorMessage& message, const Division& batch);
+  // Throw ProtocolError "bad-key". `share`: the micro-batches that the peer may send.
+  static void checkAgainstBatch(const TensorMessage& message, const Division& batch,
+                                const Share& share);
   // `batch`: an index in open().
   void store(TensorMessage&& message, std::size_t batch);
 

@@ -9,25 +9,24 @@
 namespace cleave {
 
 Participant::Participant(const EngineOptions& options, const Place& place,
-                         std::vector<std::shared_ptr<EngineLink>> links,
-                         std::function<std::size_t(std::uint32_t i)> linkOf)
+                         std::vector<std::shared_ptr<EngineLink>> links)
     : Engine(options, bodyRows(place, place.firstCut + 1, options.schedule->splitsBackward)),
       place_(place),
       links_(std::move(links)),
-      linkOf_(linkOf ? std::move(linkOf) : [](std::uint32_t) { return std::size_t{0}; }),
+      parts_(links_.size()),
       weights_(options.initialWeights || options.resumes ? Weights::expected : Weights::inPlace) {}
 
 // ---- Incoming messages ----
 
 void Participant::receive(std::size_t peer, Message message) {
-  if (options_.hasEdgeBefore) {
+  if (options_.hasEdgeBefore || links_.size() > 1) {
     auto* tensor = std::get_if<TensorMessage>(&message);
     if (tensor != nullptr && isActivation(tensor->flow)) {
-      return keepUntilItsBatch(std::move(*tensor));
+      return keepUntilItsBatch(peer, std::move(*tensor));
     }
   }
   if (!isUpdatePending() && deferred_.empty()) return dispatch(peer, std::move(message));
-  const std::size_t max = maxWaiting(options_.inFlight);
+  const std::size_t max = links_.size() * maxWaiting(options_.inFlight);
   if (deferred_.size() >= max) {
     refuse("too-many-in-flight",
            "more than " + std::to_string(max) + " messages arrived before an update");
@@ -36,7 +35,10 @@ void Participant::receive(std::size_t peer, Message message) {
 }
 
 void Participant::dispatch(std::size_t peer, Message&& message) {
-  if (auto* blob = std::get_if<Blob>(&message)) return receiveWeights(std::move(*blob));
+  if (auto* blob = std::get_if<Blob>(&message)) {
+    return blob->flow == kPartsClient ? receivePart(peer, std::move(*blob))
+                                      : receiveWeights(std::move(*blob));
+  }
   if (const auto* resume = std::get_if<Resume>(&message)) return receiveResume(*resume);
   if (!weightsInPlace()) {
     refuse("unexpected-message", "another message arrived before the weights were in place");
@@ -54,21 +56,22 @@ void Participant::dispatch(std::size_t peer, Message&& message) {
 
 // The other server is at most one batch ahead, because the client begins a batch only after this
 // body has reported on the previous step or has computed the previous evaluation batch.
-void Participant::keepUntilItsBatch(TensorMessage&& message) {
+// In a cohort, the steps between may have no micro-batch of this member.
+void Participant::keepUntilItsBatch(std::size_t from, TensorMessage&& message) {
   const Key key = message.key();
   const bool train = key.phase == Phase::train;
   latestStep_ = std::max(latestStep_, applied_);
   const std::uint64_t last = train ? latestStep_ : evaluated_;
   const bool isTooFar = train && key.step > reported_ + 1 + options_.staleness;
-  if (key.step > last + 1 || isTooFar) {
+  if ((key.step > last + 1 && links_.size() == 1) || isTooFar) {
     refuse("step-gap", toString(key) + " arrived, but the last known step is " +
                            stepText(key.phase, isTooFar ? reported_ : last));
   }
-  if (early_.size() >= maxWaiting(options_.inFlight)) {
+  if (early_.size() >= links_.size() * maxWaiting(options_.inFlight)) {
     refuse("too-many-in-flight", toString(key) + " arrived long before its step may begin");
   }
   if (train) latestStep_ = std::max(latestStep_, key.step);
-  early_.push_back(std::move(message));
+  early_.emplace_back(from, std::move(message));
 }
 
 // Whether receiveTensor() can handle the message now.
@@ -104,8 +107,11 @@ void Participant::receiveTensor(std::size_t from, TensorMessage&& message) {
     startBatchOf(message);
     batch = find(key);
   }
-  checkAgainstBatch(message, open()[*batch].at.batch);
-  if (linkOf_(key.i) != from) refuse("bad-key", toString(key) + " belongs to another client");
+  checkAgainstBatch(message, open()[*batch].at.batch, open()[*batch].share);
+  // Another server passes on the tensors of all members.
+  if (!options_.hasEdges && message.at.batch.memberOf(key.i) != from) {
+    refuse("bad-key", toString(key) + " belongs to another client");
+  }
   if (const std::uint64_t version = versionOf(message.at); message.weightVersion != version) {
     refuse("bad-key", toString(key) + " is for weights after " +
                           std::to_string(message.weightVersion) +
@@ -125,14 +131,16 @@ void Participant::startBatchOf(const TensorMessage& message) {
     refuse("unexpected-message", stepText(at.phase, at.step) + " begins while " +
                                      stepText(other.phase, other.step) + " is not finished");
   }
-  if (at.batch.samples == 0 || at.batch != Division::of(at.batch.samples, options_.microBatches)) {
+  const Division planned = options_.planned ? options_.planned(at)
+                                            : Division::of(at.batch.samples, options_.microBatches);
+  if (at.batch.samples == 0 || at.batch != planned) {
     refuse("bad-key", toString(message.key()) + " claims " + std::to_string(at.batch.count) +
                           " micro-batches of " + std::to_string(at.batch.samples) +
                           " samples; the agreed number is " +
                           std::to_string(options_.microBatches) + " per batch");
   }
   if (batchDone()) state_ = State::running;
-  startBatch(at);
+  startBatch(at, options_.replica.shareOf(at.batch.all()));
 }
 
 void Participant::endOldest() {
@@ -151,6 +159,15 @@ void Participant::receiveDecision(const StepDecision& decision) {
   }
   decision_ = decision;
   state_ = State::decided;
+  if (!options_.sumsMembers) return;
+  for (std::size_t member = 1; member < links_.size(); ++member) links_[member]->send(decision);
+}
+
+void Participant::receivePart(std::size_t from, Blob&& part) {
+  if (!options_.sumsMembers || parts_[from]) {
+    refuse("unexpected-message", flowName(part.flow) + " arrived twice, or at another server");
+  }
+  parts_[from] = std::move(part);
 }
 
 void Participant::receiveFetch(std::size_t from, const Fetch& fetch) {
@@ -201,10 +218,13 @@ std::optional<Work> Participant::nextWork() {
     deferred_.pop_front();
     dispatch(first.peer, std::move(first.message));
   }
-  while (!early_.empty() && mayTake(early_.front())) {
-    TensorMessage first = std::move(early_.front());
-    early_.pop_front();
-    receiveTensor(0, std::move(first));
+  for (;;) {
+    const auto next = std::find_if(early_.begin(), early_.end(),
+                                   [this](const auto& each) { return mayTake(each.second); });
+    if (next == early_.end()) break;
+    auto [peer, message] = std::move(*next);
+    early_.erase(next);
+    receiveTensor(peer, std::move(message));
   }
   // Gradients are requested before the Step, and the update clears them.
   if (fetch_.flow == kGradsBody) {
@@ -227,7 +247,19 @@ std::optional<Work> Participant::nextWork() {
   }
   if (export_ == Export::requested) return exportWork();
   if (isReportNext()) return reportWork();
+  if (isSumNext()) return sumWork();
   return nextOfStage();
+}
+
+bool Participant::isSumNext() const {
+  return options_.sumsMembers && std::all_of(parts_.begin(), parts_.end(),
+                                             [](const auto& part) { return part.has_value(); });
+}
+
+Work Participant::sumWork() {
+  std::vector<Blob> parts;
+  for (auto& part : parts_) parts.push_back(*std::exchange(part, std::nullopt));
+  return workOf(ActionKind::sum, std::move(parts));
 }
 
 Work Participant::reportWork() {
@@ -242,7 +274,7 @@ bool Participant::isReportNext() const {
   const std::size_t next = reported_ - applied_;  // in open()
   const bool isFree = reporting_ == Reporting::none || reporting_ == Reporting::reduced;
   return isFree && !isUpdatePending() && export_ == Export::none && next < open().size() &&
-         open()[next].at.phase == Phase::train && stage_.isDone(sequenceIndex(next + 1, 0));
+         open()[next].at.phase == Phase::train && stage_.isDone(sequenceIndex(next + 1));
 }
 
 void Participant::restore(const EngineState& state) {
@@ -280,6 +312,13 @@ void Participant::finish(Work&& work, Result&& result, double seconds) {
           Blob{std::get<Flow>(work.input), {bytes->data(), bytes->size()}, bytes});
       return;
     }
+    case ActionKind::sum: {
+      const auto bytes = std::get<SharedBytes>(std::move(result));
+      for (const auto& link : links_) {
+        link->send(Blob{kSumsClient, {bytes->data(), bytes->size()}, bytes});
+      }
+      return;
+    }
     case ActionKind::snapshot:
       return endOldest();
     case ActionKind::restore:
@@ -291,8 +330,7 @@ void Participant::finish(Work&& work, Result&& result, double seconds) {
       return;
     default:
       for (TensorMessage& message : finishOfStage(work, std::move(result))) {
-        const std::size_t port = linkOf_(message.at.i);
-        links_[port]->send(std::move(message));
+        links_[message.at.batch.memberOf(message.at.i)]->send(std::move(message));
       }
       if (work.at.phase == Phase::eval && stage_.isDone()) endOldest();
   }

@@ -26,8 +26,12 @@
 // messages after a Step refer to the updated weights. Waiting messages are handled in the order of
 // their arrival.
 //
-// Activations that another server sends over a direct link may overtake the client's Step. They
-// wait until their batch may begin.
+// Activations that another server sends over a direct link, or another member of a cohort, may
+// overtake the Step. They wait until their batch may begin.
+//
+// The first server of a cohort adds the gradients of the members' heads and tails: it collects the
+// parts of all members, in any order, then runs Sum and sends sums/client to all of them. It passes
+// each Step from member 0 on to the others.
 //
 // Two more actions run outside of this table. Once, before the first batch, initial weights are
 // imported or a checkpoint is restored. A Fetch of weights/body is answered between batches, a
@@ -35,8 +39,9 @@
 #pragma once
 
 #include <deque>
-#include <functional>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/engine/engine.h"
@@ -45,12 +50,10 @@ namespace cleave {
 
 class Participant : public Engine {
  public:
-  // `links`: links to the clients whose micro-batches this body computes, at least one. BodyDone
-  // and StepOk are sent on all of them; the client on the first link decides the steps. `linkOf`:
-  // returns a micro-batch's link, which all of its tensors use; empty: the first link.
+  // `links`: to the client, or to each member of the cohort. BodyDone and StepOk are sent on all of
+  // them. A micro-batch's tensors use the link of the member whose samples it has.
   Participant(const EngineOptions& options, const Place& place,
-              std::vector<std::shared_ptr<EngineLink>> links,
-              std::function<std::size_t(std::uint32_t i)> linkOf = nullptr);
+              std::vector<std::shared_ptr<EngineLink>> links);
 
   void receive(std::size_t peer, Message message) override;
   bool isReportNext() const override;
@@ -68,25 +71,27 @@ class Participant : public Engine {
 
   void dispatch(std::size_t peer, Message&& message);
   void receiveTensor(std::size_t from, TensorMessage&& message);
-  void keepUntilItsBatch(TensorMessage&& message);
+  void keepUntilItsBatch(std::size_t from, TensorMessage&& message);
   bool mayTake(const TensorMessage& message) const;
   void startBatchOf(const TensorMessage& message);
   void receiveDecision(const StepDecision& decision);
   void receiveFetch(std::size_t from, const Fetch& fetch);
   void receiveWeights(Blob&& blob);
+  void receivePart(std::size_t from, Blob&& part);
   void receiveResume(const Resume& resume);
   bool isUpdatePending() const { return state_ >= State::decided; }
   void endOldest();
 
   std::optional<Work> nextWork() override;
   Work exportWork();
+  bool isSumNext() const;
+  Work sumWork();
   Work reportWork();
   void finish(Work&& work, Result&& result, double seconds) override;
   void sendReport(const BatchSeconds& batch, const GradientReport& report);
 
   const Place place_;
   const std::vector<std::shared_ptr<EngineLink>> links_;
-  const std::function<std::size_t(std::uint32_t i)> linkOf_;
   State state_ = State::idle;
   std::uint64_t reported_ = 0;  // the last step whose BodyDone was sent
   Reporting reporting_ = Reporting::none;
@@ -97,10 +102,12 @@ class Participant : public Engine {
     Message message;
   };
   std::deque<Deferred> deferred_;
-  // With an edge before the body: activations whose batch may not begin yet. All pass through it.
-  std::deque<TensorMessage> early_;
+  // With an edge before the body, and in a cohort: activations whose batch may not begin yet. All
+  // pass through it. With the sender of each.
+  std::deque<std::pair<std::size_t, TensorMessage>> early_;
   std::uint64_t latestStep_ = 0;  // the latest training step of those
 
+  std::vector<std::optional<Blob>> parts_;  // by member, of the sum that is made next
   Weights weights_;
   Input source_;  // the Blob or Resume that has arrived and is not yet imported or restored
   Export export_ = Export::none;

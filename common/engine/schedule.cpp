@@ -15,7 +15,7 @@ using Picked = std::optional<ActionKind>;
 constexpr std::array<std::string_view, kActionKinds> kActionNames = {
     "HeadForward", "TailStep", "HeadBackward", "BodyForward", "BodyBackward",
     "BodyWeights", "Report",   "Decide",       "Update",      "Export",
-    "Import",      "Snapshot", "Restore",      "Reduce"};
+    "Import",      "Snapshot", "Restore",      "Reduce",      "Sum"};
 
 Picked firstReady(const ReadyKinds& ready, std::initializer_list<ActionKind> order) {
   for (const ActionKind kind : order) {

@@ -29,14 +29,15 @@ enum class ActionKind : std::uint8_t {
   report,       // server: makes BodyDone from the body's gradients
   decide,       // client: decides the step, from BodyDone and its own gradients
   update,
-  exportBlob,  // server: answers a Fetch
-  importBlob,  // server: puts the initial weights in place
+  exportBlob,  // server: answers a Fetch; member of a cohort: makes its part of a sum
+  importBlob,  // server: puts the initial weights in place; member: puts the sum in place
   snapshot,    // server: copies its state for a checkpoint
   restore,     // server: puts the state of a checkpoint in place
   reduce,      // server: adds its gradients to those of the body's other replicas, before `report`
+  sum,         // server: adds the gradients of all members' heads and tails
 };
 inline constexpr std::size_t kScheduledKinds = 6;
-inline constexpr std::size_t kActionKinds = 14;
+inline constexpr std::size_t kActionKinds = 15;
 // Index into arrays by kind.
 constexpr std::size_t indexOf(ActionKind kind) { return static_cast<std::size_t>(kind); }
 std::string_view actionName(ActionKind kind);  // such as "HeadForward"

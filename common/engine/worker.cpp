@@ -152,7 +152,7 @@ bool EngineWorker::mayHaveWork() const noexcept {
 
 void EngineWorker::begins(const Work& work) {
   const bool forward = work.kind == ActionKind::headForward || work.kind == ActionKind::bodyForward;
-  if (!forward || work.at.i > 0) return;
+  if (!forward || !work.isFirst) return;
   const bool follows =
       work.at.phase == Phase::train && lastBackward_ && engine_->batchesInProgress() == 1;
   betweenSteps_ = follows ? std::optional(secondsSince(*lastBackward_)) : std::nullopt;

@@ -124,7 +124,7 @@ void IncomingTensors::checkTensor(const IncomingTensor& tensor, std::uint64_t en
   const MicroBatch& at = tensor.message.at;
   const Flow flow = tensor.message.flow;
   const std::string name = toString(tensor.message.key());
-  const auto& [count, samples] = at.batch;
+  const std::uint32_t count = at.batch.count, samples = at.batch.samples;
   if (samples == 0 || samples > options_.maxBatch ||
       at.batch != Division::of(samples, options_.microBatches) || at.i >= count) {
     throw ProtocolError("bad-key",

@@ -42,7 +42,8 @@ struct TensorCodecOptions {
   ForkJoinPair* helper = nullptr;  // must outlive its user
   // The session's queue; null: the io thread encodes and decodes.
   std::shared_ptr<CodecQueue> codecQueue;
-  std::uint32_t microBatches = 1;
+  std::uint32_t microBatches = 1;  // of a batch
+  std::uint32_t replicas = 1;      // that share them; see Replica
   std::uint32_t trainSamples = 0;  // samples of the training data, for codecs that keep samples
   std::string samplesFolder;       // where they are kept in files; empty: in memory
   std::uint32_t errorEvery = 100;  // measures the SNR of one in N tensors; 0: never
@@ -52,9 +53,10 @@ struct TensorCodecOptions {
   // Account that is charged for the host memory that the session holds; null: nothing is charged.
   std::shared_ptr<MemoryAccount> account;
 
-  // Whether the key is of the first micro-batch of a step whose SNRs the client needs.
+  // Whether the key is of a replica's first micro-batch in a step whose SNRs the client needs.
   bool isOfWatchedStep(const Key& key) const {
-    return watchEvery > 0 && key.phase == Phase::train && key.i == 0 && key.step % watchEvery == 0;
+    return watchEvery > 0 && key.phase == Phase::train && key.i < replicas &&
+           key.step % watchEvery == 0;
   }
   bool isWatched(const Key& key) const { return isOfWatchedStep(key) && hasLevels(key.flow); }
   bool hasLevels(Flow flow) const { return eightBitCodecs.find(flow) != nullptr; }
@@ -158,7 +160,9 @@ class TensorCodecs {
     Payload payload;  // shares the payload's memory
   };
   Room roomFor(Flow flow, const TensorSpec& spec) const;
-  CodecContext contextOf(const Key& key, std::optional<SampleHistory>& history) const {
+  // Random numbers depend on the position of the micro-batch in the replica's share.
+  CodecContext contextOf(Key key, std::optional<SampleHistory>& history) const {
+    key.i /= options_.replicas;
     return {options_.seed, key, options_.helper, options_.codecQueue.get(),
             history ? &*history : nullptr};
   }

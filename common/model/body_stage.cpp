@@ -23,8 +23,7 @@ struct BodyStage::State {
       : options(stageOptions),
         device(on),
         blocks(blocksFor(options)),
-        part(options, blocks, options.cuts.cut0, options.cuts.cut1, device.device(), {}, nullptr,
-             options.replica),
+        part(options, blocks, options.cuts.cut0, options.cuts.cut1, device.device()),
         first(options, blocks, options.cuts.number0, device),
         last(options, blocks, options.cuts.number1, device),
         splits(bodySplits(options, blocks)) {}

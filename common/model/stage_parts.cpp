@@ -248,10 +248,9 @@ static constexpr const char* kVersion = ":version";
 
 TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockSpec>& blocks,
                          int first, int last, at::Device device, std::vector<int> cutsInside,
-                         TrainedPart* tied, Replica replica)
+                         TrainedPart* tied)
     : seed_(options.seed),
       staleness_(options.staleness),
-      replica_(replica),
       microBatches_(options.microBatches),
       checkpoint_(options.checkpoint),
       tied_(tied),
@@ -284,10 +283,8 @@ TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockSpe
   }
 }
 
-// A replica draws the random numbers of the micro-batch's number in the whole batch.
 BlockContext TrainedPart::contextOf(const MicroBatch& at) const {
   BlockContext context{seed_, at};
-  context.at.i = replica_.numberInBatch(at.i);
   if (checkpoint_) context.checkpoint = &checkpoint_;
   return context;
 }
@@ -295,7 +292,7 @@ BlockContext TrainedPart::contextOf(const MicroBatch& at) const {
 TensorList TrainedPart::forward(TensorList x, const TensorList& batch, const MicroBatch& at) {
   BlockContext context = contextOf(at);
   if (at.phase == Phase::train) {
-    context.statistics = &statistics_[{keyOf(at.step), context.at.i}];
+    context.statistics = &statistics_[{keyOf(at.step), at.i}];
     context.statistics->clear();
   }
   return part_.forward(std::move(x), batch, at.phase == Phase::train ? setFor(at) : evaluatedSet(),

@@ -78,7 +78,7 @@ class TrainedPart {
   // replica.
   TrainedPart(const StageOptions& options, const std::vector<BlockSpec>& blocks, int first,
               int last, at::Device device, std::vector<int> cutsInside = {},
-              TrainedPart* tied = nullptr, Replica replica = {});
+              TrainedPart* tied = nullptr);
 
   // Like ModelPart::forward(). In training, also keeps the statistics of micro-batch at.i until
   // update(); in evaluation, uses evaluatedSet().
@@ -134,7 +134,6 @@ class TrainedPart {
 
   std::uint64_t seed_;
   const std::uint32_t staleness_;
-  const Replica replica_;
   const std::uint32_t microBatches_;        // StageOptions::microBatches
   const std::function<void()> checkpoint_;  // StageOptions::checkpoint
   std::vector<std::int64_t> normSizes_;     // channels of each batch norm

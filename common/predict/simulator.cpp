@@ -24,17 +24,16 @@ struct QueuedTensor {
 
 // The state of the client or of a server.
 struct Side {
-  Side(StageRows rows, const Policy& policy, std::uint32_t inFlight, std::uint32_t m)
-      : stage(std::move(rows), policy.pick, inFlight), microBatches(m) {
-    stage.begin(Phase::train, microBatches);
+  Side(StageRows rows, const Policy& policy, std::uint32_t inFlight, const Share& computed)
+      : stage(std::move(rows), policy.pick, inFlight), share(computed) {
+    stage.begin(Phase::train, share.count);
   }
 
   bool isClient = true;
   std::size_t server = 0;
   std::size_t body = 0;
-  Replica replica;
   StageEngine stage;
-  std::uint32_t microBatches = 0;  // that it computes in each step
+  Share share;  // the micro-batches of each step that it computes
   bool busy = false;
   double codecFreeAt = 0;
   double doneAt = 0;  // when its latest action was done
@@ -68,7 +67,7 @@ class Simulation {
         policy_(policy),
         withTimeline_(withTimeline),
         staleness_(staleness),
-        client_(clientRows(costs.places()), policy, policy.inFlight, costs.microBatches) {
+        client_(clientRows(costs.places()), policy, policy.inFlight, {0, 1, costs.microBatches}) {
     for (std::size_t s = 0; s < costs.servers(); ++s) addServer(s);
     for (const auto& server : servers_) {
       const std::size_t s = server->server;
@@ -121,14 +120,13 @@ class Simulation {
     const std::uint32_t count = costs_.replicas.count;
     const std::size_t body = count > 1 ? 0 : s;
     const Replica replica{count > 1 ? static_cast<std::uint32_t>(s) : 0, count};
-    const std::uint32_t microBatches = replica.shareOf(costs_.microBatches);
+    const Share share = replica.shareOf({0, 1, costs_.microBatches});
     Side& server = *servers_.emplace_back(std::make_unique<Side>(
         bodyRows(costs_.bodies[body].place, int(body) + 1, policy_.splitsBackward), policy_,
-        inFlightOf(policy_.inFlight, count, microBatches, staleness_), microBatches));
+        inFlightOf(policy_.inFlight, count, share.count, staleness_), share));
     server.isClient = false;
     server.server = s;
     server.body = body;
-    server.replica = replica;
   }
   void addDirection(Span::Lane lane, std::size_t server, Side& to, std::size_t line, double rate,
                     double latency, double queueBytes) {
@@ -160,17 +158,16 @@ class Simulation {
   // sequence of all micro-batches to that in the sequence of those that the replica computes.
   std::uint32_t toOwn(const Side& side, std::uint32_t i) const {
     const std::uint32_t m = costs_.microBatches;
-    return i / m * side.microBatches + side.replica.ownNumber(i % m);
+    return i / m * side.share.count + side.share.position(i % m);
   }
   std::uint32_t fromOwn(const Side& side, std::uint32_t own) const {
-    return own / side.microBatches * costs_.microBatches +
-           side.replica.numberInBatch(own % side.microBatches);
+    return own / side.share.count * costs_.microBatches + side.share.at(own % side.share.count);
   }
 
   // ---- Several steps ----
 
   static void append(Side& side) {
-    side.stage.append(side.microBatches);
+    side.stage.append(side.share.count);
     ++side.begun;
   }
 
@@ -178,7 +175,7 @@ class Simulation {
   // of the other replicas are done and the sum is made.
   void reportIfDone(Side& server) {
     if (server.reported == server.begun ||
-        !server.stage.isDone((server.reported + 1) * server.microBatches)) {
+        !server.stage.isDone((server.reported + 1) * server.share.count)) {
       return;
     }
     ++server.reported;
@@ -278,7 +275,7 @@ class Simulation {
     const double done = runCodec(side, "decode ", flow, i, costs_.flows.at(flow).decodeSeconds);
     clock_.at(done, [this, &side, flow, i] {
       const std::uint32_t own = toOwn(side, i);
-      while (own >= side.begun * side.microBatches) append(side);
+      while (own >= side.begun * side.share.count) append(side);
       side.stage.arrived(flow, own);
       startWork(side);
     });
@@ -289,7 +286,7 @@ class Simulation {
   // Sends to the body that receives the flow, or to the replica that computes the micro-batch.
   void sendUp(Flow flow, std::uint32_t i) {
     for (const auto& server : servers_) {
-      const bool isIts = server->replica.computes(i % costs_.microBatches);
+      const bool isIts = server->share.has(i % costs_.microBatches);
       if (isIts && server->stage.isInput(flow)) return queue(uplinkOf(server->server), flow, i);
     }
   }

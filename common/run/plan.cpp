@@ -232,9 +232,11 @@ RunPlan planReplica(RunPlan plan, std::uint32_t rank) {
   if (replica.isAlone()) return plan;
   plan.spec.replica = rank;
   plan.stage.replica = replica;
-  plan.microBatches = replica.shareOf(plan.microBatches);
+  const Division batch = plan.divide(plan.maxBatch);
+  const Share share = replica.shareOf(batch.all());
+  plan.microBatches = share.count;
   // An upper bound for all batches: the first replicas have the larger micro-batches.
-  plan.maxBatch = plan.divide(plan.maxBatch).shareOf(replica).samples;
+  plan.maxBatch = batch.samplesOf(share);
   plan.inFlight = inFlightOf(plan.inFlight, replica.count, plan.microBatches, plan.spec.staleness);
   return plan;
 }
@@ -318,10 +320,11 @@ void useDeviceCodecs(RunPlan& plan, ComputeDevice& device) {
 EngineOptions engineOptions(const RunPlan& plan) {
   EngineOptions options;
   options.schedule = plan.schedule;
-  options.microBatches = plan.microBatches;
+  options.microBatches = plan.spec.microBatches;
   options.inFlight = plan.inFlight;
   options.initialWeights = plan.spec.initialWeights;
   options.staleness = plan.spec.staleness;
+  options.replica = plan.stage.replica;
   options.reduces = shareSize(plan) > 0;
   return options;
 }
@@ -335,15 +338,16 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
   TensorLinkOptions options;
   options.role = role;
   options.place = plan.place;
-  // The micro-batches of replicas have the same numbers.
+  // Each replica has random numbers of its own.
   const Replica& replica = plan.stage.replica;
   options.seed = replica.isAlone()
                      ? plan.stage.seed
                      : randomBits(randomKey(plan.stage.seed, "replica"), replica.rank);
-  options.microBatches = plan.microBatches;
+  options.replicas = replica.count;
+  options.microBatches = plan.spec.microBatches;
   options.inFlight = plan.inFlight;
   options.trainSamples = plan.spec.trainSamples;
-  options.maxBatch = plan.maxBatch;
+  options.maxBatch = plan.spec.maxBatch;
   options.codecs = plan.codecs;
   options.deviceCodecs = plan.deviceCodecs;
   options.hasCodecLevels = plan.spec.codecLevels;

@@ -7,9 +7,11 @@
 namespace cleave {
 namespace {
 
-constexpr std::array<std::string_view, 5> kKindNames = {"activation", "gradient", "weights",
-                                                        "grads", "trace"};
-constexpr std::string_view kBody = "body";
+constexpr std::array<std::string_view, 7> kKindNames = {
+    "activation", "gradient", "weights", "grads", "trace", "parts", "sums"};
+constexpr std::string_view ownerOf(FlowKind blob) {
+  return blob >= FlowKind::parts ? "client" : "body";
+}
 
 // Removes a number without leading zeros from the front of `text`.
 std::optional<std::uint8_t> takeNumber(std::string_view& text) {
@@ -26,7 +28,7 @@ std::optional<std::uint8_t> takeNumber(std::string_view& text) {
 
 std::string flowName(Flow flow) {
   std::string name(kKindNames[static_cast<std::size_t>(flow.kind)]);
-  if (isBlob(flow)) return name.append("/").append(kBody);
+  if (isBlob(flow)) return name.append("/").append(ownerOf(flow.kind));
   name.append("/").append(std::to_string(flow.cut));
   if (flow.tensor > 0) name.append(".").append(std::to_string(flow.tensor));
   return name;
@@ -39,7 +41,7 @@ std::optional<Flow> flowFromName(std::string_view name) {
   for (std::size_t kind = 0; kind < kKindNames.size(); ++kind) {
     if (kKindNames[kind] != name.substr(0, slash)) continue;
     Flow flow{static_cast<FlowKind>(kind), 0, 0};
-    if (isBlob(flow)) return rest == kBody ? std::optional(flow) : std::nullopt;
+    if (isBlob(flow)) return rest == ownerOf(flow.kind) ? std::optional(flow) : std::nullopt;
     const auto cut = takeNumber(rest);
     if (!cut) return std::nullopt;
     flow.cut = *cut;

@@ -17,13 +17,15 @@
 namespace cleave {
 
 // The first two are tensors of a step; the others are blobs about a body, which answer a Fetch or
-// carry the initial weights.
+// carry the initial weights, or, in a cohort, about heads and tails.
 enum class FlowKind : std::uint8_t {
   activation,  // across a cut, towards the output
   gradient,    // across a cut, towards the input
   weights,     // parameters and buffers as safetensors
   grads,       // gradients as safetensors
   trace,       // the server's trace of its actions
+  parts,       // gradients of one member's head and tail
+  sums,        // the sums of all members' parts
 };
 
 struct Flow {
@@ -44,6 +46,8 @@ constexpr Flow gradientAt(int cut, int tensor = 0) {
 inline constexpr Flow kWeightsBody{FlowKind::weights, 0, 0};
 inline constexpr Flow kGradsBody{FlowKind::grads, 0, 0};
 inline constexpr Flow kTraceBody{FlowKind::trace, 0, 0};
+inline constexpr Flow kPartsClient{FlowKind::parts, 0, 0};
+inline constexpr Flow kSumsClient{FlowKind::sums, 0, 0};
 
 constexpr bool isActivation(Flow flow) { return flow.kind == FlowKind::activation; }
 constexpr bool isGradient(Flow flow) { return flow.kind == FlowKind::gradient; }

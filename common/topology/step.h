@@ -20,10 +20,6 @@ struct MicroBatch {
   // In samples.
   std::uint32_t size() const { return batch.size(i); }
   std::uint32_t offset() const { return batch.offset(i); }
-  // The same micro-batch, which the replica computes, in the replica's own numbers.
-  MicroBatch inShareOf(const Replica& replica) const {
-    return {phase, step, replica.ownNumber(i), batch.shareOf(replica)};
-  }
 };
 
 // With staleness D, training step n is computed with the weights after step n - 1 - D, or with the

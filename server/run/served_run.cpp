@@ -404,7 +404,7 @@ void ServedRun::finishedBatch() {
   record_->finishedBatch(engine, worker_->betweenSteps(), totals);
   usage_.finishedBatch(engine.ended().at.phase, engine.ended().seconds);
   const TensorLink& link = *owner().link();
-  pace_.finishedBatch(engine.ended().at, engine.ended().seconds, totals, link.receiveRate(),
+  pace_.finishedBatch(engine.ended().computed(), engine.ended().seconds, totals, link.receiveRate(),
                       link.sendRate());
   if (snapshot_) saveSnapshot();
 }

@@ -54,7 +54,7 @@ void RunRecord::finishedBatch(const Engine& engine, std::optional<double> betwee
   const std::lock_guard lock(mutex_);
   if (ended_) return;
   refuseUnwritten();
-  const MicroBatch at = engine.ended().at;
+  const MicroBatch at = engine.ended().computed();
   const double seconds = secondsSince(last_);
   last_ = now();
   const bool train = at.phase == Phase::train;

@@ -33,6 +33,17 @@ char letter(ActionKind kind) {
   }
 }
 
+SharedBytes bytesOf(const std::vector<float>& values) {
+  const auto* data = reinterpret_cast<const std::byte*>(values.data());
+  return std::make_shared<const std::vector<std::byte>>(data, data + sizeof(float) * values.size());
+}
+
+std::vector<float> floatsOf(const Blob& blob) {
+  std::vector<float> values(blob.bytes.size() / sizeof(float));
+  std::memcpy(values.data(), blob.bytes.data(), blob.bytes.size());
+  return values;
+}
+
 // Returns the tensors of a cut; the first one has this value.
 TensorBundle bundleOf(float value, std::size_t tensors) {
   TensorBundle bundle;
@@ -96,10 +107,20 @@ class VirtualRun::Link : public EngineLink {
   const std::map<int, std::size_t> edges_;
 };
 
-VirtualRun::VirtualRun(const VirtualOptions& options)
-    : options_(options), places_(placesInRow(options.bodies, options.cut)) {
-  REQUIRE((options.bodies == 1 || options.replicas == 1));
-  places_.resize(options.bodies * options.replicas, places_.back());
+Division divide(const VirtualOptions& options, std::uint64_t step, std::uint32_t samples) {
+  if (options.members == 1) return Division::of(samples, options.microBatches);
+  std::vector<std::uint32_t> ofMembers(options.members);
+  for (std::uint32_t s = 0; s < samples; ++s) {
+    ++ofMembers[randomBits(randomKey(step, "member"), s) % options.members];
+  }
+  return Division::ofMembers(ofMembers, 2);
+}
+
+VirtualRun::VirtualRun(const VirtualOptions& options) : options_(options) {
+  REQUIRE((!options.hasEdges || options.replicas == 1));
+  for (const Place& place : placesInRow(options.bodies, options.cut)) {
+    places_.resize(places_.size() + options.replicas, place);
+  }
   for (Place& place : places_) {
     if (options.headIsFrozen && place.firstCut == 0) place.first.front().hasGradient = false;
   }
@@ -109,47 +130,67 @@ VirtualRun::VirtualRun(const VirtualOptions& options)
   engine.inFlight = resolveInFlight(*options.schedule, options.inFlight,
                                     options.microBatches * (options.staleness + 1));
   engine.staleness = options.staleness;
+  const auto replicaOf = [&](std::size_t server) {
+    return Replica{static_cast<std::uint32_t>(server) % options.replicas, options.replicas};
+  };
   const std::vector<TinyPart> parts = tinyParts(options.bodies);
   engine.hasEdges = options.hasEdges;
-  sides_.resize(places_.size() + 1);
-  for (std::size_t b = 0; b < places_.size(); ++b) {
-    directions_.push_back({.to = 0, .peer = b, .place = places_[b]});
-    directions_.push_back({.to = b + 1, .peer = 0, .place = places_[b]});
+  const std::size_t members = options.members, servers = places_.size();
+  sides_.resize(members + servers);
+  for (std::size_t m = 0; m < members; ++m) {
+    for (std::size_t s = 0; s < servers; ++s) {
+      directions_.push_back({.to = m, .peer = s, .place = places_[s]});
+      directions_.push_back({.to = members + s, .peer = m, .place = places_[s]});
+    }
   }
+  const auto downTo = [servers](std::size_t m, std::size_t s) { return 2 * (m * servers + s); };
   const std::size_t firstEdge = directions_.size();
   for (std::size_t e = 0; options.hasEdges && e + 1 < options.bodies; ++e) {
-    directions_.push_back({.to = e + 1, .peer = 0, .place = places_[e + 1]});
-    directions_.push_back({.to = e + 2, .peer = 0, .place = places_[e]});
+    directions_.push_back({.to = members + e, .peer = 0, .place = places_[e + 1]});
+    directions_.push_back({.to = members + e + 1, .peer = 0, .place = places_[e]});
   }
 
-  std::vector<BodyPeer> peers;
-  for (std::size_t b = 0; b < places_.size(); ++b) {
-    const Replica replica{options.replicas == 1 ? 0 : static_cast<std::uint32_t>(b),
-                          options.replicas};
+  for (std::size_t s = 0; s < servers; ++s) {
+    const std::size_t body = s / options.replicas;
     std::map<int, std::size_t> edges;
     EngineOptions own = engine;
-    own.hasEdgeBefore = options.hasEdges && b > 0;
-    if (own.hasEdgeBefore) edges[places_[b].firstCut] = firstEdge + 2 * (b - 1);
-    if (options.hasEdges && b + 1 < options.bodies) {
-      edges[places_[b].lastCut] = firstEdge + 2 * b + 1;
+    own.hasEdgeBefore = options.hasEdges && body > 0;
+    if (own.hasEdgeBefore) edges[places_[s].firstCut] = firstEdge + 2 * (body - 1);
+    if (options.hasEdges && body + 1 < options.bodies) {
+      edges[places_[s].lastCut] = firstEdge + 2 * body + 1;
     }
-    peers.push_back({places_[b], std::make_shared<Link>(*this, 2 * b + 1), replica});
-    sides_[b + 1].versions[0] = {parts[options.replicas == 1 ? b + 1 : 1].weight};
-    own.reduces = !replica.isAlone();
-    if (own.reduces) {
-      own.microBatches = replica.shareOf(engine.microBatches);
-      own.inFlight =
-          std::min((engine.inFlight + replica.count - 1) / replica.count + options.staleness,
-                   own.microBatches * (options.staleness + 1));
+    own.replica = replicaOf(s);
+    own.reduces = !own.replica.isAlone();
+    own.inFlight =
+        inFlightOf(engine.inFlight, options.replicas,
+                   own.replica.shareOf({0, 1, options.microBatches}).count, options.staleness);
+    if (members > 1) {
+      own.sumsMembers = s == 0;
+      own.planned = [this](const MicroBatch& at) {
+        return divide(options_, at.step, at.batch.samples);
+      };
     }
-    sides_[b + 1].engine = std::make_unique<Participant>(
-        own, places_[b],
-        std::vector<std::shared_ptr<EngineLink>>{std::make_shared<Link>(*this, 2 * b, edges)});
+    Side& side = sides_[members + s];
+    side.body = body;
+    side.versions[0] = {parts[body + 1].weight};
+    std::vector<std::shared_ptr<EngineLink>> links;
+    for (std::size_t m = 0; m < members; ++m) {
+      links.push_back(std::make_shared<Link>(*this, downTo(m, s), edges));
+    }
+    side.engine = std::make_unique<Participant>(own, places_[s], links);
   }
-  auto client = std::make_unique<Coordinator>(engine, peers, options.fetchGradients);
-  client_ = client.get();
-  sides_[0].engine = std::move(client);
-  sides_[0].versions[0] = {parts.front().weight, parts.back().weight};
+  for (std::size_t m = 0; m < members; ++m) {
+    std::vector<BodyPeer> peers;
+    for (std::size_t s = 0; s < servers; ++s) {
+      peers.push_back({places_[s], std::make_shared<Link>(*this, downTo(m, s) + 1), replicaOf(s)});
+    }
+    if (members > 1) engine.member = static_cast<std::uint32_t>(m);
+    auto client = std::make_unique<Coordinator>(engine, peers, options.fetchGradients);
+    clients_.push_back(client.get());
+    sides_[m].engine = std::move(client);
+    sides_[m].versions[0] = {parts.front().weight, parts.back().weight};
+  }
+  toBegin_.resize(members);
 }
 
 VirtualRun::~VirtualRun() = default;
@@ -165,8 +206,8 @@ VirtualRun::Saved VirtualRun::save() const {
   for (const Side& side : sides_) {
     saved.engines.push_back(side.engine->state());
     saved.versions.push_back(side.versions);
+    saved.outputs.push_back(side.outputs);
   }
-  saved.outputs = outputs_;
   return saved;
 }
 
@@ -174,22 +215,25 @@ void VirtualRun::restore(const Saved& saved) {
   for (std::size_t s = 0; s < sides_.size(); ++s) {
     sides_[s].engine->restore(saved.engines[s]);
     sides_[s].versions = saved.versions[s];
+    sides_[s].outputs = saved.outputs[s];
   }
-  outputs_ = saved.outputs;
 }
 
 std::vector<float> VirtualRun::weights() const {
   std::vector<float> all = {sides_[0].weights().front()};
-  for (std::size_t b = 1; b < sides_.size(); ++b) {
-    const float weight = sides_[b].weights().front();
-    if (options_.replicas == 1 || b == 1) {
-      all.push_back(weight);
-    } else {
-      CHECK(weight == all.back());
+  float outputs = 0;
+  for (std::size_t s = 0; s < sides_.size(); ++s) {
+    outputs += sides_[s].outputs;
+    if (!sides_[s].body) {
+      CHECK(sides_[s].weights() == sides_[0].weights());
+      continue;
     }
+    const float weight = sides_[s].weights().front();
+    if (all.size() == *sides_[s].body + 1) all.push_back(weight);
+    CHECK(weight == all.back());  // of all replicas
   }
   all.push_back(sides_[0].weights().back());
-  all.push_back(outputs_);
+  all.push_back(outputs);
   return all;
 }
 
@@ -201,9 +245,12 @@ double VirtualRun::jittered(double seconds) {
 
 double VirtualRun::run(Phase phase, std::uint64_t step, std::uint32_t samples) {
   const double start = clock_.now();
-  client_->begin({phase, step, 0, {Division::of(samples, options_.microBatches)}});
-  startWork(0);
-  while (!client_->batchDone()) {
+  const MicroBatch at{phase, step, 0, divide(options_, step, samples)};
+  for (std::size_t m = 0; m < clients_.size(); ++m) {
+    clients_[m]->begin(at);
+    startWork(m);
+  }
+  while (!areDone()) {
     REQUIRE(clock_.runNext());  // if nothing can run, this is a deadlock
   }
   const double end = clock_.now();
@@ -215,32 +262,35 @@ double VirtualRun::run(Phase phase, std::uint64_t step, std::uint32_t samples) {
 std::vector<double> VirtualRun::train(std::uint64_t first,
                                       const std::vector<std::uint32_t>& samples) {
   const double start = clock_.now();
-  std::vector<double> ends;
-  std::size_t begun = 0;
-  const auto beginAll = [&] {
-    while (begun < samples.size()) {
-      const std::uint32_t count = samples[begun];
-      const MicroBatch at{
-          Phase::train, first + begun, 0, {Division::of(count, options_.microBatches)}};
-      if (!client_->mayBegin(at)) break;
-      client_->begin(at);
-      ++begun;
+  ends_.clear();
+  for (std::size_t m = 0; m < clients_.size(); ++m) {
+    for (std::size_t n = 0; n < samples.size(); ++n) {
+      toBegin_[m].push_back({Phase::train, first + n, 0, divide(options_, first + n, samples[n])});
     }
-    maxInProgress_ = std::max(maxInProgress_, client_->batchesInProgress());
-  };
-  batchEnded_ = [&] {
-    ends.push_back(clock_.now() - start);
-    beginAll();
-  };
-  beginAll();
-  startWork(0);
-  while (ends.size() < samples.size()) {
+    beginSteps(m);
+    startWork(m);
+  }
+  while (!areDone()) {
     REQUIRE(clock_.runNext());  // if nothing can run, this is a deadlock
   }
-  batchEnded_ = [] {};
   while (clock_.runNext()) {
   }
-  return ends;
+  for (double& end : ends_) end -= start;
+  return ends_;
+}
+
+void VirtualRun::beginSteps(std::size_t m) {
+  std::deque<MicroBatch>& left = toBegin_[m];
+  while (!left.empty() && clients_[m]->mayBegin(left.front())) {
+    clients_[m]->begin(left.front());
+    left.pop_front();
+  }
+  maxInProgress_ = std::max(maxInProgress_, clients_[m]->batchesInProgress());
+}
+
+bool VirtualRun::areDone() const {
+  return std::all_of(clients_.begin(), clients_.end(),
+                     [](const Coordinator* client) { return client->batchDone(); });
 }
 
 // ---- Actions ----
@@ -252,7 +302,7 @@ void VirtualRun::startWork(std::size_t index) {
   if (!work) return;
   const auto kind = static_cast<std::size_t>(work->kind);
   if (kind < kScheduledKinds) side.order += letter(work->kind) + std::to_string(work->at.i) + " ";
-  countInFlight(*work);
+  if (index == 0) countInFlight(*work);
   if (work->kind == ActionKind::reduce) {
     reduce(index, *work);
     return startWork(index);  // the device is free
@@ -263,9 +313,12 @@ void VirtualRun::startWork(std::size_t index) {
   clock_.after(seconds, [this, index, shared, seconds] {
     Side& done = sides_[index];
     done.busy = false;
-    const std::uint64_t ended = client_->batchesEnded();
+    const std::uint64_t ended = done.engine->batchesEnded();
     done.engine->complete(shared->token, perform(done, *shared), seconds);
-    if (client_->batchesEnded() > ended) batchEnded_();
+    if (!done.body && done.engine->batchesEnded() > ended) {
+      if (index == 0) ends_.push_back(clock_.now());
+      beginSteps(index);
+    }
     startWork(index);
   });
 }
@@ -273,20 +326,23 @@ void VirtualRun::startWork(std::size_t index) {
 // Adds the gradients in rank order when all replicas have called it.
 void VirtualRun::reduce(std::size_t index, const Work& work) {
   const std::uint64_t step = work.at.step;
-  std::vector<std::uint64_t>& tokens = reductions_[step];
+  const std::size_t body = *sides_[index].body;
+  const std::size_t first = clients_.size() + body * options_.replicas;
+  std::vector<std::uint64_t>& tokens = reductions_[{step, body}];
   tokens.resize(options_.replicas);
-  tokens[index - 1] = work.token;
+  tokens[index - first] = work.token;
   if (std::count(tokens.begin(), tokens.end(), 0) > 0) return;
-  float sum = sides_[1].gradients[step].at(0);
-  for (std::size_t s = 2; s < sides_.size(); ++s) sum += sides_[s].gradients[step].at(0);
-  for (std::size_t s = 1; s < sides_.size(); ++s) {
-    clock_.after(jittered(options_.reduceSeconds), [this, s, sum, step, token = tokens[s - 1]] {
-      sides_[s].gradients[step].at(0) = sum;
-      sides_[s].engine->complete(token, std::monostate{}, options_.reduceSeconds);
-      startWork(s);
-    });
+  float sum = sides_[first].gradients[step].at(0);
+  for (std::size_t r = 1; r < tokens.size(); ++r) sum += sides_[first + r].gradients[step].at(0);
+  for (std::size_t r = 0; r < tokens.size(); ++r) {
+    clock_.after(jittered(options_.reduceSeconds),
+                 [this, s = first + r, sum, step, token = tokens[r]] {
+                   sides_[s].gradients[step].at(0) = sum;
+                   sides_[s].engine->complete(token, std::monostate{}, options_.reduceSeconds);
+                   startWork(s);
+                 });
   }
-  reductions_.erase(step);
+  reductions_.erase({step, body});
 }
 
 void VirtualRun::countInFlight(const Work& work) {
@@ -345,13 +401,13 @@ Result VirtualRun::perform(Side& side, Work& work, std::vector<TinyPart>& parts,
       return forward(received());
     case ActionKind::tailStep: {
       const float output = last.forward(received());
-      outputs_ += output;
+      side.outputs += output;
       if (work.at.phase == Phase::eval) return std::monostate{};
       return bundleOf(last.backward(received(), tinyLossGradient(output)), 1);
     }
     case ActionKind::bodyBackward: {
       // The result does not show when the gradients of the weights are computed.
-      const bool sends = !options_.headIsFrozen || (&side != &sides_[1] && options_.replicas == 1);
+      const bool sends = !options_.headIsFrozen || *side.body > 0;
       return bundleOf(first.backward(side.forwardInputs.at(which), received()), sends ? 1 : 0);
     }
     case ActionKind::bodyWeights:
@@ -364,11 +420,26 @@ Result VirtualRun::perform(Side& side, Work& work, std::vector<TinyPart>& parts,
     case ActionKind::decide:
       return decide(parts, work);
     case ActionKind::update:
-      if (&side == &sides_[1]) bodyGradients_.push_back(first.gradient);
+      if (&side == &sides_[clients_.size()]) bodyGradients_.push_back(first.gradient);
       for (TinyPart& part : parts) part.update(std::get<StepDecision>(work.input));
       return std::monostate{};
-    default:
-      return std::make_shared<const std::vector<std::byte>>(8);  // exportBlob
+    case ActionKind::importBlob: {
+      const std::vector<float> sums = floatsOf(std::get<Blob>(work.input));
+      for (std::size_t p = 0; p < parts.size(); ++p) parts[p].gradient = sums[p];
+      return std::monostate{};
+    }
+    case ActionKind::sum: {
+      std::vector<float> sums(2);
+      for (const Blob& part : std::get<std::vector<Blob>>(work.input)) {
+        for (std::size_t p = 0; p < sums.size(); ++p) sums[p] += floatsOf(part)[p];
+      }
+      return bytesOf(sums);
+    }
+    default: {  // exportBlob
+      std::vector<float> gradients;
+      for (const TinyPart& part : parts) gradients.push_back(part.gradient);
+      return bytesOf(gradients);
+    }
   }
 }
 

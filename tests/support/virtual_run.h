@@ -1,15 +1,17 @@
-// The engines of a run in virtual time: a client and one or more servers whose bodies follow each
-// other. Stages compute a TinyModel and take given times. In each direction, a link sends one
-// tensor after another, in the order of the schedule's priorities. There are no threads and no
-// sockets.
+// The engines of a run in virtual time: a client, or the members of a cohort, and one or more
+// servers whose bodies follow each other. Stages compute a TinyModel and take given times. In each
+// direction, a link sends one tensor after another, in the order of the schedule's priorities.
+// There are no threads and no sockets.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,9 +48,14 @@ struct VirtualOptions {
   bool fetchGradients = false;
   std::uint32_t staleness = 0;
   bool hasEdges = false;       // neighbouring bodies have direct links
-  std::uint32_t replicas = 1;  // of the body, if there is only one
+  std::uint32_t replicas = 1;  // of each body; without direct links
+  std::uint32_t members = 1;   // clients that train together; see divide()
   double reduceSeconds = 0;    // from the last replica's Reduce until it is complete
 };
+
+// How a batch is divided. With several members, each sample belongs to a random one: shares vary
+// from step to step, and are empty in some.
+Division divide(const VirtualOptions& options, std::uint64_t step, std::uint32_t samples);
 
 class VirtualRun {
  public:
@@ -62,25 +69,27 @@ class VirtualRun {
   // `samples`: of each step. Returns the virtual times at which the steps ended, from the start.
   std::vector<double> train(std::uint64_t first, const std::vector<std::uint32_t>& samples);
 
-  // `body`: index of the body, or of the replica.
-  Coordinator& client() { return *client_; }
-  Engine& server(std::size_t body = 0) { return *sides_[body + 1].engine; }
+  Coordinator& client(std::size_t member = 0) { return *clients_[member]; }
+  // `server`: in model order, and the replicas of a body in rank order.
+  Engine& server(std::size_t server = 0) { return *sides_[clients_.size() + server].engine; }
   // The order in which actions began since the last call, such as "F0 F1 T0": F is HeadForward or
   // BodyForward, T TailStep, H HeadBackward, B BodyBackward, W BodyWeights. Other actions are left
   // out.
   std::string takeClientOrder() { return takeOrder(0); }
-  std::string takeServerOrder(std::size_t body = 0) { return takeOrder(body + 1); }
+  std::string takeServerOrder(std::size_t server = 0) {
+    return takeOrder(clients_.size() + server);
+  }
   using Versions = std::map<std::uint64_t, std::vector<float>>;
   // The state of all sides between two batches. restore() requires a new run with the same options.
   struct Saved {
     std::vector<EngineState> engines;
     std::vector<Versions> versions;
-    float outputs = 0;
+    std::vector<float> outputs;
   };
   Saved save() const;
   void restore(const Saved& saved);
-  // The weights of head, bodies and tail, followed by the sum of all outputs of the tail. Fails the
-  // test if the replicas of a body have different weights.
+  // The weights of head, bodies and tail, followed by the sum of all outputs of the tail, added in
+  // the order of the members. Fails the test if members or replicas have different weights.
   std::vector<float> weights() const;
   // The gradient of the first body in each training step so far.
   const std::vector<float>& bodyGradients() const { return bodyGradients_; }
@@ -95,6 +104,7 @@ class VirtualRun {
   // One end of the link between the client and a body, with the tensors that wait to be sent.
   struct Side {
     std::unique_ptr<Engine> engine;
+    std::optional<std::size_t> body;  // empty: a client
     bool busy = false;
     std::string order;
     // The weights by number of updates, and the gradients by step. Client: of head and tail;
@@ -102,6 +112,7 @@ class VirtualRun {
     Versions versions, gradients;
     // Inputs of the head or the body, by step and micro-batch.
     std::map<std::pair<std::uint64_t, std::uint32_t>, float> forwardInputs;
+    float outputs = 0;  // client: the sum of all outputs of the tail
 
     const std::vector<float>& weights() const { return versions.rbegin()->second; }
   };
@@ -119,6 +130,8 @@ class VirtualRun {
 
   std::string takeOrder(std::size_t side);
   double jittered(double seconds);
+  void beginSteps(std::size_t client);
+  bool areDone() const;
   void startWork(std::size_t side);
   void reduce(std::size_t side, const Work& work);
   void countInFlight(const Work& work);
@@ -130,18 +143,21 @@ class VirtualRun {
 
   const VirtualOptions options_;
   std::vector<Place> places_;  // of the servers
-  std::vector<Side> sides_;    // the client, then the servers
-  Coordinator* client_ = nullptr;
-  // Per body: down, up. Then, with direct links, per pair of neighbours: backwards, forwards.
+  std::vector<Side> sides_;    // the clients, then the servers
+  std::vector<Coordinator*> clients_;
+  // Per client and server: down, up. Then, with direct links, per pair of neighbours: backwards,
+  // forwards.
   std::vector<Direction> directions_;
   VirtualClock clock_;
   std::uint64_t draws_ = 0;
-  std::function<void()> batchEnded_ = [] {};  // called when a batch has ended on the client
-  std::map<std::uint64_t, std::vector<std::uint64_t>> reductions_;  // tokens by step and rank
+  // The steps of train(): what remains, by client, and when they ended on the first one.
+  std::vector<std::deque<MicroBatch>> toBegin_;
+  std::vector<double> ends_;
+  // Tokens by step and body, then by rank.
+  std::map<std::pair<std::uint64_t, std::size_t>, std::vector<std::uint64_t>> reductions_;
   std::size_t inFlight_ = 0;
   std::size_t maxInFlight_ = 0;
   std::size_t maxInProgress_ = 0;
-  float outputs_ = 0;
   std::vector<float> bodyGradients_;
 };
 

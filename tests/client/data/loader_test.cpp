@@ -1,6 +1,7 @@
 // The loader: the order of a pass, its batches, how many batches are prepared ahead, and how a pass
 // ends.
 #include "client/data/loader.h"
+#include "client/data/subset.h"
 
 #include <algorithm>
 #include <atomic>

@@ -36,6 +36,10 @@ BodyDone doneOf(std::uint64_t step) {
   return done;
 }
 
+StepDecision decisionOf(std::uint64_t step, double rate = 0.1) {
+  return {step, true, {rate}, 1, 1, false, {}};
+}
+
 std::string codeOf(const std::function<void()>& action) {
   try {
     action();
@@ -59,53 +63,56 @@ std::vector<float> trained(const VirtualOptions& options) {
   return run.weights();
 }
 
-// Trains the whole model without engines, one micro-batch after the other. Returns all weights.
+// Trains the whole model without engines, one micro-batch after the other. The gradients of a head
+// or tail are added per member of the cohort, and then in the order of the members; those of a body
+// per replica, and then in the order of the ranks.
 class WholeModel {
  public:
-  // `replicas`: of the body, if there is only one. Each adds the gradients of its micro-batches;
-  // the sums are added in rank order.
-  WholeModel(std::size_t bodies, std::uint32_t microBatches, std::uint32_t staleness = 0,
-             std::uint32_t replicas = 1)
-      : parts_(tinyParts(bodies)),
-        microBatches_(microBatches),
-        staleness_(staleness),
-        replicas_(replicas),
-        versions_{parts_} {}
+  explicit WholeModel(const VirtualOptions& options)
+      : options_(options),
+        parts_(tinyParts(options.bodies)),
+        versions_{parts_},
+        outputs_(options.members, 0) {}
 
   void run(Phase phase, std::uint64_t step, std::uint32_t samples) {
-    MicroBatch at{phase, step, 0, {Division::of(samples, microBatches_)}};
-    std::vector<std::vector<float>> inputs(at.batch.count);
-    // The weights with which the step is computed, and its gradients.
-    const bool isStale = phase == Phase::train && staleness_ > 0;
+    MicroBatch at{phase, step, 0, divide(options_, step, samples)};
+    // The weights with which the step is computed.
+    const bool isStale = phase == Phase::train && options_.staleness > 0;
     std::vector<TinyPart> used = isStale ? versions_.at(versionOf(step)) : parts_;
-    std::vector<float> bodyGradients(replicas_, 0);
+    std::vector<std::vector<float>> gradients;
+    for (std::size_t p = 0; p < used.size(); ++p) {
+      const bool isBody = p > 0 && p + 1 < used.size();
+      gradients.emplace_back(isBody ? options_.replicas : options_.members, 0.0F);
+    }
     for (at.i = 0; at.i < at.batch.count; ++at.i) {
-      float& bodyGradient = bodyGradients[at.i % replicas_];
+      const std::uint32_t member = at.batch.memberOf(at.i);
+      std::vector<float> inputs;
       float x = tinyInput(at);
       for (const TinyPart& part : used) {
-        inputs[at.i].push_back(x);
+        inputs.push_back(x);
         x = part.forward(x);
       }
-      outputs_ += x;
+      outputs_[member] += x;
       if (phase == Phase::eval) continue;
       float gradient = tinyLossGradient(x);
-      if (replicas_ > 1) used[1].gradient = bodyGradient;
       for (std::size_t p = used.size(); p-- > 0;) {
-        gradient = used[p].backward(inputs[at.i][p], gradient);
+        const bool isBody = p > 0 && p + 1 < used.size();
+        float& own = gradients[p][isBody ? at.i % options_.replicas : member];
+        used[p].gradient = own;
+        gradient = used[p].backward(inputs[p], gradient);
+        own = used[p].gradient;
       }
-      bodyGradient = used[1].gradient;
     }
     if (phase == Phase::eval) return;
-    used[1].gradient = bodyGradients[0];
-    for (std::uint32_t r = 1; r < replicas_; ++r) used[1].gradient += bodyGradients[r];
-    bodyGradients_.push_back(used[1].gradient);
     std::vector<double> squares;
-    for (const TinyPart& part : used) squares.push_back(squareOf(part.gradient));
-    const StepDecision decision = tinyDecision(step, squares);
     for (std::size_t p = 0; p < used.size(); ++p) {
-      parts_[p].gradient = used[p].gradient;
-      parts_[p].update(decision);
+      parts_[p].gradient = gradients[p][0];
+      for (std::size_t o = 1; o < gradients[p].size(); ++o) parts_[p].gradient += gradients[p][o];
+      squares.push_back(squareOf(parts_[p].gradient));
     }
+    bodyGradients_.push_back(parts_[1].gradient);
+    const StepDecision decision = tinyDecision(step, squares);
+    for (TinyPart& part : parts_) part.update(decision);
     versions_.push_back(parts_);
   }
 
@@ -115,7 +122,9 @@ class WholeModel {
   std::vector<float> weights() const {
     std::vector<float> all;
     for (const TinyPart& part : parts_) all.push_back(part.weight);
-    all.push_back(outputs_);
+    float outputs = 0;
+    for (const float each : outputs_) outputs += each;
+    all.push_back(outputs);
     return all;
   }
 
@@ -123,21 +132,21 @@ class WholeModel {
   // Not versionFor(), so that the tests detect an error in it.
   std::size_t versionOf(std::uint64_t step) const {
     const auto version =
-        static_cast<std::int64_t>(step) - 1 - static_cast<std::int64_t>(staleness_);
+        static_cast<std::int64_t>(step) - 1 - static_cast<std::int64_t>(options_.staleness);
     return static_cast<std::size_t>(std::max<std::int64_t>(0, version));
   }
 
+  const VirtualOptions options_;
   std::vector<TinyPart> parts_;
-  const std::uint32_t microBatches_;
-  const std::uint32_t staleness_;
-  const std::uint32_t replicas_;
   std::vector<float> bodyGradients_;
   std::vector<std::vector<TinyPart>> versions_;  // the weights after each update
-  float outputs_ = 0;
+  std::vector<float> outputs_;                   // sums of the tail's outputs, by member
 };
 
 std::vector<float> trainedWhole(std::size_t bodies) {
-  WholeModel whole(bodies, 4);
+  VirtualOptions options = optionsFor("priority");
+  options.bodies = bodies;
+  WholeModel whole(options);
   whole.run(Phase::train, 1, 8);
   whole.run(Phase::train, 2, 8);
   whole.run(Phase::eval, 1, 8);
@@ -188,9 +197,8 @@ Trained trainedReplicas(const VirtualOptions& options) {
   return {run.weights(), run.bodyGradients()};
 }
 
-Trained trainedReplicasWhole(std::uint32_t microBatches, std::uint32_t replicas,
-                             std::uint32_t staleness) {
-  WholeModel whole(1, microBatches, staleness, replicas);
+Trained trainedReplicasWhole(const VirtualOptions& options) {
+  WholeModel whole(options);
   std::uint64_t step = 0;
   for (const std::uint32_t samples : {8, 8, 13}) whole.run(Phase::train, ++step, samples);
   whole.run(Phase::eval, 1, 8);
@@ -203,15 +211,16 @@ TEST_CASE("replicas of a body compute the same as the whole model, for any timin
   for (const std::uint32_t replicas : {2, 3, 4}) {
     for (const std::uint32_t microBatches : {4, 5, 7, 8}) {
       for (const std::uint32_t staleness : {0, 1, 2}) {
-        const Trained whole = trainedReplicasWhole(microBatches, replicas, staleness);
+        VirtualOptions options = optionsFor("priority", microBatches);
+        options.replicas = replicas;
+        options.staleness = staleness;
+        options.reduceSeconds = 0.7;
+        const Trained whole = trainedReplicasWhole(options);
         for (const Schedule& schedule : scheduleTable()) {
           if (staleness > 0 && schedule.isStrict) continue;
+          options.schedule = &schedule;
           for (std::uint64_t seed = 0; seed < 10; ++seed) {
             CAPTURE(replicas, microBatches, staleness, schedule.name, seed);
-            VirtualOptions options = optionsFor(std::string(schedule.name), microBatches);
-            options.replicas = replicas;
-            options.staleness = staleness;
-            options.reduceSeconds = 0.7;
             options.jitterSeed = seed;
             REQUIRE((trainedReplicas(options) == whole));
           }
@@ -224,7 +233,9 @@ TEST_CASE("replicas of a body compute the same as the whole model, for any timin
 TEST_CASE("each number of replicas adds gradients in another order") {
   std::vector<std::vector<float>> gradients;
   for (const std::uint32_t replicas : {1, 2, 3, 4}) {
-    WholeModel whole(1, 8, 0, replicas);
+    VirtualOptions options = optionsFor("priority", 8);
+    options.replicas = replicas;
+    WholeModel whole(options);
     for (std::uint64_t step = 1; step <= 50; ++step) whole.run(Phase::train, step, 8);
     gradients.push_back(whole.bodyGradients());
     for (std::size_t r = 0; r + 1 < gradients.size(); ++r) {
@@ -246,33 +257,49 @@ TEST_CASE("replicas share the work of a step") {
   CHECK(secondsWith(4) < 0.4 * one);
 }
 
-TEST_CASE("the share of a batch is a batch with the same sizes") {
-  for (std::uint32_t samples = 1; samples <= 40; ++samples) {
-    for (std::uint32_t microBatches = 1; microBatches <= 12; ++microBatches) {
-      const Division whole = Division::of(samples, microBatches);
-      for (std::uint32_t replicas = 1; replicas <= std::min(4u, whole.count); ++replicas) {
-        std::uint32_t sum = 0, seen = 0;
-        for (std::uint32_t rank = 0; rank < replicas; ++rank) {
-          const Replica replica{rank, replicas};
-          const Division share = whole.shareOf(replica);
-          CAPTURE(samples, microBatches, replicas, rank);
-          REQUIRE(share == Division::of(share.samples, replica.shareOf(microBatches)));
-          sum += share.samples;
-          for (std::uint32_t own = 0; own < share.count; ++own, ++seen) {
-            const std::uint32_t i = replica.numberInBatch(own);
-            REQUIRE(MicroBatch{Phase::train, 1, i, whole}.inShareOf(replica).i == own);
-            REQUIRE(share.size(own) == whole.size(i));
+TEST_CASE("the shares of a batch have each micro-batch once") {
+  for (std::uint32_t microBatches = 1; microBatches <= 12; ++microBatches) {
+    for (std::uint32_t first = 0; first < 3; ++first) {
+      for (std::uint32_t count = 1; count <= 5; ++count) {
+        std::vector<int> owners(first + microBatches);
+        for (std::uint32_t rank = 0; rank < count; ++rank) {
+          const Share share = Replica{rank, count}.shareOf({first, 1, microBatches});
+          for (std::uint32_t position = 0; position < share.count; ++position) {
+            const std::uint32_t i = share.at(position);
+            CAPTURE(microBatches, first, count, rank, position);
+            REQUIRE(Replica{rank, count}.computes(i));
+            REQUIRE((share.has(i) && share.position(i) == position));
+            ++owners.at(i);
           }
+          REQUIRE_FALSE(share.has(share.at(share.count)));
         }
-        REQUIRE(sum == samples);
-        REQUIRE(seen == whole.count);
+        for (std::uint32_t i = 0; i < owners.size(); ++i) REQUIRE(owners[i] == (i < first ? 0 : 1));
       }
     }
   }
 }
 
+TEST_CASE("the micro-batches of a cohort's batch each have the samples of one member") {
+  const Division batch = Division::ofMembers({5, 0, 1, 4}, 2);
+  CHECK(batch.count == 6);
+  CHECK(batch.samples == 10);
+  const std::uint32_t members[] = {0, 0, 0, 2, 3, 3}, sizes[] = {2, 2, 1, 1, 2, 2};
+  std::uint32_t offset = 0;
+  for (std::uint32_t i = 0; i < batch.count; ++i) {
+    CAPTURE(i);
+    CHECK(batch.memberOf(i) == members[i]);
+    CHECK(batch.size(i) == sizes[i]);
+    CHECK(batch.offset(i) == offset);
+    offset += sizes[i];
+  }
+  CHECK(batch.shareOfMember(1).count == 0);
+  CHECK(batch.samplesOf(batch.shareOfMember(0)) == 5);
+  CHECK(batch.samplesOf(Replica{1, 2}.shareOf(batch.shareOfMember(3))) == 2);
+  CHECK(batch != Division{6, 10});
+}
+
 TEST_CASE("the comparison detects a missing or extra step") {
-  WholeModel two(1, 4);
+  WholeModel two(optionsFor("priority"));
   two.run(Phase::train, 1, 8);
   two.run(Phase::train, 2, 8);
   const std::vector<float> weights = two.weights();
@@ -362,7 +389,10 @@ std::vector<float> trainedStale(VirtualOptions options, std::uint32_t staleness)
 
 std::vector<float> trainedStaleWhole(std::size_t bodies, std::uint32_t microBatches,
                                      std::uint32_t staleness) {
-  WholeModel whole(bodies, microBatches, staleness);
+  VirtualOptions options = optionsFor("priority", microBatches);
+  options.bodies = bodies;
+  options.staleness = staleness;
+  WholeModel whole(options);
   std::uint64_t step = 0;
   for (const std::uint32_t samples : kStaleSteps) whole.run(Phase::train, ++step, samples);
   whole.run(Phase::eval, 1, 8);
@@ -471,220 +501,157 @@ TEST_CASE("a later step begins only when the weights of its version are applied"
   CHECK_FALSE(client.mayBegin(at(Phase::train, 3, 0)));
 }
 
-// ---- Several clients at one body ----
+// ---- Cohorts ----
 
-// A body that takes its micro-batches from several clients in turn. Each client's head and tail
-// compute that client's micro-batches, and sum their gradients.
-class SharedBody {
- public:
-  SharedBody(std::size_t clients, const Schedule& schedule, std::uint64_t seed) : seed_(seed) {
-    std::vector<std::shared_ptr<EngineLink>> links;
-    const std::vector<TinyPart> parts = tinyParts(1);
-    for (std::size_t c = 0; c < clients; ++c) {
-      links_.push_back(std::make_shared<NotingLink>());
-      links.push_back(links_.back());
-      clients_.push_back(std::make_unique<Client>(
-          Client{StageEngine(clientRows({Place{}}), schedule.pick, kMicroBatches),
-                 parts[0],
-                 parts[2],
-                 {},
-                 {}}));
-    }
-    body_ = parts[1];
-    engine_ = std::make_unique<Participant>(EngineOptions{&schedule, kMicroBatches, kMicroBatches},
-                                            Place{}, links,
-                                            [clients](std::uint32_t i) { return i % clients; });
+// The weights and the body's gradients.
+Trained trainedTogether(const VirtualOptions& options) {
+  VirtualRun run(options);
+  run.train(1, kStaleSteps);
+  for (std::uint32_t m = 0; m < options.members; ++m) {
+    CHECK(run.client(m).applied() == kStaleSteps.size());
+    CHECK(run.client(m).appliedByPeers() == kStaleSteps.size());
   }
-
-  void step(std::uint64_t number) {
-    at_ = {Phase::train, number, 0, {kMicroBatches, kMicroBatches}};
-    for (std::size_t c = 0; c < clients_.size(); ++c) {
-      clients_[c]->stage.begin(Phase::train, shareOf(c));
-    }
-    // The engine or link that advances next is drawn at random.
-    while (!isDone()) advance(draw(2 * clients_.size() + 1));
-    std::vector<double> squares = {0, links_[0]->report().squareSum, 0};
-    TinyPart head = clients_[0]->head, tail = clients_[0]->tail;
-    for (std::size_t c = 1; c < clients_.size(); ++c) {
-      head.gradient += clients_[c]->head.gradient;
-      tail.gradient += clients_[c]->tail.gradient;
-    }
-    squares[0] = squareOf(head.gradient);
-    squares[2] = squareOf(tail.gradient);
-    const StepDecision decision = tinyDecision(number, squares);
-    engine_->receive(0, decision);
-    workAtBody();
-    head.update(decision);
-    tail.update(decision);
-    for (auto& client : clients_) {
-      client->head = head;
-      client->tail = tail;
-    }
-    for (auto& link : links_) link->sent.clear();
-  }
-
-  std::vector<float> weights() const {
-    return {clients_[0]->head.weight, body_.weight, clients_[0]->tail.weight};
-  }
-  Participant& engine() { return *engine_; }
-
-  static constexpr std::uint32_t kMicroBatches = 7;
-
- private:
-  struct Client {
-    StageEngine stage;
-    TinyPart head, tail;
-    std::map<std::uint32_t, float> inputs;  // inputs of the tail, by global micro-batch
-    std::deque<TensorMessage> toBody;
-  };
-  class NotingLink : public EngineLink {
-   public:
-    void send(Message message) override { sent.push_back(std::move(message)); }
-    void commit(std::uint64_t) override {}
-    bool hasReport() const {
-      return !sent.empty() && std::holds_alternative<BodyDone>(sent.back());
-    }
-    GradientReport report() const { return std::get<BodyDone>(sent.back()).report; }
-    std::deque<Message> sent;
-  };
-
-  bool isDone() const {
-    return links_[0]->hasReport() &&
-           std::all_of(clients_.begin(), clients_.end(),
-                       [](const auto& client) { return client->stage.isDone(); });
-  }
-  std::uint64_t draw(std::uint64_t below) {
-    return randomBits(randomKey(seed_, "turns"), draws_++) % below;
-  }
-  std::uint32_t shareOf(std::size_t c) const {
-    const auto clients = static_cast<std::uint32_t>(clients_.size());
-    return (kMicroBatches + clients - 1 - static_cast<std::uint32_t>(c)) / clients;
-  }
-  std::uint32_t globalOf(std::size_t c, std::uint32_t local) const {
-    return static_cast<std::uint32_t>(local * clients_.size() + c);
-  }
-
-  void advance(std::uint64_t which) {
-    const std::size_t c = which / 2;
-    if (c == clients_.size()) return workAtBody();
-    which % 2 == 0 ? workAtClient(c) : exchange(c);
-  }
-
-  // Delivers at most one message in each direction.
-  void exchange(std::size_t c) {
-    Client& client = *clients_[c];
-    if (!client.toBody.empty()) {
-      engine_->receive(c, std::move(client.toBody.front()));
-      client.toBody.pop_front();
-    }
-    auto& sent = links_[c]->sent;
-    if (sent.empty() || !std::holds_alternative<TensorMessage>(sent.front())) return;
-    auto& tensor = std::get<TensorMessage>(sent.front());
-    client.stage.arrived(tensor.flow, tensor.at.i / static_cast<std::uint32_t>(clients_.size()),
-                         std::move(tensor.payload));
-    sent.pop_front();
-  }
-
-  void workAtClient(std::size_t c) {
-    Client& client = *clients_[c];
-    auto action = client.stage.next();
-    if (!action) return;
-    MicroBatch at = at_;
-    at.i = globalOf(c, action->i);
-    const float received = action->inputs.empty() ? 0 : valueOf(action->inputs.front());
-    float result = 0;
-    if (action->kind == ActionKind::headForward) {
-      result = client.head.forward(tinyInput(at));
-    } else if (action->kind == ActionKind::tailStep) {
-      result = client.tail.backward(received, tinyLossGradient(client.tail.forward(received)));
-    } else {
-      client.head.backward(tinyInput(at), received);
-    }
-    client.stage.completed(action->kind);
-    for (const Flow flow : client.stage.outputsOf(action->kind)) {
-      client.toBody.push_back({flow, at, engine_->applied(), smallPayload(result)});
-    }
-  }
-
-  void workAtBody() {
-    auto work = engine_->next();
-    if (!work) return;
-    const std::uint32_t i = work->at.i;
-    Result result;
-    if (work->kind == ActionKind::bodyForward) {
-      inputs_[i] = valueOf(work->tensors().front());
-      result = bundleOf(smallPayload(body_.forward(inputs_[i])));
-    } else if (work->kind == ActionKind::bodyBackward) {
-      result =
-          bundleOf(smallPayload(body_.backward(inputs_.at(i), valueOf(work->tensors().front()))));
-    } else if (work->kind == ActionKind::report) {
-      result = GradientReport{squareOf(body_.gradient), true};
-    } else if (work->kind == ActionKind::update) {
-      body_.update(std::get<StepDecision>(work->input));
-    }
-    engine_->complete(work->token, std::move(result), 1);
-  }
-
-  const std::uint64_t seed_;
-  std::uint64_t draws_ = 0;
-  MicroBatch at_;
-  std::vector<std::unique_ptr<Client>> clients_;
-  std::vector<std::shared_ptr<NotingLink>> links_;
-  TinyPart body_;
-  std::map<std::uint32_t, float> inputs_;
-  std::unique_ptr<Participant> engine_;
-};
-
-// Trains the whole model. Gradients of head and tail are summed by client, and gradients of the
-// body in the order of micro-batches.
-std::vector<float> trainedTogether(std::size_t clients, std::uint64_t steps) {
-  std::vector<TinyPart> parts = tinyParts(1);
-  for (std::uint64_t step = 1; step <= steps; ++step) {
-    std::vector<TinyPart> heads(clients, parts[0]), tails(clients, parts[2]);
-    MicroBatch at{Phase::train, step, 0, {SharedBody::kMicroBatches, SharedBody::kMicroBatches}};
-    for (; at.i < at.batch.count; ++at.i) {
-      const std::size_t c = at.i % clients;
-      const float a = heads[c].forward(tinyInput(at));
-      const float b = parts[1].forward(a);
-      const float back = tails[c].backward(b, tinyLossGradient(tails[c].forward(b)));
-      heads[c].backward(tinyInput(at), parts[1].backward(a, back));
-    }
-    for (std::size_t c = 0; c < clients; ++c) {
-      parts[0].gradient += heads[c].gradient;
-      parts[2].gradient += tails[c].gradient;
-    }
-    std::vector<double> squares;
-    for (const TinyPart& part : parts) squares.push_back(squareOf(part.gradient));
-    const StepDecision decision = tinyDecision(step, squares);
-    for (TinyPart& part : parts) part.update(decision);
-  }
-  return {parts[0].weight, parts[1].weight, parts[2].weight};
+  return {run.weights(), run.bodyGradients()};
 }
 
-TEST_CASE("one to four clients at one body compute the same as the whole model") {
-  for (const std::size_t clients : {1, 2, 3, 4}) {
-    const std::vector<float> whole = trainedTogether(clients, 3);
-    for (const Schedule& schedule : scheduleTable()) {
-      for (std::uint64_t seed = 0; seed < 20; ++seed) {
-        CAPTURE(clients, schedule.name, seed);
-        SharedBody shared(clients, schedule, seed);
-        for (std::uint64_t step = 1; step <= 3; ++step) shared.step(step);
-        REQUIRE((shared.weights() == whole));
+Trained trainedTogetherWhole(const VirtualOptions& options) {
+  WholeModel whole(options);
+  std::uint64_t step = 0;
+  for (const std::uint32_t samples : kStaleSteps) whole.run(Phase::train, ++step, samples);
+  return {whole.weights(), whole.bodyGradients()};
+}
+
+TEST_CASE("one to four members, one to three bodies and one or two replicas equal one model") {
+  for (const std::uint32_t members : {1, 2, 3, 4}) {
+    for (const std::size_t bodies : {1, 2, 3}) {
+      for (const std::uint32_t replicas : {1, 2}) {
+        VirtualOptions options = optionsFor("priority");
+        options.members = members;
+        options.bodies = bodies;
+        options.replicas = replicas;
+        options.reduceSeconds = 0.7;
+        const Trained whole = trainedTogetherWhole(options);
+        for (const Schedule& schedule : scheduleTable()) {
+          options.schedule = &schedule;
+          for (std::uint64_t seed = 0; seed < 20; ++seed) {
+            CAPTURE(members, bodies, replicas, schedule.name, seed);
+            options.jitterSeed = seed;
+            options.hasEdges = replicas == 1 && seed % 2 == 1;
+            REQUIRE((trainedTogether(options) == whole));
+          }
+        }
       }
     }
   }
 }
 
-TEST_CASE(
-    "a client cannot send another client's micro-batches, and only the first client decides") {
-  SharedBody shared(2, findSchedule("priority"), 1);
-  const MicroBatch second{
-      Phase::train, 1, 1, {SharedBody::kMicroBatches, SharedBody::kMicroBatches}};
-  CHECK(codeOf([&] { shared.engine().receive(0, tensor(activationAt(0), second, 0)); }) ==
-        "bad-key");
+TEST_CASE("a cohort's steps overlap with staleness, and its head may be frozen") {
+  for (const std::uint32_t members : {2, 3, 4}) {
+    for (const std::uint32_t staleness : {1, 2}) {
+      VirtualOptions options = optionsFor("priority");
+      options.members = members;
+      options.bodies = 2;
+      options.replicas = 2;
+      options.staleness = staleness;
+      const Trained whole = trainedTogetherWhole(options);
+      for (std::uint64_t seed = 0; seed < 20; ++seed) {
+        CAPTURE(members, staleness, seed);
+        options.jitterSeed = seed;
+        REQUIRE((trainedTogether(options) == whole));
+      }
+      options.headIsFrozen = true;
+      const Trained frozen = trainedTogether(options);
+      options.jitterSeed = 3;
+      CHECK((trainedTogether(options) == frozen));
+    }
+  }
+}
+
+TEST_CASE("each number of members adds the gradients of the head in another order") {
+  VirtualOptions options = optionsFor("priority");
+  std::vector<float> last;
+  for (const std::uint32_t members : {2, 3, 4}) {
+    options.members = members;
+    const std::vector<float> weights = trainedTogetherWhole(options).first;
+    CHECK(weights != last);
+    last = weights;
+  }
+}
+
+// The first server of two members, in a step with one micro-batch of each, and the second member.
+struct Cohort {
+  static EngineOptions options() {
+    EngineOptions options{&findSchedule("priority"), 2, 2};
+    options.sumsMembers = true;
+    options.planned = [](const MicroBatch&) { return Division::ofMembers({2, 2}, 2); };
+    return options;
+  }
+  static MicroBatch of(std::uint32_t member) {
+    return {Phase::train, 1, member, Division::ofMembers({2, 2}, 2)};
+  }
+  static EngineOptions second() {
+    EngineOptions options{&findSchedule("priority"), 2, 2};
+    options.member = 1;
+    return options;
+  }
+
+  std::shared_ptr<NotingLink> links[2] = {std::make_shared<NotingLink>(),
+                                          std::make_shared<NotingLink>()};
+  Participant server{options(), Place{}, {links[0], links[1]}};
+  std::shared_ptr<NotingLink> up = std::make_shared<NotingLink>();
+  Coordinator member{second(), {{Place{}, up}}};
+};
+
+TEST_CASE("a server refuses what one member sends in the place of another") {
+  const auto refused = [](std::size_t peer, Message message) {
+    Cohort cohort;
+    return codeOf([&] {
+      cohort.server.receive(peer, std::move(message));
+      (void)cohort.server.next();
+    });
+  };
+  CHECK(refused(0, tensor(activationAt(0), Cohort::of(0), 0)) == "");
+  CHECK(refused(0, tensor(activationAt(0), Cohort::of(1), 0)) == "bad-key");
+  CHECK(refused(1, tensor(activationAt(0), at(Phase::train, 1, 1, 2, 4), 0)) == "bad-key");
+  CHECK(refused(1, StepDecision{1, true, {0.1}, 1, 1, false, {}}) == "unexpected-message");
+}
+
+TEST_CASE("a server sums the parts of all members in their order, once each") {
+  Cohort cohort;
+  const auto part = [](std::size_t bytes) {
+    auto owner = std::make_shared<std::vector<std::byte>>(bytes);
+    return Blob{kPartsClient, {owner->data(), bytes}, owner};
+  };
+  cohort.server.receive(1, part(2));
+  CHECK(codeOf([&] { cohort.server.receive(1, part(2)); }) == "unexpected-message");
+  CHECK_FALSE(cohort.server.next());
+  cohort.server.receive(0, part(1));
+  const auto work = cohort.server.next();
+  REQUIRE(work);
+  CHECK(work->kind == ActionKind::sum);
+  const auto& parts = std::get<std::vector<Blob>>(work->input);
+  REQUIRE(parts.size() == 2);
+  CHECK(parts[0].bytes.size() == 1);
+  CHECK(parts[1].bytes.size() == 2);
+  cohort.server.complete(work->token, std::make_shared<const std::vector<std::byte>>(3), 0);
+  for (const auto& link : cohort.links) {
+    REQUIRE(link->sent.size() == 1);
+    CHECK(std::get<Blob>(link->sent.front()).flow == kSumsClient);
+  }
+  Participant alone({&findSchedule("priority"), 2, 2}, Place{}, {cohort.links[0]});
+  CHECK(codeOf([&] { alone.receive(0, part(1)); }) == "unexpected-message");
+}
+
+TEST_CASE("a member that obeys refuses a Step before the sum, and a sum that it did not request") {
+  Cohort cohort;
+  cohort.member.begin(Cohort::of(0));
   CHECK(codeOf([&] {
-          shared.engine().receive(1, StepDecision{1, true, {0.1}, 1, 1, false, {}});
+          cohort.member.receive(0, Blob{kSumsClient, {}, nullptr});
         }) == "unexpected-message");
+  CHECK(codeOf([&] { cohort.member.receive(0, decisionOf(1)); }) == "step-gap");
+  Coordinator first({&findSchedule("priority"), 2, 2}, {{Place{}, cohort.up}});
+  first.begin(at(Phase::train, 1, 0, 2, 4));
+  CHECK(codeOf([&] { first.receive(0, decisionOf(1)); }) == "unexpected-message");
 }
 
 // A server's engine without a peer, on a link that records the engine's requests.
@@ -733,10 +700,6 @@ struct Server {
     return count;
   }
 };
-
-StepDecision decisionOf(std::uint64_t step, double rate = 0.1) {
-  return {step, true, {rate}, 1, 1, false, {}};
-}
 
 struct ServerWithWeights {
   std::shared_ptr<NotingLink> noted = std::make_shared<NotingLink>();
@@ -1178,10 +1141,10 @@ struct ReplicaClient {
     work();
   }
   // The only micro-batch of a replica's share.
-  static MicroBatch own() { return at(Phase::train, 1, 0, 1, 4); }
+  static MicroBatch of(std::uint32_t rank) { return at(Phase::train, 1, rank, 2, 8); }
   void runBackwards() {
     for (const Flow flow : {activationAt(1), gradientAt(0)}) {
-      for (const std::size_t peer : {1, 0}) receive(peer, tensor(flow, own(), 0));
+      for (const std::uint32_t peer : {1, 0}) receive(peer, tensor(flow, of(peer), 0));
     }
   }
   static BodyDone doneOf(double squareSum, bool finite = true) {
@@ -1199,15 +1162,15 @@ struct ReplicaClient {
   std::vector<BodyDone> decided;
 };
 
-TEST_CASE("each replica gets its share of the micro-batches, with its own numbers") {
+TEST_CASE("each replica gets its share of the micro-batches") {
   ReplicaClient client;
   client.runBackwards();
-  for (const std::size_t peer : {0, 1}) {
+  for (const std::uint32_t peer : {0, 1}) {
     REQUIRE(client.links[peer]->sent.size() == 2);
     for (const Message& message : client.links[peer]->sent) {
       const auto& sent = std::get<TensorMessage>(message);
-      CHECK(sent.at.i == 0);
-      CHECK(sent.at.batch == Division{1, 4});
+      CHECK(sent.at.i == peer);
+      CHECK(sent.at.batch == Division{2, 8});
       CHECK(valueOf(sent.payload) == static_cast<float>(peer));
     }
   }
@@ -1252,11 +1215,12 @@ TEST_CASE("a client refuses tensors outside of a replica's share") {
   const auto refused = [&](const MicroBatch& where) {
     return codeOf([&] { client.engine.receive(1, tensor(activationAt(1), where, 0)); });
   };
-  CHECK(refused(at(Phase::train, 1, 1, 2, 8)) == "bad-key");
-  CHECK(refused(at(Phase::train, 1, 1, 1, 4)) == "bad-key");
-  CHECK(refused(at(Phase::train, 1, 0, 1, 8)) == "bad-key");
-  CHECK(refused(ReplicaClient::own()) == "");
-  CHECK(refused(ReplicaClient::own()) == "bad-key");
+  CHECK(refused(at(Phase::train, 1, 0, 2, 8)) == "bad-key");
+  CHECK(refused(at(Phase::train, 1, 2, 2, 8)) == "bad-key");
+  CHECK(refused(at(Phase::train, 1, 0, 1, 4)) == "bad-key");
+  CHECK(refused(at(Phase::train, 1, 1, 1, 8)) == "bad-key");
+  CHECK(refused(ReplicaClient::of(1)) == "");
+  CHECK(refused(ReplicaClient::of(1)) == "bad-key");
 }
 
 TEST_CASE("with replicas, a server reports after the reduction") {

@@ -33,7 +33,7 @@ TEST_CASE("every kind of action has a name of its own") {
   CHECK(names.size() == kActionKinds);
   CHECK_FALSE(names.contains(""));
   // Arrays indexed by kind end at `restore`, so it must be the last value of the enumeration.
-  CHECK(indexOf(ActionKind::reduce) + 1 == kActionKinds);
+  CHECK(indexOf(ActionKind::sum) + 1 == kActionKinds);
 }
 
 TEST_CASE("gpipe runs all forwards, then all backwards") {

@@ -771,14 +771,13 @@ struct ReplicaSplit {
     MicroBatch at{phase, step, 0, {Division::of(samples, microBatches)}};
     std::vector<TensorBundle> gradients;
     for (at.i = 0; at.i < at.batch.count; ++at.i) {
-      const TensorBundle activations1 =
-          bodyOf(at).forward(share(at), copied(client.headForward(at)));
+      const TensorBundle activations1 = bodyOf(at).forward(at, copied(client.headForward(at)));
       gradients.push_back(client.tailStep(at, copied(activations1)));
     }
     if (phase == Phase::eval) return;
     for (at.i = 0; at.i < at.batch.count; ++at.i) {
-      client.headBackward(at, copied(bodyOf(at).backward(share(at), copied(gradients[at.i]))));
-      if (defers) bodyOf(at).backwardWeights(share(at));
+      client.headBackward(at, copied(bodyOf(at).backward(at, copied(gradients[at.i]))));
+      if (defers) bodyOf(at).backwardWeights(at);
     }
     reduce(step);
   }
@@ -819,7 +818,6 @@ struct ReplicaSplit {
 
   std::uint32_t count() const { return static_cast<std::uint32_t>(bodies.size()); }
   BodyStage& bodyOf(const MicroBatch& at) { return *bodies[at.i % count()]; }
-  MicroBatch share(const MicroBatch& at) const { return at.inShareOf({at.i % count(), count()}); }
 
   ClientStage client;
   std::vector<std::unique_ptr<BodyStage>> bodies;
