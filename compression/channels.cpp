@@ -9,18 +9,35 @@
 // The values of a feature are in the order of the tensor's memory. CODEC has neither state nor cut
 // context.
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <string_view>
 #include <vector>
 
 #include "common/codec/raw.h"
 #include "compression/codecs.h"
-#include "compression/feature_layout.h"
 #include "compression/payload.h"
 
 namespace cleave {
 namespace {
 
 constexpr std::byte kReordered{1};
+
+// A tensor's memory as [outer, features, inner].
+struct FeatureLayout {
+  explicit FeatureLayout(const TensorSpec& spec) : elementBytes(dtypeBytes(spec.dtype)) {
+    if (spec.shape.empty()) return;
+    const bool areChannels = spec.shape.size() == 4;
+    features = static_cast<std::size_t>(areChannels ? spec.shape[1] : spec.shape.back());
+    if (areChannels && spec.order == MemoryOrder::contiguous) {
+      inner = static_cast<std::size_t>(spec.shape[2] * spec.shape[3]);
+    }
+    outer = spec.elements() / features / inner;
+  }
+
+  std::size_t outer = 1, features = 1, inner = 1;
+  std::size_t elementBytes;
+};
 
 // [rows, columns] -> [columns, rows], in tiles that fit into the cache.
 template <std::size_t kBytes>
@@ -122,9 +139,13 @@ std::unique_ptr<Codec> makeChannels(const CodecSpec& spec) {
   const auto inner = parameters.innerSpec();
   parameters.finish();
   // These encode each sample, and the reordered tensor has no samples.
-  return std::make_unique<Channels>(
-      makePlainInner(spec, inner, "channels(adaptive:bits=4)", {"power", "svd", "fast"},
-                     "wrap another codec, such as adaptive or block"));
+  static constexpr std::array<std::string_view, 3> kOfSamples{"power", "svd", "fast"};
+  for (const CodecSpec* each = spec.inner.get(); each != nullptr; each = each->inner.get()) {
+    if (std::ranges::count(kOfSamples, each->name) == 0) continue;
+    throw UsageError("bad-codec-spec", "codec channels cannot wrap " + each->name,
+                     "wrap another codec, such as adaptive or block");
+  }
+  return std::make_unique<Channels>(makePlainInner(spec, inner, "channels(adaptive:bits=4)"));
 }
 
 }  // namespace cleave

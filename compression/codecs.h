@@ -3,12 +3,10 @@
 #pragma once
 
 #include <cstddef>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "common/codec/codec.h"
 #include "common/codec/device_codec.h"
@@ -32,9 +30,7 @@ std::unique_ptr<Codec> makeKMeans(const CodecSpec& spec);
 std::unique_ptr<Codec> makePower(const CodecSpec& spec);
 std::unique_ptr<Codec> makeSvd(const CodecSpec& spec);
 std::unique_ptr<Codec> makeDelta(const CodecSpec& spec);
-std::unique_ptr<Codec> makeErrorFeedback(const CodecSpec& spec);
 std::unique_ptr<Codec> makeChannels(const CodecSpec& spec);
-std::unique_ptr<Codec> makeNonzero(const CodecSpec& spec);
 std::unique_ptr<Codec> makeRans(const CodecSpec& spec);
 std::unique_ptr<Codec> makeZstd(const CodecSpec& spec);
 
@@ -65,13 +61,10 @@ double topKRatio(const CodecSpec& spec);
 std::unique_ptr<Codec> makeInner(const CodecSpec& spec, const std::optional<std::string>& innerSpec,
                                  const std::string& example);
 // Like makeInner(), for codecs that use the codec in parentheses for tensors other than the flow's.
-// Refuses codecs whose tensors must be those of the flow (CodecRow::isOfFlow), and with `hint`
-// those of these names.
+// Refuses codecs that keep samples of the flow.
 std::unique_ptr<Codec> makePlainInner(const CodecSpec& spec,
                                       const std::optional<std::string>& innerSpec,
-                                      const std::string& example,
-                                      std::initializer_list<std::string_view> refused = {},
-                                      const std::string& hint = "");
+                                      const std::string& example);
 
 // Decodes with the codec that `outer` wraps. Its faults are reported as those of `outer`.
 CodecState decodeInside(const Codec& outer, const Codec& inner, const CodecContext& context,

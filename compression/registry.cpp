@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <string>
-#include <vector>
 
 #include "common/core/names.h"
 #include "compression/codecs.h"
@@ -14,31 +12,31 @@ namespace cleave {
 namespace {
 
 constexpr auto kCodecs = std::to_array<CodecRow>({
-    {"none", "", "the values, unchanged", "none", makeNone, true, false, false},
+    {"none", "", "the values, unchanged", "none", makeNone, true, false},
     {"fp16", "", "16-bit floats of IEEE 754; values above 65504 become infinity", "fp16", makeFp16,
-     true, false, false, makeFp16OnGpu},
+     true, false, makeFp16OnGpu},
     {"bf16", "", "16-bit floats with the range of fp32 and 8 significant bits", "bf16", makeBf16,
-     true, false, false, makeBf16OnGpu},
+     true, false, makeBf16OnGpu},
     {"fp8", "format=e4m3|e5m2", "8-bit floats of OFP8, scaled by one power of two per tensor",
      "fp8:format=e4m3", makeFp8, true},
     {"uniform", "bits=1..16",
      "2^bits evenly spaced values from the tensor's minimum to its maximum", "uniform:bits=8",
-     makeUniform, true, false, true, makeUniformOnGpu},
+     makeUniform, true, true, makeUniformOnGpu},
     {"block",
      "bits=1..8,size=32..1024,header=bf16|fp16,rounding=nearest|stochastic,rotation=none|hadamard",
      "like uniform, separately for each block of 64 (or size) values", "block:bits=8", makeBlock,
-     true, false, true, makeBlockOnGpu},
+     true, true, makeBlockOnGpu},
     {"adaptive", "bits=0.5..8,size=32..1024",
      "like block, with more bits for blocks of larger range, and `bits` on average",
      "adaptive:bits=4", makeAdaptive},
     {"sort", "q=1..16,s=0..8,select=sampled|exact",
      "the sorted values in 2^s pieces of equal count, with 2^q evenly spaced values each",
-     "sort:q=6,s=2,select=sampled", makeSort, true, false, true, makeSortOnGpu},
+     "sort:q=6,s=2,select=sampled", makeSort, true, true, makeSortOnGpu},
     {"fast", "q=1..16,s=0..8,boundaries=first|all",
      "like sort, with pieces from the first sample of the batch", "fast:q=6,s=2,boundaries=first",
      makeFast, true},
     {"topk", "ratio=0..1", "the elements of largest magnitude; the others become 0",
-     "topk:ratio=0.1", makeTopK, false, false, true, makeTopKOnGpu},
+     "topk:ratio=0.1", makeTopK, false, true, makeTopKOnGpu},
     {"randtopk", "ratio=0..1,alpha=0..1",
      "like topk; in training, each kept element is replaced by another one with probability alpha",
      "randtopk:ratio=0.1,alpha=0.1", makeRandTopK},
@@ -52,13 +50,9 @@ constexpr auto kCodecs = std::to_array<CodecRow>({
      "svd:rank=2", makeSvd},
     {"delta", "first_bits=1..8,skip=0..1(CODEC)",
      "for activations: how each sample has changed since the last epoch, encoded by CODEC",
-     "delta:first_bits=8,skip=0(block:bits=4)", makeDelta, false, true},
-    {"ef", "(CODEC)", "CODEC with error feedback: the next step's tensor includes what CODEC lost",
-     "ef(block:bits=4)", makeErrorFeedback, false, true},
+     "delta:first_bits=8,skip=0(block:bits=4)", makeDelta},
     {"channels", "(CODEC)", "CODEC for the values in the order of channels or features",
      "channels(adaptive:bits=4)", makeChannels},
-    {"nonzero", "(CODEC)", "CODEC for the features that are not zero in the whole tensor",
-     "nonzero(block:bits=4)", makeNonzero},
     {"rans", "(CODEC)", "the output of CODEC, with shorter codes for its more frequent bytes",
      "rans(block:bits=4)", makeRans},
     {"zstd", "level=1..19(CODEC)",
@@ -96,19 +90,13 @@ std::unique_ptr<Codec> makeInner(const CodecSpec& spec, const std::optional<std:
 
 std::unique_ptr<Codec> makePlainInner(const CodecSpec& spec,
                                       const std::optional<std::string>& innerSpec,
-                                      const std::string& example,
-                                      std::initializer_list<std::string_view> refused,
-                                      const std::string& hint) {
-  for (const CodecSpec* inner = spec.inner.get(); inner != nullptr; inner = inner->inner.get()) {
-    const auto isIt = [&](const CodecRow& row) { return row.name == inner->name && row.isOfFlow; };
-    const bool isOfFlow = std::any_of(kCodecs.begin(), kCodecs.end(), isIt);
-    if (!isOfFlow && std::find(refused.begin(), refused.end(), inner->name) == refused.end()) {
-      continue;
-    }
-    throw UsageError("bad-codec-spec", "codec " + spec.name + " cannot wrap " + inner->name,
-                     isOfFlow ? "only rans and zstd can wrap " + inner->name : hint);
+                                      const std::string& example) {
+  auto inner = makeInner(spec, innerSpec, example);
+  if (inner->keepsSamples()) {
+    throw UsageError("bad-codec-spec", "codec " + spec.name + " cannot wrap delta",
+                     "only rans and zstd can wrap delta");
   }
-  return makeInner(spec, innerSpec, example);
+  return inner;
 }
 
 CodecState decodeInside(const Codec& outer, const Codec& inner, const CodecContext& context,

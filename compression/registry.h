@@ -2,7 +2,6 @@
 // implementation, if any, is one file in device/ and a column of that row.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -20,9 +19,6 @@ struct CodecRow {
   std::string_view example;      // "uniform:bits=8": a valid spec; the contract tests use it
   std::unique_ptr<Codec> (*make)(const CodecSpec& spec);  // throws UsageError
   bool sizeIsFixed = false;  // encode always writes maxEncodedBytes; the spec determines the size
-  // The codec keeps values of the flow's earlier tensors. Only codecs that compress its payload may
-  // wrap it.
-  bool isOfFlow = false;
   // Payloads begin with a format byte, so a tensor can be sent raw (raw.h).
   bool hasRawFormat = true;
   // Makes the GPU implementation, or returns null if there is none with these parameters. Null: the

@@ -40,9 +40,9 @@ struct CutContext {
   std::shared_ptr<const void> value;
 };
 
-// State that a codec carries from one step to the next, per (flow, i), such as an error residual.
-// encode() and decode() stage a new state, which takes effect when the step is applied. Null for
-// codecs without state. Evaluation neither reads nor writes it.
+// State that a codec carries from one step to the next, per (flow, i), such as the factors of
+// `power`. encode() and decode() stage a new state, which takes effect when the step is applied.
+// Null for codecs without state. Evaluation neither reads nor writes it.
 using CodecState = std::shared_ptr<const void>;
 
 struct Encoded {

@@ -126,10 +126,10 @@ def once(bits, activation, gradient=None):
     return f'{{activation/0: "rans(delta:first_bits={bits},skip=1(block:bits=1))", activation/1: "{activation}", gradient/1: "{gradient or activation}"}}'
 
 
-# Changes since the last epoch and error feedback, and codecs with about as many bytes.
+# Changes since the last epoch, and codecs with about as many bytes.
 CHANGES = ["block:bits=4", "block:bits=3", flows("rans(delta:first_bits=8(block:bits=4))", "block:bits=4"),
            flows("rans(delta:first_bits=4(block:bits=2))", "block:bits=4"), flows("rans(delta:first_bits=8,skip=0.1(block:bits=4))", "block:bits=4"),
-           flows("block:bits=4", "block:bits=2"), flows("block:bits=4", "ef(block:bits=2)"), flows("block:bits=4", "ef(topk:ratio=0.1)"),
+           flows("block:bits=4", "block:bits=2"),
            "randtopk:ratio=0.1,alpha=0.1", POWER, "adaptive:bits=2", flows("rans(delta:first_bits=4(block:bits=2))", "rans(adaptive:bits=1)")]  # fmt: skip
 
 
@@ -190,7 +190,7 @@ SWEEPS = {
         ("f1l2, by channel", EPOCHS, ["channels(adaptive:bits=2)", "rans(channels(adaptive:bits=1))", "channels(block:bits=4)"], THREE, "f1l2"),
         *((f"f1l2, {name} inserts", {**EPOCHS, **inserted(*inserts), **SLOW_INSERTS}, codecs, THREE, "f1l2") for name, inserts, codecs in (
             ("linear", (LINEAR, "efficientnet/linear8-48"), ["block:bits=8", "block:bits=4"]), ("residual", (RESIDUAL, "efficientnet/residual8-48"), ["block:bits=8"]),
-            ("decaying", (DECAYING, "efficientnet/decaying32-192"), ["nonzero(block:bits=8)"]), ("conv", (SMALL_CONV, "efficientnet/conv20-96"), ["block:bits=8"]))),
+            ("decaying", (DECAYING, "efficientnet/decaying32-192"), ["rans(channels(block:bits=8))"]), ("conv", (SMALL_CONV, "efficientnet/conv20-96"), ["block:bits=8"]))),
         ("f1l2, linear insert at the first cut", {**EPOCHS, **inserted("[{cut: 0, kind: linear, rank: 8}]", "efficientnet/linear8"), **SLOW_INSERTS},
          ['{activation/0: "channels(adaptive:bits=3)", activation/1: "block:bits=4", gradient/1: "block:bits=4", gradient/0: "channels(adaptive:bits=1)"}'],
          THREE, "f1l2"),
@@ -208,7 +208,7 @@ SWEEPS = {
         ("fp16, loss not scaled", precision("fp16", **{"precision.scale_loss": "false"}), ["none"], THREE),
     ],
     "reviews_bytes": [
-        ("f2l2", {}, ["none", "block:bits=4", flows("rans(delta:first_bits=8(block:bits=4))", "block:bits=4"), flows("block:bits=4", "ef(block:bits=2)"),
+        ("f2l2", {}, ["none", "block:bits=4", flows("rans(delta:first_bits=8(block:bits=4))", "block:bits=4"),
                       flows("block:bits=3,rotation=hadamard", "adaptive:bits=2"), flows("block:bits=2,rotation=hadamard", "adaptive:bits=1"),
                       "randtopk:ratio=0.1,alpha=0.1"], THREE),
         *(("f2l2, " + kind + " inserts", inserted(f"[{{cut: 0, kind: {kind}, rank: 96}}, {{cut: 1, kind: {kind}, rank: 96}}]", f"reviews/{kind}96"),
@@ -233,7 +233,7 @@ SWEEPS = {
     "gpt2_lora": [
         ("LoRA", {}, ["none", SORT[16], SORT[12], SORT[8], SORT[4], "block:bits=8", "block:bits=4", "block:bits=3", "block:bits=2",
                       "block:bits=2,rotation=hadamard", "adaptive:bits=2", "kmeans:bits=4", "power:rank=8", "topk:ratio=0.1", "randtopk:ratio=0.1,alpha=0.1",
-                      flows("block:bits=4", "block:bits=2"), flows("block:bits=4", "ef(block:bits=2)")], THREE),
+                      flows("block:bits=4", "block:bits=2")], THREE),
         ("LoRA, cut after the embedding", WTE, [once(4, "block:bits=4,rotation=hadamard"), once(4, "block:bits=3,rotation=hadamard"),
                                                once(4, "block:bits=2,rotation=hadamard"), once(4, "block:bits=4,rotation=hadamard", "adaptive:bits=1"),
                                                once(4, "rans(delta:first_bits=8(block:bits=4))", "block:bits=4")], THREE, "LoRA"),
@@ -243,7 +243,7 @@ SWEEPS = {
          [once(4, "block:bits=4"), once(2, "block:bits=4")], THREE, "LoRA"),
         # To the rank of the linear insert in the second of the three epochs.
         ("LoRA, decaying insert", {**WTE, **inserted("[{cut: 1, kind: decaying, rank: 96, every_steps: 40, min_rank: 32}]", "gpt2/decaying96")},
-         [once(4, "nonzero(block:bits=8)")], THREE, "LoRA"),
+         [once(4, "rans(channels(block:bits=8))")], THREE, "LoRA"),
     ],
     "staleness": [
         *(stale(steps, warmup, nesterov) for warmup, nesterov in itertools.product((True, False), repeat=2) for steps in (0, 1, 3)),

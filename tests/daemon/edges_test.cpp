@@ -36,7 +36,7 @@ const Arguments kTwoBodies = {
     "eval.every=4",
     "--set",
     "codec={activation/0: power:rank=2, activation/1: power:rank=2, activation/2: power:rank=2, "
-    "gradient/2: ef(block:bits=4), gradient/1: ef(topk:ratio=0.2), gradient/0: block:bits=8}"};
+    "gradient/2: block:bits=4, gradient/1: topk:ratio=0.2, gradient/0: block:bits=8}"};
 const Arguments kAccepting = {"--set", "edges.accept=true"};
 
 Arguments mayDial(const std::string& address) {

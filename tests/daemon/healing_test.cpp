@@ -49,7 +49,7 @@ TEST_CASE("a run with repeatedly broken connections ends with the same weights")
   for (const std::string codec :
        {"none", "block:bits=8", "power:rank=2",
         "{activation/0: delta(block:bits=4), activation/1: delta(block:bits=4), "
-        "gradient/0: ef(block:bits=4), gradient/1: ef(block:bits=4)}"}) {
+        "gradient/0: power:rank=2, gradient/1: power:rank=2}"}) {
     const Arguments more = {"--set", "codec=" + codec};
     const std::string name = std::to_string(++number);
     const std::string whole = folder.path("whole " + name);

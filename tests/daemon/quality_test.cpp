@@ -95,7 +95,7 @@ TEST_CASE("checks that find no fault change nothing but the bytes of the checks"
   const TestServer server(folder);
   const Arguments map = {"--set",
                          "codec={activation/0: 'delta(block:bits=4)', activation/1: "
-                         "'block:bits=4', gradient/1: 'ef(block:bits=4)', gradient/0: "
+                         "'block:bits=4', gradient/1: 'block:bits=4', gradient/0: "
                          "'power:rank=2'}"};
   const Arguments common = with({"--server", server.address(), "--set", "train.epochs=3", "--set",
                                  "model={name: mlp, width: 32, depth: 2, dropout: 0.1}"},

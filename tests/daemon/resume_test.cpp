@@ -239,14 +239,14 @@ TEST_CASE("with staleness, a killed client or server repeats the steps that were
 // Codecs with a memory, in both directions.
 const Arguments kChangeCodecs = {
     "--set",
-    "codec={activation/0: 'delta(block:bits=4)', gradient/0: 'ef(block:bits=4)', "
+    "codec={activation/0: 'delta(block:bits=4)', gradient/0: 'power:rank=2', "
     "activation/1: 'zstd:level=1(delta:skip=0.05(block:bits=2))', gradient/1: "
-    "'ef(topk:ratio=0.2)'}",
-    "--set", "model={name: mlp, width: 32, depth: 2}"};
+    "'power:rank=1'}",
+    "--set", "model={name: small_cnn, width: 4}"};
 
 const Arguments kDelta = {"--set", "codec={activation/0: 'delta(block:bits=4)'}"};
 
-TEST_CASE("kept samples and residuals are restored after a killed client or server") {
+TEST_CASE("kept samples and factors are restored after a killed client or server") {
   const TemporaryFolder folder;
   RestartableServer server(folder);
   const std::string expected = expectedModel(folder, server.address(), kChangeCodecs);

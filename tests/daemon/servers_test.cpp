@@ -109,14 +109,14 @@ TEST_CASE("codecs of changes give the same weights with every schedule and with 
   for (const std::string schedule : {"priority", "gpipe", "1f1b", "zb"}) {
     CAPTURE(schedule);
     const std::string run = folder.path(schedule);
-    const Ended ended = runClient(
-        "train", run,
-        {"--set", modelWith("[2, 4, 8]"), "--set", "train.schedule=" + schedule, "--set",
-         "train.epochs=4", "--set",
-         "codec={activation/0: delta(block:bits=4), activation/1: delta(block:bits=2), "
-         "activation/2: rans(delta(block:bits=4)), gradient/0: ef(block:bits=4), gradient/1: "
-         "ef(block:bits=2), gradient/2: ef(topk:ratio=0.2)}",
-         "--set", "servers=[\"" + first.address() + "\", \"" + second.address() + "\"]"});
+    const Ended ended =
+        runClient("train", run,
+                  {"--set", modelWith("[2, 4, 8]"), "--set", "train.schedule=" + schedule, "--set",
+                   "train.epochs=4", "--set",
+                   "codec={activation/0: delta(block:bits=4), activation/1: delta(block:bits=2), "
+                   "activation/2: rans(delta(block:bits=4)), gradient/0: block:bits=4, gradient/1: "
+                   "block:bits=2, gradient/2: topk:ratio=0.2}",
+                   "--set", "servers=[\"" + first.address() + "\", \"" + second.address() + "\"]"});
     INFO(ended.errors);
     REQUIRE(ended.code == 0);
     const std::string weights = readTensors(run + "/model.safetensors");

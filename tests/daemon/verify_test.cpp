@@ -90,8 +90,6 @@ TEST_CASE("staleness that a schedule, a codec or a precision does not support is
   CHECK_THAT(refused("power",
                      {"--set", "codec=power:rank=2", "--set", "model={name: small_cnn, width: 4}"}),
              Contains("bad-staleness"));
-  CHECK_THAT(refused("ef", {"--set", "codec={gradient/0: 'ef(block:bits=4)'}"}),
-             Contains("bad-staleness"));
   CHECK_THAT(refused("delta", {"--set", "codec={activation/0: 'delta(block:bits=4)'}"}),
              Contains("bad-staleness"));
   CHECK_THAT(refused("fp16", {"--set", "precision.server=fp16"}), Contains("bad-staleness"));

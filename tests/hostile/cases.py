@@ -423,7 +423,7 @@ def _(world):
 SPECS = ("block:bits=8", "block:bits=4,header=fp16", "uniform:bits=8", "uniform:bits=1", "sort:q=6,s=2", "fast:q=6,s=2", "kmeans:bits=4",
          "topk:ratio=0.1", "randtopk:ratio=0.1,alpha=0.1", "power:rank=2", "svd:rank=2", "fp8:format=e4m3", "fp16", "bf16",
          "zstd:level=1(block:bits=4)", "zstd:level=1(none)", "zstd:level=1(topk:ratio=0.1)", "rans(block:bits=4)", "rans(none)",
-         "adaptive:bits=4", "nonzero(block:bits=4)", "nonzero(none)", "channels(block:bits=4)",
+         "adaptive:bits=4", "channels(block:bits=4)",
          "channels(none)")  # fmt: skip
 NOT_FINITE = struct.pack("<fff", NAN, INF, -INF)
 
@@ -609,7 +609,7 @@ hellos("a watch without codec levels", "bad-run-spec", spec=w.run_spec(f33=1))
 hellos("a staleness of 17", "bad-staleness", spec=w.run_spec(f31=17))
 hellos("a staleness of 4 billion", "bad-staleness", spec=w.run_spec(f31=2**32 - 1))
 hellos("staleness with gpipe", "bad-staleness", spec=w.run_spec(f31=1, f10="gpipe"))
-hellos("staleness with a codec that keeps state", "bad-staleness", spec=w.run_spec(f31=1, f11=[w.message((1, "gradient/1"), (2, "ef(block:bits=4)"))]))
+hellos("staleness with a codec that keeps state", "bad-staleness", spec=w.run_spec(f31=1, f11=[w.message((1, "activation/0"), (2, "delta(block:bits=4)"))]))
 
 
 def begin_steps(peer, *numbers):

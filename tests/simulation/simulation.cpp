@@ -73,12 +73,12 @@ codec: {activation/0: "power:rank=2", activation/1: "block:bits=8", gradient/1: 
 checkpoint: {every_steps: 4}
 )",
                                              false},
-                                            {"small_cnn, momentum, batch norm, delta, ef", R"(
+                                            {"small_cnn, momentum, batch norm, delta, power", R"(
 model: {name: small_cnn, width: 4}
 data: {format: synthetic, shape: [1, 8, 8], classes: 4, train: {size: 48}, test: {size: 8}}
 train: {batch: 6, micro_batches: 3, epochs: 3, optimizer: {name: sgd, momentum: 0.9}, learning_rate: {schedule: constant, peak: 0.05}}
 eval: {batch: 8}
-codec: {activation/0: 'delta(block:bits=4)', activation/1: 'delta(block:bits=4)', gradient/1: 'ef(block:bits=4)', gradient/0: 'ef(block:bits=4)'}
+codec: {activation/0: 'delta(block:bits=4)', activation/1: 'delta(block:bits=4)', gradient/1: 'power:rank=2', gradient/0: 'power:rank=2'}
 checkpoint: {every_steps: 3, keep: 3}
 )",
                                              false},

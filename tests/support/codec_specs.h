@@ -43,17 +43,10 @@ inline std::vector<std::string> contractSpecs() {
                            "adaptive:bits=8",
                            "delta:first_bits=1,skip=0.1(none)",
                            "rans(delta:first_bits=4,skip=0(topk:ratio=0.1))",
-                           "ef(topk:ratio=0.1)",
-                           "ef(power:rank=2,iterations=1)",
-                           "zstd:level=1(ef(uniform:bits=3))",
                            "channels(none)",
                            "channels(topk:ratio=0.1)",
                            "rans(channels(adaptive:bits=2))",
-                           "ef(channels(block:bits=4))",
-                           "delta:first_bits=8,skip=0.1(channels(block:bits=4))",
-                           "nonzero(none)",
-                           "nonzero(rans(power:rank=2,iterations=1))",
-                           "rans(nonzero(topk:ratio=0.1))"})
+                           "delta:first_bits=8,skip=0.1(channels(block:bits=4))"})
     specs.emplace_back(spec);
   return specs;
 }

@@ -341,7 +341,7 @@ TEST_CASE("with staleness, more micro-batches are in flight, and older weights n
   spec.staleness = kMaxStaleness + 1;
   CHECK(refused(spec) == "bad-staleness");
   spec.staleness = 1;
-  spec.codecs["activation/0"] = "ef(block:bits=4)";
+  spec.codecs["activation/0"] = "power:rank=2";
   CHECK(refused(spec) == "bad-staleness");
   spec.codecs.clear();
   spec.schedule = "gpipe";
