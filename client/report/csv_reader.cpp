@@ -116,6 +116,14 @@ CsvReader::CsvReader(std::string folder, std::string name, std::vector<std::stri
   if (partsMissing_) part_ = min;
 }
 
+std::size_t CsvReader::column(std::string name) {
+  columns_.push_back(std::move(name));
+  source_.emplace_back();
+  names_.emplace_back();
+  wanted_.emplace_back();
+  return columns_.size() - 1;
+}
+
 std::string CsvReader::partPath(std::uint64_t part) const {
   return fmt::format("{}/{}.{}.csv", folder_, name_, part);
 }

@@ -41,7 +41,10 @@ class CsvReader {
   // `columns`: the columns to read. The file may have other columns too, in any order. "loss+1"
   // means the column after "loss"; such a column is optional. Cells cannot contain line breaks, so
   // each line is a row, and a damaged row does not affect the others.
-  CsvReader(std::string folder, std::string name, std::vector<std::string> columns);
+  CsvReader(std::string folder, std::string name, std::vector<std::string> columns = {});
+
+  // Adds a column to read, and returns its number in each CsvRow. Call before read().
+  std::size_t column(std::string name);
 
   // Passes each complete new line to `take`, which must check isGarbled() after reading the cells
   // and before using their values.
@@ -51,7 +54,6 @@ class CsvReader {
   std::uint64_t rows() const { return rows_; }  // rows passed to `take` that were not garbled
   // The column's name in the file; empty if the file does not have the column.
   const std::string& nameOf(std::size_t column) const { return names_[column]; }
-  bool hasColumn(std::size_t column) const { return source_[column].has_value(); }
   // Returns one sentence per problem. `following`: the run is still in progress, so a missing file
   // or an incomplete last line is not a problem.
   std::vector<std::string> problems(bool following) const;
@@ -68,7 +70,7 @@ class CsvReader {
 
   const std::string folder_;
   const std::string name_;
-  const std::vector<std::string> columns_;
+  std::vector<std::string> columns_;
   std::vector<std::optional<std::size_t>> source_;  // index of the column in the file
   std::vector<std::string> names_;                  // names of the columns in the file
   std::vector<std::string_view> cells_, wanted_;

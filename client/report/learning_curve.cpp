@@ -16,30 +16,35 @@ struct Bytes {
 // Returns the bytes from the start of the run to the end of each epoch. The bytes of a handshake
 // count for the epoch that follows.
 std::map<std::uint64_t, Bytes> bytesByEpoch(const std::string& folder) {
-  enum { epoch, wireUp, wireDown, controlUp, controlDown };
+  CsvReader reader(folder, "steps");
+  const std::size_t epoch = reader.column("epoch"), wireUp = reader.column("wire_up_bytes"),
+                    wireDown = reader.column("wire_down_bytes"),
+                    controlUp = reader.column("control_up_bytes"),
+                    controlDown = reader.column("control_down_bytes");
   std::map<std::uint64_t, Bytes> ends;
   Bytes sum;
-  CsvReader(folder, "steps",
-            {"epoch", "wire_up_bytes", "wire_down_bytes", "control_up_bytes", "control_down_bytes"})
-      .read([&](const CsvRow& row) {
-        const auto number = row.number(epoch);
-        const double up = row.number(wireUp).value_or(0) + row.number(controlUp).value_or(0);
-        const double down = row.number(wireDown).value_or(0) + row.number(controlDown).value_or(0);
-        if (row.isGarbled()) return;
-        sum.up += up;
-        sum.down += down;
-        if (number && *number >= 1) ends[static_cast<std::uint64_t>(*number)] = sum;
-      });
+  reader.read([&](const CsvRow& row) {
+    const auto number = row.number(epoch);
+    const double up = row.number(wireUp).value_or(0) + row.number(controlUp).value_or(0);
+    const double down = row.number(wireDown).value_or(0) + row.number(controlDown).value_or(0);
+    if (row.isGarbled()) return;
+    sum.up += up;
+    sum.down += down;
+    if (number && *number >= 1) ends[static_cast<std::uint64_t>(*number)] = sum;
+  });
   return ends;
 }
 
 // Reads the rows of epochs.csv by epoch, each with the seconds of that epoch alone. If an epoch was
 // repeated after an interruption, its last row counts.
 std::map<std::uint64_t, CurvePoint> rowsByEpoch(const std::string& folder, std::string& metric) {
-  enum { epoch, trainSeconds, evalSeconds, trainLoss, trainMetric, evalLoss, evalMetric };
-  CsvReader reader(folder, "epochs",
-                   {"epoch", "train_seconds", "eval_seconds", "train_loss", "train_loss+1",
-                    "eval_loss", "eval_loss+1"});
+  CsvReader reader(folder, "epochs");
+  const std::size_t epoch = reader.column("epoch"), trainSeconds = reader.column("train_seconds"),
+                    evalSeconds = reader.column("eval_seconds"),
+                    trainLoss = reader.column("train_loss"),
+                    trainMetric = reader.column("train_loss+1"),
+                    evalLoss = reader.column("eval_loss"),
+                    evalMetric = reader.column("eval_loss+1");
   std::map<std::uint64_t, CurvePoint> rows;
   reader.read([&](const CsvRow& row) {
     const std::string& evalName = reader.nameOf(evalMetric);

@@ -1,7 +1,6 @@
 #include "client/report/report_data.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>

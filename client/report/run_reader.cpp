@@ -7,23 +7,24 @@
 #include "client/report/run_side.h"
 
 namespace cleave {
-namespace {
-
-// The columns, in the order in which they are requested from CsvReader.
-namespace epoch_column {
-enum { time, epoch, steps, samples, trainSeconds, evalLoss, evalMetric };
-}
-const std::vector<std::string> kEpochColumns = {
-    "time", "epoch", "steps", "samples", "train_seconds", "eval_loss", "eval_loss+1"};
-
-}  // namespace
+struct RunReader::EpochColumns {
+  CsvReader& file;
+  std::size_t time = file.column("time");
+  std::size_t epoch = file.column("epoch");
+  std::size_t steps = file.column("steps");
+  std::size_t samples = file.column("samples");
+  std::size_t trainSeconds = file.column("train_seconds");
+  std::size_t evalLoss = file.column("eval_loss");
+  std::size_t evalMetric = file.column("eval_loss+1");
+};
 
 RunReader::RunReader(RunPlace place, BucketAxes& grids)
     : grids_(grids),
       place_(std::move(place)),
       areServersGiven_(!place_.servers.empty()),
       client_(std::make_unique<Side>(place_.folder, true, grids)),
-      epochs_(std::make_unique<CsvReader>(place_.folder, "epochs", kEpochColumns)),
+      epochs_(std::make_unique<CsvReader>(place_.folder, "epochs")),
+      ofEpochs_(new EpochColumns{*epochs_}),
       training_(grids),
       serverSteps_(grids.step),
       evaluation_(place_.folder) {}
@@ -91,22 +92,22 @@ std::string RunReader::prefixOf(std::size_t server) const {
 
 // The main metric by the columns of epochs.csv; empty if there is none.
 std::string RunReader::evaluatedMetric() const {
-  const std::string& name = epochs_->nameOf(epoch_column::evalMetric);
+  const std::string& name = epochs_->nameOf(ofEpochs_->evalMetric);
   return name.empty() ? "" : name.substr(std::string_view("eval_").size());
 }
 
 void RunReader::readEpochs() {
-  namespace c = epoch_column;
+  const EpochColumns& c = *ofEpochs_;
   epochs_->read([&](const CsvRow& row) {
-    const double at = client_->since(row, c::time);
-    const auto epoch = row.number(c::epoch);
-    const auto steps = row.number(c::steps), samples = row.number(c::samples);
-    const auto seconds = row.number(c::trainSeconds);
-    const auto loss = row.number(c::evalLoss), metric = row.number(c::evalMetric);
-    if (!epoch) row.garble(c::epoch);
-    if (!steps) row.garble(c::steps);
-    if (!samples) row.garble(c::samples);
-    if (!seconds) row.garble(c::trainSeconds);
+    const double at = client_->since(row, c.time);
+    const auto epoch = row.number(c.epoch);
+    const auto steps = row.number(c.steps), samples = row.number(c.samples);
+    const auto seconds = row.number(c.trainSeconds);
+    const auto loss = row.number(c.evalLoss), metric = row.number(c.evalMetric);
+    if (!epoch) row.garble(c.epoch);
+    if (!steps) row.garble(c.steps);
+    if (!samples) row.garble(c.samples);
+    if (!seconds) row.garble(c.trainSeconds);
     if (row.isGarbled()) return;
     // If the run continued from a checkpoint, it may record an epoch twice, with the same result.
     if (*epoch <= static_cast<double>(training_.epochs)) return;

@@ -6,10 +6,8 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "client/report/csv_reader.h"
@@ -62,6 +60,7 @@ class RunReader {
 
  private:
   struct Side;
+  struct EpochColumns;
   void findServers();
   std::string prefixOf(std::size_t server) const;
   void noteInterruption(Side& side, std::string_view phase, double generation, double time,
@@ -80,6 +79,7 @@ class RunReader {
   std::unique_ptr<Side> client_;
   std::map<std::size_t, std::unique_ptr<Side>> servers_;  // by number
   std::unique_ptr<CsvReader> epochs_;
+  std::unique_ptr<EpochColumns> ofEpochs_;
   TrainingFigures training_;
   ServerSteps serverSteps_;
   Settings config_, environment_;

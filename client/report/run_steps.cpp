@@ -7,100 +7,19 @@
 namespace cleave {
 namespace {
 
-// The columns, in the order in which they are requested from CsvReader.
-namespace step_column {
-enum {
-  time,
-  run,
-  generation,
-  phase,
-  step,
-  epoch,
-  samples,
-  seconds,
-  headForward,
-  tailStep,
-  headBackward,
-  bodyForward,
-  bodyBackward,
-  bodyWeights,
-  update,
-  checkpoint,
-  encode,
-  decode,
-  rawUp,
-  rawDown,
-  wireUp,
-  wireDown,
-  controlUp,
-  controlDown,
-  common,  // the columns before this one exist on both sides
-  rateUp = common,
-  rateDown,
-  latency,
-  bound,
-  bottleneck,
-  learningRate,
-  gradientNorm,
-  loss,
-  metric
-};
-}
-const std::vector<std::string> kStepColumns = {"time",
-                                               "run",
-                                               "generation",
-                                               "phase",
-                                               "step",
-                                               "epoch",
-                                               "samples",
-                                               "seconds",
-                                               "head_forward_seconds",
-                                               "tail_step_seconds",
-                                               "head_backward_seconds",
-                                               "body_forward_seconds",
-                                               "body_backward_seconds",
-                                               "body_weights_seconds",
-                                               "update_seconds",
-                                               "checkpoint_seconds",
-                                               "encode_seconds",
-                                               "decode_seconds",
-                                               "raw_up_bytes",
-                                               "raw_down_bytes",
-                                               "wire_up_bytes",
-                                               "wire_down_bytes",
-                                               "control_up_bytes",
-                                               "control_down_bytes",
-                                               "rate_up",
-                                               "rate_down",
-                                               "latency_seconds",
-                                               "bound_seconds",
-                                               "bottleneck",
-                                               "learning_rate",
-                                               "gradient_norm",
-                                               "loss",
-                                               "loss+1"};
-
 constexpr std::size_t kLatestSteps = 200;
 
 // The sum of these columns; empty cells are skipped.
-double sumOf(const CsvRow& row, std::initializer_list<int> columns) {
+double sumOf(const CsvRow& row, std::initializer_list<std::size_t> columns) {
   double sum = 0;
-  for (const int column : columns) {
-    sum += row.number(static_cast<std::size_t>(column)).value_or(0);
-  }
+  for (const std::size_t column : columns) sum += row.number(column).value_or(0);
   return sum;
 }
 
 }  // namespace
 
-std::vector<std::string> stepColumnsToRead(bool isClient) {
-  auto columns = kStepColumns;
-  if (!isClient) columns.resize(step_column::common);
-  return columns;
-}
-
 std::string RunReader::metricName() const {
-  const std::string name = client_->steps.nameOf(step_column::metric);
+  const std::string name = client_->steps.nameOf(client_->ofClient->metric);
   return name.empty() ? evaluatedMetric() : name;
 }
 
@@ -133,43 +52,44 @@ void RunReader::noteInterruption(Side& side, std::string_view phase, double gene
 }
 
 void RunReader::readSteps(Side& side, std::size_t server) {
-  namespace c = step_column;
   const bool isClient = server == 0;
+  const StepColumns& c = side.ofSteps;
   side.steps.read([&](const CsvRow& row) {
-    const double at = side.since(row, c::time);
-    const std::string_view phase = row.text(c::phase);
+    const double at = side.since(row, c.time);
+    const std::string_view phase = row.text(c.phase);
     const bool isBatch = phase == "train" || phase == "eval";
     const bool isResume = phase == "resume";
     if (!isBatch && !isResume && phase != "handshake" && phase != "bye") {
-      row.garble(c::phase);
+      row.garble(c.phase);
     }
-    const double controlUp = sumOf(row, {c::controlUp});
-    const double controlDown = sumOf(row, {c::controlDown});
-    const double up = sumOf(row, {c::wireUp}), down = sumOf(row, {c::wireDown});
+    const double controlUp = sumOf(row, {c.controlUp});
+    const double controlDown = sumOf(row, {c.controlDown});
+    const double up = sumOf(row, {c.wireUp}), down = sumOf(row, {c.wireDown});
     const SpentByRows::Sums bytes{
-        0, sumOf(row, {c::rawUp, c::rawDown}), {up, down}, {controlUp, controlDown}};
-    const double body = sumOf(row, {c::bodyForward, c::bodyBackward, c::bodyWeights});
-    const double update = sumOf(row, {c::update});
+        0, sumOf(row, {c.rawUp, c.rawDown}), {up, down}, {controlUp, controlDown}};
+    const double body = sumOf(row, {c.bodyForward, c.bodyBackward, c.bodyWeights});
+    const double update = sumOf(row, {c.update});
     const double computed =
-        update + (isClient ? sumOf(row, {c::headForward, c::tailStep, c::headBackward}) : body);
-    const double coded = sumOf(row, {c::encode, c::decode});
-    const auto seconds = row.number(c::seconds);
+        update + (isClient ? sumOf(row, {c.headForward, c.tailStep, c.headBackward}) : body);
+    const double coded = sumOf(row, {c.encode, c.decode});
+    const auto seconds = row.number(c.seconds);
     const bool hasStep = isBatch || isResume;
-    const double step = hasStep ? placeOf(row, c::step, row.number(c::step), kMaxStepNumber) : 0;
-    const double generation = row.number(c::generation).value_or(0);
-    const bool hasCheckpoint = row.number(c::checkpoint).has_value();
+    const double step = hasStep ? placeOf(row, c.step, row.number(c.step), kMaxStepNumber) : 0;
+    const double generation = row.number(c.generation).value_or(0);
+    const bool hasCheckpoint = row.number(c.checkpoint).has_value();
     if (row.isGarbled()) return;
 
-    if (id_.empty()) id_ = row.text(c::run);
+    if (id_.empty()) id_ = row.text(c.run);
     if (!isClient) {
       if (phase == "train") serverSteps_.addRow(server, step, computed, coded);
       return;
     }
-    const auto rateUp = row.number(c::rateUp), rateDown = row.number(c::rateDown);
-    const auto latency = row.number(c::latency), bound = row.number(c::bound);
-    const auto loss = row.number(c::loss), metric = row.number(c::metric);
-    const auto samples = row.number(c::samples), epoch = row.number(c::epoch);
-    const auto learningRate = row.number(c::learningRate), norm = row.number(c::gradientNorm);
+    const ClientStepColumns& o = *side.ofClient;
+    const auto rateUp = row.number(o.rateUp), rateDown = row.number(o.rateDown);
+    const auto latency = row.number(o.latency), bound = row.number(o.bound);
+    const auto loss = row.number(o.loss), metric = row.number(o.metric);
+    const auto samples = row.number(c.samples), epoch = row.number(c.epoch);
+    const auto learningRate = row.number(o.learningRate), norm = row.number(o.gradientNorm);
     if (row.isGarbled()) return;
 
     TrainingFigures& training = training_;
@@ -217,7 +137,7 @@ void RunReader::readSteps(Side& side, std::size_t server) {
       training.boundedSeconds += *seconds;
       training.bounds += minimum;
       ++training.boundedSteps;
-      training.bottlenecks[std::string(row.text(c::bottleneck))] += *seconds;
+      training.bottlenecks[std::string(row.text(o.bottleneck))] += *seconds;
     }
     if (latency) {
       training.latency.add(step, *latency);

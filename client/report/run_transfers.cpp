@@ -4,63 +4,25 @@
 #include "client/report/run_side.h"
 
 namespace cleave {
-namespace {
-
-// The columns, in the order in which they are requested from CsvReader.
-namespace transfer_column {
-enum {
-  time,
-  run,
-  role,
-  phase,
-  step,
-  flow,
-  codec,
-  raw,
-  wire,
-  encode,
-  queue,
-  wireSeconds,
-  decode,
-  snr,
-  deliveryRate,
-  roundTrip,
-  retransmits
-};
-}
-const std::vector<std::string> kTransferColumns = {"time",           "run",
-                                                   "role",           "phase",
-                                                   "step",           "flow",
-                                                   "codec",          "raw_bytes",
-                                                   "wire_bytes",     "encode_seconds",
-                                                   "queue_seconds",  "wire_seconds",
-                                                   "decode_seconds", "snr_db",
-                                                   "delivery_rate",  "round_trip_seconds",
-                                                   "retransmits"};
-
-}  // namespace
-
-std::vector<std::string> transferColumnsToRead() { return kTransferColumns; }
-
 void RunReader::readTransfers(Side& side, bool isClient) {
-  namespace c = transfer_column;
+  const TransferColumns& c = side.ofTransfers;
   side.transfers.read([&](const CsvRow& row) {
-    const double at = side.since(row, c::time);
-    const auto flow = flowFromName(row.text(c::flow));
-    const std::string_view role = row.text(c::role), phase = row.text(c::phase);
-    if (!flow) row.garble(c::flow);
-    if (role != "send" && role != "recv") row.garble(c::role);
-    const auto raw = row.number(c::raw), wire = row.number(c::wire);
-    if (!raw) row.garble(c::raw);
-    if (!wire) row.garble(c::wire);
-    const auto encode = row.number(c::encode), queue = row.number(c::queue);
-    const auto seconds = row.number(c::wireSeconds), decode = row.number(c::decode);
-    const auto snr = row.number(c::snr), delivery = row.number(c::deliveryRate);
-    const auto roundTrip = row.number(c::roundTrip), retransmits = row.number(c::retransmits);
-    const double step = placeOf(row, c::step, row.number(c::step), kMaxStepNumber);
+    const double at = side.since(row, c.time);
+    const auto flow = flowFromName(row.text(c.flow));
+    const std::string_view role = row.text(c.role), phase = row.text(c.phase);
+    if (!flow) row.garble(c.flow);
+    if (role != "send" && role != "recv") row.garble(c.role);
+    const auto raw = row.number(c.raw), wire = row.number(c.wire);
+    if (!raw) row.garble(c.raw);
+    if (!wire) row.garble(c.wire);
+    const auto encode = row.number(c.encode), queue = row.number(c.queue);
+    const auto seconds = row.number(c.wireSeconds), decode = row.number(c.decode);
+    const auto snr = row.number(c.snr), delivery = row.number(c.deliveryRate);
+    const auto roundTrip = row.number(c.roundTrip), retransmits = row.number(c.retransmits);
+    const double step = placeOf(row, c.step, row.number(c.step), kMaxStepNumber);
     if (row.isGarbled()) return;
 
-    if (id_.empty()) id_ = row.text(c::run);
+    if (id_.empty()) id_ = row.text(c.run);
     SideFigures& figures = side.figures;
     FlowFigures& sums = figures.flows[*flow];
     ++sums.transfers;
@@ -68,7 +30,7 @@ void RunReader::readTransfers(Side& side, bool isClient) {
     sums.wireBytes += *wire;
     sums.encodeSeconds += encode.value_or(0);
     sums.decodeSeconds += decode.value_or(0);
-    if (sums.codec != row.text(c::codec)) sums.codec = row.text(c::codec);
+    if (sums.codec != row.text(c.codec)) sums.codec = row.text(c.codec);
     if (snr) {
       sums.snrMin = sums.snrs == 0 ? *snr : std::min(sums.snrMin, *snr);
       ++sums.snrs;

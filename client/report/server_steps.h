@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <map>
-#include <optional>
 #include <vector>
 
 #include "client/report/downsample.h"

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <spdlog/fmt/fmt.h>
 #include <sys/file.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>

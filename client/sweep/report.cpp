@@ -1,7 +1,5 @@
 #include "client/sweep/report.h"
 
-#include <spdlog/fmt/fmt.h>
-
 #include <algorithm>
 
 #include "client/report/report.h"

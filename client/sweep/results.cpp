@@ -3,7 +3,6 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "client/report/csv_reader.h"
@@ -99,22 +98,26 @@ void measureTransfers(const std::string& runFolder, Measured& measured) {
   };
   std::map<std::pair<std::string, int>, Sum> sums;  // by flow and class
   double peakUp = 0, peakDown = 0;
-  CsvReader(runFolder, "transfers", {"phase", "flow", "wire_bytes", "wire_seconds", "role"})
-      .read([&](const CsvRow& row) {
-        const double bytes = row.number(2).value_or(0);
-        const double seconds = row.number(3).value_or(0);
-        const auto flow = flowFromName(row.text(1));
-        const bool isTensor = flow && !isBlob(*flow);
-        if (row.isGarbled() || row.text(0) != "train" || !isTensor) return;
-        if (bytes <= 0 || seconds <= 0) return;  // the tensor was never acknowledged
-        const int number = static_cast<int>(std::floor(kClassesPerOctave * std::log2(bytes)));
-        Sum& sum = sums[{flowName(*flow), number}];
-        ++sum.transfers;
-        sum.bytes += bytes;
-        sum.seconds += seconds;
-        double& peak = row.text(4) == "send" ? peakUp : peakDown;
-        peak = std::max(peak, bytes / seconds);
-      });
+  CsvReader transfers(runFolder, "transfers");
+  const std::size_t phaseColumn = transfers.column("phase"), flowColumn = transfers.column("flow"),
+                    bytesColumn = transfers.column("wire_bytes"),
+                    secondsColumn = transfers.column("wire_seconds"),
+                    roleColumn = transfers.column("role");
+  transfers.read([&](const CsvRow& row) {
+    const double bytes = row.number(bytesColumn).value_or(0);
+    const double seconds = row.number(secondsColumn).value_or(0);
+    const auto flow = flowFromName(row.text(flowColumn));
+    const bool isTensor = flow && !isBlob(*flow);
+    if (row.isGarbled() || row.text(phaseColumn) != "train" || !isTensor) return;
+    if (bytes <= 0 || seconds <= 0) return;  // the tensor was never acknowledged
+    const int number = static_cast<int>(std::floor(kClassesPerOctave * std::log2(bytes)));
+    Sum& sum = sums[{flowName(*flow), number}];
+    ++sum.transfers;
+    sum.bytes += bytes;
+    sum.seconds += seconds;
+    double& peak = row.text(roleColumn) == "send" ? peakUp : peakDown;
+    peak = std::max(peak, bytes / seconds);
+  });
   if (peakUp > 0) measured.metrics["tensor_peak_up"] = peakUp;
   if (peakDown > 0) measured.metrics["tensor_peak_down"] = peakDown;
   for (const auto& [key, sum] : sums) {

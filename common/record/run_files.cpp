@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <utility>
 
@@ -22,6 +23,126 @@ std::string shapeText(const TensorSpec& spec) {
   return text;
 }
 
+// The columns of a file and their cells in one row, in order: docs/metrics.md describes them. All
+// rows of a file have the same names.
+using Columns = std::vector<std::pair<const char*, Cell>>;
+
+// The first columns of every file.
+struct RowOrigin {
+  std::string run;
+  std::uint64_t session = 0, generation = 0;
+
+  Columns with(Columns others) const {
+    others.insert(
+        others.begin(),
+        {{"time", utcNow()}, {"run", run}, {"session", session}, {"generation", generation}});
+    return others;
+  }
+};
+
+// The columns of bytes and codec seconds that steps.csv and epochs.csv share: between two totals.
+struct Totals {
+  LinkTotals before, after;
+
+  Columns columns() const {
+    return {{"encode_seconds", after.encodeSeconds - before.encodeSeconds},
+            {"decode_seconds", after.decodeSeconds - before.decodeSeconds},
+            {"raw_up_bytes", after.rawUp - before.rawUp},
+            {"raw_down_bytes", after.rawDown - before.rawDown},
+            {"wire_up_bytes", after.wireUp - before.wireUp},
+            {"wire_down_bytes", after.wireDown - before.wireDown},
+            {"control_up_bytes", after.controlUp - before.controlUp},
+            {"control_down_bytes", after.controlDown - before.controlDown}};
+  }
+};
+
+Columns columnsOf(const TransferRecord& row) {
+  const auto link = row.link;
+  return {{"role", row.sent ? "send" : "recv"},
+          {"phase", std::string(phaseName(row.key.phase))},
+          {"step", row.key.step},
+          {"micro_batch", std::uint64_t{row.key.i}},
+          {"flow", std::string(flowName(row.key.flow))},
+          {"codec", row.codec},
+          {"shape", shapeText(row.spec)},
+          {"raw_bytes", row.rawBytes},
+          {"wire_bytes", row.wireBytes},
+          {"encode_seconds", cell(row.encodeSeconds)},
+          {"queue_seconds", cell(row.queueSeconds)},
+          {"wire_seconds", cell(row.wireSeconds)},
+          {"decode_seconds", cell(row.decodeSeconds)},
+          {"snr_db", cell(row.snrDb)},
+          {"delivery_rate", link ? Cell(link->deliveryRate) : Cell()},
+          {"round_trip_seconds", link ? Cell(link->roundTripSeconds) : Cell()},
+          {"retransmits", link ? Cell(link->retransmits) : Cell()}};
+}
+
+Columns columnsOf(const StepRow& row, const Totals& totals) {
+  const auto seconds = [&](ActionKind kind) {
+    const double action = row.actions[indexOf(kind)];
+    return action > 0 ? Cell(action) : Cell();
+  };
+  Columns all = {{"phase", row.phase},
+                 {"step", cell(row.step)},
+                 {"epoch", cell(row.epoch)},
+                 {"samples", row.at ? Cell(std::uint64_t{row.at->batch.samples}) : Cell()},
+                 {"micro_batches", row.at ? Cell(std::uint64_t{row.at->batch.count}) : Cell()},
+                 {"seconds", cell(row.seconds)},
+                 {"between_seconds", cell(row.between)},
+                 {"learning_rate", cell(row.learningRate)},
+                 {"gradient_norm", cell(row.gradientNorm)},
+                 {"head_forward_seconds", seconds(ActionKind::headForward)},
+                 {"tail_step_seconds", seconds(ActionKind::tailStep)},
+                 {"head_backward_seconds", seconds(ActionKind::headBackward)},
+                 {"body_forward_seconds", seconds(ActionKind::bodyForward)},
+                 {"body_backward_seconds", seconds(ActionKind::bodyBackward)},
+                 {"body_weights_seconds", seconds(ActionKind::bodyWeights)},
+                 {"reduce_seconds", seconds(ActionKind::reduce)},
+                 {"update_seconds", seconds(ActionKind::update)},
+                 {"checkpoint_seconds", seconds(ActionKind::snapshot)}};
+  std::ranges::move(totals.columns(), std::back_inserter(all));
+  // Steps that overlap have costs, but no bound.
+  const auto link = row.costs ? std::optional(row.costs->slowestLink()) : std::nullopt;
+  const auto& bound = row.bound;
+  std::ranges::move(
+      Columns{
+          {"rate_up", link ? Cell(link->rateUp) : Cell()},
+          {"rate_down", link ? Cell(link->rateDown) : Cell()},
+          {"latency_seconds", link ? Cell(link->latency) : Cell()},
+          {"bound_seconds", bound ? Cell(bound->seconds) : Cell()},
+          {"over_bound", bound ? Cell(row.seconds.value_or(0) / bound->seconds) : Cell()},
+          {"bottleneck", bound ? Cell(std::string(bottleneckName(bound->bottleneck))) : Cell()}},
+      std::back_inserter(all));
+  return all;
+}
+
+Columns columnsOf(const EpochRow& row, const Totals& totals) {
+  Columns all = {{"epoch", row.epoch},
+                 {"steps", row.steps},
+                 {"samples", row.samples},
+                 {"train_seconds", row.trainSeconds},
+                 {"eval_seconds", cell(row.evalSeconds)}};
+  std::ranges::move(totals.columns(), std::back_inserter(all));
+  return all;
+}
+
+std::vector<std::string> namesOf(const Columns& columns) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : RowOrigin().with(columns)) names.emplace_back(name);
+  return names;
+}
+
+void append(std::vector<std::string>& names, const std::string& prefix,
+            const std::vector<std::string>& metrics) {
+  for (const std::string& metric : metrics) names.push_back(prefix + metric);
+}
+
+std::vector<Cell> cellsOf(Columns columns) {
+  std::vector<Cell> cells;
+  for (auto& [name, value] : columns) cells.push_back(std::move(value));
+  return cells;
+}
+
 void append(std::vector<Cell>& cells, const std::vector<std::optional<double>>& values,
             std::size_t columns) {
   for (std::size_t index = 0; index < columns; ++index) {
@@ -29,98 +150,23 @@ void append(std::vector<Cell>& cells, const std::vector<std::optional<double>>& 
   }
 }
 
-// The columns of bytes and codec seconds that steps.csv and epochs.csv share. append() computes
-// their values between two totals.
-const std::vector<std::string> kTotalsColumns = {
-    "encode_seconds", "decode_seconds",  "raw_up_bytes",     "raw_down_bytes",
-    "wire_up_bytes",  "wire_down_bytes", "control_up_bytes", "control_down_bytes"};
-
-void append(std::vector<Cell>& cells, const LinkTotals& before, const LinkTotals& after) {
-  cells.emplace_back(after.encodeSeconds - before.encodeSeconds);
-  cells.emplace_back(after.decodeSeconds - before.decodeSeconds);
-  cells.emplace_back(after.rawUp - before.rawUp);
-  cells.emplace_back(after.rawDown - before.rawDown);
-  cells.emplace_back(after.wireUp - before.wireUp);
-  cells.emplace_back(after.wireDown - before.wireDown);
-  cells.emplace_back(after.controlUp - before.controlUp);
-  cells.emplace_back(after.controlDown - before.controlDown);
-}
-
-const std::vector<std::string> kBoundColumns = {"rate_up",       "rate_down",  "latency_seconds",
-                                                "bound_seconds", "over_bound", "bottleneck"};
-
-void appendBound(std::vector<Cell>& cells, const StepRow& row) {
-  const std::size_t end = cells.size() + kBoundColumns.size();
-  if (row.costs) {  // also of steps that overlap, which have no bound
-    const BodyCosts link = row.costs->slowestLink();
-    cells.emplace_back(link.rateUp);
-    cells.emplace_back(link.rateDown);
-    cells.emplace_back(link.latency);
-  }
-  if (!row.costs || !row.bound) return cells.resize(end);
-  cells.emplace_back(row.bound->seconds);
-  cells.emplace_back(row.seconds.value_or(0) / row.bound->seconds);
-  cells.emplace_back(std::string(bottleneckName(row.bound->bottleneck)));
-}
-
-std::vector<std::string> join(std::vector<std::string> first,
-                              const std::vector<std::string>& second) {
-  first.insert(first.end(), second.begin(), second.end());
-  return first;
-}
-
-std::vector<std::string> prefixed(const std::string& prefix,
-                                  const std::vector<std::string>& names) {
-  std::vector<std::string> result;
-  for (const std::string& name : names) result.push_back(prefix + name);
-  return result;
-}
-
-// Kinds that have their own column, in column order.
-constexpr std::pair<ActionKind, const char*> kActionColumns[] = {
-    {ActionKind::headForward, "head_forward_seconds"},
-    {ActionKind::tailStep, "tail_step_seconds"},
-    {ActionKind::headBackward, "head_backward_seconds"},
-    {ActionKind::bodyForward, "body_forward_seconds"},
-    {ActionKind::bodyBackward, "body_backward_seconds"},
-    {ActionKind::bodyWeights, "body_weights_seconds"},
-    {ActionKind::reduce, "reduce_seconds"},
-    {ActionKind::update, "update_seconds"},
-    {ActionKind::snapshot, "checkpoint_seconds"},
-};
-
 }  // namespace
 
 std::vector<std::string> RunFiles::transferColumns() {
-  return {"time",           "run",
-          "session",        "generation",
-          "role",           "phase",
-          "step",           "micro_batch",
-          "flow",           "codec",
-          "shape",          "raw_bytes",
-          "wire_bytes",     "encode_seconds",
-          "queue_seconds",  "wire_seconds",
-          "decode_seconds", "snr_db",
-          "delivery_rate",  "round_trip_seconds",
-          "retransmits"};
+  return namesOf(columnsOf(TransferRecord()));
 }
 
 std::vector<std::string> RunFiles::stepColumns(const std::vector<std::string>& metrics) {
-  std::vector<std::string> columns = {
-      "time",         "run",     "session",       "generation", "phase",           "step",
-      "epoch",        "samples", "micro_batches", "seconds",    "between_seconds", "learning_rate",
-      "gradient_norm"};
-  for (const auto& [kind, name] : kActionColumns) columns.emplace_back(name);
-  columns = join(std::move(columns), kTotalsColumns);
-  return join(join(std::move(columns), kBoundColumns), metrics);
+  std::vector<std::string> names = namesOf(columnsOf(StepRow(), {}));
+  append(names, "", metrics);
+  return names;
 }
 
 std::vector<std::string> RunFiles::epochColumns(const std::vector<std::string>& metrics) {
-  std::vector<std::string> columns = {"time",  "run",     "session",       "generation",  "epoch",
-                                      "steps", "samples", "train_seconds", "eval_seconds"};
-  columns = join(std::move(columns), kTotalsColumns);
-  columns = join(std::move(columns), prefixed("train_", metrics));
-  return join(std::move(columns), prefixed("eval_", metrics));
+  std::vector<std::string> names = namesOf(columnsOf(EpochRow(), {}));
+  append(names, "train_", metrics);
+  append(names, "eval_", metrics);
+  return names;
 }
 
 RunFiles::RunFiles(Recorder& recorder, const std::string& folder, RunIdentity identity,
@@ -149,62 +195,28 @@ void RunFiles::reconnected(std::uint64_t session, std::uint64_t generation, bool
 void RunFiles::transfer(const TransferRecord& record) {
   if (observer_) observer_->transfer(record);
   if (!transfers_) return;
-  transfers_->row({utcNow(),
-                   run_,
-                   session_.load(),
-                   generation_.load(),
-                   std::string(record.sent ? "send" : "recv"),
-                   std::string(phaseName(record.key.phase)),
-                   record.key.step,
-                   std::uint64_t{record.key.i},
-                   std::string(flowName(record.key.flow)),
-                   record.codec,
-                   shapeText(record.spec),
-                   record.rawBytes,
-                   record.wireBytes,
-                   cell(record.encodeSeconds),
-                   cell(record.queueSeconds),
-                   cell(record.wireSeconds),
-                   cell(record.decodeSeconds),
-                   cell(record.snrDb),
-                   record.link ? Cell(record.link->deliveryRate) : Cell(),
-                   record.link ? Cell(record.link->roundTripSeconds) : Cell(),
-                   record.link ? Cell(record.link->retransmits) : Cell()});
+  transfers_->row(cellsOf(RowOrigin{run_, session_, generation_}.with(columnsOf(record))));
 }
 
 void RunFiles::step(const StepRow& row, const LinkTotals& totals) {
-  std::vector<Cell> cells = {utcNow(),  run_,           session_.load(), generation_.load(),
-                             row.phase, cell(row.step), cell(row.epoch)};
-  cells.push_back(row.at ? Cell(std::uint64_t{row.at->batch.samples}) : Cell());
-  cells.push_back(row.at ? Cell(std::uint64_t{row.at->batch.count}) : Cell());
-  cells.push_back(cell(row.seconds));
-  cells.push_back(cell(row.between));
-  cells.push_back(cell(row.learningRate));
-  cells.push_back(cell(row.gradientNorm));
-  for (const auto& [kind, name] : kActionColumns) {
-    const double seconds = row.actions[indexOf(kind)];
-    cells.push_back(seconds > 0 ? Cell(seconds) : Cell());
-  }
   const std::lock_guard lock(mutex_);
-  append(cells, lastStep_, totals);
-  if (observer_) observer_->step(row, lastStep_, totals);
-  if (events_) events_->step(row, lastStep_, totals);
-  lastStep_ = totals;
+  const LinkTotals before = std::exchange(lastStep_, totals);
+  if (observer_) observer_->step(row, before, totals);
+  if (events_) events_->step(row, before, totals);
   if (!steps_) return;
-  appendBound(cells, row);
+  auto cells =
+      cellsOf(RowOrigin{run_, session_, generation_}.with(columnsOf(row, {before, totals})));
   append(cells, row.metrics, metrics_.size());
   steps_->row(std::move(cells));
 }
 
 void RunFiles::epoch(const EpochRow& row, const LinkTotals& totals) {
-  std::vector<Cell> cells = {
-      utcNow(),  run_,        session_.load(),  generation_.load(),   row.epoch,
-      row.steps, row.samples, row.trainSeconds, cell(row.evalSeconds)};
   const std::lock_guard lock(mutex_);
-  append(cells, lastEpoch_, totals);
-  lastEpoch_ = totals;
+  const LinkTotals before = std::exchange(lastEpoch_, totals);
   if (events_) events_->epoch(row);
   if (!epochs_) return;
+  auto cells =
+      cellsOf(RowOrigin{run_, session_, generation_}.with(columnsOf(row, {before, totals})));
   append(cells, row.trainMetrics, metrics_.size());
   append(cells, row.evalMetrics, metrics_.size());
   epochs_->row(std::move(cells));
