@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "common/model/stage.h"
-#include "common/model/stage_parts.h"
+#include "common/model/stage_cut.h"
+#include "common/model/trained_part.h"
 
 namespace cleave {
 namespace {

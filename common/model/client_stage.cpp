@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <deque>
-#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
+#include "common/model/labeled_batch.h"
 #include "common/model/stage.h"
-#include "common/model/stage_parts.h"
+#include "common/model/stage_cut.h"
+#include "common/model/trained_part.h"
 
 namespace cleave {
 

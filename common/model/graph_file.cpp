@@ -6,7 +6,6 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -19,7 +18,7 @@
 #include "common/graph/graph.h"
 #include "common/model/blocks.h"
 #include "common/model/foreign_file.h"
-#include "common/model/graph_program.h"
+#include "common/model/graph_operands.h"
 
 namespace cleave {
 namespace {

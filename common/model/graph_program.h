@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -12,6 +11,8 @@
 #include "common/model/model.h"
 
 namespace cleave {
+
+class PreparedGraph;
 
 class GraphProgram {
  public:
@@ -41,14 +42,10 @@ class GraphProgram {
                  const BlockContext& context) const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
-  std::unique_ptr<State> evaluation_;  // null: the graph has no evaluation graph
+  std::unique_ptr<PreparedGraph> prepared_;
+  std::unique_ptr<PreparedGraph> evaluation_;  // null: the graph has no evaluation graph
   // For each weight of the evaluation graph, its position in weights().
   std::vector<std::size_t> evaluationWeights_;
 };
-
-// Returns the LibTorch dtype of a graph's value.
-at::ScalarType scalarTypeOf(const wire::Value& value);
 
 }  // namespace cleave

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "common/model/inserts.h"
+#include "common/model/labeled_batch.h"
 #include "common/model/optimizer.h"
-#include "common/model/stage_parts.h"
 
 namespace cleave {
 namespace {

@@ -6,8 +6,6 @@
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/tensor.h>
 
-#include <numeric>
-
 #include "common/core/error.h"
 #include "common/core/names.h"
 #include "common/model/blocks.h"

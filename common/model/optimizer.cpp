@@ -16,7 +16,6 @@
 #include <cstdio>
 #include <map>
 #include <span>
-#include <stdexcept>
 #include <utility>
 
 #include "common/codec/checkpoint_error.h"

@@ -4,13 +4,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <stdexcept>
 
 #include "common/core/names.h"
 #include "common/graph/adapters.h"
 #include "common/model/blocks.h"
 #include "common/model/scores.h"
-#include "common/model/stage_parts.h"
 #include "common/model/torch_tensor.h"
 
 namespace cleave {

@@ -1,10 +1,11 @@
 #include <ATen/core/grad_mode.h>
 
 #include <optional>
-#include <utility>
 
+#include "common/model/labeled_batch.h"
+#include "common/model/replica_gradients.h"
 #include "common/model/stage.h"
-#include "common/model/stage_parts.h"
+#include "common/model/trained_part.h"
 
 namespace cleave {
 

@@ -15,8 +15,10 @@
 #include "common/core/random.h"
 #include "common/graph/packed_graph.h"
 #include "common/model/graph_blocks.h"
-#include "common/model/stage_parts.h"
+#include "common/model/labeled_batch.h"
+#include "common/model/split_backward.h"
 #include "common/model/torch_tensor.h"
+#include "common/model/trained_part.h"
 #include "compression/registry.h"
 #include "proto/wire.pb.h"
 

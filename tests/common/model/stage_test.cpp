@@ -21,9 +21,9 @@
 #include "common/model/blocks.h"
 #include "common/model/graph_blocks.h"
 #include "common/model/graph_file.h"
+#include "common/model/labeled_batch.h"
 #include "common/model/split_backward.h"
 #include "common/model/stage.h"
-#include "common/model/stage_parts.h"
 #include "common/model/torch_tensor.h"
 #include "tests/support/error_code.h"
 
