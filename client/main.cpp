@@ -97,37 +97,15 @@ int run(int argc, char** argv) {
   trainApp->callback(
       [&] { command = [&] { return dryRun ? dryRunCommand(train.run) : trainCommand(train); }; });
 
-  NewOptions first;
-  addNewCommand(app, first, command);
-
-  VerifyOptions verify;
-  CLI::App* verifyApp = app.add_subcommand(
-      "verify", "Checks that the split model trains exactly like the whole model in one process");
-  addRunOptions(*verifyApp, verify.run);
-  verifyApp->add_option("--steps", verify.steps, "Steps to compare")
-      ->default_str("3")
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1000000}));
-  verifyApp
-      ->add_option(
-          "--tolerance", verify.tolerance,
-          "Maximum difference, |split - whole| / |whole|, per kind of result; 0 requires "
-          "bit-identical results, which needs CPUs on both sides, or GPUs of the same model")
-      ->default_str("0")
-      ->check(CLI::Range(0.0, 1.0));
-  verifyApp->footer(
-      std::string("Example:\n  cleave-client verify --config configs/fashion_mnist.yaml "
-                  "--set train.micro_batches=7\n\nThe run fails if the split model and the "
-                  "whole model differ by more than --tolerance. ") +
-      kExitCodes);
-  verifyApp->callback([&] { command = [&] { return verifyCommand(verify); }; });
+  addNewCommand(app, command);
+  addVerifyCommand(app, command);
 
   bool listAsJson = false;
-  ModelsShowOptions modelsShow;
   for (const ListingRow& row : listingTable()) {
     CLI::App* list = app.add_subcommand(std::string(row.command), std::string(row.summary));
     list->add_flag("--json", listAsJson, "Prints JSON");
     list->footer(fmt::format("Example:\n  cleave-client {} --json", row.command));
-    if (row.command == "models") addModelsShowCommand(*list, modelsShow, command);
+    if (row.command == "models") addModelsShowCommand(*list, command);
     list->callback([&, row, list] {
       if (list->get_subcommands().empty())
         command = [&, row] { return listCommand(row, listAsJson); };
@@ -137,49 +115,12 @@ int run(int argc, char** argv) {
   KeysOptions keys;
   addKeysCommand(app, keys, configurationKeys, command);
 
-  DataShowOptions dataShow;
-  DataCheckOptions dataCheck;
-  addDataCommands(app, dataShow, dataCheck, command);
-
-  ProfileOptions profile;
-  addProfileCommand(app, profile, command);
-
-  PlanOptions plan;
-  addPlanCommand(app, plan, command);
-
-  SimulateOptions simulate;
-  addSimulateCommand(app, simulate, command);
-
-  SweepOptions sweep;
-  addSweepCommand(app, sweep, command);
-
-  ProbeCommandOptions probe;
-  addProbeCommand(app, probe, command);
-
-  CheckpointsOptions checkpoints;
-  addCheckpointsCommand(app, checkpoints, command);
-
-  PretrainOptions pretrain;
-  addPretrainCommand(app, pretrain, command);
-
-  EvalOptions eval;
-  addEvalCommand(app, eval, command);
-
-  PredictOptions predict;
-  addPredictCommand(app, predict, command);
-
-  ExportOptions exportOptions;
-  addExportCommand(app, exportOptions, command);
-
-  ReportCommandOptions report;
-  addReportCommand(app, report, command);
-
-  DoctorOptions doctor;
-  addDoctorCommand(app, doctor, command);
-
-  CodecOptions codec;
-  addCodecCommands(app, codec, command);
-
+  for (const auto add : {addDataCommands, addProfileCommand, addPlanCommand, addSimulateCommand,
+                         addSweepCommand, addProbeCommand, addCheckpointsCommand,
+                         addPretrainCommand, addEvalCommand, addPredictCommand, addExportCommand,
+                         addReportCommand, addDoctorCommand, addCodecCommands}) {
+    add(app, command);
+  }
   return runProgram(app, argc, argv, [&] { return command(); });
 }
 

@@ -18,12 +18,7 @@
 #include "common/run/device.h"
 #include "common/run/metrics.h"
 #include "common/run/self_check.h"
-#include "server/commands/certs_command.h"
-#include "server/commands/profile_command.h"
-#include "server/commands/runs_command.h"
-#include "server/commands/sessions_command.h"
-#include "server/commands/status_command.h"
-#include "server/commands/usage_command.h"
+#include "server/commands/commands.h"
 #include "server/config/resources.h"
 #include "server/config/settings.h"
 #include "server/sessions/server.h"
@@ -161,23 +156,10 @@ int run(int argc, char** argv) {
   addKeysCommand(
       app, keys, [] { return serverKeys().texts(); }, command);
 
-  StatusOptions status;
-  addStatusCommand(app, status, command);
-
-  ServerProfileOptions profile;
-  addServerProfileCommand(app, profile, command);
-
-  SessionsOptions sessions;
-  addSessionsCommands(app, sessions, command);
-
-  RunsOptions runs;
-  addRunsCommands(app, runs, command);
-
-  UsageOptions usage;
-  addUsageCommand(app, usage, command);
-
-  CertsOptions certs;
-  addCertsCommands(app, certs, command);
+  for (const auto add : {addStatusCommand, addServerProfileCommand, addSessionsCommands,
+                         addRunsCommands, addUsageCommand, addCertsCommands}) {
+    add(app, command);
+  }
   return runProgram(app, argc, argv, [&] { return command(); });
 }
 

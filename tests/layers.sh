@@ -34,7 +34,7 @@ client/codecs      | common/codec common/predict common/topology compression |
 client/config      | client/codecs client/data common/checkpoint common/core common/engine common/graph common/model common/program common/run compression | CLI
 client/run         | client/config client/data common/checkpoint common/codec common/core common/device common/engine common/link common/model common/net common/predict common/record common/run proto | boost
 client/train       | client/codecs client/config client/data client/run common/checkpoint common/codec common/core common/engine common/graph common/link common/model common/predict common/record common/run common/topology | boost
-client/planning    | client/codecs client/config client/run client/train common/core common/link common/predict common/run compression |
+client/planning    | client/codecs client/config client/run client/train common/codec common/core common/link common/predict common/run compression |
 client/evaluate    | client/config client/data client/run client/train common/codec common/core common/graph common/run | torch
 client/sweep       | client/config client/report client/run common/checkpoint common/core common/program common/run common/topology |
 client/diagnose    | client/planning client/run common/codec common/core common/link common/net common/program common/run compression proto | boost openssl

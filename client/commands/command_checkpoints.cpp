@@ -14,6 +14,11 @@
 namespace cleave {
 namespace {
 
+struct CheckpointsOptions {
+  std::string run;  // folder
+  bool json = false;
+};
+
 int listCheckpoints(const CheckpointsOptions& options) {
   startLog("cleave-client", "error");
   readRunRecord(diskFiles(),
@@ -48,8 +53,8 @@ int listCheckpoints(const CheckpointsOptions& options) {
 
 }  // namespace
 
-void addCheckpointsCommand(CLI::App& app, CheckpointsOptions& options,
-                           std::function<int()>& command) {
+void addCheckpointsCommand(CLI::App& app, std::function<int()>& command) {
+  static CheckpointsOptions options;
   CLI::App* checkpoints = app.add_subcommand(
       "checkpoints", "Lists the checkpoints of a run and checks their files for damage");
   checkpoints->add_option("RUN", options.run, "The run's folder")->required();

@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -24,6 +23,15 @@
 
 namespace cleave {
 namespace {
+
+// Options of the commands `codec list`, `codec run` and `codec compare`.
+struct CodecOptions {
+  std::vector<std::string> specs;
+  std::string input;
+  std::string output;
+  bool overwrite = false;
+  bool json = false;
+};
 
 using Json = nlohmann::ordered_json;
 using Row = std::vector<std::string>;
@@ -319,7 +327,8 @@ void addJson(CLI::App& command, CodecOptions& options) {
 
 }  // namespace
 
-void addCodecCommands(CLI::App& app, CodecOptions& options, std::function<int()>& command) {
+void addCodecCommands(CLI::App& app, std::function<int()>& command) {
+  static CodecOptions options;
   CLI::App* codec = app.add_subcommand("codec",
                                        "Lists the codecs with their ratios, and measures their "
                                        "quality and speed on a file's tensors");

@@ -20,6 +20,12 @@
 namespace cleave {
 namespace {
 
+struct DataShowOptions {
+  CommonOptions common;
+  std::string sheet;  // a file path; empty: no file
+  bool json = false;
+};
+
 using Json = nlohmann::ordered_json;
 
 constexpr std::uint32_t kFigureSamples = 256;
@@ -257,8 +263,8 @@ int dataShowCommand(const DataShowOptions& options) {
 
 }  // namespace
 
-void addDataCommands(CLI::App& app, DataShowOptions& options, DataCheckOptions& check,
-                     std::function<int()>& command) {
+void addDataCommands(CLI::App& app, std::function<int()>& command) {
+  static DataShowOptions options;
   CLI::App* data = app.add_subcommand("data", "Shows and checks the data of a configuration");
   data->require_subcommand(1);
   data->footer(
@@ -275,7 +281,7 @@ void addDataCommands(CLI::App& app, DataShowOptions& options, DataCheckOptions& 
   show->footer(
       "Example:\n  cleave-client data show --config configs/fashion_mnist.yaml --sheet sheet.png");
   show->callback([&] { command = [&] { return dataShowCommand(options); }; });
-  addDataCheckCommand(*data, check, command);
+  addDataCheckCommand(*data, command);
 }
 
 }  // namespace cleave

@@ -25,6 +25,14 @@
 namespace cleave {
 namespace {
 
+struct DataCheckOptions {
+  CommonOptions common;
+  std::uint32_t threads = 0;  // 0: one per core
+  std::string output;         // a file path; empty: no file
+  bool overwrite = false;     // replaces an existing file
+  bool json = false;
+};
+
 using Json = nlohmann::ordered_json;
 
 // The damage found so far, as report["damaged"].
@@ -164,7 +172,8 @@ int dataCheckCommand(const DataCheckOptions& options) {
 
 }  // namespace
 
-void addDataCheckCommand(CLI::App& data, DataCheckOptions& options, std::function<int()>& command) {
+void addDataCheckCommand(CLI::App& data, std::function<int()>& command) {
+  static DataCheckOptions options;
   CLI::App* check = data.add_subcommand(
       "check", "Reads and decodes every sample of both splits, and lists the damaged ones");
   addCommonOptions(*check, options.common, true);

@@ -14,6 +14,11 @@
 namespace cleave {
 namespace {
 
+struct DoctorOptions {
+  RunOptions run;
+  double seconds = 3;  // approximate duration of the link measurement
+};
+
 void print(const Check& check) {
   std::cout << fmt::format("{:<4}  {:<12}  {}\n", findingName(check.finding), check.name,
                            check.sentence);
@@ -60,7 +65,8 @@ int doctorCommand(const DoctorOptions& options) {
 
 }  // namespace
 
-void addDoctorCommand(CLI::App& app, DoctorOptions& options, std::function<int()>& command) {
+void addDoctorCommand(CLI::App& app, std::function<int()>& command) {
+  static DoctorOptions options;
   CLI::App* doctor = app.add_subcommand(
       "doctor",
       "Checks what a training run needs: LibTorch, threads, memory, disk, configuration and data, "

@@ -93,8 +93,8 @@ void print(const Json& json, const std::set<std::string>& shares, std::int64_t c
 
 // If the model is in a run's folder and was evaluated with the run's own configuration, stores the
 // result in that folder, where `report` finds it.
-void keepInRun(const Json& json, const EvalOptions& options, const std::string& model) {
-  const CommonOptions& common = options.inference.run.common;
+void keepInRun(const Json& json, const InferenceOptions& options, const std::string& model) {
+  const CommonOptions& common = options.run.common;
   if (!common.config.empty() || !common.overrides.empty()) return;
   const std::filesystem::path folder = std::filesystem::path(model).parent_path();
   std::error_code ignored;
@@ -113,12 +113,12 @@ std::string weightsDigest(const InferenceOptions& options) {
   return digest ? hexOf(*digest) : "";
 }
 
-int evaluate(const EvalOptions& options) {
-  startLog("cleave-client", options.inference.run.common.logLevel);
-  const std::string digest = weightsDigest(options.inference);
-  Inference inference(options.inference);
+int evaluate(const InferenceOptions& options) {
+  startLog("cleave-client", options.run.common.logLevel);
+  const std::string digest = weightsDigest(options);
+  Inference inference(options);
   // A run in progress may replace the file while it is read: then it is not known which was used.
-  const bool isKnown = !digest.empty() && weightsDigest(options.inference) == digest;
+  const bool isKnown = !digest.empty() && weightsDigest(options) == digest;
   const PreparedRun& run = inference.prepared();
   const ScoreSpec& spec = run.settings.scores;
   std::optional<ClassScores> scores;
@@ -134,7 +134,7 @@ int evaluate(const EvalOptions& options) {
   Json json = {{"model", inference.modelPath()},
                {"weights_sha256", isKnown ? Json(digest) : Json()},
                {"steps", inference.modelSteps() ? Json(*inference.modelSteps()) : Json()},
-               {"server", options.inference.run.server},
+               {"server", options.run.server},
                {"samples", sums.samples}};
   const std::vector<std::string> names = spec.names();
   const std::vector<std::optional<double>> values = metricValues(spec, sums);
@@ -142,7 +142,7 @@ int evaluate(const EvalOptions& options) {
     json["metrics"][names[n]] = values[n] ? Json(*values[n]) : Json();
   }
   if (scores && scores->samples() > 0) json.update(scores->toJson(inference.classNames()));
-  if (options.inference.run.json) {
+  if (options.run.json) {
     std::cout << json.dump(2) << std::endl;
   } else {
     print(json, spec.shares(), outputSize(run.plan));
@@ -168,11 +168,12 @@ void addInferenceOptions(CLI::App& command, InferenceOptions& options) {
                    "Uses the best model that the run kept (keep.best): model.best.safetensors");
 }
 
-void addEvalCommand(CLI::App& app, EvalOptions& options, std::function<int()>& command) {
+void addEvalCommand(CLI::App& app, std::function<int()>& command) {
+  static InferenceOptions options;
   CLI::App* eval = app.add_subcommand(
       "eval",
       "Evaluates a trained model: metrics, scores per class, confusion matrix, calibration");
-  addInferenceOptions(*eval, options.inference);
+  addInferenceOptions(*eval, options);
   eval->footer(
       "Example:\n  cleave-client eval runs/RUN --best\n  cleave-client eval model.safetensors "
       "--set data.test.images=other-images.gz --set data.test.labels=other-labels.gz\n\n"

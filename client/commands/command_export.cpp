@@ -23,6 +23,14 @@
 namespace cleave {
 namespace {
 
+struct ExportOptions {
+  std::string source;  // the folder of a run, or a model file
+  bool best = false;
+  std::string output;
+  bool overwrite = false;
+  bool json = false;
+};
+
 std::string readAll(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string bytes(std::istreambuf_iterator<char>(file), {});
@@ -102,7 +110,8 @@ int exportModel(const ExportOptions& options) {
 
 }  // namespace
 
-void addExportCommand(CLI::App& app, ExportOptions& options, std::function<int()>& command) {
+void addExportCommand(CLI::App& app, std::function<int()>& command) {
+  static ExportOptions options;
   CLI::App* exported = app.add_subcommand(
       "export", "Writes a trained model as a safetensors file that PyTorch loads");
   exported

@@ -20,6 +20,12 @@
 namespace cleave {
 namespace {
 
+struct ModelsShowOptions {
+  std::string file;
+  bool all = false;
+  bool json = false;
+};
+
 using Json = nlohmann::ordered_json;
 
 std::string shapeOf(const wire::Graph& graph, std::uint32_t id) {
@@ -215,8 +221,8 @@ int modelsShowCommand(const ModelsShowOptions& options) {
 
 }  // namespace
 
-void addModelsShowCommand(CLI::App& models, ModelsShowOptions& options,
-                          std::function<int()>& command) {
+void addModelsShowCommand(CLI::App& models, std::function<int()>& command) {
+  static ModelsShowOptions options;
   CLI::App* show = models.add_subcommand(
       "show", "Shows an exported model, and the modules after which it can be cut");
   show->add_option("FILE", options.file, "A file written by cleave.export, such as model.pt2")

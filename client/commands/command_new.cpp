@@ -26,6 +26,14 @@
 namespace cleave {
 namespace {
 
+struct NewOptions {
+  std::string data, model;             // paths; `model` may be empty
+  std::string label;                   // a column; empty: it is detected
+  std::vector<std::string> overrides;  // --set
+  std::string output;                  // a file path; empty: named after the data
+  bool overwrite = false;              // replaces an existing file
+};
+
 namespace fs = std::filesystem;
 
 // ---- The user's model ----
@@ -353,7 +361,8 @@ int newCommand(const NewOptions& given) {
 
 }  // namespace
 
-void addNewCommand(CLI::App& app, NewOptions& options, std::function<int()>& command) {
+void addNewCommand(CLI::App& app, std::function<int()>& command) {
+  static NewOptions options;
   CLI::App* create = app.add_subcommand(
       "new", "Writes a first configuration for your data and model, and says why");
   create

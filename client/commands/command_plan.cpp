@@ -21,6 +21,18 @@
 namespace cleave {
 namespace {
 
+struct PlanOptions {
+  RunOptions run;                           // only its configuration and `json`
+  std::string profile;                      // file path
+  std::vector<std::string> serverProfiles;  // file paths
+  LinkOptions link;
+  std::vector<std::string> codecs;
+  bool keepCuts = false;
+  std::optional<std::uint32_t> staleness;  // the maximum; default: the configured one
+  std::optional<std::uint32_t> replicas;   // the maximum; default: the configured number
+  std::string clientMemory, serverMemory;  // with units; empty: from the profiles
+};
+
 using Json = nlohmann::ordered_json;
 
 // How the best plan is chosen.
@@ -86,14 +98,6 @@ Json toJson(const PreparedRun& run, const PlannedRun& plan) {
                {"bottleneck", bottleneckName(plan.bound.bottleneck)}};
   if (plan.bottleneckServer) json["bottleneck_server"] = *plan.bottleneckServer + 1;
   return json;
-}
-
-// "none" if all flows have the same codec, otherwise the codec of each flow.
-std::string codecsText(const std::map<std::string, std::string>& codecs) {
-  const std::string& first = codecs.begin()->second;
-  const bool isOne = std::all_of(codecs.begin(), codecs.end(),
-                                 [&](const auto& flow) { return flow.second == first; });
-  return isOne ? first : codecMapText(codecs);
 }
 
 // `width`: of the column of cuts.
@@ -171,9 +175,7 @@ int planCommand(const PlanOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
   const LinkCosts link = linkCosts(options.link);
   const Profile client = readProfile(options.profile);
-  PreparedRun resolved = resolveRun(options.run, Purpose::measurement);
-  requireProfilable(resolved);
-  const PreparedRun run = dividedAt(std::move(resolved), cutsOf(client));
+  const PreparedRun run = profiledRun(options.run, client);
   const std::vector<Profile> servers =
       readServerProfiles(options.serverProfiles, run.settings.bodies(), /*allowsMore=*/true);
   const PlannerOptions planner = plannerOptions(options, run, link, client, servers);
@@ -195,7 +197,8 @@ int planCommand(const PlanOptions& options) {
 
 }  // namespace
 
-void addPlanCommand(CLI::App& app, PlanOptions& options, std::function<int()>& command) {
+void addPlanCommand(CLI::App& app, std::function<int()>& command) {
+  static PlanOptions options;
   CLI::App* plan = app.add_subcommand("plan",
                                       "Finds the cuts, servers, replicas, micro-batches, schedule "
                                       "and codecs with the shortest predicted step");

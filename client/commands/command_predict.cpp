@@ -24,6 +24,14 @@
 namespace cleave {
 namespace {
 
+struct PredictOptions {
+  InferenceOptions inference;
+  std::vector<std::string> inputs;
+  std::string output;      // file path; empty: stdout
+  bool overwrite = false;  // replaces an existing file
+  bool raw = false;        // the model's outputs instead of classes and probabilities
+};
+
 // The temporary file's name. If `path` is a device or a pipe, this is `path` itself, because
 // renaming a file to it would replace it.
 std::string temporaryFor(const std::string& path) {
@@ -193,7 +201,8 @@ int predict(const PredictOptions& options) {
 
 }  // namespace
 
-void addPredictCommand(CLI::App& app, PredictOptions& options, std::function<int()>& command) {
+void addPredictCommand(CLI::App& app, std::function<int()>& command) {
+  static PredictOptions options;
   CLI::App* predictions =
       app.add_subcommand("predict", "Writes a trained model's predictions for new samples, as CSV");
   addInferenceOptions(*predictions, options.inference);

@@ -22,6 +22,12 @@
 namespace cleave {
 namespace {
 
+struct PretrainOptions {
+  RunOptions run;  // only its configuration and `json`
+  std::string output = "inserts.safetensors";
+  bool overwrite = false;  // replaces an existing file
+};
+
 using Json = nlohmann::ordered_json;
 
 void checkErrors(const std::vector<double>& errors, const ClientSettings& settings,
@@ -99,7 +105,8 @@ int pretrainInserts(const PretrainOptions& options) {
 
 }  // namespace
 
-void addPretrainCommand(CLI::App& app, PretrainOptions& options, std::function<int()>& command) {
+void addPretrainCommand(CLI::App& app, std::function<int()>& command) {
+  static PretrainOptions options;
   CLI::App* pretrain = app.add_subcommand(
       "pretrain-inserts", "Trains only the learned inserts, each to reproduce its input");
   addCommonOptions(*pretrain, options.run.common, true);

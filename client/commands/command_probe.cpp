@@ -19,6 +19,17 @@
 namespace cleave {
 namespace {
 
+struct ProbeCommandOptions {
+  std::string server;  // HOST:PORT; empty: start a local server
+  std::string tls;     // folder with this client's certificate; empty: no TLS
+  std::uint32_t repeat = 3;
+  std::string max = "100MB";
+  double seconds = 20;
+  std::string csv;  // a file path; empty: no file
+  bool json = false;
+  std::string logLevel = "info";
+};
+
 ProbeOptions readOptions(const ProbeCommandOptions& options) {
   ProbeOptions probe;
   probe.max = parseSize({"--max-size", options.max});
@@ -61,7 +72,8 @@ int probeCommand(const ProbeCommandOptions& options) {
 
 }  // namespace
 
-void addProbeCommand(CLI::App& app, ProbeCommandOptions& options, std::function<int()>& command) {
+void addProbeCommand(CLI::App& app, std::function<int()>& command) {
+  static ProbeCommandOptions options;
   CLI::App* probe =
       app.add_subcommand("probe",
                          "Measures the link to a server without training: the round trip, and "

@@ -24,6 +24,13 @@
 namespace cleave {
 namespace {
 
+struct ProfileOptions {
+  RunOptions run;  // only its configuration and `json`
+  std::string output = "client.json";
+  std::vector<std::string> codecs;
+  std::uint32_t repeats = 3;
+};
+
 // The configured codecs, those that `auto` chooses from, and those that the user asks for.
 std::vector<std::string> codecsToMeasure(const ClientSettings& settings,
                                          const std::vector<std::string>& asked) {
@@ -107,7 +114,8 @@ int profileCommand(const ProfileOptions& options) {
 
 }  // namespace
 
-void addProfileCommand(CLI::App& app, ProfileOptions& options, std::function<int()>& command) {
+void addProfileCommand(CLI::App& app, std::function<int()>& command) {
+  static ProfileOptions options;
   CLI::App* profile = app.add_subcommand(
       "profile", "Measures the model's blocks and codecs on this machine, for plan and simulate");
   addCommonOptions(*profile, options.run.common, true);

@@ -20,6 +20,16 @@
 namespace cleave {
 namespace {
 
+struct ReportCommandOptions {
+  std::vector<std::string> runs, serverRuns;
+  std::string output;   // file path; empty: report.html (see --help)
+  std::string figures;  // folder for SVG and CSV files; empty: writes the page
+  std::string serve;    // ADDRESS:PORT; empty: writes the page to a file
+  bool anywhere = false;
+  bool json = false;
+  std::string logLevel = "info";
+};
+
 std::string fileOf(const ReportCommandOptions& options, const std::vector<RunPlace>& places) {
   if (!options.output.empty()) return options.output;
   return places.size() == 1 ? places.front().folder + "/report.html" : "report.html";
@@ -121,7 +131,8 @@ void addAnywhereOption(CLI::App& command, bool& anywhere, CLI::Option& needed) {
       ->needs(&needed);
 }
 
-void addReportCommand(CLI::App& app, ReportCommandOptions& options, std::function<int()>& command) {
+void addReportCommand(CLI::App& app, std::function<int()>& command) {
+  static ReportCommandOptions options;
   CLI::App* report = app.add_subcommand(
       "report", "Writes a page with the charts of a run, or of several side by side");
   report

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "client/commands/commands.h"
-#include "client/planning/step_prediction.h"
+#include "client/planning/planner.h"
 #include "client/run/prepare.h"
 #include "client/run/temporary_folder.h"
 #include "client/train/run_trace.h"
@@ -29,6 +29,19 @@
 
 namespace cleave {
 namespace {
+
+struct SimulateOptions {
+  RunOptions run;
+  LinkOptions link;
+  std::vector<std::uint32_t> microBatches;
+  std::uint32_t inFlight = 0;  // 0: the default of each schedule
+  std::uint32_t steps = 4;
+  std::uint32_t staleness = 0;              // of the run whose steps overlap; 0: none is predicted
+  std::string profile;                      // file path; empty: no file
+  std::vector<std::string> serverProfiles;  // file paths
+  bool timeline = false;
+  std::string trace;  // a file path; empty: no file
+};
 
 using Json = nlohmann::ordered_json;
 
@@ -93,9 +106,7 @@ Case measure(const SimulateOptions& options, const LinkCosts& link, std::uint32_
 std::vector<Case> casesFromProfiles(const SimulateOptions& options, const LinkCosts& link,
                                     const std::vector<std::uint32_t>& numbers) {
   const Profile client = readProfile(options.profile);
-  PreparedRun resolved = resolveRun(options.run, Purpose::measurement);
-  requireProfilable(resolved);
-  const PreparedRun run = dividedAt(std::move(resolved), cutsOf(client));
+  const PreparedRun run = profiledRun(options.run, client);
   const std::span<const RunPlan> bodies = run.plansOfBodies();
   link.checkServers(bodies.size());
   const std::vector<Profile> servers =
@@ -334,8 +345,6 @@ void checkMicroBatches(const SimulateOptions& options, std::uint32_t batch) {
   }
 }
 
-}  // namespace
-
 int simulateCommand(const SimulateOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
   const LinkCosts link = linkCosts(options.link);
@@ -381,7 +390,10 @@ int simulateCommand(const SimulateOptions& options) {
   return 0;
 }
 
-void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<int()>& command) {
+}  // namespace
+
+void addSimulateCommand(CLI::App& app, std::function<int()>& command) {
+  static SimulateOptions options;
   CLI::App* simulate = app.add_subcommand("simulate",
                                           "Predicts the step time of each schedule on a given "
                                           "link, from times measured on client and server");

@@ -21,6 +21,14 @@
 namespace cleave {
 namespace {
 
+struct SweepOptions {
+  RunOptions run;
+  std::vector<std::string> grid, reference;  // KEY=VALUE
+  std::string folder;                        // empty: sweeps/<run.name>
+  std::string figures;                       // file path; empty: see --help
+  bool dryRun = false;
+};
+
 using Json = nlohmann::ordered_json;
 using Status = PointResult::Status;
 
@@ -278,7 +286,8 @@ int sweepCommand(const SweepOptions& options) {
 
 }  // namespace
 
-void addSweepCommand(CLI::App& app, SweepOptions& options, std::function<int()>& command) {
+void addSweepCommand(CLI::App& app, std::function<int()>& command) {
+  static SweepOptions options;
   CLI::App* sweep = app.add_subcommand(
       "sweep", "Trains every combination of the given values, and compares the results");
   addRunOptions(*sweep, options.run);

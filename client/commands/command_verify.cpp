@@ -5,11 +5,13 @@
 #include <ATen/core/Tensor.h>
 #include <spdlog/fmt/fmt.h>
 
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <deque>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "client/commands/commands.h"
 #include "client/data/loader.h"
@@ -22,6 +24,12 @@
 
 namespace cleave {
 namespace {
+
+struct VerifyOptions {
+  RunOptions run;
+  std::uint64_t steps = 3;
+  double tolerance = 0;  // maximum relative difference; 0 requires bit-identical results
+};
 
 using Comparisons = std::map<std::string, Comparison>;
 
@@ -282,8 +290,6 @@ void print(const Comparisons& results, const PreparedRun& run) {
       countText(static_cast<std::uint64_t>(run.threads), "thread"), run.folder);
 }
 
-}  // namespace
-
 int verifyCommand(const VerifyOptions& options) {
   startLog("cleave-client",
            options.run.common.logLevel == "info" ? "warn" : options.run.common.logLevel);
@@ -327,6 +333,31 @@ int verifyCommand(const VerifyOptions& options) {
               << std::endl;
   }
   return passed ? 0 : 1;
+}
+
+}  // namespace
+
+void addVerifyCommand(CLI::App& app, std::function<int()>& command) {
+  static VerifyOptions options;
+  CLI::App* verify = app.add_subcommand(
+      "verify", "Checks that the split model trains exactly like the whole model in one process");
+  addRunOptions(*verify, options.run);
+  verify->add_option("--steps", options.steps, "Steps to compare")
+      ->default_str("3")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1000000}));
+  verify
+      ->add_option(
+          "--tolerance", options.tolerance,
+          "Maximum difference, |split - whole| / |whole|, per kind of result; 0 requires "
+          "bit-identical results, which needs CPUs on both sides, or GPUs of the same model")
+      ->default_str("0")
+      ->check(CLI::Range(0.0, 1.0));
+  verify->footer(
+      "Example:\n  cleave-client verify --config configs/fashion_mnist.yaml "
+      "--set train.micro_batches=7\n\nThe run fails if the split model and the "
+      "whole model differ by more than --tolerance. "
+      "Exit codes: 0 done, 1 failed run, 2 usage error or unsafe configuration.");
+  verify->callback([&] { command = [&] { return verifyCommand(options); }; });
 }
 
 }  // namespace cleave

@@ -3,10 +3,13 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
 
+#include "client/codecs/codec_choice.h"
+#include "common/codec/snr.h"
 #include "common/core/clock.h"
 #include "common/core/random.h"
 #include "common/link/tensor_link_options.h"
@@ -23,6 +26,7 @@ constexpr double kMaxSpread = 0.5;
 constexpr std::size_t kMinSteps = 10;
 constexpr std::uint32_t kTrialSamples = 4;  // for timing a codec; the result is scaled
 constexpr const char* kCostsAccuracy = "costs accuracy";
+constexpr double kSnrTolerance = 0.04;  // dB
 
 struct Change {
   std::vector<std::string> settings;
@@ -39,20 +43,10 @@ double simulated(const StepCosts& costs, const Schedule& schedule, std::uint32_t
 struct CodecTrial {
   double encodeSeconds = 0, decodeSeconds = 0;  // per micro-batch
   double bytes = 0;
-  double noise = 0;  // energy of the error divided by the energy of the values
+  double snr = 0;  // dB; infinite if there is no error
 };
 using CodecTrials = FlowMap<CodecTrial>;
 using Codecs = FlowMap<std::shared_ptr<const Codec>>;
-
-double noiseOf(const std::vector<float>& in, const std::vector<float>& out) {
-  double signal = 0, noise = 0;
-  for (std::size_t j = 0; j < in.size(); ++j) {
-    const double error = double{in[j]} - double{out[j]};
-    signal += double{in[j]} * double{in[j]};
-    noise += error * error;
-  }
-  return signal > 0 ? noise / signal : 0;
-}
 
 CodecTrial tryOn(const Codec& codec, Flow flow, const TensorSpec& tensor, CutContext& sender,
                  CutContext& receiver) {
@@ -72,7 +66,7 @@ CodecTrial tryOn(const Codec& codec, Flow flow, const TensorSpec& tensor, CutCon
   codec.decode(context, nullptr, receiver, std::span(payload).first(bytes),
                {reinterpret_cast<std::byte*>(decoded.data()), tensor});
   return {secondsBetween(start, encoded), secondsSince(encoded), static_cast<double>(bytes),
-          noiseOf(values, decoded)};
+          snrDb(view, reinterpret_cast<const std::byte*>(decoded.data())).value_or(HUGE_VAL)};
 }
 
 // Runs the codecs in the order in which a micro-batch crosses the link, because a gradient's codec
@@ -101,8 +95,8 @@ struct BodyCodecs {
   CodecTrials trials;
 };
 
-// Adds a change of codec for each built-in codec, from the least to the most lossy. Each change
-// applies to all flows.
+// Adds a change of codec for each one that `auto` chooses from, from the least to the most lossy.
+// Each change applies to all flows.
 void addCodecs(const StepCosts& costs, const RunPlan& plan, std::span<const RunPlan> bodies,
                std::uint32_t batch, std::vector<Change>& changes) {
   const std::uint32_t samples = plan.divide(batch).largest();
@@ -118,7 +112,8 @@ void addCodecs(const StepCosts& costs, const RunPlan& plan, std::span<const RunP
     for (auto& [flow, codec] : codecs) codec = makeCodec(codec->spec());
     current.push_back({options, codecs, tryCodecs(options, samples, codecs)});
   }
-  for (const std::string spec : {"none", "block:bits=8", "block:bits=4"}) {
+  const std::vector<std::string> choices = autoCodec("auto")->choices;
+  for (const std::string& spec : choices) {
     StepCosts changed = costs;
     std::string caveat;
     for (const BodyCodecs& body : current) {
@@ -129,7 +124,7 @@ void addCodecs(const StepCosts& costs, const RunPlan& plan, std::span<const RunP
         if (body.codecs.at(flow)->spec() == codec->spec()) continue;  // costs were measured
         const CodecTrial& tried = then.at(flow);
         changed.flows[flow] = {tried.bytes, tried.encodeSeconds, tried.decodeSeconds};
-        if (tried.noise > 1.01 * body.trials.at(flow).noise) caveat = kCostsAccuracy;
+        if (tried.snr < body.trials.at(flow).snr - kSnrTolerance) caveat = kCostsAccuracy;
       }
     }
     changes.push_back(

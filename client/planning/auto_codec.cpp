@@ -56,14 +56,6 @@ FlowCodecs codecsOf(const ClientSettings& settings, const CodecCandidates& candi
   return codecs;
 }
 
-// One spec such as "none" if all flows have the same codec; otherwise a map.
-std::string shortText(const FlowCodecs& codecs) {
-  const std::string& first = codecs.begin()->second;
-  const bool isOne = std::all_of(codecs.begin(), codecs.end(),
-                                 [&](const auto& flow) { return flow.second == first; });
-  return isOne ? first : codecMapText(codecs);
-}
-
 // ---- A trial ----
 
 struct TrialResult {
@@ -250,7 +242,7 @@ struct Resolved {
     trials.push_back(
         {{"codec", tried}, {"seconds_per_step", result.time.seconds}, {"steps", result.steps}});
     text += fmt::format("{}{:.1f} ms with {}", text.empty() ? "" : ", ", 1e3 * result.time.seconds,
-                        shortText(tried));
+                        codecsText(tried));
   }
 };
 
@@ -301,7 +293,7 @@ class AutoCodecs {
       log_.warn(
           "codec: auto cannot keep within its limits; it uses the nearest codecs, {}. Raise "
           "max_ratio or max_step, or lower min_bits",
-          shortText(resolved_.codecs));
+          codecsText(resolved_.codecs));
     }
     return resolved_;
   }
@@ -449,7 +441,7 @@ class AutoCodecs {
     } catch (const Error& error) {
       if (!mayPassWithOthers(error)) throw;
       log_.warn("codec: auto uses {}, because its first trial failed: {}",
-                shortText(run_.settings.codecs), error.what());
+                codecsText(run_.settings.codecs), error.what());
     }
     return std::nullopt;
   }
@@ -464,7 +456,7 @@ class AutoCodecs {
       return result;
     } catch (const Error& error) {
       if (!mayPassWithOthers(error)) throw;
-      log_.warn("codec: auto does not use {}, because its trial failed: {}", shortText(codecs),
+      log_.warn("codec: auto does not use {}, because its trial failed: {}", codecsText(codecs),
                 error.what());
     }
     return std::nullopt;
@@ -515,6 +507,19 @@ std::string codecMapText(const std::map<std::string, std::string>& codecs) {
   return "{" + text + "}";
 }
 
+std::string codecsText(const std::map<std::string, std::string>& codecs) {
+  const std::string& first = codecs.begin()->second;
+  const bool isOne = std::all_of(codecs.begin(), codecs.end(),
+                                 [&](const auto& flow) { return flow.second == first; });
+  return isOne ? first : codecMapText(codecs);
+}
+
+std::vector<std::string> codecCandidates(const ClientSettings& settings, const std::string& flow) {
+  const auto choices = settings.autoCodecs.find(flow);
+  if (choices != settings.autoCodecs.end()) return choices->second;
+  return {settings.codecs.at(flow)};
+}
+
 std::optional<nlohmann::json> resolveAutoCodecs(PreparedRun& run, spdlog::logger& log) {
   if (run.settings.autoCodecs.empty()) return std::nullopt;
   const SteadyTime start = now();
@@ -523,15 +528,15 @@ std::optional<nlohmann::json> resolveAutoCodecs(PreparedRun& run, spdlog::logger
   if (!run.localServers.empty() && !run.settings.autoBudget.isLimited()) {
     resolved.codecs = run.settings.codecs;
     log.info("codec: auto uses {}: the server is on this machine, without a link in between",
-             shortText(resolved.codecs));
+             codecsText(resolved.codecs));
   } else if (run.bodies.size() > 1) {
     resolved.codecs = run.settings.codecs;
-    log.info("codec: auto uses {}: it makes no trials with {}", shortText(resolved.codecs),
+    log.info("codec: auto uses {}: it makes no trials with {}", codecsText(resolved.codecs),
              run.settings.replicas > 1 ? "replicas" : "several servers");
   } else if (steps < kMinRunSteps) {
     resolved.codecs = run.settings.codecs;
     log.info("codec: auto uses {}: a run of {} steps is too short for trials",
-             shortText(resolved.codecs), steps);
+             codecsText(resolved.codecs), steps);
   } else {
     log.info("codec: auto measures a few steps with the server");
     setComputeThreads(run.threads);

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "client/run/prepare.h"
 #include "common/core/log.h"
@@ -25,5 +26,11 @@ bool mayPassWithOthers(const Error& error);
 // Returns {activation/0: "none", …}, a value that the key `codec` accepts in a configuration and in
 // --set.
 std::string codecMapText(const std::map<std::string, std::string>& codecs);
+// One spec such as "none" if all flows have the same codec; otherwise codecMapText().
+std::string codecsText(const std::map<std::string, std::string>& codecs);
+
+// The codecs that a flow may get, from the least to the most lossy one: those that `auto` chooses
+// from, or the configured one.
+std::vector<std::string> codecCandidates(const ClientSettings& settings, const std::string& flow);
 
 }  // namespace cleave

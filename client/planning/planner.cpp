@@ -11,6 +11,7 @@
 #include <tuple>
 #include <utility>
 
+#include "client/planning/auto_codec.h"
 #include "common/core/units.h"
 #include "common/predict/simulator.h"
 #include "common/run/profiler.h"
@@ -181,10 +182,8 @@ class Planner {
   CodecLists codecLists() const {
     CodecLists lists;
     for (const auto& [flow, spec] : run_.settings.codecs) {
-      const auto choices = run_.settings.autoCodecs.find(flow);
-      lists[flow] = !options_.codecs.empty()                    ? options_.codecs
-                    : choices != run_.settings.autoCodecs.end() ? choices->second
-                                                                : std::vector{spec};
+      lists[flow] =
+          options_.codecs.empty() ? codecCandidates(run_.settings, flow) : options_.codecs;
     }
     return lists;
   }
@@ -523,6 +522,12 @@ class Planner {
 
 double PlannedRun::maxServerMemory() const {
   return *std::max_element(serverMemory.begin(), serverMemory.end());
+}
+
+PreparedRun profiledRun(const RunOptions& options, const Profile& client) {
+  PreparedRun run = resolveRun(options, Purpose::measurement);
+  requireProfilable(run);
+  return dividedAt(std::move(run), cutsOf(client));
 }
 
 Plans makePlans(const PreparedRun& run, const Profile& client, std::span<const Profile> servers,

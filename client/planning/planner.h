@@ -16,6 +16,9 @@
 
 namespace cleave {
 
+// The run of this configuration, with its exported model divided as in the client's profile.
+PreparedRun profiledRun(const RunOptions& options, const Profile& client);
+
 // Plans whose steps are at most this much longer than the shortest one count as equally fast.
 inline constexpr double kPlanTolerance = 0.05;
 

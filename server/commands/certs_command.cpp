@@ -1,5 +1,5 @@
-#include "server/commands/certs_command.h"
-
+// cleave-server certs: creates, renews, revokes and lists certificates. Each command ends by
+// printing the next command to run.
 #include <spdlog/fmt/chrono.h>
 #include <spdlog/fmt/fmt.h>
 #include <CLI/CLI.hpp>
@@ -14,9 +14,18 @@
 #include "common/core/units.h"
 #include "common/program/program.h"
 #include "server/access/certs.h"
+#include "server/commands/commands.h"
 
 namespace cleave {
 namespace {
+
+struct CertsOptions {
+  std::string folder = "certs";
+  std::vector<std::string> names;  // init: the server's names and addresses
+  std::string client;
+  bool renew = false;
+  bool json = false;
+};
 
 constexpr const char* kReload = "kill -HUP $(pidof cleave-server)";
 
@@ -211,7 +220,8 @@ CLI::App* addCommand(CLI::App& certs, CertsOptions& options, const std::string& 
 
 }  // namespace
 
-void addCertsCommands(CLI::App& app, CertsOptions& options, std::function<int()>& command) {
+void addCertsCommands(CLI::App& app, std::function<int()>& command) {
+  static CertsOptions options;
   CLI::App* certs =
       app.add_subcommand("certs", "Makes, renews, revokes and lists certificates for TLS");
   certs->require_subcommand(1);

@@ -1,5 +1,4 @@
-#include "server/commands/profile_command.h"
-
+// cleave-server profile: measures the blocks that clients may place on this server.
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
@@ -14,10 +13,19 @@
 #include "common/run/device.h"
 #include "common/run/profiler.h"
 #include "common/run/torch_errors.h"
+#include "server/commands/commands.h"
 #include "server/config/settings.h"
 
 namespace cleave {
 namespace {
+
+struct ServerProfileOptions {
+  CommonOptions common;
+  std::string client;  // file path of the client's profile
+  std::string output = "server.json";
+  std::uint32_t repeats = 3;
+  bool json = false;
+};
 
 // All blocks that cuts allow in a body.
 std::pair<int, int> blocksOfServers(const RunPlan& plan) {
@@ -66,8 +74,8 @@ int profileCommand(const ServerProfileOptions& options) {
 
 }  // namespace
 
-void addServerProfileCommand(CLI::App& app, ServerProfileOptions& options,
-                             std::function<int()>& command) {
+void addServerProfileCommand(CLI::App& app, std::function<int()>& command) {
+  static ServerProfileOptions options;
   CLI::App* profile = app.add_subcommand("profile",
                                          "Measures a client's model on this machine, for "
                                          "'cleave-client plan'; needs none of its data");

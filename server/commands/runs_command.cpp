@@ -1,5 +1,4 @@
-#include "server/commands/runs_command.h"
-
+// cleave-server runs: lists and removes the runs in the store.
 #include <spdlog/fmt/fmt.h>
 
 #include <CLI/CLI.hpp>
@@ -17,6 +16,7 @@
 #include "common/core/units.h"
 #include "common/program/program.h"
 #include "common/run/run_folder.h"
+#include "server/commands/commands.h"
 #include "server/config/settings.h"
 #include "server/store/age.h"
 #include "server/store/disk_share.h"
@@ -24,6 +24,14 @@
 
 namespace cleave {
 namespace {
+
+struct RunsOptions {
+  CommonOptions common;
+  std::string identity;  // empty: all
+  std::string run;       // to remove
+  std::string older;     // "30d": removes all runs that have not changed for this long
+  bool json = false;
+};
 
 namespace fs = std::filesystem;
 using Days = std::chrono::duration<double, std::ratio<86400>>;
@@ -159,7 +167,8 @@ CLI::App* addCommand(CLI::App& runs, RunsOptions& options, const std::string& na
 
 }  // namespace
 
-void addRunsCommands(CLI::App& app, RunsOptions& options, std::function<int()>& command) {
+void addRunsCommands(CLI::App& app, std::function<int()>& command) {
+  static RunsOptions options;
   CLI::App* runs =
       app.add_subcommand("runs", "Lists and removes the runs in the store of this machine");
   runs->require_subcommand(1);

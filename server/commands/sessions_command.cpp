@@ -1,5 +1,4 @@
-#include "server/commands/sessions_command.h"
-
+// cleave-server sessions: lists and ends the sessions of a running server.
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
@@ -9,11 +8,18 @@
 #include "common/core/log.h"
 #include "common/core/terminal.h"
 #include "common/program/program.h"
+#include "server/commands/commands.h"
 #include "server/status/ask_server.h"
 #include "server/status/status_table.h"
 
 namespace cleave {
 namespace {
+
+struct SessionsOptions {
+  CommonOptions common;
+  bool json = false;
+  std::uint64_t session = 0;  // argument of `end`
+};
 
 int listCommand(const SessionsOptions& options) {
   const auto status = askServer(socketOfServer(options.common), kStatusRequest);
@@ -54,7 +60,8 @@ CLI::App* addCommand(CLI::App& sessions, SessionsOptions& options, const std::st
 
 }  // namespace
 
-void addSessionsCommands(CLI::App& app, SessionsOptions& options, std::function<int()>& command) {
+void addSessionsCommands(CLI::App& app, std::function<int()>& command) {
+  static SessionsOptions options;
   CLI::App* sessions =
       app.add_subcommand("sessions", "Lists and ends the sessions of the server on this machine");
   sessions->require_subcommand(1);

@@ -1,5 +1,4 @@
-#include "server/commands/status_command.h"
-
+// cleave-server status: shows what a running server is doing.
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
@@ -11,11 +10,18 @@
 #include "common/core/log.h"
 #include "common/core/terminal.h"
 #include "common/program/program.h"
+#include "server/commands/commands.h"
 #include "server/status/ask_server.h"
 #include "server/status/status_table.h"
 
 namespace cleave {
 namespace {
+
+struct StatusOptions {
+  CommonOptions common;
+  bool watch = false;
+  bool json = false;
+};
 
 using Json = nlohmann::ordered_json;
 
@@ -50,7 +56,8 @@ int statusCommand(const StatusOptions& options) {
 
 }  // namespace
 
-void addStatusCommand(CLI::App& app, StatusOptions& options, std::function<int()>& command) {
+void addStatusCommand(CLI::App& app, std::function<int()>& command) {
+  static StatusOptions options;
   CLI::App* status = app.add_subcommand(
       "status", "Shows the sessions, memory and refusals of the server on this machine");
   addCommonOptions(*status, options.common, false);

@@ -1,5 +1,4 @@
-#include "server/commands/usage_command.h"
-
+// cleave-server usage: what each identity has used of the server.
 #include <spdlog/fmt/chrono.h>
 #include <spdlog/fmt/fmt.h>
 
@@ -14,6 +13,7 @@
 #include "common/core/log.h"
 #include "common/core/printable.h"
 #include "common/core/units.h"
+#include "server/commands/commands.h"
 #include "server/config/settings.h"
 #include "server/store/age.h"
 #include "server/store/disk_share.h"
@@ -22,6 +22,14 @@
 
 namespace cleave {
 namespace {
+
+struct UsageOptions {
+  CommonOptions common;
+  std::string since = "30d";
+  std::string identity;  // empty: all
+  bool runs = false;
+  bool json = false;
+};
 
 using Json = nlohmann::ordered_json;
 
@@ -137,7 +145,8 @@ int usageCommand(const UsageOptions& options) {
 
 }  // namespace
 
-void addUsageCommand(CLI::App& app, UsageOptions& options, std::function<int()>& command) {
+void addUsageCommand(CLI::App& app, std::function<int()>& command) {
+  static UsageOptions options;
   CLI::App* usage =
       app.add_subcommand("usage", "Shows what each identity has used: device time, bytes, disk");
   addCommonOptions(*usage, options.common, false);
