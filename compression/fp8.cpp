@@ -12,7 +12,6 @@
 // to it. Infinity and NaN are not used: their codes are refused.
 #include <bit>
 #include <cmath>
-#include <cstring>
 
 #include "compression/codecs.h"
 #include "compression/kernels/kernels.h"

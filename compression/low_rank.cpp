@@ -19,9 +19,7 @@
 // others = orthonormalised A * features, features = A^T * others. In training, it starts from the
 // same micro-batch's factors of the previous step.
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <limits>
 
 #include "common/codec/checkpoint_error.h"
 #include "common/core/random.h"

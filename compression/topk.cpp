@@ -18,7 +18,6 @@
 // has as many elements as the gradient, and kept at most k of them. Only such a gradient is masked
 // like the activation.
 #include <algorithm>
-#include <cmath>
 
 #include "common/core/random.h"
 #include "compression/codecs.h"

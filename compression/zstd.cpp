@@ -10,7 +10,6 @@
 #include <zstd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <new>
 #include <optional>

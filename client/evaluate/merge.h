@@ -1,7 +1,6 @@
 // Adds adapters to the weights that they change. Does not use Torch.
 #pragma once
 
-#include <cstddef>
 #include <deque>
 #include <string>
 #include <vector>

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>

@@ -5,7 +5,6 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <cstddef>
-#include <memory>
 #include <mutex>
 #include <span>
 #include <string>

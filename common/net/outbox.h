@@ -11,7 +11,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "common/core/clock.h"
 #include "common/net/frame.h"

@@ -8,7 +8,6 @@
 #include <cctype>
 #include <ctime>
 #include <new>
-#include <string_view>
 
 #include "common/core/identity.h"
 #include "common/net/certificate.h"

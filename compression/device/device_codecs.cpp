@@ -1,6 +1,5 @@
 // The GPU implementations of fp16, bf16, uniform, sort and block.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <vector>
 
@@ -117,11 +116,11 @@ class QuantGridGpuCodec : public GpuCodec {
     Issued issued(gpu_);
     gpu_.copyIn(packed.data(), packed.size(), codes.data());
     if (isUniform_) {
-      gpu_.launch(device::DequantizeKernel{words, grid, bits_, outputOf(out)});
+      gpu_.launch(device::DequantizeKernel{words, {grid}, bits_, outputOf(out)});
     } else {
       gpu_.copyIn(reinterpret_cast<const std::byte*>(table.data()), table.size() * sizeof(float),
                   table_dev.bytes());
-      gpu_.launch(device::LookUpKernel{words, table_dev.data(), codeBits(), outputOf(out)});
+      gpu_.launch(device::LookUpKernel{words, {table_dev.data()}, codeBits(), outputOf(out)});
     }
     issued.wait();
     return nullptr;

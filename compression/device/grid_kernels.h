@@ -242,70 +242,51 @@ struct QuantizeKernel {
   }
 };
 
-// value = grid.min + grid.step * code.
-struct DequantizeKernel {
+// Writes the value of each code.
+template <typename Values>
+struct DecodeKernel {
   static constexpr int kPhases = 2;
   using Shared = TileWords;
   struct Thread {};
 
   const std::uint32_t* codes;  // codeBytes()
+  Values values;
+  std::uint32_t bits;
+  Output out;
+
+  std::uint32_t blocks() const { return tilesOf(out.elements); }
+
+  template <int kPhase>
+  CLEAVE_DEVICE void run(Place at, Shared& shared, Thread&) const {
+    if constexpr (kPhase == 0) readWords(shared, at, bits, codes);
+    if constexpr (kPhase == 1) write(at, shared);
+  }
+
+  CLEAVE_DEVICE void write(Place at, const Shared& shared) const {
+    CLEAVE_UNROLL
+    for (std::uint32_t k = 0; k < kQuads; ++k) {
+      const std::uint32_t q = quadIndex(at.thread, k);
+      const std::uint64_t quad = quadOf(shared, q, bits);
+      FourFloats four;
+      CLEAVE_UNROLL
+      for (std::uint32_t j = 0; j < 4; ++j) four.x[j] = values.of(codeOfQuad(quad, j, bits));
+      writeFour(out, quadStart(at.block, q), four);
+    }
+  }
+};
+
+struct GridValues {
   QuantGrid grid;
-  std::uint32_t bits;
-  Output out;
-
-  std::uint32_t blocks() const { return tilesOf(out.elements); }
-
-  template <int kPhase>
-  CLEAVE_DEVICE void run(Place at, Shared& shared, Thread&) const {
-    if constexpr (kPhase == 0) readWords(shared, at, bits, codes);
-    if constexpr (kPhase == 1) write(at, shared);
-  }
-
-  CLEAVE_DEVICE void write(Place at, const Shared& shared) const {
-    CLEAVE_UNROLL
-    for (std::uint32_t k = 0; k < kQuads; ++k) {
-      const std::uint32_t q = quadIndex(at.thread, k);
-      const std::uint64_t quad = quadOf(shared, q, bits);
-      FourFloats four;
-      CLEAVE_UNROLL
-      for (std::uint32_t j = 0; j < 4; ++j)
-        four.x[j] = grid.min + grid.step * static_cast<float>(codeOfQuad(quad, j, bits));
-      writeFour(out, quadStart(at.block, q), four);
-    }
+  CLEAVE_DEVICE float of(std::uint32_t code) const {
+    return grid.min + grid.step * static_cast<float>(code);
   }
 };
-
-// value = table[code].
-struct LookUpKernel {
-  static constexpr int kPhases = 2;
-  using Shared = TileWords;
-  struct Thread {};
-
-  const std::uint32_t* codes;  // codeBytes()
-  const float* table;          // 2^bits
-  std::uint32_t bits;
-  Output out;
-
-  std::uint32_t blocks() const { return tilesOf(out.elements); }
-
-  template <int kPhase>
-  CLEAVE_DEVICE void run(Place at, Shared& shared, Thread&) const {
-    if constexpr (kPhase == 0) readWords(shared, at, bits, codes);
-    if constexpr (kPhase == 1) write(at, shared);
-  }
-
-  CLEAVE_DEVICE void write(Place at, const Shared& shared) const {
-    CLEAVE_UNROLL
-    for (std::uint32_t k = 0; k < kQuads; ++k) {
-      const std::uint32_t q = quadIndex(at.thread, k);
-      const std::uint64_t quad = quadOf(shared, q, bits);
-      FourFloats four;
-      CLEAVE_UNROLL
-      for (std::uint32_t j = 0; j < 4; ++j) four.x[j] = table[codeOfQuad(quad, j, bits)];
-      writeFour(out, quadStart(at.block, q), four);
-    }
-  }
+struct TableValues {
+  const float* table;  // 2^bits
+  CLEAVE_DEVICE float of(std::uint32_t code) const { return table[code]; }
 };
+using DequantizeKernel = DecodeKernel<GridValues>;
+using LookUpKernel = DecodeKernel<TableValues>;
 
 // Converts every element to another type.
 struct CastKernel {

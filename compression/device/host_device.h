@@ -2,7 +2,6 @@
 // both, other compilers only for the host. Functions of the standard library cannot run on a GPU.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 

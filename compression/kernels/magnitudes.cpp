@@ -4,7 +4,6 @@
 // Must follow foreach_target.h.
 #include <hwy/highway.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "compression/kernels/magnitudes.h"
