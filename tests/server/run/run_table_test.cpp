@@ -257,6 +257,18 @@ TEST_CASE("a client that took no part in a run's last connection cannot continue
   host.runUntil([&] { return outcome.done; });
 }
 
+TEST_CASE("a run that ends before its records are open does not start") {
+  Host host;
+  const auto request = host.request("a", "run-1");
+  const auto seat = host.runs.admit(request);
+  RunRequest next = host.request("a", "run-1", 2);
+  next.hello.set_take_over(true);
+  CHECK(host.refusal(next) == "run-in-use");
+  CHECK(errorCode([&] { host.open(seat, request); }) == "stale-generation");
+  host.close(seat);
+  CHECK(host.refusal(next).empty());
+}
+
 TEST_CASE("another identity can neither take nor end a run, even before it has a folder") {
   Host host;
   const auto request = host.request("a", "run-1");
