@@ -57,20 +57,6 @@ bool isRunDone(Files& files, const std::string& folder) {
 
 void reopenRun(Files& files, const std::string& folder) { files.remove(folder + "/summary.json"); }
 
-std::vector<RunCommit> intactCommits(Files& files, const std::string& folder) {
-  const CheckpointStore store(files, folder);
-  std::vector<RunCommit> intact;
-  for (RunCommit& commit : readCommits(files, folder)) {
-    if (store.find(commit.step, commit.client)) {
-      intact.push_back(std::move(commit));
-    } else {
-      processLog()->warn("the checkpoint of step {} in {} is missing or damaged", commit.step,
-                         folder);
-    }
-  }
-  return intact;
-}
-
 ResumeCounts countResume(Files& files, const std::string& folder, const ResumePoint& point) {
   const std::string path = folder + "/resumes.json";
   ResumeCounts counts;

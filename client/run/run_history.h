@@ -33,10 +33,6 @@ bool isRunDone(Files& files, const std::string& folder);
 // The run is no longer done, because it continues for more steps.
 void reopenRun(Files& files, const std::string& folder);
 
-// Returns the commits whose checkpoint is present and undamaged, newest first. Logs a warning for
-// each of the others. Throws RunError "bad-checkpoint" if the list itself is damaged.
-std::vector<RunCommit> intactCommits(Files& files, const std::string& folder);
-
 // How often a run was continued, after it had lost a process, or a connection for too long.
 struct ResumeCounts {
   std::uint64_t resumes = 0;      // continuations from a checkpoint or, without one, from step 0

@@ -13,14 +13,12 @@ Checkpointer::Checkpointer(Files& files, const std::string& runFolder,
                            const CheckpointSettings& settings, std::string fingerprint,
                            std::vector<RunCommit> commits, std::size_t servers,
                            std::function<void()> syncRecords, bool areReplicas)
-    : files_(files),
-      runFolder_(runFolder),
-      settings_(settings),
+    : settings_(settings),
       servers_(servers),
       syncRecords_(std::move(syncRecords)),
       areReplicas_(areReplicas),
       checkpoints_(CheckpointStore(files, runFolder), std::move(fingerprint)),
-      commits_(std::move(commits)) {}
+      commits_(files, runFolder, std::move(commits), settings.keep) {}
 
 Checkpointer::~Checkpointer() { writer_.join(); }
 
@@ -40,16 +38,9 @@ void Checkpointer::begin(std::uint64_t step) {
   last_ = now();
 }
 
-std::vector<std::uint64_t> Checkpointer::keep() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<std::uint64_t> steps;
-  for (const RunCommit& commit : commits_) steps.push_back(commit.step);
-  return steps;
-}
-
 std::uint64_t Checkpointer::lastCommit() const {
-  const std::lock_guard lock(mutex_);
-  return commits_.empty() ? 0 : commits_.front().step;
+  const std::vector<std::uint64_t> steps = commits_.steps();
+  return steps.empty() ? 0 : steps.front();
 }
 
 void Checkpointer::add(std::shared_ptr<PartSnapshot> part) {
@@ -138,23 +129,15 @@ void Checkpointer::finishIfDone() {
 }
 
 void Checkpointer::commit(const RunCommit& commit) {
-  std::vector<RunCommit> commits = {commit};
-  {
-    const std::lock_guard lock(mutex_);
-    for (const RunCommit& older : commits_) {
-      if (older.step < commit.step && commits.size() < settings_.keep) commits.push_back(older);
-    }
-  }
   try {
     syncRecords_();
-    writeCommits(files_, runFolder_, commits);
+    commits_.add(commit);
   } catch (const Error& error) {
     return failed(commit.step, error);
   }
   bool hasRecovered = false;
   {
     const std::lock_guard lock(mutex_);
-    commits_ = commits;
     failure_ = nullptr;
     hasRecovered = faults_.recovered();
   }

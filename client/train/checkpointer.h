@@ -51,7 +51,7 @@ class Checkpointer {
   void request() { isRequested_ = true; }
   void begin(std::uint64_t step);
   // The steps whose checkpoints are still needed.
-  std::vector<std::uint64_t> keep() const;
+  std::vector<std::uint64_t> keep() const { return commits_.steps(); }
 
   // The checkpoint relative to which the kept samples of the next one are saved; step 0: none.
   CheckpointInfo baseOfSamples() { return checkpoints_.baseOfSamples(keep()); }
@@ -91,19 +91,17 @@ class Checkpointer {
   void failed(std::uint64_t step, const Error& error,
               std::optional<std::size_t> server = std::nullopt);
 
-  Files& files_;
-  const std::string runFolder_;
   const CheckpointSettings settings_;
   const std::size_t servers_;
   const std::function<void()> syncRecords_;
   const bool areReplicas_;
   PartCheckpoints checkpoints_;
+  CommitLog commits_;
   SteadyTime last_ = now();  // start of the last checkpoint
   std::atomic<bool> isRequested_ = false;
 
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
-  std::vector<RunCommit> commits_;  // newest first
   std::optional<Open> open_;
   std::exception_ptr failure_;  // the latest error
   FaultNotes faults_;

@@ -6,6 +6,7 @@
 
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/core/failpoint.h"
+#include "common/core/log.h"
 #include "common/core/sha256.h"
 
 namespace cleave {
@@ -72,6 +73,37 @@ void writeCommits(Files& files, const std::string& runFolder,
     files.write(pathIn(runFolder, name), list.dump(1) + "\n");
     failpoint("committed");
   }
+}
+
+std::vector<RunCommit> intactCommits(Files& files, const std::string& runFolder) {
+  const CheckpointStore store(files, runFolder);
+  std::vector<RunCommit> intact;
+  for (RunCommit& commit : readCommits(files, runFolder)) {
+    if (store.find(commit.step, commit.client)) {
+      intact.push_back(std::move(commit));
+    } else {
+      processLog()->warn("the checkpoint of step {} in {} is missing or damaged", commit.step,
+                         runFolder);
+    }
+  }
+  return intact;
+}
+
+void CommitLog::add(RunCommit commit) {
+  std::vector<RunCommit> commits = {std::move(commit)};
+  for (const RunCommit& older : commits_) {  // only this function changes them
+    if (older.step < commits.front().step && commits.size() < keep_) commits.push_back(older);
+  }
+  writeCommits(files_, runFolder_, commits);
+  const std::lock_guard lock(mutex_);
+  commits_ = std::move(commits);
+}
+
+std::vector<std::uint64_t> CommitLog::steps() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::uint64_t> steps;
+  for (const RunCommit& commit : commits_) steps.push_back(commit.step);
+  return steps;
 }
 
 }  // namespace cleave

@@ -352,5 +352,29 @@ TEST_CASE("commits are read newest first") {
   CHECK(readCommits(diskFiles(), folder.path.string()).size() == 2);
 }
 
+TEST_CASE("a commit log keeps the newest commits, and forgets those of repeated steps") {
+  const Folder folder;
+  const std::string path = folder.path.string();
+  fs::create_directory(path + "/checkpoints");
+  const auto commitOf = [](std::uint64_t step) {
+    return RunCommit{step, std::string(32, '\x01'), {std::string(32, '\x02')}};
+  };
+  CommitLog log(diskFiles(), path, {commitOf(9), commitOf(5)}, 2);
+  using Steps = std::vector<std::uint64_t>;
+  const auto add = [&](std::uint64_t step) {
+    log.add(commitOf(step));
+    Steps stored;
+    for (const RunCommit& commit : readCommits(diskFiles(), path)) stored.push_back(commit.step);
+    CHECK(log.steps() == stored);
+    return stored;
+  };
+  CHECK(log.steps() == Steps{9, 5});
+  CHECK(add(12) == Steps{12, 9});
+  CHECK(add(10) == Steps{10, 9});  // the run went back to step 9
+  fs::remove_all(path + "/checkpoints");
+  CHECK(errorCode([&] { log.add(commitOf(14)); }) == "cannot-write");
+  CHECK(log.steps() == Steps{10, 9});
+}
+
 }  // namespace
 }  // namespace cleave
