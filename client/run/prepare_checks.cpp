@@ -1,0 +1,159 @@
+// Whether configuration, data, model and servers fit together, and what the user should know.
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "client/run/prepare_parts.h"
+#include "common/core/units.h"
+#include "common/model/blocks.h"
+#include "common/run/torch_errors.h"
+
+namespace cleave {
+
+void warnOfLargeBatch(PreparedRun& run) {
+  const std::uint32_t size = run.data.train->size();
+  if (run.settings.batch <= size) return;
+  run.warnings.push_back(
+      fmt::format("train.batch is {}, but there are only {} training samples: each epoch is one "
+                  "step of {} samples; lower train.batch",
+                  run.settings.batch, size, size));
+}
+
+void warnOfEvaluation(PreparedRun& run) {
+  const std::vector<std::string> drawn =
+      withTorchErrors([&] { return run.userModel->drawnInEvaluation(); });
+  if (drawn.empty()) return;
+  run.warnings.push_back(fmt::format(
+      "{} has no evaluation graph, so evaluations and predictions also draw the random numbers of "
+      "{}{}, and may differ from PyTorch's model.eval(); export the model again with cleave.export",
+      run.settings.modelFile, drawn.front(),
+      drawn.size() == 1 ? ""
+                        : fmt::format(" and {}", countText(drawn.size() - 1, "more operator"))));
+}
+
+void warnOfInputs(PreparedRun& run) {
+  if (parameterCount(run.plan.blocks, 0, run.plan.stage.cuts.cut0) > 0) return;
+  run.warnings.emplace_back(
+      "the head has no parameters, so the server receives the inputs themselves; to keep them on "
+      "the client, move the first cut (model.cuts) behind a layer with parameters");
+}
+
+// Batch norm uses the statistics of each micro-batch. With few samples, they are noise.
+void warnOfSmallNorms(PreparedRun& run) {
+  constexpr std::uint32_t kMinSamples = 8;
+  if (!hasBatchNorm(run.plan.blocks)) return;
+  const ClientSettings& settings = run.settings;
+  const std::uint32_t size = run.data.train->size();
+  const std::uint32_t batch = std::min(settings.batch, size);
+  const std::uint32_t whole = Division::of(batch, settings.microBatches).smallest();
+  const std::uint32_t smallest = minMicroBatch(settings, *run.data.train);
+  if (smallest >= kMinSamples) return;
+  if (whole >= kMinSamples) {
+    run.warnings.push_back(fmt::format(
+        "batch norm computes its statistics from each micro-batch, and the smallest of each "
+        "epoch's last batch has only {}: choose a train.batch that divides {} samples with less "
+        "rest, or lower train.micro_batches",
+        countText(smallest, "sample"), size));
+    return;
+  }
+  run.warnings.push_back(fmt::format("batch norm computes its statistics from each micro-batch, "
+                                     "and the smallest has only {} (a "
+                                     "batch of {} in {} micro-batches), which can ruin the model: "
+                                     "set train.micro_batches to {}",
+                                     countText(whole, "sample"), batch,
+                                     Division::of(batch, settings.microBatches).count,
+                                     std::max(1U, batch / kMinSamples)) +
+                         (batch < kMinSamples ? ", and raise train.batch" : ""));
+}
+
+void checkTarget(const PreparedRun& run) {
+  const SampleArray target = run.data.train->arrays().back();
+  const Shape& output = run.plan.blocks.back().outputShape();
+  const int classes = run.data.train->classes();
+  const ScoreSpec& scores = run.settings.scores;
+  checkLoss(scores.loss, output, target.dtype, target.shape);
+  if (findLoss(scores.loss.name).target != TargetKind::classes) return;
+  const auto& metrics = scores.metrics;
+  if (output.back() != 2 && std::find(metrics.begin(), metrics.end(), "auroc") != metrics.end()) {
+    throw UsageError(
+        "bad-metric",
+        fmt::format("the metric auroc is for two classes, but the model has {}", output.back()),
+        "remove auroc from train.metrics");
+  }
+  const std::size_t names = run.settings.data.classNames.size();
+  if (names > 0 && names != static_cast<std::size_t>(output.back())) {
+    throw UsageError("bad-class-names",
+                     fmt::format("data.class_names has {} names, but the model has {} classes",
+                                 names, output.back()),
+                     "give one name per class, in the order of their numbers");
+  }
+  for (const Dataset* data : {run.data.train.get(), run.data.test.get()}) {
+    const std::int64_t max = data->arrays().back().maxValue;
+    if (max < output.back()) continue;
+    throw UsageError("bad-label",
+                     fmt::format("the data has the label {}, but the model has {} classes, 0 to {}",
+                                 max, output.back(), output.back() - 1),
+                     "correct the data or data.target, or export a model with more classes");
+  }
+  if (classes == 0 || output.back() == classes) return;
+  const std::vector<KeyText> keys = findDataFormat(run.settings.data.format).keys().texts();
+  const bool isSet = std::any_of(keys.begin(), keys.end(),
+                                 [](const KeyText& key) { return key.name == "data.classes"; });
+  throw UsageError("bad-output",
+                   fmt::format("the model returns {} per sample, but the data has {} classes",
+                               toString(output), classes),
+                   fmt::format("export a model that returns [samples, {}]{}", classes,
+                               isSet ? ", or correct data.classes" : ""));
+}
+
+std::uint32_t minMicroBatch(const ClientSettings& settings, const Dataset& train) {
+  const std::uint32_t last = train.size() % settings.batch;
+  const std::uint32_t whole = Division::of(settings.batch, settings.microBatches).smallest();
+  return last == 0 ? whole : std::min(whole, Division::of(last, settings.microBatches).smallest());
+}
+
+void logWarnings(const PreparedRun& run, spdlog::logger& log) {
+  for (const std::string& warning : run.warnings) log.warn(warning);
+}
+
+void checkReplicaBatches(const ClientSettings& settings, const Datasets& data) {
+  if (settings.replicas == 1) return;
+  const auto check = [&](const char* key, std::uint32_t all, std::uint32_t batch) {
+    for (const std::uint32_t samples : {std::min(all, batch), all % batch}) {
+      const std::uint32_t count = Division::of(samples, settings.microBatches).count;
+      if (samples == 0 || count >= settings.replicas) continue;
+      throw UsageError(
+          "bad-replicas",
+          fmt::format("a batch of {} is divided into fewer micro-batches, {}, than the body has "
+                      "replicas, {}",
+                      countText(samples, "sample"), count, settings.replicas),
+          count < samples ? "set train.micro_batches to a multiple of the number of replicas"
+                          : fmt::format("change {}, so that the last batch has more samples", key));
+    }
+  };
+  check("train.batch", data.train->size(), settings.batch);
+  check("eval.batch", data.test->size(), settings.evalBatch);
+}
+
+void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan) {
+  constexpr std::uint32_t kMaxThreads = 1 << 16;
+  const auto refuse = [](const std::string& sentence) {
+    throw ProtocolError("bad-metadata", "a HelloOk " + sentence,
+                        "install the same version of Cleave on both machines");
+  };
+  if (ok.in_flight() != plan.inFlight) {
+    refuse(fmt::format("has {} micro-batches in flight; the run has {}", ok.in_flight(),
+                       plan.inFlight));
+  }
+  if (ok.threads() == 0 || ok.threads() > kMaxThreads) {
+    refuse(fmt::format("has {} threads, which is not in 1…{}", ok.threads(), kMaxThreads));
+  }
+  if (ok.body_bytes() == 0 || ok.body_bytes() > maxWeightsBytes(plan)) {
+    refuse(fmt::format("claims {} bytes for the body's weights, which have at most {}",
+                       ok.body_bytes(), maxWeightsBytes(plan)));
+  }
+}
+
+}  // namespace cleave

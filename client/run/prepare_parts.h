@@ -1,0 +1,37 @@
+// The steps of resolveRun() and prepareRun(), by subject. Each fills in or checks a part of the
+// run.
+#pragma once
+
+#include <vector>
+
+#include "client/run/connect.h"
+#include "client/run/prepare.h"
+
+namespace cleave {
+
+// ---- prepare_servers.cpp ----
+
+// Sets `servers` and `settings.replicas`. `bodies`: from --server; if empty, those of the
+// configuration count. An inference uses only the first replica, which does not change its results.
+void chooseServers(PreparedRun& run, std::vector<BodyServers> bodies, Purpose purpose);
+// Sets `threads`; needs `servers`.
+void chooseThreadsOf(PreparedRun& run, Purpose purpose);
+void startLocalServers(PreparedRun& run);
+
+// ---- prepare_checks.cpp ----
+
+// Each appends to `warnings`.
+void warnOfLargeBatch(PreparedRun& run);
+void warnOfEvaluation(PreparedRun& run);
+void warnOfInputs(PreparedRun& run);
+void warnOfSmallNorms(PreparedRun& run);
+// Throws UsageError if the loss cannot compare the model's output with the data's target.
+void checkTarget(const PreparedRun& run);
+
+// ---- prepare_plan.cpp ----
+
+// Removes the codecs of flows that the run does not have, such as the gradient of a cut that needs
+// none.
+void dropUnusedFlows(PreparedRun& run);
+
+}  // namespace cleave

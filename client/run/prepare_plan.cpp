@@ -1,0 +1,123 @@
+// The plans of a run: of the client, of each body and of each replica.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/run/prepare_parts.h"
+#include "common/run/torch_errors.h"
+
+namespace cleave {
+
+void dropUnusedFlows(PreparedRun& run) {
+  const auto isUnused = [&](const auto& each) {
+    return std::none_of(run.bodies.begin(), run.bodies.end(), [&](const RunPlan& body) {
+      return body.place.contains(*flowFromName(each.first));
+    });
+  };
+  std::erase_if(run.settings.codecs, isUnused);
+  std::erase_if(run.settings.autoCodecs, isUnused);
+}
+
+RunPlan clientPlan(const RunSpec& spec, const ClientSettings& settings, const UserModel* model) {
+  RunPlan plan = planClient(spec, innerCutsOf(settings.cutPositions()),
+                            model == nullptr ? nullptr : model->blocks());
+  plan.stage.scores = settings.scores;
+  plan.stage.clientPrecision = settings.clientPrecision;
+  return plan;
+}
+
+std::vector<RunPlan> bodyPlans(const RunPlan& plan, const ClientSettings& settings,
+                               const Dataset& train, const UserModel* model) {
+  if (settings.bodies() == 1) {
+    std::vector<RunPlan> replicas;
+    for (std::uint32_t rank = 0; rank < settings.replicas; ++rank) {
+      replicas.push_back(planReplica(plan, rank));
+    }
+    return replicas;
+  }
+  RunSpec resolved = plan.spec;
+  resolved.inFlight = plan.inFlight;
+  std::vector<RunPlan> bodies;
+  for (const RunSpec& spec : bodyRunSpecs(resolved, settings, train, model)) {
+    bodies.push_back(isDivided(settings, model) ? planClient(spec, {}, model->blocks())
+                                                : planRun(spec));
+    bodies.back().hasEdges = settings.hasEdges();
+    if (settings.hasEdges() && bodies.size() > 1) {
+      checkEdgeCodecs(bodies.back(), true, false);
+    }
+  }
+  return bodies;
+}
+
+void planFor(PreparedRun& run, const RunSpec& spec) {
+  run.plan = clientPlan(spec, run.settings, run.userModel.get());
+  run.bodies = bodyPlans(run.plan, run.settings, *run.data.train, run.userModel.get());
+  run.plan.samplesOnDisk = run.settings.samplesOnDisk;
+}
+
+void requireProfilable(const PreparedRun& run) {
+  if (!run.settings.inserts.empty()) {
+    requireOneServer(run.settings, "a profile of a model with learned inserts");
+  }
+}
+
+PreparedRun dividedAt(PreparedRun run, std::vector<std::string> cuts) {
+  if (!run.userModel) return run;
+  ClientSettings settings = run.settings;
+  settings.cuts = run.userModel->positionsAmong(settings.cutNames, cuts);
+  settings.cutNames = cuts;
+  cuts.emplace_back("(rest)");
+  run.userModel =
+      withTorchErrors([&] { return std::make_shared<const UserModel>(settings, cuts); });
+  settings.cutNames.clear();  // the positions count
+  run.settings = std::move(settings);
+  planFor(run, makeRunSpec(run.settings, run.data, run.userModel.get()));
+  return run;
+}
+
+std::vector<std::string> cutsOf(const Profile& profile) {
+  std::vector<std::string> names;
+  for (const BlockProfile& block : profile.blocks) names.push_back(block.name);
+  names.pop_back();
+  return names;
+}
+
+void placeCodecs(PreparedRun& run) {
+  useDeviceCodecs(run.plan, *run.device);
+  for (RunPlan& body : run.bodies) {
+    for (const Flow flow : body.flows()) {
+      if (!run.plan.place.contains(flow)) continue;
+      body.deviceCodecs[flow] = run.plan.deviceCodecs.get(flow);
+      if (const auto* eight = run.plan.eightBitDeviceCodecs.find(flow)) {
+        body.eightBitDeviceCodecs[flow] = *eight;
+      }
+    }
+  }
+}
+
+// The sum of six parts: the parameters with gradients and optimizer state; the tensors that
+// autograd saves (in the head for all micro-batches in flight, in the tail for one); the decoded
+// and encoded tensors of the head and the tail; the samples that their codecs keep; the encoded
+// tensors that are passed on between servers; and the batches that the loader holds.
+std::size_t clientBytes(const RunPlan& plan, const std::vector<RunPlan>& bodies,
+                        const Dataset& train) {
+  const int cut0 = plan.stage.cuts.cut0, cut1 = plan.stage.cuts.cut1;
+  const auto bytesOf = [&](int first, int last, std::uint32_t inFlight) {
+    return static_cast<double>(partBytes(plan.stage, plan.blocks, first, last,
+                                         plan.spec.microBatches, inFlight,
+                                         plan.largestMicroBatch()));
+  };
+  double bytes = bytesOf(0, cut0, plan.inFlight) +
+                 bytesOf(cut1, static_cast<int>(plan.blocks.size()), 1) + flowBytes(plan) +
+                 samplesMemory(plan) + passedOnBytes(bodies);
+  // The batches in use, the batches prepared ahead, and during an evaluation the first batch of the
+  // next epoch.
+  const double batches = 2 * plan.spec.staleness + Loader::Options().ahead + 2;
+  for (const SampleArray& array : train.arrays()) {
+    bytes += batches * plan.spec.maxBatch * static_cast<double>(specOf(array, 1).bytes());
+  }
+  return static_cast<std::size_t>(std::min(bytes, 0x1p62));
+}
+
+}  // namespace cleave

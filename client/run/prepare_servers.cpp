@@ -1,0 +1,138 @@
+// The servers of a run: their addresses and number, the threads beside them, and those that the
+// client starts itself.
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/host_name.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/run/prepare_parts.h"
+#include "common/core/units.h"
+
+namespace cleave {
+namespace {
+
+// Makes no DNS query: an address is one of this machine's if a socket can be bound to it.
+bool isThisMachine(const std::string& host) {
+  boost::system::error_code error;
+  if (host == "localhost" || host == boost::asio::ip::host_name(error)) return true;
+  const auto address = boost::asio::ip::make_address(host, error);
+  if (error) return false;
+  boost::asio::io_context io;
+  boost::asio::ip::tcp::socket socket(io);
+  const boost::asio::ip::tcp::endpoint endpoint(address, 0);
+  socket.open(endpoint.protocol(), error);
+  if (!error) socket.bind(endpoint, error);
+  return !error;
+}
+
+ThreadCount threadsBeside(const std::vector<ServerAddress>& servers, int asked) {
+  const bool isBeside = servers.empty() || std::any_of(servers.begin(), servers.end(),
+                                                       [](const ServerAddress& server) {
+                                                         return isThisMachine(server.host);
+                                                       });
+  return chooseThreads(usableCores(), asked, 0, isBeside);
+}
+
+void checkServerCount(const PreparedRun& run) {
+  const std::size_t bodies = run.settings.bodies();
+  if (run.settings.replicas > 1 && bodies > 1) {
+    throw UsageError("bad-servers",
+                     "the body has replicas, but model.cuts divides the model among several bodies",
+                     "give model.cuts two values, or one address per body");
+  }
+  // A body's addresses are joined by "+"; a comma separates bodies.
+  if (run.settings.replicas > 1 && run.servers.size() != run.settings.replicas) {
+    throw UsageError("bad-servers",
+                     "model.cuts has two values, so there is one body, but addresses of more than "
+                     "one are given",
+                     "join the addresses of its replicas by + only, as in --server "
+                     "10.0.0.5:4800+10.0.0.6:4800");
+  }
+  if (run.servers.empty() || run.servers.size() == bodies * run.settings.replicas) return;
+  throw UsageError(
+      "bad-servers",
+      fmt::format("model.cuts has {} values, so the run needs {}, but {} given", bodies + 1,
+                  countText(bodies, "server"),
+                  run.servers.size() == 1 ? std::string("1 address is")
+                                          : fmt::format("{} addresses are", run.servers.size())),
+      "give one address per body, as in --server 10.0.0.5:4800,10.0.0.6:4800; the same server may "
+      "be given several times");
+}
+
+}  // namespace
+
+void chooseServers(PreparedRun& run, std::vector<BodyServers> bodies, Purpose purpose) {
+  const bool isInference = purpose == Purpose::inference;
+  if (bodies.empty() && !isInference) {
+    for (const std::string& server : run.settings.servers) {
+      bodies.push_back(parseBodyServers(server));
+    }
+  }
+  for (BodyServers& body : bodies) {
+    if (isInference) body.resize(1);
+    run.settings.replicas =
+        std::max(run.settings.replicas, static_cast<std::uint32_t>(body.size()));
+  }
+  run.servers = allServers(bodies);
+  checkServerCount(run);
+}
+
+void chooseThreadsOf(PreparedRun& run, Purpose purpose) {
+  const bool isAlone = purpose == Purpose::inference && run.servers.empty();
+  const ThreadCount count = isAlone
+                                ? chooseThreads(usableCores(), run.settings.clientThreads, 0, false)
+                                : threadsBeside(run.servers, run.settings.clientThreads);
+  run.threads = count.threads;
+  run.threadsText = count.text;
+  if (purpose == Purpose::verification || purpose == Purpose::inference) {
+    run.settings.serverThreads = run.threads;
+  }
+}
+
+ThreadCount clientThreads(const RunOptions& options, int asked) {
+  return threadsBeside(allServers(parseAddresses(options.server)), asked);
+}
+
+void requireOneServer(const ClientSettings& settings, const std::string& what) {
+  if (settings.bodies() == 1) return;
+  throw UsageError(
+      "several-servers",
+      fmt::format("{} does not support several servers yet, but model.cuts divides the "
+                  "model among {}",
+                  what, settings.bodies()),
+      "give model.cuts two values");
+}
+
+std::string addressesText(const PreparedRun& run) {
+  std::string text;
+  for (const ServerAddress& server : run.servers) {
+    text += (text.empty() ? "" : run.settings.replicas > 1 ? "+" : ", ") + server.text();
+  }
+  return text;
+}
+
+// Starts the last one first, because each may connect to the next one only.
+void startLocalServers(PreparedRun& run) {
+  const std::vector<std::string> models = overridesFor(run.settings.model);
+  std::vector<std::string> edges;
+  for (std::size_t b = run.bodies.size(); b-- > 0;) {
+    const std::string store =
+        run.folder + "/server" + (b == 0 ? std::string() : fmt::format("-{}", b + 1));
+    if (run.settings.hasEdges() && b > 0) edges.emplace_back("edges.accept=true");
+    std::vector<std::string> overrides = edges;
+    overrides.insert(overrides.end(), models.begin(), models.end());
+    run.localServers.insert(run.localServers.begin(),
+                            std::make_unique<LocalServer>(store, run.settings.device, overrides));
+    const ServerAddress address = run.localServers.front()->address();
+    run.servers.insert(run.servers.begin(), address);
+    if (run.settings.hasEdges()) edges = {fmt::format("edges.allow=[\"{}\"]", address.text())};
+  }
+}
+
+}  // namespace cleave
