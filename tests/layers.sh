@@ -22,7 +22,7 @@ common/graph       | common/core proto                                          
 common/model       | common/core common/codec common/device common/graph common/topology | torch
 common/program     | common/core                                                      | CLI
 common/replicas    | common/core common/net                                           | boost torch
-common/run         | common/checkpoint common/core common/codec common/net common/http common/engine common/graph common/link common/predict common/record common/device common/model compression proto | torch google prometheus
+common/run         | common/checkpoint common/core common/codec common/topology common/net common/http common/engine common/graph common/link common/predict common/record common/device common/model compression proto | torch prometheus
 compression        | common/core common/codec compression/kernels                     | zstd
 compression/kernels |                                                                 | hwy
 compression/device | common/core common/codec compression                             |
@@ -31,7 +31,7 @@ client/data        | common/codec common/core |
 client/start       | client/data common/core common/topology |
 client/report      | common/core common/http common/topology |
 client/codecs      | common/codec common/predict common/topology compression |
-client/config      | client/codecs client/data common/checkpoint common/core common/engine common/graph common/model common/program common/run compression | CLI
+client/config      | client/codecs client/data common/checkpoint common/core common/graph common/model common/program common/run compression | CLI
 client/run         | client/config client/data common/checkpoint common/codec common/core common/device common/engine common/link common/model common/net common/predict common/record common/run proto | boost
 client/train       | client/codecs client/config client/data client/run common/checkpoint common/codec common/core common/engine common/graph common/link common/model common/predict common/record common/run common/topology | boost
 client/planning    | client/codecs client/config client/run client/train common/codec common/core common/link common/predict common/run compression |
@@ -43,7 +43,7 @@ client             | client/commands common/core common/engine | CLI
 stage              | common/core common/codec common/engine common/model common/run proto                     | torch google
 server/access      | common/core common/net common/program common/run | boost openssl
 server/config      | common/core common/model common/net common/replicas common/run common/topology server/access | boost
-server/store       | common/checkpoint common/codec common/core common/device common/engine common/link common/record common/run proto server/access server/config | boost google
+server/store       | common/checkpoint common/codec common/core common/device common/engine common/link common/record common/run proto server/access server/config | boost
 server/status      | common/core common/engine common/link common/net common/program server/config | boost
 server/run         | common/checkpoint common/core common/device common/engine common/link common/model common/net common/replicas common/run proto server/access server/config server/status server/store stage | boost
 server/sessions    | common/core common/device common/link common/net common/replicas common/run proto server/access server/config server/run server/status server/store | boost

@@ -15,6 +15,7 @@
 #include "client/train/train_run.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
+#include "common/core/sha256.h"
 #include "common/core/terminal.h"
 #include "common/run/device.h"
 #include "common/run/profiler.h"
@@ -59,11 +60,7 @@ RunSpec specForServers(const PreparedRun& run) {
 std::vector<std::string> graphsForServers(const PreparedRun& run) {
   std::vector<std::string> graphs;
   if (!run.userModel) return graphs;
-  RunSpec spec;
-  for (const std::string& packed : run.userModel->packedBodies()) {
-    spec.graph = packed;
-    graphs.push_back(toJson(spec).at("graph"));
-  }
+  for (const std::string& packed : run.userModel->packedBodies()) graphs.push_back(hexOf(packed));
   return graphs;
 }
 

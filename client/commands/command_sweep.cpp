@@ -52,7 +52,7 @@ Facts factsOf(const ClientSettings& settings) {
   const std::string cuts =
       settings.cuts.empty() ? "default" : fmt::format("{}", fmt::join(settings.cuts, "-"));
   return {{"data", settings.data.format},
-          {"model", settings.model},
+          {"model", settings.model.name},
           {"start", settings.weights.file.empty() ? "scratch" : "pretrained"},
           {"cuts", cuts},
           {"batch", std::to_string(settings.batch)},
@@ -93,9 +93,14 @@ std::string completed(const std::string& config) {
 
 PlannedPoint planPoint(const RunOptions& options, const SweepPoint& point,
                        const ClientSettings& settings) {
-  PlannedPoint planned{point,          factsOf(settings), settings.device,
-                       settings.model, settings.resolved, point.linkOverrides(),
-                       options.server, settings.data.skip};
+  PlannedPoint planned{point,
+                       factsOf(settings),
+                       settings.device,
+                       settings.model.name,
+                       settings.resolved,
+                       point.linkOverrides(),
+                       options.server,
+                       settings.data.skip};
   if (planned.server.empty()) planned.server = fmt::format("{}", fmt::join(settings.servers, ","));
   if (!planned.link.empty()) requireOneServer(settings, "link, in a sweep,");
   return planned;

@@ -284,7 +284,7 @@ void print(const Comparisons& results, const PreparedRun& run) {
               << "\n";
   }
   std::cout << fmt::format(
-      "{}, {}, {} micro-batches, schedule {}, {} per side; files in {}\n", run.settings.model,
+      "{}, {}, {} micro-batches, schedule {}, {} per side; files in {}\n", run.settings.model.name,
       countText(run.bodies.size(), run.settings.replicas > 1 ? "replica" : "server"),
       run.settings.microBatches, run.settings.schedule,
       countText(static_cast<std::uint64_t>(run.threads), "thread"), run.folder);

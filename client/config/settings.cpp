@@ -263,7 +263,7 @@ void checkPatternsMatch(const ClientSettings& settings, const std::vector<BlockS
 
 ModelSpec modelFor(const ClientSettings& settings, const Dataset& train,
                    const UserModel* userModel) {
-  ModelSpec model{settings.model, settings.modelParameters, {}, 0};
+  ModelSpec model = settings.model;
   if (userModel != nullptr) {
     model.graphBlocks = userModel->blocks();
     return model;
@@ -272,16 +272,16 @@ ModelSpec modelFor(const ClientSettings& settings, const Dataset& train,
   const bool hasInput = arrays.size() == 2 && arrays[0].dtype == DType::f32;
   if (hasInput && train.classes() == 0 && arrays[1].dtype == DType::i64) {
     throw UsageError("bad-sample-shape",
-                     "the model " + settings.model +
+                     "the model " + settings.model.name +
                          " needs the number of classes, which the data format " +
                          settings.data.format + " does not state",
                      "set data.classes to the number of classes");
   }
   if (!hasInput || train.classes() == 0) {
-    throw UsageError(
-        "bad-sample-shape",
-        "the model " + settings.model + " takes one array of floats, and classes as its target",
-        "use model.name: graph with your own model, or another data.format");
+    throw UsageError("bad-sample-shape",
+                     "the model " + settings.model.name +
+                         " takes one array of floats, and classes as its target",
+                     "use model.name: graph with your own model, or another data.format");
   }
   model.sampleShape = arrays[0].shape;
   model.classes = train.classes();
@@ -291,7 +291,7 @@ ModelSpec modelFor(const ClientSettings& settings, const Dataset& train,
 std::vector<int> cutsOf(const ClientSettings& settings, const ModelSpec& model) {
   const std::vector<int> positions = settings.cutPositions();
   if (!positions.empty()) return positions;
-  const auto [cut0, cut1] = findModel(settings.model).defaultCuts(model);
+  const auto [cut0, cut1] = findModel(settings.model.name).defaultCuts(model);
   return {cut0, cut1};
 }
 
@@ -315,11 +315,9 @@ std::vector<InsertSpec> insertsAt(const ClientSettings& settings, const Cuts& cu
 }
 
 StageOptions stageFor(const ClientSettings& settings, const ModelSpec& model, const Cuts& cuts) {
-  StageOptions stage;
-  stage.optimizer = settings.optimizer;
+  StageOptions stage{settings};
   stage.model = model;
   stage.cuts = cuts;
-  stage.freeze = settings.freeze;
   return stage;
 }
 
@@ -329,7 +327,6 @@ StageOptions wholeStageFor(const ClientSettings& settings, const ModelSpec& mode
   StageOptions stage = stageFor(
       settings, model, {cuts.front(), cuts.back(), 0, static_cast<int>(settings.bodies())});
   stage.innerCuts = innerCutsOf(cuts);
-  stage.inserts = settings.inserts;
   return stage;
 }
 
@@ -400,30 +397,17 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Datasets& data,
   }
 
   RunSpec spec;
+  static_cast<Experiment&>(spec) = settings;
+  spec.model = model;
+  spec.model.graphBlocks = nullptr;
   setBody(spec, stage, blocks, settings);
-  spec.freeze = settings.freeze;
-  spec.recompute = settings.recompute;
-  spec.averageDecay = settings.averageDecay;
-  spec.staleness = settings.staleness;
-  spec.replicas = settings.replicas;
-  spec.precision = precisionName(settings.serverPrecision);
-  spec.model = settings.model;
-  spec.modelParameters = settings.modelParameters;
-  spec.sampleShape.assign(model.sampleShape.begin(), model.sampleShape.end());
-  spec.classes = static_cast<std::uint32_t>(model.classes);
   spec.maxBatch = std::max({trainBatchOf(settings, data), evalBatchOf(settings, data),
                             settings.microBatches});  // a plan has a sample per micro-batch
-  spec.microBatches = settings.microBatches;
-  spec.inFlight = settings.inFlight;
-  spec.schedule = settings.schedule;
-  spec.optimizer = settings.optimizer;
-  spec.seed = settings.seed;
-  spec.threads = static_cast<std::uint32_t>(settings.serverThreads);
   spec.stepsPerEpoch = stepsPerEpoch(settings, train);
   if (keepsSamples(settings)) spec.trainSamples = train.size();
   // With loss scaling, gradients that are not finite are expected: a step with such gradients is
   // skipped.
-  spec.rawNonFinite = settings.rawNonFinite || settings.scalesLoss();
+  spec.rawNonFinite |= settings.scalesLoss();
   useCodecLevels(settings, spec);
   spec.initialWeights = userModel != nullptr || !settings.weights.file.empty();
   if (userModel != nullptr) {

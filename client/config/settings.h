@@ -70,19 +70,14 @@ struct EarlyStop {
   bool operator==(const EarlyStop&) const = default;
 };
 
-struct ClientSettings {
+struct ClientSettings : Experiment {
   std::string name = "run";
-  std::uint64_t seed = 1;
-  std::string model;
-  std::map<std::string, std::string> modelParameters;
   std::string modelFile;              // for the model "graph"
   std::vector<std::string> cutNames;  // for the model "graph": names of modules
   LoraSpec lora;                      // for the model "graph"
   std::vector<int> cuts;              // positions of blocks; empty: the model's default
-  std::vector<InsertSpec> inserts;    // learned inserts, each at a different cut
   // HOST:PORT of each body's server, or of its replicas, joined with "+"; may be empty.
   std::vector<std::string> servers;
-  std::uint32_t replicas = 1;   // of the body, according to the addresses
   bool hasDirectLinks = false;  // the servers exchange the tensors between them directly
   // Addresses (HOST:PORT) that servers use to connect to the next server, for each server except
   // the first; empty: the addresses that the client uses.
@@ -90,40 +85,29 @@ struct ClientSettings {
   WeightsSettings weights;
   DataSettings data;
   std::uint32_t batch = 64;
-  std::uint32_t microBatches = 4;
-  std::uint32_t inFlight = 0;
-  std::string schedule = "priority";
   std::uint64_t epochs = 1;
-  std::uint64_t maxSteps = 0;  // 0: no limit
-  OptimizerSpec optimizer{"sgd", {}};
+  std::uint64_t maxSteps = 0;        // 0: no limit
   LearningRateOptions learningRate;  // without totalSteps, which depends on the data
   double warmupEpochs = 0;
   // The learning-rate factor of each group in `optimizer.groups`.
   std::vector<double> groupRates;
   double clipNorm = 0;  // maximum global gradient norm; 0: no limit
   ScoreSpec scores;
-  std::vector<std::string> freeze;  // StageOptions::freeze
-  bool recompute = false;
-  double averageDecay = 0;      // StageOptions::averageDecay
-  std::uint32_t staleness = 0;  // D, see versionFor()
   EarlyStop stop;
-  Precision clientPrecision = Precision::fp32, serverPrecision = Precision::fp32;
+  Precision clientPrecision = Precision::fp32;
   bool mayScaleLoss = true;  // in fp16
   std::string bestMetric;    // metric that selects the best model to keep; empty: no model is kept
   bool bestIsGreatest = true;
   bool keepsLast = true;  // saves the model after each epoch
   std::uint32_t evalBatch = 256;
-  std::uint32_t evalEvery = 1;                // in epochs
-  std::map<std::string, std::string> codecs;  // flow -> spec; AutoCodec::start for `auto`
+  std::uint32_t evalEvery = 1;  // in epochs
   // For each flow with the codec `auto`, the codecs to choose from. Flows with a fixed codec have
   // no entry.
   std::map<std::string, std::vector<std::string>> autoCodecs;
-  AutoBudget autoBudget;      // of all these flows
-  bool rawNonFinite = false;  // see TensorLinkOptions
+  AutoBudget autoBudget;  // of all these flows
   QualitySettings quality;
   std::string device = "cpu";  // device of head and tail
   int clientThreads = 0;
-  int serverThreads = 0;
   std::uint32_t errorEvery = 100;
   std::size_t rotateBytes = 0;          // size at which the run's CSV files are rotated; 0: never
   bool tensorBoard = false;             // whether to write event files for TensorBoard
@@ -140,8 +124,7 @@ struct ClientSettings {
   std::string resolved;          // the configuration with all defaults, as YAML
 
   bool scalesLoss() const {
-    return mayScaleLoss &&
-           (clientPrecision == Precision::fp16 || serverPrecision == Precision::fp16);
+    return mayScaleLoss && (clientPrecision == Precision::fp16 || bodyPrecision == Precision::fp16);
   }
   // The number of bodies, each of which has a server of its own.
   std::size_t bodies() const {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "client/config/settings.h"
@@ -25,6 +26,11 @@ void addScores(Table& table);  // between the rows of addTraining()
 void addCodecs(Table& table);
 void addDeviceAndLink(Table& table);
 void addRecords(Table& table);
+
+// Adds the rows of the experiment's fields whose names begin like this.
+void addFields(Table& table, std::string_view prefix);
+void addPrecision(Table& table, const std::string& name, Precision Settings::*field,
+                  const std::string& meaning);
 
 // The field of a row that is a member of a member of the settings, and so on.
 template <typename... Members>

@@ -55,15 +55,17 @@ void readCodecs(Config& config, Settings& settings) {
 }
 
 void addFlowCodecs(Table& table) {
-  table.add("codec", "text", "", "`auto`",
-            "codec of all flows, or a map with one codec per flow; see [codecs](#codecs)",
-            readCodecs);
+  table
+      .add("codec", "text", "", "`auto`",
+           "codec of all flows, or a map with one codec per flow; see [codecs](#codecs)",
+           readCodecs)
+      .sent();
   const std::pair<Flow, const char*> flows[] = {{activationAt(0), "head to body"},
                                                 {activationAt(1), "body to tail"},
                                                 {gradientAt(1), "tail to body"},
                                                 {gradientAt(0), "body to head"}};
   for (const auto& [flow, way] : flows) {
-    table.add("codec." + flowName(flow), "text", "", "`auto`", way, nullptr);
+    table.add("codec." + flowName(flow), "text", "", "`auto`", way, nullptr).sent();
   }
 }
 
@@ -88,12 +90,14 @@ void addCodecs(Table& table) {
   table.number("quality.min_snr", "dB", -1000, 1000,
                field(&Settings::quality, &QualitySettings::minSnr),
                "lowest signal-to-noise ratio of a tensor that the client sends or receives");
-  table.add("non_finite", "`fail`, `raw`", "", "`fail`",
-            "if a codec cannot encode NaN or infinity: `fail` ends the run, `raw` sends that "
-            "tensor uncompressed",
-            [](Config& config, Settings& s) {
-              s.rawNonFinite = config.text("non_finite", "fail", {"fail", "raw"}) == "raw";
-            });
+  table
+      .add("non_finite", "`fail`, `raw`", "", "`fail`",
+           "if a codec cannot encode NaN or infinity: `fail` ends the run, `raw` sends that "
+           "tensor uncompressed",
+           [](Config& config, Settings& s) {
+             s.rawNonFinite = config.text("non_finite", "fail", {"fail", "raw"}) == "raw";
+           })
+      .sent();
 }
 
 }  // namespace cleave::client_keys

@@ -11,7 +11,6 @@
 #include "common/core/units.h"
 #include "common/run/config_errors.h"
 #include "common/run/device.h"
-#include "common/run/plan.h"
 
 namespace cleave::client_keys {
 namespace {
@@ -42,8 +41,7 @@ void addDeviceAndLink(Table& table) {
                "number of compute threads; 0: all usable cores, or half of them if client and "
                "server share the machine")
       .mayChange();
-  table.integer("threads.server", "", 0, 1024, &Settings::serverThreads,
-                "number of threads requested from the server; 0: the server chooses");
+  addFields(table, "threads.");
   table
       .boolean("tls.enabled", field(&Settings::tls, &TlsSettings::enabled),
                "TLS 1.3 to `--server`; `--tls DIR` sets both `tls` keys")

@@ -18,24 +18,26 @@ namespace cleave::client_keys {
 namespace {
 
 void readModel(Config& config, Settings& settings) {
-  settings.model = config.text("model.name");
-  checkAt(config, "model.name", [&] { findModel(settings.model); });
-  if (settings.model == "graph") return;  // has no parameters, so other keys are unknown
+  ModelSpec& model = settings.model;
+  model.name = config.text("model.name");
+  checkAt(config, "model.name", [&] { findModel(model.name); });
+  if (model.name == "graph") return;  // has no parameters, so other keys are unknown
   for (const std::string& key : config.keys("model")) {
     // If it is one of these misspelt, it is refused as an unknown key.
     if (!nearestName(key, {"name", "cuts", "file", "lora"}).empty()) continue;
-    settings.modelParameters[key] = config.text("model." + key);
+    model.parameters[key] = config.text("model." + key);
   }
 }
 
 void readModelFile(Config& config, Settings& settings) {
-  const bool isGraph = settings.model == "graph";
+  const bool isGraph = settings.model.name == "graph";
   if (!isGraph && !config.has("model.file")) return;
   settings.modelFile = config.text("model.file");
   if (isGraph) return;
-  throw UsageError("bad-model-parameter",
-                   config.where("model.file") + ": the model " + settings.model + " takes no file",
-                   "set model.name to graph, or remove model.file");
+  throw UsageError(
+      "bad-model-parameter",
+      config.where("model.file") + ": the model " + settings.model.name + " takes no file",
+      "set model.name to graph, or remove model.file");
 }
 
 void readCuts(Config& config, Settings& settings) {
@@ -46,7 +48,7 @@ void readCuts(Config& config, Settings& settings) {
                      config.where("model.cuts") + ": model.cuts has " + countText(count, "value"),
                      hint);
   };
-  if (settings.model == "graph") {
+  if (settings.model.name == "graph") {
     settings.cutNames = config.texts("model.cuts", {});
     return check(settings.cutNames.size(),
                  "name two modules, or more for several servers; to list the possible ones: "
@@ -125,7 +127,7 @@ void addModelParameters(Table& table) {
     }
   }
   for (const auto& [name, values, preset] : rows) {
-    table.add("model." + name, values, "", preset, parameterMeaning(name), nullptr);
+    table.add("model." + name, values, "", preset, parameterMeaning(name), nullptr).sent();
   }
 }
 
@@ -159,16 +161,18 @@ std::string typeOf(const InsertParameterRow& row) {
 
 // The rows of parameters only document the keys: the row `insert.cut` reads their values.
 void addInsertKeys(Table& table) {
-  table.add("insert.cut", integerType(0, kMaxServers), "", "none",
-            "`insert: {cut: 0, kind: conv, …}`, or a list of such maps: [learned "
-            "inserts](models.md#learned-inserts) that make the tensors at a cut smaller; the first "
-            "cut has the number 0",
-            readInserts);
+  table
+      .add("insert.cut", integerType(0, kMaxServers), "", "none",
+           "`insert: {cut: 0, kind: conv, …}`, or a list of such maps: [learned "
+           "inserts](models.md#learned-inserts) that make the tensors at a cut smaller; the first "
+           "cut has the number 0",
+           readInserts)
+      .sent();
   std::string kinds;
   for (const InsertRow& row : insertTable()) {
     kinds += fmt::format("{}`{}`: {}", kinds.empty() ? "" : "; ", row.name, row.description);
   }
-  table.add("insert.kind", namesOf(insertTable()), "", "required", kinds, nullptr);
+  table.add("insert.kind", namesOf(insertTable()), "", "required", kinds, nullptr).sent();
   struct Parameter {
     InsertParameterRow row;
     std::string users;  // the kinds that have it
@@ -183,9 +187,11 @@ void addInsertKeys(Table& table) {
     }
   }
   for (const auto& [row, users] : parameters) {
-    table.add(fmt::format("insert.{}", row.name), typeOf(row), "",
-              row.defaultValue ? fmt::format("`{}`", *row.defaultValue) : "required",
-              fmt::format("{}: {}", users, row.meaning), nullptr);
+    table
+        .add(fmt::format("insert.{}", row.name), typeOf(row), "",
+             row.defaultValue ? fmt::format("`{}`", *row.defaultValue) : "required",
+             fmt::format("{}: {}", users, row.meaning), nullptr)
+        .sent();
   }
 }
 
@@ -217,11 +223,11 @@ void readLora(Config& config, Settings& settings) {
   if (config.keys("model.lora").empty()) return;
   LoraSpec& lora = settings.lora;
   lora.rank = config.integer("model.lora.rank", 0, 4096, 0);
-  if (lora.rank > 0 && settings.model != "graph") {
-    throw UsageError(
-        "bad-lora",
-        config.where("model.lora.rank") + ": the model " + settings.model + " cannot have adapters",
-        "set model.name to graph, or remove model.lora");
+  if (lora.rank > 0 && settings.model.name != "graph") {
+    throw UsageError("bad-lora",
+                     config.where("model.lora.rank") + ": the model " + settings.model.name +
+                         " cannot have adapters",
+                     "set model.name to graph, or remove model.lora");
   }
   lora.alpha = config.number("model.lora.alpha", 0, 1e6, 0);
   lora.dropout = config.number("model.lora.dropout", 0, 0.99, 0);
@@ -260,10 +266,11 @@ void addRunAndModel(Table& table) {
   table.text("run.name", "text", &Settings::name,
              "the run ID is `NAME-YYYYMMDD-hhmmss-xxxx`, in UTC; NAME is the first 40 characters "
              "of this name in lower case, with `-` for everything except letters and digits");
-  table.integer("run.seed", "", 0, kMany, &Settings::seed,
-                "seed for initial weights, order of samples, augmentation and dropout");
-  table.add("model.name", namesOf(modelTable()), "", "required",
-            "the model; `cleave-client models` lists all models", readModel);
+  addFields(table, "run.");
+  table
+      .add("model.name", namesOf(modelTable()), "", "required",
+           "the model; `cleave-client models` lists all models", readModel)
+      .sent();
   addModelParameters(table);
   table.add("model.file", "path", "", "required for `graph`",
             "the model that you exported from PyTorch: [models.md](models.md)", readModelFile);

@@ -9,9 +9,7 @@
 #include <vector>
 
 #include "client/config/learning_rate.h"
-#include "common/engine/schedule.h"
 #include "common/run/config_errors.h"
-#include "common/run/plan.h"
 
 namespace cleave::client_keys {
 namespace {
@@ -72,9 +70,11 @@ void addOptimizerParameters(Table& table) {
     }
   }
   for (const Parameter& row : rows) {
-    table.add(fmt::format("train.optimizer.{}", row.name), fmt::format("number, {}", row.range), "",
-              row.hasOneDefault ? defaultText(row.firstDefault) : row.defaults, row.optimizers,
-              nullptr);
+    table
+        .add(fmt::format("train.optimizer.{}", row.name), fmt::format("number, {}", row.range), "",
+             row.hasOneDefault ? defaultText(row.firstDefault) : row.defaults, row.optimizers,
+             nullptr)
+        .sent();
   }
 }
 
@@ -162,48 +162,42 @@ void readGroup(const std::string& text, Settings& settings) {
 }
 
 void addFineTuning(Table& table) {
-  table.add(
-      "train.freeze", "list of strings", "", "`[]`",
-      "patterns of parameters that are not trained, such as `[encoder.*]`; a later pattern "
-      "that begins with `!` makes exceptions: `['*', '!classifier.*']`. With `model.lora`, "
-      "everything except the adapters is frozen, so only exceptions are needed. Learned inserts "
-      "are frozen only by patterns that begin with `insert.`",
-      [](Config& config, Settings& s) {
-        for (const std::string& pattern :
-             config.texts("train.freeze", std::vector<std::string>{})) {
-          s.freeze.push_back(pattern);
-        }
-      });
-  table.add(
-      "train.groups", "list of strings", "", "`[]`",
-      "separate learning rates or weight decays for parameters, by pattern; the rate is a factor: "
-      "`['classifier.*:learning_rate=10', '*.bias:weight_decay=0']`. The first matching pattern "
-      "applies",
-      [](Config& config, Settings& s) {
-        checkAt(config, "train.groups", [&] {
-          for (const std::string& text : config.texts("train.groups", std::vector<std::string>{})) {
-            readGroup(text, s);
-          }
-          checkOptimizer(s.optimizer);
-        });
-      });
-  const auto precision = [&](const char* name, Precision Settings::*field, const char* meaning) {
-    table.add(name, "`fp32`, `bf16`, `fp16`", "", "`fp32`", meaning,
-              [=](Config& config, Settings& s) {
-                s.*field = precisionFromName(config.text(name, "fp32", {"fp32", "bf16", "fp16"}));
-              });
-  };
-  precision("precision.client", &Settings::clientPrecision,
-            "arithmetic of head and tail; see [precision](models.md#precision)");
-  precision("precision.server", &Settings::serverPrecision, "arithmetic of the body");
+  table
+      .add("train.freeze", "list of strings", "", "`[]`",
+           "patterns of parameters that are not trained, such as `[encoder.*]`; a later pattern "
+           "that begins with `!` makes exceptions: `['*', '!classifier.*']`. With `model.lora`, "
+           "everything except the adapters is frozen, so only exceptions are needed. Learned "
+           "inserts "
+           "are frozen only by patterns that begin with `insert.`",
+           [](Config& config, Settings& s) {
+             for (const std::string& pattern :
+                  config.texts("train.freeze", std::vector<std::string>{})) {
+               s.freeze.push_back(pattern);
+             }
+           })
+      .sent();
+  table
+      .add("train.groups", "list of strings", "", "`[]`",
+           "separate learning rates or weight decays for parameters, by pattern; the rate is a "
+           "factor: "
+           "`['classifier.*:learning_rate=10', '*.bias:weight_decay=0']`. The first matching "
+           "pattern "
+           "applies",
+           [](Config& config, Settings& s) {
+             checkAt(config, "train.groups", [&] {
+               for (const std::string& text :
+                    config.texts("train.groups", std::vector<std::string>{})) {
+                 readGroup(text, s);
+               }
+               checkOptimizer(s.optimizer);
+             });
+           })
+      .sent();
+  addPrecision(table, "precision.client", &Settings::clientPrecision,
+               "arithmetic of head and tail; see [precision](models.md#precision)");
+  addFields(table, "precision.");
   table.boolean("precision.scale_loss", &Settings::mayScaleLoss,
                 "whether the loss is scaled in fp16, so that small gradients do not become 0");
-  table.number("train.ema", "", 0, 0.9999999, &Settings::averageDecay,
-               "decay of a moving average of the weights, such as `0.999`; evaluations use the "
-               "average, and `model.safetensors` contains it; `0`: no average");
-  table.boolean("train.recompute", &Settings::recompute,
-                "saves memory: head and body keep only their inputs for the backward pass, and "
-                "compute the forward pass again");
 }
 
 }  // namespace
@@ -211,40 +205,18 @@ void addFineTuning(Table& table) {
 void addTraining(Table& table) {
   table.section("Training and evaluation");
   table.integer("train.batch", "samples", 1, 1 << 20, &Settings::batch, "batch size");
-  table
-      .integer("train.micro_batches", "", 1, 1 << 16, &Settings::microBatches,
-               "micro-batches per batch, at most `train.batch`")
-      .then(checkMicroBatches);
-  table
-      .text("train.schedule", namesOf(scheduleTable()), &Settings::schedule,
-            "order of computation and transfers; see [schedules](#schedules)")
-      .then([](Config& config, Settings& s) {
-        checkAt(config, "train.schedule", [&] { findSchedule(s.schedule); });
-      });
-  table
-      .integer("train.staleness", "steps", 0, kMaxStaleness, &Settings::staleness,
-               "number of steps by which the weights of a step lag behind, so that steps overlap; "
-               "see [asynchronous steps](#asynchronous-steps); 0: steps do not overlap")
-      .then([](Config& config, Settings& s) {
-        checkAt(config, "train.staleness",
-                [&] { checkStaleness(findSchedule(s.schedule), s.staleness); });
-      });
-  table
-      .integer("train.in_flight", "micro-batches", 0, 1 << 16, &Settings::inFlight,
-               "maximum micro-batches in flight; memory grows with it; 0: the schedule's default")
-      .then([](Config& config, Settings& s) {
-        checkAt(config, "train.in_flight", [&] {
-          resolveInFlight(findSchedule(s.schedule), s.inFlight, s.microBatches * (s.staleness + 1));
-        });
-      });
+  addFields(table, "train.");
+  table.row("train.micro_batches").then(checkMicroBatches);
   table.integer("train.epochs", "", 1, 1 << 20, &Settings::epochs, "passes over the training data")
       .mayChange();
   table
       .integer("train.max_steps", "steps", 0, kMany, &Settings::maxSteps,
                "stops after this many steps; 0: no limit")
       .mayChange();
-  table.add("train.optimizer.name", namesOf(optimizerTable()), "", "`sgd`",
-            "optimizer of head, body and tail; short form: `optimizer: adam`", readOptimizer);
+  table
+      .add("train.optimizer.name", namesOf(optimizerTable()), "", "`sgd`",
+           "optimizer of head, body and tail; short form: `optimizer: adam`", readOptimizer)
+      .sent();
   addOptimizerParameters(table);
   addLearningRate(table);
   addFineTuning(table);

@@ -29,12 +29,12 @@ constexpr double kLittleMemory = 1e9;
 // ---- The experiment ----
 
 // The parts of the experiment that could be read.
-struct Experiment {
+struct ExaminedRun {
   std::optional<ClientSettings> settings;
   std::optional<PreparedRun> run;
 };
 
-Check checkConfig(const RunOptions& options, Experiment& experiment) {
+Check checkConfig(const RunOptions& options, ExaminedRun& experiment) {
   if (options.common.config.empty()) {
     return {"config", Finding::skipped, "not given; add --config FILE to check it and its data",
             ""};
@@ -55,11 +55,11 @@ Check describeData(const Datasets& data, const std::string& config) {
 }
 
 // If resolveRun() fails, opens the data separately to find out whether the data is the cause.
-void examineRun(const RunOptions& options, Experiment& experiment, const Findings& found) {
+void examineRun(const RunOptions& options, ExaminedRun& experiment, const Findings& found) {
   const Check run = checked("run", [&]() -> Check {
     experiment.run = resolveRun(options, Purpose::training);
     return {"run", Finding::ok,
-            fmt::format("{} in {} steps", experiment.settings->model,
+            fmt::format("{} in {} steps", experiment.settings->model.name,
                         totalSteps(*experiment.settings, *experiment.run->data.train)),
             ""};
   });
@@ -76,7 +76,7 @@ Check checkDevice(const ClientSettings& settings) {
   return {"device", Finding::ok, openDevice(settings.device).description(), ""};
 }
 
-void examineExperiment(const RunOptions& options, Experiment& experiment, const Findings& found) {
+void examineExperiment(const RunOptions& options, ExaminedRun& experiment, const Findings& found) {
   const Check config = checked("config", [&] { return checkConfig(options, experiment); });
   found(config);
   if (!experiment.settings) {
@@ -124,7 +124,7 @@ Check checkThreads(const ThreadCount& count, int asked) {
   return check;
 }
 
-Check checkMemory(const Experiment& experiment) {
+Check checkMemory(const ExaminedRun& experiment) {
   const auto total = static_cast<double>(machineMemory());
   const auto available = static_cast<double>(availableMemory());
   const double needed =
@@ -209,7 +209,7 @@ Check checked(const std::string& name, const std::function<Check()>& check) {
 }
 
 std::optional<PreparedRun> examineMachine(const RunOptions& options, const Findings& found) {
-  Experiment experiment;
+  ExaminedRun experiment;
   examineExperiment(options, experiment, found);
   const int asked = experiment.settings ? experiment.settings->clientThreads : 0;
   const ThreadCount count = clientThreads(options, asked);

@@ -91,7 +91,7 @@ void chooseThreadsOf(PreparedRun& run, Purpose purpose) {
   run.threads = count.threads;
   run.threadsText = count.text;
   if (purpose == Purpose::verification || purpose == Purpose::inference) {
-    run.settings.serverThreads = run.threads;
+    run.settings.serverThreads = static_cast<std::uint32_t>(run.threads);
   }
 }
 
@@ -119,7 +119,7 @@ std::string addressesText(const PreparedRun& run) {
 
 // Starts the last one first, because each may connect to the next one only.
 void startLocalServers(PreparedRun& run) {
-  const std::vector<std::string> models = overridesFor(run.settings.model);
+  const std::vector<std::string> models = overridesFor(run.settings.model.name);
   std::vector<std::string> edges;
   for (std::size_t b = run.bodies.size(); b-- > 0;) {
     const std::string store =

@@ -54,7 +54,9 @@ std::string printKeys(const std::vector<KeyText>& keys, KeyFormat format) {
                       {"unit", key.unit},
                       {"default", plain(key.defaultValue)},
                       {"meaning", plain(key.meaning)}});
-      if (areMarked) list.back()["may_change"] = key.mayChange;
+      if (!areMarked) continue;
+      list.back()["may_change"] = key.mayChange;
+      list.back()["sent"] = key.isSent;
     }
     return nlohmann::ordered_json{{"keys", list}}.dump(2) + "\n";
   }
@@ -74,12 +76,16 @@ std::string printKeys(const std::vector<KeyText>& keys, KeyFormat format) {
                          key.defaultValue, key.meaning,
                          !areMarked      ? ""
                          : key.mayChange ? " may change |"
+                         : key.isSent    ? " fixed, sent |"
                                          : " fixed |");
     } else {
       if (isFirst) out += fmt::format("{}{}\n", out.empty() ? "" : "\n", section);
       out += fmt::format("  {}: {}{}; default: {}{}\n      {}\n", key.name, plain(key.type),
                          key.unit.empty() ? "" : " " + key.unit, plain(key.defaultValue),
-                         key.mayChange ? "; may change on resume" : "", plain(key.meaning));
+                         key.mayChange ? "; may change on resume"
+                         : key.isSent  ? "; sent to servers"
+                                       : "",
+                         plain(key.meaning));
     }
   }
   return out;

@@ -2,6 +2,7 @@
 // settings, and the text that the command `keys` and docs/configuration.md show.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -24,6 +25,7 @@ struct KeyText {
   std::string defaultValue;  // "`64`", "none", "required"
   std::string meaning;
   bool mayChange = false;  // whether a run that is resumed may have another value; default: fixed
+  bool isSent = false;     // whether the client sends the value to servers
 };
 
 enum class KeyFormat { plain, markdown, json };
@@ -50,6 +52,10 @@ struct ConfigKey {
   }
   ConfigKey& mayChange() {
     text.mayChange = true;
+    return *this;
+  }
+  ConfigKey& sent() {
+    text.isSent = true;
     return *this;
   }
   ConfigKey& then(std::function<void(Config&, Settings&)> function) {
@@ -150,11 +156,17 @@ class ConfigTable {
   Row& add(const std::string& name, std::string type, std::string unit, std::string defaultValue,
            std::string meaning, std::function<void(Config&, Settings&)> read) {
     rows_.push_back({{section_, name, std::move(type), std::move(unit), std::move(defaultValue),
-                      std::move(meaning), false},
+                      std::move(meaning), false, false},
                      std::move(read),
                      nullptr,
                      nullptr});
     return rows_.back();
+  }
+
+  // The row with this name.
+  Row& row(const std::string& name) {
+    return *std::find_if(rows_.begin(), rows_.end(),
+                         [&](const Row& each) { return each.text.name == name; });
   }
 
   // Text that is one of `choices`. The default is the field's initial value; an empty one means

@@ -29,13 +29,14 @@ using TensorList = std::vector<at::Tensor>;
 struct BlockSpec;
 
 struct ModelSpec {
-  std::string name;  // such as "small_cnn"
+  std::string name = {};  // such as "small_cnn"
   // The model's own parameters, such as {"width": "32"}; absent ones have defaults.
-  std::map<std::string, std::string> parameters;
-  Shape sampleShape;  // shape of one input, without the batch: {1, 28, 28}
+  std::map<std::string, std::string> parameters = {};
+  Shape sampleShape = {};  // shape of one input, without the batch: {1, 28, 28}
   int classes = 0;
   // For "graph": head, body and tail (graph_blocks.h). Null for other models.
   std::shared_ptr<const std::vector<BlockSpec>> graphBlocks = nullptr;
+  bool operator==(const ModelSpec&) const = default;
 };
 
 struct NamedTensor {

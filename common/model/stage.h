@@ -23,53 +23,32 @@
 #include "common/codec/tensor.h"
 #include "common/device/compute_device.h"
 #include "common/model/body.h"
-#include "common/model/inserts.h"
-#include "common/model/model.h"
-#include "common/model/optimizer.h"
+#include "common/model/experiment.h"
 #include "common/model/scores.h"
 #include "common/topology/step.h"
 
 namespace cleave {
 
-struct StageOptions {
-  ModelSpec model;
-  Cuts cuts;
+struct StageOptions : Experiment {
+  Cuts cuts = {};
   // Positions of the cuts between several bodies, if several servers compute the model. Used only
   // by the client.
   std::vector<int> innerCuts = {};
   // The positions of all cuts: cuts.cut0, innerCuts, cuts.cut1.
   std::vector<int> allCuts() const;
-  // The inserts at the cuts in allCuts().
-  std::vector<InsertSpec> inserts = {};
-  OptimizerSpec optimizer;
-  std::uint64_t seed = 0;
   ScoreSpec scores = {};  // the client's loss and metrics
-  // Patterns (matchesPattern()) of the names of parameters that are not trained. Parameters that
-  // match a later pattern with a leading "!" are trained nevertheless. Adapters are always trained.
-  // Parameters of inserts match only patterns that begin with "insert.".
-  std::vector<std::string> freeze = {};
   // No parameter before the first cut is trained, so no gradients cross it.
   bool headIsFrozen = false;
   Precision clientPrecision = Precision::fp32;  // precision of head and tail
-  Precision bodyPrecision = Precision::fp32;
-  // Between forward and backward, head and body keep only the inputs, and compute forward again.
-  bool recompute = false;
   // If the body sends gradients, it computes those of its weights separately, in
   // BodyStage::backwardWeights() (Schedule::splitsBackward).
   bool splitsBackward = false;
-  // 0: none. Else evaluations and saved weights use a moving average of the weights: after step n,
-  // average = d x average + (1 - d) x weights, with d = min(averageDecay, (1 + n) / (10 + n)).
-  double averageDecay = 0;
-  // D: up to D + 1 training steps may be in progress at the same time; see versionFor().
-  std::uint32_t staleness = 0;
   // Whether a flow's tensors leave the stage in the device's memory, because their codec runs
   // there.
-  FlowMap<bool> staysOnDevice;
+  FlowMap<bool> staysOnDevice = {};
   // The body computes as this replica. The whole model adds the body's gradients as all replicas
   // together do: those of each replica's micro-batches on their own, then the sums in rank order.
   Replica replica = {};
-  // Maximum number of micro-batches of a whole batch. Used only with replicas.
-  std::uint32_t microBatches = 0;
   // Called between the operators of a graph; may throw to end the action. Empty: none.
   std::function<void()> checkpoint = {};
 };

@@ -10,9 +10,7 @@ namespace cleave {
 TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockSpec>& blocks,
                          int first, int last, at::Device device, std::vector<int> cutsInside,
                          TrainedPart* tied)
-    : seed_(options.seed),
-      staleness_(options.staleness),
-      microBatches_(options.microBatches),
+    : experiment_(options),
       checkpoint_(options.checkpoint),
       tied_(tied),
       part_(blocks, first, last, std::move(cutsInside)),
@@ -20,7 +18,6 @@ TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockSpe
       isTrained_(std::any_of(
           set_.parameters().begin(), set_.parameters().end(),
           [](const NamedTensor& parameter) { return parameter.tensor.requires_grad(); })),
-      averageDecay_(options.averageDecay),
       optimizer_(makeOptimizer(options.optimizer, set_.parameters())) {
   for (int b = first; b < last; ++b) {
     const BlockSpec& block = blocks[static_cast<std::size_t>(b)];
@@ -28,7 +25,7 @@ TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockSpe
       normSizes_.push_back(block.tensors[norm.mean].shape.front());
     }
   }
-  if (averageDecay_ > 0) {
+  if (experiment_.averageDecay > 0) {
     average_ = std::make_unique<ParameterSet>(blocks, first, last, options.seed, device,
                                               tied == nullptr ? nullptr : tied->average_.get());
   }
@@ -45,7 +42,7 @@ TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockSpe
 }
 
 BlockContext TrainedPart::contextOf(const MicroBatch& at) const {
-  BlockContext context{seed_, at};
+  BlockContext context{experiment_.seed, at};
   if (checkpoint_) context.checkpoint = &checkpoint_;
   return context;
 }
@@ -66,7 +63,7 @@ TensorList TrainedPart::recompute(TensorList x, const TensorList& batch, const M
 }
 
 void TrainedPart::collectGradients() {
-  if (staleness_ == 0) return set_.joinGradients();
+  if (experiment_.staleness == 0) return set_.joinGradients();
   if (steps_.empty()) return;
   const ParameterSet& leaves = steps_.begin()->second;
   leaves.joinGradients();
@@ -99,8 +96,8 @@ void TrainedPart::update(const StepDecision& decision) {
   collectGradients();
   decaying_.addPenalty(decision);
   optimizer_->update(decision);
-  const auto end = staleness_ > 0 ? statistics_.lower_bound({decision.step + 1, 0})  //
-                                  : statistics_.end();
+  const auto end = experiment_.staleness > 0 ? statistics_.lower_bound({decision.step + 1, 0})  //
+                                             : statistics_.end();
   if (decision.apply) {
     for (auto each = statistics_.begin(); each != end; ++each) set_.addStatistics(each->second);
     if (average_) moveAverage(decision.step);
@@ -108,13 +105,13 @@ void TrainedPart::update(const StepDecision& decision) {
   statistics_.erase(statistics_.begin(), end);
   set_.clearGradients();
   decaying_.drop(decision.step);
-  if (staleness_ > 0) addVersion(decision.step);
+  if (experiment_.staleness > 0) addVersion(decision.step);
 }
 
 void TrainedPart::moveAverage(std::uint64_t step) {
   const at::NoGradGuard noGrad;
   const auto n = static_cast<double>(step);
-  const double decay = std::min(averageDecay_, (1 + n) / (10 + n));
+  const double decay = std::min(experiment_.averageDecay, (1 + n) / (10 + n));
   const std::vector<NamedTensor> weights = weightsOf(set_), averages = weightsOf(*average_);
   for (std::size_t w = 0; w < weights.size(); ++w) {
     at::Tensor average = averages[w].tensor;
@@ -129,7 +126,7 @@ void TrainedPart::moveAverage(std::uint64_t step) {
 // ---- Versions of the parameters, with staleness ----
 
 const ParameterSet& TrainedPart::setFor(const MicroBatch& at) {
-  if (staleness_ == 0) return set_;
+  if (experiment_.staleness == 0) return set_;
   const auto found = steps_.find(at.step);
   if (found != steps_.end()) return found->second;
   const ParameterSet* const tiedLeaves = tied_ == nullptr ? nullptr : &tied_->setFor(at);
@@ -139,7 +136,7 @@ const ParameterSet& TrainedPart::setFor(const MicroBatch& at) {
 }
 
 const std::vector<at::Tensor>& TrainedPart::valuesFor(std::uint64_t step) {
-  const std::uint64_t version = isTrained_ ? versionFor(step, staleness_) : 0;
+  const std::uint64_t version = isTrained_ ? versionFor(step, experiment_.staleness) : 0;
   if (versions_.empty()) versions_[version] = copyValues();
   return versions_.at(version);
 }
@@ -157,7 +154,7 @@ std::vector<at::Tensor> TrainedPart::copyValues() const {
 void TrainedPart::addVersion(std::uint64_t step) {
   steps_.erase(step);
   if (versions_.empty() || !isTrained_) return;
-  const std::uint64_t oldest = versionFor(step + 1, staleness_);
+  const std::uint64_t oldest = versionFor(step + 1, experiment_.staleness);
   if (versions_.begin()->first >= oldest) {
     versions_[step] = copyValues();
     return;

@@ -79,23 +79,20 @@ class TrainedPart {
   const ParameterSet& setFor(const MicroBatch& at);
   const ParameterSet& leavesOf(std::uint64_t step) const;
   BlockContext contextOf(const MicroBatch& at) const;
-  std::uint64_t keyOf(std::uint64_t step) const { return staleness_ > 0 ? step : 0; }
+  std::uint64_t keyOf(std::uint64_t step) const { return experiment_.staleness > 0 ? step : 0; }
   std::size_t slotSize() const;
   const std::vector<at::Tensor>& valuesFor(std::uint64_t step);
   std::vector<at::Tensor> copyValues() const;
   void addVersion(std::uint64_t step);
   Versions takeVersions(std::vector<NamedTensor>& saved) const;
 
-  std::uint64_t seed_;
-  const std::uint32_t staleness_;
-  const std::uint32_t microBatches_;        // StageOptions::microBatches
+  const Experiment experiment_;
   const std::function<void()> checkpoint_;  // StageOptions::checkpoint
   std::vector<std::int64_t> normSizes_;     // channels of each batch norm
   TrainedPart* const tied_;
   ModelPart part_;
   ParameterSet set_;
-  const bool isTrained_;  // whether the part has trained parameters of its own
-  double averageDecay_;
+  const bool isTrained_;                   // whether the part has trained parameters of its own
   std::unique_ptr<ParameterSet> average_;  // null: none
   DecayingParameters decaying_;
   std::unique_ptr<Optimizer> optimizer_;

@@ -41,7 +41,7 @@ std::size_t TrainedPart::slotSize() const {
 }
 
 std::size_t TrainedPart::shareSize() const {
-  std::size_t size = microBatches_ * slotSize();
+  std::size_t size = experiment_.microBatches * slotSize();
   for (const NamedTensor& parameter : set_.parameters()) {
     if (parameter.tensor.requires_grad())
       size += static_cast<std::size_t>(parameter.tensor.numel());
@@ -60,7 +60,7 @@ void TrainedPart::writeShare(std::uint64_t step, std::span<float> share) const {
     if (parameter.tensor.grad().defined()) target.copy_(parameter.tensor.grad());
   }
   if (normSizes_.empty()) return;
-  for (std::uint32_t i = 0; i < microBatches_; ++i) {
+  for (std::uint32_t i = 0; i < experiment_.microBatches; ++i) {
     const auto statistics = statistics_.find({keyOf(step), i});
     const at::Tensor slot = rest.next({static_cast<std::int64_t>(slotSize())});
     if (statistics == statistics_.end()) continue;
@@ -86,7 +86,7 @@ void TrainedPart::readSum(std::uint64_t step, std::span<const float> sum) {
   const auto copy = [&](const at::Tensor& values) {
     return values.to(device, at::kFloat, /*non_blocking=*/false, /*copy=*/true);
   };
-  for (std::uint32_t i = 0; i < microBatches_; ++i) {
+  for (std::uint32_t i = 0; i < experiment_.microBatches; ++i) {
     const bool exists = rest.next({1}).item<float>() != 0;
     std::vector<NormStatistics> statistics;
     for (const std::int64_t channels : normSizes_) {

@@ -52,7 +52,7 @@ std::vector<NamedTensor> TrainedPart::save() const {
 // Removes the older versions of this part's parameters from `saved`, and returns copies of them.
 TrainedPart::Versions TrainedPart::takeVersions(std::vector<NamedTensor>& saved) const {
   Versions versions;
-  if (staleness_ == 0) return versions;
+  if (experiment_.staleness == 0) return versions;
   std::map<std::string, std::size_t> positions;
   for (std::size_t p = 0; p < set_.parameters().size(); ++p) {
     const NamedTensor& parameter = set_.parameters()[p];
@@ -87,7 +87,7 @@ TrainedPart::Versions TrainedPart::takeVersions(std::vector<NamedTensor>& saved)
   const bool areConsecutive =
       versions.empty() || versions.rbegin()->first - versions.begin()->first + 1 == versions.size();
   if (taken != versions.size() * positions.size() || !areConsecutive ||
-      versions.size() > staleness_) {
+      versions.size() > experiment_.staleness) {
     throw badCheckpoint("the saved state does not contain each version of each weight once");
   }
   return versions;

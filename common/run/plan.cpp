@@ -13,40 +13,32 @@
 namespace cleave {
 namespace {
 
-// These limits exceed what experiments need, and are small enough that their products fit 64 bits.
-constexpr std::uint32_t kMaxBatch = 1 << 20;
-constexpr std::uint64_t kMaxSampleElements = std::uint64_t{1} << 28;
-constexpr std::uint32_t kMaxClasses = 1 << 20;
+// Exceeds what experiments need, and is small enough that products with it fit 64 bits.
+constexpr std::int64_t kMaxSampleElements = std::int64_t{1} << 28;
 
 [[noreturn]] void refuse(const std::string& sentence, const std::string& hint = "") {
   throw UsageError("bad-run-spec", sentence, hint);
 }
 
 ModelSpec modelSpec(const RunSpec& spec, const GraphBlocks& graphBlocks) {
-  const bool isGraph = spec.model == "graph";
+  const bool isGraph = spec.model.name == "graph";
   if (isGraph == spec.graph.empty())
     refuse("the model is 'graph' and the graph is missing, or a graph is given for another model");
-  ModelSpec model;
-  model.name = spec.model;
-  model.parameters = spec.modelParameters;
+  ModelSpec model = spec.model;
   if (isGraph) {
     model.graphBlocks = graphBlocks ? graphBlocks : blocksOfBody(unpackGraph(spec.graph));
     return model;
   }
-  if (spec.sampleShape.empty() || spec.sampleShape.size() >= kMaxRank) {
-    refuse("a sample has " + std::to_string(spec.sampleShape.size()) + " dimensions");
+  if (model.sampleShape.empty() || model.sampleShape.size() >= kMaxRank) {
+    refuse("a sample has " + std::to_string(model.sampleShape.size()) + " dimensions");
   }
-  std::uint64_t elements = 1;
-  for (const std::uint64_t dim : spec.sampleShape) {
-    if (dim == 0 || dim > kMaxSampleElements || (elements *= dim) > kMaxSampleElements) {
+  std::int64_t elements = 1;
+  for (const std::int64_t dim : model.sampleShape) {
+    if (dim <= 0 || dim > kMaxSampleElements || (elements *= dim) > kMaxSampleElements) {
       refuse("a sample's shape is empty or too large");
     }
-    model.sampleShape.push_back(static_cast<std::int64_t>(dim));
   }
-  if (spec.classes < 2 || spec.classes > kMaxClasses) {
-    refuse(std::to_string(spec.classes) + " classes are not in 2…" + std::to_string(kMaxClasses));
-  }
-  model.classes = static_cast<int>(spec.classes);
+  if (model.classes < 2) refuse("a classifier needs at least 2 classes");
   return model;
 }
 
@@ -132,15 +124,6 @@ void checkKeptSamples(const RunSpec& spec, const Codec& codec, Flow flow,
   refuse(name + " needs the number of training samples, which the run spec lacks");
 }
 
-void checkTrace(const TraceWindow& trace) {
-  if (trace.steps == 0) return;
-  constexpr std::uint64_t kMaxFirst = std::uint64_t{1} << 62;
-  if (trace.steps <= kMaxTraceSteps && trace.first >= 1 && trace.first <= kMaxFirst) return;
-  refuse("a trace of " + std::to_string(trace.steps) + " steps from step " +
-             std::to_string(trace.first) + " is out of range",
-         "request 1 to " + std::to_string(kMaxTraceSteps) + " steps");
-}
-
 // Codecs with state would have to keep the state of each version of the weights. `tensor`: of the
 // largest batch.
 void checkStateless(const RunSpec& spec, const Codec& codec, Flow flow, TensorSpec tensor) {
@@ -159,15 +142,10 @@ void checkStateless(const RunSpec& spec, const Codec& codec, Flow flow, TensorSp
 }
 
 void checkBatch(const RunSpec& spec) {
-  if (spec.maxBatch == 0 || spec.maxBatch > kMaxBatch) {
-    refuse("a batch of " + std::to_string(spec.maxBatch) + " samples is not in 1…" +
-           std::to_string(kMaxBatch));
-  }
-  if (spec.microBatches == 0 || spec.microBatches > spec.maxBatch) {
-    refuse("a batch of " + std::to_string(spec.maxBatch) + " samples cannot be split into " +
-               std::to_string(spec.microBatches) + " micro-batches",
-           "set train.micro_batches in 1…train.batch");
-  }
+  if (spec.microBatches <= spec.maxBatch) return;
+  refuse("a batch of " + std::to_string(spec.maxBatch) + " samples cannot be split into " +
+             std::to_string(spec.microBatches) + " micro-batches",
+         "set train.micro_batches in 1…train.batch");
 }
 
 }  // namespace
@@ -179,12 +157,6 @@ std::vector<Place> placesOf(std::span<const RunPlan> bodies) {
 }
 
 void checkStaleness(const Schedule& schedule, std::uint32_t staleness) {
-  if (staleness > kMaxStaleness) {
-    throw UsageError("bad-staleness",
-                     "a staleness of " + std::to_string(staleness) + " is not in 0…" +
-                         std::to_string(kMaxStaleness),
-                     "set train.staleness to 1");
-  }
   if (staleness == 0 || schedule.overlapsSteps) return;
   throw UsageError("bad-staleness",
                    "the schedule " + std::string(schedule.name) +
@@ -206,7 +178,7 @@ void checkEdgeCodecs(const RunPlan& plan, bool hasEdgeBefore, bool hasEdgeAfter)
 }
 
 void checkReplicas(const RunSpec& spec, const Schedule& schedule) {
-  if (spec.replicas == 0 || spec.replicas > kMaxBodyReplicas || spec.replica >= spec.replicas) {
+  if (spec.replicas > kMaxBodyReplicas || spec.replica >= spec.replicas) {
     refuse("replica " + std::to_string(spec.replica) + " of " + std::to_string(spec.replicas) +
            " is not in 0…" + std::to_string(kMaxBodyReplicas - 1));
   }
@@ -245,34 +217,18 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
                    const GraphBlocks& graphBlocks) {
   RunPlan plan;
   plan.spec = spec;
+  plan.stage = {spec};
   plan.stage.model = modelSpec(spec, graphBlocks);
-  constexpr std::uint32_t kMaxBlocks = 1 << 16;
-  if (spec.cutNumber >= kMaxServers) {
-    refuse("cut_number is " + std::to_string(spec.cutNumber) + ", but must be below " +
-           std::to_string(kMaxServers));
-  }
   const auto number = static_cast<int>(spec.cutNumber);
-  plan.stage.cuts = {static_cast<int>(std::min(spec.cut0, kMaxBlocks)),
-                     static_cast<int>(std::min(spec.cut1, kMaxBlocks)), number,
+  plan.stage.cuts = {static_cast<int>(spec.cut0), static_cast<int>(spec.cut1), number,
                      number + static_cast<int>(innerCuts.size()) + 1};
   plan.stage.innerCuts = innerCuts;
   if (spec.inserts.size() > innerCuts.size() + 2) refuse("there are more inserts than cuts");
-  plan.stage.inserts = spec.inserts;
   checkFreeze(spec);
-  plan.stage.freeze = spec.freeze;
   plan.stage.headIsFrozen = spec.headIsFrozen;
-  plan.stage.bodyPrecision = precisionFromName(spec.precision);
-  plan.stage.recompute = spec.recompute;
-  if (!(spec.averageDecay >= 0 && spec.averageDecay < 1)) {
-    refuse("the decay of averaged weights must be at least 0 and below 1",
-           "set train.ema below 1, such as 0.999");
-  }
-  plan.stage.averageDecay = spec.averageDecay;
-  plan.stage.optimizer = spec.optimizer;
-  checkOptimizer(plan.stage.optimizer);
+  checkOptimizer(spec.optimizer);
   plan.blocks = blocksFor(plan.stage);
   plan.place = placeOfBody(plan.blocks, plan.stage.cuts);
-  plan.stage.seed = spec.seed;
 
   plan.schedule = &findSchedule(spec.schedule);
   checkBatch(spec);
@@ -283,10 +239,8 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
   }
   plan.stage.splitsBackward = plan.schedule->splitsBackward;
   checkStaleness(*plan.schedule, spec.staleness);
-  plan.stage.staleness = spec.staleness;
   checkReplicas(spec, *plan.schedule);
   plan.stage.replica = {0, spec.replicas};
-  plan.stage.microBatches = spec.microBatches;
   plan.maxKeptSamples = spec.trainSamples;
   plan.microBatches = spec.microBatches;
   plan.maxBatch = spec.maxBatch;
@@ -302,7 +256,7 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
   }
   if (spec.codecLevels) plan.eightBitCodecs = eightBitCodecsOf(plan);
   if (spec.watchEvery > 0 && !spec.codecLevels) refuse("watch_every is set without codec_levels");
-  checkTrace(spec.trace);
+  if (spec.trace.steps > 0 && spec.trace.first == 0) refuse("the trace begins before step 1");
   return plan;
 }
 

@@ -3,7 +3,6 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-#include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
 #include <memory>
@@ -11,6 +10,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "common/checkpoint/checkpoint_store.h"
 #include "common/core/clock.h"
 #include "common/core/random.h"
 #include "common/graph/packed_graph.h"
@@ -20,7 +20,6 @@
 #include "common/model/torch_tensor.h"
 #include "common/model/trained_part.h"
 #include "compression/registry.h"
-#include "proto/wire.pb.h"
 
 namespace cleave {
 namespace {
@@ -240,21 +239,23 @@ Profile measureProfile(const RunPlan& plan, ComputeDevice& device, const Profile
   return profile;
 }
 
-RunPlan planOfProfile(const Profile& client) {
+RunPlan planOfProfile(const Profile& client) try {
   RunPlan plan = planRun(runSpecFromJson(client.runSpec));
   if (client.graphs.empty()) return plan;
   // The run spec has the first graph, and its learned inserts.
   std::vector<BlockSpec> blocks = {plan.blocks[0], plan.blocks[1]};
   blocks[1].name = client.blocks[1].name;
-  nlohmann::ordered_json spec = client.runSpec;
   for (std::size_t b = 2; b <= client.graphs.size(); ++b) {
-    spec["graph"] = client.graphs[b - 1];
-    blocks.push_back(blockOfGraph(client.blocks[b].name, unpackGraph(runSpecFromJson(spec).graph)));
+    blocks.push_back(
+        blockOfGraph(client.blocks[b].name, unpackGraph(bytesOfHex(client.graphs[b - 1]))));
   }
   plan.stage.cuts.cut1 = static_cast<int>(blocks.size());
   blocks.push_back(plan.blocks.back());
   plan.blocks = std::move(blocks);
   return plan;
+} catch (const Error& error) {
+  throw UsageError("bad-profile", std::string("the profile's run spec: ") + error.what(),
+                   "make it again with cleave-client profile");
 }
 
 CodecProfile measureCodec(const Codec& codec, const TensorSpec& tensor) {
@@ -277,25 +278,6 @@ CodecProfile measureCodec(const Codec& codec, const TensorSpec& tensor) {
   }
   const auto bytes = static_cast<double>(tensor.bytes());
   return {min.encodeSeconds / bytes, min.decodeSeconds / bytes};
-}
-
-nlohmann::ordered_json toJson(const RunSpec& spec) {
-  wire::RunSpec proto;
-  toWire(spec, proto);
-  std::string text;
-  if (!google::protobuf::util::MessageToJsonString(proto, &text).ok()) {
-    throw std::logic_error("a run spec cannot be written as JSON");
-  }
-  return nlohmann::ordered_json::parse(text);
-}
-
-RunSpec runSpecFromJson(const nlohmann::ordered_json& json) {
-  wire::RunSpec proto;
-  if (!google::protobuf::util::JsonStringToMessage(json.dump(), &proto).ok()) {
-    throw UsageError("bad-profile", "the profile has no valid run spec",
-                     "make it again with cleave-client profile");
-  }
-  return runSpecFromWire(proto);
 }
 
 }  // namespace cleave

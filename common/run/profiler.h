@@ -33,16 +33,12 @@ double outputBytes(const BlockSpec& block);
 Profile measureProfile(const RunPlan& plan, ComputeDevice& device, const ProfilerOptions& options);
 
 // Returns the plan of a server that measures the model of a client's profile: all blocks of an
-// exported model except the first and the last one are in its body. Throws UsageError.
+// exported model except the first and the last one are in its body. Throws UsageError
+// "bad-profile".
 RunPlan planOfProfile(const Profile& client);
 
 // Seconds to encode and decode a tensor of this spec with random values on the CPU, per byte of the
 // tensor: the minimum of a few repetitions. Codecs with states encode as in their first step.
 CodecProfile measureCodec(const Codec& codec, const TensorSpec& tensor);
-
-// The run spec as JSON, for Profile::runSpec.
-nlohmann::ordered_json toJson(const RunSpec& spec);
-// Throws UsageError "bad-profile".
-RunSpec runSpecFromJson(const nlohmann::ordered_json& json);
 
 }  // namespace cleave

@@ -39,7 +39,7 @@ int profileCommand(const ServerProfileOptions& options) {
   const Profile client = readProfile(options.client);
   ComputeDevice& device = openDevice(settings.device);
   const RunPlan plan = planOfProfile(client);
-  const int threads = chooseThreads(usableCores(), static_cast<int>(plan.spec.threads),
+  const int threads = chooseThreads(usableCores(), static_cast<int>(plan.spec.serverThreads),
                                     settings.threads, /*sharesMachine=*/false)
                           .threads;
   setComputeThreads(threads);

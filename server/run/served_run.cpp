@@ -91,7 +91,7 @@ asio::awaitable<void> ServedRun::open() {
 
 asio::awaitable<void> ServedRun::openRecords() {
   const RunRequest& request = owner().request();
-  const int asked = static_cast<int>(std::min(request.spec.threads, 1024u));
+  const int asked = static_cast<int>(std::min(request.spec.serverThreads, 1024u));
   threads_ =
       chooseThreads(usableCores(), asked, resources_.settings.threads, request.clientIsLocal);
   if (!isTrial_) {

@@ -1,11 +1,11 @@
 #include "server/store/run_store.h"
 
-#include <google/protobuf/util/json_util.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -13,6 +13,7 @@
 #include "common/core/log.h"
 #include "common/run/fingerprint.h"
 #include "common/run/run_folder.h"
+#include "common/run/run_spec.h"
 #include "server/store/finished_runs.h"
 #include "server/store/last_connection.h"
 #include "server/store/on_thread.h"
@@ -42,16 +43,6 @@ void makeServersFolder(const std::string& folder) {
     if (error.code() != "not-writable") throw;
     throw RunError("cannot-write", error.what(), error.hint());
   }
-}
-
-// JSON is also valid YAML.
-std::string jsonOf(const wire::RunSpec& spec) {
-  std::string json;
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  const auto status = google::protobuf::util::MessageToJsonString(spec, &json, options);
-  if (!status.ok()) throw RunError("internal-error", "cannot write the run spec as JSON");
-  return json;
 }
 
 // Without the run's last connection, another client could not be refused, so the run cannot
@@ -137,6 +128,8 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
     run.samplesSpace = std::make_shared<const UnnamedSpace>(run.disk, samplesBytes);
   }
   const std::string folder = folderOf(identity, hello.run_id());
+  // JSON is also valid YAML.
+  const std::string specText = "run_spec: " + toJson(runSpecFromWire(hello.run_spec())).dump();
   const auto onDisk = [&] {
     CheckpointStore store(diskFiles(), folder);
     const LastConnection last = loadConnection(store, hello.run_id());
@@ -152,9 +145,8 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
     run.connection = saveConnection(store, hello, last);
     if (isNew) {
       run.disk->take(DiskShare::kRunBytes);
-      writeRunDescription(folder,
-                          settings_.resolved + "run_spec: " + jsonOf(hello.run_spec()) + "\n",
-                          threads, compute_.description());
+      writeRunDescription(folder, settings_.resolved + specText + "\n", threads,
+                          compute_.description());
     }
     run.disk->giveBack(store.removeIncomplete());
     if (!isNew) run.recordedStep = recordedStep(folder);

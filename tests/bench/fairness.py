@@ -46,7 +46,7 @@ def heavy(batch, depth):
 def large_model():
     """The spec of a run whose body takes the server seconds to build."""
     width, depth = 8192, 4
-    return w.run_spec(f2=[w.message((1, "width"), (2, str(width))), w.message((1, "depth"), (2, str(depth)))], f4=depth + 2, f7=4, f8=1, f9=1)
+    return w.run_spec(parameters={"width": str(width), "depth": str(depth)}, cut1=depth + 2, max_batch=4, micro_batches=1, in_flight=1)
 
 
 class Builder(threading.Thread):

@@ -74,7 +74,7 @@ class Variant {
 
   Json describe() const {
     return {{"variant", name_},
-            {"model", prepared_.settings.model},
+            {"model", prepared_.settings.model.name},
             {"batch", batch_.samples()},
             {"micro_batches", prepared_.plan.spec.microBatches},
             {"schedule", prepared_.plan.schedule->name},

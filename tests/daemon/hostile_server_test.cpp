@@ -8,6 +8,7 @@
 #include <boost/asio/write.hpp>
 #include <catch2/catch.hpp>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "common/core/printable.h"
@@ -100,7 +101,10 @@ class HostileServer {
 wire::HelloOk correctAnswer(const wire::Hello& hello) {
   wire::HelloOk ok;
   ok.set_threads(1);
-  ok.set_in_flight(hello.run_spec().micro_batches());  // the default of the schedule `priority`
+  if (hello.has_run_spec()) {  // not of a probe
+    const auto spec = nlohmann::json::parse(hello.run_spec().fields());
+    ok.set_in_flight(spec.at("train.micro_batches"));  // the default of the schedule `priority`
+  }
   ok.set_session(1);
   ok.set_software("cleave");
   ok.set_body_bytes(1000);

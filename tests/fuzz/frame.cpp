@@ -160,13 +160,7 @@ std::string helloMetadata() {
   hello.set_run_id("run-1");
   hello.set_generation(1);
   hello.add_connections(7);
-  wire::RunSpec& spec = *hello.mutable_run_spec();
-  spec.set_model("mlp");
-  (*spec.mutable_model_parameters())["width"] = "16";
-  spec.add_sample_shape(28);
-  (*spec.mutable_codecs())["activation/0"] = "block:bits=8";
-  spec.mutable_optimizer()->set_name("sgd");
-  (*spec.mutable_optimizer()->mutable_parameters())["momentum"] = 0.9;
+  hello.mutable_run_spec()->set_fields(R"({"train.schedule": "priority"})");
   return hello.SerializeAsString();
 }
 

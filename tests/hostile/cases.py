@@ -78,7 +78,7 @@ for flags in (2, 3, 0x8000, 0xFFFF):
     sends(f"flags {flags:#x}", "bad-frame", w.header(w.HELLO, flags=flags), run=False)
 sends("checksum without its flag", "bad-frame", w.header(w.HELLO, checksum=1), run=False)
 sends("wrong checksum", "bad-checksum", w.header(w.HELLO, flags=1, checksum=2**64 - 1), run=False)
-for version in (0, 1, 3, 255):
+for version in (0, 2, 4, 255):
     sends(f"frames of version {version}", "version-mismatch", w.header(w.HELLO, version=version), run=False)
 for name, data in {
     "HTTP": b"GET / HTTP/1.1\r\n\r\n", "TLS": bytes.fromhex("160301020001"), "SSH": b"SSH-2.0-x\r\n", "zeros": bytes(4096),
@@ -134,21 +134,28 @@ for run_id in ("", "../../etc/x", "a/b", "x" * 65, "A", "a\nb", "a\0b", ".", "-"
     hellos(f"run id {run_id!r}", "bad-run-id", run_id=run_id)
 hellos("no run spec", spec=b"")
 hellos("bytes that are not a message", "bad-metadata", spec=b"\x0a\xff\xff\xff\xff\x0f")
+for what, fields in (("no JSON", b"{"), ("a list", b"[]"), ("JSON nested 20,000 deep", b"[" * 20_000), ("JSON that is not UTF-8", b'{"\xff\xfe": 1}'),
+                     ("5,000 unknown fields", b"{" + b",".join(b'"%d":1' % i for i in range(5_000)) + b"}"), ("no fields", b"{}"),
+                     ("a number that does not fit", b'{"cut0": 1e999}')):  # fmt: skip
+    hellos(f"a run spec: {what}", "bad-run-spec", spec=w.message((1, fields)))
+hellos("a run spec without a field", "bad-run-spec", spec=w.run_spec(seed=None))
+hellos("a run spec with an unknown field", "bad-run-spec", spec=w.run_spec(more=1))
+hellos("a run spec with a field of another type", "bad-run-spec", spec=w.run_spec(staleness="1"))
 hellos("a text that is not UTF-8", "bad-metadata", run_id=b"\xff\xfe")
-for name, number, values in (
-    ("cut0", 3, (0, 5, 6, *HUGE32)), ("cut1", 4, (0, 2, 7, *HUGE32)), ("classes", 6, (0, *HUGE)), ("batch", 7, (0, *HUGE)),
-    ("micro-batches", 8, (0, 33, *HUGE32)),
+for name, field, values in (
+    ("cut0", "cut0", (0, 5, 6, *HUGE32)), ("cut1", "cut1", (0, 2, 7, *HUGE32)), ("classes", "classes", (0, *HUGE)), ("batch", "max_batch", (0, *HUGE)),
+    ("micro-batches", "micro_batches", (0, 33, *HUGE32)),
 ):  # fmt: skip
     for value in values:
-        hellos(f"{name} {value}", spec=w.run_spec(**{f"f{number}": value}))
+        hellos(f"{name} {value}", spec=w.run_spec(**{field: value}))
 for shape in ([], [0], [2**31], [2**63], [2**64 - 1], [2**32, 2**32], [2**62, 2, 2], [1] * 9, [1] * 1500, [1, 2**20, 2**20]):
-    hellos(f"samples of {str(shape)[:40]}", spec=w.run_spec(f5=shape))
+    hellos(f"samples of {str(shape)[:40]}", spec=w.run_spec(sample_shape=shape))
 for value in ("-1", "0", "99999999999999999999", "1e9", "nan", "", "65536"):
-    hellos(f"width '{value}'", spec=w.run_spec(f2=[w.message((1, "width"), (2, value))], f5=[4096, 64, 64]))
-hellos("an unknown parameter", spec=w.run_spec(f2=[w.message((1, "x" * 200), (2, "\n"))]))
+    hellos(f"width '{value}'", spec=w.run_spec(parameters={"width": value}, sample_shape=[4096, 64, 64]))
+hellos("an unknown parameter", spec=w.run_spec(parameters={"x" * 200: "\n"}))
 for value in (NAN, INF, -INF, -1.0, 1e308):
-    hellos(f"momentum {value}", spec=w.run_spec(f12=w.message((1, "sgd"), (2, w.message((1, "momentum"), (2, value))))))
-    hellos(f"a time of {value}", spec=w.run_spec(f1="sleep", f2=[w.message((1, "F2"), (2, str(value)))], f3=1, f4=2))
+    hellos(f"momentum {value}", spec=w.run_spec(optimizer=w.optimizer(momentum=value)))
+    hellos(f"a time of {value}", spec=w.run_spec(model="sleep", parameters={"F2": str(value)}, cut0=1, cut1=2))
 
 # ---- Graphs ----
 
@@ -167,8 +174,8 @@ for what, packed in {
     "a huge dimension": zstd(graph_of(RELU, values=(SAMPLES_OF_4, w.message((3, "f32"), (4, 2**64 - 1), (4, 2**39), (4, 2**39))))),
     "an input without samples": zstd(graph_of(RELU, values=(w.message((3, "f32"), (4, 4)), SAMPLES_OF_4))),
 }.items():  # fmt: skip
-    hellos(f"a graph: {what}", REFUSALS | {"bad-graph"}, spec=w.run_spec(f1="graph", f2=[], f3=1, f4=2, f22=packed, f18=True))
-hellos("a graph for another model", spec=w.run_spec(f22=zstd(graph_of(RELU))))
+    hellos(f"a graph: {what}", REFUSALS | {"bad-graph"}, spec=w.run_spec(model="graph", parameters={}, cut0=1, cut1=2, graph=packed, initial_weights=True))
+hellos("a graph for another model", spec=w.run_spec(graph=zstd(graph_of(RELU))))
 
 for name, ids in {"no connections": None, "a connection with the id 0": (7, 0), "1,025 connections": range(1, 1026)}.items():
     hellos(name, "bad-metadata", f14=None if ids is None else w.fixed64s(*ids))
@@ -176,45 +183,44 @@ for generation in (0, 2**63, 2**64 - 1):
     hellos(f"generation {generation}", "bad-metadata", f6=generation)
 hellos("a token and take_over", "bad-metadata", f9=5, f13=True)
 
-hellos("a model that sleeps", "model-not-allowed", spec=w.run_spec(f1="sleep", f2=[w.message((1, "F2"), (2, "60000"))], f3=1, f4=2))
+hellos("a model that sleeps", "model-not-allowed", spec=w.run_spec(model="sleep", parameters={"F2": "60000"}, cut0=1, cut1=2))
 for codec in ("", "x", "none:", "block:bits=0", "block:bits=99999999999", "zstd(" * 100 + "none" + ")" * 100, "topk:ratio=nan",
               "topk:ratio=-1", "kmeans:bits=64", "svd:rank=4294967295", "power:rank=0"):  # fmt: skip
     hellos(f"codec '{codec[:24]}'", spec=w.run_spec(codec))
-for field_number, name in ((1, "model"), (10, "schedule"), (14, "precision")):
-    hellos(f"{name} with control characters", spec=w.run_spec(**{f"f{field_number}": "x\n\x1b[2J"}))
-hellos("a precision that does not exist", "bad-precision", spec=w.run_spec(f14="f32"))
-hellos("65 patterns of frozen parameters", "bad-run-spec", spec=w.run_spec(f24=["*"] * 65))
-hellos("a pattern of 257 characters", "bad-run-spec", spec=w.run_spec(f24=["*" * 257]))
-group = w.message((1, "*"))
-hellos("65 parameter groups", "bad-run-spec", spec=w.run_spec(f12=w.message((1, "sgd"), *[(3, group)] * 65)))
-hellos("a group without a pattern", "bad-optimizer-parameter", spec=w.run_spec(f12=w.message((1, "sgd"), (3, w.message((2, 0.5))))))
-hellos("a group's weight decay is not a number", "bad-optimizer-parameter",
-       spec=w.run_spec(f12=w.message((1, "sgd"), (3, w.message((1, "*"), (2, float("nan")))))))
+for name in ("model", "schedule", "precision"):
+    hellos(f"{name} with control characters", spec=w.run_spec(**{name: "x\n\x1b[2J"}))
+hellos("a precision that does not exist", "bad-precision", spec=w.run_spec(precision="f32"))
+hellos("65 patterns of frozen parameters", "bad-run-spec", spec=w.run_spec(freeze=["*"] * 65))
+hellos("a pattern of 257 characters", "bad-run-spec", spec=w.run_spec(freeze=["*" * 257]))
+group = {"match": "*", "weight_decay": None}
+hellos("65 parameter groups", "bad-run-spec", spec=w.run_spec(optimizer=w.optimizer([group] * 65)))
+hellos("a group without a pattern", "bad-optimizer-parameter", spec=w.run_spec(optimizer=w.optimizer([{"match": "", "weight_decay": 0.5}])))
+hellos("a group's weight decay is negative", "bad-run-spec",
+       spec=w.run_spec(optimizer=w.optimizer([{"match": "*", "weight_decay": -0.5}])))
 
 
-def insert_with(kind, cut=0, fractions=(), **parameters):
-    """An insert of a run spec. `parameters`: whole numbers; `fractions`: pairs of a name and another number."""
-    numbers = [(3, w.message((1, name), (2, value))) for name, value in parameters.items()]
-    return w.message((1, cut), (2, kind), *numbers, *((4, w.message((1, name), (2, value))) for name, value in fractions))
+def insert_with(kind, cut=0, **parameters):
+    """An insert of a run spec."""
+    return {"cut": cut, "kind": kind, "parameters": parameters}
 
 
 for what, inserts in (
     ("of an unknown kind", [insert_with("x" * 300, rank=2)]), ("at cut 4 billion", [insert_with("linear", 2**32 - 1, rank=2)]),
     ("without a rank", [insert_with("linear")]), ("of rank 2^64 - 1", [insert_with("linear", rank=2**64 - 1)]),
-    ("of rank 2.5", [insert_with("linear", fractions=[("rank", 2.5)])]), ("of rank NaN", [insert_with("linear", fractions=[("rank", NAN)])]),
-    ("of rank 1e300", [insert_with("linear", fractions=[("rank", 1e300)])]),
+    ("of rank 2.5", [insert_with("linear", rank=2.5)]), ("of rank NaN", [insert_with("linear", rank=NAN)]),
+    ("of rank 1e300", [insert_with("linear", rank=1e300)]),
     ("twice at a cut", [insert_with("linear", rank=2), insert_with("linear", rank=2)]),
     ("that decays every 0 steps", [insert_with("decaying", rank=2, every_steps=0)]),
     ("that decays every 2^64 - 1 steps", [insert_with("decaying", rank=2, every_steps=2**64 - 1)]),
     ("that decays to more than its rank", [insert_with("decaying", rank=2, every_steps=1, min_rank=3)]),
-    *((f"that decays by {value}", [insert_with("decaying", fractions=[("decay", value)], rank=2, every_steps=1)]) for value in (NAN, INF, -0.5, 1.5)),
-    *((f"with an L1 penalty of {value}", [insert_with("decaying", fractions=[("l1", value)], rank=2, every_steps=1)]) for value in (NAN, INF, -0.5, 1e300)),
+    *((f"that decays by {value}", [insert_with("decaying", decay=value, rank=2, every_steps=1)]) for value in (NAN, INF, -0.5, 1.5)),
+    *((f"with an L1 penalty of {value}", [insert_with("decaying", l1=value, rank=2, every_steps=1)]) for value in (NAN, INF, -0.5, 1e300)),
 ):  # fmt: skip
-    hellos(f"an insert {what}", "bad-insert", spec=w.run_spec(f29=inserts))
+    hellos(f"an insert {what}", {"bad-insert", "bad-run-spec"}, spec=w.run_spec(insert=inserts))
 hellos("an insert that decays, but is frozen", "bad-insert",
-       spec=w.run_spec(f29=[insert_with("decaying", rank=2, every_steps=1)], f24=["insert.*"]))  # fmt: skip
-hellos("1000 inserts", "bad-run-spec", spec=w.run_spec(f29=[insert_with("linear", rank=2)] * 1000))
-hellos("fields repeated as often as fit", spec=w.run_spec(f11=[w.message((1, "f%d" % i)) for i in range(400)]))
+       spec=w.run_spec(insert=[insert_with("decaying", rank=2, every_steps=1)], freeze=["insert.*"]))  # fmt: skip
+hellos("1000 inserts", "bad-run-spec", spec=w.run_spec(insert=[insert_with("linear", rank=2)] * 1000))
+hellos("fields repeated as often as fit", spec=w.run_spec(codecs={"f%d" % i: "" for i in range(400)}))
 hellos("messages nested 900 deep", "bad-metadata", spec=b"\xa3\x06" * 900 + b"\xa4\x06" * 900)
 hellos("messages nested 900 deep, not ended", "bad-metadata", spec=b"\xa3\x06" * 900)
 
@@ -285,12 +291,12 @@ def _(world):
     return peer
 
 
-for field_number, name in ((1, "model"), (10, "schedule"), (14, "precision")):
-    hellos(f"{name} with escape sequences", spec=w.run_spec(**{f"f{field_number}": ESCAPES}))
-hellos("optimizer with escape sequences", spec=w.run_spec(f12=w.message((1, ESCAPES), (2, w.message((1, ESCAPES), (2, 0.5))))))
-hellos("parameter with escape sequences", spec=w.run_spec(f2=[w.message((1, ESCAPES), (2, ESCAPES))]))
+for name in ("model", "schedule", "precision"):
+    hellos(f"{name} with escape sequences", spec=w.run_spec(**{name: ESCAPES}))
+hellos("optimizer with escape sequences", spec=w.run_spec(optimizer={"name": ESCAPES, "parameters": {ESCAPES: 0.5}, "groups": []}))
+hellos("parameter with escape sequences", spec=w.run_spec(parameters={ESCAPES: ESCAPES}))
 hellos("codec with escape sequences", spec=w.run_spec(ESCAPES))
-hellos("flow with escape sequences", spec=w.run_spec(f11=[w.message((1, ESCAPES), (2, "none"))]))
+hellos("flow with escape sequences", spec=w.run_spec(codecs={ESCAPES: "none"}))
 hellos("run id with escape sequences", "bad-run-id", run_id=ESCAPES)
 
 
@@ -375,7 +381,7 @@ def _(world):
 
 
 for size in (1, 31, 33, 60000):
-    hellos(f"a digest of {size} bytes", "bad-metadata", spec=w.run_spec(f18=True), f12=bytes(size))
+    hellos(f"a digest of {size} bytes", "bad-metadata", spec=w.run_spec(initial_weights=True), f12=bytes(size))
 
 
 def weights(payload):
@@ -392,7 +398,7 @@ NO_WEIGHTS_SHA256 = hashlib.sha256(NO_WEIGHTS).digest()
 def names_weights(world, sha256):
     """Returns a peer whose Hello names these weights, and whether the server has stored them."""
     peer = world.connect()
-    peer.send(w.hello(world.run_id(), w.run_spec(f18=True), f12=sha256))
+    peer.send(w.hello(world.run_id(), w.run_spec(initial_weights=True), f12=sha256))
     return peer, bool(peer.wait_for(w.HELLO_OK)[1].get(16))
 
 
@@ -495,7 +501,7 @@ KEPT = 64  # samples of the training data
 
 def keeping(samples=KEPT):
     codecs = {flow: "delta(block:bits=8)" if flow == "activation/0" else "none" for flow in w.CODECS}
-    return w.run_spec(f11=[w.message((1, flow), (2, codec)) for flow, codec in codecs.items()], f30=samples)
+    return w.run_spec(codecs=codecs, train_samples=samples)
 
 
 hellos("a codec that keeps samples, and no number of samples", spec=keeping(0))
@@ -585,9 +591,9 @@ for name, code, data in (
 
 # ---- Replicas ----
 
-hellos("a replica, of a server without replicas", "no-replicas", spec=w.run_spec(f60=2, f61=0))
-hellos("replica 2 of 2", "bad-run-spec", spec=w.run_spec(f60=2, f61=2))
-hellos("a replica of 4 billion", "bad-run-spec", spec=w.run_spec(f60=2**32 - 1, f61=2**32 - 2))
+hellos("a replica, of a server without replicas", "no-replicas", spec=w.run_spec(replicas=2, replica=0))
+hellos("replica 2 of 2", "bad-run-spec", spec=w.run_spec(replicas=2, replica=2))
+hellos("a replica of 4 billion", "bad-run-spec", spec=w.run_spec(replicas=2**32 - 1, replica=2**32 - 2))
 
 # ---- Codec levels ----
 
@@ -600,16 +606,16 @@ for name, frames in (
     ("two levels in one batch",
      [w.tensor(RAW, codec="block:bits=4", codec_level=2), w.tensor(bytes(1), stream=2, micro_batch=1, codec="block:bits=4")]),
 ):  # fmt: skip
-    sends(name, {"bad-tensor", "bad-payload"}, b"".join(frames), spec=w.run_spec("block:bits=4", f32=True))
+    sends(name, {"bad-tensor", "bad-payload"}, b"".join(frames), spec=w.run_spec("block:bits=4", codec_levels=True))
 
-hellos("a watch without codec levels", "bad-run-spec", spec=w.run_spec(f33=1))
+hellos("a watch without codec levels", "bad-run-spec", spec=w.run_spec(watch_every=1))
 
 # ---- Overlapping steps ----
 
-hellos("a staleness of 17", "bad-staleness", spec=w.run_spec(f31=17))
-hellos("a staleness of 4 billion", "bad-staleness", spec=w.run_spec(f31=2**32 - 1))
-hellos("staleness with gpipe", "bad-staleness", spec=w.run_spec(f31=1, f10="gpipe"))
-hellos("staleness with a codec that keeps state", "bad-staleness", spec=w.run_spec(f31=1, f11=[w.message((1, "activation/0"), (2, "delta(block:bits=4)"))]))
+hellos("a staleness of 17", "bad-run-spec", spec=w.run_spec(staleness=17))
+hellos("a staleness of 4 billion", "bad-run-spec", spec=w.run_spec(staleness=2**32 - 1))
+hellos("staleness with gpipe", "bad-staleness", spec=w.run_spec(staleness=1, schedule="gpipe"))
+hellos("staleness with a codec that keeps state", "bad-staleness", spec=w.run_spec(staleness=1, codecs={"activation/0": "delta(block:bits=4)"}))
 
 
 def begin_steps(peer, *numbers):
@@ -630,7 +636,7 @@ for name, code, data in (
 ):  # fmt: skip
 
     def overlap(world, data=data, second="weights" not in name):
-        peer = world.run(w.run_spec(f31=1, f9=2 * w.MICRO_BATCHES))
+        peer = world.run(w.run_spec(staleness=1, in_flight=2 * w.MICRO_BATCHES))
         begin_steps(peer, 1, *((2,) if second else ()))
         peer.send(data)
         return peer

@@ -14,7 +14,7 @@ REFUSED = {"bad-graph"}
 
 
 def spec_of(packed):
-    return w.run_spec(f1="graph", f2=[], f3=1, f4=2, f22=packed)
+    return w.run_spec(model="graph", parameters={}, cut0=1, cut1=2, graph=packed)
 
 
 def adds_graph(name, codes):

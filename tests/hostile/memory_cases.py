@@ -14,8 +14,8 @@ TENSOR_BYTES = SAMPLES * WIDTH * 4
 def spec(codec="none", micro_batches=4, in_flight=4, samples=SAMPLES, width=WIDTH, **more):
     """The spec of a run whose tensors have one MiB each."""
     return w.run_spec(codec, **{
-        "f2": [w.message((1, "width"), (2, str(width))), w.message((1, "depth"), (2, "2"))],
-        "f7": micro_batches * samples, "f8": micro_batches, "f9": in_flight, **more})  # fmt: skip
+        "parameters": {"width": str(width), "depth": "2"},
+        "max_batch": micro_batches * samples, "micro_batches": micro_batches, "in_flight": in_flight, **more})  # fmt: skip
 
 
 def tensor(payload=None, codec="none", micro_batches=4, **more):

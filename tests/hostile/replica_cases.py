@@ -19,7 +19,7 @@ LOST = {"replica-lost", "replica-unreachable"}
 
 
 def spec(rank=0, replicas=REPLICAS, **more):
-    return w.run_spec(f60=replicas, f61=rank, **more)
+    return w.run_spec(replicas=replicas, replica=rank, **more)
 
 
 def hello(world, rank=0, attempt=None, run_spec=None, **more):
@@ -76,11 +76,11 @@ def hellos(what, codes, **fields):
 
 
 for rank, replicas in ((1, 2), (0, 3), (2, 3), (0, 16)):
-    hellos(f"replica {rank} of {replicas}", "wrong-replica", run_spec=spec(rank, replicas, f8=16, f9=16))
+    hellos(f"replica {rank} of {replicas}", "wrong-replica", run_spec=spec(rank, replicas, micro_batches=16, in_flight=16))
 for rank, replicas in ((2, 2), (0, 17), (2**32 - 2, 2**32 - 1)):
-    hellos(f"replica {rank} of {replicas}", "bad-run-spec", run_spec=spec(rank, replicas, f8=32, f9=32))
-hellos("fewer micro-batches than replicas", REFUSALS | {"bad-replicas"}, run_spec=spec(f8=1, f9=1))
-hellos("replicas with a staleness and a strict schedule", "bad-staleness", run_spec=spec(f10="1f1b", f31=1))
+    hellos(f"replica {rank} of {replicas}", "bad-run-spec", run_spec=spec(rank, replicas, micro_batches=32, in_flight=32))
+hellos("fewer micro-batches than replicas", REFUSALS | {"bad-replicas"}, run_spec=spec(micro_batches=1, in_flight=1))
+hellos("replicas with a staleness and a strict schedule", "bad-staleness", run_spec=spec(schedule="1f1b", staleness=1))
 for size in (0, 15, 17, 60000):
     hellos(f"an attempt of {size} bytes", "bad-metadata", attempt=bytes(size))
 hellos("a trial of a replica", "bad-metadata", f1=w.TRIAL)
@@ -140,7 +140,7 @@ def _(world):
 @case("replicas with bodies of other sizes", "replica-differs", connections=GROUP_CONNECTIONS, uncounted=True)
 def _(world):
     attempt = os.urandom(16)
-    other = spec(1, f2=[w.message((1, "width"), (2, str(w.WIDTH))), w.message((1, "depth"), (2, "3"))], f4=7)
+    other = spec(1, parameters={"width": str(w.WIDTH), "depth": "3"}, cut1=7)
     first, second = open_replica(world, 0, attempt), open_replica(world, 1, attempt, other)
     compute(first)
     compute(second)

@@ -1,5 +1,6 @@
 """The wire protocol of proto/PROTOCOL.md, byte by byte, for a peer that violates its rules. It is written from the specification and
 independent of Cleave's code, so that the two do not share bugs."""
+import json
 import select
 import socket
 import ssl
@@ -11,7 +12,7 @@ KINDS = range(1, 19)
 TENSOR_DATA = (TENSOR, SEGMENT)
 
 
-def header(kind, metadata_bytes=0, payload_bytes=0, stream=0, flags=0, checksum=0, magic=b"CLVE", version=2):
+def header(kind, metadata_bytes=0, payload_bytes=0, stream=0, flags=0, checksum=0, magic=b"CLVE", version=3):
     return struct.pack("<4sBBHIIQQ", magic, version, kind, flags, metadata_bytes, payload_bytes, stream, checksum)
 
 
@@ -91,21 +92,32 @@ OF_MICRO_BATCH = SAMPLES // MICRO_BATCHES
 RAW_BYTES = OF_MICRO_BATCH * WIDTH * 4  # per tensor, with the codec none
 
 
-def run_spec(codec="none", **more):
-    """The spec of a run with a small mlp of 6 blocks; blocks 2, 3 and 4 form the body. `more`: fields by number, such as f1=…; lists are
-    repeated fields."""
+# Fields of the run spec whose names are configuration keys.
+KEYS = {
+    "seed": "run.seed", "micro_batches": "train.micro_batches", "schedule": "train.schedule", "staleness": "train.staleness",
+    "in_flight": "train.in_flight", "ema": "train.ema", "recompute": "train.recompute", "optimizer": "train.optimizer", "freeze": "train.freeze",
+    "precision": "precision.server", "codecs": "codec", "threads": "threads.server",
+}  # fmt: skip
+
+
+def optimizer(groups=(), **parameters):
+    return {"name": "sgd", "parameters": parameters, "groups": list(groups)}
+
+
+def run_spec(codec="none", model="mlp", parameters=None, sample_shape=(1, 8, 8), classes=10, graph=b"", **more):
+    """The spec of a run with a small mlp of 6 blocks; blocks 2, 3 and 4 form the body. `more`: other values of fields; None: without it."""
     fields = {
-        "f1": "mlp", "f2": [message((1, "width"), (2, str(WIDTH))), message((1, "depth"), (2, "2"))], "f3": 2, "f4": 5,
-        "f5": [1, 8, 8], "f6": 10, "f7": SAMPLES, "f8": MICRO_BATCHES, "f9": MICRO_BATCHES, "f10": "priority",
-        "f11": [message((1, flow), (2, codec)) for flow in CODECS],
-        "f12": message((1, "sgd"), (2, message((1, "momentum"), (2, 0.5)))), "f13": 1, "f14": "fp32", "f16": 1,
+        "model": {"name": model, "parameters": {"width": str(WIDTH), "depth": "2"} if parameters is None else parameters,
+                  "sample_shape": sample_shape, "classes": classes},
+        "cut0": 2, "cut1": 5, "cut_number": 0, "max_batch": SAMPLES, "micro_batches": MICRO_BATCHES, "in_flight": MICRO_BATCHES,
+        "schedule": "priority", "codecs": {flow: codec for flow in CODECS}, "optimizer": optimizer(momentum=0.5), "seed": 1, "precision": "fp32",
+        "threads": 1, "insert": [], "staleness": 0, "ema": 0, "recompute": False, "freeze": [], "non_finite.raw": False, "replicas": 1,
+        "replica": 0, "steps_per_epoch": 0, "train_samples": 0, "initial_weights": False, "head_is_frozen": False, "codec_levels": False,
+        "watch_every": 0, "trace": {"first": 0, "steps": 0},
     }  # fmt: skip
     fields.update(more)
-    pairs = []
-    for name, value in fields.items():
-        number = int(name[1:])
-        pairs += [(number, one) for one in value] if isinstance(value, list) else [(number, value)]
-    return message(*pairs)
+    values = {KEYS.get(name, name): value for name, value in fields.items() if value is not None}
+    return message((1, json.dumps(values).encode()), (2, graph))
 
 
 def fixed64s(*values):

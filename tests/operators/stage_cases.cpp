@@ -103,17 +103,13 @@ class BodyGraph {
 
 RunSpec specOf(const wire::Graph& graph) {
   RunSpec spec;
-  spec.model = "graph";
+  spec.model = {"graph", {}, {kWidth}, 2};
   spec.graph = packGraph(graph);
   spec.graphDigest = std::string(32, 'x');
   spec.cut0 = 1;
   spec.cut1 = 2;
-  spec.sampleShape = {kWidth};
-  spec.classes = 2;
   spec.maxBatch = kSamples;
   spec.microBatches = 1;
-  spec.schedule = "priority";
-  spec.optimizer.name = "sgd";
   spec.initialWeights = true;
   return spec;
 }

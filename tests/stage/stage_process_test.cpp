@@ -75,7 +75,7 @@ TEST_CASE("errors of a body arrive with their codes") {
   RemoteBody body = remote(plan);
   CHECK(errorCode([&] { body.importWeights({}); }) == "bad-safetensors");
   RunSpec wider = specWith();
-  wider.modelParameters["width"] = "24";
+  wider.model.parameters["width"] = "24";
   const RunPlan other = planRun(wider);
   CHECK(errorCode([&] { body.restoreFile(BodyStage(other.stage).saveFile()); }) ==
         "bad-checkpoint");
@@ -85,8 +85,8 @@ TEST_CASE("errors of a body arrive with their codes") {
 
 TEST_CASE("an action that takes too long is ended") {
   RunSpec spec = specWith();
-  spec.model = "sleep";
-  spec.modelParameters = {{"of", "mlp"}, {"F2", "60000"}};
+  spec.model.name = "sleep";
+  spec.model.parameters = {{"of", "mlp"}, {"F2", "60000"}};
   spec.cut0 = 1;
   spec.cut1 = 2;
   const RunPlan plan = planRun(spec);

@@ -18,12 +18,9 @@ namespace cleave::test {
 
 inline RunSpec specWith(const std::string& schedule = "priority") {
   RunSpec spec;
-  spec.model = "mlp";
-  spec.modelParameters = {{"dropout", "0.2"}};
+  spec.model = {"mlp", {{"dropout", "0.2"}}, {16}, 4};
   spec.cut0 = 1;
   spec.cut1 = 2;
-  spec.sampleShape = {16};
-  spec.classes = 4;
   spec.maxBatch = 8;
   spec.microBatches = 2;
   spec.schedule = schedule;

@@ -43,7 +43,7 @@ TEST_CASE("the norm covers all gradients, and clipping reduces it to the limit")
 
 TEST_CASE("with fp16, a step whose gradients overflow is skipped, and the loss scale is halved") {
   ClientSettings options = settings();
-  options.serverPrecision = Precision::fp16;
+  options.bodyPrecision = Precision::fp16;
   options.clipNorm = 1;
   StepDecider decider(options, *someData());
   CHECK(decider.lossScale() == 65536);
@@ -67,7 +67,7 @@ TEST_CASE("with fp16, a step whose gradients overflow is skipped, and the loss s
 
 TEST_CASE("with fp16 and precision.scale_loss off, the loss is not scaled") {
   ClientSettings options = settings();
-  options.clientPrecision = options.serverPrecision = Precision::fp16;
+  options.clientPrecision = options.bodyPrecision = Precision::fp16;
   options.mayScaleLoss = false;
   StepDecider decider(options, *someData());
   CHECK(decider.decide(1, kNone, {kNone}, kNone).lossScale == 1);

@@ -9,7 +9,6 @@
 #include <stdexcept>
 
 #include "client/run/temporary_folder.h"
-#include "proto/wire.pb.h"
 #include "tests/support/error_code.h"
 
 namespace cleave {
@@ -21,20 +20,15 @@ using Tickets = std::vector<std::unique_ptr<Admission::Ticket>>;
 
 // `keptSamples`: samples of the training data that a codec keeps; 0: none.
 RunPlan smallPlan(std::uint32_t keptSamples = 0) {
-  wire::RunSpec spec;
-  spec.set_train_samples(keptSamples);
-  if (keptSamples > 0) (*spec.mutable_codecs())["activation/0"] = "delta(block:bits=4)";
-  spec.set_model("mlp");
-  spec.set_cut0(1);
-  spec.set_cut1(2);
-  spec.add_sample_shape(16);
-  spec.set_classes(4);
-  spec.set_max_batch(8);
-  spec.set_micro_batches(2);
-  spec.set_schedule("priority");
-  spec.mutable_optimizer()->set_name("sgd");
-  spec.set_precision("fp32");
-  return planRun(runSpecFromWire(spec));
+  RunSpec spec;
+  spec.trainSamples = keptSamples;
+  if (keptSamples > 0) spec.codecs["activation/0"] = "delta(block:bits=4)";
+  spec.model = {"mlp", {}, {16}, 4};
+  spec.cut0 = 1;
+  spec.cut1 = 2;
+  spec.maxBatch = 8;
+  spec.microBatches = 2;
+  return planRun(spec);
 }
 
 // A server's admission with its own store and the given access file.

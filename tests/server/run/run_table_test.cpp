@@ -64,18 +64,13 @@ class Host : public Loopback {
     request.hello.set_run_id(run);
     request.hello.set_generation(generation);
     request.hello.add_connections(kOwnId);
-    wire::RunSpec& spec = *request.hello.mutable_run_spec();
-    spec.set_model("mlp");
-    spec.set_cut0(1);
-    spec.set_cut1(2);
-    spec.add_sample_shape(16);
-    spec.set_classes(4);
-    spec.set_max_batch(8);
-    spec.set_micro_batches(2);
-    spec.set_schedule("priority");
-    spec.mutable_optimizer()->set_name("sgd");
-    spec.set_precision("fp32");
-    request.spec = runSpecFromWire(spec);
+    RunSpec& spec = request.spec;
+    spec.model = {"mlp", {}, {16}, 4};
+    spec.cut0 = 1;
+    spec.cut1 = 2;
+    spec.maxBatch = 8;
+    spec.microBatches = 2;
+    toWire(spec, *request.hello.mutable_run_spec());
     return request;
   }
 
@@ -203,10 +198,10 @@ TEST_CASE("a server is only the replica that its configuration names") {
   const auto request = [](Host& at, std::uint32_t replica, std::uint32_t replicas,
                           std::size_t attempt = 16) {
     RunRequest made = at.request("a", "run-1");
-    made.hello.mutable_run_spec()->set_replicas(replicas);
-    made.hello.mutable_run_spec()->set_replica(replica);
+    made.spec.replicas = replicas;
+    made.spec.replica = replica;
     made.hello.set_attempt(std::string(attempt, 'x'));
-    made.spec = runSpecFromWire(made.hello.run_spec());
+    toWire(made.spec, *made.hello.mutable_run_spec());
     return made;
   };
   CHECK(plain.refusal(request(plain, 1, 2)) == "no-replicas");
