@@ -32,6 +32,7 @@ struct Experiment {
   // match a later pattern with a leading "!" are trained nevertheless. Adapters are always trained.
   // Parameters of inserts match only patterns that begin with "insert.".
   std::vector<std::string> freeze = {};
+  double clipValue = 0;  // limit of each value of the gradients; 0: none
   // 0: none. Else evaluations and saved weights use a moving average of the weights: after step n,
   // average = d x average + (1 - d) x weights, with d = min(averageDecay, (1 + n) / (10 + n)).
   double averageDecay = 0;

@@ -95,6 +95,15 @@ const ParameterSet& TrainedPart::leavesOf(std::uint64_t step) const {
 void TrainedPart::update(const StepDecision& decision) {
   collectGradients();
   decaying_.addPenalty(decision);
+  if (experiment_.clipValue > 0 && decision.apply) {
+    const at::NoGradGuard noGrad;
+    // The optimizer divides gradients by this factor.
+    const double limit = experiment_.clipValue * decision.lossScale / decision.clipFactor;
+    for (const NamedTensor& parameter : set_.parameters()) {
+      at::Tensor gradient = parameter.tensor.grad();
+      if (gradient.defined()) gradient.clamp_(-limit, limit);
+    }
+  }
   optimizer_->update(decision);
   const auto end = experiment_.staleness > 0 ? statistics_.lower_bound({decision.step + 1, 0})  //
                                              : statistics_.end();

@@ -60,6 +60,12 @@ std::vector<ExperimentField> makeFields() {
          resolveInFlight(findSchedule(experiment.schedule), experiment.inFlight,
                          experiment.microBatches * (experiment.staleness + 1));
        }},
+      {"train.clip_value",
+       &E::clipValue,
+       {0, 1e12},
+       "",
+       "maximum of each value of the gradients, without its sign, after `train.clip_norm`; 0: no "
+       "limit"},
       {"train.ema",
        &E::averageDecay,
        {0, 0.9999999},

@@ -1295,6 +1295,44 @@ TEST_CASE("every optimizer, with clipping, gives the whole model's weights") {
   }
 }
 
+TEST_CASE("train.clip_value limits each value of the gradients, as PyTorch's clip_grad_value_") {
+  constexpr double kLimit = 0.01;
+  StageOptions options = cnnOptions();
+  options.optimizer = {"sgd", {}};
+  options.clipValue = kLimit;
+  Split split(options);
+  WholeStage whole(options);
+  const Batch batch = makeBatch(options.model, 9, 1);
+  split.runBatch(Phase::train, 1, 3, batch, Order::allForwardsFirst);
+  whole.setLossScale(4);
+  whole.runBatch(Phase::train, 1, 3, batch.view());
+  whole.report();
+  StepDecision decision = decisionOf(1);
+  decision.clipFactor = 0.5;
+  std::map<std::string, at::Tensor> expected;
+  std::int64_t limited = 0;
+  const std::vector<NamedTensor> gradients = gradientsOf(whole.set());
+  for (const auto& [name, gradient] : gradients) {
+    const at::Tensor scaled = gradient.mul(decision.clipFactor / 4);
+    limited += scaled.abs().gt(kLimit).sum().item<std::int64_t>();
+    expected[name] = scaled.clamp(-kLimit, kLimit);
+  }
+  CHECK(limited > 0);
+  for (const NamedTensor& parameter : whole.set().parameters()) {
+    at::Tensor& value = expected.at(parameter.name);
+    value = parameter.tensor.detach().sub(value, decision.learningRates.front());
+  }
+  split.update(decision);
+  decision.lossScale = 4;
+  whole.update(decision);
+  for (const NamedTensor& parameter : whole.set().parameters()) {
+    CAPTURE(parameter.name);
+    const at::Tensor error = parameter.tensor.detach().sub(expected.at(parameter.name)).abs();
+    CHECK(error.max().item<float>() < 1e-6F);
+  }
+  CHECK(difference(split.weights(), weightsOf(whole.set())) == "");
+}
+
 std::vector<NamedTensor> buffersOf(const WholeStage& stage) {
   std::vector<NamedTensor> copies = stage.set().buffers();
   for (NamedTensor& each : copies) each.tensor = each.tensor.clone();
