@@ -370,7 +370,8 @@ TEST_CASE("a replica's plan is for its share of the batches") {
   CHECK(second.stage.replica == Replica{1, 2});
   for (const RunPlan* plan : {&first, &second}) {
     CHECK(plan->spec.microBatches == 5);
-    CHECK(engineOptions(*plan).microBatches == plan->microBatches);
+    CHECK(engineOptions(*plan).microBatches == 5);
+    CHECK(engineOptions(*plan).replica == plan->stage.replica);
     CHECK(engineOptions(*plan).reduces);
     CHECK(shareSize(*plan) == shareSize(first));
   }
