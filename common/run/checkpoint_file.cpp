@@ -127,8 +127,9 @@ CheckpointContent readCheckpoint(std::string_view file, const std::string& spec,
   }
   if (!hasState) throw badCheckpoint(name + " has no " + kStateName);
   if (content.spec != spec) {
-    throw UsageError("other-run-spec", name + " is a checkpoint of a run with a different run spec",
-                     "continue with the run's original configuration");
+    throw UsageError(
+        "other-run-spec", name + " is a checkpoint of a run with a different run spec",
+        "continue with the run's original configuration, and the version of Cleave that began it");
   }
   return content;
 }

@@ -615,7 +615,8 @@ hellos("a watch without codec levels", "bad-run-spec", spec=w.run_spec(watch_eve
 hellos("a staleness of 17", "bad-run-spec", spec=w.run_spec(staleness=17))
 hellos("a staleness of 4 billion", "bad-run-spec", spec=w.run_spec(staleness=2**32 - 1))
 hellos("staleness with gpipe", "bad-staleness", spec=w.run_spec(staleness=1, schedule="gpipe"))
-hellos("staleness with a codec that keeps state", "bad-staleness", spec=w.run_spec(staleness=1, codecs={"activation/0": "delta(block:bits=4)"}))
+hellos("staleness with a codec that keeps state", "bad-staleness",
+       spec=w.run_spec(staleness=1, train_samples=64, codecs={"activation/0": "delta(block:bits=4)"}))  # fmt: skip
 
 
 def begin_steps(peer, *numbers):
