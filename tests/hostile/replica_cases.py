@@ -12,8 +12,8 @@ from cases import REFUSALS, Case, adds_to
 CASES = []
 case = adds_to(CASES)
 TIMEOUT = 2  # replicas.timeout_seconds of both servers
-REPLICAS, SHARE = 2, w.MICRO_BATCHES // 2  # micro-batches of each replica
-SHARE_SAMPLES = SHARE * w.OF_MICRO_BATCH
+REPLICAS = 2
+SHARE = w.MICRO_BATCHES // REPLICAS  # micro-batches of each replica: r, r + 2, …
 GROUP_CONNECTIONS = 8  # connections that allow for the memory of a group
 LOST = {"replica-lost", "replica-unreachable"}
 
@@ -32,21 +32,21 @@ def open_replica(world, rank=0, attempt=None, run_spec=None):
     peer = world.connect(rank=rank)
     peer.send(hello(world, rank, attempt, run_spec))
     peer.wait_for(w.HELLO_OK)
+    peer.share = range(rank, w.MICRO_BATCHES, REPLICAS)
     return peer
 
 
 def tensor(i=0, stream=1, flow="activation/0", step=1, **more):
-    return w.tensor(stream=stream, micro_batch=i, flow=flow, step=step, weight_version=step - 1,
-                    **{"micro_batches": SHARE, "samples": SHARE_SAMPLES, **more})  # fmt: skip
+    return w.tensor(stream=stream, micro_batch=i, flow=flow, step=step, weight_version=step - 1, **more)
 
 
 def compute(peer, step=1, value=0.0):
     """Performs the share of a step until the replica waits for the other one. `value`: of all elements of all tensors."""
     payload = struct.pack("<f", value) * (w.RAW_BYTES // 4)
-    for flow, answer, first in (("activation/0", "activation/1", 1), ("gradient/1", "gradient/0", 1 + SHARE)):
-        for i in range(SHARE):
+    for flow, answer, first in (("activation/0", "activation/1", 1), ("gradient/1", "gradient/0", 1 + w.MICRO_BATCHES)):
+        for i in peer.share:
             peer.send(tensor(i, 100 * step + first + i, flow, step, payload=payload))
-        for i in range(SHARE):
+        for i in peer.share:
             peer.wait_for(w.TENSOR)
             peer.send(w.received(micro_batch=i, flow=answer, step=step))
 
@@ -88,9 +88,9 @@ hellos("a trial of a replica", "bad-metadata", f1=w.TRIAL)
 # ---- In a run ----
 
 for name, codes, data in (
-    ("a micro-batch of the other replica", "bad-key", tensor(SHARE)),
-    ("the number of micro-batches of both", {"bad-key", "bad-tensor"}, tensor(micro_batches=w.MICRO_BATCHES, samples=w.SAMPLES)),
-    ("the samples of both", {"bad-key", "bad-tensor"}, tensor(samples=w.SAMPLES)),
+    ("a micro-batch of the other replica", "bad-key", tensor(1)),
+    ("the micro-batches of its share as the whole batch", "bad-key", tensor(micro_batches=SHARE, samples=SHARE * w.OF_MICRO_BATCH)),
+    ("the samples of its share", "bad-tensor", tensor(samples=SHARE * w.OF_MICRO_BATCH)),
     ("a Step before its reduction", "unexpected-message", w.step()),
 ):  # fmt: skip
 
