@@ -84,14 +84,14 @@ def _(world):
     return peer
 
 
-for micro_batches, in_flight in ((2**20, 2**20), (2**20, 2**16), (2**17, 2**17)):
+for micro_batches, in_flight, code in ((2**16 + 1, 1, "bad-run-spec"), (2**16, 2**16, "not-enough-memory"), (2**16, 2**15, "not-enough-memory")):
 
     def act(world, micro_batches=micro_batches, in_flight=in_flight):
         peer = world.connect()
         peer.send(w.hello(world.run_id(), spec(micro_batches=micro_batches, in_flight=in_flight, samples=1, width=1)))
         return peer
 
-    CASES.append(Case(f"{micro_batches} micro-batches, {in_flight} in flight, of one value each", act, {"not-enough-memory"}))
+    CASES.append(Case(f"{micro_batches} micro-batches, {in_flight} in flight, of one value each", act, code))
 
 
 @case("replies that are not read, one micro-batch in flight", "too-many-in-flight", deadline=20)
