@@ -330,7 +330,8 @@ void Participant::finish(Work&& work, Result&& result, double seconds) {
       return;
     default:
       for (TensorMessage& message : finishOfStage(work, std::move(result))) {
-        links_[message.at.batch.memberOf(message.at.i)]->send(std::move(message));
+        EngineLink& link = *links_[message.at.batch.memberOf(message.at.i)];
+        link.send(std::move(message));
       }
       if (work.at.phase == Phase::eval && stage_.isDone()) endOldest();
   }
