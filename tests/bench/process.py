@@ -71,12 +71,14 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         servers = dict(zip(times, (Server(folder / "a", preexec_fn=refuse_seccomp), Server(folder / "b")), strict=True))
-        for i in range(options.rounds):
-            for where in sorted(servers, reverse=i % 2 == 1):
-                times[where].append(step_ms(servers[where], options, folder / f"{i} {where}"))
-        for server in servers.values():
-            server.process.terminate()
-            server.process.wait(60)
+        try:
+            for i in range(options.rounds):
+                for where in sorted(servers, reverse=i % 2 == 1):
+                    times[where].append(step_ms(servers[where], options, folder / f"{i} {where}"))
+        finally:
+            for server in servers.values():
+                server.process.terminate()
+                server.process.wait(60)
     for where, values in times.items():
         print(f"{where:<18}{statistics.median(values):8.2f} ms per step ({min(values):.2f} to {max(values):.2f})")
     ratios = [own / other for other, own in zip(*times.values(), strict=True)]
