@@ -14,9 +14,8 @@ std::string pointHint(const std::string& code, std::string hint, std::uint32_t s
   if (code == "sample-damaged") {
     return fmt::format(
         "replace or remove the damaged samples, or add --set data.skip={}, which uses other "
-        "samples "
-        "in their place; then rerun the same command (to list all: cleave-client data check "
-        "--config {})",
+        "samples in their place; then rerun the same command (to list all: "
+        "cleave-client data check --config {})",
         skip + 1, shellWord(config));
   }
   // How hints of `train` begin to name the command that continues the run, up to a semicolon.

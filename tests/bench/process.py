@@ -11,11 +11,10 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests/bench"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parent))
 from machine import machine, machine_text  # noqa: E402
+from server import PROGRAMS, ROOT, Server  # noqa: E402
 
-PROGRAMS = ROOT / "build/release/bin"
 FIRST_STEPS = 5  # not measured
 
 
@@ -37,14 +36,6 @@ def refuse_seccomp():
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if libc.prctl(PR_SET_SECCOMP, FILTER_MODE, ctypes.byref(Program(len(program), instructions)), 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "seccomp")
-
-
-class Server:
-    def __init__(self, folder, **arguments):
-        self.process = subprocess.Popen(
-            [PROGRAMS / "cleave-server", "serve", "--config", ROOT / "configs/server.yaml", "--set=listen.port=0", f"--set=store={folder}",
-             "--set=models.unconfined=true", "--log-level", "error"], stdout=subprocess.PIPE, text=True, **arguments)  # fmt: skip
-        self.address = "127.0.0.1:" + self.process.stdout.readline().rsplit(":", 1)[1].strip()
 
 
 def step_ms(server, options, folder):
@@ -70,15 +61,14 @@ def main():
     times = {"server's process": [], "own process": []}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        servers = dict(zip(times, (Server(folder / "a", preexec_fn=refuse_seccomp), Server(folder / "b")), strict=True))
+        servers = dict(zip(times, (Server(folder / "a", "models.unconfined=true", preexec_fn=refuse_seccomp), Server(folder / "b")), strict=True))
         try:
             for i in range(options.rounds):
                 for where in sorted(servers, reverse=i % 2 == 1):
                     times[where].append(step_ms(servers[where], options, folder / f"{i} {where}"))
         finally:
             for server in servers.values():
-                server.process.terminate()
-                server.process.wait(60)
+                server.end()
     for where, values in times.items():
         print(f"{where:<18}{statistics.median(values):8.2f} ms per step ({min(values):.2f} to {max(values):.2f})")
     ratios = [own / other for other, own in zip(*times.values(), strict=True)]

@@ -15,8 +15,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "tests/hostile"), str(ROOT / "tests/bench")]
 from machine import machine, machine_text  # noqa: E402
 from processes import children, memory_kib  # noqa: E402
+from server import PROGRAMS, Server  # noqa: E402
 
-PROGRAMS = ROOT / "build/release/bin"
 MODELS = {
     "mlp": ["--config", ROOT / "configs/synthetic.yaml", "--set=train.epochs=100000"],
     "small_cnn, batch 256": ["--config", ROOT / "tests/bench/small_cnn.yaml", "--set=train.batch=256", "--set=data.train.size=256", "--set=train.epochs=100000"],
@@ -30,14 +30,7 @@ def own_mib(process):
     return sum(int(re.search(rf"{kind}:\s+(\d+)", text)[1]) for kind in ("Pss_Anon", "Pss_Shmem")) / 1024
 
 
-class Server:
-    def __init__(self, folder):
-        self.process = subprocess.Popen(
-            [PROGRAMS / "cleave-server", "serve", "--config", ROOT / "configs/server.yaml", "--set=listen.port=0", f"--set=store={folder}/store",
-             "--set=limits.sessions_per_identity=100", "--log-level", "error"],
-            stdout=subprocess.PIPE, text=True)  # fmt: skip
-        self.address = "127.0.0.1:" + self.process.stdout.readline().rsplit(":", 1)[1].strip()
-
+class MeasuredServer(Server):
     def runs(self):
         (stage_server,) = children(self.process.pid)
         return children(stage_server)
@@ -47,10 +40,6 @@ class Server:
         everyone = [str(self.process.pid), stage_server, *self.runs()]
         tables = sum(memory_kib(one, "VmPTE") for one in everyone) / 1024
         return sum(own_mib(one) for one in everyone) + tables
-
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(60)
 
 
 class Client:
@@ -74,7 +63,7 @@ class Client:
 
 
 def measure(arguments, count, folder):
-    server = Server(folder)
+    server = MeasuredServer(folder / "store", "limits.sessions_per_identity=100")
     clients = []
 
     def start(number):
