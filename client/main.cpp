@@ -6,7 +6,7 @@
 #include "client/commands/commands.h"
 #include "client/commands/dashboard.h"
 #include "client/commands/listing.h"
-#include "common/core/environment.h"
+#include "common/files/environment.h"
 #include "common/engine/trace.h"
 
 namespace cleave {

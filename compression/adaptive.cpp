@@ -29,8 +29,8 @@
 #include "compression/codecs.h"
 #include "compression/kernels/kernels.h"
 #include "compression/kernels/plain.h"
-#include "compression/payload.h"
-#include "compression/strips.h"
+#include "compression/parts/payload.h"
+#include "compression/parts/strips.h"
 
 namespace cleave {
 namespace {

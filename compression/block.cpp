@@ -38,7 +38,7 @@
 #include "compression/codecs.h"
 #include "compression/kernels/kernels.h"
 #include "compression/packed_codec.h"
-#include "compression/strips.h"
+#include "compression/parts/strips.h"
 
 namespace cleave {
 namespace {

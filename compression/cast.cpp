@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "compression/codecs.h"
-#include "compression/strips.h"
+#include "compression/parts/strips.h"
 
 namespace cleave {
 namespace {

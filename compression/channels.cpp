@@ -16,7 +16,7 @@
 
 #include "common/codec/raw.h"
 #include "compression/codecs.h"
-#include "compression/payload.h"
+#include "compression/parts/payload.h"
 
 namespace cleave {
 namespace {

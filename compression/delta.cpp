@@ -23,11 +23,11 @@
 #include <algorithm>
 
 #include "compression/codecs.h"
-#include "compression/convert.h"
-#include "compression/packing.h"
-#include "compression/payload.h"
+#include "compression/parts/convert.h"
+#include "compression/parts/packing.h"
+#include "compression/parts/payload.h"
 #include "compression/registry.h"
-#include "compression/strips.h"
+#include "compression/parts/strips.h"
 
 namespace cleave {
 namespace {

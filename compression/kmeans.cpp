@@ -19,12 +19,12 @@
 #include <array>
 #include <cmath>
 
-#include "compression/bins.h"
+#include "compression/parts/bins.h"
 #include "compression/codecs.h"
-#include "compression/convert.h"
-#include "compression/look_up.h"
+#include "compression/parts/convert.h"
+#include "compression/parts/look_up.h"
 #include "compression/packed_codec.h"
-#include "compression/piece_codes.h"
+#include "compression/parts/piece_codes.h"
 
 namespace cleave {
 namespace {

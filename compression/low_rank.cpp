@@ -24,10 +24,10 @@
 #include "common/codec/checkpoint_error.h"
 #include "common/core/random.h"
 #include "compression/codecs.h"
-#include "compression/convert.h"
-#include "compression/matrix.h"
-#include "compression/payload.h"
-#include "compression/strips.h"
+#include "compression/parts/convert.h"
+#include "compression/parts/matrix.h"
+#include "compression/parts/payload.h"
+#include "compression/parts/strips.h"
 
 namespace cleave {
 namespace {

@@ -5,7 +5,7 @@
 //           | 0x01, the packed values
 #pragma once
 
-#include "compression/payload.h"
+#include "compression/parts/payload.h"
 
 namespace cleave {
 

@@ -30,12 +30,12 @@
 #include <vector>
 
 #include "compression/codecs.h"
-#include "compression/convert.h"
-#include "compression/look_up.h"
+#include "compression/parts/convert.h"
+#include "compression/parts/look_up.h"
 #include "compression/packed_codec.h"
-#include "compression/packing.h"
-#include "compression/piece_codes.h"
-#include "compression/selection.h"
+#include "compression/parts/packing.h"
+#include "compression/parts/piece_codes.h"
+#include "compression/parts/selection.h"
 
 namespace cleave {
 namespace {

@@ -21,7 +21,7 @@
 
 #include "common/core/random.h"
 #include "compression/codecs.h"
-#include "compression/topk_layout.h"
+#include "compression/parts/topk_layout.h"
 
 namespace cleave {
 namespace {

@@ -16,10 +16,10 @@
 #include <limits>
 
 #include "compression/codecs.h"
-#include "compression/convert.h"
+#include "compression/parts/convert.h"
 #include "compression/kernels/plain.h"
 #include "compression/packed_codec.h"
-#include "compression/strips.h"
+#include "compression/parts/strips.h"
 
 namespace cleave {
 namespace {

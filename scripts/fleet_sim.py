@@ -4,7 +4,7 @@ row per number of servers.
 
 Each client repeats a step: it computes for half of --client-seconds, the server's device computes the body's forward pass for half of
 --body-seconds, the client answers at once, the device computes the backward pass, and the client computes for the rest. All times vary by up to --jitter. A device computes one action at a
-time, and its sessions have fair shares, by the rule of common/core/fair_shares.h. The balancer chooses a client's server when it first
+time, and its sessions have fair shares, by the rule of common/resources/fair_shares.h. The balancer chooses a client's server when it first
 connects: `hash` takes a hash of its address, `least` the server with the fewest clients. A server refuses clients beyond --sessions."""
 import argparse
 import hashlib
@@ -35,7 +35,7 @@ def balance(policy, clients, servers):
 
 
 class FairShares:
-    """Which of a server's clients may use the device next: common/core/fair_shares.h. Users are numbered from 0."""
+    """Which of a server's clients may use the device next: common/resources/fair_shares.h. Users are numbered from 0."""
 
     LEAD_SECONDS = 0.25
     QUIET_SECONDS = {False: 2, True: 10}  # by whether the user is in a step

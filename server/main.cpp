@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "common/core/endpoint.h"
-#include "common/core/environment.h"
+#include "common/files/environment.h"
 #include "common/core/log.h"
 #include "common/http/http_server.h"
-#include "common/net/connect_to.h"
+#include "common/net/streams/connect_to.h"
 #include "common/program/program.h"
 #include "common/run/device.h"
 #include "common/run/metrics.h"

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "common/core/environment.h"
+#include "common/files/environment.h"
 #include "stage/zygote.h"
 
 int main(int argc, char** argv) {

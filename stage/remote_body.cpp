@@ -14,7 +14,7 @@
 #include "common/core/units.h"
 #include "common/engine/schedule.h"
 #include "common/engine/worker.h"
-#include "common/model/operator_note.h"
+#include "common/model/graph/operator_note.h"
 #include "proto/wire.pb.h"
 #include "stage/messages.h"
 

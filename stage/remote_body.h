@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/core/buffer.h"
+#include "common/resources/buffer.h"
 #include "common/engine/worker.h"
 #include "common/model/body.h"
 #include "common/run/plan.h"

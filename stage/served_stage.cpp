@@ -11,13 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include "common/core/environment.h"
+#include "common/files/environment.h"
 #include "common/core/error.h"
-#include "common/model/operator_note.h"
-#include "common/model/stage.h"
+#include "common/model/graph/operator_note.h"
+#include "common/model/stage/stage.h"
 #include "common/run/plan.h"
 #include "common/run/run_spec.h"
-#include "common/run/torch_errors.h"
+#include "common/device/torch_errors.h"
 #include "proto/wire.pb.h"
 #include "stage/messages.h"
 

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <span>
 
-#include "common/core/buffer.h"
+#include "common/resources/buffer.h"
 #include "common/core/open_file.h"
 
 namespace cleave {

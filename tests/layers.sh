@@ -1,57 +1,80 @@
 #!/usr/bin/env bash
 # Checks that each folder includes only headers of folders and libraries that the list below allows (docs/DESIGN.md, "Layers"). Prints each
-# include that is not allowed, each folder without a row, and each entry that no file uses; then fails.
+# include that is not allowed, each folder without a row, each entry that no file uses, and each folder with more than 30 source files; then
+# fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # FOLDER | Cleave's folders that it may include | restricted libraries that it may include. The restricted libraries are torch, boost
 # (Asio), CLI, cuda, google (protobuf), hwy, openssl, prometheus, yaml-cpp, zstd.
 rows='
-common/core        |                                                                  | openssl yaml-cpp
-common/checkpoint  | common/core                                                      |
-common/topology    |                                                                  |
-common/codec       | common/core common/topology |
-common/net         | common/core proto                                                | boost google openssl
-common/http        | common/core common/net                                           | boost
-common/engine      | common/core common/codec common/topology |
-common/link        | common/core common/codec common/net common/engine proto common/topology | boost
-common/predict     | common/core common/net common/engine common/link common/topology |
-common/record      | common/core common/net common/engine common/link common/predict proto | boost
-common/device      | common/core                                                      | torch
-common/graph       | common/core proto                                                | zstd
-common/model       | common/core common/codec common/device common/graph common/topology | torch
-common/program     | common/core                                                      | CLI
-common/replicas    | common/core common/net                                           | boost torch
-common/run         | common/checkpoint common/core common/codec common/topology common/net common/http common/engine common/graph common/link common/predict common/record common/device common/model compression proto | torch prometheus
-compression        | common/core common/codec compression/kernels                     | zstd
-compression/kernels |                                                                 | hwy
-compression/device | common/core common/codec compression                             |
-cuda               | common/core common/device compression/device                     | torch
-client/data        | common/codec common/core |
-client/start       | client/data common/core common/topology |
-client/report      | common/core common/http common/topology |
-client/codecs      | common/codec common/predict common/topology compression |
-client/config      | client/codecs client/data common/checkpoint common/core common/graph common/model common/program common/run compression | CLI
-client/run         | client/config client/data common/checkpoint common/codec common/core common/device common/engine common/link common/model common/net common/predict common/record common/run proto | boost
-client/train       | client/codecs client/config client/data client/run common/checkpoint common/codec common/core common/engine common/graph common/link common/model common/predict common/record common/run common/topology | boost
-client/planning    | client/codecs client/config client/run client/train common/codec common/core common/link common/predict common/run compression |
-client/evaluate    | client/config client/data client/run client/train common/codec common/core common/graph common/run | torch
-client/sweep       | client/config client/report client/run common/checkpoint common/core common/program common/run common/topology |
-client/diagnose    | client/planning client/run common/codec common/core common/link common/net common/program common/run compression proto | boost openssl
-client/commands    | client/codecs client/config client/data client/diagnose client/evaluate client/planning client/report client/run client/start client/sweep client/train common/codec common/core common/engine common/graph common/http common/link common/model common/predict common/record common/run compression | CLI torch
-client             | client/commands common/core common/engine | CLI
-stage              | common/core common/codec common/engine common/model common/run proto                     | torch google
-server/access      | common/core common/net common/program common/run | boost openssl
-server/config      | common/core common/model common/net common/replicas common/run common/topology server/access | boost
-server/store       | common/checkpoint common/codec common/core common/device common/engine common/link common/record common/run proto server/access server/config | boost
-server/status      | common/core common/engine common/link common/net common/program server/config | boost
-server/run         | common/checkpoint common/core common/device common/engine common/link common/model common/net common/replicas common/run proto server/access server/config server/status server/store stage | boost
-server/sessions    | common/core common/device common/link common/net common/replicas common/run proto server/access server/config server/run server/status server/store | boost
-server/commands    | common/checkpoint common/core common/program common/run server/access server/config server/status server/store | CLI
-server             | common/core common/http common/net common/program common/run server/commands server/config server/sessions stage | CLI
-tools/link         | common/core common/net common/program                            | boost CLI
-tools/relay        | common/core common/net common/program                            | boost CLI
+common/core           |  | yaml-cpp
+common/topology       |  |
+common/net/frames     | common/core proto | google
+common/graph          | common/core proto | zstd
+compression/kernels   |  | hwy
+client/data/pictures  | common/core |
+common/config         | common/core |
+common/files          | common/core | openssl
+common/net/streams    | common/core common/files common/net/frames | boost openssl
+common/net            | common/core common/net/frames common/net/streams proto | boost
+common/http           | common/core common/net/streams | boost
+common/program        | common/config common/core common/files | CLI
+common/replicas       | common/core common/files common/net/streams | boost torch
+client/report/records | common/core common/files common/topology |
+client/report         | client/report/records common/core common/files common/http |
+tools/link            | common/config common/core common/files common/net/streams common/program | CLI boost
+tools/relay           | common/core common/files common/net/streams common/program | CLI boost
+common/resources      | common/core |
+common/checkpoint     | common/core common/files common/resources |
+common/codec          | common/core common/resources common/topology |
+common/engine         | common/codec common/core common/resources common/topology |
+common/link           | common/codec common/core common/engine common/files common/net common/net/frames common/net/streams common/resources common/topology proto | boost
+common/link/probe     | common/core common/engine common/files common/link common/net proto |
+common/predict        | common/core common/engine common/link common/net/frames common/topology |
+common/record         | common/core common/engine common/files common/link common/net common/predict proto | boost
+common/device         | common/core common/resources | torch
+common/model          | common/codec common/core common/resources common/topology | torch
+common/model/graph    | common/core common/files common/graph common/model common/resources | torch
+common/model/stage    | common/codec common/core common/device common/graph common/model common/topology | torch
+common/model/zoo      | common/core common/model common/model/stage | torch
+compression/parts     | common/codec common/resources compression/kernels |
+compression           | common/codec common/core compression/kernels compression/parts | zstd
+common/run            | common/checkpoint common/codec common/config common/core common/device common/engine common/files common/graph common/http common/link common/model common/model/graph common/model/stage common/net/streams common/predict common/record common/resources common/topology compression proto | prometheus torch
+compression/device    | common/codec common/core common/resources compression compression/parts |
+cuda                  | common/core common/device compression/device | torch
+client/data/files     | common/core common/files common/resources |
+client/data/samples   | client/data/files client/data/pictures common/codec common/core common/files common/resources |
+client/data/tokens    | client/data/files common/core |
+client/data/formats   | client/data/files client/data/pictures client/data/samples client/data/tokens common/codec common/config common/core common/files |
+client/start          | client/data/files client/data/formats client/data/pictures client/data/samples common/config common/core common/topology |
+client/codecs         | common/codec common/predict common/topology compression |
+client/config         | client/codecs client/data/files client/data/formats client/data/samples common/checkpoint common/config common/core common/files common/graph common/model common/model/graph common/model/stage common/program common/run compression | CLI
+client/run            | client/config client/data/samples common/checkpoint common/codec common/core common/device common/engine common/files common/link common/model common/net common/net/streams common/predict common/record common/resources common/run proto | boost
+client/train          | client/codecs client/config client/data/samples client/run common/checkpoint common/codec common/core common/device common/engine common/files common/graph common/link common/model common/model/stage common/predict common/record common/run common/topology | boost
+client/planning       | client/codecs client/config client/run client/train common/codec common/core common/device common/link common/link/probe common/predict common/run compression |
+client/evaluate       | client/config client/data/samples client/run client/train common/codec common/core common/device common/graph common/resources | torch
+client/sweep          | client/config client/report client/report/records client/run common/checkpoint common/config common/core common/files common/program common/run common/topology |
+client/diagnose       | client/planning client/run common/codec common/core common/files common/link common/link/probe common/net/streams common/program common/resources common/run compression/parts proto | boost openssl
+client/commands       | client/codecs client/config client/data/files client/data/formats client/data/pictures client/data/samples client/diagnose client/evaluate client/planning client/report client/run client/start client/sweep client/train common/codec common/config common/core common/device common/engine common/files common/graph common/http common/link/probe common/model common/model/graph common/model/stage common/predict common/record common/resources common/run compression | CLI torch
+client                | client/commands common/engine common/files | CLI
+stage                 | common/codec common/core common/device common/engine common/files common/model common/model/graph common/model/stage common/resources common/run proto | google torch
+server/access         | common/config common/core common/files common/net common/net/streams common/program common/run | boost openssl
+server/config         | common/config common/core common/files common/model common/net common/net/streams common/replicas common/resources common/run common/topology server/access | boost
+server/store          | common/checkpoint common/codec common/core common/device common/engine common/files common/link common/record common/resources common/run proto server/access server/config | boost
+server/status         | common/core common/engine common/files common/link common/net/streams common/program server/config | boost
+server/run            | common/checkpoint common/core common/device common/engine common/files common/link common/link/probe common/model/stage common/net common/net/streams common/replicas common/resources common/run proto server/access server/config server/status server/store stage | boost
+server/sessions       | common/core common/device common/files common/link common/link/probe common/net common/net/frames common/net/streams common/replicas common/resources common/run proto server/access server/config server/run server/status server/store | boost
+server/commands       | common/checkpoint common/core common/device common/files common/program common/run server/access server/config server/status server/store | CLI
+server                | common/core common/files common/http common/net/streams common/program common/run server/commands server/config server/sessions stage | CLI
 '
+
+sources=$(find client common compression cuda server stage tools \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) -printf '%h\n' | sort | uniq -c)
+crowded=$(awk '$1 > 30 { print $2 " has " $1 " source files, more than 30: divide it" }' <<<"$sources")
+if [ -n "$crowded" ]; then
+  echo "$crowded"
+  exit 1
+fi
 
 find client common compression cuda server stage tools \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) -print0 | xargs -0 grep -HoE '^#include [<"][^>"]+[>"]' | awk -v rows="$rows" '
   function folderOf(path) { sub("/[^/]*$", "", path); return path }

@@ -17,7 +17,7 @@
 #include "client/commands/listing.h"
 #include "client/diagnose/codec_trial.h"
 #include "common/codec/safetensors.h"
-#include "common/core/buffer.h"
+#include "common/resources/buffer.h"
 #include "common/core/durable.h"
 #include "compression/registry.h"
 

@@ -15,7 +15,7 @@
 #include "common/core/durable.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 #include "common/core/units.h"
 
 namespace cleave {

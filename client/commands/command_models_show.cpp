@@ -14,8 +14,8 @@
 #include "common/graph/costs.h"
 #include "common/graph/cuts.h"
 #include "common/graph/suggested_cuts.h"
-#include "common/model/graph_file.h"
-#include "common/run/torch_errors.h"
+#include "common/model/graph/graph_file.h"
+#include "common/device/torch_errors.h"
 
 namespace cleave {
 namespace {

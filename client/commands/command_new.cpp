@@ -10,8 +10,8 @@
 
 #include "client/commands/commands.h"
 #include "client/commands/output_file.h"
-#include "client/data/encoded_images.h"
-#include "client/data/inspect.h"
+#include "client/data/formats/encoded_images.h"
+#include "client/data/samples/inspect.h"
 #include "client/run/prepare.h"
 #include "client/start/data_description.h"
 #include "client/start/first_config.h"
@@ -20,8 +20,8 @@
 #include "common/core/log.h"
 #include "common/core/printable.h"
 #include "common/graph/suggested_cuts.h"
-#include "common/model/graph_file.h"
-#include "common/run/torch_errors.h"
+#include "common/model/graph/graph_file.h"
+#include "common/device/torch_errors.h"
 
 namespace cleave {
 namespace {

@@ -18,7 +18,7 @@
 #include "common/core/durable.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
-#include "common/core/record.h"
+#include "common/files/record.h"
 #include "common/model/blocks.h"
 
 namespace cleave {

@@ -10,14 +10,14 @@
 #include "client/commands/commands.h"
 #include "client/commands/output_file.h"
 #include "client/config/learning_rate.h"
-#include "client/data/loader.h"
+#include "client/data/samples/loader.h"
 #include "client/run/saved_model.h"
 #include "client/train/train_run.h"
 #include "common/core/bytes.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
-#include "common/model/insert_trainer.h"
-#include "common/run/torch_errors.h"
+#include "common/model/stage/insert_trainer.h"
+#include "common/device/torch_errors.h"
 
 namespace cleave {
 namespace {

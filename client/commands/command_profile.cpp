@@ -15,11 +15,11 @@
 #include "client/train/train_run.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 #include "common/core/terminal.h"
 #include "common/run/device.h"
 #include "common/run/profiler.h"
-#include "common/run/torch_errors.h"
+#include "common/device/torch_errors.h"
 #include "compression/registry.h"
 
 namespace cleave {

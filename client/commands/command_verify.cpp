@@ -14,13 +14,13 @@
 #include <string>
 
 #include "client/commands/commands.h"
-#include "client/data/loader.h"
+#include "client/data/samples/loader.h"
 #include "client/evaluate/comparison.h"
 #include "client/run/prepare.h"
 #include "client/train/trainer.h"
 #include "common/core/log.h"
 #include "common/core/units.h"
-#include "common/run/torch_errors.h"
+#include "common/device/torch_errors.h"
 
 namespace cleave {
 namespace {

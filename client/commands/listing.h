@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/core/config_table.h"
+#include "common/config/config_table.h"
 
 namespace cleave {
 

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "client/config/user_model.h"
-#include "client/data/csv_file.h"
-#include "client/data/loader.h"
-#include "client/data/skip.h"
+#include "client/data/files/csv_file.h"
+#include "client/data/samples/loader.h"
+#include "client/data/samples/skip.h"
 #include "common/core/names.h"
 #include "compression/registry.h"
 

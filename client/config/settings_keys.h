@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "client/config/settings.h"
-#include "common/core/config_table.h"
+#include "common/config/config_table.h"
 
 namespace cleave::client_keys {
 

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "client/data/csv_file.h"
+#include "client/data/files/csv_file.h"
 
 namespace cleave::client_keys {
 namespace {

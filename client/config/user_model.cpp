@@ -5,11 +5,11 @@
 #include <algorithm>
 
 #include "common/core/printable.h"
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 #include "common/graph/adapters.h"
 #include "common/graph/packed_graph.h"
 #include "common/model/blocks.h"
-#include "common/model/graph_program.h"
+#include "common/model/graph/graph_program.h"
 
 namespace cleave {
 namespace {

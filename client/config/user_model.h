@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "client/config/settings.h"
-#include "client/data/dataset.h"
+#include "client/data/samples/dataset.h"
 #include "common/graph/cuts.h"
-#include "common/model/graph_blocks.h"
-#include "common/model/graph_file.h"
+#include "common/model/graph/graph_blocks.h"
+#include "common/model/graph/graph_file.h"
 
 namespace cleave {
 

@@ -6,7 +6,7 @@
 #include <set>
 #include <span>
 
-#include "common/core/file_kind.h"
+#include "common/files/file_kind.h"
 #include "common/core/printable.h"
 
 namespace cleave {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/model/stage.h"
+#include "common/model/stage/stage.h"
 
 namespace cleave {
 

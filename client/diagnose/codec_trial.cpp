@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/core/error.h"
-#include "compression/convert.h"
+#include "compression/parts/convert.h"
 
 namespace cleave {
 namespace {

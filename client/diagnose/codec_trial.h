@@ -8,7 +8,7 @@
 
 #include "common/codec/codec.h"
 #include "common/codec/safetensors.h"
-#include "common/core/buffer.h"
+#include "common/resources/buffer.h"
 
 namespace cleave {
 

@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <optional>
 
-#include "common/core/available_memory.h"
-#include "common/core/environment.h"
+#include "common/resources/available_memory.h"
+#include "common/files/environment.h"
 #include "common/core/units.h"
 #include "common/run/device.h"
 #include "common/run/run_folder.h"

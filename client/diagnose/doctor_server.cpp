@@ -8,12 +8,12 @@
 #include "client/diagnose/doctor.h"
 #include "client/diagnose/probe.h"
 #include "client/diagnose/probe_report.h"
-#include "common/core/environment.h"
-#include "common/core/identity.h"
+#include "common/files/environment.h"
+#include "common/files/identity.h"
 #include "common/core/units.h"
 #include "common/link/wire_messages.h"
-#include "common/net/certificate.h"
-#include "common/net/tls_peer.h"
+#include "common/net/streams/certificate.h"
+#include "common/net/streams/tls_peer.h"
 
 namespace cleave {
 namespace {

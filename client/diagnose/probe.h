@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "client/run/connect.h"
-#include "common/link/probe_result.h"
+#include "common/link/probe/probe_result.h"
 
 namespace cleave {
 

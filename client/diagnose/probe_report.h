@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "common/link/probe_result.h"
+#include "common/link/probe/probe_result.h"
 
 namespace cleave {
 

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "client/data/dataset.h"
+#include "client/data/samples/dataset.h"
 #include "common/core/error.h"
 
 namespace cleave {

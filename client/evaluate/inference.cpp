@@ -1,10 +1,10 @@
 #include "client/evaluate/inference.h"
 
-#include "client/data/loader.h"
+#include "client/data/samples/loader.h"
 #include "client/train/samples_progress.h"
-#include "common/core/buffer.h"
+#include "common/resources/buffer.h"
 #include "common/core/log.h"
-#include "common/run/torch_errors.h"
+#include "common/device/torch_errors.h"
 
 namespace cleave {
 namespace {

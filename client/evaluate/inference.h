@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "client/data/skip.h"
+#include "client/data/samples/skip.h"
 #include "client/evaluate/inference_options.h"
 #include "client/run/prepare.h"
 #include "client/run/saved_model.h"

@@ -22,7 +22,7 @@
 #include "common/link/tensor_link_options.h"
 #include "common/run/action_tables.h"
 #include "common/run/profiler.h"
-#include "common/run/torch_errors.h"
+#include "common/device/torch_errors.h"
 #include "compression/registry.h"
 
 namespace cleave {

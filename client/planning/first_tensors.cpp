@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "client/train/train_run.h"
-#include "common/run/torch_errors.h"
+#include "common/device/torch_errors.h"
 
 namespace cleave {
 namespace {

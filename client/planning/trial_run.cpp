@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "common/link/trial.h"
+#include "common/link/probe/trial.h"
 
 namespace cleave {
 

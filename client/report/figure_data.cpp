@@ -1,7 +1,7 @@
 #include "client/report/figure_data.h"
 
-#include "client/report/headline.h"
-#include "client/report/run_reader.h"
+#include "client/report/records/headline.h"
+#include "client/report/records/run_reader.h"
 
 namespace cleave {
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "client/report/figures.h"
-#include "client/report/learning_curve.h"
-#include "client/report/run_totals.h"
-#include "common/core/record.h"
+#include "client/report/records/learning_curve.h"
+#include "client/report/records/run_totals.h"
+#include "common/files/record.h"
 
 namespace cleave {
 

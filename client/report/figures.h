@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/report/run_place.h"
+#include "client/report/records/run_place.h"
 
 namespace cleave {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "client/report/run_place.h"
+#include "client/report/records/run_place.h"
 #include "common/http/http_server.h"
 
 namespace cleave {

@@ -7,9 +7,9 @@
 #include <map>
 #include <set>
 
-#include "client/report/headline.h"
-#include "common/core/environment.h"
-#include "common/core/record.h"
+#include "client/report/records/headline.h"
+#include "common/files/environment.h"
+#include "common/files/record.h"
 
 namespace cleave {
 namespace {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "client/report/run_reader.h"
+#include "client/report/records/run_reader.h"
 
 namespace cleave {
 

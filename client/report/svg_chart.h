@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "client/report/spread.h"
+#include "client/report/records/spread.h"
 
 namespace cleave {
 

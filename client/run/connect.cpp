@@ -21,7 +21,7 @@
 #include "common/core/clock.h"
 #include "common/core/log.h"
 #include "common/link/wire_messages.h"
-#include "common/net/connect_to.h"
+#include "common/net/streams/connect_to.h"
 #include "common/net/connection_messages.h"
 
 namespace cleave {

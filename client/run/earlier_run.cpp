@@ -13,7 +13,7 @@
 #include "client/run/saved_model.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 #include "common/core/units.h"
 #include "common/run/run_folder.h"
 

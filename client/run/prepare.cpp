@@ -8,16 +8,16 @@
 #include <map>
 #include <random>
 
-#include "client/data/subset.h"
+#include "client/data/samples/subset.h"
 #include "client/run/earlier_run.h"
 #include "client/run/prepare_parts.h"
-#include "common/core/environment.h"
+#include "common/files/environment.h"
 #include "common/core/log.h"
 #include "common/run/config_errors.h"
 #include "common/run/device.h"
 #include "common/run/run_folder.h"
 #include "common/run/self_check.h"
-#include "common/run/torch_errors.h"
+#include "common/device/torch_errors.h"
 
 namespace cleave {
 namespace {

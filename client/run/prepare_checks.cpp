@@ -8,7 +8,7 @@
 #include "client/run/prepare_parts.h"
 #include "common/core/units.h"
 #include "common/model/blocks.h"
-#include "common/run/torch_errors.h"
+#include "common/device/torch_errors.h"
 
 namespace cleave {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "client/run/prepare_parts.h"
-#include "common/run/torch_errors.h"
+#include "common/device/torch_errors.h"
 
 namespace cleave {
 

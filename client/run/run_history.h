@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "client/data/data_digest.h"
+#include "client/data/samples/data_digest.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/commits.h"
 #include "common/record/run_files.h"

@@ -12,7 +12,7 @@
 #include <system_error>
 
 #include "common/codec/safetensors.h"
-#include "common/core/environment.h"
+#include "common/files/environment.h"
 #include "common/core/error.h"
 
 namespace cleave {

@@ -17,13 +17,13 @@
 #include <vector>
 
 #include "client/run/server_link.h"
-#include "common/core/codec_executor.h"
-#include "common/core/executor.h"
+#include "common/resources/codec_executor.h"
+#include "common/resources/executor.h"
 #include "common/device/compute_device.h"
 #include "common/engine/coordinator.h"
 #include "common/engine/worker.h"
 #include "common/link/tensor_link.h"
-#include "common/net/io_thread.h"
+#include "common/net/streams/io_thread.h"
 #include "common/predict/step_meter.h"
 #include "common/record/run_files.h"
 #include "common/run/metrics.h"

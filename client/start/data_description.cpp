@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/data/inspect.h"
+#include "client/data/samples/inspect.h"
 #include "common/core/printable.h"
 #include "common/core/units.h"
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "client/data/dataset.h"
+#include "client/data/samples/dataset.h"
 #include "client/start/found_data.h"
 
 namespace cleave {

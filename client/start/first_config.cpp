@@ -7,7 +7,7 @@
 #include <cmath>
 #include <map>
 
-#include "common/core/config.h"
+#include "common/config/config.h"
 #include "common/core/printable.h"
 #include "common/core/yaml.h"
 #include "common/topology/step.h"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/data/image_file.h"
+#include "client/data/pictures/image_file.h"
 #include "client/start/found_data.h"
 
 namespace cleave {

@@ -9,9 +9,9 @@
 #include <span>
 #include <string_view>
 
-#include "client/data/cells.h"
-#include "client/data/csv_file.h"
-#include "client/data/encoded_images.h"
+#include "client/data/files/cells.h"
+#include "client/data/files/csv_file.h"
+#include "client/data/formats/encoded_images.h"
 #include "client/start/found_table.h"
 #include "common/core/error.h"
 

@@ -11,11 +11,11 @@
 #include <span>
 #include <string_view>
 
-#include "client/data/cells.h"
-#include "client/data/csv_file.h"
-#include "client/data/encoded_images.h"
-#include "client/data/id_scan.h"
-#include "client/data/numbers.h"
+#include "client/data/files/cells.h"
+#include "client/data/files/csv_file.h"
+#include "client/data/formats/encoded_images.h"
+#include "client/data/files/id_scan.h"
+#include "client/data/files/numbers.h"
 #include "common/core/error.h"
 
 namespace cleave {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "client/report/csv_reader.h"
+#include "client/report/records/csv_reader.h"
 #include "client/sweep/grid.h"
 #include "common/core/error.h"
 #include "common/core/yaml.h"

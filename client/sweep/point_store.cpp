@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "common/core/durable.h"
-#include "common/core/environment.h"
+#include "common/files/environment.h"
 #include "common/core/yaml.h"
 
 namespace cleave {

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "client/report/csv_reader.h"
+#include "client/report/records/csv_reader.h"
 #include "common/core/error.h"
 
 namespace cleave {

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "client/report/report.h"
-#include "common/core/environment.h"
+#include "common/files/environment.h"
 #include "common/core/metric_titles.h"
-#include "common/core/record.h"
+#include "common/files/record.h"
 #include "common/core/units.h"
 
 namespace cleave {

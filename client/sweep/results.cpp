@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "client/report/csv_reader.h"
-#include "client/report/run_reader.h"
-#include "common/core/config.h"
+#include "client/report/records/csv_reader.h"
+#include "client/report/records/run_reader.h"
+#include "common/config/config.h"
 #include "common/core/yaml.h"
 #include "common/topology/key.h"
 

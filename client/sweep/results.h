@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "client/report/learning_curve.h"
-#include "client/report/spread.h"
+#include "client/report/records/learning_curve.h"
+#include "client/report/records/spread.h"
 #include "client/sweep/grid.h"
 
 namespace cleave {

@@ -2,7 +2,7 @@
 
 #include "common/core/durable.h"
 #include "common/core/printable.h"
-#include "common/core/record.h"
+#include "common/files/record.h"
 
 namespace cleave {
 

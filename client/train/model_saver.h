@@ -16,7 +16,7 @@
 #include "client/run/session.h"
 #include "common/core/log.h"
 #include "common/graph/adapters.h"
-#include "common/model/stage.h"
+#include "common/model/stage/stage.h"
 
 namespace cleave {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/core/durable.h"
-#include "common/core/environment.h"
+#include "common/files/environment.h"
 #include "common/record/trace_file.h"
 
 namespace cleave {

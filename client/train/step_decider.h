@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "client/config/settings.h"
-#include "client/data/dataset.h"
+#include "client/data/samples/dataset.h"
 #include "common/topology/step.h"
 
 namespace cleave {

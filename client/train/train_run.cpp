@@ -12,13 +12,13 @@
 #include "common/core/clock.h"
 #include "common/core/failpoint.h"
 #include "common/core/log.h"
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 #include "common/core/units.h"
 #include "common/link/edge.h"
 #include "common/record/run_events.h"
 #include "common/run/action_tables.h"
 #include "common/run/fingerprint.h"
-#include "common/run/torch_errors.h"
+#include "common/device/torch_errors.h"
 
 namespace cleave {
 

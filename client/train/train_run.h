@@ -15,13 +15,13 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "client/data/loader.h"
+#include "client/data/samples/loader.h"
 #include "client/run/prepare.h"
 #include "client/run/run_history.h"
 #include "client/run/session.h"
 #include "client/train/checkpointer.h"
-#include "common/core/record.h"
-#include "common/model/stage.h"
+#include "common/files/record.h"
+#include "common/model/stage/stage.h"
 #include "common/record/run_files.h"
 #include "common/run/action_tables.h"
 

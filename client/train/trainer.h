@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "client/codecs/quality_watch.h"
-#include "client/data/loader.h"
+#include "client/data/samples/loader.h"
 #include "client/train/progress.h"
 #include "client/train/run_spent.h"
 #include "client/train/step_decider.h"

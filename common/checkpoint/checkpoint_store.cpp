@@ -10,7 +10,7 @@
 
 #include "common/core/bytes.h"
 #include "common/core/failpoint.h"
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 
 namespace cleave {
 namespace {

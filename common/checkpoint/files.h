@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/core/error.h"
-#include "common/core/held_bytes.h"
+#include "common/resources/held_bytes.h"
 
 namespace cleave {
 

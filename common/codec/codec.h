@@ -11,9 +11,9 @@
 
 #include "common/codec/sample_cache.h"
 #include "common/codec/tensor.h"
-#include "common/core/codec_executor.h"
+#include "common/resources/codec_executor.h"
 #include "common/core/error.h"
-#include "common/core/fork_join_pair.h"
+#include "common/resources/fork_join_pair.h"
 #include "common/topology/key.h"
 
 namespace cleave {

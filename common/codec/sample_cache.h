@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/core/held_bytes.h"
-#include "common/core/mapped_memory.h"
+#include "common/resources/held_bytes.h"
+#include "common/resources/mapped_memory.h"
 
 namespace cleave {
 

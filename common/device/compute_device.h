@@ -8,8 +8,8 @@
 #include <memory>
 #include <string>
 
-#include "common/core/buffer.h"
-#include "common/core/executor.h"
+#include "common/resources/buffer.h"
+#include "common/resources/executor.h"
 
 namespace cleave {
 

@@ -14,7 +14,7 @@
 
 #include "common/core/clock.h"
 #include "common/core/error.h"
-#include "common/core/executor.h"
+#include "common/resources/executor.h"
 #include "common/engine/engine.h"
 #include "common/engine/schedule.h"
 #include "common/engine/trace.h"

@@ -19,8 +19,8 @@
 
 #include "common/core/error.h"
 #include "common/core/log.h"
-#include "common/net/accept.h"
-#include "common/net/listen.h"
+#include "common/net/streams/accept.h"
+#include "common/net/streams/listen.h"
 
 namespace cleave {
 namespace {

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "common/http/http_settings.h"
-#include "common/net/io_thread.h"
+#include "common/net/streams/io_thread.h"
 
 namespace cleave {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <exception>
 
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 
 namespace cleave {
 

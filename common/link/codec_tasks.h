@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "common/core/codec_executor.h"
+#include "common/resources/codec_executor.h"
 #include "common/link/connection_slot.h"
 #include "common/link/tensor_codecs.h"
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 #include "common/link/wire_messages.h"
 
 namespace cleave {

@@ -17,10 +17,10 @@
 
 #include "common/codec/device_codec.h"
 #include "common/codec/sample_cache.h"
-#include "common/core/buffer.h"
+#include "common/resources/buffer.h"
 #include "common/core/clock.h"
-#include "common/core/held_bytes.h"
-#include "common/core/memory_account.h"
+#include "common/resources/held_bytes.h"
+#include "common/resources/memory_account.h"
 #include "common/engine/messages.h"
 #include "common/link/codec_levels.h"
 

@@ -26,7 +26,7 @@
 #include <string>
 #include <vector>
 
-#include "common/core/buffer.h"
+#include "common/resources/buffer.h"
 #include "common/engine/messages.h"
 #include "common/link/incoming_samples.h"
 #include "common/link/tensor_link_options.h"

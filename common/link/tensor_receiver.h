@@ -10,7 +10,7 @@
 #include <span>
 #include <string>
 
-#include "common/core/buffer.h"
+#include "common/resources/buffer.h"
 #include "common/engine/messages.h"
 #include "common/link/codec_tasks.h"
 #include "common/link/connection_slot.h"

@@ -13,7 +13,7 @@
 #include <span>
 #include <string>
 
-#include "common/core/memory_account.h"
+#include "common/resources/memory_account.h"
 #include "common/engine/messages.h"
 #include "common/link/arrived.h"
 #include "common/link/codec_tasks.h"

@@ -28,7 +28,7 @@
 #include <tuple>
 #include <utility>
 
-#include "common/core/memory_account.h"
+#include "common/resources/memory_account.h"
 #include "common/engine/schedule.h"
 #include "common/topology/key.h"
 

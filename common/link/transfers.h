@@ -7,7 +7,7 @@
 #include <string>
 
 #include "common/codec/tensor.h"
-#include "common/net/tcp.h"
+#include "common/net/streams/tcp.h"
 #include "common/topology/key.h"
 
 namespace cleave {

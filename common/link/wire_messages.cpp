@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "common/core/printable.h"
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 
 namespace cleave {
 namespace {

@@ -10,7 +10,7 @@
 #include "common/codec/tensor.h"
 #include "common/engine/messages.h"
 #include "common/link/arrived.h"
-#include "common/net/metadata.h"
+#include "common/net/frames/metadata.h"
 #include "common/topology/key.h"
 #include "proto/wire.pb.h"
 

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "common/core/buffer.h"
+#include "common/resources/buffer.h"
 
 namespace cleave {
 namespace {

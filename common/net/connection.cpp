@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "common/net/connection_messages.h"
-#include "common/net/metadata.h"
-#include "common/net/tls_stream.h"
+#include "common/net/frames/metadata.h"
+#include "common/net/streams/tls_stream.h"
 
 namespace cleave {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "common/core/clock.h"
 #include "common/core/printable.h"
-#include "common/net/metadata.h"
+#include "common/net/frames/metadata.h"
 #include "proto/wire.pb.h"
 
 namespace cleave {

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "common/net/peer_limits.h"
-#include "common/net/tls.h"
+#include "common/net/frames/peer_limits.h"
+#include "common/net/streams/tls.h"
 
 namespace cleave {
 

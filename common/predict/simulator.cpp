@@ -9,7 +9,7 @@
 
 #include "common/core/random.h"
 #include "common/engine/virtual_clock.h"
-#include "common/net/frame.h"
+#include "common/net/frames/frame.h"
 #include "common/topology/step.h"
 
 namespace cleave {

@@ -15,11 +15,11 @@
 
 #include "common/core/durable.h"
 #include "common/core/error.h"
-#include "common/core/key_suggestion.h"
+#include "common/config/key_suggestion.h"
 #include "common/core/log.h"
 #include "common/core/names.h"
 #include "common/core/printable.h"
-#include "common/core/record.h"
+#include "common/files/record.h"
 
 namespace cleave {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "common/core/config_table.h"
+#include "common/config/config_table.h"
 
 namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's name
 class App;

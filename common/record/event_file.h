@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/core/record.h"
+#include "common/files/record.h"
 
 namespace cleave {
 

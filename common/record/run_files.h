@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/core/record.h"
+#include "common/files/record.h"
 #include "common/engine/engine.h"
 #include "common/link/transfers.h"
 #include "common/predict/bound.h"

@@ -16,7 +16,7 @@
 
 #include "common/core/clock.h"
 #include "common/core/units.h"
-#include "common/net/relay_protocol.h"
+#include "common/net/streams/relay_protocol.h"
 
 namespace cleave {
 

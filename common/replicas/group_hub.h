@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 #include "common/replicas/group_connection.h"
 
 namespace cleave {

@@ -12,9 +12,9 @@
 #include "common/core/endpoint.h"
 #include "common/core/error.h"
 #include "common/core/log.h"
-#include "common/net/accept.h"
-#include "common/net/listen.h"
-#include "common/net/same_secret.h"
+#include "common/net/streams/accept.h"
+#include "common/net/streams/listen.h"
+#include "common/net/streams/same_secret.h"
 
 namespace cleave {
 namespace {

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "common/net/io_thread.h"
-#include "common/net/relay_protocol.h"
+#include "common/net/streams/io_thread.h"
+#include "common/net/streams/relay_protocol.h"
 #include "common/replicas/group_hub.h"
 
 namespace cleave {

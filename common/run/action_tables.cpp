@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/run/torch_errors.h"
+#include "common/device/torch_errors.h"
 
 namespace cleave {
 namespace {

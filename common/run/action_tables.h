@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/engine/worker.h"
-#include "common/model/stage.h"
+#include "common/model/stage/stage.h"
 
 namespace cleave {
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "common/codec/checkpoint_error.h"
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 
 namespace cleave {
 namespace {

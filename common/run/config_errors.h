@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/core/config.h"
+#include "common/config/config.h"
 
 namespace cleave {
 

@@ -13,7 +13,7 @@
 #include <map>
 #include <utility>
 
-#include "common/core/environment.h"
+#include "common/files/environment.h"
 #include "common/core/log.h"
 #include "common/core/process.h"
 #include "common/http/http_server.h"

@@ -11,12 +11,12 @@
 #include <string_view>
 #include <vector>
 
-#include "common/core/buffer.h"
-#include "common/core/config.h"
-#include "common/core/record.h"
+#include "common/resources/buffer.h"
+#include "common/config/config.h"
+#include "common/files/record.h"
 #include "common/engine/schedule.h"
 #include "common/http/http_settings.h"
-#include "common/net/tls.h"
+#include "common/net/streams/tls.h"
 #include "common/record/run_files.h"
 
 namespace cleave {

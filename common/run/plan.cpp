@@ -7,7 +7,7 @@
 #include "common/core/random.h"
 #include "common/graph/packed_graph.h"
 #include "common/link/tensor_link.h"
-#include "common/model/graph_blocks.h"
+#include "common/model/graph/graph_blocks.h"
 #include "compression/registry.h"
 
 namespace cleave {

@@ -9,8 +9,8 @@
 
 #include "common/codec/codec.h"
 #include "common/engine/engine.h"
-#include "common/model/graph_blocks.h"
-#include "common/model/stage.h"
+#include "common/model/graph/graph_blocks.h"
+#include "common/model/stage/stage.h"
 #include "common/run/run_spec.h"
 
 namespace cleave {

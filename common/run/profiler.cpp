@@ -14,11 +14,11 @@
 #include "common/core/clock.h"
 #include "common/core/random.h"
 #include "common/graph/packed_graph.h"
-#include "common/model/graph_blocks.h"
-#include "common/model/labeled_batch.h"
+#include "common/model/graph/graph_blocks.h"
+#include "common/model/stage/labeled_batch.h"
 #include "common/model/split_backward.h"
 #include "common/model/torch_tensor.h"
-#include "common/model/trained_part.h"
+#include "common/model/stage/trained_part.h"
 #include "compression/registry.h"
 
 namespace cleave {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "common/model/stage.h"
+#include "common/model/stage/stage.h"
 #include "common/predict/profile.h"
 #include "common/run/plan.h"
 

@@ -11,7 +11,7 @@
 #include <system_error>
 
 #include "common/core/durable.h"
-#include "common/core/environment.h"
+#include "common/files/environment.h"
 #include "common/core/error.h"
 #include "common/core/units.h"
 #include "common/run/self_check.h"

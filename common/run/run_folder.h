@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "common/core/config.h"
+#include "common/config/config.h"
 #include "common/core/open_file.h"
 
 namespace cleave {

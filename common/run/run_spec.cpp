@@ -13,7 +13,7 @@
 
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/core/printable.h"
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 #include "common/run/experiment_fields.h"
 #include "proto/wire.pb.h"
 

@@ -11,9 +11,9 @@
 #include <cstring>
 
 #include "common/core/clock.h"
-#include "common/core/environment.h"
+#include "common/files/environment.h"
 #include "common/core/log.h"
-#include "common/model/stage.h"
+#include "common/model/stage/stage.h"
 
 namespace cleave {
 namespace {

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "common/core/config.h"
-#include "common/net/tls.h"
+#include "common/config/config.h"
+#include "common/net/streams/tls.h"
 
 namespace cleave {
 

@@ -5,9 +5,9 @@
 
 #include "common/core/random.h"
 #include "compression/codecs.h"
-#include "compression/convert.h"
+#include "compression/parts/convert.h"
 #include "compression/device/gpu_codec.h"
-#include "compression/payload.h"
+#include "compression/parts/payload.h"
 
 namespace cleave {
 namespace {

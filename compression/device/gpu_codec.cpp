@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "common/core/buffer.h"
+#include "common/resources/buffer.h"
 
 namespace cleave {
 namespace {

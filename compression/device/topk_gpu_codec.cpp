@@ -4,7 +4,7 @@
 #include "common/codec/spec.h"
 #include "compression/codecs.h"
 #include "compression/device/gpu_codec.h"
-#include "compression/topk_layout.h"
+#include "compression/parts/topk_layout.h"
 
 namespace cleave {
 namespace {

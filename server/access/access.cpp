@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/core/config.h"
+#include "common/config/config.h"
 #include "common/core/log.h"
 #include "common/core/names.h"
 #include "common/core/units.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "common/core/identity.h"
+#include "common/files/identity.h"
 
 namespace cleave {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "common/net/tls.h"
+#include "common/net/streams/tls.h"
 #include "common/run/tls_settings.h"
 
 namespace cleave {

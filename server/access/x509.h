@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/core/error.h"
-#include "common/net/certificate.h"
+#include "common/net/streams/certificate.h"
 
 namespace cleave {
 

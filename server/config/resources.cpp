@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "common/core/buffer.h"
+#include "common/resources/buffer.h"
 #include "common/core/error.h"
 #include "common/core/process.h"
-#include "common/core/record.h"
+#include "common/files/record.h"
 #include "common/core/units.h"
 #include "common/replicas/group_channel.h"
 #include "common/replicas/group_connection.h"

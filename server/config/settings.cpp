@@ -8,7 +8,7 @@
 
 #include "common/core/endpoint.h"
 #include "common/model/model.h"
-#include "common/net/connect_to.h"
+#include "common/net/streams/connect_to.h"
 #include "common/run/config_errors.h"
 #include "common/run/device.h"
 #include "common/run/run_folder.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/core/config_table.h"
+#include "common/config/config_table.h"
 #include "common/core/endpoint.h"
 #include "common/net/connection_options.h"
 #include "common/run/metrics.h"

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "common/core/log.h"
-#include "common/net/tcp.h"
+#include "common/net/streams/tcp.h"
 
 namespace cleave {
 namespace {

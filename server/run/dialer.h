@@ -13,7 +13,7 @@
 #include <functional>
 #include <string>
 
-#include "common/net/relay_protocol.h"
+#include "common/net/streams/relay_protocol.h"
 #include "server/config/settings.h"
 
 namespace cleave {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "common/core/environment.h"
+#include "common/files/environment.h"
 #include "proto/wire.pb.h"
 
 namespace cleave {

@@ -12,15 +12,15 @@
 #include <span>
 #include <utility>
 
-#include "common/core/environment.h"
+#include "common/files/environment.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
 #include "common/link/edge.h"
 #include "common/link/wire_messages.h"
-#include "common/net/connect_to.h"
+#include "common/net/streams/connect_to.h"
 #include "common/net/connection_messages.h"
-#include "common/net/listen.h"
-#include "common/net/same_secret.h"
+#include "common/net/streams/listen.h"
+#include "common/net/streams/same_secret.h"
 
 namespace cleave {
 namespace {

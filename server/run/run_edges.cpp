@@ -9,7 +9,7 @@
 #include "common/core/printable.h"
 #include "common/link/edge.h"
 #include "common/link/transfer_order.h"
-#include "common/link/trial.h"
+#include "common/link/probe/trial.h"
 #include "common/run/run_folder.h"
 
 namespace cleave {

@@ -4,10 +4,10 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <memory>
 
-#include "common/core/buffer.h"
-#include "common/core/codec_executor.h"
-#include "common/core/executor.h"
-#include "common/core/fork_join_pair.h"
+#include "common/resources/buffer.h"
+#include "common/resources/codec_executor.h"
+#include "common/resources/executor.h"
+#include "common/resources/fork_join_pair.h"
 #include "common/device/compute_device.h"
 #include "common/replicas/gradient_reducer.h"
 #include "server/access/server_certificates.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/core/error.h"
-#include "common/link/trial.h"
+#include "common/link/probe/trial.h"
 #include "common/link/wire_messages.h"
 #include "server/run/deadline.h"
 #include "server/run/served_run.h"

@@ -14,14 +14,14 @@
 #include <string>
 #include <vector>
 
-#include "common/core/environment.h"
+#include "common/files/environment.h"
 #include "common/core/fault_notes.h"
 #include "common/engine/participant.h"
 #include "common/engine/trace.h"
 #include "common/engine/worker.h"
 #include "common/link/tensor_link.h"
-#include "common/link/trial.h"
-#include "common/model/stage.h"
+#include "common/link/probe/trial.h"
+#include "common/model/stage/stage.h"
 #include "common/run/action_tables.h"
 #include "common/run/plan.h"
 #include "proto/wire.pb.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "common/core/environment.h"
+#include "common/files/environment.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
 #include "server/run/deadline.h"

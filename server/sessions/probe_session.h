@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "common/link/probe_link.h"
+#include "common/link/probe/probe_link.h"
 #include "server/sessions/session.h"
 
 namespace cleave {

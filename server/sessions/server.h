@@ -9,12 +9,12 @@
 #include <memory>
 #include <optional>
 
-#include "common/core/buffer.h"
-#include "common/core/codec_executor.h"
-#include "common/core/executor.h"
-#include "common/core/fork_join_pair.h"
+#include "common/resources/buffer.h"
+#include "common/resources/codec_executor.h"
+#include "common/resources/executor.h"
+#include "common/resources/fork_join_pair.h"
 #include "common/device/compute_device.h"
-#include "common/net/io_thread.h"
+#include "common/net/streams/io_thread.h"
 #include "common/replicas/gradient_reducer.h"
 #include "common/run/metrics.h"
 #include "server/access/access.h"

@@ -8,12 +8,12 @@
 #include <span>
 #include <utility>
 
-#include "common/core/environment.h"
+#include "common/files/environment.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 #include "common/link/edge.h"
-#include "common/link/trial.h"
+#include "common/link/probe/trial.h"
 #include "common/link/wire_messages.h"
 #include "common/net/connection_messages.h"
 #include "server/run/hello.h"

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "common/core/clock.h"
-#include "common/core/identity.h"
+#include "common/files/identity.h"
 #include "common/net/connection.h"
 #include "proto/wire.pb.h"
 #include "server/access/access.h"

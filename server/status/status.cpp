@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "common/core/environment.h"
-#include "common/core/record.h"
+#include "common/files/environment.h"
+#include "common/files/record.h"
 
 namespace cleave {
 namespace {

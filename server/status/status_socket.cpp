@@ -21,7 +21,7 @@
 
 #include "common/core/error.h"
 #include "common/core/log.h"
-#include "common/net/accept.h"
+#include "common/net/streams/accept.h"
 
 namespace cleave {
 namespace {

@@ -17,7 +17,7 @@
 
 #include "common/core/clock.h"
 #include "common/core/error.h"
-#include "common/core/record.h"
+#include "common/files/record.h"
 
 namespace cleave {
 

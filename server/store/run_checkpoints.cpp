@@ -7,7 +7,7 @@
 #include "common/codec/checkpoint_error.h"
 #include "common/core/bytes.h"
 #include "common/core/durable.h"
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 #include "server/store/finished_runs.h"
 
 namespace cleave {

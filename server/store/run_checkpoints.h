@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "common/core/record.h"
+#include "common/files/record.h"
 #include "common/engine/messages.h"
 #include "common/record/run_files.h"
 #include "common/run/part_checkpoints.h"

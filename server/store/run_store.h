@@ -16,7 +16,7 @@
 
 #include "common/core/clock.h"
 #include "common/core/open_file.h"
-#include "common/core/record.h"
+#include "common/files/record.h"
 #include "common/device/compute_device.h"
 #include "common/record/run_files.h"
 #include "common/run/metrics.h"

@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "common/core/buffer.h"
+#include "common/resources/buffer.h"
 #include "common/engine/messages.h"
 #include "server/store/disk_share.h"
 #include "server/store/weights_store.h"

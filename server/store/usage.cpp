@@ -16,7 +16,7 @@
 #include "common/core/error.h"
 #include "common/core/log.h"
 #include "common/core/open_file.h"
-#include "common/core/record.h"
+#include "common/files/record.h"
 
 namespace cleave {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/core/failpoint.h"
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 #include "common/core/units.h"
 
 namespace cleave {

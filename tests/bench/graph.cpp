@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "common/core/clock.h"
-#include "common/core/environment.h"
-#include "common/model/graph_blocks.h"
-#include "common/model/graph_file.h"
-#include "common/model/stage.h"
+#include "common/files/environment.h"
+#include "common/model/graph/graph_blocks.h"
+#include "common/model/graph/graph_file.h"
+#include "common/model/stage/stage.h"
 #include "common/model/torch_tensor.h"
 
 namespace cleave {

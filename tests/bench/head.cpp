@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "common/core/clock.h"
-#include "common/core/environment.h"
-#include "common/model/stage.h"
+#include "common/files/environment.h"
+#include "common/model/stage/stage.h"
 #include "common/model/torch_tensor.h"
 
 namespace cleave {

@@ -20,7 +20,7 @@
 #include "client/run/prepare.h"
 #include "client/train/trainer.h"
 #include "common/core/clock.h"
-#include "common/core/environment.h"
+#include "common/files/environment.h"
 #include "common/core/log.h"
 #include "common/program/program.h"
 #include "common/run/device.h"

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "client/data/images.h"
-#include "client/data/transforms.h"
+#include "client/data/samples/images.h"
+#include "client/data/samples/transforms.h"
 
 namespace {
 

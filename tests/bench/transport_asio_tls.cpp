@@ -7,7 +7,7 @@
 #include <boost/asio/use_future.hpp>
 #include <boost/asio/write.hpp>
 
-#include "common/net/tcp.h"
+#include "common/net/streams/tcp.h"
 #include "tests/bench/transports.h"
 #include "tests/support/certificates.h"
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "common/net/tcp.h"
+#include "common/net/streams/tcp.h"
 #include "proto/wire.pb.h"
 #include "tests/support/certificates.h"
 

@@ -17,7 +17,7 @@
 
 #include "common/core/clock.h"
 #include "common/net/connection.h"
-#include "common/net/io_thread.h"
+#include "common/net/streams/io_thread.h"
 
 namespace cleave {
 

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "client/config/settings.h"
-#include "client/data/loader.h"
+#include "client/data/samples/loader.h"
 #include "client/train/trainer.h"
-#include "common/core/environment.h"
+#include "common/files/environment.h"
 #include "common/program/program.h"
 #include "common/run/plan.h"
 

@@ -3,7 +3,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "client/data/image_file.h"
+#include "client/data/pictures/image_file.h"
 #include "tests/daemon/daemons.h"
 
 namespace cleave::test {

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "common/core/printable.h"
-#include "common/net/frame.h"
+#include "common/net/frames/frame.h"
 #include "proto/wire.pb.h"
 #include "tests/daemon/mistakes.h"
 

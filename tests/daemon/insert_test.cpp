@@ -6,7 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 #include "tests/daemon/daemons.h"
 #include "tests/daemon/mistakes.h"
 

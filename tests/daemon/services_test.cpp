@@ -9,7 +9,7 @@
 #include <csignal>
 #include <thread>
 
-#include "common/net/frame.h"
+#include "common/net/frames/frame.h"
 #include "tests/daemon/mistakes.h"
 #include "tests/support/relay.h"
 

@@ -8,7 +8,7 @@
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/commits.h"
 #include "common/core/bytes.h"
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 #include "common/run/checkpoint_file.h"
 #include "tests/fuzz/seeds.h"
 #include "tests/support/copied.h"

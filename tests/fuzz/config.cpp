@@ -3,7 +3,7 @@
 // and reading it again.
 #include <string>
 
-#include "common/core/config.h"
+#include "common/config/config.h"
 #include "common/core/yaml.h"
 #include "tests/fuzz/seeds.h"
 

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "common/core/record.h"
+#include "common/files/record.h"
 #include "tests/fuzz/seeds.h"
 
 using namespace cleave;

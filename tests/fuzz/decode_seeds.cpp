@@ -3,7 +3,7 @@
 
 #include "common/codec/sample_cache.h"
 #include "common/core/random.h"
-#include "compression/convert.h"
+#include "compression/parts/convert.h"
 #include "tests/fuzz/decode_input.h"
 #include "tests/support/codec_specs.h"
 #include "tests/support/copied.h"

@@ -6,7 +6,7 @@
 
 #include "common/link/wire_messages.h"
 #include "common/net/connection_messages.h"
-#include "common/net/frame.h"
+#include "common/net/frames/frame.h"
 #include "tests/fuzz/seeds.h"
 
 using namespace cleave;

@@ -1,6 +1,6 @@
 // Fuzz target: an image file, decoded with one and with three channels. The first byte of an input
 // chooses the number of channels.
-#include "client/data/image_file.h"
+#include "client/data/pictures/image_file.h"
 #include "tests/fuzz/seeds.h"
 #include "tests/support/image_files.h"
 

@@ -1,6 +1,6 @@
 // Fuzz target: bytes that are read as a .npy file. Only UsageError is allowed, and an accepted
 // array must be within the file.
-#include "client/data/npy.h"
+#include "client/data/files/npy.h"
 
 #include "common/core/error.h"
 #include "tests/fuzz/seeds.h"

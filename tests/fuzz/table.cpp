@@ -5,7 +5,7 @@
 
 #include <fstream>
 
-#include "client/data/formats.h"
+#include "client/data/formats/formats.h"
 #include "common/core/error.h"
 #include "tests/fuzz/seeds.h"
 

@@ -1,6 +1,6 @@
 // Fuzz target: a tokenizer.json, a zero byte, and a text. Only UsageError is allowed. Ids must not
 // exceed the tokenizer's maximum id, and a sample must not exceed the requested length.
-#include "client/data/tokenizer.h"
+#include "client/data/tokens/tokenizer.h"
 
 #include <algorithm>
 

@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "common/graph/operators.h"
-#include "common/model/graph_program.h"
+#include "common/model/graph/graph_program.h"
 #include "common/model/split_backward.h"
 #include "tests/operators/forms.h"
 

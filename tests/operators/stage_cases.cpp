@@ -6,7 +6,7 @@
 
 #include "common/core/error.h"
 #include "common/graph/packed_graph.h"
-#include "common/model/stage.h"
+#include "common/model/stage/stage.h"
 #include "stage/remote_body.h"
 
 namespace cleave::test {

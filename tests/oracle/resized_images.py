@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/data/torchvision_resized.bin, the reference data for tests/client/data/transforms_test.cpp: 100
+"""Writes tests/data/torchvision_resized.bin, the reference data for tests/client/data/samples/transforms_test.cpp: 100
 Pillow images after torchvision's Resize and CenterCrop. The file has 64 pixels of each resulting
 image, 3 bytes per pixel. Pixel n of the 64 is at position n x P / 64, rounded down, of the image's P
 pixels.

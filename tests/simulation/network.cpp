@@ -16,7 +16,7 @@
 #include <span>
 #include <vector>
 
-#include "common/net/frame.h"
+#include "common/net/frames/frame.h"
 
 namespace cleave::sim {
 namespace {

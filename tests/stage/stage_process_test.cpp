@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/model/stage.h"
+#include "common/model/stage/stage.h"
 #include "tests/support/playing_stage.h"
 
 namespace cleave {

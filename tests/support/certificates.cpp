@@ -9,7 +9,7 @@
 #include <random>
 #include <stdexcept>
 
-#include "common/net/certificate.h"
+#include "common/net/streams/certificate.h"
 
 namespace cleave::test {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/codec/codec.h"
-#include "compression/convert.h"
+#include "compression/parts/convert.h"
 
 namespace cleave::test {
 

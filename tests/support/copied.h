@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/core/bytes.h"
-#include "common/core/held_bytes.h"
+#include "common/resources/held_bytes.h"
 
 namespace cleave {
 

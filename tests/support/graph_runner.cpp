@@ -20,9 +20,9 @@
 #include <string>
 
 #include "common/graph/adapters.h"
-#include "common/model/graph_blocks.h"
-#include "common/model/graph_file.h"
-#include "common/model/stage.h"
+#include "common/model/graph/graph_blocks.h"
+#include "common/model/graph/graph_file.h"
+#include "common/model/stage/stage.h"
 
 namespace cleave {
 namespace {

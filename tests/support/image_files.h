@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "client/data/image_file.h"
+#include "client/data/pictures/image_file.h"
 
 namespace cleave::test {
 

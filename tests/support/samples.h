@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "client/data/dataset.h"
-#include "client/data/loader.h"
+#include "client/data/samples/dataset.h"
+#include "client/data/samples/loader.h"
 
 namespace cleave::test {
 

@@ -11,7 +11,7 @@
 #include <iostream>
 #include <string>
 
-#include "client/data/tokenizer.h"
+#include "client/data/tokens/tokenizer.h"
 #include "common/core/error.h"
 
 namespace cleave {

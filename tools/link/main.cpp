@@ -9,7 +9,7 @@
 #include <csignal>
 #include <iostream>
 
-#include "common/core/environment.h"
+#include "common/files/environment.h"
 #include "common/core/log.h"
 #include "common/core/units.h"
 #include "common/program/program.h"

@@ -10,7 +10,7 @@
 
 #include "common/core/units.h"
 #include "common/core/yaml.h"
-#include "common/net/listen.h"
+#include "common/net/streams/listen.h"
 
 namespace cleave::link {
 namespace {

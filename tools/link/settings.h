@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/core/config.h"
+#include "common/config/config.h"
 #include "common/core/endpoint.h"
 #include "tools/link/script.h"
 #include "tools/link/shaper.h"

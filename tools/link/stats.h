@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "common/core/record.h"
+#include "common/files/record.h"
 #include "tools/link/relay.h"
 
 namespace cleave::link {

@@ -7,7 +7,7 @@
 #include <boost/asio/write.hpp>
 #include <vector>
 
-#include "common/net/tcp.h"
+#include "common/net/streams/tcp.h"
 
 namespace cleave::relay {
 namespace {

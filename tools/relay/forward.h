@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "common/core/clock.h"
-#include "common/net/relay_protocol.h"
+#include "common/net/streams/relay_protocol.h"
 
 namespace cleave::relay {
 

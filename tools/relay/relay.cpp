@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "common/core/log.h"
-#include "common/net/accept.h"
-#include "common/net/listen.h"
-#include "common/net/tcp.h"
+#include "common/net/streams/accept.h"
+#include "common/net/streams/listen.h"
+#include "common/net/streams/tcp.h"
 
 namespace cleave::relay {
 namespace {

@@ -3,7 +3,7 @@
 #include <fstream>
 
 #include "client/config/settings.h"
-#include "client/data/image_file.h"
+#include "client/data/pictures/image_file.h"
 #include "client/run/temporary_folder.h"
 #include "tests/support/error_code.h"
 

@@ -13,7 +13,7 @@
 
 #include "client/config/learning_rate.h"
 #include "client/config/settings.h"
-#include "client/data/formats.h"
+#include "client/data/formats/formats.h"
 #include "common/model/inserts.h"
 #include "common/model/model.h"
 #include "common/model/optimizer.h"

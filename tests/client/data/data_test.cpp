@@ -8,9 +8,9 @@
 #include <fstream>
 #include <thread>
 
-#include "client/data/dataset.h"
-#include "client/data/formats.h"
-#include "client/data/unpack.h"
+#include "client/data/samples/dataset.h"
+#include "client/data/formats/formats.h"
+#include "client/data/files/unpack.h"
 #include "tests/support/error_code.h"
 #include "tests/support/refused.h"
 #include "tests/support/samples.h"

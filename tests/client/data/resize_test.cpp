@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "client/data/bilinear.h"
+#include "client/data/pictures/bilinear.h"
 #include "common/core/random.h"
 
 namespace cleave::test {

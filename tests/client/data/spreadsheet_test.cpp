@@ -3,8 +3,8 @@
 #include <cstring>
 #include <fstream>
 
-#include "client/data/csv_file.h"
-#include "client/data/formats.h"
+#include "client/data/files/csv_file.h"
+#include "client/data/formats/formats.h"
 #include "client/run/temporary_folder.h"
 #include "tests/support/error_code.h"
 

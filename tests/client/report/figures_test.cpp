@@ -7,9 +7,9 @@
 #include <iterator>
 #include <sstream>
 
-#include "client/report/learning_curve.h"
+#include "client/report/records/learning_curve.h"
 #include "client/report/report_data.h"
-#include "client/report/spread.h"
+#include "client/report/records/spread.h"
 #include "client/report/svg_chart.h"
 #include "client/sweep/figure_groups.h"
 #include "client/sweep/results.h"

@@ -2,7 +2,7 @@
 // spent.
 #include <catch2/catch.hpp>
 
-#include "client/report/run_figures.h"
+#include "client/report/records/run_figures.h"
 #include "common/predict/bound.h"
 #include "tests/support/report_runs.h"
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 #include "tests/support/report_runs.h"
 
 namespace cleave::test {

@@ -3,12 +3,12 @@
 #include <filesystem>
 #include <fstream>
 
-#include "client/data/formats.h"
+#include "client/data/formats/formats.h"
 #include "client/run/temporary_folder.h"
 #include "client/start/data_description.h"
 #include "client/start/first_config.h"
 #include "client/start/found_data.h"
-#include "common/core/config.h"
+#include "common/config/config.h"
 #include "tests/support/error_code.h"
 
 namespace cleave::test {

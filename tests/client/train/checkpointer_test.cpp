@@ -11,7 +11,7 @@
 #include "client/run/run_history.h"
 #include "common/codec/safetensors.h"
 #include "common/core/log.h"
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 #include "tests/support/error_code.h"
 #include "tests/support/memory_files.h"
 

@@ -11,7 +11,7 @@
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/commits.h"
 #include "common/checkpoint/samples_base.h"
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 #include "tests/support/copied.h"
 #include "tests/support/error_code.h"
 #include "tests/support/folder.h"

@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "common/net/connection_messages.h"
-#include "common/net/metadata.h"
+#include "common/net/frames/metadata.h"
 #include "proto/wire.pb.h"
 #include "tests/support/error_code.h"
 

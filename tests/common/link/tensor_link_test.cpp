@@ -13,7 +13,7 @@
 #include "common/engine/worker.h"
 #include "common/link/tensor_link.h"
 #include "common/link/wire_messages.h"
-#include "common/net/io_thread.h"
+#include "common/net/streams/io_thread.h"
 #include "compression/registry.h"
 #include "tests/support/error_code.h"
 #include "tests/support/relay.h"

@@ -17,7 +17,7 @@
 
 #include "common/core/random.h"
 #include "common/model/blocks.h"
-#include "common/model/stage.h"
+#include "common/model/stage/stage.h"
 #include "common/model/torch_tensor.h"
 #include "common/run/device.h"
 

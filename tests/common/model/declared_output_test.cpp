@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "common/model/graph_blocks.h"
-#include "common/model/stage.h"
+#include "common/model/graph/graph_blocks.h"
+#include "common/model/stage/stage.h"
 #include "common/model/torch_tensor.h"
 #include "tests/support/error_code.h"
 #include "tests/support/operator_graph.h"

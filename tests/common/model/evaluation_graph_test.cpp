@@ -14,8 +14,8 @@
 #include "common/graph/adapters.h"
 #include "common/graph/cuts.h"
 #include "common/graph/packed_graph.h"
-#include "common/model/graph_blocks.h"
-#include "common/model/graph_program.h"
+#include "common/model/graph/graph_blocks.h"
+#include "common/model/graph/graph_program.h"
 #include "tests/support/graph_builder.h"
 
 namespace cleave::test {

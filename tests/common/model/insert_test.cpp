@@ -10,7 +10,7 @@
 #include "common/core/random.h"
 #include "common/model/blocks.h"
 #include "common/model/inserts.h"
-#include "common/model/stage.h"
+#include "common/model/stage/stage.h"
 #include "tests/support/error_code.h"
 
 namespace cleave::test {

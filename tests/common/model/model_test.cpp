@@ -16,11 +16,11 @@
 #include <sstream>
 #include <utility>
 
-#include "common/core/buffer.h"
+#include "common/resources/buffer.h"
 #include "common/core/random.h"
 #include "common/model/blocks.h"
 #include "common/model/model.h"
-#include "common/model/stage.h"
+#include "common/model/stage/stage.h"
 #include "common/model/torch_tensor.h"
 
 namespace cleave::test {

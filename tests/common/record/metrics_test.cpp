@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/link/probe_result.h"
+#include "common/link/probe/probe_result.h"
 #include "common/record/run_files.h"
 #include "tools/link/stats.h"
 

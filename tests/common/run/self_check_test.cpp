@@ -6,8 +6,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "common/core/environment.h"
-#include "common/model/stage.h"
+#include "common/files/environment.h"
+#include "common/model/stage/stage.h"
 
 namespace cleave::test {
 namespace {

@@ -26,7 +26,7 @@
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/core/bytes.h"
 #include "common/core/durable.h"
-#include "common/core/sha256.h"
+#include "common/files/sha256.h"
 #include "server/store/run_weights.h"
 #include "tests/support/error_code.h"
 

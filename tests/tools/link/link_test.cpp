@@ -20,7 +20,7 @@
 #include "common/core/clock.h"
 #include "common/core/log.h"
 #include "common/core/units.h"
-#include "common/net/tcp.h"
+#include "common/net/streams/tcp.h"
 #include "tests/support/sockets.h"
 #include "tools/link/relay.h"
 

@@ -1,0 +1,79 @@
+#include <ATen/core/grad_mode.h>
+
+#include <optional>
+
+#include "common/model/stage/labeled_batch.h"
+#include "common/model/stage/replica_gradients.h"
+#include "common/model/stage/stage.h"
+#include "common/model/stage/trained_part.h"
+
+namespace cleave {
+
+struct WholeStage::State {
+  State(const StageOptions& stageOptions, ComputeDevice& on)
+      : State(stageOptions, blocksFor(stageOptions), on) {}
+  State(const StageOptions& stageOptions, const std::vector<BlockSpec>& modelBlocks,
+        ComputeDevice& on)
+      : options(stageOptions),
+        device(on),
+        blocks(modelBlocks),
+        part(options, blocks, 0, static_cast<int>(blocks.size()), device.device(),
+             options.allCuts()),
+        batch(options.scores, blocks.back().outputShape(), device) {}
+
+  StageOptions options;
+  ComputeDevice& device;
+  std::vector<BlockSpec> blocks;
+  TrainedPart part;
+  LabeledBatch batch;
+  double lossScale = 1;
+};
+
+WholeStage::WholeStage(const StageOptions& options, ComputeDevice& device)
+    : state_(std::make_unique<State>(options, device)) {}
+WholeStage::~WholeStage() = default;
+
+void WholeStage::runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches,
+                          const BatchView& given) {
+  DeviceQueue* const queue = state_->device.queue();
+  if (queue != nullptr) queue->begin();
+  LabeledBatch& batch = state_->batch;
+  batch.begin(given);
+  const bool training = phase == Phase::train;
+  const at::AutoGradMode recordGraph(training);
+  MicroBatch at{phase, step, 0, {Division::of(batch.samples(), microBatches)}};
+  std::optional<ReplicaGradients> replicas;
+  if (training && !state_->options.replica.isAlone()) {
+    replicas.emplace(state_->options, state_->blocks, state_->part.leavesFor(at));
+  }
+  for (; at.i < at.batch.count; ++at.i) {
+    const TensorList outputs = state_->part.forward({}, batch.inputs(at), at);
+    const at::Tensor loss = batch.loss(outputs.front(), at);
+    if (!training) continue;
+    if (replicas) replicas->begin(at.i);
+    (state_->lossScale == 1 ? loss : loss.mul(state_->lossScale)).backward();
+    if (replicas) replicas->end(at.i);
+  }
+  if (replicas) replicas->sum();
+  if (queue != nullptr) {
+    queue->end([] {});
+    queue->drain();
+  }
+}
+
+void WholeStage::setLossScale(double scale) { state_->lossScale = scale; }
+
+GradientReport WholeStage::report() { return state_->part.gradientReport(); }
+void WholeStage::update(const StepDecision& decision) { state_->part.update(decision); }
+
+const BatchMetrics& WholeStage::metrics() const { return state_->batch.metrics(); }
+const std::vector<float>& WholeStage::losses() const { return state_->batch.losses(); }
+void WholeStage::keepOutputs() { state_->batch.keepOutputs(); }
+at::Tensor WholeStage::outputs() const { return state_->batch.outputs(); }
+const ParameterSet& WholeStage::set() const { return state_->part.set(); }
+
+const ParameterSet& WholeStage::evaluatedSet() const { return state_->part.evaluatedSet(); }
+
+void WholeStage::importWeights(const std::vector<NamedTensor>& model) { state_->part.load(model); }
+
+}  // namespace cleave
