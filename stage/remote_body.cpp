@@ -176,7 +176,7 @@ std::optional<RemoteBody::Reply> RemoteBody::receive(Request::Kind kind, SteadyT
   if (read == StageRead::end) throwCrashed(kind);
   process_->state().answered();
   if (!given_.release(reply)) refuse("an input that it did not have");
-  throwFault(reply);
+  throwFailure(reply);
   return reply;
 }
 

@@ -7,25 +7,25 @@
 #include <utility>
 
 #include "common/core/error.h"
-#include "common/core/printable.h"
+#include "common/net/frames/failure.h"
 
 namespace cleave {
 
-void throwFault(const wire::StageReply& reply) {
-  using Reply = wire::StageReply;
+void throwFailure(const wire::StageReply& reply) {
   constexpr std::size_t kMaxCodeBytes = 40;
-  if (reply.fault() == Reply::NONE) return;
-  const std::string& code = reply.code();
+  if (reply.done()) return;
+  const RunError error = errorOf(reply.failure());
+  const std::string& code = error.code();
   const bool isCode = !code.empty() && code.size() <= kMaxCodeBytes &&
                       std::all_of(code.begin(), code.end(),
                                   [](char c) { return c == '-' || (c >= 'a' && c <= 'z'); });
-  const std::string sentence = printable(reply.sentence()), hint = printable(reply.hint());
-  if (reply.fault() == Reply::BUG || reply.fault() == Reply::UNKNOWN || !isCode) {
-    throw RunError("internal-error", "the process of the run's body failed: " + sentence);
+  if (!isCode) {
+    throw RunError("internal-error",
+                   std::string("the process of the run's body failed: ") + error.what());
   }
-  if (reply.fault() == Reply::USAGE) throw UsageError(code, sentence, hint);
-  if (reply.fault() == Reply::PROTOCOL) throw ProtocolError(code, sentence, hint);
-  throw RunError(code, sentence, hint);
+  const bool isUsage = error.kind() == ErrorKind::usage;
+  throw RunError(isUsage ? ErrorKind::usage : ErrorKind::run, code, error.what(), error.hint())
+      .about(error.key());
 }
 
 std::string notedOperator(std::span<const std::byte> note) {

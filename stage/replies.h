@@ -13,9 +13,9 @@
 
 namespace cleave {
 
-// Throws the error that a reply reports, if it reports one. Its texts are printable, and what the
-// process calls its code is one; else it is RunError "internal-error".
-void throwFault(const wire::StageReply& reply);
+// Throws the error that a reply reports, if it reports one. Its texts are printable, it ends the
+// run, and what the process calls its code is one; else it is RunError "internal-error".
+void throwFailure(const wire::StageReply& reply);
 
 // ", in the operator NAME", for an error's message, from the memory in which the process notes the
 // operator that it computes; empty if there is no name.

@@ -11,13 +11,14 @@
 #include <utility>
 #include <vector>
 
-#include "common/files/environment.h"
 #include "common/core/error.h"
+#include "common/device/torch_errors.h"
+#include "common/files/environment.h"
 #include "common/model/graph/operator_note.h"
 #include "common/model/stage/stage.h"
+#include "common/net/frames/failure.h"
 #include "common/run/plan.h"
 #include "common/run/run_spec.h"
-#include "common/device/torch_errors.h"
 #include "proto/wire.pb.h"
 #include "stage/messages.h"
 
@@ -26,8 +27,6 @@ namespace {
 
 using wire::StageReply;
 using wire::StageRequest;
-
-constexpr std::size_t kMaxText = 2000;
 
 MicroBatch microBatchOf(const StageRequest& request) {
   return {static_cast<Phase>(request.phase()),
@@ -66,7 +65,7 @@ class ServedStage {
 
   StageReply answer(const StageRequest& request) {
     StageReply reply;
-    reply.set_fault(StageReply::NONE);
+    reply.set_done(true);
     try {
       withTorchErrors([&] {
         try {
@@ -77,15 +76,13 @@ class ServedStage {
         }
       });
     } catch (const Error& error) {
-      fail(reply, faultOf(error), error.what());
-      reply.set_code(error.code());
-      reply.set_hint(error.hint().substr(0, kMaxText));
+      fail(reply, error);
     } catch (const std::bad_alloc&) {
-      fail(reply, StageReply::RUN, "the run needs more memory than was admitted for it");
-      reply.set_code("memory-exceeded");
+      fail(reply,
+           RunError("memory-exceeded", "the run needs more memory than was admitted for it"));
     } catch (const std::exception& error) {
-      fail(reply, StageReply::BUG, error.what());
-      if (computesGraph(request)) failedOperator(reply, error.what());
+      fail(reply,
+           computesGraph(request) ? operatorError(error.what()) : RunError("", error.what()));
     }
     for (const std::uint64_t offset : std::exchange(released_, {})) reply.add_released(offset);
     return reply;
@@ -96,14 +93,9 @@ class ServedStage {
   static bool isOutOfMemory(const c10::Error& error) {
     return std::strstr(error.what_without_backtrace(), "DefaultCPUAllocator") != nullptr;
   }
-  static StageReply::Fault faultOf(const Error& error) {
-    if (dynamic_cast<const ProtocolError*>(&error) != nullptr) return StageReply::PROTOCOL;
-    return dynamic_cast<const RunError*>(&error) != nullptr ? StageReply::RUN : StageReply::USAGE;
-  }
-  static void fail(StageReply& reply, StageReply::Fault fault, const std::string& sentence) {
+  static void fail(StageReply& reply, const Error& error) {
     reply.Clear();
-    reply.set_fault(fault);
-    reply.set_sentence(sentence.substr(0, kMaxText));
+    *reply.mutable_failure() = failureOf(error);
   }
 
   // Whether LibTorch computes a client's graph, with which a library that it uses may fail.
@@ -112,11 +104,12 @@ class ServedStage {
            (request.kind() == StageRequest::FORWARD || request.kind() == StageRequest::BACKWARD ||
             request.kind() == StageRequest::WEIGHTS);
   }
-  static void failedOperator(StageReply& reply, const std::string& reason) {
-    fail(reply, StageReply::USAGE,
-         "the operator " + std::string(lastNotedOperator()) + " cannot be computed: " + reason);
-    reply.set_code("bad-graph");
-    reply.set_hint("check the arguments of this operator in your model, and export it again");
+  static RunError operatorError(const std::string& reason) {
+    return RunError(ErrorKind::usage, "bad-graph",
+                    "the operator " + std::string(lastNotedOperator()) +
+                        " cannot be computed: " + reason,
+                    "check the arguments of this operator in your model, and export it again")
+        .about("model.file");
   }
 
   void perform(const StageRequest& request, StageReply& reply) {

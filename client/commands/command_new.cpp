@@ -19,9 +19,9 @@
 #include "common/core/durable.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
+#include "common/device/torch_errors.h"
 #include "common/graph/suggested_cuts.h"
 #include "common/model/graph/graph_file.h"
-#include "common/device/torch_errors.h"
 
 namespace cleave {
 namespace {
@@ -332,9 +332,8 @@ NewConfig makeOrExplain(const NewOptions& options, const std::string& name) {
     const bool isAboutKey = error.hint().find("set data.") != std::string::npos ||
                             error.hint().find("in data.") != std::string::npos;
     if (!isAboutKey) throw;
-    throw UsageError(error.code(), error.what(),
-                     error.hint() + "; here, keys are set with --set KEY=VALUE")
-        .about(error.key(), error.location());
+    throw UsageError(error, error.what(),
+                     error.hint() + "; here, keys are set with --set KEY=VALUE");
   }
 }
 

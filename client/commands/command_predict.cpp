@@ -193,7 +193,7 @@ int predict(const PredictOptions& options) {
     return writePredictions(options);
   } catch (const UsageError& error) {
     if (options.inputs.empty() || error.code() != "sample-damaged") throw;
-    throw UsageError(error.code(), error.what(),
+    throw UsageError(error, error.what(),
                      "replace or remove it, or add --set data.skip=N to leave the cells of up to N "
                      "such samples empty");
   }

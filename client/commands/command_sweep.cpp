@@ -76,7 +76,7 @@ ClientSettings settingsOf(const RunOptions& options, const SweepPoint& point) {
         if (at != std::string::npos) text->replace(at, std::string_view("--set").size(), "--grid");
       }
     }
-    throw UsageError(error.code(), sentence, error.hint()).about(error.key(), location);
+    throw UsageError(error, sentence, error.hint()).about(error.key(), location);
   }
 }
 

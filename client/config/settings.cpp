@@ -40,7 +40,7 @@ std::unique_ptr<Dataset> openSplit(const DataFormatRow& format, const DataFormat
   } catch (const UsageError& error) {
     const std::string key = keyOfPath(keys, error.what());
     if (error.code() != "data-missing" || !error.key().empty() || key.empty()) throw;
-    throw UsageError(error.code(), error.what(), error.hint() + "; its key is " + key).about(key);
+    throw UsageError(error, error.what(), error.hint() + "; its key is " + key).about(key);
   }
 }
 

@@ -13,8 +13,8 @@
 #include "client/run/saved_model.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
-#include "common/files/sha256.h"
 #include "common/core/units.h"
+#include "common/files/sha256.h"
 #include "common/run/run_folder.h"
 
 namespace cleave {
@@ -187,11 +187,10 @@ Datasets openAgain(const DataSettings& settings, const DataOpener& open) {
   } catch (const UsageError& error) {
     const bool isMissing = error.code() == "data-missing";
     if (!isMissing && error.key().empty()) throw;
-    throw UsageError(error.code(), error.what(),
+    throw UsageError(error, error.what(),
                      std::string("a resumed run cannot read other data: restore the data of the "
                                  "start of the run") +
-                         (isMissing ? ", or put a link to it in its place" : ""))
-        .about(error.key(), error.location());
+                         (isMissing ? ", or put a link to it in its place" : ""));
   }
 }
 

@@ -33,8 +33,9 @@ class Error : public std::runtime_error {
   const std::string& code() const { return code_; }
   // One sentence of advice, or empty.
   const std::string& hint() const { return hint_; }
-  // The key that the error is about: its name in the map that was checked ("width"), or its path in
-  // the configuration ("model.width"). Empty: none.
+  // What must change: the path of a key in the client's configuration ("model.width"), in the
+  // server's if the error is not sent, or an option ("--resume"). Set where the error is thrown.
+  // Sent to the peer. Empty: unknown.
   const std::string& key() const { return key_; }
   // The location of that key: "configs/a.yaml:12", "--set train.batch=0"; empty: unknown.
   const std::string& location() const { return location_; }
@@ -59,6 +60,12 @@ class UsageError : public Error {
  public:
   UsageError(std::string code, const std::string& sentence, std::string hint = "")
       : Error(ErrorKind::usage, std::move(code), sentence, std::move(hint)) {}
+  // The same error with other texts.
+  UsageError(const Error& error, const std::string& sentence, std::string hint)
+      : UsageError(error.code(), sentence, std::move(hint)) {
+    key_ = error.key();
+    location_ = error.location();
+  }
 
   // Returns the same error with this key() and location().
   UsageError about(std::string key, std::string location = "") && {
@@ -79,9 +86,18 @@ class RunError : public Error {
   RunError(ErrorKind kind, std::string code, const std::string& sentence, std::string hint = "",
            double retrySeconds = 0)
       : Error(kind, std::move(code), sentence, std::move(hint), retrySeconds) {}
-  // The same error with other texts, and without key and location.
+  // The same error with other texts.
   RunError(const Error& error, const std::string& sentence, std::string hint)
-      : RunError(error.kind(), error.code(), sentence, std::move(hint), error.retrySeconds()) {}
+      : RunError(error.kind(), error.code(), sentence, std::move(hint), error.retrySeconds()) {
+    key_ = error.key();
+    location_ = error.location();
+  }
+
+  // Returns the same error with this key().
+  RunError about(std::string key) && {
+    key_ = std::move(key);
+    return std::move(*this);
+  }
 };
 
 // The peer violated the protocol (proto/PROTOCOL.md). Ends its session; the peer receives it as a

@@ -103,7 +103,7 @@ void checkWithHint(const wire::Graph& graph, const std::string& source) {
     checkGraph(graph, source);
   } catch (const UsageError& error) {
     if (!error.hint().empty()) throw;
-    throw UsageError(error.code(), error.what(), kExportAgain);
+    throw UsageError(error, error.what(), kExportAgain);
   }
 }
 

@@ -5,27 +5,12 @@
 
 #include "common/core/clock.h"
 #include "common/core/printable.h"
+#include "common/net/frames/failure.h"
 #include "common/net/frames/metadata.h"
 #include "proto/wire.pb.h"
 
 namespace cleave {
 namespace {
-
-constexpr std::size_t kMaxCodeBytes = 64;
-
-// The kinds have the same numbers on the wire. An unknown one ends the run.
-ErrorKind kindFrom(wire::Failure::Kind kind) {
-  return wire::Failure::Kind_IsValid(kind) ? static_cast<ErrorKind>(kind) : ErrorKind::run;
-}
-
-wire::Failure::Kind toWire(ErrorKind kind) {
-  return kind == ErrorKind::interrupt ? wire::Failure::RUN : static_cast<wire::Failure::Kind>(kind);
-}
-
-double checkedRetry(double seconds) {
-  constexpr double kMaxSeconds = 3600;
-  return seconds > 0 && seconds <= kMaxSeconds ? seconds : 0;
-}
 
 std::uint64_t nanoseconds() {
   const auto sinceStart = now().time_since_epoch();
@@ -77,21 +62,11 @@ std::string reasonFromBye(std::span<const std::byte> bye) {
   return parseMetadata<wire::Bye>(FrameKind::bye, bye).reason();
 }
 
-std::string failureMetadata(const Error& error) {
-  wire::Failure failure;
-  failure.set_code(printable(error.code(), kMaxCodeBytes));
-  failure.set_sentence(printable(error.what()));
-  failure.set_hint(printable(error.hint()));
-  failure.set_retry_seconds(error.retrySeconds());
-  failure.set_kind(toWire(error.kind()));
-  return failure.SerializeAsString();
-}
+std::string failureMetadata(const Error& error) { return failureOf(error).SerializeAsString(); }
 
 RunError errorFromFailure(std::span<const std::byte> failure) {
   try {
-    const auto proto = parseMetadata<wire::Failure>(FrameKind::failure, failure);
-    return RunError(kindFrom(proto.kind()), printable(proto.code(), kMaxCodeBytes),
-                    proto.sentence(), proto.hint(), checkedRetry(proto.retry_seconds()));
+    return errorOf(parseMetadata<wire::Failure>(FrameKind::failure, failure));
   } catch (const ProtocolError& error) {
     return error;
   }

@@ -7,7 +7,7 @@ namespace {
 
 UsageError placed(const Config& config, const std::string& path, const UsageError& error) {
   const std::string location = config.where(path);
-  return UsageError(error.code(), location + ": " + path + ": " + error.what(), error.hint())
+  return UsageError(error, location + ": " + path + ": " + error.what(), error.hint())
       .about(path, location);
 }
 

@@ -8,6 +8,7 @@
 
 #include "common/core/error.h"
 #include "common/core/printable.h"
+#include "common/net/frames/failure.h"
 #include "stage/replies.h"
 #include "tests/fuzz/seeds.h"
 
@@ -23,10 +24,10 @@ void checkText(const std::string& text, std::size_t maxBytes) {
   if (text.size() > maxBytes || printable(text, maxBytes) != text) find("a text is not printable");
 }
 
-void checkFault(const wire::StageReply& reply) {
+void checkFailure(const wire::StageReply& reply) {
   constexpr std::size_t kMaxCodeBytes = 40, kPrefixBytes = 100;
   try {
-    throwFault(reply);
+    throwFailure(reply);
   } catch (const Error& error) {
     checkText(error.what(), kMaxTextBytes + kPrefixBytes);
     checkText(error.hint(), kMaxTextBytes);
@@ -36,7 +37,7 @@ void checkFault(const wire::StageReply& reply) {
     if (!isCode || code.empty() || code.size() > kMaxCodeBytes) find("a code is not one");
     return;
   }
-  if (reply.fault() != wire::StageReply::NONE) find("a fault is no error");
+  if (!reply.done()) find("a failure is no error");
 }
 
 void checkRelease(const wire::StageReply& reply, std::size_t count) {
@@ -68,7 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   wire::StageReply reply;
   const auto message = input.subspan(1 + kNoteBytes);
   if (!reply.ParseFromArray(message.data(), static_cast<int>(message.size()))) return 0;
-  checkFault(reply);
+  checkFailure(reply);
   checkRelease(reply, input[0]);
   return 0;
 }
@@ -76,15 +77,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 std::vector<Seed> cleave::fuzz::seeds() {
   using wire::StageReply;
   StageReply done, failed, bug, numbers;
-  done.set_fault(StageReply::NONE);
+  done.set_done(true);
   for (const std::uint64_t offset : {0, 64}) done.add_released(offset);
-  failed.set_fault(StageReply::RUN);
-  failed.set_code("memory-exceeded");
-  failed.set_sentence("the run needs more memory than was admitted for it");
-  failed.set_hint("use a smaller batch");
-  bug.set_fault(StageReply::BUG);
-  bug.set_sentence("\x1b[2J");
-  numbers.set_fault(StageReply::NONE);
+  *failed.mutable_failure() =
+      failureOf(RunError("memory-exceeded", "the run needs more memory than was admitted for it",
+                         "use a smaller batch"));
+  bug.mutable_failure()->set_sentence("\x1b[2J");
+  numbers.set_done(true);
   numbers.set_square_sum(2);
   numbers.set_finite(true);
   numbers.set_value(3);

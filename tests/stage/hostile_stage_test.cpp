@@ -359,10 +359,12 @@ class RandomReplies {
   // A reply as a process would send it, with some fields that are wrong, or some bytes of it.
   std::string next() {
     StageReply reply = replyWith();
-    if (chance(10)) reply.set_fault(static_cast<StageReply::Fault>(below(7)));
-    if (chance(20)) reply.set_code(chance(50) ? "memory-exceeded" : text());
-    if (chance(20)) reply.set_sentence(text());
-    if (chance(20)) reply.set_hint(text());
+    if (chance(10)) reply.set_done(false);
+    wire::Failure& failure = *reply.mutable_failure();
+    if (chance(10)) failure.set_kind(static_cast<wire::Failure::Kind>(below(7)));
+    if (chance(20)) failure.set_code(chance(50) ? "memory-exceeded" : text());
+    if (chance(20)) failure.set_sentence(text());
+    if (chance(20)) failure.set_hint(text());
     while (chance(10)) reply.add_released(number());
     if (chance(50)) reply.set_bytes(number());
     if (chance(20)) reply.set_value(number());

@@ -132,21 +132,19 @@ TEST_CASE("pieces that are empty or too large end the run") {
   CHECK(errorCode([&] { body.exportWeights(); }) == "bad-stage");
 }
 
-TEST_CASE("faults have printable texts and codes") {
+TEST_CASE("failures have printable texts and codes") {
   const RunPlan plan = planRun(specWith());
-  const auto fault = [&](int number, const std::string& code) {
+  const auto failure = [&](const std::string& code) {
     return codeOfForward(plan, answering(replyWith([&](StageReply& reply) {
-                           reply.set_fault(static_cast<StageReply::Fault>(number));
-                           reply.set_code(code);
-                           reply.set_sentence("\x1b[2J");
+                           reply.set_done(false);
+                           reply.mutable_failure()->set_code(code);
+                           reply.mutable_failure()->set_sentence("\x1b[2J");
                          })));
   };
-  CHECK(fault(StageReply::RUN, "memory-exceeded") == "memory-exceeded");
+  CHECK(failure("memory-exceeded") == "memory-exceeded");
   for (const std::string& code : {std::string(), std::string("\x1b[2J"), std::string(1000, 'a')}) {
-    CHECK(fault(StageReply::RUN, code) == "internal-error");
+    CHECK(failure(code) == "internal-error");
   }
-  CHECK(fault(StageReply::UNKNOWN, "a") == "internal-error");
-  CHECK(fault(99, "a") == "a");
 }
 
 TEST_CASE("a process that ends, stops or answers nonsense ends its run") {

@@ -67,7 +67,7 @@ inline std::unique_ptr<StageProcess> playing(const StageMemory& memory, const Pl
 
 inline wire::StageReply replyWith(const std::function<void(wire::StageReply&)>& change = {}) {
   wire::StageReply reply;
-  reply.set_fault(wire::StageReply::NONE);
+  reply.set_done(true);
   if (change) change(reply);
   return reply;
 }

@@ -172,22 +172,28 @@ TEST_CASE("a digest is bytes and is unchanged") {
   CHECK(parsed.sha256() == kHostile + "\xff");
 }
 
-TEST_CASE("a Failure's code is short, and its texts are printable") {
+TEST_CASE("a Failure's code and key are short, and its texts are printable") {
   wire::Failure failure;
   failure.set_code(std::string(200, 'x') + "\n");
   failure.set_sentence(kHostile);
   failure.set_hint(kHostile);
+  failure.set_key(std::string(200, 'x') + "\n");
   const RunError error = errorFromFailure(viewOf(failure.SerializeAsString()));
   CHECK(error.code().size() == 64);
+  CHECK(error.key().size() == 64);
   CHECK(isClean(error.what()));
   CHECK(isClean(error.hint()));
 }
 
-TEST_CASE("an error that the peer reports has the kind and the exit code that it has there") {
+TEST_CASE(
+    "an error that the peer reports has the kind, the key and the exit code that it has there") {
   const auto received = [](const Error& error) {
     return errorFromFailure(viewOf(failureMetadata(error)));
   };
-  const RunError usage = received(UsageError("bad-cuts", "a fault", "a hint"));
+  const RunError usage =
+      received(UsageError("bad-cuts", "a fault", "a hint").about("model.cuts", "a.yaml:3"));
+  CHECK(usage.key() == "model.cuts");
+  CHECK(usage.location().empty());  // in a file of the peer
   CHECK(usage.kind() == ErrorKind::usage);
   CHECK(usage.exitCode() == 2);
   for (const ErrorKind kind : {ErrorKind::run, ErrorKind::attempt, ErrorKind::link}) {
