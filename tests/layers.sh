@@ -69,7 +69,7 @@ server/commands       | common/checkpoint common/core common/device common/files
 server                | common/core common/files common/http common/net/streams common/program common/run server/commands server/config server/sessions stage | CLI
 '
 
-sources=$(find client common compression cuda server stage tools \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) -printf '%h\n' | sort | uniq -c)
+sources=$(find client common compression cuda server stage tests tools \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) -printf '%h\n' | sort | uniq -c)
 crowded=$(awk '$1 > 30 { print $2 " has " $1 " source files, more than 30: divide it" }' <<<"$sources")
 if [ -n "$crowded" ]; then
   echo "$crowded"

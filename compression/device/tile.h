@@ -7,7 +7,7 @@
 // one thread of one block; all threads of a block finish a phase before any starts the next.
 // Threads of a block communicate through Shared, which is not initialised; a thread keeps its own
 // data between phases in Thread. Pointers are to GPU memory. cuda/kernels.cu runs
-// kernels on a GPU, tests/support/emulated_gpu.h on the host, with the same code.
+// kernels on a GPU, tests/support/codecs/emulated_gpu.h on the host, with the same code.
 #pragma once
 
 #include "compression/device/arithmetic.h"

@@ -9,7 +9,7 @@
 
 #include "common/net/streams/tcp.h"
 #include "tests/bench/transports.h"
-#include "tests/support/certificates.h"
+#include "tests/support/network/certificates.h"
 
 namespace cleave {
 namespace {

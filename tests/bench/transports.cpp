@@ -10,7 +10,7 @@
 
 #include "common/net/streams/tcp.h"
 #include "proto/wire.pb.h"
-#include "tests/support/certificates.h"
+#include "tests/support/network/certificates.h"
 
 namespace cleave {
 namespace {

@@ -6,7 +6,7 @@
 #include "common/codec/raw.h"
 #include "common/core/random.h"
 #include "compression/registry.h"
-#include "tests/support/codec_tensors.h"
+#include "tests/support/codecs/codec_tensors.h"
 #include "tests/support/error_code.h"
 
 namespace cleave::test {

@@ -9,8 +9,8 @@
 #include <new>
 
 #include "common/core/random.h"
-#include "tests/support/codec_specs.h"
-#include "tests/support/codec_tensors.h"
+#include "tests/support/codecs/codec_specs.h"
+#include "tests/support/codecs/codec_tensors.h"
 
 namespace {
 

@@ -5,10 +5,10 @@
 
 #include "common/codec/raw.h"
 #include "common/core/random.h"
-#include "compression/registry.h"
 #include "compression/parts/strips.h"
-#include "tests/support/codec_specs.h"
-#include "tests/support/codec_tensors.h"
+#include "compression/registry.h"
+#include "tests/support/codecs/codec_specs.h"
+#include "tests/support/codecs/codec_tensors.h"
 #include "tests/support/error_code.h"
 
 using namespace cleave;

@@ -1,7 +1,7 @@
 // GPU codecs on an emulated GPU: compares the results of kernels and host code with those of the
 // CPU codecs, byte for byte.
-#include "tests/support/device_codec_checks.h"
-#include "tests/support/emulated_gpu.h"
+#include "tests/support/codecs/device_codec_checks.h"
+#include "tests/support/codecs/emulated_gpu.h"
 
 using namespace cleave;
 using namespace cleave::test;

@@ -6,7 +6,7 @@
 #include "common/core/random.h"
 #include "compression/kernels/pieces.h"
 #include "compression/registry.h"
-#include "tests/support/codec_tensors.h"
+#include "tests/support/codecs/codec_tensors.h"
 
 using namespace cleave;
 using namespace cleave::test;

@@ -12,7 +12,7 @@
 #include "common/run/checkpoint_file.h"
 #include "tests/fuzz/seeds.h"
 #include "tests/support/copied.h"
-#include "tests/support/memory_files.h"
+#include "tests/support/files/memory_files.h"
 
 using namespace cleave;
 using namespace cleave::fuzz;

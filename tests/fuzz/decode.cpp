@@ -14,7 +14,7 @@
 #include "common/codec/sample_cache.h"
 #include "compression/codecs.h"
 #include "tests/fuzz/decode_input.h"
-#include "tests/support/codec_specs.h"
+#include "tests/support/codecs/codec_specs.h"
 
 using namespace cleave;
 using namespace cleave::fuzz;

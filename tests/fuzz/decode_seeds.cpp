@@ -5,7 +5,7 @@
 #include "common/core/random.h"
 #include "compression/parts/convert.h"
 #include "tests/fuzz/decode_input.h"
-#include "tests/support/codec_specs.h"
+#include "tests/support/codecs/codec_specs.h"
 #include "tests/support/copied.h"
 
 namespace cleave::fuzz {

@@ -2,7 +2,7 @@
 // chooses the number of channels.
 #include "client/data/pictures/image_file.h"
 #include "tests/fuzz/seeds.h"
-#include "tests/support/image_files.h"
+#include "tests/support/files/image_files.h"
 
 using namespace cleave;
 using namespace cleave::fuzz;

@@ -26,7 +26,7 @@
 #include "tests/simulation/network.h"
 #include "tests/simulation/simulation.h"
 #include "tests/simulation/world.h"
-#include "tests/support/certificates.h"
+#include "tests/support/network/certificates.h"
 
 namespace cleave::sim {
 namespace {

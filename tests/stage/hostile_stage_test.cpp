@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "stage/orders.h"
-#include "tests/support/playing_stage.h"
+#include "tests/support/models/playing_stage.h"
 
 namespace cleave {
 namespace {

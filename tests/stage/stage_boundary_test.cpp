@@ -19,7 +19,7 @@
 #include "stage/orders.h"
 #include "stage/replies.h"
 #include "tests/support/error_code.h"
-#include "tests/support/playing_process.h"
+#include "tests/support/models/playing_process.h"
 
 namespace cleave {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/model/stage/stage.h"
-#include "tests/support/playing_stage.h"
+#include "tests/support/models/playing_stage.h"
 
 namespace cleave {
 namespace {

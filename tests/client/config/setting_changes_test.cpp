@@ -17,7 +17,7 @@
 #include "common/model/inserts.h"
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
-#include "tests/support/memory_files.h"
+#include "tests/support/files/memory_files.h"
 
 namespace cleave {
 namespace {

@@ -8,12 +8,12 @@
 #include <fstream>
 #include <thread>
 
-#include "client/data/samples/dataset.h"
-#include "client/data/formats/formats.h"
 #include "client/data/files/unpack.h"
+#include "client/data/formats/formats.h"
+#include "client/data/samples/dataset.h"
 #include "tests/support/error_code.h"
+#include "tests/support/files/samples.h"
 #include "tests/support/refused.h"
-#include "tests/support/samples.h"
 
 namespace cleave::test {
 namespace {

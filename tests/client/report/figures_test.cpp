@@ -8,12 +8,12 @@
 #include <sstream>
 
 #include "client/report/records/learning_curve.h"
-#include "client/report/report_data.h"
 #include "client/report/records/spread.h"
+#include "client/report/report_data.h"
 #include "client/report/svg_chart.h"
 #include "client/sweep/figure_groups.h"
 #include "client/sweep/results.h"
-#include "tests/support/folder.h"
+#include "tests/support/files/folder.h"
 #include "tests/support/refused.h"
 
 namespace cleave {

@@ -4,7 +4,7 @@
 
 #include "client/report/records/run_figures.h"
 #include "common/predict/bound.h"
-#include "tests/support/report_runs.h"
+#include "tests/support/files/report_runs.h"
 
 namespace cleave::test {
 namespace {

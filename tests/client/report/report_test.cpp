@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "common/files/sha256.h"
-#include "tests/support/report_runs.h"
+#include "tests/support/files/report_runs.h"
 
 namespace cleave::test {
 namespace {

@@ -14,7 +14,7 @@
 #include "client/sweep/report.h"
 #include "common/core/durable.h"
 #include "compression/registry.h"
-#include "tests/support/folder.h"
+#include "tests/support/files/folder.h"
 #include "tests/support/refused.h"
 #include "tools/link/settings.h"
 

@@ -13,7 +13,7 @@
 #include "common/core/log.h"
 #include "common/files/sha256.h"
 #include "tests/support/error_code.h"
-#include "tests/support/memory_files.h"
+#include "tests/support/files/memory_files.h"
 
 namespace cleave::test {
 namespace {

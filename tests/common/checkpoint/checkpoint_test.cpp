@@ -14,8 +14,8 @@
 #include "common/files/sha256.h"
 #include "tests/support/copied.h"
 #include "tests/support/error_code.h"
-#include "tests/support/folder.h"
-#include "tests/support/memory_files.h"
+#include "tests/support/files/folder.h"
+#include "tests/support/files/memory_files.h"
 
 namespace cleave {
 namespace {

@@ -6,8 +6,8 @@
 #include <limits>
 #include <map>
 
-#include "tests/support/noting_link.h"
-#include "tests/support/virtual_run.h"
+#include "tests/support/models/noting_link.h"
+#include "tests/support/models/virtual_run.h"
 
 namespace cleave::test {
 namespace {

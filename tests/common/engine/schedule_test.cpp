@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "tests/support/virtual_run.h"
+#include "tests/support/models/virtual_run.h"
 
 namespace cleave::test {
 namespace {

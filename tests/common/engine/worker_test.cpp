@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "tests/support/error_code.h"
-#include "tests/support/noting_link.h"
-#include "tests/support/virtual_run.h"
+#include "tests/support/models/noting_link.h"
+#include "tests/support/models/virtual_run.h"
 
 namespace cleave::test {
 namespace {

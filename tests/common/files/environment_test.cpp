@@ -17,7 +17,7 @@
 
 #include "common/core/error.h"
 #include "common/core/log.h"
-#include "tests/support/folder.h"
+#include "tests/support/files/folder.h"
 
 using namespace cleave;
 using Catch::Matchers::Contains;

@@ -15,8 +15,8 @@
 #include <sstream>
 #include <thread>
 
-#include "tests/support/file_size_limit.h"
-#include "tests/support/folder.h"
+#include "tests/support/files/file_size_limit.h"
+#include "tests/support/files/folder.h"
 
 using namespace cleave;
 using Catch::Matchers::Contains;

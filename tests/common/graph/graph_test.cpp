@@ -16,7 +16,7 @@
 #include "common/graph/operators.h"
 #include "common/graph/packed_graph.h"
 #include "common/graph/suggested_cuts.h"
-#include "tests/support/graph_builder.h"
+#include "tests/support/models/graph_builder.h"
 
 namespace cleave::test {
 namespace {

@@ -15,7 +15,7 @@
 #include "compression/registry.h"
 #include "tests/support/copied.h"
 #include "tests/support/error_code.h"
-#include "tests/support/folder.h"
+#include "tests/support/files/folder.h"
 
 namespace cleave::test {
 namespace {

@@ -16,8 +16,8 @@
 #include "common/net/streams/io_thread.h"
 #include "compression/registry.h"
 #include "tests/support/error_code.h"
-#include "tests/support/relay.h"
-#include "tests/support/virtual_run.h"
+#include "tests/support/models/virtual_run.h"
+#include "tests/support/network/relay.h"
 
 namespace cleave::test {
 namespace {

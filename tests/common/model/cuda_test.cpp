@@ -24,7 +24,7 @@
 #define CATCH_CONFIG_RUNNER
 #include <catch2/catch.hpp>
 
-#include "tests/support/device_codec_checks.h"
+#include "tests/support/codecs/device_codec_checks.h"
 
 namespace cleave::test {
 namespace {

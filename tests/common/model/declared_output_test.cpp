@@ -9,7 +9,7 @@
 #include "common/model/stage/stage.h"
 #include "common/model/torch_tensor.h"
 #include "tests/support/error_code.h"
-#include "tests/support/operator_graph.h"
+#include "tests/support/models/operator_graph.h"
 
 namespace cleave::test {
 namespace {

@@ -16,7 +16,7 @@
 #include "common/graph/packed_graph.h"
 #include "common/model/graph/graph_blocks.h"
 #include "common/model/graph/graph_program.h"
-#include "tests/support/graph_builder.h"
+#include "tests/support/models/graph_builder.h"
 
 namespace cleave::test {
 namespace {

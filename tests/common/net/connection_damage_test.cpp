@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/net/connection.h"
-#include "tests/support/loopback.h"
+#include "tests/support/network/loopback.h"
 
 using namespace cleave;
 using namespace std::chrono_literals;

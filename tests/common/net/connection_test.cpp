@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/support/loopback.h"
+#include "tests/support/network/loopback.h"
 
 using namespace cleave;
 using namespace std::chrono_literals;

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "tests/support/loopback.h"
+#include "tests/support/network/loopback.h"
 
 namespace cleave {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/core/random.h"
-#include "tests/support/virtual_run.h"
+#include "tests/support/models/virtual_run.h"
 
 using namespace cleave;
 

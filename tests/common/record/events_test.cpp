@@ -14,8 +14,8 @@
 #include "common/record/run_events.h"
 #include "proto/tensorboard.pb.h"
 #include "tests/support/error_code.h"
-#include "tests/support/file_size_limit.h"
-#include "tests/support/folder.h"
+#include "tests/support/files/file_size_limit.h"
+#include "tests/support/files/folder.h"
 
 namespace cleave {
 namespace {

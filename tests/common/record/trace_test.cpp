@@ -9,7 +9,7 @@
 
 #include "common/record/trace_file.h"
 #include "proto/wire.pb.h"
-#include "tests/support/trace_checks.h"
+#include "tests/support/files/trace_checks.h"
 
 namespace cleave::test {
 namespace {

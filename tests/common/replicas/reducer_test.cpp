@@ -34,7 +34,7 @@
 #include "common/replicas/group_channel.h"
 #include "tests/daemon/process.h"
 #include "tests/support/error_code.h"
-#include "tests/support/replica_servers.h"
+#include "tests/support/network/replica_servers.h"
 
 namespace cleave {
 namespace {

@@ -16,8 +16,8 @@
 #include "common/replicas/group_hub.h"
 #include "common/replicas/replica_listener.h"
 #include "tests/support/error_code.h"
-#include "tests/support/replica_servers.h"
-#include "tests/support/sockets.h"
+#include "tests/support/network/replica_servers.h"
+#include "tests/support/network/sockets.h"
 
 namespace cleave {
 namespace {

@@ -21,7 +21,7 @@
 #include "common/http/http_server.h"
 #include "common/run/metrics.h"
 #include "common/run/metrics_table.h"
-#include "tests/support/http_get.h"
+#include "tests/support/network/http_get.h"
 
 namespace cleave {
 namespace {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "tests/support/error_code.h"
-#include "tests/support/loopback.h"
+#include "tests/support/network/loopback.h"
 
 namespace cleave {
 namespace {

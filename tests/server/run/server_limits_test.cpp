@@ -18,8 +18,8 @@
 #include "server/store/finished_runs.h"
 #include "server/store/run_record.h"
 #include "tests/support/error_code.h"
-#include "tests/support/file_size_limit.h"
-#include "tests/support/folder.h"
+#include "tests/support/files/file_size_limit.h"
+#include "tests/support/files/folder.h"
 
 using namespace cleave;
 using namespace std::chrono_literals;

@@ -10,7 +10,7 @@
 #include "client/run/temporary_folder.h"
 #include "common/core/error.h"
 #include "server/store/usage.h"
-#include "tests/support/file_size_limit.h"
+#include "tests/support/files/file_size_limit.h"
 
 namespace cleave {
 namespace {

@@ -21,7 +21,7 @@
 #include "common/core/log.h"
 #include "common/core/units.h"
 #include "common/net/streams/tcp.h"
-#include "tests/support/sockets.h"
+#include "tests/support/network/sockets.h"
 #include "tools/link/relay.h"
 
 namespace cleave::link {

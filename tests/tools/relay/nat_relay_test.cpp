@@ -18,7 +18,7 @@
 
 #include "common/core/log.h"
 #include "tests/support/error_code.h"
-#include "tests/support/sockets.h"
+#include "tests/support/network/sockets.h"
 #include "tools/relay/relay.h"
 
 namespace cleave::relay {

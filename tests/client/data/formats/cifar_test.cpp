@@ -4,10 +4,10 @@
 #include <catch2/catch.hpp>
 
 #include "client/data/samples/dataset.h"
-#include "tests/support/cifar_files.h"
 #include "tests/support/error_code.h"
+#include "tests/support/files/cifar_files.h"
+#include "tests/support/files/samples.h"
 #include "tests/support/refused.h"
-#include "tests/support/samples.h"
 
 namespace cleave::test {
 namespace {

@@ -7,16 +7,16 @@
 #include <cstdlib>
 #include <set>
 
-#include "client/data/samples/check.h"
 #include "client/data/formats/encoded_images.h"
 #include "client/data/formats/formats.h"
 #include "client/data/pictures/image_file.h"
 #include "client/data/pictures/other_pictures.h"
+#include "client/data/samples/check.h"
 #include "client/data/samples/skip.h"
 #include "client/run/temporary_folder.h"
 #include "tests/support/error_code.h"
-#include "tests/support/image_files.h"
-#include "tests/support/samples.h"
+#include "tests/support/files/image_files.h"
+#include "tests/support/files/samples.h"
 
 namespace cleave::test {
 namespace {

@@ -8,7 +8,7 @@
 #include <functional>
 
 #include "tests/support/error_code.h"
-#include "tests/support/image_files.h"
+#include "tests/support/files/image_files.h"
 
 namespace cleave::test {
 namespace {

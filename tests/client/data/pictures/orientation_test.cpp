@@ -9,7 +9,7 @@
 #include <string>
 
 #include "client/data/pictures/image_file.h"
-#include "tests/support/image_files.h"
+#include "tests/support/files/image_files.h"
 
 namespace cleave::test {
 namespace {

@@ -15,9 +15,9 @@
 #include <thread>
 
 #include "common/core/clock.h"
-#include "common/files/environment.h"
 #include "common/core/random.h"
-#include "tests/support/samples.h"
+#include "common/files/environment.h"
+#include "tests/support/files/samples.h"
 
 namespace cleave::test {
 namespace {

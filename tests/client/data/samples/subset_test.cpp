@@ -11,7 +11,7 @@
 #include "client/data/samples/images.h"
 #include "common/core/random.h"
 #include "tests/support/error_code.h"
-#include "tests/support/samples.h"
+#include "tests/support/files/samples.h"
 
 namespace cleave::test {
 namespace {

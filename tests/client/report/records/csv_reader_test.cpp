@@ -5,7 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "tests/support/folder.h"
+#include "tests/support/files/folder.h"
 
 namespace cleave::test {
 namespace {

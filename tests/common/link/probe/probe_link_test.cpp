@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/loopback.h"
+#include "tests/support/network/loopback.h"
 
 using namespace cleave;
 

@@ -22,7 +22,7 @@
 #include "common/model/graph/graph_blocks.h"
 #include "common/model/graph/graph_file.h"
 #include "common/model/stage/stage.h"
-#include "tests/support/operator_graph.h"
+#include "tests/support/models/operator_graph.h"
 
 namespace cleave::test {
 namespace {

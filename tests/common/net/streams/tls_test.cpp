@@ -16,9 +16,9 @@
 #include <thread>
 
 #include "common/net/streams/tls_stream.h"
-#include "tests/support/certificates.h"
 #include "tests/support/error_code.h"
-#include "tests/support/loopback.h"
+#include "tests/support/network/certificates.h"
+#include "tests/support/network/loopback.h"
 
 using namespace cleave;
 using namespace cleave::test;

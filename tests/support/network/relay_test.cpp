@@ -1,6 +1,6 @@
 // Tests the relay that other tests use. Comparisons of large buffers have extra parentheses, so
 // that Catch does not print the buffers.
-#include "tests/support/relay.h"
+#include "tests/support/network/relay.h"
 
 #include <poll.h>
 
@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/support/sockets.h"
+#include "tests/support/network/sockets.h"
 
 namespace cleave::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/support/certificates.h"
+#include "tests/support/network/certificates.h"
 
 #include <openssl/evp.h>
 #include <openssl/pem.h>

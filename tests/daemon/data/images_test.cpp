@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/daemon/daemons.h"
-#include "tests/support/cifar_files.h"
+#include "tests/support/files/cifar_files.h"
 
 namespace cleave::test {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "tests/daemon/mistakes.h"
 #include "tests/daemon/pty.h"
-#include "tests/support/certificates.h"
+#include "tests/support/network/certificates.h"
 
 namespace cleave::test {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "tests/daemon/daemons.h"
 #include "tests/daemon/pty.h"
-#include "tests/support/trace_checks.h"
+#include "tests/support/files/trace_checks.h"
 
 namespace cleave::test {
 namespace {

@@ -6,8 +6,8 @@
 #include <fstream>
 
 #include "tests/daemon/mistakes.h"
-#include "tests/support/certificates.h"
-#include "tests/support/relay.h"
+#include "tests/support/network/certificates.h"
+#include "tests/support/network/relay.h"
 
 namespace cleave::test {
 namespace {

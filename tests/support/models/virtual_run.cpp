@@ -1,4 +1,4 @@
-#include "tests/support/virtual_run.h"
+#include "tests/support/models/virtual_run.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

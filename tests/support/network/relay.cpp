@@ -1,4 +1,4 @@
-#include "tests/support/relay.h"
+#include "tests/support/network/relay.h"
 
 #include <algorithm>
 #include <array>

@@ -6,8 +6,8 @@
 
 #include "tests/daemon/daemons.h"
 #include "tests/daemon/mistakes.h"
-#include "tests/support/relay.h"
-#include "tests/support/trace_checks.h"
+#include "tests/support/files/trace_checks.h"
+#include "tests/support/network/relay.h"
 
 namespace cleave::test {
 namespace {

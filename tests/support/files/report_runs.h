@@ -8,7 +8,7 @@
 
 #include "client/report/report_data.h"
 #include "common/record/run_files.h"
-#include "tests/support/folder.h"
+#include "tests/support/files/folder.h"
 
 namespace cleave::test {
 

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "tests/daemon/daemons.h"
-#include "tests/support/relay.h"
+#include "tests/support/network/relay.h"
 
 namespace cleave::test {
 namespace {

@@ -12,7 +12,7 @@
 #include "stage/messages.h"
 #include "stage/remote_body.h"
 #include "tests/support/error_code.h"
-#include "tests/support/playing_process.h"
+#include "tests/support/models/playing_process.h"
 
 namespace cleave::test {
 

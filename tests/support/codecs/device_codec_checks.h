@@ -11,8 +11,8 @@
 
 #include "common/core/random.h"
 #include "compression/device/gpu.h"
-#include "tests/support/codec_specs.h"
-#include "tests/support/codec_tensors.h"
+#include "tests/support/codecs/codec_specs.h"
+#include "tests/support/codecs/codec_tensors.h"
 
 namespace cleave::test {
 

@@ -20,7 +20,7 @@
 #include "common/engine/coordinator.h"
 #include "common/engine/participant.h"
 #include "common/engine/virtual_clock.h"
-#include "tests/support/tiny_model.h"
+#include "tests/support/models/tiny_model.h"
 
 namespace cleave::test {
 

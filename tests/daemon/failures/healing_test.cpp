@@ -8,7 +8,7 @@
 
 #include "tests/daemon/daemons.h"
 #include "tests/daemon/mistakes.h"
-#include "tests/support/relay.h"
+#include "tests/support/network/relay.h"
 
 namespace cleave::test {
 namespace {

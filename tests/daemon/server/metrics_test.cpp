@@ -12,8 +12,8 @@
 
 #include "tests/daemon/daemons.h"
 #include "tests/daemon/mistakes.h"
-#include "tests/support/certificates.h"
-#include "tests/support/http_get.h"
+#include "tests/support/network/certificates.h"
+#include "tests/support/network/http_get.h"
 
 namespace cleave::test {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "tests/daemon/daemons.h"
 #include "tests/daemon/mistakes.h"
-#include "tests/support/certificates.h"
+#include "tests/support/network/certificates.h"
 
 namespace cleave::test {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "common/net/frames/frame.h"
 #include "tests/daemon/mistakes.h"
-#include "tests/support/relay.h"
+#include "tests/support/network/relay.h"
 
 namespace cleave::test {
 namespace {

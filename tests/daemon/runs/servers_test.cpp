@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/daemon/daemons.h"
-#include "tests/support/certificates.h"
-#include "tests/support/relay.h"
+#include "tests/support/network/certificates.h"
+#include "tests/support/network/relay.h"
 
 namespace cleave::test {
 namespace {

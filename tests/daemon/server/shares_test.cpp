@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "tests/daemon/mistakes.h"
-#include "tests/support/certificates.h"
+#include "tests/support/network/certificates.h"
 
 namespace cleave::test {
 namespace {
