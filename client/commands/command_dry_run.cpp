@@ -76,7 +76,8 @@ Json describeInserts(const RunPlan& plan) {
     std::int64_t parameters = 0;
     for (const BlockSpec& block : plan.blocks) {
       for (const ParameterSpec& tensor : block.tensors) {
-        const bool isOwn = tensor.name.starts_with(fmt::format("insert.{}.", insert.cut));
+        const bool isOwn =
+            !tensor.isBuffer && tensor.name.starts_with(fmt::format("insert.{}.", insert.cut));
         if (isOwn) parameters += elementCount(tensor.shape);
       }
     }

@@ -395,6 +395,14 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Datasets& data,
         "the gradients of the step before",
         "set precision to bf16, or train.staleness to 0");
   }
+  for (std::size_t n = 0; n < settings.inserts.size() && settings.scalesLoss(); ++n) {
+    const auto& parameters = settings.inserts[n].parameters;
+    const auto correction = parameters.find("correction");
+    if (correction == parameters.end() || correction->second == 0) continue;
+    throw badInsert("the correction of an insert is not supported with the loss scaling of fp16",
+                    "set precision to bf16, or precision.scale_loss to false",
+                    fmt::format("insert[{}].correction", n));
+  }
 
   RunSpec spec;
   static_cast<Experiment&>(spec) = settings;

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <utility>
 
 #include "common/codec/spec.h"
@@ -16,11 +15,12 @@
 #include "common/model/blocks.h"
 
 namespace cleave {
-namespace {
 
 UsageError badInsert(const std::string& sentence, const std::string& hint, const std::string& key) {
   return UsageError("bad-insert", sentence, hint).about(key);
 }
+
+namespace {
 
 std::int64_t wholeNumber(const InsertParameters& parameters, const std::string& name) {
   return static_cast<std::int64_t>(parameters.at(name));
@@ -54,6 +54,7 @@ InsertLayers convLayers(const Shape& shape, const InsertParameters& parameters) 
   const Shape weight = {channels, shape[0], kernel, kernel};
 
   InsertLayers layers;
+  layers.kernel = kernel;
   layers.encoder.tensors = {
       {.name = "weight", .shape = weight, .bound = boundFor(shape[0] * kernel * kernel)},
       {.name = "bias", .shape = {channels}}};
@@ -185,12 +186,22 @@ constexpr double kMaxFeatures = 1 << 16;
 constexpr double kMaxKernel = 64;
 constexpr double kMaxSteps = 1e9;
 
+constexpr InsertParameterRow kCorrection = {"correction",
+                                            0,
+                                            1,
+                                            0,
+                                            "of a frozen insert: above 0, the gradient of its "
+                                            "input x gets this times (x - x'), where x' is "
+                                            "the decoder's output",
+                                            false};
 constexpr InsertParameterRow kConvParameters[] = {
     {"channels", 1, kMaxFeatures, std::nullopt, "channels that cross the cut"},
     {"kernel", 1, kMaxKernel, 1, "kernel and stride of the convolution"},
+    kCorrection,
 };
 constexpr InsertParameterRow kRankParameters[] = {
     {"rank", 1, kMaxFeatures, std::nullopt, "features that cross the cut"},
+    kCorrection,
 };
 
 constexpr InsertParameterRow kDecayParameters[] = {
@@ -248,74 +259,6 @@ InsertParameters checkedParameters(const InsertSpec& insert) {
   return values;
 }
 
-InsertLayers layersFor(const InsertSpec& insert, const std::vector<BlockOutput>& tensors) {
-  const InsertRow& row = findInsert(insert.kind);
-  const InsertParameters parameters = checkedParameters(insert);
-  const Shape& shape = tensors[encodedTensor(tensors)].shape;
-  InsertLayers layers = row.layers(shape, parameters);
-  if (elementCount(layers.encoder.output) <= elementCount(shape)) return layers;
-  throw badInsert("the encoded tensor " + toString(layers.encoder.output) +
-                      " is larger than the tensor " + toString(shape),
-                  "set " + std::string(row.parameters.front().name) + " to a smaller number",
-                  std::string(row.parameters.front().name));
-}
-
-// Adds the half's tensors to the block, at this position among the block's own.
-void addTensors(BlockSpec& block, std::size_t position, const InsertHalf& half,
-                const std::string& prefix) {
-  std::vector<ParameterSpec> tensors = half.tensors;
-  for (ParameterSpec& tensor : tensors) {
-    tensor.name = prefix + tensor.name;
-    tensor.isInsert = true;
-  }
-  block.tensors.insert(block.tensors.begin() + static_cast<std::ptrdiff_t>(position),
-                       tensors.begin(), tensors.end());
-  block.savedPerSample += half.savedPerSample;
-}
-
-// `t`: the encoded tensor among the block's outputs.
-void appendEncoder(BlockSpec& block, std::size_t t, InsertHalf half, const std::string& name) {
-  const std::size_t own = block.tensors.size();
-  addTensors(block, own, half, name);
-  block.outputs[t].shape = half.output;
-  block.forward = [t, own, block = std::move(block.forward), encode = std::move(half.forward)](
-                      const TensorList& x, std::span<const at::Tensor> tensors,
-                      const BlockContext& context) {
-    TensorList outputs = block(x, tensors.first(own), context);
-    outputs[t] = encode(outputs[t], tensors.subspan(own));
-    return outputs;
-  };
-}
-
-// `t`: the encoded tensor among the outputs of the block before this one.
-void prependDecoder(BlockSpec& block, std::size_t t, InsertHalf half, const std::string& name) {
-  const std::size_t count = half.tensors.size();
-  addTensors(block, 0, half, name);
-  for (NormRow& norm : block.norms) {
-    norm.mean += count;
-    norm.variance += count;
-    if (norm.count) *norm.count += count;
-  }
-  block.forward = [t, count, block = std::move(block.forward), decode = std::move(half.forward)](
-                      TensorList x, std::span<const at::Tensor> tensors,
-                      const BlockContext& context) {
-    // Autocast may have computed it in half precision, but blocks expect fp32 after a cut.
-    x[t] = decode(x[t], tensors.first(count)).to(at::kFloat);
-    return block(x, tensors.subspan(count), context);
-  };
-}
-
-void checkNames(const std::vector<BlockSpec>& blocks) {
-  for (const BlockSpec& block : blocks) {
-    for (const ParameterSpec& tensor : block.tensors) {
-      if (!tensor.name.starts_with("insert.")) continue;
-      throw badInsert("the model has a parameter " + tensor.name +
-                          ", but names that begin with 'insert.' are reserved for inserts",
-                      "rename the model's module and export it again", "kind");
-    }
-  }
-}
-
 }  // namespace
 
 std::span<const InsertRow> insertTable() { return kInserts; }
@@ -328,58 +271,20 @@ const InsertRow& findInsert(std::string_view name) {
   }
 }
 
-std::size_t encodedTensor(const std::vector<BlockOutput>& tensors) {
-  const auto isEncoded = [](const BlockOutput& each) { return each.dtype == DType::f32; };
-  const auto count = std::count_if(tensors.begin(), tensors.end(), isEncoded);
-  if (count == 1) {
-    return static_cast<std::size_t>(std::find_if(tensors.begin(), tensors.end(), isEncoded) -
-                                    tensors.begin());
+InsertLayers layersFor(const InsertSpec& insert, const std::vector<BlockOutput>& tensors) {
+  const InsertRow& row = findInsert(insert.kind);
+  const InsertParameters parameters = checkedParameters(insert);
+  const Shape& shape = tensors[encodedTensor(tensors)].shape;
+  InsertLayers layers = row.layers(shape, parameters);
+  if (const auto correction = parameters.find(std::string(kCorrection.name));
+      correction != parameters.end()) {
+    layers.correction = correction->second;
   }
-  throw badInsert(count == 0 ? "only integers cross this cut"
-                             : std::to_string(count) + " fp32 tensors cross this cut",
-                  "choose a cut in model.cuts that exactly one fp32 tensor crosses; for a graph, "
-                  "cleave-client models show lists them, with --all also those that several cross",
-                  "cut");
-}
-
-void addInserts(std::vector<BlockSpec>& blocks, const std::vector<InsertSpec>& inserts,
-                const std::vector<int>& cuts, int firstNumber) {
-  if (!inserts.empty()) checkNames(blocks);
-  std::set<std::uint32_t> used;
-  // All layers are made before the first one is added, from the shapes of the model itself.
-  std::vector<InsertLayers> layers;
-  const auto first = static_cast<std::uint32_t>(firstNumber);
-  const auto last = static_cast<std::uint32_t>(first + cuts.size() - 1);
-  const auto blockAfter = [&](const InsertSpec& insert) {
-    return static_cast<std::size_t>(cuts[insert.cut - first]);
-  };
-  for (std::size_t n = 0; n < inserts.size(); ++n) {
-    const InsertSpec& insert = inserts[n];
-    try {
-      if (insert.cut < first || insert.cut > last) {
-        throw badInsert(
-            "there is no such cut",
-            "the cuts are numbered from " + std::to_string(first) + " to " + std::to_string(last),
-            "cut");
-      }
-      if (!used.insert(insert.cut).second) {
-        throw badInsert("the cut has two inserts", "remove one of them", "cut");
-      }
-      layers.push_back(layersFor(insert, blocks[blockAfter(insert) - 1].outputs));
-    } catch (const UsageError& error) {
-      throw UsageError(error.code(),
-                       "the insert at cut " + std::to_string(insert.cut) + ": " + error.what(),
-                       error.hint())
-          .about("insert[" + std::to_string(n) + "]." + error.key());
-    }
-  }
-  for (std::size_t n = 0; n < inserts.size(); ++n) {
-    const std::string name = "insert." + std::to_string(inserts[n].cut) + ".";
-    const std::size_t position = blockAfter(inserts[n]);
-    const std::size_t t = encodedTensor(blocks[position - 1].outputs);
-    appendEncoder(blocks[position - 1], t, std::move(layers[n].encoder), name + "encoder.");
-    prependDecoder(blocks[position], t, std::move(layers[n].decoder), name + "decoder.");
-  }
+  if (elementCount(layers.encoder.output) <= elementCount(shape)) return layers;
+  throw badInsert("the encoded tensor " + toString(layers.encoder.output) +
+                      " is larger than the tensor " + toString(shape),
+                  "set " + std::string(row.parameters.front().name) + " to a smaller number",
+                  std::string(row.parameters.front().name));
 }
 
 }  // namespace cleave

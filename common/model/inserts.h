@@ -2,7 +2,8 @@
 // encoder follows the last block before the cut and the decoder precedes the first block after it,
 // so both are part of the model and are trained with it. The gradient that crosses the cut is that
 // of the encoded tensor, so it is as small as the activation. Integer tensors that cross the same
-// cut, such as masks, are not encoded. To add a kind, add one row to inserts.cpp.
+// cut, such as masks, are not encoded. To add a kind, add one row to inserts.cpp; insert_blocks.cpp
+// adds inserts to a model.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,6 +39,12 @@ struct InsertHalf {
 struct InsertLayers {
   InsertHalf encoder;
   InsertHalf decoder;  // its output has the shape of the encoder's input
+  // The encoder's first weight multiplies windows of kernel x kernel positions of an image. 0: it
+  // multiplies the features of one position.
+  std::int64_t kernel = 0;
+  // Above 0, the gradient of the encoder's input x gets strength x (x - x') / samples of the batch,
+  // where x' is the decoder's output: training then avoids what the insert cannot represent.
+  double correction = 0;
 };
 
 struct InsertParameterRow {
@@ -63,6 +70,10 @@ struct InsertRow {
 std::span<const InsertRow> insertTable();
 // Throws UsageError "bad-insert" with the nearest known name.
 const InsertRow& findInsert(std::string_view name);
+// The layers of an insert between blocks that pass on these tensors. Throws UsageError
+// "bad-insert".
+InsertLayers layersFor(const InsertSpec& insert, const std::vector<BlockOutput>& tensors);
+UsageError badInsert(const std::string& sentence, const std::string& hint, const std::string& key);
 
 // Which of the tensors at a cut an insert encodes: the only one of fp32. Throws UsageError
 // "bad-insert" if there is none or more than one; key() is "cut".
@@ -71,9 +82,10 @@ std::size_t encodedTensor(const std::vector<BlockOutput>& tensors);
 // Appends the encoders to the blocks before the cuts, and prepends the decoders to the blocks after
 // them; the positions of the blocks do not change. `cuts`: the positions of the cuts firstNumber,
 // firstNumber + 1, … The parameters are called "insert.CUT.encoder.…" and "insert.CUT.decoder.…".
-// Allocates nothing. Throws UsageError "bad-insert" if a cut does not exist, has two inserts, or
-// has a tensor that the kind cannot encode; key() is the path in the configuration, such as
-// "insert[0].rank".
+// With a correction, the block before the cut has copies of the decoder's parameters, as buffers of
+// the same names that are not saved. Allocates nothing. Throws UsageError "bad-insert" if a cut
+// does not exist, has two inserts, or has a tensor that the kind cannot encode; key() is the path
+// in the configuration, such as "insert[0].rank".
 void addInserts(std::vector<BlockSpec>& blocks, const std::vector<InsertSpec>& inserts,
                 const std::vector<int>& cuts, int firstNumber);
 

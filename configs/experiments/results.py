@@ -3,6 +3,7 @@
 
     python3 configs/experiments/results.py efficientnet
     python3 configs/experiments/results.py efficientnet_bytes --chart docs/images/efficientnet_bytes.svg
+    python3 configs/experiments/results.py efficientnet_inserts
     python3 configs/experiments/results.py reviews --jobs 2
     python3 configs/experiments/results.py rte --server SERVER:4800 --set device=cuda
     python3 configs/experiments/results.py staleness
@@ -36,7 +37,7 @@ PREPARE = {
         **EFFICIENTNET,
         "experiments/efficientnet/scratch.pt2": ["efficientnet.py", "--output", "experiments/efficientnet", "--from-scratch"],
     },
-    "efficientnet_bytes": EFFICIENTNET,
+    **dict.fromkeys(("efficientnet_bytes", "efficientnet_inserts"), EFFICIENTNET),
     "efficientnet_epochs": {
         **EFFICIENTNET,
         "experiments/efficientnet/frozen.pt2": ["efficientnet.py", "--output", "experiments/efficientnet", "--frozen-stem"],
@@ -55,7 +56,7 @@ PREPARE = {
 }
 # Of the other experiments: configs/experiments/EXPERIMENT.yaml
 CONFIGS = {"staleness": "configs/fashion_mnist.yaml",
-           **dict.fromkeys(("efficientnet_bytes", "efficientnet_epochs"), "configs/experiments/efficientnet.yaml"),
+           **dict.fromkeys(("efficientnet_bytes", "efficientnet_epochs", "efficientnet_inserts"), "configs/experiments/efficientnet.yaml"),
            "reviews_bytes": "configs/experiments/reviews.yaml"}
 
 
@@ -107,7 +108,7 @@ F1L1, F1L2, F2L2, F4L3 = ({"model.cuts": cuts} for cuts in ("[net._bn0, net._bn1
 FROZEN = {"model.file": "experiments/efficientnet/frozen.pt2"}
 # As many steps as one epoch of efficientnet.yaml, in which each image is used five times. `delta` needs the same pixels in each epoch.
 EPOCHS = {**F1L2, "data.train.per_class": "240", "train.epochs": "5", "data.augment": "{flip: false}", "eval.every": "5"}
-# Of learned inserts.
+# Of residual inserts; the others are solved in closed form.
 ADAM = {"train.optimizer": "{name: adam, weight_decay: 0}", "train.learning_rate.peak": "0.01"}
 PRETRAINING = {
     **dict.fromkeys(("efficientnet_bytes", "efficientnet_epochs"), {**ADAM, "data.train.per_class": "240", "train.epochs": "15"}),
@@ -147,11 +148,20 @@ SMALL_CONV = "[{cut: 0, kind: conv, channels: 20, kernel: 4}, {cut: 1, kind: con
 FROZEN_INSERT = {**inserted("[{cut: 0, kind: conv, channels: 64, kernel: 4}]", "efficientnet/conv64"), "train.freeze": "[insert.0.*]"}
 
 
+def corrected(channels, second=None):
+    """Frozen inserts from principal components, with corrections of the gradient: at the first cut, and at the second one if it has channels."""
+    inserts = [(0, f"channels: {channels}, kernel: 4"), *([(1, f"channels: {second}")] if second else [])]
+    name = "-".join(["efficientnet/frozen" + str(channels), *([str(second)] if second else [])])
+    text = ", ".join(f"{{cut: {cut}, kind: conv, {sizes}, correction: 4.0e-5}}" for cut, sizes in inserts)
+    return {**inserted(f"[{text}]", name), "train.freeze": "[insert.*]"}
+
+
 def precision(name, **more):
     return {"precision.client": name, "precision.server": name, **more}
 
 
 FIVE, THREE, ONE = (1, 2, 3, 4, 5), (1, 2, 3), (1,)
+BITS = ["none", "block:bits=8", "block:bits=4"]
 
 
 def stale(steps, warmup, nesterov):
@@ -196,6 +206,17 @@ SWEEPS = {
          THREE, "f1l2"),
         ("f1l2, frozen stem", {**EPOCHS, **FROZEN}, ["none", once(8, "block:bits=8"), once(4, "block:bits=4")], FIVE, "f1l2"),
         ("f1l2, frozen stem and insert", {**EPOCHS, **FROZEN, **FROZEN_INSERT}, [once(8, "block:bits=8"), once(8, "block:bits=4")], FIVE, "f1l2"),
+    ],
+    "efficientnet_inserts": [
+        ("f1l1", {**EPOCHS, **F1L1}, ["none"], FIVE),
+        ("f1l2", EPOCHS, ["none"], FIVE),
+        # Two linear inserts in a row are one with fewer channels: 10 and 200 have the publication's share of 0.038 for two sets of inserts.
+        *((f"f1l1, {first} and {second} channels", {**EPOCHS, **F1L1, **corrected(first, second)}, BITS, FIVE, "f1l1")
+          for first, second in ((32, 320), (20, 320), (10, 200))),
+        *((f"f1l2, {channels} channels", {**EPOCHS, **corrected(channels)}, BITS, FIVE, "f1l2") for channels in (32, 20)),
+        # One epoch of 12,000 images.
+        ("f1l1, one epoch", F1L1, ["none"], FIVE),
+        *((f"f1l1, {channels} and 320 channels, one epoch", {**F1L1, **corrected(channels, 320)}, BITS, FIVE, "f1l1, one epoch") for channels in (32, 20)),
     ],
     "reviews": [
         ("f2l2", {}, [*HEADLINE, *TEXT], THREE),
@@ -283,7 +304,7 @@ def pretrain(options, row):
     settings = dict(row.settings)
     file = settings.pop("weights.file", None)
     if "insert" in settings and file and not os.path.exists(file):
-        command = [*client(options, "pretrain-inserts", {**settings, **PRETRAINING[options.experiment], "run.seed": "1"}), "--output", file]
+        command = [*client(options, "pretrain-inserts", {**settings, **PRETRAINING.get(options.experiment, {}), "run.seed": "1"}), "--output", file]
         with open(log_file(options.experiment), "a", encoding="utf-8") as log:
             subprocess.run(command, stdout=log, stderr=log, check=True)
 

@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/model/blocks.h"
 #include "common/model/inserts.h"
-#include "common/model/stage/labeled_batch.h"
 #include "common/model/optimizer.h"
+#include "common/model/stage/labeled_batch.h"
 
 namespace cleave {
 namespace {
@@ -29,18 +30,34 @@ struct Segment {
 
 // The two halves of an insert.
 struct Coder {
-  Coder(const std::vector<BlockSpec>& blocks, const StageOptions& stage,
-        const std::vector<NamedTensor>& weights)
-      : part(blocks, 0, 2), set(blocks, 0, 2, stage.seed) {
+  Coder(const std::vector<BlockSpec>& blocks, InsertLayers insertLayers, std::string namePrefix,
+        const StageOptions& stage, const std::vector<NamedTensor>& weights)
+      : layers(std::move(insertLayers)),
+        prefix(std::move(namePrefix)),
+        part(blocks, 0, 2),
+        set(blocks, 0, 2, stage.seed),
+        statistics(layers.kernel, widthOf(layers)) {
     loadWeights(set, selectWeights(weights, blocks, 0, 2));
     OptimizerSpec spec = stage.optimizer;
     spec.groups.clear();
     optimizer = makeOptimizer(spec, set.parameters());
   }
 
+  // Of a row that the encoder's first weight multiplies.
+  static std::int64_t widthOf(const InsertLayers& layers) {
+    const Shape& weight = layers.encoder.tensors.front().shape;
+    return elementCount(weight) / weight.front();
+  }
+  // Besides weight and bias.
+  bool hasMoreTensors() const { return layers.encoder.tensors.size() > 2; }
+
+  InsertLayers layers;
+  std::string prefix;  // of the parameters' names
   ModelPart part;
   ParameterSet set;
   std::unique_ptr<Optimizer> optimizer;
+  InsertStatistics statistics;
+  PrincipalComponents components;
   double squaredErrors = 0, squares = 0;
 };
 
@@ -74,6 +91,28 @@ struct InsertTrainer::State {
   std::vector<Coder> coders;
   std::vector<std::size_t> order;
   std::vector<Segment> segments;
+
+  // Computes the tensors at the cuts of each micro-batch, and calls use(coder, tensor, context).
+  template <typename Use>
+  void forEachTensor(const BatchView& batch, std::uint64_t step, const Use& use) {
+    const TensorList inputs = inputsOf(batch);
+    BlockContext context;
+    context.seed = options.seed;
+    context.at = {Phase::train, step, 0, Division::of(batch.samples(), options.microBatches)};
+    for (MicroBatch& at = context.at; at.i < at.batch.count; ++at.i) {
+      TensorList slices, x;
+      for (const at::Tensor& input : inputs) {
+        slices.push_back(input.narrow(0, at.offset(), at.size()));
+      }
+      for (std::size_t n = 0; n < order.size(); ++n) {
+        {
+          const at::NoGradGuard noGrad;
+          x = segments[n].part.forward(std::move(x), slices, segments[n].set, context);
+        }
+        use(coders[order[n]], x[segments[n].encoded], context);
+      }
+    }
+  }
 };
 
 InsertTrainer::InsertTrainer(const StageOptions& options, const std::vector<NamedTensor>& initial)
@@ -89,8 +128,9 @@ InsertTrainer::InsertTrainer(const StageOptions& options, const std::vector<Name
   for (std::size_t n = 0; n < inserts.size(); ++n) {
     const auto before = static_cast<std::size_t>(cuts[inserts[n].cut] - 1);
     const std::vector<BlockOutput>& outputs = blocks[before].outputs;
-    state_->coders.emplace_back(blocksOf(inserts[n], outputs[encodedTensor(outputs)]), plain,
-                                state_->initial);
+    state_->coders.emplace_back(
+        blocksOf(inserts[n], outputs[encodedTensor(outputs)]), layersFor(inserts[n], outputs),
+        "insert." + std::to_string(inserts[n].cut) + ".", plain, state_->initial);
     state_->order.push_back(n);
   }
   std::sort(state_->order.begin(), state_->order.end(),
@@ -105,31 +145,56 @@ InsertTrainer::InsertTrainer(const StageOptions& options, const std::vector<Name
 
 InsertTrainer::~InsertTrainer() = default;
 
-void InsertTrainer::step(const BatchView& batch, std::uint64_t step, double learningRate) {
-  BlockContext context;
-  context.seed = state_->options.seed;
-  context.at = {Phase::eval, step, 0, {1, batch.samples()}};
-  const TensorList inputs = inputsOf(batch);
-  TensorList x;
-  for (std::size_t n = 0; n < state_->order.size(); ++n) {
-    const Segment& segment = state_->segments[n];
-    Coder& coder = state_->coders[state_->order[n]];
-    {
-      const at::NoGradGuard noGrad;
-      x = segment.part.forward(std::move(x), inputs, segment.set, context);
-    }
-    const at::Tensor& exact = x[segment.encoded];
-    const at::Tensor decoded = coder.part.forward({exact}, {}, coder.set, context).front();
-    const at::Tensor error = decoded.sub(exact).square();
-    error.mean().backward();
-    StepDecision decision;
-    decision.step = step;
-    decision.learningRates = {learningRate};
+void InsertTrainer::observe(const BatchView& batch, std::uint64_t step) {
+  state_->forEachTensor(batch, step, [](Coder& coder, const at::Tensor& x, const BlockContext&) {
+    coder.statistics.add(x);
+  });
+}
+
+void InsertTrainer::solve() {
+  for (Coder& coder : state_->coders) {
+    coder.components = coder.statistics.components();
+    loadWeights(coder.set, coder.components.weights(coder.layers, coder.prefix));
+  }
+}
+
+std::vector<PrincipalComponents> InsertTrainer::components() const {
+  std::vector<PrincipalComponents> all;
+  for (const Coder& coder : state_->coders) all.push_back(coder.components);
+  return all;
+}
+
+bool InsertTrainer::needsTraining() const {
+  return std::any_of(state_->coders.begin(), state_->coders.end(),
+                     [](const Coder& coder) { return coder.hasMoreTensors(); });
+}
+
+void InsertTrainer::train(const BatchView& batch, std::uint64_t step, double learningRate) {
+  state_->forEachTensor(
+      batch, step, [](Coder& coder, const at::Tensor& x, const BlockContext& context) {
+        if (!coder.hasMoreTensors()) return;
+        const at::Tensor decoded = coder.part.forward({x}, {}, coder.set, context).front();
+        decoded.sub(x).square().mean().div(context.at.batch.count).backward();
+      });
+  StepDecision decision;
+  decision.step = step;
+  decision.learningRates = {learningRate};
+  for (Coder& coder : state_->coders) {
+    if (!coder.hasMoreTensors()) continue;
     coder.optimizer->update(decision);
     coder.set.clearGradients();
-    coder.squaredErrors += error.sum(at::kDouble).item<double>();
-    coder.squares += exact.square().sum(at::kDouble).item<double>();
   }
+}
+
+void InsertTrainer::measure(const BatchView& batch, std::uint64_t step) {
+  const at::NoGradGuard noGrad;
+  state_->forEachTensor(
+      batch, step, [](Coder& coder, const at::Tensor& x, const BlockContext& context) {
+        const at::Tensor decoded = coder.part.forward({x}, {}, coder.set, context).front();
+        const at::Tensor centered = withoutMean(x, coder.components.mean);
+        coder.squaredErrors += decoded.sub(x).square().sum(at::kDouble).item<double>();
+        coder.squares += centered.square().sum(at::kDouble).item<double>();
+      });
 }
 
 std::vector<double> InsertTrainer::takeErrors() {

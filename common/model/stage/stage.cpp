@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "common/core/names.h"
 #include "common/graph/adapters.h"
@@ -83,19 +84,23 @@ std::vector<BlockSpec> blocksFor(const StageOptions& options) {
   for (std::size_t c = 0; c + 1 < cuts.size(); ++c) checkCuts(blocks, {cuts[c], cuts[c + 1]});
   addInserts(blocks, options.inserts, cuts, options.cuts.number0);
   checkPatterns(blocks, options);
+  std::set<std::string> copied;  // parameters of decoders that the encoders' parts copy
   for (std::size_t b = 0; b < blocks.size(); ++b) {
     const bool isBody = static_cast<int>(b) >= cut0 && static_cast<int>(b) < cut1;
     blocks[b].precision = isBody ? options.bodyPrecision : options.clientPrecision;
     for (ParameterSpec& tensor : blocks[b].tensors) {
-      if (!isFrozen(tensor, options.freeze)) continue;
-      if (tensor.decaying) {
-        throw UsageError(
-            "bad-insert",
+      if (tensor.isInsert && tensor.isBuffer) copied.insert(tensor.name);
+      if (isFrozen(tensor, options.freeze)) tensor.isTrainable = false;
+      if (tensor.decaying && !tensor.isTrainable) {
+        throw badInsert(
             "the rank of an insert shrinks, but its parameter " + tensor.name + " is frozen",
-            "remove the pattern from train.freeze, or use kind: linear")
-            .about("insert");
+            "remove the pattern from train.freeze, or use kind: linear", "insert");
       }
-      tensor.isTrainable = false;
+      if (tensor.isTrainable && !tensor.isBuffer && copied.contains(tensor.name)) {
+        throw badInsert(
+            "an insert has a correction, but its parameter " + tensor.name + " is trained",
+            "add insert.* to train.freeze, or remove the correction", "insert");
+      }
     }
   }
   const bool bodyTrains = trainedCount(blocks, cut0, cut1) > 0;

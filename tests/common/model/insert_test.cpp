@@ -3,13 +3,17 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <limits>
 
 #include "common/core/random.h"
 #include "common/model/blocks.h"
+#include "common/model/insert_pca.h"
 #include "common/model/inserts.h"
+#include "common/model/stage/insert_trainer.h"
 #include "common/model/stage/stage.h"
 #include "tests/support/error_code.h"
 
@@ -77,12 +81,16 @@ struct Passed {
   at::Tensor encoded, decoded;
 };
 
-Passed pass(const at::Tensor& x, const InsertSpec& insert) {
-  const Shape shape(x.sizes().begin() + 1, x.sizes().end());
-  std::vector<BlockSpec> blocks = passing(shape);
+Shape shapeOf(const at::Tensor& x) { return {x.sizes().begin() + 1, x.sizes().end()}; }
+
+Passed pass(const at::Tensor& x, const InsertSpec& insert,
+            const std::vector<NamedTensor>& weights = {}) {
+  std::vector<BlockSpec> blocks = passing(shapeOf(x));
   addInserts(blocks, {insert}, {1}, 0);
   const at::NoGradGuard noGrad;
   const ParameterSet encoder(blocks, 0, 1, 1), decoder(blocks, 1, 2, 1);
+  loadWeights(encoder, selectWeights(weights, blocks, 0, 1));
+  loadWeights(decoder, selectWeights(weights, blocks, 1, 2));
   Passed passed;
   passed.encoded = blocks[0].forward({x}, encoder.tensors(), {}).front();
   passed.decoded = blocks[1].forward({passed.encoded}, decoder.tensors(), {}).front();
@@ -153,6 +161,138 @@ TEST_CASE("a convolution keeps the magnitude of its input") {
   const Passed passed = pass(x, conv(0, 20, 4));
   CHECK(passed.encoded.std().item<double>() == Approx(1).epsilon(0.1));
   CHECK(passed.decoded.std().item<double>() == Approx(1).epsilon(0.1));
+}
+
+// ---- Principal components ----
+
+// Values whose features are correlated and have different means.
+at::Tensor correlated(const Shape& shape) {
+  const at::Tensor x = values(shape);
+  const std::int64_t dimension =
+      shape.size() == 4 ? 1 : static_cast<std::int64_t>(shape.size()) - 1;
+  const at::Tensor shared = x.mean(dimension, true).mul(4);
+  Shape ofFeatures(shape.size(), 1);
+  ofFeatures[static_cast<std::size_t>(dimension)] = x.size(dimension);
+  return x.add(shared).add(at::arange(x.size(dimension)).view(ofFeatures));
+}
+
+struct Solved {
+  PrincipalComponents components;
+  Passed passed;
+  double error = 0;  // measured
+};
+
+Solved solve(const at::Tensor& x, const InsertSpec& insert) {
+  const InsertLayers layers = layersFor(insert, {{shapeOf(x)}});
+  const Shape& weight = layers.encoder.tensors.front().shape;
+  InsertStatistics statistics(layers.kernel, elementCount(weight) / weight.front());
+  for (std::int64_t n = 0; n < x.size(0); ++n) statistics.add(x.narrow(0, n, 1));
+  Solved solved;
+  solved.components = statistics.components();
+  solved.passed = pass(x, insert, solved.components.weights(layers, "insert.0."));
+  const at::Tensor centered = withoutMean(x, solved.components.mean);
+  solved.error = solved.passed.decoded.sub(x).square().sum().item<double>() /
+                 centered.square().sum().item<double>();
+  return solved;
+}
+
+TEST_CASE("principal components of full rank reproduce the tensor") {
+  const auto isExact = [](const at::Tensor& x, const InsertSpec& insert) {
+    return solve(x, insert).passed.decoded.sub(x).abs().max().item<double>() < 1e-4;
+  };
+  CHECK(isExact(correlated({40, 6}), linear(0, 6)));
+  CHECK(isExact(correlated({9, 5, 6}), linear(0, 6)));
+  CHECK(isExact(correlated({9, 6, 3, 4}), linear(0, 6)));
+  CHECK(isExact(correlated({9, 6, 3, 4}), conv(0, 6, 1)));
+  CHECK(isExact(correlated({20, 3, 8, 6}), conv(0, 12, 2)));
+}
+
+TEST_CASE("principal components leave the error that their variances say, the smallest one") {
+  const std::pair<at::Tensor, std::vector<InsertSpec>> cases[] = {
+      {correlated({400, 8}), {linear(0, 1), linear(0, 3), linear(0, 7)}},
+      {correlated({30, 8, 4, 6}), {linear(0, 1), linear(0, 3)}},
+      {correlated({30, 2, 8, 6}), {conv(0, 1, 2), conv(0, 3, 2), conv(0, 7, 2)}}};
+  for (const auto& [x, inserts] : cases) {
+    double last = 1;
+    for (const InsertSpec& insert : inserts) {
+      const Solved solved = solve(x, insert);
+      const std::int64_t rank = solved.passed.encoded.size(1);
+      CAPTURE(x.dim(), insert.kind, rank);
+      CHECK(solved.error == Approx(solved.components.error(rank)).epsilon(1e-3));
+      CHECK(solved.error < 0.95 * last);
+      last = solved.error;
+      CHECK(solved.components.rankFor(solved.components.error(rank)) == rank);
+      const Passed unsolved = pass(x, insert);
+      CHECK(solved.passed.decoded.sub(x).square().sum().item<double>() <
+            unsolved.decoded.sub(x).square().sum().item<double>());
+      const Solved again = solve(x, insert);
+      CHECK(again.passed.encoded.equal(solved.passed.encoded));
+    }
+  }
+  at::Tensor x = values({4, 6});
+  x[1][2] = std::numeric_limits<float>::infinity();
+  CHECK(errorCode([&] { solve(x, linear(0, 2)); }) == "non-finite");
+  CHECK(errorCode([] { InsertStatistics(0, 1 << 15); }) == "bad-insert");
+}
+
+TEST_CASE("inserts are fitted to the tensors of training, and nothing else changes") {
+  StageOptions options = mobileNet(34);
+  options.model.parameters = {{"width", "0.25"}};
+  options.microBatches = 2;
+  const at::Tensor images = values({8, 3, 34, 34});
+  const std::vector<std::int64_t> labels(8);
+  const TensorSpec spec{DType::f32, images.sizes().vec(), MemoryOrder::contiguous};
+  const TensorSpec target{DType::i64, {8}, MemoryOrder::contiguous};
+  const BatchView batch{{{static_cast<const std::byte*>(images.const_data_ptr()), spec},
+                         {reinterpret_cast<const std::byte*>(labels.data()), target}}};
+  const auto initial = weightsOf(WholeStage(options).set());
+  // In the other order than the model's.
+  options.inserts = {conv(1, 40, 1), conv(0, 12, 4)};
+  InsertTrainer trainer(options, {});
+  CHECK_FALSE(trainer.needsTraining());
+  trainer.observe(batch, 1);
+  trainer.solve();
+  trainer.measure(batch, 1);
+  const std::vector<double> errors = trainer.takeErrors();
+  REQUIRE(errors.size() == 2);
+  CHECK(errors[0] == Approx(trainer.components()[0].error(40)).margin(1e-4));
+  CHECK(trainer.components()[1].variances.size(0) == 8 * 16);
+  const std::vector<NamedTensor> weights = trainer.weights();
+  CHECK(weights.size() == initial.size() + 8);
+  for (const NamedTensor& before : initial) {
+    const auto after = std::find_if(weights.begin(), weights.end(), [&](const NamedTensor& each) {
+      return each.name == before.name;
+    });
+    REQUIRE(after != weights.end());
+    CHECK(after->tensor.equal(before.tensor));
+  }
+}
+
+// ---- Correction ----
+
+TEST_CASE("a correction adds the insert's error to the gradient of its input, in training") {
+  InsertSpec insert = linear(0, 2);
+  insert.parameters["correction"] = 0.5;
+  std::vector<BlockSpec> blocks = passing({5});
+  addInserts(blocks, {insert}, {1}, 0);
+  const ParameterSet encoder(blocks, 0, 1, 1);
+  // The decoder's copies are not part of the saved weights.
+  CHECK(encoder.parameters().size() == 2);
+  CHECK(encoder.constants().size() == 2);
+  const at::Tensor input = values({3, 5});
+  input.set_requires_grad(true);
+  const at::Tensor x = input.mul(2);  // as computed by a part of the model
+  BlockContext context;
+  context.at.batch = {2, 10};  // the batch has more samples than the micro-batch
+  const at::Tensor z = blocks[0].forward({x}, encoder.tensors(), context).front();
+  CHECK(z.equal(x.narrow(1, 0, 2)));
+  z.sum().backward();
+  // The initial insert is the identity of two features, and sends nothing of the others.
+  CHECK(input.grad().narrow(1, 0, 2).equal(at::full({3, 2}, 2.0F)));
+  const at::Tensor expected = x.detach().narrow(1, 2, 3).mul(2 * 0.5 / 10);
+  CHECK(input.grad().narrow(1, 2, 3).allclose(expected));
+  const at::NoGradGuard noGrad;
+  CHECK(blocks[0].forward({x}, encoder.tensors(), context).front().equal(z));
 }
 
 TEST_CASE("integer tensors that cross the cut are not encoded") {
@@ -251,6 +391,14 @@ TEST_CASE("inserts that do not fit their cut are refused") {
   frozen.freeze = {"insert.0.decoder.weight"};
   refused(frozen, {decaying("l1", 0.5)}, "insert.0.decoder.weight is frozen", "insert");
   CHECK(refusalOf(mlp(), {decaying("l1", 0.5)}).sentence == "accepted");
+  InsertSpec corrected = linear(0, 2);
+  corrected.parameters["correction"] = 1e-4;
+  refused(mlp(), {corrected}, "insert.0.decoder.weight is trained", "insert");
+  frozen.freeze = {"insert.*"};
+  CHECK(refusalOf(frozen, {corrected}).sentence == "accepted");
+  corrected.parameters["correction"] = -1;
+  refused(frozen, {corrected}, "correction is -1", "insert[0].correction");
+  refused(mlp(), {decaying("correction", 1e-4)}, "no 'correction'", "insert[0].correction");
   CHECK(refusalOf(mlp(), {linear(0, 6), linear(1, 1)}).sentence == "accepted");
 
   std::vector<BlockSpec> blocks = passing({4, 8});

@@ -205,38 +205,63 @@ TEST_CASE("a dry run shows the shapes and the bytes at cuts with inserts") {
                               Contains("cut 0: [batch, 8, 7, 7]"));
 }
 
-TEST_CASE("inserts are trained alone, and a run begins with them") {
+TEST_CASE("inserts are fitted alone, and a run begins with them, frozen and with corrections") {
   const TemporaryFolder folder;
-  const Arguments shared =
-      with(with(kCnn, kBoth), {"--set", "data.train.size=256", "--set", "train.epochs=8", "--set",
-                               "train.optimizer=adam", "--set", "train.learning_rate=0.01"});
   const std::string file = folder.path("inserts.safetensors");
-  const Arguments pretrain =
-      with({"pretrain-inserts", "--overwrite", "--config", configFile("synthetic.yaml")}, shared);
-  const auto first = askJson(with(pretrain, {"--output", file, "--set", "train.max_steps=1"}));
-  const auto last = askJson(with(pretrain, {"--output", file}));
-  for (std::size_t n = 0; n < 2; ++n) {
-    CAPTURE(n);
-    CHECK(last.at("inserts").at(n).at("relative_error").get<double>() <
-          0.8 * first.at("inserts").at(n).at("relative_error").get<double>());
-  }
-  // No gradient crosses the cuts if everything before them is frozen.
-  const Arguments frozen = {"--set", "train.freeze=['*', 'insert.0.*']"};
-  const auto again = askJson(with(
-      with(pretrain, frozen), {"--output", folder.path("frozen"), "--set", "train.max_steps=1"}));
-  CHECK(again.at("inserts").at(0).at("relative_error") ==
-        first.at("inserts").at(0).at("relative_error"));
-  CHECK(ask(with(with({"train", "--dry-run", "--config", configFile("synthetic.yaml")}, shared),
-                 frozen))
-            .code == 0);
-  const Ended ended =
-      runClient("train", folder.path("run"), with(shared, {"--set", "weights=" + file}));
-  INFO(ended.errors);
-  CHECK(ended.code == 0);
+  const auto fitting = [&](const Arguments& more, const std::string& output) {
+    return with(with({"pretrain-inserts", "--overwrite", "--config", configFile("synthetic.yaml"),
+                      "--set", "data.train.size=256", "--output", output},
+                     kCnn),
+                more);
+  };
+  // Residual inserts are trained after the principal components are known.
+  const Arguments learning = {"--set", "train.optimizer=adam", "--set", "train.learning_rate=0.01"};
+  const auto trained = [&](const std::string& setting) {
+    return askJson(with(fitting(kBoth, file), with(learning, {"--set", setting})));
+  };
+  const auto first = trained("train.max_steps=1"), last = trained("train.epochs=8");
+  CHECK(first.at("steps") == 1);
+  CHECK(last.at("steps") > 1);
+  CHECK(last.at("inserts").at(1).at("error").get<double>() <
+        first.at("inserts").at(1).at("error").get<double>());
+  CHECK(
+      runClient("train", folder.path("run"), with(kCnn, with(kBoth, {"--set", "weights=" + file})))
+          .code == 0);
+
+  const Arguments frozen = {"--set",
+                            "insert=[{cut: 0, kind: conv, channels: 3, kernel: 2, correction: "
+                            "0.01}, {cut: 1, kind: linear, rank: 3, correction: 0.01}]",
+                            "--set", "train.freeze=[insert.*]"};
+  const Ended text = ask(fitting(frozen, file));
+  REQUIRE(text.code == 0);
+  CHECK_THAT(text.output, Contains("cut 0: 3 of 16 features, error 0.") &&
+                              Contains("cut 1: 3 of 16 features, error 0.") &&
+                              Contains("--set weights.file=" + file));
+  const auto fitted = askJson(fitting(frozen, file));
+  CHECK(fitted.at("steps") == 0);
+  const auto& insert = fitted.at("inserts").at(0);
+  CHECK(insert.at("error") == last.at("inserts").at(0).at("error"));
+  CHECK(insert.at("ranks").at("0.1") <= insert.at("ranks").at("0.003"));
+
+  const TestServer server(folder);
+  const Arguments run =
+      with(with(kCnn, frozen), {"--server", server.address(), "--set", "weights=" + file, "--set",
+                                "data.train.size=256", "--set", "checkpoint.every_steps=3"});
+  const Ended verified = runClient("verify", folder.path("verified"), with(run, {"--json"}));
+  INFO(verified.errors);
+  REQUIRE(verified.code == 0);
+  CHECK(nlohmann::json::parse(verified.output).at("equal") == true);
+  const std::string whole = folder.path("whole"), resumed = folder.path("resumed");
+  REQUIRE(runClient("train", whole, run).code == 0);
+  const Process client = startClient("train", resumed, run, failingAt("committed:1:kill"));
+  REQUIRE(client.wait(kPatience));
+  REQUIRE(resume(resumed).code == 0);
+  CHECK((readFile(resumed + "/model.safetensors") == readFile(whole + "/model.safetensors")));
+
   const std::string diverged = folder.path("diverged");
-  checkError(ask(with(pretrain, {"--output", diverged, "--set", "train.optimizer=sgd", "--set",
-                                 "train.learning_rate=1.0e6"})),
-             kFailedRun, {"[non-finite]", "the insert at cut 0", "train.learning_rate.peak"});
+  checkError(ask(with(fitting(kBoth, diverged),
+                      {"--set", "train.optimizer=sgd", "--set", "train.learning_rate=1.0e6"})),
+             kFailedRun, {"[non-finite]", "the insert at cut 1", "train.learning_rate.peak"});
   CHECK_FALSE(std::filesystem::exists(diverged));
   checkError(ask({"pretrain-inserts", "--config", configFile("synthetic.yaml"), "--output",
                   folder.path("none")}),
@@ -273,6 +298,12 @@ TEST_CASE("wrong inserts are refused with their line") {
           {"config.yaml:8: insert[0].decay"});
   refused("  cut: 0\n  kind: decaying\n  rank: 2\n  every_steps: 5\ntrain: {freeze: [insert.*]}\n",
           {"[bad-insert]", "insert.0.encoder.weight is frozen", "train.freeze"});
+  refused("  cut: 0\n  kind: linear\n  rank: 2\n  correction: 1.0e-4\n",
+          {"[bad-insert]", "insert.0.decoder.weight is trained", "add insert.* to train.freeze"});
+  refused(
+      "  cut: 0\n  kind: linear\n  rank: 2\n  correction: 1.0e-4\n"
+      "train: {freeze: [insert.*]}\nprecision: {client: fp16}\n",
+      {"[bad-insert]", "config.yaml:7: insert[0].correction", "loss scaling"});
 
   const TestServer server(folder, kGraphAllowed);
   checkError(runClient("train", folder.path("run"),

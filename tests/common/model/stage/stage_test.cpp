@@ -15,16 +15,16 @@
 #include <map>
 #include <optional>
 
-#include "common/resources/buffer.h"
 #include "common/core/random.h"
 #include "common/graph/cuts.h"
 #include "common/model/blocks.h"
 #include "common/model/graph/graph_blocks.h"
 #include "common/model/graph/graph_file.h"
-#include "common/model/stage/labeled_batch.h"
 #include "common/model/split_backward.h"
+#include "common/model/stage/labeled_batch.h"
 #include "common/model/stage/stage.h"
 #include "common/model/torch_tensor.h"
+#include "common/resources/buffer.h"
 #include "tests/support/error_code.h"
 
 namespace cleave::test {
@@ -378,6 +378,13 @@ const std::vector<InsertSpec> kDecaying = {
     {0, "decaying", {{"rank", 4}, {"every_steps", 1}, {"decay", 0.5}, {"l1", 0.01}}},
     {1, "decaying", {{"rank", 4}, {"every_steps", 3}, {"decay", 0.5}, {"min_rank", 2}}}};
 
+// Frozen, with corrections.
+void correctInserts(StageOptions& options, std::uint32_t lastCut = 1) {
+  options.inserts = {{0, "linear", {{"rank", 3}, {"correction", 0.3}}},
+                     {lastCut, "residual", {{"rank", 4}, {"correction", 0.2}}}};
+  options.freeze = {"insert.*"};
+}
+
 TEST_CASE("split equals whole with learned inserts") {
   setComputeThreads(1);
   StageOptions mobile = cnnOptions();
@@ -444,6 +451,40 @@ TEST_CASE("split equals whole with inserts whose rank shrinks") {
   }
 }
 
+TEST_CASE("split equals whole with frozen inserts that correct the gradient") {
+  setComputeThreads(1);
+  for (StageOptions options : {mlpOptions(), cnnOptions()}) {
+    correctInserts(options);
+    for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+      options.clientPrecision = options.bodyPrecision = precision;
+      for (const bool splitsBackward : {false, true}) {
+        options.splitsBackward = options.recompute = splitsBackward;
+        options.averageDecay = splitsBackward ? 0.9 : 0;
+        CAPTURE(options.model.name, precisionName(precision), splitsBackward);
+        CHECK(splitAgainstWhole(options, 13, 4, Order::alternating) == "");
+      }
+    }
+  }
+  StageOptions several = cnnOptions();
+  several.cuts = {1, 8};
+  several.innerCuts = {4};
+  correctInserts(several, 2);
+  several.inserts.push_back({1, "conv", {{"channels", 5}, {"kernel", 2}, {"correction", 0.1}}});
+  CHECK(splitAgainstWhole(several, 13, 4, Order::alternating) == "");
+  // The correction changes the training.
+  StageOptions corrected = cnnOptions();
+  correctInserts(corrected);
+  StageOptions plain = corrected;
+  for (InsertSpec& insert : plain.inserts) insert.parameters["correction"] = 0;
+  WholeStage with(corrected), without(plain);
+  const Batch batch = makeBatch(plain.model, 13, 1);
+  with.runBatch(Phase::train, 1, 4, batch.view());
+  without.runBatch(Phase::train, 1, 4, batch.view());
+  CHECK(with.losses() == without.losses());
+  CHECK(difference(gradientsOf(with.set()), gradientsOf(without.set())).find("differs") !=
+        std::string::npos);
+}
+
 TEST_CASE("inserts are trained even if all other parameters are frozen") {
   StageOptions options = mlpOptions();
   options.inserts = {kLinear0, kLinear1};
@@ -482,6 +523,8 @@ TEST_CASE("split equals whole with inserts in an exported model") {
       CHECK(splitAgainstWhole(options, 8, 3, Order::alternating) == "");
     }
   }
+  correctInserts(options);
+  CHECK(splitAgainstWhole(options, 8, 3, Order::alternating) == "");
 }
 
 TEST_CASE("split equals whole for every pair of cuts of an exported model") {
@@ -628,7 +671,10 @@ TEST_CASE("stages restored in a new process continue bit-identically") {
   for (StageOptions options : {cnnOptions(), mlpOptions()}) {
     for (const char* optimizer : {"sgd", "adam"}) {
       CAPTURE(options.model.name, optimizer);
-      if (std::string(optimizer) == "adam") options.optimizer = {"adam", {}};
+      if (std::string(optimizer) == "adam") {
+        options.optimizer = {"adam", {}};
+        correctInserts(options);
+      }
       const auto train = [&](Split& split, std::uint64_t first, std::uint64_t last) {
         for (std::uint64_t step = first; step <= last; ++step) {
           split.runBatch(Phase::train, step, 4, makeBatch(options.model, 10, step),
@@ -835,6 +881,8 @@ TEST_CASE("each replica of a body equals the whole model that adds in the same o
         options.splitsBackward = variant == 2;
         options.averageDecay = variant == 1 ? 0.9 : 0;
         options.inserts = variant == 1 ? kDecaying : std::vector<InsertSpec>{};
+        options.freeze.clear();
+        if (variant == 2) correctInserts(options);
         CAPTURE(options.model.name, count, variant);
         ReplicaSplit split(options);
         WholeStage whole(options);
@@ -964,6 +1012,8 @@ TEST_CASE("with staleness, overlapping steps equal those of the whole model") {
         options.splitsBackward = variant == 2;
         options.averageDecay = variant == 1 ? 0.9 : 0;
         options.inserts = variant == 1 ? kDecaying : std::vector<InsertSpec>{};
+        options.freeze.clear();
+        if (variant == 2) correctInserts(options);
         CAPTURE(options.model.name, options.staleness, variant);
         constexpr std::uint64_t kSteps = 7;
         Overlapping overlapping(options, kSteps);
