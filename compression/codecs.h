@@ -33,6 +33,7 @@ std::unique_ptr<Codec> makeDelta(const CodecSpec& spec);
 std::unique_ptr<Codec> makeChannels(const CodecSpec& spec);
 std::unique_ptr<Codec> makeRans(const CodecSpec& spec);
 std::unique_ptr<Codec> makeZstd(const CodecSpec& spec);
+std::unique_ptr<Codec> makeIntegers(const CodecSpec& spec);
 
 // The GPU implementations, in the folder device/.
 std::shared_ptr<const DeviceCodec> makeFp16OnGpu(const GpuCodecRequest& request);

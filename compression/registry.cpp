@@ -60,8 +60,12 @@ constexpr auto kCodecs = std::to_array<CodecRow>({
      "zstd:level=3(block:bits=4)", makeZstd},
 });
 
+constexpr CodecRow kIntegers{
+    "integers", "", "integers in as few bits as they need", "integers", makeIntegers, false, false};
+
 const CodecRow& rowOf(const Codec& codec) {
   const std::string name = parseCodecSpec(codec.spec()).name;
+  if (name == kIntegers.name) return kIntegers;
   return *std::find_if(kCodecs.begin(), kCodecs.end(),
                        [&](const CodecRow& row) { return row.name == name; });
 }
@@ -69,6 +73,10 @@ const CodecRow& rowOf(const Codec& codec) {
 }  // namespace
 
 std::span<const CodecRow> codecTable() { return kCodecs; }
+
+std::unique_ptr<Codec> makeIntegerCodec() {
+  return kIntegers.make(parseCodecSpec(kIntegers.name));
+}
 
 std::unique_ptr<Codec> makeCodec(std::string_view text) {
   const CodecSpec spec = parseCodecSpec(text);

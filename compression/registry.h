@@ -28,6 +28,10 @@ struct CodecRow {
 
 std::span<const CodecRow> codecTable();
 
+// The codec of all tensors of integers. It is not in the table: users choose among codecs for
+// floats.
+std::unique_ptr<Codec> makeIntegerCodec();
+
 // Throws UsageError with the nearest known name as its hint.
 std::unique_ptr<Codec> makeCodec(std::string_view spec);
 // Whether this codec always writes exactly maxEncodedBytes.

@@ -104,7 +104,7 @@ Bytes batchBytes(const RunPlan& plan, Flow flow, std::uint32_t samples) {
   for (std::uint32_t i = 0; i < division.count; ++i) {
     const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, division.size(i));
     bytes.raw += spec.bytes();
-    bytes.encoded += plan.codecs.at(flow)->maxEncodedBytes(spec);
+    bytes.encoded += plan.codecs.at(flow)->expectedBytes(spec);
   }
   return bytes;
 }
@@ -166,7 +166,9 @@ Json describeFlow(const PreparedRun& run, const Crossing& crossing) {
           {"auto_chooses_among", isMeasured ? Json(choices->second) : Json()},
           {"raw_bytes_per_step", step.raw},
           {"encoded_bytes_per_step", step.encoded},
-          {"encoded_bytes_are", sizeIsFixed(codec) ? "exact" : "at most"}};
+          {"encoded_bytes_are", !isFloat(spec.dtype) ? "of a mask"
+                                : sizeIsFixed(codec) ? "exact"
+                                                     : "at most"}};
 }
 
 std::vector<std::string> textsOf(const std::vector<SampleArray>& arrays) {

@@ -11,8 +11,8 @@
 
 #include "common/codec/sample_cache.h"
 #include "common/codec/tensor.h"
-#include "common/resources/codec_executor.h"
 #include "common/core/error.h"
+#include "common/resources/codec_executor.h"
 #include "common/resources/fork_join_pair.h"
 #include "common/topology/key.h"
 
@@ -73,11 +73,15 @@ class Codec {
   virtual std::string spec() const = 0;
   // Whether the encoded bytes are the tensor's own, so that no copy is needed.
   virtual bool isIdentity() const { return false; }
+  // Whether the codec encodes tensors of integers; the others encode floats.
+  virtual bool acceptsIntegers() const { return isIdentity(); }
   // Whether the codec uses CodecContext::history. The first dimension of its tensors must then be
   // the samples of the micro-batch.
   virtual bool keepsSamples() const { return false; }
   // Maximum bytes that encode() writes for a tensor of this spec. Decoders reject longer payloads.
   virtual std::size_t maxEncodedBytes(const TensorSpec& spec) const = 0;
+  // The bytes to predict for a tensor of this spec, if its values are not known.
+  virtual std::size_t expectedBytes(const TensorSpec& spec) const { return maxEncodedBytes(spec); }
   // The memory needed for tensors of this spec. Servers use it to decide on admission.
   virtual CodecMemory memory(const TensorSpec&) const { return {}; }
   // Writes at most maxEncodedBytes(view.spec) bytes to `out`, which must have room for them. Throws
@@ -97,8 +101,8 @@ class Codec {
   virtual CodecState restoreState(std::span<const std::byte> bytes) const;
 };
 
-// Throws UsageError "bad-codec-spec" if the codec cannot encode tensors of this spec: all codecs
-// except `none` require floats. `name`: the tensor's name in the error.
+// Throws UsageError "bad-codec-spec" if the tensors of this spec have integers, and the codec
+// encodes floats. `name`: the tensor's name in the error.
 void checkAccepts(const Codec& codec, const TensorSpec& spec, const std::string& name);
 
 }  // namespace cleave

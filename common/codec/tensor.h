@@ -12,7 +12,7 @@
 
 namespace cleave {
 
-// i64 is for masks and indices: only the codec `none` accepts it.
+// i64 is for masks and indices: only codecs that accept integers encode it.
 enum class DType : std::uint8_t { f32, f16, bf16, i64 };
 constexpr bool isFloat(DType dtype) { return dtype != DType::i64; }
 std::string_view dtypeName(DType dtype);  // "f32"

@@ -73,10 +73,12 @@ FlowMap<std::shared_ptr<const Codec>> codecsOf(const RunSpec& spec, const Place&
   }
   for (auto& [flow, codec] : codecs) {
     if (codec) continue;
-    // Additional tensors of a cut use the codec of its first one; integers are not encoded.
-    const Flow first{flow.kind, flow.cut, 0};
-    const bool hasFloats = flowSpec(blocks, cuts, flow, 1).dtype == DType::f32;
-    codec = flow.tensor > 0 && hasFloats ? codecs.at(first) : makeCodec("none");
+    // Additional tensors of a cut use the codec of its first one, if they have floats.
+    if (!isFloat(flowSpec(blocks, cuts, flow, 1).dtype)) {
+      codec = makeIntegerCodec();
+    } else {
+      codec = flow.tensor > 0 ? codecs.at({flow.kind, flow.cut, 0}) : makeCodec("none");
+    }
   }
   return codecs;
 }

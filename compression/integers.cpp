@@ -1,0 +1,126 @@
+// `integers`: masks and ids that cross a cut, exactly: each value minus the tensor's minimum, in as
+// few bits as the largest one needs. A mask of zeros and ones takes a bit per element, and one that
+// is the same everywhere takes none.
+//
+// A payload has the bits per code (1 byte), the minimum (8 bytes, little-endian), and the codes:
+// dense up to 16 bits (packing.h), otherwise little-endian integers of 32 or 64 bits.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "compression/codecs.h"
+#include "compression/parts/packing.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::size_t kHeaderBytes = 1 + sizeof(std::uint64_t);
+constexpr int kMaxDenseBits = 16;
+constexpr std::size_t kStrip =
+    4096;  // codes that are converted at once; a multiple of 8, so that a strip ends with a byte
+
+std::size_t codeBytes(std::size_t count, int bits) {
+  return bits <= kMaxDenseBits ? (count * static_cast<std::size_t>(bits) + 7) / 8
+                               : count * static_cast<std::size_t>(bits / 8);
+}
+
+int bitsFor(std::uint64_t largest) {
+  const int bits = std::bit_width(largest);
+  return bits <= kMaxDenseBits ? bits : bits <= 32 ? 32 : 64;
+}
+
+std::uint64_t load(const std::byte* from, std::size_t bytes) {
+  std::uint64_t value = 0;
+  std::memcpy(&value, from, bytes);
+  return value;
+}
+
+class Integers : public Codec {
+ public:
+  std::string spec() const override { return "integers"; }
+  bool acceptsIntegers() const override { return true; }
+  std::size_t maxEncodedBytes(const TensorSpec& spec) const override {
+    return kHeaderBytes + spec.bytes();
+  }
+  // Of a mask of zeros and ones.
+  std::size_t expectedBytes(const TensorSpec& spec) const override {
+    return kHeaderBytes + codeBytes(spec.elements(), 1);
+  }
+
+  Encoded encode(const CodecContext&, const CodecState&, CutContext&, const TensorView& view,
+                 std::span<std::byte> out) const override {
+    const auto* data = static_cast<const std::byte*>(view.data);
+    const std::size_t count = view.spec.elements();
+    if (count == 0) return {};
+    std::int64_t smallest = 0, largest = 0;
+    for (std::size_t e = 0; e < count; ++e) {
+      const auto value = static_cast<std::int64_t>(load(data + 8 * e, 8));
+      smallest = e == 0 ? value : std::min(smallest, value);
+      largest = e == 0 ? value : std::max(largest, value);
+    }
+    // Differences wrap modulo 2^64, as decode() adds them.
+    const auto minimum = static_cast<std::uint64_t>(smallest);
+    const int bits = bitsFor(static_cast<std::uint64_t>(largest) - minimum);
+    out[0] = static_cast<std::byte>(bits);
+    std::memcpy(&out[1], &minimum, sizeof minimum);
+    std::byte* codes = out.data() + kHeaderBytes;
+    std::vector<std::uint16_t> strip(kStrip);
+    for (std::size_t begin = 0; begin < count && bits > 0; begin += kStrip) {
+      const std::size_t n = std::min(kStrip, count - begin);
+      for (std::size_t e = 0; e < n; ++e) {
+        const std::uint64_t code = load(data + 8 * (begin + e), 8) - minimum;
+        if (bits <= kMaxDenseBits) {
+          strip[e] = static_cast<std::uint16_t>(code);
+        } else {
+          const std::size_t width = static_cast<std::size_t>(bits / 8);
+          std::memcpy(codes + (begin + e) * width, &code, width);
+        }
+      }
+      if (bits <= kMaxDenseBits) pack(strip.data(), n, bits, codes + codeBytes(begin, bits));
+    }
+    return {kHeaderBytes + codeBytes(count, bits), nullptr};
+  }
+
+  CodecState decode(const CodecContext& context, const CodecState&, CutContext&,
+                    std::span<const std::byte> bytes, MutableTensorView out) const override {
+    const std::size_t count = out.spec.elements();
+    if (count == 0) {
+      checkPayloadSize(*this, context.key, bytes.size(), 0);
+      return nullptr;
+    }
+    if (bytes.size() < kHeaderBytes) {
+      throwBadPayload(*this, context.key, "it has no header");
+    }
+    const int bits = std::to_integer<int>(bytes[0]);
+    if (bits > kMaxDenseBits && bits != 32 && bits != 64) {
+      throwBadPayload(*this, context.key, std::to_string(bits) + " bits per code");
+    }
+    checkPayloadSize(*this, context.key, bytes.size(), kHeaderBytes + codeBytes(count, bits));
+    const std::uint64_t minimum = load(&bytes[1], 8);
+    const std::byte* codes = bytes.data() + kHeaderBytes;
+    auto* data = static_cast<std::byte*>(out.data);
+    std::vector<std::uint16_t> strip(kStrip);  // zeros: the codes of 0 bits
+    for (std::size_t begin = 0; begin < count; begin += kStrip) {
+      const std::size_t n = std::min(kStrip, count - begin);
+      const bool isDense = bits <= kMaxDenseBits;
+      if (isDense && bits > 0) unpack(codes + codeBytes(begin, bits), n, bits, strip.data());
+      for (std::size_t e = 0; e < n; ++e) {
+        const std::size_t width = static_cast<std::size_t>(bits / 8);
+        const std::uint64_t code = isDense ? strip[e] : load(codes + (begin + e) * width, width);
+        const std::uint64_t value = minimum + code;
+        std::memcpy(data + 8 * (begin + e), &value, sizeof value);
+      }
+    }
+    return nullptr;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Codec> makeIntegers(const CodecSpec& spec) {
+  CodecParameters(spec).finish();
+  return std::make_unique<Integers>();
+}
+
+}  // namespace cleave
