@@ -48,13 +48,37 @@ std::string codecOfCut(const ClientSettings& settings, int cut) {
   return spec;
 }
 
+// All inserts with all parameters, as in "0 conv channels=20 kernel=4 1 conv channels=320
+// kernel=1".
+std::string insertsOf(const ClientSettings& settings) {
+  std::string text;
+  for (const InsertSpec& insert : settings.inserts) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : " ", insert.cut, insert.kind);
+    for (const InsertParameterRow& row : findInsert(insert.kind).parameters) {
+      const auto own = insert.parameters.find(std::string(row.name));
+      text +=
+          fmt::format(" {}={}", row.name,
+                      own != insert.parameters.end() ? own->second : row.defaultValue.value_or(0));
+    }
+  }
+  return text;
+}
+
+std::string cutsOf(const ClientSettings& settings) {
+  if (!settings.cutNames.empty()) return fmt::format("{}", fmt::join(settings.cutNames, "-"));
+  return settings.cuts.empty() ? "default" : fmt::format("{}", fmt::join(settings.cuts, "-"));
+}
+
 Facts factsOf(const ClientSettings& settings) {
-  const std::string cuts =
-      settings.cuts.empty() ? "default" : fmt::format("{}", fmt::join(settings.cuts, "-"));
-  return {{"data", settings.data.format},
-          {"model", settings.model.name},
-          {"start", settings.weights.file.empty() ? "scratch" : "pretrained"},
-          {"cuts", cuts},
+  const auto orElse = [](const std::string& known, const std::string& own) {
+    return known.empty() ? own : known;
+  };
+  return {{"data", orElse(settings.knownAs.data, settings.data.format)},
+          {"model", orElse(settings.knownAs.model, settings.model.name)},
+          {"start", orElse(settings.knownAs.start,
+                           settings.weights.file.empty() ? "scratch" : "pretrained")},
+          {"cuts", cutsOf(settings)},
+          {"insert", insertsOf(settings)},
           {"batch", std::to_string(settings.batch)},
           {"micro_batches", std::to_string(settings.microBatches)},
           {"codec_cut0", codecOfCut(settings, 0)},

@@ -59,6 +59,16 @@ std::string qualityText(const nlohmann::json& quality) {
   return text + "\n";
 }
 
+std::string targetText(const nlohmann::json& target) {
+  const std::string metric = target.at("metric");
+  const std::string what = metric + " " + valueText(metric, target.at("value").get<double>());
+  if (!target.contains("steps")) return what + " was not reached";
+  return fmt::format(
+      "{} in epoch {}, after {} steps, {} and {}", what, target.at("epoch").get<std::uint64_t>(),
+      target.at("steps").get<std::uint64_t>(), durationText(target.at("seconds").get<double>()),
+      bytesText(target.at("bytes").get<double>()));
+}
+
 }  // namespace
 
 nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& result,
@@ -94,6 +104,15 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
                            {"epoch", result.kept->epoch},
                            {"model", file}};
       }
+    }
+  }
+  if (const Target& target = run.settings.target; !target.metric.empty()) {
+    summary["target"] = {{"metric", target.metric}, {"value", target.value}};
+    if (const auto& reached = result.target) {
+      summary["target"].update({{"epoch", reached->epoch},
+                                {"steps", reached->steps},
+                                {"seconds", reached->seconds},
+                                {"bytes", reached->bytes}});
     }
   }
   const double wire = static_cast<double>(totals.wireUp + totals.wireDown);
@@ -173,6 +192,8 @@ void printSummary(const nlohmann::json& summary) {
     const auto& eval = summary.at("eval");
     text << evaluationText(summary.at("main_metric"), eval);
   }
+  if (summary.contains("target"))
+    text << "target      " << targetText(summary.at("target")) << "\n";
   if (summary.contains("stopped_after_epoch")) {
     text << fmt::format("stopped     early, after epoch {} (train.stop)\n",
                         summary.at("stopped_after_epoch").get<std::uint64_t>());

@@ -14,8 +14,8 @@
 #include "client/codecs/quality_watch.h"
 #include "client/config/learning_rate.h"
 #include "client/config/weights_file.h"
-#include "client/data/samples/data_digest.h"
 #include "client/data/formats/formats.h"
+#include "client/data/samples/data_digest.h"
 #include "client/data/samples/subset.h"
 #include "common/config/config.h"
 #include "common/graph/adapters.h"
@@ -70,8 +70,21 @@ struct EarlyStop {
   bool operator==(const EarlyStop&) const = default;
 };
 
+// A value of a metric; the summary says when the run has reached it.
+struct Target {
+  std::string metric;  // empty: there is no target
+  double value = 0;
+};
+
+// What a run's data, model and initial weights are called in a table of published figures; empty:
+// what the configuration calls them.
+struct KnownAs {
+  std::string data, model, start;
+};
+
 struct ClientSettings : Experiment {
   std::string name = "run";
+  KnownAs knownAs;
   std::string modelFile;              // for the model "graph"
   std::vector<std::string> cutNames;  // for the model "graph": names of modules
   LoraSpec lora;                      // for the model "graph"
@@ -94,6 +107,7 @@ struct ClientSettings : Experiment {
   double clipNorm = 0;  // maximum global gradient norm; 0: no limit
   ScoreSpec scores;
   EarlyStop stop;
+  Target target;
   Precision clientPrecision = Precision::fp32;
   bool mayScaleLoss = true;  // in fp16
   std::string bestMetric;    // metric that selects the best model to keep; empty: no model is kept

@@ -268,6 +268,20 @@ void addRunAndModel(Table& table) {
              "of this name in lower case, with `-` for everything except letters and digits");
   addFields(table, "run.");
   table
+      .text("known_as.data", "text", field(&Settings::knownAs, &KnownAs::data),
+            "what published figures call the data, for the comparison of a "
+            "[sweep](sweep.md#published-figures); default: `data.format`")
+      .mayChange();
+  table
+      .text("known_as.model", "text", field(&Settings::knownAs, &KnownAs::model),
+            "the same for the model; default: `model.name`")
+      .mayChange();
+  table
+      .text("known_as.start", "text", field(&Settings::knownAs, &KnownAs::start),
+            "the same for its initial weights, such as `pretrained`; default: `pretrained` with "
+            "`weights.file`, otherwise `scratch`")
+      .mayChange();
+  table
       .add("model.name", namesOf(modelTable()), "", "required",
            "the model; `cleave-client models` lists all models", readModel)
       .sent();

@@ -78,6 +78,26 @@ void readStop(Config& config, Settings& settings) {
   stop.minChange = config.number("train.stop.min_change", 0, 1e9, stop.minChange);
 }
 
+void readTarget(Config& config, ClientSettings& settings) {
+  if (config.keys("eval.target").empty()) return;
+  settings.target.metric =
+      config.text("eval.target.metric", settings.mainMetric(), settings.scores.names());
+  settings.target.value = config.number("eval.target.value", -1e9, 1e9);
+}
+
+void addTarget(Table& table) {
+  table
+      .add("eval.target.value", "number", "", "none",
+           "the summary, sweeps and reports say after how many steps, seconds and bytes an "
+           "evaluation reached this value of `eval.target.metric`",
+           readTarget)
+      .mayChange();
+  table
+      .add("eval.target.metric", "a metric, or `loss`", "", "the first of `train.metrics`",
+           "the metric that shall reach that value", nullptr)
+      .mayChange();
+}
+
 void addStop(Table& table) {
   table.add("train.stop.metric", "a metric, or `loss`", "", "none",
             "ends the run early, after an epoch, if this metric has not improved in "
@@ -134,6 +154,7 @@ void addScores(Table& table) {
                                              {"max", "min"}) == "max";
             });
   addStop(table);
+  addTarget(table);
 }
 
 }  // namespace cleave::client_keys

@@ -12,8 +12,8 @@
 #include <sstream>
 
 #include "common/core/durable.h"
-#include "common/files/environment.h"
 #include "common/core/yaml.h"
+#include "common/files/environment.h"
 
 namespace cleave {
 namespace {

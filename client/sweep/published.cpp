@@ -12,8 +12,9 @@ namespace {
 const std::vector<std::string> kTexts = {"id",         "source", "origin",
                                          "experiment", "codec",  "contradiction"};
 // Text columns that must match a point's facts unless they are empty.
-const std::vector<std::string> kKeys = {"data",  "model",         "start",      "cuts",
-                                        "batch", "micro_batches", "codec_cut0", "codec_cut1"};
+const std::vector<std::string> kKeys = {"data",       "model",      "start",
+                                        "cuts",       "batch",      "micro_batches",
+                                        "codec_cut0", "codec_cut1", "insert"};
 const std::vector<std::string> kFigures = {"accuracy_percent",
                                            "accuracy_std",
                                            "matthews_percent",
@@ -44,6 +45,7 @@ struct Comparable {
 };
 constexpr Comparable kComparable[] = {
     {"accuracy_percent", "accuracy_std", "best_top1", 100, "best top-1", "%", ""},
+    {"matthews_percent", "matthews_std", "best_matthews", 100, "best Matthews", "%", ""},
     {"ratio", nullptr, "ratio", 1, "ratio", "", ""},
     {"step_seconds", nullptr, "step_seconds", 1, "step", "s", ""},
     {"images_per_second", nullptr, "images_per_second", 1, "speed", "images/s", ""},
@@ -102,6 +104,8 @@ bool matches(const PublishedRow& row, const Facts& facts) {
   for (const char* needed : {"data", "model", "codec_cut0", "codec_cut1"}) {
     if (!row.keys.contains(needed)) return false;
   }
+  // A row without an insert is of a run without one.
+  if (!row.keys.contains("insert") && !facts.at("insert").empty()) return false;
   for (const auto& [key, value] : row.keys) {
     const auto own = facts.find(key);
     if (own == facts.end() || own->second != value) return false;

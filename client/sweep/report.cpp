@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "client/report/report.h"
-#include "common/files/environment.h"
 #include "common/core/metric_titles.h"
-#include "common/files/record.h"
 #include "common/core/units.h"
+#include "common/files/environment.h"
+#include "common/files/record.h"
 
 namespace cleave {
 namespace {

@@ -19,8 +19,12 @@ using Json = nlohmann::ordered_json;
 constexpr SweepMetric kMetrics[] = {
     {"top1", "0 … 1"},
     {"best_top1", "0 … 1"},
+    {"best_matthews", "-1 … 1"},
     {"metric", ""},  // the main metric if it is not top1
     {"best_metric", ""},
+    {"target_steps", ""},
+    {"target_seconds", "s"},
+    {"target_bytes", "bytes"},
     {"loss", "nats"},
     {"images_per_second", "1/s"},
     {"run_seconds", "s"},
@@ -53,6 +57,10 @@ struct SummaryRow {
 constexpr SummaryRow kSummary[] = {
     {"top1", "/eval/top1"},
     {"best_top1", "/eval/best_top1"},
+    {"best_matthews", "/eval/best_matthews"},
+    {"target_steps", "/target/steps"},
+    {"target_seconds", "/target/seconds"},
+    {"target_bytes", "/target/bytes"},
     {"loss", "/eval/loss"},
     {"images_per_second", "/images_per_second"},
     {"run_seconds", "/seconds"},

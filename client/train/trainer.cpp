@@ -318,6 +318,9 @@ nlohmann::json Trainer::notes() const {
     if (const auto& best = result_.*field) notes[name] = {best->value, best->epoch};
   }
   notes["stop"] = {{"not_better", notBetter_}};
+  if (const auto& reached = result_.target) {
+    notes["target"] = {reached->epoch, reached->steps, reached->seconds, reached->bytes};
+  }
   if (stopBest_) {
     notes["stop"]["best"] = stopBest_->value;
     notes["stop"]["epoch"] = stopBest_->epoch;
@@ -347,6 +350,10 @@ void Trainer::restore(const nlohmann::json& notes) {
     for (const auto& [name, field] : kBestNotes) {
       if (!notes.contains(name)) continue;
       result_.*field = BestValue{notes.at(name).at(0), notes.at(name).at(1)};
+    }
+    if (notes.contains("target")) {
+      const nlohmann::json& reached = notes.at("target");
+      result_.target = {reached.at(0), reached.at(1), reached.at(2), reached.at(3)};
     }
     if (notes.contains("stop")) {
       const nlohmann::json& stop = notes.at("stop");
@@ -380,14 +387,28 @@ void Trainer::evaluate(std::uint64_t epoch) {
   result_.lastEval = metricValues(settings_.scores, sum);
   const std::string main = settings_.mainMetric();
   updateBest(main, metricTitle(main).isBetterIfGreater, epoch, result_.best);
+  if (!result_.target && reachesTarget()) {
+    const RunSpent until = spent();
+    result_.target = {epoch, result_.steps, until.seconds, until.totals.up() + until.totals.down()};
+  }
+}
+
+bool Trainer::reachesTarget() const {
+  const auto& [metric, needed] = settings_.target;
+  if (metric.empty()) return false;
+  const std::optional<double> value = lastValueOf(metric);
+  return value && (metricTitle(metric).isBetterIfGreater ? *value >= needed : *value <= needed);
+}
+
+std::optional<double> Trainer::lastValueOf(const std::string& metric) const {
+  const std::vector<std::string> names = settings_.scores.names();
+  const auto found = std::find(names.begin(), names.end(), metric);
+  return result_.lastEval.at(static_cast<std::size_t>(found - names.begin()));
 }
 
 bool Trainer::updateBest(const std::string& metric, bool isGreatest, std::uint64_t epoch,
                          std::optional<BestValue>& best, double minChange) const {
-  const std::vector<std::string> names = settings_.scores.names();
-  const auto found = std::find(names.begin(), names.end(), metric);
-  const std::optional<double> value =
-      result_.lastEval.at(static_cast<std::size_t>(found - names.begin()));
+  const std::optional<double> value = lastValueOf(metric);
   if (!value) return false;
   if (best) {
     const double change = isGreatest ? *value - best->value : best->value - *value;

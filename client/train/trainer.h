@@ -40,6 +40,13 @@ struct BestValue {
   std::uint64_t epoch = 0;
 };
 
+// What a run had spent when an evaluation reached ClientSettings::target.
+struct ReachedTarget {
+  std::uint64_t epoch = 0, steps = 0;
+  double seconds = 0;       // as RunSpent::seconds, so with evaluations
+  std::uint64_t bytes = 0;  // both ways
+};
+
 struct TrainResult {
   std::uint64_t steps = 0;
   std::uint64_t samples = 0;  // number of samples trained on
@@ -47,6 +54,7 @@ struct TrainResult {
   double trainSeconds = 0;
   // Values of the last evaluation, in the order of ScoreSpec::names(); empty before the first one.
   std::vector<std::optional<double>> lastEval;
+  std::optional<ReachedTarget> target;        // absent: not reached, or there is none
   std::optional<BestValue> best;              // best value of ClientSettings::mainMetric()
   std::optional<BestValue> kept;              // best value of ClientSettings::bestMetric
   std::uint64_t stepsSkipped = 0;             // steps skipped because of the loss scale
@@ -109,6 +117,10 @@ class Trainer {
   void restore(const nlohmann::json& notes);
   std::uint64_t stepsPerWholeEpoch() const { return stepsPerEpoch(settings_, *data_.train); }
   void evaluate(std::uint64_t epoch);
+  // Whether the last evaluation has reached ClientSettings::target.
+  bool reachesTarget() const;
+  // The metric's value in the last evaluation; nullopt if it had none.
+  std::optional<double> lastValueOf(const std::string& metric) const;
   // If the metric's value in the last evaluation, after `epoch`, is better than `best` by more than
   // `minChange`, replaces `best` with it. Returns whether `best` was replaced.
   bool updateBest(const std::string& metric, bool isGreatest, std::uint64_t epoch,

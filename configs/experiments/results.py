@@ -6,10 +6,13 @@
     python3 configs/experiments/results.py efficientnet_inserts
     python3 configs/experiments/results.py reviews --jobs 2
     python3 configs/experiments/results.py rte --server SERVER:4800 --set device=cuda
+    python3 configs/experiments/results.py cifar10 --server SERVER:4800 --set device=cuda --no-speed
+    python3 configs/experiments/results.py two_machines --server SERVER:4800 --steps 20
     python3 configs/experiments/results.py staleness
 
-Run it in the repository's root, after a build and `pip install ./python` (staleness needs no Python package). The experiments rte and cola
-need GLUE's files in data/glue. If interrupted, rerun the same command to resume. Data and models are written to experiments/, the runs to
+Run it in the repository's root, after a build and `pip install ./python` (staleness and the experiments on CIFAR need no Python package). An experiment
+that needs data which cannot be downloaded here says what goes where. Before the first run, it estimates the time of all of them. two_machines and
+parallelism are programs of their own: --help behind their name shows their options. If interrupted, rerun the same command to resume. Data and models are written to experiments/, the runs to
 sweeps/. The step times over emulated links are measured last, one run at a time, and are meaningful only if nothing else runs on the
 machine meanwhile: --no-speed leaves them out. --speed-only measures and prints nothing else, also for rows that have not been trained.
 
@@ -20,17 +23,32 @@ import argparse
 import concurrent.futures
 import csv
 import itertools
+import json
 import math
 import os
 import re
 import statistics
 import subprocess
 import sys
+import tempfile
 from typing import NamedTuple
 
 # Per experiment, the files that it needs, and the commands that make them.
 GLUE = "data/glue"  # GLUE's tasks, as they are distributed
 COLA = {"experiments/cola/model.pt2": ["glue.py", "--task", "cola", "--glue", f"{GLUE}/CoLA", "--output", "experiments/cola"]}
+CIFAR10 = {"data/cifar-10-batches-bin": "unpack CIFAR-10's binary version into data/"}
+MOBILENET = {"data/mobilenet_v2.safetensors": "save torchvision's MobileNet_V2_Weights.IMAGENET1K_V1 with safetensors.torch.save_file()"}
+GLUE_FILES = "unpack GLUE's {} into data/glue/"
+# Per experiment, what its user must provide, and how.
+NEEDED = {
+    "cifar10": {**CIFAR10, **MOBILENET},
+    "cifar100": {"data/cifar-100-binary": "unpack CIFAR-100's binary version into data/", **MOBILENET},
+    "food101": {"data/food-101/meta/train.txt": "unpack Food-101 into data/", **MOBILENET},
+    "rte": {f"{GLUE}/RTE/train.tsv": GLUE_FILES.format("RTE")},
+    **dict.fromkeys(("cola", "cola_fairseq", "cola_lora"), {f"{GLUE}/CoLA/train.tsv": GLUE_FILES.format("CoLA")}),
+}
+# Experiments that are programs of their own, because their tables are not of codecs.
+PROGRAMS = {"two_machines": "two_machines.py", "parallelism": "parallelism.py"}
 EFFICIENTNET = {"experiments/efficientnet/model.pt2": ["efficientnet.py", "--output", "experiments/efficientnet"]}
 PREPARE = {
     "efficientnet": {
@@ -53,6 +71,8 @@ PREPARE = {
                                                   "--run-dir", "experiments/gpt2/base"],
     },
     "staleness": {},
+    **dict.fromkeys(("cifar10", "cifar100"), {}),
+    "food101": {"data/food-101/train.csv": ["food101.py", "--data", "data/food-101"]},
 }
 # Of the other experiments: configs/experiments/EXPERIMENT.yaml
 CONFIGS = {"staleness": "configs/fashion_mnist.yaml",
@@ -182,6 +202,15 @@ class Row(NamedTuple):
 
 # Per experiment, its sweeps, as the fields of a Row. Several sweeps may have the same name; the first one has the codec `none`.
 SWEEPS = {
+    "cifar10": [
+        ("finetuned", {}, ["none", SORT[16], SORT[12], SORT[8], SORT[4], "uniform:bits=16", "uniform:bits=12", "uniform:bits=11", "uniform:bits=10",
+                           "topk:ratio=0.5", "topk:ratio=0.2", "topk:ratio=0.1"], THREE),
+        ("from scratch", {"weights": "{}"}, ["none", "uniform:bits=16", "topk:ratio=0.5", "topk:ratio=0.1"], THREE),
+        *((f"conv inserts, {channels} channels", inserted(f"[{{cut: 0, kind: conv, channels: {channels}, kernel: 4}}, {{cut: 1, kind: conv, channels: 320}}]",
+                                                          f"cifar10/conv{channels}-320"), ["none"], THREE, "finetuned") for channels in (32, 20)),
+    ],
+    "cifar100": [("finetuned", {}, ["none", SORT[16], SORT[12], SORT[8], SORT["1:1"]], THREE)],
+    "food101": [("finetuned", {}, ["none", SORT[16], SORT[12]], THREE)],
     "efficientnet": [
         ("f1l1", {}, [*HEADLINE, *VISION], THREE),
         ("f2l2", F2L2, HEADLINE, THREE),
@@ -278,7 +307,7 @@ METRICS = {"reviews": MATTHEWS, "reviews_bytes": MATTHEWS, "cola": MATTHEWS, "co
 TITLES = {"eval_matthews": "Matthews", "eval_top1": "Accuracy", "eval_perplexity": "Perplexity"}
 LOWER_IS_BETTER = ("eval_perplexity",)
 # The experiments that report the best epoch by the main metric; the others report the last epoch.
-BEST_EPOCH = ("reviews", "reviews_bytes", "rte", "cola", "cola_fairseq", "cola_lora")
+BEST_EPOCH = ("cifar10", "cifar100", "food101", "reviews", "reviews_bytes", "rte", "cola", "cola_fairseq", "cola_lora")
 
 
 ROWS = {experiment: [Row(*fields) for fields in sweeps] for experiment, sweeps in SWEEPS.items()}
@@ -292,7 +321,13 @@ def client(options, command, settings):
 
 
 def prepare(options):
-    """Makes the files that the experiment needs, unless they exist."""
+    """Makes the files that the experiment needs, unless they exist. Ends with a message if the user must provide some first."""
+    made = PREPARE[options.experiment]
+    if made and all(map(os.path.exists, made)):
+        return
+    missing = {file: how for file, how in NEEDED.get(options.experiment, {}).items() if not os.path.exists(file)}
+    if missing:
+        sys.exit("\n".join(f"{options.experiment} needs {file}: {how}" for file, how in missing.items()))
     for file, (program, *arguments) in PREPARE[options.experiment].items():
         if not os.path.exists(file):
             command = [os.path.join(options.programs, program)] if program == "cleave-client" else [sys.executable, f"configs/experiments/{program}"]
@@ -304,6 +339,7 @@ def pretrain(options, row):
     settings = dict(row.settings)
     file = settings.pop("weights.file", None)
     if "insert" in settings and file and not os.path.exists(file):
+        os.makedirs(os.path.dirname(file), exist_ok=True)
         command = [*client(options, "pretrain-inserts", {**settings, **PRETRAINING.get(options.experiment, {}), "run.seed": "1"}), "--output", file]
         with open(log_file(options.experiment), "a", encoding="utf-8") as log:
             subprocess.run(command, stdout=log, stderr=log, check=True)
@@ -311,6 +347,30 @@ def pretrain(options, row):
 
 def log_file(experiment):
     return os.path.join("sweeps", experiment, "log.txt")
+
+
+def estimate(options, rows):
+    """Prints how long the runs that are left will take at the speed of three steps with codec none."""
+    seconds, left = 0.0, 0
+    for row in rows:
+        done = sum(len(runs(options.experiment, row, codec)) for codec in row.codecs)
+        count = len(row.codecs) * len(row.seeds) - done
+        if count == 0:
+            continue
+        settings = {**row.settings, "codec": "none"}
+        plan = subprocess.run([*client(options, "train", settings), "--dry-run", "--json"], capture_output=True, text=True)
+        with tempfile.TemporaryDirectory() as temporary:
+            run = os.path.join(temporary, "run")
+            command = [*client(options, "train", {**settings, "train.max_steps": "3", "eval.every": "0", "keep": "{}"}), "--run-dir", run, "--quiet"]
+            measured = subprocess.run([*command, *(["--server", options.server] if options.server else [])], capture_output=True, text=True)
+            steps = [float(each["seconds"]) for each in read(os.path.join(run, "steps.csv"))]
+        if plan.returncode or measured.returncode or not steps:
+            sys.exit((measured.stderr or plan.stderr).strip())
+        seconds += count * json.loads(plan.stdout)["steps"] * min(steps)
+        left += count
+    if left:
+        print(f"results: {left} runs are left, about {seconds / options.jobs / 3600:.1f} hours with codec none's step time and without evaluations",
+              file=sys.stderr, flush=True)
 
 
 def folder(experiment, row, what):
@@ -372,10 +432,25 @@ def epochs(run):
     return list({each["epoch"]: each for each in read(os.path.join(run, "epochs.csv"))}.values())
 
 
-def sent(run):
-    """The bytes of a run's training steps, both ways: tensors and control messages."""
-    steps = {each["step"]: each for each in read(os.path.join(run, "steps.csv")) if each["phase"] == "train"}
+def sent(run, phase="train"):
+    """The bytes of a run's steps, both ways: tensors and control messages."""
+    steps = {each["step"]: each for each in read(os.path.join(run, "steps.csv")) if each["phase"] == phase}
     return sum(int(each[f"{kind}_{way}_bytes"]) for each in steps.values() for kind in ("wire", "control") for way in ("up", "down"))
+
+
+def weights(run):
+    """The bytes of the model that a run has sent and received."""
+    with open(os.path.join(run, "summary.json"), encoding="utf-8") as text:
+        summary = json.load(text)
+    return summary.get("model_bytes_up", 0) + summary.get("model_bytes_down", 0)
+
+
+def published(experiment, row, codec):
+    """The published figure of a row's codec, as its sweep has compared it."""
+    quantity = "best Matthews" if metrics(experiment)[0] == "eval_matthews" else "best top-1"
+    return ", ".join(f"{float(each['theirs']):.2f}" + (f" ± {float(each['theirs_std']):.2f}" if each["theirs_std"] else "")
+                     for each in read(os.path.join(folder(experiment, row, "accuracy"), "comparison.csv"))
+                     if each["codec"] == codec and each["quantity"] == quantity)  # fmt: skip
 
 
 def metrics(experiment):
@@ -419,6 +494,8 @@ class Measured(NamedTuple):
     row: Row
     codec: str
     share: float  # of the bytes of `none`
+    weights: float  # bytes of the model, sent and received
+    evaluation: float  # bytes of evaluation steps
     values: list  # the main metric, per seed; percentages
     others: list  # means of the other metrics
     best_epochs: list
@@ -437,7 +514,8 @@ def measured(experiment, rows):
         values = {seed: value(main, each) for seed, each in results.items()}
         base = {seed: value(main, result(experiment, run)) for seed, run in reference.items()}
         pairs = sorted(values.keys() & base.keys()) if done != reference else []
-        found.append(Measured(row, codec, statistics.mean(map(sent, done.values())) / statistics.mean(map(sent, reference.values())), list(values.values()),
+        found.append(Measured(row, codec, statistics.mean(map(sent, done.values())) / statistics.mean(map(sent, reference.values())),
+                              statistics.mean(map(weights, done.values())), statistics.mean(sent(run, "eval") for run in done.values()), list(values.values()),
                               [statistics.mean(value(name, each) for each in results.values()) for name in others],
                               [each["epoch"] for each in results.values()], [values[seed] - base[seed] for seed in pairs]))  # fmt: skip
     return found
@@ -480,10 +558,14 @@ def step_seconds(experiment, row, codec, link):
 def table(experiment, rows):
     main, *others = (TITLES[name] for name in metrics(experiment))
     best = ["Best epochs"] if experiment in BEST_EPOCH else []
-    lines = [["Rows", "Codec", "Bytes, share of fp32", main, "Std", "Difference from `none`", *others, *best, "Seeds",
-              *(f"Step at {link.name}" for link in links(experiment))]]
-    for each in measured(experiment, rows):
-        lines.append([each.row.name, shown(each.codec), f"{each.share:.4f}", f"{statistics.mean(each.values):.2f}",
+    found = measured(experiment, rows)
+    theirs = [published(experiment, each.row, each.codec) for each in found]
+    beside = ["Published"] if any(theirs) else []
+    lines = [["Rows", "Codec", "Bytes, share of fp32", "Weights, MB", "Evaluation, MB", main, *beside, "Std", "Difference from `none`", *others, *best,
+              "Seeds", *(f"Step at {link.name}" for link in links(experiment))]]
+    for each, figure in zip(found, theirs):
+        lines.append([each.row.name, shown(each.codec), f"{each.share:.4f}", f"{each.weights / 1e6:.1f}", f"{each.evaluation / 1e6:.1f}",
+                      f"{statistics.mean(each.values):.2f}", *([figure] if beside else []),
                       f"{statistics.stdev(each.values):.2f}" if len(each.values) > 1 else "", interval(each.differences),
                       *(f"{other:.2f}" for other in each.others), *([", ".join(each.best_epochs)] if best else []), str(len(each.values)),
                       *(step_seconds(experiment, each.row, each.codec, link) for link in links(experiment))])
@@ -536,8 +618,11 @@ def chart(experiment, rows, file):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("experiment", choices=SWEEPS)
+    if len(sys.argv) > 1 and sys.argv[1] in PROGRAMS:
+        program = os.path.join(os.path.dirname(__file__), PROGRAMS[sys.argv[1]])
+        sys.exit(subprocess.run([sys.executable, program, *sys.argv[2:]]).returncode)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="Example: python3 configs/experiments/results.py rte --only 'partition 1'")
+    parser.add_argument("experiment", choices=[*SWEEPS, *PROGRAMS])
     parser.add_argument("--programs", default="build/release/bin", help="folder of cleave-client; default: build/release/bin")
     parser.add_argument("--jobs", type=int, default=1, help="sweeps at the same time, each with one thread per side; default: 1")
     parser.add_argument("--server", metavar="HOST:PORT", help="trains through this server; default: each run starts one on this machine")
@@ -562,6 +647,8 @@ def main():
         prepare(options)
         for row in rows:
             pretrain(options, row)
+        if not options.speed_only:
+            estimate(options, rows)
         pool = concurrent.futures.ThreadPoolExecutor(options.jobs)
         try:
             if not options.speed_only:

@@ -11,12 +11,14 @@ printed below ours. The columns, with bytes and seconds per batch of 64 images:
     ratio        bytes on the wire divided by those of fp32 without an insert
     accuracy     top-1 of the best epoch; empty with --steps
     average      bytes of one direction (the mean of both) divided by the computation seconds
-    peak client  largest bandwidth of one micro-batch's tensor from the client, measured where the server receives it
-    peak server  the same, from the server; published: where the server receives
+    peak client  largest bandwidth at which the client sends, as its kernel estimates it for each tensor
+    peak server  largest bandwidth of one of the client's tensors, measured where the server receives it
+    peak down    the same, of the server's tensors, measured where the client receives them; not in the publication
     computation  seconds in which client, server or both compute, from a trace of both
     total        duration of a step, in seconds
 
-Bandwidths are in MiB/s. Without --server, both sides run on this machine.
+Bandwidths are in MiB/s. Without --server, both sides run on this machine. Inserts are pre-trained to reproduce their input before the first run.
+--chart draws peak and average bandwidth by codec and micro-batches, as the publication does; it needs matplotlib.
 """
 
 import argparse
@@ -31,7 +33,6 @@ import sys
 from results import POWER, markdown
 
 
-
 def conv_insert(channels):
     """4 x 4 windows with a stride of 4 at the first cut, and 1280 to 320 channels at the second one."""
     return {"codec": "none", "insert": f"[{{cut: 0, kind: conv, channels: {channels}, kernel: 4}}, {{cut: 1, kind: conv, channels: 320}}]"}
@@ -41,7 +42,7 @@ CODECS = {"none": {"codec": "none"}, "conv insert, 32 channels": conv_insert(32)
           "power (3,7)": {"codec": POWER}}  # fmt: skip
 MICRO_BATCHES = [1, 4, 8]
 MIB = 1 << 20
-COLUMNS = ["Codec", "Ratio", "Accuracy", "Average", "Peak client", "Peak server", "Computation", "Total", "Micro-batches"]
+COLUMNS = ["Codec", "Ratio", "Accuracy", "Average", "Peak client", "Peak server", "Peak down", "Computation", "Total", "Micro-batches"]
 PUBLISHED = {"none": "none", "power:rank=3,iterations=2": "power (3,7)"}
 TRACED = 20  # steps at most
 
@@ -55,6 +56,21 @@ def point_folder(options, codec, micro_batches):
     return os.path.join(options.folder, f"{re.sub(r'[^a-z0-9]+', '-', codec).strip('-')}-{micro_batches}")
 
 
+def pretrained(options, codec):
+    """The settings of a point's initial weights: for inserts, a file in which they reproduce their input. Makes it, unless it exists."""
+    settings = CODECS[codec]
+    if "insert" not in settings:
+        return []
+    file = os.path.join(options.folder, re.sub(r"[^a-z0-9]+", "-", codec) + ".safetensors")
+    if not os.path.exists(file):
+        command = [os.path.join(options.programs, "cleave-client"), "pretrain-inserts", "--config", options.config, "--output", file]
+        for setting in [f"insert={settings['insert']}", "train.epochs=1", "train.optimizer={name: adam, weight_decay: 0}",
+                        "train.learning_rate.peak=0.01", *options.set]:
+            command += ["--set", setting]
+        subprocess.run(command, check=True, stdout=sys.stderr)
+    return [f"weights.file={file}"]
+
+
 def train(options, codec, micro_batches):
     """Trains one point unless it is done. Returns the exit code."""
     folder = point_folder(options, codec, micro_batches)
@@ -66,7 +82,7 @@ def train(options, codec, micro_batches):
     else:
         command += ["--config", options.config, "--run-dir", folder, "--trace", os.path.join(options.folder, os.path.basename(folder) + ".trace"),
                     "--trace-steps", str(min(TRACED, options.steps or TRACED))]
-        settings = [*(f"{key}={value}" for key, value in CODECS[codec].items()), f"train.micro_batches={micro_batches}", *options.set]
+        settings = [*(f"{key}={value}" for key, value in CODECS[codec].items()), *pretrained(options, codec), f"train.micro_batches={micro_batches}", *options.set]
         if options.steps:
             settings += [f"train.max_steps={options.steps}", "eval.every=0"]
         for setting in settings:
@@ -112,17 +128,20 @@ def figures(options, codec, micro_batches):
     steps = training_steps(folder)
     bytes_ = direction_bytes(steps)
     ratio = bytes_ / direction_bytes(training_steps(without))
-    peaks = {"send": 0.0, "recv": 0.0}
+    peaks = {"send": 0.0, "recv": 0.0}  # by what the client does, measured at the receiver
+    sending = 0.0
     for row in rows_of(os.path.join(folder, "transfers.csv")):
         if row["phase"] == "train" and row["flow"].split("/")[0] in ("activation", "gradient") and row["wire_seconds"]:
             seconds = float(row["wire_seconds"])
             if seconds > 0:
                 peaks[row["role"]] = max(peaks[row["role"]], float(row["wire_bytes"]) / seconds)
+            if row["role"] == "send" and row["delivery_rate"]:
+                sending = max(sending, float(row["delivery_rate"]))
     trace = os.path.join(options.folder, os.path.basename(folder) + ".trace")
     computation = computation_seconds(trace) if os.path.exists(trace) else None
     accuracy = summary.get("eval", {}).get("best_top1")
     return [codec, f"{ratio:.3f}", f"{100 * accuracy:.2f} %" if accuracy is not None else "",
-            f"{bytes_ / computation / MIB:.1f}" if computation else "", f"{peaks['send'] / MIB:.0f}", f"{peaks['recv'] / MIB:.0f}",
+            f"{bytes_ / computation / MIB:.1f}" if computation else "", f"{sending / MIB:.0f}", f"{peaks['send'] / MIB:.0f}", f"{peaks['recv'] / MIB:.0f}",
             f"{computation:.3f} s" if computation else "", f"{statistics.mean(float(row['seconds']) for row in steps):.3f} s",
             str(micro_batches)]
 
@@ -132,10 +151,35 @@ def published():
     rows = []
     for row in rows_of(os.path.join(os.path.dirname(__file__), "reference.csv")):
         if row["id"].startswith("two-machines-"):
-            rows.append([PUBLISHED.get(row["codec_cut0"], row["codec"].split(" (")[0]), row["ratio"], row["accuracy_percent"] + " %",
-                         row["average_mib_s"], row["peak_client_mib_s"], row["peak_server_mib_s"], row["computation_seconds"] + " s",
+            rows.append([row["codec"].split(" (")[0] if row["insert"] else PUBLISHED[row["codec_cut0"]], row["ratio"], row["accuracy_percent"] + " %",
+                         row["average_mib_s"], row["peak_client_mib_s"], row["peak_server_mib_s"], "", row["computation_seconds"] + " s",
                          row["step_seconds"] + " s", row["micro_batches"]])
     return rows
+
+
+def chart(ours, theirs, file):
+    """Draws peak and average bandwidth by codec, a bar per number of micro-batches; the published ones beside them."""
+    try:
+        import matplotlib
+    except ImportError:
+        sys.exit("--chart needs matplotlib: pip install matplotlib")
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(2, 2, figsize=(11, 7), sharey="row", layout="constrained")
+    for line, (column, title) in enumerate(((COLUMNS.index("Peak server"), "Peak"), (COLUMNS.index("Average"), "Average"))):
+        for axes, rows, whose in zip(panels[line], (ours, theirs), ("this run", "published")):
+            for number, micro_batches in enumerate(MICRO_BATCHES):
+                heights = [next((float(row[column]) for row in rows if row[0] == codec and row[-1] == str(micro_batches) and row[column]), 0.0)
+                           for codec in CODECS]
+                axes.bar([c + 0.28 * (number - 1) for c in range(len(CODECS))], heights, 0.26, label=f"{micro_batches} micro-batches")
+            axes.set_xticks(range(len(CODECS)), CODECS, fontsize=8)
+            axes.set_title(f"{title} bandwidth, {whose}", fontsize=10)
+            axes.grid(axis="y", linewidth=0.3)
+        panels[line][0].set_ylabel("MiB/s")
+    panels[0][0].legend(fontsize=8)
+    os.makedirs(os.path.dirname(file) or ".", exist_ok=True)
+    figure.savefig(file)
 
 
 def main():
@@ -148,13 +192,17 @@ def main():
     parser.add_argument("--steps", type=int, help="only this many steps per point, without evaluation")
     parser.add_argument("--folder", help="folder of the runs; default: sweeps/two-machines, with -speed if --steps is given")
     parser.add_argument("--table", action="store_true", help="only print the table of the points that are done")
+    parser.add_argument("--chart", metavar="FILE.svg", help="also draw the bandwidths; needs matplotlib")
     options = parser.parse_args()
     options.folder = options.folder or "sweeps/two-machines" + ("-speed" if options.steps else "")
     os.makedirs(options.folder, exist_ok=True)
     points = [(codec, number) for codec in CODECS for number in MICRO_BATCHES]
     failed = 0 if options.table else sum(train(options, *point) != 0 for point in points)
     ours = [row for row in (figures(options, *point) for point in points) if row]
-    print(markdown([COLUMNS, *ours, *published()]) + f"\nThe first {len(ours)} rows are ours, the others published.")
+    theirs = published()
+    print(markdown([COLUMNS, *ours, *theirs]) + f"\nThe first {len(ours)} rows are ours, the others published.")
+    if options.chart:
+        chart(ours, theirs, options.chart)
     if failed:
         sys.exit(f"two_machines: {failed} points failed; rerun the command to resume")
 

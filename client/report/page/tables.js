@@ -22,6 +22,9 @@ const figures = [
   ['eval_loss', 'Loss, last evaluation', (v) => units.nats.text(v), 'less'],
   ['seconds', 'Time', (v) => (v < 59.95 ? durationText(v) : clockText(v) + ' (' + significant(v, 4) + ' s)'), 'less'],
   ['steps', 'Training steps', (v) => String(v)],
+  ['target_steps', 'Steps until the target', (v) => String(v), 'less'],
+  ['target_seconds', 'Time until the target', (v) => units.seconds.text(v), 'less'],
+  ['target_bytes', 'Bytes until the target', (v) => units.bytes.text(v), 'less'],
   ['images_per_second', 'Samples per second', (v) => significant(v, 4), 'more'],
   ['seconds_per_step', 'Step time, mean', (v) => units.seconds.text(v), 'less'],
   ['ratio', 'Bytes on the wire / raw bytes', (v) => significant(v, 4), 'less'],
@@ -62,6 +65,14 @@ function keptText(h) {
   if (!h.kept) return '';
   if (h.kept.epoch === h.best_epoch && h.kept.title === h.metric_title) return ', which is kept';
   return '; kept: epoch ' + h.kept.epoch + ' with ' + h.kept.title.toLowerCase() + ' ' + units[h.kept.unit].text(h.kept.value);
+}
+
+// When the run reached its target; nothing if it has none.
+function targetTiles(h) {
+  if (!h.target) return [];
+  const name = 'Until ' + h.target.title.toLowerCase() + ' ' + units[h.target.unit].text(h.target.value);
+  return [h.target_steps === undefined ? tile(name, '–', 'not reached', 'target')
+    : tile(name, durationText(h.target_seconds), h.target_steps + ' steps, ' + units.bytes.text(h.target_bytes), 'target')];
 }
 
 function metricTile(h, known) {
@@ -134,7 +145,7 @@ function modelText(h) {
 function headlineOfOne(page) {
   const run = page.runs[0], h = run.headline;
   const known = (value, text) => (value === undefined ? '–' : text(value));
-  const tiles = element('div', { class: 'tiles' }, metricTile(h, known),
+  const tiles = element('div', { class: 'tiles' }, metricTile(h, known), ...targetTiles(h),
     tile('Time', known(h.seconds, durationText), known(h.steps, (steps) => steps + ' steps, ') +
          known(h.images_per_second, (v) => significant(v, 4) + ' samples/s'), 'time'),
     tile('Bytes', known(h.ratio, (v) => significant(v, 3) + ' ×'), 'the raw tensor size; ' +

@@ -147,6 +147,17 @@ nlohmann::json headline(RunReader& run) {
   describeInterruptions(run, headline);
   const SummaryFile& summary = run.summary();
   if (!summary.advice.empty()) headline["advice"] = summary.advice;
+  if (const auto& target = summary.target) {
+    const MetricTitle title = metricTitle(target->metric);
+    headline["target"] = {{"title", title.title},
+                          {"unit", title.isShare ? "share" : "number"},
+                          {"value", target->value}};
+    if (target->steps > 0) {
+      headline["target_steps"] = target->steps;
+      headline["target_seconds"] = target->seconds;
+      headline["target_bytes"] = target->bytes;
+    }
+  }
   if (summary.kept) {
     const MetricTitle kept = metricTitle(summary.kept->metric);
     headline["kept"] = {{"title", kept.title},

@@ -156,6 +156,11 @@ SummaryFile readSummary(const std::string& path) {
   readPart("kept", [&](const nlohmann::json& kept) {
     summary.kept = {kept.at("metric"), kept.at("value"), kept.at("epoch")};
   });
+  readPart("target", [&](const nlohmann::json& target) {
+    summary.target = {target.at("metric"), target.at("value"),
+                      target.value("steps", std::uint64_t{0}), target.value("seconds", 0.0),
+                      target.value("bytes", 0.0)};
+  });
   readPart("reconnects", [&](const nlohmann::json& reconnects) {
     summary.interruptions = {reconnects, json.at("resumes"), json.at("steps_redone"),
                              json.at("offline_seconds")};

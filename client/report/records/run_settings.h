@@ -37,6 +37,14 @@ struct SummaryFile {
     std::uint64_t epoch = 0;
   };
   std::optional<Kept> kept;  // the best model, if keep.best is set
+  // When the run reached eval.target.
+  struct Target {
+    std::string metric;
+    double value = 0;
+    std::uint64_t steps = 0;  // 0: it was not reached
+    double seconds = 0, bytes = 0;
+  };
+  std::optional<Target> target;
   struct Interruptions {
     std::uint64_t reconnects = 0, resumes = 0, stepsRedone = 0;
     double offlineSeconds = 0;
