@@ -98,6 +98,13 @@ class CudaDevice : public ComputeDevice, public DeviceQueue {
   }
   std::size_t memoryBytes() const override { return properties_.totalGlobalMem; }
 
+  std::size_t peakMemory() const override {
+    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device().index());
+    return static_cast<std::size_t>(
+        stats.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)]
+            .peak);
+  }
+
   at::Tensor toDevice(const at::Tensor& host) override {
     at::Tensor tensor;
     {

@@ -54,6 +54,7 @@ constexpr std::array kAllowed = {
     SYS_mremap,
     SYS_sched_yield,
     SYS_getpid,
+    SYS_getrusage,
     SYS_gettid,
     SYS_clock_nanosleep,
     SYS_restart_syscall,

@@ -74,7 +74,7 @@ wire::StageRequest requestFor(const StepDecision& decision) {
 }
 
 GradientReport reportOf(const wire::StageReply& reply) {
-  return {reply.square_sum(), reply.finite()};
+  return {reply.square_sum(), reply.finite(), reply.peak_memory()};
 }
 
 }  // namespace

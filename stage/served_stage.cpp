@@ -130,6 +130,7 @@ class ServedStage {
         const GradientReport report = stage().report(request.step());
         reply.set_square_sum(report.squareSum);
         reply.set_finite(report.finite);
+        reply.set_peak_memory(report.peakMemory);
         return;
       }
       case StageRequest::SHARE_SIZE:

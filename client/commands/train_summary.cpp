@@ -127,6 +127,8 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
   summary["mean_down_bytes_per_second"] = static_cast<double>(totals.wireDown) / seconds;
   summary["peak_up_bytes_per_second"] = totals.peakUp;
   summary["peak_down_bytes_per_second"] = totals.peakDown;
+  summary["client_memory_bytes"] = result.clientMemory;
+  summary["body_memory_bytes"] = result.bodyMemory;
   summary["reconnects"] = totals.reconnects;
   summary["offline_seconds"] = totals.offlineSeconds;
   summary["resumes"] = result.resumed.resumes;
@@ -221,6 +223,9 @@ void printSummary(const nlohmann::json& summary) {
   const double model = number("model_bytes_up") + number("model_bytes_down");
   text << (model > 0 ? fmt::format("; {} of them for the model\n", bytesText(model)) : "\n");
   text << bandwidthText(summary);
+  text << fmt::format("memory      peak: client {}, body {}\n",
+                      bytesText(number("client_memory_bytes")),
+                      bytesText(number("body_memory_bytes")));
   if (const auto reconnects = summary.at("reconnects").get<std::uint64_t>(); reconnects > 0) {
     text << fmt::format("reconnects  {}; {:.1f} s without a connection\n", reconnects,
                         number("offline_seconds"));

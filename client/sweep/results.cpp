@@ -41,6 +41,8 @@ constexpr SweepMetric kMetrics[] = {
     {"model_bytes", "bytes"},
     {"step_up_bytes", "bytes"},
     {"step_down_bytes", "bytes"},
+    {"client_memory_bytes", "bytes"},
+    {"body_memory_bytes", "bytes"},
     {"average_up", "bytes/s"},
     {"average_down", "bytes/s"},
     {"peak_up", "bytes/s"},
@@ -69,6 +71,8 @@ constexpr SummaryRow kSummary[] = {
     {"ratio", "/ratio"},
     {"total_up_bytes", "/bytes_up"},
     {"total_down_bytes", "/bytes_down"},
+    {"client_memory_bytes", "/client_memory_bytes"},
+    {"body_memory_bytes", "/body_memory_bytes"},
     {"peak_up", "/peak_up_bytes_per_second"},
     {"peak_down", "/peak_down_bytes_per_second"},
 };

@@ -49,6 +49,9 @@ void Trainer::start(const TrainRun::Options& options) {
 StepDecision Trainer::decide(const std::vector<BodyDone>& bodies) {
   const std::uint64_t step = bodies.front().step;
   const GradientReport head = run_.stage().headReport();
+  result_.clientMemory = head.peakMemory;
+  for (const BodyDone& body : bodies)
+    result_.bodyMemory = std::max(result_.bodyMemory, body.report.peakMemory);
   StepDecision decision = decider_.decide(step, head, reportsOf(bodies), run_.stage().tailReport());
   // The next step may be decided before this one is recorded.
   norms_.push_back(decider_.norm());
@@ -469,6 +472,8 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, double copyS
     row.gradientNorm = shown_.gradientNorm = norms_.front();
     norms_.pop_front();
     row.actions = actionsOfAllSides(engine);
+    row.clientMemory = result_.clientMemory;
+    row.bodyMemory = result_.bodyMemory;
     row.costs =
         meter_.measure(at, engine.ended().seconds, engine.reports(), totals, session_.linkSpeeds());
     if (row.costs && !row.costs->hasRates()) row.costs.reset();

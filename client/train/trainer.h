@@ -52,6 +52,9 @@ struct TrainResult {
   std::uint64_t samples = 0;  // number of samples trained on
   ResumeCounts resumed;
   double trainSeconds = 0;
+  // Peaks so far of this process's device, and of the body's; with several bodies or replicas, the
+  // highest. Bytes; 0: unknown.
+  std::uint64_t clientMemory = 0, bodyMemory = 0;
   // Values of the last evaluation, in the order of ScoreSpec::names(); empty before the first one.
   std::vector<std::optional<double>> lastEval;
   std::optional<ReachedTarget> target;        // absent: not reached, or there is none

@@ -23,6 +23,9 @@ class ComputeDevice {
   virtual std::string description() const = 0;
   // Size of the device's own memory; 0 if it uses the machine's memory.
   virtual std::size_t memoryBytes() const = 0;
+  // The most memory that was in use so far, in bytes: the process's resident set, or on a GPU what
+  // this process has allocated there.
+  virtual std::size_t peakMemory() const = 0;
 
   // Returns a dense host tensor as a tensor on the device, with the same strides: a copy on a GPU,
   // the tensor itself on the CPU. The host memory may be read until the current action completes;

@@ -1,3 +1,5 @@
+#include <sys/resource.h>
+
 #include "common/device/compute_device.h"
 
 namespace cleave {
@@ -8,6 +10,11 @@ class CpuDevice : public ComputeDevice {
   at::Device device() const override { return at::kCPU; }
   std::string description() const override { return "the CPU"; }
   std::size_t memoryBytes() const override { return 0; }
+  std::size_t peakMemory() const override {
+    struct rusage usage {};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
+  }
   at::Tensor toDevice(const at::Tensor& host) override { return host; }
   at::Tensor toHost(const at::Tensor& tensor) override { return tensor; }
   DeviceQueue* queue() override { return nullptr; }

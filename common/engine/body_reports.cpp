@@ -60,6 +60,7 @@ std::vector<BodyDone> BodyReports::take() {
     }
     BodyDone& body = reports.back();
     checkSameReport(body.report, done.report, peer.replica.rank, done.step);
+    body.report.peakMemory = std::max(body.report.peakMemory, done.report.peakMemory);
     body.forwardSeconds += done.forwardSeconds;
     body.backwardSeconds += done.backwardSeconds;
     body.weightsSeconds += done.weightsSeconds;

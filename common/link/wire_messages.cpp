@@ -87,6 +87,7 @@ std::string toWire(const BodyDone& done) {
   proto.set_step(done.step);
   proto.set_gradient_square_sum(done.report.squareSum);
   proto.set_finite(done.report.finite);
+  proto.set_peak_memory(done.report.peakMemory);
   proto.set_forward_seconds(done.forwardSeconds);
   proto.set_backward_seconds(done.backwardSeconds);
   proto.set_weights_seconds(done.weightsSeconds);
@@ -109,7 +110,7 @@ BodyDone bodyDoneFromWire(std::span<const std::byte> metadata) {
   const auto proto = parseMetadata<wire::BodyDone>(FrameKind::bodyDone, metadata);
   BodyDone done;
   done.step = proto.step();
-  done.report = {proto.gradient_square_sum(), proto.finite()};
+  done.report = {proto.gradient_square_sum(), proto.finite(), proto.peak_memory()};
   // The sum may be infinite or NaN only if the gradients are reported as not finite.
   if (done.report.finite && !(std::isfinite(done.report.squareSum) && done.report.squareSum >= 0)) {
     refuse("a sum of squares is negative, infinite or NaN");

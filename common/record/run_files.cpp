@@ -109,6 +109,8 @@ Columns columnsOf(const StepRow& row, const Totals& totals) {
           {"rate_up", link ? Cell(link->rateUp) : Cell()},
           {"rate_down", link ? Cell(link->rateDown) : Cell()},
           {"latency_seconds", link ? Cell(link->latency) : Cell()},
+          {"client_memory_bytes", cell(row.clientMemory)},
+          {"body_memory_bytes", cell(row.bodyMemory)},
           {"bound_seconds", bound ? Cell(bound->seconds) : Cell()},
           {"over_bound", bound ? Cell(row.seconds.value_or(0) / bound->seconds) : Cell()},
           {"bottleneck", bound ? Cell(std::string(bottleneckName(bound->bottleneck))) : Cell()}},

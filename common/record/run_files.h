@@ -36,6 +36,7 @@ struct StepRow {
   std::optional<double> learningRate;
   std::optional<double> gradientNorm;
   std::optional<double> seconds;
+  std::optional<std::uint64_t> clientMemory, bodyMemory;  // bytes, as GradientReport::peakMemory
   std::optional<double> between;   // train: EngineWorker::betweenSteps()
   ActionSeconds actions{};         // seconds by kind; 0: the action did not run on this side
   std::optional<StepCosts> costs;  // client, train; includes rates

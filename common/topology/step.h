@@ -35,6 +35,7 @@ inline constexpr std::uint32_t kMaxStaleness = 16;
 struct GradientReport {
   double squareSum = 0;  // fp64, in parameter order
   bool finite = true;
+  std::uint64_t peakMemory = 0;  // of the part's device so far, in bytes; 0: unknown
 };
 
 inline constexpr std::size_t kMaxParameterGroups = 64;

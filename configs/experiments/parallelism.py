@@ -26,8 +26,9 @@ way.
                  rate of its own. ResNet-101 uses train.recompute, as torchgpipe does.
 
 Memory per device is estimated from shapes: weights, gradients, optimizer state, and what autograd keeps for the micro-batches in flight; in
-data parallel also the buckets, which have the size of the gradients. Programs, data and the buffers of links are excluded. Resident memory
-is measured, and includes them.
+data parallel also the buckets, which have the size of the gradients. Programs, data and the buffers of links are excluded. Measured memory
+is a process's resident memory, which includes them. Top-1 and the second "Published" columns are the publications'; learning rates are proportional
+to the batch, as theirs are.
 
 Bytes per sample are the bytes that all devices send, divided by the samples of the batch. In a pipeline, these are the activations and
 gradients at the cuts in fp32. In data parallel, they are 2 (R - 1) / R x gradient bytes / samples per device.
@@ -48,10 +49,11 @@ import tempfile
 import time
 
 import parallel_costs as costs
+from data_parallel import learning_rate
 from results import markdown
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 WARM_UP, MAX_STEPS = 1, 2
 SCHEDULE = "priority"
 MAX_BUSY_CORES = 0.3  # of other work: more makes measurements unreliable
@@ -232,7 +234,7 @@ class Lab:
     def __init__(self, options):
         self.options = options
         self.busy_cores = 0  # maximum over the measurements that were used
-        self.folder = os.path.join(options.folder, f"threads-{options.threads}")
+        self.folder = os.path.join(options.folder, f"threads-{options.threads}" + ("-cuda" if options.device == "cuda" else ""))
         os.makedirs(self.folder, exist_ok=True)
 
     def path(self, name):
@@ -271,7 +273,7 @@ class Lab:
             "model": {"name": "graph", "file": file, "cuts": MODELS[model].cuts["f1l1"]} if MODELS[model].exported else {"name": model},
             "data": data,
             "train": {"batch": 64, "micro_batches": 4, "epochs": 1000, "recompute": MODELS[model].recompute,
-                      "optimizer": MODELS[model].optimizer, "learning_rate": {"peak": 2e-5 if is_text else 0.005}},
+                      "optimizer": MODELS[model].optimizer, "learning_rate": {"peak": learning_rate(model, 64)}},
             "eval": {"batch": 16, "every": 0},
             "codec": "none",
         })  # fmt: skip
@@ -280,8 +282,8 @@ class Lab:
     def settings(self, row):
         """The settings of a row of a pipeline."""
         threads = self.options.threads
-        return {"model.cuts": json.dumps(cuts_of(row)), "train.batch": row.batch, "train.micro_batches": row.chunks,
-                "train.in_flight": row.in_flight, "train.schedule": SCHEDULE, "threads.client": threads, "threads.server": threads,
+        return {"model.cuts": json.dumps(cuts_of(row)), "train.batch": row.batch, "train.micro_batches": row.chunks, "device": self.options.device,
+                "train.learning_rate.peak": learning_rate(row.model, row.batch), "train.in_flight": row.in_flight, "train.schedule": SCHEDULE, "threads.client": threads, "threads.server": threads,
                 "connect.direct": json.dumps(row.devices > 2)}  # fmt: skip
 
     def plan(self, row):
@@ -302,7 +304,7 @@ class Lab:
 
     def data_parallel(self, row, steps):
         return json.loads(run([sys.executable, os.path.join(HERE, "data_parallel.py"), "--model", row.model, "--devices", row.devices, "--batch",
-                               row.batch, "--threads", self.options.threads, "--steps", steps], "data_parallel.py"))  # fmt: skip
+                               row.batch, "--threads", self.options.threads, "--steps", steps, "--device", self.options.device], "data_parallel.py"))  # fmt: skip
 
     def alone(self, model):
         """The figures of one process that trains the whole model."""
@@ -381,9 +383,10 @@ class Lab:
 
 # ---- Tables ----
 
-def published_rates():
+def published_rows():
+    """The rows of reference.csv that have a throughput, by their ids."""
     with open(os.path.join(HERE, "reference.csv"), encoding="utf-8", newline="") as file:
-        return {each["id"]: float(each["images_per_second"]) for each in csv.DictReader(file) if each["images_per_second"]}
+        return {each["id"]: each for each in csv.DictReader(file) if each["images_per_second"]}
 
 
 def figures(lab, row, memory_bytes):
@@ -414,12 +417,16 @@ def add_speed_ups(rows, published):
                 row["speed_up_is"] = basis
                 break
         if row["published"]:
-            row["published_speed_up"] = published[row["published"]] / published[reference["published"]]
+            own, base = (published[each["published"]] for each in (row, reference))
+            row["published_samples_per_second"] = float(own["images_per_second"])
+            row["published_speed_up"] = float(own["images_per_second"]) / float(base["images_per_second"])
+            if own["accuracy_percent"]:
+                row["published_accuracy"] = own["accuracy_percent"] + (f" ± {own['accuracy_std']}" if own["accuracy_std"] else "")
 
 
-def gib(sizes):
-    """"1.2" if all sizes are equal, otherwise "1.2, 3.4"."""
-    texts = [f"{size / GIB:.1f}" for size in sizes]
+def mib(sizes):
+    """"1200" if all sizes are equal, otherwise "1200, 3400"."""
+    texts = [f"{size / MIB:.0f}" for size in sizes]
     return texts[0] if len(set(texts)) == 1 else ", ".join(texts)
 
 
@@ -428,18 +435,20 @@ def rate_text(value):
 
 
 def speed_table(rows):
-    lines = [["Method", "Devices", "Batch", "Cuts", "Chunks", "Samples/s, measured", "Samples/s, predicted", "Speed-up", "Published",
-              "Memory, GiB", "Resident, GiB"]]  # fmt: skip
+    lines = [["Method", "Devices", "Batch", "Cuts", "Chunks", "Learning rate", "Top-1, published", "Samples/s, measured", "Samples/s, predicted",
+              "Published", "Speed-up", "Published", "Memory, MiB", "Measured, MiB"]]  # fmt: skip
     for row in rows:
         predicted, measured = row.get("predicted"), row.get("measured")
         cell = "out of memory" if row["out_of_memory"] else rate_text(predicted["samples_per_second"])
         if predicted and "samples_per_second_without_overlap" in predicted:
             cell += f" ({rate_text(predicted['samples_per_second_without_overlap'])} without overlap)"
         lines.append([row["method"], str(row["devices"]), str(row["batch"]), row["cuts"], str(row["chunks"] or ""),
+                      f"{learning_rate(row['model'], row['batch']):g}", row.get("published_accuracy", ""),
                       rate_text(measured["samples_per_second"]) if measured else "", cell,
+                      f"{row['published_samples_per_second']:g}" if "published_samples_per_second" in row else "",
                       f"{row['speed_up']:.2f} {row['speed_up_is']}" if "speed_up" in row else "",
                       f"{row['published_speed_up']:.2f}" if "published_speed_up" in row else "",
-                      gib(row["memory_bytes"]), gib(measured["peak_bytes"]) if measured else ""])  # fmt: skip
+                      mib(row["memory_bytes"]), mib(measured["peak_bytes"]) if measured else ""])  # fmt: skip
     return markdown(lines)
 
 
@@ -492,6 +501,8 @@ def parse(arguments):
     parser.add_argument("--device-speed", type=float, default=1, metavar="X",
                         help="predict for devices that compute X times as fast as those measured; default: 1")
     parser.add_argument("--memory-gib", type=float, default=24, metavar="GIB", help="memory of a device; default: 24")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu",
+                        help="cuda: data parallelism has a GPU per device, with NCCL; in a pipeline, all parts share the first GPU; default: cpu")
     parser.add_argument("--threads", type=int, default=1, help="threads of a device; default: 1")
     parser.add_argument("--max-seconds", type=float, default=60, metavar="S",
                         help="measure a row only if a step and its warm-up are expected to take at most S seconds; default: 60")
@@ -533,7 +544,7 @@ def compare(options):
             rows.append(figures(lab, row, options.memory_gib * GIB))
         except Missing as missing:
             say(f"skips a row, because this is not measured: {missing}")
-    add_speed_ups(rows, published_rates())
+    add_speed_ups(rows, published_rows())
     sizes = []
     if "bytes" in only:
         pipelines = {}  # of each partition, the row with the smallest batch

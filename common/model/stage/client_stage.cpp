@@ -102,7 +102,9 @@ void ClientStage::setLossScale(double scale) { state_->lossScale = scale; }
 
 GradientReport ClientStage::headReport() {
   state_->tail.collectGradients();  // adds gradients of parameters tied to the head's
-  return state_->head.gradientReport();
+  GradientReport report = state_->head.gradientReport();
+  report.peakMemory = state_->device.peakMemory();
+  return report;
 }
 GradientReport ClientStage::tailReport() { return state_->tail.gradientReport(); }
 
