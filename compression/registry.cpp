@@ -74,9 +74,7 @@ const CodecRow& rowOf(const Codec& codec) {
 
 std::span<const CodecRow> codecTable() { return kCodecs; }
 
-std::unique_ptr<Codec> makeIntegerCodec() {
-  return kIntegers.make(parseCodecSpec(kIntegers.name));
-}
+std::unique_ptr<Codec> makeIntegerCodec() { return kIntegers.make(parseCodecSpec(kIntegers.name)); }
 
 std::unique_ptr<Codec> makeCodec(std::string_view text) {
   const CodecSpec spec = parseCodecSpec(text);

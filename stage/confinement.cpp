@@ -40,25 +40,10 @@ constexpr std::uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
 
 // What LibTorch needs for computing, and read and write for the messages.
 constexpr std::array kAllowed = {
-    SYS_read,
-    SYS_write,
-    SYS_munmap,
-    SYS_mprotect,
-    SYS_brk,
-    SYS_futex,
-    SYS_rt_sigprocmask,
-    SYS_rt_sigreturn,
-    SYS_clock_gettime,
-    SYS_exit,
-    SYS_exit_group,
-    SYS_mremap,
-    SYS_sched_yield,
-    SYS_getpid,
-    SYS_getrusage,
-    SYS_gettid,
-    SYS_clock_nanosleep,
-    SYS_restart_syscall,
-    SYS_gettimeofday,
+    SYS_read,       SYS_write,           SYS_munmap,          SYS_mprotect,      SYS_brk,
+    SYS_futex,      SYS_rt_sigprocmask,  SYS_rt_sigreturn,    SYS_clock_gettime, SYS_exit,
+    SYS_exit_group, SYS_mremap,          SYS_sched_yield,     SYS_getpid,        SYS_getrusage,
+    SYS_gettid,     SYS_clock_nanosleep, SYS_restart_syscall, SYS_gettimeofday,
 };
 constexpr rlim_t kStackBytes = rlim_t{8} << 20;  // of the main thread
 

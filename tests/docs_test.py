@@ -100,8 +100,9 @@ class Programs:
                                 "--set", "train.learning_rate.schedule=polynomial", "--set", "codec={activation/0: none}",
                                 only=("weights", "train", "codec"))  # fmt: skip
         keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", "synthetic.yaml", "--set", "keep.best=top1", "--set", "train.stop=loss",
+                                "--set", "eval.target.value=1",
                                 "--set", "model={name: graph, file: none, cuts: [a, b], lora: {rank: 1, targets: [a]}}",
-                                only=("keep", "train", "model"))  # fmt: skip
+                                only=("keep", "train", "model", "eval"))  # fmt: skip
         for insert in ("kind: conv, channels: 1", "kind: linear, rank: 1", "kind: decaying, rank: 1, every_steps: 1"):
             keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", "synthetic.yaml", "--set", f"insert={{cut: 0, {insert}}}", only=("insert",))
         for model in self.ask_json("models")["models"]:

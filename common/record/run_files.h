@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/files/record.h"
 #include "common/engine/engine.h"
+#include "common/files/record.h"
 #include "common/link/transfers.h"
 #include "common/predict/bound.h"
 
@@ -37,7 +37,7 @@ struct StepRow {
   std::optional<double> gradientNorm;
   std::optional<double> seconds;
   std::optional<std::uint64_t> clientMemory, bodyMemory;  // bytes, as GradientReport::peakMemory
-  std::optional<double> between;   // train: EngineWorker::betweenSteps()
+  std::optional<double> between;                          // train: EngineWorker::betweenSteps()
   ActionSeconds actions{};         // seconds by kind; 0: the action did not run on this side
   std::optional<StepCosts> costs;  // client, train; includes rates
   std::optional<StepBound> bound;  // computed from `costs`

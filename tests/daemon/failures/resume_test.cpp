@@ -553,9 +553,15 @@ TEST_CASE("a finished run that gets more epochs ends with the weights of a run t
   const Arguments four = {"--set", "train.epochs=4"}, two = {"--set", "train.epochs=2"};
   const std::string expected = expectedModel(folder, server.address(), with(kConstant, four));
   const std::string run = folder.path("run");
-  const Ended first = runClient("train", run, with(with(with(kRun, kConstant), two), address));
+  const Arguments target = {"--set", "eval.target={metric: loss, value: 100}"};
+  const Ended first =
+      runClient("train", run, with(with(with(with(kRun, kConstant), two), address), target));
   INFO(first.errors);
   REQUIRE(first.code == 0);
+  const auto reached = summaryOf(run).at("target");
+  CHECK(reached.at("epoch") == 1);
+  CHECK(reached.at("steps") == 8);
+  CHECK(reached.at("bytes") > 0);
   CHECK_THAT(resume(run, two).errors, Contains("[run-done]") && Contains("N greater than 2"));
   CHECK_THAT(resume(run).errors, Contains("[run-done]") && Contains("--set train.epochs=N"));
 
@@ -569,6 +575,7 @@ TEST_CASE("a finished run that gets more epochs ends with the weights of a run t
   CHECK(lossesByStep(run) == lossesByStep(folder.path("undisturbed")));
   CHECK(lossesByEpoch(run) == lossesByEpoch(folder.path("undisturbed")));
   CHECK(summaryOf(run).at("steps") == 32);
+  CHECK(summaryOf(run).at("target") == reached);
   CHECK(nlohmann::json::parse(readFile(run + "/changes.json")) == nlohmann::json::parse(R"(
       [{"step": 16, "key": "train.epochs", "before": "2", "after": "4"}])"));
   CHECK_THAT(readFile(run + "/config.yaml"), Contains("epochs: 4"));

@@ -42,6 +42,11 @@ TEST_CASE("a run writes its files on both sides, and a summary that agrees with 
   CHECK(steps.back().at("phase") == "bye");
   CHECK(steps.size() == 2 + 8 + 1);
   CHECK(sumOf(steps, "samples", {{"phase", "train"}}) == 256);
+  for (const std::string side : {"client", "body"}) {
+    const std::uint64_t peak = summary.at(side + "_memory_bytes");
+    CHECK(std::to_string(peak) == steps.at(8).at(side + "_memory_bytes"));
+    CHECK(peak > 1 << 20);
+  }
   CHECK(readCsv(client + "/epochs.csv").size() == 1);
   CHECK(readCsv(server.runFolder(runId) + "/epochs.csv").size() == 1);
   CHECK(readCsv(server.runFolder(runId) + "/steps.csv").size() == 2 + 8 + 1);

@@ -222,11 +222,12 @@ TEST_CASE("a sweep works with --server and shows published figures") {
   const std::string folder = temporary.path("sweep");
   const std::string header = readFile(configFile("experiments/reference.csv"));
   const std::string figures = temporary.path("figures.csv");
-  std::string row = "mine,a test,report,an experiment,none,,synthetic,mlp,scratch,default,32,4,";
+  std::string row = "mine,a test,report,an experiment,none,,my data,mlp,scratch,default,32,4,";
   row += "none,none,,12.5,,,,1,,,,,,,,,,\n";
   std::ofstream(figures) << header.substr(0, header.find('\n') + 1) + row;
-  const auto json = askJson(
-      sweep(folder, {"--grid", "codec=none", "--server", server.address(), "--figures", figures}));
+  const auto json =
+      askJson(sweep(folder, {"--grid", "codec=none", "--server", server.address(), "--figures",
+                             figures, "--set", "known_as.data=my data"}));
   REQUIRE(json.at("comparison").size() == 2);
   CHECK(json.at("comparison").at(0).at("theirs").at("mean") == 12.5);
   // The bytes include headers and metadata.
