@@ -105,7 +105,10 @@ bool matches(const PublishedRow& row, const Facts& facts) {
     if (!row.keys.contains(needed)) return false;
   }
   // A row without an insert is of a run without one.
-  if (!row.keys.contains("insert") && !facts.at("insert").empty()) return false;
+  const auto inserts = facts.find("insert");
+  if (!row.keys.contains("insert") && inserts != facts.end() && !inserts->second.empty()) {
+    return false;
+  }
   for (const auto& [key, value] : row.keys) {
     const auto own = facts.find(key);
     if (own == facts.end() || own->second != value) return false;
