@@ -48,17 +48,16 @@ std::string codecOfCut(const ClientSettings& settings, int cut) {
   return spec;
 }
 
-// All inserts with all parameters, as in "0 conv channels=20 kernel=4 1 conv channels=320
-// kernel=1".
+// All inserts with their sizes, as in "0 conv channels=20 kernel=4 1 conv channels=320 kernel=1".
 std::string insertsOf(const ClientSettings& settings) {
   std::string text;
   for (const InsertSpec& insert : settings.inserts) {
     text += fmt::format("{}{} {}", text.empty() ? "" : " ", insert.cut, insert.kind);
     for (const InsertParameterRow& row : findInsert(insert.kind).parameters) {
+      if (!row.isWhole) continue;  // says how it is trained
       const auto own = insert.parameters.find(std::string(row.name));
-      text +=
-          fmt::format(" {}={}", row.name,
-                      own != insert.parameters.end() ? own->second : row.defaultValue.value_or(0));
+      const bool isSet = own != insert.parameters.end();
+      text += fmt::format(" {}={}", row.name, isSet ? own->second : row.defaultValue.value_or(0));
     }
   }
   return text;

@@ -168,10 +168,10 @@ SMALL_CONV = "[{cut: 0, kind: conv, channels: 20, kernel: 4}, {cut: 1, kind: con
 FROZEN_INSERT = {**inserted("[{cut: 0, kind: conv, channels: 64, kernel: 4}]", "efficientnet/conv64"), "train.freeze": "[insert.0.*]"}
 
 
-def corrected(channels, second=None):
+def corrected(channels, second=None, experiment="efficientnet"):
     """Frozen inserts from principal components, with corrections of the gradient: at the first cut, and at the second one if it has channels."""
     inserts = [(0, f"channels: {channels}, kernel: 4"), *([(1, f"channels: {second}")] if second else [])]
-    name = "-".join(["efficientnet/frozen" + str(channels), *([str(second)] if second else [])])
+    name = "-".join([f"{experiment}/frozen{channels}", *([str(second)] if second else [])])
     text = ", ".join(f"{{cut: {cut}, kind: conv, {sizes}, correction: 4.0e-5}}" for cut, sizes in inserts)
     return {**inserted(f"[{text}]", name), "train.freeze": "[insert.*]"}
 
@@ -206,8 +206,7 @@ SWEEPS = {
         ("finetuned", {}, ["none", SORT[16], SORT[12], SORT[8], SORT[4], "uniform:bits=16", "uniform:bits=12", "uniform:bits=11", "uniform:bits=10",
                            "topk:ratio=0.5", "topk:ratio=0.2", "topk:ratio=0.1"], THREE),
         ("from scratch", {"weights": "{}"}, ["none", "uniform:bits=16", "topk:ratio=0.5", "topk:ratio=0.1"], THREE),
-        *((f"conv inserts, {channels} channels", inserted(f"[{{cut: 0, kind: conv, channels: {channels}, kernel: 4}}, {{cut: 1, kind: conv, channels: 320}}]",
-                                                          f"cifar10/conv{channels}-320"), ["none"], THREE, "finetuned") for channels in (32, 20)),
+        *((f"conv inserts, {channels} channels", corrected(channels, 320, "cifar10"), ["none"], THREE, "finetuned") for channels in (32, 20)),
     ],
     "cifar100": [("finetuned", {}, ["none", SORT[16], SORT[12], SORT[8], SORT["1:1"]], THREE)],
     "food101": [("finetuned", {}, ["none", SORT[16], SORT[12]], THREE)],

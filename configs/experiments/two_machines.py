@@ -34,8 +34,9 @@ from results import POWER, markdown
 
 
 def conv_insert(channels):
-    """4 x 4 windows with a stride of 4 at the first cut, and 1280 to 320 channels at the second one."""
-    return {"codec": "none", "insert": f"[{{cut: 0, kind: conv, channels: {channels}, kernel: 4}}, {{cut: 1, kind: conv, channels: 320}}]"}
+    """4 x 4 windows with a stride of 4 at the first cut, and 1280 to 320 channels at the second one; frozen, with corrections of the gradient."""
+    first, second = f"cut: 0, kind: conv, channels: {channels}, kernel: 4", "cut: 1, kind: conv, channels: 320"
+    return {"codec": "none", "insert": f"[{{{first}, correction: 4.0e-5}}, {{{second}, correction: 4.0e-5}}]", "train.freeze": "[insert.*]"}
 
 
 CODECS = {"none": {"codec": "none"}, "conv insert, 32 channels": conv_insert(32), "conv insert, 20 channels": conv_insert(20),
@@ -64,8 +65,7 @@ def pretrained(options, codec):
     file = os.path.join(options.folder, re.sub(r"[^a-z0-9]+", "-", codec) + ".safetensors")
     if not os.path.exists(file):
         command = [os.path.join(options.programs, "cleave-client"), "pretrain-inserts", "--config", options.config, "--output", file]
-        for setting in [f"insert={settings['insert']}", "train.epochs=1", "train.optimizer={name: adam, weight_decay: 0}",
-                        "train.learning_rate.peak=0.01", *options.set]:
+        for setting in [f"insert={settings['insert']}", f"train.freeze={settings['train.freeze']}", *options.set]:
             command += ["--set", setting]
         subprocess.run(command, check=True, stdout=sys.stderr)
     return [f"weights.file={file}"]

@@ -551,9 +551,10 @@ TEST_CASE("a finished run that gets more epochs ends with the weights of a run t
   RestartableServer server(folder);
   const Arguments address = {"--server", server.address()};
   const Arguments four = {"--set", "train.epochs=4"}, two = {"--set", "train.epochs=2"};
-  const std::string expected = expectedModel(folder, server.address(), with(kConstant, four));
-  const std::string run = folder.path("run");
   const Arguments target = {"--set", "eval.target={metric: loss, value: 100}"};
+  const std::string expected =
+      expectedModel(folder, server.address(), with(with(kConstant, four), target));
+  const std::string run = folder.path("run");
   const Ended first =
       runClient("train", run, with(with(with(with(kRun, kConstant), two), address), target));
   INFO(first.errors);
