@@ -150,10 +150,8 @@ void addSchedule(const StepCosts& costs, const RunPlan& plan, const ClientSettin
 bool normsHaveEnough(const MeasuredSteps& steps, const RunPlan& plan, std::uint32_t batch,
                      std::uint32_t microBatches) {
   for (const std::uint32_t samples : {batch, steps.lastBatch}) {
-    if (samples == 0) continue;
-    try {
-      checkBatchNorm(plan.blocks, Division::of(samples, microBatches).smallest());
-    } catch (const UsageError&) {
+    if (samples > 0 &&
+        !fitsBatchNorm(plan.blocks, Division::of(samples, microBatches).smallest())) {
       return false;
     }
   }
@@ -170,9 +168,8 @@ void addMicroBatches(const MeasuredSteps& steps, const RunPlan& plan,
   if (settings.inFlight != 0) change.settings.emplace_back("train.in_flight=0");
   change.seconds = simulated(steps.costs.inMicroBatches(2 * steps.costs.microBatches),
                              *plan.schedule, resolveInFlight(*plan.schedule, 0, twice));
-  const bool hasNorm = std::any_of(plan.blocks.begin(), plan.blocks.end(),
-                                   [](const BlockSpec& b) { return !b.norms.empty(); });
-  if (hasNorm) change.caveat = "gives batch norm fewer samples, which may cost accuracy";
+  if (hasBatchNorm(plan.blocks))
+    change.caveat = "gives batch norm fewer samples, which may cost accuracy";
   changes.push_back(std::move(change));
 }
 

@@ -131,11 +131,9 @@ class Planner {
     ClientSettings settings = run_.settings;
     for (const std::uint32_t number : profiledMicroBatches(run_.plan.blocks, settings.batch)) {
       settings.microBatches = number;
-      if (number == numbers.front()) continue;
-      try {
-        checkBatchNorm(run_.plan.blocks, minMicroBatch(settings, *run_.data.train));
+      if (number != numbers.front() &&
+          fitsBatchNorm(run_.plan.blocks, minMicroBatch(settings, *run_.data.train))) {
         numbers.push_back(number);
-      } catch (const UsageError&) {  // too few samples
       }
     }
     return numbers;
@@ -147,14 +145,7 @@ class Planner {
     ClientSettings settings = run_.settings;
     for (const std::uint32_t number : microBatches_) {
       settings.microBatches = number;
-      for (settings.replicas = options_.replicas; settings.replicas > 1; --settings.replicas) {
-        try {
-          checkReplicaBatches(settings, run_.data);
-          break;
-        } catch (const UsageError&) {  // too few micro-batches
-        }
-      }
-      all[number] = settings.replicas;
+      all[number] = std::min(options_.replicas, minMicroBatchCount(settings, run_.data));
     }
     return all;
   }

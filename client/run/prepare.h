@@ -17,8 +17,8 @@
 #include "client/run/local_server.h"
 #include "client/run/run_history.h"
 #include "client/run/session.h"
-#include "common/files/environment.h"
 #include "common/core/open_file.h"
+#include "common/files/environment.h"
 #include "common/predict/profile.h"
 #include "common/run/plan.h"
 
@@ -73,8 +73,10 @@ wire::Hello helloFor(const PreparedRun& run, std::size_t body);
 // Throws UsageError "several-servers" if there are several. `what`: a command or an option that
 // supports only one.
 void requireOneServer(const ClientSettings& settings, const std::string& what);
-// Throws UsageError "bad-replicas" unless each replica has a micro-batch of each batch, also of the
-// last one of an epoch or an evaluation.
+// The smallest number of micro-batches of a batch, also of the last one of an epoch or an
+// evaluation.
+std::uint32_t minMicroBatchCount(const ClientSettings& settings, const Datasets& data);
+// Throws UsageError "bad-replicas" if there are more replicas than that.
 void checkReplicaBatches(const ClientSettings& settings, const Datasets& data);
 // Throws UsageError "several-servers" if the run has several servers and learned inserts.
 void requireProfilable(const PreparedRun& run);

@@ -7,8 +7,8 @@
 
 #include "client/run/prepare_parts.h"
 #include "common/core/units.h"
-#include "common/model/blocks.h"
 #include "common/device/torch_errors.h"
+#include "common/model/blocks.h"
 
 namespace cleave {
 
@@ -118,23 +118,49 @@ void logWarnings(const PreparedRun& run, spdlog::logger& log) {
   for (const std::string& warning : run.warnings) log.warn(warning);
 }
 
-void checkReplicaBatches(const ClientSettings& settings, const Datasets& data) {
-  if (settings.replicas == 1) return;
-  const auto check = [&](const char* key, std::uint32_t all, std::uint32_t batch) {
+namespace {
+
+struct KindOfBatch {
+  const char* key;
+  Division division;
+};
+
+// The whole batches and the last ones, of training and evaluation.
+std::vector<KindOfBatch> kindsOfBatches(const ClientSettings& settings, const Datasets& data) {
+  std::vector<KindOfBatch> kinds;
+  const auto add = [&](const char* key, std::uint32_t all, std::uint32_t batch) {
     for (const std::uint32_t samples : {std::min(all, batch), all % batch}) {
-      const std::uint32_t count = Division::of(samples, settings.microBatches).count;
-      if (samples == 0 || count >= settings.replicas) continue;
-      throw UsageError(
-          "bad-replicas",
-          fmt::format("a batch of {} is divided into fewer micro-batches, {}, than the body has "
-                      "replicas, {}",
-                      countText(samples, "sample"), count, settings.replicas),
-          count < samples ? "set train.micro_batches to a multiple of the number of replicas"
-                          : fmt::format("change {}, so that the last batch has more samples", key));
+      if (samples > 0) kinds.push_back({key, Division::of(samples, settings.microBatches)});
     }
   };
-  check("train.batch", data.train->size(), settings.batch);
-  check("eval.batch", data.test->size(), settings.evalBatch);
+  add("train.batch", data.train->size(), settings.batch);
+  add("eval.batch", data.test->size(), settings.evalBatch);
+  return kinds;
+}
+
+}  // namespace
+
+std::uint32_t minMicroBatchCount(const ClientSettings& settings, const Datasets& data) {
+  std::uint32_t min = settings.microBatches;
+  for (const auto& [key, division] : kindsOfBatches(settings, data)) {
+    min = std::min(min, division.count);
+  }
+  return min;
+}
+
+void checkReplicaBatches(const ClientSettings& settings, const Datasets& data) {
+  if (settings.replicas == 1) return;
+  for (const auto& [key, division] : kindsOfBatches(settings, data)) {
+    if (division.count >= settings.replicas) continue;
+    throw UsageError(
+        "bad-replicas",
+        fmt::format("a batch of {} is divided into fewer micro-batches, {}, than the body has "
+                    "replicas, {}",
+                    countText(division.samples, "sample"), division.count, settings.replicas),
+        division.count < division.samples
+            ? "set train.micro_batches to a multiple of the number of replicas"
+            : fmt::format("change {}, so that the last batch has more samples", key));
+  }
 }
 
 void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan) {

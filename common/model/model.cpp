@@ -204,10 +204,25 @@ void checkCuts(const std::vector<BlockSpec>& blocks, const Cuts& cuts) {
                        "; a cut is the position of the block after it");
 }
 
+namespace {
+
+bool hasEnoughValues(const NormRow& norm, std::uint32_t samples) {
+  return norm.valuesPerSample * samples >= 2;
+}
+
+}  // namespace
+
+bool fitsBatchNorm(const std::vector<BlockSpec>& blocks, std::uint32_t minSamples) {
+  return std::all_of(blocks.begin(), blocks.end(), [&](const BlockSpec& block) {
+    return std::all_of(block.norms.begin(), block.norms.end(),
+                       [&](const NormRow& norm) { return hasEnoughValues(norm, minSamples); });
+  });
+}
+
 void checkBatchNorm(const std::vector<BlockSpec>& blocks, std::uint32_t minSamples) {
   for (const BlockSpec& block : blocks) {
     for (const NormRow& norm : block.norms) {
-      if (norm.valuesPerSample * minSamples >= 2) continue;
+      if (hasEnoughValues(norm, minSamples)) continue;
       const std::string& buffer = block.tensors.at(norm.mean).name;
       throw UsageError("batch-norm-too-few",
                        "batch norm " + buffer.substr(0, buffer.rfind('.')) + " would see " +

@@ -156,8 +156,9 @@ struct Cuts {
 // Throws UsageError unless 1 <= cut0 < cut1 < number of blocks; the message lists the blocks with
 // their positions.
 void checkCuts(const std::vector<BlockSpec>& blocks, const Cuts& cuts);
-// Throws UsageError if a batch norm would see fewer than 2 values per channel in a micro-batch of
-// `minSamples`.
+// Whether each batch norm has at least 2 values per channel in a micro-batch of `minSamples`.
+bool fitsBatchNorm(const std::vector<BlockSpec>& blocks, std::uint32_t minSamples);
+// Throws UsageError "batch-norm-too-few" unless fitsBatchNorm().
 void checkBatchNorm(const std::vector<BlockSpec>& blocks, std::uint32_t minSamples);
 // Whether a batch norm computes statistics from the samples in training.
 bool hasBatchNorm(const std::vector<BlockSpec>& blocks);

@@ -15,10 +15,10 @@
 #include "common/core/random.h"
 #include "common/graph/packed_graph.h"
 #include "common/model/graph/graph_blocks.h"
-#include "common/model/stage/labeled_batch.h"
 #include "common/model/split_backward.h"
-#include "common/model/torch_tensor.h"
+#include "common/model/stage/labeled_batch.h"
 #include "common/model/stage/trained_part.h"
+#include "common/model/torch_tensor.h"
 #include "compression/registry.h"
 
 namespace cleave {
@@ -207,11 +207,7 @@ std::vector<std::uint32_t> profiledMicroBatches(const std::vector<BlockSpec>& bl
   constexpr std::uint32_t kMax = 64;
   std::vector<std::uint32_t> numbers;
   for (std::uint32_t number = 1; number <= std::min(batch, kMax); number *= 2) {
-    try {
-      checkBatchNorm(blocks, Division::of(batch, number).smallest());
-    } catch (const UsageError&) {
-      break;
-    }
+    if (!fitsBatchNorm(blocks, Division::of(batch, number).smallest())) break;
     numbers.push_back(number);
   }
   return numbers;

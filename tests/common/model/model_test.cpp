@@ -16,12 +16,12 @@
 #include <sstream>
 #include <utility>
 
-#include "common/resources/buffer.h"
 #include "common/core/random.h"
 #include "common/model/blocks.h"
 #include "common/model/model.h"
 #include "common/model/stage/stage.h"
 #include "common/model/torch_tensor.h"
+#include "common/resources/buffer.h"
 
 namespace cleave::test {
 namespace {
@@ -503,6 +503,8 @@ TEST_CASE("a batch norm over a single value per channel is refused") {
   // 8 x 8 pixels leave only one pixel for bn3.
   const std::vector<BlockSpec> blocks = blocksOf(spec("small_cnn", {1, 8, 8}));
   CHECK_NOTHROW(checkBatchNorm(blocks, 2));
+  CHECK(fitsBatchNorm(blocks, 2));
+  CHECK_FALSE(fitsBatchNorm(blocks, 1));
   const UsageError error = usageError([&] { checkBatchNorm(blocks, 1); });
   CHECK(error.code() == "batch-norm-too-few");
   CHECK(error.what() == std::string("batch norm bn3 would see 1 value per channel in the smallest "
