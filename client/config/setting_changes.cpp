@@ -24,7 +24,7 @@ bool mayChange(const std::string& path) {
   const std::vector<KeyText> keys = clientKeys();
   const auto row =
       std::find_if(keys.begin(), keys.end(), [&](const KeyText& key) { return key.name == name; });
-  return row != keys.end() && row->mayChange;
+  return row != keys.end() && row->mark == KeyMark::mayChange;
 }
 
 // Whether setting `key` sets `changed` too: "codec" sets "codec.gradient/0".

@@ -30,6 +30,17 @@ std::string plain(const std::string& markdown) {
   return text;
 }
 
+const char* markText(KeyMark mark, bool isMarkdown) {
+  switch (mark) {
+    case KeyMark::sent:
+      return isMarkdown ? " fixed, sent |" : "; sent to servers";
+    case KeyMark::mayChange:
+      return isMarkdown ? " may change |" : "; may change on resume";
+    default:
+      return isMarkdown ? " fixed |" : "";
+  }
+}
+
 }  // namespace
 
 std::string integerType(std::int64_t min, std::int64_t max) {
@@ -43,8 +54,8 @@ std::string numberType(double min, double max) {
 std::string defaultText(double value) { return fmt::format("`{}`", numberText(value)); }
 
 std::string printKeys(const std::vector<KeyText>& keys, KeyFormat format) {
-  const bool areMarked =
-      std::any_of(keys.begin(), keys.end(), [](const KeyText& key) { return key.mayChange; });
+  const bool areMarked = std::any_of(keys.begin(), keys.end(),
+                                     [](const KeyText& key) { return key.mark != KeyMark::fixed; });
   if (format == KeyFormat::json) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     for (const KeyText& key : keys) {
@@ -55,8 +66,8 @@ std::string printKeys(const std::vector<KeyText>& keys, KeyFormat format) {
                       {"default", plain(key.defaultValue)},
                       {"meaning", plain(key.meaning)}});
       if (!areMarked) continue;
-      list.back()["may_change"] = key.mayChange;
-      list.back()["sent"] = key.isSent;
+      list.back()["may_change"] = key.mark == KeyMark::mayChange;
+      list.back()["sent"] = key.mark == KeyMark::sent;
     }
     return nlohmann::ordered_json{{"keys", list}}.dump(2) + "\n";
   }
@@ -73,19 +84,12 @@ std::string printKeys(const std::vector<KeyText>& keys, KeyFormat format) {
             out.empty() ? "" : "\n", areMarked ? " Resume |" : "", areMarked ? "---|" : "");
       }
       out += fmt::format("| `{}` | {} | {} | {} | {} |{}\n", key.name, key.type, key.unit,
-                         key.defaultValue, key.meaning,
-                         !areMarked      ? ""
-                         : key.mayChange ? " may change |"
-                         : key.isSent    ? " fixed, sent |"
-                                         : " fixed |");
+                         key.defaultValue, key.meaning, areMarked ? markText(key.mark, true) : "");
     } else {
       if (isFirst) out += fmt::format("{}{}\n", out.empty() ? "" : "\n", section);
       out += fmt::format("  {}: {}{}; default: {}{}\n      {}\n", key.name, plain(key.type),
                          key.unit.empty() ? "" : " " + key.unit, plain(key.defaultValue),
-                         key.mayChange ? "; may change on resume"
-                         : key.isSent  ? "; sent to servers"
-                                       : "",
-                         plain(key.meaning));
+                         markText(key.mark, false), plain(key.meaning));
     }
   }
   return out;

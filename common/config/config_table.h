@@ -16,6 +16,13 @@
 
 namespace cleave {
 
+// Who else has the value of a key: a run that is resumed, or servers.
+enum class KeyMark : std::uint8_t {
+  fixed,      // a run that is resumed has the same value
+  sent,       // likewise, and the client sends the value to servers, which compare it
+  mayChange,  // a run that is resumed may have another value
+};
+
 // The printed description of a key. Texts are Markdown.
 struct KeyText {
   std::string section;
@@ -24,8 +31,7 @@ struct KeyText {
   std::string unit;
   std::string defaultValue;  // "`64`", "none", "required"
   std::string meaning;
-  bool mayChange = false;  // whether a run that is resumed may have another value; default: fixed
-  bool isSent = false;     // whether the client sends the value to servers
+  KeyMark mark = KeyMark::fixed;
 };
 
 enum class KeyFormat { plain, markdown, json };
@@ -51,11 +57,11 @@ struct ConfigKey {
     return *this;
   }
   ConfigKey& mayChange() {
-    text.mayChange = true;
+    text.mark = KeyMark::mayChange;
     return *this;
   }
   ConfigKey& sent() {
-    text.isSent = true;
+    text.mark = KeyMark::sent;
     return *this;
   }
   ConfigKey& then(std::function<void(Config&, Settings&)> function) {
@@ -156,7 +162,7 @@ class ConfigTable {
   Row& add(const std::string& name, std::string type, std::string unit, std::string defaultValue,
            std::string meaning, std::function<void(Config&, Settings&)> read) {
     rows_.push_back({{section_, name, std::move(type), std::move(unit), std::move(defaultValue),
-                      std::move(meaning), false, false},
+                      std::move(meaning)},
                      std::move(read),
                      nullptr,
                      nullptr});

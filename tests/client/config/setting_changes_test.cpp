@@ -17,6 +17,7 @@
 #include "common/model/inserts.h"
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
+#include "common/run/experiment_fields.h"
 #include "tests/support/files/memory_files.h"
 
 namespace cleave {
@@ -180,13 +181,13 @@ TEST_CASE("every key is fixed, and named if it is changed, or may change") {
     REQUIRE(change);  // otherwise add a value to candidates(), or a configuration to bases()
     try {
       const auto changes = changesBetween(change->before, change->after, "runs/R", {});
-      CHECK(key.mayChange);
+      CHECK(key.mark == KeyMark::mayChange);
       CHECK(std::any_of(changes.begin(), changes.end(), [&](const SettingChange& each) {
         return each.key == key.name && each.before != each.after;
       }));
       ++free;
     } catch (const UsageError& error) {
-      CHECK_FALSE(key.mayChange);
+      CHECK(key.mark != KeyMark::mayChange);
       CHECK(error.code() == "other-run-spec");
       CHECK_THAT(error.what(), Contains(isInsert ? key.name.substr(key.name.find('.')) : key.name));
       CHECK_THAT(error.hint(), Contains("cleave-client keys"));
@@ -197,11 +198,35 @@ TEST_CASE("every key is fixed, and named if it is changed, or may change") {
   CHECK(free > 20);
 }
 
+TEST_CASE("the keys that are sent to servers are those of the run spec's fields") {
+  const auto isPartOf = [](std::string_view name, std::string_view whole) {
+    return name == whole || name.starts_with(std::string(whole) + ".");
+  };
+  const auto isOneOf = [&](std::string_view field, std::string_view key) {
+    return isPartOf(key, field) || isPartOf(field, key);
+  };
+  Texts sent, fields;
+  for (const KeyText& key : clientKeys()) {
+    if (key.mark == KeyMark::sent) sent.push_back(key.name);
+  }
+  for (const ExperimentField& field : experimentFields()) fields.emplace_back(field.name);
+  for (const std::string& field : fields) {
+    CAPTURE(field);
+    CHECK(std::ranges::any_of(sent, [&](const auto& key) { return isOneOf(field, key); }) ==
+          (field != "replicas"));  // the number of servers in `servers` or --server
+  }
+  for (const std::string& key : sent) {
+    CAPTURE(key);
+    CHECK(std::ranges::any_of(fields, [&](const auto& field) { return isOneOf(field, key); }) ==
+          (key != "train.groups"));  // in the field train.optimizer
+  }
+}
+
 // A key must not begin to be changeable by accident.
 TEST_CASE("only these keys may change") {
   Texts names;
   for (const KeyText& key : clientKeys()) {
-    if (key.mayChange) names.push_back(key.name);
+    if (key.mark == KeyMark::mayChange) names.push_back(key.name);
   }
   CHECK(names == Texts{"data.class_names",
                        "data.skip",
