@@ -9,9 +9,9 @@
 #include <filesystem>
 #include <optional>
 
-#include "common/resources/available_memory.h"
-#include "common/files/environment.h"
 #include "common/core/units.h"
+#include "common/files/environment.h"
+#include "common/resources/available_memory.h"
 #include "common/run/device.h"
 #include "common/run/run_folder.h"
 #include "common/run/self_check.h"
@@ -160,7 +160,6 @@ fs::path existingPart(fs::path folder) {
 Check checkDisk(const RunOptions& options) {
   const fs::path folder = options.runDir.empty() ? "runs" : options.runDir;
   const fs::path existing = existingPart(folder);
-  const std::string hint = "free disk space, or give another folder with --run-dir";
   struct statvfs space {};
   if (::access(existing.c_str(), W_OK | X_OK) != 0 || ::statvfs(existing.c_str(), &space) != 0) {
     return {"disk", Finding::fail,
@@ -177,7 +176,7 @@ Check checkDisk(const RunOptions& options) {
       {{"folder", existing.string()}, {"free_bytes", free}}};
   if (free < kLittleDisk) {
     check.finding = free < kNoDisk ? Finding::fail : Finding::warn;
-    check.hint = hint;
+    check.hint = "free disk space, or give another folder with --run-dir";
   }
   return check;
 }
@@ -185,24 +184,19 @@ Check checkDisk(const RunOptions& options) {
 }  // namespace
 
 std::string_view findingName(Finding finding) {
-  switch (finding) {
-    case Finding::ok:
-      return "ok";
-    case Finding::warn:
-      return "warn";
-    case Finding::fail:
-      return "FAIL";
-    case Finding::skipped:
-      return "-";
-  }
-  return "";
+  constexpr std::string_view kNames[] = {"ok", "warn", "FAIL", "-"};
+  return kNames[static_cast<std::size_t>(finding)];
+}
+
+Check failedCheck(const std::string& name, const Error& error) {
+  return {name, Finding::fail, error.what(), error.hint(), {{"code", error.code()}}};
 }
 
 Check checked(const std::string& name, const std::function<Check()>& check) {
   try {
     return check();
   } catch (const Error& error) {
-    return {name, Finding::fail, error.what(), error.hint(), {{"code", error.code()}}};
+    return failedCheck(name, error);
   } catch (const std::exception& error) {
     return {name, Finding::fail, error.what(), ""};
   }

@@ -22,6 +22,8 @@ struct Check {
   nlohmann::ordered_json figures = nlohmann::ordered_json::object();
 };
 
+// A check that failed with this error.
+Check failedCheck(const std::string& name, const Error& error);
 // Runs `check`. If it throws, returns a failed check named `name`.
 Check checked(const std::string& name, const std::function<Check()>& check);
 

@@ -8,9 +8,9 @@
 #include "client/diagnose/doctor.h"
 #include "client/diagnose/probe.h"
 #include "client/diagnose/probe_report.h"
+#include "common/core/units.h"
 #include "common/files/environment.h"
 #include "common/files/identity.h"
-#include "common/core/units.h"
 #include "common/link/wire_messages.h"
 #include "common/net/streams/certificate.h"
 #include "common/net/streams/tls_peer.h"
@@ -86,10 +86,6 @@ Stage stageOf(const Error& error, bool withTls) {
   return code == "probe-not-allowed" || code == "too-many-sessions" ? Stage::link : Stage::server;
 }
 
-Check failed(const char* name, const Error& error) {
-  return {name, Finding::fail, error.what(), error.hint(), {{"code", error.code()}}};
-}
-
 Check checkOfTls(const ServerAddress& address) {
   if (address.tls) {
     return {"tls", Finding::ok, "TLS 1.3; the server's certificate is for " + address.host, ""};
@@ -128,17 +124,17 @@ Check checkOfLink(const ProbeResult& result) {
 // Reports the stages before the failed one as passed; later ones could not be tested.
 void explain(const ServerAddress& address, const Error& error, const Findings& found) {
   const Stage stage = stageOf(error, address.tls != nullptr);
-  if (stage == Stage::reach) return found(failed("reach", error));
+  if (stage == Stage::reach) return found(failedCheck("reach", error));
   found({"reach", Finding::ok, address.text() + ": " + kSays, ""});
-  if (stage == Stage::tls) return found(failed("tls", error));
+  if (stage == Stage::tls) return found(failedCheck("tls", error));
   found(checkOfTls(address));
-  if (stage == Stage::server) return found(failed("server", error));
+  if (stage == Stage::server) return found(failedCheck("server", error));
   found({"server",
          Finding::ok,
          fmt::format("a Cleave server; wire format version {}", kWireVersion),
          "",
          {{"wire_version", kWireVersion}}});
-  Check link = failed("link", error);
+  Check link = failedCheck("link", error);
   link.finding = Finding::warn;
   found(link);
 }
@@ -164,7 +160,7 @@ Check checkOfAdmission(const std::optional<PreparedRun>& run, std::size_t body,
             "",
             {{"needed_bytes", needed}, {"device", answer.device()}, {"threads", answer.threads()}}};
   } catch (const Error& error) {
-    Check check = failed("admission", error);
+    Check check = failedCheck("admission", error);
     // The refusal may pass, for example when another session has ended.
     if (error.retrySeconds() > 0) check.finding = Finding::warn;
     return check;

@@ -9,18 +9,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const char* keyOf(ProbeWay way) {
-  switch (way) {
-    case ProbeWay::up:
-      return "up";
-    case ProbeWay::down:
-      return "down";
-    case ProbeWay::upOfBoth:
-      return "up_of_both";
-    case ProbeWay::downOfBoth:
-      return "down_of_both";
-  }
-  return "";
+std::string keyOf(ProbeWay way) {
+  return std::string(isUp(way) ? "up" : "down") + (isOfBoth(way) ? "_of_both" : "");
 }
 
 std::string milliseconds(double seconds) { return fmt::format("{:.3f}", 1e3 * seconds); }
@@ -89,7 +79,7 @@ Json probeJson(const ProbeResult& result) {
     Json size = {{"bytes", bytes}};
     for (const ProbeWay way : kProbeWays) {
       if (const auto seconds = result.median(way, bytes)) {
-        size[std::string(keyOf(way)) + "_seconds"] = *seconds;
+        size[keyOf(way) + "_seconds"] = *seconds;
       }
     }
     json["sizes"].push_back(size);
