@@ -87,6 +87,8 @@ std::unique_ptr<Codec> makeCodec(std::string_view text) {
   return row.make(spec);
 }
 
+ParsedCodec parseCodec(const std::string& spec) { return {spec, makeCodec(spec)}; }
+
 std::unique_ptr<Codec> makeInner(const CodecSpec& spec, const std::optional<std::string>& innerSpec,
                                  const std::string& example) {
   if (innerSpec) return makeCodec(*innerSpec);

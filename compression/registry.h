@@ -4,9 +4,10 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
-#include "common/codec/codec.h"
+#include "common/codec/codec_plan.h"
 #include "common/codec/device_codec.h"
 #include "common/codec/spec.h"
 
@@ -34,6 +35,8 @@ std::unique_ptr<Codec> makeIntegerCodec();
 
 // Throws UsageError with the nearest known name as its hint.
 std::unique_ptr<Codec> makeCodec(std::string_view spec);
+// Like makeCodec(), for a run.
+ParsedCodec parseCodec(const std::string& spec);
 // Whether this codec always writes exactly maxEncodedBytes.
 bool sizeIsFixed(const Codec& codec);
 // CodecRow::hasRawFormat of this codec.

@@ -359,8 +359,8 @@ void RemoteBody::give(Payload input, Request& request) {
 // tensor more than once, so they get a copy. `none` only sends the bytes.
 Payload RemoteBody::taken(Flow flow, const TensorSpec& spec, Buffer written) const {
   auto buffer = std::make_shared<Buffer>(std::move(written));
-  const bool isOnlySent =
-      plan_.codecs.at(flow)->isIdentity() && plan_.eightBitCodecs.find(flow) == nullptr;
+  const FlowCodec& codec = plan_.codecs.at(flow);
+  const bool isOnlySent = codec.own->isIdentity() && !codec.hasLevels();
   if (!isOnlySent) {
     auto copy = std::make_shared<Buffer>(inputs_->acquire(spec.bytes()));
     if (spec.bytes() > 0) std::memcpy(copy->data(), buffer->data(), spec.bytes());

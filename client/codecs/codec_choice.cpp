@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/codec/spec.h"
+#include "compression/registry.h"
 
 namespace cleave {
 namespace {
@@ -26,7 +27,7 @@ constexpr double kRounding = 1.01;
 constexpr std::uint32_t kMaxSimulated = 64;
 
 struct Rung {
-  std::string_view spec;
+  const char* spec;
   int bits;
 };
 constexpr Rung kRungs[] = {
@@ -64,11 +65,13 @@ std::optional<AutoCodec> autoCodec(std::string_view text) {
   parameters.finish();
   for (const Rung& rung : kRungs) {
     if (rung.bits < bits) continue;
-    result.choices.emplace_back(rung.spec);
+    result.choices.push_back(parseCodec(rung.spec));
     const bool fits = ratioOf(rung.bits) <= result.budget.maxRatio;
-    if (rung.bits <= kStartBits && fits && result.start.empty()) result.start = rung.spec;
+    if (rung.bits <= kStartBits && fits && !result.start.codec) {
+      result.start = result.choices.back();
+    }
   }
-  if (!result.start.empty()) return result;
+  if (result.start.codec) return result;
   throw UsageError("bad-codec-spec",
                    "codec " + toString(spec) + ": even block:bits=" + std::to_string(bits) +
                        " has " + shortestText(ratioOf(bits)) + " of the bytes",

@@ -4,11 +4,11 @@
 
 #include <cstddef>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "common/codec/codec_plan.h"
 #include "common/predict/simulator.h"
 
 namespace cleave {
@@ -25,8 +25,8 @@ struct AutoBudget {
 
 // What a flow with the codec `auto` may get.
 struct AutoCodec {
-  std::vector<std::string> choices;  // starting with the least lossy one
-  std::string start;                 // in the first trial, and in the run if no trial is possible
+  std::vector<ParsedCodec> choices;  // starting with the least lossy one
+  ParsedCodec start;                 // in the first trial, and in the run if no trial is possible
   AutoBudget budget;
 };
 
@@ -35,7 +35,7 @@ std::optional<AutoCodec> autoCodec(std::string_view spec);
 
 // One codec that a flow may get. Bytes and seconds are per tensor of one micro-batch.
 struct CodecCandidate {
-  std::string spec;
+  ParsedCodec codec;
   double rawBytes = 0;  // of the tensor
   double bytes = 0;
   double encodeSeconds = 0, decodeSeconds = 0;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
-#include <memory>
+#include <utility>
 
 #include "common/codec/snr.h"
 #include "compression/registry.h"
@@ -59,7 +59,7 @@ std::vector<CodecSnr> compareCodecs(std::string_view spec,
   constexpr double kExact = std::numeric_limits<double>::infinity();
   std::vector<CodecSnr> compared;
   for (const std::string& each : codecsLike(spec)) {
-    const std::unique_ptr<Codec> codec = makeCodec(each);
+    ParsedCodec codec = parseCodec(each);
     double lowest = kExact;
     try {
       for (const SampleTensor* tensor : tensors) {
@@ -68,17 +68,16 @@ std::vector<CodecSnr> compareCodecs(std::string_view spec,
     } catch (const NonFiniteError&) {
       return {};
     }
-    compared.push_back({each, lowest});
+    compared.push_back({std::move(codec), lowest});
   }
   return compared;
 }
 
-std::optional<std::size_t> encodedBytes(std::string_view spec,
+std::optional<std::size_t> encodedBytes(const Codec& codec,
                                         const std::vector<const SampleTensor*>& tensors) {
-  const std::unique_ptr<Codec> codec = makeCodec(spec);
   std::size_t bytes = 0;
   try {
-    for (const SampleTensor* tensor : tensors) bytes += encode(*codec, *tensor).size();
+    for (const SampleTensor* tensor : tensors) bytes += encode(codec, *tensor).size();
   } catch (const NonFiniteError&) {
     return std::nullopt;
   }

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/codec/tensor.h"
+#include "common/codec/codec_plan.h"
 #include "common/topology/flow.h"
 
 namespace cleave {
@@ -28,7 +28,7 @@ using SampleTensors = std::map<Flow, SampleTensor>;
 std::vector<std::string> codecsLike(std::string_view spec);
 
 struct CodecSnr {
-  std::string spec;
+  ParsedCodec codec;
   double snrDb = 0;  // the lowest of the tensors; infinite if all are exact
 };
 
@@ -37,8 +37,8 @@ struct CodecSnr {
 std::vector<CodecSnr> compareCodecs(std::string_view spec,
                                     const std::vector<const SampleTensor*>& tensors);
 
-// The bytes of the tensors that the codec encodes; nullopt if one has a value that is not finite.
-std::optional<std::size_t> encodedBytes(std::string_view spec,
+// The bytes of the encoded tensors; nullopt if one has a value that is not finite.
+std::optional<std::size_t> encodedBytes(const Codec& codec,
                                         const std::vector<const SampleTensor*>& tensors);
 
 // The codec with the highest SNR; the first one if no other is at least 1 dB better. Requires an

@@ -104,7 +104,7 @@ Bytes batchBytes(const RunPlan& plan, Flow flow, std::uint32_t samples) {
   for (std::uint32_t i = 0; i < division.count; ++i) {
     const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, division.size(i));
     bytes.raw += spec.bytes();
-    bytes.encoded += plan.codecs.at(flow)->expectedBytes(spec);
+    bytes.encoded += plan.codecs.at(flow).own->expectedBytes(spec);
   }
   return bytes;
 }
@@ -148,7 +148,7 @@ Json encodedBytes(const PreparedRun& run, Phase phase, std::uint32_t samples, st
 Json describeFlow(const PreparedRun& run, const Crossing& crossing) {
   const RunPlan& plan = *crossing.body;
   const Flow flow = crossing.flow;
-  const Codec& codec = *plan.codecs.at(flow);
+  const Codec& codec = *plan.codecs.at(flow).own;
   const std::uint32_t batch = trainBatchOf(run.settings, run.data);
   const std::uint32_t samples = plan.divide(batch).largest();
   const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, samples);

@@ -158,7 +158,10 @@ PlannerOptions plannerOptions(const PlanOptions& options, const PreparedRun& run
   planner.replicas = options.replicas.value_or(run.settings.replicas);
   link.checkServers(servers.size());
   planner.setLinks = [link](StepCosts& costs) { link.applyTo(costs); };
-  for (const std::string& spec : options.codecs) planner.codecs.push_back(makeCodec(spec)->spec());
+  for (const std::string& spec : options.codecs) {
+    const std::shared_ptr<const Codec> codec = makeCodec(spec);
+    planner.codecs.push_back({codec->spec(), codec});
+  }
   planner.keepsCuts = options.keepCuts;
   const auto limit = [](const char* flag, const std::string& text, double otherwise) {
     return text.empty() ? otherwise : static_cast<double>(parseSize({flag, text}));

@@ -15,11 +15,11 @@
 #include "client/train/train_run.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
-#include "common/files/sha256.h"
 #include "common/core/terminal.h"
+#include "common/device/torch_errors.h"
+#include "common/files/sha256.h"
 #include "common/run/device.h"
 #include "common/run/profiler.h"
-#include "common/device/torch_errors.h"
 #include "compression/registry.h"
 
 namespace cleave {
@@ -36,11 +36,10 @@ struct ProfileOptions {
 std::vector<std::string> codecsToMeasure(const ClientSettings& settings,
                                          const std::vector<std::string>& asked) {
   std::set<std::string> specs;
-  const auto add = [&](const std::string& spec) { specs.insert(makeCodec(spec)->spec()); };
-  for (const auto& [flow, spec] : settings.codecs) add(spec);
+  for (const auto& [flow, codec] : settings.codecs) specs.insert(codec->spec());
   const auto ofAuto = autoCodec("auto:min_bits=2");
-  for (const std::string& spec : ofAuto->choices) add(spec);
-  for (const std::string& spec : asked) add(spec);
+  for (const ParsedCodec& codec : ofAuto->choices) specs.insert(codec->spec());
+  for (const std::string& spec : asked) specs.insert(makeCodec(spec)->spec());
   return {specs.begin(), specs.end()};
 }
 

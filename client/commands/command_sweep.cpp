@@ -41,7 +41,7 @@ std::string codecOfCut(const ClientSettings& settings, int cut) {
   for (const Flow flow : {activationAt(cut), gradientAt(cut)}) {
     const std::string name = flowName(flow);
     if (settings.autoCodecs.contains(name)) return "";
-    const std::string own = makeCodec(settings.codecs.at(name))->spec();
+    const std::string own = settings.codecs.at(name)->spec();
     if (!spec.empty() && own != spec) return "";
     spec = own;
   }

@@ -214,8 +214,7 @@ void printSummary(const nlohmann::json& summary) {
   text << fmt::format("time        {} for {} steps, {:.0f} samples/s\n",
                       durationText(number("seconds")), summary.at("steps").get<std::uint64_t>(),
                       number("images_per_second"));
-  text << "codec       "
-       << codecMapText(summary.at("codec").get<std::map<std::string, std::string>>()) << "\n";
+  text << "codec       " << codecMapText(summary.at("codec")) << "\n";
   if (summary.contains("quality")) text << qualityText(summary.at("quality"));
   text << fmt::format("bytes       {} up, {} down; {:.4f} times the raw tensor size",
                       bytesText(number("bytes_up")), bytesText(number("bytes_down")),

@@ -296,8 +296,8 @@ std::vector<int> cutsOf(const ClientSettings& settings, const ModelSpec& model) 
 }
 
 // The configured codecs of the flows at this place.
-std::map<std::string, std::string> codecsAt(const Place& place, const ClientSettings& settings) {
-  std::map<std::string, std::string> codecs;
+ParsedCodecs codecsAt(const Place& place, const ClientSettings& settings) {
+  ParsedCodecs codecs;
   for (const auto& [name, codec] : settings.codecs) {
     if (place.contains(*flowFromName(name))) codecs[name] = codec;
   }
@@ -345,11 +345,11 @@ void setBody(RunSpec& spec, StageOptions stage, const std::vector<BlockSpec>& bl
 // Whether a codec of the run keeps the samples of the training data. Throws UsageError if the
 // samples differ from epoch to epoch.
 bool keepsSamples(const ClientSettings& settings) {
-  for (const auto& [flow, spec] : settings.codecs) {
-    if (!makeCodec(spec)->keepsSamples()) continue;
+  for (const auto& [flow, codec] : settings.codecs) {
+    if (!codec->keepsSamples()) continue;
     if (!isAugmented(settings.data.keys.image)) return true;
     throw UsageError("bad-codec-spec",
-                     "codec " + spec + " of " + flow +
+                     "codec " + codec.text + " of " + flow +
                          " sends only the changes of a sample since the last epoch, but "
                          "data.augment changes the whole sample in each epoch",
                      "remove data.augment: --set 'data.augment={}', or use another codec");
@@ -360,10 +360,9 @@ bool keepsSamples(const ClientSettings& settings) {
 }  // namespace
 
 void useCodecLevels(const ClientSettings& settings, RunSpec& spec) {
-  spec.codecLevels =
-      settings.quality.every > 0 &&
-      std::any_of(settings.codecs.begin(), settings.codecs.end(),
-                  [](const auto& flow) { return hasRawFormat(*makeCodec(flow.second)); });
+  spec.codecLevels = settings.quality.every > 0 &&
+                     std::any_of(settings.codecs.begin(), settings.codecs.end(),
+                                 [](const auto& flow) { return hasRawFormat(*flow.second); });
   spec.watchEvery = spec.codecLevels ? settings.quality.every : 0;
 }
 
@@ -404,8 +403,7 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Datasets& data,
                     fmt::format("insert[{}].correction", n));
   }
 
-  RunSpec spec;
-  static_cast<Experiment&>(spec) = settings;
+  RunSpec spec(settings);
   spec.model = model;
   spec.model.graphBlocks = nullptr;
   setBody(spec, stage, blocks, settings);

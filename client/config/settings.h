@@ -117,7 +117,7 @@ struct ClientSettings : Experiment {
   std::uint32_t evalEvery = 1;  // in epochs
   // For each flow with the codec `auto`, the codecs to choose from. Flows with a fixed codec have
   // no entry.
-  std::map<std::string, std::vector<std::string>> autoCodecs;
+  std::map<std::string, std::vector<ParsedCodec>> autoCodecs;
   AutoBudget autoBudget;  // of all these flows
   QualitySettings quality;
   std::string device = "cpu";  // device of head and tail
@@ -155,8 +155,7 @@ struct ClientSettings : Experiment {
 };
 
 // All keys of the client's configuration. A run that is resumed may change those with
-// KeyText::mayChange: the learning rate, clipping, the length of the run, what is evaluated and
-// kept when, and everything that does not affect the result. Other changes need a separate run.
+// KeyMark::mayChange. Other changes need a separate run.
 std::vector<KeyText> clientKeys();
 // Throws UsageError.
 ClientSettings readClientSettings(Config& config);

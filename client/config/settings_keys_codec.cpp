@@ -14,10 +14,10 @@ namespace {
 
 constexpr const char* kDefaultCodec = "auto";
 
-// Like makeCodec(), but its hint also names `auto`, which is not a codec.
-void checkCodec(const std::string& spec) {
+// Like parseCodec(), but its hint also names `auto`, which is not a codec.
+ParsedCodec parseOther(const std::string& spec) {
   try {
-    makeCodec(spec);
+    return parseCodec(spec);
   } catch (const UsageError& error) {
     if (error.code() != "unknown-codec") throw;
     const std::string name = spec.substr(0, spec.find_first_of(":("));
@@ -40,17 +40,14 @@ void readCodecs(Config& config, Settings& settings) {
   for (const Flow each : flows) {
     const std::string flow = flowName(each);
     const std::string path = isMap ? "codec." + flow : "codec";
-    std::string spec = config.text(path, kDefaultCodec);
+    const std::string spec = config.text(path, kDefaultCodec);
     checkAt(config, path, [&] {
-      if (const auto given = autoCodec(spec)) {
-        settings.autoCodecs[flow] = given->choices;
-        settings.autoBudget = settings.autoBudget.stricter(given->budget);
-        spec = given->start;
-      } else {
-        checkCodec(spec);
-      }
+      const auto given = autoCodec(spec);
+      settings.codecs[flow] = given ? given->start : parseOther(spec);
+      if (!given) return;
+      settings.autoCodecs[flow] = given->choices;
+      settings.autoBudget = settings.autoBudget.stricter(given->budget);
     });
-    settings.codecs[flow] = spec;
   }
 }
 

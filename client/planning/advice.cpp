@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <memory>
 #include <optional>
 
 #include "client/codecs/codec_choice.h"
@@ -14,7 +13,6 @@
 #include "common/core/random.h"
 #include "common/link/tensor_link_options.h"
 #include "common/predict/simulator.h"
-#include "compression/registry.h"
 
 namespace cleave {
 namespace {
@@ -46,7 +44,6 @@ struct CodecTrial {
   double snr = 0;  // dB; infinite if there is no error
 };
 using CodecTrials = FlowMap<CodecTrial>;
-using Codecs = FlowMap<std::shared_ptr<const Codec>>;
 
 CodecTrial tryOn(const Codec& codec, Flow flow, const TensorSpec& tensor, CutContext& sender,
                  CutContext& receiver) {
@@ -72,26 +69,25 @@ CodecTrial tryOn(const Codec& codec, Flow flow, const TensorSpec& tensor, CutCon
 // Runs the codecs in the order in which a micro-batch crosses the link, because a gradient's codec
 // may need state that the activation's codec kept. Assumes that the server encodes as fast as this
 // machine.
-CodecTrials tryCodecs(const TensorLinkOptions& options, std::uint32_t samples,
-                      const Codecs& codecs) {
+CodecTrials tryCodecs(const TensorLinkOptions& options, std::uint32_t samples) {
   const std::uint32_t few = std::min(samples, kTrialSamples);
   const double scale = static_cast<double>(samples) / few;
   std::map<int, CutContext> senders, receivers;  // by cut
   CodecTrials trials;
-  for (const auto& [flow, codec] : codecs) {
+  for (const auto& [flow, plan] : options.codecs) {
+    const Codec& codec = *plan.own;
     CodecTrial& trial = trials[flow];
-    trial = tryOn(*codec, flow, options.spec(flow, few), senders[flow.cut], receivers[flow.cut]);
-    trial.bytes = static_cast<double>(codec->maxEncodedBytes(options.spec(flow, samples)));
-    trial.encodeSeconds *= codec->isIdentity() ? 0 : scale;
-    trial.decodeSeconds *= codec->isIdentity() ? 0 : scale;
+    trial = tryOn(codec, flow, options.spec(flow, few), senders[flow.cut], receivers[flow.cut]);
+    trial.bytes = static_cast<double>(codec.maxEncodedBytes(options.spec(flow, samples)));
+    trial.encodeSeconds *= codec.isIdentity() ? 0 : scale;
+    trial.decodeSeconds *= codec.isIdentity() ? 0 : scale;
   }
   return trials;
 }
 
-// The codecs of a body's flows, and a trial of them.
+// The link of a body, and a trial of its codecs.
 struct BodyCodecs {
   TensorLinkOptions options;
-  Codecs codecs;
   CodecTrials trials;
 };
 
@@ -107,28 +103,23 @@ void addCodecs(const StepCosts& costs, const RunPlan& plan, std::span<const RunP
       // Costs are known per cut, not per tensor.
       if (flow.tensor > 0 || options.spec(flow, samples).dtype != DType::f32) return;
     }
-    // The codecs are created from their specs, because the run's own codecs may run on a GPU.
-    Codecs codecs = body.codecs;
-    for (auto& [flow, codec] : codecs) codec = makeCodec(codec->spec());
-    current.push_back({options, codecs, tryCodecs(options, samples, codecs)});
+    current.push_back({options, tryCodecs(options, samples)});
   }
-  const std::vector<std::string> choices = autoCodec("auto")->choices;
-  for (const std::string& spec : choices) {
+  const std::vector<ParsedCodec> choices = autoCodec("auto")->choices;
+  for (const ParsedCodec& choice : choices) {
     StepCosts changed = costs;
     std::string caveat;
     for (const BodyCodecs& body : current) {
-      Codecs codecs = body.codecs;
-      for (auto& [flow, codec] : codecs) codec = makeCodec(spec);
-      const CodecTrials then = tryCodecs(body.options, samples, codecs);
-      for (const auto& [flow, codec] : codecs) {
-        if (body.codecs.at(flow)->spec() == codec->spec()) continue;  // costs were measured
-        const CodecTrial& tried = then.at(flow);
+      TensorLinkOptions options = body.options;
+      for (auto& [flow, codec] : options.codecs) codec.own = choice.codec;
+      for (const auto& [flow, tried] : tryCodecs(options, samples)) {
+        if (body.options.codec(flow).spec() == choice->spec()) continue;  // costs were measured
         changed.flows[flow] = {tried.bytes, tried.encodeSeconds, tried.decodeSeconds};
         if (tried.snr < body.trials.at(flow).snr - kSnrTolerance) caveat = kCostsAccuracy;
       }
     }
     changes.push_back(
-        {{"codec=" + spec}, simulated(changed, *plan.schedule, plan.inFlight), caveat});
+        {{"codec=" + choice.text}, simulated(changed, *plan.schedule, plan.inFlight), caveat});
   }
 }
 

@@ -19,10 +19,10 @@
 #include "common/core/clock.h"
 #include "common/core/durable.h"
 #include "common/core/yaml.h"
+#include "common/device/torch_errors.h"
 #include "common/link/tensor_link_options.h"
 #include "common/run/action_tables.h"
 #include "common/run/profiler.h"
-#include "common/device/torch_errors.h"
 #include "compression/registry.h"
 
 namespace cleave {
@@ -47,12 +47,10 @@ constexpr unsigned kMaxTrials = 5;  // for the number of bits
 // Servers ask clients to retry after 5 s.
 constexpr double kTrialRetrySeconds = 6;
 
-using FlowCodecs = std::map<std::string, std::string>;
-
-FlowCodecs codecsOf(const ClientSettings& settings, const CodecCandidates& candidates,
-                    const CodecChoice& choice) {
-  FlowCodecs codecs = settings.codecs;
-  for (const auto& [flow, some] : candidates) codecs[flowName(flow)] = some[choice.at(flow)].spec;
+ParsedCodecs codecsOf(const ClientSettings& settings, const CodecCandidates& candidates,
+                      const CodecChoice& choice) {
+  ParsedCodecs codecs = settings.codecs;
+  for (const auto& [flow, some] : candidates) codecs[flowName(flow)] = some[choice.at(flow)].codec;
   return codecs;
 }
 
@@ -78,7 +76,7 @@ StepTime typical(std::vector<double> seconds) {
 }
 
 // The plan of a trial session with these codecs.
-RunPlan trialPlan(const PreparedRun& run, const FlowCodecs& codecs) {
+RunPlan trialPlan(const PreparedRun& run, const ParsedCodecs& codecs) {
   RunSpec spec = trialSpec(run);
   for (const auto& [flow, codec] : codecs) spec.codecs[flow] = codec;
   return clientPlan(spec, run.settings, run.userModel.get());
@@ -89,7 +87,7 @@ class Trial {
   // `weights`: of the head and the tail, which should send tensors like those of the run. The body
   // has its initial values.
   Trial(const PreparedRun& run, const std::vector<NamedTensor>& weights, const Batch& batch,
-        const FlowCodecs& codecs, unsigned number)
+        const ParsedCodecs& codecs, unsigned number)
       : run_(run),
         batch_(batch),
         plan_(trialPlan(run, codecs)),
@@ -168,7 +166,7 @@ class Trial {
 // those of the first trial's codec on each side, scaled by the ratio of the codecs' times on
 // this machine.
 CodecCandidates candidatesOf(const PreparedRun& run,
-                             const std::map<std::string, std::vector<std::string>>& choicesOf,
+                             const std::map<std::string, std::vector<ParsedCodec>>& choicesOf,
                              std::uint32_t samples, const StepCosts& costs) {
   CodecCandidates candidates;
   const TensorLinkOptions options = linkOptions(run.plan, Role::client);
@@ -198,17 +196,15 @@ CodecCandidates candidatesOf(const PreparedRun& run,
         return isFloat(each.dtype) ? codec.maxEncodedBytes(each) : 0;
       });
     };
-    const std::unique_ptr<Codec> first = makeCodec(given.spec);
-    const double headers = std::max(0.0, given.bytes - bytesWith(*first));
-    const CodecProfile start = measureCodec(*first, tensor);
-    for (const std::string& spec : choices->second) {
+    const double headers = std::max(0.0, given.bytes - bytesWith(*given.codec));
+    const CodecProfile start = measureCodec(*given.codec, tensor);
+    for (const ParsedCodec& codec : choices->second) {
       CodecCandidate candidate = given;
-      candidate.spec = spec;
-      const std::unique_ptr<Codec> codec = makeCodec(spec);
+      candidate.codec = codec;
       candidate.bytes = bytesWith(*codec) + headers;
       if (codec->isIdentity()) {
         candidate.encodeSeconds = candidate.decodeSeconds = 0;
-      } else if (run.plan.deviceCodecs.get(flow) == nullptr) {
+      } else if (run.plan.codecs.at(flow).ownOnDevice == nullptr) {
         // Only for codecs on the CPU: on a GPU, all of these codecs take about as long.
         const CodecProfile own = measureCodec(*codec, tensor);
         candidate.encodeSeconds *= own.encodeSeconds / start.encodeSeconds;
@@ -223,9 +219,9 @@ CodecCandidates candidatesOf(const PreparedRun& run,
 CodecChoice startOf(const CodecCandidates& candidates, const ClientSettings& settings) {
   CodecChoice start;
   for (const auto& [flow, some] : candidates) {
-    const std::string& spec = settings.codecs.at(flowName(flow));
+    const ParsedCodec& codec = settings.codecs.at(flowName(flow));
     std::size_t& rung = start[flow];
-    while (some[rung].spec != spec) ++rung;
+    while (some[rung].codec != codec) ++rung;
   }
   return start;
 }
@@ -233,12 +229,12 @@ CodecChoice startOf(const CodecCandidates& candidates, const ClientSettings& set
 // ---- All trials ----
 
 struct Resolved {
-  FlowCodecs codecs;
+  ParsedCodecs codecs;
   nlohmann::json trials = nlohmann::json::array();
   std::string text;                               // "182 ms with none, 188 ms with block:bits=8"
   nlohmann::json snr = nlohmann::json::object();  // {"activation/0": {"block:bits=4": 14.1, …}, …}
 
-  void note(const FlowCodecs& tried, const TrialResult& result) {
+  void note(const ParsedCodecs& tried, const TrialResult& result) {
     trials.push_back(
         {{"codec", tried}, {"seconds_per_step", result.time.seconds}, {"steps", result.steps}});
     text += fmt::format("{}{:.1f} ms with {}", text.empty() ? "" : ", ", 1e3 * result.time.seconds,
@@ -254,7 +250,7 @@ class AutoCodecs {
   Resolved resolve() {
     resolved_.codecs = run_.settings.codecs;
     const SteadyTime start = now();
-    const auto first = performFirst();
+    const auto first = perform(run_.settings.codecs, kMinBudget);
     if (!first) return resolved_;
     const std::uint64_t steps = totalSteps(run_.settings, *run_.data.train);
     const double runSeconds = first->time.seconds * static_cast<double>(steps);
@@ -269,8 +265,8 @@ class AutoCodecs {
     while (trials_ < kMaxTrials) {
       const auto next = chooser.nextTrial();
       if (!next || !isTimeFor(next->seconds, left())) break;
-      const FlowCodecs codecs = codecsOf(run_.settings, candidates, next->choice);
-      if (const auto result = performNext(codecs, left())) {
+      const ParsedCodecs codecs = codecsOf(run_.settings, candidates, next->choice);
+      if (const auto result = perform(codecs, left())) {
         chooser.measured(next->choice, result->time);
         chooser.limitRates(result->costs.body().rateUp, result->costs.body().rateDown);
       } else {
@@ -280,8 +276,8 @@ class AutoCodecs {
     const CodecChoice best = chooser.best();
     resolved_.codecs = codecsOf(run_.settings, candidates, best);
     double seconds = chooser.timeOf(best).seconds;
-    const PredictFunction predict = [&](const FlowCodecs& codecs, const FlowMap<double>& sizes) {
-      std::map<std::string, std::vector<std::string>> ones;
+    const PredictFunction predict = [&](const ParsedCodecs& codecs, const FlowMap<double>& sizes) {
+      std::map<std::string, std::vector<ParsedCodec>> ones;
       for (const auto& [flow, choices] : run_.settings.autoCodecs) ones[flow] = {codecs.at(flow)};
       CodecCandidates others = candidatesOf(run_, ones, samples, costs);
       for (const auto& [flow, size] : sizes) others[flow].front().bytes *= size;
@@ -304,7 +300,7 @@ class AutoCodecs {
   // Returns the predicted duration of a step with `codecs`, divided by that of a step with the
   // chosen number of bits. `sizes`: factors for the bytes of some flows.
   using PredictFunction =
-      std::function<double(const FlowCodecs& codecs, const FlowMap<double>& sizes)>;
+      std::function<double(const ParsedCodecs& codecs, const FlowMap<double>& sizes)>;
 
   static bool isTimeFor(double stepSeconds, double left) {
     return (kWarmUpSteps + kMinMeasuredSteps) * stepSeconds <= left;
@@ -316,12 +312,12 @@ class AutoCodecs {
   // seconds left for trials. Returns the seconds of a step with the result.
   double reduceErrors(const StepTime& before, const PredictFunction& predict, double budget) {
     const SteadyTime start = now();
-    const FlowCodecs better = leastNoisyCodecs();
+    const ParsedCodecs better = leastNoisyCodecs();
     if (better == resolved_.codecs) return before.seconds;
     const double left = budget - secondsSince(start);
     StepTime after;
     if (isTimeFor(before.seconds, left)) {
-      const auto result = performNext(better, left);
+      const auto result = perform(better, left);
       if (!result) return before.seconds;
       after = result->time;
     } else {
@@ -339,7 +335,7 @@ class AutoCodecs {
   // Whether a codec was chosen for the flow that can be compared with others.
   bool isComparable(const std::string& flow) const {
     return run_.settings.autoCodecs.contains(flow) &&
-           codecsLike(resolved_.codecs.at(flow)).size() > 1;
+           codecsLike(resolved_.codecs.at(flow).text).size() > 1;
   }
 
   // Computes the run's first tensors, unless they have been computed. There may be none.
@@ -366,24 +362,24 @@ class AutoCodecs {
   }
 
   // The chosen codecs, or those that send as many bytes and make smaller errors.
-  FlowCodecs leastNoisyCodecs() {
-    FlowCodecs better = resolved_.codecs;
+  ParsedCodecs leastNoisyCodecs() {
+    ParsedCodecs better = resolved_.codecs;
     const bool isAny = std::any_of(better.begin(), better.end(),
                                    [&](const auto& flow) { return isComparable(flow.first); });
     if (isAny) computeTensors();
     for (const auto& [name, choices] : run_.settings.autoCodecs) {
       if (!isComparable(name)) continue;
       const std::vector<CodecSnr> compared =
-          compareCodecs(resolved_.codecs.at(name), tensorsOfFlow(name));
+          compareCodecs(resolved_.codecs.at(name).text, tensorsOfFlow(name));
       if (compared.empty()) continue;
       for (const CodecSnr& each : compared) {
-        if (std::isfinite(each.snrDb)) resolved_.snr[name][each.spec] = each.snrDb;
+        if (std::isfinite(each.snrDb)) resolved_.snr[name][each.codec.text] = each.snrDb;
       }
       const CodecSnr& best = leastNoisy(compared);
-      if (best.spec == compared.front().spec) continue;
+      if (best.codec == compared.front().codec) continue;
       log_.info("codec: {} has an SNR of {:.1f} dB with {}, and {:.1f} dB with {}", name,
-                compared.front().snrDb, compared.front().spec, best.snrDb, best.spec);
-      better[name] = best.spec;
+                compared.front().snrDb, compared.front().codec.text, best.snrDb, best.codec.text);
+      better[name] = best.codec;
     }
     return better;
   }
@@ -393,16 +389,16 @@ class AutoCodecs {
   // are like the run's if the body has its weights; otherwise, the simulator predicts the step.
   // `before`: the seconds of a step without it. Returns the seconds of a step with the result.
   double tryEntropyCoding(double before, const PredictFunction& predict, double budget) {
-    FlowCodecs coded = resolved_.codecs;
+    ParsedCodecs coded = resolved_.codecs;
     for (auto& [flow, codec] : coded) {
       const bool isChosen = run_.settings.autoCodecs.contains(flow);
-      if (isChosen && hasRawFormat(*makeCodec(codec))) codec = fmt::format("rans({})", codec);
+      if (isChosen && hasRawFormat(*codec)) codec = parseCodec(fmt::format("rans({})", codec.text));
     }
     if (coded == resolved_.codecs) return before;
     double after = before;
     if (weights_.empty()) {
       if (!isTimeFor(before, budget)) return before;
-      if (const auto result = performNext(coded, budget)) after = result->time.seconds;
+      if (const auto result = perform(coded, budget)) after = result->time.seconds;
     } else {
       computeTensors();
       after = before * predict(coded, shrinkage(coded)) / predict(resolved_.codecs, {});
@@ -413,50 +409,40 @@ class AutoCodecs {
   }
 
   // For each flow with tensors, their bytes with these codecs divided by the largest possible ones.
-  FlowMap<double> shrinkage(const FlowCodecs& codecs) const {
+  FlowMap<double> shrinkage(const ParsedCodecs& codecs) const {
     FlowMap<double> sizes;
     for (const auto& [name, choices] : run_.settings.autoCodecs) {
       const std::vector<const SampleTensor*> tensors = tensorsOfFlow(name);
-      const std::unique_ptr<Codec> codec = makeCodec(codecs.at(name));
+      const ParsedCodec& codec = codecs.at(name);
       double max = 0;
       for (const SampleTensor* tensor : tensors) {
         max += static_cast<double>(codec->maxEncodedBytes(tensor->spec));
       }
-      const auto bytes = encodedBytes(codecs.at(name), tensors);
+      const auto bytes = encodedBytes(*codec, tensors);
       const std::optional<Flow> flow = flowFromName(name);
       if (flow && max > 0 && bytes) sizes[*flow] = static_cast<double>(*bytes) / max;
     }
     return sizes;
   }
 
-  // An error that prevents the first trial from connecting would also prevent the run from
-  // connecting.
-  std::optional<TrialResult> performFirst() {
-    Trial trial(run_, weights_, batch_, run_.settings.codecs, ++trials_);
-    trial.connect(run_.settings.retrySeconds);
-    try {
-      TrialResult result = trial.perform(kFirstWarmUpSteps, kMinBudget);
-      resolved_.note(run_.settings.codecs, result);
-      return result;
-    } catch (const Error& error) {
-      if (!mayPassWithOthers(error)) throw;
-      log_.warn("codec: auto uses {}, because its first trial failed: {}",
-                codecsText(run_.settings.codecs), error.what());
-    }
-    return std::nullopt;
-  }
-
   // Returns nothing if the trial fails. For example, its codecs may need more memory on the server.
-  std::optional<TrialResult> performNext(const FlowCodecs& codecs, double budget) {
+  std::optional<TrialResult> perform(const ParsedCodecs& codecs, double budget) {
+    const bool isFirst = ++trials_ == 1;
+    const double retrySeconds = run_.settings.retrySeconds;
+    // An error that prevents the first trial from connecting would also prevent the run from
+    // connecting.
+    bool mayFail = !isFirst;
     try {
-      Trial trial(run_, weights_, batch_, codecs, ++trials_);
-      trial.connect(std::min(kTrialRetrySeconds, run_.settings.retrySeconds));
-      TrialResult result = trial.perform(kWarmUpSteps, budget);
+      Trial trial(run_, weights_, batch_, codecs, trials_);
+      trial.connect(isFirst ? retrySeconds : std::min(kTrialRetrySeconds, retrySeconds));
+      mayFail = true;
+      TrialResult result = trial.perform(isFirst ? kFirstWarmUpSteps : kWarmUpSteps, budget);
       resolved_.note(codecs, result);
       return result;
     } catch (const Error& error) {
-      if (!mayPassWithOthers(error)) throw;
-      log_.warn("codec: auto does not use {}, because its trial failed: {}", codecsText(codecs),
+      if (!mayFail || !mayPassWithOthers(error)) throw;
+      log_.warn("codec: auto {} {}, because its {}trial failed: {}",
+                isFirst ? "uses" : "does not use", codecsText(codecs), isFirst ? "first " : "",
                 error.what());
     }
     return std::nullopt;
@@ -471,7 +457,21 @@ class AutoCodecs {
   Resolved resolved_;
 };
 
-void useCodecs(PreparedRun& run, const FlowCodecs& codecs) {
+// Why no trial is made; empty: trials are made.
+std::string reasonForNoTrials(const PreparedRun& run) {
+  if (!run.localServers.empty() && !run.settings.autoBudget.isLimited()) {
+    return "the server is on this machine, without a link in between";
+  }
+  if (run.bodies.size() > 1) {
+    return fmt::format("it makes no trials with {}",
+                       run.settings.replicas > 1 ? "replicas" : "several servers");
+  }
+  const std::uint64_t steps = totalSteps(run.settings, *run.data.train);
+  if (steps >= kMinRunSteps) return "";
+  return fmt::format("a run of {} steps is too short for trials", steps);
+}
+
+void useCodecs(PreparedRun& run, const ParsedCodecs& codecs) {
   Config config =
       Config::parse(run.settings.resolved, "config.yaml", {"codec=" + codecMapText(codecs)});
   run.settings.resolved = readClientSettings(config).resolved;
@@ -499,44 +499,28 @@ bool mayPassWithOthers(const Error& error) {
          std::find(std::begin(kCodes), std::end(kCodes), error.code()) != std::end(kCodes);
 }
 
-std::string codecMapText(const std::map<std::string, std::string>& codecs) {
+std::string codecMapText(const nlohmann::json& codecs) {
   std::string text;
-  for (const auto& [flow, spec] : codecs) {
-    text += fmt::format("{}{}: \"{}\"", text.empty() ? "" : ", ", flow, spec);
+  for (const auto& [flow, spec] : codecs.items()) {
+    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", flow, spec.dump());
   }
   return "{" + text + "}";
 }
 
-std::string codecsText(const std::map<std::string, std::string>& codecs) {
-  const std::string& first = codecs.begin()->second;
+std::string codecsText(const ParsedCodecs& codecs) {
+  const ParsedCodec& first = codecs.begin()->second;
   const bool isOne = std::all_of(codecs.begin(), codecs.end(),
                                  [&](const auto& flow) { return flow.second == first; });
-  return isOne ? first : codecMapText(codecs);
-}
-
-std::vector<std::string> codecCandidates(const ClientSettings& settings, const std::string& flow) {
-  const auto choices = settings.autoCodecs.find(flow);
-  if (choices != settings.autoCodecs.end()) return choices->second;
-  return {settings.codecs.at(flow)};
+  return isOne ? first.text : codecMapText(codecs);
 }
 
 std::optional<nlohmann::json> resolveAutoCodecs(PreparedRun& run, spdlog::logger& log) {
   if (run.settings.autoCodecs.empty()) return std::nullopt;
   const SteadyTime start = now();
   Resolved resolved;
-  const std::uint64_t steps = totalSteps(run.settings, *run.data.train);
-  if (!run.localServers.empty() && !run.settings.autoBudget.isLimited()) {
-    resolved.codecs = run.settings.codecs;
-    log.info("codec: auto uses {}: the server is on this machine, without a link in between",
-             codecsText(resolved.codecs));
-  } else if (run.bodies.size() > 1) {
-    resolved.codecs = run.settings.codecs;
-    log.info("codec: auto uses {}: it makes no trials with {}", codecsText(resolved.codecs),
-             run.settings.replicas > 1 ? "replicas" : "several servers");
-  } else if (steps < kMinRunSteps) {
-    resolved.codecs = run.settings.codecs;
-    log.info("codec: auto uses {}: a run of {} steps is too short for trials",
-             codecsText(resolved.codecs), steps);
+  resolved.codecs = run.settings.codecs;
+  if (const std::string reason = reasonForNoTrials(run); !reason.empty()) {
+    log.info("codec: auto uses {}: {}", codecsText(resolved.codecs), reason);
   } else {
     log.info("codec: auto measures a few steps with the server");
     setComputeThreads(run.threads);

@@ -2,11 +2,9 @@
 // sessions whose models are discarded.
 #pragma once
 
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "client/run/prepare.h"
 #include "common/core/log.h"
@@ -24,13 +22,9 @@ std::optional<nlohmann::json> resolveAutoCodecs(PreparedRun& run, spdlog::logger
 bool mayPassWithOthers(const Error& error);
 
 // Returns {activation/0: "none", …}, a value that the key `codec` accepts in a configuration and in
-// --set.
-std::string codecMapText(const std::map<std::string, std::string>& codecs);
+// --set. `codecs`: ParsedCodecs, or the same as JSON.
+std::string codecMapText(const nlohmann::json& codecs);
 // One spec such as "none" if all flows have the same codec; otherwise codecMapText().
-std::string codecsText(const std::map<std::string, std::string>& codecs);
-
-// The codecs that a flow may get, from the least to the most lossy one: those that `auto` chooses
-// from, or the configured one.
-std::vector<std::string> codecCandidates(const ClientSettings& settings, const std::string& flow);
+std::string codecsText(const ParsedCodecs& codecs);
 
 }  // namespace cleave

@@ -6,12 +6,10 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <memory>
 #include <numeric>
 #include <tuple>
 #include <utility>
 
-#include "client/planning/auto_codec.h"
 #include "common/core/units.h"
 #include "common/predict/simulator.h"
 #include "common/run/profiler.h"
@@ -28,7 +26,7 @@ constexpr std::size_t kMaxPlans = 5;
 constexpr std::size_t kMaxStarts = 20;
 
 // The codecs that a flow may have, from the least to the most lossy one.
-using CodecLists = std::map<std::string, std::vector<std::string>>;
+using CodecLists = std::map<std::string, std::vector<ParsedCodec>>;
 
 // Positions in the codec lists, per direction.
 struct Rungs {
@@ -172,10 +170,10 @@ class Planner {
 
   CodecLists codecLists() const {
     CodecLists lists;
-    for (const auto& [flow, spec] : run_.settings.codecs) {
-      lists[flow] =
-          options_.codecs.empty() ? codecCandidates(run_.settings, flow) : options_.codecs;
-    }
+    for (const auto& [flow, codec] : run_.settings.codecs) lists[flow] = {codec};
+    for (const auto& [flow, choices] : run_.settings.autoCodecs) lists[flow] = choices;
+    if (options_.codecs.empty()) return lists;
+    for (auto& [flow, list] : lists) list = options_.codecs;
     return lists;
   }
 
@@ -188,19 +186,19 @@ class Planner {
   // With another number of cuts than configured, the first and the last cut keep their codecs, and
   // the cuts between them have those of the first configured cut between servers, or else of the
   // last one. A flow that the configured cuts lack, because their head is frozen, has none.
-  const std::vector<std::string>& codecsFor(Flow flow, int lastCut) const {
+  const std::vector<ParsedCodec>& codecsFor(Flow flow, int lastCut) const {
     const int last = run_.bodies.back().place.lastCut;
     if (lastCut != last && flow.cut > 0) flow.cut = flow.cut == lastCut ? last : 1;
     const auto list = lists_.find(flowName(flow));
     return list == lists_.end() ? noCodec_ : list->second;
   }
 
-  std::string codecAt(Flow flow, std::span<const RunPlan> bodies, const Rungs& rungs) const {
+  const ParsedCodec& codecAt(Flow flow, std::span<const RunPlan> bodies, const Rungs& rungs) const {
     const Place& first = bodies.front().place;
     const Place& last = bodies.back().place;
     const bool isUp = flow == activationAt(first.firstCut) || flow == gradientAt(last.lastCut);
     const bool isDown = flow == activationAt(last.lastCut) || flow == gradientAt(first.firstCut);
-    const std::vector<std::string>& list = codecsFor(flow, last.lastCut);
+    const std::vector<ParsedCodec>& list = codecsFor(flow, last.lastCut);
     return list[std::min(isUp ? rungs.up : isDown ? rungs.down : rungs.between(), list.size() - 1)];
   }
 
@@ -345,15 +343,9 @@ class Planner {
     for (RunPlan& body : bodies) {
       for (auto& [flow, codec] : body.codecs) {
         const bool hasFloats = isFloat(flowSpec(body.blocks, body.stage.cuts, flow, 1).dtype);
-        if (hasFloats) codec = codecOf(codecAt({flow.kind, flow.cut}, bodies, rungs));
+        if (hasFloats) codec.own = codecAt({flow.kind, flow.cut}, bodies, rungs).codec;
       }
     }
-  }
-
-  std::shared_ptr<const Codec> codecOf(const std::string& spec) const {
-    std::shared_ptr<const Codec>& codec = codecs_[spec];
-    if (!codec) codec = makeCodec(spec);
-    return codec;
   }
 
   // ---- Simulation ----
@@ -501,12 +493,11 @@ class Planner {
   const std::span<const Profile> servers_;
   const PlannerOptions& options_;
   const CodecLists lists_;
-  const std::vector<std::string> noCodec_ = {"none"};
+  const std::vector<ParsedCodec> noCodec_ = {parseCodec("none")};
   const std::vector<std::uint32_t> microBatches_;
   const std::map<std::uint32_t, std::uint32_t> maxReplicas_;  // by number of micro-batches
   const std::vector<std::uint32_t> stalenesses_;
   const int firstCut_;
-  mutable std::map<std::string, std::shared_ptr<const Codec>> codecs_;  // by spec
 };
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,7 +25,7 @@ struct PlannerOptions {
   std::function<void(StepCosts&)> setLinks;  // sets the rates, latencies and queues of the links
   // From the least to the most lossy one. Empty: each flow keeps its configured codec; a flow with
   // `auto` may have any codec that `auto` chooses from.
-  std::vector<std::string> codecs;
+  std::vector<ParsedCodec> codecs;
   bool keepsCuts = false;
   std::uint32_t staleness = 0;       // the maximum
   std::uint32_t replicas = 1;        // the maximum
@@ -36,11 +35,11 @@ struct PlannerOptions {
 
 // Settings, and what is predicted for them.
 struct PlannedRun {
-  RunSpec spec;                               // with the number in flight, not 0
-  std::vector<int> cuts;                      // of all bodies
-  std::map<std::string, std::string> codecs;  // of all flows
-  double loss = 0;     // of the codecs, in arbitrary units; 0: the first of each list
-  double seconds = 0;  // per step, with full batches; with staleness, of a long run
+  RunSpec spec;           // with the number in flight, not 0
+  std::vector<int> cuts;  // of all bodies
+  ParsedCodecs codecs;    // of all flows
+  double loss = 0;        // of the codecs, in arbitrary units; 0: the first of each list
+  double seconds = 0;     // per step, with full batches; with staleness, of a long run
   // Per step, over the client's links to all servers.
   double bytesUp = 0, bytesDown = 0;
   double clientMemory = 0;           // bytes

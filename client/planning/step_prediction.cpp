@@ -62,7 +62,7 @@ BodyCosts bodyCosts(const RunPlan& plan, std::uint32_t samples, const Profile& s
 // a cut count as one flow.
 void addFlow(FlowCosts& sum, const RunPlan& body, Flow flow, bool isClients, std::uint32_t samples,
              const Profile& client, const Profile& server) {
-  const Codec& codec = *body.codecs.at(flow);
+  const Codec& codec = *body.codecs.at(flow).own;
   const TensorSpec tensor = flowSpec(body.blocks, body.stage.cuts, flow, samples);
   const bool isUp = body.place.isUp(flow);
   const auto raw = static_cast<double>(tensor.bytes());

@@ -86,12 +86,8 @@ std::vector<std::string> cutsOf(const Profile& profile) {
 void placeCodecs(PreparedRun& run) {
   useDeviceCodecs(run.plan, *run.device);
   for (RunPlan& body : run.bodies) {
-    for (const Flow flow : body.flows()) {
-      if (!run.plan.place.contains(flow)) continue;
-      body.deviceCodecs[flow] = run.plan.deviceCodecs.get(flow);
-      if (const auto* eight = run.plan.eightBitDeviceCodecs.find(flow)) {
-        body.eightBitDeviceCodecs[flow] = *eight;
-      }
+    for (auto& [flow, codec] : body.codecs) {
+      if (const FlowCodec* placed = run.plan.codecs.find(flow)) codec = *placed;
     }
   }
 }

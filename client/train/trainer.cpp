@@ -23,8 +23,9 @@ constexpr double kCheckpointSeconds = 60;  // to write a checkpoint, on a slow d
 // Whether the tensors of CodecLevel::eight differ from those of CodecLevel::own.
 bool hasEightBits(std::span<const RunPlan> bodies) {
   return std::any_of(bodies.begin(), bodies.end(), [](const RunPlan& body) {
-    return std::any_of(body.eightBitCodecs.begin(), body.eightBitCodecs.end(),
-                       [&](const auto& each) { return each.second != body.codecs.at(each.first); });
+    return std::any_of(body.codecs.begin(), body.codecs.end(), [](const auto& each) {
+      return each.second.hasLevels() && each.second.eight != each.second.own;
+    });
   });
 }
 

@@ -121,7 +121,7 @@ bool TensorCodecs::needsCut(const How& how) const {
   if (!how.mayHaveState()) return false;
   const Flow flow = how.key.flow;
   const auto* codec = options_.codecs.find(gradientAt(flow.cut, flow.tensor));
-  return codec != nullptr && !(*codec)->isIdentity();
+  return codec != nullptr && !codec->own->isIdentity();
 }
 
 void TensorCodecs::forgetCutAfter(const Key& key) {

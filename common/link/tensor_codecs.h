@@ -15,27 +15,21 @@
 #include <utility>
 #include <vector>
 
-#include "common/codec/device_codec.h"
+#include "common/codec/codec_plan.h"
 #include "common/codec/sample_cache.h"
-#include "common/resources/buffer.h"
 #include "common/core/clock.h"
-#include "common/resources/held_bytes.h"
-#include "common/resources/memory_account.h"
 #include "common/engine/messages.h"
 #include "common/link/codec_levels.h"
+#include "common/resources/buffer.h"
+#include "common/resources/held_bytes.h"
+#include "common/resources/memory_account.h"
 
 namespace cleave {
 
 struct TensorCodecOptions {
   std::uint64_t seed = 0;
-  FlowMap<std::shared_ptr<const Codec>> codecs;
-  // GPU implementations of the codecs. They decode tensors into a device's memory and encode
-  // tensors that are there; null if a flow's tensors are in host memory.
-  FlowMap<std::shared_ptr<const DeviceCodec>> deviceCodecs;
+  CodecPlan codecs;
   bool hasCodecLevels = false;  // whether batches may have a level other than CodecLevel::own
-  // The codecs of CodecLevel::eight and their GPU implementations, for the flows that have levels.
-  FlowMap<std::shared_ptr<const Codec>> eightBitCodecs;
-  FlowMap<std::shared_ptr<const DeviceCodec>> eightBitDeviceCodecs;
   // If a codec cannot encode a tensor because it contains NaN or infinity: true sends it raw, false
   // fails the run.
   bool rawNonFinite = false;
@@ -59,16 +53,16 @@ struct TensorCodecOptions {
            key.step % watchEvery == 0;
   }
   bool isWatched(const Key& key) const { return isOfWatchedStep(key) && hasLevels(key.flow); }
-  bool hasLevels(Flow flow) const { return eightBitCodecs.find(flow) != nullptr; }
-  // Payloads of CodecLevel::raw are decoded by the flow's codec.
+  bool hasLevels(Flow flow) const {
+    const FlowCodec* codec = codecs.find(flow);  // null for flows without a codec, such as weights
+    return codec != nullptr && codec->hasLevels();
+  }
   const Codec& codec(Flow flow, CodecLevel level = CodecLevel::own) const {
-    const bool isEight = level == CodecLevel::eight && hasLevels(flow);
-    return *(isEight ? eightBitCodecs : codecs).at(flow);
+    return codecs.at(flow).at(level);
   }
   // Null if the flow's tensors are in host memory.
   const DeviceCodec* deviceCodec(Flow flow, CodecLevel level = CodecLevel::own) const {
-    const bool isEight = level == CodecLevel::eight && hasLevels(flow);
-    return (isEight ? eightBitDeviceCodecs : deviceCodecs).get(flow).get();
+    return codecs.at(flow).onDeviceAt(level);
   }
   // Maximum encoded size of a tensor of the flow at this level, including when it is sent raw. At
   // CodecLevel::raw, this is the maximum of all levels: no payload is longer than both a raw one

@@ -48,7 +48,7 @@ TensorLink::TensorLink(TensorLinkOptions options, std::shared_ptr<BufferPool> po
       elsewhere_(options.elsewhere),
       isEdge_(options.isEdge),
       needsSamples_(std::any_of(options.codecs.begin(), options.codecs.end(),
-                                [](const auto& each) { return each.second->keepsSamples(); })),
+                                [](const auto& each) { return each.second.own->keepsSamples(); })),
       deliver_(std::move(callbacks.deliver)),
       slot_(std::make_shared<ConnectionSlot>(std::move(io), std::move(callbacks.failed),
                                              options.progress)),

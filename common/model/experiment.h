@@ -4,10 +4,10 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
+#include "common/codec/codec_plan.h"
 #include "common/model/inserts.h"
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
@@ -18,7 +18,7 @@ struct Experiment {
   ModelSpec model;  // without its graph in the settings and in a run spec
   // Learned inserts, each at a different cut: in a run spec, those at the body's cuts.
   std::vector<InsertSpec> inserts = {};
-  std::map<std::string, std::string> codecs = {};  // flow -> spec; AutoCodec::start for `auto`
+  ParsedCodecs codecs = {};  // AutoCodec::start for `auto`
   std::uint64_t seed = 1;
   // The maximum number of micro-batches of a batch, and in flight (0: the schedule's default): of
   // all replicas together.

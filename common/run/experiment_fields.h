@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,9 +22,9 @@ struct ExperimentField {
   std::string_view name;  // of the key, and in the run spec
   std::variant<bool Experiment::*, std::uint32_t Experiment::*, std::uint64_t Experiment::*,
                double Experiment::*, std::string Experiment::*, Precision Experiment::*,
-               std::vector<std::string> Experiment::*,
-               std::map<std::string, std::string> Experiment::*, ModelSpec Experiment::*,
-               OptimizerSpec Experiment::*, std::vector<InsertSpec> Experiment::*>
+               std::vector<std::string> Experiment::*, ParsedCodecs Experiment::*,
+               ModelSpec Experiment::*, OptimizerSpec Experiment::*,
+               std::vector<InsertSpec> Experiment::*>
       member;
   FieldRange range = {};
   // For the documentation of the key. Empty: the client has rows of its own to read this field.

@@ -56,11 +56,11 @@ void checkFreeze(const RunSpec& spec) {
   }
 }
 
-FlowMap<std::shared_ptr<const Codec>> codecsOf(const RunSpec& spec, const Place& place,
-                                               const std::vector<BlockSpec>& blocks,
-                                               const Cuts& cuts) {
-  FlowMap<std::shared_ptr<const Codec>> codecs(place.flows());
-  for (const auto& [name, text] : spec.codecs) {
+// Codecs without levels.
+CodecPlan codecsOf(const RunSpec& spec, const Place& place, const std::vector<BlockSpec>& blocks,
+                   const Cuts& cuts) {
+  CodecPlan codecs(place.flows());
+  for (const auto& [name, parsed] : spec.codecs) {
     const auto flow = flowFromName(name);
     if (!flow || codecs.find(*flow) == nullptr) {
       std::string known;
@@ -69,31 +69,29 @@ FlowMap<std::shared_ptr<const Codec>> codecsOf(const RunSpec& spec, const Place&
       }
       refuse("'" + name + "' is not a flow with a codec", "use one of " + known);
     }
-    codecs[*flow] = makeCodec(text);
+    codecs[*flow].own = parsed.codec;
   }
   for (auto& [flow, codec] : codecs) {
-    if (codec) continue;
+    if (codec.own) continue;
     // Additional tensors of a cut use the codec of its first one, if they have floats.
     if (!isFloat(flowSpec(blocks, cuts, flow, 1).dtype)) {
-      codec = makeIntegerCodec();
+      codec.own = makeIntegerCodec();
     } else {
-      codec = flow.tensor > 0 ? codecs.at({flow.kind, flow.cut, 0}) : makeCodec("none");
+      codec.own = flow.tensor > 0 ? codecs.at({flow.kind, flow.cut, 0}).own : makeCodec("none");
     }
   }
   return codecs;
 }
 
-// The codecs of CodecLevel::eight, for the flows that have levels.
-FlowMap<std::shared_ptr<const Codec>> eightBitCodecsOf(const RunPlan& plan) {
+// Adds the codecs of CodecLevel::eight, for the flows that have levels.
+void addEightBitCodecs(RunPlan& plan) {
   const std::shared_ptr<const Codec> eight = makeCodec("block:bits=8");
-  FlowMap<std::shared_ptr<const Codec>> codecs;
-  for (const auto& [flow, codec] : plan.codecs) {
-    if (!hasRawFormat(*codec)) continue;
+  for (auto& [flow, codec] : plan.codecs) {
+    if (!hasRawFormat(*codec.own)) continue;
     const TensorSpec tensor = flowSpec(plan.blocks, plan.stage.cuts, flow, plan.spec.maxBatch);
-    const bool isSmaller = codec->maxEncodedBytes(tensor) < eight->maxEncodedBytes(tensor);
-    codecs[flow] = isSmaller ? eight : codec;
+    const bool isSmaller = codec.own->maxEncodedBytes(tensor) < eight->maxEncodedBytes(tensor);
+    codec.eight = isSmaller ? eight : codec.own;
   }
-  return codecs;
 }
 
 // Codecs that keep samples need the samples' numbers, and tensors with one row per sample. They are
@@ -171,9 +169,9 @@ void checkStaleness(const Schedule& schedule, std::uint32_t staleness) {
 void checkEdgeCodecs(const RunPlan& plan, bool hasEdgeBefore, bool hasEdgeAfter) {
   for (const auto& [flow, codec] : plan.codecs) {
     const bool isConcerned = hasEdgeBefore || (hasEdgeAfter && flow.cut == plan.place.lastCut);
-    if (!isConcerned || !codec->keepsSamples()) continue;
+    if (!isConcerned || !codec.own->keepsSamples()) continue;
     throw UsageError("bad-codec-spec",
-                     "codec " + codec->spec() + " of " + flowName(flow) +
+                     "codec " + codec.own->spec() + " of " + flowName(flow) +
                          " keeps samples, which is not supported by direct links between servers",
                      "use another codec for this flow, or set connect.direct to false");
   }
@@ -252,11 +250,11 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
   plan.codecs = codecsOf(spec, plan.place, plan.blocks, plan.stage.cuts);
   for (const auto& [flow, codec] : plan.codecs) {
     const TensorSpec tensor = flowSpec(plan.blocks, plan.stage.cuts, flow, spec.maxBatch);
-    checkAccepts(*codec, tensor, flowName(flow));
-    checkKeptSamples(spec, *codec, flow, plan.blocks, plan.stage.cuts);
-    checkStateless(spec, *codec, flow, tensor);
+    checkAccepts(*codec.own, tensor, flowName(flow));
+    checkKeptSamples(spec, *codec.own, flow, plan.blocks, plan.stage.cuts);
+    checkStateless(spec, *codec.own, flow, tensor);
   }
-  if (spec.codecLevels) plan.eightBitCodecs = eightBitCodecsOf(plan);
+  if (spec.codecLevels) addEightBitCodecs(plan);
   if (spec.watchEvery > 0 && !spec.codecLevels) refuse("watch_every is set without codec_levels");
   if (spec.trace.steps > 0 && spec.trace.first == 0) refuse("the trace begins before step 1");
   return plan;
@@ -264,11 +262,11 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
 
 void useDeviceCodecs(RunPlan& plan, ComputeDevice& device) {
   if (device.gpu() == nullptr) return;
-  for (const auto& [flow, codec] : plan.codecs) {
-    plan.deviceCodecs[flow] = makeDeviceCodec(codec, *device.gpu());
-    plan.stage.staysOnDevice[flow] = plan.deviceCodecs[flow] != nullptr;
-    if (const auto* eight = plan.eightBitCodecs.find(flow); eight && plan.deviceCodecs[flow]) {
-      plan.eightBitDeviceCodecs[flow] = makeDeviceCodec(*eight, *device.gpu());
+  for (auto& [flow, codec] : plan.codecs) {
+    codec.ownOnDevice = makeDeviceCodec(codec.own, *device.gpu());
+    plan.stage.staysOnDevice[flow] = codec.ownOnDevice != nullptr;
+    if (codec.ownOnDevice && codec.hasLevels()) {
+      codec.eightOnDevice = makeDeviceCodec(codec.eight, *device.gpu());
     }
   }
 }
@@ -305,11 +303,8 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
   options.trainSamples = plan.spec.trainSamples;
   options.maxBatch = plan.spec.maxBatch;
   options.codecs = plan.codecs;
-  options.deviceCodecs = plan.deviceCodecs;
   options.hasCodecLevels = plan.spec.codecLevels;
   options.watchEvery = plan.spec.watchEvery;
-  options.eightBitCodecs = plan.eightBitCodecs;
-  options.eightBitDeviceCodecs = plan.eightBitDeviceCodecs;
   options.spec = [blocks = plan.blocks, cuts = plan.stage.cuts](Flow flow, std::uint32_t samples) {
     return flowSpec(blocks, cuts, flow, samples);
   };
@@ -329,7 +324,7 @@ double bufferBytes(std::size_t size) { return static_cast<double>(BufferPool::ca
 std::size_t asSize(double bytes) { return static_cast<std::size_t>(std::min(bytes, 0x1p62)); }
 
 CodecMemory codecMemory(const RunPlan& plan, Flow flow) {
-  return plan.codecs.at(flow)->memory(
+  return plan.codecs.at(flow).own->memory(
       flowSpec(plan.blocks, plan.stage.cuts, flow, plan.largestMicroBatch()));
 }
 

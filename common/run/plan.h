@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "common/codec/codec.h"
+#include "common/codec/codec_plan.h"
 #include "common/engine/engine.h"
 #include "common/model/graph/graph_blocks.h"
 #include "common/model/stage/stage.h"
@@ -15,7 +15,6 @@
 
 namespace cleave {
 
-class DeviceCodec;
 struct TensorLinkOptions;
 
 struct RunPlan {
@@ -36,12 +35,7 @@ struct RunPlan {
   // The maximum number of samples that are kept; a trial uses few of the training data. Set by
   // planRun() to all of them.
   std::uint32_t maxKeptSamples = 0;
-  FlowMap<std::shared_ptr<const Codec>> codecs;  // for every flow of `place`, in its order
-  // See TensorCodecOptions; set by useDeviceCodecs().
-  FlowMap<std::shared_ptr<const DeviceCodec>> deviceCodecs;
-  // See TensorCodecOptions.
-  FlowMap<std::shared_ptr<const Codec>> eightBitCodecs;
-  FlowMap<std::shared_ptr<const DeviceCodec>> eightBitDeviceCodecs;
+  CodecPlan codecs;  // useDeviceCodecs() adds the GPU implementations
 
   std::vector<Flow> flows() const { return place.flows(); }
   // How a batch of the whole body is divided.

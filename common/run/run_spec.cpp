@@ -15,6 +15,7 @@
 #include "common/core/printable.h"
 #include "common/files/sha256.h"
 #include "common/run/experiment_fields.h"
+#include "compression/registry.h"
 #include "proto/wire.pb.h"
 
 namespace cleave {
@@ -157,6 +158,9 @@ void read(const Json& json, const std::string& name, FieldRange range, T& value)
   } else if constexpr (std::same_as<T, std::string>) {
     require(json.is_string(), name, "is not a text");
     value = printable(json.template get<std::string>());
+  } else if constexpr (std::same_as<T, ParsedCodec>) {
+    require(json.is_string(), name, "is not a text");
+    value = parseCodec(printable(json.template get<std::string>()));
   } else if constexpr (std::same_as<T, Precision>) {
     require(json.is_string(), name, "is not a text");
     value = precisionFromName(printable(json.template get<std::string>()));

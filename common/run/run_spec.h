@@ -22,6 +22,9 @@ inline constexpr std::uint32_t kMaxServers = 64;
 
 // planRun() checks how the values fit together.
 struct RunSpec : Experiment {
+  RunSpec() = default;
+  explicit RunSpec(const Experiment& experiment) : Experiment(experiment) {}
+
   std::uint32_t cut0 = 0, cut1 = 0;  // the body is the blocks from cut0 to cut1 - 1
   std::uint32_t cutNumber = 0;       // of cut0 among the cuts of a run with several servers
   std::uint32_t maxBatch = 0;        // samples, of all replicas together
@@ -42,7 +45,8 @@ struct RunSpec : Experiment {
 };
 
 void toWire(const RunSpec& spec, wire::RunSpec& proto);
-// Throws UsageError "bad-run-spec" if a field is missing, unknown, of another type or out of range.
+// Throws UsageError "bad-run-spec" if a field is missing, unknown, of another type or out of range,
+// and the errors of parseCodec().
 RunSpec runSpecFromWire(const wire::RunSpec& proto);
 // The same fields as JSON, with graphs in hexadecimal, for files.
 nlohmann::json toJson(const RunSpec& spec);

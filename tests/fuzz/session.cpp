@@ -71,7 +71,7 @@ class Session {
     options.microBatches = kMicroBatches;
     options.inFlight = 2;
     options.maxBatch = kBatch;
-    for (const Flow flow : options.place.flows()) options.codecs[flow] = makeCodec(codec_);
+    for (const Flow flow : options.place.flows()) options.codecs[flow].own = makeCodec(codec_);
     options.spec = specOf;
     options.priority = findSchedule("priority").linkPriority;
     options.maxBlobBytes = 1000;

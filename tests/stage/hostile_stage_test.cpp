@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "compression/registry.h"
 #include "stage/orders.h"
 #include "tests/support/models/playing_stage.h"
 
@@ -236,7 +237,7 @@ TEST_CASE("if the stage server ends, its runs end, and the next run starts anoth
 
 TEST_CASE("what a process writes later does not change what a codec reads") {
   RunSpec spec = specWith();
-  spec.codecs["activation/1"] = "topk:ratio=0.1";
+  spec.codecs["activation/1"] = parseCodec("topk:ratio=0.1");
   const RunPlan plan = planRun(spec);
   RemoteBody body = bodyOf(plan, [&](int socket, std::span<std::byte> output) {
     std::thread([output] {

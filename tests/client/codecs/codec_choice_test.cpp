@@ -16,14 +16,14 @@ constexpr double kSamplesBytes = 1e6;  // bytes of each flow's raw tensor
 // block:bits=4 an eighth, and so on.
 CodecCandidates candidates(const std::string& spec = "auto", double codecSeconds = 0.2e-3) {
   CodecCandidates all;
-  const std::vector<std::string> specs = autoCodec(spec).value().choices;
+  const std::vector<ParsedCodec> choices = autoCodec(spec).value().choices;
   for (const Flow flow : Place{}.flows()) {
-    for (const std::string& each : specs) {
-      const double bits = each == "none"           ? 32
-                          : each == "block:bits=8" ? 8.5
-                          : each == "block:bits=4" ? 4.5
-                                                   : 2.5;
-      const double seconds = each == "none" ? 0 : codecSeconds;
+    for (const ParsedCodec& each : choices) {
+      const double bits = each.text == "none"           ? 32
+                          : each.text == "block:bits=8" ? 8.5
+                          : each.text == "block:bits=4" ? 4.5
+                                                        : 2.5;
+      const double seconds = each->isIdentity() ? 0 : codecSeconds;
       all[flow].push_back({each, kSamplesBytes, kSamplesBytes * bits / 32, seconds, seconds});
     }
   }
@@ -112,7 +112,7 @@ TEST_CASE("each flow has its own codec: only flows of the slow direction get a l
 
 TEST_CASE("a flow with a given codec keeps it") {
   CodecCandidates some = candidates();
-  some[gradientAt(0)] = {{"bf16", kSamplesBytes, kSamplesBytes / 2, 0, 0}};
+  some[gradientAt(0)] = {{{"bf16"}, kSamplesBytes, kSamplesBytes / 2, 0, 0}};
   CodecChoice start = all(kBlock8);
   start[gradientAt(0)] = 0;
   const CodecChooser one(costs(1e6, 10e9), policy(), some, start, {1, 0});
@@ -248,7 +248,7 @@ TEST_CASE("without a budget, tensors whose headers are large are within it") {
 
 TEST_CASE("a budget of bytes that given codecs exceed leaves the smallest choice") {
   CodecCandidates some = candidates();
-  some[gradientAt(0)] = {{"none", kSamplesBytes, kSamplesBytes, 0, 0}};
+  some[gradientAt(0)] = {{{"none"}, kSamplesBytes, kSamplesBytes, 0, 0}};
   CodecChoice start = all(kBlock8);
   start[gradientAt(0)] = 0;
   const Budgeted result = within({0.15, 0}, 10e9, some, start);
@@ -273,7 +273,12 @@ TEST_CASE("with a budget of seconds, the least lossy codecs that keep it are cho
 
 TEST_CASE("`auto` and its parameters are parsed, and no other spec counts as auto") {
   using List = std::vector<std::string>;
-  const auto choices = [](const char* spec) { return autoCodec(spec).value().choices; };
+  const auto choices = [](const char* spec) {
+    const AutoCodec parsed = autoCodec(spec).value();
+    List texts;
+    for (const ParsedCodec& each : parsed.choices) texts.push_back(each.text);
+    return texts;
+  };
   CHECK(choices("auto") == List{"none", "block:bits=8", "block:bits=4"});
   CHECK(choices("auto:min_bits=4") == choices("auto"));
   CHECK(choices("auto:min_bits=5") == List{"none", "block:bits=8"});
@@ -281,10 +286,10 @@ TEST_CASE("`auto` and its parameters are parsed, and no other spec counts as aut
   CHECK(choices("auto:min_bits=2") == all);
   CHECK_FALSE(autoCodec("none"));
   CHECK_FALSE(autoCodec("block:bits=8"));
-  CHECK(autoCodec("auto").value().start == "block:bits=8");
-  CHECK(autoCodec("auto:max_ratio=0.2").value().start == "block:bits=4");
+  CHECK(autoCodec("auto").value().start.text == "block:bits=8");
+  CHECK(autoCodec("auto:max_ratio=0.2").value().start.text == "block:bits=4");
   CHECK(choices("auto:max_ratio=0.2") == choices("auto"));
-  CHECK(autoCodec("auto:max_ratio=0.1").value().start == "block:bits=2");
+  CHECK(autoCodec("auto:max_ratio=0.1").value().start.text == "block:bits=2");
   CHECK(choices("auto:max_ratio=0.1") == all);
   CHECK(autoCodec("auto:max_step=0.5").value().budget.maxStepSeconds == 0.5);
   for (const char* wrong :

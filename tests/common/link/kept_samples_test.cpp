@@ -187,7 +187,7 @@ TensorCodecOptions optionsWith(const std::string& activation, const std::string&
   options.microBatches = kMicroBatches;
   options.trainSamples = kSamples;
   for (const Flow flow : Place{}.flows()) {
-    options.codecs[flow] = makeCodec(isGradient(flow) ? "power:rank=2" : activation);
+    options.codecs[flow].own = makeCodec(isGradient(flow) ? "power:rank=2" : activation);
   }
   return options;
 }

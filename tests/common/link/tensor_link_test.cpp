@@ -42,7 +42,7 @@ TensorLinkOptions optionsFor(Role role, const std::string& codec, const Schedule
   options.microBatches = kMicroBatches;
   options.inFlight = inFlight;
   options.maxBatch = kBatch;
-  for (const Flow flow : options.place.flows()) options.codecs[flow] = makeCodec(codec);
+  for (const Flow flow : options.place.flows()) options.codecs[flow].own = makeCodec(codec);
   options.spec = specOf;
   options.priority = schedule.linkPriority;
   options.maxBlobBytes = 1 << 20;
@@ -52,8 +52,8 @@ TensorLinkOptions optionsFor(Role role, const std::string& codec, const Schedule
 
 void addLevels(TensorLinkOptions& options) {
   options.hasCodecLevels = true;
-  for (const auto& [flow, codec] : options.codecs) {
-    if (hasRawFormat(*codec)) options.eightBitCodecs[flow] = makeCodec("block:bits=8");
+  for (auto& [flow, codec] : options.codecs) {
+    if (hasRawFormat(*codec.own)) codec.eight = makeCodec("block:bits=8");
   }
 }
 
@@ -98,13 +98,10 @@ class TurnedCodec : public DeviceCodec {
 };
 
 void useTurnedCodecs(TensorLinkOptions& options) {
-  for (const auto& [flow, codec] : options.codecs) {
-    if (codec->isIdentity()) continue;
-    options.deviceCodecs[flow] = std::make_shared<TurnedCodec>(codec);
-    if (options.hasLevels(flow)) {
-      options.eightBitDeviceCodecs[flow] =
-          std::make_shared<TurnedCodec>(options.eightBitCodecs.at(flow));
-    }
+  for (auto& [flow, codec] : options.codecs) {
+    if (codec.own->isIdentity()) continue;
+    codec.ownOnDevice = std::make_shared<TurnedCodec>(codec.own);
+    if (codec.hasLevels()) codec.eightOnDevice = std::make_shared<TurnedCodec>(codec.eight);
   }
 }
 
@@ -146,7 +143,7 @@ struct Side {
     options.levels = levels;
     if (onDevice) useTurnedCodecs(options);
     options.progress = progress;
-    staysOnDevice = !options.deviceCodecs.empty();
+    staysOnDevice = onDevice && codec != "none";
     trace = options.trace = std::make_shared<TraceRecorder>(TraceWindow{2, 3});
     link = std::make_shared<TensorLink>(
         std::move(options), std::make_shared<BufferPool>(), io.context().get_executor(),
@@ -974,13 +971,13 @@ TEST_CASE("in a run with edges, a Received without a key confirms control frames
 TEST_CASE("the cut context of an activation is kept only for a gradient that uses it") {
   TensorCodecOptions options;
   options.account = std::make_shared<MemoryAccount>(std::size_t{1} << 30);
-  options.codecs[activationAt(0)] = makeCodec("topk:ratio=0.1");
+  options.codecs[activationAt(0)].own = makeCodec("topk:ratio=0.1");
   const TensorSpec spec = specOf(activationAt(0), 3);
   std::vector<float> values(spec.elements(), 1.0F);
   const TensorView view{reinterpret_cast<const std::byte*>(values.data()), spec};
   const Key key{Phase::train, 1, 0, activationAt(0)};
   for (const std::string gradient : {"none", "topk:ratio=0.1"}) {
-    options.codecs[gradientAt(0)] = makeCodec(gradient);
+    options.codecs[gradientAt(0)].own = makeCodec(gradient);
     TensorCodecs codecs(options, std::make_shared<BufferPool>());
     codecs.encode(key, view);
     CHECK((options.account->used() > 0) == (gradient != "none"));
@@ -993,7 +990,7 @@ TEST_CASE("restored codec states give the same bytes as uninterrupted ones") {
   options.seed = 5;
   options.errorEvery = 0;
   for (const Flow flow : Place{}.flows()) {
-    options.codecs[flow] = makeCodec("power:rank=2,iterations=1");
+    options.codecs[flow].own = makeCodec("power:rank=2,iterations=1");
   }
   const TensorSpec spec{DType::f32, {2, 16, 6, 8}, MemoryOrder::contiguous};
   std::vector<float> values(spec.elements());

@@ -13,6 +13,7 @@
 #include "common/link/transfer_order.h"
 #include "common/net/connection_messages.h"
 #include "common/run/run_folder.h"
+#include "compression/registry.h"
 #include "proto/wire.pb.h"
 #include "tests/support/error_code.h"
 
@@ -27,7 +28,7 @@ RunSpec honest(const std::string& model) {
   spec.cut1 = 3;
   spec.maxBatch = 16;
   spec.microBatches = 4;
-  spec.codecs["activation/0"] = "block:bits=8";
+  spec.codecs["activation/0"] = parseCodec("block:bits=8");
   spec.optimizer.parameters["momentum"] = 0.9;
   return spec;
 }
@@ -212,11 +213,12 @@ TEST_CASE("admission accounts for the memory of micro-batches and of those in fl
 
   // A codec with state keeps a state per micro-batch, whether or not the micro-batch is in flight.
   const std::size_t stateless = bytes(1);
-  spec.codecs["activation/0"] = "power:rank=1";
+  spec.codecs["activation/0"] = parseCodec("power:rank=1");
   const RunPlan plan = planRun(spec);
-  const std::size_t state = plan.codecs.at(activationAt(0))
-                                ->memory(flowSpec(plan.blocks, plan.stage.cuts, activationAt(0), 1))
-                                .state;
+  const std::size_t state =
+      plan.codecs.at(activationAt(0))
+          .own->memory(flowSpec(plan.blocks, plan.stage.cuts, activationAt(0), 1))
+          .state;
   REQUIRE(state > 0);
   CHECK(serverBytes(plan) > stateless + (std::size_t{1} << 16) * state);
 }
@@ -225,7 +227,7 @@ TEST_CASE("codecs that keep samples are for activations, and need memory for all
   RunSpec spec = honest("small_cnn");
   const std::size_t before = serverBytes(planRun(spec));
   CHECK(sampleCacheBytes(planRun(spec)) == 0);
-  spec.codecs = {{"activation/1", "rans(delta(block:bits=4))"}};
+  spec.codecs = {{"activation/1", parseCodec("rans(delta(block:bits=4))")}};
   CHECK(errorCode([&] { planRun(spec); }) == "bad-run-spec");  // without their number
   spec.trainSamples = 50000;
   const RunPlan plan = planRun(spec);
@@ -248,7 +250,7 @@ TEST_CASE("codecs that keep samples are for activations, and need memory for all
 
   spec.trainSamples = std::numeric_limits<std::uint32_t>::max();
   CHECK(serverBytes(planRun(spec)) > std::size_t{spec.trainSamples} * row);
-  spec.codecs = {{"gradient/0", "delta(block:bits=4)"}};
+  spec.codecs = {{"gradient/0", parseCodec("delta(block:bits=4)")}};
   CHECK(errorCode([&] { planRun(spec); }) == "bad-codec-spec");
 }
 
@@ -285,17 +287,18 @@ TEST_CASE("a body may be after any cut of the run") {
   const RunPlan plan = planRun(spec);
   CHECK(plan.flows() ==
         std::vector<Flow>{activationAt(3), activationAt(4), gradientAt(4), gradientAt(3)});
-  spec.codecs["activation/0"] = "fp16";
+  spec.codecs["activation/0"] = parseCodec("fp16");
   CHECK(errorCode([&] { planRun(spec); }) == "bad-run-spec");
-  spec.codecs = {{"activation/3", "fp16"}};
-  CHECK(planRun(spec).codecs.at(activationAt(3))->spec() == "fp16");
+  spec.codecs = {{"activation/3", parseCodec("fp16")}};
+  CHECK(planRun(spec).codecs.at(activationAt(3)).own->spec() == "fp16");
   spec.cutNumber = kMaxServers;
   CHECK(errorCode([&] { received(spec); }) == "bad-run-spec");
 }
 
 TEST_CASE("the client keeps the encoded tensors that it passes on between two bodies") {
   RunSpec spec = honest("small_cnn");
-  spec.codecs = {{"activation/1", "block:bits=8"}, {"gradient/1", "block:bits=4"}};
+  spec.codecs = {{"activation/1", parseCodec("block:bits=8")},
+                 {"gradient/1", parseCodec("block:bits=4")}};
   const RunPlan first = planRun(spec);
   CHECK(passedOnBytes({first}) == 0);
   spec.cutNumber = 1;
@@ -304,7 +307,7 @@ TEST_CASE("the client keeps the encoded tensors that it passes on between two bo
   const RunPlan second = planRun(spec);
   double expected = 0;
   for (const Flow flow : {activationAt(1), gradientAt(1)}) {
-    const std::size_t encoded = first.codecs.at(flow)->maxEncodedBytes(
+    const std::size_t encoded = first.codecs.at(flow).own->maxEncodedBytes(
         flowSpec(first.blocks, first.stage.cuts, flow, first.largestMicroBatch()));
     expected += first.inFlight * static_cast<double>(BufferPool::capacityFor(encoded));
   }
@@ -345,7 +348,7 @@ TEST_CASE("with staleness, more micro-batches are in flight, and older weights n
   spec.staleness = kMaxStaleness + 1;
   CHECK(errorCode([&] { received(spec); }) == "bad-run-spec");
   spec.staleness = 1;
-  spec.codecs["activation/0"] = "power:rank=2";
+  spec.codecs["activation/0"] = parseCodec("power:rank=2");
   CHECK(refused(spec) == "bad-staleness");
   spec.codecs.clear();
   spec.schedule = "gpipe";
@@ -414,7 +417,7 @@ TEST_CASE("run specs with impossible replicas are refused") {
   CHECK(refused(kMaxBodyReplicas + 1, 0) == "bad-run-spec");
   CHECK(refused(0xffffffff, 0xfffffffe) == "bad-run-spec");
   CHECK(refused(2, 0, [](RunSpec& spec) {
-          spec.codecs["activation/0"] = "delta(block:bits=4)";
+          spec.codecs["activation/0"] = parseCodec("delta(block:bits=4)");
           spec.trainSamples = 10;
         }) == "bad-codec-spec");
   CHECK(refused(2, 0, [](RunSpec& spec) { spec.staleness = 1; }) == "");

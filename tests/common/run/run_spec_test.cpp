@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "compression/registry.h"
 #include "proto/wire.pb.h"
 #include "tests/support/error_code.h"
 
@@ -18,7 +19,7 @@ RunSpec filled() {
   RunSpec spec;
   spec.model = {"mlp", {{"width", "16"}}, {1, 28, 28}, 10};
   spec.inserts = {{1, "linear", {{"rank", 2}, {"decay", 0.25}}}};
-  spec.codecs = {{"activation/0", "none"}};
+  spec.codecs = {{"activation/0", parseCodec("none")}};
   spec.seed = 7;
   spec.microBatches = 8;
   spec.inFlight = 3;
@@ -127,10 +128,12 @@ TEST_CASE("values outside the range of their field are refused") {
 TEST_CASE("texts of a run spec are printable, and deep nesting is refused") {
   nlohmann::json changed = fields();
   changed["train.schedule"] = "a\nb\x1b";
-  changed["codec"] = {{"a\nb", "c\x1b"}};
+  changed["codec"] = {{"a\nb", "none"}};
   const RunSpec spec = received(changed);
   CHECK(spec.schedule == "a b?");
-  CHECK(spec.codecs.at("a b") == "c?");
+  CHECK(spec.codecs.at("a b").text == "none");
+  changed["codec"] = {{"activation/0", "c\x1b"}};
+  CHECK_THAT(errorText([&] { received(changed); }), Catch::Matchers::Contains("'c?'"));
   wire::RunSpec deep;
   deep.set_fields(std::string(60000, '['));
   CHECK(errorCode([&] { runSpecFromWire(deep); }) == "bad-run-spec");

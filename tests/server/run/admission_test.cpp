@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "client/run/temporary_folder.h"
+#include "compression/registry.h"
 #include "tests/support/error_code.h"
 
 namespace cleave {
@@ -22,7 +23,7 @@ using Tickets = std::vector<std::unique_ptr<Admission::Ticket>>;
 RunPlan smallPlan(std::uint32_t keptSamples = 0) {
   RunSpec spec;
   spec.trainSamples = keptSamples;
-  if (keptSamples > 0) spec.codecs["activation/0"] = "delta(block:bits=4)";
+  if (keptSamples > 0) spec.codecs["activation/0"] = parseCodec("delta(block:bits=4)");
   spec.model = {"mlp", {}, {16}, 4};
   spec.cut0 = 1;
   spec.cut1 = 2;
