@@ -136,7 +136,7 @@ class Channels : public Codec {
 
 std::unique_ptr<Codec> makeChannels(const CodecSpec& spec) {
   CodecParameters parameters(spec);
-  const auto inner = parameters.innerSpec();
+  parameters.mayWrap();
   parameters.finish();
   // These encode each sample, and the reordered tensor has no samples.
   static constexpr std::array<std::string_view, 3> kOfSamples{"power", "svd", "fast"};
@@ -145,7 +145,7 @@ std::unique_ptr<Codec> makeChannels(const CodecSpec& spec) {
     throw UsageError("bad-codec-spec", "codec channels cannot wrap " + each->name,
                      "wrap another codec, such as adaptive or block");
   }
-  return std::make_unique<Channels>(makePlainInner(spec, inner, "channels(adaptive:bits=4)"));
+  return std::make_unique<Channels>(makePlainInner(spec, "channels(adaptive:bits=4)"));
 }
 
 }  // namespace cleave

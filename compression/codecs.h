@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 
@@ -57,15 +56,12 @@ struct SortParameters {
 SortParameters sortParameters(const CodecSpec& spec);  // boundaries: 0 is select=sampled
 double topKRatio(const CodecSpec& spec);
 
-// Creates the codec in parentheses. Throws UsageError "bad-codec-spec" if `innerSpec` is empty;
-// `example` is a spec with parentheses.
-std::unique_ptr<Codec> makeInner(const CodecSpec& spec, const std::optional<std::string>& innerSpec,
-                                 const std::string& example);
+// Creates the codec in parentheses. Throws UsageError "bad-codec-spec" if there is none; `example`
+// is a spec with parentheses.
+std::unique_ptr<Codec> makeInner(const CodecSpec& spec, const std::string& example);
 // Like makeInner(), for codecs that use the codec in parentheses for tensors other than the flow's.
 // Refuses codecs that keep samples of the flow.
-std::unique_ptr<Codec> makePlainInner(const CodecSpec& spec,
-                                      const std::optional<std::string>& innerSpec,
-                                      const std::string& example);
+std::unique_ptr<Codec> makePlainInner(const CodecSpec& spec, const std::string& example);
 
 // Decodes with the codec that `outer` wraps. Its faults are reported as those of `outer`.
 CodecState decodeInside(const Codec& outer, const Codec& inner, const CodecContext& context,

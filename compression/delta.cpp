@@ -26,8 +26,8 @@
 #include "compression/parts/convert.h"
 #include "compression/parts/packing.h"
 #include "compression/parts/payload.h"
-#include "compression/registry.h"
 #include "compression/parts/strips.h"
+#include "compression/registry.h"
 
 namespace cleave {
 namespace {
@@ -266,10 +266,9 @@ std::unique_ptr<Codec> makeDelta(const CodecSpec& spec) {
   CodecParameters parameters(spec);
   const int firstBits = parameters.integer("first_bits", 1, 8, 8);
   const double skip = parameters.number("skip", 0, 1, 0);
-  const auto inner = parameters.innerSpec();
+  parameters.mayWrap();
   parameters.finish();
-  return std::make_unique<Delta>(firstBits, skip,
-                                 makePlainInner(spec, inner, "delta(block:bits=4)"));
+  return std::make_unique<Delta>(firstBits, skip, makePlainInner(spec, "delta(block:bits=4)"));
 }
 
 }  // namespace cleave

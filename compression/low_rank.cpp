@@ -337,10 +337,9 @@ class LowRank : public Codec {
 
 constexpr int kMaxFactorRank = 4096;
 
-std::unique_ptr<Codec> make(const CodecSpec& spec, const std::optional<std::string>& innerSpec,
-                            int rank, int iterations, std::string name) {
+std::unique_ptr<Codec> make(const CodecSpec& spec, int rank, int iterations, std::string name) {
   std::unique_ptr<Codec> inner =
-      innerSpec ? makePlainInner(spec, innerSpec, spec.name + ":rank=2(fp16)") : nullptr;
+      spec.inner ? makePlainInner(spec, spec.name + ":rank=2(fp16)") : nullptr;
   if (inner) name += "(" + inner->spec() + ")";
   return std::make_unique<LowRank>(std::move(name), rank, iterations, std::move(inner));
 }
@@ -351,18 +350,18 @@ std::unique_ptr<Codec> makePower(const CodecSpec& spec) {
   CodecParameters parameters(spec);
   const int rank = parameters.integer("rank", 1, kMaxFactorRank);
   const int iterations = parameters.integer("iterations", 1, 100, 2);
-  const auto inner = parameters.innerSpec();
+  parameters.mayWrap();
   parameters.finish();
-  return make(spec, inner, rank, iterations,
+  return make(spec, rank, iterations,
               "power:rank=" + std::to_string(rank) + ",iterations=" + std::to_string(iterations));
 }
 
 std::unique_ptr<Codec> makeSvd(const CodecSpec& spec) {
   CodecParameters parameters(spec);
   const int rank = parameters.integer("rank", 1, kMaxFactorRank);
-  const auto inner = parameters.innerSpec();
+  parameters.mayWrap();
   parameters.finish();
-  return make(spec, inner, rank, 0, "svd:rank=" + std::to_string(rank));
+  return make(spec, rank, 0, "svd:rank=" + std::to_string(rank));
 }
 
 }  // namespace cleave

@@ -485,9 +485,9 @@ class Rans : public LosslessCodec {
 
 std::unique_ptr<Codec> makeRans(const CodecSpec& spec) {
   CodecParameters parameters(spec);
-  const auto inner = parameters.innerSpec();
+  parameters.mayWrap();
   parameters.finish();
-  return std::make_unique<Rans>(makeInner(spec, inner, "rans(block:bits=4)"));
+  return std::make_unique<Rans>(makeInner(spec, "rans(block:bits=4)"));
 }
 
 }  // namespace cleave

@@ -76,8 +76,7 @@ std::span<const CodecRow> codecTable() { return kCodecs; }
 
 std::unique_ptr<Codec> makeIntegerCodec() { return kIntegers.make(parseCodecSpec(kIntegers.name)); }
 
-std::unique_ptr<Codec> makeCodec(std::string_view text) {
-  const CodecSpec spec = parseCodecSpec(text);
+std::unique_ptr<Codec> makeCodec(const CodecSpec& spec) {
   const CodecRow& row =
       findByName(kCodecs, spec.name, "unknown-codec", "a codec", [](const CodecRow& each) {
         const std::string name(each.name);
@@ -87,19 +86,18 @@ std::unique_ptr<Codec> makeCodec(std::string_view text) {
   return row.make(spec);
 }
 
+std::unique_ptr<Codec> makeCodec(std::string_view spec) { return makeCodec(parseCodecSpec(spec)); }
+
 ParsedCodec parseCodec(const std::string& spec) { return {spec, makeCodec(spec)}; }
 
-std::unique_ptr<Codec> makeInner(const CodecSpec& spec, const std::optional<std::string>& innerSpec,
-                                 const std::string& example) {
-  if (innerSpec) return makeCodec(*innerSpec);
+std::unique_ptr<Codec> makeInner(const CodecSpec& spec, const std::string& example) {
+  if (spec.inner) return makeCodec(*spec.inner);
   throw UsageError("bad-codec-spec", "codec " + spec.name + " needs a codec to wrap",
                    "write it in parentheses, as in " + example);
 }
 
-std::unique_ptr<Codec> makePlainInner(const CodecSpec& spec,
-                                      const std::optional<std::string>& innerSpec,
-                                      const std::string& example) {
-  auto inner = makeInner(spec, innerSpec, example);
+std::unique_ptr<Codec> makePlainInner(const CodecSpec& spec, const std::string& example) {
+  auto inner = makeInner(spec, example);
   if (inner->keepsSamples()) {
     throw UsageError("bad-codec-spec", "codec " + spec.name + " cannot wrap delta",
                      "only rans and zstd can wrap delta");

@@ -34,6 +34,7 @@ std::span<const CodecRow> codecTable();
 std::unique_ptr<Codec> makeIntegerCodec();
 
 // Throws UsageError with the nearest known name as its hint.
+std::unique_ptr<Codec> makeCodec(const CodecSpec& spec);
 std::unique_ptr<Codec> makeCodec(std::string_view spec);
 // Like makeCodec(), for a run.
 ParsedCodec parseCodec(const std::string& spec);

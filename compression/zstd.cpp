@@ -107,10 +107,10 @@ class Zstd : public LosslessCodec {
 std::unique_ptr<Codec> makeZstd(const CodecSpec& spec) {
   CodecParameters parameters(spec);
   const int level = parameters.integer("level", 1, 19);
-  const auto inner = parameters.innerSpec();
+  parameters.mayWrap();
   parameters.finish();
   return std::make_unique<Zstd>(
-      level, makeInner(spec, inner, "zstd:level=" + std::to_string(level) + "(block:bits=4)"));
+      level, makeInner(spec, "zstd:level=" + std::to_string(level) + "(block:bits=4)"));
 }
 
 }  // namespace cleave

@@ -5,7 +5,6 @@
 #include <limits>
 #include <utility>
 
-#include "common/codec/spec.h"
 #include "compression/registry.h"
 
 namespace cleave {
@@ -36,11 +35,9 @@ constexpr int kStartBits = 8;
 // The bytes of `block` with this many bits, relative to fp32.
 double ratioOf(int bits) { return bits == 32 ? 1 : (bits + 0.5) / 32; }
 
-// The loss of one direction, in arbitrary units. The loss grows so that one direction at rung N + 1
-// counts more than both directions at rung N.
-double lossOf(std::size_t rung) { return std::exp2(static_cast<double>(rung)) - 1; }
-
 }  // namespace
+
+double lossOf(std::size_t rung) { return std::exp2(static_cast<double>(rung)) - 1; }
 
 AutoBudget AutoBudget::stricter(const AutoBudget& other) const {
   const double seconds = std::max(maxStepSeconds, other.maxStepSeconds);
@@ -49,10 +46,9 @@ AutoBudget AutoBudget::stricter(const AutoBudget& other) const {
           areBoth ? std::min(maxStepSeconds, other.maxStepSeconds) : seconds};
 }
 
-std::optional<AutoCodec> autoCodec(std::string_view text) {
+std::optional<AutoCodec> autoCodec(const CodecSpec& spec) {
   constexpr int kDefaultBits = 4, kFewestBits = 2;
   constexpr double kMaxSeconds = 1e6;
-  const CodecSpec spec = parseCodecSpec(text);
   if (spec.name != "auto") return std::nullopt;
   CodecParameters parameters(spec);
   AutoCodec result;

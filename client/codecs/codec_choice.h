@@ -4,11 +4,11 @@
 
 #include <cstddef>
 #include <optional>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "common/codec/codec_plan.h"
+#include "common/codec/spec.h"
 #include "common/predict/simulator.h"
 
 namespace cleave {
@@ -23,6 +23,10 @@ struct AutoBudget {
   AutoBudget stricter(const AutoBudget& other) const;
 };
 
+// The loss of one direction at this position in the lists of choices, in arbitrary units. It grows
+// so that one direction at position N + 1 counts more than both directions at position N.
+double lossOf(std::size_t rung);
+
 // What a flow with the codec `auto` may get.
 struct AutoCodec {
   std::vector<ParsedCodec> choices;  // starting with the least lossy one
@@ -30,8 +34,8 @@ struct AutoCodec {
   AutoBudget budget;
 };
 
-// Parses `auto` and its parameters; nullopt for any other codec. Throws UsageError.
-std::optional<AutoCodec> autoCodec(std::string_view spec);
+// What `auto` with its parameters means; nullopt for any other codec. Throws UsageError.
+std::optional<AutoCodec> autoCodec(const CodecSpec& spec);
 
 // One codec that a flow may get. Bytes and seconds are per tensor of one micro-batch.
 struct CodecCandidate {

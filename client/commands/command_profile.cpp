@@ -37,7 +37,7 @@ std::vector<std::string> codecsToMeasure(const ClientSettings& settings,
                                          const std::vector<std::string>& asked) {
   std::set<std::string> specs;
   for (const auto& [flow, codec] : settings.codecs) specs.insert(codec->spec());
-  const auto ofAuto = autoCodec("auto:min_bits=2");
+  const auto ofAuto = autoCodec(parseCodecSpec("auto:min_bits=2"));
   for (const ParsedCodec& codec : ofAuto->choices) specs.insert(codec->spec());
   for (const std::string& spec : asked) specs.insert(makeCodec(spec)->spec());
   return {specs.begin(), specs.end()};

@@ -14,14 +14,13 @@ namespace {
 
 constexpr const char* kDefaultCodec = "auto";
 
-// Like parseCodec(), but its hint also names `auto`, which is not a codec.
-ParsedCodec parseOther(const std::string& spec) {
+// Like makeCodec(), but its hint also names `auto`, which is not a codec.
+std::shared_ptr<const Codec> makeOther(const CodecSpec& spec) {
   try {
-    return parseCodec(spec);
+    return makeCodec(spec);
   } catch (const UsageError& error) {
     if (error.code() != "unknown-codec") throw;
-    const std::string name = spec.substr(0, spec.find_first_of(":("));
-    const bool isAuto = !nearestName(name, {kDefaultCodec}).empty();
+    const bool isAuto = !nearestName(spec.name, {kDefaultCodec}).empty();
     throw UsageError(
         error.code(), error.what(),
         (isAuto ? "did you mean auto? " : "") + error.hint() + ", or auto, which measures several");
@@ -40,10 +39,11 @@ void readCodecs(Config& config, Settings& settings) {
   for (const Flow each : flows) {
     const std::string flow = flowName(each);
     const std::string path = isMap ? "codec." + flow : "codec";
-    const std::string spec = config.text(path, kDefaultCodec);
+    const std::string text = config.text(path, kDefaultCodec);
     checkAt(config, path, [&] {
+      const CodecSpec spec = parseCodecSpec(text);
       const auto given = autoCodec(spec);
-      settings.codecs[flow] = given ? given->start : parseOther(spec);
+      settings.codecs[flow] = given ? given->start : ParsedCodec{text, makeOther(spec)};
       if (!given) return;
       settings.autoCodecs[flow] = given->choices;
       settings.autoBudget = settings.autoBudget.stricter(given->budget);

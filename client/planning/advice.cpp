@@ -105,7 +105,7 @@ void addCodecs(const StepCosts& costs, const RunPlan& plan, std::span<const RunP
     }
     current.push_back({options, tryCodecs(options, samples)});
   }
-  const std::vector<ParsedCodec> choices = autoCodec("auto")->choices;
+  const std::vector<ParsedCodec> choices = autoCodec(parseCodecSpec("auto"))->choices;
   for (const ParsedCodec& choice : choices) {
     StepCosts changed = costs;
     std::string caveat;

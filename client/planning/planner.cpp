@@ -3,13 +3,13 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <map>
 #include <numeric>
 #include <tuple>
 #include <utility>
 
+#include "client/codecs/codec_choice.h"
 #include "common/core/units.h"
 #include "common/predict/simulator.h"
 #include "common/run/profiler.h"
@@ -34,10 +34,7 @@ struct Rungs {
 
   // Tensors between two bodies cross both directions.
   std::size_t between() const { return std::max(up, down); }
-  // One direction at position N + 1 counts more than both at position N.
-  double loss() const {
-    return std::exp2(static_cast<double>(up)) + std::exp2(static_cast<double>(down)) - 2;
-  }
+  double loss() const { return lossOf(up) + lossOf(down); }
 };
 
 using AllCuts = std::vector<int>;  // of all bodies

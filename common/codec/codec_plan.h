@@ -6,11 +6,13 @@
 #include <memory>
 #include <string>
 
-#include "common/codec/device_codec.h"
+#include "common/codec/codec.h"
 #include "common/topology/codec_level.h"
 #include "common/topology/flow.h"
 
 namespace cleave {
+
+class DeviceCodec;
 
 // A codec and the spec that it was made from: see parseCodec(). Equal if the specs are.
 struct ParsedCodec {

@@ -228,11 +228,6 @@ std::size_t CodecParameters::choice(std::string_view key, std::span<const std::s
       knownNames(*text, names));
 }
 
-std::optional<std::string> CodecParameters::innerSpec() {
-  wraps_ = true;
-  return spec_.inner ? std::optional(toString(*spec_.inner)) : std::nullopt;
-}
-
 void CodecParameters::finish() const {
   for (const auto& [key, value] : spec_.parameters) {
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;

@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -47,8 +46,8 @@ class CodecParameters {
   // is required.
   double number(std::string_view key, double min, double max, double defaultValue);
   double number(std::string_view key, double min, double max);
-  // The spec in parentheses, for codecs that wrap another one; nullopt without parentheses.
-  std::optional<std::string> innerSpec();
+  // For codecs that may wrap another one: CodecSpec::inner.
+  void mayWrap() { wraps_ = true; }
   void finish() const;
 
  private:

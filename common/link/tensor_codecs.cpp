@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "common/codec/device_codec.h"
 #include "common/codec/raw.h"
 #include "common/codec/snr.h"
 

@@ -16,7 +16,7 @@ constexpr double kSamplesBytes = 1e6;  // bytes of each flow's raw tensor
 // block:bits=4 an eighth, and so on.
 CodecCandidates candidates(const std::string& spec = "auto", double codecSeconds = 0.2e-3) {
   CodecCandidates all;
-  const std::vector<ParsedCodec> choices = autoCodec(spec).value().choices;
+  const std::vector<ParsedCodec> choices = autoCodec(parseCodecSpec(spec)).value().choices;
   for (const Flow flow : Place{}.flows()) {
     for (const ParsedCodec& each : choices) {
       const double bits = each.text == "none"           ? 32
@@ -274,7 +274,7 @@ TEST_CASE("with a budget of seconds, the least lossy codecs that keep it are cho
 TEST_CASE("`auto` and its parameters are parsed, and no other spec counts as auto") {
   using List = std::vector<std::string>;
   const auto choices = [](const char* spec) {
-    const AutoCodec parsed = autoCodec(spec).value();
+    const AutoCodec parsed = autoCodec(parseCodecSpec(spec)).value();
     List texts;
     for (const ParsedCodec& each : parsed.choices) texts.push_back(each.text);
     return texts;
@@ -284,19 +284,19 @@ TEST_CASE("`auto` and its parameters are parsed, and no other spec counts as aut
   CHECK(choices("auto:min_bits=5") == List{"none", "block:bits=8"});
   const List all{"none", "block:bits=8", "block:bits=4", "block:bits=2"};
   CHECK(choices("auto:min_bits=2") == all);
-  CHECK_FALSE(autoCodec("none"));
-  CHECK_FALSE(autoCodec("block:bits=8"));
-  CHECK(autoCodec("auto").value().start.text == "block:bits=8");
-  CHECK(autoCodec("auto:max_ratio=0.2").value().start.text == "block:bits=4");
+  CHECK_FALSE(autoCodec(parseCodecSpec("none")));
+  CHECK_FALSE(autoCodec(parseCodecSpec("block:bits=8")));
+  CHECK(autoCodec(parseCodecSpec("auto")).value().start.text == "block:bits=8");
+  CHECK(autoCodec(parseCodecSpec("auto:max_ratio=0.2")).value().start.text == "block:bits=4");
   CHECK(choices("auto:max_ratio=0.2") == choices("auto"));
-  CHECK(autoCodec("auto:max_ratio=0.1").value().start.text == "block:bits=2");
+  CHECK(autoCodec(parseCodecSpec("auto:max_ratio=0.1")).value().start.text == "block:bits=2");
   CHECK(choices("auto:max_ratio=0.1") == all);
-  CHECK(autoCodec("auto:max_step=0.5").value().budget.maxStepSeconds == 0.5);
+  CHECK(autoCodec(parseCodecSpec("auto:max_step=0.5")).value().budget.maxStepSeconds == 0.5);
   for (const char* wrong :
        {"auto:min_bits=9", "auto:bits=4", "auto:max_ratio=0.05", "auto:max_ratio=0.1,min_bits=4",
         "auto:max_ratio=2", "auto:max_step=-1"}) {
     INFO(wrong);
-    CHECK(errorCode([&] { autoCodec(wrong); }) == "bad-codec-spec");
+    CHECK(errorCode([&] { autoCodec(parseCodecSpec(wrong)); }) == "bad-codec-spec");
   }
 }
 
