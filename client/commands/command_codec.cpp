@@ -15,10 +15,11 @@
 
 #include "client/commands/commands.h"
 #include "client/commands/listing.h"
+#include "client/commands/output_file.h"
 #include "client/diagnose/codec_trial.h"
 #include "common/codec/safetensors.h"
-#include "common/resources/buffer.h"
 #include "common/core/durable.h"
+#include "common/resources/buffer.h"
 #include "compression/registry.h"
 
 namespace cleave {
@@ -170,23 +171,9 @@ void printCopied(const File& file) {
             << names;
 }
 
-void checkOutput(const CodecOptions& options) {
-  const std::filesystem::path path = options.output;
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    throw UsageError("output-exists", options.output + " is a folder",
-                     "set --output to a file name");
-  }
-  if (std::filesystem::exists(path, ignored) && !options.overwrite) {
-    throw UsageError("output-exists", "the output " + options.output + " already exists",
-                     "choose another --output, or add --overwrite to replace it");
-  }
-  checkCanWrite(options.output);
-}
-
 int runCodec(const CodecOptions& options) {
   const std::unique_ptr<Codec> codec = makeCodec(options.specs.front());
-  checkOutput(options);
+  checkOutputFile(options.output, options.overwrite, "decoded.safetensors");
   File file;
   readFile(options.input, file);
   // The output has the names, shapes and dtypes of the input; only the values change.

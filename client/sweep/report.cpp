@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "client/report/figure_data.h"
 #include "client/report/report.h"
 #include "common/core/metric_titles.h"
 #include "common/core/units.h"
@@ -15,14 +16,10 @@ using Json = nlohmann::ordered_json;
 
 Cell cellOf(const std::optional<double>& value) { return value ? Cell(*value) : Cell(); }
 
-std::optional<double> find(const MetricValues& values, std::string_view name) {
+template <typename Value>
+std::optional<Value> find(const std::map<std::string, Value>& values, std::string_view name) {
   const auto found = values.find(std::string(name));
   return found == values.end() ? std::nullopt : std::optional(found->second);
-}
-
-const Spread* find(const SeedGroup& group, std::string_view name) {
-  const auto found = group.metrics.find(std::string(name));
-  return found == group.metrics.end() ? nullptr : &found->second;
 }
 
 const char* statusText(PointResult::Status status) {
@@ -48,6 +45,12 @@ std::vector<std::string> groupKeys(const SweepReport& report) {
 
 void addValues(const SweepPoint& point, std::vector<Cell>& cells) {
   for (const auto& [key, value] : point.values) cells.emplace_back(value);
+}
+
+Json valuesJson(const SweepPoint& point) {
+  Json values = Json::object();
+  for (const auto& [key, value] : point.values) values[key] = value;
+  return values;
 }
 
 // ---- Text ----
@@ -80,8 +83,8 @@ std::string aligned(const std::vector<Row>& rows, std::size_t left) {
   return text;
 }
 
-std::string withSpread(const Spread* spread, double scale, int digits) {
-  if (spread == nullptr) return "";
+std::string withSpread(const std::optional<Spread>& spread, double scale, int digits) {
+  if (!spread) return "";
   return spreadText({scale * spread->mean,
                      spread->stddev ? std::optional(scale * *spread->stddev) : std::nullopt},
                     digits);
@@ -119,7 +122,7 @@ std::string groupTable(const SweepReport& report) {
     const bool isTop1 = std::string_view(column.metric) == "top1";
     const bool isThere =
         std::any_of(report.groups.begin(), report.groups.end(),
-                    [&](const SeedGroup& group) { return find(group, column.metric) != nullptr; });
+                    [&](const SeedGroup& group) { return group.metrics.contains(column.metric); });
     if (isThere || (!isMetric && !isTop1)) columns.push_back(column);
   }
   std::vector<Row> rows(1, keys);
@@ -131,9 +134,9 @@ std::string groupTable(const SweepReport& report) {
     for (const auto& [key, value] : group.point.values) row.push_back(value);
     if (hasSeeds) row.push_back(std::to_string(group.members.size()));
     for (const TableColumn& column : columns) {
-      row.push_back(withSpread(find(group, column.metric), column.scale, column.digits));
+      row.push_back(withSpread(find(group.metrics, column.metric), column.scale, column.digits));
     }
-    if (hasSpeedUp) row.push_back(withSpread(group.speedUp ? &*group.speedUp : nullptr, 1, 2));
+    if (hasSpeedUp) row.push_back(withSpread(group.speedUp, 1, 2));
     rows.push_back(std::move(row));
   }
   return aligned(rows, keys.size());
@@ -149,7 +152,7 @@ std::string comparisonText(const SweepReport& report) {
     constexpr int kDigits = 3;
     rows.push_back({one.group->point.text(), one.row->id + (contradicted ? " [!]" : ""),
                     one.quantity + (one.unit.empty() ? "" : ", " + one.unit),
-                    withSpread(&one.ours, 1, kDigits), withSpread(&theirs, 1, kDigits)});
+                    withSpread(one.ours, 1, kDigits), withSpread(theirs, 1, kDigits)});
   }
   std::string text = "\n" + aligned(rows, 3);
   if (anyContradiction) text += "[!] the source contradicts itself here; see comparison.csv\n";
@@ -182,23 +185,19 @@ std::string groupsCsv(const SweepReport& report) {
   std::vector<Cell> header;
   for (const std::string& key : groupKeys(report)) header.emplace_back(key);
   header.emplace_back("seeds");
-  const auto addColumns = [&](const std::string& name) {
-    header.emplace_back(name);
-    header.emplace_back(name + "_std");
-  };
-  for (const SweepMetric& metric : sweepMetrics()) addColumns(std::string(metric.name));
-  addColumns("speed_up");
+  std::vector<std::string> means;
+  for (const SweepMetric& metric : sweepMetrics()) means.emplace_back(metric.name);
+  means.emplace_back("speed_up");
+  for (const std::string& column : withStd(means)) header.emplace_back(column);
   std::string text = formatLine(header);
   for (const SeedGroup& group : report.groups) {
     std::vector<Cell> cells;
     addValues(group.point, cells);
     cells.emplace_back(static_cast<std::uint64_t>(group.members.size()));
-    const auto addSpread = [&](const Spread* spread) {
-      cells.push_back(spread == nullptr ? Cell() : Cell(spread->mean));
-      cells.push_back(spread == nullptr ? Cell() : cellOf(spread->stddev));
-    };
-    for (const SweepMetric& metric : sweepMetrics()) addSpread(find(group, metric.name));
-    addSpread(group.speedUp ? &*group.speedUp : nullptr);
+    for (const SweepMetric& metric : sweepMetrics()) {
+      addSpread(cells, find(group.metrics, metric.name));
+    }
+    addSpread(cells, group.speedUp);
     text += formatLine(cells);
   }
   return text;
@@ -264,15 +263,14 @@ Json toJson(const SweepReport& report) {
   for (const PointResult& result : report.results) {
     Json point = {{"point", result.point.name()},
                   {"status", statusText(result.status)},
-                  {"values", Json::object()}};
-    for (const auto& [key, value] : result.point.values) point["values"][key] = value;
+                  {"values", valuesJson(result.point)}};
     if (result.status == PointResult::Status::done) point.update(toJson(result.measured));
     if (result.speedUp) point["speed_up"] = *result.speedUp;
     if (!result.failure.empty()) point["failure"] = result.failure;
     json["points"].push_back(std::move(point));
   }
   for (const SeedGroup& group : report.groups) {
-    Json one = {{"values", Json::object()},
+    Json one = {{"values", valuesJson(group.point)},
                 {"seeds", group.members.size()},
                 {"points", Json::array()},
                 {"metrics", Json::object()}};
@@ -284,7 +282,6 @@ Json toJson(const SweepReport& report) {
       one["points"].push_back({{"name", member->point.name()}, {"repetition", repetition}});
       one["micro_batches"] = std::stoul(member->facts.at("micro_batches"));
     }
-    for (const auto& [key, value] : group.point.values) one["values"][key] = value;
     for (const auto& [name, spread] : group.metrics) one["metrics"][name] = spreadJson(spread);
     if (const MetricTitle main = metricTitle(group.mainMetric); !main.name.empty()) {
       one["main_metric"] = {{"name", main.name}, {"title", main.title}, {"is_share", main.isShare}};
@@ -305,14 +302,13 @@ Json toJson(const SweepReport& report) {
     json["groups"].push_back(std::move(one));
   }
   for (const ComparedFigure& one : report.compared) {
-    Json figure = {{"values", Json::object()},
+    Json figure = {{"values", valuesJson(one.group->point)},
                    {"published", one.row->id},
                    {"source", one.row->source},
                    {"quantity", one.quantity},
                    {"unit", one.unit},
                    {"ours", spreadJson(one.ours)},
                    {"theirs", spreadJson({one.theirs, one.theirStddev})}};
-    for (const auto& [key, value] : one.group->point.values) figure["values"][key] = value;
     if (!one.note.empty()) figure["note"] = one.note;
     if (!one.row->contradiction.empty()) figure["contradiction"] = one.row->contradiction;
     json["comparison"].push_back(std::move(figure));

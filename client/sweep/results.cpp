@@ -17,64 +17,38 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr SweepMetric kMetrics[] = {
-    {"top1", "0 … 1"},
-    {"best_top1", "0 … 1"},
-    {"best_matthews", "-1 … 1"},
+    {"top1", "0 … 1", "/eval/top1"},
+    {"best_top1", "0 … 1", "/eval/best_top1"},
+    {"best_matthews", "-1 … 1", "/eval/best_matthews"},
     {"metric", ""},  // the main metric if it is not top1
     {"best_metric", ""},
-    {"target_steps", ""},
-    {"target_seconds", "s"},
-    {"target_bytes", "bytes"},
-    {"loss", "nats"},
-    {"images_per_second", "1/s"},
-    {"run_seconds", "s"},
+    {"target_steps", "", "/target/steps"},
+    {"target_seconds", "s", "/target/seconds"},
+    {"target_bytes", "bytes", "/target/bytes"},
+    {"loss", "nats", "/eval/loss"},
+    {"images_per_second", "1/s", "/images_per_second"},
+    {"run_seconds", "s", "/seconds"},
     {"step_seconds", "s"},
     {"client_seconds", "s"},
     {"server_seconds", "s"},
     {"codec_seconds", "s"},
-    {"bound_seconds", "s"},
-    {"over_bound", ""},
-    {"ratio", ""},
-    {"total_up_bytes", "bytes"},
-    {"total_down_bytes", "bytes"},
+    {"bound_seconds", "s", "/bound/seconds_per_step"},
+    {"over_bound", "", "/bound/over_bound"},
+    {"ratio", "", "/ratio"},
+    {"total_up_bytes", "bytes", "/bytes_up"},
+    {"total_down_bytes", "bytes", "/bytes_down"},
     {"total_bytes", "bytes"},
     {"model_bytes", "bytes"},
     {"step_up_bytes", "bytes"},
     {"step_down_bytes", "bytes"},
-    {"client_memory_bytes", "bytes"},
-    {"body_memory_bytes", "bytes"},
+    {"client_memory_bytes", "bytes", "/client_memory_bytes"},
+    {"body_memory_bytes", "bytes", "/body_memory_bytes"},
     {"average_up", "bytes/s"},
     {"average_down", "bytes/s"},
-    {"peak_up", "bytes/s"},
-    {"peak_down", "bytes/s"},
+    {"peak_up", "bytes/s", "/peak_up_bytes_per_second"},
+    {"peak_down", "bytes/s", "/peak_down_bytes_per_second"},
     {"tensor_peak_up", "bytes/s"},
     {"tensor_peak_down", "bytes/s"},
-};
-
-// The location of a metric in the summary of `train --json`.
-struct SummaryRow {
-  const char* metric;
-  const char* pointer;
-};
-constexpr SummaryRow kSummary[] = {
-    {"top1", "/eval/top1"},
-    {"best_top1", "/eval/best_top1"},
-    {"best_matthews", "/eval/best_matthews"},
-    {"target_steps", "/target/steps"},
-    {"target_seconds", "/target/seconds"},
-    {"target_bytes", "/target/bytes"},
-    {"loss", "/eval/loss"},
-    {"images_per_second", "/images_per_second"},
-    {"run_seconds", "/seconds"},
-    {"bound_seconds", "/bound/seconds_per_step"},
-    {"over_bound", "/bound/over_bound"},
-    {"ratio", "/ratio"},
-    {"total_up_bytes", "/bytes_up"},
-    {"total_down_bytes", "/bytes_down"},
-    {"client_memory_bytes", "/client_memory_bytes"},
-    {"body_memory_bytes", "/body_memory_bytes"},
-    {"peak_up", "/peak_up_bytes_per_second"},
-    {"peak_down", "/peak_down_bytes_per_second"},
 };
 
 // ---- steps.csv ----
@@ -170,10 +144,11 @@ std::span<const SweepMetric> sweepMetrics() { return kMetrics; }
 
 Measured measureRun(const Json& summary, const std::string& runFolder) {
   Measured measured;
-  for (const SummaryRow& row : kSummary) {
-    const Json::json_pointer pointer(row.pointer);
+  for (const SweepMetric& metric : kMetrics) {
+    if (metric.inSummary == nullptr) continue;
+    const Json::json_pointer pointer(metric.inSummary);
     if (summary.contains(pointer) && summary.at(pointer).is_number()) {
-      measured.metrics[row.metric] = summary.at(pointer).get<double>();
+      measured.metrics[std::string(metric.name)] = summary.at(pointer).get<double>();
     }
   }
   const std::string main = summary.value("main_metric", "top1");

@@ -20,6 +20,7 @@ namespace cleave {
 struct SweepMetric {
   std::string_view name;
   std::string_view unit;
+  const char* inSummary = nullptr;  // its place in the summary of `train --json`; null: computed
 };
 std::span<const SweepMetric> sweepMetrics();
 
