@@ -13,7 +13,7 @@ common/topology       |  |
 common/net/frames     | common/core proto | google
 common/graph          | common/core proto | zstd
 compression/kernels   |  | hwy
-client/data/pictures  | common/core |
+client/data/pictures  | client/data/files common/core |
 common/config         | common/core |
 common/files          | common/core | openssl
 common/net/streams    | common/core common/files common/net/frames | boost openssl
@@ -56,7 +56,7 @@ client/planning       | client/codecs client/config client/run client/train comm
 client/evaluate       | client/config client/data/samples client/run client/train common/codec common/core common/device common/graph common/resources | torch
 client/sweep          | client/config client/report client/report/records client/run common/checkpoint common/config common/core common/files common/program common/run common/topology |
 client/diagnose       | client/planning client/run common/codec common/core common/files common/link common/link/probe common/net/streams common/program common/resources common/run compression/parts proto | boost openssl
-client/commands       | client/codecs client/config client/data/files client/data/formats client/data/pictures client/data/samples client/diagnose client/evaluate client/planning client/report client/run client/start client/sweep client/train common/codec common/config common/core common/device common/engine common/files common/graph common/http common/link/probe common/model common/model/graph common/model/stage common/predict common/record common/resources common/run compression | CLI torch
+client/commands       | client/codecs client/config client/data/files client/data/formats client/data/pictures client/data/samples client/diagnose client/evaluate client/planning client/report client/run client/start client/sweep client/train common/codec common/config common/core common/device common/engine common/files common/graph common/http common/link/probe common/model common/model/graph common/model/stage common/predict common/program common/record common/resources common/run compression | CLI torch
 client                | client/commands common/engine common/files | CLI
 stage                 | common/codec common/core common/device common/engine common/files common/model common/model/graph common/model/stage common/net/frames common/resources common/run proto | google torch
 server/access         | common/config common/core common/files common/net common/net/streams common/program common/run | boost openssl

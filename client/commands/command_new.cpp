@@ -114,7 +114,7 @@ OpenedData openTraining(FirstConfig draft) {
   try {
     opened.train = open();
   } catch (const UsageError& error) {
-    if (error.code() != "sample-size") throw;
+    if (error.key() != kResizeKey) throw;
     processLog()->set_level(spdlog::level::err);  // the warnings have been printed
     settings.keys.image.resize = 1;  // only the number of samples and their classes are needed
     opened.train = open();

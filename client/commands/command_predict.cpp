@@ -192,7 +192,7 @@ int predict(const PredictOptions& options) {
   try {
     return writePredictions(options);
   } catch (const UsageError& error) {
-    if (options.inputs.empty() || error.code() != "sample-damaged") throw;
+    if (options.inputs.empty() || error.key() != kSkipKey) throw;
     throw UsageError(error, error.what(),
                      "replace or remove it, or add --set data.skip=N to leave the cells of up to N "
                      "such samples empty");

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -15,6 +14,7 @@
 #include "client/commands/commands.h"
 #include "client/commands/dashboard.h"
 #include "client/commands/train_summary.h"
+#include "client/data/files/damage.h"
 #include "client/diagnose/probe.h"
 #include "client/diagnose/probe_report.h"
 #include "client/planning/auto_codec.h"
@@ -30,6 +30,7 @@
 #include "common/core/log.h"
 #include "common/core/progress_clock.h"
 #include "common/http/http_server.h"
+#include "common/program/resumable_error.h"
 
 namespace cleave {
 namespace {
@@ -104,10 +105,10 @@ ErrorKind kindOf(const std::exception& error) {
   return known == nullptr ? ErrorKind::run : known->kind();
 }
 
-// Returns "" if the exception is not an Error; LibTorch's exceptions, for example, have no code.
-std::string codeOf(const std::exception& error) {
+// Returns "" if the exception is not an Error, such as LibTorch's.
+std::string keyOf(const std::exception& error) {
   const auto* known = dynamic_cast<const Error*>(&error);
-  return known == nullptr ? "" : known->code();
+  return known == nullptr ? "" : known->key();
 }
 
 // For a run that ended early. After an interrupt, saves the current model. After an error, or if
@@ -164,7 +165,7 @@ void writeTraceWhenDone(const std::string& path, TrainRun& run, Trainer& trainer
 // be other data, with which no run continues.
 std::string resumeCommand(const std::exception& error, const PreparedRun& run) {
   std::string command = run.resumeCommand;
-  if (codeOf(error) == "sample-damaged")
+  if (keyOf(error) == kSkipKey)
     command += fmt::format(" --set data.skip={}", run.settings.data.skip + 1);
   return command;
 }
@@ -192,48 +193,31 @@ void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer
            resumeCommand(error, run.prepared()));
 }
 
-// If the hint of this error names --resume RUN, throws it with this run's options.
-void rethrowWithFolder(const std::exception& error, const PreparedRun& run) {
-  constexpr std::string_view kGeneral = "--resume RUN";
-  const auto* known = dynamic_cast<const Error*>(&error);
-  if (known == nullptr) return;
-  std::string hint = known->hint();
-  const std::size_t at = hint.find(kGeneral);
-  if (at == std::string::npos) return;
-  hint.replace(at, kGeneral.size(), run.resumeCommand.substr(run.resumeCommand.find("--resume")));
-  throw RunError(*known, known->what(), hint);
-}
-
-// Rethrows the current exception, after a run that can be resumed if a sample is damaged: replacing
-// it would be too late. If a disk is full, and the client's own server stores its files in the
-// run's folder, says so: to its client, it is "the server's disk".
-[[noreturn]] void rethrowWithPlace(const std::exception& error, const PreparedRun& run,
-                                   bool mayResume) {
-  if (mayResume && codeOf(error) == "sample-damaged") {
-    throw UsageError(
-        "sample-damaged", error.what(),
-        fmt::format("run {0}, which uses other samples in place of damaged ones (to "
-                    "list all: cleave-client data check --config {1}); or "
-                    "replace or remove them, and start a separate run",
-                    resumeCommand(error, run), shellWord(run.folder + "/config.yaml")));
+// Rethrows the current exception, after a run that ended early. If it can be resumed, adds the
+// command. If a disk is full, and the client's own server stores its files in the run's folder,
+// says so: to its client, it is "the server's disk".
+[[noreturn]] void rethrowEnd(const std::exception& error, const PreparedRun& run, bool mayResume) {
+  const auto* const known = dynamic_cast<const Error*>(&error);
+  if (known == nullptr) throw;
+  std::string sentence = known->what();
+  // After an interrupt, only the command is left to say.
+  std::string hint = mayResume && known->kind() == ErrorKind::interrupt ? "" : known->hint();
+  if (known->key() == kDisk && !run.localServers.empty()) {
+    sentence +=
+        "; the client has started its own server, which stores its files in the run's folder " +
+        run.folder + " too";
+    hint = "free disk space on this machine";
   }
-  if (mayResume) rethrowWithFolder(error, run);
-  constexpr std::array<std::string_view, 3> kDiskErrors = {"cannot-write", "disk-reserve",
-                                                           "disk-share-full"};
-  const std::string code = codeOf(error);
-  const bool isDisk = std::find(kDiskErrors.begin(), kDiskErrors.end(), code) != kDiskErrors.end();
-  if (!isDisk) throw;
-  if (run.localServers.empty()) {
-    const bool isOwnDisk = std::string_view(error.what()).starts_with(run.folder + "/");
-    if (!isOwnDisk || !mayResume) throw;
-    throw RunError(code, error.what(), "free disk space, then run: " + run.resumeCommand);
+  const bool isDamage = known->key() == kSkipKey;
+  if (isDamage && mayResume) {
+    hint = fmt::format(
+        "replace or remove the damaged samples and start a separate run, or use other samples in "
+        "their place (to list all: cleave-client data check --config {})",
+        shellWord(run.folder + "/config.yaml"));
   }
-  throw RunError(
-      code,
-      fmt::format("{}; the client has started its own server, which stores its files in the run's "
-                  "folder {} too",
-                  error.what(), run.folder),
-      "free disk space on this machine, then run: " + run.resumeCommand);
+  const bool mayContinue = mayResume && (isDamage || known->kind() != ErrorKind::usage);
+  if (!mayContinue) throw RunError(*known, sentence, hint);
+  throw ResumableError(*known, sentence, hint, resumeCommand(error, run));
 }
 
 // State that lives as long as the training run, across restarts from a checkpoint.
@@ -257,7 +241,7 @@ bool mayRestart(const std::exception& error, TrainRun& run, std::uint64_t steps,
   if (run.checkpointer() == nullptr || !run.prepared().localServers.empty()) return false;
   if (run.settings().reconnectSeconds == 0 || run.session().isInterrupted()) return false;
   if (kindOf(error) != ErrorKind::attempt) return false;
-  if (codeOf(error) == "edge-failed") return steps > std::exchange(command.edgeFailedAt, steps);
+  if (keyOf(error) == "connect.direct") return steps > std::exchange(command.edgeFailedAt, steps);
   return command.stuckSince->secondsWithout(command.attempts, now()) <
          run.settings().reconnectSeconds;
 }
@@ -289,7 +273,7 @@ void makeRecordsSafe(TrainRun& run) {
   try {
     run.recorder().sync();
   } catch (const Error& error) {
-    if (error.code() != "rows-dropped") throw;
+    if (error.key() == kDisk) throw;
   }
 }
 
@@ -390,7 +374,7 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
     if (!command.stuckSince) command.stuckSince.emplace(now());
     if (!mayRestart(error, run, trainer.steps(), command)) {
       endEarly(error, run, trainer, saver, log);
-      rethrowWithPlace(error, prepared, run.checkpointer() != nullptr);
+      rethrowEnd(error, prepared, run.checkpointer() != nullptr);
     }
     log.warn("{}", error.what());
     run.close("restarting");

@@ -22,10 +22,9 @@ void checkInputPaths(const std::vector<std::string>& inputs) {
   for (const std::string& path : inputs) {
     std::error_code error;
     if (std::filesystem::exists(path, error)) continue;
-    throw UsageError("data-missing",
-                     path + " cannot be read: " +
-                         (error ? error.message() : std::string("there is no such file")),
-                     "correct the path after --input");
+    throw DataMissing(path + " cannot be read: " +
+                          (error ? error.message() : std::string("there is no such file")),
+                      "correct the path after --input");
   }
 }
 
@@ -37,9 +36,9 @@ std::unique_ptr<Dataset> openSplit(const DataFormatRow& format, const DataFormat
     orReport(damageOf(keys, split), pathOf(keys, split),
              [&] { opened = format.open(keys, split); });
     return opened;
-  } catch (const UsageError& error) {
+  } catch (const DataMissing& error) {
     const std::string key = keyOfPath(keys, error.what());
-    if (error.code() != "data-missing" || !error.key().empty() || key.empty()) throw;
+    if (key.empty()) throw;
     throw UsageError(error, error.what(), error.hint() + "; its key is " + key).about(key);
   }
 }
@@ -275,13 +274,15 @@ ModelSpec modelFor(const ClientSettings& settings, const Dataset& train,
                      "the model " + settings.model.name +
                          " needs the number of classes, which the data format " +
                          settings.data.format + " does not state",
-                     "set data.classes to the number of classes");
+                     "set data.classes to the number of classes")
+        .about("model.name");
   }
   if (!hasInput || train.classes() == 0) {
     throw UsageError("bad-sample-shape",
                      "the model " + settings.model.name +
                          " takes one array of floats, and classes as its target",
-                     "use model.name: graph with your own model, or another data.format");
+                     "use model.name: graph with your own model, or another data.format")
+        .about("model.name");
   }
   model.sampleShape = arrays[0].shape;
   model.classes = train.classes();
@@ -352,7 +353,8 @@ bool keepsSamples(const ClientSettings& settings) {
                      "codec " + codec.text + " of " + flow +
                          " sends only the changes of a sample since the last epoch, but "
                          "data.augment changes the whole sample in each epoch",
-                     "remove data.augment: --set 'data.augment={}', or use another codec");
+                     "remove data.augment: --set 'data.augment={}', or use another codec")
+        .about("codec");
   }
   return false;
 }
@@ -384,7 +386,8 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Datasets& data,
   checkPatternsMatch(settings, blocks);
   if (trainedCount(blocks, 0, static_cast<int>(blocks.size())) == 0) {
     throw UsageError("nothing-to-train", "no parameter of the model is trained",
-                     "remove a pattern from train.freeze, or exclude parameters with !PATTERN");
+                     "remove a pattern from train.freeze, or exclude parameters with !PATTERN")
+        .about("train.freeze");
   }
 
   if (settings.staleness > 0 && settings.scalesLoss()) {

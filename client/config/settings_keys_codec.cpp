@@ -19,10 +19,12 @@ std::shared_ptr<const Codec> makeOther(const CodecSpec& spec) {
   try {
     return makeCodec(spec);
   } catch (const UsageError& error) {
-    if (error.code() != "unknown-codec") throw;
+    const bool isKnown = std::ranges::any_of(
+        codecTable(), [&](const CodecRow& row) { return row.name == spec.name; });
+    if (isKnown) throw;
     const bool isAuto = !nearestName(spec.name, {kDefaultCodec}).empty();
     throw UsageError(
-        error.code(), error.what(),
+        error, error.what(),
         (isAuto ? "did you mean auto? " : "") + error.hint() + ", or auto, which measures several");
   }
 }

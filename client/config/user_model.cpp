@@ -131,7 +131,8 @@ std::vector<std::string> adapt(GraphParts& parts, const LoraSpec& lora) {
             "bad-lora",
             "the weight of " + printable(layer) +
                 " is used by a linear layer and by another layer, such as an embedding",
-            "choose model.lora.targets that do not match " + printable(layer));
+            "choose model.lora.targets that do not match " + printable(layer))
+            .about("model.lora");
       }
       adapted.push_back(std::move(layer));
     }
@@ -158,7 +159,8 @@ std::vector<std::string> adapt(GraphParts& parts, const LoraSpec& lora) {
           ? "these parts have no linear layers"
           : fmt::format(
                 "their linear layers are {}{}", shown,
-                layers.size() > kShown ? fmt::format(" and {} more", layers.size() - kShown) : ""));
+                layers.size() > kShown ? fmt::format(" and {} more", layers.size() - kShown) : ""))
+      .about("model.lora");
 }
 
 std::vector<GraphCut> cutsNamed(const GraphCuts& cuts, const std::vector<std::string>& names) {
@@ -171,7 +173,8 @@ GraphParts divide(const GraphFile& file, const std::vector<std::string>& names) 
   const GraphCuts cuts(file.graph());
   if (names.empty()) {
     throw UsageError("bad-cuts", "model.cuts must name the modules after which the model is cut",
-                     "list the possible ones: cleave-client models show " + file.path());
+                     "list the possible ones: cleave-client models show " + file.path())
+        .about("model.cuts");
   }
   return cuts.split(cutsNamed(cuts, names));
 }

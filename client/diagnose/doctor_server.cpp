@@ -76,14 +76,12 @@ enum class Stage : std::uint8_t { reach, tls, server, link };
 
 // The stage that a connection had reached when this error ended it.
 Stage stageOf(const Error& error, bool withTls) {
-  const std::string& code = error.code();
-  if (code == "no-such-host" || code == "no-server") return Stage::reach;
-  const bool isOfTls = code.starts_with("certificate-") || code.starts_with("tls-") ||
-                       code == "not-tls" || code == "wrong-server-name";
+  if (error.key() == "--server") return Stage::reach;
   // With TLS, a server that refuses a connection may close it without a message.
-  const bool isSilent = code == "connection-lost" || code == "connection-closed";
-  if (isOfTls || (withTls && isSilent)) return Stage::tls;
-  return code == "probe-not-allowed" || code == "too-many-sessions" ? Stage::link : Stage::server;
+  const bool isSilent = withTls && error.kind() == ErrorKind::link;
+  if (error.key().starts_with("tls.") || isSilent) return Stage::tls;
+  const bool isRefused = error.key() == "probe.first" || error.retrySeconds() > 0;
+  return isRefused ? Stage::link : Stage::server;
 }
 
 Check checkOfTls(const ServerAddress& address) {

@@ -228,6 +228,12 @@ CodecChoice startOf(const CodecCandidates& candidates, const ClientSettings& set
 
 // ---- All trials ----
 
+// Whether the run would end with this error of its first trial too: no codec is to blame for it.
+bool wouldEndRun(const Error& error) {
+  const bool isOfOtherKey = !error.key().empty() && error.key() != "codec";
+  return isOfOtherKey || error.kind() == ErrorKind::usage || error.kind() == ErrorKind::interrupt;
+}
+
 struct Resolved {
   ParsedCodecs codecs;
   nlohmann::json trials = nlohmann::json::array();
@@ -250,7 +256,7 @@ class AutoCodecs {
   Resolved resolve() {
     resolved_.codecs = run_.settings.codecs;
     const SteadyTime start = now();
-    const auto first = perform(run_.settings.codecs, kMinBudget);
+    const auto first = performFirst();
     if (!first) return resolved_;
     const std::uint64_t steps = totalSteps(run_.settings, *run_.data.train);
     const double runSeconds = first->time.seconds * static_cast<double>(steps);
@@ -266,7 +272,7 @@ class AutoCodecs {
       const auto next = chooser.nextTrial();
       if (!next || !isTimeFor(next->seconds, left())) break;
       const ParsedCodecs codecs = codecsOf(run_.settings, candidates, next->choice);
-      if (const auto result = perform(codecs, left())) {
+      if (const auto result = performNext(codecs, left())) {
         chooser.measured(next->choice, result->time);
         chooser.limitRates(result->costs.body().rateUp, result->costs.body().rateDown);
       } else {
@@ -317,7 +323,7 @@ class AutoCodecs {
     const double left = budget - secondsSince(start);
     StepTime after;
     if (isTimeFor(before.seconds, left)) {
-      const auto result = perform(better, left);
+      const auto result = performNext(better, left);
       if (!result) return before.seconds;
       after = result->time;
     } else {
@@ -398,7 +404,7 @@ class AutoCodecs {
     double after = before;
     if (weights_.empty()) {
       if (!isTimeFor(before, budget)) return before;
-      if (const auto result = perform(coded, budget)) after = result->time.seconds;
+      if (const auto result = performNext(coded, budget)) after = result->time.seconds;
     } else {
       computeTensors();
       after = before * predict(coded, shrinkage(coded)) / predict(resolved_.codecs, {});
@@ -425,24 +431,35 @@ class AutoCodecs {
     return sizes;
   }
 
-  // Returns nothing if the trial fails. For example, its codecs may need more memory on the server.
-  std::optional<TrialResult> perform(const ParsedCodecs& codecs, double budget) {
-    const bool isFirst = ++trials_ == 1;
-    const double retrySeconds = run_.settings.retrySeconds;
-    // An error that prevents the first trial from connecting would also prevent the run from
-    // connecting.
-    bool mayFail = !isFirst;
+  // An error that prevents the first trial from connecting would also prevent the run from
+  // connecting.
+  std::optional<TrialResult> performFirst() {
+    Trial trial(run_, weights_, batch_, run_.settings.codecs, ++trials_);
+    trial.connect(run_.settings.retrySeconds);
     try {
-      Trial trial(run_, weights_, batch_, codecs, trials_);
-      trial.connect(isFirst ? retrySeconds : std::min(kTrialRetrySeconds, retrySeconds));
-      mayFail = true;
-      TrialResult result = trial.perform(isFirst ? kFirstWarmUpSteps : kWarmUpSteps, budget);
+      TrialResult result = trial.perform(kFirstWarmUpSteps, kMinBudget);
+      resolved_.note(run_.settings.codecs, result);
+      return result;
+    } catch (const Error& error) {
+      if (wouldEndRun(error)) throw;
+      log_.warn("codec: auto uses {}, because its first trial failed: {}",
+                codecsText(run_.settings.codecs), error.what());
+    }
+    return std::nullopt;
+  }
+
+  // Returns nothing if the trial fails: only its codecs differ from those of the first one. For
+  // example, they may need more memory on the server.
+  std::optional<TrialResult> performNext(const ParsedCodecs& codecs, double budget) {
+    try {
+      Trial trial(run_, weights_, batch_, codecs, ++trials_);
+      trial.connect(std::min(kTrialRetrySeconds, run_.settings.retrySeconds));
+      TrialResult result = trial.perform(kWarmUpSteps, budget);
       resolved_.note(codecs, result);
       return result;
     } catch (const Error& error) {
-      if (!mayFail || !mayPassWithOthers(error)) throw;
-      log_.warn("codec: auto {} {}, because its {}trial failed: {}",
-                isFirst ? "uses" : "does not use", codecsText(codecs), isFirst ? "first " : "",
+      if (error.kind() == ErrorKind::interrupt) throw;
+      log_.warn("codec: auto does not use {}, because its trial failed: {}", codecsText(codecs),
                 error.what());
     }
     return std::nullopt;
@@ -486,18 +503,6 @@ void useCodecs(PreparedRun& run, const ParsedCodecs& codecs) {
 }
 
 }  // namespace
-
-bool mayPassWithOthers(const Error& error) {
-  constexpr std::string_view kCodes[] = {
-      // Of the codecs: their memory, their time, and values that they cannot encode.
-      "not-enough-memory", "codec-too-long", "bad-codec-spec", "non-finite",
-      // Of trials alone.
-      "not-measured", "trial-too-long",
-      // Of the moment.
-      "shutting-down", "server-left", "no-progress"};
-  return error.kind() == ErrorKind::link || error.retrySeconds() > 0 ||
-         std::find(std::begin(kCodes), std::end(kCodes), error.code()) != std::end(kCodes);
-}
 
 std::string codecMapText(const nlohmann::json& codecs) {
   std::string text;

@@ -17,10 +17,6 @@ namespace cleave {
 // ClientSession::connect(), those of a trial that no codec can change, and RunError "interrupted".
 std::optional<nlohmann::json> resolveAutoCodecs(PreparedRun& run, spdlog::logger& log);
 
-// Whether a trial with other codecs, a trial a moment later, or the run itself may succeed after
-// this error of a trial. After others, such as "action-too-long", they would fail too.
-bool mayPassWithOthers(const Error& error);
-
 // Returns {activation/0: "none", …}, a value that the key `codec` accepts in a configuration and in
 // --set. `codecs`: ParsedCodecs, or the same as JSON.
 std::string codecMapText(const nlohmann::json& codecs);

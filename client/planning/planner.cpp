@@ -400,6 +400,7 @@ class Planner {
     settings.schedule = schedule.name;
     settings.inFlight = inFlight;
     settings.staleness = candidate.staleness;
+    std::optional<CandidatePlan> plan;
     try {
       const CandidatePlan plain = planOf(settings);
       for (const RunPlan& body : plain.bodies) {
@@ -408,11 +409,11 @@ class Planner {
           settings.codecs[flowName(flow)] = codecAt(flow, plain.bodies, candidate.rungs);
         }
       }
-      return predicted(planOf(settings), candidate.rungs.loss());
-    } catch (const UsageError& error) {
-      if (error.code() == "other-profile") throw;
+      plan = planOf(settings);
+    } catch (const UsageError&) {
       return std::nullopt;
     }
+    return predicted(*plan, candidate.rungs.loss());
   }
 
   PlannedRun predicted(const CandidatePlan& plan, double loss) const {

@@ -21,8 +21,8 @@
 #include "common/core/clock.h"
 #include "common/core/log.h"
 #include "common/link/wire_messages.h"
-#include "common/net/streams/connect_to.h"
 #include "common/net/connection_messages.h"
+#include "common/net/streams/connect_to.h"
 
 namespace cleave {
 namespace {
@@ -76,7 +76,7 @@ asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::He
     } catch (const RunError& error) {
       // A server with too many connections sends an error and closes the connection before it reads
       // a Hello. With TLS, it closes the connection without an error message.
-      if (error.code() != "connection-lost" || connection.isWithinTls()) throw;
+      if (error.kind() != ErrorKind::link || connection.isWithinTls()) throw;
     }
     const auto frame = co_await connection.readHandshakeFrame(ConnectionState::awaitingHelloOk);
     const auto metadata = bytesOf(frame.metadata);
@@ -121,6 +121,7 @@ asio::awaitable<wire::HelloOk> shakeHandsWith(const ServerAddress& address, Conn
   try {
     co_return co_await shakeHands(connection, hello);
   } catch (const RunError& error) {
+    // A literal, because nothing else distinguishes silence from other faults of a connection.
     if (error.code() != "hello-timeout") throw;
     silent = std::current_exception();
   }
@@ -178,11 +179,12 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address,
       throw UsageError("no-such-host",
                        "--server " + address.text() + ": there is no host '" + address.host +
                            "': " + error.code().message(),
-                       "check the name, or give the server's IP address");
+                       "check the name, or give the server's IP address")
+          .about("--server");
     }
     attempt.what = "cannot connect to " + address.text() + ": " + error.code().message();
     attempt.error = std::make_exception_ptr(
-        RunError(ErrorKind::link, "no-server", attempt.what, startHint(address)));
+        RunError(ErrorKind::link, "no-server", attempt.what, startHint(address)).about("--server"));
     co_return attempt;
   }
   try {
@@ -296,8 +298,7 @@ asio::awaitable<OpenConnection> reconnectToServer(ServerAddress address,
 }
 
 RunError interruptedError() {
-  return RunError(ErrorKind::interrupt, "interrupted", "interrupted",
-                  "rerun the command, or continue a training run with --resume RUN");
+  return RunError(ErrorKind::interrupt, "interrupted", "interrupted", "rerun the command");
 }
 
 }  // namespace cleave

@@ -36,7 +36,8 @@ std::string savedModelOf(const std::string& folder) {
 
 UsageError runDone(const std::string& folder, const std::string& hint) {
   return UsageError("run-done", "the run in " + folder + " is done; its result is in summary.json",
-                    hint);
+                    hint)
+      .about("--resume");
 }
 
 // Throws UsageError "bad-replicas" if the run began with another number of replicas. `servers`:
@@ -163,7 +164,8 @@ RunOptions ofEarlierRun(RunOptions options) {
   if (!record.config.empty() && record.config != configDigest(options.resume)) {
     throw UsageError("other-run-spec",
                      options.resume + "/config.yaml has changed since the run began",
-                     "restore the file; to change settings that may change, add --set");
+                     "restore the file; to change settings that may change, add --set")
+        .about("--resume");
   }
   for (const std::string& override : options.common.overrides) {
     if (!override.starts_with("servers=")) continue;
@@ -185,12 +187,10 @@ Datasets openAgain(const DataSettings& settings, const DataOpener& open) {
   try {
     return open(settings);
   } catch (const UsageError& error) {
-    const bool isMissing = error.code() == "data-missing";
-    if (!isMissing && error.key().empty()) throw;
+    if (error.key().empty() || error.key() == kSkipKey) throw;
     throw UsageError(error, error.what(),
-                     std::string("a resumed run cannot read other data: restore the data of the "
-                                 "start of the run") +
-                         (isMissing ? ", or put a link to it in its place" : ""));
+                     "a resumed run cannot read other data: restore the data of the start of the "
+                     "run, or put a link to it in its place");
   }
 }
 
@@ -201,7 +201,8 @@ void checkSameData(const PreparedRun& run, const std::string& folder) {
     const bool hasModel = std::filesystem::exists(model, ignored);
     throw UsageError("other-data", what + " at the start of the run in " + folder,
                      "restore the data, or start a separate run" +
-                         (hasModel ? " with --set weights.file=" + model : std::string()));
+                         (hasModel ? " with --set weights.file=" + model : std::string()))
+        .about("--resume");
   };
   const RunRecordFile record = readRunRecord(diskFiles(), folder);
   const auto compare = [&](const std::string& set, const DataDigest& before,
@@ -245,7 +246,8 @@ void openEarlierRun(PreparedRun& run, const RunOptions& options) {
         "bad-checkpoint",
         fmt::format("the checkpoint of step {} in {} is of {} servers, but the run has {}",
                     commit.step, run.folder, commit.servers.size(), run.bodies.size()),
-        "restore the run's folder from a backup, or add --from-start");
+        "restore the run's folder from a backup, or add --from-start")
+        .about("--resume");
   }
   checkLength(run);
 }

@@ -67,7 +67,7 @@ LocalServer::LocalServer(const std::string& store, const std::string& device,
       store_(store),
       address_{server_.address(), nullptr} {}
 
-void LocalServer::checkAlive(const std::string& runId, const std::string& next) {
+void LocalServer::checkAlive(const std::string& runId) {
   const SteadyTime start = now();
   std::optional<int> code;
   while (!(code = server_.ended()) && secondsSince(start) < kReapSeconds) {
@@ -83,10 +83,9 @@ void LocalServer::checkAlive(const std::string& runId, const std::string& next) 
                   signal != nullptr ? fmt::format("was killed (SIG{})", signal)
                                     : fmt::format("has ended with the exit code {}", *code),
                   std::filesystem::exists(log, ignored) ? "; its log: " + log : ""),
-      (signal != nullptr && signal == std::string_view("KILL")
-           ? "free memory if this machine had none left (journalctl -k), then "
-           : "see its error on stderr, then ") +
-          next);
+      signal != nullptr && signal == std::string_view("KILL")
+          ? "free memory if this machine had none left (journalctl -k)"
+          : "see its error on stderr");
 }
 
 }  // namespace cleave

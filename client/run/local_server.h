@@ -24,8 +24,8 @@ class LocalServer {
 
   const ServerAddress& address() const { return address_; }
   // Call after a connection to it has broken. If it has ended, throws RunError "own-server-ended"
-  // with the reason and the log of its run `runId`. `next`: what to do after that, for the hint.
-  void checkAlive(const std::string& runId, const std::string& next);
+  // with the reason and the log of its run `runId`.
+  void checkAlive(const std::string& runId);
 
  private:
   ListeningChild server_;

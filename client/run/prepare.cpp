@@ -5,19 +5,18 @@
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
-#include <map>
 #include <random>
 
 #include "client/data/samples/subset.h"
 #include "client/run/earlier_run.h"
 #include "client/run/prepare_parts.h"
-#include "common/files/environment.h"
 #include "common/core/log.h"
+#include "common/device/torch_errors.h"
+#include "common/files/environment.h"
 #include "common/run/config_errors.h"
 #include "common/run/device.h"
 #include "common/run/run_folder.h"
 #include "common/run/self_check.h"
-#include "common/device/torch_errors.h"
 
 namespace cleave {
 namespace {
@@ -51,37 +50,6 @@ void requestTrace(RunSpec& spec, std::uint64_t steps, std::uint64_t totalSteps) 
   spec.trace = {first, std::min(steps, totalSteps - first + 1)};
 }
 
-// By error code: the configuration key to name in errors that are detected only when model and data
-// are combined.
-const std::map<std::string, std::string> kKeysOfErrors = {
-    {"bad-cuts", "model.cuts"},
-    {"bad-model-parameter", "model"},
-    {"bad-graph", "model.file"},
-    {"bad-model-file", "model.file"},
-    {"no-model-file", "model.file"},
-    {"graph-too-large", "model.cuts"},
-    {"bad-sample-shape", "model.name"},
-    {"bad-weights", "weights"},
-    {"bad-safetensors", "weights.file"},
-    {"no-weights", "weights.file"},
-    {"bad-classes", "data.classes"},
-    {"bad-target", "train.loss"},
-    {"bad-lora", "model.lora"},
-    {"no-input", "data.train.file"},
-    {"no-target", "data.target"},
-    {"bad-metric", "train.metrics"},
-    {"unknown-parameter", "train"},
-    {"bad-class-names", "data.class_names"},
-    {"nothing-to-train", "train.freeze"},
-    {"batch-norm-too-few", "train.micro_batches"},
-    {"bad-image-transform", "data"},
-    {"bad-subset", "data"},
-    {"bad-input", "model.file"},
-    {"bad-output", "model.file"},
-    {"bad-insert", "insert"},
-    {"bad-codec-spec", "codec"},
-};
-
 // ---- resolveRun ----
 
 // The configuration with the overrides that the purpose and the options imply.
@@ -113,7 +81,7 @@ void useLosslessOnLoopback(PreparedRun& run) {
 }
 
 // Opens the data, reads a user's model and makes the plan.
-void planRunOf(PreparedRun& run, const RunOptions& options, Purpose purpose,
+void planRunOf(PreparedRun& run, const Config& config, const RunOptions& options, Purpose purpose,
                const DataOpener& open) {
   const bool isResumed = !options.resume.empty();
   run.data = isResumed ? openAgain(run.settings.data, open) : open(run.settings.data);
@@ -124,9 +92,11 @@ void planRunOf(PreparedRun& run, const RunOptions& options, Purpose purpose,
   if (isResumed) checkSameData(run, options.resume);
   if (purpose != Purpose::inference) warnOfLargeBatch(run);
   if (!run.settings.modelFile.empty()) {
-    run.userModel =
-        withTorchErrors([&] { return std::make_shared<const UserModel>(run.settings); });
-    run.data = run.userModel->inputsFrom(run.data);
+    checkAt(config, "model.file", [&] {
+      run.userModel =
+          withTorchErrors([&] { return std::make_shared<const UserModel>(run.settings); });
+      run.data = run.userModel->inputsFrom(run.data);
+    });
     warnOfEvaluation(run);
   }
   if (purpose != Purpose::inference) checkReplicaBatches(run.settings, run.data);
@@ -148,7 +118,7 @@ void planRunOf(PreparedRun& run, const RunOptions& options, Purpose purpose,
     warnOfSmallNorms(run);
   }
   WeightsReport report;
-  initialWeights(run, &report);  // only checks the weights
+  checkAt(config, "weights.file", [&] { initialWeights(run, &report); });  // only checks them
   if (purpose == Purpose::training && !run.settings.weights.file.empty()) {
     processLog()->info("weights {}: {}", run.settings.weights.file, toString(report));
   }
@@ -174,7 +144,7 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpe
   chooseServers(run, std::move(servers), purpose);
   if (purpose == Purpose::training) useLosslessOnLoopback(run);
   chooseThreadsOf(run, purpose);
-  checkAt(config, kKeysOfErrors, [&] { planRunOf(run, options, purpose, open); });
+  checkAt(config, "", [&] { planRunOf(run, config, options, purpose, open); });
   run.hello = helloOf(run, purpose);
   return run;
 }

@@ -80,14 +80,16 @@ void checkTarget(const PreparedRun& run) {
     throw UsageError(
         "bad-metric",
         fmt::format("the metric auroc is for two classes, but the model has {}", output.back()),
-        "remove auroc from train.metrics");
+        "remove auroc from train.metrics")
+        .about("train.metrics");
   }
   const std::size_t names = run.settings.data.classNames.size();
   if (names > 0 && names != static_cast<std::size_t>(output.back())) {
     throw UsageError("bad-class-names",
                      fmt::format("data.class_names has {} names, but the model has {} classes",
                                  names, output.back()),
-                     "give one name per class, in the order of their numbers");
+                     "give one name per class, in the order of their numbers")
+        .about("data.class_names");
   }
   for (const Dataset* data : {run.data.train.get(), run.data.test.get()}) {
     const std::int64_t max = data->arrays().back().maxValue;
@@ -105,7 +107,8 @@ void checkTarget(const PreparedRun& run) {
                    fmt::format("the model returns {} per sample, but the data has {} classes",
                                toString(output), classes),
                    fmt::format("export a model that returns [samples, {}]{}", classes,
-                               isSet ? ", or correct data.classes" : ""));
+                               isSet ? ", or correct data.classes" : ""))
+      .about("model.file");
 }
 
 std::uint32_t minMicroBatch(const ClientSettings& settings, const Dataset& train) {

@@ -28,7 +28,8 @@ void writeRunRecord(Files& files, const std::string& folder, const RunRecordFile
 RunRecordFile readRunRecord(Files& files, const std::string& folder) {
   const auto refuse = [&](const std::string& why) {
     return UsageError("no-run", folder + " is not the folder of a run: " + why,
-                      "give the run's folder, such as runs/RUN");
+                      "give the run's folder, such as runs/RUN")
+        .about("--resume");
   };
   std::optional<std::string> text;
   try {
@@ -99,7 +100,8 @@ RunConnections knownConnections(Files& files, const std::string& folder) {
   auto known = CheckpointStore(files, folder).connections();
   if (known) return *std::move(known);
   throw RunError("bad-checkpoint", folder + "/connections is damaged",
-                 "if no other client has continued this run, add --take-over");
+                 "if no other client has continued this run, add --take-over")
+      .about("--resume");
 }
 
 RunConnections nextHello(Files& files, const std::string& folder, std::size_t server) {

@@ -30,7 +30,7 @@ constexpr std::chrono::milliseconds kLongestReconnectPause{4000};
 }  // namespace
 
 RunError endedByServer(const std::string& reason) {
-  const char* hint = "restart the server, then rerun the command";
+  const char* hint = "restart the server";
   if (reason != "shutting-down") {
     return RunError("server-left", "the server ended the run (" + reason + ")", hint);
   }
@@ -183,7 +183,7 @@ asio::awaitable<double> ServerLink::reconnectSecondsLeft(const Error& broken) {
                    fmt::format("{}; {} connections to {} broke within {:.0f} s, without a step or "
                                "a byte of progress",
                                broken.what(), breaks_, address_.text(), without),
-                   "check the server's log, then continue the run with --resume RUN");
+                   "check the server's log");
   }
   if (breaks_ > 1) {
     asio::steady_timer pause(io_.context(),

@@ -249,8 +249,7 @@ void ClientSession::waitUntil(const std::function<bool()>& done, Patience patien
   if (linksEnded_ > 0) {
     const std::lock_guard lock(mutex_);
     if (error_) rethrow(error_);
-    throw RunError("server-left", "the server ended the run early",
-                   "check the server's log, then rerun the command");
+    throw RunError("server-left", "the server ended the run early", "check the server's log");
   }
   if (isStuck && !isOver) throwWithoutProgress();
   throw interruptedError();
@@ -278,8 +277,8 @@ void ClientSession::throwWithoutProgress() const {
                   progressSeconds_,
                   servers_.size() == 1 ? "the server at " + servers_.front()->address().text()
                                        : "the servers"),
-      "check the server's log and its load (cleave-server status), then continue the run with "
-      "--resume RUN; if its steps take that long, raise connect.progress_seconds");
+      "check the server's log and its load (cleave-server status); if its steps take that long, "
+      "raise connect.progress_seconds");
 }
 
 void ClientSession::sendWeights(std::size_t server, SharedBytes weights) {

@@ -62,8 +62,8 @@ Listing list(const fs::path& folder) {
     (entry.is_directory(ignored) ? listing.folders : listing.files)[lowerCase(name)] = name;
   }
   if (error) {
-    throw UsageError("data-missing", folder.string() + " cannot be read: " + error.message(),
-                     "check the path and its permissions");
+    throw DataMissing(folder.string() + " cannot be read: " + error.message(),
+                      "check the path and its permissions");
   }
   return listing;
 }
@@ -244,10 +244,10 @@ FoundData findData(const std::string& path, const std::string& label) {
   const fs::path tidy = tidied(path);
   std::error_code error;
   if (!fs::exists(tidy, error)) {
-    throw UsageError("data-missing",
-                     path + " cannot be read: " +
-                         (error ? error.message() : std::string("there is no such file or folder")),
-                     "correct the path after --data");
+    throw DataMissing(
+        path + " cannot be read: " +
+            (error ? error.message() : std::string("there is no such file or folder")),
+        "correct the path after --data");
   }
   return fs::is_directory(tidy, error) ? foundFolder(tidy, label) : foundFile(tidy, label);
 }

@@ -9,19 +9,17 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <iterator>
-#include <string_view>
 #include <thread>
 
 #include "client/report/report.h"
 #include "client/run/child.h"
 #include "client/run/local_server.h"
-#include "client/sweep/point_hint.h"
 #include "common/checkpoint/commits.h"
 #include "common/core/clock.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
 #include "common/core/open_file.h"
+#include "common/program/program.h"
 #include "common/run/run_folder.h"
 
 namespace cleave {
@@ -114,12 +112,24 @@ TrainingEnd train(const RunOptions& options, const PlannedPoint& planned,
   return end;
 }
 
-// `event`: the last event that the training run reported.
+// `train` can only suggest to continue its run, but the sweep may also start its point again.
+// `skip`: the point's data.skip.
+std::string skipHint(std::uint32_t skip, const std::string& config) {
+  return fmt::format(
+      "replace or remove the damaged samples, or add --set data.skip={}, which uses other samples "
+      "in "
+      "their place; then rerun the same command (to list all: cleave-client data check --config "
+      "{})",
+      skip + 1, shellWord(config));
+}
+
+// `event`: the last event that the training run reported. Its hint does not contain the command
+// that continues the run, because the sweep continues its points itself.
 std::string failureText(const TrainingEnd& end, const Json& event, const std::string& logPath,
                         const RunOptions& options, const PlannedPoint& planned) {
   if (event.value("event", "") == "failed") {
-    const std::string hint = pointHint(event.value("code", ""), event.value("hint", ""),
-                                       planned.skip, options.common.config);
+    std::string hint = event.value("hint", "");
+    if (event.value("key", "") == "data.skip") hint = skipHint(planned.skip, options.common.config);
     return event.value("sentence", "") + (hint.empty() ? "" : "; hint: " + hint);
   }
   constexpr int kSignalled = 128;
@@ -167,12 +177,7 @@ void waitForEarlierClient(const std::string& runFolder) {
 // Whether the last event means that the run in the folder can never be continued. After all other
 // failures, such as an unreachable server, the run can be continued.
 bool cannotResume(const Json& event) {
-  constexpr std::string_view kCodes[] = {"no-checkpoint", "bad-checkpoint", "other-run-spec",
-                                         "other-columns", "other-data",     "inexact",
-                                         "no-run",        "run-done"};
-  return event.value("event", "") == "failed" &&
-         std::find(std::begin(kCodes), std::end(kCodes), event.value("code", "")) !=
-             std::end(kCodes);
+  return event.value("event", "") == "failed" && event.value("key", "") == "--resume";
 }
 
 void removeOld(const std::string& runFolder) {

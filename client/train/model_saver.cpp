@@ -195,7 +195,7 @@ void ModelSaver::keepAsBest(bool asLastToo) {
   } catch (const std::filesystem::filesystem_error& error) {
     processLog()->warn("the best model was not kept: {}", error.what());
   } catch (const RunError& error) {
-    if (error.code() != "cannot-write") throw;
+    if (error.key() != kDisk) throw;
     processLog()->warn("the best model was not kept: {}; {}", error.what(), error.hint());
   }
 }

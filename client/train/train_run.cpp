@@ -12,13 +12,13 @@
 #include "common/core/clock.h"
 #include "common/core/failpoint.h"
 #include "common/core/log.h"
-#include "common/files/sha256.h"
 #include "common/core/units.h"
+#include "common/device/torch_errors.h"
+#include "common/files/sha256.h"
 #include "common/link/edge.h"
 #include "common/record/run_events.h"
 #include "common/run/action_tables.h"
 #include "common/run/fingerprint.h"
-#include "common/device/torch_errors.h"
 
 namespace cleave {
 
@@ -80,7 +80,7 @@ namespace {
   } catch (const Error& error) {
     const std::uint32_t train = trainBatchOf(run.settings, run.data);
     const std::uint32_t eval = evalBatchOf(run.settings, run.data);
-    if (error.code() != "not-enough-memory" || eval <= train) throw;
+    if (error.key() != "train.batch" || eval <= train) throw;
     const std::string hint = fmt::format(
         "lower eval.batch, whose batches of {} samples are larger than those "
         "of train.batch, {}: --set eval.batch={}; or {}",
@@ -105,9 +105,7 @@ void TrainRun::connect() {
   }
   options.findCause = [this] {
     for (std::size_t b = 0; b < prepared_.localServers.size(); ++b) {
-      prepared_.localServers[b]->checkAlive(
-          runIdOf(prepared_, b),
-          checkpointer_ ? "run: " + prepared_.resumeCommand : "rerun the command");
+      prepared_.localServers[b]->checkAlive(runIdOf(prepared_, b));
     }
   };
   options.nextHello = [folder = prepared_.folder](std::size_t server) {
@@ -281,7 +279,8 @@ const RunCommit& TrainRun::chooseCommit() const {
                   steps),
       isRunDone(diskFiles(), prepared_.folder)
           ? withoutCheckpointHint(prepared_.folder)
-          : fmt::format("to start over from step 0: {} --from-start", prepared_.resumeCommand));
+          : fmt::format("to start over from step 0: {} --from-start", prepared_.resumeCommand))
+      .about("--resume");
 }
 
 void TrainRun::checkExact(const CheckpointInfo& own) const {
@@ -296,7 +295,8 @@ void TrainRun::checkExact(const CheckpointInfo& own) const {
           : "the client now computes with " + here + ", but before with " + own.fingerprint;
   throw UsageError("inexact",
                    "the results would differ from those of an uninterrupted run: " + difference,
-                   "use the same machines, devices and threads as before, or add --allow-inexact");
+                   "use the same machines, devices and threads as before, or add --allow-inexact")
+      .about("--resume");
 }
 
 // A killed process loses the rows of its last second, so the servers' rows are counted too.
@@ -321,7 +321,8 @@ nlohmann::json TrainRun::resume() {
     throw RunError("bad-checkpoint",
                    fmt::format("the checkpoint of step {} in {} is missing or damaged", commit.step,
                                prepared_.folder),
-                   "rerun the command to continue from an older checkpoint");
+                   "rerun the command to continue from an older checkpoint")
+        .about("--resume");
   }
   checkExact(*own);
   CheckpointContent content = readCheckpoint(store, *own, digestOf(prepared_.plan.spec));

@@ -8,6 +8,7 @@
 
 #include "common/codec/checkpoint_error.h"
 #include "common/core/clock.h"
+#include "common/core/durable.h"
 #include "common/core/log.h"
 #include "common/core/metric_titles.h"
 
@@ -291,8 +292,7 @@ void Trainer::leaveIfAsked(Phase next) {
     if (!std::exchange(isLastStep_, true)) return;
   }
   if (session_.isInterrupted()) throw interruptedError();
-  throw RunError(ErrorKind::attempt, "shutting-down", "the server is shutting down",
-                 "restart it, then run: " + run_.prepared().resumeCommand);
+  throw RunError(ErrorKind::attempt, "shutting-down", "the server is shutting down", "restart it");
 }
 
 RunSpent Trainer::spent() const {
@@ -498,10 +498,10 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, double copyS
   row.actions[indexOf(ActionKind::snapshot)] = copySeconds;
   run_.files().step(row, totals);
   if (const auto failure = run_.files().writeFailure()) {
-    throw RunError(
-        "cannot-write",
-        failure->path + ": rows could not be written: " + std::strerror(failure->error),
-        "free disk space, or give a folder on another disk with --run-dir, then rerun the command");
+    throw RunError("cannot-write",
+                   failure->path + ": rows could not be written: " + std::strerror(failure->error),
+                   "free disk space")
+        .about(kDisk);
   }
 }
 

@@ -21,8 +21,9 @@ constexpr const char* kSamples = ".samples";
 
 RunError damaged(const std::string& path, const std::string& what) {
   return RunError(
-      "bad-checkpoint", path + ": " + what,
-      "continue from an older checkpoint; if none is intact, start over with --from-start");
+             "bad-checkpoint", path + ": " + what,
+             "continue from an older checkpoint; if none is intact, start over with --from-start")
+      .about("--resume");
 }
 
 RunError otherDigest(const std::string& path) {
@@ -80,7 +81,8 @@ std::string bytesOfHex(const std::string& hex) {
     const char* const end = hex.data() + std::min(at + 2, hex.size());
     const auto parsed = std::from_chars(hex.data() + at, end, value, 16);
     if (hex.size() % 2 != 0 || parsed.ec != std::errc() || parsed.ptr != end) {
-      throw RunError("bad-checkpoint", "'" + hex.substr(0, 64) + "' is not a digest");
+      throw RunError("bad-checkpoint", "'" + hex.substr(0, 64) + "' is not a digest")
+          .about("--resume");
     }
     bytes += static_cast<char>(value);
   }

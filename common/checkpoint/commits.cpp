@@ -21,7 +21,8 @@ std::string pathIn(const std::string& runFolder, const char* name) {
 
 std::string digestOf(const nlohmann::json& json) {
   std::string digest = bytesOfHex(json.get<std::string>());
-  if (digest.size() != kSha256Bytes) throw RunError("bad-checkpoint", "a digest is too short");
+  if (digest.size() != kSha256Bytes)
+    throw RunError("bad-checkpoint", "a digest is too short").about("--resume");
   return digest;
 }
 
@@ -37,7 +38,8 @@ std::vector<RunCommit> parsed(const std::string& text, const std::string& path) 
     }
   } catch (const nlohmann::json::exception& error) {
     throw RunError("bad-checkpoint", path + ": the list of commits is damaged: " + error.what(),
-                   "start over from step 0 with --from-start");
+                   "start over from step 0 with --from-start")
+        .about("--resume");
   }
   std::sort(commits.begin(), commits.end(),
             [](const auto& a, const auto& b) { return a.step > b.step; });
@@ -53,7 +55,7 @@ std::vector<RunCommit> readCommits(Files& files, const std::string& runFolder) {
     try {
       if (const auto text = files.read(path)) return parsed(*text, path);
     } catch (const RunError& error) {
-      if (!damage) damage.emplace(error.code(), error.what(), error.hint());
+      if (!damage) damage.emplace(error, error.what(), error.hint());
     }
   }
   if (damage) throw RunError(*damage);

@@ -12,7 +12,8 @@ NonFiniteError::NonFiniteError(const Key& key)
 
 RunError badCheckpoint(const std::string& sentence) {
   return RunError("bad-checkpoint", sentence,
-                  "restore it with the configuration and the version of the run that saved it");
+                  "restore it with the configuration and the version of the run that saved it")
+      .about("--resume");
 }
 
 CodecState Codec::restoreState(std::span<const std::byte>) const {
@@ -24,7 +25,8 @@ void checkAccepts(const Codec& codec, const TensorSpec& spec, const std::string&
   throw UsageError("bad-codec-spec",
                    "the codec " + codec.spec() + " cannot encode " + name +
                        ", which has elements of " + std::string(dtypeName(spec.dtype)),
-                   "use the codec none for it");
+                   "use the codec none for it")
+      .about("codec");
 }
 
 }  // namespace cleave

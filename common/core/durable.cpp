@@ -76,7 +76,8 @@ void checkCanWrite(const std::string& path) {
 
 void throwCannotWrite(const std::string& path, const std::string& what, int error) {
   throw RunError("cannot-write", path + ": " + what + ": " + std::strerror(error),
-                 writeHint(path, error));
+                 writeHint(path, error))
+      .about(kDisk);
 }
 
 int writeAll(int file, std::string_view text) {

@@ -48,7 +48,9 @@ std::string writeHint(const std::string& path, int error);
 // Call before the work whose result is written to `path`, which the user has given. Throws
 // UsageError "not-writable" unless its folder exists and this user may write in it.
 void checkCanWrite(const std::string& path);
-// Throws RunError "cannot-write".
+// Error::key() of errors about writing: no key, but the disk on which the file is.
+inline constexpr const char* kDisk = "disk";
+// Throws RunError "cannot-write" about kDisk.
 [[noreturn]] void throwCannotWrite(const std::string& path, const std::string& what, int error);
 
 }  // namespace cleave

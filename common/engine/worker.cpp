@@ -55,12 +55,17 @@ Duration durationOf(ActionKind kind) {
 }
 
 RunError actionTooLong(const std::string& sentence, Duration duration) {
-  return {"action-too-long", sentence,
-          duration == Duration::ofBatch
-              ? "use a smaller batch, more micro-batches, or fewer layers in the body, or ask the "
-                "server's operator to raise limits.action_seconds"
-              : "ask the server's operator to raise limits.action_seconds, or move model.cuts so "
-                "that the body has fewer layers; the size of the batch does not matter here"};
+  const bool isOfBatch = duration == Duration::ofBatch;
+  return RunError(
+             "action-too-long", sentence,
+             isOfBatch
+                 ? "use a smaller batch, more micro-batches, or fewer layers in the body, or ask "
+                   "the "
+                   "server's operator to raise limits.action_seconds"
+                 : "ask the server's operator to raise limits.action_seconds, or move model.cuts "
+                   "so "
+                   "that the body has fewer layers; the size of the batch does not matter here")
+      .about(isOfBatch ? "train.micro_batches" : "model.cuts");
 }
 
 EngineWorker::EngineWorker(std::unique_ptr<Engine> engine, std::shared_ptr<Mailbox> mailbox,

@@ -120,7 +120,8 @@ struct Recorder::File {
     if (start != header && !header.starts_with(start)) {
       throw RunError("other-columns",
                      path + ": the columns of the file differ from those that this version writes",
-                     "continue the run with the version of Cleave that started it");
+                     "continue the run with the version of Cleave that started it")
+          .about("--resume");
     }
     if (start != header) return 0;
     off_t end = ::lseek(file.get(), 0, SEEK_END);
@@ -343,7 +344,7 @@ void Recorder::flush() {
   state_->wake.notify_one();
   state_->flushed.wait(lock, [&] { return state_->flushesDone >= ticket; });
   if (!state_->failure.empty()) {
-    throw RunError("cannot-write", state_->failure, "free disk space, then rerun the command");
+    throw RunError("cannot-write", state_->failure, "free disk space").about(kDisk);
   }
   if (state_->droppedRows > 0) {
     throw RunError(

@@ -15,6 +15,10 @@
 namespace cleave {
 namespace {
 
+UsageError badCuts(const std::string& sentence, const std::string& hint) {
+  return UsageError("bad-cuts", sentence, hint).about("model.cuts");
+}
+
 constexpr std::size_t kNoPosition = static_cast<std::size_t>(-1);
 
 // Example: for "a.b.c", returns "a", "a.b", "a.b.c".
@@ -327,11 +331,10 @@ const GraphCut& GraphCuts::find(const std::string& name) const {
   GraphCut sought;
   sought.names = {name};
   const bool isInEvaluation = evaluation_ && inEvaluation(sought) != nullptr;
-  throw UsageError(
-      "bad-cuts",
-      isInEvaluation ? "the model uses the module '" + printable(name) + "' only in evaluation mode"
-                     : "the model has no module '" + printable(name) + "' to cut after",
-      knownNames(name, known, possible));
+  throw badCuts(isInEvaluation
+                    ? "the model uses the module '" + printable(name) + "' only in evaluation mode"
+                    : "the model has no module '" + printable(name) + "' to cut after",
+                knownNames(name, known, possible));
 }
 
 // "relu [samples, 4, 8, 8], conv2d_1 [samples, 4, 8, 8]": names are those of nodes and inputs.
@@ -366,10 +369,9 @@ void GraphCuts::checkObstacle(const GraphCut& cut) const {
     hint = "cut after " + before + (before.empty() || after.empty() ? "" : " or ") + after +
            ", where one tensor crosses";
   }
-  throw UsageError("bad-cuts",
-                   fmt::format("the model cannot be cut after {}: {}; what crosses: {}",
-                               cut.names.front(), cut.obstacle, crossingText(cut.tensors)),
-                   hint + "; all cuts: cleave-client models show FILE");
+  throw badCuts(fmt::format("the model cannot be cut after {}: {}; what crosses: {}",
+                            cut.names.front(), cut.obstacle, crossingText(cut.tensors)),
+                hint + "; all cuts: cleave-client models show FILE");
 }
 
 double GraphCuts::bytesPerSample(const GraphCut& cut) const {
@@ -495,10 +497,8 @@ void checkParts(const GraphParts& parts, const std::vector<GraphCut>& cuts) {
   try {
     for (const GraphPart* part : parts.all()) checkGraph(part->graph, "a part");
   } catch (const UsageError& error) {
-    throw UsageError(
-        "bad-cuts",
-        fmt::format("the model cannot be cut after {}: {}", namesOf(cuts), error.what()),
-        "cut after other modules; all cuts: cleave-client models show FILE");
+    throw badCuts(fmt::format("the model cannot be cut after {}: {}", namesOf(cuts), error.what()),
+                  "cut after other modules; all cuts: cleave-client models show FILE");
   }
 }
 
@@ -534,8 +534,7 @@ void GraphCuts::checkShared(const GraphParts& parts, const std::vector<GraphCut>
       const GraphPart* const owner = owners.emplace(value.name(), part).first->second;
       const bool areOnClient = owner == &parts.head && part == &parts.tail;
       if (owner == part || (isParameter && areOnClient)) continue;
-      throw UsageError(
-          "bad-cuts",
+      throw badCuts(
           fmt::format("the model cannot be cut after {}: {} is used on both sides of a cut",
                       namesOf(cuts), printable(value.name())),
           "cut so that all uses of the parameter are in the same part, or in head and tail");
@@ -571,8 +570,7 @@ void GraphCuts::checkPrivate(const Part& body, const Part& inEvaluation, const G
     if (reader == nullptr && evaluation_) reader = evaluation_->readerOf(input, inEvaluation);
     const std::uint32_t id = graph_.inputs(static_cast<int>(input));
     const std::string name = printable(graph_.values(static_cast<int>(id)).name());
-    throw UsageError(
-        "bad-cuts",
+    throw badCuts(
         fmt::format("between {} and {}, {} reads {}, which the server must not get: {} looks it up",
                     first.names.front(), second.names.front(),
                     reader == nullptr ? "it" : nodeText(*reader), name, nodeText(*lookup)),
@@ -585,10 +583,9 @@ void GraphCuts::checkPrivate(const Part& body, const Part& inEvaluation, const G
 void GraphCuts::checkAscending(const std::vector<GraphCut>& cuts) const {
   for (std::size_t c = 1; c < cuts.size(); ++c) {
     if (cuts[c].position > cuts[c - 1].position) continue;
-    throw UsageError("bad-cuts",
-                     fmt::format("the cut after {} is not after the one after {}",
-                                 cuts[c].names.front(), cuts[c - 1].names.front()),
-                     "cut after a later module, and name the cuts in the model's order");
+    throw badCuts(fmt::format("the cut after {} is not after the one after {}",
+                              cuts[c].names.front(), cuts[c - 1].names.front()),
+                  "cut after a later module, and name the cuts in the model's order");
   }
 }
 

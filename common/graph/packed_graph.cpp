@@ -21,7 +21,8 @@ std::string packGraph(const wire::Graph& graph) {
     throw UsageError("graph-too-large",
                      fmt::format("the body's graph of {} operators takes {} bytes, more than {}",
                                  graph.nodes_size(), size, kMaxPackedGraphBytes),
-                     "move the cuts closer to each other: model.cuts");
+                     "move the cuts closer to each other: model.cuts")
+        .about("model.cuts");
   }
   packed.resize(size);
   return packed;

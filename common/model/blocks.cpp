@@ -98,7 +98,8 @@ BlockSpec::Forward ofInput(Function function) {
 
 UsageError badShape(const std::string& sentence) {
   return UsageError("bad-sample-shape", sentence,
-                    "choose another model, or inputs of another shape");
+                    "choose another model, or inputs of another shape")
+      .about("model.name");
 }
 
 }  // namespace
@@ -130,7 +131,8 @@ BlockChain::BlockChain(const ModelSpec& spec) : shape_(spec.sampleShape) {
   }
   if (spec.classes < 2 || spec.classes > kMaxClasses) {
     throw UsageError("bad-classes", "a model must have 2 to " + std::to_string(kMaxClasses) +
-                                        " classes, not " + std::to_string(spec.classes));
+                                        " classes, not " + std::to_string(spec.classes))
+        .about("data.classes");
   }
 }
 

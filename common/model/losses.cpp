@@ -14,7 +14,7 @@ namespace cleave {
 namespace {
 
 [[noreturn]] void refuse(const std::string& sentence, const std::string& hint) {
-  throw UsageError("bad-target", sentence, hint);
+  throw UsageError("bad-target", sentence, hint).about("train.loss");
 }
 
 at::Tensor weightsOf(const LossSpec& spec, at::Device device) {
@@ -144,7 +144,8 @@ void checkLoss(const LossSpec& spec, const Shape& output, DType targetType, cons
   throw UsageError("bad-target",
                    "there are " + std::to_string(weights) + " class weights, but the model has " +
                        std::to_string(output.back()) + " classes",
-                   "give train.loss.class_weights one value per class");
+                   "give train.loss.class_weights one value per class")
+      .about("train.loss");
 }
 
 }  // namespace cleave

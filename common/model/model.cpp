@@ -57,7 +57,7 @@ UsageError badParameter(const ModelSpec& spec, const std::string& key, const std
              "bad-model-parameter",
              "model " + spec.name + ": " + key + "=" + spec.parameters.at(key) + " is not " + range,
              "set " + key + " to " + range)
-      .about(key);
+      .about("model." + key);
 }
 
 // Sums in fp64, in eight partial sums that compilers can vectorize. The order does not depend on
@@ -201,7 +201,8 @@ void checkCuts(const std::vector<BlockSpec>& blocks, const Cuts& cuts) {
                        " do not leave at least one block each for head, body and tail; the " +
                        std::to_string(count) + " blocks: " + list,
                    "choose 1 <= first < second < " + std::to_string(count) +
-                       "; a cut is the position of the block after it");
+                       "; a cut is the position of the block after it")
+      .about("model.cuts");
 }
 
 namespace {
@@ -229,7 +230,8 @@ void checkBatchNorm(const std::vector<BlockSpec>& blocks, std::uint32_t minSampl
                            std::to_string(norm.valuesPerSample * minSamples) +
                            " value per channel in the smallest micro-batch, of " +
                            std::to_string(minSamples) + " sample, but needs 2",
-                       "use a larger batch or fewer micro-batches");
+                       "use a larger batch or fewer micro-batches")
+          .about("train.micro_batches");
     }
   }
 }
@@ -284,7 +286,7 @@ void ModelParameters::finish() const {
     throw UsageError("bad-model-parameter",
                      "model " + spec_.name + " has no parameter '" + key + "'",
                      knownNames(key, known_))
-        .about(key);
+        .about("model." + key);
   }
 }
 

@@ -170,7 +170,8 @@ void countScores(const LossRows& rows, TargetKind kind, MetricSums& sums) {
     throw UsageError("bad-metric",
                      "the metric auroc is for two classes, but the model has " +
                          std::to_string(rows.output.size(1)),
-                     "remove auroc from train.metrics");
+                     "remove auroc from train.metrics")
+        .about("train.metrics");
   }
   for (std::int64_t n = 0; n < rows.target.numel(); ++n) {
     const auto row = static_cast<std::size_t>(2 * n);
@@ -293,11 +294,13 @@ void checkScores(const ScoreSpec& spec) {
       }
       throw UsageError(
           "bad-metric", "the metric " + *name + " does not fit the loss " + spec.loss.name,
-          fitting.empty() ? "remove it: this loss has no metrics" : "choose from " + fitting);
+          fitting.empty() ? "remove it: this loss has no metrics" : "choose from " + fitting)
+          .about("train.metrics");
     }
     if (std::find(spec.metrics.begin(), name, *name) != name) {
       throw UsageError("bad-metric", "the metric " + *name + " is listed twice",
-                       "list each metric once");
+                       "list each metric once")
+          .about("train.metrics");
     }
   }
 }

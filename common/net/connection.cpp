@@ -95,7 +95,8 @@ awaitable<void> Connection::secure() {
     throw RunError(ErrorKind::link, "tls-timeout",
                    peerName() + " did not complete the TLS handshake within " +
                        secondsText(options_.tlsDeadline),
-                   "check that host and port are those of a Cleave server with tls.enabled");
+                   "check that host and port are those of a Cleave server with tls.enabled")
+        .about("tls.enabled");
   } catch (const system_error& error) {
     failUnsent(std::make_exception_ptr(lost(error.code(), "during the TLS handshake")));
   } catch (const Error&) {
@@ -127,12 +128,10 @@ awaitable<Connection::HandshakeFrame> Connection::readHandshakeFrame(ConnectionS
                    kNoHelloHint);
   } catch (const system_error& error) {
     failUnsent(std::make_exception_ptr(lost(error.code(), "before the handshake was done")));
-  } catch (const Error& error) {
-    if (error.code() == "not-cleave") {
-      failUnsent(std::current_exception());
-    } else {
-      fail(std::current_exception());
-    }
+  } catch (const NotCleave&) {
+    failUnsent(std::current_exception());
+  } catch (const Error&) {
+    fail(std::current_exception());
   }
   if (end_.state() == EndState::failing) {
     const auto send = [this]() -> awaitable<void> {

@@ -31,8 +31,7 @@ asio::awaitable<void> FrameStream::secure() {
   try {
     co_await bytes_->secure();
     co_return;
-  } catch (const ProtocolError& error) {
-    if (error.code() != "not-tls") throw;
+  } catch (const NotTls& error) {
     encodeHead(FrameKind::failure, 0, failureMetadata(error), {}, true, head_);
     refused = std::current_exception();
   }

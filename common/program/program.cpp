@@ -13,13 +13,14 @@
 #include <string_view>
 #include <utility>
 
+#include "common/config/key_suggestion.h"
 #include "common/core/durable.h"
 #include "common/core/error.h"
-#include "common/config/key_suggestion.h"
 #include "common/core/log.h"
 #include "common/core/names.h"
 #include "common/core/printable.h"
 #include "common/files/record.h"
+#include "common/program/resumable_error.h"
 
 namespace cleave {
 namespace {
@@ -51,14 +52,19 @@ class ErrorPrinter {
       : program_(std::move(program)), format_(format), output_(output) {}
 
   void print(const Error& error) const {
-    const std::string hint = error.hint().empty() ? kDefaultHint : error.hint();
-    printText(" [" + error.code() + "]", error.what(), hint);
-    printJson(error, hint);
+    const auto* const resumable = dynamic_cast<const ResumableError*>(&error);
+    const std::string resume = resumable == nullptr ? "" : resumable->command();
+    std::string hint = error.hint();
+    if (hint.empty() && resume.empty()) hint = kDefaultHint;
+    const std::string next = resume.empty() ? "" : "to continue, run: " + resume;
+    const bool areBoth = !hint.empty() && !next.empty();
+    printText(" [" + error.code() + "]", error.what(), hint + (areBoth ? "; " : "") + next);
+    printJson(error, hint, resume);
   }
   // A wrong command line. Its text has no code, because it is not in docs/troubleshooting.md.
   void printWrongUse(const std::string& sentence, const std::string& hint) const {
     printText("", sentence, hint);
-    printJson(UsageError("wrong-use", sentence), hint);
+    printJson(UsageError("wrong-use", sentence), hint, "");
   }
 
  private:
@@ -70,12 +76,16 @@ class ErrorPrinter {
 
   // {"error": {…}}, unless the program has printed its JSON already, or the event `failed` of
   // --json-lines; docs/cli.md describes them.
-  void printJson(const Error& error, const std::string& hint) const {
+  void printJson(const Error& error, const std::string& hint, const std::string& resume) const {
     if (format_ == ErrorFormat::none) return;
     if (format_ == ErrorFormat::json && output_->isUsed()) return;
-    nlohmann::ordered_json json = {
-        {"code", error.code()}, {"sentence", error.what()},     {"hint", hint},
-        {"key", error.key()},   {"location", error.location()}, {"exit_code", error.exitCode()}};
+    nlohmann::ordered_json json = {{"code", error.code()},
+                                   {"sentence", error.what()},
+                                   {"hint", hint},
+                                   {"resume", resume},
+                                   {"key", error.key()},
+                                   {"location", error.location()},
+                                   {"exit_code", error.exitCode()}};
     nlohmann::ordered_json whole = {{"error", json}};
     if (format_ == ErrorFormat::jsonLines) {
       whole = {{"event", "failed"}, {"time", utcNow()}};

@@ -95,9 +95,9 @@ std::vector<at::Tensor> asTensors(std::span<float> values) {
   return {at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, at::kFloat)};
 }
 
-RunError failed(const std::string& code, const std::string& sentence) {
+RunError failed(const std::string& code, const std::string& sentence, double retrySeconds = 0) {
   return {ErrorKind::attempt, code, sentence,
-          "check the network between the servers, and resume the run"};
+          "check the network between the servers, and resume the run", retrySeconds};
 }
 
 }  // namespace
@@ -122,7 +122,8 @@ void GlooGroup::open(GroupChannel& channel, std::size_t rank, Milliseconds timeo
     if (fault_) fault = *fault_;
   }
   lent->takeBack();
-  throw failed("replica-unreachable", "the replicas cannot connect to each other: " + fault);
+  throw failed("replica-unreachable", "the replicas cannot connect to each other: " + fault,
+               kJoinRetrySeconds);
 }
 
 void GlooGroup::connect(const std::shared_ptr<LentChannel>& channel, std::size_t rank,

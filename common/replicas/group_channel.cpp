@@ -200,10 +200,12 @@ void GroupMembership::throwIncomplete() const {
   if (missing_ && isAccepted_) {
     throw RunError(
         ErrorKind::attempt, "replica-unreachable",
-        missingText() + (missing_->size() == 1 ? " has" : " have") + " not joined" + within, check);
+        missingText() + (missing_->size() == 1 ? " has" : " have") + " not joined" + within, check,
+        kJoinRetrySeconds);
   }
   throw RunError(ErrorKind::attempt, "replica-unreachable",
-                 nameOf(0) + " cannot be reached" + within + ": " + fault_, check);
+                 nameOf(0) + " cannot be reached" + within + ": " + fault_, check,
+                 kJoinRetrySeconds);
 }
 
 std::string GroupMembership::nameOf(std::size_t rank) const {

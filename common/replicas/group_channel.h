@@ -18,6 +18,7 @@
 
 namespace cleave {
 
+inline constexpr double kJoinRetrySeconds = 1;  // of "replica-unreachable": another try may succeed
 inline constexpr std::size_t kMaxGroupBytes = 16 * kMiB;  // of all values of a group
 
 class GroupHub;

@@ -129,7 +129,8 @@ CheckpointContent readCheckpoint(std::string_view file, const std::string& spec,
   if (content.spec != spec) {
     throw UsageError(
         "other-run-spec", name + " is a checkpoint of a run with a different run spec",
-        "continue with the run's original configuration, and the version of Cleave that began it");
+        "continue with the run's original configuration, and the version of Cleave that began it")
+        .about("--resume");
   }
   return content;
 }

@@ -105,12 +105,14 @@ void checkKeptSamples(const RunSpec& spec, const Codec& codec, Flow flow,
                      name +
                          " sends the changes of a sample since the last epoch, but a body's "
                          "replicas compute other samples in each epoch",
-                     "use another codec, such as block:bits=8");
+                     "use another codec, such as block:bits=8")
+        .about("codec");
   }
   if (!isActivation(flow)) {
     throw UsageError(
         "bad-codec-spec", name + " cannot encode " + flowName(flow),
-        "use it for activations only, as in codec: {activation/0: delta(block:bits=4)}");
+        "use it for activations only, as in codec: {activation/0: delta(block:bits=4)}")
+        .about("codec");
   }
   for (const std::uint32_t samples : {1, 2}) {
     const TensorSpec tensor = flowSpec(blocks, cuts, flow, samples);
@@ -118,7 +120,8 @@ void checkKeptSamples(const RunSpec& spec, const Codec& codec, Flow flow,
     throw UsageError("bad-codec-spec",
                      name + " cannot encode " + flowName(flow) +
                          ", because the first dimension of its tensors is not the batch",
-                     "choose another cut, or another codec");
+                     "choose another cut, or another codec")
+        .about("codec");
   }
   if (spec.trainSamples > 0) return;
   refuse(name + " needs the number of training samples, which the run spec lacks");
@@ -173,7 +176,8 @@ void checkEdgeCodecs(const RunPlan& plan, bool hasEdgeBefore, bool hasEdgeAfter)
     throw UsageError("bad-codec-spec",
                      "codec " + codec.own->spec() + " of " + flowName(flow) +
                          " keeps samples, which is not supported by direct links between servers",
-                     "use another codec for this flow, or set connect.direct to false");
+                     "use another codec for this flow, or set connect.direct to false")
+        .about("codec");
   }
 }
 

@@ -11,9 +11,9 @@
 #include <system_error>
 
 #include "common/core/durable.h"
-#include "common/files/environment.h"
 #include "common/core/error.h"
 #include "common/core/units.h"
+#include "common/files/environment.h"
 #include "common/run/self_check.h"
 
 namespace cleave {
@@ -80,12 +80,14 @@ void makeRunFolder(const std::string& folder, const std::string& ifExists,
   if (error) {
     throw UsageError("not-writable",
                      "cannot make the run directory " + folder + ": " + error.message(),
-                     writeHint(folder, error.value()) + ", or " + instead);
+                     writeHint(folder, error.value()) + ", or " + instead)
+        .about(kDisk);
   }
   if (::access(folder.c_str(), W_OK) != 0) {
     throw UsageError("not-writable",
                      "cannot write in the run directory " + folder + ": " + std::strerror(errno),
-                     writeHint(folder + "/run.json", errno) + ", or " + instead);
+                     writeHint(folder + "/run.json", errno) + ", or " + instead)
+        .about(kDisk);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
+#include <filesystem>
 
 #include "common/core/error.h"
 #include "common/core/log.h"
@@ -11,18 +12,17 @@ namespace cleave {
 
 std::shared_ptr<const TlsContext> ServerCertificates::openEdges() const {
   if (!settings_.enabled || !edgesFolder_) return nullptr;
-  try {
-    return openTls({true, *edgesFolder_}, TlsRole::client);
-  } catch (const UsageError& error) {
-    if (error.code() != "no-certificates") throw;
-    throw UsageError(error.code(),
-                     std::string(error.what()) +
-                         "; this server needs it to connect to those in "
-                         "edges.allow",
-                     "make it where the CA is: cleave-server certs client NAME, in which NAME "
-                     "stands for this server; then copy ca.crt, client.crt and client.key to " +
-                         *edgesFolder_ + " (edges.folder)");
+  const std::string own = *edgesFolder_ + "/client.crt";
+  std::error_code unknown;
+  if (!std::filesystem::exists(own, unknown)) {
+    throw UsageError(
+        "no-certificates",
+        "there is no " + own + ", which this server needs to connect to those in edges.allow",
+        "make it where the CA is: cleave-server certs client NAME, in which NAME "
+        "stands for this server; then copy ca.crt, client.crt and client.key to " +
+            *edgesFolder_ + " (edges.folder)");
   }
+  return openTls({true, *edgesFolder_}, TlsRole::client);
 }
 
 void ServerCertificates::reload() {

@@ -40,7 +40,8 @@ RunError tooLarge(const RunPlan& plan, std::size_t needed, std::size_t most,
   const bool mayFit = needed <= most;
   return RunError(mayFit ? ErrorKind::run : ErrorKind::usage, "not-enough-memory",
                   "the run needs " + mebibytesText(needed) + " on the server, " + has,
-                  smallerRun(plan), mayFit ? kRetrySeconds : 0);
+                  smallerRun(plan), mayFit ? kRetrySeconds : 0)
+      .about("train.batch");
 }
 
 std::size_t leftOf(std::size_t all, std::size_t used) { return all - std::min(all, used); }

@@ -12,15 +12,16 @@
 #include <span>
 #include <utility>
 
-#include "common/files/environment.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
+#include "common/files/environment.h"
 #include "common/link/edge.h"
 #include "common/link/wire_messages.h"
-#include "common/net/streams/connect_to.h"
 #include "common/net/connection_messages.h"
+#include "common/net/streams/connect_to.h"
 #include "common/net/streams/listen.h"
 #include "common/net/streams/same_secret.h"
+#include "common/net/streams/tls_peer.h"
 
 namespace cleave {
 namespace {
@@ -212,7 +213,8 @@ asio::awaitable<void> RunEdge::keepConnected() {
     }
     if (!problem) continue;  // a newer connection replaced it
     if ((!wasServed && !mayPass(*problem)) || isOverdue()) co_return fail(*problem);
-    if (problem->code() != reported && problem->code() != "edge-not-here") {
+    // The other server may not have the run yet: it then asks for a retry.
+    if (problem->code() != reported && problem->retrySeconds() == 0) {
       processLog()->warn("direct link to {}: {}; trying again", peerName(),
                          printable(problem->what()));
       reported = problem->code();
@@ -270,8 +272,7 @@ asio::awaitable<std::shared_ptr<Connection>> RunEdge::connect() {
 // connection broke. Hints about certificates speak of "the client".
 void RunEdge::fail(const Error& error) {
   if (!failed_) return;
-  const bool isOfCertificate =
-      error.code().starts_with("certificate-") || error.code() == "wrong-server-name";
+  const bool isOfCertificate = error.key() == kCertificatesKey;
   const std::string before =
       isOfCertificate
           ? "in a direct link, the client is the first of the two servers, and its folder is "
@@ -281,7 +282,7 @@ void RunEdge::fail(const Error& error) {
   const std::string hint = before + error.hint();
   const bool isLink = error.kind() == ErrorKind::link;
   const auto fail = std::exchange(failed_, nullptr);
-  fail(isLink ? RunError(ErrorKind::attempt, "edge-failed", sentence, hint)
+  fail(isLink ? RunError(ErrorKind::attempt, "edge-failed", sentence, hint).about("connect.direct")
               : RunError(error, sentence, hint));
 }
 

@@ -59,8 +59,8 @@ std::unique_ptr<GradientReducer> RunReplicas::joinGroup(State& state) {
     } catch (const RunError& error) {
       const std::lock_guard lock(state.mutex);
       const bool hasWaited = state.waiting && now() - state.waitingSince >= state.group.timeout;
-      if (error.code() != "replica-unreachable" || hasWaited || state.leaving.stop_requested())
-        throw;
+      const bool mayPass = error.retrySeconds() > 0;
+      if (!mayPass || hasWaited || state.leaving.stop_requested()) throw;
     }
   }
 }

@@ -95,9 +95,10 @@ std::unique_ptr<Admission::Ticket> RunTable::reserve(const std::string& identity
   try {
     return admission_.admit(identity, plan);
   } catch (const RunError& error) {
-    const bool isFull = error.code() == "too-many-sessions" || error.code() == "not-enough-memory";
-    const bool mayFit = error.retrySeconds() > 0;
-    if (!isFull || !mayFit || !endOldestParked(identity)) throw;
+    // The end of a run makes room for another one, but not for more runs per hour: no other limit
+    // is of the past, so a literal names this one.
+    const bool mayFit = error.retrySeconds() > 0 && error.code() != "too-many-runs";
+    if (!mayFit || !endOldestParked(identity)) throw;
     throw RunError(error.kind(), error.code(), error.what(),
                    "try again: a run without a connected client is being ended", kFenceSeconds);
   }
@@ -158,7 +159,8 @@ std::shared_ptr<Seat> RunTable::find(const RunRequest& request) const {
     throw UsageError(
         "other-run-spec",
         fmt::format("the run {} was started with a different run spec", request.runId()),
-        "continue it with its original configuration");
+        "continue it with its original configuration")
+        .about("--resume");
   }
   return found->second;
 }

@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "common/files/environment.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
+#include "common/files/environment.h"
 #include "server/run/deadline.h"
 #include "server/run/hello.h"
 
@@ -21,7 +21,8 @@ std::unique_ptr<Admission::Ticket> admit(const SessionContext& context, const st
                                          const wire::Hello& hello) {
   if (!context.settings.allowProbe) {
     throw UsageError("probe-not-allowed", "this server does not allow probes of the link",
-                     "set probe.allowed to true in its configuration, or train without a probe");
+                     "set probe.allowed to true in its configuration, or train without a probe")
+        .about("probe.first");
   }
   if (hello.has_run_spec() || !hello.run_id().empty()) {
     throw UsageError("bad-run-spec", "a Hello requests a probe session and also names a run",

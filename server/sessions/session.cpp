@@ -8,9 +8,9 @@
 #include <span>
 #include <utility>
 
-#include "common/files/environment.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
+#include "common/files/environment.h"
 #include "common/files/sha256.h"
 #include "common/link/edge.h"
 #include "common/link/probe/trial.h"
@@ -252,9 +252,8 @@ asio::awaitable<void> Session::leaveSeat(bool mayPark) {
 
 void Session::shutDown() {
   if (!helloCame_) return connection_->abandon();
-  connection_->fail(std::make_exception_ptr(
-      RunError(ErrorKind::attempt, "shutting-down", "the server is shutting down",
-               "restart the server, then rerun the command")));
+  connection_->fail(std::make_exception_ptr(RunError(
+      ErrorKind::attempt, "shutting-down", "the server is shutting down", "restart the server")));
 }
 
 void Session::drain() {

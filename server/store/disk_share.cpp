@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "common/core/durable.h"
 #include "common/core/units.h"
 
 namespace cleave {
@@ -108,7 +109,8 @@ RunError DiskShare::error(const std::string& what, std::size_t bytes) const {
                     need + "the server's disk has only " + textOf(*room_) +
                         " left beyond its reserve, too little for more records of " + identity_ +
                         " (limits.disk_reserve_mib in its configuration)",
-                    "ask the server's operator to free disk space in the server's store");
+                    "ask the server's operator to free disk space in the server's store")
+        .about(kDisk);
   }
   return RunError("disk-share-full",
                   need + "the files of " + identity_ + " on the server take " +
@@ -117,7 +119,8 @@ RunError DiskShare::error(const std::string& what, std::size_t bytes) const {
                   "--identity " +
                       identity_ +
                       "' shows them), or to raise limits.disk_mib in its configuration or disk_mib "
-                      "in its access file");
+                      "in its access file")
+      .about(kDisk);
 }
 
 void DiskShare::measured(std::size_t bytes, std::int64_t before) {

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "common/core/durable.h"
+
 namespace cleave {
 
 void RunRecord::begin(const LinkTotals& totals) {
@@ -91,8 +93,7 @@ void RunRecord::refuseUnwritten() {
   const auto failure = writeFailure();
   if (!failure) return;
   isReported_ = true;
-  throw RunError("cannot-write", *failure,
-                 "free disk space in the server's store, then rerun the command");
+  throw RunError("cannot-write", *failure, "free disk space in the server's store").about(kDisk);
 }
 
 std::optional<std::string> RunRecord::writeFailure() const {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/core/durable.h"
 #include "common/core/log.h"
 #include "common/run/fingerprint.h"
 #include "common/run/run_folder.h"
@@ -40,7 +41,7 @@ void makeServersFolder(const std::string& folder) {
     makeRunFolder(folder, "use another run.name, or try again: each run gets its own id",
                   "ask the server's operator");
   } catch (const UsageError& error) {
-    if (error.code() != "not-writable") throw;
+    if (error.key() != kDisk) throw;
     throw RunError("cannot-write", error.what(), error.hint());
   }
 }
@@ -51,7 +52,8 @@ RunError badConnections(const std::string& runId) {
   return RunError("bad-checkpoint",
                   "the server's file with the last connection of the run " + runId + " is damaged",
                   "ask the server's operator for 'cleave-server runs remove " + runId +
-                      "', then add --from-start to start over from step 0");
+                      "', then add --from-start to start over from step 0")
+      .about("--resume");
 }
 
 LastConnection loadConnection(const CheckpointStore& store, const std::string& runId) {

@@ -58,13 +58,13 @@ TEST_CASE("sending to a process that does not read, or has ended, fails at once"
   ::signal(SIGPIPE, SIG_IGN);  // as in the programs
   auto [own, other] = sockets();
   StageReply reply;
-  reply.set_sentence(std::string(1000, 'a'));
+  reply.mutable_failure()->set_sentence(std::string(1000, 'a'));
   std::size_t sent = 0;
   while (sendStageMessage(own.get(), reply)) ++sent;
   CHECK(sent > 0);
   other = OpenFile();
   CHECK_FALSE(sendStageMessage(own.get(), reply));
-  reply.set_sentence(std::string(kMaxStageMessage, 'a'));
+  reply.mutable_failure()->set_sentence(std::string(kMaxStageMessage, 'a'));
   CHECK_FALSE(sendStageMessage(own.get(), reply));
 }
 

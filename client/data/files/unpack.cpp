@@ -10,8 +10,8 @@
 #include <memory>
 #include <new>
 
-#include "common/resources/available_memory.h"
 #include "common/core/units.h"
+#include "common/resources/available_memory.h"
 
 namespace cleave {
 namespace {
@@ -20,8 +20,8 @@ constexpr std::size_t kChunk = std::size_t{1} << 20;
 
 [[noreturn]] void throwMissing(const std::string& path, const std::string& why) {
   const bool fashion = path.find("fashion-mnist") != std::string::npos;
-  throw UsageError(
-      "data-missing", path + " cannot be read: " + why,
+  throw DataMissing(
+      path + " cannot be read: " + why,
       fashion ? "install Debian's dataset-fashion-mnist with scripts/setup.sh"
       : path.starts_with('/')
           ? "check the path of the data in the configuration"

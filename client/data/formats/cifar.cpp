@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/data/samples/images.h"
 #include "client/data/files/unpack.h"
+#include "client/data/samples/images.h"
 
 namespace cleave {
 namespace {
@@ -56,9 +56,9 @@ std::string findFile(const std::string& folder, const std::string& name, const L
   if (std::filesystem::exists(path, ignored)) return path;
   const std::string packed = path.string() + ".gz";
   if (std::filesystem::exists(packed, ignored)) return packed;
-  throw UsageError("data-missing",
-                   path.string() + " cannot be read: there is no such file, and no " + name + ".gz",
-                   archiveAdvice(layout));
+  throw DataMissing(
+      path.string() + " cannot be read: there is no such file, and no " + name + ".gz",
+      archiveAdvice(layout));
 }
 
 // Throws, or reports each label that is not a class, which becomes 0.

@@ -14,8 +14,8 @@
 #include <numeric>
 #include <utility>
 
-#include "client/data/samples/data_digest.h"
 #include "client/data/pictures/image_file.h"
+#include "client/data/samples/data_digest.h"
 #include "client/data/samples/inspect.h"
 #include "client/data/samples/subset.h"
 #include "client/data/samples/transforms.h"
@@ -351,9 +351,8 @@ FoundImages findImages(const std::string& folder) {
     std::vector<FolderId> above;
     collectImages(folder, "", above, found);
   } catch (const std::filesystem::filesystem_error& error) {
-    throw UsageError("data-missing",
-                     error.path1().string() + " cannot be read: " + error.code().message(),
-                     "check the path of the data in the configuration");
+    throw DataMissing(error.path1().string() + " cannot be read: " + error.code().message(),
+                      "check the path of the data in the configuration");
   }
   return found;
 }

@@ -30,8 +30,7 @@ bool areSplits(const std::set<std::string>& folders) {
 void checkIsFolder(const std::string& folder, const std::string& key) {
   std::error_code ignored;
   if (fs::is_directory(folder, ignored)) return;
-  throw UsageError(
-      "data-missing",
+  throw DataMissing(
       fmt::format("{} cannot be read: {}", folder,
                   fs::exists(folder, ignored) ? "it is not a folder" : "there is no such folder"),
       "set " + key + " to a folder with one folder of images per class");

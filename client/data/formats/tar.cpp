@@ -18,10 +18,10 @@
 #include <utility>
 
 #include "client/data/files/cells.h"
-#include "client/data/formats/encoded_images.h"
-#include "client/data/pictures/image_file.h"
-#include "client/data/formats/image_formats.h"
 #include "client/data/files/unicode.h"
+#include "client/data/formats/encoded_images.h"
+#include "client/data/formats/image_formats.h"
+#include "client/data/pictures/image_file.h"
 #include "common/core/open_file.h"
 #include "common/core/printable.h"
 
@@ -52,8 +52,8 @@ void checkIsPlainTar(const std::string& path) {
   char first[262] = {};
   const ssize_t got = file ? ::read(file.get(), first, sizeof first) : -1;
   if (got < 0) {
-    throw UsageError("data-missing", path + " cannot be read: " + std::strerror(errno),
-                     "check the path of the data in the configuration");
+    throw DataMissing(path + " cannot be read: " + std::strerror(errno),
+                      "check the path of the data in the configuration");
   }
   if (got == 0) throw DataError("data-empty", path + " is empty", "copy or write the file again");
   const std::string_view bytes(first, static_cast<std::size_t>(got));
@@ -157,8 +157,7 @@ std::vector<std::string> shardsOf(const std::string& path) {
     if (!name.starts_with('.') && name.ends_with(".tar")) shards.push_back(entry.path());
   }
   if (shards.empty()) {
-    throw UsageError(
-        "data-missing",
+    throw DataMissing(
         path + (error ? " cannot be read: " + error.message() : std::string(" has no .tar files")),
         "give a .tar file, or a folder of them");
   }

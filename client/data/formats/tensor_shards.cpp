@@ -12,15 +12,15 @@
 
 #include "client/data/files/npy.h"
 #include "common/codec/safetensors.h"
-#include "common/files/file_kind.h"
 #include "common/core/open_file.h"
+#include "common/files/file_kind.h"
 
 namespace cleave {
 namespace {
 
 [[noreturn]] void throwUnreadable(const std::string& path) {
-  throw UsageError("data-missing", path + " cannot be read: " + std::strerror(errno),
-                   "check the path of the data in the configuration");
+  throw DataMissing(path + " cannot be read: " + std::strerror(errno),
+                    "check the path of the data in the configuration");
 }
 
 // `in` names the array in messages.
@@ -164,11 +164,10 @@ std::vector<Shard> openShards(const std::string& path, const DamageReport& repor
   if (!files.empty() && !arrays.empty())
     throwDamagedTensors(path, "the folder has both .safetensors and .npy files");
   if (files.empty() && arrays.empty()) {
-    throw UsageError("data-missing",
-                     path + (error ? " cannot be read: " + error.message()
-                                   : std::string(" has no .safetensors or .npy files")),
-                     "write safetensors files with cleave.save_dataset, or each array with "
-                     "numpy.save");
+    throw DataMissing(path + (error ? " cannot be read: " + error.message()
+                                    : std::string(" has no .safetensors or .npy files")),
+                      "write safetensors files with cleave.save_dataset, or each array with "
+                      "numpy.save");
   }
   if (!arrays.empty()) shards.push_back(openNpyFolder(path, arrays));
   std::string first;  // the file of the first shard

@@ -5,9 +5,9 @@
 #include <set>
 #include <utility>
 
+#include "client/data/formats/tensor_shards.h"
 #include "client/data/samples/data_digest.h"
 #include "client/data/samples/dataset.h"
-#include "client/data/formats/tensor_shards.h"
 #include "common/codec/safetensors.h"
 
 namespace cleave {
@@ -115,7 +115,8 @@ class Tensors final : public Dataset {
       throw UsageError("no-target",
                        options.file + " has no array " + inAscii(options.target) +
                            " to compare the output with, only " + names,
-                       "set data.target to one of them");
+                       "set data.target to one of them")
+          .about("data.target");
     }
     if (chosen_.empty()) chosen_.push_back(*target);
     chosen_.push_back(*target);
@@ -286,7 +287,8 @@ std::shared_ptr<const Dataset> selectInputs(std::shared_ptr<const Dataset> data,
           "no-input",
           "the data has no array " + inAscii(name) +
               ", which is an input of the model; its arrays are " + known,
-          "rename an array in the data, or export the model with inputs of these names");
+          "rename an array in the data, or export the model with inputs of these names")
+          .about("data.train.file");
     }
     chosen.push_back(static_cast<std::size_t>(found - arrays.begin()));
   }

@@ -16,6 +16,7 @@
 #include <png.h>
 #include <webp/decode.h>
 
+#include "client/data/files/damage.h"
 #include "client/data/pictures/orientation.h"
 #include "client/data/pictures/other_pictures.h"
 #include "common/core/printable.h"
@@ -310,8 +311,7 @@ Pixels decodeAny(Encoded file, const std::string& name, std::int64_t maxPixels, 
     return decodeWebp(file, name, maxPixels, headerOnly);
   }
   if (const std::string_view format = otherPictureFormat(file); !format.empty()) {
-    throw DataError(
-        "sample-damaged",
+    throw SampleDamaged(
         fmt::format("{} is a {} file, not JPEG, PNG or WebP", printableName(name), format),
         conversionHint(format));
   }
@@ -383,9 +383,10 @@ std::vector<std::byte> encodePng(const Pixels& image) {
 }
 
 void throwDamagedImage(const std::string& name, const std::string& fault) {
-  throw DataError("sample-damaged", printableName(name) + " " + fault,
-                  "replace or remove it, or set data.skip to the number of damaged samples that "
-                  "may be replaced by others; to list all: cleave-client data check --config FILE");
+  throw SampleDamaged(
+      printableName(name) + " " + fault,
+      "replace or remove it, or set data.skip to the number of damaged samples that "
+      "may be replaced by others; to list all: cleave-client data check --config FILE");
 }
 
 }  // namespace cleave

@@ -44,7 +44,7 @@ class CheckedSet final : public Dataset {
       std::string reason = error.what();
       const std::string name = data_->sampleName(index) + " ";
       if (reason.starts_with(name)) reason.erase(0, name.size());
-      note(index, reason, error.code() == "sample-damaged" ? "" : error.hint());
+      note(index, reason, error.key() == kSkipKey ? "" : error.hint());
       for (const std::span<std::byte> array : out) std::memset(array.data(), 0, array.size());
     }
   }

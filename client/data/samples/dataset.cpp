@@ -119,7 +119,8 @@ std::string classNameOf(const std::vector<std::string>& names, std::size_t index
 
 void throwDifferentSizes(const std::string& sentence) {
   throw UsageError("sample-size", sentence + ", and the model needs one size",
-                   "set data.resize to the height and width for the model, such as 224");
+                   "set data.resize to the height and width for the model, such as 224")
+      .about(kResizeKey);
 }
 
 bool isAugmented(const ImageOptions& options) {

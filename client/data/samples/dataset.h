@@ -92,7 +92,9 @@ bool isSameLearned(const nlohmann::json& recorded, nlohmann::json now);
 // The class's name among `names`, or its number if it has none.
 std::string classNameOf(const std::vector<std::string>& names, std::size_t index);
 
-// Throws UsageError "sample-size": images have different sizes, but the model needs one.
+inline constexpr const char* kResizeKey = "data.resize";
+// Throws UsageError "sample-size" about kResizeKey: images have different sizes, but the model
+// needs one.
 [[noreturn]] void throwDifferentSizes(const std::string& sentence);
 
 // What happens to an image between its file and the model. ImageTransforms (transforms.h) applies

@@ -23,7 +23,7 @@ class Images final : public LabeledDataset {
                            " pixels is larger than the images' " + std::to_string(height) + " x " +
                            std::to_string(width),
                        "pad with fewer pixels, such as 4")
-          .about("augment.crop_padding");
+          .about("data.augment.crop_padding");
     }
     shape_ = transforms_.outputShape(height, width);
   }

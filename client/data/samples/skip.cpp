@@ -44,8 +44,7 @@ class SkipDamaged final : public Dataset {
       try {
         data_->write(from, epoch, out);
         return;
-      } catch (const UsageError& error) {
-        if (error.code() != "sample-damaged") throw;
+      } catch (const SampleDamaged& error) {
         note(from, error);
       }
     }
@@ -57,21 +56,20 @@ class SkipDamaged final : public Dataset {
     return damaged_.contains(index);
   }
 
-  void note(std::uint32_t index, const UsageError& error) const {
+  void note(std::uint32_t index, const SampleDamaged& error) const {
     const std::lock_guard lock(mutex_);
     if (damaged_.contains(index)) return;
     if (damaged_.size() + 1 >= size()) {
-      throw DataError(
-          "sample-damaged",
+      throw SampleDamaged(
           fmt::format("{}; at most one of {} samples can be read", error.what(), size()),
           "check the folder and the format of the data: data.format");
     }
     if (damaged_.size() >= limit_) {
-      throw DataError("sample-damaged",
-                      fmt::format("{}; damaged samples so far: {}, but data.skip allows {}",
-                                  error.what(), damaged_.size() + 1, limit_),
-                      "replace or remove the files that the warnings name, or set data.skip to a "
-                      "larger number; to list all: cleave-client data check --config FILE");
+      throw SampleDamaged(
+          fmt::format("{}; damaged samples so far: {}, but data.skip allows {}", error.what(),
+                      damaged_.size() + 1, limit_),
+          "replace or remove the files that the warnings name, or set data.skip to a "
+          "larger number; to list all: cleave-client data check --config FILE");
     }
     damaged_.insert(index);
     processLog()->warn("{}; another sample replaces it (damaged samples: {}; data.skip allows {})",

@@ -51,7 +51,7 @@ class Picked final : public Dataset {
 
 [[noreturn]] void refuse(const std::string& key, const std::string& fault,
                          const std::string& hint) {
-  throw UsageError("bad-subset", fault, hint).about(key);
+  throw UsageError("bad-subset", fault, hint).about("data." + key);
 }
 
 void checkSizes(const Dataset& data, const SamplesByClass& classes, std::uint32_t min,

@@ -16,7 +16,7 @@ namespace {
 // `key` is the configuration key without its prefix `data.`.
 [[noreturn]] void refuseTransform(const std::string& key, const std::string& fault,
                                   const std::string& hint) {
-  throw UsageError("bad-image-transform", fault, hint).about(key);
+  throw UsageError("bad-image-transform", fault, hint).about("data." + key);
 }
 
 // ---- Draws ----

@@ -17,7 +17,8 @@ BlockOutput outputOf(const wire::Value& value, std::size_t number) {
   } else if (value.dtype() != "f32") {
     throw UsageError("bad-graph",
                      "a tensor of " + value.dtype() + " would cross a cut; only f32 and i64 can",
-                     "export the model in fp32, with int64 for token ids and masks");
+                     "export the model in fp32, with int64 for token ids and masks")
+        .about("model.file");
   }
   output.tensor.hasGradient = isFloat(output.dtype);
   if (number > 0) output.tensor.name = "tensor" + std::to_string(number);
@@ -62,7 +63,8 @@ BlockSpec elsewhere(std::string name, std::vector<BlockOutput> outputs) {
 std::vector<BlockSpec> blocksOf(const ModelSpec& spec) {
   if (spec.graphBlocks) return *spec.graphBlocks;
   throw UsageError("bad-model-parameter", "model graph has no file",
-                   "set model.file to what cleave.export wrote");
+                   "set model.file to what cleave.export wrote")
+      .about("model.file");
 }
 
 std::pair<int, int> cutsOf(const ModelSpec&) { return {1, 2}; }
@@ -102,7 +104,8 @@ GraphBlocks blocksOfBody(const wire::Graph& body) {
     return body.values(static_cast<int>(id)).dtype() == "f32";
   };
   if (!isFloats(body.inputs(0)) || !isFloats(body.outputs(0))) {
-    throw UsageError("bad-graph", "the first tensor at a cut of the graph does not contain floats");
+    throw UsageError("bad-graph", "the first tensor at a cut of the graph does not contain floats")
+        .about("model.file");
   }
   return std::make_shared<const std::vector<BlockSpec>>(
       std::vector<BlockSpec>{elsewhere("head", outputsOf(body, body.inputs())),

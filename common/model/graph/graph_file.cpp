@@ -12,20 +12,21 @@
 #include <tuple>
 #include <utility>
 
-#include "common/resources/available_memory.h"
 #include "common/core/printable.h"
 #include "common/core/units.h"
 #include "common/graph/graph.h"
 #include "common/model/blocks.h"
 #include "common/model/graph/foreign_file.h"
 #include "common/model/graph/graph_operands.h"
+#include "common/resources/available_memory.h"
 
 namespace cleave {
 namespace {
 
 UsageError badFile(const std::string& path, const std::string& sentence) {
   return UsageError("bad-model-file", path + ": " + sentence,
-                    "export the model again with cleave.export, and copy the whole file");
+                    "export the model again with cleave.export, and copy the whole file")
+      .about("model.file");
 }
 
 // Limits of an archive's records. Graphs have a few kB per operator.
@@ -36,7 +37,7 @@ constexpr std::uint64_t kAnyRatio = std::uint64_t{64} << 20;  // but records of 
 
 void refuseForeign(const std::string& path, const std::optional<ForeignFile>& file) {
   if (!file) return;
-  throw UsageError("bad-model-file", path + " is " + file->kind, file->hint);
+  throw UsageError("bad-model-file", path + " is " + file->kind, file->hint).about("model.file");
 }
 
 }  // namespace
@@ -95,7 +96,8 @@ struct GraphFile::Archive {
     return UsageError("bad-model-file",
                       fmt::format("{}: its record {} has {} when unpacked, {}", path_,
                                   printable(record), bytesText(static_cast<double>(size)), limit),
-                      "export the model again with cleave.export, which does not compress");
+                      "export the model again with cleave.export, which does not compress")
+        .about("model.file");
   }
 
   const std::string path_;

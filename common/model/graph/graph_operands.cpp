@@ -32,7 +32,8 @@ at::ScalarType scalarTypeNamed(std::string_view name) {
   for (const auto& [known, type] : kScalarTypes) {
     if (known == name) return type;
   }
-  throw UsageError("bad-graph", "the graph has the unknown dtype " + printable(name));
+  throw UsageError("bad-graph", "the graph has the unknown dtype " + printable(name))
+      .about("model.file");
 }
 
 at::MemoryFormat memoryFormatNamed(const std::string& name) {

@@ -92,7 +92,8 @@ bool isEmbedding(const std::string& op) {
 void refuseOperator(const wire::Node& node, const std::string& sentence) {
   throw UsageError("bad-graph", fmt::format("the operator {} {}", nodeText(node), sentence),
                    "export the model again with cleave.export, with the PyTorch of this version "
-                   "of Cleave");
+                   "of Cleave")
+      .about("model.file");
 }
 
 bool isOfLibrary(const std::exception& error) {

@@ -89,7 +89,8 @@ void checkInstanceNorm(const wire::Node& node) {
       "bad-graph",
       fmt::format("the operator {} trains running statistics, which only batch norms may do",
                   nodeText(node)),
-      "set track_running_stats=False in the model's instance norms, and export it again");
+      "set track_running_stats=False in the model's instance norms, and export it again")
+      .about("model.file");
 }
 
 }  // namespace
@@ -119,7 +120,8 @@ void PreparedGraph::addWeight(std::uint32_t id, const wire::Value& value) {
   if (row.isTrainable && row.type != at::kFloat) {
     throw UsageError("bad-graph",
                      printable(value.name()) + " is a trained parameter in " + value.dtype(),
-                     "export the model in fp32: cleave.export(model.float(), …)");
+                     "export the model in fp32: cleave.export(model.float(), …)")
+        .about("model.file");
   }
   weights.push_back(std::move(row));
 }

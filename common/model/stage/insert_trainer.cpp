@@ -121,7 +121,8 @@ InsertTrainer::InsertTrainer(const StageOptions& options, const std::vector<Name
   const std::vector<InsertSpec> inserts = std::exchange(plain.inserts, {});
   if (inserts.empty()) {
     throw UsageError("bad-insert", "the configuration has no inserts",
-                     "add one, such as --set 'insert={cut: 0, kind: linear, rank: 8}'");
+                     "add one, such as --set 'insert={cut: 0, kind: linear, rank: 8}'")
+        .about("insert");
   }
   const std::vector<BlockSpec> blocks = blocksFor(plain);
   const std::vector<int> cuts = plain.allCuts();

@@ -187,7 +187,7 @@ std::vector<int> cutsIn(const std::string& text, int blocks) {
       "model sleep: at=" + text + " does not divide the " + std::to_string(blocks) +
           " blocks of its model",
       "give ascending cuts from 1 to " + std::to_string(blocks - 1) + ", such as at: 2-5")
-      .about("at");
+      .about("model.at");
 }
 
 std::vector<BlockSpec> sleepBlocks(const ModelSpec& spec) {

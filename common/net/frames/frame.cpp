@@ -167,11 +167,10 @@ void checkMagic(std::span<const std::byte> start) {
                                [](std::byte a, std::uint8_t b) { return a == std::byte{b}; });
   if (fits) return;
   if (start.size() >= 2 && start[0] == std::byte{0x16} && start[1] == std::byte{0x03}) {
-    throw ProtocolError(ErrorKind::usage, "not-tls", "the peer uses TLS, but this side does not",
-                        "set tls.enabled on both sides, or on neither");
+    throw NotTls("the peer uses TLS, but this side does not",
+                 "set tls.enabled on both sides, or on neither");
   }
-  throw ProtocolError("not-cleave", describeForeign(start),
-                      "check that host and port are those of a Cleave program");
+  throw NotCleave(describeForeign(start));
 }
 
 FrameHeader decodeHeader(std::span<const std::byte, kHeaderBytes> bytes) {

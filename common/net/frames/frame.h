@@ -70,9 +70,26 @@ using HeaderBytes = std::array<std::byte, kHeaderBytes>;
 
 HeaderBytes encodeHeader(const FrameHeader& header);
 
-// Throws ProtocolError unless `start` can be the start of a Cleave frame: "not-tls" if it is TLS,
-// otherwise "not-cleave". `start` holds the first bytes of a header, or as many as have arrived.
-// Detects a wrong port at the first byte, even if the peer's greeting is shorter than a header.
+// One side uses TLS, the other does not.
+class NotTls : public ProtocolError {
+ public:
+  NotTls(const std::string& sentence, std::string hint)
+      : ProtocolError(ErrorKind::usage, "not-tls", sentence, std::move(hint)) {
+    key_ = "tls.enabled";
+  }
+};
+
+// The peer is another program, for which a Failure would be noise.
+class NotCleave : public ProtocolError {
+ public:
+  explicit NotCleave(const std::string& sentence)
+      : ProtocolError("not-cleave", sentence,
+                      "check that host and port are those of a Cleave program") {}
+};
+
+// Throws NotTls or NotCleave unless `start` can be the start of a Cleave frame. `start` holds the
+// first bytes of a header, or as many as have arrived. Detects a wrong port at the first byte, even
+// if the peer's greeting is shorter than a header.
 void checkMagic(std::span<const std::byte> start);
 
 // Throws ProtocolError: wrong magic ("not-cleave"), version, unknown kind, unknown flags, a

@@ -172,23 +172,27 @@ RunError refusedHere(const PeerCheck& check, TlsRole ours) {
   if (reason == nullptr) {
     return RunError("tls-failed",
                     whose + " is refused: " + X509_verify_cert_error_string(check.error),
-                    "make a new one");
+                    "make a new one")
+        .about(kCertificatesKey);
   }
   std::string hint = ofClient ? reason->hintForClient : reason->hintForServer;
   if (!check.renewal.empty()) {
     hint += ", or add this name on the server and send it SIGHUP: " + check.renewal;
   }
-  return RunError(reason->code, whose + " " + reason->says + check.details, hint);
+  return RunError(reason->code, whose + " " + reason->says + check.details, hint)
+      .about(kCertificatesKey);
 }
 
 RunError requiredError(const std::string& sentence) {
   return RunError("certificate-required", sentence,
                   "give the client the folder that 'cleave-server certs client NAME' made for it: "
-                  "set tls.folder, or --tls DIR");
+                  "set tls.folder, or --tls DIR")
+      .about(kCertificatesKey);
 }
 
 RunError versionError(const std::string& sentence) {
-  return RunError("tls-version", sentence, "install a current version of Cleave on both machines");
+  return RunError("tls-version", sentence, "install a current version of Cleave on both machines")
+      .about("tls.enabled");
 }
 
 RunError refusedThere(int alert, TlsRole ours, ErrorKind broken) {
@@ -199,7 +203,8 @@ RunError refusedThere(int alert, TlsRole ours, ErrorKind broken) {
     return RunError(reason->code,
                     peer + " refuses the certificate of this " + (ofClient ? "client" : "server") +
                         ": it " + reason->says,
-                    ofClient ? reason->hintForClient : reason->hintForServer);
+                    ofClient ? reason->hintForClient : reason->hintForServer)
+        .about(kCertificatesKey);
   }
   if (alert == SSL_AD_CERTIFICATE_REQUIRED) {
     return requiredError(peer + " requires a certificate, but received none");
@@ -207,7 +212,8 @@ RunError refusedThere(int alert, TlsRole ours, ErrorKind broken) {
   if (alert == SSL_AD_PROTOCOL_VERSION) return versionError(peer + " does not speak TLS 1.3");
   return RunError(broken, "tls-failed",
                   peer + " ends TLS with the alert \"" + SSL_alert_desc_string_long(alert) + "\"",
-                  "check its log, and any proxy between the two machines, then try again");
+                  "check its log, and any proxy between the two machines, then try again")
+      .about("tls.enabled");
 }
 
 }  // namespace
@@ -279,8 +285,8 @@ std::exception_ptr tlsError(const PeerCheck& check, TlsRole ours, ErrorKind brok
     }
   }
   const char* text = ERR_reason_error_string(error);
-  return std::make_exception_ptr(ProtocolError(
-      broken, "tls-failed",
+  return std::make_exception_ptr(TlsFailed(
+      broken,
       peer + " sends data that is not valid TLS: " + (text != nullptr ? text : "unknown reason"),
       "check any proxy between the two machines, then try again"));
 }

@@ -12,6 +12,18 @@
 
 namespace cleave {
 
+// Error::key() of errors about certificates.
+inline constexpr const char* kCertificatesKey = "tls.folder";
+
+// The peer sends what is not TLS.
+class TlsFailed : public ProtocolError {
+ public:
+  TlsFailed(ErrorKind kind, const std::string& sentence, std::string hint)
+      : ProtocolError(kind, "tls-failed", sentence, std::move(hint)) {
+    key_ = "tls.enabled";
+  }
+};
+
 // The result of checking a peer's certificate. Each connection stores one as its SSL object's app
 // data.
 struct PeerCheck {

@@ -37,13 +37,11 @@ void checkTlsStart(std::span<const std::byte> start, TlsRole ours) {
   if (start[0] == std::byte{SSL3_RT_HANDSHAKE} || start[0] == std::byte{SSL3_RT_ALERT}) return;
   checkMagic(start);
   if (ours == TlsRole::server) {
-    throw ProtocolError(ErrorKind::usage, "not-tls",
-                        "the client connected without TLS, but this server requires TLS",
-                        "set tls.enabled and tls.folder on the client, or give it --tls DIR");
+    throw NotTls("the client connected without TLS, but this server requires TLS",
+                 "set tls.enabled and tls.folder on the client, or give it --tls DIR");
   }
-  throw ProtocolError(ErrorKind::usage, "not-tls",
-                      "the server speaks Cleave without TLS, but this client requires TLS",
-                      "set tls.enabled in the server's configuration");
+  throw NotTls("the server speaks Cleave without TLS, but this client requires TLS",
+               "set tls.enabled in the server's configuration");
 }
 
 }  // namespace
@@ -156,8 +154,10 @@ asio::awaitable<void> TlsStream::secure() {
     secured_ = result == 1;
     if (secured_) break;
     if (arrivedBytes > kMaxTlsHandshakeBytes) {
-      throw ProtocolError("tls-failed", "the TLS handshake is longer than " +
-                                            std::to_string(kMaxTlsHandshakeBytes) + " bytes");
+      throw TlsFailed(
+          ErrorKind::run,
+          "the TLS handshake is longer than " + std::to_string(kMaxTlsHandshakeBytes) + " bytes",
+          "");
     }
     co_await readSocket();
     if (arrivedBytes == 0) checkTlsStart(std::span(in_).first(inEnd_), context_->role());

@@ -8,7 +8,6 @@
 #include <sstream>
 
 #include "client/sweep/grid.h"
-#include "client/sweep/point_hint.h"
 #include "client/sweep/point_store.h"
 #include "client/sweep/published.h"
 #include "client/sweep/report.h"
@@ -49,24 +48,6 @@ TEST_CASE(
   CHECK(points[3].configOverrides() ==
         std::vector<std::string>{"codec=sort:q=6,s=2", "run.seed=1"});
   CHECK(points[3].linkOverrides() == std::vector<std::string>{"rate=1Gbit/s"});
-}
-
-TEST_CASE("the hint of a failed point is for the sweep, not for its training run") {
-  CHECK(pointHint("sample-damaged", "run cleave-client train --resume sweeps/a/b --set data.skip=1",
-                  2, "my photos.yaml") ==
-        "replace or remove the damaged samples, or add --set data.skip=3, which uses other samples "
-        "in their place; then rerun the same command (to list all: cleave-client data check "
-        "--config 'my photos.yaml')");
-  const auto hint = [](const std::string& of) { return pointHint("no-progress", of, 0, "a.yaml"); };
-  CHECK(hint("free disk space, then run: cleave-client train --resume r --server a:1") ==
-        "free disk space, then rerun the same command");
-  CHECK(hint("check the log, then continue the run with --resume r; if its steps take long, raise "
-             "connect.progress_seconds") ==
-        "check the log, then rerun the same command; if its steps take long, raise "
-        "connect.progress_seconds");
-  CHECK(hint("rerun the command, or continue a training run with --resume r") ==
-        "rerun the same command");
-  CHECK(hint("use fp32") == "use fp32");
 }
 
 TEST_CASE("a point's name is a valid folder name, independent of order, and unique per value") {

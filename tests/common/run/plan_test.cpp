@@ -12,6 +12,7 @@
 #include "common/core/random.h"
 #include "common/link/transfer_order.h"
 #include "common/net/connection_messages.h"
+#include "common/run/config_errors.h"
 #include "common/run/run_folder.h"
 #include "compression/registry.h"
 #include "proto/wire.pb.h"
@@ -252,6 +253,53 @@ TEST_CASE("codecs that keep samples are for activations, and need memory for all
   CHECK(serverBytes(planRun(spec)) > std::size_t{spec.trainSamples} * row);
   spec.codecs = {{"gradient/0", parseCodec("delta(block:bits=4)")}};
   CHECK(errorCode([&] { planRun(spec); }) == "bad-codec-spec");
+}
+
+TEST_CASE(
+    "an error is placed at its own key if the configuration has it, or at that of the check") {
+  const Config config = Config::parse("model:\n  cuts: [1, 9]\n", "a.yaml", {});
+  const auto placed = [&](const UsageError& thrown, const std::string& path) -> UsageError {
+    try {
+      checkAt(config, path, [&] { throw thrown; });
+    } catch (const UsageError& error) {
+      return error;
+    }
+    return UsageError("nothing", "was thrown");
+  };
+  const UsageError fault("bad-cuts", "a fault", "a hint");
+  for (const UsageError& error : {placed(UsageError(fault).about("model.cuts"), "weights.file"),
+                                  placed(fault, "model.cuts")}) {
+    CHECK(error.what() == std::string("a.yaml:2: model.cuts: a fault"));
+    CHECK(error.hint() == "a hint");
+    CHECK(error.key() == "model.cuts");
+    CHECK(error.location() == "a.yaml:2");
+  }
+  for (const UsageError& error :
+       {placed(fault, ""), placed(UsageError(fault).about("--resume"), ""),
+        placed(UsageError(fault).about("data.skip"), "model.cuts")}) {
+    CHECK(error.what() == std::string("a fault"));
+    CHECK(error.location().empty());
+  }
+}
+
+TEST_CASE("an error of a plan has the key that must change") {
+  const auto keyOf = [](const RunSpec& spec) {
+    try {
+      planRun(spec);
+    } catch (const UsageError& error) {
+      return error.key();
+    }
+    return std::string("none");
+  };
+  RunSpec spec = honest("mlp");
+  spec.cut1 = 99;
+  CHECK(keyOf(spec) == "model.cuts");
+  spec = honest("mlp");
+  spec.model.parameters["width"] = "0";
+  CHECK(keyOf(spec) == "model.width");
+  spec = honest("mlp");
+  spec.codecs["gradient/0"] = "delta(block:bits=4)";
+  CHECK(keyOf(spec) == "codec");
 }
 
 TEST_CASE("a run's admitted memory includes its session's limit for data in transit") {

@@ -340,7 +340,22 @@ TEST_CASE("a damaged image ends a run; if it may be skipped, repeated runs are b
   const std::string resumeWith = "train --resume " + data.path("refused") + " --set data.skip=1";
   CHECK_THAT(refused.errors,
              Contains("to continue from step 0: cleave-client " + resumeWith + "\n") &&
-                 Contains("hint: run cleave-client " + resumeWith));
+                 Contains("replace or remove the damaged samples and start a separate run, or use "
+                          "other samples in their place") &&
+                 Contains("; to continue, run: cleave-client " + resumeWith + "\n"));
+  const Ended again = client({"train", "--resume", data.path("refused"), "--json-lines"});
+  const auto event =
+      nlohmann::json::parse(again.output.substr(again.output.find(R"({"event":"failed")")));
+  CHECK(event.at("key") == "data.skip");
+  CHECK(event.at("resume") == "cleave-client " + resumeWith);
+  CHECK_THAT(event.at("hint").get<std::string>(), !Contains("--resume"));
+  // A sweep does not suggest to continue the run of its point.
+  const Ended swept =
+      client({"sweep", "--config", data.path("config.yaml"), "--folder", data.path("sweep"),
+              "--grid", "run.seed=1", "--set", "model.width=4"});
+  CHECK_THAT(swept.output, Contains("or add --set data.skip=1, which uses other samples in their "
+                                    "place; then rerun the same command") &&
+                               !Contains("--resume"));
   const Ended resumed = client({"train", "--resume", data.path("refused"), "--set", "data.skip=1"});
   INFO(resumed.errors);
   REQUIRE(resumed.code == 0);

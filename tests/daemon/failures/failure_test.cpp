@@ -65,7 +65,7 @@ TEST_CASE("a client whose own server is killed says so") {
              {"[own-server-ended]",
               "the server that the client has started was killed (SIGKILL); its log: " + run +
                   "/server/local/",
-              "/log.txt", "then run: cleave-client train --resume " + run});
+              "/log.txt", "to continue, run: cleave-client train --resume " + run});
   checkFilesComplete(run);
 }
 
@@ -170,7 +170,7 @@ TEST_CASE("a full disk at the client ends the run with a clear error") {
   checkError(
       ended, kFailedRun,
       {"[cannot-write]", disk + "/run/", ".csv: rows could not be written: No space left on device",
-       "free disk space, then run: cleave-client train --resume " + disk + "/run"});
+       "free disk space; to continue, run: cleave-client train --resume " + disk + "/run"});
   CHECK(server.process().waitForOutput("the client ended it (failed)", kPatience));
 }
 
@@ -205,7 +205,7 @@ TEST_CASE("a disk that a run and its own server have filled is the one to free")
       ended, kFailedRun,
       {"; the client has started its own server, which stores its files in the run's folder " +
            disk + "/run too",
-       "free disk space on this machine, then run: cleave-client train --resume " + disk + "/run"});
+       "free disk space on this machine; to continue, run: cleave-client train --resume " + disk + "/run"});
 }
 
 TEST_CASE("rows that could not be written fail their run, and not the server that goes on") {

@@ -211,6 +211,8 @@ TEST_CASE("--json-lines ends with the reason of a failed run") {
   REQUIRE(lines.size() == 1);
   CHECK(lines[0].at("event") == "failed");
   CHECK(lines[0].at("code") == "no-server");
+  CHECK(lines[0].at("key") == "--server");
+  CHECK(lines[0].at("resume") == "");
   CHECK(lines[0].at("exit_code") == kFailedRun);
   CHECK_THAT(lines[0].at("sentence").get<std::string>(), Contains("cannot connect"));
   CHECK_THAT(lines[0].at("hint").get<std::string>(), Contains("cleave-server serve"));

@@ -349,7 +349,8 @@ TEST_CASE("PROTOCOL.md: every code that can reach a peer is in the table of erro
         "common/model", "common/run", "common/device", "compression", "server"}) {
     const std::filesystem::path root = std::filesystem::path(CLEAVE_SOURCE_DIR) / folder;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
-      if (entry.path().extension() == ".cpp") collectCodes(readFile(entry.path()), thrown);
+      const std::string extension = entry.path().extension();
+      if (extension == ".cpp" || extension == ".h") collectCodes(readFile(entry.path()), thrown);
     }
   }
   CHECK(thrown.contains("not-cleave"));
