@@ -218,7 +218,7 @@ TEST_CASE("an existing output is replaced only with --overwrite") {
   const std::string output = folder.path("out.safetensors");
   std::ofstream(output) << "precious";
   const Arguments run = {"run", "none", "--input", input, "--output", output};
-  checkMistake(run, {"out.safetensors already exists", "--overwrite"});
+  checkMistake(run, {"out.safetensors exists", "--overwrite"});
   CHECK(readFile(output) == "precious");
   Arguments overwrite = run;
   overwrite.emplace_back("--overwrite");
