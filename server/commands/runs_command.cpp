@@ -95,6 +95,7 @@ nlohmann::ordered_json toJson(const StoredRunInfo& info) {
 }
 
 int listCommand(const RunsOptions& options) {
+  startLog("cleave-server", options.common.logLevel);
   const auto runs = runsIn(storeOf(options.common), options.identity);
   if (options.json) {
     auto list = nlohmann::ordered_json::array();
@@ -118,6 +119,7 @@ int listCommand(const RunsOptions& options) {
 }
 
 int removeCommand(const RunsOptions& options) {
+  startLog("cleave-server", options.common.logLevel);
   if (options.run.empty() == options.older.empty()) {
     throw UsageError("wrong-use", "give either a run or --older",
                      "cleave-server runs remove RUN, or cleave-server runs remove --older 30d");
@@ -176,12 +178,7 @@ void addRunsCommands(CLI::App& app, std::function<int()>& command) {
 
   CLI::App* list = addCommand(*runs, options, "list",
                               "Lists the runs with their size and newest checkpoint", "list");
-  list->callback([&] {
-    command = [&] {
-      startLog("cleave-server", options.common.logLevel);
-      return listCommand(options);
-    };
-  });
+  list->callback([&] { command = [&] { return listCommand(options); }; });
 
   CLI::App* remove =
       addCommand(*runs, options, "remove",
@@ -192,12 +189,7 @@ void addRunsCommands(CLI::App& app, std::function<int()>& command) {
       ->add_option("--older", options.older,
                    "Removes all runs that have not changed for this time, such as 30d or 12h")
       ->type_name("TIME");
-  remove->callback([&] {
-    command = [&] {
-      startLog("cleave-server", options.common.logLevel);
-      return removeCommand(options);
-    };
-  });
+  remove->callback([&] { command = [&] { return removeCommand(options); }; });
 }
 
 }  // namespace cleave

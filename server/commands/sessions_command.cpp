@@ -22,6 +22,7 @@ struct SessionsOptions {
 };
 
 int listCommand(const SessionsOptions& options) {
+  startLog("cleave-server", options.common.logLevel);
   const auto status = askServer(socketOfServer(options.common), kStatusRequest);
   if (options.json) {
     writeOutput(status.at("sessions").dump(2) + "\n");
@@ -34,6 +35,7 @@ int listCommand(const SessionsOptions& options) {
 }
 
 int endCommand(const SessionsOptions& options) {
+  startLog("cleave-server", options.common.logLevel);
   const std::string number = std::to_string(options.session);
   const auto answer = askServer(socketOfServer(options.common), kEndRequest + number);
   if (!answer.value("ended", false)) {
@@ -69,24 +71,14 @@ void addSessionsCommands(CLI::App& app, std::function<int()>& command) {
       "'cleave-server sessions COMMAND --help' shows a command's options and an example.");
 
   CLI::App* list = addCommand(*sessions, options, "list", "Lists the sessions", "list");
-  list->callback([&] {
-    command = [&] {
-      startLog("cleave-server", options.common.logLevel);
-      return listCommand(options);
-    };
-  });
+  list->callback([&] { command = [&] { return listCommand(options); }; });
 
   CLI::App* end =
       addCommand(*sessions, options, "end",
                  "Ends one session; its client reports an error and exits with code 1", "end 3");
   end->add_option("ID", options.session, "The session's number, as 'sessions list' shows it")
       ->required();
-  end->callback([&] {
-    command = [&] {
-      startLog("cleave-server", options.common.logLevel);
-      return endCommand(options);
-    };
-  });
+  end->callback([&] { command = [&] { return endCommand(options); }; });
 }
 
 }  // namespace cleave
