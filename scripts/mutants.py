@@ -46,12 +46,12 @@ MUTANTS = {
     # Files are not synchronised, so a loss of power destroys them.
     "no-fsync": [("common/core/durable.cpp", "if (error == 0 && ::fsync(file.get()) != 0) error = errno;", "")],
     # After a resume, the server's codecs start without their state.
-    "no-codec-state": [("server/run/served_run.cpp", "  restoreCodecs(std::move(content.codecs));\n", "")],
+    "no-codec-state": [("server/run/body_checkpoints.cpp", "  restoreCodecs(std::move(content.codecs));\n", "")],
     # A checkpoint is loaded without the kept samples that have changed since an earlier one.
     "first-samples-only": [("common/run/checkpoint_file.cpp", "    std::move(samples.begin(), samples.end(), std::back_inserter(content.codecs));",
                          "    if (file.step == checkpoint.samples.front().step) std::move(samples.begin(), samples.end(), std::back_inserter(content.codecs));")],
     # After a resume, the server's count of evaluation batches restarts at 0.
-    "no-engine-state": [("server/run/served_run.cpp", "  return content.engine;", "  EngineState state = content.engine;\n  state.evaluated = 0;\n  return state;")],
+    "no-engine-state": [("server/run/body_checkpoints.cpp", "  return content.engine;", "  EngineState state = content.engine;\n  state.evaluated = 0;\n  return state;")],
 }  # fmt: skip
 
 

@@ -35,7 +35,7 @@ class StageProcess {
   void waitForMessage(std::chrono::steady_clock::time_point deadline) const;
   WatchedProcess& state() { return *process_; }
   // Expires once the process has ended, and its memory has been freed.
-  std::weak_ptr<const void> untilEnded() const { return process_; }
+  std::weak_ptr<WatchedProcess> watched() const { return process_; }
   // What it has written to its standard error and nobody has read, at most 64 KiB.
   std::string takeErrors();
 

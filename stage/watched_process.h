@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -41,6 +42,10 @@ class WatchedProcess {
   // second at most: a process with much memory ends later.
   std::string end();
 
+  // Any thread, at most once. Keeps `held` until the process has ended, and its memory has been
+  // freed.
+  void keepUntilEnded(std::shared_ptr<const void> held) { held_ = std::move(held); }
+
   // What the watch does from time to time. Returns false once the process has ended and its status
   // has been read: nothing is left of it.
   bool look();
@@ -52,6 +57,7 @@ class WatchedProcess {
   void killNow();
   bool read(int milliseconds);
 
+  std::shared_ptr<const void> held_;  // destroyed with this object: see StageProcess::watched()
   mutable std::mutex mutex_;
   const pid_t process_;
   OpenFile handle_;  // closed when it has ended

@@ -1,6 +1,7 @@
 #include "common/engine/worker.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "common/core/error.h"
@@ -136,6 +137,25 @@ std::optional<DeviceWorker::Started> EngineWorker::started() const noexcept {
 void EngineWorker::fail() {
   stopped_ = true;
   failed_(std::current_exception());
+  becomeIdle();
+}
+
+void EngineWorker::whenIdle(std::function<void()> then) {
+  {
+    const std::lock_guard lock(idleMutex_);
+    whenIdle_ = std::move(then);
+  }
+  becomeIdle();
+}
+
+void EngineWorker::becomeIdle() {
+  std::function<void()> then;
+  {
+    const std::lock_guard lock(idleMutex_);
+    if (hasWork() && !stopped_) return;
+    then = std::exchange(whenIdle_, nullptr);
+  }
+  if (then) then();
 }
 
 bool EngineWorker::collect() noexcept {
@@ -170,6 +190,7 @@ void EngineWorker::complete(const IssuedAction& action, Result result, SteadyTim
                         action.kind == ActionKind::bodyBackward ||
                         action.kind == ActionKind::bodyWeights;
   if (backward) lastBackward_ = end;
+  assert(underWay_ > 0);
   --underWay_;
   if (trace_) trace_->ran(action.kind, action.at, action.idleSince, end, seconds);
   // The duration of a reduction depends on the other replicas.
@@ -214,6 +235,7 @@ void EngineWorker::start(const StartFunction& function, Work work) {
 }
 
 void EngineWorker::issue(Work work) {
+  assert(work.kind != ActionKind::reduce || !isReducing_);
   begins(work);
   ++underWay_;
   hasWork_ = true;
@@ -258,6 +280,7 @@ bool EngineWorker::runOne() noexcept {
     if (!work) {
       if (!idleSince_) idleSince_ = now();
       hasWork_ = underWay_ > 0;
+      becomeIdle();
       return progressed;
     }
     issue(std::move(*work));

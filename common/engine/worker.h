@@ -14,10 +14,10 @@
 
 #include "common/core/clock.h"
 #include "common/core/error.h"
-#include "common/resources/executor.h"
 #include "common/engine/engine.h"
 #include "common/engine/schedule.h"
 #include "common/engine/trace.h"
+#include "common/resources/executor.h"
 
 namespace cleave {
 
@@ -147,6 +147,9 @@ class EngineWorker : public DeviceWorker {
   // Any thread. Whether there is work, pending or in progress, that the peer may be waiting for. If
   // not, this side is waiting for the peer's next message.
   bool hasWork() const { return hasWork_ || waiting() > 0; }
+  // Any thread. Calls `then` once, on any thread, when there is no such work, or the run has
+  // failed. Call it when no more messages arrive.
+  void whenIdle(std::function<void()> then);
 
   // Device thread.
   Engine& engine() { return *engine_; }
@@ -160,6 +163,7 @@ class EngineWorker : public DeviceWorker {
   bool completeAll();
   void issueReport();
   void fail();
+  void becomeIdle();
   bool isFull() const;
   void issue(Work work);
   void start(const StartFunction& function, Work work);
@@ -189,6 +193,8 @@ class EngineWorker : public DeviceWorker {
   std::size_t underWay_ = 0;           // actions issued and not complete
   bool isReducing_ = false;            // one of them is a reduction
   std::atomic<bool> hasWork_ = false;  // see hasWork(); excludes the mailbox
+  std::mutex idleMutex_;
+  std::function<void()> whenIdle_;  // guarded by idleMutex_
 };
 
 }  // namespace cleave

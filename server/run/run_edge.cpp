@@ -9,6 +9,7 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <cassert>
 #include <span>
 #include <utility>
 
@@ -61,6 +62,7 @@ EdgeReport::OfFlow meanOf(const LinkTotals& after, const LinkTotals& before, Flo
 void RunEdge::start(TensorLinkOptions options, std::shared_ptr<BufferPool> pool,
                     std::function<void(Message)> deliver,
                     std::function<void(const TransferRecord&)> record) {
+  assert(!link_);
   link_ =
       std::make_shared<TensorLink>(std::move(options), std::move(pool), io_,
                                    TensorLink::Callbacks{
@@ -168,7 +170,10 @@ asio::awaitable<void> RunEdge::serveOnce(std::shared_ptr<Connection> connection)
 // Counts a coroutine that uses the link, until the result is destroyed.
 std::shared_ptr<void> RunEdge::countServing() {
   ++serving_;
-  return {this, [](RunEdge* edge) { --edge->serving_; }};
+  return {this, [](RunEdge* edge) {
+            assert(edge->serving_ > 0);
+            if (--edge->serving_ == 0) edge->held_.reset();
+          }};
 }
 
 void RunEdge::startConnecting() {
@@ -291,7 +296,8 @@ std::string RunEdge::peerName() const {
   return peer_.empty() ? "the server before this one" : peer_;
 }
 
-void RunEdge::close() {
+void RunEdge::close(std::shared_ptr<const void> held) {
+  if (serving_ > 0) held_ = std::move(held);
   isClosed_ = true;
   failed_ = nullptr;
   if (const auto connection = link_->connection()) return connection->sayBye("done");

@@ -73,9 +73,8 @@ class RunEdge : public std::enable_shared_from_this<RunEdge> {
   // that is a fault that was found on this side, the run fails.
   boost::asio::awaitable<void> serve(std::shared_ptr<Connection> connection);
 
-  // Says Bye, and connects no more. The caller waits until isServing() is false.
-  void close();
-  bool isServing() const { return serving_ > 0; }
+  // Says Bye, and connects no more. Keeps `held` while coroutines use the link.
+  void close(std::shared_ptr<const void> held);
   // When something other than a Ping last crossed; nullopt without a connection.
   std::optional<SteadyTime> lastActivity() const;
 
@@ -103,8 +102,9 @@ class RunEdge : public std::enable_shared_from_this<RunEdge> {
   // When the first tensor began to wait, or the last connection that worked broke.
   SteadyTime waitingSince_;
   bool wasConnected_ = false;
-  bool isClosed_ = false;  // this run or the other one has ended
-  int serving_ = 0;        // coroutines that use the link
+  bool isClosed_ = false;             // this run or the other one has ended
+  int serving_ = 0;                   // coroutines that use the link
+  std::shared_ptr<const void> held_;  // see close()
   LinkTotals reported_;
 };
 

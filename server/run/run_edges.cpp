@@ -8,8 +8,8 @@
 
 #include "common/core/printable.h"
 #include "common/link/edge.h"
-#include "common/link/transfer_order.h"
 #include "common/link/probe/trial.h"
+#include "common/link/transfer_order.h"
 #include "common/run/run_folder.h"
 
 namespace cleave {
@@ -179,13 +179,8 @@ std::optional<SteadyTime> RunEdges::lastActivity() const {
   return last;
 }
 
-void RunEdges::close() {
-  for (const auto& edge : edges_) edge->close();
-}
-
-bool RunEdges::isServing() const {
-  return std::any_of(edges_.begin(), edges_.end(),
-                     [](const auto& edge) { return edge->isServing(); });
+void RunEdges::close(const std::shared_ptr<const void>& held) {
+  for (const auto& edge : edges_) edge->close(held);
 }
 
 }  // namespace cleave

@@ -57,9 +57,8 @@ class RunEdges {
   // When something other than a Ping last crossed an edge; nullopt: no edge is connected.
   std::optional<SteadyTime> lastActivity() const;
 
-  // Ends the edges. The caller waits until isServing() is false.
-  void close();
-  bool isServing() const;
+  // Ends the edges. They keep `held` while their links are used.
+  void close(const std::shared_ptr<const void>& held);
 
  private:
   class Router;

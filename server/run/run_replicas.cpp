@@ -1,5 +1,6 @@
 #include "server/run/run_replicas.h"
 
+#include <cassert>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -36,6 +37,7 @@ struct RunReplicas::State {
   bool hasBegun = false;   // to join
   bool isRunning = false;  // the thread
   std::stop_source leaving;
+  std::shared_ptr<const void> held;          // see abort()
   std::unique_ptr<GradientReducer> reducer;  // null: not joined, or left
   std::exception_ptr error;                  // why the group could not be joined
   std::optional<Call> waiting;               // until the group is joined
@@ -96,8 +98,10 @@ void RunReplicas::useGroup(State& state) {
 void RunReplicas::serve(const std::shared_ptr<State>& state) {
   useGroup(*state);
   state->group.listener.reset();  // must not outlive the server
+  std::shared_ptr<const void> held;
   const std::lock_guard lock(state->mutex);
   state->isRunning = false;
+  held = std::move(state->held);  // released after the lock
 }
 
 void RunReplicas::join() {
@@ -115,6 +119,7 @@ void RunReplicas::reduce(std::uint64_t step, std::span<float> values,
     const std::lock_guard lock(state_->mutex);
     error = state_->leaving.stop_requested() ? leftError() : state_->error;
     if (!error && !state_->reducer) {
+      assert(!state_->waiting);
       state_->waiting = Call{step, values, std::move(done)};
       state_->waitingSince = now();
       return;
@@ -124,21 +129,17 @@ void RunReplicas::reduce(std::uint64_t step, std::span<float> values,
   done(error);
 }
 
-void RunReplicas::abort() {
+void RunReplicas::abort(std::shared_ptr<const void> held) {
   std::optional<Call> waiting;
   if (!state_->leaving.request_stop()) return;
   {
     const std::lock_guard lock(state_->mutex);
+    if (state_->isRunning) state_->held = std::move(held);
     waiting = std::exchange(state_->waiting, std::nullopt);
     if (state_->reducer) state_->reducer->abort();
   }
   state_->changed.notify_all();
   if (waiting) waiting->done(leftError());
-}
-
-bool RunReplicas::isBusy() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->isRunning;
 }
 
 }  // namespace cleave

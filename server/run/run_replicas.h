@@ -32,11 +32,9 @@ class RunReplicas {
   void reduce(std::uint64_t step, std::span<float> values,
               std::function<void(std::exception_ptr)> done);
   // Any thread. Leaves the group: a pending call and all later ones fail with "replica-lost", here
-  // and in the other replicas.
-  void abort();
-  // Any thread. Whether the group is being joined or used, or is still being left after abort().
-  // While it is, the values of a pending call and its `done` may be in use.
-  bool isBusy() const;
+  // and in the other replicas. Only the first call has an effect. Keeps `held` until the group has
+  // been left: until then, the values of a pending call and its `done` may be in use.
+  void abort(std::shared_ptr<const void> held = nullptr);
 
  private:
   struct State;

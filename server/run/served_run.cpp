@@ -3,24 +3,20 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
+#include <cassert>
 #include <chrono>
 #include <exception>
 #include <functional>
-#include <iterator>
 #include <optional>
 #include <utility>
 #include <variant>
 
-#include "common/checkpoint/checkpoint_store.h"
 #include "common/core/failpoint.h"
 #include "common/core/log.h"
+#include "common/device/torch_errors.h"
 #include "common/files/sha256.h"
 #include "common/link/edge.h"
 #include "common/run/action_tables.h"
-#include "common/device/torch_errors.h"
 #include "server/run/hello.h"
 #include "server/store/on_thread.h"
 #include "stage/remote_body.h"
@@ -30,8 +26,6 @@ namespace {
 
 namespace asio = boost::asio;
 
-constexpr std::chrono::milliseconds kPoll{10};  // looks for work that has ended
-
 // "block 2" or "blocks 2 to 4"
 std::string blocksText(const RunPlan& plan) {
   const int first = plan.stage.cuts.cut0, last = plan.stage.cuts.cut1 - 1;
@@ -39,14 +33,19 @@ std::string blocksText(const RunPlan& plan) {
                        : fmt::format("blocks {} to {}", first, last);
 }
 
-// Looks again and again, because what ends on other threads does not say so. `isTrue` must outlive
-// the call.
-asio::awaitable<void> waitUntil(asio::any_io_executor io, const std::function<bool()>& isTrue) {
-  asio::steady_timer pause(io);
-  while (!isTrue()) {
-    pause.expires_after(kPoll);
-    co_await pause.async_wait(asio::use_awaitable);
-  }
+// Tests make the weights of one body wrong.
+void makeUpdateFail(ActionTable& table) {
+  const auto damaged = [](Work work) {
+    if (failingCall("body-update") != 0) std::get<StepDecision>(work.input).clipFactor /= 2;
+    return work;
+  };
+  ActionFunction& run = table[indexOf(ActionKind::update)];
+  run = [damaged, inner = std::move(run)](Work work) { return inner(damaged(std::move(work))); };
+  StartFunction& start = table.starts[indexOf(ActionKind::update)];
+  if (!start) return;
+  start = [damaged, inner = std::move(start)](Work work, Done done) {
+    inner(damaged(std::move(work)), std::move(done));
+  };
 }
 
 }  // namespace
@@ -83,6 +82,8 @@ asio::awaitable<void> ServedRun::open() {
   }
   if (resources_.stages != nullptr) stageMemory_.emplace(plan_);
   openLinks();
+  checkpoints_.emplace(stored_, *record_, edges_.links(), owner().link(), plan_.spec.replicas > 1,
+                       resources_.io);
   worker_ = makeWorker();
   // Builds the model as the worker's first action, so that the Hello is answered without waiting
   // for the device, and the build time is charged to the session.
@@ -170,7 +171,7 @@ std::unique_ptr<Body> ServedRun::makeBody() {
   if (resources_.stages != nullptr) {
     auto process = startStage(*resources_.stages, plan_, threads_.threads, *stageMemory_,
                               resources_.settings.allowCheckpoints);
-    process_ = process->untilEnded();
+    process_ = process->watched();
     return std::make_unique<RemoteBody>(std::move(process), plan_, threads_.threads,
                                         resources_.settings.actionSeconds, *stageMemory_, account_,
                                         [runLog = stored_.log](const std::string& text) {
@@ -182,21 +183,16 @@ std::unique_ptr<Body> ServedRun::makeBody() {
 }
 
 ActionTable ServedRun::build() {
+  assert(!body_);
   setComputeThreads(threads_.threads);
   body_ = makeBody();
-  ActionTable table = bodyActions(*body_, threads_.threads, mayFetchWeights(),
-                                  {[this](const StepDecision& decision) { snapshot(decision); },
-                                   [this](const Resume& resume) { return restore(resume); }},
-                                  reduceFunction());
+  ActionTable table = bodyActions(
+      *body_, threads_.threads, mayFetchWeights(),
+      {[this](const StepDecision& decision) { checkpoints_->take(decision, *body_); },
+       [this](const Resume& resume) { return checkpoints_->restore(resume, *body_, totals()); }},
+      reduceFunction());
   if (auto* const remote = dynamic_cast<RemoteBody*>(body_.get())) remote->startActions(table);
-  if (replicas_) {
-    // Tests make the weights of one replica differ.
-    ActionFunction& update = table[indexOf(ActionKind::update)];
-    update = [inner = std::move(update)](Work work) {
-      if (failingCall("replica-update") != 0) std::get<StepDecision>(work.input).clipFactor /= 2;
-      return inner(std::move(work));
-    };
-  }
+  makeUpdateFail(table);
   if (stored_.weights && !hasStoredWeights()) {
     ActionFunction& function = table[indexOf(ActionKind::importBlob)];
     function = [this, import = std::move(function)](Work work) {
@@ -219,7 +215,7 @@ std::function<void(std::exception_ptr)> ServedRun::failFunction() const {
   std::vector<std::shared_ptr<TensorLink>> clients;
   for (const auto& seat : seats_) clients.push_back(seat->link());
   return [clients = std::move(clients), hasFailed = hasFailed_](const std::exception_ptr& error) {
-    *hasFailed = true;
+    hasFailed->open();
     for (const auto& link : clients) link->fail(error);
   };
 }
@@ -228,12 +224,14 @@ std::function<void(std::exception_ptr)> ServedRun::failFunction() const {
 
 // Loads the weights as if they had arrived from the client.
 void ServedRun::loadStoredWeights() {
+  assert(hasStoredWeights());
   stored_.weights->load(
       resources_.pool->chargedTo(account_),
       [mailbox = mailbox_](Blob weights) { mailbox->deliver(std::move(weights)); }, failFunction());
 }
 
 Result ServedRun::importAndKeep(const ActionFunction& import, Work work) {
+  assert(stored_.weights && !hasStoredWeights());
   Blob weights = std::get<Blob>(work.input);
   Result result = import(std::move(work));
   // The memory for unpacking is no longer needed. It is now available for weights that the client
@@ -241,100 +239,6 @@ Result ServedRun::importAndKeep(const ActionFunction& import, Work work) {
   account_->raiseLimit(unpackedWeightsBytes(plan_));
   stored_.weights->keep(std::move(weights));
   return result;
-}
-
-// ---- Checkpoints ----
-
-void ServedRun::snapshot(const StepDecision& decision) {
-  // Allows one snapshot at a time: each holds a copy of the state, and admission has counted only
-  // one.
-  if (isSaving()) {
-    throw ProtocolError(
-        "too-many-in-flight",
-        fmt::format("step {} asks for a checkpoint before the last one is saved", decision.step));
-  }
-  snapshot_ = std::make_shared<RunCheckpoints::Snapshot>();
-  snapshot_->keep = decision.keep;
-  saving_ = snapshot_;
-  if (!stored_.checkpoints) return;
-  failpoint("snapshot");
-  const SteadyTime begin = now();
-  snapshot_->stage = body_->saveFile();
-  snapshot_->state.spec = stored_.checkpoints->spec();
-  snapshot_->hasReplicas = plan_.spec.replicas > 1;
-  snapshot_->seconds = secondsSince(begin);
-}
-
-// Called after the step has been recorded, and before the next step's first computation.
-void ServedRun::saveSnapshot() {
-  std::shared_ptr<RunCheckpoints::Snapshot> snapshot = std::exchange(snapshot_, nullptr);
-  snapshot->state.engine = worker_->engine().state();
-  snapshot->state.notes = record_->notes();
-  const auto reply = [io = resources_.io, link = owner().link(), runLog = stored_.log,
-                      faults = checkpointFaults_](const Saved& saved) {
-    if (runLog && !saved.code.empty() && faults->isNew(saved.code)) {
-      runLog->warn("no checkpoint of step {}: {}", saved.step, saved.sentence);
-    } else if (runLog && saved.code.empty() && faults->recovered()) {
-      runLog->info("checkpoints are made again: the last one is of step {}", saved.step);
-    }
-    asio::post(io, [link, saved] { link->send(saved); });
-  };
-  if (!stored_.checkpoints) {
-    Saved refused;
-    refused.step = snapshot->state.engine.applied;
-    refused.code = "no-checkpoints";
-    refused.sentence = "this server makes no checkpoints";
-    return reply(refused);
-  }
-  CheckpointInfo base = stored_.checkpoints->baseOfSamples(snapshot->keep);
-  snapshot->samples = std::move(base.samples);
-  // Runs after this step's commit, which is already in the queue.
-  saveCodecs(base.step, [checkpoints = stored_.checkpoints, snapshot = std::move(snapshot),
-                         reply](SavedCodecs codecs) mutable {
-    snapshot->state.codecs = std::move(codecs.states);
-    snapshot->error = codecs.error;
-    checkpoints->save(std::move(snapshot), reply);
-  });
-}
-
-// The links' codecs run in one queue, so the last link's states are the last to arrive.
-void ServedRun::saveCodecs(std::uint64_t since,
-                           std::function<void(SavedCodecs saved)> saved) const {
-  const auto codecs = std::make_shared<SavedCodecs>();
-  const std::vector<TensorLink*> all = links();
-  for (TensorLink* const link : all) {
-    link->saveCodecs(since, [codecs, saved, isLast = link == all.back()](SavedCodecs ofLink) {
-      codecs->add(std::move(ofLink));
-      if (isLast) saved(std::move(*codecs));
-    });
-  }
-}
-
-void ServedRun::restoreCodecs(std::vector<TensorCodecs::SavedState> states) const {
-  for (TensorLink* const edge : edges_.links()) {
-    const auto isOwn = [&](const auto& state) { return edge->carries(state.flow); };
-    const auto own = std::stable_partition(states.begin(), states.end(), std::not_fn(isOwn));
-    edge->restoreCodecs(std::vector<TensorCodecs::SavedState>(
-        std::make_move_iterator(own), std::make_move_iterator(states.end())));
-    states.erase(own, states.end());
-  }
-  owner().link()->restoreCodecs(std::move(states));
-}
-
-EngineState ServedRun::restore(const Resume& resume) {
-  failpoint("restore");
-  const auto& available = stored_.available;
-  if (std::find(available.begin(), available.end(), resume.step) == available.end()) {
-    throw ProtocolError(
-        "unexpected-message",
-        fmt::format("Resume names step {}, which is not one of HelloOk.available", resume.step));
-  }
-  const Checkpoint checkpoint = stored_.checkpoints->read(resume.step);
-  CheckpointContent content = stored_.checkpoints->contentOf(checkpoint);
-  body_->restoreFile(writeSafetensors(content.stage));
-  restoreCodecs(std::move(content.codecs));
-  record_->resumed(resume.step, content.notes, totals());
-  return content.engine;
 }
 
 void ServedRun::finish() {
@@ -382,6 +286,7 @@ std::string ServedRun::summary() const {
 // ---- Serving ----
 
 void ServedRun::start() {
+  assert(isOpen() && worker_ && !isServing_);
   record_->begin(totals());
   resources_.device.attach(worker_, owner().request().identity);
   isServing_ = true;
@@ -390,8 +295,15 @@ void ServedRun::start() {
 }
 
 asio::awaitable<void> ServedRun::finishWork() {
-  const std::function<bool()> isDone = [this] { return !worker_->hasWork() || *hasFailed_; };
-  co_await waitUntil(resources_.io, isDone);
+  assert(worker_);
+  const auto whenDone = [this](auto task) {
+    const auto done = std::make_shared<Latch>();
+    done->whenOpen(std::move(task));
+    worker_->whenIdle([done] { done->open(); });
+    hasFailed_->whenOpen([done] { done->open(); });
+  };
+  const auto resume = [] {};
+  co_await runThrough(resources_.io, whenDone, resume);
 }
 
 void ServedRun::finishedBatch() {
@@ -406,7 +318,7 @@ void ServedRun::finishedBatch() {
   const TensorLink& link = *owner().link();
   pace_.finishedBatch(engine.ended().computed(), engine.ended().seconds, totals, link.receiveRate(),
                       link.sendRate());
-  if (snapshot_) saveSnapshot();
+  checkpoints_->saveTaken(engine.state());
 }
 
 void ServedRun::drain() {
@@ -446,15 +358,20 @@ asio::awaitable<void> ServedRun::close() {
   for (const auto& seat : seats_) seat->close();
   if (codecQueue_) codecQueue_->cancel();
   if (stored_.weights) stored_.weights->cancel();
-  if (isOpen()) edges_.close();
-  if (replicas_) replicas_->abort();
+  // Whatever still has memory of this run, uses its folder, or reports to the device keeps `held`
+  // until it has ended.
+  const auto ended = std::make_shared<Latch>();
+  auto held = openedByLast(ended);
+  if (isOpen()) edges_.close(held);
+  if (replicas_) replicas_->abort(held);
   if (worker_) co_await closeWorker();
-  // They hold memory of this run, use its folder, or report to the device.
-  const std::function<bool()> areDone = [this] {
-    return process_.expired() && !isSaving() && !isUsingWeightsStore() && !edges_.isServing() &&
-           !isInGroup();
-  };
-  co_await waitUntil(resources_.io, areDone);
+  if (checkpoints_) checkpoints_->close(held);
+  if (stored_.weights) std::exchange(stored_.weights, nullptr)->keepWhileBusy(held);
+  if (const auto process = process_.lock()) process->keepUntilEnded(held);
+  held.reset();
+  const auto whenEnded = [ended](auto task) { ended->whenOpen(std::move(task)); };
+  const auto resume = [] {};
+  co_await runThrough(resources_.io, whenEnded, resume);
   if (isOpen()) {
     completeRecords();
     const LinkTotals totals = this->totals();
@@ -463,7 +380,6 @@ asio::awaitable<void> ServedRun::close() {
   }
   if (!codecQueue_) co_return;
   const auto whenIdle = [this](auto task) { codecQueue_->cancel(std::move(task)); };
-  const auto resume = [] {};
   co_await runThrough(resources_.io, whenIdle, resume);
 }
 
@@ -480,7 +396,6 @@ asio::awaitable<void> ServedRun::closeWorker() {
     applied_ = worker_->engine().applied();
     worker_.reset();
     body_.reset();
-    snapshot_.reset();  // snapshot of a step that failed before it was recorded
   };
   const auto toDevice = [this](auto task) { resources_.device.post(std::move(task)); };
   co_await runThrough(resources_.io, toDevice, destroy);

@@ -3,7 +3,6 @@
 
 #include <spdlog/logger.h>
 
-#include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -14,18 +13,19 @@
 #include <string>
 #include <vector>
 
-#include "common/files/environment.h"
-#include "common/core/fault_notes.h"
 #include "common/engine/participant.h"
 #include "common/engine/trace.h"
 #include "common/engine/worker.h"
-#include "common/link/tensor_link.h"
+#include "common/files/environment.h"
 #include "common/link/probe/trial.h"
+#include "common/link/tensor_link.h"
 #include "common/model/stage/stage.h"
 #include "common/run/action_tables.h"
 #include "common/run/plan.h"
 #include "proto/wire.pb.h"
 #include "server/run/admission.h"
+#include "server/run/body_checkpoints.h"
+#include "server/run/latch.h"
 #include "server/run/run_edges.h"
 #include "server/run/run_replicas.h"
 #include "server/run/run_resources.h"
@@ -72,7 +72,7 @@ class ServedRun {
   // a step that the client has.
   boost::asio::awaitable<void> finishWork();
   // Whether its seats may be parked when their connections break; otherwise, the run is closed.
-  bool mayPark() const { return isServing_ && !isTrial_ && !isDraining_ && !*hasFailed_; }
+  bool mayPark() const { return isServing_ && !isTrial_ && !isDraining_ && !hasFailed_->isOpen(); }
   // Waits until all computation of the run has stopped, and completes its records. The run's memory
   // is in use until then. The connections must have ended.
   boost::asio::awaitable<void> close();
@@ -112,16 +112,9 @@ class ServedRun {
   // Those of the edges, then those of the seats; none before open().
   std::vector<TensorLink*> links() const;
   LinkTotals totals() const;
-  void saveCodecs(std::uint64_t since, std::function<void(SavedCodecs saved)> saved) const;
-  void restoreCodecs(std::vector<TensorCodecs::SavedState> states) const;
   std::shared_ptr<EngineWorker> makeWorker();
-  std::unique_ptr<Body> makeBody();             // device thread
-  ActionTable build();                          // device thread
-  void snapshot(const StepDecision& decision);  // device thread
-  void saveSnapshot();                          // device thread
-  EngineState restore(const Resume& resume);    // device thread
-  bool isSaving() const { return !saving_.expired(); }
-  bool isInGroup() const { return replicas_ && replicas_->isBusy(); }
+  std::unique_ptr<Body> makeBody();  // device thread
+  ActionTable build();               // device thread
   const wire::Hello& hello() const { return owner().request().hello; }
   bool resumes() const { return hello().committed_size() > 0; }
   // Whether the Hello contains the digest of initial weights that the client would send.
@@ -153,22 +146,19 @@ class ServedRun {
   std::shared_ptr<MemoryAccount> account_;
   std::shared_ptr<Mailbox> mailbox_;
   std::optional<StageMemory> stageMemory_;  // if the stage computes in another process
-  std::weak_ptr<const void> process_;       // that process, until it has ended
+  std::weak_ptr<WatchedProcess> process_;   // that process, until it has ended
   RunEdges edges_;
   std::shared_ptr<RunReplicas> replicas_;  // null: the body has no replicas
   std::unique_ptr<Body> body_;
   std::shared_ptr<EngineWorker> worker_;
   ThroughputMeter pace_;
   UsageMeter usage_;
-  std::uint64_t batches_ = 0;                           // device thread; counted only for trials
-  std::shared_ptr<RunCheckpoints::Snapshot> snapshot_;  // device thread: not saved yet
-  // Used by the thread that writes the run's checkpoints.
-  const std::shared_ptr<FaultNotes> checkpointFaults_ = std::make_shared<FaultNotes>();
-  std::weak_ptr<RunCheckpoints::Snapshot> saving_;  // the last one, until it is saved
-  std::uint64_t applied_ = 0;  // number of updates, set when the worker is closed
+  std::uint64_t batches_ = 0;                   // device thread; counted only for trials
+  std::optional<BodyCheckpoints> checkpoints_;  // nullopt before open()
+  std::uint64_t applied_ = 0;                   // number of updates, set when the worker is closed
   // Set before an error of the run reaches the link, which may already have failed for another
   // reason.
-  const std::shared_ptr<std::atomic<bool>> hasFailed_ = std::make_shared<std::atomic<bool>>(false);
+  const std::shared_ptr<Latch> hasFailed_ = std::make_shared<Latch>();
   bool isServing_ = false;  // the worker runs
   bool isDraining_ = false;
   bool isClosing_ = false;

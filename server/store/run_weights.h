@@ -12,8 +12,8 @@
 #include <optional>
 #include <string>
 
-#include "common/resources/buffer.h"
 #include "common/engine/messages.h"
+#include "common/resources/buffer.h"
 #include "server/store/disk_share.h"
 #include "server/store/weights_store.h"
 
@@ -49,11 +49,15 @@ class RunWeights : public std::enable_shared_from_this<RunWeights> {
   void cancel() { isCancelled_ = true; }
   // Any thread. Whether load() or keep() still uses memory of the run.
   bool isBusy() const { return busy_ > 0; }
+  // Keeps `held` until this object is destroyed, which load() and keep() own while they use memory
+  // of the run. The caller drops it, and uses it no more.
+  void keepWhileBusy(std::shared_ptr<const void> held) { held_ = std::move(held); }
 
  private:
   std::optional<Blob> read(BufferPool& pool);
   void write(const Blob& weights);
 
+  std::shared_ptr<const void> held_;             // see keepWhileBusy()
   Context context_;                              // without `stored`
   std::shared_ptr<const StoredWeights> stored_;  // until load() has read them
   const bool areStored_;

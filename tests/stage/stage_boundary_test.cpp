@@ -205,10 +205,11 @@ TEST_CASE("a process's end is reported") {
 }
 
 TEST_CASE("a process that is no longer used is ended by the watch") {
-  std::weak_ptr<const void> left;
+  auto held = std::make_shared<int>();
+  const std::weak_ptr<const void> left = held;
   {
     const auto process = playing({}, pause);
-    left = process->untilEnded();
+    process->state().keepUntilEnded(std::move(held));
   }
   CHECK(soon([&] { return left.expired(); }));
 }

@@ -145,6 +145,31 @@ TEST_CASE("a worker has work from a message's arrival until its device has finis
   CHECK_FALSE(server.worker->hasWork());
 }
 
+TEST_CASE("a worker says once that it is idle: now, after its work, or when its run fails") {
+  int calls = 0;
+  const auto count = [&] { ++calls; };
+  SlowServer server;
+  server.worker->whenIdle(count);
+  CHECK(calls == 1);
+
+  server.deliver(activationAt(0), 0);
+  server.worker->whenIdle(count);
+  server.runAll();
+  CHECK(calls == 1);  // the device computes
+  server.runThrough();
+  CHECK(calls == 2);
+  server.deliver(activationAt(0), 1);
+  server.runThrough();
+  CHECK(calls == 2);
+
+  server.deliver(activationAt(0), 1);  // arrives twice
+  server.worker->whenIdle(count);
+  CHECK(calls == 2);
+  server.runThrough();
+  CHECK(server.failed);
+  CHECK(calls == 3);
+}
+
 TEST_CASE("a batch that ends with a late completion is finished exactly once") {
   SlowServer server;
   server.deliver(activationAt(0), 0, Phase::eval);

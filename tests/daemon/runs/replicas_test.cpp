@@ -276,7 +276,7 @@ TEST_CASE("a replica that has other weights ends the run, also without checkpoin
   const TemporaryFolder folder;
   const Replicas replicas(folder, 2);
   replicas.servers[1]->server().stop();
-  replicas.servers[1]->start(failingAt("replica-update:3:eio"));
+  replicas.servers[1]->start(failingAt("body-update:3:eio"));
   const Ended ended = runClient("train", folder.path("run"),
                                 with(kNoCheckpoints, {"--server", replicas.addresses()}));
   INFO(ended.errors);

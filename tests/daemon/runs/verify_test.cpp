@@ -114,6 +114,40 @@ TEST_CASE("mobilenet_v2, clipping and every optimizer give bit-identical results
   }
 }
 
+TEST_CASE("verify finds a wrong update of the body, and names the tensor and the step") {
+  const TemporaryFolder folder;
+  // The second of the three updates of each run.
+  const TestServer server(folder, {}, "store", failingAt("body-update:2:eio,body-update:5:eio"));
+  const Arguments arguments = with(
+      kModels[0], {"--server", server.address(), "--steps", "3", "--set", "train.micro_batches=2"});
+  const Ended json = runClient("verify", folder.path("json"), with(arguments, {"--json"}));
+  INFO(json.errors);
+  REQUIRE(json.code == 1);
+  const auto result = nlohmann::json::parse(json.output);
+  CHECK(result.at("equal").get<bool>() == false);
+  CHECK(result.at("passed").get<bool>() == false);
+  const auto whereOf = [&](const char* what) {
+    INFO(what);
+    CHECK(result.at("compared").at(what).at("equal").get<bool>() == false);
+    CHECK(result.at("compared").at(what).at("largest_difference").get<double>() > 0);
+    return result.at("compared").at(what).at("where").get<std::string>();
+  };
+  // The gradients of the first two steps are those of the whole model.
+  using Catch::Matchers::EndsWith;
+  using Catch::Matchers::StartsWith;
+  CHECK_THAT(whereOf("gradients/body"), EndsWith("weight in step 3") || EndsWith("bias in step 3"));
+  CHECK_THAT(whereOf("gradient norm"), EndsWith("step 3"));
+  CHECK_THAT(whereOf("losses"), StartsWith("micro-batch "));
+  CHECK_THAT(whereOf("weights/body"), EndsWith("weight") || EndsWith("bias"));
+
+  const Ended text = runClient("verify", folder.path("text"), arguments);
+  INFO(text.output << text.errors);
+  CHECK(text.code == 1);
+  CHECK_THAT(text.output, Catch::Matchers::Contains("largest difference") &&
+                              Catch::Matchers::Contains(" in step 3\n") &&
+                              EndsWith("split and whole DIFFER\n"));
+}
+
 TEST_CASE("verify starts and stops its own server if none is given") {
   const TemporaryFolder folder;
   CHECK(verify(folder, "own", kModels[1]).at("equal") == true);
