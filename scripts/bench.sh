@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|servers|replicas|edges|plan|zero-bubble|between|metrics|memory|run-memory|process|transport|reducer|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|servers|rows|replicas|edges|plan|zero-bubble|between|metrics|memory|run-memory|process|transport|reducer|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
 
   split    the demo's split model (codec none, schedule priority), compared with the whole model in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -33,6 +33,9 @@ usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|s
            --short, --json FILE
   servers  1, 2 and 3 servers in a row on emulated links, compared with bound and prediction; all sides wait instead of computing
            --rate MBITS (1000), --latency MS… (0.1, 10), --codec SPEC (none), --rounds N (3), --steps N (5), --json FILE
+  rows     schedules of 1 to 6 servers in a row, with and without staleness: simulated and measured steps, and the bound; servers wait
+           instead of computing
+           --servers N… (1 to 6), --micro-batches N… (4, 8, 16), --staleness D… (0, 1, 3), --steps N (6; 0: only simulate), --json FILE
   replicas images per second with 1 and 2 replicas of a body, and how much they compute at the same time; all sides wait instead of computing
            --replicas N… (1, 2), --width N of the mlp (1024), --rounds N (3), --steps N (20), --json FILE
   edges    RoBERTa-base on two servers with direct links between them, compared with tensors that pass through the client, in
@@ -95,6 +98,7 @@ case "${1:-}" in
   codec-step) targets=(cleave-server bench_step) ;;
   codec-auto) targets=(cleave-client cleave-server cleave-link) ;;
   pipeline|servers) targets=(cleave-server cleave-link bench_simulate bench_step) ;;
+  rows) targets=(cleave-client cleave-server bench_simulate) ;;
   plan) targets=(cleave-client cleave-server cleave-link bench_step) ;;
   edges) targets=(bench_simulate) ;;
   between|memory|run-memory|process|tuning|loading|zero-bubble|replicas) targets=(cleave-client cleave-server) ;;

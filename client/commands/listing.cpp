@@ -27,21 +27,13 @@ std::vector<ListedItem> models() {
   return items;
 }
 
-// The count as text: "1", for example, or "M" if it grows with the number of micro-batches.
-std::string inFlightText(std::uint32_t (*count)(std::uint32_t microBatches)) {
-  constexpr std::uint32_t kMany = 1000;
-  const std::uint32_t value = count(kMany);
-  return value == kMany ? "M" : std::to_string(value);
-}
-
 std::vector<ListedItem> schedules() {
   std::vector<ListedItem> items;
   for (const Schedule& row : scheduleTable()) {
-    const std::string min = inFlightText(row.minInFlight);
-    const std::string range =
-        min == "M" ? "M" : fmt::format("{}..M ({})", min, inFlightText(row.defaultInFlight));
+    const std::string usual = row.perHop == 0 ? "M" : fmt::format("{} * (S + 1)", row.perHop);
+    const std::string range = row.min == 0 ? "M" : fmt::format("{}..M ({})", row.min, usual);
     items.push_back({std::string(row.name), std::string(row.description),
-                     fmt::format("in_flight={}, for M micro-batches", range),
+                     fmt::format("in_flight={}, for M micro-batches and S bodies", range),
                      fmt::format("train: {{schedule: {}, in_flight: 0}}", row.name)});
   }
   return items;

@@ -407,6 +407,7 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Datasets& data,
   }
 
   RunSpec spec(settings);
+  spec.bodies = static_cast<std::uint32_t>(settings.bodies());
   spec.model = model;
   spec.model.graphBlocks = nullptr;
   setBody(spec, stage, blocks, settings);

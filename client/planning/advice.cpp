@@ -132,7 +132,8 @@ void addSchedule(const StepCosts& costs, const RunPlan& plan, const ClientSettin
   if (plan.schedule != &priority) change.settings.emplace_back("train.schedule=priority");
   if (settings.inFlight != 0) change.settings.emplace_back("train.in_flight=0");
   if (change.settings.empty()) return;
-  const std::uint32_t inFlight = resolveInFlight(priority, 0, plan.spec.microBatches);
+  const std::uint32_t inFlight =
+      resolveInFlight(priority, 0, plan.spec.microBatches, plan.spec.bodies);
   change.seconds = simulated(costs, priority, inFlight);
   changes.push_back(std::move(change));
 }
@@ -157,8 +158,9 @@ void addMicroBatches(const MeasuredSteps& steps, const RunPlan& plan,
   Change change;
   change.settings.push_back(fmt::format("train.micro_batches={}", twice));
   if (settings.inFlight != 0) change.settings.emplace_back("train.in_flight=0");
-  change.seconds = simulated(steps.costs.inMicroBatches(2 * steps.costs.microBatches),
-                             *plan.schedule, resolveInFlight(*plan.schedule, 0, twice));
+  change.seconds =
+      simulated(steps.costs.inMicroBatches(2 * steps.costs.microBatches), *plan.schedule,
+                resolveInFlight(*plan.schedule, 0, twice, plan.spec.bodies));
   if (hasBatchNorm(plan.blocks))
     change.caveat = "gives batch norm fewer samples, which may cost accuracy";
   changes.push_back(std::move(change));

@@ -374,7 +374,8 @@ class Planner {
                                             const Schedule& schedule) const {
     const std::uint32_t inProgress = candidate.microBatches * (candidate.staleness + 1);
     const std::uint32_t min = schedule.minInFlight(inProgress);
-    std::uint32_t inFlight = schedule.defaultInFlight(inProgress);
+    std::uint32_t inFlight =
+        schedule.defaultInFlight(inProgress, static_cast<std::uint32_t>(candidate.cuts.size()) - 1);
     while (true) {
       std::optional<PlannedRun> plan = planWith(candidate, schedule, inFlight);
       if (!plan || fits(*plan)) return plan;

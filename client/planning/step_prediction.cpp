@@ -154,7 +154,8 @@ std::uint32_t predictedInFlight(const StepCosts& costs, const Schedule& schedule
                                 std::uint32_t asked, std::uint32_t staleness) {
   const std::uint32_t microBatches = costs.microBatches * (staleness + 1);
   if (!placeOfAll(costs.places()).limitsInFlight()) return microBatches;
-  if (asked == 0) return schedule.defaultInFlight(microBatches);
+  if (asked == 0)
+    return schedule.defaultInFlight(microBatches, static_cast<std::uint32_t>(costs.bodies.size()));
   return std::clamp(asked, schedule.minInFlight(microBatches), microBatches);
 }
 

@@ -15,7 +15,8 @@ std::string Engine::stepText(Phase phase, std::uint64_t step) {
 }
 
 Engine::Engine(const EngineOptions& options, StageRows rows)
-    : options_(options), stage_(std::move(rows), options.schedule->pick, options.inFlight) {}
+    : options_(options),
+      stage_(std::move(rows), options.schedule->pick, options.inFlight, options.staleness > 0) {}
 
 // ---- Batches ----
 

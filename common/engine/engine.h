@@ -43,6 +43,7 @@ struct EngineOptions {
   // before each report.
   Replica replica = {};
   bool reduces = false;
+  std::uint32_t bodies = 1;  // server: number of bodies in the row
   // ---- For a cohort: clients whose samples together form the batches ----
   // Client: its number in the cohort. Member 0 decides the steps, and the others obey.
   std::optional<std::uint32_t> member = std::nullopt;

@@ -10,7 +10,7 @@ namespace cleave {
 
 Participant::Participant(const EngineOptions& options, const Place& place,
                          std::vector<std::shared_ptr<EngineLink>> links)
-    : Engine(options, bodyRows(place, place.firstCut + 1, options.schedule->splitsBackward)),
+    : Engine(options, bodyRows(place, options.bodies, options.schedule->splitsBackward)),
       place_(place),
       links_(std::move(links)),
       parts_(links_.size()),

@@ -25,8 +25,6 @@ Picked firstReady(const ReadyKinds& ready, std::initializer_list<ActionKind> ord
 }
 
 int firstComeFirstServed(Flow, const Place&) { return 0; }
-std::uint32_t allInFlight(std::uint32_t microBatches) { return microBatches; }
-std::uint32_t oneInFlight(std::uint32_t) { return 1; }
 
 // priority: the action that unlocks the most work runs first. A tail step gives the server a
 // backward. A body's forward leads to a tail step, but its backward leads only to the last action
@@ -63,35 +61,51 @@ Picked pickInBlocks(const ReadyKinds& ready, const StageState& state) {
   return std::nullopt;
 }
 
-// 1f1b for the U-shaped split: after a warm-up, each device alternates one forward and one backward
-// (Narayanan et al., PipeDream, SOSP'19). Cycle j of the client is TailStep(j), HeadBackward(j -
-// 1), HeadForward(j - 1 + W), so that W micro-batches are in flight. Cycle j of hop k is
-// BodyBackward(j), BodyForward(j + w) with w = max(1, W - k). M = 5, W = 3, one server:
+// 1f1b: after a warm-up, each server alternates one backward and one forward (Narayanan et al.,
+// PipeDream, SOSP'19), and waits for the next action of its row if necessary. Here the pipeline
+// begins and ends at the client. A round crosses S + 1 hops: head, S bodies, tail. The W
+// micro-batches in flight are spread evenly over them, W / (S + 1) per hop: with the default of 2,
+// one is computed while the other one crosses the link ("eager" 1F1B: Zhuang et al., 2022). The
+// warm-up of body k is those of the hops from body k to the tail, and its cycle j is
+// BodyBackward(j), BodyForward(j + warm-up).
 //
-//   cycle    warm-up    0       1          2          3       4       5
-//   client   F0 F1 F2   T0      T1 H0 F3   T2 H1 F4   T3 H2   T4 H3   H4
-//   server   F0 F1      B0 F2   B1 F3      B2 F4      B3      B4
+// Gradients return to the head S hops later. So cycle j of the client is TailStep(j),
+// HeadBackward(j - S), HeadForward(j - S + W). It runs the first one of these that is ready: if it
+// waited, servers would wait too. M = 6, W = 4, one server, each action takes a second:
 //
-// A device runs the next action of its row, waiting for it if necessary. With W = 1 and M > 1, T1
-// would wait for F1, which comes later in the same row. The minimum of W is therefore 2.
+//   client   F0 F1 F2 F3 T0 T1 H0 F4 T2 H1 F5 T3 H2 T4 H3 T5 H4 H5
+//   server   F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 B5
+//
+// With W = 1 and M > 1, a server would wait for BodyForward(1) before BodyBackward(0). The minimum
+// of W is therefore 2.
 using Turn = std::tuple<std::int64_t, int, std::uint32_t>;  // cycle, slot in the cycle, i
+
+constexpr std::uint32_t kPerHop = 2;
+
+std::int64_t warmUpOf(const StageState& state) {
+  const std::uint32_t hops = state.bodies + 1;
+  // If a batch runs alone and all of it is in flight, a longer warm-up never waits for the client.
+  const bool isWhole = state.isAlone && state.inFlight == state.microBatches;
+  const std::uint32_t spread = isWhole ? std::max(state.inFlight, kPerHop * hops) : state.inFlight;
+  const std::uint32_t perHop = std::max(1u, spread / hops);
+  return std::min(perHop * (hops - state.hop), state.inFlight);
+}
 
 Turn turnOf(ActionKind kind, std::uint32_t i, const StageState& state) {
   const std::int64_t index = i;
-  const std::int64_t inFlight = state.inFlight;
-  const std::int64_t bodyWarmUp = std::max<std::int64_t>(1, inFlight - state.hop);
-  constexpr std::int64_t kWarmUp = -1;
+  const std::int64_t behind = state.bodies;
+  const auto forward = [&](std::int64_t warmUp, std::int64_t first, int slot) {
+    return index < warmUp ? Turn(-1, 0, i) : Turn(index - warmUp + first, slot, i);
+  };
   switch (kind) {
     case ActionKind::headForward:
-      return index < inFlight ? Turn(kWarmUp, 0, i) : Turn(index - inFlight + 1, 2, i);
-    case ActionKind::tailStep:
-      return {index, 0, i};
+      return forward(state.inFlight, behind, 2);
     case ActionKind::headBackward:
-      return {index + 1, 1, i};
+      return {index + behind, 1, i};
     case ActionKind::bodyForward:
-      return index < bodyWarmUp ? Turn(kWarmUp, 0, i) : Turn(index - bodyWarmUp, 1, i);
+      return forward(warmUpOf(state), 0, 1);
     default:
-      return {index, 0, i};  // bodyBackward
+      return {index, 0, i};  // tailStep, bodyBackward
   }
 }
 
@@ -99,10 +113,12 @@ Picked pickOneForwardOneBackward(const ReadyKinds& ready, const StageState& stat
   constexpr ActionKind kKinds[] = {ActionKind::headForward, ActionKind::tailStep,
                                    ActionKind::headBackward, ActionKind::bodyForward,
                                    ActionKind::bodyBackward};
+  const bool isClient = state.hop == 0;
   Picked first;
   Turn firstTurn;
   for (const ActionKind kind : kKinds) {
-    if (!state.runs[indexOf(kind)] || state.next(kind) == state.microBatches) continue;
+    const bool isLeft = state.runs[indexOf(kind)] && state.next(kind) < state.microBatches;
+    if (isClient ? !ready[kind] : !isLeft) continue;
     const Turn turn = turnOf(kind, state.next(kind), state);
     if (!first || turn < firstTurn) {
       first = kind;
@@ -112,19 +128,16 @@ Picked pickOneForwardOneBackward(const ReadyKinds& ready, const StageState& stat
   return first && ready[*first] ? first : std::nullopt;
 }
 
-std::uint32_t twoInFlight(std::uint32_t microBatches) { return std::min(2u, microBatches); }
-std::uint32_t fourInFlight(std::uint32_t microBatches) { return std::min(4u, microBatches); }
-
 constexpr Schedule kSchedules[] = {
     {"priority", "runs first what unblocks the most work; urgent tensors are sent first (default)",
-     pickByPriority, unlockingFirst, oneInFlight, allInFlight},
-    {"gpipe", "all forwards, then all backwards", pickInBlocks, firstComeFirstServed, allInFlight,
-     allInFlight, false, /*overlapsSteps=*/false, /*isStrict=*/true},
+     pickByPriority, unlockingFirst, /*min=*/1},
+    {"gpipe", "all forwards, then all backwards", pickInBlocks, firstComeFirstServed, 0, 0, false,
+     /*overlapsSteps=*/false, /*isStrict=*/true},
     {"1f1b", "alternately one forward and one backward, with few micro-batches in flight",
-     pickOneForwardOneBackward, firstComeFirstServed, twoInFlight, fourInFlight, false, true,
+     pickOneForwardOneBackward, firstComeFirstServed, /*min=*/2, kPerHop, false, true,
      /*isStrict=*/true},
     {"zb", "like priority, but servers compute the gradients of their weights last", pickByPriority,
-     unlockingFirst, allInFlight, allInFlight, true},
+     unlockingFirst, 0, 0, true},
 };
 
 }  // namespace
@@ -133,6 +146,14 @@ std::string_view actionName(ActionKind kind) { return kActionNames[indexOf(kind)
 
 bool ReadyKinds::any() const {
   return std::any_of(ready.begin(), ready.end(), [](bool value) { return value; });
+}
+
+std::uint32_t Schedule::minInFlight(std::uint32_t microBatches) const {
+  return min == 0 ? microBatches : std::min(min, microBatches);
+}
+
+std::uint32_t Schedule::defaultInFlight(std::uint32_t microBatches, std::uint32_t bodies) const {
+  return perHop == 0 ? microBatches : std::min(perHop * (bodies + 1), microBatches);
 }
 
 std::span<const Schedule> scheduleTable() { return kSchedules; }
@@ -146,9 +167,9 @@ bool supportsStaleness(const Schedule& schedule, std::uint32_t replicas) {
 }
 
 std::uint32_t resolveInFlight(const Schedule& schedule, std::uint32_t configured,
-                              std::uint32_t microBatches) {
+                              std::uint32_t microBatches, std::uint32_t bodies) {
   const std::uint32_t inFlight =
-      configured == 0 ? schedule.defaultInFlight(microBatches) : configured;
+      configured == 0 ? schedule.defaultInFlight(microBatches, bodies) : configured;
   const std::uint32_t min = schedule.minInFlight(microBatches);
   if (inFlight < min || inFlight > microBatches) {
     throw UsageError(

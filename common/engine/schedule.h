@@ -53,12 +53,14 @@ struct ReadyKinds {
 // With staleness, several training batches are in progress, and their micro-batches count as one
 // sequence. The counts are those since no batch was in progress.
 struct StageState {
-  int hop = 0;                               // 0: the client; k: body k - 1
+  std::uint32_t hop = 0;                     // 0: the client; k: body k - 1
+  std::uint32_t bodies = 1;                  // S: number of bodies in the row
   std::array<bool, kScheduledKinds> runs{};  // the kinds that this stage runs in this phase
   std::uint32_t microBatches = 0;            // number of micro-batches that have begun or may begin
   std::uint32_t inFlight = 0;                // W: maximum micro-batches in flight
   // Number of actions started, by scheduled kind. The next action of the kind has this number.
   std::array<std::uint32_t, kScheduledKinds> started{};
+  bool isAlone = true;  // no other batch may follow in the sequence
 
   std::uint32_t next(ActionKind kind) const { return started[indexOf(kind)]; }
 };
@@ -71,17 +73,20 @@ struct Schedule {
   // Priority of a flow on the link to a body. The waiting tensor with the lowest value is sent
   // first; on a tie, the one that was queued first.
   int (*linkPriority)(Flow flow, const Place& body);
-  // Micro-batches in flight for a batch of M: the minimum, below which the schedule deadlocks, and
-  // the default.
-  std::uint32_t (*minInFlight)(std::uint32_t microBatches);
-  std::uint32_t (*defaultInFlight)(std::uint32_t microBatches);
+  // Micro-batches in flight, at most those of a batch; 0: all of them. The minimum, below which the
+  // schedule deadlocks, and the default per hop of the row: S bodies are S + 1 hops.
+  std::uint32_t min = 0;
+  std::uint32_t perHop = 0;
   // Whether bodies split their backward: BodyBackward computes the gradients that the body sends,
   // and BodyWeights those of its weights.
   bool splitsBackward = false;
   // Whether the schedule can overlap steps. One that ends each step before the next begins cannot.
   bool overlapsSteps = true;
-  // Whether a stage waits for its next action although another one is ready.
+  // Whether a server waits for its next action although another one is ready.
   bool isStrict = false;
+
+  std::uint32_t minInFlight(std::uint32_t microBatches) const;
+  std::uint32_t defaultInFlight(std::uint32_t microBatches, std::uint32_t bodies = 1) const;
 };
 
 std::span<const Schedule> scheduleTable();
@@ -94,7 +99,7 @@ bool supportsStaleness(const Schedule& schedule, std::uint32_t replicas = 1);
 // `microBatches`: M x (D + 1) in a run with staleness D. Throws UsageError "bad-in-flight" unless
 // minimum <= W <= microBatches.
 std::uint32_t resolveInFlight(const Schedule& schedule, std::uint32_t configured,
-                              std::uint32_t microBatches);
+                              std::uint32_t microBatches, std::uint32_t bodies = 1);
 // Maximum number of messages waiting on one side, and of tensors that the peer has not acknowledged
 // with a Received. A correct peer stays below it. Part of the protocol.
 constexpr std::size_t maxWaiting(std::uint32_t inFlight) { return std::size_t{8} * inFlight + 64; }

@@ -10,6 +10,7 @@ StageRows clientRows(const std::vector<Place>& bodies) {
   const Place& first = bodies.front();
   const Place& last = bodies.back();
   StageRows stage;
+  stage.bodies = static_cast<std::uint32_t>(last.lastCut - first.firstCut);
   stage.opens = ActionKind::headForward;
   stage.rows = {{ActionKind::headForward, {}, activationsOf(first.firstCut, first.first)},
                 {ActionKind::tailStep, activationsOf(last.lastCut, last.last),
@@ -22,9 +23,10 @@ StageRows clientRows(const std::vector<Place>& bodies) {
   return stage;
 }
 
-StageRows bodyRows(const Place& place, int hop, bool splitsBackward) {
+StageRows bodyRows(const Place& place, std::uint32_t bodies, bool splitsBackward) {
   StageRows stage;
-  stage.hop = hop;
+  stage.hop = static_cast<std::uint32_t>(place.firstCut) + 1;
+  stage.bodies = bodies;
   stage.rows = {{ActionKind::bodyForward, activationsOf(place.firstCut, place.first),
                  activationsOf(place.lastCut, place.last)}};
   auto gradients = gradientsOf(place.lastCut, place.last);
@@ -38,8 +40,11 @@ StageRows bodyRows(const Place& place, int hop, bool splitsBackward) {
   return stage;
 }
 
-StageEngine::StageEngine(StageRows rows, Pick pick, std::uint32_t inFlight)
-    : stage_(std::move(rows)), pick_(std::move(pick)), inFlight_(inFlight) {
+StageEngine::StageEngine(StageRows rows, Pick pick, std::uint32_t inFlight, bool overlapsSteps)
+    : stage_(std::move(rows)),
+      pick_(std::move(pick)),
+      inFlight_(inFlight),
+      overlapsSteps_(overlapsSteps) {
   for (const StageRow& row : stage_.rows) {
     for (const Flow flow : row.inputs) inputs_[flow];
   }
@@ -49,22 +54,16 @@ void StageEngine::begin(Phase phase, std::uint32_t microBatches) {
   phase_ = phase;
   microBatches_ = 0;
   dropped_ = 0;
-  isAlone_ = true;
   started_.fill(0);
   completed_.fill(0);
   for (auto& [flow, input] : inputs_) {
     input.arrived.clear();
     input.payloads.clear();
   }
-  extend(microBatches);
+  append(microBatches);
 }
 
 void StageEngine::append(std::uint32_t microBatches) {
-  isAlone_ = false;
-  extend(microBatches);
-}
-
-void StageEngine::extend(std::uint32_t microBatches) {
   microBatches_ += microBatches;
   for (auto& [flow, input] : inputs_) {
     input.arrived.resize(microBatches_, false);
@@ -128,9 +127,10 @@ std::optional<StageEngine::Action> StageEngine::next() {
   ReadyKinds ready;
   for (const StageRow& row : stage_.rows) ready.ready[indexOf(row.kind)] = isReady(row);
   if (!ready.any()) return std::nullopt;
-  StageState state{stage_.hop, {}, dropped_ + microBatches_, inFlight_, started_};
-  // Another batch may follow at any time, so only a batch that runs alone limits W.
-  if (isAlone_) state.inFlight = std::min(inFlight_, microBatches_);
+  StageState state{stage_.hop, stage_.bodies, {}, dropped_ + microBatches_, inFlight_, started_};
+  // Whether another batch has arrived depends on the timing, so the order does not depend on it.
+  state.isAlone = !overlapsSteps_ || phase_ == Phase::eval;
+  if (state.isAlone) state.inFlight = std::min(inFlight_, microBatches_);
   for (const StageRow& row : stage_.rows) {
     state.runs[indexOf(row.kind)] = runs(row);
     state.started[indexOf(row.kind)] += dropped_;

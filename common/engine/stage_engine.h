@@ -38,7 +38,8 @@ struct StageRow {
 };
 
 struct StageRows {
-  int hop = 0;  // 0: the client; k: body k - 1
+  std::uint32_t hop = 0;     // 0: the client; k: body k - 1
+  std::uint32_t bodies = 1;  // number of bodies in the row
   std::vector<StageRow> rows;
   // If set, at most the negotiated number of micro-batches may be in flight. A micro-batch is in
   // flight from the start of its action of this kind until the start of its action of the phase's
@@ -47,15 +48,16 @@ struct StageRows {
 };
 // Requires consecutive bodies: each begins at the cut where the previous one ends.
 StageRows clientRows(const std::vector<Place>& bodies);
-// `splitsBackward`: as Schedule::splitsBackward. A body that sends no gradients does not split.
-StageRows bodyRows(const Place& place, int hop = 1, bool splitsBackward = false);
+// `bodies`: their number in the row. `splitsBackward`: as Schedule::splitsBackward. A body that
+// sends no gradients does not split.
+StageRows bodyRows(const Place& place, std::uint32_t bodies, bool splitsBackward = false);
 
 class StageEngine {
  public:
   using Pick = std::function<std::optional<ActionKind>(const ReadyKinds&, const StageState&)>;
 
-  // `inFlight`: W as negotiated.
-  StageEngine(StageRows rows, Pick pick, std::uint32_t inFlight);
+  // `inFlight`: W as negotiated. `overlapsSteps`: whether append() may be called in training.
+  StageEngine(StageRows rows, Pick pick, std::uint32_t inFlight, bool overlapsSteps);
 
   // Starts a batch of M micro-batches. Drops the state of all batches before it.
   void begin(Phase phase, std::uint32_t microBatches);
@@ -96,7 +98,6 @@ class StageEngine {
     std::vector<Payload> payloads;  // arrived, not yet passed to an action
   };
 
-  void extend(std::uint32_t microBatches);
   bool runs(const StageRow& row) const;
   const StageRow& rowOf(ActionKind kind) const;
   bool isReady(const StageRow& row) const;
@@ -105,11 +106,11 @@ class StageEngine {
   const StageRows stage_;
   const Pick pick_;
   const std::uint32_t inFlight_;
+  const bool overlapsSteps_;
   Phase phase_ = Phase::train;
   std::uint32_t microBatches_ = 0;  // of all batches in progress
   // Micro-batches that were dropped since begin(). Schedules see counts that include them.
   std::uint32_t dropped_ = 0;
-  bool isAlone_ = true;  // no batch was appended since begin()
   std::array<std::uint32_t, kScheduledKinds> started_{};
   std::array<std::uint32_t, kScheduledKinds> completed_{};
   FlowMap<Input> inputs_;

@@ -24,8 +24,9 @@ struct QueuedTensor {
 
 // The state of the client or of a server.
 struct Side {
-  Side(StageRows rows, const Policy& policy, std::uint32_t inFlight, const Share& computed)
-      : stage(std::move(rows), policy.pick, inFlight), share(computed) {
+  Side(StageRows rows, const Policy& policy, std::uint32_t inFlight, bool overlapsSteps,
+       const Share& computed)
+      : stage(std::move(rows), policy.pick, inFlight, overlapsSteps), share(computed) {
     stage.begin(Phase::train, share.count);
   }
 
@@ -67,7 +68,8 @@ class Simulation {
         policy_(policy),
         withTimeline_(withTimeline),
         staleness_(staleness),
-        client_(clientRows(costs.places()), policy, policy.inFlight, {0, 1, costs.microBatches}) {
+        client_(clientRows(costs.places()), policy, policy.inFlight, staleness > 0,
+                {0, 1, costs.microBatches}) {
     for (std::size_t s = 0; s < costs.servers(); ++s) addServer(s);
     for (const auto& server : servers_) {
       const std::size_t s = server->server;
@@ -122,8 +124,10 @@ class Simulation {
     const Replica replica{count > 1 ? static_cast<std::uint32_t>(s) : 0, count};
     const Share share = replica.shareOf({0, 1, costs_.microBatches});
     Side& server = *servers_.emplace_back(std::make_unique<Side>(
-        bodyRows(costs_.bodies[body].place, int(body) + 1, policy_.splitsBackward), policy_,
-        inFlightOf(policy_.inFlight, count, share.count, staleness_), share));
+        bodyRows(costs_.bodies[body].place, static_cast<std::uint32_t>(costs_.bodies.size()),
+                 policy_.splitsBackward),
+        policy_, inFlightOf(policy_.inFlight, count, share.count, staleness_), staleness_ > 0,
+        share));
     server.isClient = false;
     server.server = s;
     server.body = body;

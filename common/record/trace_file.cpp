@@ -249,7 +249,7 @@ TraceFile joinTraces(const std::vector<TracedLink>& links) {
   const std::int64_t origin = earliestOf(links);
   Side client(file, "client", clientRows(places), names);
   for (std::size_t l = 0; l < links.size(); ++l) {
-    Side server(file, "server" + numbers[l], bodyRows(places[l]), {""});
+    Side server(file, "server" + numbers[l], bodyRows(places[l], 1), {""});
     client.draw(links[l].client, l, origin);
     server.draw(links[l].server, 0, minus(origin, minus(0, links[l].serverClock.ahead)));
     drawArrows(file, client.link(l), server.link(0));

@@ -227,6 +227,7 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
   plan.stage.cuts = {static_cast<int>(spec.cut0), static_cast<int>(spec.cut1), number,
                      number + static_cast<int>(innerCuts.size()) + 1};
   plan.stage.innerCuts = innerCuts;
+  if (spec.cutNumber >= spec.bodies) refuse("cut_number is not that of one of the bodies");
   if (spec.inserts.size() > innerCuts.size() + 2) refuse("there are more inserts than cuts");
   checkFreeze(spec);
   plan.stage.headIsFrozen = spec.headIsFrozen;
@@ -249,7 +250,7 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
   plan.microBatches = spec.microBatches;
   plan.maxBatch = spec.maxBatch;
   const std::uint32_t inProgress = spec.microBatches * (spec.staleness + 1);
-  plan.inFlight = resolveInFlight(*plan.schedule, spec.inFlight, inProgress);
+  plan.inFlight = resolveInFlight(*plan.schedule, spec.inFlight, inProgress, spec.bodies);
   if (!plan.place.limitsInFlight()) plan.inFlight = inProgress;
   plan.codecs = codecsOf(spec, plan.place, plan.blocks, plan.stage.cuts);
   for (const auto& [flow, codec] : plan.codecs) {
@@ -280,6 +281,7 @@ EngineOptions engineOptions(const RunPlan& plan) {
   options.schedule = plan.schedule;
   options.microBatches = plan.spec.microBatches;
   options.inFlight = plan.inFlight;
+  options.bodies = plan.spec.bodies;
   options.initialWeights = plan.spec.initialWeights;
   options.staleness = plan.spec.staleness;
   options.replica = plan.stage.replica;

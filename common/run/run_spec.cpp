@@ -40,6 +40,7 @@ const BodyField kBodyFields[] = {
     {"cut0", &RunSpec::cut0, {0, kMaxBlocks}},
     {"cut1", &RunSpec::cut1, {0, kMaxBlocks}},
     {"cut_number", &RunSpec::cutNumber, {0, kMaxServers - 1}},
+    {"bodies", &RunSpec::bodies, {1, kMaxServers}},
     {"max_batch", &RunSpec::maxBatch, {1, kMaxBatch}},
     {"steps_per_epoch", &RunSpec::stepsPerEpoch},
     {"train_samples", &RunSpec::trainSamples},

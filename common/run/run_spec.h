@@ -26,7 +26,8 @@ struct RunSpec : Experiment {
   explicit RunSpec(const Experiment& experiment) : Experiment(experiment) {}
 
   std::uint32_t cut0 = 0, cut1 = 0;  // the body is the blocks from cut0 to cut1 - 1
-  std::uint32_t cutNumber = 0;       // of cut0 among the cuts of a run with several servers
+  std::uint32_t cutNumber = 0;       // of cut0 among the cuts of a run with several bodies
+  std::uint32_t bodies = 1;          // number of bodies in the run
   std::uint32_t maxBatch = 0;        // samples, of all replicas together
   std::uint64_t stepsPerEpoch = 0;   // 0: unknown
   std::uint32_t trainSamples = 0;    // of the training data, if a codec keeps samples; else 0

@@ -10,6 +10,7 @@
 
 #include "client/commands/link_options.h"
 #include "client/planning/step_prediction.h"
+#include "common/predict/simulator.h"
 #include "common/program/program.h"
 
 namespace cleave {
@@ -43,16 +44,24 @@ StepCosts costsFrom(const Json& json) {
   return costs;
 }
 
-// With --edge-rate, neighbouring servers have direct links.
-int run(const std::string& path, const LinkOptions& link) {
+// With --edge-rate, neighbouring servers have direct links. With a staleness, "steady" has the
+// seconds per step of a long run, and their bound.
+int run(const std::string& path, const LinkOptions& link, std::uint32_t staleness) {
   std::ifstream file(path);
   const Json times = Json::parse(file);
   StepCosts costs = costsFrom(times);
   if (!link.edgeRate.empty()) costs.edges.resize(costs.bodies.size() - 1);
   linkCosts(link).applyTo(costs);
   const StepPrediction prediction = predictStep(costs);
-  std::cout << toJson(costs, times.at("batch").get<std::uint32_t>(), &prediction).dump()
-            << std::endl;
+  Json json = toJson(costs, times.at("batch").get<std::uint32_t>(), &prediction);
+  for (const Schedule* schedule : predictableSchedules(costs)) {
+    if (staleness == 0 || !supportsStaleness(*schedule)) continue;
+    const std::uint32_t inFlight = predictedInFlight(costs, *schedule, 0, staleness);
+    json["steady"][std::string(schedule->name)] =
+        steadyStepSeconds(costs, policyOf(*schedule, inFlight), staleness);
+    json["steady"]["bound"] = steadyStepBound(costs, staleness).seconds;
+  }
+  std::cout << json.dump() << std::endl;
   return 0;
 }
 
@@ -66,5 +75,7 @@ int main(int argc, char** argv) {
   app.add_option("--times", times, "File with the member \"times\" of a line of bench_step")
       ->required();
   cleave::addLinkOptions(app, link);
-  return cleave::runProgram(app, argc, argv, [&] { return cleave::run(times, link); });
+  std::uint32_t staleness = 0;
+  app.add_option("--staleness", staleness, "Also predicts steps that overlap");
+  return cleave::runProgram(app, argc, argv, [&] { return cleave::run(times, link, staleness); });
 }

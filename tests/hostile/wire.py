@@ -12,7 +12,7 @@ KINDS = range(1, 19)
 TENSOR_DATA = (TENSOR, SEGMENT)
 
 
-def header(kind, metadata_bytes=0, payload_bytes=0, stream=0, flags=0, checksum=0, magic=b"CLVE", version=3):
+def header(kind, metadata_bytes=0, payload_bytes=0, stream=0, flags=0, checksum=0, magic=b"CLVE", version=4):
     return struct.pack("<4sBBHIIQQ", magic, version, kind, flags, metadata_bytes, payload_bytes, stream, checksum)
 
 
@@ -109,7 +109,7 @@ def run_spec(codec="none", model="mlp", parameters=None, sample_shape=(1, 8, 8),
     fields = {
         "model": {"name": model, "parameters": {"width": str(WIDTH), "depth": "2"} if parameters is None else parameters,
                   "sample_shape": sample_shape, "classes": classes},
-        "cut0": 2, "cut1": 5, "cut_number": 0, "max_batch": SAMPLES, "micro_batches": MICRO_BATCHES, "in_flight": MICRO_BATCHES,
+        "cut0": 2, "cut1": 5, "cut_number": 0, "bodies": 1, "max_batch": SAMPLES, "micro_batches": MICRO_BATCHES, "in_flight": MICRO_BATCHES,
         "schedule": "priority", "codecs": {flow: codec for flow in CODECS}, "optimizer": optimizer(momentum=0.5), "seed": 1, "precision": "fp32",
         "threads": 1, "insert": [], "staleness": 0, "clip_value": 0, "ema": 0, "recompute": False, "freeze": [], "non_finite.raw": False, "replicas": 1,
         "replica": 0, "steps_per_epoch": 0, "train_samples": 0, "initial_weights": False, "head_is_frozen": False, "codec_levels": False,

@@ -43,24 +43,62 @@ TEST_CASE("gpipe runs all forwards, then all backwards") {
 }
 
 TEST_CASE("after its warm-up, 1f1b alternates one forward and one backward") {
-  const Orders orders = ordersOf("1f1b", 5, 3);
-  CHECK(orders.client == "F0 F1 F2 T0 T1 H0 F3 T2 H1 F4 T3 H2 T4 H3 H4");
-  CHECK(orders.server == "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4");
+  const Orders orders = ordersOf("1f1b", 6, 4);
+  CHECK(orders.client == "F0 F1 F2 F3 T0 T1 H0 F4 T2 H1 F5 T3 H2 T4 H3 T5 H4 H5");
+  CHECK(orders.server == "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 B5");
 }
 
-TEST_CASE("1f1b keeps its order for any timing, because it waits for the next action") {
+TEST_CASE("servers keep the order of 1f1b for any timing, because they wait for the next action") {
   VirtualOptions options;
   options.schedule = &findSchedule("1f1b");
-  options.microBatches = 5;
-  options.inFlight = 3;
+  options.microBatches = 8;
+  options.bodies = 2;
   for (std::uint64_t seed = 1; seed < 20; ++seed) {
     options.jitterSeed = seed;
     options.latency = 2;
     options.tensorSeconds = 0.5;
-    VirtualRun pair(options);
-    pair.run(Phase::train, 1, 5);
-    CHECK(pair.takeClientOrder() == "F0 F1 F2 T0 T1 H0 F3 T2 H1 F4 T3 H2 T4 H3 H4");
-    CHECK(pair.takeServerOrder() == "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4");
+    VirtualRun row(options);
+    row.run(Phase::train, 1, 8);
+    CHECK(row.takeServerOrder(0) == "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7");
+    CHECK(row.takeServerOrder(1) == "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7");
+  }
+}
+
+// The seconds per step of servers in a row of which each takes 1 s per forward and 2 s per
+// backward, with a free link and a client that takes no time. With staleness: of the later steps of
+// a long run.
+double rowSeconds(const std::string& schedule, std::size_t bodies, std::uint32_t microBatches,
+                  std::uint32_t staleness = 0) {
+  VirtualOptions options;
+  options.schedule = &findSchedule(schedule);
+  options.seconds = scheduledSeconds({0, 0, 0, 1, 2, 1});
+  options.bodies = bodies;
+  options.microBatches = microBatches;
+  options.staleness = staleness;
+  VirtualRun run(options);
+  if (staleness == 0) return run.run(Phase::train, 1, microBatches);
+  const std::vector<double> ends = run.train(1, std::vector<std::uint32_t>(60, microBatches));
+  return (ends[48] - ends[24]) / 24;
+}
+
+TEST_CASE("a row of servers with 1f1b is as fast as with gpipe, and always busy with staleness") {
+  for (std::size_t bodies = 1; bodies <= 6; ++bodies) {
+    for (const std::uint32_t microBatches : {1, 4, 8, 16}) {
+      CAPTURE(bodies, microBatches);
+      const double alone = rowSeconds("1f1b", bodies, microBatches);
+      CHECK(alone == 3.0 * (microBatches + static_cast<double>(bodies) - 1));
+      CHECK(alone == rowSeconds("gpipe", bodies, microBatches));
+      const double busy = 3.0 * microBatches;
+      if (microBatches >= 4) {
+        CHECK(rowSeconds("1f1b", bodies, microBatches, 3) == busy);
+        // With D = 1 and more servers, too few micro-batches are in flight at the end of a step.
+        if (bodies <= 5) CHECK(rowSeconds("1f1b", bodies, microBatches, 1) == busy);
+      }
+      // PipeDream's own setting: a batch is not divided, and there are as many batches as stages.
+      if (bodies > 1) {
+        CHECK(rowSeconds("1f1b", bodies, 1, static_cast<std::uint32_t>(bodies) - 1) == 3);
+      }
+    }
   }
 }
 
@@ -92,7 +130,7 @@ TEST_CASE("a body that sends no gradients does not split its backward") {
 TEST_CASE("evaluation runs forwards only") {
   CHECK(ordersOf("gpipe", 3, 0, Phase::eval).client == "F0 F1 F2 T0 T1 T2");
   CHECK(ordersOf("gpipe", 3, 0, Phase::eval).server == "F0 F1 F2");
-  CHECK(ordersOf("1f1b", 4, 2, Phase::eval).client == "F0 F1 T0 T1 F2 T2 F3 T3");
+  CHECK(ordersOf("1f1b", 4, 2, Phase::eval).client == "F0 F1 T0 F2 T1 F3 T2 T3");
   CHECK(ordersOf("priority", 3, 0, Phase::eval).server == "F0 F1 F2");
   CHECK(ordersOf("zb", 3, 0, Phase::eval).server == "F0 F1 F2");
 }
@@ -125,13 +163,12 @@ TEST_CASE("with staleness, 1f1b goes on alternating over the steps") {
   VirtualOptions options;
   options.schedule = &findSchedule("1f1b");
   options.microBatches = 1;
-  options.inFlight = 3;
-  options.staleness = 2;
+  options.staleness = 3;
   VirtualRun pair(options);
-  pair.train(1, {1, 1, 1, 1, 1});
-  // As without staleness and with five micro-batches in a step.
-  CHECK(pair.takeClientOrder() == "F0 F0 F0 T0 T0 H0 F0 T0 H0 F0 T0 H0 T0 H0 H0");
-  CHECK(pair.takeServerOrder() == "F0 F0 B0 F0 B0 F0 B0 F0 B0 B0");
+  pair.train(1, {1, 1, 1, 1, 1, 1});
+  // As without staleness and with six micro-batches in a step.
+  CHECK(pair.takeClientOrder() == "F0 F0 F0 F0 T0 T0 H0 F0 T0 H0 F0 T0 H0 T0 H0 T0 H0 H0");
+  CHECK(pair.takeServerOrder() == "F0 F0 B0 F0 B0 F0 B0 F0 B0 F0 B0 B0");
 }
 
 TEST_CASE("with staleness, no schedule deadlocks, and none exceeds its micro-batches in flight") {
@@ -192,6 +229,8 @@ TEST_CASE("an urgent tensor is sent before one that was queued first") {
 
 TEST_CASE("too few or too many micro-batches in flight are refused with the range") {
   CHECK(resolveInFlight(findSchedule("1f1b"), 0, 8) == 4);
+  CHECK(resolveInFlight(findSchedule("1f1b"), 0, 16, 3) == 8);
+  CHECK(resolveInFlight(findSchedule("1f1b"), 0, 4, 3) == 4);
   CHECK(resolveInFlight(findSchedule("priority"), 0, 8) == 8);
   CHECK_THROWS_AS(resolveInFlight(findSchedule("1f1b"), 1, 8), UsageError);
   CHECK_THROWS_AS(resolveInFlight(findSchedule("gpipe"), 4, 8), UsageError);

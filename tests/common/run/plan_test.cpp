@@ -332,6 +332,8 @@ TEST_CASE("a body may be after any cut of the run") {
   RunSpec spec = honest("small_cnn");
   spec.codecs.clear();
   spec.cutNumber = 3;
+  CHECK(errorCode([&] { planRun(spec); }) == "bad-run-spec");
+  spec.bodies = 4;
   const RunPlan plan = planRun(spec);
   CHECK(plan.flows() ==
         std::vector<Flow>{activationAt(3), activationAt(4), gradientAt(4), gradientAt(3)});
@@ -350,6 +352,7 @@ TEST_CASE("the client keeps the encoded tensors that it passes on between two bo
   const RunPlan first = planRun(spec);
   CHECK(passedOnBytes({first}) == 0);
   spec.cutNumber = 1;
+  spec.bodies = 2;
   spec.cut0 = 3;
   spec.cut1 = 4;
   const RunPlan second = planRun(spec);

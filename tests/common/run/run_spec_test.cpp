@@ -36,6 +36,7 @@ RunSpec filled() {
   spec.cut0 = 1;
   spec.cut1 = 4;
   spec.cutNumber = 6;
+  spec.bodies = 9;
   spec.maxBatch = 64;
   spec.stepsPerEpoch = std::uint64_t{1} << 60;
   spec.trainSamples = 0xffffffff;
@@ -112,6 +113,7 @@ TEST_CASE("values outside the range of their field are refused") {
       {"max_batch", 0},
       {"cut0", 1 << 17},
       {"cut_number", 64},
+      {"bodies", 65},
       {"train.micro_batches", 0},
       {"replicas", 17},
       {"replica", std::uint64_t{1} << 32},

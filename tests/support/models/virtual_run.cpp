@@ -128,7 +128,9 @@ VirtualRun::VirtualRun(const VirtualOptions& options) : options_(options) {
   engine.schedule = options.schedule;
   engine.microBatches = options.microBatches;
   engine.inFlight = resolveInFlight(*options.schedule, options.inFlight,
-                                    options.microBatches * (options.staleness + 1));
+                                    options.microBatches * (options.staleness + 1),
+                                    static_cast<std::uint32_t>(options.bodies));
+  engine.bodies = static_cast<std::uint32_t>(options.bodies);
   engine.staleness = options.staleness;
   const auto replicaOf = [&](std::size_t server) {
     return Replica{static_cast<std::uint32_t>(server) % options.replicas, options.replicas};
