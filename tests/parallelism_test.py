@@ -2,12 +2,10 @@
 """Tests the arithmetic and the tables of configs/experiments/parallelism.py, with measurements that are made up."""
 import contextlib
 import io
-import itertools
 import json
 import math
 import os
 import pathlib
-import random
 import sys
 import tempfile
 import unittest
@@ -87,55 +85,44 @@ class Memory(unittest.TestCase):
         self.assertEqual(costs.pipeline_memory(self.PARTS, 1, 8, 4, recompute=True), [30 * 3 + 5 * 8 + 2 * 8, 300 + 7 * 32 + 50 * 8])
 
 
-class Partitions(unittest.TestCase):
-    def test_no_partition_is_better(self):
-        random.seed(1)
-        for _ in range(60):
-            layers = [costs.Layer(*(random.expovariate(1) for _ in range(3))) for _ in range(random.randint(1, 5))]
-            workers, bandwidth = random.randint(1, 4), random.expovariate(0.1)
-            stages, moved = costs.best_partition(layers, workers, bandwidth)
+class Plans(unittest.TestCase):
+    """The published profiles, with plans that are made up."""
 
-            def cost(stages):
-                slowest, moved = 0, 0
-                for first, last, replicas in stages:
-                    sync = costs.ring_bytes(sum(layer.parameter_bytes for layer in layers[first:last]), replicas)
-                    received = 2 * layers[first - 1].output_bytes if first else 0
-                    computing = sum(layer.seconds for layer in layers[first:last])
-                    slowest = max(slowest, (computing + sync / bandwidth) / replicas, received / bandwidth)
-                    moved += sync + received
-                return slowest, moved
+    def setUp(self):
+        self.addCleanup(setattr, parallelism, "plan_workers", parallelism.plan_workers)
+        parallelism.plan_workers = self.plan
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        for name in parallelism.PROFILES:
+            pathlib.Path(folder.name, name + ".txt").touch()
+        self.rows = parallelism.plans_of_profiles(None, folder.name)
 
-            every = []
-            for count in range(1, min(len(layers), workers) + 1):
-                for inner in itertools.combinations(range(1, len(layers)), count - 1):
-                    for replicas in itertools.product(range(1, workers + 1), repeat=count):
-                        if sum(replicas) == workers:
-                            every.append([(*ends, r) for ends, r in zip(itertools.pairwise([0, *inner, len(layers)]), replicas)])
-            limit = 1.05 * min(cost(each)[0] for each in every)
-            best = min((len(each), cost(each)[1]) for each in every if cost(each)[0] <= limit * (1 + 1e-12))
-            self.assertEqual(len(stages), best[0])
-            self.assertAlmostEqual(moved, best[1])
-            self.assertAlmostEqual(cost(stages)[1], moved)
+    def plan(self, options, path, workers, cluster, *more):
+        number = math.prod(int(each) for each in workers.split("x"))
+        configuration = "straight" if more or number == 4 else f"{number - 1}-1"
+        return {"configuration": configuration, "workers": number, "speed_up": 1.5 if more else 2.0, "bytes_per_batch": 3 * MB,
+                "stages": [{"layers": 15}], "data_parallel": {"bytes_per_batch": 30 * MB}}  # fmt: skip
 
-    @unittest.skipUnless(os.environ.get("CLEAVE_PIPEDREAM"), "CLEAVE_PIPEDREAM does not name a folder with PipeDream's profiles")
-    def test_the_published_partitions_are_found(self):
-        found = {row["model"]: row for row in parallelism.bytes_of_profiles(os.environ["CLEAVE_PIPEDREAM"])}
-        self.assertEqual({name: row["partition"] for name, row in found.items()},
-                         {"vgg16": "15-1", "alexnet": "15-1", "resnet50": "16", "gnmt": "1-1-1-1", "gnmt_large": "1-1-1-1"})
-        self.assertEqual({name for name, row in found.items() if row["ratio"] <= 0.1}, {"alexnet", "gnmt", "gnmt_large"})
+    def test_there_is_a_row_for_each_published_configuration(self):
+        self.assertEqual(len(self.rows), 12)
+        first = self.rows[0]
+        self.assertEqual((first["model"], first["topology"], first["cluster"]), ("vgg16", "4x4", "A"))
+        self.assertEqual((first["published"], first["published_speed_up"]), ("15-1", 5.28))
 
-    def test_a_graph_becomes_a_chain(self):
-        text = ("node1 -- Input -- forward_compute_time=0.000, backward_compute_time=0.000, activation_size=8.0, parameter_size=0.000\n"
-                "node3 -- Add -- forward_compute_time=1.000, backward_compute_time=1.000, activation_size=4.0, parameter_size=0.000\n"
-                "node2 -- Linear -- forward_compute_time=1.000, backward_compute_time=2.000, activation_size=[2.0; 3.0], parameter_size=40.000\n"
-                "\tnode1 -- node2\n\tnode2 -- node3\n\tnode1 -- node3\n")  # fmt: skip
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder, "profile.txt")
-            path.write_text(text)
-            layers = costs.read_profile(path)
-        self.assertEqual([layer.output_bytes for layer in layers], [8 + 5, 0])  # the sum also needs the input
-        self.assertEqual([layer.parameter_bytes for layer in layers], [40, 0])
-        self.assertAlmostEqual(layers[0].seconds, 3e-3)
+    def test_a_straight_pipeline_is_predicted_where_the_plan_is_another_one(self):
+        lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in parallelism.plans_table(self.rows).splitlines()[2:]]
+        found = {(line[0], line[1]): line[3:] for line in lines}
+        self.assertEqual(found["vgg16", "4x4 A"], ["15-1", "5.28", "2.00", "2.00"])
+        self.assertEqual(found["gnmt", "3x4 A"], ["11-1", "2.95", "2.00", "1.50"])
+        self.assertEqual(found["gnmt_large", "4x4 A"][-1], "")  # 15 layers cannot use 16 workers
+        self.assertEqual(found["gnmt", "2x8 B"], ["15-1", "1.00", "2.00", "1.00"])  # published: data parallel
+
+    def test_bytes_are_those_of_the_first_cluster(self):
+        rows = {row["model"]: row for row in parallelism.bytes_of_profiles(self.rows)}
+        self.assertEqual(list(rows), list(parallelism.PROFILES))
+        self.assertEqual((rows["gnmt"]["devices"], rows["gnmt"]["batch"], rows["gnmt"]["partition"]), (4, 128, "straight"))
+        self.assertAlmostEqual(rows["vgg16"]["pipeline_bytes"], 3 * MB / 64)
+        self.assertAlmostEqual(rows["vgg16"]["ratio"], 0.1)
 
 
 class FakeLab(parallelism.Lab):

@@ -1,5 +1,5 @@
 // cleave-client plan: finds the settings with the shortest predicted step on a given link, from
-// profiles of client and server.
+// profiles of client and server. With --workers, it divides the whole model among workers instead.
 
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
@@ -14,6 +14,7 @@
 #include "client/commands/commands.h"
 #include "client/planning/auto_codec.h"
 #include "client/planning/planner.h"
+#include "client/planning/worker_plan.h"
 #include "common/core/log.h"
 #include "common/core/terminal.h"
 #include "compression/registry.h"
@@ -34,6 +35,8 @@ struct PlanOptions {
 };
 
 using Json = nlohmann::ordered_json;
+
+constexpr std::uint32_t kMaxPlannedBatch = 1 << 20;
 
 // How the best plan is chosen.
 constexpr const char* kChoice =
@@ -198,14 +201,53 @@ int planCommand(const PlanOptions& options) {
   return 0;
 }
 
+// The options of `plan --workers`. Most others are of runs, and are refused with it.
+CLI::Option* addWorkerOptions(CLI::App& plan, WorkerPlanOptions& options) {
+  CLI::Option* workers =
+      plan.add_option("--workers", options.workers,
+                      "Divides the whole model among these workers, as PipeDream's planner does: "
+                      "4x4 are 4 machines with 4 workers each")
+          ->type_name("MxN");
+  for (const CLI::Option* other : plan.get_options()) {
+    const std::string name = other->get_name();
+    if (name != "--workers" && name != "--profile" && name != "--rate" && name != "--replicas" &&
+        name != "--json" && name != "--help" && name != "--log-level") {
+      workers->excludes(plan.get_option(name));
+    }
+  }
+  plan.add_option("--inside-rate", options.insideRate,
+                  "With --workers: rate of a worker's link inside its machine; default: --rate")
+      ->type_name("RATE")
+      ->needs(workers);
+  plan.add_option("--batch", options.batch,
+                  "With --workers: samples per batch of a worker; default: the profile's")
+      ->type_name("N")
+      ->check(CLI::Range(1u, kMaxPlannedBatch))
+      ->needs(workers);
+  plan.add_option("--epoch-samples", options.epochSamples,
+                  "With --workers: samples per epoch, to predict its duration")
+      ->type_name("N")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 50))
+      ->needs(workers);
+  return workers;
+}
+
+// Options that plans of runs require.
+void requireRunOptions(const CLI::App& plan) {
+  for (const char* name : {"--config", "--server-profile", "--latency"}) {
+    if (plan.get_option(name)->count() == 0) throw CLI::RequiredError(name);
+  }
+}
+
 }  // namespace
 
 void addPlanCommand(CLI::App& app, std::function<int()>& command) {
   static PlanOptions options;
+  static WorkerPlanOptions ofWorkers;
   CLI::App* plan = app.add_subcommand("plan",
                                       "Finds the cuts, servers, replicas, micro-batches, schedule "
                                       "and codecs with the shortest predicted step");
-  addCommonOptions(*plan, options.run.common, true);
+  addCommonOptions(*plan, options.run.common, false);
   plan->add_option("--profile", options.profile, "The client's times, from 'cleave-client profile'")
       ->type_name("FILE")
       ->required();
@@ -213,9 +255,9 @@ void addPlanCommand(CLI::App& app, std::function<int()>& command) {
                    "The server's times, from 'cleave-server profile'; repeat it once per server "
                    "that the plan may use")
       ->type_name("FILE")
-      ->allow_extra_args(false)
-      ->required();
+      ->allow_extra_args(false);
   addLinkOptions(*plan, options.link);
+  plan->get_option("--latency")->required(false);
   plan->add_option(
           "--codec", options.codecs,
           "A codec that the plan may use; repeatable, starting with the least lossy one; "
@@ -226,9 +268,11 @@ void addPlanCommand(CLI::App& app, std::function<int()>& command) {
                    "The highest train.staleness that the plan may use; default: the configured one")
       ->type_name("D")
       ->check(CLI::Range(0u, kMaxStaleness));
-  plan->add_option("--replicas", options.replicas,
-                   "Maximum number of replicas of the body, in plans with one body; all have the "
-                   "first --server-profile; default: the configured number")
+  plan->add_option(
+          "--replicas", options.replicas,
+          "Maximum number of replicas of the body, in plans with one body; all have the "
+          "first --server-profile; default: the configured number; with --workers, of each "
+          "stage; default: any number")
       ->type_name("R")
       ->check(CLI::Range(1u, kMaxBodyReplicas));
   plan->add_flag("--keep-cuts", options.keepCuts, "Keeps the configured cuts");
@@ -240,16 +284,30 @@ void addPlanCommand(CLI::App& app, std::function<int()>& command) {
                    "Memory for the run on the server; default: the server's limits.memory_mib")
       ->type_name("SIZE");
   plan->add_flag("--json", options.run.json, "Prints the plans as JSON, and nothing else");
+  const CLI::Option* workers = addWorkerOptions(*plan, ofWorkers);
   plan->footer(fmt::format(
       "Example:\n  cleave-client profile --config configs/fashion_mnist.yaml --output client.json\n"
       "  cleave-server profile --of client.json --output server.json   # on the server\n"
       "  cleave-client plan --config configs/fashion_mnist.yaml --profile client.json \\\n"
-      "    --server-profile server.json --rate 100Mbit/s --latency 10ms\n\n"
+      "    --server-profile server.json --rate 100Mbit/s --latency 10ms\n"
+      "  cleave-client plan --workers 4x4 --profile vgg16.txt --rate 10Gbit/s \\\n"
+      "    --batch 64 --epoch-samples 1281167   # one of PipeDream's profiles\n\n"
       "Of all plans whose step is at most {:.0f} % longer than the shortest one, {} More layers on "
       "the client reveal less about the data; --keep-cuts keeps your choice.\n\n"
       "Exit codes: 0 done, 2 usage error or no plan fits into memory.",
       100 * kPlanTolerance, kChoice));
-  plan->callback([&] { command = [&] { return planCommand(options); }; });
+  plan->callback([&command, plan, workers] {
+    if (workers->count() == 0) {
+      requireRunOptions(*plan);
+      command = [] { return planCommand(options); };
+      return;
+    }
+    ofWorkers.profile = options.profile;
+    ofWorkers.rate = options.link.rate;
+    ofWorkers.maxReplicas = options.replicas.value_or(0);
+    ofWorkers.json = options.run.json;
+    command = [] { return printWorkerPlan(ofWorkers); };
+  });
 }
 
 }  // namespace cleave

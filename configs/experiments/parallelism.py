@@ -4,11 +4,11 @@
     ./scripts/test_python.sh --install                                # installs torch, torchvision and transformers into .deps/python
     .deps/python/bin/python configs/experiments/parallelism.py
     .deps/python/bin/python configs/experiments/parallelism.py --device-speed 10 --rate 1Gbit/s
-    CLEAVE_PIPEDREAM=FOLDER .deps/python/bin/python configs/experiments/parallelism.py --only bytes
+    CLEAVE_PIPEDREAM=FOLDER .deps/python/bin/python configs/experiments/parallelism.py --only bytes --only pipedream
 
 Run it in the repository's root, after a build. A device is --threads threads of this machine. Measurements are kept in --folder, so that
 another run only adds what is missing: if interrupted, rerun the same command to resume. The published profiles of PipeDream are included if
-CLEAVE_PIPEDREAM names their folder.
+CLEAVE_PIPEDREAM names their folder: cleave-client plan --workers divides them, and its plans are listed beside those of the paper.
 
 Measured figures are those of processes on this machine, connected over loopback. A row is measured if the machine has enough cores and
 memory, if a step and its warm-up are expected to end within --max-seconds, and if --device-speed is 1. Data parallel is torch's
@@ -114,10 +114,11 @@ ROWS = [
     *(row for batch in (256, 1024, 4096) for row in rows_of_resnet(batch)),
 ]
 
-# Per published profile: samples per batch, which follow from the sizes of its tensors, and the cluster: workers, and bytes per second of each
-# worker. In the clusters of 16, four GPUs share a server's 10 Gbit/s; the four GPUs of a single server are connected by PCIe.
-PROFILES = {"vgg16": (64, 16, 1.25e9 / 4), "alexnet": (256, 16, 1.25e9 / 4), "resnet50": (128, 16, 1.25e9 / 4), "gnmt": (32, 4, 5e9),
-            "gnmt_large": (128, 4, 5e9)}  # fmt: skip
+# The published profiles: samples per batch, which follow from the sizes of its tensors, and the model in reference.csv.
+PROFILES = {"vgg16": (64, "vgg16"), "alexnet": (256, "alexnet"), "resnet50": (128, "resnet50"), "gnmt": (32, "gnmt8"),
+            "gnmt_large": (128, "gnmt16")}  # fmt: skip
+# The paper's clusters: rate between machines, and inside a machine: of PCIe in cluster A, of NVLink in B.
+CLUSTERS = {"a": ("10Gbit/s", "40Gbit/s"), "b": ("25Gbit/s", "100Gbit/s")}
 
 
 class Failure(Exception):
@@ -462,19 +463,56 @@ def bytes_of_pipeline(lab, row):
             "data_parallel_bytes": parallel, "ratio": pipeline / parallel}  # fmt: skip
 
 
-def bytes_of_profiles(folder):
-    """The same for the published profiles, with the partitions that PipeDream's program finds. Their stages may be replicated."""
-    found = []
-    for name, (batch, workers, bandwidth) in PROFILES.items():
+def plan_workers(options, path, workers, cluster, *more):
+    """The plan of cleave-client plan --workers, as JSON."""
+    rate, inside = CLUSTERS[cluster]
+    return json.loads(run([os.path.join(options.programs, "cleave-client"), "plan", "--workers", workers, "--profile", path, "--rate", rate,
+                           "--inside-rate", inside, "--json", *more], "cleave-client plan"))  # fmt: skip
+
+
+def plans_of_profiles(options, folder):
+    """A row for each published figure of the published profiles: the paper's configuration and speed-up, and those of the plan."""
+    with open(os.path.join(HERE, "reference.csv"), encoding="utf-8", newline="") as file:
+        published = [row for row in csv.DictReader(file) if row["id"].startswith("pipedream-")]
+    rows = []
+    for name, (batch, model) in PROFILES.items():
         path = os.path.join(folder, name + ".txt")
         if not os.path.exists(path):
             raise Failure(f"CLEAVE_PIPEDREAM: {path} does not exist", "name a folder with PipeDream's profiles, or unset CLEAVE_PIPEDREAM", 2)
-        layers = costs.read_profile(path)
-        stages, moved = costs.best_partition(layers, workers, bandwidth)
-        parallel = costs.ring_bytes(sum(layer.parameter_bytes for layer in layers), workers)
-        found.append({"model": name, "devices": workers, "batch": batch * workers, "partition": "-".join(str(stage[2]) for stage in stages),
-                      "pipeline_bytes": moved / batch, "data_parallel_bytes": parallel / batch, "ratio": moved / parallel})
-    return found
+        for each in (row for row in published if row["model"] == model):
+            # Such as "VGG-16, ImageNet to 68 %; 4x4 A, 15-1; …".
+            workers, cluster, configuration = re.search(r"; (\d+x\d+) ([A-Z]), ([\w-]+)", each["experiment"]).groups()
+            plan = plan_workers(options, path, workers, cluster.lower())
+            row = {"model": name, "topology": workers, "cluster": cluster, "batch": batch, "published": configuration,
+                   "published_speed_up": float(each["speed_up"]), **plan}  # fmt: skip
+            if configuration == "straight" and plan["configuration"] != "straight":
+                layers = sum(stage["layers"] for stage in plan["stages"])
+                straight = plan_workers(options, path, workers, cluster.lower(), "--replicas", "1") if layers >= plan["workers"] else None
+                row["speed_up_of_published"] = straight and straight["speed_up"]
+            rows.append(row)
+    return rows
+
+
+def plans_table(rows):
+    lines = [["Profile", "Workers", "Published", "Plan", "Speed-up, published", "Speed-up, plan", "Speed-up, published configuration"]]
+    for row in rows:
+        same = row["published"] == row["configuration"]
+        of_published = row["speed_up"] if same else row.get("speed_up_of_published", 1)
+        lines.append([row["model"], f"{row['topology']} {row['cluster']}", row["published"], row["configuration"],
+                      f"{row['published_speed_up']:.2f}", f"{row['speed_up']:.2f}", f"{of_published:.2f}" if of_published else ""])  # fmt: skip
+    return markdown(lines)
+
+
+def bytes_of_profiles(rows):
+    """The same for the published profiles on the first cluster, with the plans' partitions. Their stages may be replicated."""
+    found = {}
+    for row in rows:
+        parallel = row["data_parallel"]["bytes_per_batch"]
+        found.setdefault(row["model"], {
+            "model": row["model"], "devices": row["workers"], "batch": row["batch"] * row["workers"], "partition": row["configuration"],
+            "pipeline_bytes": row["bytes_per_batch"] / row["batch"], "data_parallel_bytes": parallel / row["batch"],
+            "ratio": row["bytes_per_batch"] / parallel})  # fmt: skip
+    return list(found.values())
 
 
 def bytes_table(rows):
@@ -494,8 +532,8 @@ def machine():
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", choices=[*MODELS, "bytes"],
-                        help="only this model's table, or only the bytes of all models; repeatable; default: everything")
+    parser.add_argument("--only", action="append", choices=[*MODELS, "bytes", "pipedream"],
+                        help="only this model's table, the bytes of all models, or the plans of PipeDream's profiles; repeatable; default: everything")
     parser.add_argument("--rate", default="10Gbit/s", help="rate of each device's link; default: 10Gbit/s, as in PipeDream's cluster of 16 GPUs")
     parser.add_argument("--latency", default="100us", help="one-way latency of each link; default: 100us")
     parser.add_argument("--device-speed", type=float, default=1, metavar="X",
@@ -537,7 +575,7 @@ def check_requirements(options):
 def compare(options):
     """All figures, as in the JSON."""
     lab = Lab(options)
-    only = options.only or [*MODELS, "bytes"]
+    only = options.only or [*MODELS, "bytes", "pipedream"]
     rows = []
     for row in (each for each in ROWS if each.model in only):
         try:
@@ -545,22 +583,25 @@ def compare(options):
         except Missing as missing:
             say(f"skips a row, because this is not measured: {missing}")
     add_speed_ups(rows, published_rows())
+    plans = []
+    if "bytes" in only or "pipedream" in only:
+        folder = os.environ.get("CLEAVE_PIPEDREAM")
+        if folder:
+            plans = plans_of_profiles(options, folder)
+        else:
+            say("the published profiles are skipped, because CLEAVE_PIPEDREAM is not set")
     sizes = []
     if "bytes" in only:
         pipelines = {}  # of each partition, the row with the smallest batch
         for row in (each for each in ROWS if each.cuts):
             pipelines.setdefault((row.model, row.cuts), row)
-        sizes = [bytes_of_pipeline(lab, row) for row in pipelines.values()]
-        folder = os.environ.get("CLEAVE_PIPEDREAM")
-        if folder:
-            sizes += bytes_of_profiles(folder)
-        else:
-            say("the published profiles are skipped, because CLEAVE_PIPEDREAM is not set")
+        sizes = [*(bytes_of_pipeline(lab, row) for row in pipelines.values()), *bytes_of_profiles(plans)]
     if lab.busy_cores > MAX_BUSY_CORES:
         say(f"warning: the seconds and speed-ups are unreliable, because up to {lab.busy_cores:.1f} cores had other work during the measurements. To "
             f"repeat them, remove {lab.folder}")  # fmt: skip
     return {"machine": machine(), "threads_per_device": options.threads, "device_speed": options.device_speed, "link": options.link,
-            "busy_cores": lab.busy_cores, "memory_gib": options.memory_gib, "rows": rows, "bytes": sizes}  # fmt: skip
+            "busy_cores": lab.busy_cores, "memory_gib": options.memory_gib, "rows": rows, "bytes": sizes,
+            "pipedream": plans if "pipedream" in only else []}  # fmt: skip
 
 
 def print_tables(found):
@@ -571,6 +612,8 @@ def print_tables(found):
           f"Other work just before the measurements: up to {found['busy_cores']:.1f} cores.")  # fmt: skip
     for model in dict.fromkeys(row["model"] for row in found["rows"]):
         print(f"\n{MODELS[model].title}\n\n{speed_table([row for row in found['rows'] if row['model'] == model])}")
+    if found["pipedream"]:
+        print(f"\nPipeDream's profiles\n\n{plans_table(found['pipedream'])}")
     if found["bytes"]:
         small = sorted({row["model"] for row in found["bytes"] if row["ratio"] <= 0.1})
         print(f"\nBytes per sample\n\n{bytes_table(found['bytes'])}\n\nA pipeline sends at most 1/10 of data parallel's bytes for {len(small)} of "

@@ -510,6 +510,72 @@ TEST_CASE("plan shows a table and the keys to change") {
                                Contains("\nmodel:\n  cuts: [") && Contains("\ntrain:\n"));
 }
 
+// Three layers: only the first one has few parameters, and it takes as long as the others together.
+std::string writeGraph(const TemporaryFolder& folder) {
+  std::ofstream file(folder.path("graph.txt"));
+  const auto node = [&](const char* id, double milliseconds, double parameterBytes) {
+    file << id << " -- Linear -- forward_compute_time=" << milliseconds
+         << ", backward_compute_time=" << milliseconds
+         << ", activation_size=1000000.000, parameter_size=" << parameterBytes << "\n";
+  };
+  node("node1", 10, 1e6);
+  node("node2", 5, 100e6);
+  node("node3", 5, 100e6);
+  file << "\tnode1 -- node2\n\tnode2 -- node3\n";
+  return folder.path("graph.txt");
+}
+
+TEST_CASE("a model is divided among the workers of a cluster") {
+  const TemporaryFolder folder;
+  // Each of the two workers of a machine has 1 GB/s.
+  const Arguments arguments = {"plan",   "--workers", "2x2", "--profile", writeGraph(folder),
+                               "--rate", "16Gbit/s"};
+  const nlohmann::json plan =
+      askJson(with(arguments, {"--batch", "32", "--epoch-samples", "32000"}));
+  CHECK(plan.at("configuration") == "2-1-1");
+  const double seconds = (20e-3 + 1e6 / 1e9) / 2, parallel = (40e-3 + 1.5 * 201e6 / 1e9) / 4;
+  CHECK(plan.at("seconds_per_batch").get<double>() == Approx(seconds));
+  CHECK(plan.at("speed_up").get<double>() == Approx(parallel / seconds));
+  CHECK(plan.at("bytes_per_batch").get<double>() == Approx(1e6 + 2 * 2e6));
+  CHECK(plan.at("seconds_per_epoch").get<double>() == Approx(1000 * seconds));
+  CHECK(plan.at("stages").at(1) == nlohmann::json({{"first", "node2 Linear"},
+                                                   {"last", "node2 Linear"},
+                                                   {"layers", 1},
+                                                   {"workers", 1},
+                                                   {"memory_bytes", 3 * 100e6 + 2 * 1e6}}));
+  CHECK(plan.at("data_parallel").at("bytes_per_batch").get<double>() == Approx(1.5 * 201e6));
+
+  const Ended shown = ask(arguments);
+  CHECK_THAT(shown.output,
+             Contains("configuration  2-1-1: 3 stages on 4 workers, 8 Gbit/s per worker\n") &&
+                 Contains("data parallel"));
+  // Inside one machine, each worker has a link of its own.
+  const nlohmann::json inside =
+      askJson({"plan", "--workers", "1x2", "--profile", folder.path("graph.txt"), "--rate",
+               "1Mbit/s", "--inside-rate", "unlimited"});
+  CHECK(inside.at("configuration") == "2");
+}
+
+TEST_CASE("errors of a plan for workers have a hint") {
+  const TemporaryFolder folder;
+  const std::string graph = writeGraph(folder);
+  const auto refused = [&](const std::string& workers, const Arguments& more,
+                           const std::string& sentence) {
+    const Ended ended =
+        ask(with({"plan", "--workers", workers, "--profile", graph, "--rate", "1Gbit/s"}, more));
+    CHECK(ended.code == 2);
+    CHECK_THAT(ended.errors, Contains(sentence));
+  };
+  for (const char* workers : {"4", "0x4", "4x", "x4", "-1x4", "4x4x4", "4x2000"}) {
+    refused(workers, {}, "is not a number of workers");
+  }
+  refused("2x2", {"--replicas", "1"}, "cannot use 4 workers");
+  refused("100x100", {}, "hint: give at most 5461 workers");
+  refused("2x2", {"--latency", "1ms"}, "--latency");
+  CHECK_THAT(ask({"plan", "--profile", graph, "--rate", "1Gbit/s"}).errors,
+             Contains("--config is required"));
+}
+
 TEST_CASE("errors of plan and profile have a hint") {
   const TemporaryFolder folder;
   const std::string profile = writeProfile(folder, "profile", {0, 1, 0, 1, 0, 1});
