@@ -35,7 +35,8 @@ usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|s
            --rate MBITS (1000), --latency MS… (0.1, 10), --codec SPEC (none), --rounds N (3), --steps N (5), --json FILE
   rows     schedules of 1 to 6 servers in a row, with and without staleness: simulated and measured steps, and the bound; servers wait
            instead of computing
-           --servers N… (1 to 6), --micro-batches N… (4, 8, 16), --staleness D… (0, 1, 3), --steps N (6; 0: only simulate), --json FILE
+           --servers N… (1 to 6), --micro-batches N… (4, 8, 16), --staleness D… (0, 1, 3), --steps N (6; 0: only simulate),
+           --forward MS (10), --json FILE
   replicas images per second with 1 and 2 replicas of a body, and how much they compute at the same time; all sides wait instead of computing
            --replicas N… (1, 2), --width N of the mlp (1024), --rounds N (3), --steps N (20), --json FILE
   edges    RoBERTa-base on two servers with direct links between them, compared with tensors that pass through the client, in

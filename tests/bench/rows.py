@@ -1,11 +1,12 @@
 """Schedules of 1 to 6 servers in a row: simulated and measured steps beside the bound.
 
-Each server waits 10 ms per BodyForward and 20 ms per BodyBackward instead of computing; the client takes no time, and the tensors are those
-of a small mlp over loopback. So a step of M micro-batches takes at least 30 (M + S - 1) ms with S servers, or 30 M ms if steps overlap
-(train.staleness). "Busy" is 30 M ms divided by the step. A measured step is the median time between the ends of two steps of a run, without
+Each server waits 10 ms per BodyForward (--forward) and twice as long per BodyBackward instead of computing; the client takes no time, and the
+tensors are those of a small mlp over loopback. So a step of M micro-batches takes at least 30 (M + S - 1) ms with S servers, or 30 M ms if
+steps overlap (train.staleness). "Busy" is 30 M ms divided by the simulated step. A measured step is the median time between the ends of two steps of a run, without
 its first ones. Prints a table and writes the figures as JSON. Called by scripts/bench.sh rows."""
 
 import argparse
+import contextlib
 import csv
 import datetime
 import itertools
@@ -18,14 +19,13 @@ import tempfile
 from codec_step import Loopback, running_server, sleeping
 from machine import Others, conclude
 
-FORWARD, BACKWARD = 10, 20  # ms
 SCHEDULES = {True: ["gpipe", "priority", "1f1b"], False: ["priority", "1f1b"]}  # by whether steps do not overlap
 WIDTH, BATCH = 32, 64
 
 
 def simulated(options, servers, micro_batches, staleness):
     """Seconds per step by schedule, and their bound. The link is free."""
-    body = {"body_forward_seconds": 1e-3 * FORWARD, "body_backward_seconds": 1e-3 * BACKWARD, "body_weights_seconds": 0}
+    body = {"body_forward_seconds": 1e-3 * options.forward, "body_backward_seconds": 2e-3 * options.forward, "body_weights_seconds": 0}
     nothing = {"bytes": 1, "encode_seconds": 0, "decode_seconds": 0}
     times = {"batch": BATCH, "micro_batches": micro_batches, "head_forward_seconds": 0, "tail_step_seconds": 0, "head_backward_seconds": 0,
              "update_seconds": 0, "bodies": [body] * servers,
@@ -41,10 +41,11 @@ def simulated(options, servers, micro_batches, staleness):
     return found["steady"], found["steady"]["bound"]
 
 
-def measured(options, server, servers, micro_batches, staleness, schedule):
+def measured(options, addresses, micro_batches, staleness, schedule):
     """Median seconds between the ends of two steps, after those of the warm-up."""
+    servers = len(addresses)
     cuts = [1 + n for n in range(servers + 1)]
-    of = {"width": WIDTH, "depth": servers + 1, "F1": 0, "T3": 0, "B1": 0, "F2": FORWARD, "B2": BACKWARD}
+    of = {"width": WIDTH, "depth": servers + 1, "F1": 0, "T3": 0, "B1": 0, "F2": options.forward, "B2": 2 * options.forward}
     warm_up = 2 + 2 * staleness
     settings = {"data.format": "synthetic", "data.shape": "[1, 8, 8]", "data.classes": 10, "data.train.size": BATCH * 64, "data.test.size": 1,
                 "train.batch": BATCH, "train.micro_batches": micro_batches, "train.staleness": staleness, "train.schedule": schedule,
@@ -52,7 +53,7 @@ def measured(options, server, servers, micro_batches, staleness, schedule):
                 "eval.every": 0, "codec": "none", "model.cuts": cuts}  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
-            [f"{options.programs}/cleave-client", "train", "--config", "tests/bench/mobilenet_v2.yaml", "--server", ",".join([server] * servers),
+            [f"{options.programs}/cleave-client", "train", "--config", "tests/bench/mobilenet_v2.yaml", "--server", ",".join(addresses),
              "--run-dir", f"{folder}/run", "--log-level", "error", *sleeping("mlp", of, [2 + 2 * n for n in range(servers + 1)]),
              *[argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]],
             check=True, stdout=subprocess.DEVNULL)  # fmt: skip
@@ -65,6 +66,7 @@ def measured(options, server, servers, micro_batches, staleness, schedule):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", default="build/release/bin")
+    parser.add_argument("--forward", type=float, default=10, help="ms per BodyForward (10); longer ones depend less on other programs")
     parser.add_argument("--servers", type=int, action="append", help="repeatable (1 to 6)")
     parser.add_argument("--micro-batches", type=int, action="append", help="repeatable (4, 8, 16)")
     parser.add_argument("--staleness", type=int, action="append", help="repeatable (0, 1, 3)")
@@ -74,8 +76,12 @@ def main():
 
     others, cells = Others(), []
     print(f"{'servers':>7}{'M':>4}{'D':>3}{'bound':>8}  " + "".join(f"{name + ', simulated':>21}{'busy':>7}{'measured':>10}" for name in SCHEDULES[True]))
-    with tempfile.TemporaryDirectory() as folder, running_server(options, Loopback(), folder) as server:
-        for servers, micro_batches, staleness in itertools.product(options.servers or range(1, 7), options.micro_batches or [4, 8, 16],
+    with contextlib.ExitStack() as stack:
+        # Each body has a process of its own, because the bodies of one process take turns.
+        numbers = options.servers or range(1, 7)
+        addresses = [stack.enter_context(running_server(options, Loopback(), stack.enter_context(tempfile.TemporaryDirectory())))
+                     for _ in range(max(numbers) if options.steps > 0 else 0)]
+        for servers, micro_batches, staleness in itertools.product(numbers, options.micro_batches or [4, 8, 16],
                                                                    options.staleness or [0, 1, 3]):
             predicted, bound = simulated(options, servers, micro_batches, staleness)
             cell = {"servers": servers, "micro_batches": micro_batches, "staleness": staleness, "bound": bound, "schedules": {}}
@@ -85,9 +91,9 @@ def main():
                     line += " " * 38
                     continue
                 found = cell["schedules"][name] = {"simulated": predicted[name]}
-                line += f"{1e3 * predicted[name]:>21.0f}{micro_batches * 1e-3 * (FORWARD + BACKWARD) / predicted[name]:>7.0%}"
+                line += f"{1e3 * predicted[name]:>21.0f}{micro_batches * 3e-3 * options.forward / predicted[name]:>7.0%}"
                 if options.steps > 0:
-                    found["measured"] = measured(options, server, servers, micro_batches, staleness, name)
+                    found["measured"] = measured(options, addresses[:servers], micro_batches, staleness, name)
                     line += f"{1e3 * found['measured']:>10.0f}"
                 else:
                     line += " " * 10
