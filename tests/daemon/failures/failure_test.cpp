@@ -205,7 +205,8 @@ TEST_CASE("a disk that a run and its own server have filled is the one to free")
       ended, kFailedRun,
       {"; the client has started its own server, which stores its files in the run's folder " +
            disk + "/run too",
-       "free disk space on this machine; to continue, run: cleave-client train --resume " + disk + "/run"});
+       "free disk space on this machine; to continue, run: cleave-client train --resume " + disk +
+           "/run"});
 }
 
 TEST_CASE("rows that could not be written fail their run, and not the server that goes on") {

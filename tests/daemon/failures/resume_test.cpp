@@ -809,7 +809,8 @@ TEST_CASE("an interrupted client resumes without repeating a step") {
   INFO(interrupted.errors);
   CHECK(interrupted.code == 1);
   CHECK_THAT(interrupted.errors, Contains("train --resume " + run));
-  CHECK_THAT(interrupted.errors, Contains("hint: to continue, run: cleave-client train --resume " + run + "\n"));
+  CHECK_THAT(interrupted.errors,
+             Contains("hint: to continue, run: cleave-client train --resume " + run + "\n"));
   const Ended ended = resume(run);
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
