@@ -32,6 +32,7 @@
 // last block with fewer than S values is not rotated.
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cstring>
 
 #include "common/core/random.h"
@@ -117,6 +118,7 @@ class Block : public PackedCodec {
   // value is not finite.
   bool encodeStrip(const kernels::BlockFormat& format, std::size_t start, std::size_t count,
                    const float* values, std::byte* headers, std::byte* codes) const {
+    assert(start % format.size == 0);
     headers += headerBytes(start);
     codes += packedBytes(start, format.bits);
     const std::size_t blocks = count / format.size;
@@ -142,6 +144,7 @@ class Block : public PackedCodec {
 
   bool decodeStrip(std::size_t start, std::size_t count, const std::byte* headers,
                    const std::byte* codes, float limit, float* values) const {
+    assert(start % format_.size == 0);
     headers += headerBytes(start);
     codes += packedBytes(start, format_.bits);
     const std::size_t blocks = count / format_.size;

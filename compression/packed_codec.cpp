@@ -1,5 +1,7 @@
 #include "compression/packed_codec.h"
 
+#include <cassert>
+
 #include "compression/codecs.h"
 
 namespace cleave {
@@ -20,6 +22,7 @@ std::size_t PackedCodec::maxEncodedBytes(const TensorSpec& spec) const {
 Encoded PackedCodec::encode(const CodecContext& context, const CodecState&, CutContext&,
                             const TensorView& view, std::span<std::byte> out) const {
   if (!isPacked(view.spec)) return encodeFiniteRaw(context, view, out);
+  assert(out.size() >= packedPayloadBytes(view.spec));
   out[0] = kPacked;
   encodePacked(context, view, out.data() + kFormatBytes);
   return {packedPayloadBytes(view.spec), nullptr};

@@ -18,6 +18,7 @@
 // has as many elements as the gradient, and kept at most k of them. Only such a gradient is masked
 // like the activation.
 #include <algorithm>
+#include <cassert>
 
 #include "common/core/random.h"
 #include "compression/codecs.h"
@@ -85,6 +86,7 @@ std::size_t dropSome(Positions& positions, RandomKey key, double alpha, std::siz
 // elements.
 void addOthers(Positions& positions, const Positions& top, RandomKey key, std::size_t count) {
   const std::size_t others = top.elements - top.kept;
+  assert(count <= others);
   const auto add = [&](std::size_t j) { positions.words[j / 64] |= std::uint64_t{1} << (j % 64); };
   std::uint64_t draw = 0;
   if (others >= top.elements / 8) {
@@ -152,6 +154,7 @@ class TopK : public Codec {
       writeBitmap(*positions, out.data() + valuesEnd);
       bytes = bitmap;
     }
+    assert(positions->kept == layout_.kept(elements) && valuesEnd + bytes <= out.size());
     TopKLayout::sharePositions(context.key, cut, std::move(*positions));
     return {valuesEnd + bytes, nullptr};
   }

@@ -1,6 +1,7 @@
 #include "common/checkpoint/commits.h"
 
 #include <algorithm>
+#include <cassert>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -92,10 +93,12 @@ std::vector<RunCommit> intactCommits(Files& files, const std::string& runFolder)
 }
 
 void CommitLog::add(RunCommit commit) {
+  assert(!commit.servers.empty());
   std::vector<RunCommit> commits = {std::move(commit)};
   for (const RunCommit& older : commits_) {  // only this function changes them
     if (older.step < commits.front().step && commits.size() < keep_) commits.push_back(older);
   }
+  assert(commits.size() <= keep_);
   writeCommits(files_, runFolder_, commits);
   const std::lock_guard lock(mutex_);
   commits_ = std::move(commits);

@@ -1,6 +1,7 @@
 #include "common/engine/body_reports.h"
 
 #include <algorithm>
+#include <cassert>
 #include <string>
 
 #include "common/core/error.h"
@@ -35,6 +36,7 @@ void BodyReports::restore(std::uint64_t step) {
 }
 
 void BodyReports::reported(std::size_t peer, const BodyDone& done) {
+  assert(done.step == peers_[peer].reported + 1);
   peers_[peer].done.push_back(done);
   peers_[peer].reported = done.step;
 }
@@ -49,9 +51,11 @@ bool BodyReports::areComplete() const {
 }
 
 std::vector<BodyDone> BodyReports::take() {
+  assert(areComplete());
   std::vector<BodyDone> reports;
   for (Peer& peer : peers_) {
     const BodyDone& done = peer.taken.emplace(peer.done.front());
+    assert(done.step == peers_.front().taken->step);
     peer.done.pop_front();
     if (peer.replica.rank == 0) {
       reports.push_back(done);
@@ -77,6 +81,7 @@ void BodyReports::forgetTaken() {
 }
 
 void BodyReports::applied(std::size_t peer, const StepOk& ok) {
+  assert(ok.step > peers_[peer].applied);
   peers_[peer].applied = ok.step;
   const Replica& replica = peers_[peer].replica;
   if (replica.isAlone()) return;

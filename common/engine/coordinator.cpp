@@ -49,6 +49,7 @@ void Coordinator::begin(const MicroBatch& at) {
   const bool isOnly = batchDone();
   startBatch(at, at.batch.shareOfMember(options_.member.value_or(0)));
   traffic_.emplace_back(peers_.size());
+  assert(traffic_.size() == open().size());
   if (isOnly) {
     state_ = State::running;
     if (at.phase == Phase::eval) return;
@@ -67,7 +68,7 @@ void Coordinator::fetch(Flow flow, std::size_t body) {
 }
 
 void Coordinator::sendWeights(SharedBytes weights, std::size_t body) {
-  assert(options_.initialWeights);
+  assert(options_.initialWeights && !peers_[body].weightsInPlace);
   peers_[body].link->send(Blob{kWeightsBody, {weights->data(), weights->size()}, weights});
 }
 
@@ -268,6 +269,7 @@ bool Coordinator::mayDecide() const {
 
 // Returns the action Decide, unless the client obeys.
 std::optional<Work> Coordinator::beginDecision() {
+  assert(state_ == State::running && mayDecide());
   decided_ = bodies_.take();
   for (Peer& peer : peers_) peer.hasGradients = false;
   if (!obeys()) {
@@ -287,6 +289,7 @@ std::optional<Work> Coordinator::nextWork() {
     }
   }
   if (state_ == State::decided) {
+    assert(decision_->step == applied_ + 1);
     state_ = State::updating;
     return workOf(ActionKind::update, *decision_);
   }
@@ -294,6 +297,7 @@ std::optional<Work> Coordinator::nextWork() {
 }
 
 void Coordinator::endOldest() {
+  assert(traffic_.size() == open().size());
   if (open().front().at.phase == Phase::train) reports_ = decided_;
   sum_ = Sum::none;
   endBatch();
@@ -304,6 +308,7 @@ void Coordinator::endOldest() {
 void Coordinator::finish(Work&& work, Result&& result, double) {
   switch (work.kind) {
     case ActionKind::decide:
+      assert(state_ == State::deciding);
       decision_ = std::get<StepDecision>(result);
       assert(decision_->step == applied_ + 1);
       state_ = State::decided;
@@ -311,14 +316,17 @@ void Coordinator::finish(Work&& work, Result&& result, double) {
       return;
     case ActionKind::exportBlob: {
       const auto bytes = std::get<SharedBytes>(std::move(result));
+      assert(sum_ == Sum::exporting);
       sum_ = Sum::requested;
       peers_.front().link->send(Blob{kPartsClient, {bytes->data(), bytes->size()}, bytes});
       return;
     }
     case ActionKind::importBlob:
+      assert(sum_ == Sum::importing);
       sum_ = Sum::inPlace;
       return;
     case ActionKind::update:
+      assert(state_ == State::updating);
       applied_ = decision_->step;
       endOldest();
       for (Peer& peer : peers_) peer.link->commit(applied_);

@@ -1,5 +1,6 @@
 #include "common/engine/engine.h"
 
+#include <cassert>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -29,6 +30,7 @@ bool Engine::mayStart(const MicroBatch& at) const {
 }
 
 void Engine::startBatch(const MicroBatch& at, const Share& share) {
+  assert(mayStart(at));
   if (at.phase == Phase::eval) evaluated_ = at.step;
   if (open_.empty()) {
     stage_.begin(at.phase, share.count);
@@ -40,6 +42,7 @@ void Engine::startBatch(const MicroBatch& at, const Share& share) {
 }
 
 void Engine::endBatch() {
+  assert(!open_.empty() && stage_.isDone(open_.front().share.count));
   ended_ = open_.front();
   open_.pop_front();
   stage_.dropFirst(ended_->share.count);
@@ -59,6 +62,7 @@ std::optional<std::size_t> Engine::find(const Key& key) const {
 }
 
 std::uint32_t Engine::sequenceIndex(std::size_t batch) const {
+  assert(batch <= open_.size());
   std::uint32_t first = 0;
   for (std::size_t b = 0; b < batch; ++b) first += open_[b].share.count;
   return first;
@@ -102,6 +106,7 @@ std::optional<Work> Engine::nextOfStage() {
   auto action = stage_.next();
   if (!action) return std::nullopt;
   Work work = workOf(action->kind, std::move(action->inputs));
+  assert(action->i < sequenceIndex(open_.size()));
   std::size_t batch = 0;
   while (action->i >= open_[batch].share.count) action->i -= open_[batch++].share.count;
   work.at = open_[batch].at;

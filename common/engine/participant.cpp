@@ -1,6 +1,7 @@
 #include "common/engine/participant.h"
 
 #include <algorithm>
+#include <cassert>
 #include <string>
 #include <utility>
 
@@ -157,6 +158,7 @@ void Participant::receiveDecision(const StepDecision& decision) {
     refuse("unexpected-message",
            "Step " + std::to_string(decision.step) + " arrived before its BodyDone was sent");
   }
+  assert(state_ == State::running);
   decision_ = decision;
   state_ = State::decided;
   if (!options_.sumsMembers) return;
@@ -232,6 +234,7 @@ std::optional<Work> Participant::nextWork() {
     if (export_ == Export::running) return std::nullopt;
   }
   if (state_ == State::decided) {
+    assert(decision_.step == applied_ + 1 && reported_ >= decision_.step);
     state_ = State::updating;
     return workOf(ActionKind::update, decision_);
   }
@@ -257,12 +260,14 @@ bool Participant::isSumNext() const {
 }
 
 Work Participant::sumWork() {
+  assert(isSumNext());
   std::vector<Blob> parts;
   for (auto& part : parts_) parts.push_back(*std::exchange(part, std::nullopt));
   return workOf(ActionKind::sum, std::move(parts));
 }
 
 Work Participant::reportWork() {
+  assert(isReportNext());
   const bool reduces = options_.reduces && reporting_ == Reporting::none;
   reporting_ = reduces ? Reporting::reducing : Reporting::reporting;
   Work work = workOf(reduces ? ActionKind::reduce : ActionKind::report);
@@ -285,13 +290,16 @@ void Participant::restore(const EngineState& state) {
 void Participant::finish(Work&& work, Result&& result, double seconds) {
   switch (work.kind) {
     case ActionKind::reduce:
+      assert(reporting_ == Reporting::reducing);
       reporting_ = Reporting::reduced;
       return;
     case ActionKind::report:
+      assert(reporting_ == Reporting::reporting && work.at.step == reported_ + 1);
       reporting_ = Reporting::none;
       reported_ = work.at.step;
       return sendReport(open()[reported_ - applied_ - 1], std::get<GradientReport>(result));
     case ActionKind::update: {
+      assert(state_ == State::updating);
       applied_ = decision_.step;
       updateSeconds_ = seconds;
       if (decision_.checkpoint) {
@@ -307,6 +315,7 @@ void Participant::finish(Work&& work, Result&& result, double seconds) {
     }
     case ActionKind::exportBlob: {
       auto bytes = std::get<SharedBytes>(std::move(result));
+      assert(export_ == Export::running);
       export_ = Export::none;
       links_[fetcher_]->send(
           Blob{std::get<Flow>(work.input), {bytes->data(), bytes->size()}, bytes});
@@ -320,11 +329,13 @@ void Participant::finish(Work&& work, Result&& result, double seconds) {
       return;
     }
     case ActionKind::snapshot:
+      assert(state_ == State::copying);
       return endOldest();
     case ActionKind::restore:
       restore(std::get<EngineState>(result));
       [[fallthrough]];
     case ActionKind::importBlob:
+      assert(weights_ == Weights::importing);
       weights_ = Weights::inPlace;
       for (const auto& link : links_) link->send(StepOk{applied_});
       return;

@@ -1,6 +1,7 @@
 #include "common/engine/stage_engine.h"
 
 #include <algorithm>
+#include <cassert>
 #include <stdexcept>
 #include <utility>
 
@@ -72,10 +73,12 @@ void StageEngine::append(std::uint32_t microBatches) {
 }
 
 void StageEngine::dropFirst(std::uint32_t microBatches) {
+  assert(microBatches <= microBatches_);
   microBatches_ -= microBatches;
   dropped_ += microBatches;
   for (const StageRow& row : stage_.rows) {
     if (!runs(row)) continue;
+    assert(completed_[indexOf(row.kind)] >= microBatches);
     started_[indexOf(row.kind)] -= microBatches;
     completed_[indexOf(row.kind)] -= microBatches;
   }
@@ -86,7 +89,9 @@ void StageEngine::dropFirst(std::uint32_t microBatches) {
 }
 
 void StageEngine::arrived(Flow flow, std::uint32_t i, Payload payload) {
+  assert(isInput(flow) && i < microBatches_);
   Input& input = inputs_[flow];
+  assert(!input.arrived[i]);
   input.arrived[i] = true;
   input.payloads[i] = std::move(payload);
 }
@@ -138,8 +143,10 @@ std::optional<StageEngine::Action> StageEngine::next() {
   const auto kind = pick_(ready, state);
   if (!kind) return std::nullopt;
   if (!ready[*kind]) throw std::logic_error("the schedule picked an action that is not ready");
+  assert(started_[indexOf(*kind)] < microBatches_);
   Action action{*kind, started_[indexOf(*kind)]++, {}};
   for (const Flow flow : rowOf(*kind).inputs) {
+    assert(inputs_[flow].arrived[action.i]);
     action.inputs.push_back(std::move(inputs_[flow].payloads[action.i]));
   }
   return action;

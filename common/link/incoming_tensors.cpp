@@ -1,5 +1,6 @@
 #include "common/link/incoming_tensors.h"
 
+#include <cassert>
 #include <utility>
 
 #include "common/files/sha256.h"
@@ -206,12 +207,15 @@ void IncomingTensors::continueStream(const FrameHeader& header,
 
 std::span<std::byte> IncomingTensors::place(const FrameHeader& header) {
   IncomingTensor& tensor = streams_.at(header.stream);
+  assert(header.payloadBytes <= tensor.buffer.size() - tensor.received);
   return tensor.buffer.span().subspan(tensor.received, header.payloadBytes);
 }
 
 std::optional<IncomingTensor> IncomingTensors::received(const FrameHeader& header) {
   const auto found = streams_.find(header.stream);
+  assert(found != streams_.end());
   IncomingTensor& tensor = found->second;
+  assert(header.payloadBytes <= tensor.buffer.size() - tensor.received);
   tensor.received += header.payloadBytes;
   tensor.wireBytes += kHeaderBytes + header.metadataBytes + header.payloadBytes;
   if (options_.trace) {
@@ -231,6 +235,7 @@ void IncomingTensors::detach() {
   for (auto& [stream, tensor] : streams_) {
     tensor.sha256.clear();  // the digest came with a last segment that did not arrive completely
                             // and will be sent again
+    assert(!interrupted_.contains(tensor.message.flow));
     interrupted_.emplace(tensor.message.flow, std::move(tensor));
   }
   streams_.clear();

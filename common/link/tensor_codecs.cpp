@@ -1,6 +1,7 @@
 #include "common/link/tensor_codecs.h"
 
 #include <algorithm>
+#include <cassert>
 #include <stdexcept>
 #include <utility>
 
@@ -99,6 +100,7 @@ void TensorCodecs::replaceRows(std::uint64_t before) {
   while (!stagedRows_.empty() && std::get<0>(stagedRows_.begin()->first) < before) {
     const auto& [key, rows] = *stagedRows_.begin();
     const auto& [step, flow, i] = key;
+    assert(!rows.numbers.empty() && rows.values.size() % rows.numbers.size() == 0);
     SampleCache& cache = caches_.at(flow);
     const std::size_t elements = rows.values.size() / rows.numbers.size();
     for (std::size_t row = 0; row < rows.numbers.size(); ++row) {
@@ -148,6 +150,7 @@ TensorCodecs::EncodedTensor TensorCodecs::encode(const Key& key, const TensorVie
   const Encoded encoded = encodeOrRaw(level, context, state, cut, view, result.bytes.span());
   result.end = now();
   context.checkpoint();
+  assert(encoded.bytes <= result.bytes.size());
   result.bytes.shrink(encoded.bytes);
   if (how.mayHaveState() && encoded.state) stagedStates_[{key.flow, key.i}] = encoded.state;
 

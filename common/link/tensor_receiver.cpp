@@ -1,5 +1,6 @@
 #include "common/link/tensor_receiver.h"
 
+#include <cassert>
 #include <optional>
 #include <utility>
 
@@ -108,6 +109,7 @@ void TensorReceiver::verifyBlob(IncomingTensor&& tensor, const std::string& sha2
 
 void TensorReceiver::deliverTensor(IncomingTensor&& tensor, Payload payload, double wireSeconds,
                                    double decodeSeconds) {
+  assert(payload.view().spec == tensor.spec);
   acknowledge(tensor, wireSeconds, decodeSeconds);
   tensor.message.payload = std::move(payload);
   deliver_(std::move(tensor.message));

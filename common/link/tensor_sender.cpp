@@ -1,6 +1,7 @@
 #include "common/link/tensor_sender.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 #include <vector>
 
@@ -249,7 +250,9 @@ void TensorSender::settle(const Key& key) {
   }
   log_->settle(key, slot_->linkInfo());
   ++settled_[key.flow];
-  std::erase_if(unsettled_, [&](const auto& encoding) { return encoding->message.key() == key; });
+  [[maybe_unused]] const std::size_t erased = std::erase_if(
+      unsettled_, [&](const auto& encoding) { return encoding->message.key() == key; });
+  assert(erased == 1);
 }
 
 // ---- After a connection was replaced ----

@@ -1,5 +1,6 @@
 #include "common/link/transfer_log.h"
 
+#include <cassert>
 #include <string>
 #include <utility>
 
@@ -18,6 +19,7 @@ void TransferLog::queued(TransferRecord record) {
   }
   record.sent = true;
   const Key key = record.key;
+  assert(!pending_.contains(key));
   pending_[key].record = std::move(record);
 }
 
@@ -46,6 +48,7 @@ bool TransferLog::acknowledged(const ReceivedReport& report) {
 }
 
 void TransferLog::settle(const Key& key, const std::optional<LinkInfo>& link) {
+  assert(pending_.contains(key) && pending_.at(key).written);
   TransferRecord record = std::move(pending_.extract(key).mapped().record);
   record.link = link;
   account(record);

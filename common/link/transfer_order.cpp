@@ -1,5 +1,6 @@
 #include "common/link/transfer_order.h"
 
+#include <cassert>
 #include <optional>
 #include <string>
 #include <utility>
@@ -44,6 +45,7 @@ void TransferOrder::checkAnswers(const Key& key) {
 }
 
 void TransferOrder::queued(const Key& key, std::function<bool()> release) {
+  assert(Turn(key.step, key.i) > at(queued_, key));
   at(queued_, key) = {key.step, key.i};
   // Gradients are not counted: they return over the link on which the micro-batch arrived.
   if (!hasEdges_ || !isActivation(key.flow) || key.flow != lastReply(key.phase)) return;
@@ -60,6 +62,7 @@ void TransferOrder::queued(const Key& key, std::function<bool()> release) {
 void TransferOrder::takeCredit(const Key& key) {
   ++arrived_;
   if (hasEdges_) releaseProven();
+  assert(answered_ <= taken_.size());
   if (taken_.size() - answered_ >= inFlight_ || taken_.size() >= std::size_t{2} * inFlight_) {
     throw ProtocolError("too-many-in-flight", toString(key) + " exceeds the " +
                                                   std::to_string(inFlight_) +
@@ -76,6 +79,7 @@ void TransferOrder::releaseProven() {
     Credit& credit = each->second;
     const bool isProven = credit.isAnswered && credit.number + inFlight_ <= arrived_;
     if (isProven && credit.release && credit.release()) {
+      assert(answered_ > 0);
       --answered_;
       each = taken_.erase(each);
     } else {
@@ -88,6 +92,7 @@ void TransferOrder::settled(const Key& key) {
   if (key.flow != lastReply(key.phase)) return;
   const auto found = taken_.find({key.phase, key.step, key.i});
   if (found == taken_.end()) return;
+  assert(!found->second.isAnswered || answered_ > 0);
   if (found->second.isAnswered) --answered_;
   taken_.erase(found);
 }

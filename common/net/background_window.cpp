@@ -1,6 +1,7 @@
 #include "common/net/background_window.h"
 
 #include <algorithm>
+#include <cassert>
 #include <chrono>
 #include <utility>
 
@@ -48,6 +49,7 @@ bool BackgroundWindow::ponged(std::int64_t forward, std::int64_t arrived, Steady
   const std::size_t bytes = pings_.front();
   pings_.pop_front();
   if (bytes == 0) return false;
+  assert(bytes <= underWay_);
   underWay_ -= bytes;
   ratios_.push_back(std::max(between, 0.0) / static_cast<double>(bytes));
   if (ratios_.size() > kRatios) ratios_.pop_front();

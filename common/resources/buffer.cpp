@@ -80,6 +80,7 @@ void Buffer::release() noexcept {
       try {
         pool_->free[capacity_].push_back(data_);
         pool_->retained += capacity_;
+        assert(pool_->retained <= pool_->maxRetained);
         data_ = nullptr;
       } catch (const std::bad_alloc&) {
         // Out of memory for the list entry: the block is freed below.
@@ -109,6 +110,7 @@ std::size_t BufferPool::capacityFor(std::size_t size) {
 
 Buffer BufferPool::acquire(std::size_t size) {
   const std::size_t capacity = capacityFor(size);
+  assert(capacity >= size);
   MemoryCharge charge(account_, capacity);
   {
     const std::lock_guard lock(state_->mutex);
@@ -116,6 +118,7 @@ Buffer BufferPool::acquire(std::size_t size) {
     if (found != state_->free.end() && !found->second.empty()) {
       std::byte* block = found->second.back();
       found->second.pop_back();
+      assert(state_->retained >= capacity);
       state_->retained -= capacity;
       return Buffer(state_, std::move(charge), block, size, capacity);
     }

@@ -1,6 +1,7 @@
 #include "common/resources/codec_executor.h"
 
 #include <algorithm>
+#include <cassert>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -30,6 +31,7 @@ struct CodecExecutor::State : std::enable_shared_from_this<CodecExecutor::State>
           [](const auto& a, const auto& b) { return a->usedSeconds_ < b->usedSeconds_; });
       std::shared_ptr<CodecQueue> queue = std::move(*next);
       waiting.erase(next);
+      assert(queue->stage_ == CodecQueue::Stage::waiting);
       floor = std::max(floor, queue->usedSeconds_);
       beginTurn(*queue);
       if (queue->isPaused_) {
@@ -72,6 +74,7 @@ struct CodecExecutor::State : std::enable_shared_from_this<CodecExecutor::State>
       const std::shared_ptr<CodecQueue> queue = std::move(begun.front());
       begun.pop_front();
       runOne(lock, *queue);
+      assert(queue->stage_ == CodecQueue::Stage::atWork && atWork > 0);
       queue->stage_ = CodecQueue::Stage::idle;
       --atWork;
       if (auto ended = std::exchange(queue->ended_, {})) {
@@ -189,6 +192,7 @@ void CodecQueue::checkpoint() {
                   [this](const auto& queue) { return queue->usedSeconds_ < usedSeconds_; });
   if (!othersAreBehind || secondsBetween(turnBegan_, countedFrom_) < kTurnSeconds) return;
 
+  assert(stage_ == Stage::atWork && state_->atWork > 0);
   stage_ = Stage::waiting;
   isPaused_ = true;
   --state_->atWork;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
@@ -127,6 +128,7 @@ bool DeviceExecutor::runOneWorker() {
     if (std::exchange(runningHasLeft_, false)) {
       shares_.remove(user);
     } else if (worker->started()) {
+      assert(!busy_);
       busy_ = Busy{user, worker, now()};
     }
     if (hasRun) return true;
@@ -137,6 +139,7 @@ bool DeviceExecutor::runOneWorker() {
 // Returns false if the worker was detached.
 bool DeviceExecutor::begin(FairShares::User user) {
   const std::lock_guard lock(mutex_);
+  assert(!running_);
   if (!workers_.contains(user)) return false;
   running_ = user;
   return true;

@@ -1,6 +1,7 @@
 #include "common/resources/fair_shares.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 namespace cleave {
@@ -29,6 +30,7 @@ void FairShares::remove(User user) {
 }
 
 void FairShares::used(User user, double seconds, bool inStep) {
+  assert(seconds >= 0);
   const auto found = users_.find(user);
   if (found == users_.end()) return;
   Account& account = found->second;
@@ -42,6 +44,7 @@ void FairShares::used(User user, double seconds, bool inStep) {
 }
 
 void FairShares::idled(double seconds) {
+  assert(seconds >= 0);
   const double limit = max();
   const std::optional<double> min = minAtWork();
   for (auto& [user, account] : users_) {
@@ -61,6 +64,7 @@ std::vector<FairShares::User> FairShares::order() const {
     if (!min || account.seconds <= *min + kLeadSeconds) free.emplace_back(account.seconds, user);
   }
   std::sort(free.begin(), free.end());
+  assert(!min || !free.empty());  // the one that holds the others back
   std::vector<User> users;
   for (const auto& [seconds, user] : free) users.push_back(user);
   return users;

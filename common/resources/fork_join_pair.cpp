@@ -1,5 +1,6 @@
 #include "common/resources/fork_join_pair.h"
 
+#include <cassert>
 #include <utility>
 
 namespace cleave {
@@ -52,6 +53,7 @@ void ForkJoinPair::run(const std::function<void()>& first, const std::function<v
   }
   {
     const std::lock_guard lock(mutex_);
+    assert(offered_ == nullptr && !working_);
     error_ = nullptr;
     offered_ = &second;
   }

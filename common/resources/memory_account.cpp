@@ -1,5 +1,7 @@
 #include "common/resources/memory_account.h"
 
+#include <cassert>
+
 #include "common/core/error.h"
 #include "common/core/units.h"
 
@@ -8,6 +10,7 @@ namespace cleave {
 void MemoryAccount::charge(std::size_t bytes) {
   std::size_t used = used_;
   do {
+    assert(used <= limit_);
     if (bytes > limit_ - used) {
       throw ProtocolError("memory-exceeded", "the session holds " + mebibytesText(used) +
                                                  " and would need " + mebibytesText(bytes) +

@@ -6,7 +6,7 @@
 namespace cleave {
 
 Share Replica::shareOf(const Share& all) const {
-  assert(all.stride == 1);
+  assert(all.stride == 1 && rank < count);
   const std::uint32_t skipped = (rank + count - all.first % count) % count;
   if (all.count <= skipped) return {all.first, count, 0};
   return {all.first + skipped, count, (all.count - skipped + count - 1) / count};
@@ -15,6 +15,7 @@ Share Replica::shareOf(const Share& all) const {
 // Of W consecutive micro-batches, each batch that they belong to adds at most one to an even share.
 std::uint32_t inFlightOf(std::uint32_t inFlight, std::uint32_t replicas, std::uint32_t ofBatch,
                          std::uint32_t staleness) {
+  assert(inFlight > 0 && replicas > 0);
   if (replicas == 1) return inFlight;
   const std::uint32_t share = (inFlight + replicas - 1) / replicas + staleness;
   return std::min(share, ofBatch * (staleness + 1));
@@ -35,6 +36,7 @@ Division Division::of(std::uint32_t samples, std::uint32_t microBatches) {
 }
 
 Division Division::ofMembers(const std::vector<std::uint32_t>& samples, std::uint32_t largest) {
+  assert(largest > 0);
   Division division;
   for (const std::uint32_t each : samples) {
     const EvenSplit& member =
@@ -68,6 +70,7 @@ std::uint32_t Division::memberOf(std::uint32_t i) const {
 
 Share Division::shareOfMember(std::uint32_t member) const {
   if (members.empty()) return all();
+  assert(member < members.size());
   Share share;
   for (std::uint32_t m = 0; m < member; ++m) share.first += members[m].count;
   share.count = members[member].count;

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cstring>
 #include <functional>
 
-#include "compression/parts/bins.h"
 #include "compression/kernels/magnitudes.h"
+#include "compression/parts/bins.h"
 
 namespace cleave {
 namespace {
@@ -90,6 +91,7 @@ std::optional<Positions> largest(const CodecContext& context, const FloatReader&
       ties -= std::min(found, ties);
     }
   });
+  assert(ties == 0);
   return positions;
 }
 

@@ -1,6 +1,7 @@
 #include "compression/parts/selection.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "compression/parts/bins.h"
 
@@ -89,6 +90,7 @@ std::vector<float> collect(const FloatReader& values, const std::vector<std::uin
       kept += static_cast<std::size_t>(flags[bin] & (keys[j] != frequent[bin]));
     }
   });
+  assert(kept <= maxFound);
   found.resize(kept);
   return found;
 }
@@ -99,6 +101,7 @@ std::vector<float> valuesAtRanks(const CodecContext& context, const FloatReader&
                                  std::span<const std::size_t> ranks) {
   std::vector<float> result(ranks.size());
   if (ranks.empty()) return result;
+  assert(std::ranges::is_sorted(ranks) && ranks.back() < values.size());
   if (values.size() <= kFewValues) {
     std::vector<float> all(values.size());
     const float* const read = values.read(0, values.size(), all.data());

@@ -1,6 +1,7 @@
 #include "server/run/admission.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <filesystem>
 #include <utility>
@@ -63,9 +64,11 @@ Admission::Ticket::Ticket(Admission& admission, std::string identity, std::size_
 }
 
 Admission::Ticket::~Ticket() {
+  assert(admission_.sessions_ > 0 && admission_.bytes_ >= bytes_);
   --admission_.sessions_;
   admission_.bytes_ -= bytes_;
   Used& used = admission_.used_[identity_];
+  assert(used.sessions > 0 && used.bytes >= bytes_);
   --used.sessions;
   used.bytes -= bytes_;
   if (used.sessions == 0) admission_.used_.erase(identity_);

@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <boost/asio/co_spawn.hpp>
+#include <cassert>
 #include <chrono>
 #include <utility>
 
@@ -84,6 +85,7 @@ std::shared_ptr<Seat> RunTable::admit(RunRequest request) {
     ticket = reserve(request.identity, plan);
   }
   const std::string key = keyOf(request);
+  assert(!seats_.contains(key));
   auto run = std::make_shared<ServedRun>(
       resources_, std::move(request), std::move(plan), std::move(ticket),
       [this, key](std::exception_ptr error) { parkedSeatFailed(key, std::move(error)); });

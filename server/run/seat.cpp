@@ -2,6 +2,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <cassert>
 #include <chrono>
 #include <random>
 #include <utility>
@@ -51,6 +52,7 @@ asio::awaitable<void> Seat::storeConnection(const wire::Hello& hello) {
 }
 
 void Seat::attach(const RunRequest& request, std::shared_ptr<Connection> connection) {
+  assert(link_ && token_ != 0);
   parked_.reset();
   if (const auto before = link_->connection()) {
     // Closes the old connection immediately: its socket must not write into a tensor that the new
@@ -76,6 +78,7 @@ asio::awaitable<std::string> Seat::serve() {
 }
 
 void Seat::park() {
+  assert(link_ && !parked_);
   link_->detach();
   parked_.emplace(Parked{now(), asio::steady_timer(resources_.io, resources_.settings.park)});
   const auto seconds = std::chrono::duration<double>(resources_.settings.park).count();

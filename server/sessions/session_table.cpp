@@ -1,11 +1,13 @@
 #include "server/sessions/session_table.h"
 
+#include <cassert>
 #include <utility>
 
 namespace cleave {
 
 std::shared_ptr<Session> SessionTable::open(const SessionContext& context,
                                             boost::asio::ip::tcp::socket socket) {
+  assert(!isDraining_);
   auto session = std::make_shared<Session>(context, std::move(socket), ++opened_);
   sessions_.insert(session);
   return session;
@@ -13,6 +15,7 @@ std::shared_ptr<Session> SessionTable::open(const SessionContext& context,
 
 void SessionTable::remove(const std::shared_ptr<Session>& session) {
   if (session->wasAdmitted()) ++ended_[session->kind()];
+  assert(sessions_.contains(session));
   sessions_.erase(session);
 }
 

@@ -1,6 +1,7 @@
 #include "server/store/run_weights.h"
 
 #include <boost/asio/post.hpp>
+#include <cassert>
 #include <utility>
 
 #include "common/core/bytes.h"
@@ -28,6 +29,7 @@ void RunWeights::load(std::shared_ptr<BufferPool> pool, std::function<void(Blob)
 
 std::optional<Blob> RunWeights::read(BufferPool& pool) {
   // The file may be removed to make room as soon as it has been read.
+  assert(stored_);
   const std::shared_ptr<const StoredWeights> stored = std::move(stored_);
   Buffer buffer = pool.acquire(stored->bytes);
   if (!context_.store->read(*stored, buffer.span(), isCancelled_, *context_.disk)) {
@@ -41,6 +43,7 @@ std::optional<Blob> RunWeights::read(BufferPool& pool) {
 }
 
 void RunWeights::keep(Blob weights) {
+  assert(!areStored_);
   ++busy_;
   boost::asio::post(context_.writing,
                     [self = shared_from_this(), weights = std::move(weights)]() mutable {

@@ -1,5 +1,7 @@
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+#include <cassert>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -108,7 +110,15 @@ void BodyStage::readSum(std::uint64_t step, std::span<const float> sum) {
   state_->part.readSum(step, sum);
 }
 
-void BodyStage::update(const StepDecision& decision) { state_->part.update(decision); }
+void BodyStage::update(const StepDecision& decision) {
+  // All of the step has gone backward, so autograd holds nothing of it.
+  [[maybe_unused]] const auto isOfStep = [&](const auto& kept) {
+    return kept.first.first == decision.step;
+  };
+  assert(std::ranges::none_of(state_->saved, isOfStep));
+  assert(std::ranges::none_of(state_->weights, isOfStep));
+  state_->part.update(decision);
+}
 
 std::uint64_t BodyStage::weightsDigest() {
   return digestOfTrained(state_->part.set().parameters());

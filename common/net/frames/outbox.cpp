@@ -16,6 +16,11 @@ std::string segmentMetadata(std::uint64_t offset, const std::string& sha256) {
   return segment.SerializeAsString();
 }
 
+// Of the whole stream, in bytes.
+std::uint64_t lengthOf(const OutgoingTensor& tensor) {
+  return tensor.repeated > 0 ? tensor.repeated : tensor.bytes.size();
+}
+
 }  // namespace
 
 void Outbox::pushControl(FrameKind kind, std::string metadata) {
@@ -26,6 +31,7 @@ void Outbox::pushControl(FrameKind kind, std::string metadata) {
 }
 
 void Outbox::pushTensor(OutgoingTensor tensor) {
+  assert(tensor.begin <= lengthOf(tensor));
   auto stream = std::make_shared<Stream>();
   stream->tensor = std::move(tensor);
   stream->offset = stream->tensor.begin;
@@ -37,6 +43,9 @@ void Outbox::pushTensor(OutgoingTensor tensor) {
       streams_.begin(), streams_.end(), rank(stream->tensor),
       [&](const auto& mine, const auto& other) { return mine < rank(other->tensor); });
   streams_.insert(place, std::move(stream));
+  assert(std::is_sorted(streams_.begin(), streams_.end(), [&](const auto& a, const auto& b) {
+    return rank(a->tensor) < rank(b->tensor);
+  }));
 }
 
 std::optional<OutgoingFrame> Outbox::next(std::size_t segmentBytes, std::size_t backgroundBytes) {
@@ -53,7 +62,9 @@ std::optional<OutgoingFrame> Outbox::next(std::size_t segmentBytes, std::size_t 
   const bool first = stream->id == 0;
   const bool repeats = tensor.repeated > 0;
   assert(!repeats || tensor.bytes.size() >= kMaxSegmentBytes);
-  const std::uint64_t rest = (repeats ? tensor.repeated : tensor.bytes.size()) - stream->offset;
+  assert(!tensor.isBackground || backgroundBytes > 0);
+  assert(stream->offset <= lengthOf(tensor));
+  const std::uint64_t rest = lengthOf(tensor) - stream->offset;
   const std::size_t max =
       tensor.isBackground ? std::min(segmentBytes, backgroundBytes) : segmentBytes;
   const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(rest, max));
