@@ -6,8 +6,8 @@
 #include "client/commands/commands.h"
 #include "client/commands/dashboard.h"
 #include "client/commands/listing.h"
-#include "common/files/environment.h"
 #include "common/engine/trace.h"
+#include "common/files/environment.h"
 
 namespace cleave {
 namespace {

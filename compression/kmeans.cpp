@@ -19,11 +19,11 @@
 #include <array>
 #include <cmath>
 
-#include "compression/parts/bins.h"
 #include "compression/codecs.h"
+#include "compression/packed_codec.h"
+#include "compression/parts/bins.h"
 #include "compression/parts/convert.h"
 #include "compression/parts/look_up.h"
-#include "compression/packed_codec.h"
 #include "compression/parts/piece_codes.h"
 
 namespace cleave {

@@ -30,9 +30,9 @@
 #include <vector>
 
 #include "compression/codecs.h"
+#include "compression/packed_codec.h"
 #include "compression/parts/convert.h"
 #include "compression/parts/look_up.h"
-#include "compression/packed_codec.h"
 #include "compression/parts/packing.h"
 #include "compression/parts/piece_codes.h"
 #include "compression/parts/selection.h"

@@ -16,9 +16,9 @@
 #include <limits>
 
 #include "compression/codecs.h"
-#include "compression/parts/convert.h"
 #include "compression/kernels/plain.h"
 #include "compression/packed_codec.h"
+#include "compression/parts/convert.h"
 #include "compression/parts/strips.h"
 
 namespace cleave {

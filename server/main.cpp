@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "common/core/endpoint.h"
-#include "common/files/environment.h"
 #include "common/core/log.h"
+#include "common/files/environment.h"
 #include "common/http/http_server.h"
 #include "common/net/streams/connect_to.h"
 #include "common/program/program.h"

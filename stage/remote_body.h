@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/resources/buffer.h"
 #include "common/engine/worker.h"
 #include "common/model/body.h"
+#include "common/resources/buffer.h"
 #include "common/run/plan.h"
 #include "proto/stage.pb.h"
 #include "stage/replies.h"

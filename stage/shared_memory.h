@@ -7,8 +7,8 @@
 #include <mutex>
 #include <span>
 
-#include "common/resources/buffer.h"
 #include "common/core/open_file.h"
+#include "common/resources/buffer.h"
 
 namespace cleave {
 

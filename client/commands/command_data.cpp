@@ -9,9 +9,9 @@
 
 #include "client/commands/commands.h"
 #include "client/config/settings.h"
+#include "client/data/files/numbers.h"
 #include "client/data/pictures/image_file.h"
 #include "client/data/samples/inspect.h"
-#include "client/data/files/numbers.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"

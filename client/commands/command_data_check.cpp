@@ -16,11 +16,11 @@
 #include "client/train/samples_progress.h"
 #include "common/core/clock.h"
 #include "common/core/durable.h"
-#include "common/files/environment.h"
 #include "common/core/log.h"
-#include "common/files/record.h"
 #include "common/core/terminal.h"
 #include "common/core/units.h"
+#include "common/files/environment.h"
+#include "common/files/record.h"
 
 namespace cleave {
 namespace {

@@ -15,8 +15,8 @@
 #include "common/core/durable.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
-#include "common/files/sha256.h"
 #include "common/core/units.h"
+#include "common/files/sha256.h"
 
 namespace cleave {
 namespace {

@@ -11,11 +11,11 @@
 #include "client/commands/commands.h"
 #include "common/core/printable.h"
 #include "common/core/units.h"
+#include "common/device/torch_errors.h"
 #include "common/graph/costs.h"
 #include "common/graph/cuts.h"
 #include "common/graph/suggested_cuts.h"
 #include "common/model/graph/graph_file.h"
-#include "common/device/torch_errors.h"
 
 namespace cleave {
 namespace {

@@ -11,8 +11,8 @@
 #include "client/run/temporary_folder.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
-#include "common/files/record.h"
 #include "common/core/units.h"
+#include "common/files/record.h"
 #include "common/link/probe/probe_link.h"
 #include "common/run/tls_settings.h"
 

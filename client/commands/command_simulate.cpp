@@ -19,11 +19,11 @@
 #include "client/train/run_trace.h"
 #include "client/train/trainer.h"
 #include "common/core/durable.h"
-#include "common/files/environment.h"
 #include "common/core/log.h"
-#include "common/files/record.h"
 #include "common/core/terminal.h"
 #include "common/core/units.h"
+#include "common/files/environment.h"
+#include "common/files/record.h"
 #include "common/predict/simulator.h"
 #include "common/record/trace_file.h"
 

@@ -6,8 +6,8 @@
 #include <set>
 #include <span>
 
-#include "common/files/file_kind.h"
 #include "common/core/printable.h"
+#include "common/files/file_kind.h"
 
 namespace cleave {
 namespace {

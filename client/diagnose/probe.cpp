@@ -15,9 +15,9 @@
 #include <optional>
 #include <utility>
 
-#include "common/files/environment.h"
 #include "common/core/log.h"
 #include "common/core/progress_clock.h"
+#include "common/files/environment.h"
 #include "common/files/record.h"
 #include "common/link/probe/probe_link.h"
 #include "common/program/program.h"

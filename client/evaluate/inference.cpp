@@ -2,9 +2,9 @@
 
 #include "client/data/samples/loader.h"
 #include "client/train/samples_progress.h"
-#include "common/resources/buffer.h"
 #include "common/core/log.h"
 #include "common/device/torch_errors.h"
+#include "common/resources/buffer.h"
 
 namespace cleave {
 namespace {

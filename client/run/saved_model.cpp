@@ -12,8 +12,8 @@
 #include <system_error>
 
 #include "common/codec/safetensors.h"
-#include "common/files/environment.h"
 #include "common/core/error.h"
+#include "common/files/environment.h"
 
 namespace cleave {
 namespace {

@@ -12,11 +12,11 @@
 
 #include "client/run/connect.h"
 #include "common/checkpoint/run_connections.h"
-#include "common/resources/buffer.h"
 #include "common/core/error.h"
 #include "common/core/progress_clock.h"
 #include "common/link/tensor_link.h"
 #include "common/net/streams/io_thread.h"
+#include "common/resources/buffer.h"
 
 namespace cleave {
 

@@ -17,8 +17,6 @@
 #include <vector>
 
 #include "client/run/server_link.h"
-#include "common/resources/codec_executor.h"
-#include "common/resources/executor.h"
 #include "common/device/compute_device.h"
 #include "common/engine/coordinator.h"
 #include "common/engine/worker.h"
@@ -26,6 +24,8 @@
 #include "common/net/streams/io_thread.h"
 #include "common/predict/step_meter.h"
 #include "common/record/run_files.h"
+#include "common/resources/codec_executor.h"
+#include "common/resources/executor.h"
 #include "common/run/metrics.h"
 #include "common/run/plan.h"
 

@@ -13,9 +13,9 @@
 
 #include "client/data/files/cells.h"
 #include "client/data/files/csv_file.h"
-#include "client/data/formats/encoded_images.h"
 #include "client/data/files/id_scan.h"
 #include "client/data/files/numbers.h"
+#include "client/data/formats/encoded_images.h"
 #include "common/core/error.h"
 
 namespace cleave {

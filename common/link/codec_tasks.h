@@ -11,9 +11,9 @@
 #include <string>
 #include <utility>
 
-#include "common/resources/codec_executor.h"
 #include "common/link/connection_slot.h"
 #include "common/link/tensor_codecs.h"
+#include "common/resources/codec_executor.h"
 
 namespace cleave {
 

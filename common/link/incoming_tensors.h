@@ -10,13 +10,13 @@
 #include <string>
 #include <string_view>
 
-#include "common/resources/buffer.h"
 #include "common/core/clock.h"
 #include "common/engine/messages.h"
 #include "common/link/arrived.h"
 #include "common/link/tensor_link_options.h"
 #include "common/link/transfer_order.h"
 #include "common/net/frames/frame.h"
+#include "common/resources/buffer.h"
 
 namespace cleave {
 

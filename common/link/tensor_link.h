@@ -26,7 +26,6 @@
 #include <string>
 #include <vector>
 
-#include "common/resources/buffer.h"
 #include "common/engine/messages.h"
 #include "common/link/incoming_samples.h"
 #include "common/link/tensor_link_options.h"
@@ -34,6 +33,7 @@
 #include "common/link/tensor_sender.h"
 #include "common/link/transfers.h"
 #include "common/net/connection.h"
+#include "common/resources/buffer.h"
 
 namespace cleave {
 

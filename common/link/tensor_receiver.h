@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 
-#include "common/resources/buffer.h"
 #include "common/engine/messages.h"
 #include "common/link/codec_tasks.h"
 #include "common/link/connection_slot.h"
@@ -18,6 +17,7 @@
 #include "common/link/tensor_link_options.h"
 #include "common/link/transfer_log.h"
 #include "common/link/transfer_order.h"
+#include "common/resources/buffer.h"
 
 namespace cleave {
 

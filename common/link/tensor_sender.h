@@ -13,7 +13,6 @@
 #include <span>
 #include <string>
 
-#include "common/resources/memory_account.h"
 #include "common/engine/messages.h"
 #include "common/link/arrived.h"
 #include "common/link/codec_tasks.h"
@@ -21,6 +20,7 @@
 #include "common/link/tensor_link_options.h"
 #include "common/link/transfer_log.h"
 #include "common/link/transfer_order.h"
+#include "common/resources/memory_account.h"
 
 namespace cleave {
 

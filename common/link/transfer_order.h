@@ -28,8 +28,8 @@
 #include <tuple>
 #include <utility>
 
-#include "common/resources/memory_account.h"
 #include "common/engine/schedule.h"
+#include "common/resources/memory_account.h"
 #include "common/topology/key.h"
 
 namespace cleave {

@@ -23,13 +23,13 @@
 #include "common/net/connection_end.h"
 #include "common/net/connection_messages.h"
 #include "common/net/connection_options.h"
-#include "common/net/frames/frame.h"
 #include "common/net/frame_stream.h"
+#include "common/net/frames/frame.h"
 #include "common/net/frames/outbox.h"
 #include "common/net/frames/peer_limits.h"
 #include "common/net/rate_meters.h"
-#include "common/net/throttle.h"
 #include "common/net/streams/tls.h"
+#include "common/net/throttle.h"
 
 namespace cleave {
 

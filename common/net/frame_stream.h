@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "common/net/streams/byte_stream.h"
 #include "common/net/frames/frame.h"
 #include "common/net/frames/peer_limits.h"
+#include "common/net/streams/byte_stream.h"
 
 namespace cleave {
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "common/core/clock.h"
-#include "common/resources/fair_shares.h"
 #include "common/core/open_file.h"
+#include "common/resources/fair_shares.h"
 
 namespace cleave {
 

@@ -13,9 +13,9 @@
 #include <map>
 #include <utility>
 
-#include "common/files/environment.h"
 #include "common/core/log.h"
 #include "common/core/process.h"
+#include "common/files/environment.h"
 #include "common/http/http_server.h"
 #include "common/run/metrics_table.h"
 

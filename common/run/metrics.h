@@ -11,13 +11,13 @@
 #include <string_view>
 #include <vector>
 
-#include "common/resources/buffer.h"
 #include "common/config/config.h"
-#include "common/files/record.h"
 #include "common/engine/schedule.h"
+#include "common/files/record.h"
 #include "common/http/http_settings.h"
 #include "common/net/streams/tls.h"
 #include "common/record/run_files.h"
+#include "common/resources/buffer.h"
 
 namespace cleave {
 

@@ -11,8 +11,8 @@
 #include <cstring>
 
 #include "common/core/clock.h"
-#include "common/files/environment.h"
 #include "common/core/log.h"
+#include "common/files/environment.h"
 #include "common/model/stage/stage.h"
 
 namespace cleave {

@@ -5,8 +5,8 @@
 
 #include "common/core/random.h"
 #include "compression/codecs.h"
-#include "compression/parts/convert.h"
 #include "compression/device/gpu_codec.h"
+#include "compression/parts/convert.h"
 #include "compression/parts/payload.h"
 
 namespace cleave {

@@ -7,12 +7,12 @@
 #include <iostream>
 #include <utility>
 
-#include "common/files/environment.h"
 #include "common/core/log.h"
 #include "common/core/terminal.h"
+#include "common/device/torch_errors.h"
+#include "common/files/environment.h"
 #include "common/run/device.h"
 #include "common/run/profiler.h"
-#include "common/device/torch_errors.h"
 #include "server/commands/commands.h"
 #include "server/config/settings.h"
 

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 
-#include "common/resources/buffer.h"
 #include "common/core/error.h"
 #include "common/core/process.h"
-#include "common/files/record.h"
 #include "common/core/units.h"
+#include "common/files/record.h"
 #include "common/replicas/group_channel.h"
 #include "common/replicas/group_connection.h"
+#include "common/resources/buffer.h"
 
 namespace cleave {
 namespace {

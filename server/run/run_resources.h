@@ -4,12 +4,12 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <memory>
 
+#include "common/device/compute_device.h"
+#include "common/replicas/gradient_reducer.h"
 #include "common/resources/buffer.h"
 #include "common/resources/codec_executor.h"
 #include "common/resources/executor.h"
 #include "common/resources/fork_join_pair.h"
-#include "common/device/compute_device.h"
-#include "common/replicas/gradient_reducer.h"
 #include "server/access/server_certificates.h"
 #include "server/config/settings.h"
 #include "server/run/session_lines.h"

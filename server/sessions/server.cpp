@@ -17,12 +17,12 @@
 #include <vector>
 
 #include "common/core/endpoint.h"
-#include "common/files/environment.h"
 #include "common/core/log.h"
 #include "common/core/terminal.h"
-#include "common/net/streams/accept.h"
+#include "common/files/environment.h"
 #include "common/net/connection_messages.h"
 #include "common/net/frames/frame.h"
+#include "common/net/streams/accept.h"
 #include "common/net/streams/listen.h"
 #include "common/replicas/replica_listener.h"
 #include "server/config/resources.h"

@@ -9,13 +9,13 @@
 #include <memory>
 #include <optional>
 
+#include "common/device/compute_device.h"
+#include "common/net/streams/io_thread.h"
+#include "common/replicas/gradient_reducer.h"
 #include "common/resources/buffer.h"
 #include "common/resources/codec_executor.h"
 #include "common/resources/executor.h"
 #include "common/resources/fork_join_pair.h"
-#include "common/device/compute_device.h"
-#include "common/net/streams/io_thread.h"
-#include "common/replicas/gradient_reducer.h"
 #include "common/run/metrics.h"
 #include "server/access/access.h"
 #include "server/access/refusals.h"

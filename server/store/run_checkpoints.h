@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "common/files/record.h"
 #include "common/engine/messages.h"
+#include "common/files/record.h"
 #include "common/record/run_files.h"
 #include "common/run/part_checkpoints.h"
 #include "server/store/disk_share.h"

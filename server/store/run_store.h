@@ -16,8 +16,8 @@
 
 #include "common/core/clock.h"
 #include "common/core/open_file.h"
-#include "common/files/record.h"
 #include "common/device/compute_device.h"
+#include "common/files/record.h"
 #include "common/record/run_files.h"
 #include "common/run/metrics.h"
 #include "proto/wire.pb.h"

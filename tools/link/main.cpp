@@ -9,9 +9,9 @@
 #include <csignal>
 #include <iostream>
 
-#include "common/files/environment.h"
 #include "common/core/log.h"
 #include "common/core/units.h"
+#include "common/files/environment.h"
 #include "common/program/program.h"
 #include "tools/link/relay.h"
 #include "tools/link/settings.h"

@@ -11,10 +11,10 @@
 #include <iostream>
 #include <string>
 
-#include "common/files/environment.h"
 #include "common/core/error.h"
 #include "common/core/log.h"
 #include "common/core/units.h"
+#include "common/files/environment.h"
 #include "common/net/streams/listen.h"
 #include "common/program/program.h"
 #include "tools/relay/relay.h"

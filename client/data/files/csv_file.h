@@ -1,5 +1,6 @@
 // Reads tables that users provide: CSV (RFC 4180) and TSV, with a header, also in the forms that
-// spreadsheets write. (For tables that Cleave writes itself, see client/report/records/csv_reader.h.)
+// spreadsheets write. (For tables that Cleave writes itself, see
+// client/report/records/csv_reader.h.)
 #pragma once
 
 #include <cstdint>

@@ -9,9 +9,9 @@
 
 #include "client/data/files/unicode.h"
 #include "client/data/files/unpack.h"
-#include "common/files/file_kind.h"
 #include "common/core/printable.h"
 #include "common/core/units.h"
+#include "common/files/file_kind.h"
 
 namespace cleave {
 namespace {

@@ -12,10 +12,10 @@
 #include <string_view>
 #include <vector>
 
-#include "client/data/samples/data_digest.h"
 #include "client/data/formats/format_keys.h"
-#include "client/data/samples/labels.h"
 #include "client/data/pictures/other_pictures.h"
+#include "client/data/samples/data_digest.h"
+#include "client/data/samples/labels.h"
 
 namespace cleave {
 

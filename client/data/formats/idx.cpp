@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <utility>
 
+#include "client/data/files/unpack.h"
 #include "client/data/samples/data_digest.h"
 #include "client/data/samples/images.h"
-#include "client/data/files/unpack.h"
 
 namespace cleave {
 namespace {

@@ -7,11 +7,11 @@
 
 #include "client/data/files/cells.h"
 #include "client/data/files/csv_file.h"
-#include "client/data/samples/data_digest.h"
+#include "client/data/files/unpack.h"
 #include "client/data/formats/format_keys.h"
 #include "client/data/formats/table_columns.h"
 #include "client/data/formats/target_column.h"
-#include "client/data/files/unpack.h"
+#include "client/data/samples/data_digest.h"
 #include "common/core/error.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"

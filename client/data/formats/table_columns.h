@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "client/data/files/csv_file.h"
-#include "client/data/formats/formats.h"
 #include "client/data/files/numbers.h"
+#include "client/data/formats/formats.h"
 
 namespace cleave {
 

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "client/data/files/numbers.h"
 #include "client/data/samples/dataset.h"
 #include "client/data/samples/labels.h"
-#include "client/data/files/numbers.h"
 
 namespace cleave {
 

@@ -9,15 +9,15 @@
 #include <utility>
 
 #include "client/data/files/csv_file.h"
-#include "client/data/samples/data_digest.h"
 #include "client/data/files/encoding.h"
+#include "client/data/files/unpack.h"
 #include "client/data/formats/format_keys.h"
 #include "client/data/formats/target_column.h"
+#include "client/data/samples/data_digest.h"
 #include "client/data/tokens/tokenizer.h"
-#include "client/data/files/unpack.h"
-#include "common/files/environment.h"
 #include "common/core/error.h"
 #include "common/core/printable.h"
+#include "common/files/environment.h"
 
 namespace cleave {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "client/data/samples/dataset.h"
 #include "client/data/pictures/pixels.h"
+#include "client/data/samples/dataset.h"
 
 namespace cleave {
 

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "common/core/clock.h"
-#include "common/files/environment.h"
 #include "common/core/random.h"
+#include "common/files/environment.h"
 
 namespace cleave {
 namespace {

@@ -19,8 +19,8 @@
 #include <span>
 #include <vector>
 
-#include "client/data/samples/dataset.h"
 #include "client/data/pictures/pixels.h"
+#include "client/data/samples/dataset.h"
 
 namespace cleave {
 

@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "client/data/tokens/split_pattern.h"
 #include "client/data/files/unicode.h"
 #include "client/data/files/unpack.h"
+#include "client/data/tokens/split_pattern.h"
 #include "common/core/error.h"
 #include "common/core/printable.h"
 

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <iterator>
 
-#include "common/files/record.h"
 #include "common/core/units.h"
+#include "common/files/record.h"
 
 namespace cleave {
 namespace {

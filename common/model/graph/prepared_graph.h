@@ -9,8 +9,8 @@
 
 #include "common/graph/graph.h"
 #include "common/model/graph/graph_operands.h"
-#include "common/model/model.h"
 #include "common/model/graph/operator_preconditions.h"
+#include "common/model/model.h"
 
 namespace cleave {
 

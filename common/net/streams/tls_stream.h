@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "common/net/streams/byte_stream.h"
 #include "common/net/frames/peer_limits.h"
+#include "common/net/streams/byte_stream.h"
 #include "common/net/streams/tls.h"
 #include "common/net/streams/tls_peer.h"
 

@@ -13,8 +13,8 @@
 #include <numeric>
 #include <thread>
 
-#include "common/resources/codec_executor.h"
 #include "common/core/error.h"
+#include "common/resources/codec_executor.h"
 
 using namespace cleave;
 

@@ -4,8 +4,8 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 
-#include "client/data/tokens/split_pattern.h"
 #include "client/data/files/unicode.h"
+#include "client/data/tokens/split_pattern.h"
 #include "tests/support/error_code.h"
 
 namespace cleave::test {
