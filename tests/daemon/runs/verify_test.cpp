@@ -126,7 +126,7 @@ TEST_CASE("verify finds a wrong update of the body, and names the tensor and the
   const auto result = nlohmann::json::parse(json.output);
   CHECK(result.at("equal").get<bool>() == false);
   CHECK(result.at("passed").get<bool>() == false);
-  const auto whereOf = [&](const char* what) {
+  const auto placeOf = [&](const char* what) {
     INFO(what);
     CHECK(result.at("compared").at(what).at("equal").get<bool>() == false);
     CHECK(result.at("compared").at(what).at("largest_difference").get<double>() > 0);
@@ -135,10 +135,10 @@ TEST_CASE("verify finds a wrong update of the body, and names the tensor and the
   // The gradients of the first two steps are those of the whole model.
   using Catch::Matchers::EndsWith;
   using Catch::Matchers::StartsWith;
-  CHECK_THAT(whereOf("gradients/body"), EndsWith("weight in step 3") || EndsWith("bias in step 3"));
-  CHECK_THAT(whereOf("gradient norm"), EndsWith("step 3"));
-  CHECK_THAT(whereOf("losses"), StartsWith("micro-batch "));
-  CHECK_THAT(whereOf("weights/body"), EndsWith("weight") || EndsWith("bias"));
+  CHECK_THAT(placeOf("gradients/body"), EndsWith("weight in step 3") || EndsWith("bias in step 3"));
+  CHECK_THAT(placeOf("gradient norm"), EndsWith("step 3"));
+  CHECK_THAT(placeOf("losses"), StartsWith("micro-batch "));
+  CHECK_THAT(placeOf("weights/body"), EndsWith("weight") || EndsWith("bias"));
 
   const Ended text = runClient("verify", folder.path("text"), arguments);
   INFO(text.output << text.errors);
