@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "compression/registry.h"
-#include "tests/support/codec_tensors.h"
+#include "tests/support/codecs/codec_tensors.h"
 #include "tests/support/error_code.h"
 
 using namespace cleave;

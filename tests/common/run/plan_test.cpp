@@ -298,7 +298,7 @@ TEST_CASE("an error of a plan has the key that must change") {
   spec.model.parameters["width"] = "0";
   CHECK(keyOf(spec) == "model.width");
   spec = honest("mlp");
-  spec.codecs["gradient/0"] = "delta(block:bits=4)";
+  spec.codecs["gradient/0"] = parseCodec("delta(block:bits=4)");
   CHECK(keyOf(spec) == "codec");
 }
 
