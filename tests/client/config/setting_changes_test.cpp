@@ -91,6 +91,7 @@ std::vector<Texts> bases() {
       {"weights={file: a.safetensors}"},
       {"keep.best={metric: loss}"},
       {"train.stop={metric: loss}"},
+      {"eval.target.value=1"},
       {"data.folds=5"},
       {"model={name: sleep, F1: 1, B1: 1, F2: 1, B2: 1, W2: 1}"},
       {"metrics.listen=127.0.0.1:9465"},
@@ -228,7 +229,10 @@ TEST_CASE("only these keys may change") {
   for (const KeyText& key : clientKeys()) {
     if (key.mark == KeyMark::mayChange) names.push_back(key.name);
   }
-  CHECK(names == Texts{"data.class_names",
+  CHECK(names == Texts{"known_as.data",
+                       "known_as.model",
+                       "known_as.start",
+                       "data.class_names",
                        "data.skip",
                        "data.threads",
                        "train.epochs",
@@ -241,6 +245,8 @@ TEST_CASE("only these keys may change") {
                        "keep.last",
                        "train.stop.patience",
                        "train.stop.min_change",
+                       "eval.target.value",
+                       "eval.target.metric",
                        "train.clip_norm",
                        "eval.every",
                        "device",

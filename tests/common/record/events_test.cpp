@@ -182,7 +182,7 @@ TEST_CASE("a step that overlaps others has no bound, but the rates of its link")
   row.costs->bodies.front().latency = 0.25;
   files.step(row, {});
   recorder.flush();
-  CHECK(readFile(folder.path / "steps.csv").ends_with(",1000,2000,0.25,,,\n"));
+  CHECK(readFile(folder.path / "steps.csv").ends_with(",1000,2000,0.25,,,,,\n"));
 }
 
 TEST_CASE("a run writes the figures of its steps and epochs") {
