@@ -1,6 +1,6 @@
 // `integers`: masks and ids that cross a cut, exactly: each value minus the tensor's minimum, in as
-// few bits as the largest one needs. A mask of zeros and ones takes a bit per element, and one that
-// is the same everywhere takes none.
+// few bits as the largest one needs. A mask of zeros and ones takes one bit per element, and one
+// that is the same everywhere takes none.
 //
 // A payload has the bits per code (1 byte), the minimum (8 bytes, little-endian), and the codes:
 // dense up to 16 bits (packing.h), otherwise little-endian integers of 32 or 64 bits.

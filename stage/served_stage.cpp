@@ -130,7 +130,7 @@ class ServedStage {
         const GradientReport report = stage().report(request.step());
         reply.set_square_sum(report.squareSum);
         reply.set_finite(report.finite);
-        reply.set_peak_memory(report.peakMemory);
+        reply.set_peak_memory(cpuDevice().peakMemory());
         return;
       }
       case StageRequest::SHARE_SIZE:

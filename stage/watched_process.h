@@ -25,8 +25,8 @@ std::string endText(int status);
 class WatchedProcess {
  public:
   // `process`: its number, and `handle` its pidfd. `waitFor` returns its status once it has ended,
-  // as waitpid() does. `returnMemory`, if set, is called after
-  // kStageIdleSeconds.
+  // as waitpid() does.
+  // `returnMemory`, if set, is called after kStageIdleSeconds.
   WatchedProcess(pid_t process, OpenFile handle, std::function<int()> waitFor,
                  std::function<void()> returnMemory);
 

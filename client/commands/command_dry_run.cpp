@@ -166,7 +166,7 @@ Json describeFlow(const PreparedRun& run, const Crossing& crossing) {
           {"auto_chooses_among", isMeasured ? Json(choices->second) : Json()},
           {"raw_bytes_per_step", step.raw},
           {"encoded_bytes_per_step", step.encoded},
-          {"encoded_bytes_are", !isFloat(spec.dtype) ? "of a mask"
+          {"encoded_bytes_are", !isFloat(spec.dtype) ? "for zeros and ones"
                                 : sizeIsFixed(codec) ? "exact"
                                                      : "at most"}};
 }

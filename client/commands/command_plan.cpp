@@ -216,7 +216,8 @@ CLI::Option* addWorkerOptions(CLI::App& plan, WorkerPlanOptions& options) {
     }
   }
   plan.add_option("--inside-rate", options.insideRate,
-                  "With --workers: rate of a worker's link inside its machine; default: --rate")
+                  "With --workers 1xN: rate of a worker's link inside the machine; with several "
+                  "machines, all transfers use --rate; default: --rate")
       ->type_name("RATE")
       ->needs(workers);
   plan.add_option("--batch", options.batch,

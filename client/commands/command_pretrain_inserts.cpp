@@ -176,9 +176,8 @@ void addPretrainCommand(CLI::App& app, std::function<int()>& command) {
       ->default_str("inserts.safetensors");
   pretrain->add_flag("--overwrite", options.overwrite, "Replaces the file if it exists");
   pretrain
-      ->add_option(
-          "--samples", options.samples,
-          "Training samples for the principal components, and as many others for the error")
+      ->add_option("--samples", options.samples,
+                   "Training samples for the principal components, and the next ones for the error")
       ->check(CLI::Range(1U, 1U << 24))
       ->type_name("N")
       ->capture_default_str();

@@ -51,7 +51,9 @@ std::string codecOfCut(const ClientSettings& settings, int cut) {
 // All inserts with their sizes, as in "0 conv channels=20 kernel=4 1 conv channels=320 kernel=1".
 std::string insertsOf(const ClientSettings& settings) {
   std::string text;
-  for (const InsertSpec& insert : settings.inserts) {
+  std::vector<InsertSpec> inserts = settings.inserts;
+  std::ranges::sort(inserts, {}, &InsertSpec::cut);
+  for (const InsertSpec& insert : inserts) {
     text += fmt::format("{}{} {}", text.empty() ? "" : " ", insert.cut, insert.kind);
     for (const InsertParameterRow& row : findInsert(insert.kind).parameters) {
       if (!row.isWhole) continue;  // says how it is trained

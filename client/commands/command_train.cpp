@@ -215,7 +215,9 @@ void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer
         "their place (to list all: cleave-client data check --config {})",
         shellWord(run.folder + "/config.yaml"));
   }
-  const bool mayContinue = mayResume && (isDamage || known->kind() != ErrorKind::usage);
+  const bool isOfResume = known->key() == "--resume";  // the same command would fail again
+  const bool mayContinue =
+      mayResume && !isOfResume && (isDamage || known->kind() != ErrorKind::usage);
   if (!mayContinue) throw RunError(*known, sentence, hint);
   throw ResumableError(*known, sentence, hint, resumeCommand(error, run));
 }

@@ -94,7 +94,7 @@ void addTarget(Table& table) {
       .mayChange();
   table
       .add("eval.target.metric", "a metric, or `loss`", "", "the first of `train.metrics`",
-           "the metric that shall reach that value", nullptr)
+           "the metric that must reach that value", nullptr)
       .mayChange();
 }
 

@@ -78,7 +78,9 @@ enum class Stage : std::uint8_t { reach, tls, server, link };
 Stage stageOf(const Error& error, bool withTls) {
   if (error.key() == "--server") return Stage::reach;
   // With TLS, a server that refuses a connection may close it without a message.
-  const bool isSilent = withTls && error.kind() == ErrorKind::link;
+  // One that accepts TLS, but does not answer, is silent later: a literal tells them apart.
+  const bool isSilent =
+      withTls && error.kind() == ErrorKind::link && error.code() != "hello-timeout";
   if (error.key().starts_with("tls.") || isSilent) return Stage::tls;
   const bool isRefused = error.key() == "probe.first" || error.retrySeconds() > 0;
   return isRefused ? Stage::link : Stage::server;

@@ -228,7 +228,7 @@ CodecChoice startOf(const CodecCandidates& candidates, const ClientSettings& set
 
 // ---- All trials ----
 
-// Whether the run would end with this error of its first trial too: no codec is to blame for it.
+// Whether the run itself would fail with this error, because it does not depend on the codecs.
 bool wouldEndRun(const Error& error) {
   const bool isOfOtherKey = !error.key().empty() && error.key() != "codec";
   return isOfOtherKey || error.kind() == ErrorKind::usage || error.kind() == ErrorKind::interrupt;

@@ -76,7 +76,8 @@ asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::He
     } catch (const RunError& error) {
       // A server with too many connections sends an error and closes the connection before it reads
       // a Hello. With TLS, it closes the connection without an error message.
-      if (error.kind() != ErrorKind::link || connection.isWithinTls()) throw;
+      const bool isRefusal = error.kind() == ErrorKind::link && error.code() != "hello-timeout";
+      if (!isRefusal || connection.isWithinTls()) throw;
     }
     const auto frame = co_await connection.readHandshakeFrame(ConnectionState::awaitingHelloOk);
     const auto metadata = bytesOf(frame.metadata);

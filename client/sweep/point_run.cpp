@@ -117,8 +117,7 @@ TrainingEnd train(const RunOptions& options, const PlannedPoint& planned,
 std::string skipHint(std::uint32_t skip, const std::string& config) {
   return fmt::format(
       "replace or remove the damaged samples, or add --set data.skip={}, which uses other samples "
-      "in "
-      "their place; then rerun the same command (to list all: cleave-client data check --config "
+      "in their place; then rerun the same command (to list all: cleave-client data check --config "
       "{})",
       skip + 1, shellWord(config));
 }

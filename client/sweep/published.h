@@ -24,7 +24,7 @@ struct PublishedRow {
 std::vector<PublishedRow> readPublished(const std::string& path);
 
 // Whether the row is comparable with a point that has these facts. The row must state data, model
-// and codecs, and none of its keys may differ.
+// and codecs, and none of its keys may differ. One without an insert matches no point with one.
 bool matches(const PublishedRow& row, const Facts& facts);
 
 // A published figure and the figure of a sweep.

@@ -323,7 +323,8 @@ nlohmann::json Trainer::notes() const {
   }
   notes["stop"] = {{"not_better", notBetter_}};
   if (const auto& reached = result_.target) {
-    notes["target"] = {reached->epoch, reached->steps, reached->seconds, reached->bytes};
+    notes["target"] = {settings_.target.metric, settings_.target.value, reached->epoch,
+                       reached->steps,          reached->seconds,       reached->bytes};
   }
   if (stopBest_) {
     notes["stop"]["best"] = stopBest_->value;
@@ -357,7 +358,11 @@ void Trainer::restore(const nlohmann::json& notes) {
     }
     if (notes.contains("target")) {
       const nlohmann::json& reached = notes.at("target");
-      result_.target = {reached.at(0), reached.at(1), reached.at(2), reached.at(3)};
+      // When it would have reached another target is not known.
+      if (reached.at(0).get<std::string>() == settings_.target.metric &&
+          reached.at(1).get<double>() == settings_.target.value) {
+        result_.target = {reached.at(2), reached.at(3), reached.at(4), reached.at(5)};
+      }
     }
     if (notes.contains("stop")) {
       const nlohmann::json& stop = notes.at("stop");

@@ -21,7 +21,8 @@ CodecState Codec::restoreState(std::span<const std::byte>) const {
 }
 
 void checkAccepts(const Codec& codec, const TensorSpec& spec, const std::string& name) {
-  if (isFloat(spec.dtype) || codec.acceptsIntegers()) return;
+  const bool acceptsFloats = codec.isIdentity() || !codec.acceptsIntegers();
+  if (isFloat(spec.dtype) ? acceptsFloats : codec.acceptsIntegers()) return;
   throw UsageError("bad-codec-spec",
                    "the codec " + codec.spec() + " cannot encode " + name +
                        ", which has elements of " + std::string(dtypeName(spec.dtype)),

@@ -35,8 +35,8 @@ struct KeyText {
 };
 
 enum class KeyFormat { plain, markdown, json };
-// Prints all rows in order. Plain text and JSON omit the Markdown marks. Whether a key may change
-// is only printed if a key of the table may.
+// Prints all rows in order. Plain text and JSON omit the Markdown marks. The marks of keys are
+// printed if a key of the table has one other than `fixed`.
 std::string printKeys(const std::vector<KeyText>& keys, KeyFormat format);
 
 // "integer, 1 … 65536", "number, 0.1 … 1e6".

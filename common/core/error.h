@@ -34,8 +34,8 @@ class Error : public std::runtime_error {
   // One sentence of advice, or empty.
   const std::string& hint() const { return hint_; }
   // What must change: the path of a key in the client's configuration ("model.width"), in the
-  // server's if the error is not sent, or an option ("--resume"). Set where the error is thrown.
-  // Sent to the peer. Empty: unknown.
+  // server's if the error is not sent, an option ("--resume"), or "disk". Set where the error is
+  // thrown. Sent to the peer. Empty: unknown.
   const std::string& key() const { return key_; }
   // The location of that key: "configs/a.yaml:12", "--set train.batch=0"; empty: unknown.
   const std::string& location() const { return location_; }

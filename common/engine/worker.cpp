@@ -61,11 +61,9 @@ RunError actionTooLong(const std::string& sentence, Duration duration) {
              "action-too-long", sentence,
              isOfBatch
                  ? "use a smaller batch, more micro-batches, or fewer layers in the body, or ask "
-                   "the "
-                   "server's operator to raise limits.action_seconds"
+                   "the server's operator to raise limits.action_seconds"
                  : "ask the server's operator to raise limits.action_seconds, or move model.cuts "
-                   "so "
-                   "that the body has fewer layers; the size of the batch does not matter here")
+                   "so that the body has fewer layers; the size of the batch does not matter here")
       .about(isOfBatch ? "train.micro_batches" : "model.cuts");
 }
 

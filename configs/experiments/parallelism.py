@@ -497,7 +497,8 @@ def plans_table(rows):
     lines = [["Profile", "Workers", "Published", "Plan", "Speed-up, published", "Speed-up, plan", "Speed-up, published configuration"]]
     for row in rows:
         same = row["published"] == row["configuration"]
-        of_published = row["speed_up"] if same else row.get("speed_up_of_published", 1)
+        of_data_parallel = 1 if row["published"] == str(row["workers"]) else None
+        of_published = row["speed_up"] if same else row.get("speed_up_of_published", of_data_parallel)
         lines.append([row["model"], f"{row['topology']} {row['cluster']}", row["published"], row["configuration"],
                       f"{row['published_speed_up']:.2f}", f"{row['speed_up']:.2f}", f"{of_published:.2f}" if of_published else ""])  # fmt: skip
     return markdown(lines)

@@ -322,9 +322,9 @@ def client(options, command, settings):
 def prepare(options):
     """Makes the files that the experiment needs, unless they exist. Ends with a message if the user must provide some first."""
     made = PREPARE[options.experiment]
-    if made and all(map(os.path.exists, made)):
-        return
-    missing = {file: how for file, how in NEEDED.get(options.experiment, {}).items() if not os.path.exists(file)}
+    is_made = made and all(map(os.path.exists, made))
+    missing = {file: how for file, how in NEEDED.get(options.experiment, {}).items()
+               if not os.path.exists(file) and not (is_made and file.startswith(GLUE))}
     if missing:
         sys.exit("\n".join(f"{options.experiment} needs {file}: {how}" for file, how in missing.items()))
     for file, (program, *arguments) in PREPARE[options.experiment].items():
@@ -352,7 +352,7 @@ def estimate(options, rows):
     """Prints how long the runs that are left will take at the speed of three steps with codec none."""
     seconds, left = 0.0, 0
     for row in rows:
-        done = sum(len(runs(options.experiment, row, codec)) for codec in row.codecs)
+        done = sum(len(runs(options.experiment, row, codec).keys() & set(row.seeds)) for codec in row.codecs)
         count = len(row.codecs) * len(row.seeds) - done
         if count == 0:
             continue

@@ -12,12 +12,13 @@ namespace cleave {
 
 std::shared_ptr<const TlsContext> ServerCertificates::openEdges() const {
   if (!settings_.enabled || !edgesFolder_) return nullptr;
-  const std::string own = *edgesFolder_ + "/client.crt";
-  std::error_code unknown;
-  if (!std::filesystem::exists(own, unknown)) {
+  for (const char* name : {"ca.crt", "client.crt", "client.key"}) {
+    const std::string path = *edgesFolder_ + "/" + name;
+    if (::access(path.c_str(), R_OK) == 0) continue;
     throw UsageError(
         "no-certificates",
-        "there is no " + own + ", which this server needs to connect to those in edges.allow",
+        "cannot read " + path +
+            ", which this server needs to connect to those in edges.allow: " + std::strerror(errno),
         "make it where the CA is: cleave-server certs client NAME, in which NAME "
         "stands for this server; then copy ca.crt, client.crt and client.key to " +
             *edgesFolder_ + " (edges.folder)");

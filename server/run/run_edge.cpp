@@ -218,8 +218,9 @@ asio::awaitable<void> RunEdge::keepConnected() {
     }
     if (!problem) continue;  // a newer connection replaced it
     if ((!wasServed && !mayPass(*problem)) || isOverdue()) co_return fail(*problem);
-    // The other server may not have the run yet: it then asks for a retry.
-    if (problem->code() != reported && problem->retrySeconds() == 0) {
+    // A server that does not have the run yet is no news. Other refusals that may pass are: the
+    // literal tells them apart.
+    if (problem->code() != reported && problem->code() != "edge-not-here") {
       processLog()->warn("direct link to {}: {}; trying again", peerName(),
                          printable(problem->what()));
       reported = problem->code();
@@ -288,7 +289,8 @@ void RunEdge::fail(const Error& error) {
   const bool isLink = error.kind() == ErrorKind::link;
   const auto fail = std::exchange(failed_, nullptr);
   fail(isLink ? RunError(ErrorKind::attempt, "edge-failed", sentence, hint).about("connect.direct")
-              : RunError(error, sentence, hint));
+              : RunError(error, sentence, hint)
+                    .about(isOfCertificate ? "connect.direct" : error.key()));
 }
 
 std::string RunEdge::peerName() const {

@@ -97,8 +97,8 @@ std::unique_ptr<Admission::Ticket> RunTable::reserve(const std::string& identity
   try {
     return admission_.admit(identity, plan);
   } catch (const RunError& error) {
-    // The end of a run makes room for another one, but not for more runs per hour: no other limit
-    // is of the past, so a literal names this one.
+    // The end of a run makes room for another one, but does not change how many have begun this
+    // hour. Nothing else marks that limit, so its code is compared.
     const bool mayFit = error.retrySeconds() > 0 && error.code() != "too-many-runs";
     if (!mayFit || !endOldestParked(identity)) throw;
     throw RunError(error.kind(), error.code(), error.what(),

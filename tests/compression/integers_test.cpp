@@ -89,4 +89,7 @@ TEST_CASE("only tensors of integers have the codec of integers") {
           checkAccepts(*makeCodec("block:bits=8"), {DType::i64, {4}}, "mask");
         }) == "bad-codec-spec");
   checkAccepts(*makeIntegerCodec(), {DType::i64, {4}}, "mask");
+  CHECK(errorCode([] {
+          checkAccepts(*makeIntegerCodec(), {DType::f32, {4}}, "activation");
+        }) == "bad-codec-spec");
 }

@@ -9,7 +9,7 @@
 
 namespace cleave {
 
-// The same dataset, but a sample that cannot be read (UsageError "sample-damaged") is replaced by
+// The same dataset, but a sample that cannot be read (SampleDamaged) is replaced by
 // the next readable sample, wrapping around at the end. A warning is logged once per damaged
 // sample. If more than `limit` samples are damaged, reading throws "sample-damaged". The choice of
 // the replacement does not depend on the order of reads. label() and sampleName() still describe

@@ -94,10 +94,7 @@ void BodyStage::backwardWeights(const MicroBatch& at) {
 }
 
 GradientReport BodyStage::report(std::uint64_t step) {
-  GradientReport report =
-      step == 0 ? state_->part.gradientReport() : state_->part.gradientReport(step);
-  report.peakMemory = state_->device.peakMemory();
-  return report;
+  return step == 0 ? state_->part.gradientReport() : state_->part.gradientReport(step);
 }
 
 std::size_t BodyStage::shareSize() { return state_->part.shareSize(); }

@@ -99,7 +99,7 @@ std::vector<BlockSpec> blocksFor(const StageOptions& options) {
       if (tensor.isTrainable && !tensor.isBuffer && copied.contains(tensor.name)) {
         throw badInsert(
             "an insert has a correction, but its parameter " + tensor.name + " is trained",
-            "add insert.* to train.freeze, or remove the correction", "insert");
+            "add insert.* to train.freeze, or set the correction to 0", "insert");
       }
     }
   }
