@@ -15,7 +15,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::size_t kHeaderBytes = 1 + sizeof(std::uint64_t);
+constexpr std::size_t kIntegersHeader = 1 + sizeof(std::uint64_t);
 constexpr int kMaxDenseBits = 16;
 constexpr std::size_t kStrip =
     4096;  // codes that are converted at once; a multiple of 8, so that a strip ends with a byte
@@ -41,11 +41,11 @@ class Integers : public Codec {
   std::string spec() const override { return "integers"; }
   bool acceptsIntegers() const override { return true; }
   std::size_t maxEncodedBytes(const TensorSpec& spec) const override {
-    return kHeaderBytes + spec.bytes();
+    return kIntegersHeader + spec.bytes();
   }
   // Of a mask of zeros and ones.
   std::size_t expectedBytes(const TensorSpec& spec) const override {
-    return kHeaderBytes + codeBytes(spec.elements(), 1);
+    return kIntegersHeader + codeBytes(spec.elements(), 1);
   }
 
   Encoded encode(const CodecContext&, const CodecState&, CutContext&, const TensorView& view,
@@ -64,7 +64,7 @@ class Integers : public Codec {
     const int bits = bitsFor(static_cast<std::uint64_t>(largest) - minimum);
     out[0] = static_cast<std::byte>(bits);
     std::memcpy(&out[1], &minimum, sizeof minimum);
-    std::byte* codes = out.data() + kHeaderBytes;
+    std::byte* codes = out.data() + kIntegersHeader;
     std::vector<std::uint16_t> strip(kStrip);
     for (std::size_t begin = 0; begin < count && bits > 0; begin += kStrip) {
       const std::size_t n = std::min(kStrip, count - begin);
@@ -79,7 +79,7 @@ class Integers : public Codec {
       }
       if (bits <= kMaxDenseBits) pack(strip.data(), n, bits, codes + codeBytes(begin, bits));
     }
-    return {kHeaderBytes + codeBytes(count, bits), nullptr};
+    return {kIntegersHeader + codeBytes(count, bits), nullptr};
   }
 
   CodecState decode(const CodecContext& context, const CodecState&, CutContext&,
@@ -89,16 +89,16 @@ class Integers : public Codec {
       checkPayloadSize(*this, context.key, bytes.size(), 0);
       return nullptr;
     }
-    if (bytes.size() < kHeaderBytes) {
+    if (bytes.size() < kIntegersHeader) {
       throwBadPayload(*this, context.key, "it has no header");
     }
     const int bits = std::to_integer<int>(bytes[0]);
     if (bits > kMaxDenseBits && bits != 32 && bits != 64) {
       throwBadPayload(*this, context.key, std::to_string(bits) + " bits per code");
     }
-    checkPayloadSize(*this, context.key, bytes.size(), kHeaderBytes + codeBytes(count, bits));
+    checkPayloadSize(*this, context.key, bytes.size(), kIntegersHeader + codeBytes(count, bits));
     const std::uint64_t minimum = load(&bytes[1], 8);
-    const std::byte* codes = bytes.data() + kHeaderBytes;
+    const std::byte* codes = bytes.data() + kIntegersHeader;
     auto* data = static_cast<std::byte*>(out.data);
     std::vector<std::uint16_t> strip(kStrip);  // zeros: the codes of 0 bits
     for (std::size_t begin = 0; begin < count; begin += kStrip) {

@@ -78,7 +78,7 @@ for flags in (2, 3, 0x8000, 0xFFFF):
     sends(f"flags {flags:#x}", "bad-frame", w.header(w.HELLO, flags=flags), run=False)
 sends("checksum without its flag", "bad-frame", w.header(w.HELLO, checksum=1), run=False)
 sends("wrong checksum", "bad-checksum", w.header(w.HELLO, flags=1, checksum=2**64 - 1), run=False)
-for version in (0, 2, 4, 255):
+for version in (0, w.VERSION - 1, w.VERSION + 1, 255):
     sends(f"frames of version {version}", "version-mismatch", w.header(w.HELLO, version=version), run=False)
 for name, data in {
     "HTTP": b"GET / HTTP/1.1\r\n\r\n", "TLS": bytes.fromhex("160301020001"), "SSH": b"SSH-2.0-x\r\n", "zeros": bytes(4096),

@@ -12,7 +12,10 @@ KINDS = range(1, 19)
 TENSOR_DATA = (TENSOR, SEGMENT)
 
 
-def header(kind, metadata_bytes=0, payload_bytes=0, stream=0, flags=0, checksum=0, magic=b"CLVE", version=4):
+VERSION = 4  # of the frames
+
+
+def header(kind, metadata_bytes=0, payload_bytes=0, stream=0, flags=0, checksum=0, magic=b"CLVE", version=VERSION):
     return struct.pack("<4sBBHIIQQ", magic, version, kind, flags, metadata_bytes, payload_bytes, stream, checksum)
 
 
