@@ -205,7 +205,7 @@ SWEEPS = {
     "cifar10": [
         ("finetuned", {}, ["none", SORT[16], SORT[12], SORT[8], SORT[4], "uniform:bits=16", "uniform:bits=12", "uniform:bits=11", "uniform:bits=10",
                            "topk:ratio=0.5", "topk:ratio=0.2", "topk:ratio=0.1"], THREE),
-        ("from scratch", {"weights": "{}"}, ["none", "uniform:bits=16", "topk:ratio=0.5", "topk:ratio=0.1"], THREE),
+        ("from scratch", {"weights": '""'}, ["none", "uniform:bits=16", "topk:ratio=0.5", "topk:ratio=0.1"], THREE),
         *((f"conv inserts, {channels} channels", corrected(channels, 320, "cifar10"), ["none"], THREE, "finetuned") for channels in (32, 20)),
     ],
     "cifar100": [("finetuned", {}, ["none", SORT[16], SORT[12], SORT[8], SORT["1:1"]], THREE)],
