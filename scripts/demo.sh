@@ -46,7 +46,7 @@ setsid build/release/bin/cleave-server serve --config configs/server.yaml --log-
 server=$!
 trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true' EXIT
 for _ in $(seq 300); do
-  grep -q ' listens on ' "$runs/server.out" && break
+  grep -qs ' listens on ' "$runs/server.out" && break
   kill -0 "$server" 2>/dev/null || { echo "demo.sh: cleave-server exited; see its error above" >&2; exit 1; }
   sleep 0.1
 done
