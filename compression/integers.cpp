@@ -26,7 +26,7 @@ std::size_t codeBytes(std::size_t count, int bits) {
 }
 
 int bitsFor(std::uint64_t largest) {
-  const int bits = std::bit_width(largest);
+  const auto bits = static_cast<int>(std::bit_width(largest));
   return bits <= kMaxDenseBits ? bits : bits <= 32 ? 32 : 64;
 }
 

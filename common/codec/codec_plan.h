@@ -25,7 +25,8 @@ struct ParsedCodec {
 };
 // As JSON, a codec is its spec.
 template <typename Json>
-void to_json(Json& json, const ParsedCodec& parsed) {
+void to_json(Json& json,  // NOLINT(readability-identifier-naming): nlohmann-json calls it
+             const ParsedCodec& parsed) {
   json = parsed.text;
 }
 
