@@ -10,6 +10,7 @@
 #include <iterator>
 #include <sstream>
 #include <string>
+#include <string_view>
 
 namespace cleave {
 namespace {
@@ -42,6 +43,20 @@ std::size_t memoryFrom(int position) {
 }  // namespace
 
 std::size_t residentBytes() { return memoryFrom(2); }
+
+std::size_t peakResidentBytes() {
+  // VmHWM begins with the program, whereas ru_maxrss may be that of the program that started it.
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    constexpr std::string_view kPeak = "VmHWM:";
+    if (line.starts_with(kPeak)) {
+      return std::strtoull(line.c_str() + kPeak.size(), nullptr, 10) * 1024;
+    }
+  }
+  rusage usage{};  // a confined process can open no file
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
+}
 
 std::size_t dataBytes() { return memoryFrom(6); }
 
