@@ -5,20 +5,19 @@
 // A payload has the bits per code (1 byte), the minimum (8 bytes, little-endian), and the codes:
 // dense up to 16 bits (packing.h), otherwise little-endian integers of 32 or 64 bits.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
-#include <vector>
 
 #include "compression/codecs.h"
 #include "compression/parts/packing.h"
+#include "compression/parts/strips.h"
 
 namespace cleave {
 namespace {
 
 constexpr std::size_t kIntegersHeader = 1 + sizeof(std::uint64_t);
 constexpr int kMaxDenseBits = 16;
-constexpr std::size_t kStrip =
-    4096;  // codes that are converted at once; a multiple of 8, so that a strip ends with a byte
 
 std::size_t codeBytes(std::size_t count, int bits) {
   return bits <= kMaxDenseBits ? (count * static_cast<std::size_t>(bits) + 7) / 8
@@ -36,6 +35,15 @@ std::uint64_t load(const std::byte* from, std::size_t bytes) {
   return value;
 }
 
+// Calls work(first element, count) for each strip: its dense codes fill whole bytes.
+template <typename Work>
+void forStrips(const CodecContext& context, std::size_t elements, const Work& work) {
+  for (std::size_t begin = 0; begin < elements; begin += kStripElements) {
+    context.checkpoint();
+    work(begin, std::min(kStripElements, elements - begin));
+  }
+}
+
 class Integers : public Codec {
  public:
   std::string spec() const override { return "integers"; }
@@ -48,8 +56,8 @@ class Integers : public Codec {
     return kIntegersHeader + codeBytes(spec.elements(), 1);
   }
 
-  Encoded encode(const CodecContext&, const CodecState&, CutContext&, const TensorView& view,
-                 std::span<std::byte> out) const override {
+  Encoded encode(const CodecContext& context, const CodecState&, CutContext&,
+                 const TensorView& view, std::span<std::byte> out) const override {
     const auto* data = static_cast<const std::byte*>(view.data);
     const std::size_t count = view.spec.elements();
     if (count == 0) return {};
@@ -65,20 +73,22 @@ class Integers : public Codec {
     out[0] = static_cast<std::byte>(bits);
     std::memcpy(&out[1], &minimum, sizeof minimum);
     std::byte* codes = out.data() + kIntegersHeader;
-    std::vector<std::uint16_t> strip(kStrip);
-    for (std::size_t begin = 0; begin < count && bits > 0; begin += kStrip) {
-      const std::size_t n = std::min(kStrip, count - begin);
-      for (std::size_t e = 0; e < n; ++e) {
-        const std::uint64_t code = load(data + 8 * (begin + e), 8) - minimum;
-        if (bits <= kMaxDenseBits) {
-          strip[e] = static_cast<std::uint16_t>(code);
-        } else {
-          const std::size_t width = static_cast<std::size_t>(bits / 8);
-          std::memcpy(codes + (begin + e) * width, &code, width);
+    const auto codeOf = [&](std::size_t e) { return load(data + 8 * e, 8) - minimum; };
+    forStrips(context, count, [&](std::size_t begin, std::size_t n) {
+      std::byte* const strip = codes + codeBytes(begin, bits);
+      if (bits > kMaxDenseBits) {
+        const auto width = static_cast<std::size_t>(bits / 8);
+        for (std::size_t e = 0; e < n; ++e) {
+          const std::uint64_t code = codeOf(begin + e);
+          std::memcpy(strip + e * width, &code, width);
         }
+      } else if (bits > 0) {
+        std::array<std::uint16_t, kStripElements> dense;
+        for (std::size_t e = 0; e < n; ++e)
+          dense[e] = static_cast<std::uint16_t>(codeOf(begin + e));
+        pack(dense.data(), n, bits, strip);
       }
-      if (bits <= kMaxDenseBits) pack(strip.data(), n, bits, codes + codeBytes(begin, bits));
-    }
+    });
     return {kIntegersHeader + codeBytes(count, bits), nullptr};
   }
 
@@ -100,18 +110,21 @@ class Integers : public Codec {
     const std::uint64_t minimum = load(&bytes[1], 8);
     const std::byte* codes = bytes.data() + kIntegersHeader;
     auto* data = static_cast<std::byte*>(out.data);
-    std::vector<std::uint16_t> strip(kStrip);  // zeros: the codes of 0 bits
-    for (std::size_t begin = 0; begin < count; begin += kStrip) {
-      const std::size_t n = std::min(kStrip, count - begin);
-      const bool isDense = bits <= kMaxDenseBits;
-      if (isDense && bits > 0) unpack(codes + codeBytes(begin, bits), n, bits, strip.data());
-      for (std::size_t e = 0; e < n; ++e) {
-        const std::size_t width = static_cast<std::size_t>(bits / 8);
-        const std::uint64_t code = isDense ? strip[e] : load(codes + (begin + e) * width, width);
+    forStrips(context, count, [&](std::size_t begin, std::size_t n) {
+      const std::byte* const strip = codes + codeBytes(begin, bits);
+      const auto put = [&](std::size_t e, std::uint64_t code) {
         const std::uint64_t value = minimum + code;
         std::memcpy(data + 8 * (begin + e), &value, sizeof value);
+      };
+      if (bits > kMaxDenseBits) {
+        const auto width = static_cast<std::size_t>(bits / 8);
+        for (std::size_t e = 0; e < n; ++e) put(e, load(strip + e * width, width));
+      } else {
+        std::array<std::uint16_t, kStripElements> dense{};  // the codes of 0 bits
+        if (bits > 0) unpack(strip, n, bits, dense.data());
+        for (std::size_t e = 0; e < n; ++e) put(e, dense[e]);
       }
-    }
+    });
     return nullptr;
   }
 };
