@@ -30,17 +30,12 @@ import statistics
 import subprocess
 import sys
 
-from results import POWER, markdown
+from results import POWER, corrected, markdown
 
 
-def conv_insert(channels):
-    """4 x 4 windows with a stride of 4 at the first cut, and 1280 to 320 channels at the second one; frozen, with corrections of the gradient."""
-    first, second = f"cut: 0, kind: conv, channels: {channels}, kernel: 4", "cut: 1, kind: conv, channels: 320"
-    return {"codec": "none", "insert": f"[{{{first}, correction: 4.0e-5}}, {{{second}, correction: 4.0e-5}}]", "train.freeze": "[insert.*]"}
-
-
-CODECS = {"none": {"codec": "none"}, "conv insert, 32 channels": conv_insert(32), "conv insert, 20 channels": conv_insert(20),
-          "power (3,7)": {"codec": POWER}}  # fmt: skip
+# Conv inserts: 4 x 4 windows with a stride of 4 at the first cut, and 1280 to 320 channels at the second one.
+CODECS = {"none": {"codec": "none"}, "conv insert, 32 channels": {"codec": "none", **corrected(32, 320)},
+          "conv insert, 20 channels": {"codec": "none", **corrected(20, 320)}, "power (3,7)": {"codec": POWER}}  # fmt: skip
 MICRO_BATCHES = [1, 4, 8]
 MIB = 1 << 20
 COLUMNS = ["Codec", "Ratio", "Accuracy", "Average", "Peak client", "Peak server", "Peak down", "Computation", "Total", "Micro-batches"]
@@ -57,18 +52,18 @@ def point_folder(options, codec, micro_batches):
     return os.path.join(options.folder, f"{re.sub(r'[^a-z0-9]+', '-', codec).strip('-')}-{micro_batches}")
 
 
-def pretrained(options, codec):
-    """The settings of a point's initial weights: for inserts, a file in which they reproduce their input. Makes it, unless it exists."""
+def settings_of(options, codec):
+    """A codec's settings. With inserts, makes the file in which these reproduce their input, unless it exists."""
     settings = CODECS[codec]
     if "insert" not in settings:
-        return []
+        return settings
     file = os.path.join(options.folder, re.sub(r"[^a-z0-9]+", "-", codec) + ".safetensors")
     if not os.path.exists(file):
         command = [os.path.join(options.programs, "cleave-client"), "pretrain-inserts", "--config", options.config, "--output", file]
         for setting in [f"insert={settings['insert']}", f"train.freeze={settings['train.freeze']}", *options.set]:
             command += ["--set", setting]
         subprocess.run(command, check=True, stdout=sys.stderr)
-    return [f"weights.file={file}"]
+    return {**settings, "weights.file": file}
 
 
 def train(options, codec, micro_batches):
@@ -82,7 +77,7 @@ def train(options, codec, micro_batches):
     else:
         command += ["--config", options.config, "--run-dir", folder, "--trace", os.path.join(options.folder, os.path.basename(folder) + ".trace"),
                     "--trace-steps", str(min(TRACED, options.steps or TRACED))]
-        settings = [*(f"{key}={value}" for key, value in CODECS[codec].items()), *pretrained(options, codec), f"train.micro_batches={micro_batches}", *options.set]
+        settings = [*(f"{key}={value}" for key, value in settings_of(options, codec).items()), f"train.micro_batches={micro_batches}", *options.set]
         if options.steps:
             settings += [f"train.max_steps={options.steps}", "eval.every=0"]
         for setting in settings:
