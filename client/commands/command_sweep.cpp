@@ -57,9 +57,7 @@ std::string insertsOf(const ClientSettings& settings) {
     text += fmt::format("{}{} {}", text.empty() ? "" : " ", insert.cut, insert.kind);
     for (const InsertParameterRow& row : findInsert(insert.kind).parameters) {
       if (!row.isWhole) continue;  // says how it is trained
-      const auto own = insert.parameters.find(std::string(row.name));
-      const bool isSet = own != insert.parameters.end();
-      text += fmt::format(" {}={}", row.name, isSet ? own->second : row.defaultValue.value_or(0));
+      text += fmt::format(" {}={}", row.name, insert.parameters.at(std::string(row.name)));
     }
   }
   return text;
