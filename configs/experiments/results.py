@@ -362,7 +362,7 @@ def estimate(options, rows):
             run = os.path.join(temporary, "run")
             command = [*client(options, "train", {**settings, "train.max_steps": "3", "eval.every": "0", "keep": "{}"}), "--run-dir", run, "--quiet"]
             measured = subprocess.run([*command, *(["--server", options.server] if options.server else [])], capture_output=True, text=True)
-            steps = [float(each["seconds"]) for each in read(os.path.join(run, "steps.csv"))]
+            steps = [float(each["seconds"]) for each in read(os.path.join(run, "steps.csv")) if each["phase"] == "train"]
         if plan.returncode or measured.returncode or not steps:
             sys.exit((measured.stderr or plan.stderr).strip())
         seconds += count * json.loads(plan.stdout)["steps"] * min(steps)

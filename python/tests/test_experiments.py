@@ -113,6 +113,23 @@ class Experiments(unittest.TestCase):
         food101.main(["--data", self.path("data/food-101")])
         self.trains("food101", **{"data.crop": 48, "train.batch": 50})
 
+    def test_results(self):
+        """results.py estimates the time of its runs, trains them and prints their table."""
+        os.symlink(os.path.join(ROOT, "configs"), self.path("configs"))
+        generator = numpy.random.default_rng(4)
+        few = {"train.epochs": 1, "train.batch": 32, "train.micro_batches": 2, "train.learning_rate.warmup_epochs": 0}
+        for split, count in (("train", 64), ("test", SAMPLES)):
+            images, labels = generator.integers(0, 256, (count, 28, 28), dtype=numpy.uint8), numpy.arange(count, dtype=numpy.uint8) % 10
+            for name, each in (("images", images), ("labels", labels)):
+                self.write(f"{split}-{name}", b"\0\0\x08" + bytes([each.ndim]) + numpy.array(each.shape, ">u4").tobytes() + each.tobytes())
+                few[f"data.{split}.{name}"] = self.path(f"{split}-{name}")
+        ended = subprocess.run([sys.executable, os.path.join(ROOT, "configs/experiments/results.py"), "staleness", "--only", "D = 0", "--no-speed",
+                                "--programs", os.path.dirname(CLIENT), *(option for key, value in few.items() for option in ("--set", f"{key}={value}"))],
+                               cwd=self.folder, capture_output=True, text=True)  # fmt: skip
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertIn("results: 3 runs are left", ended.stderr)
+        self.assertIn("| D = 0 ", ended.stdout)
+
     def test_data_parallel(self):
         script = os.path.join(ROOT, "configs/experiments/data_parallel.py")
         ended = subprocess.run([sys.executable, script, "--model", "mobilenet_v2", "--devices", "2", "--batch", "5", "--steps", "1"],
