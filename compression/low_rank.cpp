@@ -19,6 +19,7 @@
 // others = orthonormalised A * features, features = A^T * others. In training, it starts from the
 // same micro-batch's factors of the previous step.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "common/codec/checkpoint_error.h"
@@ -54,6 +55,46 @@ TensorView viewOf(const std::vector<float>& values, TensorSpec spec) {
   return {reinterpret_cast<const std::byte*>(values.data()), std::move(spec)};
 }
 
+// scaled[j] = values[j] * 2^exponent. Requires results within the range of fp32.
+void scaleByPowerOfTwo(const float* values, int exponent, std::vector<float>& scaled) {
+  if (std::abs(exponent) <= 126) {  // the power of two is a normal fp32 number
+    const auto scale = static_cast<float>(std::ldexp(1.0, exponent));
+    for (std::size_t j = 0; j < scaled.size(); ++j) scaled[j] = values[j] * scale;
+    return;
+  }
+  const double scale = std::ldexp(1.0, exponent);
+  for (std::size_t j = 0; j < scaled.size(); ++j) {
+    scaled[j] = static_cast<float>(double{values[j]} * scale);
+  }
+}
+
+// Calls work(checkpoints, room for a sample's matrix, b) for each sample b. If the context has a
+// helper, two threads share samples that need few multiplications per value.
+template <typename Work>
+void forEachSample(const CodecContext& context, const MatrixShape& shape, std::size_t perValue,
+                   const Work& work) {
+  const std::size_t values = shape.rows * shape.columns;
+  const std::size_t together = Checkpoints::kBetween / std::max<std::size_t>(1, values * perValue);
+  std::array<std::vector<float>, 2> rooms;
+  rooms[0].resize(values);
+  if (context.helper == nullptr || together < 2 || shape.samples < 2) {
+    Checkpoints checkpoints(context);
+    for (std::size_t b = 0; b < shape.samples; ++b) work(checkpoints, rooms[0], b);
+    return;
+  }
+  rooms[1].resize(values);
+  for (std::size_t first = 0; first < shape.samples; first += together) {
+    const std::size_t last = std::min(first + together, shape.samples);
+    const std::size_t middle = (first + last) / 2;
+    const auto each = [&](std::size_t part, std::size_t from, std::size_t to) {
+      Checkpoints none;
+      for (std::size_t b = from; b < to; ++b) work(none, rooms[part], b);
+    };
+    context.helper->run([&] { each(0, first, middle); }, [&] { each(1, middle, last); });
+    context.checkpoint();
+  }
+}
+
 class LowRank : public Codec {
  public:
   // `iterations` 0: svd.
@@ -73,11 +114,11 @@ class LowRank : public Codec {
     const TensorSpec second = factorSpec(shape, others(shape));
     const std::size_t factors = first.bytes() + second.bytes();
     CodecMemory memory;
-    // A sample's matrix, and the factors twice.
-    memory.working = shape.rows * shape.columns * sizeof(float) + 2 * factors;
+    // A sample's matrix on each of two threads, and the factors twice.
+    memory.working = 2 * shape.rows * shape.columns * sizeof(float) + 2 * factors;
     if (iterations_ == 0) {  // svd: the Gram matrix, its eigenvectors and working memory
       const std::size_t n = std::min(shape.rows, shape.columns);
-      memory.working += 4 * n * n * sizeof(double);
+      memory.working += 2 * 4 * n * n * sizeof(double);
     }
     if (inner_) {
       memory.working += std::max(inner_->memory(first).working, inner_->memory(second).working);
@@ -101,16 +142,14 @@ class LowRank : public Codec {
     // Scales by a power of two, so that no product exceeds the range of fp32.
     const float magnitude = std::max(std::abs(range.min), std::abs(range.max));
     const int exponent = magnitude > 0 ? std::ilogb(magnitude) : 0;
-    std::vector<float> sample(shape.rows * shape.columns);
-    Checkpoints checkpoints(context);
-    for (std::size_t b = 0; b < shape.samples; ++b) {
-      const float* const read = values.read(b * sample.size(), sample.size(), sample.data());
-      const double scale = std::ldexp(1.0, -exponent);
-      for (std::size_t j = 0; j < sample.size(); ++j) {
-        sample[j] = static_cast<float>(double{read[j]} * scale);
-      }
-      factorise(checkpoints, sample.data(), shape, *factors, b);
-    }
+    const std::size_t products = 2 * static_cast<std::size_t>(std::max(1, iterations_));
+    forEachSample(context, shape, products * factors->rank,
+                  [&](Checkpoints& checkpoints, std::vector<float>& sample, std::size_t b) {
+                    const float* const read =
+                        values.read(b * sample.size(), sample.size(), sample.data());
+                    scaleByPowerOfTwo(read, -exponent, sample);
+                    factorise(checkpoints, sample.data(), shape, *factors, b);
+                  });
     const std::size_t bytes = write(context, *factors, exponent, shape, out);
     const bool remembers = train && iterations_ > 0;
     return {bytes, remembers ? std::shared_ptr<const void>(std::move(factors)) : nullptr};
@@ -127,15 +166,17 @@ class LowRank : public Codec {
     read(context, bytes, shape, out.spec, factors);
     const auto& left = shape.featuresAreRows ? factors.features : factors.others;
     const auto& right = shape.featuresAreRows ? factors.others : factors.features;
-    std::vector<float> sample(shape.rows * shape.columns);
-    Checkpoints checkpoints(context);
-    for (std::size_t b = 0; b < shape.samples; ++b) {
-      outerProduct(checkpoints, &left[b * factors.rank * shape.rows], shape.rows,
-                   &right[b * factors.rank * shape.columns], shape.columns, factors.rank,
-                   largestOf(out.spec.dtype), sample.data());
-      fromFloat(sample.data(), sample.size(), out.spec.dtype,
-                out.data + b * sample.size() * dtypeBytes(out.spec.dtype));
-    }
+    const DType dtype = out.spec.dtype;
+    forEachSample(context, shape, factors.rank,
+                  [&](Checkpoints& checkpoints, std::vector<float>& sample, std::size_t b) {
+                    std::byte* const place = out.data + b * sample.size() * dtypeBytes(dtype);
+                    const bool inPlace = isAlignedFloat(place, dtype);
+                    float* const to = inPlace ? reinterpret_cast<float*>(place) : sample.data();
+                    outerProduct(checkpoints, &left[b * factors.rank * shape.rows], shape.rows,
+                                 &right[b * factors.rank * shape.columns], shape.columns,
+                                 factors.rank, largestOf(dtype), to);
+                    if (!inPlace) fromFloat(to, sample.size(), dtype, place);
+                  });
     return nullptr;
   }
 

@@ -108,4 +108,27 @@ void rotate(const float* values, std::size_t count, std::size_t size, float* rot
 // result overflows unless the result does.
 void rotateBack(float* values, std::size_t count, std::size_t size, float limit);
 
+// Products of a matrix with `rank` vectors that follow each other in memory. Results are `stride`
+// apart from one vector to the next.
+//
+// product[r][row] = the dot product of row `row` of `a` and x[r]. Column j is added to sum j %
+// kDotLanes, as far as there are whole groups of kDotLanes columns; then the sums are added in
+// order, and last the other columns.
+inline constexpr std::size_t kDotLanes = 16;
+void dots(const float* a, std::size_t rows, std::size_t columns, const float* x, std::size_t rank,
+          std::size_t stride, float* product);
+// Columns of a matrix: its rows are `stride` apart.
+struct Strip {
+  const float* data = nullptr;
+  std::size_t rows = 0, columns = 0, stride = 0;
+};
+// product[r][j] = the sum over rows of a[row][j] * x[r][row], from the first row to the last.
+void weightedSums(const Strip& a, const float* x, std::size_t rank, std::size_t stride,
+                  float* product);
+// out[row][j] = the sum over r of left[r][row] * right[r][j], from the first r to the last, clamped
+// to magnitudes of at most `limit`; NaN becomes `limit`. The vectors of `left` are leftStride
+// apart.
+void outer(const float* left, std::size_t rows, std::size_t leftStride, const float* right,
+           std::size_t columns, std::size_t rank, float limit, float* out);
+
 }  // namespace cleave::kernels

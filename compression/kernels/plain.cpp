@@ -413,4 +413,59 @@ void rotateBack(float* values, std::size_t count, std::size_t size, float limit)
     values[j] = std::clamp(withSign(values[j] * grow, j % size), -limit, limit);
 }
 
+// ---- Products of a matrix with a few vectors ----
+
+float dotFrom(const float* sums, const float* a, const float* x, std::size_t j,
+              std::size_t columns) {
+  float sum = 0;
+  for (std::size_t lane = 0; lane < kDotLanes; ++lane) sum += sums[lane];
+  for (; j < columns; ++j) sum += a[j] * x[j];
+  return sum;
+}
+
+void dots(const float* a, std::size_t rows, std::size_t columns, const float* x, std::size_t rank,
+          std::size_t stride, float* product) {
+  const std::size_t whole = columns / kDotLanes * kDotLanes;
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t r = 0; r < rank; ++r) {
+      std::array<float, kDotLanes> sums{};
+      for (std::size_t j = 0; j < whole; ++j) {
+        sums[j % kDotLanes] += a[row * columns + j] * x[r * columns + j];
+      }
+      product[r * stride + row] =
+          dotFrom(sums.data(), a + row * columns, x + r * columns, whole, columns);
+    }
+  }
+}
+
+void weightedSums(const Strip& a, const float* x, std::size_t rank, std::size_t stride,
+                  float* product) {
+  for (std::size_t r = 0; r < rank; ++r) {
+    for (std::size_t j = 0; j < a.columns; ++j) {
+      float sum = 0;
+      for (std::size_t row = 0; row < a.rows; ++row) {
+        sum += a.data[row * a.stride + j] * x[r * a.rows + row];
+      }
+      product[r * stride + j] = sum;
+    }
+  }
+}
+
+void outerRow(const float* left, std::size_t leftStride, const float* right, std::size_t j,
+              std::size_t columns, std::size_t rank, float limit, float* out) {
+  for (; j < columns; ++j) {
+    float sum = 0;
+    for (std::size_t r = 0; r < rank; ++r) sum += left[r * leftStride] * right[r * columns + j];
+    const float bounded = sum <= limit ? sum : limit;
+    out[j] = bounded >= -limit ? bounded : -limit;
+  }
+}
+
+void outer(const float* left, std::size_t rows, std::size_t leftStride, const float* right,
+           std::size_t columns, std::size_t rank, float limit, float* out) {
+  for (std::size_t row = 0; row < rows; ++row) {
+    outerRow(left + row, leftStride, right, 0, columns, rank, limit, out + row * columns);
+  }
+}
+
 }  // namespace cleave::kernels::plain

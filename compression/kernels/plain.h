@@ -26,6 +26,18 @@ bool decodeBlocks(const std::byte* headers, const std::byte* codes, std::size_t 
 
 void rotate(const float* values, std::size_t count, std::size_t size, float* rotated);
 void rotateBack(float* values, std::size_t count, std::size_t size, float limit);
+void dots(const float* a, std::size_t rows, std::size_t columns, const float* x, std::size_t rank,
+          std::size_t stride, float* product);
+void weightedSums(const Strip& a, const float* x, std::size_t rank, std::size_t stride,
+                  float* product);
+void outer(const float* left, std::size_t rows, std::size_t leftStride, const float* right,
+           std::size_t columns, std::size_t rank, float limit, float* out);
+// The end of a dot product: the kDotLanes sums, and columns j…columns - 1.
+float dotFrom(const float* sums, const float* a, const float* x, std::size_t j,
+              std::size_t columns);
+// Columns j…columns - 1 of one row of outer(); `left` is its first element.
+void outerRow(const float* left, std::size_t leftStride, const float* right, std::size_t j,
+              std::size_t columns, std::size_t rank, float limit, float* out);
 // The sign bit of s[j]. These signs, the Golay-Rudin-Shapiro sequence, also spread constant tiles
 // evenly, which H alone would concentrate in one value.
 alignas(64) inline constexpr auto kRotationSigns = [] {

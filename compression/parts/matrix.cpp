@@ -5,22 +5,19 @@
 #include <cmath>
 #include <numeric>
 
+#include "compression/kernels/kernels.h"
+
 namespace cleave {
 namespace {
 
 // Independent sums, so that the compiler may vectorise without reordering additions.
 constexpr std::size_t kLanes = 16;
+// Multiplications between two checkpoints; a few µs.
+constexpr std::size_t kTogether = std::size_t{1} << 18;
 
-float dot(const float* __restrict a, const float* __restrict b, std::size_t n) {
-  std::array<float, kLanes> sums{};
-  std::size_t j = 0;
-  for (; j + kLanes <= n; j += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) sums[lane] += a[j + lane] * b[j + lane];
-  }
-  float sum = 0;
-  for (const float part : sums) sum += part;
-  for (; j < n; ++j) sum += a[j] * b[j];
-  return sum;
+// How many of these are done between two checkpoints, each of so many multiplications.
+std::size_t together(std::size_t multiplications) {
+  return std::max<std::size_t>(1, kTogether / multiplications);
 }
 
 double wideDot(const float* __restrict a, const float* __restrict b, std::size_t n) {
@@ -41,11 +38,7 @@ void addScaled(float* __restrict to, const float* __restrict from, float factor,
   for (std::size_t j = 0; j < n; ++j) to[j] += factor * from[j];
 }
 
-double norm(const float* vector, std::size_t n) {
-  double sum = 0;
-  for (std::size_t j = 0; j < n; ++j) sum += double{vector[j]} * double{vector[j]};
-  return std::sqrt(sum);
-}
+double norm(const float* vector, std::size_t n) { return std::sqrt(wideDot(vector, vector, n)); }
 
 // One rotation that zeroes matrix[p][q]; the rows of `vectors` become the eigenvectors.
 void rotate(std::vector<double>& matrix, std::vector<double>& vectors, std::size_t n, std::size_t p,
@@ -86,38 +79,32 @@ std::optional<MatrixShape> matrixShape(const TensorSpec& spec) {
 
 void timesColumns(Checkpoints& checkpoints, const float* a, std::size_t rows, std::size_t columns,
                   const float* x, std::size_t rank, float* product) {
-  for (std::size_t row = 0; row < rows; ++row) {
-    for (std::size_t r = 0; r < rank; ++r) {
-      product[r * rows + row] = dot(a + row * columns, x + r * columns, columns);
-    }
-    checkpoints.passed(rank * columns);
+  const std::size_t some = together(rank * columns);
+  for (std::size_t row = 0; row < rows; row += some) {
+    const std::size_t count = std::min(some, rows - row);
+    kernels::dots(a + row * columns, count, columns, x, rank, rows, product + row);
+    checkpoints.passed(count * rank * columns);
   }
 }
 
 void timesRows(Checkpoints& checkpoints, const float* a, std::size_t rows, std::size_t columns,
                const float* x, std::size_t rank, float* product) {
-  std::fill(product, product + rank * columns, 0.0f);
-  for (std::size_t row = 0; row < rows; ++row) {
-    for (std::size_t r = 0; r < rank; ++r) {
-      addScaled(product + r * columns, a + row * columns, x[r * rows + row], columns);
-    }
-    checkpoints.passed(rank * columns);
+  // Whole cache lines of each row.
+  const std::size_t some = (together(rank * rows) + 63) / 64 * 64;
+  for (std::size_t j = 0; j < columns; j += some) {
+    const std::size_t count = std::min(some, columns - j);
+    kernels::weightedSums({a + j, rows, count, columns}, x, rank, columns, product + j);
+    checkpoints.passed(count * rank * rows);
   }
 }
 
 void outerProduct(Checkpoints& checkpoints, const float* left, std::size_t rows, const float* right,
                   std::size_t columns, std::size_t rank, float max, float* a) {
-  std::fill(a, a + rows * columns, 0.0f);
-  for (std::size_t row = 0; row < rows; ++row) {
-    float* const out = a + row * columns;
-    for (std::size_t r = 0; r < rank; ++r) {
-      addScaled(out, right + r * columns, left[r * rows + row], columns);
-    }
-    for (std::size_t j = 0; j < columns; ++j) {
-      const float bounded = out[j] <= max ? out[j] : max;  // replaces NaN too
-      out[j] = bounded >= -max ? bounded : -max;
-    }
-    checkpoints.passed(rank * columns);
+  const std::size_t some = together(rank * columns);
+  for (std::size_t row = 0; row < rows; row += some) {
+    const std::size_t count = std::min(some, rows - row);
+    kernels::outer(left + row, count, rows, right, columns, rank, max, a + row * columns);
+    checkpoints.passed(count * rank * columns);
   }
 }
 
@@ -152,7 +139,9 @@ void orthonormalise(Checkpoints& checkpoints, float* vectors, std::size_t n, std
     const double before = norm(vector, n);
     for (int time = 0; time < 2; ++time) {
       for (std::size_t other = 0; other < r; ++other) {
-        addScaled(vector, vectors + other * n, -dot(vector, vectors + other * n, n), n);
+        float product = 0;
+        kernels::dots(vector, 1, n, vectors + other * n, 1, 1, &product);
+        addScaled(vector, vectors + other * n, -product, n);
         checkpoints.passed(2 * n);
       }
     }

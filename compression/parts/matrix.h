@@ -12,18 +12,21 @@ namespace cleave {
 // Calls checkpoint() at intervals in loops with iterations that are too short for a call in each.
 class Checkpoints {
  public:
-  explicit Checkpoints(const CodecContext& context) : context_(context) {}
+  static constexpr std::size_t kBetween = std::size_t{1} << 26;  // multiplications; about 10 ms
+
+  explicit Checkpoints(const CodecContext& context) : context_(&context) {}
+  // Calls nothing: for work of at most kBetween, or on another thread.
+  Checkpoints() = default;
   // Reports the multiplications done since the last call.
   void passed(std::size_t multiplications) {
     done_ += multiplications;
-    if (done_ < kBetween) return;
+    if (context_ == nullptr || done_ < kBetween) return;
     done_ = 0;
-    context_.checkpoint();
+    context_->checkpoint();
   }
 
  private:
-  static constexpr std::size_t kBetween = std::size_t{1} << 24;  // a few ms
-  const CodecContext& context_;
+  const CodecContext* context_ = nullptr;
   std::size_t done_ = 0;
 };
 

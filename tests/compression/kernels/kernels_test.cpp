@@ -383,3 +383,39 @@ TEST_CASE("a rotated tile contains NaN or infinity exactly if the tile does") {
     }
   });
 }
+
+TEST_CASE("products of a matrix with a few vectors equal those of the scalar kernels") {
+  // Around the numbers of lanes, and of vectors that share what is read of a row.
+  const std::vector<std::pair<std::size_t, std::size_t>> shapes = {{1, 1},  {3, 15},   {5, 16},
+                                                                   {2, 33}, {17, 130}, {40, 7}};
+  for (const std::size_t rank : {1, 2, 3, 4, 5, 8, 11}) {
+    for (const auto& [rows, columns] : shapes) {
+      CAPTURE(rank, rows, columns);
+      const std::vector<float> a = normal(rows * columns);
+      const std::vector<float> overRows = normal(rank * rows, 3);
+      const std::vector<float> overColumns = normal(rank * columns, 1e-3f);
+      const std::vector<float> any = anyFloats(rank * columns);  // NaN and infinity too
+      const Strip strip{a.data(), rows, columns, columns};
+      const auto withDots = [&](const auto& function) {
+        return writtenFloats(rank * rows, [&](float* out) {
+          function(a.data(), rows, columns, overColumns.data(), rank, rows, out);
+        });
+      };
+      const auto withSums = [&](const auto& function) {
+        return writtenFloats(rank * columns, [&](float* out) {
+          function(strip, overRows.data(), rank, columns, out);
+        });
+      };
+      const auto withOuter = [&](const auto& function) {
+        return writtenFloats(rows * columns, [&](float* out) {
+          function(overRows.data(), rows, rows, any.data(), columns, rank, 3.0f, out);
+        });
+      };
+      forEachTarget([&] {
+        CHECK(withDots(dots) == withDots(plain::dots));
+        CHECK(withSums(weightedSums) == withSums(plain::weightedSums));
+        CHECK(withOuter(outer) == withOuter(plain::outer));
+      });
+    }
+  }
+}
