@@ -1,5 +1,9 @@
 #include "common/model/scores.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -36,8 +40,8 @@ std::span<const float> floatsOf(const at::Tensor& tensor) {
 
 // ---- Top-k ----
 
-void countTop(const LossRows& rows, std::int64_t k, const char* name, MetricSums& sums) {
-  const std::vector<std::int64_t> ranks = ranksOf(rows);
+void countTop(const ScoredRows& rows, std::int64_t k, const char* name, MetricSums& sums) {
+  const std::vector<std::int64_t>& ranks = rows.ranks();
   sums[name] += static_cast<double>(
       std::count_if(ranks.begin(), ranks.end(), [&](std::int64_t rank) { return rank < k; }));
   sums[std::string(name) + "_of"] += static_cast<double>(ranks.size());
@@ -50,27 +54,28 @@ struct Decision {
 };
 
 // Returns one decision per row (classes), or one per output (labels).
-std::vector<Decision> decisionsOf(const LossRows& rows, TargetKind kind) {
+std::vector<Decision> decisionsOf(const ScoredRows& rows, TargetKind kind) {
   std::vector<Decision> decisions;
   if (isLabels(kind)) {
-    const auto outputs = floatsOf(rows.output), targets = floatsOf(rows.target);
+    const at::Tensor output = rows.output();
+    const auto outputs = floatsOf(output), targets = floatsOf(rows.target());
     for (std::size_t n = 0; n < outputs.size(); ++n) {
       decisions.push_back({outputs[n] > 0 ? 1 : 0, targets[n] > 0.5F ? 1 : 0});
     }
     return decisions;
   }
-  const at::Tensor predicted = rows.output.argmax(1);
-  for (std::int64_t n = 0; n < rows.target.numel(); ++n) {
+  const at::Tensor predicted = rows.predicted();
+  for (std::int64_t n = 0; n < rows.target().numel(); ++n) {
     decisions.push_back({predicted.const_data_ptr<std::int64_t>()[n],
-                         rows.target.const_data_ptr<std::int64_t>()[n]});
+                         rows.target().const_data_ptr<std::int64_t>()[n]});
   }
   return decisions;
 }
 
 // Counts for each class: correct predictions, all predictions, and targets.
-void countDecisions(const LossRows& rows, TargetKind kind, const std::string& metric,
+void countDecisions(const ScoredRows& rows, TargetKind kind, const std::string& metric,
                     MetricSums& sums) {
-  const std::int64_t classes = isLabels(kind) ? 2 : rows.output.size(1);
+  const std::int64_t classes = isLabels(kind) ? 2 : rows.width();
   ++sums[metric + "_classes/" + std::to_string(classes)];
   for (const auto [predicted, actual] : decisionsOf(rows, kind)) {
     if (predicted == actual) ++sums[metric + "_right/" + std::to_string(actual)];
@@ -133,7 +138,7 @@ std::optional<double> f1(const MetricSums& sums) {
   return sum / static_cast<double>(counts.size());
 }
 
-void countRight(const LossRows& rows, TargetKind kind, MetricSums& sums) {
+void countRight(const ScoredRows& rows, TargetKind kind, MetricSums& sums) {
   const std::vector<Decision> decisions = decisionsOf(rows, kind);
   sums["accuracy"] += static_cast<double>(
       std::count_if(decisions.begin(), decisions.end(),
@@ -155,27 +160,29 @@ std::string keyOf(float score) {
 
 // Counts how often each score occurred in each class. The result is exact, and independent of the
 // order.
-void countScores(const LossRows& rows, TargetKind kind, MetricSums& sums) {
+void countScores(const ScoredRows& rows, TargetKind kind, MetricSums& sums) {
   const auto count = [&](float score, bool isPositive) {
     if (std::isnan(score)) return;
     ++sums[(isPositive ? "auroc+/" : "auroc-/") + keyOf(score)];
   };
-  const auto outputs = floatsOf(rows.output);
   if (isLabels(kind)) {
-    const auto targets = floatsOf(rows.target);
+    const at::Tensor output = rows.output();
+    const auto outputs = floatsOf(output), targets = floatsOf(rows.target());
     for (std::size_t n = 0; n < outputs.size(); ++n) count(outputs[n], targets[n] > 0.5F);
     return;
   }
-  if (rows.output.size(1) != 2) {
-    throw UsageError("bad-metric",
-                     "the metric auroc is for two classes, but the model has " +
-                         std::to_string(rows.output.size(1)),
-                     "remove auroc from train.metrics")
+  if (rows.width() != 2) {
+    throw UsageError(
+        "bad-metric",
+        "the metric auroc is for two classes, but the model has " + std::to_string(rows.width()),
+        "remove auroc from train.metrics")
         .about("train.metrics");
   }
-  for (std::int64_t n = 0; n < rows.target.numel(); ++n) {
+  const at::Tensor output = rows.output();
+  const auto outputs = floatsOf(output);
+  for (std::int64_t n = 0; n < rows.target().numel(); ++n) {
     const auto row = static_cast<std::size_t>(2 * n);
-    count(outputs[row + 1] - outputs[row], rows.target.const_data_ptr<std::int64_t>()[n] == 1);
+    count(outputs[row + 1] - outputs[row], rows.target().const_data_ptr<std::int64_t>()[n] == 1);
   }
 }
 
@@ -205,8 +212,9 @@ std::optional<double> auroc(const MetricSums& sums) {
 
 // ---- Numbers, language models ----
 
-void addSquares(const LossRows& rows, TargetKind, MetricSums& sums) {
-  const auto outputs = floatsOf(rows.output), targets = floatsOf(rows.target);
+void addSquares(const ScoredRows& rows, TargetKind, MetricSums& sums) {
+  const at::Tensor output = rows.output();
+  const auto outputs = floatsOf(output), targets = floatsOf(rows.target());
   for (std::size_t n = 0; n < outputs.size(); ++n) {
     const double error = double{outputs[n]} - double{targets[n]};
     sums["rmse"] += error * error;
@@ -216,21 +224,21 @@ void addSquares(const LossRows& rows, TargetKind, MetricSums& sums) {
 
 constexpr BatchMetricRow kMetrics[] = {
     {"top1", "share of targets whose class had the highest output", isClasses, false,
-     [](const LossRows& rows, TargetKind, MetricSums& sums) { countTop(rows, 1, "top1", sums); },
+     [](const ScoredRows& rows, TargetKind, MetricSums& sums) { countTop(rows, 1, "top1", sums); },
      [](const MetricSums& sums) { return share(sums, "top1", "top1_of"); }},
     {"top5", "share of targets whose class was among the five highest outputs", isClasses, false,
-     [](const LossRows& rows, TargetKind, MetricSums& sums) { countTop(rows, 5, "top5", sums); },
+     [](const ScoredRows& rows, TargetKind, MetricSums& sums) { countTop(rows, 5, "top5", sums); },
      [](const MetricSums& sums) { return share(sums, "top5", "top5_of"); }},
     {"accuracy", "share of outputs on the right side of 0", isLabels, false, countRight,
      [](const MetricSums& sums) { return share(sums, "accuracy", "accuracy_of"); }},
     {"matthews", "Matthews correlation coefficient, -1 to 1", isDecision, false,
-     [](const LossRows& rows, TargetKind kind, MetricSums& sums) {
+     [](const ScoredRows& rows, TargetKind kind, MetricSums& sums) {
        countDecisions(rows, kind, "matthews", sums);
      },
      matthews},
     {"f1", "F1 of class 1 if there are two classes, else the mean over the classes", isDecision,
      false,
-     [](const LossRows& rows, TargetKind kind, MetricSums& sums) {
+     [](const ScoredRows& rows, TargetKind kind, MetricSums& sums) {
        countDecisions(rows, kind, "f1", sums);
      },
      f1},
@@ -250,12 +258,11 @@ constexpr BatchMetricRow kMetrics[] = {
 
 std::int64_t rankOf(std::span<const float> outputs, std::int64_t target) {
   const auto right = static_cast<std::size_t>(target);
-  std::int64_t rank = 0;
-  for (std::size_t c = 0; c < outputs.size(); ++c) {
-    const bool isBehind = c < right ? outputs[c] < outputs[right] : outputs[c] <= outputs[right];
-    if (c != right && !isBehind) ++rank;
-  }
-  return rank;
+  const float value = outputs[right];
+  std::uint32_t behind = 0;
+  for (std::size_t c = 0; c < right; ++c) behind += outputs[c] < value ? 1 : 0;
+  for (std::size_t c = right + 1; c < outputs.size(); ++c) behind += outputs[c] <= value ? 1 : 0;
+  return std::ssize(outputs) - 1 - behind;
 }
 
 }  // namespace
@@ -305,25 +312,66 @@ void checkScores(const ScoreSpec& spec) {
   }
 }
 
-LossRows countedRows(const LossRows& rows, TargetKind kind, const LossSpec& spec) {
-  LossRows counted{rows.output.detach().cpu().to(at::kFloat).contiguous(),
-                   rows.target.cpu().contiguous()};
-  if (!isClasses(kind)) return counted;
-  const at::Tensor kept = counted.target.ne(spec.ignoreIndex);
-  if (kept.all().item<bool>()) return counted;
-  const at::Tensor positions = kept.nonzero().flatten();
-  return {counted.output.index_select(0, positions), counted.target.index_select(0, positions)};
+ScoredRows::ScoredRows(const LossRows& rows, const at::Tensor& target, TargetKind kind,
+                       const LossSpec& spec)
+    : output_(rows.output.detach()), deviceTarget_(rows.target), target_(target.contiguous()) {
+  if (!isClasses(kind)) return;
+  const at::Tensor kept = target_.ne(spec.ignoreIndex);
+  if (kept.all().item<bool>()) return;
+  positions_ = kept.nonzero().flatten();
+  target_ = target_.index_select(0, positions_);
 }
 
-std::vector<std::int64_t> ranksOf(const LossRows& rows) {
-  const std::span<const float> outputs = floatsOf(rows.output);
-  const auto classes = static_cast<std::size_t>(rows.output.size(1));
-  std::vector<std::int64_t> ranks;
-  for (std::int64_t n = 0; n < rows.target.numel(); ++n) {
-    ranks.push_back(rankOf(outputs.subspan(static_cast<std::size_t>(n) * classes, classes),
-                           rows.target.const_data_ptr<std::int64_t>()[n]));
+at::Tensor ScoredRows::counted(const at::Tensor& perRow) const {
+  const at::Tensor here = perRow.cpu();
+  return positions_.defined() ? here.index_select(0, positions_) : here.contiguous();
+}
+
+const std::vector<std::int64_t>& ScoredRows::ranks() const {
+  if (!ranks_) {
+    const at::Tensor ranks = counted(ranksOf(output_, deviceTarget_));
+    const auto* const values = ranks.const_data_ptr<std::int64_t>();
+    ranks_.emplace(values, values + ranks.numel());
+  }
+  return *ranks_;
+}
+
+at::Tensor ScoredRows::predicted() const { return counted(output_.argmax(1)); }
+at::Tensor ScoredRows::output() const { return counted(output_.to(at::kFloat)); }
+
+at::Tensor ranksOf(const at::Tensor& output, const at::Tensor& target) {
+  if (!output.is_cpu()) return ranksByOperators(output, target);
+  const at::Tensor rows = output.to(at::kFloat).contiguous(), targets = target.contiguous();
+  const auto classes = static_cast<std::size_t>(rows.size(1));
+  at::Tensor ranks = at::zeros({rows.size(0)}, at::kLong);
+  for (std::int64_t n = 0; n < rows.size(0); ++n) {
+    const std::int64_t right = targets.const_data_ptr<std::int64_t>()[n];
+    if (right < 0 || right >= rows.size(1)) continue;  // an ignored target
+    ranks.mutable_data_ptr<std::int64_t>()[n] = rankOf(
+        {rows.const_data_ptr<float>() + static_cast<std::size_t>(n) * classes, classes}, right);
   }
   return ranks;
+}
+
+at::Tensor ranksByOperators(const at::Tensor& output, const at::Tensor& target) {
+  constexpr std::int64_t kValuesAtOnce = std::int64_t{1} << 26;  // bounds the memory of masks
+  const std::int64_t classes = output.size(1);
+  const at::Tensor numbers = at::arange(classes, target.options());
+  std::vector<at::Tensor> ranks;
+  const auto targets = target.clamp(0, classes - 1)
+                           .unsqueeze(1)
+                           .split(std::max<std::int64_t>(1, kValuesAtOnce / classes));
+  std::int64_t first = 0;
+  for (const at::Tensor& right : targets) {
+    const at::Tensor rows = output.narrow(0, first, right.size(0));
+    first += right.size(0);
+    const at::Tensor value = rows.gather(1, right);
+    // The equal outputs of higher classes rank behind the target too.
+    at::Tensor behind = rows.eq(value).logical_and_(numbers.gt(right));
+    behind.logical_or_(rows.lt(value));
+    ranks.push_back(behind.sum(1).neg_().add_(classes - 1));
+  }
+  return at::cat(ranks);
 }
 
 }  // namespace cleave

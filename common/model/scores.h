@@ -23,15 +23,37 @@ using MetricSums = std::map<std::string, double>;
 inline constexpr const char* kLossSum = "loss";
 inline constexpr const char* kLossWeight = "loss_weight";
 
+// A micro-batch as the metrics see it: without the ignored targets, outside of autograd. What a
+// metric asks for is computed on the output's device, and only the result is copied to the CPU.
+class ScoredRows {
+ public:
+  // `rows`: on the device. `target`: the same target on the CPU.
+  ScoredRows(const LossRows& rows, const at::Tensor& target, TargetKind kind, const LossSpec& spec);
+
+  const at::Tensor& target() const { return target_; }    // on the CPU
+  std::int64_t width() const { return output_.size(1); }  // classes, or values per row
+  const std::vector<std::int64_t>& ranks() const;         // ranksOf(); computed once
+  at::Tensor predicted() const;  // the class with the highest output, per row, on the CPU
+  at::Tensor output() const;     // all outputs, fp32, on the CPU
+
+ private:
+  at::Tensor counted(const at::Tensor& perRow) const;
+
+  at::Tensor output_;        // of all rows, on the device
+  at::Tensor deviceTarget_;  // of all rows
+  at::Tensor target_;
+  at::Tensor positions_;  // of the counted rows; undefined: all are
+  mutable std::optional<std::vector<std::int64_t>> ranks_;
+};
+
 struct BatchMetricRow {
   std::string_view name;         // a column of the run's files: docs/metrics.md
   std::string_view description;  // one line
   // Whether the metric can be computed for targets of this kind.
   bool (*fits)(TargetKind kind);
   bool evaluationOnly;  // true if the number of its sums grows with the number of samples
-  // Adds a micro-batch, whose rows are on the CPU and outside of autograd. Null: the value is
-  // computed from the loss.
-  void (*add)(const LossRows& rows, TargetKind kind, MetricSums& sums);
+  // Adds a micro-batch. Null: the value is computed from the loss.
+  void (*add)(const ScoredRows& rows, TargetKind kind, MetricSums& sums);
   // Returns nullopt if no samples were counted.
   std::optional<double> (*value)(const MetricSums& sums);
 };
@@ -55,12 +77,12 @@ struct ScoreSpec {
 // Throws UsageError "bad-metric" if a metric is unknown or does not fit the loss.
 void checkScores(const ScoreSpec& spec);
 
-// Returns a micro-batch's rows without the ignored targets.
-LossRows countedRows(const LossRows& rows, TargetKind kind, const LossSpec& spec);
-
-// Returns, per row, the number of classes whose output ranks above the target's. Among equal
-// outputs, the lower class ranks first. A target whose output is NaN ranks last. Requires rows of
-// TargetKind::classes.
-std::vector<std::int64_t> ranksOf(const LossRows& rows);
+// Returns, per row, the number of classes whose output ranks above the target's: a tensor of i64 on
+// the output's device. Among equal outputs, the lower class ranks first. A target whose output is
+// NaN ranks last. `output`: [rows, classes]; `target`: [rows], on the same device; the rank of a
+// target that is not a class has no meaning.
+at::Tensor ranksOf(const at::Tensor& output, const at::Tensor& target);
+// The same, by operators that every device has. On the CPU, ranksOf() is faster.
+at::Tensor ranksByOperators(const at::Tensor& output, const at::Tensor& target);
 
 }  // namespace cleave

@@ -80,8 +80,7 @@ at::Tensor LabeledBatch::loss(const at::Tensor& output, const MicroBatch& at) {
   const at::Tensor target = device_.toDevice(slice(batch_.target(), at));
   const LossRows rows = loss_.rows(output.to(at::kFloat), target);
   const at::Tensor loss = loss_.sum(rows, scores_.loss).div(weight_);
-  const LossRows counted = countedRows(rows, loss_.target, scores_.loss);
-  count(at, loss.item<float>(), counted);
+  count(at, loss.item<float>(), rows);
   if (keepsOutputs_) {
     outputs_.resize(at.batch.count);
     outputs_[at.i] = output.detach().to(at::kCPU, at::kFloat);
@@ -116,11 +115,12 @@ void LabeledBatch::count(const MicroBatch& at, float loss, const LossRows& rows)
   // weight.
   const LossRows targets = loss_.rows({}, slice(batch_.target(), at));
   metrics_.sums[kLossWeight] += loss_.weight(targets, scores_.loss);
+  const ScoredRows scored(rows, targets.target, loss_.target, scores_.loss);
   for (const std::string& name : scores_.metrics) {
     const BatchMetricRow& metric = findBatchMetric(name);
     const bool isCounted =
         metric.add != nullptr && (at.phase == Phase::eval || !metric.evaluationOnly);
-    if (isCounted) metric.add(rows, loss_.target, metrics_.sums);
+    if (isCounted) metric.add(scored, loss_.target, metrics_.sums);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "common/core/metric_titles.h"
@@ -114,8 +115,12 @@ std::optional<double> metric(const std::string& name, const LossRows& rows,
   MetricSums sums;
   const std::int64_t half = rows.target.size(0) / 2, rest = rows.target.size(0) - half;
   // The samples are added in two parts, as two micro-batches.
-  row.add({rows.output.narrow(0, 0, half), rows.target.narrow(0, 0, half)}, kind, sums);
-  row.add({rows.output.narrow(0, half, rest), rows.target.narrow(0, half, rest)}, kind, sums);
+  const auto add = [&](std::int64_t first, std::int64_t count) {
+    const at::Tensor target = rows.target.narrow(0, first, count);
+    row.add({{rows.output.narrow(0, first, count), target}, target, kind, {}}, kind, sums);
+  };
+  add(0, half);
+  add(half, rest);
   return row.value(sums);
 }
 
@@ -176,10 +181,55 @@ TEST_CASE("perplexity and RMSE have the values of their definitions") {
 TEST_CASE("targets that do not count are left out of the metrics") {
   LossSpec spec;
   spec.ignoreIndex = 9;
-  const LossRows counted =
-      countedRows({predicting({0, 1, 1}, 2), integers({0, 9, 1})}, TargetKind::classes, spec);
-  CHECK(counted.target.equal(integers({0, 1})));
-  CHECK(counted.output.size(0) == 2);
+  const at::Tensor target = integers({0, 9, 1});
+  const ScoredRows rows({predicting({0, 1, 0}, 2), target}, target, TargetKind::classes, spec);
+  CHECK(rows.target().equal(integers({0, 1})));
+  CHECK(rows.output().equal(predicting({0, 0}, 2)));
+  CHECK(rows.predicted().equal(integers({0, 0})));
+  CHECK(rows.ranks() == std::vector<std::int64_t>{0, 1});
+}
+
+// The definition: a class ranks above the target's if its output is not smaller, and not equal with
+// a higher number.
+std::int64_t rankByDefinition(const at::Tensor& outputs, std::int64_t target) {
+  const auto value = [&](std::int64_t c) { return outputs[c].item<float>(); };
+  std::int64_t rank = 0;
+  for (std::int64_t c = 0; c < outputs.size(0); ++c) {
+    const bool isBehind = c < target ? value(c) < value(target) : value(c) <= value(target);
+    if (c != target && !isBehind) ++rank;
+  }
+  return rank;
+}
+
+TEST_CASE("ranks are those of the definition, with ties, NaN, infinities and bf16") {
+  constexpr std::int64_t kRows = 60, kClasses = 37;
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const std::vector<double> specials = {kNan, kInfinity, -kInfinity, 0.0, -0.0, 1e-40};
+  std::vector<double> values;
+  std::vector<std::int64_t> targets;
+  std::uint32_t state = 1;
+  const auto random = [&](std::uint32_t below) {
+    state = state * 1664525 + 1013904223;
+    return (state >> 8) % below;
+  };
+  for (std::int64_t n = 0; n < kRows * kClasses; ++n) {
+    // Few different values, so that many are equal; every third row has special ones.
+    const bool isSpecial = (n / kClasses) % 3 == 0 && random(3) == 0;
+    values.push_back(isSpecial ? specials[random(6)] : 0.25 * random(9));
+  }
+  for (std::int64_t n = 0; n < kRows; ++n) targets.push_back(random(kClasses));
+  const at::Tensor target = integers(targets);
+  for (const at::Tensor& output :
+       {floats(values, {kRows, kClasses}), at::zeros({kRows, kClasses}),
+        floats(values, {kRows, kClasses}).mul(1.001).to(at::kBFloat16)}) {
+    std::vector<std::int64_t> expected;
+    for (std::int64_t n = 0; n < kRows; ++n) {
+      expected.push_back(rankByDefinition(output[n], targets[static_cast<std::size_t>(n)]));
+    }
+    CHECK(ranksOf(output, target).equal(integers(expected)));
+    CHECK(ranksByOperators(output, target).equal(integers(expected)));
+  }
 }
 
 TEST_CASE("every metric has a title, and every title a metric") {
