@@ -221,6 +221,8 @@ extern "C" cleave::ComputeDevice* cleaveOpenCuda(int index, std::string& error) 
     at::globalContext().setAllowTF32CuBLAS(false);
     at::globalContext().setAllowTF32CuDNN(false);
     at::globalContext().lazyInitDevice(at::kCUDA);
+    // Graphs do not read memory before it is written (replacementOf() in prepared_graph.cpp).
+    at::globalContext().setDeterministicFillUninitializedMemory(false);
     static std::map<int, cleave::CudaDevice*> devices;
     cleave::CudaDevice*& device = devices[index];
     if (device == nullptr) device = new cleave::CudaDevice(index);

@@ -150,6 +150,12 @@ Comparisons Verification::perform() {
 // Throws unless the server can compute the same bits as this process and lets the client fetch its
 // weights.
 void Verification::checkServer(const wire::HelloOk& ok) const {
+  if (tolerance_ == 0 && prepared_.settings.deviceBits != "exact") {
+    throw UsageError("bits-differ",
+                     "device_bits is fast, so a GPU gives other bits in every computation",
+                     "--set device_bits=exact, or allow a difference: --tolerance 1e-3")
+        .about("device_bits");
+  }
   const auto isCpu = [](const std::string& device) { return device == "cpu"; };
   if (tolerance_ == 0 && isCpu(prepared_.settings.device) != isCpu(ok.device())) {
     throw UsageError(

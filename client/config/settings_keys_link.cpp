@@ -36,6 +36,7 @@ void addDeviceAndLink(Table& table) {
       .then([](Config& config, Settings& s) {
         checkAt(config, "device", [&] { checkDeviceName(s.device); });
       });
+  addFields(table, "device_bits");
   table
       .integer("threads.client", "", 0, 1024, &Settings::clientThreads,
                "number of compute threads; 0: all usable cores, or half of them if client and "

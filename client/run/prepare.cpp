@@ -89,7 +89,10 @@ void planRunOf(PreparedRun& run, const Config& config, const RunOptions& options
     run.trainDigest = digestOf(*run.data.train);
     run.evaluationDigest = digestOf(*run.data.test);
   }
-  if (isResumed) checkSameData(run, options.resume);
+  if (isResumed) {
+    checkSameData(run, options.resume);
+    warnOfBits(run);
+  }
   if (purpose != Purpose::inference) warnOfLargeBatch(run);
   if (!run.settings.modelFile.empty()) {
     checkAt(config, "model.file", [&] {

@@ -40,6 +40,13 @@ void warnOfInputs(PreparedRun& run) {
       "the client, move the first cut (model.cuts) behind a layer with parameters");
 }
 
+void warnOfBits(PreparedRun& run) {
+  if (run.settings.deviceBits == "exact") return;
+  run.warnings.emplace_back(
+      "device_bits is fast: on a GPU, the resumed run does not have the bits of an undisturbed "
+      "one");
+}
+
 // Batch norm uses the statistics of each micro-batch. With few samples, they are noise.
 void warnOfSmallNorms(PreparedRun& run) {
   constexpr std::uint32_t kMinSamples = 8;

@@ -25,6 +25,7 @@ void warnOfLargeBatch(PreparedRun& run);
 void warnOfEvaluation(PreparedRun& run);
 void warnOfInputs(PreparedRun& run);
 void warnOfSmallNorms(PreparedRun& run);
+void warnOfBits(PreparedRun& run);  // of a resumed run
 // Throws UsageError if the loss cannot compare the model's output with the data's target.
 void checkTarget(const PreparedRun& run);
 

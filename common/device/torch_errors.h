@@ -10,7 +10,7 @@
 namespace cleave {
 
 // Returns the result of `function`. For LibTorch's exceptions, throws RunError "out-of-memory" or
-// "compute-failed", and UsageError "bad-index".
+// "compute-failed", and UsageError "bad-index" or, of a DeterministicScope, "not-deterministic".
 template <typename Function>
 auto withTorchErrors(const Function& function) {
   try {
@@ -29,6 +29,15 @@ auto withTorchErrors(const Function& function) {
         "tokens per sample than the model has positions");
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
+    const auto end = text.find(" does not have a deterministic implementation");
+    if (end != std::string::npos) {
+      throw UsageError(
+          "not-deterministic",
+          "LibTorch has no deterministic implementation of " + text.substr(0, end) + " on this GPU",
+          "set device_bits: fast, which gives other bits in every run, or compute on "
+          "the CPU")
+          .about("device_bits");
+    }
     throw RunError("compute-failed", "LibTorch cannot compute: " + text.substr(0, text.find('\n')),
                    "if memory is short, use a smaller batch or more micro-batches; check that the "
                    "driver and LibTorch are compatible");

@@ -39,6 +39,9 @@ struct Experiment {
   // Between forward and backward, head and body keep only the inputs, and compute forward again.
   bool recompute = false;
   Precision bodyPrecision = Precision::fp32;
+  // On a GPU: "exact" computes with deterministic algorithms only, "fast" with any; see
+  // DeterministicScope. Has no effect on the CPU, where all are deterministic.
+  std::string deviceBits = "exact";
   std::uint32_t serverThreads = 0;  // for the body; 0: the server chooses
   bool rawNonFinite = false;        // see TensorCodecOptions::rawNonFinite
 

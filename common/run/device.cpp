@@ -62,8 +62,6 @@ void requireDriver() {
 CleaveOpenCuda* loadLibrary() {
   const std::string path = libraryPath();
   requireDriver();
-  // cuBLAS gives the same bits every time only with a fixed workspace.
-  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   void* open = library != nullptr ? ::dlsym(library, kCleaveOpenCuda) : nullptr;
   if (open == nullptr) {
@@ -84,6 +82,10 @@ void checkDeviceName(const std::string& name) { gpuOf(name); }
 ComputeDevice& openDevice(const std::string& name) {
   const auto gpu = gpuOf(name);
   if (!gpu) return cpuDevice();
+  // If it is set, LibTorch parses it at every matrix product, which takes a third of a
+  // transformer's time. Bits do not need it: LibTorch gives each stream a workspace, and we compute
+  // on one.
+  ::unsetenv("CUBLAS_WORKSPACE_CONFIG");
   std::string error;
   ComputeDevice* device = loadLibrary()(*gpu, error);
   if (device == nullptr) {

@@ -18,6 +18,12 @@ std::string schedulesText() {
   return text;
 }
 
+void checkDeviceBits(const std::string& bits) {
+  if (bits == "exact" || bits == "fast") return;
+  throw UsageError("bad-device", "there is no device_bits '" + bits + "'", "use exact or fast")
+      .about("device_bits");
+}
+
 std::vector<ExperimentField> makeFields() {
   using E = Experiment;
   return {
@@ -84,6 +90,15 @@ std::vector<ExperimentField> makeFields() {
       {"codec", &E::codecs},
       {"non_finite.raw", &E::rawNonFinite},
       {"replicas", &E::replicas, {1, kMaxBodyReplicas}},
+      {"device_bits",
+       &E::deviceBits,
+       {},
+       "",
+       "on a GPU: `exact` gives the same bits in every computation, and refuses operators that "
+       "have "
+       "no deterministic implementation; `fast` allows any algorithm. See [GPUs](#gpus)",
+       "`exact`, `fast`",
+       [](const E& experiment) { checkDeviceBits(experiment.deviceBits); }},
       {"threads.server",
        &E::serverThreads,
        {0, 1024},

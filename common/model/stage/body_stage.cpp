@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "common/model/stage/deterministic_scope.h"
 #include "common/model/stage/stage.h"
 #include "common/model/stage/stage_cut.h"
 #include "common/model/stage/trained_part.h"
@@ -48,6 +49,7 @@ BodyStage::BodyStage(const StageOptions& options, ComputeDevice& device)
 BodyStage::~BodyStage() = default;
 
 TensorBundle BodyStage::forward(const MicroBatch& at, TensorBundle activations0) {
+  const DeterministicScope deterministic(state_->options, state_->device.device());
   const bool training = at.phase == Phase::train && state_->last.hasGradients();
   // Autograd is enabled also with `recompute`, since some operators give other results without
   // autograd.
@@ -66,6 +68,7 @@ TensorBundle BodyStage::forward(const MicroBatch& at, TensorBundle activations0)
 }
 
 TensorBundle BodyStage::backward(const MicroBatch& at, TensorBundle gradients1) {
+  const DeterministicScope deterministic(state_->options, state_->device.device());
   const auto node = state_->saved.extract({at.step, at.i});
   if (node.empty()) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " goes backward, not forward");
@@ -86,6 +89,7 @@ TensorBundle BodyStage::backward(const MicroBatch& at, TensorBundle gradients1) 
 }
 
 void BodyStage::backwardWeights(const MicroBatch& at) {
+  const DeterministicScope deterministic(state_->options, state_->device.device());
   auto node = state_->weights.extract({at.step, at.i});
   if (node.empty()) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " has no split backward");

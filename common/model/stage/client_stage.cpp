@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "common/model/stage/deterministic_scope.h"
 #include "common/model/stage/labeled_batch.h"
 #include "common/model/stage/stage.h"
 #include "common/model/stage/stage_cut.h"
@@ -58,6 +59,7 @@ void ClientStage::beginBatch(const BatchView& batch, std::uint64_t step) {
 }
 
 TensorBundle ClientStage::headForward(const MicroBatch& at) {
+  const DeterministicScope deterministic(state_->options, state_->device.device());
   const TensorList inputs = state_->batch(at.step).inputs(at);
   if (at.phase != Phase::train || !state_->first.hasGradients()) {
     const at::NoGradGuard noGrad;
@@ -73,6 +75,7 @@ TensorBundle ClientStage::headForward(const MicroBatch& at) {
 }
 
 TensorBundle ClientStage::tailStep(const MicroBatch& at, TensorBundle activations1) {
+  const DeterministicScope deterministic(state_->options, state_->device.device());
   const bool training = at.phase == Phase::train;
   LabeledBatch& batch = state_->batch(at.step);
   const at::AutoGradMode recordGraph(training);
@@ -88,6 +91,7 @@ TensorBundle ClientStage::tailStep(const MicroBatch& at, TensorBundle activation
 }
 
 void ClientStage::headBackward(const MicroBatch& at, TensorBundle gradients0) {
+  const DeterministicScope deterministic(state_->options, state_->device.device());
   auto node = state_->headOutputs.extract({at.step, at.i});
   if (node.empty()) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " goes backward, not forward");

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "common/model/stage/deterministic_scope.h"
 #include "common/model/stage/labeled_batch.h"
 #include "common/model/stage/replica_gradients.h"
 #include "common/model/stage/stage.h"
@@ -35,6 +36,7 @@ WholeStage::~WholeStage() = default;
 
 void WholeStage::runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches,
                           const BatchView& given) {
+  const DeterministicScope deterministic(state_->options, state_->device.device());
   DeviceQueue* const queue = state_->device.queue();
   if (queue != nullptr) queue->begin();
   LabeledBatch& batch = state_->batch;

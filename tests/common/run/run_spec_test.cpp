@@ -31,6 +31,7 @@ RunSpec filled() {
   spec.averageDecay = 0.999;
   spec.recompute = true;
   spec.bodyPrecision = Precision::bf16;
+  spec.deviceBits = "fast";
   spec.serverThreads = 5;
   spec.rawNonFinite = true;
   spec.cut0 = 1;

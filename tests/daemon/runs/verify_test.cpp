@@ -160,5 +160,25 @@ TEST_CASE("verify compares with lossless codecs, ignoring the configured ones") 
   CHECK(verify(folder, "lossless", arguments).at("equal") == true);
 }
 
+TEST_CASE("with device_bits: fast, verify needs a tolerance, and a resumed run warns") {
+  const TemporaryFolder folder;
+  Arguments fast = kModels[0];
+  fast.insert(fast.end(), {"--set", "device_bits=fast"});
+  const Ended refused = runClient("verify", folder.path("refused"), fast);
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.errors, Catch::Matchers::Contains("device_bits is fast") &&
+                                 Catch::Matchers::Contains("--tolerance 1e-3"));
+  Arguments tolerant = fast;
+  tolerant.insert(tolerant.end(), {"--tolerance", "1e-6"});
+  CHECK(verify(folder, "tolerant", tolerant).at("passed") == true);
+  const std::string run = folder.path("run");
+  fast.insert(fast.end(), {"--set", "train.max_steps=1"});
+  REQUIRE(runClient("train", run, fast).code == 0);
+  CHECK_THAT(readFile(run + "/config.yaml"), Catch::Matchers::Contains("device_bits: fast"));
+  const Ended resumed = resume(run, {"--set", "train.max_steps=2"});
+  CHECK(resumed.code == 0);
+  CHECK_THAT(resumed.errors, Catch::Matchers::Contains("device_bits is fast"));
+}
+
 }  // namespace
 }  // namespace cleave::test
