@@ -60,6 +60,27 @@ if(TARGET cuda_test)
   add_custom_target(gpu_tests DEPENDS programs ${tests})
 endif()
 
+# Headers of libraries compile __FILE__ into their messages. In an archive, the path of this machine
+# becomes a relative one of the same length.
+string(LENGTH ${CMAKE_SOURCE_DIR} length)
+string(REPEAT "/" ${length} relative)
+list(TRANSFORM programs PREPEND bin/)
+list(TRANSFORM tests PREPEND tests/)
+foreach(component programs gpu_tests)
+  set(files ${programs} ${libraries}/libcleave_cuda.so)
+  if(component STREQUAL gpu_tests)
+    set(files ${tests})
+  endif()
+  install(CODE "foreach(file ${files})
+                  set(path \$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/\${file})
+                  if(EXISTS \${path})
+                    execute_process(COMMAND env LC_ALL=C sed -i s|${CMAKE_SOURCE_DIR}/|.${relative}|g \${path}
+                                    COMMAND_ERROR_IS_FATAL ANY)
+                  endif()
+                endforeach()"
+          COMPONENT ${component} EXCLUDE_FROM_ALL)
+endforeach()
+
 set(CPACK_GENERATOR TGZ)
 set(CPACK_PACKAGE_FILE_NAME cleave-${PROJECT_VERSION}-linux-x86_64)
 set(CPACK_COMPONENTS_ALL programs torch libraries)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests an archive of scripts/package.sh in its target environment: a Debian without a compiler, Cleave's sources and libraries, or a
-# network. The archive is unpacked to a different path, and a user without write permission there runs client and server over TLS.
+# network. The archive is unpacked to a different path, and a user without write permission there runs client and server over TLS. For an
+# archive of --gpu, that user runs gpu.sh on the CPU, with this machine's Python and the LibTorch in .deps.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,15 +29,32 @@ trap 'rm -rf "$root"' EXIT
 tar -C "$root" -xf .deps/debian-bookworm.tar
 mkdir "$root/opt/other place"
 tar -C "$root/opt/other place" --strip-components=1 -xzf "$archive"
-# Runs in separate mount, process and network namespaces, which end with the command.
-unshare --mount --pid --fork --net --kill-child bash -euc '
-  ip link set lo up
-  mount -t proc proc "$1/proc"
-  mount --bind /dev "$1/dev"
-  mount -t tmpfs tmpfs "$1/tmp"
-  exec chroot "$1" setpriv --reuid 4242 --regid 4242 --clear-groups --no-new-privs env -i HOME=/nonexistent \
-    PATH="/opt/other place/bin:/usr/bin:/bin" bash -euo pipefail
-' bash "$root" <<'TRIAL'
+# inDebian: runs the commands of standard input in separate mount, process and network namespaces, which end with them.
+inDebian() {
+  unshare --mount --pid --fork --net --kill-child bash -euc '
+    ip link set lo up
+    mount -t proc proc "$1/proc"
+    mount --bind /dev "$1/dev"
+    mount -t tmpfs tmpfs "$1/tmp"
+    [ ! -d "$1/opt/pytorch" ] || { mount --bind "$2" "$1/opt/pytorch" && mount --bind /usr/lib/python3.11 "$1/usr/lib/python3.11"; }
+    exec chroot "$1" setpriv --reuid 4242 --regid 4242 --clear-groups --no-new-privs env -i HOME=/nonexistent \
+      PATH="/opt/other place/bin:/usr/bin:/bin" bash -euo pipefail
+  ' bash "$root" "$PWD/.deps/torch-2.11.0"
+}
+if [ -e "$root/opt/other place/gpu.sh" ]; then
+  mkdir "$root/opt/pytorch" "$root/usr/lib/python3.11"
+  cp -L /usr/bin/python3.11 "$root/usr/bin/python3"
+  for library in $(ldd /usr/bin/python3.11 | sed -n 's/.* => \(\/[^ ]*\) .*/\1/p'); do
+    [ -e "$root$library" ] || cp -L "$library" "$root$library"
+  done
+  inDebian <<'TRIAL'
+cd /tmp
+CLEAVE_TORCH_DIR=/opt/pytorch/torch "/opt/other place/gpu.sh" --device cpu --short
+TRIAL
+  echo "check: gpu.sh passes in a bare Debian, on the CPU, in $((SECONDS - started)) s"
+  exit
+fi
+inDebian <<'TRIAL'
 cd /tmp
 command -v gcc cmake python3 pip && { echo "check_package.sh: this is not a bare Debian" >&2; exit 1; }
 configs="/opt/other place/share/cleave/configs"

@@ -14,6 +14,8 @@ usage: gpu.sh [--device DEVICE] [--short] [--json FILE]
   --json FILE      writes the benchmark's figures as JSON to FILE, and those of the codecs to FILE.codecs
   --help           this text
 
+Continues after a test that fails, and ends with a table of all tests; exit code 1 if one failed.
+
 Uses the LibTorch in CLEAVE_TORCH_DIR, otherwise the one in python3's PyTorch.
 Example: ./gpu.sh --json gpu.json
 TXT
@@ -45,21 +47,37 @@ fi
 [ -x "$programs/cleave-server" ] || { echo "gpu.sh: there is no $programs/cleave-server: build first" >&2; exit 2; }
 export OMP_WAIT_POLICY=passive
 
+rows=() failed=0
+# part NAME COMMAND…: runs a test and adds a row to the table. Exit code 77: skipped.
+part() {
+  local name=$1 begun=$SECONDS code=0 result=passed
+  shift
+  echo "gpu: $name"
+  "${run[@]+"${run[@]}"}" "$@" || code=$?
+  case "$code" in
+    0) ;;
+    77) result=skipped ;;
+    *) result="failed ($code)" failed=1 ;;
+  esac
+  rows+=("$(printf '%-20s %-12s %8d' "$name" "$result" $((SECONDS - begun)))")
+}
+
 version=$("${run[@]+"${run[@]}"}" "$programs/cleave-server" --version)
 echo "gpu: $version on device $device"
-command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
-for test in stage optimizer worker engine tensor_link connection codec safetensors; do
-  echo "gpu: ${test}_test"
-  "${run[@]+"${run[@]}"}" "$tests/${test}_test" | tail -n 2
-done
+! command -v nvidia-smi >/dev/null || nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || true
+for test in stage optimizer worker engine tensor_link connection codec safetensors; do part "${test}_test" "$tests/${test}_test"; done
 if [ "$device" = cpu ]; then
   echo "gpu: skipping cuda_test and bench_gpu_codecs, because the device is cpu"
 else
-  "${run[@]+"${run[@]}"}" "$tests/cuda_test"
-  "${run[@]+"${run[@]}"}" "$tests/bench_gpu_codecs" --device "$device" "${codecs[@]+"${codecs[@]}"}"
+  part cuda_test "$tests/cuda_test"
+  part bench_gpu_codecs "$tests/bench_gpu_codecs" --device "$device" "${codecs[@]+"${codecs[@]}"}"
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-"${run[@]+"${run[@]}"}" python3 "$benchmark" --programs "$programs" --configs "$configs" --device "$device" --work "$work" \
-  --model "$model" --roberta "$roberta" \
-  "${bench[@]+"${bench[@]}"}"
+for name in verify resume benchmarks; do
+  part "$name" python3 "$benchmark" "$name" --programs "$programs" --configs "$configs" --device "$device" --work "$work/$name" \
+    --model "$model" --roberta "$roberta" "${bench[@]+"${bench[@]}"}"
+done
+printf '\n%-20s %-12s %8s\n' test result seconds
+printf '%s\n' "${rows[@]}"
+exit "$failed"

@@ -47,6 +47,10 @@ rm -rf dist/_CPack_Packages
 tar -C dist -xzf "dist/$name.tar.gz"
 [ -e "dist/$name/lib/cleave/libcleave_cuda.so" ] || echo "package: built without GPU support, because there is no CUDA toolkit"
 
+if grep -rlaF "$PWD/" "dist/$name" >&2; then
+  echo "package.sh: the files above contain $PWD, a path of this machine" >&2
+  exit 1
+fi
 size=$(stat -c %s "dist/$name.tar.gz")
 echo "package: dist/$name.tar.gz, $size bytes; $(du -sb "dist/$name" | cut -f1) unpacked"
 if [ "$size" -gt "$maxBytes" ]; then

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs the server on a GPU, and the client on the CPU or the same GPU. First runs `verify` with a tolerance, then checks that a run whose
-server and client are killed ends with the weights of an undisturbed run. Then measures MobileNetV2 at 224 x 224, batch 64, in 1, 4 and 8
-micro-batches, and RoBERTa-base with 32 samples of 128 tokens in each precision, if python3 has Transformers. Prints tables. Called by
-scripts/gpu.sh."""
+"""Runs the server on a GPU, and the client on the CPU or the same GPU. The part `verify` compares split and whole model; `resume` checks
+that a run whose server and client are killed ends with the weights of an undisturbed run; `benchmarks` measures MobileNetV2 at 224 x 224,
+batch 64, in 1, 4 and 8 micro-batches, and RoBERTa-base with 32 samples of 128 tokens in each precision, if python3 has Transformers. Prints
+tables. Called by scripts/gpu.sh."""
 import argparse
 import csv
 import hashlib
@@ -31,6 +31,10 @@ def environment(fail):
     return {**os.environ, **({"CLEAVE_FAIL": fail} if fail else {})}
 
 
+class Failed(Exception):
+    """A program failed; the message says which."""
+
+
 class Server:
     def __init__(self, options, port=0, fail=None):
         self.process = subprocess.Popen(
@@ -41,7 +45,7 @@ class Server:
             stdout=subprocess.PIPE, text=True, env=environment(fail))
         line = self.process.stdout.readline()
         if " listens on " not in line:
-            sys.exit(f"gpu.py: cleave-server did not start (exit code {self.process.wait()})")
+            raise Failed(f"cleave-server did not start (exit code {self.process.wait()})")
         self.address = line.split()[-1]
 
     def __enter__(self):
@@ -70,7 +74,7 @@ def client(options, command, folder, server, settings, fail=None):
         return None
     if ended.returncode != 0:
         print(ended.stdout)
-        sys.exit(f"gpu.py: {command} failed with exit code {ended.returncode}")
+        raise Failed(f"{command} failed with exit code {ended.returncode}")
     return json.loads(ended.stdout)
 
 
@@ -86,7 +90,12 @@ def step_means(options, folder, warm):
     return lambda column: sum(float(row[column] or 0) for row in counted) / len(counted)
 
 
-def verify(options, server):
+def verify(options):
+    with Server(options) as server:
+        return verify_models(options, server)
+
+
+def verify_models(options, server):
     exported = f"model={{name: graph, file: {options.model}, cuts: [norm, dropout]"
     models = {
         "mlp": ["model={name: mlp}"],
@@ -104,7 +113,12 @@ def verify(options, server):
         # LibTorch draws other random numbers on a GPU, and the exported model has dropout, so whole and split model need the same device.
         for device in dict.fromkeys([options.device] if name.startswith("exported") else ["cpu", options.device]):
             folder = re.sub("[^a-z0-9]+", "-", f"verify-{name}-{device}")
-            result = client(options, "verify", folder, server, [*settings, f"device={device}"])
+            try:
+                result = client(options, "verify", folder, server, [*settings, f"device={device}"])
+            except Failed as failure:
+                print(f"verify {name}, client on {device}: {failure}", flush=True)
+                failed.append(f"verify {name}, client on {device}")
+                continue
             worst = max(kind["relative_difference"] for kind in result["compared"].values())
             allowed = 0 if device == options.device else TOLERANCES.get(name, TOLERANCE)
             print(f"verify {name}, client on {device}: " + ("bit-identical" if result["equal"] and worst == 0 else ", ".join(
@@ -132,7 +146,7 @@ def check_resume(options):
         server.process.wait(timeout=300)
         with Server(options, port=server.address.rsplit(":", 1)[1]):
             if running.wait() != 0:
-                sys.exit("gpu.py: the run whose server was killed has failed")
+                raise Failed("the run whose server was killed")
     failed = [folder for folder in ("again", "client-killed", "server-killed") if weights(folder) != weights("undisturbed")]
     for folder in failed:
         print(f"resume, {folder}: other weights than the undisturbed run", flush=True)
@@ -203,17 +217,7 @@ def print_table(table):
         print("  ".join(cell.rjust(width) for cell, width in zip(line, widths)), flush=True)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("programs", "configs", "work", "model", "roberta"):
-        parser.add_argument(f"--{name}", type=pathlib.Path, required=True)
-    parser.add_argument("--device", required=True)
-    parser.add_argument("--short", action="store_true")
-    parser.add_argument("--json", type=pathlib.Path)
-    options = parser.parse_args()
-    with Server(options) as server:
-        failed = verify(options, server)
-    failed += check_resume(options)
+def measure_all(options):
     with Server(options) as server:
         table = [measure(options, server, micro_batches) for micro_batches in (1, 4, 8)]
     print("\nMobileNetV2, client on the CPU, server on " + options.device + ", synthetic images (their top-1 is random at "
@@ -232,6 +236,26 @@ def main():
         print_table(precisions)
     if options.json:
         options.json.write_text(json.dumps({"mobilenet_v2": table, "roberta": precisions}, indent=2) + "\n")
+    return []
+
+
+PARTS = {"verify": verify, "resume": check_resume, "benchmarks": measure_all}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=PARTS)
+    for name in ("programs", "configs", "work", "model", "roberta"):
+        parser.add_argument(f"--{name}", type=pathlib.Path, required=True)
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    options.work.mkdir(exist_ok=True)
+    try:
+        failed = PARTS[options.part](options)
+    except Failed as failure:
+        failed = [str(failure)]
     if failed:
         sys.exit("gpu.py: failed: " + "; ".join(failed))
 

@@ -26,6 +26,7 @@
 #include "common/model/torch_tensor.h"
 #include "common/resources/buffer.h"
 #include "tests/support/error_code.h"
+#include "tests/support/files/beside_program.h"
 
 namespace cleave::test {
 namespace {
@@ -509,7 +510,7 @@ TEST_CASE("inserts are trained even if all other parameters are frozen") {
 }
 
 TEST_CASE("split equals whole with inserts in an exported model") {
-  const GraphFile file(CLEAVE_SOURCE_DIR "/tests/data/tiny.pt2");
+  const GraphFile file(besideProgram("tiny.pt2"));
   const GraphCuts cuts(file.graph());
   StageOptions options = cnnOptions();
   options.model = {"graph", {}, {1, 8, 8}, 10};
@@ -529,7 +530,7 @@ TEST_CASE("split equals whole with inserts in an exported model") {
 
 TEST_CASE("split equals whole for every pair of cuts of an exported model") {
   setComputeThreads(1);
-  const GraphFile file(CLEAVE_SOURCE_DIR "/tests/data/tiny.pt2");
+  const GraphFile file(besideProgram("tiny.pt2"));
   const GraphCuts cuts(file.graph());
   StageOptions options = cnnOptions();
   options.cuts = {1, 2};
