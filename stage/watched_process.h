@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -50,6 +51,9 @@ class WatchedProcess {
   // has been read: nothing is left of it.
   bool look();
   bool isEnding() const;  // killed, but not ended
+  // The memory that is resident without files and shared memory; 0: unknown, or the process has
+  // ended.
+  std::size_t residentBytes() const;
 
  private:
   double processorSeconds() const;

@@ -171,7 +171,7 @@ std::unique_ptr<Body> ServedRun::makeBody() {
   if (resources_.stages != nullptr) {
     auto process = startStage(*resources_.stages, plan_, threads_.threads, *stageMemory_,
                               resources_.settings.allowCheckpoints);
-    process_ = process->watched();
+    process_.store(process->watched());
     return std::make_unique<RemoteBody>(std::move(process), plan_, threads_.threads,
                                         resources_.settings.actionSeconds, *stageMemory_, account_,
                                         [runLog = stored_.log](const std::string& text) {
@@ -337,6 +337,7 @@ bool ServedRun::hasWork() const {
 void ServedRun::describe(SessionStatus& status) const {
   status.model = plan_.stage.model.name;
   status.pace = pace_.state();
+  if (const auto process = process_.load().lock()) status.residentBytes = process->residentBytes();
   const std::uint64_t perEpoch = plan_.spec.stepsPerEpoch;
   if (status.pace && status.pace->phase == Phase::train && perEpoch > 0) {
     status.epoch = epochOf(status.pace->step, perEpoch);
@@ -367,7 +368,7 @@ asio::awaitable<void> ServedRun::close() {
   if (worker_) co_await closeWorker();
   if (checkpoints_) checkpoints_->close(held);
   if (stored_.weights) std::exchange(stored_.weights, nullptr)->keepWhileBusy(held);
-  if (const auto process = process_.lock()) process->keepUntilEnded(held);
+  if (const auto process = process_.load().lock()) process->keepUntilEnded(held);
   held.reset();
   const auto whenEnded = [ended](auto task) { ended->whenOpen(std::move(task)); };
   const auto resume = [] {};

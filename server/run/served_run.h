@@ -3,6 +3,7 @@
 
 #include <spdlog/logger.h>
 
+#include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -145,8 +146,8 @@ class ServedRun {
   std::shared_ptr<TraceRecorder> trace_;  // null: none
   std::shared_ptr<MemoryAccount> account_;
   std::shared_ptr<Mailbox> mailbox_;
-  std::optional<StageMemory> stageMemory_;  // if the stage computes in another process
-  std::weak_ptr<WatchedProcess> process_;   // that process, until it has ended
+  std::optional<StageMemory> stageMemory_;              // if the stage computes in another process
+  std::atomic<std::weak_ptr<WatchedProcess>> process_;  // that process, until it has ended
   RunEdges edges_;
   std::shared_ptr<RunReplicas> replicas_;  // null: the body has no replicas
   std::unique_ptr<Body> body_;

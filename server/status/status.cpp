@@ -44,6 +44,7 @@ Json sessionJson(const SessionStatus& session) {
   if (session.model.empty()) return json;  // an edge
   json["model"] = session.model;
   json["memory_bytes"] = session.memoryBytes;
+  if (session.residentBytes > 0) json["resident_bytes"] = session.residentBytes;
   addThroughput(json, session);
   return json;
 }

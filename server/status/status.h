@@ -22,6 +22,8 @@ struct SessionStatus {
   std::string run;              // the run id; empty: a probe
   std::string model;            // empty: a probe
   std::size_t memoryBytes = 0;  // admitted
+  // Of the run's own process; 0: unknown, or the server computes the body.
+  std::size_t residentBytes = 0;
   std::uint64_t epoch = 0;
   std::optional<Throughput> pace;
 };

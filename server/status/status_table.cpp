@@ -24,12 +24,13 @@ std::string clockOf(const Json& json, const char* key) {
   return clockText(json.at(key).get<double>());
 }
 
-const Row kHead = {"session",   "identity", "run",  "from",       "step",   "epoch",
-                   "samples/s", "up",       "down", "limited by", "memory", "for"};
+const Row kHead = {"session", "identity", "run",        "from", "step",     "epoch",    "samples/s",
+                   "up",      "down",     "limited by", "busy", "admitted", "resident", "for"};
 
 // The columns to leave out, in this order, if the terminal is too narrow. Run, step, bottleneck and
 // session always stay; `cleave-server sessions end` needs the session.
-const Row kLeftOutFirst = {"memory", "for", "epoch", "from", "up", "down", "samples/s", "identity"};
+const Row kLeftOutFirst = {"resident", "admitted", "for",  "busy",      "epoch",
+                           "from",     "up",       "down", "samples/s", "identity"};
 
 // Shows "-" for a value that probes and edges do not have, or that a run does not have yet.
 Row rowOf(const Json& session) {
@@ -63,7 +64,11 @@ Row rowOf(const Json& session) {
           rate("up_bytes_per_second"),
           rate("down_bytes_per_second"),
           heldBack,
+          hasPace ? fmt::format("{:.0f} %",
+                                100 * session.at("busy_shares").at("server_compute").get<double>())
+                  : "-",
           isRun ? bytesOf(session, "memory_bytes") : "-",
+          session.contains("resident_bytes") ? bytesOf(session, "resident_bytes") : "-",
           clockOf(session, "seconds")};
 }
 

@@ -66,6 +66,8 @@ TEST_CASE("status shows a server and its sessions without interrupting them") {
   CHECK(session.at("step") > 1);
   CHECK(session.at("epoch") >= 1);
   CHECK(session.at("memory_bytes") > 0);
+  CHECK(session.at("resident_bytes") > 0);
+  CHECK(session.at("busy_shares").at("server_compute") >= 0);
   CHECK(busy.at("memory").at("admitted_bytes") == session.at("memory_bytes"));
   CHECK(session.at("seconds") > 0);
   CHECK(session.at("idle_seconds") >= 0);

@@ -131,6 +131,8 @@ TEST_CASE("sessions are listed in aligned columns") {
                 {"up_bytes_per_second", 12.3e6},
                 {"down_bytes_per_second", 4.5e6},
                 {"bottleneck", "uplink"},
+                {"busy_shares", {{"server_compute", 0.42}}},
+                {"resident_bytes", 1'500'000},
                 {"idle_seconds", 0.02}});
   nlohmann::ordered_json still = going;
   still["idle_seconds"] = 75;
@@ -154,13 +156,16 @@ TEST_CASE("sessions are listed in aligned columns") {
   std::string line;
   std::getline(lines, line);
   CHECK(cell(line, "step") == "-");
-  CHECK(cell(line, "memory") == "2.00 MB");
+  CHECK(cell(line, "admitted") == "2.00 MB");
+  CHECK(cell(line, "resident") == "-");
   std::getline(lines, line);
   CHECK(cell(line, "identity") == "clinic-a");
   CHECK(cell(line, "step") == "1234 (eval)");
   CHECK(cell(line, "samples/s") == "6485");
   CHECK(cell(line, "up") == "12.3 MB/s");
   CHECK(cell(line, "limited by") == "uplink");
+  CHECK(cell(line, "busy") == "42 %");
+  CHECK(cell(line, "resident") == "1.50 MB");
   CHECK(cell(line, "for") == "1:05");
   std::getline(lines, line);
   CHECK(cell(line, "limited by") == "idle for 1:15");
@@ -183,6 +188,7 @@ TEST_CASE("a narrow terminal shows fewer columns but keeps the bottleneck") {
                          {"up_bytes_per_second", 12.3e6},
                          {"down_bytes_per_second", 4.5e6},
                          {"bottleneck", "server compute"},
+                         {"busy_shares", {{"server_compute", 0.9}}},
                          {"idle_seconds", 0.02}}};
   CHECK_THAT(statusTable(status, 0), !Contains("no room"));
   for (const std::size_t columns : {70, 80, 100, 120}) {
