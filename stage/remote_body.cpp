@@ -14,6 +14,7 @@
 #include "common/core/units.h"
 #include "common/engine/schedule.h"
 #include "common/engine/worker.h"
+#include "common/link/wire_messages.h"
 #include "common/model/graph/operator_note.h"
 #include "proto/wire.pb.h"
 #include "stage/messages.h"
@@ -70,11 +71,12 @@ wire::StageRequest requestFor(const StepDecision& decision) {
   for (const double rate : decision.learningRates) wire.add_learning_rates(rate);
   wire.set_clip_factor(decision.clipFactor);
   wire.set_loss_scale(decision.lossScale);
+  basesToWire(decision.bases, *wire.mutable_bases());
   return request;
 }
 
 GradientReport reportOf(const wire::StageReply& reply) {
-  return {reply.square_sum(), reply.finite(), reply.peak_memory()};
+  return {reply.square_sum(), reply.finite(), reply.peak_memory(), basesFromWire(reply.bases())};
 }
 
 }  // namespace

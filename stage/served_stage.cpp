@@ -14,6 +14,7 @@
 #include "common/core/error.h"
 #include "common/device/torch_errors.h"
 #include "common/files/environment.h"
+#include "common/link/wire_messages.h"
 #include "common/model/graph/operator_note.h"
 #include "common/model/stage/stage.h"
 #include "common/net/frames/failure.h"
@@ -43,6 +44,7 @@ StepDecision decisionOf(const StageRequest& request) {
   decision.learningRates = {wire.learning_rates().begin(), wire.learning_rates().end()};
   decision.clipFactor = wire.clip_factor();
   decision.lossScale = wire.loss_scale();
+  decision.bases = basesFromWire(wire.bases());
   return decision;
 }
 
@@ -130,6 +132,7 @@ class ServedStage {
         const GradientReport report = stage().report(request.step());
         reply.set_square_sum(report.squareSum);
         reply.set_finite(report.finite);
+        basesToWire(report.bases, *reply.mutable_bases());
         reply.set_peak_memory(cpuDevice().peakMemory());
         return;
       }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -175,22 +176,36 @@ void addInsertKeys(Table& table) {
   table.add("insert.kind", namesOf(insertTable()), "", "required", kinds, nullptr).sent();
   struct Parameter {
     InsertParameterRow row;
-    std::string users;  // the kinds that have it
+    std::string users;  // the kinds that have this row
+
+    std::string preset() const {
+      return row.defaultValue ? fmt::format("`{}`", *row.defaultValue) : "required";
+    }
+    std::string meaning() const { return fmt::format("{}: {}", users, row.meaning); }
   };
-  std::vector<Parameter> parameters;
+  std::vector<std::vector<Parameter>> parameters;  // those of one name, which kinds may not share
   for (const InsertRow& insert : insertTable()) {
     for (const InsertParameterRow& row : insert.parameters) {
-      auto known = std::find_if(parameters.begin(), parameters.end(),
-                                [&](const Parameter& each) { return each.row.name == row.name; });
-      if (known == parameters.end()) known = parameters.insert(known, {row, ""});
+      auto named = std::ranges::find_if(
+          parameters, [&](const auto& each) { return each.front().row.name == row.name; });
+      if (named == parameters.end()) named = parameters.insert(named, std::vector<Parameter>());
+      auto known = std::ranges::find_if(
+          *named, [&](const Parameter& each) { return each.row.meaning == row.meaning; });
+      if (known == named->end()) known = named->insert(known, {row, ""});
       known->users += fmt::format("{}`{}`", known->users.empty() ? "" : ", ", insert.name);
     }
   }
-  for (const auto& [row, users] : parameters) {
+  for (const std::vector<Parameter>& named : parameters) {
+    std::string preset = named.front().preset(), meaning = named.front().meaning();
+    for (const Parameter& other : std::span(named).subspan(1)) {
+      if (other.preset() != named.front().preset()) {
+        preset += fmt::format("; {}: {}", other.users, other.preset());
+      }
+      meaning += "; " + other.meaning();
+    }
     table
-        .add(fmt::format("insert.{}", row.name), typeOf(row), "",
-             row.defaultValue ? fmt::format("`{}`", *row.defaultValue) : "required",
-             fmt::format("{}: {}", users, row.meaning), nullptr)
+        .add(fmt::format("insert.{}", named.front().row.name), typeOf(named.front().row), "",
+             preset, meaning, nullptr)
         .sent();
   }
 }

@@ -67,6 +67,10 @@ StepDecision StepDecider::decide(std::uint64_t step, const GradientReport& head,
   decision.apply = scaler_.accepts(part == nullptr);
   norm_ = part == nullptr ? std::sqrt(squareSum) / decision.lossScale
                           : std::numeric_limits<double>::infinity();
+  decision.bases = head.bases;
+  for (const GradientReport& body : bodies) {
+    decision.bases.insert(decision.bases.end(), body.bases.begin(), body.bases.end());
+  }
   const double rate = learningRateOf(step);
   decision.learningRates = {rate};
   for (const double factor : settings_.groupRates) decision.learningRates.push_back(rate * factor);

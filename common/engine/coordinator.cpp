@@ -160,6 +160,11 @@ void Coordinator::receiveBodyDone(std::size_t from, const BodyDone& done) {
     refuse("bad-key", "BodyDone of step " + std::to_string(done.step) + " arrived " +
                           (done.step <= before ? "twice" : "in another step"));
   }
+  for (const InsertBasis& basis : done.report.bases) {
+    if (static_cast<int>(basis.cut) == peer.place.lastCut) continue;
+    refuse("bad-tensor", "a basis for cut " + std::to_string(basis.cut) +
+                             " arrived, but this server has no encoder there");
+  }
   // The flow that the body's last action needs.
   const Place& place = servedPlace(peer);
   const Flow gradient = gradientAt(place.lastCut);
@@ -305,6 +310,15 @@ void Coordinator::endOldest() {
   state_ = batchDone() ? State::idle : State::running;
 }
 
+// The decision, without the bases of decoders that are not this body's.
+StepDecision Coordinator::decisionFor(const Place& body) const {
+  StepDecision decision = *decision_;
+  std::erase_if(decision.bases, [&](const InsertBasis& basis) {
+    return static_cast<int>(basis.cut) != body.firstCut;
+  });
+  return decision;
+}
+
 void Coordinator::finish(Work&& work, Result&& result, double) {
   switch (work.kind) {
     case ActionKind::decide:
@@ -312,7 +326,7 @@ void Coordinator::finish(Work&& work, Result&& result, double) {
       decision_ = std::get<StepDecision>(result);
       assert(decision_->step == applied_ + 1);
       state_ = State::decided;
-      for (Peer& peer : peers_) peer.link->send(*decision_);
+      for (Peer& peer : peers_) peer.link->send(decisionFor(peer.place));
       return;
     case ActionKind::exportBlob: {
       const auto bytes = std::get<SharedBytes>(std::move(result));

@@ -127,6 +127,7 @@ class Coordinator : public Engine {
   std::optional<Work> nextOfSum();
   bool mayDecide() const;
   std::optional<Work> beginDecision();
+  StepDecision decisionFor(const Place& body) const;
 
   std::optional<Work> nextWork() override;
   void finish(Work&& work, Result&& result, double seconds) override;

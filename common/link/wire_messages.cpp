@@ -45,6 +45,27 @@ double checkedSnr(double snrDb) {
   return snrDb;
 }
 
+// A body has one encoder and one decoder at most.
+std::vector<InsertBasis> basesFromWire(
+    const google::protobuf::RepeatedPtrField<wire::InsertBasis>& proto) {
+  if (proto.size() > 1) refuse("a message has more than one basis of an insert");
+  std::vector<InsertBasis> bases;
+  for (const wire::InsertBasis& each : proto) {
+    if (each.values().size() > kMaxBasisBytes) refuse("the basis of an insert is too large");
+    bases.push_back({each.cut(), each.values()});
+  }
+  return bases;
+}
+
+void basesToWire(const std::vector<InsertBasis>& bases,
+                 google::protobuf::RepeatedPtrField<wire::InsertBasis>& proto) {
+  for (const InsertBasis& basis : bases) {
+    wire::InsertBasis& each = *proto.Add();
+    each.set_cut(basis.cut);
+    each.set_values(basis.values);
+  }
+}
+
 void toWire(const Key& key, wire::Key& proto) {
   proto.set_phase(std::string(phaseName(key.phase)));
   proto.set_step(key.step);
@@ -88,6 +109,7 @@ std::string toWire(const BodyDone& done) {
   proto.set_gradient_square_sum(done.report.squareSum);
   proto.set_finite(done.report.finite);
   proto.set_peak_memory(done.report.peakMemory);
+  basesToWire(done.report.bases, *proto.mutable_bases());
   proto.set_forward_seconds(done.forwardSeconds);
   proto.set_backward_seconds(done.backwardSeconds);
   proto.set_weights_seconds(done.weightsSeconds);
@@ -110,7 +132,8 @@ BodyDone bodyDoneFromWire(std::span<const std::byte> metadata) {
   const auto proto = parseMetadata<wire::BodyDone>(FrameKind::bodyDone, metadata);
   BodyDone done;
   done.step = proto.step();
-  done.report = {proto.gradient_square_sum(), proto.finite(), proto.peak_memory()};
+  done.report = {proto.gradient_square_sum(), proto.finite(), proto.peak_memory(),
+                 basesFromWire(proto.bases())};
   // The sum may be infinite or NaN only if the gradients are reported as not finite.
   if (done.report.finite && !(std::isfinite(done.report.squareSum) && done.report.squareSum >= 0)) {
     refuse("a sum of squares is negative, infinite or NaN");
@@ -140,6 +163,7 @@ std::string toWire(const StepDecision& decision) {
   proto.set_loss_scale(decision.lossScale);
   proto.set_checkpoint(decision.checkpoint);
   for (const std::uint64_t step : decision.keep) proto.add_keep(step);
+  basesToWire(decision.bases, *proto.mutable_bases());
   return proto.SerializeAsString();
 }
 
@@ -165,6 +189,7 @@ StepDecision decisionFromWire(std::span<const std::byte> metadata) {
   constexpr int kMaxKept = 8;
   if (proto.keep_size() > kMaxKept) refuse("a Step keeps more than 8 checkpoints");
   decision.keep.assign(proto.keep().begin(), proto.keep().end());
+  decision.bases = basesFromWire(proto.bases());
   return decision;
 }
 

@@ -25,6 +25,11 @@ double checkedSnr(double snrDb);
 
 void toWire(const Key& key, wire::Key& proto);
 Key keyFromWire(const wire::Key& proto);
+// Throws ProtocolError if there are too many, or one is too large.
+std::vector<InsertBasis> basesFromWire(
+    const google::protobuf::RepeatedPtrField<wire::InsertBasis>& proto);
+void basesToWire(const std::vector<InsertBasis>& bases,
+                 google::protobuf::RepeatedPtrField<wire::InsertBasis>& proto);
 void toWire(const TensorSpec& spec, wire::TensorSpec& proto);
 TensorSpec specFromWire(const wire::TensorSpec& proto);
 

@@ -6,18 +6,20 @@
 #include <utility>
 
 #include "common/model/blocks.h"
+#include "common/model/insert_pca.h"
 #include "common/model/inserts.h"
 
 namespace cleave {
 namespace {
 
 // Adds the half's tensors to the block, at this position among the block's own.
-void addTensors(BlockSpec& block, std::size_t position, const InsertHalf& half,
-                const std::string& prefix) {
+void addTensors(BlockSpec& block, std::size_t position, const InsertHalf& half, std::uint32_t cut,
+                const char* name) {
   std::vector<ParameterSpec> tensors = half.tensors;
   for (ParameterSpec& tensor : tensors) {
-    tensor.name = prefix + tensor.name;
+    tensor.name = "insert." + std::to_string(cut) + name + tensor.name;
     tensor.isInsert = true;
+    if (tensor.tracked) tensor.tracked->cut = cut;
   }
   block.tensors.insert(block.tensors.begin() + static_cast<std::ptrdiff_t>(position),
                        tensors.begin(), tensors.end());
@@ -33,27 +35,41 @@ void correctGradient(const at::Tensor& x, const at::Tensor& decoded, double stre
 }
 
 // `t`: the encoded tensor among the block's outputs.
-void appendEncoder(BlockSpec& block, std::size_t t, const InsertLayers& layers,
-                   const std::string& name) {
+void appendEncoder(BlockSpec& block, std::size_t t, const InsertLayers& layers, std::uint32_t cut) {
   const InsertHalf &encoder = layers.encoder, &decoder = layers.decoder;
   const std::size_t own = block.tensors.size(), count = encoder.tensors.size();
-  addTensors(block, own, encoder, name + "encoder.");
+  addTensors(block, own, encoder, cut, ".encoder.");
   if (layers.correction > 0) {
-    addTensors(block, own + count, decoder, name + "decoder.");
+    addTensors(block, own + count, decoder, cut, ".decoder.");
     for (std::size_t n = own + count; n < block.tensors.size(); ++n) {
       block.tensors[n].isBuffer = true;
       block.tensors[n].isSaved = false;
     }
     block.savedPerSample += elementCount(block.outputs[t].shape);
   }
+  if (layers.momentum > 0) {
+    constexpr std::int64_t kAnyNumber = 2;  // a micro-batch of one sample has enough values
+    block.norms.push_back({.mean = own + kBasisMean,
+                           .variance = own + kBasisCovariance,
+                           .count = std::nullopt,
+                           .momentum = layers.momentum,
+                           .valuesPerSample = kAnyNumber});
+  }
   block.outputs[t].shape = encoder.output;
   block.forward = [t, own, count, block = std::move(block.forward), encode = encoder.forward,
-                   decode = decoder.forward, correction = layers.correction](
-                      const TensorList& x, std::span<const at::Tensor> tensors,
-                      const BlockContext& context) {
+                   decode = decoder.forward, correction = layers.correction, kernel = layers.kernel,
+                   isTracked = layers.momentum > 0](const TensorList& x,
+                                                    std::span<const at::Tensor> tensors,
+                                                    const BlockContext& context) {
     TensorList outputs = block(x, tensors.first(own), context);
     const at::Tensor exact =
         std::exchange(outputs[t], encode(outputs[t], tensors.subspan(own, count)));
+    if (isTracked && context.statistics != nullptr) {
+      const at::NoGradGuard noGrad;
+      const at::Tensor& mean = tensors[own + kBasisMean];  // stays: its own statistic
+      const at::Tensor rows = insertRows(withoutMean(exact.detach(), mean), kernel);
+      context.statistics->push_back({mean, covarianceOf(rows)});
+    }
     if (correction > 0 && at::GradMode::is_enabled() && exact.requires_grad()) {
       const at::NoGradGuard noGrad;
       correctGradient(exact, decode(outputs[t], tensors.subspan(own + count)),
@@ -64,9 +80,9 @@ void appendEncoder(BlockSpec& block, std::size_t t, const InsertLayers& layers,
 }
 
 // `t`: the encoded tensor among the outputs of the block before this one.
-void prependDecoder(BlockSpec& block, std::size_t t, InsertHalf half, const std::string& name) {
+void prependDecoder(BlockSpec& block, std::size_t t, InsertHalf half, std::uint32_t cut) {
   const std::size_t count = half.tensors.size();
-  addTensors(block, 0, half, name);
+  addTensors(block, 0, half, cut, ".decoder.");
   for (NormRow& norm : block.norms) {
     norm.mean += count;
     norm.variance += count;
@@ -140,11 +156,11 @@ void addInserts(std::vector<BlockSpec>& blocks, const std::vector<InsertSpec>& i
     }
   }
   for (std::size_t n = 0; n < inserts.size(); ++n) {
-    const std::string name = "insert." + std::to_string(inserts[n].cut) + ".";
+    const std::uint32_t cut = inserts[n].cut;
     const std::size_t position = blockAfter(inserts[n]);
     const std::size_t t = encodedTensor(blocks[position - 1].outputs);
-    appendEncoder(blocks[position - 1], t, layers[n], name);
-    prependDecoder(blocks[position], t, std::move(layers[n].decoder), name + "decoder.");
+    appendEncoder(blocks[position - 1], t, layers[n], cut);
+    prependDecoder(blocks[position], t, std::move(layers[n].decoder), cut);
   }
 }
 

@@ -19,18 +19,6 @@ at::Tensor positionsOf(const at::Tensor& x) {
   return last.reshape({-1, last.size(-1)}).to(at::kDouble);
 }
 
-// What the encoder's first weight multiplies: [rows, width]. A window's values are ordered by
-// channel, row and column, as in a convolution's weight.
-at::Tensor rowsOf(const at::Tensor& x, std::int64_t kernel) {
-  if (kernel == 0) return positionsOf(x);
-  const std::int64_t below = (kernel - x.size(2) % kernel) % kernel;
-  const std::int64_t right = (kernel - x.size(3) % kernel) % kernel;
-  const at::Tensor padded = at::constant_pad_nd(x, {0, right, 0, below}, 0);
-  const at::Tensor windows =
-      at::im2col(padded, {kernel, kernel}, {1, 1}, {0, 0}, {kernel, kernel}).transpose(1, 2);
-  return windows.reshape({-1, windows.size(2)}).to(at::kDouble);
-}
-
 }  // namespace
 
 double PrincipalComponents::error(std::int64_t rank) const {
@@ -51,6 +39,15 @@ std::vector<NamedTensor> PrincipalComponents::weights(const InsertLayers& layers
   const at::Tensor first = basis.narrow(1, 0, encoder.front()).contiguous();
   const at::Tensor rows = first.t().contiguous();
   const at::Tensor offset = mean.repeat_interleave(basis.size(0) / mean.size(0));
+  if (layers.momentum > 0) {  // a tracked basis: the encoder has mean and covariance
+    const at::Tensor weight = rows.view(encoder).to(at::kFloat);
+    const at::Tensor covariance = basis.mul(variances).matmul(basis.t());
+    return {{prefix + "encoder.weight", weight},
+            {prefix + "encoder.mean", mean.to(at::kFloat)},
+            {prefix + "encoder.covariance", covariance.to(at::kFloat)},
+            {prefix + "decoder.weight", weight},
+            {prefix + "decoder.bias", mean.to(at::kFloat)}};
+  }
   const at::Tensor bias = rows.matmul(offset).neg();
   // The weight of a transposed convolution has the inputs first.
   const at::Tensor& back = layers.kernel > 0 ? rows : first;
@@ -74,7 +71,7 @@ InsertStatistics::InsertStatistics(std::int64_t kernel, std::int64_t width) : ke
 
 void InsertStatistics::add(const at::Tensor& x) {
   const at::NoGradGuard noGrad;
-  const at::Tensor rows = rowsOf(x, kernel_), positions = positionsOf(x);
+  const at::Tensor rows = insertRows(x, kernel_), positions = positionsOf(x);
   products_.addmm_(rows.t(), rows);
   rowSum_.add_(rows.sum(0));
   channelSum_.add_(positions.sum(0));
@@ -98,6 +95,16 @@ PrincipalComponents InsertStatistics::components() const {
   result.variances = values.flip(0).clamp_min(0);
   result.basis = vectors.flip(1).contiguous();
   return result;
+}
+
+at::Tensor insertRows(const at::Tensor& x, std::int64_t kernel) {
+  if (kernel == 0) return positionsOf(x);
+  const std::int64_t below = (kernel - x.size(2) % kernel) % kernel;
+  const std::int64_t right = (kernel - x.size(3) % kernel) % kernel;
+  const at::Tensor padded = at::constant_pad_nd(x, {0, right, 0, below}, 0);
+  const at::Tensor windows =
+      at::im2col(padded, {kernel, kernel}, {1, 1}, {0, 0}, {kernel, kernel}).transpose(1, 2);
+  return windows.reshape({-1, windows.size(2)}).to(at::kDouble);
 }
 
 at::Tensor withoutMean(const at::Tensor& x, const at::Tensor& mean) {

@@ -45,6 +45,9 @@ class InsertStatistics {
   at::Tensor rowSum_, channelSum_;
 };
 
+// What the encoder's first weight multiplies: [rows, width], fp64. A window's values are ordered by
+// channel, row and column, as in a convolution's weight. `kernel`: InsertLayers::kernel.
+at::Tensor insertRows(const at::Tensor& x, std::int64_t kernel);
 // x minus the mean of each channel or feature.
 at::Tensor withoutMean(const at::Tensor& x, const at::Tensor& mean);
 

@@ -7,12 +7,14 @@
 #include <ATen/ops/relu.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
 #include "common/codec/spec.h"
 #include "common/core/names.h"
 #include "common/model/blocks.h"
+#include "common/model/insert_pca.h"
 
 namespace cleave {
 
@@ -179,6 +181,71 @@ InsertLayers residualLayers(const Shape& shape, const InsertParameters& paramete
   return layers;
 }
 
+// ---- pca ----
+
+// Projection on orthonormal rows A that follow the principal components of the tensors at the cut
+// (tracked_basis.h), around a fixed mean m: z = A (p - m), y = A^T z + m, in windows of
+// kernel x kernel positions of images, or at each position of other tensors.
+InsertLayers pcaLayers(const Shape& shape, const InsertParameters& parameters) {
+  const std::int64_t kernel = wholeNumber(parameters, "kernel");
+  const std::int64_t rank = wholeNumber(parameters, "channels");
+  const bool isImage = shape.size() == 3;
+  if (!isImage && kernel > 1) {
+    throw badInsert("a kernel needs a tensor of images, but this one is " + toString(shape),
+                    "remove kernel", "kernel");
+  }
+  const std::int64_t width = isImage ? shape[0] * kernel * kernel : shape.back();
+  constexpr std::int64_t kMaxWidth = 4096;  // a covariance of 64 MiB
+  if (width > kMaxWidth) {
+    throw badInsert("a covariance of " + std::to_string(width) + " x " + std::to_string(width) +
+                        " values is too large",
+                    "use a smaller kernel, or kind: linear", "kind");
+  }
+  const auto limit = std::min<std::int64_t>(width, kMaxBasisBytes / sizeof(at::Half) / width);
+  if (rank > limit) {
+    throw badInsert("a basis of " + std::to_string(rank) + " x " + std::to_string(width) +
+                        " values is too large",
+                    "set channels to at most " + std::to_string(limit), "channels");
+  }
+  InsertLayers layers;
+  if (isImage) {
+    layers = convLayers(shape, parameters);
+    layers.encoder.forward = [encode = std::move(layers.encoder.forward)](
+                                 const at::Tensor& x, std::span<const at::Tensor> tensors) {
+      const std::array<at::Tensor, 2> noBias = {tensors[0], at::Tensor()};
+      return encode(withoutMean(x, tensors[kBasisMean]), noBias);
+    };
+  } else {
+    const Features features{shape, rank};
+    for (InsertHalf* half : {&layers.encoder, &layers.decoder}) {
+      half->tensors = {{.name = "weight", .shape = {rank, width}},
+                       {.name = "bias", .shape = {width}}};
+      half->output = half == &layers.encoder ? features.encoded() : shape;
+      half->savedPerSample = elementCount(half->output);
+    }
+    layers.encoder.forward = [](const at::Tensor& x, std::span<const at::Tensor> tensors) {
+      return at::linear(withoutMean(x, tensors[kBasisMean]), tensors[0]);
+    };
+    layers.decoder.forward = [](const at::Tensor& z, std::span<const at::Tensor> tensors) {
+      return at::linear(z, tensors[0].t(), tensors[1]);
+    };
+  }
+  layers.momentum = 1 - parameters.at("decay");
+  layers.encoder.tensors[kBasisMean] = {.name = "mean", .shape = {isImage ? shape[0] : width}};
+  layers.encoder.tensors.push_back({.name = "covariance", .shape = {width, width}});
+  // x - m, and its rows in fp64.
+  layers.encoder.savedPerSample += 3 * elementCount(shape);
+  const TrackedBasis basis{.everySteps = static_cast<std::uint64_t>(parameters.at("every_steps"))};
+  for (InsertHalf* half : {&layers.encoder, &layers.decoder}) {
+    half->tensors[0].tracked = basis;
+    half->tensors[0].tracked->isOfEncoder = half == &layers.encoder;
+    half->tensors[0].bound.reset();
+    half->tensors[0].isIdentity = true;
+    for (ParameterSpec& tensor : half->tensors) tensor.isBuffer = true;
+  }
+  return layers;
+}
+
 // ---- The table ----
 
 // Upper limits, so that products of sizes received from a peer cannot overflow.
@@ -214,6 +281,13 @@ constexpr InsertParameterRow kDecayParameters[] = {
      false},
 };
 
+constexpr InsertParameterRow kPcaParameters[] = {
+    {"channels", 1, kMaxFeatures, std::nullopt, "channels or features that cross the cut"},
+    {"kernel", 1, kMaxKernel, 1, "height and width of the windows of images"},
+    {"every_steps", 1, kMaxSteps, 10, "number of training steps between two bases"},
+    {"decay", 0, 1, 0.97, "factor of the covariance before the next micro-batch is added", false},
+};
+
 constexpr InsertRow kInserts[] = {
     {"conv", "a convolution whose stride is its kernel, and the transposed convolution",
      kConvParameters, convLayers},
@@ -223,6 +297,8 @@ constexpr InsertRow kInserts[] = {
      decayingLayers},
     {"residual", "linear, plus a nonlinear correction in each half", kRankParameters,
      residualLayers},
+    {"pca", "a projection on the tensors' principal components, which follows them in training",
+     kPcaParameters, pcaLayers},
 };
 
 std::string textOf(double value, const InsertParameterRow& row) {

@@ -45,6 +45,9 @@ struct InsertLayers {
   // Above 0, the gradient of the encoder's input x gets strength x (x - x') / samples of the batch,
   // where x' is the decoder's output: training then avoids what the insert cannot represent.
   double correction = 0;
+  // Above 0, the encoder's basis is tracked (tracked_basis.h): the weight of a micro-batch in the
+  // covariance. The encoder's tensors are then weight, mean and covariance.
+  double momentum = 0;
 };
 
 struct InsertParameterRow {

@@ -18,6 +18,7 @@
 #include "common/codec/tensor.h"
 #include "common/core/error.h"
 #include "common/model/rank_decay.h"
+#include "common/model/tracked_basis.h"
 #include "common/topology/flow.h"
 #include "common/topology/step.h"
 
@@ -77,6 +78,7 @@ struct ParameterSpec {
   bool isSaved = true;      // whether it is part of the model's saved weights
   bool isInsert = false;    // whether it belongs to a learned insert (inserts.h)
   std::optional<DecayingFeatures> decaying = std::nullopt;  // of an insert whose rank shrinks
+  std::optional<TrackedBasis> tracked = std::nullopt;  // of an insert whose basis follows its input
   at::ScalarType type = at::kFloat;
   // The initial values: `initial`; uniform in ±bound if there is one; or, for a matrix or the
   // weight of a 1 x 1 convolution, the first rows and columns of the identity.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "common/topology/division.h"
@@ -31,11 +32,22 @@ constexpr std::uint64_t versionFor(std::uint64_t step, std::uint32_t staleness) 
 }
 inline constexpr std::uint32_t kMaxStaleness = 16;
 
+// The new basis of the learned insert at a cut, if its kind tracks one (tracked_basis.h): fp16,
+// little-endian, in the order of the weight's elements.
+struct InsertBasis {
+  std::uint32_t cut = 0;
+  std::string values;
+
+  bool operator==(const InsertBasis&) const = default;
+};
+inline constexpr std::size_t kMaxBasisBytes = 48 << 10;
+
 // One part's report about its gradients before an update.
 struct GradientReport {
   double squareSum = 0;  // fp64, in parameter order
   bool finite = true;
-  std::uint64_t peakMemory = 0;  // of the part's device so far, in bytes; 0: unknown
+  std::uint64_t peakMemory = 0;         // of the part's device so far, in bytes; 0: unknown
+  std::vector<InsertBasis> bases = {};  // of the encoders in the part, from this step's update on
 };
 
 inline constexpr std::size_t kMaxParameterGroups = 64;
@@ -48,7 +60,8 @@ struct StepDecision {
   double clipFactor = 1;              // multiplies the gradients
   double lossScale = 1;     // factor by which the loss, and therefore the gradients, are scaled
   bool checkpoint = false;  // whether each part saves its state after this step
-  std::vector<std::uint64_t> keep;  // the steps whose checkpoints are still needed
+  std::vector<std::uint64_t> keep;      // the steps whose checkpoints are still needed
+  std::vector<InsertBasis> bases = {};  // of all parts' reports; a body gets that of its decoder
 
   bool operator==(const StepDecision&) const = default;
 };

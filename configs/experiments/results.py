@@ -176,6 +176,27 @@ def corrected(channels, second=None, experiment="efficientnet"):
     return {**inserted(f"[{text}]", name), "train.freeze": "[insert.*]"}
 
 
+def tracked(channels, second=None, experiment="efficientnet"):
+    """An insert that tracks its basis at the first cut; at the second one, whose basis would be too large, a frozen one as in corrected()."""
+    frozen = f", {{cut: 1, kind: conv, channels: {second}, correction: 4.0e-5}}" if second else ""
+    name = "-".join([f"{experiment}/pca{channels}", *([str(second)] if second else [])])
+    freeze = {"train.freeze": "[insert.1.*]"} if second else {}
+    return {**inserted(f"[{{cut: 0, kind: pca, channels: {channels}, kernel: 4}}{frozen}]", name), **freeze}
+
+
+def of_features(kind, rank, cuts, experiment):
+    """Inserts for the features of tokens: `pca`, or frozen linear ones with corrections of the gradient."""
+    sizes = {"pca": f"channels: {rank}", "linear": f"rank: {rank}, correction: 1.0e-3"}[kind]
+    text = ", ".join(f"{{cut: {cut}, kind: {kind}, {sizes}}}" for cut in cuts)
+    return {**inserted(f"[{text}]", f"{experiment}/fitted-{kind}{rank}"), **({"train.freeze": "[insert.*]"} if kind == "linear" else {})}
+
+
+def decaying(rate, steps):
+    """Linear inserts at both cuts of RoBERTa-base, of full rank at first."""
+    sizes = f"kind: decaying, rank: 768, decay: {rate}, every_steps: {steps}, min_rank: 48"
+    return inserted(f"[{{cut: 0, {sizes}}}, {{cut: 1, {sizes}}}]", "cola/decaying768")
+
+
 def precision(name, **more):
     return {"precision.client": name, "precision.server": name, **more}
 
@@ -209,7 +230,11 @@ SWEEPS = {
         *((f"conv inserts, {channels} channels", corrected(channels, 320, "cifar10"), ["none"], THREE, "finetuned") for channels in (32, 20)),
     ],
     "cifar100": [("finetuned", {}, ["none", SORT[16], SORT[12], SORT[8], SORT["1:1"]], THREE)],
-    "food101": [("finetuned", {}, ["none", SORT[16], SORT[12]], THREE)],
+    "food101": [
+        ("finetuned", {}, ["none", SORT[16], SORT[12]], THREE),
+        # Photographs have more detail in a window than the other data sets.
+        *((f"{channels} tracked and 320 frozen channels", tracked(channels, 320, "food101"), BITS, THREE, "finetuned") for channels in (32, 20)),
+    ],
     "efficientnet": [
         ("f1l1", {}, [*HEADLINE, *VISION], THREE),
         ("f2l2", F2L2, HEADLINE, THREE),
@@ -242,6 +267,8 @@ SWEEPS = {
         *((f"f1l1, {first} and {second} channels", {**EPOCHS, **F1L1, **corrected(first, second)}, BITS, FIVE, "f1l1")
           for first, second in ((32, 320), (20, 320), (10, 200))),
         *((f"f1l2, {channels} channels", {**EPOCHS, **corrected(channels)}, BITS, FIVE, "f1l2") for channels in (32, 20)),
+        *((f"f1l1, {channels} tracked and 320 frozen channels", {**EPOCHS, **F1L1, **tracked(channels, 320)}, BITS, FIVE, "f1l1") for channels in (32, 20)),
+        *((f"f1l2, {channels} tracked channels", {**EPOCHS, **tracked(channels)}, BITS, FIVE, "f1l2") for channels in (32, 20)),
         # One epoch of 12,000 images.
         ("f1l1, one epoch", F1L1, ["none"], FIVE),
         *((f"f1l1, {channels} and 320 channels, one epoch", {**F1L1, **corrected(channels, 320)}, BITS, FIVE, "f1l1, one epoch") for channels in (32, 20)),
@@ -262,6 +289,8 @@ SWEEPS = {
                       "randtopk:ratio=0.1,alpha=0.1"], THREE),
         *(("f2l2, " + kind + " inserts", inserted(f"[{{cut: 0, kind: {kind}, rank: 96}}, {{cut: 1, kind: {kind}, rank: 96}}]", f"reviews/{kind}96"),
            ["block:bits=8", "block:bits=4"], THREE, "f2l2") for kind in ("linear", "residual")),
+        *((f"f2l2, {name} inserts of {rank} features", of_features(kind, rank, (0, 1), "reviews"), ["block:bits=8", "block:bits=4"], THREE, "f2l2")
+          for kind, name, rank in (("pca", "tracked", 48), ("linear", "frozen linear", 96), ("linear", "frozen linear", 48))),
         ("frozen embeddings", FROZEN_EMBEDDINGS, ["none", once(8, "block:bits=8"), once(4, "block:bits=4"), once(3, "block:bits=4")], THREE, "f2l2"),
     ],
     "rte": [
@@ -276,6 +305,8 @@ SWEEPS = {
         *((name, cuts, ["none"], THREE) for name, cuts in PARTITIONS.items()),
         ("fp32", precision("fp32"), ["none"], THREE),
         ("linear insert", INSERT, ["none"], THREE, "partition 3"),
+        *((f"decaying inserts, {rate} every {steps} steps", decaying(rate, steps), ["rans(channels(block:bits=8))"], THREE, "partition 1")
+          for rate, steps in ((0.83, 400), (0.89, 250), (0.95, 100))),
     ],
     "cola_fairseq": [("partition 1", {}, ["none", SORT[16], SORT[12], SORT[8], SORT[4]], THREE)],
     "cola_lora": [("partition 1", {}, ["none"], THREE)],
@@ -290,6 +321,8 @@ SWEEPS = {
            [once(4, "block:bits=8"), once(4, "block:bits=4")], THREE, "LoRA") for kind in ("linear", "residual")),
         ("LoRA, residual insert of rank 16", {**WTE, **inserted("[{cut: 1, kind: residual, rank: 16}]", "gpt2/residual16")},
          [once(4, "block:bits=4"), once(2, "block:bits=4")], THREE, "LoRA"),
+        *((f"LoRA, {name} insert", {**WTE, **of_features(kind, 32, (1,), "gpt2")}, [once(4, "block:bits=8"), once(4, "block:bits=4")], THREE, "LoRA")
+          for kind, name in (("pca", "tracked"), ("linear", "frozen linear"))),
         # To the rank of the linear insert in the second of the three epochs.
         ("LoRA, decaying insert", {**WTE, **inserted("[{cut: 1, kind: decaying, rank: 96, every_steps: 40, min_rank: 32}]", "gpt2/decaying96")},
          [once(4, "rans(channels(block:bits=8))")], THREE, "LoRA"),

@@ -42,14 +42,21 @@ class _Insert(torch.nn.Module):
         super().__init__()
         self.encoder, self.decoder = _Half(encoder), _Half(decoder)
         self.is_conv = is_conv
+        self.is_pca = "mean" in encoder
 
     def forward(self, x):
-        if not self.is_conv:
+        if self.is_pca:
+            mean = self.encoder.mean
+            x = x - (mean.view(-1, 1, 1) if self.is_conv else mean)
+            if not self.is_conv:
+                encoded = torch.nn.functional.linear(x, self.encoder.weight)
+                return torch.nn.functional.linear(encoded, self.decoder.weight.t(), self.decoder.bias)
+        elif not self.is_conv:
             return self.decoder.apply_linear(self.encoder.apply_linear(x))
         kernel = self.encoder.weight.shape[-1]
         height, width = x.shape[-2:]
         padded = torch.nn.functional.pad(x, (0, -width % kernel, 0, -height % kernel))
-        encoded = torch.nn.functional.conv2d(padded, self.encoder.weight, self.encoder.bias, stride=kernel)
+        encoded = torch.nn.functional.conv2d(padded, self.encoder.weight, getattr(self.encoder, "bias", None), stride=kernel)
         decoded = torch.nn.functional.conv_transpose2d(encoded, self.decoder.weight, self.decoder.bias, stride=kernel)
         return decoded[..., :height, :width]
 
@@ -64,9 +71,11 @@ def _group(tensors):
     return inserts
 
 
-def _is_conv(cut, kind, encoder, decoder):
-    """Whether an insert is of the kind `conv`, from the shapes of its weights: the decoder of `conv` has the encoder's shape, and that of
-    the other kinds has it transposed."""
+def _is_conv(cut, kind, encoder, decoder, is_pca):
+    """Whether an insert is a convolution, from the shapes of its weights: the decoder of `conv` has the encoder's shape, and that of
+    the other kinds has it transposed. An insert of the kind `pca` is a convolution if it has images."""
+    if is_pca:
+        return encoder.dim() == 4
     if kind is not None:
         return kind == "conv"
     if encoder.dim() != 4 or encoder.shape != decoder.shape:
@@ -94,9 +103,12 @@ def add_inserts(model, tensors, cuts, kinds=None):
         if cut >= len(cuts) or cuts[cut] not in modules:
             known = f"'{cuts[cut]}' is not one of its modules" if cut < len(cuts) else f"only {len(cuts)} cuts are given"
             raise InsertError(f"the file has an insert at cut {cut}, but {known}; cuts must be the run's model.cuts")
-        if any("weight" not in half or "bias" not in half for half in halves.values()):
+        if any("weight" not in half or not half.keys() & {"bias", "mean"} for half in halves.values()):
             raise InsertError(f"the insert at cut {cut} is not complete")
-    conv = {cut: _is_conv(cut, (kinds or {}).get(cut), halves["encoder"]["weight"], halves["decoder"]["weight"]) for cut, halves in inserts.items()}
+    conv = {
+        cut: _is_conv(cut, (kinds or {}).get(cut), halves["encoder"]["weight"], halves["decoder"]["weight"], "mean" in halves["encoder"])
+        for cut, halves in inserts.items()
+    }
     model.insert = torch.nn.Module()
     for cut, halves in sorted(inserts.items()):
         insert = _Insert(conv[cut], **halves)

@@ -80,6 +80,7 @@ class TakeHome(Training):
         for first, second in (
             ({"kind": "conv", "channels": 6, "kernel": 3}, {"kind": "linear", "rank": 40}),  # 3 does not divide the 32 pixels
             ({"kind": "residual", "rank": 5}, {"kind": "conv", "channels": 64}),
+            ({"kind": "pca", "channels": 24, "kernel": 3, "every_steps": 1}, {"kind": "linear", "rank": 40}),
             ({"kind": "decaying", "rank": 16, "every_steps": 2}, {"kind": "decaying", "rank": 1280, "every_steps": 2}),
         ):
             with self.subTest(first=first, second=second):

@@ -210,6 +210,8 @@ for what, inserts in (
     ("of rank 2.5", [insert_with("linear", rank=2.5)]), ("of rank NaN", [insert_with("linear", rank=NAN)]),
     ("of rank 1e300", [insert_with("linear", rank=1e300)]),
     ("twice at a cut", [insert_with("linear", rank=2), insert_with("linear", rank=2)]),
+    ("whose basis has 2^32 values", [insert_with("pca", channels=2**16)]),
+    ("that tracks a basis every 0 steps", [insert_with("pca", channels=2, every_steps=0)]),
     ("that decays every 0 steps", [insert_with("decaying", rank=2, every_steps=0)]),
     ("that decays every 2^64 - 1 steps", [insert_with("decaying", rank=2, every_steps=2**64 - 1)]),
     ("that decays to more than its rank", [insert_with("decaying", rank=2, every_steps=1, min_rank=3)]),
@@ -269,6 +271,8 @@ sends("a key repeated 30,000 times", "bad-key", w.frame(w.RECEIVED, b"\x0a\x00" 
 for scale in (0.0, -1.0, float("nan"), float("inf")):
     sends(f"a loss scale of {scale}", "bad-metadata", w.step(scale=scale))
 sends("8,000 learning rates", "bad-metadata", w.step(rates=[0.1] * 7000))
+sends("two bases of inserts", "bad-metadata", w.step(bases=[(0, b"ab"), (0, b"ab")]))
+sends("a basis of 60,000 bytes", "bad-metadata", w.step(bases=[(0, bytes(60000))]))
 sends("a Failure with control characters", "", w.frame(w.FAILURE, w.message((1, "x\n"), (2, "\x1b[2J" * 1000))), uncounted=True)
 sends("a Failure that is not a message", "", w.frame(w.FAILURE, b"\xff" * 100), uncounted=True)
 

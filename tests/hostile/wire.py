@@ -158,8 +158,9 @@ def received(seconds=0.0, **names):
     return frame(RECEIVED, message((1, key(**names)), (2, seconds), (3, seconds)))
 
 
-def step(number=1, apply=True, rates=(0.1,), clip=1.0, scale=1.0):
-    return frame(STEP, message((1, number), (2, apply), *((3, rate) for rate in rates), (4, clip), (5, scale)))
+def step(number=1, apply=True, rates=(0.1,), clip=1.0, scale=1.0, bases=()):
+    bases = [(8, message((1, cut), (2, values))) for cut, values in bases]
+    return frame(STEP, message((1, number), (2, apply), *((3, rate) for rate in rates), (4, clip), (5, scale), *bases))
 
 
 def samples(numbers, step=1, first=0):

@@ -98,7 +98,10 @@ void BodyStage::backwardWeights(const MicroBatch& at) {
 }
 
 GradientReport BodyStage::report(std::uint64_t step) {
-  return step == 0 ? state_->part.gradientReport() : state_->part.gradientReport(step);
+  GradientReport report =
+      step == 0 ? state_->part.gradientReport() : state_->part.gradientReport(step);
+  report.bases = state_->part.nextBases();
+  return report;
 }
 
 std::size_t BodyStage::shareSize() { return state_->part.shareSize(); }

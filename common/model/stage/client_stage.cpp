@@ -108,6 +108,7 @@ GradientReport ClientStage::headReport() {
   state_->tail.collectGradients();  // adds gradients of parameters tied to the head's
   GradientReport report = state_->head.gradientReport();
   report.peakMemory = state_->device.peakMemory();
+  report.bases = state_->head.nextBases();
   return report;
 }
 GradientReport ClientStage::tailReport() { return state_->tail.gradientReport(); }

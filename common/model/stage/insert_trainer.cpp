@@ -48,8 +48,8 @@ struct Coder {
     const Shape& weight = layers.encoder.tensors.front().shape;
     return elementCount(weight) / weight.front();
   }
-  // Besides weight and bias.
-  bool hasMoreTensors() const { return layers.encoder.tensors.size() > 2; }
+  // Besides weight and bias, or a tracked basis.
+  bool hasMoreTensors() const { return layers.momentum == 0 && layers.encoder.tensors.size() > 2; }
 
   InsertLayers layers;
   std::string prefix;  // of the parameters' names

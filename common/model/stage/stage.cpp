@@ -91,6 +91,13 @@ std::vector<BlockSpec> blocksFor(const StageOptions& options) {
     for (ParameterSpec& tensor : blocks[b].tensors) {
       if (tensor.isInsert && tensor.isBuffer) copied.insert(tensor.name);
       if (isFrozen(tensor, options.freeze)) tensor.isTrainable = false;
+      if (tensor.tracked && (options.staleness > 0 || options.replicas > 1)) {
+        throw badInsert(
+            "an insert of kind pca tracks its basis, which asynchronous steps and "
+            "replicas do not support",
+            options.staleness > 0 ? "set train.staleness to 0" : "use one server for each body",
+            "insert");
+      }
       if (tensor.decaying && !tensor.isTrainable) {
         throw badInsert(
             "the rank of an insert shrinks, but its parameter " + tensor.name + " is frozen",

@@ -32,9 +32,15 @@ TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockSpe
   std::size_t position = 0;
   for (int b = first; b < last; ++b) {
     for (const ParameterSpec& tensor : blocks[static_cast<std::size_t>(b)].tensors) {
+      const at::Tensor average = average_ ? average_->tensors()[position] : at::Tensor();
       if (tensor.decaying) {
-        decaying_.add(*tensor.decaying, set_.tensors()[position],
-                      average_ ? average_->tensors()[position] : at::Tensor());
+        decaying_.add(*tensor.decaying, set_.tensors()[position], average);
+      }
+      if (tensor.tracked) {
+        const bool isEncoder = tensor.tracked->isOfEncoder;
+        tracked_.add(*tensor.tracked, set_.tensors()[position],
+                     isEncoder ? set_.tensors()[position + kBasisCovariance] : at::Tensor(),
+                     average);
       }
       ++position;
     }
@@ -50,6 +56,7 @@ BlockContext TrainedPart::contextOf(const MicroBatch& at) const {
 TensorList TrainedPart::forward(TensorList x, const TensorList& batch, const MicroBatch& at) {
   BlockContext context = contextOf(at);
   if (at.phase == Phase::train) {
+    step_ = at.step;
     context.statistics = &statistics_[{keyOf(at.step), at.i}];
     context.statistics->clear();
   }
@@ -93,6 +100,7 @@ const ParameterSet& TrainedPart::leavesOf(std::uint64_t step) const {
 }
 
 void TrainedPart::update(const StepDecision& decision) {
+  tracked_.check(decision);
   collectGradients();
   decaying_.addPenalty(decision);
   if (experiment_.clipValue > 0 && decision.apply) {
@@ -114,6 +122,7 @@ void TrainedPart::update(const StepDecision& decision) {
   statistics_.erase(statistics_.begin(), end);
   set_.clearGradients();
   decaying_.drop(decision.step);
+  tracked_.install(decision);
   if (experiment_.staleness > 0) addVersion(decision.step);
 }
 

@@ -13,6 +13,7 @@
 
 #include "common/model/rank_decay.h"
 #include "common/model/stage/stage.h"
+#include "common/model/tracked_basis.h"
 
 namespace cleave {
 
@@ -51,6 +52,8 @@ class TrainedPart {
   std::size_t shareSize() const;
   void writeShare(std::uint64_t step, std::span<float> share) const;
   void readSum(std::uint64_t step, std::span<const float> sum);
+  // The new bases of the encoders (tracked_basis.h) in the step of the last training forward.
+  std::vector<InsertBasis> nextBases() { return tracked_.next(step_); }
   // The leaves of a training step, which get its gradients.
   const ParameterSet& leavesFor(const MicroBatch& at) { return setFor(at); }
   // Updates the parameters, adds the step's statistics to the running statistics in the order of
@@ -58,6 +61,7 @@ class TrainedPart {
   // skipped step changes neither parameters nor running statistics: it usually has non-finite
   // gradients, so its statistics may contain a NaN, which would stay in the running statistics
   // forever. After either, drops the features of inserts whose rank shrinks.
+  // Throws RunError "bad-tensor" for bases that do not fit, before anything changes.
   void update(const StepDecision& decision);
   const ParameterSet& set() const { return set_; }
   // Returns the averages if there are any; otherwise set().
@@ -95,6 +99,8 @@ class TrainedPart {
   const bool isTrained_;                   // whether the part has trained parameters of its own
   std::unique_ptr<ParameterSet> average_;  // null: none
   DecayingParameters decaying_;
+  TrackedBases tracked_;
+  std::uint64_t step_ = 0;  // of the last training forward
   std::unique_ptr<Optimizer> optimizer_;
   // By step (0 without staleness) and micro-batch of the whole batch.
   std::map<std::pair<std::uint64_t, std::uint32_t>, std::vector<NormStatistics>> statistics_;

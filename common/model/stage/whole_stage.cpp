@@ -65,7 +65,11 @@ void WholeStage::runBatch(Phase phase, std::uint64_t step, std::uint32_t microBa
 
 void WholeStage::setLossScale(double scale) { state_->lossScale = scale; }
 
-GradientReport WholeStage::report() { return state_->part.gradientReport(); }
+GradientReport WholeStage::report() {
+  GradientReport report = state_->part.gradientReport();
+  report.bases = state_->part.nextBases();
+  return report;
+}
 void WholeStage::update(const StepDecision& decision) { state_->part.update(decision); }
 
 const BatchMetrics& WholeStage::metrics() const { return state_->batch.metrics(); }

@@ -3,11 +3,14 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/eye.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/linalg_eigh.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <limits>
+#include <tuple>
 
 #include "common/core/random.h"
 #include "common/model/blocks.h"
@@ -235,6 +238,71 @@ TEST_CASE("principal components leave the error that their variances say, the sm
   CHECK(errorCode([] { InsertStatistics(0, 1 << 15); }) == "bad-insert");
 }
 
+InsertSpec pca(std::uint32_t cut, double channels, double kernel) {
+  return {cut, "pca", {{"channels", channels}, {"kernel", kernel}}};
+}
+
+PrincipalComponents componentsOf(const at::Tensor& x, const InsertLayers& layers) {
+  InsertStatistics statistics(layers.kernel, elementCount(layers.encoder.tensors.front().shape) /
+                                                 layers.encoder.tensors.front().shape.front());
+  statistics.add(x);
+  return statistics.components();
+}
+
+TEST_CASE("a tracked insert of full rank reproduces the tensor") {
+  for (const auto& [shape, channels, kernel] :
+       {std::tuple{Shape{40, 6}, 6, 1}, std::tuple{Shape{9, 5, 6}, 6, 1},
+        std::tuple{Shape{6, 3, 4, 6}, 12, 2}}) {
+    CAPTURE(shape.size());
+    const at::Tensor x = values(shape).add(3);
+    const InsertSpec insert = pca(0, channels, kernel);
+    const InsertLayers layers = layersFor(insert, {BlockOutput{shapeOf(x)}});
+    const auto weights = componentsOf(x, layers).weights(layers, "insert.0.");
+    CHECK(pass(x, insert).decoded.allclose(x, 1e-5, 1e-5));  // initially the identity
+    CHECK(pass(x, insert, weights).decoded.allclose(x, 1e-5, 1e-5));
+  }
+}
+
+TEST_CASE("a tracked basis converges to the principal components of what its encoder gets") {
+  std::vector<BlockSpec> blocks = passing({10});
+  addInserts(blocks, {pca(0, 3, 1)}, {1}, 0);
+  ParameterSet encoder(blocks, 0, 1, 1);
+  const at::Tensor scale = at::arange(10, 0, -1).to(at::kFloat).pow(2);
+  const at::Tensor x = values({500, 10}).mul(scale).matmul(values({10, 10}));
+  std::vector<NormStatistics> statistics;
+  BlockContext context;
+  context.statistics = &statistics;
+  const at::NoGradGuard noGrad;
+  blocks[0].forward({x}, encoder.tensors(), context);
+  REQUIRE(statistics.size() == 1);
+  TrackedBases tracked;
+  tracked.add({0, 5, true}, encoder.tensors()[0], encoder.tensors()[kBasisCovariance], {});
+  const auto error = [&] {
+    const at::Tensor& basis = encoder.tensors()[0];
+    const at::Tensor rest = x.sub(x.matmul(basis.t()).matmul(basis));
+    return rest.square().sum().item<double>() / x.square().sum().item<double>();
+  };
+  double before = error();
+  for (std::uint64_t step = 1; step <= 20; ++step) {
+    const auto bases = tracked.next(step);
+    CHECK(bases.size() == (step % 5 == 0 ? 1 : 0));
+    encoder.addStatistics(statistics);
+    StepDecision decision;
+    decision.step = step;
+    tracked.install(decision);
+    CHECK(error() <= before + 1e-6);
+    before = error();
+  }
+  // The rows have zero mean here: the insert's own mean is 0.
+  const auto squares = x.to(at::kDouble).t().matmul(x.to(at::kDouble));
+  const at::Tensor variances = std::get<0>(at::linalg_eigh(squares));
+  const double least = variances.narrow(0, 0, 7).sum().item<double>();
+  CHECK(before == Approx(least / variances.sum().item<double>()).epsilon(0.01).margin(1e-6));
+  const at::Tensor basis = encoder.tensors()[0].to(at::kDouble);
+  CHECK(basis.matmul(basis.t()).allclose(at::eye(3, at::kDouble), 0, 2e-3));
+  CHECK(encoder.tensors()[kBasisMean].abs().max().item<float>() == 0);
+}
+
 TEST_CASE("inserts are fitted to the tensors of training, and nothing else changes") {
   StageOptions options = mobileNet(34);
   options.model.parameters = {{"width", "0.25"}};
@@ -400,6 +468,15 @@ TEST_CASE("inserts that do not fit their cut are refused") {
   refused(frozen, {corrected}, "correction is -1", "insert[0].correction");
   refused(mlp(), {decaying("correction", 1e-4)}, "no 'correction'", "insert[0].correction");
   CHECK(refusalOf(mlp(), {linear(0, 6), linear(1, 1)}).sentence == "accepted");
+  refused(mlp(), {pca(0, 7, 1)}, "a basis of 7 x 6 values", "insert[0].channels");
+  refused(mlp(), {pca(0, 2, 2)}, "a kernel needs a tensor of images", "insert[0].kernel");
+  refused(mobileNet(), {pca(1, 320, 1)}, "a basis of 320 x 1280 values", "insert[0].channels");
+  CHECK(refusalOf(mobileNet(), {pca(0, 48, 4)}).sentence == "accepted");
+  for (const auto member : {&StageOptions::staleness, &StageOptions::replicas}) {
+    StageOptions options = mlp();
+    options.*member = 2;
+    refused(options, {pca(0, 2, 1)}, "kind pca", "insert");
+  }
 
   std::vector<BlockSpec> blocks = passing({4, 8});
   const auto code = [&] { return errorCode([&] { addInserts(blocks, {linear(0, 2)}, {1}, 0); }); };

@@ -157,6 +157,51 @@ TEST_CASE("an insert whose rank shrinks sends fewer bytes, also when resumed at 
   }
 }
 
+TEST_CASE("inserts that track their basis are bit-identical, also when resumed") {
+  const TemporaryFolder folder;
+  const TestServer server(folder, kGraphAllowed);
+  const Arguments pca = {"--set",
+                         "insert=[{cut: 0, kind: pca, channels: 3, kernel: 2, every_steps: 2}, "
+                         "{cut: 1, kind: pca, channels: 3, every_steps: 3}]"};
+  const std::string file = folder.path("inserts.safetensors");
+  const auto fitted = askJson(with({"pretrain-inserts", "--config", configFile("synthetic.yaml"),
+                                    "--output", file, "--set", "data.train.size=256"},
+                                   with(kCnn, pca)));
+  CHECK(fitted.at("steps") == 0);
+  CHECK(fitted.at("inserts").at(1).at("rank") == 3);
+  const Arguments run = with(with(kCnn, pca), {"--set", "weights=" + file, "--set",
+                                               "checkpoint.every_steps=3", "--set", "codec=none"});
+  const Arguments graph = with({"--set", "model={name: graph, file: " CLEAVE_SOURCE_DIR
+                                         "/tests/data/tiny.pt2, cuts: [norm, pool]}"},
+                               pca);
+  const Arguments between = {"--set", "model={name: mlp, width: 16, depth: 4, cuts: [2, 4, 8]}",
+                             "--set", "insert=[{cut: 1, kind: pca, channels: 6, every_steps: 1}]"};
+  const std::string one = server.address();
+  int number = 0;
+  for (const Arguments& model : {with(run, {"--server", one}), with(graph, {"--server", one}),
+                                 with(between, {"--server", one + "," + one})}) {
+    CAPTURE(number);
+    const Ended verified = runClient("verify", folder.path("verified" + std::to_string(++number)),
+                                     with(model, {"--json", "--steps", "5"}));
+    INFO(verified.errors);
+    REQUIRE(verified.code == 0);
+    CHECK(nlohmann::json::parse(verified.output).at("equal") == true);
+  }
+
+  const Arguments training = with(run, {"--server", one, "--set", "train.epochs=4"});
+  const std::string whole = folder.path("whole"), resumed = folder.path("resumed");
+  const Ended ended = runClient("train", whole, training);
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK((readFile(whole + "/model.safetensors") != readFile(file)));
+  const Process client = startClient("train", resumed, training, failingAt("committed:1:kill"));
+  REQUIRE(client.wait(kPatience));
+  REQUIRE(resume(resumed).code == 0);
+  CHECK((readFile(resumed + "/model.safetensors") == readFile(whole + "/model.safetensors")));
+  const auto evaluated = askJson({"eval", whole, "--set", "threads.client=1"});
+  CHECK(evaluated.at("metrics").contains("loss"));
+}
+
 TEST_CASE("codecs are chosen for a model with inserts") {
   const TemporaryFolder folder;
   const TestServer server(folder);
@@ -290,6 +335,8 @@ TEST_CASE("wrong inserts are refused with their line") {
           {"config.yaml:7: insert[0].kernel", "has no effect"});
   refused("  [{cut: 0, kind: linear, rank: 2}, {cut: 0, kind: linear, rank: 2}]\n",
           {"[bad-insert]", "insert[1].cut", "two inserts"});
+  refused("  {cut: 0, kind: pca, channels: 2}\ntrain: {staleness: 1}\n",
+          {"[bad-insert]", "set train.staleness to 0"});
   refused("  conv\n", {"config.yaml:3: insert", "a map of keys"});
   refused("  cut: 0\n  kind: decaying\n  rank: 2\n", {"insert[0].every_steps is missing"});
   refused("  cut: 0\n  kind: decaying\n  rank: 2\n  every_steps: 5\n  min_rank: 3\n",

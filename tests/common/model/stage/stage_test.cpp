@@ -179,10 +179,17 @@ struct Split {
     for (const auto& other : others) other->update(decision);
   }
 
-  double squareSum() {
-    double sum = client.headReport().squareSum + body.report().squareSum;
-    for (const auto& other : others) sum += other->report().squareSum;
-    return sum + client.tailReport().squareSum;
+  GradientReport report() {
+    GradientReport sum;
+    const auto add = [&](const GradientReport& part) {
+      sum.squareSum += part.squareSum;
+      sum.bases.insert(sum.bases.end(), part.bases.begin(), part.bases.end());
+    };
+    add(client.headReport());
+    add(body.report());
+    for (const auto& other : others) add(other->report());
+    add(client.tailReport());
+    return sum;
   }
   std::vector<NamedTensor> gradientTensors() {
     auto ofBodies = fromSafetensors(body.exportGradients(), "gradients");
@@ -274,9 +281,13 @@ std::string splitAgainstWhole(const StageOptions& options, std::uint32_t samples
     if (auto d = difference(split.gradientTensors(), gradients); !d.empty()) {
       return "gradient " + d + where;
     }
-    if (split.squareSum() != whole.report().squareSum) return "square sum" + where;
-    split.update(decisionOf(step));
-    whole.update(decisionOf(step));
+    const GradientReport report = split.report(), ofWhole = whole.report();
+    if (report.squareSum != ofWhole.squareSum) return "square sum" + where;
+    if (report.bases != ofWhole.bases) return "basis of an insert" + where;
+    StepDecision decision = decisionOf(step);
+    decision.bases = report.bases;
+    split.update(decision);
+    whole.update(decision);
     if (step == 2) {
       split.runBatch(Phase::eval, 1, microBatches, batch, order);
       whole.runBatch(Phase::eval, 1, microBatches, batch.view());
@@ -450,6 +461,82 @@ TEST_CASE("split equals whole with inserts whose rank shrinks") {
       }
     }
   }
+}
+
+InsertSpec pca(std::uint32_t cut, double channels, double kernel, double everySteps) {
+  return {
+      cut,
+      "pca",
+      {{"channels", channels}, {"kernel", kernel}, {"every_steps", everySteps}, {"decay", 0.5}}};
+}
+
+TEST_CASE("split equals whole with inserts that track their basis") {
+  setComputeThreads(1);
+  for (StageOptions options : {mlpOptions(), cnnOptions()}) {
+    const double kernel = options.model.name == "mlp" ? 1 : 3;
+    options.inserts = {pca(0, 3, kernel, 1), pca(1, 4, 1, 2)};
+    for (const Order order : kOrders) {
+      for (const bool splitsBackward : {false, true}) {
+        options.splitsBackward = options.recompute = splitsBackward;
+        options.averageDecay = splitsBackward ? 0.9 : 0;
+        CAPTURE(options.model.name, order, splitsBackward);
+        CHECK(splitAgainstWhole(options, 13, 4, order) == "");
+      }
+    }
+  }
+  StageOptions several = cnnOptions();
+  several.cuts = {1, 8};
+  several.innerCuts = {4};
+  several.inserts = {pca(0, 3, 1, 1), pca(1, 4, 2, 1), pca(2, 5, 1, 3)};
+  several.bodyPrecision = Precision::bf16;
+  CHECK(splitAgainstWhole(several, 13, 4, Order::alternating) == "");
+}
+
+// Trains up to the last step, and returns the report on it; it is not updated.
+GradientReport trainWhole(WholeStage& whole, const StageOptions& options, std::uint64_t first,
+                          std::uint64_t last) {
+  for (std::uint64_t step = first;; ++step) {
+    whole.runBatch(Phase::train, step, 2, makeBatch(options.model, 13, step).view());
+    const GradientReport report = whole.report();
+    if (step == last) return report;
+    StepDecision decision = decisionOf(step);
+    decision.bases = report.bases;
+    whole.update(decision);
+  }
+}
+
+TEST_CASE("a tracked basis of a peer is refused unless it fits, and changes nothing then") {
+  StageOptions options = mlpOptions();
+  options.inserts = {pca(0, 3, 1, 2)};
+  WholeStage whole(options);
+  const GradientReport report = trainWhole(whole, options, 1, 2);
+  REQUIRE(report.bases.size() == 1);
+  CHECK(report.bases.front().values.size() % (3 * sizeof(std::uint16_t)) == 0);
+  std::vector<NamedTensor> before = weightsOf(whole.set());
+  for (NamedTensor& each : before) each.tensor = each.tensor.clone();
+  const auto refused = [&](std::uint64_t step, std::vector<InsertBasis> bases) {
+    StepDecision decision = decisionOf(step);
+    decision.bases = std::move(bases);
+    CHECK(errorCode([&] { whole.update(decision); }) == "bad-tensor");
+    CHECK(difference(weightsOf(whole.set()), before) == "");
+  };
+  refused(2, {});
+  refused(3, report.bases);  // no step that has a new basis
+  const auto changed = [&](auto change) {
+    std::vector<InsertBasis> bases = report.bases;
+    change(bases.front());
+    return bases;
+  };
+  refused(2, changed([](InsertBasis& basis) { basis.cut = 1; }));
+  refused(2, changed([](InsertBasis& basis) { basis.values.pop_back(); }));
+  refused(2, changed([](InsertBasis& basis) { basis.values += "ab"; }));
+  for (const char* value : {"\xff\x7f", "\x00\x7c", "\x00\x40"}) {  // NaN, infinity, 2
+    refused(2, changed([&](InsertBasis& basis) { basis.values.replace(0, 2, value, 2); }));
+  }
+  StepDecision decision = decisionOf(2);
+  decision.bases = report.bases;
+  whole.update(decision);
+  CHECK(difference(weightsOf(whole.set()), before).find("differs") != std::string::npos);
 }
 
 TEST_CASE("split equals whole with frozen inserts that correct the gradient") {
@@ -1024,7 +1111,7 @@ TEST_CASE("with staleness, overlapping steps equal those of the whole model") {
           CAPTURE(step);
           whole.runBatch(Phase::train, step, Overlapping::kMicroBatches, batch.view());
           CHECK(difference(split.client.losses(step), whole.losses()) == "");
-          CHECK(split.squareSum() == whole.report().squareSum);
+          CHECK(split.report().squareSum == whole.report().squareSum);
           CHECK(difference(split.gradientTensors(), gradientsOf(whole.set())) == "");
           whole.update(Overlapping::plainDecision(step));
         });
