@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|servers|rows|replicas|edges|plan|zero-bubble|between|metrics|memory|run-memory|process|transport|reducer|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|servers|rows|replicas|edges|plan|plan-search|zero-bubble|between|metrics|memory|run-memory|process|transport|reducer|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
 
   split    the demo's split model (codec none, schedule priority), compared with the whole model in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -45,6 +45,9 @@ usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|s
   plan     plans of cleave-client plan for three models on four emulated links, compared with 20 settings chosen by hand; both sides
            wait instead of computing
            --model mobilenet_v2|small_cnn|mlp, --link NUMBER (0 to 3), --server-speed N (4), --rounds N (5), --json FILE
+  plan-search
+           plans for two and three servers on noisy profiles, compared with random settings, in simulated steps
+           --profiles N (10), --settings N (40), --json FILE
   zero-bubble
            the schedule zb, compared with priority, in simulated steps of MobileNetV2 on 12 links
            --batch N (32), --micro-batches N (8), --json FILE
@@ -101,6 +104,7 @@ case "${1:-}" in
   pipeline|servers) targets=(cleave-server cleave-link bench_simulate bench_step) ;;
   rows) targets=(cleave-client cleave-server bench_simulate) ;;
   plan) targets=(cleave-client cleave-server cleave-link bench_step) ;;
+  plan-search) targets=(cleave-client) ;;
   edges) targets=(bench_simulate) ;;
   between|memory|run-memory|process|tuning|loading|zero-bubble|replicas) targets=(cleave-client cleave-server) ;;
   metrics) targets=(cleave-client cleave-server bench_record) ;;

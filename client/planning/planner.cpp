@@ -281,18 +281,16 @@ class Planner {
     return best;
   }
 
-  // Tries to move each cut by one block, and keeps the move that lowers the bound most. Returns
-  // false if no move lowers it.
+  // Tries to move each cut to all positions between its neighbours, and keeps the move that lowers
+  // the bound most: noisy profiles have many local minima. Returns false if no move lowers it.
   template <typename Consider>
   bool moveOneCut(AllCuts& cuts, int last, const Consider& consider) const {
     AllCuts best = cuts;
     for (std::size_t c = 0; c < cuts.size(); ++c) {
-      for (const int by : {-1, 1}) {
-        AllCuts moved = cuts;
-        moved[c] += by;
-        const int min = c == 0 ? firstCut_ : moved[c - 1] + 1;
-        const int max = c + 1 == cuts.size() ? last : moved[c + 1] - 1;
-        if (moved[c] < min || moved[c] > max) continue;
+      const int min = c == 0 ? firstCut_ : cuts[c - 1] + 1;
+      const int max = c + 1 == cuts.size() ? last : cuts[c + 1] - 1;
+      AllCuts moved = cuts;
+      for (moved[c] = min; moved[c] <= max; ++moved[c]) {
         if (consider(moved) < consider(best)) best = moved;
       }
     }

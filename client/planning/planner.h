@@ -19,7 +19,7 @@ namespace cleave {
 PreparedRun profiledRun(const RunOptions& options, const Profile& client);
 
 // Plans whose steps are at most this much longer than the shortest one count as equally fast.
-inline constexpr double kPlanTolerance = 0.05;
+inline constexpr double kPlanTolerance = 0.03;
 
 struct PlannerOptions {
   std::function<void(StepCosts&)> setLinks;  // sets the rates, latencies and queues of the links
@@ -65,11 +65,11 @@ struct Plans {
 // staleness of 0, 1, 2, 4, … up to the maximum, except with loss scaling. A single body may have
 // 1, 2, … replicas, up to the maximum and the number of micro-batches. Considers all cuts for
 // one server; of an exported model, those of dividedAt(). For n servers, it considers the best cuts
-// for n - 1 servers with one more cut, and moves single cuts of the best ones as long as their
-// bound decreases. A plan with n servers uses the first n of `servers`. Models with inserts, and
-// keepsCuts, keep the configured cuts. Requires a profile in `servers`, and a limit of memory, for
-// each configured body. Throws UsageError "no-plan" if no plan is within the limits, and
-// "other-profile".
+// for n - 1 servers with one more cut, and moves single cuts of the best ones to any position as
+// long as their bound decreases. A plan with n servers uses the first n of `servers`. Models with
+// inserts, and keepsCuts, keep the configured cuts. Requires a profile in `servers`, and a limit of
+// memory, for each configured body. Throws UsageError "no-plan" if no plan is within the limits,
+// and "other-profile".
 Plans makePlans(const PreparedRun& run, const Profile& client, std::span<const Profile> servers,
                 const PlannerOptions& options);
 
