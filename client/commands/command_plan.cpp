@@ -158,7 +158,7 @@ PlannerOptions plannerOptions(const PlanOptions& options, const PreparedRun& run
                               const std::vector<Profile>& servers) {
   PlannerOptions planner;
   planner.staleness = options.staleness.value_or(run.settings.staleness);
-  planner.replicas = options.replicas.value_or(run.settings.replicas);
+  planner.replicas = options.replicas.value_or(maxReplicasOf(run.settings));
   link.checkServers(servers.size());
   planner.setLinks = [link](StepCosts& costs) { link.applyTo(costs); };
   for (const std::string& spec : options.codecs) {

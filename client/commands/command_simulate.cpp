@@ -97,8 +97,11 @@ Case measure(const SimulateOptions& options, const LinkCosts& link, std::uint32_
                    "give more samples, or a smaller train.batch");
   }
   StepCosts costs = *result.costs;
-  costs.replicas =
-      replicaCosts(prepared.plansOfBodies().front(), costs.replicas.count, costs.microBatches);
+  const std::vector<RunPlan> bodies = prepared.plansOfBodies();
+  for (std::size_t b = 0; b < bodies.size(); ++b) {
+    ReplicaCosts& replicas = costs.bodies[b].replicas;
+    replicas = replicaCosts(bodies[b], replicas.count, costs.microBatches);
+  }
   return {std::move(costs), prepared.settings.batch};
 }
 
@@ -107,7 +110,7 @@ std::vector<Case> casesFromProfiles(const SimulateOptions& options, const LinkCo
                                     const std::vector<std::uint32_t>& numbers) {
   const Profile client = readProfile(options.profile);
   const PreparedRun run = profiledRun(options.run, client);
-  const std::span<const RunPlan> bodies = run.plansOfBodies();
+  const std::vector<RunPlan> bodies = run.plansOfBodies();
   link.checkServers(bodies.size());
   const std::vector<Profile> servers =
       options.serverProfiles.empty()
@@ -118,7 +121,10 @@ std::vector<Case> casesFromProfiles(const SimulateOptions& options, const LinkCo
   for (const std::uint32_t number : numbers) {
     RunPlan plan = run.plan;
     if (number > 0) plan.spec.microBatches = number;
-    checkReplicas(plan.spec, *plan.schedule);
+    for (const RunPlan& body : bodies) {
+      plan.spec.replicas = body.spec.replicas;
+      checkReplicas(plan.spec, *plan.schedule);
+    }
     cases.push_back(
         {profiledCosts(plan, bodies, run.settings.batch, client, servers), run.settings.batch});
   }
@@ -131,7 +137,7 @@ std::vector<SteadySteps> steadySteps(const Case& one, std::uint32_t staleness) {
   const StepCosts& costs = one.costs;
   std::vector<SteadySteps> all;
   for (const Schedule* schedule : predictableSchedules(costs)) {
-    if (!supportsStaleness(*schedule, costs.replicas.count)) continue;
+    if (!supportsStaleness(*schedule, costs.maxReplicas())) continue;
     const std::uint32_t inFlight = predictedInFlight(costs, *schedule, one.inFlight, staleness);
     all.push_back({std::string(schedule->name), staleness,
                    steadyStepSeconds(costs, policyOf(*schedule, inFlight), staleness)});
@@ -265,10 +271,13 @@ void printCosts(const Case& one) {
       bodyMs(costs, ActionKind::bodyBackward), weights, codec, bytesText(bytes.up),
       bytesText(bytes.down));
   std::cout << wrappedFor(STDOUT_FILENO, text, 2);
-  if (costs.replicas.count > 1) {
+  for (std::size_t b = 0; b < costs.bodies.size(); ++b) {
+    const ReplicaCosts& replicas = costs.bodies[b].replicas;
+    if (replicas.count == 1) continue;
     std::cout << fmt::format(
-        "  {} replicas, whose sum of {} takes {:.2f} ms (--edge-rate, --edge-latency)\n",
-        costs.replicas.count, bytesText(costs.replicas.bytes), 1e3 * costs.replicas.seconds);
+        "  {}{} replicas, whose sum of {} takes {:.2f} ms (--edge-rate, --edge-latency)\n",
+        costs.bodies.size() == 1 ? "" : fmt::format("body {}: ", b + 1), replicas.count,
+        bytesText(replicas.bytes), 1e3 * replicas.seconds);
   }
 }
 

@@ -66,7 +66,7 @@ void compare(Comparison& result, const std::vector<NamedTensor>& split,
 
 struct BodyTensors {
   std::vector<NamedTensor> all;       // of all bodies, in the order of the model
-  std::vector<NamedTensor> replicas;  // of a body's replicas except the first
+  std::vector<NamedTensor> replicas;  // of the bodies' replicas except the first ones
 };
 
 // `servers`: one blob per server.
@@ -291,8 +291,7 @@ void print(const Comparisons& results, const PreparedRun& run) {
   }
   std::cout << fmt::format(
       "{}, {}, {} micro-batches, schedule {}, {} per side; files in {}\n", run.settings.model.name,
-      countText(run.bodies.size(), run.settings.replicas > 1 ? "replica" : "server"),
-      run.settings.microBatches, run.settings.schedule,
+      countText(run.bodies.size(), "server"), run.settings.microBatches, run.settings.schedule,
       countText(static_cast<std::uint64_t>(run.threads), "thread"), run.folder);
 }
 

@@ -102,8 +102,10 @@ void LinkCosts::applyTo(StepCosts& costs) const {
     const double higher = std::max(costs.bodies[e].latency, costs.bodies[e + 1].latency);
     costs.edges[e] = {edgeRate, edgeLatency ? seconds(*edgeLatency) : higher};
   }
-  const double latency = edgeLatency ? seconds(*edgeLatency) : costs.body().latency;
-  costs.replicas.seconds = reduceSeconds(costs.replicas, edgeRate, latency);
+  for (BodyCosts& body : costs.bodies) {
+    const double latency = edgeLatency ? seconds(*edgeLatency) : body.latency;
+    body.replicas.seconds = reduceSeconds(body.replicas, edgeRate, latency);
+  }
 }
 
 nlohmann::ordered_json LinkCosts::json() const {

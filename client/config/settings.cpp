@@ -408,6 +408,8 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Datasets& data,
 
   RunSpec spec(settings);
   spec.bodies = static_cast<std::uint32_t>(settings.bodies());
+  // Of several bodies, each one's spec has its own number.
+  spec.replicas = spec.bodies == 1 ? replicasOf(settings, 0) : 1;
   spec.model = model;
   spec.model.graphBlocks = nullptr;
   setBody(spec, stage, blocks, settings);
@@ -431,6 +433,16 @@ bool isDivided(const ClientSettings& settings, const UserModel* userModel) {
   return userModel != nullptr && settings.cutNames.empty();
 }
 
+std::uint32_t replicasOf(const ClientSettings& settings, std::size_t body) {
+  return settings.bodyReplicas.empty() ? 1 : settings.bodyReplicas.at(body);
+}
+
+std::uint32_t maxReplicasOf(const ClientSettings& settings) {
+  std::uint32_t max = 1;
+  for (const std::uint32_t replicas : settings.bodyReplicas) max = std::max(max, replicas);
+  return max;
+}
+
 std::vector<int> innerCutsOf(const std::vector<int>& cuts) {
   if (cuts.size() <= 2) return {};
   return {cuts.begin() + 1, cuts.end() - 1};
@@ -449,6 +461,7 @@ std::vector<RunSpec> bodyRunSpecs(const RunSpec& whole, const ClientSettings& se
     StageOptions stage = stageFor(settings, model, {cuts[b], cuts[b + 1], number, number + 1});
     stage.inserts = insertsAt(settings, stage.cuts);
     setBody(spec, stage, blocks, settings);
+    spec.replicas = replicasOf(settings, b);
     if (userModel == nullptr || isDivided(settings, userModel)) continue;
     spec.graph = userModel->packedBodies()[b];
     spec.cut0 = 1;  // the server's graph has an empty head, this body, and an empty tail

@@ -91,6 +91,8 @@ struct ClientSettings : Experiment {
   std::vector<int> cuts;              // positions of blocks; empty: the model's default
   // HOST:PORT of each body's server, or of its replicas, joined with "+"; may be empty.
   std::vector<std::string> servers;
+  // The number of servers of each body, in model order; empty: one each.
+  std::vector<std::uint32_t> bodyReplicas;
   bool hasDirectLinks = false;  // the servers exchange the tensors between them directly
   // Addresses (HOST:PORT) that servers use to connect to the next server, for each server except
   // the first; empty: the addresses that the client uses.
@@ -194,6 +196,9 @@ std::uint32_t evalBatchOf(const ClientSettings& settings, const Datasets& data);
 void useCodecLevels(const ClientSettings& settings, RunSpec& spec);
 // Whether the exported model is divided at more cuts than the run has: see dividedAt().
 bool isDivided(const ClientSettings& settings, const UserModel* userModel);
+// The number of servers of this body, and the largest of these numbers.
+std::uint32_t replicasOf(const ClientSettings& settings, std::size_t body);
+std::uint32_t maxReplicasOf(const ClientSettings& settings);
 // The cuts between several bodies: all of `cuts` except the first and the last one.
 std::vector<int> innerCutsOf(const std::vector<int>& cuts);
 // The run specs of the bodies. `whole`: from makeRunSpec(), with the number of micro-batches in

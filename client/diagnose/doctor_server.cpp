@@ -140,8 +140,8 @@ void explain(const ServerAddress& address, const Error& error, const Findings& f
 }
 
 // What a trial does not ask for.
-std::string uncheckedText(const ClientSettings& settings) {
-  if (settings.replicas > 1) return "; not checked: its rank and its group of replicas";
+std::string uncheckedText(const ClientSettings& settings, const Replica& replica) {
+  if (!replica.isAlone()) return "; not checked: its rank and its group of replicas";
   return settings.hasEdges() ? "; not checked: its direct links" : "";
 }
 
@@ -156,7 +156,7 @@ Check checkOfAdmission(const std::optional<PreparedRun>& run, std::size_t body,
             fmt::format("the server would admit this run; it needs about {} there, and computes on "
                         "{} with {}{}",
                         bytesText(needed), answer.device(), countText(answer.threads(), "thread"),
-                        uncheckedText(run->settings)),
+                        uncheckedText(run->settings, run->bodies[body].stage.replica)),
             "",
             {{"needed_bytes", needed}, {"device", answer.device()}, {"threads", answer.threads()}}};
   } catch (const Error& error) {

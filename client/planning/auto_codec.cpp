@@ -481,7 +481,7 @@ std::string reasonForNoTrials(const PreparedRun& run) {
   }
   if (run.bodies.size() > 1) {
     return fmt::format("it makes no trials with {}",
-                       run.settings.replicas > 1 ? "replicas" : "several servers");
+                       run.settings.bodies() == 1 ? "replicas" : "several servers");
   }
   const std::uint64_t steps = totalSteps(run.settings, *run.data.train);
   if (steps >= kMinRunSteps) return "";

@@ -103,8 +103,7 @@ class Planner {
 
   Plans make() {
     Plans plans;
-    const std::span<const RunPlan> bodies = run_.plansOfBodies();
-    plans.configured = predicted({run_.plan, {bodies.begin(), bodies.end()}}, 0);
+    plans.configured = predicted({run_.plan, run_.plansOfBodies()}, 0);
     std::vector<Candidate> candidates = allCandidates();
     plans.considered = candidates.size();
     std::stable_sort(candidates.begin(), candidates.end(),
@@ -205,7 +204,7 @@ class Planner {
   ClientSettings settingsWith(const AllCuts& cuts) const {
     ClientSettings settings = run_.settings;
     settings.cuts = cuts;
-    settings.replicas = 1;
+    settings.bodyReplicas.clear();
     settings.codecs.clear();
     settings.inFlight = 0;
     settings.staleness = 0;
@@ -220,7 +219,7 @@ class Planner {
     CandidatePlan plan{clientPlan(makeRunSpec(settings, run_.data, model), settings, model), {}};
     plan.bodies = bodyPlans(plan.client, settings, train, model);
     plan.client.samplesOnDisk = settings.samplesOnDisk;
-    if (settings.replicas > 1) plan.bodies = {std::move(plan.bodies.front())};
+    if (settings.bodies() == 1) plan.bodies.resize(1);
     return plan;
   }
 
@@ -314,7 +313,7 @@ class Planner {
           useCodecs(plan.bodies, {up, down});
           setFlows(costs, plan.bodies, run_.settings.batch, client_, servers_);
           for (std::uint32_t replicas = 1; replicas <= max; ++replicas) {
-            costs.replicas = replicaCosts(plan.bodies.front(), replicas, number);
+            costs.body().replicas = replicaCosts(plan.bodies.front(), replicas, number);
             options_.setLinks(costs);
             for (const std::uint32_t staleness : stalenesses_) {
               const double bound = std::min(boundOf(costs, staleness, false).seconds,
@@ -394,7 +393,7 @@ class Planner {
   std::optional<PlannedRun> planWith(const Candidate& candidate, const Schedule& schedule,
                                      std::uint32_t inFlight) const {
     ClientSettings settings = settingsWith(candidate.cuts);
-    settings.replicas = candidate.replicas;
+    settings.bodyReplicas.assign(settings.bodies(), candidate.replicas);
     settings.microBatches = candidate.microBatches;
     settings.schedule = schedule.name;
     settings.inFlight = inFlight;

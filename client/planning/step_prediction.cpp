@@ -121,8 +121,9 @@ StepCosts profiledCosts(const RunPlan& plan, std::span<const RunPlan> bodies, st
   costs.bodies.clear();
   for (std::size_t b = 0; b < bodies.size(); ++b) {
     costs.bodies.push_back(bodyCosts(bodies[b], samples, servers[b]));
+    costs.bodies.back().replicas =
+        replicaCosts(bodies[b], bodies[b].spec.replicas, costs.microBatches);
   }
-  costs.replicas = replicaCosts(bodies.front(), plan.spec.replicas, costs.microBatches);
   if (bodies.front().hasEdges) costs.edges.resize(bodies.size() - 1);
   setFlows(costs, bodies, batch, client, servers);
   return costs;
@@ -144,7 +145,9 @@ void setFlows(StepCosts& costs, std::span<const RunPlan> bodies, std::uint32_t b
 
 std::vector<const Schedule*> predictableSchedules(const StepCosts& costs) {
   std::vector<const Schedule*> schedules;
+  const bool areMixed = costs.bodies.size() > 1 && costs.maxReplicas() > 1;  // see checkReplicas()
   for (const Schedule& schedule : scheduleTable()) {
+    if (areMixed && schedule.isStrict && schedule.overlapsSteps) continue;
     if (!schedule.splitsBackward || costs.hasWeights()) schedules.push_back(&schedule);
   }
   return schedules;
@@ -193,9 +196,14 @@ Json toJson(const StepCosts& costs, std::uint32_t batch, const StepPrediction* p
                               {"body_backward_seconds", costs.bodies[b].backward},
                               {"body_weights_seconds", costs.bodies[b].weights}});
   }
-  if (costs.replicas.count > 1) {
-    json["replicas"] = costs.replicas.count;
-    json["reduce_seconds"] = costs.replicas.seconds;
+  if (costs.maxReplicas() > 1) {
+    const auto& bodies = costs.bodies;
+    json["replicas"] = costs.body().replicas.count;
+    json["reduce_seconds"] = costs.body().replicas.seconds;
+    for (std::size_t b = 0; bodies.size() > 1 && b < bodies.size(); ++b) {
+      json["bodies"][b]["replicas"] = bodies[b].replicas.count;
+      json["bodies"][b]["reduce_seconds"] = bodies[b].replicas.seconds;
+    }
   }
   json["update_seconds"] = costs.updateSeconds;
   for (const auto& [flow, tensor] : costs.flows) {

@@ -40,18 +40,22 @@ UsageError runDone(const std::string& folder, const std::string& hint) {
       .about("--resume");
 }
 
-// Throws UsageError "bad-replicas" if the run began with another number of replicas. `servers`:
-// those with which it began; empty for local servers.
+// Throws UsageError "bad-replicas" if the run began with another number of replicas of a body.
+// `servers`: those with which it began; empty for local servers.
 void checkSameReplicas(const PreparedRun& run, const std::string& servers) {
-  std::size_t before = 1;
-  if (!servers.empty()) before = parseAddresses(servers).front().size();
-  if (run.settings.replicas == before) return;
-  throw UsageError(
-      "bad-replicas",
-      fmt::format("the run in {} began with {} of its body, and cannot continue with {}",
-                  run.folder, countText(before, "replica"), run.settings.replicas),
-      before == 1 ? "give one address per body with --server"
-                  : fmt::format("give {} addresses joined by + with --server", before));
+  const std::vector<BodyServers> before = parseAddresses(servers);
+  for (std::size_t b = 0; b < run.settings.bodies(); ++b) {
+    const std::size_t began = servers.empty() ? 1 : before.at(b).size();
+    const std::uint32_t replicas = replicasOf(run.settings, b);
+    if (replicas == began) continue;
+    throw UsageError(
+        "bad-replicas",
+        fmt::format("the run in {} began with {} of its body {}, and cannot continue with {}",
+                    run.folder, countText(began, "replica"), b + 1, replicas),
+        began == 1 ? fmt::format("give one address of body {} with --server", b + 1)
+                   : fmt::format("give {} addresses of body {}, joined by +, with --server", began,
+                                 b + 1));
+  }
 }
 
 // The key that limits the run's number of steps.

@@ -61,9 +61,9 @@ struct PreparedRun {
   std::vector<ServerAddress> servers;
 
   // One per body: of replicas, that of the first one.
-  std::span<const RunPlan> plansOfBodies() const {
-    return std::span(bodies).first(settings.bodies());
-  }
+  std::vector<RunPlan> plansOfBodies() const;
+  // The replica that each server is.
+  std::vector<Replica> replicas() const;
 };
 
 // The id of a body's run on its server.

@@ -159,14 +159,15 @@ std::uint32_t minMicroBatchCount(const ClientSettings& settings, const Datasets&
 }
 
 void checkReplicaBatches(const ClientSettings& settings, const Datasets& data) {
-  if (settings.replicas == 1) return;
+  const std::uint32_t replicas = maxReplicasOf(settings);
+  if (replicas == 1) return;
   for (const auto& [key, division] : kindsOfBatches(settings, data)) {
-    if (division.count >= settings.replicas) continue;
+    if (division.count >= replicas) continue;
     throw UsageError(
         "bad-replicas",
-        fmt::format("a batch of {} is divided into fewer micro-batches, {}, than the body has "
+        fmt::format("a batch of {} is divided into fewer micro-batches, {}, than a body has "
                     "replicas, {}",
-                    countText(division.samples, "sample"), division.count, settings.replicas),
+                    countText(division.samples, "sample"), division.count, replicas),
         division.count < division.samples
             ? "set train.micro_batches to a multiple of the number of replicas"
             : fmt::format("change {}, so that the last batch has more samples", key));

@@ -11,7 +11,7 @@ namespace cleave {
 
 // ---- prepare_servers.cpp ----
 
-// Sets `servers` and `settings.replicas`. `bodies`: from --server; if empty, those of the
+// Sets `servers` and `settings.bodyReplicas`. `bodies`: from --server; if empty, those of the
 // configuration count. An inference uses only the first replica, which does not change its results.
 void chooseServers(PreparedRun& run, std::vector<BodyServers> bodies, Purpose purpose);
 // Sets `threads`; needs `servers`.

@@ -24,30 +24,46 @@ RunPlan clientPlan(const RunSpec& spec, const ClientSettings& settings, const Us
                             model == nullptr ? nullptr : model->blocks());
   plan.stage.scores = settings.scores;
   plan.stage.clientPrecision = settings.clientPrecision;
+  if (maxReplicasOf(settings) > 1) plan.stage.bodyReplicas = settings.bodyReplicas;
   return plan;
 }
 
 std::vector<RunPlan> bodyPlans(const RunPlan& plan, const ClientSettings& settings,
                                const Dataset& train, const UserModel* model) {
-  if (settings.bodies() == 1) {
-    std::vector<RunPlan> replicas;
-    for (std::uint32_t rank = 0; rank < settings.replicas; ++rank) {
-      replicas.push_back(planReplica(plan, rank));
+  std::vector<RunPlan> plans;
+  const auto addReplicas = [&](const RunPlan& body) {
+    for (std::uint32_t rank = 0; rank < body.spec.replicas; ++rank) {
+      plans.push_back(planReplica(body, rank));
     }
-    return replicas;
+  };
+  if (settings.bodies() == 1) {
+    addReplicas(plan);
+    return plans;
   }
   RunSpec resolved = plan.spec;
   resolved.inFlight = plan.inFlight;
-  std::vector<RunPlan> bodies;
   for (const RunSpec& spec : bodyRunSpecs(resolved, settings, train, model)) {
-    bodies.push_back(isDivided(settings, model) ? planClient(spec, {}, model->blocks())
-                                                : planRun(spec));
-    bodies.back().hasEdges = settings.hasEdges();
-    if (settings.hasEdges() && bodies.size() > 1) {
-      checkEdgeCodecs(bodies.back(), true, false);
-    }
+    RunPlan body =
+        planClient(spec, {}, isDivided(settings, model) ? model->blocks() : GraphBlocks());
+    body.hasEdges = settings.hasEdges();
+    if (settings.hasEdges() && !plans.empty()) checkEdgeCodecs(body, true, false);
+    addReplicas(body);
   }
-  return bodies;
+  return plans;
+}
+
+std::vector<RunPlan> PreparedRun::plansOfBodies() const {
+  std::vector<RunPlan> first;
+  for (const RunPlan& each : bodies) {
+    if (each.stage.replica.rank == 0) first.push_back(each);
+  }
+  return first;
+}
+
+std::vector<Replica> PreparedRun::replicas() const {
+  std::vector<Replica> all;
+  for (const RunPlan& each : bodies) all.push_back(each.stage.replica);
+  return all;
 }
 
 void planFor(PreparedRun& run, const RunSpec& spec) {

@@ -41,28 +41,22 @@ ThreadCount threadsBeside(const std::vector<ServerAddress>& servers, int asked) 
 
 void checkServerCount(const PreparedRun& run) {
   const std::size_t bodies = run.settings.bodies();
-  if (run.settings.replicas > 1 && bodies > 1) {
-    throw UsageError("bad-servers",
-                     "the body has replicas, but model.cuts divides the model among several bodies",
-                     "give model.cuts two values, or one address per body");
+  const std::size_t given = run.settings.bodyReplicas.size();
+  if (given > 0 && given != bodies) {
+    throw UsageError(
+        "bad-servers",
+        fmt::format("model.cuts has {} values, so the run needs the addresses of {}, but those of "
+                    "{} are given",
+                    bodies + 1, bodies == 1 ? "1 body" : fmt::format("{} bodies", bodies), given),
+        "separate bodies by commas and join the replicas of a body by +, as in --server "
+        "10.0.0.5:4800+10.0.0.6:4800,10.0.0.7:4800; the same server may be given for several "
+        "bodies");
   }
-  // A body's addresses are joined by "+"; a comma separates bodies.
-  if (run.settings.replicas > 1 && run.servers.size() != run.settings.replicas) {
-    throw UsageError("bad-servers",
-                     "model.cuts has two values, so there is one body, but addresses of more than "
-                     "one are given",
-                     "join the addresses of its replicas by + only, as in --server "
-                     "10.0.0.5:4800+10.0.0.6:4800");
-  }
-  if (run.servers.empty() || run.servers.size() == bodies * run.settings.replicas) return;
-  throw UsageError(
-      "bad-servers",
-      fmt::format("model.cuts has {} values, so the run needs {}, but {} given", bodies + 1,
-                  countText(bodies, "server"),
-                  run.servers.size() == 1 ? std::string("1 address is")
-                                          : fmt::format("{} addresses are", run.servers.size())),
-      "give one address per body, as in --server 10.0.0.5:4800,10.0.0.6:4800; the same server may "
-      "be given several times");
+  if (maxReplicasOf(run.settings) == 1 || !run.settings.hasEdges()) return;
+  throw UsageError("bad-servers",
+                   "a body has replicas, but connect.direct is set, and direct links connect one "
+                   "server per body",
+                   "set connect.direct to false, or give one address per body");
 }
 
 }  // namespace
@@ -76,8 +70,7 @@ void chooseServers(PreparedRun& run, std::vector<BodyServers> bodies, Purpose pu
   }
   for (BodyServers& body : bodies) {
     if (isInference) body.resize(1);
-    run.settings.replicas =
-        std::max(run.settings.replicas, static_cast<std::uint32_t>(body.size()));
+    run.settings.bodyReplicas.push_back(static_cast<std::uint32_t>(body.size()));
   }
   run.servers = allServers(bodies);
   checkServerCount(run);
@@ -111,8 +104,9 @@ void requireOneServer(const ClientSettings& settings, const std::string& what) {
 
 std::string addressesText(const PreparedRun& run) {
   std::string text;
-  for (const ServerAddress& server : run.servers) {
-    text += (text.empty() ? "" : run.settings.replicas > 1 ? "+" : ", ") + server.text();
+  for (std::size_t s = 0; s < run.servers.size(); ++s) {
+    const bool isFirst = run.bodies[s].stage.replica.rank == 0;
+    text += (s == 0 ? "" : isFirst ? ", " : "+") + run.servers[s].text();
   }
   return text;
 }

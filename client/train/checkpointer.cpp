@@ -11,12 +11,11 @@ namespace cleave {
 
 Checkpointer::Checkpointer(Files& files, const std::string& runFolder,
                            const CheckpointSettings& settings, std::string fingerprint,
-                           std::vector<RunCommit> commits, std::size_t servers,
-                           std::function<void()> syncRecords, bool areReplicas)
+                           std::vector<RunCommit> commits, std::vector<Replica> servers,
+                           std::function<void()> syncRecords)
     : settings_(settings),
-      servers_(servers),
+      servers_(std::move(servers)),
       syncRecords_(std::move(syncRecords)),
-      areReplicas_(areReplicas),
       checkpoints_(CheckpointStore(files, runFolder), std::move(fingerprint)),
       commits_(files, runFolder, std::move(commits), settings.keep) {}
 
@@ -33,7 +32,7 @@ bool Checkpointer::isDue(std::uint64_t step) {
 
 void Checkpointer::begin(std::uint64_t step) {
   const std::lock_guard lock(mutex_);
-  open_ = Open{step, std::nullopt, std::vector<std::optional<std::string>>(servers_), ""};
+  open_ = Open{step, std::nullopt, std::vector<std::optional<std::string>>(servers_.size()), {}};
   isRequested_ = false;
   last_ = now();
 }
@@ -58,7 +57,7 @@ bool Checkpointer::Open::hasFailed() const {
 }
 
 std::string Checkpointer::serverName(std::size_t server) const {
-  return servers_ == 1 ? "server" : "server " + std::to_string(server + 1);
+  return servers_.size() == 1 ? "server" : "server " + std::to_string(server + 1);
 }
 
 void Checkpointer::saved(std::size_t server, const Saved& saved) {
@@ -68,7 +67,7 @@ void Checkpointer::saved(std::size_t server, const Saved& saved) {
       throw ProtocolError("unexpected-message", "Saved of step " + std::to_string(saved.step) +
                                                     " arrived, but was not requested");
     }
-    if (areReplicas_ && saved.code.empty()) checkBody(server, saved);
+    if (!servers_[server].isAlone() && saved.code.empty()) checkBody(server, saved);
     open_->servers[server] = saved.sha256;
   }
   if (!saved.code.empty())
@@ -80,8 +79,8 @@ void Checkpointer::checkBody(std::size_t server, const Saved& saved) {
   if (saved.body.empty()) {
     throw ProtocolError("bad-metadata", "a Saved of a replica lacks the digest of its weights");
   }
-  if (open_->body.empty()) open_->body = saved.body;
-  if (open_->body == saved.body) return;
+  const auto body = open_->bodies.try_emplace(server - servers_[server].rank, saved.body).first;
+  if (body->second == saved.body) return;
   throw RunError("replicas-differ",
                  serverName(server) +
                      " has other weights than another replica of the body after "

@@ -26,17 +26,18 @@
 #include "common/core/fault_notes.h"
 #include "common/engine/messages.h"
 #include "common/run/part_checkpoints.h"
+#include "common/topology/division.h"
 
 namespace cleave {
 
 class Checkpointer {
  public:
-  // `commits`: the commits that the run already has, newest first. `servers`: the number of
-  // servers. `syncRecords` makes all rows written so far durable; it is called before each commit.
-  // `areReplicas`: the servers are the replicas of one body. `files` is borrowed.
+  // `commits`: the commits that the run already has, newest first. `servers`: the replica that each
+  // server is, in model order and those of a body in rank order. `syncRecords` makes all rows
+  // written so far durable; it is called before each commit. `files` is borrowed.
   Checkpointer(Files& files, const std::string& runFolder, const CheckpointSettings& settings,
-               std::string fingerprint, std::vector<RunCommit> commits, std::size_t servers,
-               std::function<void()> syncRecords, bool areReplicas = false);
+               std::string fingerprint, std::vector<RunCommit> commits,
+               std::vector<Replica> servers, std::function<void()> syncRecords);
   // Waits for files that are being written; a checkpoint that is not committed by then is lost.
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
@@ -77,7 +78,8 @@ class Checkpointer {
     // CheckpointInfo::sha256 of each part; "": the part failed.
     std::optional<std::string> client;
     std::vector<std::optional<std::string>> servers;
-    std::string body;  // with replicas: the digest of their weights; "": none has saved yet
+    // By the number of a body's first server: the digest that one of its replicas has saved.
+    std::map<std::size_t, std::string> bodies;
     bool isDone() const;
     bool hasFailed() const;  // call only if isDone()
   };
@@ -92,9 +94,8 @@ class Checkpointer {
               std::optional<std::size_t> server = std::nullopt);
 
   const CheckpointSettings settings_;
-  const std::size_t servers_;
+  const std::vector<Replica> servers_;
   const std::function<void()> syncRecords_;
-  const bool areReplicas_;
   PartCheckpoints checkpoints_;
   CommitLog commits_;
   SteadyTime last_ = now();  // start of the last checkpoint

@@ -119,15 +119,18 @@ void TrainRun::connect() {
     edgeTokens_ = makeEdgeTokens(prepared_);
     std::vector<ServerRequest> requests;
     for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) requests.push_back(requestFor(b));
-    if (prepared_.settings.replicas > 1) {
-      const std::string attempt = randomBytes(kAttemptBytes);
-      for (ServerRequest& request : requests) request.hello.set_attempt(attempt);
+    std::string attempt;  // per body: servers may compute several bodies, each with its own group
+    for (std::size_t s = 0; s < requests.size(); ++s) {
+      const Replica& replica = prepared_.bodies[s].stage.replica;
+      if (replica.isAlone()) continue;
+      if (replica.rank == 0) attempt = randomBytes(kAttemptBytes);
+      requests[s].hello.set_attempt(attempt);
     }
     session_.connect(std::move(requests), options);
     for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) {
       checkAnswer(answer(b), prepared_.bodies[b]);
     }
-    if (prepared_.settings.replicas > 1) checkReplicaGroup();
+    checkReplicaGroups();
     prepared_.hello.clear_take_over();  // another client may take the run over from this one later
   } catch (...) {
     session_.close("failed");
@@ -136,18 +139,21 @@ void TrainRun::connect() {
   }
 }
 
-// Throws UsageError "wrong-replica" unless all replicas belong to one group.
-void TrainRun::checkReplicaGroup() const {
-  const std::string& group = answer().replica_group();
-  if (group.size() != kSha256Bytes) {
-    throw ProtocolError("bad-metadata", "a HelloOk of a replica lacks the digest of its group",
-                        "install the same version of Cleave on both machines");
-  }
-  for (std::size_t rank = 1; rank < prepared_.servers.size(); ++rank) {
-    if (answer(rank).replica_group() == group) continue;
+// Throws UsageError "wrong-replica" unless all replicas of a body belong to one group.
+void TrainRun::checkReplicaGroups() const {
+  for (std::size_t s = 0; s < prepared_.servers.size(); ++s) {
+    const Replica& replica = prepared_.bodies[s].stage.replica;
+    if (replica.isAlone()) continue;
+    const std::string& group = answer(s).replica_group();
+    if (group.size() != kSha256Bytes) {
+      throw ProtocolError("bad-metadata", "a HelloOk of a replica lacks the digest of its group",
+                          "install the same version of Cleave on both machines");
+    }
+    const std::size_t first = s - replica.rank;
+    if (answer(first).replica_group() == group) continue;
     throw UsageError("wrong-replica",
                      fmt::format("{} and {} belong to different groups of replicas",
-                                 prepared_.servers.front().text(), prepared_.servers[rank].text()),
+                                 prepared_.servers[first].text(), prepared_.servers[s].text()),
                      "set replicas.hosts to the same addresses in the same order in the "
                      "configurations of all replicas");
   }
@@ -187,7 +193,7 @@ void TrainRun::prepareWeights() {
   for (std::size_t b = 0; b + 1 < cuts.size(); ++b) {
     const auto file = std::make_shared<const std::vector<std::byte>>(
         toSafetensors(selectWeights(weights, prepared_.plan.blocks, cuts[b], cuts[b + 1])));
-    bodyWeights_.insert(bodyWeights_.end(), prepared_.settings.replicas, file);
+    bodyWeights_.insert(bodyWeights_.end(), replicasOf(prepared_.settings, b), file);
   }
 }
 
@@ -234,7 +240,7 @@ void TrainRun::start(DecideFunction decide, const Options& options) {
     checkpointer_ = std::make_unique<Checkpointer>(
         diskFiles(), prepared_.folder, prepared_.settings.checkpoint,
         fingerprintOf(prepared_.threads, prepared_.device->description()), std::move(commits),
-        prepared_.bodies.size(), [this] { recorder_.sync(); }, prepared_.settings.replicas > 1);
+        prepared_.replicas(), [this] { recorder_.sync(); });
     saved = [checkpointer = checkpointer_.get()](std::size_t body, const Saved& each) {
       checkpointer->saved(body, each);
     };

@@ -100,7 +100,7 @@ class TrainRun {
 
  private:
   void prepareWeights();
-  void checkReplicaGroup() const;
+  void checkReplicaGroups() const;
   ServerRequest requestFor(std::size_t body) const;
   void requestEdges(std::size_t body, wire::Hello& hello) const;
   bool allAnswers(const std::function<bool(const wire::HelloOk& ok)>& holds) const;

@@ -42,7 +42,7 @@ Trainer::Trainer(TrainRun& run, Progress& progress)
       decider_(settings_, *data_.train),
       quality_(run.prepared().plan.spec.codecLevels ? settings_.quality : QualitySettings{},
                hasEightBits(run.prepared().plansOfBodies())),
-      meter_(placesOf(run.prepared().plansOfBodies()), settings_.replicas) {}
+      meter_(placesOf(run.prepared().plansOfBodies()), settings_.bodyReplicas) {}
 
 void Trainer::start(const TrainRun::Options& options) {
   run_.start([this](const std::vector<BodyDone>& bodies) { return decide(bodies); }, options);

@@ -238,7 +238,8 @@ void Coordinator::receiveBlob(std::size_t from, Blob&& blob) {
 
 // ---- Actions ----
 
-// Sends to the body that receives the flow, or to the replica that computes the micro-batch.
+// Sends to the body that receives the flow, or to the replica that computes the micro-batch, which
+// receives the tensors of a flow in order.
 void Coordinator::sendTensor(TensorMessage&& message) {
   const Flow flow = message.flow;
   const auto taker = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& peer) {
@@ -246,11 +247,23 @@ void Coordinator::sendTensor(TensorMessage&& message) {
            peer.replica.computes(message.at.i);
   });
   assert(taker != peers_.end());
-  if (flow.tensor == 0) {
-    const auto to = static_cast<std::size_t>(taker - peers_.begin());
-    ++trafficOf(*find(message.key()), to).sent[flow];
+  const auto to = static_cast<std::size_t>(taker - peers_.begin());
+  trafficOf(*find(message.key()), to).early[flow].emplace(message.at.i, std::move(message));
+  sendInOrder(to, flow);
+}
+
+// The replicas of a body may be ahead of each other, also by a step.
+void Coordinator::sendInOrder(std::size_t to, Flow flow) {
+  for (std::size_t batch = 0; batch < open().size(); ++batch) {
+    const Share share = peers_[to].replica.shareOf(open()[batch].share);
+    Traffic& traffic = trafficOf(batch, to);
+    std::uint32_t& sent = traffic.sent[flow];
+    auto& early = traffic.early[flow];
+    for (; !early.empty() && early.begin()->first == share.at(sent); ++sent) {
+      peers_[to].link->send(std::move(early.extract(early.begin()).mapped()));
+    }
+    if (sent < share.count) return;
   }
-  taker->link->send(std::move(message));
 }
 
 // In a cohort: the export of this member's part, or the import of the sum.

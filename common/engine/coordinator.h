@@ -28,6 +28,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -109,6 +110,9 @@ class Coordinator : public Engine {
     // Per flow, the number of micro-batches that have been sent to the peer. A body's answer to a
     // micro-batch that was not sent is a protocol error.
     FlowMap<std::uint32_t> sent;
+    // Per flow, those that the peer must not receive yet, by i: one before them has not arrived
+    // from another replica of the neighbouring body.
+    FlowMap<std::map<std::uint32_t, TensorMessage>> early;
     // Per flow, the number of micro-batches from the peer that were forwarded to the next body.
     FlowMap<std::uint32_t> passedOn;
   };
@@ -123,6 +127,7 @@ class Coordinator : public Engine {
   void receiveBlob(std::size_t from, Blob&& blob);
   bool obeys() const { return options_.member.value_or(0) > 0; }
   void sendTensor(TensorMessage&& message);
+  void sendInOrder(std::size_t to, Flow flow);
   void endOldest();
   std::optional<Work> nextOfSum();
   bool mayDecide() const;

@@ -132,23 +132,36 @@ double servedBy(const Resource& resource, const StepCosts& costs) {
   const bool isLink = resource.kind == Bottleneck::uplink || resource.kind == Bottleneck::downlink;
   const bool isOfReplica = resource.kind == Bottleneck::serverCompute || resource.isOfServer ||
                            (isLink && !costs.sharesLink);
-  return static_cast<double>(costs.microBatches) / (isOfReplica ? costs.replicas.count : 1);
+  return static_cast<double>(costs.microBatches) /
+         (isOfReplica ? costs.bodies[resource.body].replicas.count : 1);
 }
 
 // Seconds from the end of a resource's last visit (null: from the start of the path) until the
-// client has received BodyDone: the rest of the path up to the last backward, the replicas' sum,
-// and the latency. 0 without replicas, or if the last visit follows the last backward.
-double untilReport(const StepCosts& costs, const Path& path, const Resource* resource) {
-  if (costs.replicas.count == 1) return 0;
+// client has received the BodyDone of this body, which has replicas: the rest of the path up to the
+// body's last backward, the sum, and the latency. 0 if the last visit follows that backward.
+double untilReportOf(std::size_t body, const StepCosts& costs, const Path& path,
+                     const Resource* resource) {
+  const Resource server{Bottleneck::serverCompute, body};
   double seconds = 0;
   bool isBefore = false;
   for (const Visit& visit : std::views::reverse(path)) {
     if (resource != nullptr && visit.resource == *resource) break;
-    isBefore = isBefore || visit.resource.kind == Bottleneck::serverCompute;
+    isBefore = isBefore || visit.resource == server;
     if (isBefore) seconds += visit.seconds;
   }
-  const bool isServer = resource != nullptr && resource->kind == Bottleneck::serverCompute;
-  return isBefore || isServer ? seconds + costs.replicas.seconds + costs.body().latency : 0;
+  const bool isServer = resource != nullptr && *resource == server;
+  const BodyCosts& costsOfBody = costs.bodies[body];
+  return isBefore || isServer ? seconds + costsOfBody.replicas.seconds + costsOfBody.latency : 0;
+}
+
+// The longest time of all bodies with replicas; 0 without any.
+double untilReport(const StepCosts& costs, const Path& path, const Resource* resource) {
+  double seconds = 0;
+  for (std::size_t b = 0; b < costs.bodies.size(); ++b) {
+    if (costs.bodies[b].replicas.count == 1) continue;
+    seconds = std::max(seconds, untilReportOf(b, costs, path, resource));
+  }
+  return seconds;
 }
 
 // The minimum time in which the resource serves all M micro-batches. Before the first micro-batch
@@ -243,6 +256,18 @@ std::vector<Place> StepCosts::places() const {
   std::vector<Place> places;
   for (const BodyCosts& body : bodies) places.push_back(body.place);
   return places;
+}
+
+std::size_t StepCosts::servers() const {
+  std::size_t servers = 0;
+  for (const BodyCosts& body : bodies) servers += body.replicas.count;
+  return servers;
+}
+
+std::uint32_t StepCosts::maxReplicas() const {
+  std::uint32_t max = 1;
+  for (const BodyCosts& body : bodies) max = std::max(max, body.replicas.count);
+  return max;
 }
 
 double reduceSeconds(const ReplicaCosts& replicas, double rate, double latency) {
@@ -351,7 +376,7 @@ StepBound stepBound(const StepCosts& costs, bool splitsBackward) {
       // BodyDone follows the last BodyWeights.
       const BodyCosts& body = costs.bodies[visit.resource.body];
       seconds = std::max(seconds, term.untilServed + m * weightsApart(body) +
-                                      costs.replicas.seconds + body.latency);
+                                      body.replicas.seconds + body.latency);
     }
     terms.push_back({seconds, visit.resource});
   }

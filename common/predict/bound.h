@@ -13,7 +13,20 @@ namespace cleave {
 
 // All costs are per micro-batch; the micro-batches of a step are assumed to have equal costs.
 
-// A body, and the link between it and the client.
+// The replicas of a body: servers that share its micro-batches (Replica in division.h), and add
+// their gradients at the end of a step.
+struct ReplicaCosts {
+  std::uint32_t count = 1;
+  double bytes = 0;    // size of one replica's gradients and statistics
+  double seconds = 0;  // of the sum, from the last backward of all replicas until all have it
+};
+// Seconds of a sum over a network with this rate (bytes per second per replica and direction) and
+// one-way latency. First the replicas agree on the call, which takes one round trip. Then each
+// sends parts of its values to the replicas that add them, and receives the sums: (R - 1) / R of
+// the bytes and one latency each time.
+double reduceSeconds(const ReplicaCosts& replicas, double rate, double latency);
+
+// A body, and the link between it and the client. With replicas: each of them, and its link.
 struct BodyCosts {
   Place place;
   double forward = 0, backward = 0;  // seconds of the passes
@@ -25,6 +38,7 @@ struct BodyCosts {
   // The part of `backward` that computes the gradients of the weights: the seconds of BodyWeights,
   // if the schedule splits the backward. 0: unknown.
   double weights = 0;
+  ReplicaCosts replicas = {};
 
   bool hasRates() const { return rateUp > 0 && rateDown > 0; }
 };
@@ -34,19 +48,6 @@ struct EdgeCosts {
   double rate = 0;     // bytes per second in each direction, above 0
   double latency = 0;  // seconds, one way
 };
-
-// The replicas of a body: servers that share its micro-batches (Replica in step.h), and add their
-// gradients at the end of a step.
-struct ReplicaCosts {
-  std::uint32_t count = 1;
-  double bytes = 0;    // size of one replica's gradients and statistics
-  double seconds = 0;  // of the sum, from the last backward of all replicas until all have it
-};
-// Seconds of a sum over a network with this rate (bytes per second per replica and direction) and
-// one-way latency. First the replicas agree on the call, which takes one round trip. Then each
-// sends parts of its values to the replicas that add them, and receives the sums: (R - 1) / R of
-// the bytes and one latency each time.
-double reduceSeconds(const ReplicaCosts& replicas, double rate, double latency);
 
 // All tensors of one kind at one cut together: bytes on the wire, and codec seconds at their sender
 // and receiver.
@@ -61,9 +62,6 @@ struct StepCosts {
   std::vector<BodyCosts> bodies = {{}};                    // in model order, at least one
   FlowMap<FlowCosts> flows;
   double updateSeconds = 0;  // on the client, once per step
-  // With replicas, there is one body. Its costs apply to each replica, and its link's costs to each
-  // replica's link.
-  ReplicaCosts replicas;
   // Whether the links of all servers share the bandwidth of the client's connection. Their rates
   // are then those of the connection, equal for all servers; the latencies may differ. Otherwise
   // each link has its own bandwidth.
@@ -73,10 +71,11 @@ struct StepCosts {
   std::vector<EdgeCosts> edges;
 
   // Returns the costs of the same step with another number of micro-batches: all costs except the
-  // update and the replicas' sum are scaled in proportion.
+  // update and the replicas' sums are scaled in proportion.
   StepCosts inMicroBatches(std::uint32_t number) const;
   std::vector<Place> places() const;  // of the bodies
-  std::size_t servers() const { return replicas.count > 1 ? replicas.count : bodies.size(); }
+  std::size_t servers() const;        // of all bodies
+  std::uint32_t maxReplicas() const;  // of a body
   bool hasRates() const;
   bool hasWeights() const;  // whether BodyCosts::weights is known
   // The lowest rates and the highest latency of all bodies' links. Replicas have one entry in

@@ -70,7 +70,12 @@ class Simulation {
         staleness_(staleness),
         client_(clientRows(costs.places()), policy, policy.inFlight, staleness > 0,
                 {0, 1, costs.microBatches}) {
-    for (std::size_t s = 0; s < costs.servers(); ++s) addServer(s);
+    for (std::size_t b = 0; b < costs.bodies.size(); ++b) {
+      for (std::uint32_t rank = 0; rank < costs.bodies[b].replicas.count; ++rank) {
+        addServer(b, rank);
+      }
+    }
+    summedAt_.assign(costs.bodies.size(), 0);
     for (const auto& server : servers_) {
       const std::size_t s = server->server;
       const BodyCosts& body = costs.bodies[server->body];
@@ -110,18 +115,17 @@ class Simulation {
     if (!client_.stage.isDone()) throw std::logic_error("the simulated step has stalled");
     double end = client_.doneAt;
     for (const auto& server : servers_) {
-      end = std::max(
-          end, server->doneAt + costs_.replicas.seconds + costs_.bodies[server->body].latency);
+      const BodyCosts& body = costs_.bodies[server->body];
+      end = std::max(end, server->doneAt + body.replicas.seconds + body.latency);
     }
     step_.seconds = end + costs_.updateSeconds;
     return std::move(step_);
   }
 
  private:
-  void addServer(std::size_t s) {
-    const std::uint32_t count = costs_.replicas.count;
-    const std::size_t body = count > 1 ? 0 : s;
-    const Replica replica{count > 1 ? static_cast<std::uint32_t>(s) : 0, count};
+  void addServer(std::size_t body, std::uint32_t rank) {
+    const std::uint32_t count = costs_.bodies[body].replicas.count;
+    const Replica replica{rank, count};
     const Share share = replica.shareOf({0, 1, costs_.microBatches});
     Side& server = *servers_.emplace_back(std::make_unique<Side>(
         bodyRows(costs_.bodies[body].place, static_cast<std::uint32_t>(costs_.bodies.size()),
@@ -129,7 +133,7 @@ class Simulation {
         policy_, inFlightOf(policy_.inFlight, count, share.count, staleness_), staleness_ > 0,
         share));
     server.isClient = false;
-    server.server = s;
+    server.server = servers_.size() - 1;
     server.body = body;
   }
   void addDirection(Span::Lane lane, std::size_t server, Side& to, std::size_t line, double rate,
@@ -183,12 +187,16 @@ class Simulation {
       return;
     }
     ++server.reported;
-    if (costs_.replicas.count == 1) return sendReport(server, clock_.now());
+    const ReplicaCosts& replicas = costs_.bodies[server.body].replicas;
+    if (replicas.count == 1) return sendReport(server, clock_.now());
     for (const auto& other : servers_) {
-      if (other->reported < server.reported) return;
+      if (other->body == server.body && other->reported < server.reported) return;
     }
-    summedAt_ = std::max(summedAt_, clock_.now()) + costs_.replicas.seconds;
-    for (const auto& replica : servers_) sendReport(*replica, summedAt_);
+    double& summedAt = summedAt_[server.body];
+    summedAt = std::max(summedAt, clock_.now()) + replicas.seconds;
+    for (const auto& other : servers_) {
+      if (other->body == server.body) sendReport(*other, summedAt);
+    }
   }
 
   void sendReport(Side& server, double at) {
@@ -361,7 +369,7 @@ class Simulation {
   std::vector<double> ends_;  // of the steps whose updates are done
   Side client_;
   std::vector<std::unique_ptr<Side>> servers_;
-  double summedAt_ = 0;  // when the latest sum of the replicas is made
+  std::vector<double> summedAt_;  // by body: when the latest sum of its replicas is made
   // Up and down of each server, then forward and backward of each edge. Addresses do not change.
   std::deque<Direction> directions_;
   std::vector<double> lineFreeAt_;  // when all segments chosen for a line have crossed

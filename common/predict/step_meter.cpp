@@ -23,14 +23,14 @@ void eachOf(StepCosts& costs, const StepCosts& others, Function function) {
 }  // namespace
 
 // All tensors of a cut count as one flow.
-StepMeter::StepMeter(const std::vector<Place>& places, std::uint32_t replicas) {
-  last_.replicas.count = replicas;
+StepMeter::StepMeter(const std::vector<Place>& places, const std::vector<std::uint32_t>& replicas) {
   last_.bodies.clear();
   for (const Place& place : places) {
     BodyCosts& body = last_.bodies.emplace_back();
     body.place = place;
     body.place.first.resize(1);
     body.place.last.resize(1);
+    if (!replicas.empty()) body.replicas.count = replicas.at(last_.bodies.size() - 1);
   }
 }
 
@@ -48,14 +48,15 @@ std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSe
     if (bodies[b].edge) setEdge(costs, b, *bodies[b].edge);
   }
   bool known = true;
+  std::size_t server = 0;
   for (std::size_t b = 0; b < costs.bodies.size(); ++b) {
     BodyCosts& body = costs.bodies[b];
     body.forward = bodies[b].forwardSeconds / at.batch.count;
     body.weights = bodies[b].weightsSeconds / at.batch.count;
     body.backward = bodies[b].backwardSeconds / at.batch.count + body.weights;
-    body.latency = links[b].roundTripSeconds / 2;
-    body.rateUp = links[b].rateUp;
-    body.rateDown = links[b].rateDown;
+    body.replicas.seconds = bodies[b].sumSeconds;
+    setLink(body, std::span(links).subspan(server, body.replicas.count));
+    server += body.replicas.count;
     for (const Flow flow : body.place.flows()) {
       FlowCosts& tensor = costs.flows[flow];
       // The client has no transfers of flows that cross an edge.
@@ -63,7 +64,6 @@ std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSe
       known = known && tensor.bytes > 0;
     }
   }
-  if (costs.replicas.count > 1) setReplicas(costs, bodies.front(), links);
   before_ = totals;
   last_ = costs;
   if (!known) return std::nullopt;
@@ -72,12 +72,10 @@ std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSe
   return costs;
 }
 
-// The body's report is about all replicas. The fastest link counts, so that no step is shorter than
-// the bound.
-void StepMeter::setReplicas(StepCosts& costs, const BodyDone& report,
-                            const std::vector<LinkSpeed>& links) {
-  costs.replicas.seconds = report.sumSeconds;
-  BodyCosts& body = costs.body();
+// Of replicas, the fastest link counts, so that no step is shorter than the bound.
+void StepMeter::setLink(BodyCosts& body, std::span<const LinkSpeed> links) {
+  body.latency = links.front().roundTripSeconds / 2;
+  body.rateUp = body.rateDown = 0;
   for (const LinkSpeed& link : links) {
     body.latency = std::min(body.latency, link.roundTripSeconds / 2);
     body.rateUp = std::max(body.rateUp, link.rateUp);
@@ -135,7 +133,9 @@ void StepMeter::add(const StepCosts& costs) {
       tensor.decodeSeconds += others.decodeSeconds;
     }
     sum_.updateSeconds += before.updateSeconds;
-    sum_.replicas.seconds += before.replicas.seconds;
+    for (std::size_t b = 0; b < sum_.bodies.size(); ++b) {
+      sum_.bodies[b].replicas.seconds += before.bodies[b].replicas.seconds;
+    }
   }
   ++steps_;
 }
@@ -151,7 +151,7 @@ std::optional<StepCosts> StepMeter::mean() const {
     tensor.decodeSeconds /= steps;
   }
   mean.updateSeconds /= steps;
-  mean.replicas.seconds /= steps;
+  for (BodyCosts& body : mean.bodies) body.replicas.seconds /= steps;
   return mean;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "common/engine/engine.h"
@@ -19,8 +20,10 @@ struct LinkSpeed {
 
 class StepMeter {
  public:
-  // `places`: those of the bodies, in the order of the model. `replicas`: of the only body.
-  explicit StepMeter(const std::vector<Place>& places = {{}}, std::uint32_t replicas = 1);
+  // `places`: those of the bodies, in the order of the model. `replicas`: the number of each
+  // body's; empty: one each.
+  explicit StepMeter(const std::vector<Place>& places = {{}},
+                     const std::vector<std::uint32_t>& replicas = {});
   // Call after a training step. `client`: the seconds of the client's actions. `bodies`: one report
   // per body, which contain their edges. `links`: one element per server; of replicas, the fastest
   // one counts. `totals`: of all links
@@ -37,8 +40,7 @@ class StepMeter {
 
  private:
   void add(const StepCosts& costs);
-  static void setReplicas(StepCosts& costs, const BodyDone& report,
-                          const std::vector<LinkSpeed>& links);
+  static void setLink(BodyCosts& body, std::span<const LinkSpeed> links);
   static void setEdge(StepCosts& costs, std::size_t b, const EdgeReport& report);
   void setFlow(FlowCosts& costs, Flow flow, const LinkTotals& totals) const;
 

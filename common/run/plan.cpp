@@ -191,6 +191,11 @@ void checkReplicas(const RunSpec& spec, const Schedule& schedule) {
                " micro-batches has none for some of " + std::to_string(spec.replicas) + " replicas",
            "set train.micro_batches to a multiple of the number of replicas");
   }
+  if (spec.replicas > 1 && spec.bodies > 1 && schedule.isStrict && schedule.overlapsSteps) {
+    refuse("the schedule " + std::string(schedule.name) +
+               " does not support both several bodies and replicas",
+           "set train.schedule to priority");
+  }
   if (spec.replicas > 1 && spec.staleness > 0 && !supportsStaleness(schedule, spec.replicas)) {
     throw UsageError("bad-staleness",
                      "the schedule " + std::string(schedule.name) +

@@ -1,4 +1,4 @@
-// A body with replicas, computed by the whole model.
+// Bodies with replicas, computed by the whole model.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,11 +10,11 @@
 
 namespace cleave {
 
-// The gradients of a body with replicas, in the whole model: each replica's micro-batches have
+// The gradients of bodies with replicas, in the whole model: each replica's micro-batches have
 // gradients of their own. One training batch.
 class ReplicaGradients {
  public:
-  // `set`: the whole model's leaves of the batch; borrowed.
+  // Requires StageOptions::bodyReplicas. `set`: the whole model's leaves of the batch; borrowed.
   ReplicaGradients(const StageOptions& options, const std::vector<BlockSpec>& blocks,
                    const ParameterSet& set);
 
@@ -25,11 +25,15 @@ class ReplicaGradients {
   void sum();
 
  private:
-  void swap(std::size_t replica);
+  struct Leaf {
+    at::Tensor tensor;                  // a trained parameter of a body
+    std::vector<at::Tensor> gradients;  // by replica of the body
+  };
+  void swap(std::uint32_t i);
 
   const ParameterSet& set_;
-  TensorList leaves_;                  // trained parameters of the body
-  std::vector<TensorList> gradients_;  // by replica
+  std::vector<Leaf> leaves_;
+  std::uint32_t maxReplicas_ = 1;
 };
 
 }  // namespace cleave

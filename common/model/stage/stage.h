@@ -46,9 +46,11 @@ struct StageOptions : Experiment {
   // Whether a flow's tensors leave the stage in the device's memory, because their codec runs
   // there.
   FlowMap<bool> staysOnDevice = {};
-  // The body computes as this replica. The whole model adds the body's gradients as all replicas
-  // together do: those of each replica's micro-batches on their own, then the sums in rank order.
-  Replica replica = {};
+  Replica replica = {};  // the body computes as this one
+  // The number of replicas of each body, from which the whole model knows how gradients are added:
+  // those of each replica's micro-batches on their own, then the sums in rank order. Empty: one
+  // each.
+  std::vector<std::uint32_t> bodyReplicas = {};
   // Called between the operators of a graph; may throw to end the action. Empty: none.
   std::function<void()> checkpoint = {};
 };

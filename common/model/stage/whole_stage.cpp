@@ -45,7 +45,7 @@ void WholeStage::runBatch(Phase phase, std::uint64_t step, std::uint32_t microBa
   const at::AutoGradMode recordGraph(training);
   MicroBatch at{phase, step, 0, {Division::of(batch.samples(), microBatches)}};
   std::optional<ReplicaGradients> replicas;
-  if (training && !state_->options.replica.isAlone()) {
+  if (training && !state_->options.bodyReplicas.empty()) {
     replicas.emplace(state_->options, state_->blocks, state_->part.leavesFor(at));
   }
   for (; at.i < at.batch.count; ++at.i) {

@@ -30,7 +30,8 @@ CheckpointSettings settings(bool mustSucceed) {
 class Checkpoints {
  public:
   explicit Checkpoints(bool mustSucceed = false)
-      : checkpointer_(files, "run", settings(mustSucceed), "here", {}, 1, [] {}) {}
+      : checkpointer_(files, "run", settings(mustSucceed), "here", {}, std::vector<Replica>(1),
+                      [] {}) {}
 
   // `code`: the server's answer; empty: it saves its part.
   void make(std::uint64_t step, const std::string& code = "") {
@@ -100,16 +101,17 @@ TEST_CASE("replicas that have saved other weights end the run") {
   for (const std::string second : {"same", "other", ""}) {
     CAPTURE(second);
     MemoryFiles files;
-    Checkpointer checkpointer(
-        files, "run", settings(false), "here", {}, 2, [] {}, true);
+    Checkpointer checkpointer(files, "run", settings(false), "here", {},
+                              std::vector<Replica>{{}, {0, 2}, {1, 2}}, [] {});
     checkpointer.begin(1);
     Saved saved;
     saved.step = 1;
     saved.sha256 = sha256Of("a file");
+    checkpointer.saved(0, saved);  // of another body
     saved.body = sha256Of("same");
-    checkpointer.saved(0, saved);
+    checkpointer.saved(1, saved);
     saved.body = second.empty() ? "" : sha256Of(second);
-    CHECK(errorCode([&] { checkpointer.saved(1, saved); }) == (second == "same" ? ""
+    CHECK(errorCode([&] { checkpointer.saved(2, saved); }) == (second == "same" ? ""
                                                                : second.empty()
                                                                    ? "bad-metadata"
                                                                    : "replicas-differ"));

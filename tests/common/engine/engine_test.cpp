@@ -82,7 +82,7 @@ class WholeModel {
     std::vector<std::vector<float>> gradients;
     for (std::size_t p = 0; p < used.size(); ++p) {
       const bool isBody = p > 0 && p + 1 < used.size();
-      gradients.emplace_back(isBody ? options_.replicas : options_.members, 0.0F);
+      gradients.emplace_back(isBody ? options_.replicasOf(p - 1) : options_.members, 0.0F);
     }
     for (at.i = 0; at.i < at.batch.count; ++at.i) {
       const std::uint32_t member = at.batch.memberOf(at.i);
@@ -97,7 +97,7 @@ class WholeModel {
       float gradient = tinyLossGradient(x);
       for (std::size_t p = used.size(); p-- > 0;) {
         const bool isBody = p > 0 && p + 1 < used.size();
-        float& own = gradients[p][isBody ? at.i % options_.replicas : member];
+        float& own = gradients[p][isBody ? at.i % options_.replicasOf(p - 1) : member];
         used[p].gradient = own;
         gradient = used[p].backward(inputs[p], gradient);
         own = used[p].gradient;
@@ -539,6 +539,29 @@ TEST_CASE("one to four members, one to three bodies and one or two replicas equa
             options.hasEdges = replicas == 1 && seed % 2 == 1;
             REQUIRE((trainedTogether(options) == whole));
           }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("bodies with different numbers of replicas compute the same as the whole model") {
+  for (const std::vector<std::uint32_t>& replicas :
+       std::vector<std::vector<std::uint32_t>>{{2, 1}, {1, 3}, {2, 3}, {2, 1, 1}, {3, 1, 2}}) {
+    for (const std::uint32_t staleness : {0, 2}) {
+      VirtualOptions options = optionsFor("priority", 7);
+      options.bodies = replicas.size();
+      options.bodyReplicas = replicas;
+      options.staleness = staleness;
+      options.reduceSeconds = 0.7;
+      const Trained whole = trainedTogetherWhole(options);
+      for (const std::string name : {"priority", "gpipe", "zb"}) {
+        options.schedule = &findSchedule(name);
+        if (staleness > 0 && !supportsStaleness(*options.schedule, 2)) continue;
+        for (std::uint64_t seed = 0; seed < 20; ++seed) {
+          CAPTURE(replicas, staleness, name, seed);
+          options.jitterSeed = seed;
+          REQUIRE((trainedTogether(options) == whole));
         }
       }
     }

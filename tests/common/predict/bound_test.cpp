@@ -170,7 +170,7 @@ TEST_CASE("a server has its share of the work of replicas, a shared link has all
   StepCosts costs = mobileNet(125e6, 0.1e-3);
   costs.body().forward = 100e-3;
   costs.body().backward = 200e-3;
-  costs.replicas = {3, 0, 50e-3};
+  costs.body().replicas = {3, 0, 50e-3};
   // The first tensor takes 6 ms to compute, 12.845056 MB / 125 MB/s to cross, and the latency; a
   // replica computes 8 / 3 micro-batches on average; then come the sum and BodyDone.
   const double across = 12.845056e6 / 125e6;
@@ -178,7 +178,7 @@ TEST_CASE("a server has its share of the work of replicas, a shared link has all
   CHECK(bound.bottleneck == Bottleneck::serverCompute);
   CHECK(bound.seconds ==
         Approx(6e-3 + across + 0.1e-3 + 8 * 100e-3 + across + 0.1e-3 + 10.9e-3).epsilon(1e-9));
-  costs.replicas.seconds = 500e-3;
+  costs.body().replicas.seconds = 500e-3;
   CHECK(stepBound(costs).seconds ==
         Approx(6e-3 + across + 0.1e-3 + 8 * 100e-3 + 500e-3 + 0.1e-3).epsilon(1e-9));
   CHECK(steadyStepBound(costs, 16).seconds == Approx(8 * 100e-3).epsilon(1e-9));

@@ -72,11 +72,19 @@ std::vector<StepCosts> withAllLinks(const StepCosts& costs, std::uint64_t seed) 
         linked.edges.push_back({others.bodies[e].rateUp, others.bodies[e].latency});
       }
     }
-    if (costs.bodies.size() > 1 || costs.microBatches == 1) continue;
+    if (costs.microBatches == 1) continue;
     StepCosts& replicated = all.emplace_back(costs);
     replicated.sharesLink = shares;
-    replicated.replicas.count = 2 + static_cast<std::uint32_t>(seed % (costs.microBatches - 1));
-    replicated.replicas.seconds = randomCosts(seed + 2000).updateSeconds;
+    for (std::size_t b = 0; b < costs.bodies.size(); ++b) {
+      BodyCosts& body = replicated.bodies[b];
+      if (shares) {
+        body.rateUp = costs.body().rateUp;
+        body.rateDown = costs.body().rateDown;
+      }
+      if (b == 1) continue;  // this one has a single server
+      body.replicas.count = 2 + static_cast<std::uint32_t>((seed + b) % (costs.microBatches - 1));
+      body.replicas.seconds = randomCosts(seed + 2000 + b).updateSeconds;
+    }
   }
   return all;
 }
@@ -101,10 +109,12 @@ TEST_CASE("no order of actions is faster than the bound") {
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     const StepCosts unlinked = randomCosts(seed, 1 + static_cast<int>(seed % 4));
     for (const StepCosts& costs : withAllLinks(unlinked, seed)) {
+      const bool areMixed = costs.bodies.size() > 1 && costs.maxReplicas() > 1;
       for (const Schedule& schedule : scheduleTable()) {
+        if (areMixed && schedule.name == "1f1b") continue;  // refused by checkReplicas()
         const double bound = stepBound(costs, schedule.splitsBackward).seconds;
         INFO("seed " << seed << ", " << schedule.name << ", shared " << costs.sharesLink
-                     << ", edges " << costs.edges.size() << ", replicas " << costs.replicas.count);
+                     << ", edges " << costs.edges.size() << ", replicas " << costs.maxReplicas());
         const double seconds = simulated(costs, schedule.name);
         REQUIRE(seconds >= bound * (1 - 1e-9));
         nearest = std::min(nearest, seconds / bound);
@@ -254,7 +264,7 @@ TEST_CASE("replicas share the micro-batches, and add their gradients after the l
   costs.headForward = costs.tailStep = costs.headBackward = 1e-6;
   costs.bodies = {{{}, 10e-3, 20e-3, 1e12, 1e12, 1e-6, 0}};
   costs.flows = FlowMap<FlowCosts>(costs.body().place.flows(), {1, 0, 0});
-  costs.replicas = {2, 0, 7e-3};
+  costs.body().replicas = {2, 0, 7e-3};
   const SimulatedStep step =
       simulateStep(costs, policyOf(findSchedule("priority"), 5), /*withTimeline=*/true);
   for (const Span& span : step.timeline) {
@@ -295,7 +305,7 @@ TEST_CASE("steps of replicas, and steps that overlap, take as long as those of t
         costs.headForward = 1;
         costs.tailStep = 1.071;
         costs.headBackward = 0.937;
-        costs.replicas = {replicas, 0, options.reduceSeconds};
+        costs.body().replicas = {replicas, 0, options.reduceSeconds};
         BodyCosts& body = costs.bodies.front();
         body.forward = 1.533;
         body.backward = 1.979;

@@ -120,7 +120,7 @@ TEST_CASE("with two bodies, a tensor between them crosses two links and is encod
 }
 
 TEST_CASE("the costs of replicas are means over all of them, and their link is the fastest one") {
-  StepMeter meter({{}}, 2);
+  StepMeter meter({{}}, {2});
   LinkTotals totals = later({}, 4);
   std::vector<BodyDone> bodies(1);
   bodies[0].forwardSeconds = 0.2;
@@ -135,13 +135,13 @@ TEST_CASE("the costs of replicas are means over all of them, and their link is t
   const auto costs = meter.measure(step(3, 4), actions(0.4), bodies, totals, links);
   REQUIRE(costs);
   REQUIRE(costs->bodies.size() == 1);
-  CHECK(costs->replicas.count == 2);
-  CHECK(costs->replicas.seconds == 0.1);
+  CHECK(costs->body().replicas.count == 2);
+  CHECK(costs->body().replicas.seconds == 0.1);
   CHECK(costs->body().forward == Approx(0.05));
   CHECK(costs->body().rateUp == 3e8);
   CHECK(costs->body().rateDown == 4e8);
   CHECK(costs->body().latency == Approx(2e-3));
-  CHECK(meter.mean()->replicas.seconds == Approx(0.2));  // of steps 2 and 3
+  CHECK(meter.mean()->body().replicas.seconds == Approx(0.2));  // of steps 2 and 3
 }
 
 TEST_CASE("with a direct link, the second body reports the costs of the flows between two bodies") {

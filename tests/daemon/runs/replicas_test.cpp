@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -204,6 +205,47 @@ TEST_CASE("a broken connection to a replica is replaced, and no work is lost") {
   checkSameModel(expected, run);
 }
 
+// Three blocks at the server, or one per body.
+Arguments dividedAmong(const std::string& cuts) {
+  return with(kStateful, {"--set", "model.cuts=" + cuts, "--set", "train.micro_batches=5"});
+}
+
+TEST_CASE("bodies with different numbers of replicas are bit-identical to the whole model") {
+  const TemporaryFolder folder;
+  const Replicas pair(folder, 2);
+  const TestServer alone(folder, {}, "alone");
+  const std::string two = pair.addresses() + "," + alone.address();
+  const Arguments stale = {"--set", "train.staleness=1", "--set", "model.dropout=0.2"};
+  int number = 0;
+  for (const auto& [servers, cuts] :
+       std::map<std::string, std::string>{{two, "[1, 2, 4]"},
+                                          {alone.address() + "," + pair.addresses(), "[1, 2, 4]"},
+                                          {pair.addresses() + "," + pair.addresses(), "[1, 2, 4]"},
+                                          {two + "," + alone.address(), "[1, 2, 3, 4]"}}) {
+    for (const Arguments& more : {Arguments{}, stale}) {
+      CAPTURE(servers, ++number);
+      const auto result =
+          verify(folder.path(std::to_string(number)), servers,
+                 with({"--set", "model={name: mlp, width: 16, depth: 4, cuts: " + cuts + "}",
+                       "--set", "train.micro_batches=5"},
+                      more));
+      CHECK(result.at("equal") == true);
+    }
+  }
+}
+
+TEST_CASE("a run of bodies with replicas continues after a kill with the same weights") {
+  const TemporaryFolder folder;
+  Replicas replicas(folder, 2);
+  const TestServer alone(folder, {}, "alone");
+  const Arguments arguments =
+      with(dividedAmong("[1, 2, 4]"), {"--server", replicas.addresses() + "," + alone.address()});
+  const std::string expected = folder.path("undisturbed"), run = folder.path("run");
+  REQUIRE(runClient("train", expected, arguments).code == 0);
+  trainThroughKills(*replicas.servers[1], {"snapshot:4:kill"}, run, arguments);
+  checkSameModel(expected, run);
+}
+
 TEST_CASE("several runs use the same replicas at the same time") {
   const TemporaryFolder folder;
   const Replicas replicas(folder, 3);
@@ -270,6 +312,11 @@ TEST_CASE("each replica needs a micro-batch of each batch") {
   CHECK_THAT(errorOf(folder, two, {"--set", "train.schedule=1f1b", "--set", "train.staleness=1"}),
              Contains("[bad-staleness]"));
   CHECK_THAT(errorOf(folder, two + ",127.0.0.1:3"), Contains("[bad-servers]"));
+  const Arguments divided = {"--set", "model={name: mlp, depth: 4, cuts: [1, 2, 4]}"};
+  CHECK_THAT(errorOf(folder, two + ",127.0.0.1:3", with(divided, {"--set", "connect.direct=true"})),
+             Contains("[bad-servers]") && Contains("connect.direct"));
+  CHECK_THAT(errorOf(folder, two + ",127.0.0.1:3", with(divided, {"--set", "train.schedule=1f1b"})),
+             Contains("[bad-run-spec]") && Contains("train.schedule"));
 }
 
 TEST_CASE("a replica that has other weights ends the run, also without checkpoints") {

@@ -90,6 +90,11 @@ class VirtualRun::Link : public EngineLink {
     if (auto* tensor = std::get_if<TensorMessage>(&message)) {
       const auto edge = edges_.find(tensor->flow.cut);
       const std::size_t direction = edge == edges_.end() ? direction_ : edge->second;
+      // The links of real runs refuse a flow's tensors in another order.
+      const std::pair turn{tensor->at.step, tensor->at.i};
+      auto& last = last_[{tensor->at.phase, tensor->flow}];
+      CHECK(last < turn);
+      last = turn;
       run_.directions_[direction].waiting.push_back(std::move(*tensor));
       return run_.startSending(direction);
     }
@@ -105,6 +110,7 @@ class VirtualRun::Link : public EngineLink {
   VirtualRun& run_;
   const std::size_t direction_;
   const std::map<int, std::size_t> edges_;
+  std::map<std::pair<Phase, Flow>, std::pair<std::uint64_t, std::uint32_t>> last_;
 };
 
 Division divide(const VirtualOptions& options, std::uint64_t step, std::uint32_t samples) {
@@ -117,9 +123,16 @@ Division divide(const VirtualOptions& options, std::uint64_t step, std::uint32_t
 }
 
 VirtualRun::VirtualRun(const VirtualOptions& options) : options_(options) {
-  REQUIRE((!options.hasEdges || options.replicas == 1));
+  std::vector<std::size_t> bodies;  // of the servers
   for (const Place& place : placesInRow(options.bodies, options.cut)) {
-    places_.resize(places_.size() + options.replicas, place);
+    const std::size_t body = bodies.empty() ? 0 : bodies.back() + 1;
+    const std::uint32_t count = options.replicasOf(body);
+    REQUIRE((!options.hasEdges || count == 1));
+    for (std::uint32_t rank = 0; rank < count; ++rank) {
+      places_.push_back(place);
+      replicas_.push_back({rank, count});
+      bodies.push_back(body);
+    }
   }
   for (Place& place : places_) {
     if (options.headIsFrozen && place.firstCut == 0) place.first.front().hasGradient = false;
@@ -132,9 +145,6 @@ VirtualRun::VirtualRun(const VirtualOptions& options) : options_(options) {
                                     static_cast<std::uint32_t>(options.bodies));
   engine.bodies = static_cast<std::uint32_t>(options.bodies);
   engine.staleness = options.staleness;
-  const auto replicaOf = [&](std::size_t server) {
-    return Replica{static_cast<std::uint32_t>(server) % options.replicas, options.replicas};
-  };
   const std::vector<TinyPart> parts = tinyParts(options.bodies);
   engine.hasEdges = options.hasEdges;
   const std::size_t members = options.members, servers = places_.size();
@@ -153,7 +163,7 @@ VirtualRun::VirtualRun(const VirtualOptions& options) : options_(options) {
   }
 
   for (std::size_t s = 0; s < servers; ++s) {
-    const std::size_t body = s / options.replicas;
+    const std::size_t body = bodies[s];
     std::map<int, std::size_t> edges;
     EngineOptions own = engine;
     own.hasEdgeBefore = options.hasEdges && body > 0;
@@ -161,10 +171,10 @@ VirtualRun::VirtualRun(const VirtualOptions& options) : options_(options) {
     if (options.hasEdges && body + 1 < options.bodies) {
       edges[places_[s].lastCut] = firstEdge + 2 * body + 1;
     }
-    own.replica = replicaOf(s);
+    own.replica = replicas_[s];
     own.reduces = !own.replica.isAlone();
     own.inFlight =
-        inFlightOf(engine.inFlight, options.replicas,
+        inFlightOf(engine.inFlight, own.replica.count,
                    own.replica.shareOf({0, 1, options.microBatches}).count, options.staleness);
     if (members > 1) {
       own.sumsMembers = s == 0;
@@ -184,7 +194,7 @@ VirtualRun::VirtualRun(const VirtualOptions& options) : options_(options) {
   for (std::size_t m = 0; m < members; ++m) {
     std::vector<BodyPeer> peers;
     for (std::size_t s = 0; s < servers; ++s) {
-      peers.push_back({places_[s], std::make_shared<Link>(*this, downTo(m, s) + 1), replicaOf(s)});
+      peers.push_back({places_[s], std::make_shared<Link>(*this, downTo(m, s) + 1), replicas_[s]});
     }
     if (members > 1) engine.member = static_cast<std::uint32_t>(m);
     auto client = std::make_unique<Coordinator>(engine, peers, options.fetchGradients);
@@ -329,9 +339,10 @@ void VirtualRun::startWork(std::size_t index) {
 void VirtualRun::reduce(std::size_t index, const Work& work) {
   const std::uint64_t step = work.at.step;
   const std::size_t body = *sides_[index].body;
-  const std::size_t first = clients_.size() + body * options_.replicas;
+  const Replica& replica = replicas_[index - clients_.size()];
+  const std::size_t first = index - replica.rank;
   std::vector<std::uint64_t>& tokens = reductions_[{step, body}];
-  tokens.resize(options_.replicas);
+  tokens.resize(replica.count);
   tokens[index - first] = work.token;
   if (std::count(tokens.begin(), tokens.end(), 0) > 0) return;
   float sum = sides_[first].gradients[step].at(0);

@@ -47,10 +47,15 @@ struct VirtualOptions {
   std::uint64_t jitterSeed = 0;  // if not 0, durations are multiplied by a random factor in [0, 2)
   bool fetchGradients = false;
   std::uint32_t staleness = 0;
-  bool hasEdges = false;       // neighbouring bodies have direct links
-  std::uint32_t replicas = 1;  // of each body; without direct links
-  std::uint32_t members = 1;   // clients that train together; see divide()
-  double reduceSeconds = 0;    // from the last replica's Reduce until it is complete
+  bool hasEdges = false;                         // neighbouring bodies have direct links
+  std::uint32_t replicas = 1;                    // of each body; without direct links
+  std::vector<std::uint32_t> bodyReplicas = {};  // if not empty, these instead: one number per body
+  std::uint32_t members = 1;                     // clients that train together; see divide()
+  double reduceSeconds = 0;  // from the last replica's Reduce until it is complete
+
+  std::uint32_t replicasOf(std::size_t body) const {
+    return bodyReplicas.empty() ? replicas : bodyReplicas.at(body);
+  }
 };
 
 // How a batch is divided. With several members, each sample belongs to a random one: shares vary
@@ -142,8 +147,9 @@ class VirtualRun {
   void deliver(std::size_t direction, const Message& message);
 
   const VirtualOptions options_;
-  std::vector<Place> places_;  // of the servers
-  std::vector<Side> sides_;    // the clients, then the servers
+  std::vector<Place> places_;      // of the servers
+  std::vector<Replica> replicas_;  // of the servers
+  std::vector<Side> sides_;        // the clients, then the servers
   std::vector<Coordinator*> clients_;
   // Per client and server: down, up. Then, with direct links, per pair of neighbours: backwards,
   // forwards.

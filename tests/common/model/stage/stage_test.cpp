@@ -964,6 +964,7 @@ TEST_CASE("each replica of a body equals the whole model that adds in the same o
     for (const std::uint32_t count : {2, 3, 4}) {
       for (const int variant : {0, 1, 2}) {
         options.replica = {0, count};
+        options.bodyReplicas = {count};
         options.microBatches = 7;
         options.recompute = variant == 1;
         options.splitsBackward = variant == 2;
@@ -1006,7 +1007,7 @@ TEST_CASE("another number of replicas gives other bits") {
   options.microBatches = 8;
   std::vector<std::vector<NamedTensor>> gradients;
   for (const std::uint32_t count : {1, 2, 4}) {
-    options.replica = {0, count};
+    options.bodyReplicas = {count};
     WholeStage whole(options);
     const Batch batch = makeBatch(options.model, 24, 1);
     whole.runBatch(Phase::train, 1, 8, batch.view());
