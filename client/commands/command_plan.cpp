@@ -69,11 +69,9 @@ std::string yamlOf(const PreparedRun& run, const PlannedRun& plan, bool withCuts
   if (withCuts) {
     text += fmt::format("model:\n  cuts: {}\n", cutsText(run, plan));
   }
-  const std::vector<std::string> replicas(plan.spec.replicas, "HOST:PORT");
-  const std::vector<std::string> bodies(plan.cuts.size() - 1,
-                                        fmt::format("{}", fmt::join(replicas, "+")));
+  const std::vector<std::string> bodies = serverPlaceholders(plan.replicas);
   // One server, which is also configured, needs no change.
-  if (replicas.size() * bodies.size() > 1 || run.bodies.size() > 1) {
+  if (bodies.size() > 1 || plan.replicas.front() > 1 || run.bodies.size() > 1) {
     text += fmt::format("# servers: [{}]\n", fmt::join(bodies, ", "));
   }
   return text + fmt::format(
@@ -83,9 +81,23 @@ std::string yamlOf(const PreparedRun& run, const PlannedRun& plan, bool withCuts
                     plan.spec.staleness, codecMapText(plan.codecs));
 }
 
+// The number that all bodies have, or else those of each body.
+Json replicasOf(const PlannedRun& plan) {
+  const std::uint32_t first = plan.replicas.front();
+  const bool isSame = std::all_of(plan.replicas.begin(), plan.replicas.end(),
+                                  [&](std::uint32_t count) { return count == first; });
+  return isSame ? Json(first) : Json(plan.replicas);
+}
+
+// "2", or "2-1" if the bodies differ
+std::string replicasText(const PlannedRun& plan) {
+  const Json replicas = replicasOf(plan);
+  return replicas.is_array() ? fmt::format("{}", fmt::join(plan.replicas, "-")) : replicas.dump();
+}
+
 Json toJson(const PreparedRun& run, const PlannedRun& plan) {
   Json json = {{"cuts", cutsOf(run, plan)},
-               {"replicas", plan.spec.replicas},
+               {"replicas", replicasOf(plan)},
                {"micro_batches", plan.spec.microBatches},
                {"in_flight", plan.spec.inFlight},
                {"schedule", plan.spec.schedule},
@@ -107,8 +119,8 @@ Json toJson(const PreparedRun& run, const PlannedRun& plan) {
 std::string rowOf(const PreparedRun& run, const PlannedRun& plan, const std::string& name,
                   std::size_t width) {
   return fmt::format(
-             "  {:<11}{:<{}}{:>2}{:>4}{:>4}{:>3}  {:<9}{:>9.1f}{:>11.0f}{:>9}{:>9}{:>9}{:>9}  {}\n",
-             name, cutsText(run, plan), width, plan.spec.replicas, plan.spec.microBatches,
+             "  {:<11}{:<{}}{:>6}{:>4}{:>4}{:>3}  {:<9}{:>9.1f}{:>11.0f}{:>9}{:>9}{:>9}{:>9}  {}\n",
+             name, cutsText(run, plan), width, replicasText(plan), plan.spec.microBatches,
              plan.spec.inFlight, plan.spec.staleness, plan.spec.schedule, 1e3 * plan.seconds,
              samplesPerSecond(run, plan), bytesText(plan.bytesUp), bytesText(plan.bytesDown),
              bytesText(plan.clientMemory), bytesText(plan.maxServerMemory()),
@@ -134,7 +146,7 @@ void print(const PreparedRun& run, const Plans& plans, const LinkCosts& link, bo
   std::cout << fmt::format("link: {}; {} combinations considered\n\n", link.text(),
                            plans.considered)
             << fmt::format(
-                   "  {:<11}{:<{}}{:>2}{:>4}{:>4}{:>3}  {:<9}{:>9}{:>11}{:>9}{:>9}{:>9}{:>9}  {}\n",
+                   "  {:<11}{:<{}}{:>6}{:>4}{:>4}{:>3}  {:<9}{:>9}{:>11}{:>9}{:>9}{:>9}{:>9}  {}\n",
                    "", "cuts", width, "R", "M", "W", "D", "schedule", "step, ms", "samples/s", "up",
                    "down", "client", "server", "bottleneck");
   for (std::size_t p = 0; p < plans.best.size(); ++p) {

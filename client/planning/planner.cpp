@@ -431,6 +431,7 @@ class Planner {
     planned.bytesDown = costs.microBatches * bytes.down;
     setMemory(planned, plan);
     for (const RunPlan& body : plan.bodies) {
+      planned.replicas.push_back(body.spec.replicas);
       planned.codecs.insert(body.spec.codecs.begin(), body.spec.codecs.end());
     }
     return planned;
@@ -454,7 +455,7 @@ class Planner {
   std::vector<PlannedRun> bestOf(std::vector<PlannedRun> plans) const {
     const auto rank = [](const PlannedRun& plan) {
       return std::tuple(
-          plan.spec.staleness, plan.loss, plan.spec.replicas, plan.bytesUp + plan.bytesDown,
+          plan.spec.staleness, plan.loss, plan.replicas, plan.bytesUp + plan.bytesDown,
           std::accumulate(plan.serverMemory.begin(), plan.serverMemory.end(), plan.clientMemory),
           plan.seconds);
     };
@@ -463,7 +464,7 @@ class Planner {
     std::vector<PlannedRun> best;
     for (PlannedRun& plan : plans) {
       const bool isSimilar = std::any_of(best.begin(), best.end(), [&](const PlannedRun& other) {
-        return other.cuts == plan.cuts && other.spec.replicas == plan.spec.replicas &&
+        return other.cuts == plan.cuts && other.replicas == plan.replicas &&
                other.spec.microBatches == plan.spec.microBatches &&
                other.spec.staleness == plan.spec.staleness && other.codecs == plan.codecs;
       });

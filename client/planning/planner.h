@@ -35,11 +35,12 @@ struct PlannerOptions {
 
 // Settings, and what is predicted for them.
 struct PlannedRun {
-  RunSpec spec;           // with the number in flight, not 0
-  std::vector<int> cuts;  // of all bodies
-  ParsedCodecs codecs;    // of all flows
-  double loss = 0;        // of the codecs, in arbitrary units; 0: the first of each list
-  double seconds = 0;     // per step, with full batches; with staleness, of a long run
+  RunSpec spec;                         // with the number in flight, not 0
+  std::vector<int> cuts;                // of all bodies
+  std::vector<std::uint32_t> replicas;  // of each body
+  ParsedCodecs codecs;                  // of all flows
+  double loss = 0;     // of the codecs, in arbitrary units; 0: the first of each list
+  double seconds = 0;  // per step, with full batches; with staleness, of a long run
   // Per step, over the client's links to all servers.
   double bytesUp = 0, bytesDown = 0;
   double clientMemory = 0;           // bytes

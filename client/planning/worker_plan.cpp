@@ -123,6 +123,12 @@ Json toJson(const WorkerPlan& plan, const WorkerPlanOptions& options) {
   return json;
 }
 
+std::vector<std::uint32_t> workersOf(const Partition& partition) {
+  std::vector<std::uint32_t> workers;
+  for (const PipelineStage& stage : partition.stages) workers.push_back(stage.replicas);
+  return workers;
+}
+
 void printText(const WorkerPlan& plan, const WorkerPlanOptions& options) {
   const Partition& best = plan.best;
   std::cout << fmt::format("configuration  {}: {} on {}, {} per worker\n\n",
@@ -151,6 +157,11 @@ void printText(const WorkerPlan& plan, const WorkerPlanOptions& options) {
                           "memory: of a worker, for weights, gradients and what forward keeps, "
                           "without the optimizer's state\n",
                           2)
+            << "\nTo run it, set model.cuts to the ends of these stages, and give their servers "
+               "to 'train':\n\n"
+            << fmt::format("  --server {}\n\n", fmt::join(serverPlaceholders(workersOf(best)), ","))
+            << "The client itself computes the layers before the first cut and after the last "
+               "one.\n"
             << std::flush;
 }
 
@@ -164,6 +175,15 @@ int printWorkerPlan(const WorkerPlanOptions& options) {
     printText(plan, options);
   }
   return 0;
+}
+
+std::vector<std::string> serverPlaceholders(std::span<const std::uint32_t> replicas) {
+  std::vector<std::string> bodies;
+  for (const std::uint32_t count : replicas) {
+    const std::vector<std::string> addresses(count, "HOST:PORT");
+    bodies.push_back(fmt::format("{}", fmt::join(addresses, "+")));
+  }
+  return bodies;
 }
 
 }  // namespace cleave

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 namespace cleave {
 
@@ -19,5 +21,8 @@ struct WorkerPlanOptions {
 
 // Prints the plan. Throws UsageError.
 int printWorkerPlan(const WorkerPlanOptions& options);
+
+// A placeholder for the servers of each body, HOST:PORT+HOST:PORT if it has two.
+std::vector<std::string> serverPlaceholders(std::span<const std::uint32_t> replicas);
 
 }  // namespace cleave
