@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|servers|rows|replicas|edges|plan|plan-search|zero-bubble|between|metrics|memory|run-memory|process|transport|reducer|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|graph|overhead|codecs|codec-step|codec-auto|pipeline|servers|rows|replicas|edges|plan|plan-search|zero-bubble|between|metrics|memory|run-memory|process|transport|reducer|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
 
   split    the demo's split model (codec none, schedule priority), compared with the whole model in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -14,6 +14,9 @@ usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|s
   graph    forward and backward of a MobileNetV2 that was exported from PyTorch, compared with Cleave's own, and with PyTorch in
            Python; run scripts/test_python.sh first
            --rounds N (20), --batch N (32), --size N of the images (96), --threads N (1), --json FILE
+  overhead the cost of running an exported model apart from the arithmetic: 24 GPT-2 layers of width 16, compared with
+           PyTorch in Python; run scripts/test_python.sh first
+           --rounds N (15), --json FILE
   codecs   every codec's encode and decode, on one thread and on two, compared with a read-only pass and memcpy; then sort and
            uniform compared with plain LibTorch operations
            [SPEC…] (in addition to the table's examples), --seconds S per figure (0.5), --json FILE; for the second part
@@ -98,6 +101,7 @@ case "${1:-}" in
   split) targets=(cleave-client cleave-server bench_whole) ;;
   head) targets=(bench_head) ;;
   graph) targets=(bench_graph) ;;
+  overhead) targets=(bench_overhead) ;;
   codecs) targets=(bench_codecs bench_codecs_torch) ;;
   codec-step) targets=(cleave-server bench_step) ;;
   codec-auto) targets=(cleave-client cleave-server cleave-link) ;;
