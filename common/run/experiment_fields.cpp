@@ -1,6 +1,7 @@
 #include "common/run/experiment_fields.h"
 
 #include "common/engine/schedule.h"
+#include "common/model/stage/deterministic_scope.h"
 #include "common/run/plan.h"
 #include "common/topology/division.h"
 
@@ -16,12 +17,6 @@ std::string schedulesText() {
     text += (text.empty() ? "`" : ", `") + std::string(row.name) + "`";
   }
   return text;
-}
-
-void checkDeviceBits(const std::string& bits) {
-  if (bits == "exact" || bits == "fast") return;
-  throw UsageError("bad-device", "there is no device_bits '" + bits + "'", "use exact or fast")
-      .about("device_bits");
 }
 
 std::vector<ExperimentField> makeFields() {

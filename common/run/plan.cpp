@@ -8,6 +8,7 @@
 #include "common/graph/packed_graph.h"
 #include "common/link/tensor_link.h"
 #include "common/model/graph/graph_blocks.h"
+#include "common/model/stage/deterministic_scope.h"
 #include "compression/registry.h"
 
 namespace cleave {
@@ -237,6 +238,7 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
   checkFreeze(spec);
   plan.stage.headIsFrozen = spec.headIsFrozen;
   checkOptimizer(spec.optimizer);
+  checkDeviceBits(spec.deviceBits);
   plan.blocks = blocksFor(plan.stage);
   plan.place = placeOfBody(plan.blocks, plan.stage.cuts);
 

@@ -175,6 +175,11 @@ void PreparedGraph::prepareOperation(const wire::Node& node, GraphStep& step) {
     const bool isShape = isView && expected.name() == "shape";
     const wire::Argument* const given = findArgument(node, isShape ? "size" : expected.name());
     step.operands.push_back(operandFor(node, expected, given));
+    const bool isProbability = expected.name() == "dropout_p" ||
+                               (expected.name() == "p" && node.op() == "aten.dropout.default");
+    const IValue& value = step.operands.back().constant;
+    // Does not draw, so that seeding would only take time.
+    if (isProbability && value.isDouble() && value.toDouble() == 0) step.isRandom = false;
   }
   if (node.op() == "aten.bernoulli_.float") step.kind = NodeKind::maskOfMean;
   if (node.op() == "aten.batch_norm.default") prepareNorm(node, step);

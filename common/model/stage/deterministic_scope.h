@@ -3,9 +3,19 @@
 
 #include <ATen/Context.h>
 
+#include <string>
+
+#include "common/core/error.h"
 #include "common/model/experiment.h"
 
 namespace cleave {
+
+// Throws UsageError "bad-device" unless it is a value of Experiment::deviceBits.
+inline void checkDeviceBits(const std::string& bits) {
+  if (bits == "exact" || bits == "fast") return;
+  throw UsageError("bad-device", "there is no device_bits '" + bits + "'", "use exact or fast")
+      .about("device_bits");
+}
 
 // While this object lives, LibTorch uses deterministic algorithms only, and an operator that has
 // none throws c10::Error, which withTorchErrors() translates. Only for "exact" on a GPU: on the

@@ -406,6 +406,8 @@ TEST_CASE("with staleness, more micro-batches are in flight, and older weights n
   CHECK(refused(spec) == "bad-staleness");
   spec.staleness = 0;
   CHECK(refused(spec) == "");
+  spec.deviceBits = "some";
+  CHECK(refused(spec) == "bad-device");
 }
 
 TEST_CASE("a replica's plan is for its share of the batches") {

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <ATen/Context.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
@@ -108,6 +109,11 @@ TEST_CASE("random operators depend on seed, step and micro-batch, and on nothing
   CHECK_FALSE(at::equal(first, dropout.run(input(), contextOf(Phase::train, 3, 2))));
   CHECK_FALSE(at::equal(first, dropout.run(input(), contextOf(Phase::train, 4, 1))));
   CHECK(at::equal(input(), dropout.run(input(), contextOf(Phase::eval))));
+  // Without a probability, nothing is drawn, and no generator is seeded.
+  at::manual_seed(5);
+  const Program none(graphOf("aten.dropout.default", {number("p", 0), flag("train", true)}));
+  CHECK(at::equal(input(), none.run(input(), contextOf(Phase::train))));
+  CHECK(at::globalContext().defaultGenerator(at::kCPU).current_seed() == 5);
 
   // The mask of torchvision's stochastic depth, which is later divided by p.
   const Program mask(graphOf("aten.bernoulli_.float", {number("p", 0.75)}));
