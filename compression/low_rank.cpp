@@ -118,7 +118,7 @@ class LowRank : public Codec {
     memory.working = 2 * shape.rows * shape.columns * sizeof(float) + 2 * factors;
     if (iterations_ == 0) {  // svd: the Gram matrix, its eigenvectors and working memory
       const std::size_t n = std::min(shape.rows, shape.columns);
-      memory.working += 2 * 4 * n * n * sizeof(double);
+      memory.working += 2 * (4 * n * n * sizeof(double));
     }
     if (inner_) {
       memory.working += std::max(inner_->memory(first).working, inner_->memory(second).working);
