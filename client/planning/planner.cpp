@@ -455,7 +455,8 @@ class Planner {
   std::vector<PlannedRun> bestOf(std::vector<PlannedRun> plans) const {
     const auto rank = [](const PlannedRun& plan) {
       return std::tuple(
-          plan.spec.staleness, plan.loss, plan.replicas, plan.bytesUp + plan.bytesDown,
+          plan.spec.staleness, plan.loss, *std::ranges::max_element(plan.replicas),
+          plan.bytesUp + plan.bytesDown,
           std::accumulate(plan.serverMemory.begin(), plan.serverMemory.end(), plan.clientMemory),
           plan.seconds);
     };
