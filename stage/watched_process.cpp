@@ -9,8 +9,9 @@
 #include <csignal>
 #include <cstring>
 #include <ctime>
-#include <fstream>
 #include <utility>
+
+#include "common/core/process.h"
 
 namespace cleave {
 namespace {
@@ -86,10 +87,7 @@ bool WatchedProcess::isEnding() const {
 std::size_t WatchedProcess::residentBytes() const {
   const std::lock_guard lock(mutex_);
   if (!handle_) return 0;  // its number may be that of another process
-  std::ifstream file("/proc/" + std::to_string(process_) + "/statm");
-  std::size_t size = 0, resident = 0, shared = 0;  // pages
-  if (!(file >> size >> resident >> shared) || resident < shared) return 0;
-  return (resident - shared) * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return privateResidentBytes(process_);
 }
 
 double WatchedProcess::processorSeconds() const {

@@ -32,9 +32,9 @@ double startedAfterBoot() {
   return std::strtod(field.c_str(), nullptr) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
-// A number of pages in /proc/self/statm, from 1.
-std::size_t memoryFrom(int position) {
-  std::ifstream file("/proc/self/statm");
+// A number of pages in statm, from 1. `process`: its folder in /proc; 0 if it does not exist.
+std::size_t memoryFrom(int position, const std::string& process = "self") {
+  std::ifstream file("/proc/" + process + "/statm");
   std::size_t pages = 0;
   for (int number = 1; number <= position; ++number) file >> pages;
   return pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -59,6 +59,12 @@ std::size_t peakResidentBytes() {
 }
 
 std::size_t dataBytes() { return memoryFrom(6); }
+
+std::size_t privateResidentBytes(pid_t process) {
+  const std::string name = std::to_string(process);
+  const std::size_t resident = memoryFrom(2, name), shared = memoryFrom(3, name);
+  return resident < shared ? 0 : resident - shared;
+}
 
 double cpuSeconds() {
   rusage usage{};
