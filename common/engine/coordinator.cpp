@@ -252,7 +252,8 @@ void Coordinator::sendTensor(TensorMessage&& message) {
   sendInOrder(to, flow);
 }
 
-// The replicas of a body may be ahead of each other, also by a step.
+// Sends what the peer may receive now. One replica of a body may be ahead of another, even by a
+// step.
 void Coordinator::sendInOrder(std::size_t to, Flow flow) {
   for (std::size_t batch = 0; batch < open().size(); ++batch) {
     const Share share = peers_[to].replica.shareOf(open()[batch].share);
