@@ -15,7 +15,7 @@ install(PROGRAMS scripts/with_torch.sh DESTINATION bin COMPONENT programs RENAME
 install(DIRECTORY configs DESTINATION share/cleave COMPONENT programs)
 install(DIRECTORY packaging/kubernetes packaging/grafana packaging/prometheus DESTINATION share/cleave COMPONENT programs)
 install(FILES python/pyproject.toml DESTINATION share/cleave/python COMPONENT programs)
-install(DIRECTORY python/cleave DESTINATION share/cleave/python COMPONENT programs PATTERN "__pycache__" EXCLUDE)
+install(DIRECTORY python/cleave_split DESTINATION share/cleave/python COMPONENT programs PATTERN "__pycache__" EXCLUDE)
 install(FILES README.md LICENSE THIRD_PARTY.md DESTINATION ${documents} COMPONENT programs)
 install(DIRECTORY docs DESTINATION ${documents} COMPONENT programs)
 install(FILES proto/PROTOCOL.md DESTINATION ${documents}/proto COMPONENT programs)

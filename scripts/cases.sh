@@ -12,7 +12,7 @@ usage: scripts/cases.sh [--jobs N] [--programs DIR] FOLDER
   --programs DIR   folder of cleave-client and cleave-server; default: build/release/bin
   --help           this text
 
-The scripts get BIN, the folder of the programs, and PYTHON, a Python with PyTorch and the package cleave: .deps/python/bin/python
+The scripts get BIN, the folder of the programs, and PYTHON, a Python with PyTorch and the package cleave_split: .deps/python/bin/python
 if scripts/test_python.sh has made it, else python3.
 
 Exit codes: 0 no case failed, 1 a case failed, 2 usage error.

@@ -278,7 +278,7 @@ def check_operators(write):
     source = (ROOT / "common/graph/operators.cpp").read_text()
     lists = re.findall(r"constexpr std::string_view k(?:OwnMemory|MayShare|InPlace) =[^;]*;", source, re.S)
     names = sorted(name for words in lists for text in re.findall(r'"([^"]*)"', words) for name in text.split())
-    page, module = ROOT / "docs/models.md", ROOT / "python/cleave/operators.py"
+    page, module = ROOT / "docs/models.md", ROOT / "python/cleave_split/operators.py"
     wrapped = [textwrap.fill(" ".join(quoted), width, break_long_words=False, break_on_hyphens=False)
                for quoted, width in (([f"`{name}`" for name in names], 118), (names, 138))]  # fmt: skip
     listed = re.sub(r"(<!-- operators\..*?-->\n).*?(<!-- end of operators -->)", rf"\1\n{wrapped[0]}\n\n\2", page.read_text(), flags=re.S)

@@ -160,7 +160,7 @@ void print(const Json& model, bool all) {
   if (!model["evaluation_graph"]) {
     std::cout
         << "  no evaluation graph: to evaluate exactly as model.eval(), export the model again "
-           "with cleave.export\n";
+           "with cleave_split.export\n";
   }
   std::cout << "\n";
   printCuts(model, all);
@@ -225,7 +225,7 @@ void addModelsShowCommand(CLI::App& models, std::function<int()>& command) {
   static ModelsShowOptions options;
   CLI::App* show = models.add_subcommand(
       "show", "Shows an exported model, and the modules after which it can be cut");
-  show->add_option("FILE", options.file, "A file written by cleave.export, such as model.pt2")
+  show->add_option("FILE", options.file, "A file written by cleave_split.export, such as model.pt2")
       ->required();
   show->add_flag(
       "--all", options.all,

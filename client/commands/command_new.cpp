@@ -160,9 +160,10 @@ bool isSet(const FirstConfig& config, const std::string& key) {
 }
 
 [[noreturn]] void throwNeedsModel(const std::string& why) {
-  throw UsageError("no-model-file", why + ", so a model of your own is needed",
-                   "export it from PyTorch with cleave.export (docs/models.md), then add --model "
-                   "FILE");
+  throw UsageError(
+      "no-model-file", why + ", so a model of your own is needed",
+      "export it from PyTorch with cleave_split.export (docs/models.md), then add --model "
+      "FILE");
 }
 
 void chooseOwnModel(const OwnModel& model, FirstConfig& config) {
@@ -185,7 +186,8 @@ void chooseOwnModel(const OwnModel& model, FirstConfig& config) {
       fmt::format("the target, the column {} of {}, has numbers rather than classes (regression), "
                   "and the built-in models are for classes",
                   label, file),
-      "export a model with one output from PyTorch with cleave.export (docs/models.md), then add "
+      "export a model with one output from PyTorch with cleave_split.export (docs/models.md), then "
+      "add "
       "--model FILE; if the target is another column, add --label COLUMN");
 }
 
@@ -371,8 +373,9 @@ void addNewCommand(CLI::App& app, std::function<int()>& command) {
       ->type_name("PATH")
       ->required();
   create
-      ->add_option("--model", options.model,
-                   "A model written by cleave.export; default: a built-in model for this data")
+      ->add_option(
+          "--model", options.model,
+          "A model written by cleave_split.export; default: a built-in model for this data")
       ->type_name("FILE");
   create
       ->add_option("--label", options.label,

@@ -19,7 +19,7 @@ void refuseOtherFormat(const std::string& bytes, const std::string& path) {
   throw UsageError(
       "bad-safetensors", path + " is " + std::string(nameOf(kind)) + ", not a safetensors file",
       canConvert ? "convert it, which does not execute the pickle: pip install ./python && "
-                   "python3 -m cleave.convert " +
+                   "python3 -m cleave_split.convert " +
                        path + " weights.safetensors"
                  : "load the weights in Python, and write them with "
                    "safetensors.torch.save_file");

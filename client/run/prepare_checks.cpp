@@ -27,7 +27,8 @@ void warnOfEvaluation(PreparedRun& run) {
   if (drawn.empty()) return;
   run.warnings.push_back(fmt::format(
       "{} has no evaluation graph, so evaluations and predictions also draw the random numbers of "
-      "{}{}, and may differ from PyTorch's model.eval(); export the model again with cleave.export",
+      "{}{}, and may differ from PyTorch's model.eval(); export the model again with "
+      "cleave_split.export",
       run.settings.modelFile, drawn.front(),
       drawn.size() == 1 ? ""
                         : fmt::format(" and {}", countText(drawn.size() - 1, "more operator"))));

@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 constexpr int kSchemaMajor = 8;
 constexpr std::string_view kOperatorPrefix = "torch.ops.";
 
-constexpr const char* kExportAgain = "export the model again with cleave.export";
+constexpr const char* kExportAgain = "export the model again with cleave_split.export";
 
 UsageError badFile(const std::string& source, const std::string& sentence,
                    const std::string& hint = kExportAgain) {
@@ -144,7 +144,7 @@ class Reader {
     const bool isDynamic = !sizes.empty() && sizes.at(0).contains("as_expr");
     if (!isDynamic) {
       throw badFile(source_, "the first dimension of its input has a fixed size",
-                    "export the model with cleave.export, which makes the number of samples "
+                    "export the model with cleave_split.export, which makes the number of samples "
                     "dynamic");
     }
     const Json& expression = sizes.at(0).at("as_expr");
@@ -227,7 +227,7 @@ class Reader {
     if (names.size() != 1 || specs.size() != 1) {
       throw badFile(source_,
                     fmt::format("the model returns {} values, not one tensor", specs.size()),
-                    "name the one to train on: cleave.export(…, output=\"logits\")");
+                    "name the one to train on: cleave_split.export(…, output=\"logits\")");
     }
     graph().add_outputs(ids_.at(names.front()));
   }
@@ -270,7 +270,7 @@ class Reader {
   }
 
   // Names the line of the model's code, which files of torch.export.save have and those of
-  // cleave.export do not: cleave.export refuses such operators itself.
+  // cleave_split.export do not: cleave_split.export refuses such operators itself.
   void refuseForeignOperator(const Json& json, const wire::Node& node) const {
     const std::string line = lineOf(json.at("metadata").value("stack_trace", ""));
     throw UsageError(

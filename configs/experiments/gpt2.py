@@ -22,7 +22,7 @@ import tokenizers
 import torch
 import transformers
 
-import cleave
+import cleave_split
 
 SOURCE = "vaderSentiment==3.3.2"
 # Per text: its files in the archive, and the share of the text that is held out. The smaller text has the larger share, so that its
@@ -108,7 +108,7 @@ def main(arguments=None):
     torch.manual_seed(options.seed)
     model = transformers.GPT2LMHeadModel(config)
     config.save_pretrained(options.output)
-    cleave.export(model, {"input_ids": torch.zeros(2, options.length, dtype=torch.long)}, os.path.join(options.output, "model.pt2"), output="logits")
+    cleave_split.export(model, {"input_ids": torch.zeros(2, options.length, dtype=torch.long)}, os.path.join(options.output, "model.pt2"), output="logits")
     print(f"{options.output}/model.pt2: {model.num_parameters() / 1e6:.2f} M parameters")
     return 0
 

@@ -182,14 +182,14 @@ def seconds_of(text):
 def export(model, file, tokens):
     """Exports a model with random weights. `tokens`: the folder for random samples of text, or None."""
     sys.path[:0] = [os.path.join(HERE, "..", "..", "python")]
-    import cleave
+    import cleave_split
     import data_parallel
 
     built, inputs, classes = data_parallel.build(model)
     if tokens:
         batches = {split: data_parallel.random_batch(inputs, classes, samples) for split, samples in (("train", 256), ("test", 16))}
-        cleave.save_dataset({split: {**batch, "labels": labels} for split, (batch, labels) in batches.items()}, tokens)
-    cleave.export(built, inputs, file, output="logits" if tokens else None)
+        cleave_split.save_dataset({split: {**batch, "labels": labels} for split, (batch, labels) in batches.items()}, tokens)
+    cleave_split.export(built, inputs, file, output="logits" if tokens else None)
 
 
 def resident_peaks(process):

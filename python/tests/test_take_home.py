@@ -12,7 +12,7 @@ import unittest
 import torch
 import torchvision
 
-import cleave
+import cleave_split
 from graph_case import read_safetensors
 from test_training import LENGTH, PROGRAMS, Training
 
@@ -50,7 +50,7 @@ class TakeHome(Training):
     def images(self):
         generator = torch.Generator().manual_seed(3)
         data = {"image": torch.rand(64, 3, 64, 64, generator=generator), "labels": torch.arange(64) % 4}
-        paths = cleave.save_dataset({"train": data, "test": {name: value[:32] for name, value in data.items()}}, self.path("images"))
+        paths = cleave_split.save_dataset({"train": data, "test": {name: value[:32] for name, value in data.items()}}, self.path("images"))
         self.settings["data"].update(train={"file": paths["train"]}, test={"file": paths["test"]})
         return data["image"][:32]
 
@@ -59,7 +59,7 @@ class TakeHome(Training):
         for name, cuts in (("mobilenet_v2", ["features.1", "features.18"]), ("resnet18", ["maxpool", "layer4"])):
             with self.subTest(model=name):
                 model = getattr(torchvision.models, name)(num_classes=4)
-                cleave.export(model, {"x": images[:2]}, self.path(f"{name}.pt2"))
+                cleave_split.export(model, {"x": images[:2]}, self.path(f"{name}.pt2"))
                 self.settings["data"]["class_names"] = ["a", "b", "c", "d"]
                 summary = self.client("train", {"file": self.path(f"{name}.pt2"), "cuts": cuts})
                 evaluated = json.loads(self.done("eval", self.run_folder, "--json", "--set", "threads.client=1"))
@@ -75,7 +75,7 @@ class TakeHome(Training):
         images = self.images()
         cuts = ["features.1", "features.18"]
         model = torchvision.models.mobilenet_v2(num_classes=4)
-        cleave.export(model, {"x": images[:2]}, self.path("model.pt2"))
+        cleave_split.export(model, {"x": images[:2]}, self.path("model.pt2"))
         graph = {"file": self.path("model.pt2"), "cuts": cuts}
         for first, second in (
             ({"kind": "conv", "channels": 6, "kernel": 3}, {"kind": "linear", "rank": 40}),  # 3 does not divide the 32 pixels
@@ -88,7 +88,7 @@ class TakeHome(Training):
                 tensors = self.exported()
                 whole = torchvision.models.mobilenet_v2(num_classes=4)
                 kinds = {0: first["kind"], 1: second["kind"]} if first["kind"] == "decaying" else None
-                self.assertIs(cleave.add_inserts(whole, tensors, cuts, kinds), whole)
+                self.assertIs(cleave_split.add_inserts(whole, tensors, cuts, kinds), whole)
                 whole.load_state_dict(tensors, strict=True)
                 whole.eval()
                 wanted = self.predictions()
@@ -98,15 +98,15 @@ class TakeHome(Training):
                     plain = torchvision.models.mobilenet_v2(num_classes=4).eval()
                     plain.load_state_dict(tensors, strict=False)
                     self.assertGreater((plain(images) - wanted).abs().max(), 1e-2)
-                with self.assertRaisesRegex(cleave.InsertError, "already has"):
-                    cleave.add_inserts(whole, tensors, cuts)
+                with self.assertRaisesRegex(cleave_split.InsertError, "already has"):
+                    cleave_split.add_inserts(whole, tensors, cuts)
                 for wrong in (["features.1"], ["features.1", "features.99"]):
-                    with self.assertRaisesRegex(cleave.InsertError, "cut 1"):
-                        cleave.add_inserts(torchvision.models.mobilenet_v2(num_classes=4), tensors, wrong)
-        with self.assertRaisesRegex(cleave.InsertError, r"kinds=\{0: KIND\}"):  # of the last case
-            cleave.add_inserts(torchvision.models.mobilenet_v2(num_classes=4), tensors, cuts)
-        with self.assertRaisesRegex(cleave.InsertError, "no inserts"):
-            cleave.add_inserts(model, model.state_dict(), cuts)
+                    with self.assertRaisesRegex(cleave_split.InsertError, "cut 1"):
+                        cleave_split.add_inserts(torchvision.models.mobilenet_v2(num_classes=4), tensors, wrong)
+        with self.assertRaisesRegex(cleave_split.InsertError, r"kinds=\{0: KIND\}"):  # of the last case
+            cleave_split.add_inserts(torchvision.models.mobilenet_v2(num_classes=4), tensors, cuts)
+        with self.assertRaisesRegex(cleave_split.InsertError, "no inserts"):
+            cleave_split.add_inserts(model, model.state_dict(), cuts)
 
     def test_inserts_do_not_encode_masks(self):
         model, exported = self.roberta()
@@ -122,7 +122,7 @@ class TakeHome(Training):
         self.assertEqual(sizes["activation/0.1"], samples * LENGTH * 8)
         self.assertEqual(sizes["gradient/1"], samples * LENGTH * 8 * 4)
         tensors = self.exported()
-        cleave.add_inserts(model, tensors, cuts)
+        cleave_split.add_inserts(model, tensors, cuts)
         model.load_state_dict(tensors, strict=True)
         model.eval()
         with torch.no_grad():
@@ -132,7 +132,7 @@ class TakeHome(Training):
     def test_averaged_weights_are_evaluated_and_saved(self):
         self.images()
         model = torchvision.models.mobilenet_v2(num_classes=4)
-        cleave.export(model, {"x": torch.rand(2, 3, 64, 64)}, self.path("model.pt2"))
+        cleave_split.export(model, {"x": torch.rand(2, 3, 64, 64)}, self.path("model.pt2"))
         graph = {"file": self.path("model.pt2"), "cuts": ["features.1", "features.18"]}
         self.assertTrue(self.client("verify", graph, train__ema=0.9)["equal"])
         summary = self.client("train", graph, train__ema=0.9)

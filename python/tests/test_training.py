@@ -16,7 +16,7 @@ import peft
 import torch
 import transformers
 
-import cleave
+import cleave_split
 from graph_case import GraphCase, read_safetensors
 from models import MODELS, NO_DROPOUT, SMALL
 
@@ -71,7 +71,7 @@ class Client(GraphCase):
     def setUp(self):
         super().setUp()
         data = sentences(96)
-        paths = cleave.save_dataset({"train": data, "test": {name: value[:32] for name, value in data.items()}}, self.path("data"))
+        paths = cleave_split.save_dataset({"train": data, "test": {name: value[:32] for name, value in data.items()}}, self.path("data"))
         self.data = data
         self.settings = {
             "data": {"format": "tensors", "train": {"file": paths["train"]}, "test": {"file": paths["test"]}},
@@ -111,12 +111,12 @@ class Client(GraphCase):
     def roberta(self, **options):
         model = roberta(**options)
         example = {name: self.data[name][:4] for name in ("input_ids", "attention_mask")}
-        cleave.export(model, example, self.path("roberta.pt2"), output="logits")
+        cleave_split.export(model, example, self.path("roberta.pt2"), output="logits")
         return model, {"file": self.path("roberta.pt2"), "cuts": ["roberta.embeddings", "roberta.encoder.layer.1"]}
 
     def gpt2(self):
         model = gpt2()
-        cleave.export(model, {"input_ids": self.data["input_ids"][:4]}, self.path("gpt2.pt2"), output="logits")
+        cleave_split.export(model, {"input_ids": self.data["input_ids"][:4]}, self.path("gpt2.pt2"), output="logits")
         return model, {"file": self.path("gpt2.pt2"), "cuts": ["transformer.drop", "transformer.h.1"]}
 
 
@@ -180,13 +180,13 @@ class Training(Client):
     def test_a_mask_made_from_ids_in_the_body_is_refused(self):
         exported = {"file": self.path("masking.pt2"), "cuts": ["embedding", "layer"]}
         ids = {"input_ids": self.data["input_ids"][:4]}
-        cleave.export(Masking(), ids, self.path("masking.pt2"))
+        cleave_split.export(Masking(), ids, self.path("masking.pt2"))
         ended = self.run_client("train", exported)
         self.assertEqual(ended.returncode, 2, ended.stderr)
         for words in ("[bad-cuts]", "in module 'layer'", "reads input_ids", "as an input of the model"):
             self.assertIn(words, ended.stderr)
         # If the mask is an input, it crosses instead of the ids.
-        cleave.export(Masking(), {**ids, "attention_mask": self.data["attention_mask"][:4]}, self.path("masking.pt2"))
+        cleave_split.export(Masking(), {**ids, "attention_mask": self.data["attention_mask"][:4]}, self.path("masking.pt2"))
         self.client("train", exported)
         self.assertEqual({row["flow"] for row in self.rows("transfers.csv") if row["role"] == "send" and row["flow"].startswith("activation")},
                          {"activation/0", "activation/0.1"})
@@ -201,7 +201,7 @@ class Training(Client):
         for name, parameter in model.named_parameters():
             parameter.requires_grad = not name.startswith(tuple(frozen))
         example = {name: self.data[name][:4] for name in ("input_ids", "attention_mask")}
-        cleave.export(model, example, self.path("frozen.pt2"), output="logits")
+        cleave_split.export(model, example, self.path("frozen.pt2"), output="logits")
         exported = {"file": self.path("frozen.pt2"), "cuts": ["roberta.embeddings", "roberta.encoder.layer.1"]}
         self.assertTrue(self.client("verify", exported)["equal"])
         summary = self.client("train", exported)
@@ -272,9 +272,9 @@ class Models(Client):
             with self.subTest(name):
                 torch.manual_seed(0)
                 model = make(0.2)
-                cleave.export(model, example, self.path("model.pt2"), output=output)
+                cleave_split.export(model, example, self.path("model.pt2"), output=output)
                 inputs = example if isinstance(example, dict) else {"x": example}
-                paths = cleave.save_dataset({"data": {**inputs, "labels": torch.arange(4) % 3}}, self.path("rows"))
+                paths = cleave_split.save_dataset({"data": {**inputs, "labels": torch.arange(4) % 3}}, self.path("rows"))
                 overrides = {"data__train": {"file": paths["data"]}, "data__test": {"file": paths["data"]}, "train__batch": 4, "train__micro_batches": 2,
                              "train__epochs": 2, "eval__batch": 4}
                 if name in ("gpt2", "llama"):
@@ -369,7 +369,7 @@ class Lora(GraphCase):
     def compare(self, make, example, labels, target, cuts=()):
         torch.manual_seed(0)
         model = make()
-        cleave.export(model, example, self.path("model.pt2"), output="logits")
+        cleave_split.export(model, example, self.path("model.pt2"), output="logits")
         torch.manual_seed(0)
         adapted = peft.get_peft_model(make(), peft.LoraConfig(r=4, lora_alpha=12, lora_dropout=0.0, target_modules=[target]))
         given = {}
@@ -429,7 +429,7 @@ class FakeDataset:
 class SavedDatasets(GraphCase):
     def test_columns_of_numbers_are_written(self):
         rows = FakeDataset({"text": ["a", "b"], "input_ids": [[1, 2], [3, 4]], "score": [0.5, 1.5], "flag": [True, False]})
-        paths = cleave.save_dataset({"train": rows}, self.path("data"))
+        paths = cleave_split.save_dataset({"train": rows}, self.path("data"))
         written = read_safetensors(paths["train"])
         self.assertEqual(sorted(written), ["flag", "input_ids", "score"])
         self.assertEqual(written["input_ids"].tolist(), [[1, 2], [3, 4]])
@@ -437,27 +437,27 @@ class SavedDatasets(GraphCase):
         self.assertEqual(written["score"].dtype, torch.float32)
 
     def test_a_column_may_be_a_list_of_tensors(self):
-        paths = cleave.save_dataset({"x": [torch.ones(2), torch.zeros(2)]}, self.path("data"))
+        paths = cleave_split.save_dataset({"x": [torch.ones(2), torch.zeros(2)]}, self.path("data"))
         self.assertEqual(read_safetensors(paths["data"])["x"].tolist(), [[1, 1], [0, 0]])
 
     def test_a_large_split_becomes_a_folder(self):
         values = torch.arange(10)
-        paths = cleave.save_dataset({"x": values}, self.path("data"), max_shard_bytes=32)
+        paths = cleave_split.save_dataset({"x": values}, self.path("data"), max_shard_bytes=32)
         files = sorted(os.listdir(paths["data"]))
         self.assertEqual(len(files), 3)
         parts = [read_safetensors(os.path.join(paths["data"], name))["x"] for name in files]
         self.assertTrue(torch.equal(torch.cat(parts), values))
         # A smaller version replaces all of it.
-        paths = cleave.save_dataset({"x": values[:8]}, self.path("data"), max_shard_bytes=32)
+        paths = cleave_split.save_dataset({"x": values[:8]}, self.path("data"), max_shard_bytes=32)
         self.assertEqual(len(os.listdir(paths["data"])), 2)
-        paths = cleave.save_dataset({"x": values[:2].to(torch.uint16)}, self.path("data"))
+        paths = cleave_split.save_dataset({"x": values[:2].to(torch.uint16)}, self.path("data"))
         self.assertEqual(os.listdir(self.path("data")), ["data.safetensors"])
         self.assertEqual(read_safetensors(paths["data"])["x"].tolist(), [0, 1])
 
     def test_mistakes(self):
         def refused(expected, dataset, **options):
-            with self.assertRaises(cleave.DatasetError) as error:
-                cleave.save_dataset(dataset, self.path("data"), **options)
+            with self.assertRaises(cleave_split.DatasetError) as error:
+                cleave_split.save_dataset(dataset, self.path("data"), **options)
             self.assertIn(expected, str(error.exception))
 
         refused("padding='max_length'", {"train": FakeDataset({"ids": [[1], [1, 2]]})})

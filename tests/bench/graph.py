@@ -16,8 +16,8 @@ from machine import Others, conclude
 EXPORT = """
 import sys, torch, torchvision
 sys.path.insert(0, "python")
-import cleave
-cleave.export(torchvision.models.mobilenet_v2(num_classes=10), torch.randn(2, 3, {size}, {size}), {path!r})
+import cleave_split
+cleave_split.export(torchvision.models.mobilenet_v2(num_classes=10), torch.randn(2, 3, {size}, {size}), {path!r})
 """
 
 # Prints the milliseconds of each step.

@@ -20,13 +20,13 @@ STEPS, WARM_UP = 12, 4  # of a turn; the steps after the other's turn have cold 
 EAGER = """
 import sys, time, torch, transformers
 sys.path.insert(0, "python")
-import cleave
+import cleave_split
 torch.set_num_threads(1)
 config = transformers.GPT2Config(n_layer=24, n_embd=16, n_head=2, vocab_size=32, n_positions=16, resid_pdrop=0.0, embd_pdrop=0.0,
                                  attn_pdrop=0.0, use_cache=False)
 model = transformers.GPT2Model(config).train()
 ids = torch.arange({samples} * {tokens}).remainder(7).reshape({samples}, {tokens})
-cleave.export(model, {{"input_ids": ids}}, {path!r}, output="last_hidden_state")
+cleave_split.export(model, {{"input_ids": ids}}, {path!r}, output="last_hidden_state")
 print("ready", flush=True)
 for line in sys.stdin:
     start = time.perf_counter()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes RoBERTa-base with random weights and a classifier of two classes as model.pt2, and random tokens as train.safetensors and
-test.safetensors. Needs torch, transformers and the package cleave (python/). Called by gpu.py."""
+test.safetensors. Needs torch, transformers and the package cleave_split (python/). Called by gpu.py."""
 
 import argparse
 import os
@@ -8,7 +8,7 @@ import os
 import torch
 import transformers
 
-import cleave
+import cleave_split
 
 
 def main():
@@ -26,9 +26,9 @@ def main():
         return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": torch.randint(0, 2, (samples,))}
 
     os.makedirs(options.output, exist_ok=True)
-    cleave.save_dataset({"train": split(options.samples), "test": split(32)}, options.output)
+    cleave_split.save_dataset({"train": split(options.samples), "test": split(32)}, options.output)
     example = {name: split(2)[name] for name in ("input_ids", "attention_mask")}
-    cleave.export(model, example, os.path.join(options.output, "model.pt2"), output="logits")
+    cleave_split.export(model, example, os.path.join(options.output, "model.pt2"), output="logits")
 
 
 if __name__ == "__main__":

@@ -94,10 +94,11 @@ ImageOptions imageOf(const DataFormatKeys& keys) {
 }
 
 void addFiles(DataFormatTable& table) {
-  table.requiredText("data.train.file", "path", &DataFormatKeys::trainFile,
-                     "the training set. `tensors`: a safetensors file, a folder of them, as "
-                     "`cleave.save_dataset` writes it, or a folder of .npy files. `text`: a .csv, "
-                     ".tsv or .txt file. `csv`: a .csv or .tsv file");
+  table.requiredText(
+      "data.train.file", "path", &DataFormatKeys::trainFile,
+      "the training set. `tensors`: a safetensors file, a folder of them, as "
+      "`cleave_split.save_dataset` writes it, or a folder of .npy files. `text`: a .csv, "
+      ".tsv or .txt file. `csv`: a .csv or .tsv file");
   table.text("data.test.file", "path", &DataFormatKeys::testFile,
              "the same for the test set; not needed with `data.holdout`");
 }

@@ -88,11 +88,11 @@ Shard openNpyFolder(const std::string& folder, const std::vector<std::string>& p
 void refuseOtherFormat(std::span<const std::byte> bytes, const std::string& path) {
   const FileKind kind = fileKindOf({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   if (kind == FileKind::unknown || kind == FileKind::safetensors) return;
-  std::string hint = "write its arrays in Python with cleave.save_dataset";
+  std::string hint = "write its arrays in Python with cleave_split.save_dataset";
   if (kind == FileKind::zip || kind == FileKind::pickle) {
     hint =
         "convert it, which does not execute the pickle: pip install ./python && "
-        "python3 -m cleave.convert " +
+        "python3 -m cleave_split.convert " +
         path + " NEW.safetensors";
   } else if (kind == FileKind::npy) {
     hint = "give it the extension .npy, and set the key to its folder";
@@ -110,7 +110,7 @@ Shard openShard(const std::string& path) {
       return readSafetensors(shard.files.front().bytes(), path);
     } catch (const UsageError& error) {
       throw DataError("data-damaged", error.what(),
-                      "give a safetensors file, as cleave.save_dataset writes it");
+                      "give a safetensors file, as cleave_split.save_dataset writes it");
     }
   }();
   for (const SafetensorsEntry& entry : entries) {
@@ -166,7 +166,7 @@ std::vector<Shard> openShards(const std::string& path, const DamageReport& repor
   if (files.empty() && arrays.empty()) {
     throw DataMissing(path + (error ? " cannot be read: " + error.message()
                                     : std::string(" has no .safetensors or .npy files")),
-                      "write safetensors files with cleave.save_dataset, or each array with "
+                      "write safetensors files with cleave_split.save_dataset, or each array with "
                       "numpy.save");
   }
   if (!arrays.empty()) shards.push_back(openNpyFolder(path, arrays));
@@ -187,7 +187,7 @@ std::vector<Shard> openShards(const std::string& path, const DamageReport& repor
 
 void throwDamagedTensors(const std::string& path, const std::string& fault) {
   throw DataError("data-damaged", path + ": " + fault,
-                  "write the file again with cleave.save_dataset");
+                  "write the file again with cleave_split.save_dataset");
 }
 
 }  // namespace cleave

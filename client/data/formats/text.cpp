@@ -67,7 +67,7 @@ void checkTokenCount(std::uint64_t count, const std::string& path) {
   if (count <= kMaxTokens) return;
   throwDamaged(path, "has more than 2^31 tokens",
                "use a part of it, or tokenize in Python and write the ids with "
-               "cleave.save_dataset");
+               "cleave_split.save_dataset");
 }
 
 std::string textOf(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }

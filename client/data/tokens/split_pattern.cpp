@@ -25,7 +25,7 @@ constexpr std::uint32_t kMaxSteps = 100'000'000;
   throw UsageError("unsupported-tokenizer",
                    "the tokenizer's pattern '" + printable(regex, 200) + "' has " + part +
                        ", which is not supported",
-                   "tokenize in Python and write the ids with cleave.save_dataset");
+                   "tokenize in Python and write the ids with cleave_split.save_dataset");
 }
 
 // Rewrites Oniguruma's syntax for PCRE2, and refuses syntax that has different meanings in the two.
@@ -182,7 +182,7 @@ void SplitPattern::split(std::string_view text,
                           "' needs too many steps for a text that begins with '" +
                           printable(text.substr(0, 80)) + "'",
                       "shorten the text, or tokenize in Python and write the ids with "
-                      "cleave.save_dataset");
+                      "cleave_split.save_dataset");
     }
     if (ends[0] > begin) take(text.substr(begin, ends[0] - begin), false);
     if (ends[1] > ends[0]) take(text.substr(ends[0], ends[1] - ends[0]), true);

@@ -326,7 +326,7 @@ class WordPiece final : public TokenModel {
 void throwUnsupportedTokenizer(const std::string& path, const std::string& what) {
   throw UsageError("unsupported-tokenizer",
                    path + " has " + printable(what, 300) + ", which is not supported",
-                   "tokenize in Python and write the ids with cleave.save_dataset");
+                   "tokenize in Python and write the ids with cleave_split.save_dataset");
 }
 
 void throwDamagedTokenizer(const std::string& path, const std::string& fault) {

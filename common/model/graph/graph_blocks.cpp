@@ -63,7 +63,7 @@ BlockSpec elsewhere(std::string name, std::vector<BlockOutput> outputs) {
 std::vector<BlockSpec> blocksOf(const ModelSpec& spec) {
   if (spec.graphBlocks) return *spec.graphBlocks;
   throw UsageError("bad-model-parameter", "model graph has no file",
-                   "set model.file to what cleave.export wrote")
+                   "set model.file to what cleave_split.export wrote")
       .about("model.file");
 }
 

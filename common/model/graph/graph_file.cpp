@@ -25,7 +25,7 @@ namespace {
 
 UsageError badFile(const std::string& path, const std::string& sentence) {
   return UsageError("bad-model-file", path + ": " + sentence,
-                    "export the model again with cleave.export, and copy the whole file")
+                    "export the model again with cleave_split.export, and copy the whole file")
       .about("model.file");
 }
 
@@ -96,7 +96,7 @@ struct GraphFile::Archive {
     return UsageError("bad-model-file",
                       fmt::format("{}: its record {} has {} when unpacked, {}", path_,
                                   printable(record), bytesText(static_cast<double>(size)), limit),
-                      "export the model again with cleave.export, which does not compress")
+                      "export the model again with cleave_split.export, which does not compress")
         .about("model.file");
   }
 
@@ -108,7 +108,7 @@ struct GraphFile::Archive {
 GraphFile::GraphFile(const std::string& path) : path_(path) {
   if (!std::filesystem::is_regular_file(path)) {
     throw UsageError("no-model-file", "there is no file " + path,
-                     "export a model with cleave.export, and set model.file to the file");
+                     "export a model with cleave_split.export, and set model.file to the file");
   }
   refuseForeign(path, foreignFile(path));
   try {
@@ -119,7 +119,7 @@ GraphFile::GraphFile(const std::string& path) : path_(path) {
   const auto has = [&](const std::string& record) { return archive_->has(record); };
   if (!has("models/model.json")) refuseForeign(path, foreignArchive(has));
   exported_ = readExportedGraph(archive_->text("models/model.json"), path);
-  // Written by cleave.export.
+  // Written by cleave_split.export.
   const std::string evaluation = "extra/evaluation.json";
   if (archive_->has(evaluation)) {
     addEvaluation(exported_,

@@ -1,4 +1,4 @@
-// A model file written by cleave.export or torch.export.save: a .pt2 archive.
+// A model file written by cleave_split.export or torch.export.save: a .pt2 archive.
 #pragma once
 
 #include <map>

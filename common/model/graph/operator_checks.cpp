@@ -90,9 +90,10 @@ bool isEmbedding(const std::string& op) {
 }  // namespace
 
 void refuseOperator(const wire::Node& node, const std::string& sentence) {
-  throw UsageError("bad-graph", fmt::format("the operator {} {}", nodeText(node), sentence),
-                   "export the model again with cleave.export, with the PyTorch of this version "
-                   "of Cleave")
+  throw UsageError(
+      "bad-graph", fmt::format("the operator {} {}", nodeText(node), sentence),
+      "export the model again with cleave_split.export, with the PyTorch of this version "
+      "of Cleave")
       .about("model.file");
 }
 

@@ -120,7 +120,7 @@ void PreparedGraph::addWeight(std::uint32_t id, const wire::Value& value) {
   if (row.isTrainable && row.type != at::kFloat) {
     throw UsageError("bad-graph",
                      printable(value.name()) + " is a trained parameter in " + value.dtype(),
-                     "export the model in fp32: cleave.export(model.float(), …)")
+                     "export the model in fp32: cleave_split.export(model.float(), …)")
         .about("model.file");
   }
   weights.push_back(std::move(row));

@@ -39,7 +39,7 @@ void StageCut::checkLeaving(const MicroBatch& at, const at::Tensor& tensor, Flow
       fmt::format("the model computed {} [{}] as {} of micro-batch {}, but declares {}",
                   c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "),
                   flowName(flow), at.i, toString(expected)),
-      "export the model again with cleave.export, with the PyTorch of this version of Cleave")
+      "export the model again with cleave_split.export, with the PyTorch of this version of Cleave")
       .about("model.file");
 }
 

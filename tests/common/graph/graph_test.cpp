@@ -499,7 +499,7 @@ TEST_CASE("an exported model that cannot be trained is refused, and the error lo
                Json& sizes = file["graph_module"]["graph"]["tensor_values"]["x"]["sizes"];
                sizes[0] = {{"as_int", 2}};
              }),
-             Contains("fixed size") && Contains("cleave.export"));
+             Contains("fixed size") && Contains("cleave_split.export"));
   CHECK_THAT(errorAfter([&](Json& file) {
                Json& specs = file["graph_module"]["signature"]["output_specs"];
                specs.push_back(specs[0]);
@@ -602,7 +602,8 @@ TEST_CASE("the documentation and the Python package list the allowed operators, 
   for (const OperatorRow& row : operatorTable()) names.emplace_back(row.name);
   INFO("run tests/docs_test.py --write");
   CHECK(listedIn(CLEAVE_SOURCE_DIR "/docs/models.md", "--write. -->", "<!--") == names);
-  CHECK(listedIn(CLEAVE_SOURCE_DIR "/python/cleave/operators.py", "(\"\"\"", "\"\"\"") == names);
+  CHECK(listedIn(CLEAVE_SOURCE_DIR "/python/cleave_split/operators.py", "(\"\"\"", "\"\"\"") ==
+        names);
 }
 
 TEST_CASE("an operator that is not allowed is named with its line, if the file has it") {

@@ -460,8 +460,8 @@ TEST_CASE("mistakes with initial weights are reported with a hint") {
           row("missing", folder.path("missing"), "", {"cannot read", "give a safetensors file"}),
           row("truncated", cut, "", {cut, "not a safetensors file"}),
           row("of another format", foreign, "", {foreign, "not a safetensors file"}),
-          row("PyTorch's archive", zip, "", {zip, "PyTorch", "cleave.convert"}),
-          row("PyTorch's older pickle", pickle, "", {pickle, "PyTorch", "cleave.convert"}),
+          row("PyTorch's archive", zip, "", {zip, "PyTorch", "cleave_split.convert"}),
+          row("PyTorch's older pickle", pickle, "", {pickle, "PyTorch", "cleave_split.convert"}),
           row("empty", empty, "", {empty, "not a safetensors file"}),
           row("unknown block", whole, "fc9", {"no block 'fc9'", "did you mean fc1?"}),
       });

@@ -250,7 +250,7 @@ TEST_CASE("a model file or cut that cannot be used is refused") {
     return runClient("train", folder.path("run"), arguments);
   };
   checkError(train(graph("[conv, pool]", folder.path("none.pt2"))), 2,
-             {"[no-model-file]", "model.file", "cleave.export"});
+             {"[no-model-file]", "model.file", "cleave_split.export"});
   checkError(train(graph("[conv, pool]", damaged)), 2, {"[bad-model-file]", "damaged"});
   checkError(train(graph("[conv, pool]", foreign)), 2, {"[bad-model-file]", "not a .pt2 archive"});
   checkError(train(graph("[conv, pol]")), 2, {"[bad-cuts]", "model.cuts", "did you mean pool"});

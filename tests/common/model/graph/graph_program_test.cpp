@@ -665,7 +665,7 @@ TEST_CASE("a weight whose elements repeat is refused if it does not fit into mem
   CHECK_THAT(error, Contains("conv.weight has") && Contains("more than the memory available"));
 }
 
-TEST_CASE("a file has a graph for evaluation, unless an older cleave.export wrote it") {
+TEST_CASE("a file has a graph for evaluation, unless an older cleave_split.export wrote it") {
   const TemporaryModel model;
   const std::string evaluation = "extra/evaluation.json";
   CHECK(GraphFile(kTiny).graph().has_evaluation());

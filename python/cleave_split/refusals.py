@@ -6,7 +6,7 @@ import operator
 import torch
 from torch import nn
 
-from cleave.operators import ALLOWED
+from cleave_split.operators import ALLOWED
 
 # Arithmetic with sizes, which torch.export writes as Python functions.
 _SIZE_FUNCTIONS = {

@@ -5,7 +5,7 @@ import shutil
 
 import torch
 
-from cleave.safetensors_file import write_safetensors
+from cleave_split.safetensors_file import write_safetensors
 
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
@@ -25,7 +25,7 @@ def save_dataset(dataset, folder, *, columns=None, max_shard_bytes=1 << 30):
     max_shard_bytes  a larger split is written as a folder of several files
 
         encoded = dataset.map(lambda row: tokenizer(row["text"], padding="max_length", truncation=True, max_length=128))
-        cleave.save_dataset(encoded, "data/reviews", columns=["input_ids", "attention_mask", "label"])
+        cleave_split.save_dataset(encoded, "data/reviews", columns=["input_ids", "attention_mask", "label"])
     """
     splits = dict(dataset.items()) if _has_splits(dataset) else {"data": dataset}
     os.makedirs(folder, exist_ok=True)

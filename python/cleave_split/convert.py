@@ -1,6 +1,6 @@
 """Converts a PyTorch checkpoint into a safetensors file, which Cleave reads.
 
-    python -m cleave.convert CHECKPOINT.pth OUTPUT.safetensors [--key state_dict]
+    python -m cleave_split.convert CHECKPOINT.pth OUTPUT.safetensors [--key state_dict]
 
 Nothing that is pickled in the checkpoint is executed: only tensors are loaded.
 """
@@ -13,7 +13,7 @@ import warnings
 
 import torch
 
-from cleave.safetensors_file import can_write, write_safetensors
+from cleave_split.safetensors_file import can_write, write_safetensors
 
 
 class ConvertError(ValueError):
@@ -104,8 +104,8 @@ def convert(checkpoint, output, key=""):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m cleave.convert", description=__doc__.splitlines()[0],
-                                     epilog="Example: python -m cleave.convert resnet18.pth resnet18.safetensors")
+    parser = argparse.ArgumentParser(prog="python -m cleave_split.convert", description=__doc__.splitlines()[0],
+                                     epilog="Example: python -m cleave_split.convert resnet18.pth resnet18.safetensors")
     parser.add_argument("checkpoint", help="a file written by torch.save")
     parser.add_argument("output", help="the safetensors file to write")
     parser.add_argument("--key", default="", help="the entry of the checkpoint that contains the weights, such as state_dict or trainer.state_dict")
@@ -113,7 +113,7 @@ def main(arguments=None):
     try:
         tensors = convert(options.checkpoint, options.output, options.key)
     except ConvertError as error:
-        print(f"cleave.convert: error: {error}\ncleave.convert: hint: {error.hint}", file=sys.stderr)
+        print(f"cleave_split.convert: error: {error}\ncleave.convert: hint: {error.hint}", file=sys.stderr)
         return 2
     print(f"{options.output}: {len(tensors)} tensors, {sum(t.numel() for t in tensors.values())} values")
     return 0

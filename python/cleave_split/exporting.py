@@ -14,7 +14,7 @@ import zipfile
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from cleave import refusals
+from cleave_split import refusals
 
 MAX_BATCH = 65536
 
@@ -44,8 +44,8 @@ def export(model, example_inputs, path, *, output=None, train_mode=True, evaluat
     contains neither the examples nor this machine's paths. Returns the torch.export.ExportedProgram
     for training.
 
-        cleave.export(torchvision.models.resnet18(), torch.randn(2, 3, 224, 224), "model.pt2")
-        cleave.export(roberta, dict(tokenizer(["a", "b"], return_tensors="pt")), "model.pt2",
+        cleave_split.export(torchvision.models.resnet18(), torch.randn(2, 3, 224, 224), "model.pt2")
+        cleave_split.export(roberta, dict(tokenizer(["a", "b"], return_tensors="pt")), "model.pt2",
                       output="logits")
     """
     args, kwargs = _arguments(example_inputs)
