@@ -113,7 +113,7 @@ def main(arguments=None):
     try:
         tensors = convert(options.checkpoint, options.output, options.key)
     except ConvertError as error:
-        print(f"cleave_split.convert: error: {error}\ncleave.convert: hint: {error.hint}", file=sys.stderr)
+        print(f"cleave_split.convert: error: {error}\ncleave_split.convert: hint: {error.hint}", file=sys.stderr)
         return 2
     print(f"{options.output}: {len(tensors)} tensors, {sum(t.numel() for t in tensors.values())} values")
     return 0
