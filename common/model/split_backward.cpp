@@ -28,8 +28,8 @@ bool canSplit(const Node& node) {
 
 // How the path from the outputs to the inputs uses a node that is not on the path.
 struct Use {
-  std::shared_ptr<Node> user;  // the operator on the path that needs the node's result
-  int count = 0;               // 2: at least two
+  NodePtr user;   // the operator on the path that needs the node's result
+  int count = 0;  // 2: at least two
 };
 
 // Autograd's graph, from the outputs to its leaves. Visits each edge once.
@@ -60,7 +60,7 @@ class Graph {
   // The leaves that are not on the path to the inputs.
   std::vector<Weight> weights() const {
     std::vector<Weight> weights;
-    for (const std::shared_ptr<Node>& node : nodes_) {
+    for (const NodePtr& node : nodes_) {
       const auto* const leaf = dynamic_cast<const AccumulateGrad*>(node.get());
       if (leaf == nullptr || leadsToInput_.at(leaf)) continue;
       weights.push_back({leaf->variable, Edge(node, 0), uses_.at(leaf)});
@@ -71,16 +71,16 @@ class Graph {
  private:
   bool leadsToInput(const Edge& edge) const { return leadsToInput_.at(edge.function.get()); }
 
-  void use(const Edge& edge, const std::shared_ptr<Node>& user, int count) {
+  void use(const Edge& edge, const NodePtr& user, int count) {
     Use& known = uses_[edge.function.get()];
     if (known.count == 0) known.user = user;
     known.count = std::min(2, known.count + count);
   }
 
   // Appends the nodes that are reachable from this one to nodes_, children first.
-  void visit(const std::shared_ptr<Node>& root) {
-    std::vector<std::pair<std::shared_ptr<Node>, std::size_t>> stack;  // node, next child
-    const auto enter = [&](const std::shared_ptr<Node>& node) {
+  void visit(const NodePtr& root) {
+    std::vector<std::pair<NodePtr, std::size_t>> stack;  // node, next child
+    const auto enter = [&](const NodePtr& node) {
       if (!entered_.insert(node.get()).second) return;
       leadsToInput_.try_emplace(node.get(), false);
       stack.emplace_back(node, 0);
@@ -89,7 +89,7 @@ class Graph {
     while (!stack.empty()) {
       auto& [node, next] = stack.back();
       if (next < node->num_outputs()) {
-        const std::shared_ptr<Node> child = node->next_edge(next++).function;
+        const NodePtr child = node->next_edge(next++).function;
         if (child) enter(child);
         continue;
       }
@@ -104,7 +104,7 @@ class Graph {
 
   std::unordered_set<const Node*> entered_;
   std::unordered_map<const Node*, bool> leadsToInput_;
-  std::vector<std::shared_ptr<Node>> nodes_;
+  std::vector<NodePtr> nodes_;
   std::unordered_map<const Node*, Use> uses_;  // of the nodes that do not lead to an input
 };
 
@@ -148,7 +148,7 @@ SplitBackward::SplitBackward(const Roots& roots, const TensorList& inputs) {
   }
 }
 
-void SplitBackward::defer(const std::shared_ptr<Node>& node, const Edge& weight) {
+void SplitBackward::defer(const NodePtr& node, const Edge& weight) {
   const auto [position, isNew] = positions_.try_emplace(node.get(), later_.size());
   if (!isNew) return later_[position->second].weights.push_back(weight);
   const auto kept = std::make_shared<TensorList>();

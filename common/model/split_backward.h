@@ -30,6 +30,10 @@ struct Roots {
 // Accumulates all gradients.
 void backward(const Roots& roots);
 
+// What autograd holds its nodes by: std::shared_ptr, and in newer versions of LibTorch
+// c10::intrusive_ptr.
+using NodePtr = decltype(torch::autograd::Edge::function);
+
 class SplitBackward {
  public:
   // Accumulates the gradients of the inputs that require one, which are leaves of autograd's graph,
@@ -42,13 +46,12 @@ class SplitBackward {
  private:
   // An operator whose weights' gradients are missing.
   struct Later {
-    std::shared_ptr<torch::autograd::Node> node;
+    NodePtr node;
     std::shared_ptr<TensorList> gradients;  // of the operator's outputs
     torch::autograd::edge_list weights;     // where its weights' gradients are accumulated
   };
 
-  void defer(const std::shared_ptr<torch::autograd::Node>& node,
-             const torch::autograd::Edge& weight);
+  void defer(const NodePtr& node, const torch::autograd::Edge& weight);
   bool isKept(const at::Tensor& tensor) const;
 
   std::vector<Later> later_;
