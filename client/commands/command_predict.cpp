@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <iostream>
+#include <nlohmann/json.hpp>
 
 #include "client/commands/commands.h"
 #include "client/commands/output_file.h"
@@ -177,13 +178,20 @@ int writePredictions(const PredictOptions& options) {
     }
   });
   file.finish();
-  if (!options.output.empty()) {
-    const std::size_t damaged = inference.replaced().size();
-    std::cout << fmt::format(
-        "{}: {} predictions by {}{}\n", options.output, inference.data().size() - damaged,
-        inference.modelPath(),
-        damaged == 0 ? "" : fmt::format("; none for {} damaged samples", damaged));
+  if (options.output.empty()) return 0;
+  const std::size_t damaged = inference.replaced().size();
+  const std::size_t predicted = inference.data().size() - damaged;
+  if (options.inference.run.json) {
+    const nlohmann::ordered_json json = {{"output", options.output},
+                                         {"model", inference.modelPath()},
+                                         {"predictions", predicted},
+                                         {"damaged", damaged}};
+    std::cout << json.dump(2) << std::endl;
+    return 0;
   }
+  std::cout << fmt::format(
+      "{}: {} predictions by {}{}\n", options.output, predicted, inference.modelPath(),
+      damaged == 0 ? "" : fmt::format("; none for {} damaged samples", damaged));
   return 0;
 }
 
@@ -206,14 +214,17 @@ void addPredictCommand(CLI::App& app, std::function<int()>& command) {
   CLI::App* predictions =
       app.add_subcommand("predict", "Writes a trained model's predictions for new samples, as CSV");
   addInferenceOptions(*predictions, options.inference);
-  predictions->remove_option(predictions->get_option("--json"));
+  predictions->get_option("--json")->description(
+      "With --output: prints the numbers of predictions and of damaged samples as JSON");
   predictions
       ->add_option("--input", options.inputs,
                    "Files and folders of samples without labels, in the run's data format; "
                    "repeatable; default: the test set")
       ->type_name("PATH");
-  predictions->add_option("--output", options.output, "CSV file to write; default: stdout")
-      ->type_name("FILE");
+  auto* output =
+      predictions->add_option("--output", options.output, "CSV file to write; default: stdout")
+          ->type_name("FILE");
+  predictions->get_option("--json")->needs(output);
   predictions->add_flag("--overwrite", options.overwrite, "Replaces the file if it exists");
   predictions->add_flag("--raw", options.raw,
                         "Writes the model's outputs at full precision instead of classes and "

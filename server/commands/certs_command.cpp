@@ -40,6 +40,12 @@ std::string serverName(const CertificateFolder& certs) {
   return names.empty() ? "SERVER" : names.front();
 }
 
+// The folder or file that a command has made or changed.
+int printPath(const std::string& path) {
+  std::cout << nlohmann::ordered_json({{"path", path}}).dump(2) << std::endl;
+  return 0;
+}
+
 int initCommand(const CertsOptions& options) {
   CertificateFolder certs(options.folder);
   if (options.renew) {
@@ -47,6 +53,7 @@ int initCommand(const CertsOptions& options) {
   } else {
     certs.init(options.names);
   }
+  if (options.json) return printPath(certs.folder());
   const std::vector<std::string> names = certs.serverNames();
   std::cout << fmt::format(
       "{} a certificate for this server, valid for {} days, until {}: {}/server.crt\n"
@@ -72,6 +79,7 @@ int clientCommand(const CertsOptions& options) {
     certs.makeClient(options.client);
   }
   const std::string place = certs.folder() + "/clients/" + options.client;
+  if (options.json) return printPath(place);
   std::cout << fmt::format("{} a certificate for the client {}, valid for {} days, until {}: {}/\n",
                            options.renew ? "renewed:" : "made", options.client, kCertificateDays,
                            dateText(certs.time() + kCertificateDays * kDay), place);
@@ -92,6 +100,7 @@ int clientCommand(const CertsOptions& options) {
 int revokeCommand(const CertsOptions& options) {
   CertificateFolder certs(options.folder);
   const std::size_t revoked = certs.revoke(options.client);
+  if (options.json) return printPath(certs.folder() + "/revoked.crl");
   std::cout << (revoked == 0
                     ? fmt::format("every certificate of {} is already revoked\n", options.client)
                     : fmt::format("revoked {} of {}: {}/revoked.crl\n",
@@ -214,6 +223,7 @@ CLI::App* addCommand(CLI::App& certs, CertsOptions& options, const std::string& 
   CLI::App* command = certs.add_subcommand(name, help);
   command->add_option("--folder", options.folder, "The folder of the certificates")
       ->default_str(options.folder);
+  command->add_flag("--json", options.json, "Prints JSON, for programs");
   command->footer("Example:\n  cleave-server certs " + example);
   return command;
 }
@@ -255,7 +265,6 @@ void addCertsCommands(CLI::App& app, std::function<int()>& command) {
   CLI::App* list = addCommand(*certs, options, "list",
                               "Lists all certificates, and marks those that expire within 14 days",
                               "list --json");
-  list->add_flag("--json", options.json, "Prints JSON, for programs");
   list->callback([&] { command = [&] { return listCommand(options); }; });
 }
 
