@@ -1,4 +1,4 @@
-"""Writes safetensors files, which Cleave reads."""
+"""Reads and writes safetensors files."""
 
 import json
 import os
@@ -33,3 +33,19 @@ def write_safetensors(tensors, path):
         for tensor in tensors.values():
             file.write(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     os.replace(temporary, path)
+
+
+def read_safetensors(path):
+    """The tensors of a file that Cleave has written, by name."""
+    dtypes = {name: dtype for dtype, name in _DTYPES.items()}
+    with open(path, "rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        header, content = json.loads(file.read(size)), bytearray(file.read())
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        dtype, shape = dtypes[entry["dtype"]], entry["shape"]
+        # frombuffer accepts neither an empty buffer nor, for all dtypes, an unaligned one, hence the copy.
+        tensors[name] = torch.frombuffer(content[begin:end], dtype=dtype).reshape(shape) if end > begin else torch.empty(shape, dtype=dtype)
+    return tensors

@@ -13,7 +13,7 @@ import warnings
 
 import torch
 
-from cleave_split.safetensors_file import write_safetensors
+from cleave_split.safetensors_file import read_safetensors, write_safetensors
 
 RUNNER = os.environ.get("GRAPH_RUNNER", "build/release/bin/graph_runner")
 
@@ -39,17 +39,3 @@ class GraphCase(unittest.TestCase):
         ended = subprocess.run(command, capture_output=True, text=True)
         self.assertEqual(ended.returncode, 0, ended.stderr)
         return read_safetensors(self.path("out.safetensors"))
-
-
-def read_safetensors(path):
-    dtypes = {"F32": torch.float32, "I64": torch.int64, "BOOL": torch.bool, "F64": torch.float64}
-    data = open(path, "rb").read()
-    (size,) = struct.unpack("<Q", data[:8])
-    tensors = {}
-    for name, entry in json.loads(data[8 : 8 + size]).items():
-        if name == "__metadata__":
-            continue
-        begin, end = entry["data_offsets"]
-        raw = bytearray(data[8 + size + begin : 8 + size + end])
-        tensors[name] = torch.frombuffer(raw, dtype=dtypes[entry["dtype"]]).reshape(entry["shape"])
-    return tensors
