@@ -125,7 +125,7 @@ def copy_programs(stage, package):
         cuda = installed / "lib" / "cleave" / "libcleave_cuda.so"
         for file in [*files, *([cuda] if cuda.exists() else [])]:
             copied = shutil.copy2(file, target)
-            relocate(pathlib.Path(copied), "$ORIGIN/../../lib:$ORIGIN/../../../torch/lib")
+            relocate(pathlib.Path(copied), "$ORIGIN/../../lib")  # LibTorch: cleave_split/torch_versions.py
         for file in (installed / "lib" / "cleave").glob("lib*.so*"):
             if not NOT_SHIPPED.match(file.name) and file != cuda and not (libraries / file.name).exists():
                 copied = shutil.copy2(file, libraries / file.name)  # follows a symbolic link, which a wheel cannot contain
