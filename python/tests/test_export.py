@@ -336,7 +336,7 @@ class Exported(GraphCase):
         self.assert_equal_to_eager(self.run_graph({"x": x, "labels": labels}), eager_step(model, x, None, labels), {})
 
     def test_failed_exports_print_nothing(self):
-        program = ("import torch, cleave\n"
+        program = ("import torch, cleave_split\n"
                    "class Branch(torch.nn.Module):\n"
                    "    def forward(self, x):\n"
                    "        return x if x.sum() > 0 else -x\n"
