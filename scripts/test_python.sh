@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the Python package: exports models of torchvision and transformers, runs them with Cleave, compares the results with those of
-# PyTorch and PEFT, trains on text, and reads runs with TensorBoard. Installs PyTorch, torchvision, transformers, peft, timm,
-# tensorboard and pandas from PyPI into .deps/python (about 6 GB).
+# PyTorch and PEFT, trains on text and from Python, executes the notebooks, and reads runs with TensorBoard. Installs PyTorch, torchvision,
+# transformers, peft, timm, tensorboard, pandas and Jupyter from PyPI into .deps/python (about 6 GB).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,10 +23,11 @@ esac
 
 ./scripts/setup.sh
 environment=.deps/python
-packages="torch==2.11.0 torchvision==0.26.0 transformers==5.23.0 peft==0.21.2 timm==1.0.31 tensorboard==2.21.0 pandas==3.1.1"
+packages="torch==2.11.0 torchvision==0.26.0 transformers==5.23.0 peft==0.21.2 timm==1.0.31 tensorboard==2.21.0 pandas==3.1.1
+nbclient==0.11.0 ipykernel==7.4.0 matplotlib==3.11.2"
 if [ "$(cat "$environment/.complete" 2>/dev/null)" != "$packages" ]; then
   started=$SECONDS
-  echo "test_python: installing PyTorch, torchvision, transformers, peft, timm, tensorboard and pandas into $environment"
+  echo "test_python: installing PyTorch, torchvision, transformers, peft, timm, tensorboard, pandas and Jupyter into $environment"
   [ -x "$environment/bin/pip" ] || /usr/bin/python3 -m venv "$environment"
   # shellcheck disable=SC2086
   "$environment/bin/pip" install --quiet --disable-pip-version-check $packages

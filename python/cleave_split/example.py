@@ -9,7 +9,8 @@ from typing import Any, Dict
 
 from cleave_split import Error, train
 
-_IMAGES = [pathlib.Path(__file__).parent / "example", pathlib.Path("/usr/share/datasets/fashion-mnist")]
+# The folders that may have the images: the package, and Debian's package dataset-fashion-mnist.
+FOLDERS = [pathlib.Path(__file__).parent / "example", pathlib.Path("/usr/share/datasets/fashion-mnist")]
 CLASSES = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
 
 
@@ -32,7 +33,7 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=6, help="default: 6")
     parser.add_argument("--run-dir", help="the run's folder; default: runs/<run id>")
     options = parser.parse_args()
-    folder = next((folder for folder in _IMAGES if folder.is_dir()), None)
+    folder = next((folder for folder in FOLDERS if folder.is_dir()), None)
     try:
         if folder is None:
             raise Error("no-images", "this installation has no example images", "install the wheel, or on Debian: apt install dataset-fashion-mnist")
