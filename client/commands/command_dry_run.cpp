@@ -61,35 +61,30 @@ Json describePart(const RunPlan& plan, const Part& part) {
           {"blocks", blocks}};
 }
 
-// The inserts, with what crosses their cut per sample without and with them.
+// The inserts, with what crosses their cut per sample without and with each of them.
 Json describeInserts(const RunPlan& plan) {
   StageOptions plain = plan.stage;
-  plain.inserts.clear();
-  const std::vector<BlockSpec> blocks = blocksFor(plain);
-  const std::vector<int> cuts = plan.stage.allCuts();
-  Json inserts = Json::array();
-  for (const InsertSpec& insert : plan.stage.inserts) {
-    const auto position = static_cast<std::size_t>(cuts.at(insert.cut));
-    const std::vector<BlockOutput>& outputs = blocks[position - 1].outputs;
-    const std::size_t t = encodedTensor(outputs);
-    const Shape &shape = outputs[t].shape, &encoded = plan.blocks[position - 1].outputs[t].shape;
+  const std::vector<InsertSpec> inserts = std::exchange(plain.inserts, {});
+  const std::vector<PlacedInsert> placed = placeInserts(blocksFor(plain), inserts, plain.allCuts(),
+                                                        static_cast<int>(plain.cuts.number0));
+  Json described = Json::array();
+  for (std::size_t n = 0; n < inserts.size(); ++n) {
+    const InsertHalf &encoder = placed[n].layers.encoder, &decoder = placed[n].layers.decoder;
     std::int64_t parameters = 0;
-    for (const BlockSpec& block : plan.blocks) {
-      for (const ParameterSpec& tensor : block.tensors) {
-        const bool isOwn =
-            !tensor.isBuffer && tensor.name.starts_with(fmt::format("insert.{}.", insert.cut));
-        if (isOwn) parameters += elementCount(tensor.shape);
+    for (const InsertHalf* half : {&encoder, &decoder}) {
+      for (const ParameterSpec& tensor : half->tensors) {
+        if (!tensor.isBuffer) parameters += elementCount(tensor.shape);
       }
     }
-    inserts.push_back({{"cut", insert.cut},
-                       {"kind", insert.kind},
-                       {"shape", shape},
-                       {"encoded_shape", encoded},
-                       {"bytes_per_sample", elementCount(shape) * sizeof(float)},
-                       {"encoded_bytes_per_sample", elementCount(encoded) * sizeof(float)},
-                       {"parameters", parameters}});
+    described.push_back({{"cut", inserts[n].cut},
+                         {"kind", inserts[n].kind},
+                         {"shape", decoder.output},
+                         {"encoded_shape", encoder.output},
+                         {"bytes_per_sample", elementCount(decoder.output) * sizeof(float)},
+                         {"encoded_bytes_per_sample", elementCount(encoder.output) * sizeof(float)},
+                         {"parameters", parameters}});
   }
-  return inserts;
+  return described;
 }
 
 struct Bytes {

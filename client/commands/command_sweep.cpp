@@ -52,7 +52,7 @@ std::string codecOfCut(const ClientSettings& settings, int cut) {
 std::string insertsOf(const ClientSettings& settings) {
   std::string text;
   std::vector<InsertSpec> inserts = settings.inserts;
-  std::ranges::sort(inserts, {}, &InsertSpec::cut);
+  std::ranges::stable_sort(inserts, {}, &InsertSpec::cut);
   for (const InsertSpec& insert : inserts) {
     text += fmt::format("{}{} {}", text.empty() ? "" : " ", insert.cut, insert.kind);
     for (const InsertParameterRow& row : findInsert(insert.kind).parameters) {

@@ -16,7 +16,8 @@ namespace cleave {
 
 struct Experiment {
   ModelSpec model;  // without its graph in the settings and in a run spec
-  // Learned inserts, each at a different cut: in a run spec, those at the body's cuts.
+  // Learned inserts, at most kMaxInsertsPerCut at each cut: in a run spec, those at the body's
+  // cuts.
   std::vector<InsertSpec> inserts = {};
   ParsedCodecs codecs = {};  // AutoCodec::start for `auto`
   std::uint64_t seed = 1;

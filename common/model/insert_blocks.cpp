@@ -2,7 +2,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <set>
+#include <map>
 #include <utility>
 
 #include "common/model/blocks.h"
@@ -13,16 +13,9 @@ namespace cleave {
 namespace {
 
 // Adds the half's tensors to the block, at this position among the block's own.
-void addTensors(BlockSpec& block, std::size_t position, const InsertHalf& half, std::uint32_t cut,
-                const char* name) {
-  std::vector<ParameterSpec> tensors = half.tensors;
-  for (ParameterSpec& tensor : tensors) {
-    tensor.name = "insert." + std::to_string(cut) + name + tensor.name;
-    tensor.isInsert = true;
-    if (tensor.tracked) tensor.tracked->cut = cut;
-  }
+void addTensors(BlockSpec& block, std::size_t position, const InsertHalf& half) {
   block.tensors.insert(block.tensors.begin() + static_cast<std::ptrdiff_t>(position),
-                       tensors.begin(), tensors.end());
+                       half.tensors.begin(), half.tensors.end());
   block.savedPerSample += half.savedPerSample;
 }
 
@@ -35,12 +28,12 @@ void correctGradient(const at::Tensor& x, const at::Tensor& decoded, double stre
 }
 
 // `t`: the encoded tensor among the block's outputs.
-void appendEncoder(BlockSpec& block, std::size_t t, const InsertLayers& layers, std::uint32_t cut) {
+void appendEncoder(BlockSpec& block, std::size_t t, const InsertLayers& layers) {
   const InsertHalf &encoder = layers.encoder, &decoder = layers.decoder;
   const std::size_t own = block.tensors.size(), count = encoder.tensors.size();
-  addTensors(block, own, encoder, cut, ".encoder.");
+  addTensors(block, own, encoder);
   if (layers.correction > 0) {
-    addTensors(block, own + count, decoder, cut, ".decoder.");
+    addTensors(block, own + count, decoder);
     for (std::size_t n = own + count; n < block.tensors.size(); ++n) {
       block.tensors[n].isBuffer = true;
       block.tensors[n].isSaved = false;
@@ -80,9 +73,9 @@ void appendEncoder(BlockSpec& block, std::size_t t, const InsertLayers& layers, 
 }
 
 // `t`: the encoded tensor among the outputs of the block before this one.
-void prependDecoder(BlockSpec& block, std::size_t t, InsertHalf half, std::uint32_t cut) {
+void prependDecoder(BlockSpec& block, std::size_t t, InsertHalf half) {
   const std::size_t count = half.tensors.size();
-  addTensors(block, 0, half, cut, ".decoder.");
+  addTensors(block, 0, half);
   for (NormRow& norm : block.norms) {
     norm.mean += count;
     norm.variance += count;
@@ -96,6 +89,35 @@ void prependDecoder(BlockSpec& block, std::size_t t, InsertHalf half, std::uint3
     return block(x, tensors.subspan(count), context);
   };
 }
+
+// The complete names of the half's tensors.
+void nameTensors(InsertHalf& half, std::uint32_t cut, const std::string& prefix) {
+  for (ParameterSpec& tensor : half.tensors) {
+    tensor.name = prefix + tensor.name;
+    tensor.isInsert = true;
+    if (tensor.tracked) tensor.tracked->cut = cut;
+  }
+}
+
+// The inserts at a cut, so far.
+struct InsertsAtCut {
+  std::vector<BlockOutput> outputs;  // what the last one puts out
+  std::size_t count = 0;
+  bool isTracked = false;  // the last one has a basis that changes
+
+  void checkAnother() const {
+    if (count == kMaxInsertsPerCut) {
+      throw badInsert(
+          "the cut already has " + std::to_string(kMaxInsertsPerCut) + " inserts, the maximum",
+          "remove one of them", "cut");
+    }
+    if (isTracked) {
+      throw badInsert(
+          "it follows an insert of kind pca, and would not follow that one's changes of its basis",
+          "list the insert of kind pca last, or use it alone, with fewer channels", "cut");
+    }
+  }
+};
 
 void checkNames(const std::vector<BlockSpec>& blocks) {
   for (const BlockSpec& block : blocks) {
@@ -124,43 +146,54 @@ std::size_t encodedTensor(const std::vector<BlockOutput>& tensors) {
                   "cut");
 }
 
-void addInserts(std::vector<BlockSpec>& blocks, const std::vector<InsertSpec>& inserts,
-                const std::vector<int>& cuts, int firstNumber) {
+std::vector<PlacedInsert> placeInserts(const std::vector<BlockSpec>& blocks,
+                                       const std::vector<InsertSpec>& inserts,
+                                       const std::vector<int>& cuts, int firstNumber) {
   if (!inserts.empty()) checkNames(blocks);
-  std::set<std::uint32_t> used;
-  // All layers are made before the first one is added, from the shapes of the model itself.
-  std::vector<InsertLayers> layers;
+  std::map<std::uint32_t, InsertsAtCut> atCuts;
   const auto first = static_cast<std::uint32_t>(firstNumber);
   const auto last = static_cast<std::uint32_t>(first + cuts.size() - 1);
-  const auto blockAfter = [&](const InsertSpec& insert) {
-    return static_cast<std::size_t>(cuts[insert.cut - first]);
-  };
+  std::vector<PlacedInsert> all;
   for (std::size_t n = 0; n < inserts.size(); ++n) {
-    const InsertSpec& insert = inserts[n];
+    const std::uint32_t cut = inserts[n].cut;
     try {
-      if (insert.cut < first || insert.cut > last) {
+      if (cut < first || cut > last) {
         throw badInsert(
             "there is no such cut",
             "the cuts are numbered from " + std::to_string(first) + " to " + std::to_string(last),
             "cut");
       }
-      if (!used.insert(insert.cut).second) {
-        throw badInsert("the cut has two inserts", "remove one of them", "cut");
-      }
-      layers.push_back(layersFor(insert, blocks[blockAfter(insert) - 1].outputs));
+      const auto [found, isFirst] = atCuts.try_emplace(cut);
+      InsertsAtCut& atCut = found->second;
+      const auto block = static_cast<std::size_t>(cuts[cut - first]);
+      if (isFirst) atCut.outputs = blocks[block - 1].outputs;
+      atCut.checkAnother();
+      PlacedInsert& placed = all.emplace_back();
+      placed.block = block;
+      placed.level = atCut.count++;
+      placed.tensor = encodedTensor(atCut.outputs);
+      placed.layers = layersFor(inserts[n], atCut.outputs);
+      placed.prefix = "insert." + std::to_string(cut) + ".";
+      if (placed.level > 0) placed.prefix += std::to_string(placed.level + 1) + ".";
+      nameTensors(placed.layers.encoder, cut, placed.prefix + "encoder.");
+      nameTensors(placed.layers.decoder, cut, placed.prefix + "decoder.");
+      atCut.outputs[placed.tensor].shape = placed.layers.encoder.output;
+      atCut.isTracked = placed.layers.momentum > 0;
     } catch (const UsageError& error) {
       throw UsageError(error.code(),
-                       "the insert at cut " + std::to_string(insert.cut) + ": " + error.what(),
+                       "the insert at cut " + std::to_string(cut) + ": " + error.what(),
                        error.hint())
           .about("insert[" + std::to_string(n) + "]." + error.key());
     }
   }
-  for (std::size_t n = 0; n < inserts.size(); ++n) {
-    const std::uint32_t cut = inserts[n].cut;
-    const std::size_t position = blockAfter(inserts[n]);
-    const std::size_t t = encodedTensor(blocks[position - 1].outputs);
-    appendEncoder(blocks[position - 1], t, layers[n], cut);
-    prependDecoder(blocks[position], t, std::move(layers[n].decoder), cut);
+  return all;
+}
+
+void addInserts(std::vector<BlockSpec>& blocks, const std::vector<InsertSpec>& inserts,
+                const std::vector<int>& cuts, int firstNumber) {
+  for (PlacedInsert& each : placeInserts(blocks, inserts, cuts, firstNumber)) {
+    appendEncoder(blocks[each.block - 1], each.tensor, each.layers);
+    prependDecoder(blocks[each.block], each.tensor, std::move(each.layers.decoder));
   }
 }
 

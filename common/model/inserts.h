@@ -2,8 +2,9 @@
 // encoder follows the last block before the cut and the decoder precedes the first block after it,
 // so both are part of the model and are trained with it. The gradient that crosses the cut is that
 // of the encoded tensor, so it is as small as the activation. Integer tensors that cross the same
-// cut, such as masks, are not encoded. To add a kind, add one row to inserts.cpp; insert_blocks.cpp
-// adds inserts to a model.
+// cut, such as masks, are not encoded. A cut may have two inserts: the second one encodes what the
+// first one's encoder puts out, and its decoder returns it to the first one's decoder. To add a
+// kind, add one row to inserts.cpp; insert_blocks.cpp adds inserts to a model.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -82,13 +83,32 @@ UsageError badInsert(const std::string& sentence, const std::string& hint, const
 // "bad-insert" if there is none or more than one; key() is "cut".
 std::size_t encodedTensor(const std::vector<BlockOutput>& tensors);
 
+inline constexpr std::size_t kMaxInsertsPerCut = 2;
+
+// An insert at its cut.
+struct PlacedInsert {
+  InsertLayers layers;     // the names of their tensors are complete
+  std::size_t block = 0;   // position of the block after the cut
+  std::size_t level = 0;   // number of inserts before it at the cut
+  std::size_t tensor = 0;  // the encoded one among the tensors at the cut
+  // "insert.CUT." at the first level, "insert.CUT.2." at the second. Of names such as
+  // "insert.0.2.encoder.weight".
+  std::string prefix;
+};
+
+// The inserts in their order, each with the layers for what the one before it at the same cut puts
+// out. `blocks`: the model without inserts. `cuts`: the positions of the cuts firstNumber,
+// firstNumber + 1, … Allocates nothing. Throws UsageError "bad-insert" if a cut does not exist, has
+// more than kMaxInsertsPerCut inserts, has one after a tracked one, or has a tensor that the kind
+// cannot encode; key() is the path in the configuration, such as "insert[0].rank".
+std::vector<PlacedInsert> placeInserts(const std::vector<BlockSpec>& blocks,
+                                       const std::vector<InsertSpec>& inserts,
+                                       const std::vector<int>& cuts, int firstNumber);
+
 // Appends the encoders to the blocks before the cuts, and prepends the decoders to the blocks after
-// them; the positions of the blocks do not change. `cuts`: the positions of the cuts firstNumber,
-// firstNumber + 1, … The parameters are called "insert.CUT.encoder.…" and "insert.CUT.decoder.…".
-// With a correction, the block before the cut has copies of the decoder's parameters, as buffers of
-// the same names that are not saved. Allocates nothing. Throws UsageError "bad-insert" if a cut
-// does not exist, has two inserts, or has a tensor that the kind cannot encode; key() is the path
-// in the configuration, such as "insert[0].rank".
+// them; the positions of the blocks do not change. With a correction, the block before the cut has
+// copies of the decoder's parameters, as buffers of the same names that are not saved. Arguments
+// and errors as for placeInserts().
 void addInserts(std::vector<BlockSpec>& blocks, const std::vector<InsertSpec>& inserts,
                 const std::vector<int>& cuts, int firstNumber);
 

@@ -234,7 +234,9 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
                      number + static_cast<int>(innerCuts.size()) + 1};
   plan.stage.innerCuts = innerCuts;
   if (spec.cutNumber >= spec.bodies) refuse("cut_number is not that of one of the bodies");
-  if (spec.inserts.size() > innerCuts.size() + 2) refuse("there are more inserts than cuts");
+  if (spec.inserts.size() > kMaxInsertsPerCut * (innerCuts.size() + 2)) {
+    refuse("there are more inserts than the cuts may have");
+  }
   checkFreeze(spec);
   plan.stage.headIsFrozen = spec.headIsFrozen;
   checkOptimizer(spec.optimizer);

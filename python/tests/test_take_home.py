@@ -77,17 +77,21 @@ class TakeHome(Training):
         model = torchvision.models.mobilenet_v2(num_classes=4)
         cleave_split.export(model, {"x": images[:2]}, self.path("model.pt2"))
         graph = {"file": self.path("model.pt2"), "cuts": cuts}
-        for first, second in (
+        for first, second, *outer in (
             ({"kind": "conv", "channels": 6, "kernel": 3}, {"kind": "linear", "rank": 40}),  # 3 does not divide the 32 pixels
             ({"kind": "residual", "rank": 5}, {"kind": "conv", "channels": 64}),
             ({"kind": "pca", "channels": 24, "kernel": 3, "every_steps": 1}, {"kind": "linear", "rank": 40}),
-            ({"kind": "decaying", "rank": 16, "every_steps": 2}, {"kind": "decaying", "rank": 1280, "every_steps": 2}),
-        ):
-            with self.subTest(first=first, second=second):
-                self.client("train", graph, insert=[{"cut": 0, **first}, {"cut": 1, **second}])
+            # Two at a cut; 2 does not divide the 11 windows of 3 pixels.
+            ({"kind": "conv", "channels": 9, "kernel": 3}, {"kind": "linear", "rank": 80},
+             {"cut": 1, "kind": "residual", "rank": 30}, {"cut": 0, "kind": "pca", "channels": 8, "kernel": 2, "every_steps": 1}),
+            ({"kind": "decaying", "rank": 16, "every_steps": 2}, {"kind": "decaying", "rank": 1280, "every_steps": 2},
+             {"cut": 1, "kind": "linear", "rank": 1280}),
+        ):  # fmt: skip
+            with self.subTest(first=first, second=second, outer=outer):
+                self.client("train", graph, insert=[{"cut": 0, **first}, {"cut": 1, **second}, *outer])
                 tensors = self.exported()
                 whole = torchvision.models.mobilenet_v2(num_classes=4)
-                kinds = {0: first["kind"], 1: second["kind"]} if first["kind"] == "decaying" else None
+                kinds = {0: first["kind"], 1: [second["kind"], "linear"]} if first["kind"] == "decaying" else None
                 self.assertIs(cleave_split.add_inserts(whole, tensors, cuts, kinds), whole)
                 whole.load_state_dict(tensors, strict=True)
                 whole.eval()

@@ -12,6 +12,7 @@
 #include "common/model/stage/stage.h"
 #include "common/model/stage/stage_cut.h"
 #include "common/model/stage/trained_part.h"
+#include "common/model/torch_tensor.h"
 
 namespace cleave {
 
@@ -46,6 +47,16 @@ struct ClientStage::State {
   using Which = std::pair<std::uint64_t, std::uint32_t>;
   std::map<Which, TensorList> headOutputs;
   double lossScale = 1;
+  std::function<void(int cut, const MicroBatch& at, const TensorList& tensors)> observer;
+
+  void observe(int cut, const MicroBatch& at, const TensorList& tensors) const {
+    if (!observer || at.phase != Phase::train) return;
+    TensorList crossing;
+    for (const at::Tensor& each : tensors) {
+      crossing.push_back(canonical(each.detach(), cutOrder(static_cast<std::size_t>(each.dim()))));
+    }
+    observer(cut, at, crossing);
+  }
 
   LabeledBatch& batch(std::uint64_t step) { return batches[step % batches.size()]; }
 };
@@ -63,9 +74,12 @@ TensorBundle ClientStage::headForward(const MicroBatch& at) {
   const TensorList inputs = state_->batch(at.step).inputs(at);
   if (at.phase != Phase::train || !state_->first.hasGradients()) {
     const at::NoGradGuard noGrad;
-    return state_->first.leave(at, state_->head.forward({}, inputs, at));
+    const TensorList outputs = state_->head.forward({}, inputs, at);
+    state_->observe(state_->options.cuts.number0, at, outputs);
+    return state_->first.leave(at, outputs);
   }
   TensorList outputs = state_->head.forward({}, inputs, at);
+  state_->observe(state_->options.cuts.number0, at, outputs);
   TensorBundle leaving = state_->first.leave(at, outputs);
   if (state_->options.recompute) outputs.clear();
   if (!state_->headOutputs.emplace(State::Which(at.step, at.i), std::move(outputs)).second) {
@@ -80,13 +94,16 @@ TensorBundle ClientStage::tailStep(const MicroBatch& at, TensorBundle activation
   LabeledBatch& batch = state_->batch(at.step);
   const at::AutoGradMode recordGraph(training);
   const TensorList leaves = state_->last.enter(at, std::move(activations1), training);
+  state_->observe(state_->options.cuts.number1, at, leaves);
   const TensorList inputs = state_->tailTakesInputs ? batch.inputs(at) : TensorList();
   const TensorList outputs = state_->tail.forward(leaves, inputs, at);
   const at::Tensor loss = batch.loss(outputs.front(), at);
   // If the loss is scaled, a step that overflows is skipped.
   if (!training || state_->lossScale == 1) batch.checkLoss(at, leaves);
   if (!training) return {};
-  (state_->lossScale == 1 ? loss : loss.mul(state_->lossScale)).backward();
+  if (loss.requires_grad()) {  // nothing is trained if only the cuts are observed
+    (state_->lossScale == 1 ? loss : loss.mul(state_->lossScale)).backward();
+  }
   return state_->last.leaveGradients(at, leaves);
 }
 
@@ -129,6 +146,10 @@ void ClientStage::keepOutputs() {
   for (LabeledBatch& batch : state_->batches) batch.keepOutputs();
 }
 at::Tensor ClientStage::outputs(std::uint64_t step) const { return state_->batch(step).outputs(); }
+void ClientStage::observeCuts(
+    std::function<void(int cut, const MicroBatch& at, const TensorList& tensors)> function) {
+  state_->observer = std::move(function);
+}
 const ParameterSet& ClientStage::head() const { return state_->head.set(); }
 const ParameterSet& ClientStage::tail() const { return state_->tail.set(); }
 const ParameterSet& ClientStage::evaluatedHead() const { return state_->head.evaluatedSet(); }

@@ -143,6 +143,11 @@ class ClientStage {
   void keepOutputs();
   // The outputs of the batch, [samples, …], fp32, on the CPU. Call after its last tailStep.
   at::Tensor outputs(std::uint64_t step = 0) const;
+  // From now on, `function` gets the tensors that cross the first and the last cut (their numbers)
+  // in training, on the device: those of the first one from headForward(), and those of the last
+  // one from tailStep().
+  void observeCuts(
+      std::function<void(int cut, const MicroBatch& at, const TensorList& tensors)> function);
 
   const ParameterSet& head() const;
   const ParameterSet& tail() const;

@@ -10,12 +10,14 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <limits>
+#include <set>
 #include <tuple>
 
 #include "common/core/random.h"
 #include "common/model/blocks.h"
 #include "common/model/insert_pca.h"
 #include "common/model/inserts.h"
+#include "common/model/stage/insert_inputs.h"
 #include "common/model/stage/insert_trainer.h"
 #include "common/model/stage/stage.h"
 #include "tests/support/error_code.h"
@@ -44,6 +46,24 @@ InsertSpec conv(std::uint32_t cut, double channels, double kernel) {
 
 InsertSpec linear(std::uint32_t cut, double rank) { return {cut, "linear", {{"rank", rank}}}; }
 
+// The blocks before and after a cut with a tensor of this shape, which return their input
+// unchanged.
+std::vector<BlockSpec> passing(const Shape& shape) {
+  BlockSpec block;
+  block.outputs = {{shape}};
+  block.forward = [](const TensorList& x, std::span<const at::Tensor>, const BlockContext&) {
+    return x;
+  };
+  return {block, block};
+}
+
+at::Tensor values(const Shape& shape) {
+  const at::Tensor tensor = at::empty(shape);
+  fillNormal(randomKey(5, "input"),
+             {tensor.mutable_data_ptr<float>(), static_cast<std::size_t>(tensor.numel())});
+  return tensor;
+}
+
 double bytesAtCuts(const StageOptions& options) {
   const std::vector<BlockSpec> blocks = blocksFor(options);
   double bytes = 0;
@@ -69,15 +89,37 @@ TEST_CASE("inserts make the bytes of activations and gradients smaller") {
   CHECK(bytesAtCuts(options) / plain == Approx(0.0878).margin(0.00005));
 }
 
-// The blocks before and after a cut with a tensor of this shape, which return their input
-// unchanged.
-std::vector<BlockSpec> passing(const Shape& shape) {
-  BlockSpec block;
-  block.outputs = {{shape}};
-  block.forward = [](const TensorList& x, std::span<const at::Tensor>, const BlockContext&) {
-    return x;
-  };
-  return {block, block};
+TEST_CASE("a second insert at a cut encodes what the first one puts out") {
+  StageOptions options = mobileNet();
+  const double plain = bytesAtCuts(options);
+  options.inserts = {conv(0, 20, 4), conv(1, 320, 1), conv(0, 40, 2), linear(1, 200)};
+  const std::vector<BlockSpec> blocks = blocksFor(options);
+  CHECK(outputsAt(blocks, options.cuts, 0).front().shape == Shape{40, 14, 14});
+  CHECK(outputsAt(blocks, options.cuts, 1).front().shape == Shape{200, 7, 7});
+  CHECK(bytesAtCuts(options) / plain == Approx(0.0380).margin(0.00005));
+  const ParameterSet head(blocks, 0, 2, 1), body(blocks, 2, 21, 1);
+  for (const char* name : {"insert.0.encoder.weight", "insert.0.2.encoder.weight"}) {
+    CHECK(head.has(name));
+  }
+  for (const char* name : {"insert.0.decoder.weight", "insert.0.2.decoder.weight",
+                           "insert.1.encoder.bias", "insert.1.2.encoder.bias"}) {
+    CHECK(body.has(name));
+  }
+  const std::vector<PlacedInsert> placed =
+      placeInserts(passing({20, 28, 28}), {conv(3, 10, 2), linear(3, 5)}, {1}, 3);
+  REQUIRE(placed.size() == 2);
+  CHECK(placed[1].level == 1);
+  CHECK(placed[1].prefix == "insert.3.2.");
+  CHECK(placed[1].layers.encoder.output == Shape{5, 14, 14});
+  CHECK(placed[1].layers.decoder.output == Shape{10, 14, 14});
+  // The decoders undo the encoders: all features are kept here.
+  const at::Tensor x = values({2, 6});
+  std::vector<BlockSpec> features = passing({6});
+  addInserts(features, {linear(0, 6), linear(0, 6)}, {1}, 0);
+  const at::NoGradGuard noGrad;
+  const ParameterSet encoder(features, 0, 1, 1), decoder(features, 1, 2, 1);
+  const TensorList encoded = features[0].forward({x}, encoder.tensors(), {});
+  CHECK(features[1].forward(encoded, decoder.tensors(), {}).front().equal(x));
 }
 
 struct Passed {
@@ -100,13 +142,6 @@ Passed pass(const at::Tensor& x, const InsertSpec& insert,
   CHECK(passed.encoded.sizes().slice(1).vec() == blocks[0].outputShape());
   CHECK(passed.decoded.sizes() == x.sizes());
   return passed;
-}
-
-at::Tensor values(const Shape& shape) {
-  const at::Tensor tensor = at::empty(shape);
-  fillNormal(randomKey(5, "input"),
-             {tensor.mutable_data_ptr<float>(), static_cast<std::size_t>(tensor.numel())});
-  return tensor;
 }
 
 TEST_CASE("linear, decaying and residual begin as the identity of the first features") {
@@ -303,27 +338,54 @@ TEST_CASE("a tracked basis converges to the principal components of what its enc
   CHECK(encoder.tensors()[kBasisMean].abs().max().item<float>() == 0);
 }
 
-TEST_CASE("inserts are fitted to the tensors of training, and nothing else changes") {
+struct Images {
+  at::Tensor images = values({8, 3, 34, 34});
+  std::vector<std::int64_t> labels = std::vector<std::int64_t>(8);
+
+  BatchView view() const {
+    const TensorSpec spec{DType::f32, images.sizes().vec(), MemoryOrder::contiguous};
+    const TensorSpec target{DType::i64, {8}, MemoryOrder::contiguous};
+    return {{{static_cast<const std::byte*>(images.const_data_ptr()), spec},
+             {reinterpret_cast<const std::byte*>(labels.data()), target}}};
+  }
+};
+
+// Fits all inserts to the batch, and measures their errors on it.
+std::vector<InsertError> fit(InsertTrainer& trainer, const StageOptions& options,
+                             const BatchView& batch) {
+  InsertInputs tensors(options, trainer.cuts(), {});
+  for (std::size_t level = 0; level < trainer.levels(); ++level) {
+    tensors.forEach(batch, 1, [&](std::uint32_t cut, const at::Tensor& x, const MicroBatch&) {
+      trainer.observe(level, cut, x);
+    });
+    trainer.solve(level);
+  }
+  tensors.forEach(batch, 1, [&](std::uint32_t cut, const at::Tensor& x, const MicroBatch&) {
+    trainer.measure(cut, x);
+  });
+  return trainer.errors();
+}
+
+StageOptions smallMobileNet() {
   StageOptions options = mobileNet(34);
   options.model.parameters = {{"width", "0.25"}};
   options.microBatches = 2;
-  const at::Tensor images = values({8, 3, 34, 34});
-  const std::vector<std::int64_t> labels(8);
-  const TensorSpec spec{DType::f32, images.sizes().vec(), MemoryOrder::contiguous};
-  const TensorSpec target{DType::i64, {8}, MemoryOrder::contiguous};
-  const BatchView batch{{{static_cast<const std::byte*>(images.const_data_ptr()), spec},
-                         {reinterpret_cast<const std::byte*>(labels.data()), target}}};
+  return options;
+}
+
+TEST_CASE("inserts are fitted to the tensors of training, and nothing else changes") {
+  StageOptions options = smallMobileNet();
+  const Images images;
+  const BatchView batch = images.view();
   const auto initial = weightsOf(WholeStage(options).set());
   // In the other order than the model's.
   options.inserts = {conv(1, 40, 1), conv(0, 12, 4)};
   InsertTrainer trainer(options, {});
-  CHECK_FALSE(trainer.needsTraining());
-  trainer.observe(batch, 1);
-  trainer.solve();
-  trainer.measure(batch, 1);
-  const std::vector<double> errors = trainer.takeErrors();
+  CHECK_FALSE(trainer.needsTraining(0));
+  const std::vector<InsertError> errors = fit(trainer, options, batch);
   REQUIRE(errors.size() == 2);
-  CHECK(errors[0] == Approx(trainer.components()[0].error(40)).margin(1e-4));
+  CHECK(errors[0].own == Approx(trainer.components()[0].error(40)).margin(1e-4));
+  CHECK(errors[0].atCut == errors[0].own);
   CHECK(trainer.components()[1].variances.size(0) == 8 * 16);
   const std::vector<NamedTensor> weights = trainer.weights();
   CHECK(weights.size() == initial.size() + 8);
@@ -334,6 +396,34 @@ TEST_CASE("inserts are fitted to the tensors of training, and nothing else chang
     REQUIRE(after != weights.end());
     CHECK(after->tensor.equal(before.tensor));
   }
+}
+
+TEST_CASE("a second insert is fitted to what the first one at its cut puts out") {
+  StageOptions options = smallMobileNet();
+  const Images images;
+  options.inserts = {conv(0, 12, 4), linear(1, 16), conv(0, 6, 1), linear(1, 6)};
+  InsertTrainer trainer(options, {});
+  REQUIRE(trainer.levels() == 2);
+  CHECK(trainer.cuts() == std::set<std::uint32_t>{0, 1});
+  const std::vector<InsertError> errors = fit(trainer, options, images.view());
+  REQUIRE(errors.size() == 4);
+  CHECK(trainer.components()[2].variances.size(0) == 12);
+  CHECK(trainer.components()[3].variances.size(0) == 16);
+  for (const std::size_t inner : {0U, 1U}) {
+    CAPTURE(inner);
+    const InsertError &first = errors[inner], &second = errors[inner + 2];
+    CHECK(first.own == first.atCut);
+    CHECK(second.own > 1e-4);
+    // What the second one loses is orthogonal to what the first one does.
+    CHECK(second.atCut == Approx(first.own + (1 - first.own) * second.own).epsilon(0.02));
+  }
+  // Two sets of principal components are one with fewer channels.
+  StageOptions one = options;
+  one.inserts = {conv(0, 6, 4), linear(1, 6)};
+  InsertTrainer single(one, {});
+  const std::vector<InsertError> errorsOfOne = fit(single, one, images.view());
+  CHECK(errors[2].atCut == Approx(errorsOfOne[0].own).epsilon(0.01));
+  CHECK(errors[3].atCut == Approx(errorsOfOne[1].own).epsilon(0.01));
 }
 
 // ---- Correction ----
@@ -426,7 +516,13 @@ TEST_CASE("inserts that do not fit their cut are refused") {
     CHECK(refusal.key == key);
   };
   refused(mobileNet(), {linear(2, 4)}, "at cut 2: there is no such cut", "insert[0].cut");
-  refused(mobileNet(), {linear(1, 4), linear(1, 4)}, "two inserts", "insert[1].cut");
+  refused(mobileNet(), {linear(1, 4), linear(1, 4), linear(0, 4), linear(1, 4)}, "has 2 inserts",
+          "insert[3].cut");
+  refused(mobileNet(), {linear(1, 4), linear(1, 5)}, "more than the 4 features", "insert[1].rank");
+  refused(mobileNet(), {conv(0, 4, 4), conv(0, 2, 64)}, "images of 28 x 28", "insert[1].kernel");
+  refused(mobileNet(), {pca(0, 4, 1), linear(0, 2)}, "follows an insert of kind pca",
+          "insert[1].cut");
+  CHECK(refusalOf(mobileNet(), {linear(0, 8), pca(0, 4, 1)}).sentence == "accepted");
   refused(mobileNet(), {{0, "lineer", {{"rank", 4}}}}, "'lineer'", "insert[0].kind");
   refused(mobileNet(), {linear(0, 33)}, "more than the 32 features", "insert[0].rank");
   refused(mobileNet(), {linear(0, 0)}, "rank is 0", "insert[0].rank");

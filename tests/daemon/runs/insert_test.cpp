@@ -21,6 +21,14 @@ const Arguments kBoth = {"--set",
                          "insert=[{cut: 0, kind: conv, channels: 3, kernel: 2}, "
                          "{cut: 1, kind: residual, rank: 3}]"};
 
+// Two inserts at the first cut, at the second one, or at both.
+Arguments two(const std::string& outer) {
+  return {
+      "--set",
+      "insert=[{cut: 0, kind: conv, channels: 3, kernel: 2}, {cut: 1, kind: linear, rank: 3}, " +
+          outer + "]"};
+}
+
 TEST_CASE("models with inserts give bit-identical results") {
   const TemporaryFolder folder;
   const TestServer server(folder, kGraphAllowed);
@@ -202,6 +210,105 @@ TEST_CASE("inserts that track their basis are bit-identical, also when resumed")
   CHECK(evaluated.at("metrics").contains("loss"));
 }
 
+TEST_CASE("bases count as control bytes, up at the first cut and down at the second one") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  constexpr double kBasis = 96 * 128 * 2;  // bytes
+  constexpr int kSteps = 12;
+  // All control bytes of a run, up and down.
+  const auto controlBytes = [&](int everySteps) {
+    const std::string run = folder.path("every-" + std::to_string(everySteps));
+    const std::string sizes = ", kind: pca, channels: 96, every_steps: ";
+    const Ended ended = runClient(
+        "train", run,
+        {"--server", server.address(), "--set", "model={name: mlp, width: 128}", "--set",
+         "insert=[{cut: 0" + sizes + std::to_string(everySteps) + "}, {cut: 1" + sizes +
+             std::to_string(4 * everySteps) + "}]",
+         "--set", "train.epochs=4", "--set", "train.max_steps=" + std::to_string(kSteps)});
+    INFO(ended.errors);
+    REQUIRE(ended.code == 0);
+    double up = 0, down = 0;
+    for (const CsvRow& row : readCsv(run + "/steps.csv")) {
+      up += std::stod(row.at("control_up_bytes"));
+      down += std::stod(row.at("control_down_bytes"));
+    }
+    return std::pair(up, down);
+  };
+  const auto [up, down] = controlBytes(1);
+  const auto [upOfNone, downOfNone] = controlBytes(kSteps + 1);
+  constexpr double kOthers = 4096;  // other messages, whose number depends on time
+  CHECK(up - upOfNone == Approx(kSteps * kBasis).margin(kOthers));
+  CHECK(down - downOfNone == Approx(kSteps / 4 * kBasis).margin(kOthers));
+}
+
+// ---- Two inserts at a cut ----
+
+TEST_CASE("two inserts at a cut are fitted in order, bit-identical, and resumed exactly") {
+  const TemporaryFolder folder;
+  const TestServer server(folder, kGraphAllowed);
+  const Arguments graph = {"--set", "model={name: graph, file: " CLEAVE_SOURCE_DIR
+                                    "/tests/data/tiny.pt2, cuts: [norm, pool]}"};
+  const Arguments outer =
+      two("{cut: 0, kind: pca, channels: 2, every_steps: 2}, {cut: 1, kind: residual, rank: 2}");
+  const std::string file = folder.path("inserts.safetensors");
+  const auto fitted =
+      askJson(with({"pretrain-inserts", "--config", configFile("synthetic.yaml"), "--output", file,
+                    "--set", "data.train.size=256", "--set", "train.max_steps=2"},
+                   with(kCnn, outer)));
+  CHECK(fitted.at("steps") == 2);  // of the residual insert
+  const auto& inserts = fitted.at("inserts");
+  REQUIRE(inserts.size() == 4);
+  CHECK(inserts[0].at("error_at_cut") == inserts[0].at("error"));
+  CHECK(inserts[2].at("features") == 3);
+  CHECK(inserts[2].at("error_at_cut").get<double>() > inserts[0].at("error").get<double>());
+  CHECK_THAT(readFile(file), Contains("insert.0.2.encoder.covariance"));
+
+  const Arguments run = with(with(kCnn, outer), {"--set", "weights=" + file});
+  const Arguments trained = two("{cut: 1, kind: linear, rank: 2}, {cut: 0, kind: linear, rank: 2}");
+  int number = 0;
+  for (const Arguments& model : {run, with(graph, outer), with(kCnn, trained)}) {
+    CAPTURE(number);
+    const Ended verified =
+        runClient("verify", folder.path("verified" + std::to_string(++number)),
+                  with(model, {"--server", server.address(), "--json", "--steps", "5"}));
+    INFO(verified.errors);
+    REQUIRE(verified.code == 0);
+    CHECK(nlohmann::json::parse(verified.output).at("equal") == true);
+  }
+
+  const Arguments training =
+      with(run, {"--server", server.address(), "--set", "checkpoint.every_steps=3", "--set",
+                 "codec=none", "--set", "train.epochs=4"});
+  const std::string whole = folder.path("whole"), resumed = folder.path("resumed");
+  const Ended ended = runClient("train", whole, with(training, {"--json"}));
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  const Process client = startClient("train", resumed, training, failingAt("committed:1:kill"));
+  REQUIRE(client.wait(kPatience));
+  REQUIRE(resume(resumed).code == 0);
+  CHECK((readFile(resumed + "/model.safetensors") == readFile(whole + "/model.safetensors")));
+  const auto summary = nlohmann::json::parse(ended.output);
+  const auto evaluated = askJson({"eval", whole, "--set", "threads.client=1"});
+  CHECK(evaluated.at("metrics").at("loss").get<double>() ==
+        Approx(summary.at("eval").at("loss").get<double>()).epsilon(1e-5));
+}
+
+TEST_CASE("a dry run shows both inserts of a cut, and what crosses it") {
+  const auto plan = askJson({"train", "--dry-run", "--config", configFile("inserts.yaml"), "--set",
+                             "insert=[{cut: 0, kind: conv, channels: 8, kernel: 2}, "
+                             "{cut: 0, kind: conv, channels: 4, kernel: 3}]"});
+  const auto& inner = plan.at("inserts").at(0);
+  const auto& outer = plan.at("inserts").at(1);
+  CHECK(inner.at("encoded_shape") == nlohmann::json({8, 7, 7}));
+  CHECK(outer.at("shape") == nlohmann::json({8, 7, 7}));
+  CHECK(outer.at("encoded_shape") == nlohmann::json({4, 3, 3}));
+  CHECK(inner.at("parameters") == 2 * 16 * 8 * 4 + 16 + 8);
+  CHECK(outer.at("parameters") == 2 * 8 * 4 * 9 + 8 + 4);
+  CHECK(plan.at("flows").at(0).at("micro_batch_shape") == nlohmann::json({32, 4, 3, 3}));
+  const auto& flow = plan.at("flows").at(0);
+  CHECK(flow.at("raw_bytes_per_step") == plan.at("batch").get<int>() * 4 * 3 * 3 * sizeof(float));
+}
+
 TEST_CASE("codecs are chosen for a model with inserts") {
   const TemporaryFolder folder;
   const TestServer server(folder);
@@ -234,6 +341,56 @@ TEST_CASE("inserts are trained beside adapters, which PEFT's format then cannot 
   REQUIRE(ended.code == 0);
   CHECK_THAT(ended.errors, Contains("no folder 'adapter'"));
   CHECK_FALSE(std::ifstream(folder.path("run") + "/adapter/adapter_config.json").is_open());
+}
+
+TEST_CASE("inserts are fitted with the body on a server, to the same bits") {
+  const TemporaryFolder folder;
+  const TestServer server(folder, kGraphAllowed);
+  const Arguments graph = {"--set", "model={name: graph, file: " CLEAVE_SOURCE_DIR
+                                    "/tests/data/tiny.pt2, cuts: [norm, pool]}"};
+  const Arguments dropout = {
+      "--set", "model={name: small_cnn, width: 4, cuts: [4, 12], dropout: 0.25}",
+      "--set", "train.groups=['insert.*:learning_rate=0.1']",
+      "--set", "train.staleness=1"};
+  const Arguments nested =
+      two("{cut: 1, kind: pca, channels: 2}, {cut: 0, kind: residual, rank: 2}");
+  const Arguments frozen = {"--set", "insert={cut: 1, kind: linear, rank: 3, correction: 0.01}",
+                            "--set", "train.freeze=[insert.*]"};
+  int number = 0;
+  // The third one begins with the file of the first one, whose inserts are fitted again.
+  const std::string first = folder.path("served-1");
+  for (const Arguments& model :
+       {with(kCnn, kBoth), with(graph, nested),
+        with(kCnn, with(kBoth, {"--set", "weights=" + first})), with(dropout, frozen)}) {
+    const std::string name = std::to_string(++number);
+    CAPTURE(name);
+    const std::string own = folder.path("own-" + name), served = folder.path("served-" + name);
+    const Arguments fitting = with({"pretrain-inserts", "--config", configFile("synthetic.yaml"),
+                                    "--set", "data.train.size=256", "--set", "train.max_steps=3",
+                                    "--set", "threads.client=1", "--samples", "96"},
+                                   model);
+    const auto fitted = askJson(with(fitting, {"--output", own}));
+    const auto answer = askJson(with(fitting, {"--output", served, "--server", server.address()}));
+    CHECK(fitted.at("inserts") == answer.at("inserts"));
+    CHECK(fitted.at("steps") == answer.at("steps"));
+    CHECK((readFile(served) == readFile(own)));
+  }
+  const Arguments fitting = {"pretrain-inserts", "--config", configFile("synthetic.yaml"),
+                             "--output", folder.path("none")};
+  checkError(ask(with(fitting, {"--server", server.address() + "," + server.address(), "--set",
+                                "model={name: mlp, width: 16, depth: 4, cuts: [2, 4, 8]}", "--set",
+                                "insert={cut: 1, kind: linear, rank: 6}"})),
+             kWrongUse, {"[several-servers]", "omit --server"});
+  checkError(
+      ask(with(with(fitting, {"--server", "127.0.0.1:1", "--set", "connect.retry_seconds=0"}),
+               with(kCnn, kBoth))),
+      kFailedRun, {"127.0.0.1:1"});
+  CHECK_FALSE(std::filesystem::exists(folder.path("none")));
+  // The server has no part in an insert at the first cut.
+  CHECK(ask(with(with(fitting, {"--server", "127.0.0.1:1", "--set",
+                                "insert={cut: 0, kind: linear, rank: 2}"}),
+                 kCnn))
+            .code == 0);
 }
 
 TEST_CASE("a dry run shows the shapes and the bytes at cuts with inserts") {
@@ -333,8 +490,12 @@ TEST_CASE("wrong inserts are refused with their line") {
   refused("  cut: 0\n  kind: linear\n", {"insert[0].rank is missing"});
   refused("  cut: 0\n  kind: linear\n  rank: 2\n  kernel: 3\n",
           {"config.yaml:7: insert[0].kernel", "has no effect"});
-  refused("  [{cut: 0, kind: linear, rank: 2}, {cut: 0, kind: linear, rank: 2}]\n",
-          {"[bad-insert]", "insert[1].cut", "two inserts"});
+  refused(
+      "  [{cut: 0, kind: linear, rank: 2}, {cut: 0, kind: linear, rank: 2}, {cut: 0, kind: "
+      "linear, rank: 2}]\n",
+      {"[bad-insert]", "insert[2].cut", "already has 2 inserts"});
+  refused("  [{cut: 0, kind: pca, channels: 2}, {cut: 0, kind: linear, rank: 1}]\n",
+          {"[bad-insert]", "insert[1].cut", "follows an insert of kind pca", "last"});
   refused("  {cut: 0, kind: pca, channels: 2}\ntrain: {staleness: 1}\n",
           {"[bad-insert]", "set train.staleness to 0"});
   refused("  conv\n", {"config.yaml:3: insert", "a map of keys"});

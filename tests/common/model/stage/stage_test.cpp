@@ -390,6 +390,13 @@ const std::vector<InsertSpec> kDecaying = {
     {0, "decaying", {{"rank", 4}, {"every_steps", 1}, {"decay", 0.5}, {"l1", 0.01}}},
     {1, "decaying", {{"rank", 4}, {"every_steps", 3}, {"decay", 0.5}, {"min_rank", 2}}}};
 
+InsertSpec pca(std::uint32_t cut, double channels, double kernel, double everySteps) {
+  return {
+      cut,
+      "pca",
+      {{"channels", channels}, {"kernel", kernel}, {"every_steps", everySteps}, {"decay", 0.5}}};
+}
+
 // Frozen, with corrections.
 void correctInserts(StageOptions& options, std::uint32_t lastCut = 1) {
   options.inserts = {{0, "linear", {{"rank", 3}, {"correction", 0.3}}},
@@ -416,6 +423,36 @@ TEST_CASE("split equals whole with learned inserts") {
           CHECK(splitAgainstWhole(options, 8, 3, order) == "");
         }
       }
+    }
+  }
+}
+
+TEST_CASE("split equals whole with two inserts at a cut") {
+  setComputeThreads(1);
+  const InsertSpec outer0{0, "linear", {{"rank", 2}}};
+  const InsertSpec outer1{1, "conv", {{"channels", 3}, {"kernel", 2}}};
+  StageOptions images = cnnOptions();
+  images.cuts = {4, 8};  // images cross both
+  images.inserts = {kConv0, kLinear1, outer0, outer1};
+  StageOptions features = mlpOptions();
+  features.inserts = {kLinear0, kResidual1, outer0, {1, "linear", {{"rank", 2}}}};
+  StageOptions tracked = images;  // around one that is trained
+  tracked.inserts = {kConv0, kLinear1, pca(0, 2, 1, 1), pca(1, 3, 2, 2)};
+  StageOptions corrected = images;
+  correctInserts(corrected);
+  corrected.inserts.push_back({0, "linear", {{"rank", 2}, {"correction", 0.2}}});
+  corrected.inserts.push_back({1, "conv", {{"channels", 3}, {"correction", 0.1}}});
+  StageOptions several = cnnOptions();
+  several.cuts = {1, 8};
+  several.innerCuts = {4};
+  several.inserts = {kConv1, {1, "linear", {{"rank", 2}}}, kLinear0, pca(0, 2, 1, 1)};
+  for (StageOptions options : {images, features, tracked, corrected, several}) {
+    for (const bool splitsBackward : {false, true}) {
+      options.splitsBackward = options.recompute = splitsBackward;
+      options.averageDecay = splitsBackward ? 0.9 : 0;
+      CAPTURE(options.model.name, options.inserts.back().kind, options.innerCuts.size(),
+              splitsBackward);
+      CHECK(splitAgainstWhole(options, 13, 4, Order::alternating) == "");
     }
   }
 }
@@ -461,13 +498,6 @@ TEST_CASE("split equals whole with inserts whose rank shrinks") {
       }
     }
   }
-}
-
-InsertSpec pca(std::uint32_t cut, double channels, double kernel, double everySteps) {
-  return {
-      cut,
-      "pca",
-      {{"channels", channels}, {"kernel", kernel}, {"every_steps", everySteps}, {"decay", 0.5}}};
 }
 
 TEST_CASE("split equals whole with inserts that track their basis") {
@@ -604,7 +634,8 @@ TEST_CASE("split equals whole with inserts in an exported model") {
   options.model.graphBlocks = blocksOfParts(cuts.split({cuts.find("norm"), cuts.find("pool")}));
   options.cuts = {1, 2};
   for (const std::vector<InsertSpec>& inserts :
-       {std::vector{kConv0}, std::vector{kResidual0, kConv1}}) {
+       {std::vector{kConv0}, std::vector{kResidual0, kConv1},
+        std::vector{kConv0, kConv1, kResidual0, kLinear1}}) {
     options.inserts = inserts;
     for (const bool splitsBackward : {false, true}) {
       options.splitsBackward = splitsBackward;
