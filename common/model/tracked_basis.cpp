@@ -1,6 +1,7 @@
 #include "common/model/tracked_basis.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/eye.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/linalg_qr.h>
 #include <ATen/ops/ones_like.h>
@@ -52,9 +53,9 @@ auto* find(Bases& bases, std::uint32_t cut) {
   return found == bases.end() ? nullptr : &*found;
 }
 
-[[noreturn]] void refuse(const TrackedBasis& basis, const std::string& what) {
-  throw RunError("bad-tensor",
-                 "the basis of the insert at cut " + std::to_string(basis.cut) + " " + what, kHint);
+[[noreturn]] void refuse(std::uint32_t cut, const std::string& what) {
+  throw RunError("bad-tensor", "the basis of the insert at cut " + std::to_string(cut) + " " + what,
+                 kHint);
 }
 
 }  // namespace
@@ -81,18 +82,30 @@ void TrackedBases::check(const StepDecision& decision) const {
     if (row.basis.isOfEncoder) continue;
     const InsertBasis* const given = find(decision.bases, row.basis.cut);
     const bool isDue = decision.step % row.basis.everySteps == 0;
-    if (isDue != (given != nullptr)) refuse(row.basis, isDue ? "is missing" : "comes too early");
+    if (isDue != (given != nullptr))
+      refuse(row.basis.cut, isDue ? "is missing" : "comes too early");
     if (given == nullptr) continue;
     const auto size = static_cast<std::size_t>(row.weight.numel()) * sizeof(at::Half);
     if (given->values.size() != size) {
-      refuse(row.basis, "has " + std::to_string(given->values.size()) + " bytes instead of " +
-                            std::to_string(size));
+      refuse(row.basis.cut, "has " + std::to_string(given->values.size()) + " bytes instead of " +
+                                std::to_string(size));
     }
-    // Columns of length 1, rounded to fp16. NaN is not at most the limit.
-    constexpr double kLimit = 1.01;
-    if (!(valuesOf(*given).to(at::kFloat).abs().max().item<double>() <= kLimit)) {
-      refuse(row.basis, "has values outside of -1 ... 1");
-    }
+    // Orthonormal rows, rounded to fp16. NaN is not at most the limit.
+    constexpr double kLimit = 0.01;
+    const at::Tensor rows =
+        valuesOf(*given).view({row.weight.size(0), -1}).to(at::kCPU, at::kDouble);
+    const at::Tensor products = rows.matmul(rows.t());
+    const at::Tensor error = products.sub(at::eye(rows.size(0), at::kDouble)).abs().max();
+    if (!(error.item<double>() <= kLimit)) refuse(row.basis.cut, "is not orthonormal");
+  }
+}
+
+void TrackedBases::refuseOthers(const StepDecision& decision) const {
+  for (const InsertBasis& given : decision.bases) {
+    const bool isNeeded = std::ranges::any_of(rows_, [&](const Row& row) {
+      return !row.basis.isOfEncoder && row.basis.cut == given.cut;
+    });
+    if (!isNeeded) refuse(given.cut, "belongs to no decoder of this part");
   }
 }
 

@@ -36,9 +36,11 @@ class TrackedBases {
   // The new bases of the encoders in a step, also kept for its install(). They depend on the
   // covariance before the step's own update. Throws RunError "non-finite".
   std::vector<InsertBasis> next(std::uint64_t step);
-  // Throws RunError "bad-tensor" unless the decision has one valid basis for each decoder that
-  // needs one in this step. Call before anything of the step changes.
+  // Throws RunError "bad-tensor" unless the decision has one valid basis, of orthonormal rows, for
+  // each decoder that needs one in this step. Call before anything of the step changes.
   void check(const StepDecision& decision) const;
+  // Throws RunError "bad-tensor" if the decision has a basis for a decoder of another part.
+  void refuseOthers(const StepDecision& decision) const;
   // Call after each update. A skipped step changes nothing.
   void install(const StepDecision& decision);
 

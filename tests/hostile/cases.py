@@ -563,6 +563,55 @@ def finish_step(peer, number=1):
     peer.wait_for(w.STEP_OK)
 
 
+# ---- Bases of inserts ----
+
+
+def halves(*rows):
+    """A basis of these rows, as fp16."""
+    return b"".join(struct.pack(f"<{w.WIDTH}e", *row) for row in rows)
+
+
+def unit(position, value=1.0):
+    return [value if n == position else 0.0 for n in range(w.WIDTH)]
+
+
+IDENTITY = halves(*map(unit, range(w.WIDTH)))
+ROW = 2 * w.WIDTH  # bytes
+EVERY_STEP = w.run_spec(insert=[insert_with("pca", channels=w.WIDTH, every_steps=1)])
+for what, spec, bases in (
+    ("is missing", EVERY_STEP, ()), ("is empty", EVERY_STEP, [(0, b"")]), ("lacks a row", EVERY_STEP, [(0, IDENTITY[:-ROW])]),
+    ("has 1 byte more", EVERY_STEP, [(0, IDENTITY + b"x")]), ("has 48 KiB", EVERY_STEP, [(0, bytes(48 << 10))]),
+    ("has a NaN", EVERY_STEP, [(0, halves(unit(0, NAN)) + IDENTITY[ROW:])]), ("is infinite", EVERY_STEP, [(0, halves(unit(0, INF)) + IDENTITY[ROW:])]),
+    ("has a value of 65,504", EVERY_STEP, [(0, halves(unit(0, 65504.0)) + IDENTITY[ROW:])]),
+    ("is zero", EVERY_STEP, [(0, bytes(len(IDENTITY)))]), ("has a row twice", EVERY_STEP, [(0, IDENTITY[ROW : 2 * ROW] + IDENTITY[ROW:])]),
+    ("has a row of length 0.9", EVERY_STEP, [(0, halves(unit(0, 0.9)) + IDENTITY[ROW:])]),
+    ("is of another cut", EVERY_STEP, [(1, IDENTITY)]), ("is of cut 4 billion", EVERY_STEP, [(2**32 - 1, IDENTITY)]),
+    ("comes too early", w.run_spec(insert=[insert_with("pca", channels=w.WIDTH, every_steps=2)]), [(0, IDENTITY)]),
+    ("is of the body's encoder", w.run_spec(insert=[insert_with("pca", 1, channels=w.WIDTH, every_steps=1)]), [(1, IDENTITY)]),
+    ("is of an insert that is trained", w.run_spec(insert=[insert_with("linear", rank=w.WIDTH)]), [(0, IDENTITY)]),
+    ("nobody asked for", None, [(0, IDENTITY)]),
+):  # fmt: skip
+
+    def act(world, spec=spec, bases=bases):
+        peer = world.run(spec)
+        train_step(peer)
+        peer.send(w.step(bases=bases))
+        return peer
+
+    CASES.append(Case(f"a basis that {what}", act, {"bad-tensor"}, uncounted=True))  # found by the stage, whose run fails
+
+
+@case("two correct steps with a basis", "", uncounted=True)
+def _(world):
+    peer = world.run(EVERY_STEP)
+    for number in (1, 2):
+        train_step(peer, number)
+        peer.send(w.step(number, bases=[(0, IDENTITY)]))
+        peer.wait_for(w.STEP_OK)
+    world.leave(peer)
+    return None
+
+
 @case("three correct steps", "", uncounted=True)
 def _(world):
     peer = world.run()

@@ -121,6 +121,7 @@ void BodyStage::update(const StepDecision& decision) {
   };
   assert(std::ranges::none_of(state_->saved, isOfStep));
   assert(std::ranges::none_of(state_->weights, isOfStep));
+  state_->part.refuseOtherBases(decision);
   state_->part.update(decision);
 }
 

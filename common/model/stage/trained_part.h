@@ -54,6 +54,8 @@ class TrainedPart {
   void readSum(std::uint64_t step, std::span<const float> sum);
   // The new bases of the encoders (tracked_basis.h) in the step of the last training forward.
   std::vector<InsertBasis> nextBases() { return tracked_.next(step_); }
+  // Throws RunError "bad-tensor" if the decision has bases that this part does not need.
+  void refuseOtherBases(const StepDecision& decision) const { tracked_.refuseOthers(decision); }
   // The leaves of a training step, which get its gradients.
   const ParameterSet& leavesFor(const MicroBatch& at) { return setFor(at); }
   // Updates the parameters, adds the step's statistics to the running statistics in the order of

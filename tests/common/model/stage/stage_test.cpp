@@ -173,10 +173,16 @@ struct Split {
     for (const auto& [stage, at] : std::exchange(later, {})) stage->backwardWeights(at);
   }
 
+  // A body gets the bases of its own decoder only.
   void update(const StepDecision& decision) {
     client.update(decision);
-    body.update(decision);
-    for (const auto& other : others) other->update(decision);
+    const auto ofBody = [&](std::size_t number) {
+      StepDecision own = decision;
+      std::erase_if(own.bases, [&](const InsertBasis& basis) { return basis.cut != number; });
+      return own;
+    };
+    body.update(ofBody(0));
+    for (std::size_t k = 0; k < others.size(); ++k) others[k]->update(ofBody(k + 1));
   }
 
   GradientReport report() {
@@ -541,6 +547,15 @@ TEST_CASE("a tracked basis of a peer is refused unless it fits, and changes noth
   WholeStage whole(options);
   const GradientReport report = trainWhole(whole, options, 1, 2);
   REQUIRE(report.bases.size() == 1);
+  // Bases that a body does not need.
+  for (const bool hasDecoder : {true, false}) {
+    StageOptions other = options;
+    if (!hasDecoder) other.inserts.clear();
+    BodyStage body(bodyOptions(other, 0));
+    StepDecision decision = decisionOf(1);
+    decision.bases = report.bases;
+    CHECK(errorCode([&] { body.update(decision); }) == "bad-tensor");
+  }
   CHECK(report.bases.front().values.size() % (3 * sizeof(std::uint16_t)) == 0);
   std::vector<NamedTensor> before = weightsOf(whole.set());
   for (NamedTensor& each : before) each.tensor = each.tensor.clone();
@@ -563,6 +578,12 @@ TEST_CASE("a tracked basis of a peer is refused unless it fits, and changes noth
   for (const char* value : {"\xff\x7f", "\x00\x7c", "\x00\x40"}) {  // NaN, infinity, 2
     refused(2, changed([&](InsertBasis& basis) { basis.values.replace(0, 2, value, 2); }));
   }
+  // Rows that are not orthonormal.
+  refused(2, changed([](InsertBasis& basis) { basis.values.assign(basis.values.size(), 0); }));
+  refused(2, changed([](InsertBasis& basis) {
+            const std::size_t row = basis.values.size() / 3;
+            basis.values.replace(row, row, basis.values, 0, row);
+          }));
   StepDecision decision = decisionOf(2);
   decision.bases = report.bases;
   whole.update(decision);
