@@ -275,7 +275,7 @@ std::unique_ptr<TensorSource> sourceOf(PreparedRun& run, const std::set<std::uin
   return std::make_unique<ServedTensors>(run, cuts);
 }
 
-PreparedRun prepare(const RunOptions& options, const TemporaryFolder& folder) {
+PreparedRun prepareFitting(const RunOptions& options, const TemporaryFolder& folder) {
   if (options.server.empty()) return resolveRun(options, Purpose::inference);
   RunOptions run = options;
   run.runDir = folder.path() + "/run";
@@ -292,7 +292,7 @@ int pretrainInserts(const PretrainOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
   checkOutputFile(options.output, options.overwrite, "inserts.safetensors");
   const TemporaryFolder folder;
-  PreparedRun run = prepare(options.run, folder);
+  PreparedRun run = prepareFitting(options.run, folder);
   const ClientSettings settings = run.settings;
   const ModelDescription description = describeModel(run);
   setComputeThreads(run.threads);

@@ -27,7 +27,7 @@ std::int64_t widthOf(const InsertLayers& layers) {
   return elementCount(weight) / weight.front();
 }
 
-double squareSum(const at::Tensor& x) { return x.square().sum(at::kDouble).item<double>(); }
+double sumOfSquares(const at::Tensor& x) { return x.square().sum(at::kDouble).item<double>(); }
 
 // An insert, and what it has been fitted to.
 struct Coder {
@@ -167,10 +167,10 @@ void InsertTrainer::measure(std::uint32_t cut, const at::Tensor& x) {
     Coder& coder = *nested[level];
     const at::Tensor encoded = coder.encode(input);
     at::Tensor decoded = coder.decode(encoded);
-    coder.squaredErrors += squareSum(decoded.sub(input));
-    coder.squares += squareSum(withoutMean(input, coder.components.mean));
+    coder.squaredErrors += sumOfSquares(decoded.sub(input));
+    coder.squares += sumOfSquares(withoutMean(input, coder.components.mean));
     for (std::size_t inner = level; inner-- > 0;) decoded = nested[inner]->decode(decoded);
-    coder.squaredErrorsAtCut += squareSum(decoded.sub(x));
+    coder.squaredErrorsAtCut += sumOfSquares(decoded.sub(x));
     input = encoded;
   }
 }
