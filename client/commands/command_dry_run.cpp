@@ -175,14 +175,11 @@ std::vector<std::string> textsOf(const std::vector<SampleArray>& arrays) {
 
 // The largest part of a server's memory, and the key of the batches for which it is computed.
 Json describeLargestTerm(const PreparedRun& run, const RunPlan& body) {
-  const std::vector<MemoryTerm> terms = serverMemory(body);
-  const auto largest = std::max_element(
-      terms.begin(), terms.end(),
-      [](const MemoryTerm& one, const MemoryTerm& other) { return one.bytes < other.bytes; });
+  const MemoryTerm largest = largestServerMemory(body);
   const std::uint32_t trainBatch = trainBatchOf(run.settings, run.data);
   const bool isOfEvaluation = body.spec.maxBatch > trainBatch;
-  Json term = {{"purpose", largest->purpose},
-               {"bytes", static_cast<std::uint64_t>(largest->bytes)},
+  Json term = {{"purpose", largest.purpose},
+               {"bytes", static_cast<std::uint64_t>(largest.bytes)},
                {"batch", isOfEvaluation ? "eval.batch" : "train.batch"},
                {"samples", body.spec.maxBatch}};
   if (isOfEvaluation) {
@@ -192,6 +189,16 @@ Json describeLargestTerm(const PreparedRun& run, const RunPlan& body) {
     term["server_memory_bytes_with_train_batch"] = serverBytes(smaller);
   }
   return term;
+}
+
+Json describeTerms(const RunPlan& body) {
+  Json terms = Json::array();
+  for (const MemoryTerm& term : serverMemory(body)) {
+    terms.push_back({{"purpose", term.purpose},
+                     {"bytes", static_cast<std::uint64_t>(term.bytes)},
+                     {"lowered_by", term.hint}});
+  }
+  return terms;
 }
 
 Json describe(const PreparedRun& run) {
@@ -228,10 +235,12 @@ Json describe(const PreparedRun& run) {
   out["server_memory_bytes"] = Json::array();
   out["server_sample_cache_bytes"] = Json::array();
   out["server_largest_term"] = Json::array();
+  out["server_memory_terms"] = Json::array();
   for (const RunPlan& body : run.bodies) {
     out["server_memory_bytes"].push_back(serverBytes(body));
     out["server_sample_cache_bytes"].push_back(sampleCacheBytes(body));
     out["server_largest_term"].push_back(describeLargestTerm(run, body));
+    out["server_memory_terms"].push_back(describeTerms(body));
   }
   out["warnings"] = run.warnings;
   return out;
@@ -393,6 +402,11 @@ void print(const Json& out) {
     std::cout << fmt::format("  server{}  {}\n", which, memoryText(servers[s], caches[s]))
               << wrapped("    " + largestText(out.at("server_largest_term")[s]) + "\n", kColumns,
                          4);
+    for (const Json& term : out.at("server_memory_terms")[s]) {
+      if (term.at("bytes") == 0) continue;
+      std::cout << fmt::format("    {:>10}  {}\n", bytesOf(term.at("bytes")),
+                               term.at("purpose").get<std::string>());
+    }
   }
   for (const Json& warning : out.at("warnings")) {
     std::cout << wrapped("\nWarning: " + warning.get<std::string>() + ".\n", kColumns, 2);

@@ -527,15 +527,30 @@ std::vector<MemoryTerm> serverMemory(const RunPlan& plan) {
   constexpr double kReducerBytes = 4 << 20;  // per other replica
   const double reduction = sizeof(float) * static_cast<double>(shareSize(plan)) +
                            kReducerBytes * (plan.stage.replica.count - 1);
-  return {{"tensors in transit", static_cast<double>(transitBytes(plan))},
-          {"the body's parameters, optimizer and activations", computedBytes(plan)},
-          {"autograd's objects", objectBytes(plan) + entries},
+  const char* const smaller =
+      "use a smaller batch (train.batch), more micro-batches (train.micro_batches) with fewer in "
+      "flight (train.in_flight), or a smaller body (model.cuts)";
+  const char* const fewer = "lower train.in_flight";
+  const char* const fewerParameters = "give the body fewer parameters (model.cuts)";
+  const char* const otherCodec =
+      !plan.samplesOnDisk && samplesMemory(plan) > 0
+          ? "use another codec than delta, which keeps all training samples, or fewer of them; ask "
+            "the server's operator to set kept_samples.on_disk"
+          : "use another codec";
+  return {{"tensors in transit", static_cast<double>(transitBytes(plan)), smaller},
+          {"the body's parameters, optimizer and activations", computedBytes(plan), smaller},
+          {"autograd's objects", objectBytes(plan) + entries, fewer},
           {"the process of its body",
-           ownProcessBytes(plan) + static_cast<double>(stageOutputBytes(plan))},
-          {"unpacking the initial weights", unpacked},
-          {"the trace", recorded},
-          {"codecs", codecBytes(plan)},
-          {"sums over replicas", reduction}};
+           ownProcessBytes(plan) + static_cast<double>(stageOutputBytes(plan)), smaller},
+          {"unpacking the initial weights", unpacked, fewerParameters},
+          {"the trace", recorded, "train without --trace"},
+          {"codecs", codecBytes(plan), otherCodec},
+          {"sums over replicas", reduction, fewerParameters}};
+}
+
+MemoryTerm largestServerMemory(const RunPlan& plan) {
+  const std::vector<MemoryTerm> terms = serverMemory(plan);
+  return *std::ranges::max_element(terms, {}, &MemoryTerm::bytes);
 }
 
 std::size_t serverBytes(const RunPlan& plan) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/codec/codec_plan.h"
@@ -107,8 +108,11 @@ std::size_t transitBytes(const RunPlan& plan);
 struct MemoryTerm {
   std::string purpose;  // "tensors in transit"
   double bytes = 0;
+  const char* hint = "";  // a command that lowers it, with the key
 };
 std::vector<MemoryTerm> serverMemory(const RunPlan& plan);
+// The first of the largest of these terms.
+MemoryTerm largestServerMemory(const RunPlan& plan);
 // The sum of these terms.
 std::size_t serverBytes(const RunPlan& plan);
 

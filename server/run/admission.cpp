@@ -12,11 +12,6 @@
 namespace cleave {
 namespace {
 
-constexpr const char* kSmallerRun =
-    "use a smaller batch, more micro-batches with fewer in flight, or a smaller body";
-constexpr const char* kWithoutCache =
-    "use another codec than delta, which keeps all training samples, or fewer of them; ask the "
-    "server's operator to set kept_samples.on_disk; or ";
 // Estimated time until a session ends.
 constexpr double kRetrySeconds = 5;
 
@@ -30,18 +25,17 @@ bool has(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-std::string smallerRun(const RunPlan& plan) {
-  const bool keepsSamples = !plan.samplesOnDisk && sampleCacheBytes(plan) > 0;
-  return std::string(keepsSamples ? kWithoutCache : "") + kSmallerRun;
-}
-
 // `most`: the most that the run may ever need; a run that needs more never fits.
 RunError tooLarge(const RunPlan& plan, std::size_t needed, std::size_t most,
                   const std::string& has) {
   const bool mayFit = needed <= most;
+  const MemoryTerm largest = largestServerMemory(plan);
   return RunError(mayFit ? ErrorKind::run : ErrorKind::usage, "not-enough-memory",
                   "the run needs " + mebibytesText(needed) + " on the server, " + has,
-                  smallerRun(plan), mayFit ? kRetrySeconds : 0)
+                  std::string(largest.hint) + ": the largest part, " +
+                      mebibytesText(static_cast<std::size_t>(std::min(largest.bytes, 0x1p62))) +
+                      ", is for " + largest.purpose,
+                  mayFit ? kRetrySeconds : 0)
       .about("train.batch");
 }
 

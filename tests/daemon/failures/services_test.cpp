@@ -183,7 +183,7 @@ TEST_CASE("requests that the server's policy forbids are refused with a hint") {
        kWrongUse,
        {"[not-enough-memory]", "the run needs ",
         " MiB on the server, which has 3 MiB left of 3 MiB (limits.memory_mib",
-        "use a smaller batch"}},
+        "use a smaller batch (train.batch)", "the largest part, ", " MiB, is for "}},
   };
   for (const Row& row : rows) {
     INFO(row.name);

@@ -1,4 +1,5 @@
 // Client commands that need no server: lists, --version, --help, and the dry run.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -103,6 +104,16 @@ TEST_CASE("memory is counted for batches that exist, and the largest part of it 
   const auto& term = larger.at("server_largest_term").at(0);
   CHECK(term.at("batch") == "eval.batch");
   CHECK(term.at("samples") == 40);
+  std::uint64_t sum = 0, largest = 0;
+  for (const auto& each : larger.at("server_memory_terms").at(0)) {
+    const auto bytes = each.at("bytes").get<std::uint64_t>();
+    sum += bytes;
+    largest = std::max(largest, bytes);
+    CHECK_FALSE(each.at("lowered_by").get<std::string>().empty());
+  }
+  const auto all = larger.at("server_memory_bytes").at(0).get<std::uint64_t>();
+  CHECK(all - sum < 10);  // fractions of a byte
+  CHECK(term.at("bytes") == largest);
   // With batches of 32 samples, as in training, the server needs less.
   const auto same = memoryWith("32");
   CHECK(same.at("server_memory_bytes").at(0) == term.at("server_memory_bytes_with_train_batch"));

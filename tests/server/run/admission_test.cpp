@@ -186,7 +186,7 @@ TEST_CASE("a run whose codec keeps more samples than fit into memory is refused 
   Guard guard("default: {}\n");
   guard.plan = smallPlan(1 << 30);
   const RunError error = guard.memoryError("a", "a-1");
-  CHECK_THAT(error.hint(), Contains("delta"));
+  CHECK_THAT(error.hint(), Contains("delta") && Contains("is for codecs"));
   CHECK(error.retrySeconds() == 0);  // it does not fit later either
   guard.plan = smallPlan(1 << 10);
   CHECK(guard.refusal("a", "a-1").empty());
